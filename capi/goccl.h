@@ -1,0 +1,330 @@
+/*
+ * goccl.h - the C ABI of GoCCL, a collective-communication library for CPU clusters.
+ *
+ * Model
+ *   A communicator joins `size` ranks. Every rank calls the same collectives in the same order.
+ *   A collective is started by goccl_<name>(), which returns at once with a work handle, or, where
+ *   the `work` argument is NULL, blocks until the collective has ended.
+ *
+ * Units
+ *   `count` is a number of elements of `dtype`, never of bytes. Times are milliseconds.
+ *
+ * Ownership
+ *   Buffers stay the caller's. From the start of a collective to its end the library reads `in`
+ *   and reads and writes `out`; the caller must not touch `out`, must not change `in`, and must
+ *   free neither. `in == out` asks for the operation in place; partial overlap is refused.
+ *   Arrays of pointers and of counts are copied before the call returns.
+ *   Work handles are the caller's: each must be given to goccl_work_free() once.
+ *
+ * Threads
+ *   Every function may be called from any thread. Collectives on one communicator are ordered by
+ *   the calls that start them: threads that share a communicator must agree on that order.
+ *
+ * Errors
+ *   Every function returns a goccl_result. The text for the last failing call of the calling
+ *   thread is goccl_last_error(). After a collective on a communicator has failed with anything
+ *   but GOCCL_INVALID_ARGUMENT the communicator is broken: each later call returns the first cause.
+ *   Where a collective failed, `out` holds no usable data; an `in` that is not `out` is intact.
+ *
+ * Handles
+ *   A handle is an opaque number. One that is stale, forged or of another type is answered with
+ *   GOCCL_INVALID_HANDLE. After fork() the child is answered GOCCL_FORKED by every function;
+ *   goccl_destroy(), goccl_abort() and goccl_work_free() do nothing there.
+ */
+#ifndef GOCCL_H
+#define GOCCL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GOCCL_VERSION_MAJOR 0
+#define GOCCL_VERSION_MINOR 1
+#define GOCCL_VERSION_PATCH 0
+
+typedef enum {
+  GOCCL_OK = 0,
+  GOCCL_INVALID_ARGUMENT = 1, /* the text names the argument, what was given and what is allowed */
+  GOCCL_INVALID_HANDLE = 2,
+  GOCCL_TIMEOUT = 3,      /* the text names the ranks that did not arrive */
+  GOCCL_ABORTED = 4,      /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
+  GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; the text names it */
+  GOCCL_MISMATCH = 6,     /* ranks called different collectives; the text tells which */
+  GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
+  GOCCL_FORKED = 8,       /* called in a child made by fork() after initialisation */
+  GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
+  GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
+  GOCCL_IN_PROGRESS = 11  /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
+} goccl_result;
+
+typedef enum {
+  GOCCL_INT8 = 0,
+  GOCCL_UINT8 = 1,
+  GOCCL_INT16 = 2,
+  GOCCL_UINT16 = 3,
+  GOCCL_INT32 = 4,
+  GOCCL_UINT32 = 5,
+  GOCCL_INT64 = 6,
+  GOCCL_UINT64 = 7,
+  GOCCL_FLOAT16 = 8,
+  GOCCL_BFLOAT16 = 9,
+  GOCCL_FLOAT32 = 10,
+  GOCCL_FLOAT64 = 11,
+  GOCCL_BOOL = 12,       /* one byte, 0 or 1 */
+  GOCCL_COMPLEX32 = 13,  /* two float16 */
+  GOCCL_COMPLEX64 = 14,  /* two float32 */
+  GOCCL_COMPLEX128 = 15, /* two float64 */
+  GOCCL_FLOAT8_E4M3FN = 16,
+  GOCCL_FLOAT8_E5M2 = 17,
+  GOCCL_FLOAT8_E4M3FNUZ = 18,
+  GOCCL_FLOAT8_E5M2FNUZ = 19,
+  GOCCL_BYTES1 = 20, /* any 1-byte element: moved, never reduced */
+  GOCCL_DTYPE_COUNT = 21
+} goccl_dtype;
+
+/* SUM, PRODUCT, AVG and PREMUL_SUM combine the ranks in one canonical order (the balanced binary
+ * tree over rank numbers, aligned at powers of two), so that the same inputs give the same bits on
+ * every rank, transport and message split. 16- and 8-bit floats are accumulated in float32 and
+ * rounded once. AVG of integers truncates towards zero. MIN and MAX hand NaN on.
+ * Of bool: SUM, MAX and BOR are "or"; PRODUCT, MIN and BAND are "and"; BXOR is "xor"; AVG and
+ * PREMUL_SUM are refused. Of complex: SUM, AVG, PRODUCT and PREMUL_SUM. Of floats: all but B*. */
+typedef enum {
+  GOCCL_SUM = 0,
+  GOCCL_AVG = 1,
+  GOCCL_PRODUCT = 2,
+  GOCCL_MIN = 3,
+  GOCCL_MAX = 4,
+  GOCCL_BAND = 5,
+  GOCCL_BOR = 6,
+  GOCCL_BXOR = 7,
+  GOCCL_PREMUL_SUM = 8, /* each input is first multiplied by `factor` */
+  GOCCL_REDUCE_OP_COUNT = 9
+} goccl_reduce_op;
+
+typedef uint64_t goccl_comm; /* 0 is never a valid handle */
+typedef uint64_t goccl_work;
+
+#define GOCCL_ANY_SOURCE (-1)
+#define GOCCL_NO_TIMEOUT (-1)      /* goccl_work_wait(): wait until the work ends by itself */
+#define GOCCL_DEFAULT_TIMEOUT (-1) /* goccl_call.timeout_ms: the communicator's */
+
+/* ---- library ------------------------------------------------------------------------------ */
+
+/* The version as "major.minor.patch". Static storage. */
+const char *goccl_version(void);
+
+/* The text of a result code. Static storage. */
+const char *goccl_result_string(goccl_result r);
+
+/* The message of the last call on this thread that did not return GOCCL_OK or GOCCL_IN_PROGRESS;
+ * "" if there is none. Valid until the next GoCCL call on this thread. */
+const char *goccl_last_error(void);
+
+/* Writes a JSON object that describes this host: version, and for every transport whether it can
+ * be used, and if not why and what to do. Copies at most `size` bytes with the closing NUL, and
+ * sets *needed (may be NULL) to the size that holds everything. Honours the fields of
+ * goccl_config that concern transports through the environment only. */
+goccl_result goccl_info(char *json, size_t size, size_t *needed);
+
+/* Median round trip in nanoseconds of a cache line between two CPUs, each polled by a pinned
+ * thread. Tells the placement of virtual cores (one last-level cache or two) for benchmarks. */
+goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns);
+
+/* ---- bootstrap ---------------------------------------------------------------------------- */
+
+/* Names a communicator to be. Rank 0 makes it and hands it to the others by any means (it holds
+ * an address of rank 0 and the job's secret: keep it private). */
+typedef struct {
+  char bytes[128];
+} goccl_unique_id;
+
+/* Makes an id and opens the meeting point in this process, on the interface named by
+ * GOCCL_SOCKET_IFNAME or else that of the default route. The meeting point closes when the
+ * communicator has been made, or after the timeout of its goccl_init(). */
+goccl_result goccl_get_unique_id(goccl_unique_id *id);
+
+/* A key-value store that all ranks share, such as torch's. Called from threads of the library
+ * during goccl_init() only, one call at a time. Keys are NUL-terminated; values are bytes. */
+typedef struct {
+  void *context;
+  /* Stores a value. Returns 0, or -1 and a message in err. */
+  int (*set)(void *context, const char *key, const void *value, size_t size, char *err,
+             size_t err_size);
+  /* Copies a value to *value (allocated with malloc, freed by the library) and its size.
+   * Must not block: returns 1 where the key is absent, 0 where it was copied, -1 on error. */
+  int (*get)(void *context, const char *key, void **value, size_t *size, char *err,
+             size_t err_size);
+} goccl_store;
+
+/* Set `struct_size` to sizeof(goccl_config); zero every field that is not wanted (0 and NULL mean
+ * the default). A library that is newer than the caller takes the missing fields for 0. */
+typedef struct {
+  size_t struct_size;
+  int rank; /* 0 .. size-1 */
+  int size; /* 1 .. 65536 */
+  /* How ranks meet: exactly one of the two where size > 1. */
+  const goccl_unique_id *unique_id;
+  const goccl_store *store;
+  const char *group_name;  /* tells groups of one job apart in messages and in the store's keys */
+  int64_t timeout_ms;      /* of goccl_init() and of every operation; default 1 800 000 */
+  int64_t liveness_grace_ms; /* a host that acknowledges nothing is given up after it; 10 000 */
+  const char *transport;   /* NULL: best per pair. "shm", "tcp": forced. Also GOCCL_TRANSPORT */
+  const char *interface_;  /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
+  const char *store_host;  /* host of the store: the route to it names the default interface */
+  const char *secret;      /* the job's; default: through the store. Also GOCCL_SECRET */
+  const char *incarnation; /* part of every key; default: TORCHELASTIC_RESTART_COUNT */
+} goccl_config;
+
+/* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
+ * copied. The first call in a process starts the library's threads. */
+goccl_result goccl_init(goccl_comm *comm, const goccl_config *config);
+
+/* Parts a communicator into new ones: ranks of equal `color` (>= 0) meet in one, ordered by `key`
+ * and then by rank. A negative color takes part in the call and gets 0. A collective call. */
+goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child);
+
+/* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
+ * that this rank has left, and everything that it held is released. Never waits for a peer. The
+ * handle is then invalid. */
+goccl_result goccl_destroy(goccl_comm comm);
+
+/* Breaks a communicator at once on all ranks: every pending and later work ends with
+ * GOCCL_ABORTED, here and on every peer. The handle stays valid until goccl_destroy(). */
+goccl_result goccl_abort(goccl_comm comm, const char *reason);
+
+/* GOCCL_OK while the communicator works, else the first cause of its failure. Never blocks. */
+goccl_result goccl_async_error(goccl_comm comm);
+
+/* Ends every communicator of the process, as at its exit. Bounded in time. */
+goccl_result goccl_shutdown(void);
+
+goccl_result goccl_comm_rank(goccl_comm comm, int *rank);
+goccl_result goccl_comm_size(goccl_comm comm, int *size);
+
+/* The transport that joins this rank to `peer`: "mem", "shm" or "tcp"; "self" for the own rank.
+ * Static storage. */
+goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name);
+
+/* The sequence number of the last collective started on this communicator; 0 before the first. */
+goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
+
+/* Changes the timeout of operations started from now on. */
+goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
+
+/* ---- works -------------------------------------------------------------------------------- */
+
+/* GOCCL_IN_PROGRESS, or how the work ended. */
+goccl_result goccl_work_test(goccl_work work);
+
+/* Waits for the end of a work for at most `timeout_ms` and returns how it ended, or
+ * GOCCL_IN_PROGRESS if it has not: the work goes on, and may be waited for again. The waiting
+ * thread runs the work itself where no other thread does. */
+goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms);
+
+/* Calls `callback(context, result, text)` once when the work has ended: on a thread of the library,
+ * on the waiting thread, or before this call returns if it has ended already. No lock is held.
+ * `text` is the message ("" on success), valid during the call. One callback per work. */
+typedef void (*goccl_callback)(void *context, goccl_result result, const char *text);
+goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context);
+
+/* Copies the message of a failed work, "" otherwise. At most `size` bytes with the closing NUL. */
+goccl_result goccl_work_error(goccl_work work, char *text, size_t size);
+
+/* The rank that a finished receive came from, for goccl_recv() with GOCCL_ANY_SOURCE. */
+goccl_result goccl_work_source(goccl_work work, int *rank);
+
+/* Gives the handle back. The work itself goes on if it has not ended. */
+goccl_result goccl_work_free(goccl_work work);
+
+/* ---- collectives -------------------------------------------------------------------------- */
+
+/* How a call is made; NULL asks for the defaults. */
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_call) */
+  int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
+  int wait_soon;      /* 1: the caller will call goccl_work_wait() at once, so that no thread of the
+                         library need be woken to run the work */
+} goccl_call;
+
+/* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by
+ * GOCCL_PREMUL_SUM only: of type double for real, of double[2] for complex dtypes. */
+goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
+                             goccl_dtype dtype, goccl_reduce_op op, const double *factor,
+                             const goccl_call *call, goccl_work *work);
+
+/* Several tensors reduced as one operation: `n` buffers of counts[i] elements. */
+goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const *in,
+                                       void *const *out, const uint64_t *counts, goccl_dtype dtype,
+                                       goccl_reduce_op op, const double *factor,
+                                       const goccl_call *call, goccl_work *work);
+
+/* As allreduce, the result on `root` only; `out` may be NULL elsewhere. */
+goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t count,
+                          goccl_dtype dtype, goccl_reduce_op op, const double *factor, int root,
+                          const goccl_call *call, goccl_work *work);
+
+/* buffer of `root` to all. */
+goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype,
+                             int root, const goccl_call *call, goccl_work *work);
+
+/* out[r] = in of rank r, for every rank r: `size` output buffers of counts[r] elements, this
+ * rank's in of counts[rank]. All ranks give the same counts. in may be out[rank]. */
+goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
+                             const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
+                             goccl_work *work);
+
+/* out of rank r = op over all ranks' in[r]: `size` input buffers of counts[r] elements, this
+ * rank's out of counts[rank]. All ranks give the same counts. out may be in[rank]. */
+goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *out,
+                                  const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
+                                  const double *factor, const goccl_call *call, goccl_work *work);
+
+/* On `root`: out[r] = in of rank r, `size` buffers of `count` elements; out may be NULL elsewhere. */
+goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
+                          goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work);
+
+/* out of rank r = in[r] of `root`, `size` buffers of `count` elements; in may be NULL elsewhere. */
+goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, uint64_t count,
+                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work);
+
+/* out[r] = in[this rank] of rank r: in_counts[r] elements go to rank r, out_counts[r] come from it.
+ * in and out must not overlap. */
+goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
+                            void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
+                            const goccl_call *call, goccl_work *work);
+
+/* Returns when every rank has entered. */
+goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work);
+
+/* As barrier, but on failure rank 0 names the ranks that did not arrive within the timeout, and
+ * every other rank that did arrive is told of it. `wait_all` != 0: name all of them, not only
+ * the first. */
+goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_call *call,
+                                     goccl_work *work);
+
+/* Point to point. Sends and receives of one pair with one tag meet in the order of their calls;
+ * with different tags, in any order. `tag` is >= 0. A receive must be of the size and dtype sent.
+ * They are independent of the order of collectives. */
+goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
+                        int peer, int tag, const goccl_call *call, goccl_work *work);
+
+/* `peer` may be GOCCL_ANY_SOURCE. */
+goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
+                        int tag, const goccl_call *call, goccl_work *work);
+
+/* ---- batches ------------------------------------------------------------------------------ */
+
+/* Between the two, calls on this communicator from this thread are only recorded (their `work`
+ * must be NULL, and they return GOCCL_OK at once); goccl_group_end() starts them as one, with one
+ * work for all. A call refused for its arguments refuses the batch. */
+goccl_result goccl_group_start(goccl_comm comm);
+goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* GOCCL_H */

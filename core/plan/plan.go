@@ -1,0 +1,146 @@
+// Package plan holds collectives as data.
+//
+// A plan is one rank's list of steps over its buffers and its channels. It is built by a pure
+// function of (collective, rank, size, bytes) and knows nothing of sockets or shared memory, so
+// that the same plan is run by package exec, and proved by [Verify] without data.
+//
+// # Channels
+//
+// A channel joins this rank to one peer, in both directions. Each direction is a ring of message
+// slots in the *receiver's* memory: its inbox. Messages of one direction keep their order.
+//
+//   - Put writes a message into the peer's next free slot and signals it. It waits while the peer
+//     has not yet released enough earlier messages (Params.Slots of them fit).
+//   - Wait waits for the next message of the peer. From then on steps may read it as
+//     (Inbox, peer, n), where n counts the Waits of this plan on that peer from 0.
+//   - Release hands the slot of the oldest message not yet released back to the peer.
+//
+// A plan releases every message that it waits for, and puts as many messages to a peer as that
+// peer's plan waits for; so rings are empty between plans and plans may follow one another freely.
+//
+// # Local steps
+//
+// Copy moves bytes. Combine reduces the raw inputs of all ranks, given in rank order, in one pass
+// and in the canonical order: the balanced binary tree over ranks, aligned at powers of two (of
+// three: (0+1)+2; of six: ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result
+// (the division of an average, the rounding of a 16-bit float). So plans move raw inputs and
+// results, never partial sums.
+package plan
+
+import "fmt"
+
+// Collective names what ranks do together.
+type Collective uint8
+
+const (
+	AllReduce Collective = iota
+	Reduce
+	Broadcast
+	AllGather
+	ReduceScatter
+	Gather
+	Scatter
+	AllToAll
+	Barrier
+	MonitoredBarrier // not built here: core runs it over control messages
+	Send             // as a two-rank plan
+	Recv
+)
+
+var collectiveNames = [...]string{"allreduce", "reduce", "broadcast", "allgather", "reduce_scatter",
+	"gather", "scatter", "alltoall", "barrier", "monitored_barrier", "send", "recv"}
+
+func (c Collective) String() string {
+	if int(c) < len(collectiveNames) {
+		return collectiveNames[c]
+	}
+	return fmt.Sprintf("collective(%d)", uint8(c))
+}
+
+// Reduces tells whether the collective combines elements with a reduce op.
+func (c Collective) Reduces() bool { return c == AllReduce || c == Reduce || c == ReduceScatter }
+
+// Rooted tells whether the collective has a root.
+func (c Collective) Rooted() bool {
+	return c == Reduce || c == Broadcast || c == Gather || c == Scatter
+}
+
+// Space says what a Ref points into.
+type Space uint8
+
+const (
+	None  Space = iota
+	In          // input block Ref.Block
+	Out         // output block Ref.Block
+	Inbox       // message Ref.Block (counted from 0 by the plan's Waits) of peer Ref.Peer
+)
+
+// Ref is a place: byte Off of a block of a space. Inputs and outputs are lists of blocks, each with
+// an address of its own: one block for allreduce, one a rank for allgather.
+type Ref struct {
+	Space Space
+	Peer  int32 // Inbox only
+	Block int32
+	Off   int64
+}
+
+// Op is what a step does.
+type Op uint8
+
+const (
+	Put     Op = iota // Src[0] (none where Bytes is 0) to Peer, as one message
+	Wait              // for the next message of Peer, which must be of Bytes bytes
+	Release           // of the oldest unreleased message of Peer
+	Copy              // Src[0] to Dst
+	Combine           // Src, one a rank and in rank order, into Dst, which may be one of them
+)
+
+// Step is one step of a plan.
+type Step struct {
+	Op    Op
+	Peer  int32 // Put, Wait, Release
+	Bytes int64
+	// Total is what this direction of this pair carries in the whole operation, in bytes, where
+	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
+	// compared by Wait, so that unequal counts are told at the first message.
+	Total int64
+	Dst   Ref
+	Src   []Ref
+}
+
+// Plan is one rank's part of a collective.
+type Plan struct {
+	Rank, Size int
+	Steps      []Step
+}
+
+// Params is all that a builder may know.
+type Params struct {
+	Collective Collective
+	Rank, Size int
+	Root       int // Rooted collectives
+
+	// InBytes and OutBytes are the lengths of this rank's blocks, multiples of ElemSize.
+	//   AllReduce, Reduce, Broadcast: one block each (Broadcast: In is Out, the plan uses Out only;
+	//     Reduce: Out is used on the root only, but its length is given on all).
+	//   AllGather: In one block of OutBytes[Rank]; Out a block a rank.
+	//   ReduceScatter: In a block a rank; Out one block of InBytes[Rank].
+	//   Gather: In one block, Out a block a rank (lengths given on all; used on the root only).
+	//   Scatter: In a block a rank (lengths given on all; used on the root only), Out one block.
+	//   AllToAll: a block a rank each.
+	//   Barrier: none.
+	//   Send: In one block, Root is the peer. Recv: Out one block, Root is the peer.
+	InBytes, OutBytes []int64
+	ElemSize          int64
+
+	Chunk int64 // the most bytes one message carries: a multiple of 64, at least 64
+	Slots int   // how many messages a direction of a channel holds: at least 2
+
+	Thresholds
+}
+
+// Thresholds says where one algorithm gives way to another, in bytes of the whole message.
+type Thresholds struct {
+	OneShotMax int64 // up to it, allreduce sends every input to every rank
+	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
+}

@@ -1,0 +1,3 @@
+module github.com/goccl/goccl
+
+go 1.26

@@ -1,3 +1,8 @@
 module github.com/goccl/goccl
 
-go 1.26
+go 1.26.0
+
+require (
+	github.com/mattn/go-pointer v0.0.1 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)

@@ -18,13 +18,31 @@
 // A plan releases every message that it waits for, and puts as many messages to a peer as that
 // peer's plan waits for; so rings are empty between plans and plans may follow one another freely.
 //
+// Put is a synchronous copy: when the step has ended its source may be overwritten. A sender may
+// learn of a release late, as long as at most one release is unknown to it at any time; plans make
+// do with Slots-1 slots.
+//
 // # Local steps
 //
-// Copy moves bytes. Combine reduces the raw inputs of all ranks, given in rank order, in one pass
+// Copy moves bytes; a copy onto itself (a buffer in place) does nothing. Combine reduces the raw inputs of all ranks, given in rank order, in one pass
 // and in the canonical order: the balanced binary tree over ranks, aligned at powers of two (of
 // three: (0+1)+2; of six: ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result
 // (the division of an average, the rounding of a 16-bit float). So plans move raw inputs and
 // results, never partial sums.
+//
+// # In place
+//
+// A plan does not know whether the caller's blocks are the same memory, and is right either way,
+// where the blocks that may be the same are at exactly the same address: In[i] and Out[i] of
+// AllReduce, In and Out of Reduce's root, In and Out[Rank] of AllGather, In[Rank] and Out of
+// ReduceScatter, In and Out[Root] of Gather's root, In[Root] and Out of Scatter's root. AllToAll
+// has no form in place.
+//
+// # Being told
+//
+// Each collective lets every rank hear from the others before it ends (from the root at least,
+// and the root from all), if only by a message of zero bytes, so that ranks that call different
+// things are all told. Send and Recv are one-way: Send does not wait for its receiver.
 package plan
 
 import "fmt"
@@ -69,10 +87,11 @@ func (c Collective) Rooted() bool {
 type Space uint8
 
 const (
-	None  Space = iota
-	In          // input block Ref.Block
-	Out         // output block Ref.Block
-	Inbox       // message Ref.Block (counted from 0 by the plan's Waits) of peer Ref.Peer
+	None    Space = iota
+	In            // input block Ref.Block
+	Out           // output block Ref.Block
+	Inbox         // message Ref.Block (counted from 0 by the plan's Waits) of peer Ref.Peer
+	Scratch       // this rank's own Plan.ScratchBytes bytes; undefined at the plan's start
 )
 
 // Ref is a place: byte Off of a block of a space. Inputs and outputs are lists of blocks, each with
@@ -112,6 +131,8 @@ type Step struct {
 type Plan struct {
 	Rank, Size int
 	Steps      []Step
+	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk.
+	ScratchBytes int64
 }
 
 // Params is all that a builder may know.
@@ -121,7 +142,8 @@ type Params struct {
 	Root       int // Rooted collectives
 
 	// InBytes and OutBytes are the lengths of this rank's blocks, multiples of ElemSize.
-	//   AllReduce, Reduce, Broadcast: one block each (Broadcast: In is Out, the plan uses Out only;
+	//   AllReduce, Reduce, Broadcast: one block each (AllReduce: or several, reduced one by one;
+	//     Broadcast: In is Out, the plan uses Out only;
 	//     Reduce: Out is used on the root only, but its length is given on all).
 	//   AllGather: In one block of OutBytes[Rank]; Out a block a rank.
 	//   ReduceScatter: In a block a rank; Out one block of InBytes[Rank].
@@ -131,15 +153,16 @@ type Params struct {
 	//   Barrier: none.
 	//   Send: In one block, Root is the peer. Recv: Out one block, Root is the peer.
 	InBytes, OutBytes []int64
-	ElemSize          int64
+	ElemSize          int64 // a divisor of 64
 
 	Chunk int64 // the most bytes one message carries: a multiple of 64, at least 64
-	Slots int   // how many messages a direction of a channel holds: at least 2
+	Slots int   // how many messages a direction of a channel holds: at least 2; 4 give full overlap
 
 	Thresholds
 }
 
-// Thresholds says where one algorithm gives way to another, in bytes of the whole message.
+// Thresholds says where one algorithm gives way to another, in bytes of the whole message (of one
+// block, where allreduce has several).
 type Thresholds struct {
 	OneShotMax int64 // up to it, allreduce sends every input to every rank
 	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself

@@ -3,7 +3,27 @@
 // A kernel combines n raw inputs into one output in a single pass, in the canonical order: the
 // balanced binary tree over positions, aligned at powers of two. 16- and 8-bit floats are widened
 // to float32, combined there, and rounded once (to nearest, ties to even).
+//
+// What an op means for a dtype:
+//
+//   - Integers wrap. AVG sums them in 64 bits and truncates towards zero. PREMUL_SUM truncates the
+//     factor towards zero, so that one below 1 gives zeros.
+//   - Bool: any byte but 0 is true, and results are 0 or 1.
+//   - Complex products are (ac-bd) + (ad+bc)i, with none of the special cases of C for infinities.
+//   - MIN and MAX of floats hand NaN on. Of zeros of both signs either may be the result, the same
+//     on every rank.
+//   - Beyond its range float8_e4m3fn, which has no infinity, gives its largest number, as torch does
+//     since it changed this; the fnuz formats give NaN.
+//
+// The bits of a result depend on nothing but the inputs and their order: not on the CPU, the
+// alignment, the place of an element or the floating-point mode of the calling thread. Every NaN
+// result has the same bits, except that a single input is copied as it is (by all but PREMUL_SUM).
 package reduce
+
+import (
+	"fmt"
+	"strings"
+)
 
 // DType is an element type. The values are those of goccl_dtype in goccl.h.
 type DType uint8
@@ -48,3 +68,72 @@ const (
 	PreMulSum
 	numOps
 )
+
+// Names and sizes by dtype. The names are torch's.
+var dtypes = [numDTypes]struct {
+	name string
+	size int
+}{
+	Int8: {"int8", 1}, Uint8: {"uint8", 1}, Int16: {"int16", 2}, Uint16: {"uint16", 2},
+	Int32: {"int32", 4}, Uint32: {"uint32", 4}, Int64: {"int64", 8}, Uint64: {"uint64", 8},
+	Float16: {"float16", 2}, BFloat16: {"bfloat16", 2}, Float32: {"float32", 4}, Float64: {"float64", 8},
+	Bool: {"bool", 1}, Complex32: {"complex32", 4}, Complex64: {"complex64", 8}, Complex128: {"complex128", 16},
+	Float8E4M3FN: {"float8_e4m3fn", 1}, Float8E5M2: {"float8_e5m2", 1},
+	Float8E4M3FNUZ: {"float8_e4m3fnuz", 1}, Float8E5M2FNUZ: {"float8_e5m2fnuz", 1},
+	Bytes1: {"bytes1", 1},
+}
+
+var opNames = [numOps]string{"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"}
+
+// Valid tells whether d is one of the constants.
+func (d DType) Valid() bool { return d < numDTypes }
+
+// Size is the number of bytes of an element, 0 where d is not valid.
+func (d DType) Size() int {
+	if !d.Valid() {
+		return 0
+	}
+	return dtypes[d].size
+}
+
+// String is torch's name of the type.
+func (d DType) String() string {
+	if !d.Valid() {
+		return fmt.Sprintf("dtype(%d)", uint8(d))
+	}
+	return dtypes[d].name
+}
+
+// Valid tells whether o is one of the constants.
+func (o Op) Valid() bool { return o < numOps }
+
+// String is torch's name of the op.
+func (o Op) String() string {
+	if !o.Valid() {
+		return fmt.Sprintf("op(%d)", uint8(o))
+	}
+	return opNames[o]
+}
+
+// Check returns nil where the op has a meaning for the dtype, else an error that says what has.
+func Check(d DType, o Op) error {
+	if !d.Valid() {
+		return fmt.Errorf("%v is not a dtype: it must be 0 to %d", d, numDTypes-1)
+	}
+	if !o.Valid() {
+		return fmt.Errorf("%v is not a reduce op: it must be 0 to %d", o, numOps-1)
+	}
+	if kernelAt(level, d, o) != nil {
+		return nil
+	}
+	var allowed []string
+	for a := range numOps {
+		if kernelAt(level, d, a) != nil {
+			allowed = append(allowed, a.String())
+		}
+	}
+	if allowed == nil {
+		return fmt.Errorf("reduce op %v has no meaning for %v, which can be moved but not reduced", o, d)
+	}
+	return fmt.Errorf("reduce op %v has no meaning for %v, which allows %s", o, d, strings.Join(allowed, ", "))
+}

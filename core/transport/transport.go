@@ -1,10 +1,123 @@
 // Package transport joins processes.
 //
-// An [Endpoint] is a process's end: it listens, and holds at most one [Link] a peer process and
+// An [Endpoint] is a process's end: it listens, and holds at most one link a peer process and
 // kind. A link is an authenticated, ordered stream of frames: a Unix socket between processes of
 // one host (where it also hands over the descriptors of shared windows), TCP otherwise. Groups
 // (communicators) share links: a frame names its group, its epoch and the ranks it goes between.
 //
 // A group attaches to an endpoint with a [Handler] for each of its local ranks. Its traffic flows
 // over a link only after both sides have proved, for that group, that they hold its secret.
+//
+// # Who calls what
+//
+// All that comes in over a link is handled by the link's one reader goroutine, in order. So a
+// handler is called by one goroutine a peer process, and what it does delays that peer only.
+// Writing is done by the goroutine that calls [Group.Send]. Nothing here waits for ever but
+// for a peer that is stopped: that ends with the context of the caller.
 package transport
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// The kinds of link, as [Decide] names them.
+const (
+	Mem = "mem" // both ranks live in one endpoint
+	Shm = "shm" // one host: a Unix socket, and windows that both map
+	TCP = "tcp"
+)
+
+// Errors that callers tell apart, by errors.Is. The texts name the rank, its process and the cause.
+var (
+	// ErrPeerDown: the peer's process has ended, or its host acknowledges nothing.
+	ErrPeerDown = errors.New("peer down")
+	// ErrPeerLeft: the peer has detached from the group in good order.
+	ErrPeerLeft = errors.New("peer has left the group")
+	// ErrRefused: one side could not prove to the other that it belongs to the group.
+	ErrRefused = errors.New("refused")
+	// ErrClosed: this side's group or endpoint has been closed.
+	ErrClosed = errors.New("transport closed")
+)
+
+const (
+	// MaxControl is the longest payload of a control frame, in bytes.
+	MaxControl = 128 << 10
+	// MaxData is the longest payload of a Data frame, in bytes.
+	MaxData = 1 << 30
+
+	handshakeTimeout = 10 * time.Second       // how long a stranger may be silent
+	maxHandshakes    = 256                    // the oldest is dropped beyond it
+	maxPending       = 1024                   // attaches a link keeps for groups that are not here yet
+	maxGone          = 4096                   // detached groups that are remembered
+	maxLogged        = 1024                   // remote addresses that are remembered as logged
+	maxQueued        = 1 << 20                // bytes of best-effort frames that a link queues
+	maxInbox         = 8 << 20                // bytes that wait for a rank of the same process
+	idleDelay        = 200 * time.Millisecond // a link without groups is closed after it
+	closeFlush       = 400 * time.Millisecond // Endpoint.Close waits so long for goodbyes to go out
+	closeWait        = 500 * time.Millisecond // and then so long for its goroutines
+	readBuffer       = 16 << 10
+	defaultGrace     = 10 * time.Second
+)
+
+// Config says how an endpoint listens and when it gives a host up.
+type Config struct {
+	// Interface is the name of the network interface to listen on; "" lets the endpoint choose.
+	Interface string
+	// StoreHost is a host that all ranks reach: the route to it tells which interface to use.
+	StoreHost string
+	// Grace is how long a host may acknowledge nothing before it is given up; 0 means 10 s.
+	Grace time.Duration
+	// Logf is told of refused connections and internal errors; it may be nil.
+	Logf func(format string, args ...any)
+	// OnFD is told of every socket that the endpoint opens and (before it does) closes, so that a
+	// forked child can close its copies. It must not block; it may be nil.
+	OnFD func(fd int, open bool)
+}
+
+// Handler is a local rank's side of a group. PeerAttached, frames and PeerDown or PeerLeft of one
+// peer come in that order and never at once; calls for different peers may come at once, and also
+// before [Endpoint.Attach] has returned. A method must not block for long, and must not call
+// Detach, Connect, Send or Endpoint.Close; Broadcast and Connected are fine.
+type Handler interface {
+	// Slot tells where the payload of a Data frame goes: exactly h.Bytes bytes, which stay valid
+	// until Arrived or until Detach returns. An error is a violation by the peer: the link is closed.
+	Slot(src int, h Header) ([]byte, error)
+	// Arrived tells that the payload lies in its slot.
+	Arrived(src int, h Header)
+	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
+	Control(src int, h Header, payload []byte)
+	// PeerAttached tells that both sides have proved themselves. windowFD is the peer's window, owned
+	// by the callee, or -1.
+	PeerAttached(src int, windowFD int)
+	// PeerDown tells, once, that the peer is lost. Nothing of that peer comes after it.
+	PeerDown(src int, err error)
+	// PeerLeft tells that the peer has detached. Nothing of that peer comes after it.
+	PeerLeft(src int)
+}
+
+// GroupConfig describes a local rank's membership in a group.
+type GroupConfig struct {
+	Job, Group uint64
+	Epoch      uint32
+	Secret     []byte // at least 16 bytes
+	Name       string // for texts
+	Rank       int
+	Peers      []Address // by rank
+	Kinds      []string  // by rank: what Decide said; that of Rank itself is not looked at
+	Handler    Handler
+	WindowFD   int // passed to peers over mem and shm links; -1: none. The caller keeps it.
+}
+
+// sleep waits, or ends early with the context.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

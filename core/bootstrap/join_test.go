@@ -1,0 +1,561 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// limit is far beyond what a test takes; short is for tests that must run into it.
+const (
+	limit = 30 * time.Second
+	short = 150 * time.Millisecond
+)
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+type result struct {
+	rank   int
+	roster *Roster
+	err    error
+}
+
+// joinAll runs Join on a goroutine a config and returns results by position.
+func joinAll(ctx context.Context, s Store, configs []JoinConfig) []result {
+	out := make([]result, len(configs))
+	var wg sync.WaitGroup
+	for i, c := range configs {
+		wg.Go(func() {
+			r, err := Join(ctx, s, c)
+			out[i] = result{c.Rank, r, err}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func ranks(size int) []JoinConfig {
+	var c []JoinConfig
+	for r := range size {
+		c = append(c, JoinConfig{Rank: r, Size: size, GroupName: "g", Member: fmt.Appendf(nil, "member %d", r)})
+	}
+	return c
+}
+
+// agree checks that all results are one group of the configs.
+func agree(t *testing.T, configs []JoinConfig, results []result) {
+	t.Helper()
+	first := results[0]
+	for i, r := range results {
+		if r.err != nil {
+			t.Fatalf("rank %d: %v", r.rank, r.err)
+		}
+		if r.roster.Group != first.roster.Group || r.roster.Group == 0 || r.roster.Job != first.roster.Job ||
+			!bytes.Equal(r.roster.Secret, first.roster.Secret) || len(r.roster.Secret) != 32 {
+			t.Fatalf("ranks %d and %d have different groups", r.rank, first.rank)
+		}
+		for _, c := range configs {
+			if !bytes.Equal(r.roster.Members[c.Rank], c.Member) {
+				t.Fatalf("rank %d has %q for member %d, not %q", i, r.roster.Members[c.Rank], c.Rank, c.Member)
+			}
+		}
+	}
+}
+
+func TestJoin(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 8, 33} {
+		configs := ranks(size)
+		rand.Shuffle(size, func(i, j int) { configs[i], configs[j] = configs[j], configs[i] })
+		agree(t, configs, joinAll(within(t, limit), NewMemStore(), configs))
+	}
+}
+
+func TestJoinAloneNeedsNoStore(t *testing.T) {
+	r, err := Join(context.Background(), nil, JoinConfig{Size: 1, Member: []byte("me")})
+	if err != nil || len(r.Secret) != 32 || r.Group == 0 || string(r.Members[0]) != "me" {
+		t.Fatal(r, err)
+	}
+}
+
+func TestJoinAgainUnderTheSameKeys(t *testing.T) {
+	s := NewMemStore()
+	ctx := within(t, limit)
+	seen := map[uint64]bool{}
+	// Each rank goes on to the next round at its own pace, as after destroy and init.
+	results := make([][]result, 3)
+	var wg sync.WaitGroup
+	for r := range 3 {
+		wg.Go(func() {
+			for range 20 {
+				o, err := Join(ctx, s, ranks(3)[r])
+				results[r] = append(results[r], result{r, o, err})
+			}
+		})
+	}
+	wg.Wait()
+	for round := range 20 {
+		one := []result{results[0][round], results[1][round], results[2][round]}
+		agree(t, ranks(3), one)
+		if seen[one[0].roster.Group] {
+			t.Fatal("two rounds have the same group")
+		}
+		seen[one[0].roster.Group] = true
+	}
+}
+
+func TestJoinKeepsGroupsApart(t *testing.T) {
+	s := NewMemStore()
+	var all []JoinConfig
+	for _, name := range [][2]string{{"a", ""}, {"a", "1"}, {"a/1", ""}, {"", "a/1"}, {"\x00", "é"}} {
+		for _, c := range ranks(2) {
+			c.GroupName, c.Incarnation = name[0], name[1]
+			all = append(all, c)
+		}
+	}
+	results := joinAll(within(t, limit), s, all)
+	seen := map[uint64]bool{}
+	for i := 0; i < len(results); i += 2 {
+		agree(t, all[i:i+2], results[i:i+2])
+		seen[results[i].roster.Group] = true
+	}
+	if len(seen) != len(all)/2 {
+		t.Fatalf("%d groups, want %d", len(seen), len(all)/2)
+	}
+	for k := range s.(*MemStore).values {
+		if strings.Contains(k, "\x00") {
+			t.Fatalf("key %q would end early in C", k)
+		}
+	}
+}
+
+// TestJoinOverStaleKeys starts from every state that a dead run may leave: each subset of the keys
+// of a finished run of the same ranks.
+func TestJoinOverStaleKeys(t *testing.T) {
+	old := NewMemStore().(*MemStore)
+	configs := ranks(3)
+	before := joinAll(within(t, limit), old, configs)
+	agree(t, configs, before)
+	keys := slices.Sorted(maps.Keys(old.values))
+	if len(keys) != 3+2+2 {
+		t.Fatalf("keys are %q", keys)
+	}
+	var wg sync.WaitGroup
+	for subset := range 1 << len(keys) {
+		s := NewMemStore().(*MemStore)
+		for i, k := range keys {
+			if subset>>i&1 == 1 {
+				_ = s.Set(k, old.values[k])
+			}
+		}
+		wg.Go(func() {
+			results := joinAll(within(t, limit), s, configs)
+			for _, r := range results {
+				if r.err != nil || r.roster.Group != results[0].roster.Group || r.roster.Group == before[0].roster.Group {
+					t.Errorf("over keys %b: rank %d: %+v, %v", subset, r.rank, r.roster, r.err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestJoinOverStaleKeysLate lets rank 0 publish a roster of stale joins before its ranks come.
+func TestJoinOverStaleKeysLate(t *testing.T) {
+	s := newWatched()
+	configs := ranks(3)
+	agree(t, configs, joinAll(within(t, limit), s, configs))
+	ctx := within(t, limit)
+	written := s.written("goccl//g/roster")
+	leader := make(chan result, 1)
+	go func() { r, err := Join(ctx, s, configs[0]); leader <- result{0, r, err} }()
+	<-written
+	results := joinAll(ctx, s, configs[1:])
+	agree(t, configs, append(results, <-leader))
+}
+
+// TestJoinOverAnotherSize restarts a run of three ranks, one of two and one of four under the same keys.
+func TestJoinOverAnotherSize(t *testing.T) {
+	s := newWatched()
+	for _, size := range []int{3, 2, 4, 1, 3} {
+		configs := ranks(size)
+		ctx := within(t, limit)
+		written := s.written("goccl//g/join/0")
+		leader := make(chan result, 1)
+		go func() { r, err := Join(ctx, s, configs[0]); leader <- result{0, r, err} }()
+		if size > 1 {
+			<-written
+		}
+		agree(t, configs, append(joinAll(ctx, s, configs[1:]), <-leader))
+	}
+}
+
+func TestJoinOverGarbage(t *testing.T) {
+	s := NewMemStore()
+	for _, k := range []string{"join/0", "join/1", "roster", "confirm/1", "go"} {
+		_ = s.Set("goccl//g/"+k, []byte("garbage"))
+	}
+	agree(t, ranks(2), joinAll(within(t, limit), s, ranks(2)))
+}
+
+// TestJoinRestartInTheMiddle kills a rank at each write of its own and lets a successor join.
+func TestJoinRestartInTheMiddle(t *testing.T) {
+	for _, key := range []string{"join/1", "confirm/1", "join/0", "roster"} {
+		t.Run(key, func(t *testing.T) {
+			victim := int(key[len(key)-1] - '0')
+			if key == "roster" {
+				victim = 0
+			}
+			s := newWatched()
+			configs := ranks(3)
+			ctx := within(t, limit)
+			// The victim's store ends its life right after the write.
+			dying := &mortal{Store: s, last: "goccl//g/" + key}
+			// Rank 2 confirms only when the successor has joined: else the group might be made with
+			// the victim, which had confirmed it.
+			rejoined := make(chan struct{})
+			stores := []Store{s, s, &hooked{Store: s, before: func(key string) {
+				if key == "goccl//g/confirm/2" {
+					<-rejoined
+				}
+			}}}
+			stores[victim] = &hooked{Store: stores[victim], after: func(key string) {
+				if key == fmt.Sprintf("goccl//g/join/%d", victim) {
+					close(rejoined)
+				}
+			}}
+			results := make(chan result, 3)
+			for r := range 3 {
+				go func() {
+					if r == victim {
+						if _, err := Join(ctx, dying, configs[r]); !errors.Is(err, errDied) {
+							t.Errorf("the victim ends with %v", err)
+						}
+					}
+					o, err := Join(ctx, stores[r], configs[r])
+					results <- result{r, o, err}
+				}()
+			}
+			agree(t, configs, []result{<-results, <-results, <-results})
+		})
+	}
+}
+
+func TestJoinNamesWhoIsMissing(t *testing.T) {
+	s := newWatched()
+	configs := ranks(4)
+	// Rank 3 was there in an earlier run only.
+	agree(t, configs, joinAll(within(t, limit), s, configs))
+	delete(s.Store.(*MemStore).values, "goccl//g/join/2")
+	confirmed := s.written("goccl//g/confirm/1")
+	follower := make(chan error, 1)
+	ctx := within(t, limit)
+	go func() { _, err := Join(ctx, s, configs[1]); follower <- err }()
+	impatient, cancel := context.WithCancel(ctx)
+	go func() { <-confirmed; cancel() }()
+	_, err := Join(impatient, s, configs[0])
+	if !errors.Is(err, ErrAbsent) || !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if !strings.Contains(err.Error(), `not joined group "g"`) || !strings.Contains(err.Error(), ": 2, 3 (") {
+		t.Fatal(err)
+	}
+	// The rank that came is told so by rank 0.
+	if err := <-follower; !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "2") {
+		t.Fatal(err)
+	}
+}
+
+func TestJoinWithoutRankZero(t *testing.T) {
+	s := NewMemStore()
+	_, err := Join(within(t, short), s, ranks(2)[1])
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 1 of 2") ||
+		!strings.Contains(err.Error(), "for rank 0's roster") {
+		t.Fatal(err)
+	}
+	agree(t, ranks(2), joinAll(within(t, limit), s, ranks(2)))
+	_, err = Join(within(t, short), s, JoinConfig{Rank: 2, Size: 3, GroupName: "g"})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another size (2, this rank with 3)") {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Join(ctx, NewMemStore(), ranks(2)[1]); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+func TestJoinSettingsDiffer(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(c []JoinConfig)
+		want   string
+	}{
+		{"greater size", func(c []JoinConfig) { c[1].Size = 4 }, "rank 1 was started with size 4, rank 0 with size 3"},
+		{"lesser size", func(c []JoinConfig) { c[1].Size = 2 }, "rank 1 was started with size 2, rank 0 with size 3"},
+		{"rank 0 counts fewer", func(c []JoinConfig) { c[0].Size = 2 }, "rank 1 was started with size 3, rank 0 with size 2"},
+		{"rank 0 has no secret", func(c []JoinConfig) { c[1].Secret, c[2].Secret = "s", "s" }, "rank 1 was given a secret, rank 0 none"},
+		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" }, "rank 0 was given a secret, rank 1 none"},
+		{"another secret", func(c []JoinConfig) { c[0].Secret, c[1].Secret, c[2].Secret = "s", "t", "s" },
+			"rank 1 was given another secret than rank 0"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			configs := ranks(3)
+			test.change(configs)
+			s := NewMemStore()
+			for _, r := range joinAll(within(t, limit), s, configs) {
+				if !errors.Is(r.err, ErrMismatch) || !strings.Contains(r.err.Error(), test.want) {
+					t.Errorf("rank %d: %v, want %q", r.rank, r.err, test.want)
+				}
+			}
+			// What is left of it does not harm the next run.
+			agree(t, ranks(3), joinAll(within(t, limit), s, ranks(3)))
+		})
+	}
+}
+
+func TestJoinWithSecret(t *testing.T) {
+	s := NewMemStore()
+	configs := ranks(3)
+	for i := range configs {
+		configs[i].Secret = "our own secret"
+	}
+	results := joinAll(within(t, limit), s, configs)
+	agree(t, configs, results)
+	for k, v := range s.(*MemStore).values {
+		if bytes.Contains(v, results[0].roster.Secret) || bytes.Contains(v, []byte(configs[0].Secret)) {
+			t.Errorf("%s holds a secret", k)
+		}
+	}
+	again := joinAll(within(t, limit), s, configs)
+	agree(t, configs, again)
+	if bytes.Equal(again[0].roster.Secret, results[0].roster.Secret) || again[0].roster.Job != results[0].roster.Job {
+		t.Error("secrets of two groups of a job must differ, its id must not")
+	}
+}
+
+// TestJoinRefusesForgedRoster has a store's other user answer a rank without knowing its secret.
+func TestJoinRefusesForgedRoster(t *testing.T) {
+	for _, keyed := range []bool{false, true} {
+		s := newWatched()
+		written := s.written("goccl//g/join/1")
+		c := ranks(2)[1]
+		c.Secret = "s"
+		done := make(chan error, 1)
+		ctx := within(t, limit)
+		go func() { _, err := Join(ctx, s, c); done <- err }()
+		<-written
+		v, _, _ := s.Get("goccl//g/join/1")
+		j, err := decodeJoin(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(), nonces: []nonce{{}, j.nonce}, members: [][]byte{nil, nil}}
+		_ = s.Set("goccl//g/roster", forged.encode("guess"))
+		_ = s.Set("goccl//g/go", forged.nonce[:])
+		if err := <-done; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "secret") {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestJoinTwiceAsOneRank(t *testing.T) {
+	for rank := range 2 {
+		s := newWatched()
+		written := s.written(fmt.Sprintf("goccl//g/join/%d", rank))
+		ctx, cancel := context.WithCancel(within(t, limit))
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := Join(ctx, s, ranks(2)[rank]); first <- err }()
+		<-written
+		go func() { _, err := Join(ctx, s, ranks(2)[rank]); second <- err }()
+		if err := <-first; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), fmt.Sprintf("as rank %d", rank)) {
+			t.Fatal(err)
+		}
+		cancel()
+		<-second
+	}
+}
+
+func TestJoinRefusesBadArguments(t *testing.T) {
+	long := strings.Repeat("x", MaxName+1)
+	for _, c := range []JoinConfig{
+		{Size: 0}, {Size: -1}, {Size: MaxSize + 1}, {Rank: -1, Size: 2}, {Rank: 2, Size: 2}, {Size: 1, GroupName: long},
+		{Size: 1, Incarnation: long}, {Size: 1, Member: make([]byte, MaxMember+1)},
+	} {
+		if _, err := Join(context.Background(), NewMemStore(), c); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "allowed is") {
+			t.Errorf("%d of %d: %v", c.Rank, c.Size, err)
+		}
+	}
+	if _, err := Join(context.Background(), nil, JoinConfig{Size: 2}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestJoinStoreFails(t *testing.T) {
+	for rank := range 2 {
+		_, err := Join(context.Background(), &mortal{Store: NewMemStore(), last: fmt.Sprintf("goccl//g/join/%d", rank)}, ranks(2)[rank])
+		if !errors.Is(err, errDied) || !strings.Contains(err.Error(), "store") {
+			t.Error(err)
+		}
+	}
+}
+
+// watched is a store that tells when a key is written.
+type watched struct {
+	Store
+	mu    sync.Mutex
+	waits map[string]chan struct{}
+}
+
+func newWatched() *watched { return &watched{Store: NewMemStore(), waits: map[string]chan struct{}{}} }
+
+func (w *watched) written(key string) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waits[key] = make(chan struct{})
+	return w.waits[key]
+}
+
+func (w *watched) Set(key string, value []byte) error {
+	err := w.Store.Set(key, value)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := w.waits[key]; c != nil {
+		close(c)
+		delete(w.waits, key)
+	}
+	return err
+}
+
+// hooked is a store that calls functions around each Set.
+type hooked struct {
+	Store
+	before, after func(key string)
+}
+
+func (h *hooked) Set(key string, value []byte) error {
+	if h.before != nil {
+		h.before(key)
+	}
+	err := h.Store.Set(key, value)
+	if h.after != nil {
+		h.after(key)
+	}
+	return err
+}
+
+var errDied = errors.New("died")
+
+// mortal is the store as seen by a rank that dies after it has written a key.
+type mortal struct {
+	Store
+	last string
+	dead bool
+}
+
+func (m *mortal) Set(key string, value []byte) error {
+	if m.dead {
+		return errDied
+	}
+	m.dead = key == m.last
+	return m.Store.Set(key, value)
+}
+
+func (m *mortal) Get(key string) ([]byte, bool, error) {
+	if m.dead {
+		return nil, false, errDied
+	}
+	return m.Store.Get(key)
+}
+
+// sampleRecords returns one record of each kind, encoded.
+func sampleRecords() (join []byte, rosters [][]byte) {
+	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true, member: []byte("address")}
+	j.proof = j.prove("s")
+	three := []nonce{newNonce(), newNonce(), newNonce()}
+	for _, r := range []rosterRecord{
+		{nonce: newNonce(), job: 7, size: 3, nonces: three, members: [][]byte{[]byte("a"), nil, []byte("ccc")}},
+		{nonce: newNonce(), keyed: true, size: 3, nonces: three, members: make([][]byte, 3)},
+		{nonce: newNonce(), size: 2, nonces: three, problem: "rank 2 is one too many"},
+		{nonce: newNonce(), size: 3, nonces: three, problem: "rank 2 has not come", absent: true},
+	} {
+		rosters = append(rosters, r.encode("s"))
+	}
+	return j.encode(), rosters
+}
+
+func TestRecordsRefuseEveryCut(t *testing.T) {
+	join, rosters := sampleRecords()
+	if _, err := decodeJoin(join); err != nil {
+		t.Fatal(err)
+	}
+	for n := range join {
+		if _, err := decodeJoin(join[:n]); err == nil {
+			t.Fatalf("a join record cut at %d is taken", n)
+		}
+	}
+	for _, b := range rosters {
+		if _, err := decodeRoster(b); err != nil {
+			t.Fatal(err)
+		}
+		for n := range b {
+			if _, err := decodeRoster(b[:n]); err == nil {
+				t.Fatalf("a roster cut at %d is taken", n)
+			}
+		}
+		if _, err := decodeRoster(append(slices.Clone(b), 0)); err == nil {
+			t.Fatal("a roster with a byte too many is taken")
+		}
+	}
+}
+
+func FuzzDecodeJoin(f *testing.F) {
+	join, _ := sampleRecords()
+	f.Add(join)
+	f.Add([]byte(joinMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		j, err := decodeJoin(b)
+		if err != nil {
+			return
+		}
+		if j.rank < 0 || j.rank >= j.size || j.size > MaxSize || len(j.member) > MaxMember {
+			t.Fatalf("%+v", j)
+		}
+		if !bytes.Equal(j.encode(), b) {
+			t.Fatal("one record has two forms")
+		}
+	})
+}
+
+func FuzzDecodeRoster(f *testing.F) {
+	_, rosters := sampleRecords()
+	for _, r := range rosters {
+		f.Add(r)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decodeRoster(b)
+		if err != nil {
+			return
+		}
+		if r.size < 1 || len(r.nonces) < r.size || r.problem == "" && (len(r.nonces) != r.size || len(r.members) != r.size) {
+			t.Fatalf("%+v", r)
+		}
+		again := r.encode("s")
+		if !bytes.Equal(again[:len(again)-proofSize], b[:len(b)-proofSize]) {
+			t.Fatal("one roster has two forms")
+		}
+	})
+}

@@ -1,0 +1,566 @@
+package bootstrap
+
+import (
+	"bufio"
+	"context"
+	"crypto/hmac"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// ErrRefused is wrapped by an error that tells of a root that holds another secret.
+var ErrRefused = errors.New("refused: not the root that this id was made by")
+
+// IDSize is the length of a root's id.
+const IDSize = 128
+
+// The limits of what a root keeps for its clients, who hold its secret. Those who do not hold it
+// cost a connection each, of which few are open at once and none for long.
+const (
+	maxKey         = 2048
+	maxValue       = 64 << 20
+	maxTotal       = 256 << 20
+	maxEntries     = 4 * MaxSize
+	maxStrangers   = 256
+	maxAddresses   = 4
+	greetingTime   = 5 * time.Second  // for a stranger to become a client
+	requestTime    = 30 * time.Second // for a request and its answer to pass
+	dialTime       = 3 * time.Second
+	acceptRecovery = 50 * time.Millisecond
+)
+
+// An id is: version, secret, number of addresses, the addresses (family, port, IP), zeros, and a
+// checksum in the last four bytes.
+const (
+	idVersion = 1
+	idBody    = IDSize - 4
+)
+
+// Root is a store served at an address, and the address. Rank 0 makes it.
+type Root struct {
+	listeners []net.Listener
+	addresses []netip.AddrPort
+	secret    [secretSize]byte
+
+	strangers chan struct{} // a token for each connection that has proved nothing yet
+
+	mu      sync.Mutex
+	values  map[string][]byte
+	total   int
+	conns   map[net.Conn]struct{}
+	closed  bool
+	serving sync.WaitGroup // accepting goroutines and connections
+}
+
+// NewRoot listens at a free port of listenHost: an IP address, a host name, a network interface, or
+// "" for the address that the default route goes out from. It serves an empty store there.
+func NewRoot(listenHost string) (*Root, error) {
+	hosts, err := listenAddresses(listenHost)
+	if err != nil {
+		return nil, err
+	}
+	r := &Root{values: map[string][]byte{}, conns: map[net.Conn]struct{}{},
+		strangers: make(chan struct{}, maxStrangers)}
+	random(r.secret[:])
+	for _, h := range hosts {
+		var l net.Listener
+		if l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(h, 0))); err != nil {
+			continue
+		}
+		r.listeners = append(r.listeners, l)
+		r.addresses = append(r.addresses, netip.AddrPortFrom(h, uint16(l.Addr().(*net.TCPAddr).Port)))
+	}
+	if len(r.listeners) == 0 {
+		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
+	}
+	for _, l := range r.listeners {
+		r.serving.Add(1)
+		go r.accept(l)
+	}
+	return r, nil
+}
+
+// listenAddresses finds addresses that other hosts may reach this one at, by preference.
+func listenAddresses(host string) ([]netip.Addr, error) {
+	var found []netip.Addr
+	add := func(a netip.Addr, ok bool) {
+		// A link-local address means nothing on another host.
+		if a = a.Unmap(); ok && !a.IsLinkLocalUnicast() && !a.IsUnspecified() && !slices.Contains(found, a) {
+			found = append(found, a)
+		}
+	}
+	if host == "" {
+		// Connecting a UDP socket sends nothing; it asks for the route. The addresses are of the
+		// ranges for documentation.
+		for _, to := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+			if c, err := net.Dial("udp", to); err == nil {
+				add(netip.AddrFromSlice(c.LocalAddr().(*net.UDPAddr).IP))
+				_ = c.Close()
+			}
+		}
+		if len(found) == 0 {
+			add(netip.AddrFrom4([4]byte{127, 0, 0, 1}), true)
+		}
+	} else if i, err := net.InterfaceByName(host); err == nil {
+		list, err := i.Addrs()
+		if err != nil {
+			return nil, fmt.Errorf("the addresses of network interface %s: %w", host, err)
+		}
+		for _, a := range list {
+			if n, ok := a.(*net.IPNet); ok {
+				add(netip.AddrFromSlice(n.IP))
+			}
+		}
+	} else {
+		list, err := net.LookupIP(host)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %q is no network interface, IP address or host name of this host: %w",
+				ErrInvalid, host, err)
+		}
+		for _, ip := range list {
+			add(netip.AddrFromSlice(ip))
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%w: %q has no address that other hosts could reach", ErrInvalid, host)
+	}
+	slices.SortStableFunc(found, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	return found[:min(len(found), maxAddresses)], nil
+}
+
+// ID is what other ranks dial the root by. It holds the secret.
+func (r *Root) ID() [IDSize]byte {
+	var id [IDSize]byte
+	b := append(id[:0], idVersion)
+	b = append(b, r.secret[:]...)
+	b = append(b, byte(len(r.addresses)))
+	for _, a := range r.addresses {
+		b = append(b, byte(a.Addr().BitLen()/8))
+		b = binary.LittleEndian.AppendUint16(b, a.Port())
+		b = append(b, a.Addr().AsSlice()...)
+	}
+	binary.LittleEndian.PutUint32(id[idBody:], crc32.ChecksumIEEE(id[:idBody]))
+	return id
+}
+
+func decodeID(id [IDSize]byte) (secret [secretSize]byte, addresses []netip.AddrPort, err error) {
+	bad := fmt.Errorf("%w: the unique id is damaged or was not made by this version of GoCCL", ErrInvalid)
+	if binary.LittleEndian.Uint32(id[idBody:]) != crc32.ChecksumIEEE(id[:idBody]) || id[0] != idVersion {
+		return secret, nil, bad
+	}
+	r := reader{b: id[1:idBody]}
+	r.fixed(secret[:])
+	var one [1]byte
+	r.fixed(one[:])
+	n := int(one[0])
+	if n < 1 || n > maxAddresses {
+		return secret, nil, bad
+	}
+	for range n {
+		var port [2]byte
+		r.fixed(one[:])
+		r.fixed(port[:])
+		a, ok := netip.AddrFromSlice(r.take(int(one[0])))
+		if !ok {
+			return secret, nil, bad
+		}
+		addresses = append(addresses, netip.AddrPortFrom(a, binary.LittleEndian.Uint16(port[:])))
+	}
+	return secret, addresses, nil
+}
+
+// IDSecret is the secret that holders of an id share, fit for [JoinConfig.Secret]: then the group's
+// own secret never passes over the root's connections.
+func IDSecret(id [IDSize]byte) (string, error) {
+	secret, _, err := decodeID(id)
+	if err != nil {
+		return "", err
+	}
+	key := seal(string(secret[:]), "goccl root job")
+	return hex.EncodeToString(key[:]), nil
+}
+
+// Close ends the root and every connection to it, and waits for its goroutines.
+func (r *Root) Close() {
+	r.mu.Lock()
+	r.closed = true
+	for _, l := range r.listeners {
+		_ = l.Close()
+	}
+	for c := range r.conns {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	r.serving.Wait()
+}
+
+// Drain lets in nobody new, and closes the root when its clients have gone, or after a while at the
+// latest. It returns at once: rank 0 calls it when it has joined, as the others may still be reading.
+func (r *Root) Drain(longest time.Duration) {
+	for _, l := range r.listeners {
+		_ = l.Close()
+	}
+	go func() {
+		t := time.AfterFunc(longest, r.Close)
+		defer t.Stop()
+		r.serving.Wait()
+		r.Close()
+	}()
+}
+
+// Store is the root's own view of its store, for rank 0.
+func (r *Root) Store() Store { return (*rootStore)(r) }
+
+type rootStore Root
+
+func (s *rootStore) Set(key string, value []byte) error { return (*Root)(s).set(key, value) }
+
+func (s *rootStore) Get(key string) ([]byte, bool, error) {
+	v, ok := (*Root)(s).get(key)
+	return slices.Clone(v), ok, nil
+}
+
+func (r *Root) set(key string, value []byte) error {
+	if len(key) > maxKey || len(value) > maxValue {
+		return fmt.Errorf("a key of %d bytes with a value of %d: at most %d and %d are stored",
+			len(key), len(value), maxKey, maxValue)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, ok := r.values[key]
+	total := r.total - len(old) + len(value)
+	if !ok {
+		total += len(key)
+	}
+	if total > maxTotal || !ok && len(r.values) >= maxEntries {
+		return fmt.Errorf("the root's store is full: it holds %d entries of %d bytes", len(r.values), r.total)
+	}
+	r.total = total
+	r.values[key] = slices.Clone(value)
+	return nil
+}
+
+// get returns a value that nobody writes to: set replaces, it never changes one.
+func (r *Root) get(key string) ([]byte, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, ok := r.values[key]
+	return v, ok
+}
+
+func (r *Root) accept(l net.Listener) {
+	defer r.serving.Done()
+	for {
+		r.strangers <- struct{}{}
+		c, err := l.Accept()
+		if err != nil {
+			<-r.strangers
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// No descriptor is free, or the stranger has gone already: neither lasts.
+			time.Sleep(acceptRecovery)
+			continue
+		}
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			_ = c.Close()
+			<-r.strangers
+			continue
+		}
+		r.conns[c] = struct{}{}
+		r.serving.Add(1)
+		r.mu.Unlock()
+		go func() {
+			defer r.serving.Done()
+			r.serve(c)
+			_ = c.Close()
+			r.mu.Lock()
+			delete(r.conns, c)
+			r.mu.Unlock()
+		}()
+	}
+}
+
+// The protocol of a connection. The root speaks first:
+//
+//	root:    greeting, nonce
+//	client:  nonce, HMAC(secret, "client", both nonces)
+//	root:    HMAC(secret, "root", both nonces), or it hangs up
+//
+// and then answers requests: op, key length (2 bytes), value length (4), key, value; by: status,
+// value length (4), value.
+const (
+	greeting = "GoCCL root 1\n"
+
+	opSet = 1
+	opGet = 2
+
+	statusOK     = 0
+	statusAbsent = 1
+	statusError  = 2 // the value is a message
+)
+
+const (
+	requestHead = 7
+	answerHead  = 5
+)
+
+// serve speaks to one connection until it ends. It gives back the stranger's token.
+func (r *Root) serve(c net.Conn) {
+	err := r.greet(c)
+	<-r.strangers
+	if err != nil {
+		return
+	}
+	in := bufio.NewReader(c)
+	for {
+		_ = c.SetDeadline(time.Time{})
+		if _, err := in.Peek(1); err != nil {
+			return
+		}
+		_ = c.SetDeadline(time.Now().Add(requestTime))
+		op, key, value, err := readRequest(in)
+		if err != nil {
+			return
+		}
+		status, answer := byte(statusOK), []byte(nil)
+		if op == opSet {
+			if err := r.set(key, value); err != nil {
+				status, answer = statusError, []byte(err.Error())
+			}
+		} else if v, ok := r.get(key); ok {
+			answer = v
+		} else {
+			status = statusAbsent
+		}
+		head := binary.LittleEndian.AppendUint32([]byte{status}, uint32(len(answer)))
+		b := net.Buffers{head, answer}
+		if _, err := b.WriteTo(c); err != nil {
+			return
+		}
+	}
+}
+
+func (r *Root) greet(c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(greetingTime))
+	var mine [secretSize]byte
+	random(mine[:])
+	if _, err := c.Write(append([]byte(greeting), mine[:]...)); err != nil {
+		return err
+	}
+	var theirs, proof [secretSize]byte
+	if err := readAll(c, theirs[:], proof[:]); err != nil {
+		return err
+	}
+	if want := seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(want[:], proof[:]) {
+		return ErrRefused
+	}
+	answer := seal(string(r.secret[:]), "goccl root", mine[:], theirs[:])
+	_, err := c.Write(answer[:])
+	return err
+}
+
+func readAll(from io.Reader, to ...[]byte) error {
+	for _, b := range to {
+		if _, err := io.ReadFull(from, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readRequest(in io.Reader) (op byte, key string, value []byte, err error) {
+	var head [requestHead]byte
+	if err := readAll(in, head[:]); err != nil {
+		return 0, "", nil, err
+	}
+	op = head[0]
+	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
+	if op != opSet && op != opGet || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 {
+		return 0, "", nil, errMalformed
+	}
+	name, err := readLong(in, int(k))
+	if err != nil {
+		return 0, "", nil, err
+	}
+	value, err = readLong(in, int(v))
+	return op, string(name), value, err
+}
+
+// readLong reads n bytes, and takes memory only as they come.
+func readLong(in io.Reader, n int) ([]byte, error) {
+	const piece = 64 << 10
+	b := make([]byte, 0, min(n, piece))
+	for len(b) < n {
+		m := min(n-len(b), piece)
+		b = slices.Grow(b, m)[:len(b)+m]
+		if _, err := io.ReadFull(in, b[len(b)-m:]); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// client is a store at a root.
+type client struct {
+	mu       sync.Mutex
+	conn     net.Conn
+	in       *bufio.Reader
+	deadline time.Time // of the context that it was dialled with; zero for none
+	broken   error
+}
+
+// DialRoot connects to the root that made an id. Both sides prove to each other that they hold the
+// id's secret. The context's deadline, if it has one, also bounds all use of the store. Close ends
+// the connection.
+func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
+	secret, addresses, err := decodeID(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	wait := pollFirst
+	for {
+		var last error
+		for _, a := range addresses {
+			c, err := dialOne(ctx, a, secret)
+			if err == nil {
+				return c, c, nil
+			}
+			last = fmt.Errorf("the root address %s: %w", a, err)
+			if errors.Is(err, ErrRefused) {
+				return nil, nil, last
+			}
+		}
+		// The network may be up in a moment, or the root crowded.
+		t := time.NewTimer(wait)
+		wait = min(2*wait, time.Second)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, nil, fmt.Errorf("%w: %w", context.Cause(ctx), last)
+		}
+	}
+}
+
+func dialOne(ctx context.Context, a netip.AddrPort, secret [secretSize]byte) (*client, error) {
+	d := net.Dialer{Timeout: dialTime}
+	conn, err := d.DialContext(ctx, "tcp", a.String())
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = conn.SetDeadline(time.Now().Add(requestTime))
+	if err := meet(conn, secret); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	c := &client{conn: conn, in: bufio.NewReader(conn)}
+	c.deadline, _ = ctx.Deadline()
+	return c, nil
+}
+
+// meet is the client's half of greet.
+func meet(conn io.ReadWriter, secret [secretSize]byte) error {
+	var hello [len(greeting)]byte
+	var theirs, mine, proof [secretSize]byte
+	if err := readAll(conn, hello[:], theirs[:]); err != nil {
+		return err
+	}
+	if string(hello[:]) != greeting {
+		return fmt.Errorf("%w: another service answers there", ErrRefused)
+	}
+	random(mine[:])
+	answer := seal(string(secret[:]), "goccl client", theirs[:], mine[:])
+	if _, err := conn.Write(append(mine[:], answer[:]...)); err != nil {
+		return err
+	}
+	if err := readAll(conn, proof[:]); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("%w: it hung up", ErrRefused)
+		}
+		return err
+	}
+	if want := seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(want[:], proof[:]) {
+		return ErrRefused
+	}
+	return nil
+}
+
+// Close ends the connection.
+func (c *client) Close() error { return c.conn.Close() }
+
+func (c *client) Set(key string, value []byte) error {
+	_, _, err := c.call(opSet, key, value)
+	return err
+}
+
+func (c *client) Get(key string) ([]byte, bool, error) {
+	return c.call(opGet, key, nil)
+}
+
+func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
+	if len(key) == 0 || len(key) > maxKey || len(value) > maxValue {
+		return nil, false, fmt.Errorf("%w: a key of %d bytes (allowed is 1 to %d) with a value of %d (up to %d)",
+			ErrInvalid, len(key), maxKey, len(value), maxValue)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return nil, false, c.broken
+	}
+	status, answer, err := c.exchange(op, key, value)
+	if err != nil {
+		// What comes next on the connection is no longer known.
+		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(), err)
+		return nil, false, c.broken
+	}
+	switch status {
+	case statusOK:
+		return answer, true, nil
+	case statusAbsent:
+		return nil, false, nil
+	}
+	return nil, false, fmt.Errorf("the root says: %q", answer)
+}
+
+func (c *client) exchange(op byte, key string, value []byte) (status byte, answer []byte, err error) {
+	deadline := time.Now().Add(requestTime)
+	if !c.deadline.IsZero() && c.deadline.Before(deadline) {
+		deadline = c.deadline
+	}
+	_ = c.conn.SetDeadline(deadline)
+	head := binary.LittleEndian.AppendUint16([]byte{op}, uint16(len(key)))
+	head = binary.LittleEndian.AppendUint32(head, uint32(len(value)))
+	b := net.Buffers{append(head, key...), value}
+	if _, err := b.WriteTo(c.conn); err != nil {
+		return 0, nil, err
+	}
+	return readAnswer(c.in)
+}
+
+func readAnswer(in io.Reader) (status byte, answer []byte, err error) {
+	var head [answerHead]byte
+	if err := readAll(in, head[:]); err != nil {
+		return 0, nil, err
+	}
+	status = head[0]
+	n := binary.LittleEndian.Uint32(head[1:])
+	if status > statusError || n > maxValue || status == statusAbsent && n != 0 {
+		return 0, nil, errMalformed
+	}
+	answer, err = readLong(in, int(n))
+	return status, answer, err
+}

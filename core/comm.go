@@ -1,0 +1,367 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// The lanes of a communicator's windows.
+const (
+	collectiveLane = iota
+	pointToPointLane
+	lanes
+)
+
+// Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
+// and thread; collectives are ordered by their calls to Start.
+type Comm struct {
+	runtime    *Runtime
+	end        *sharedEndpoint
+	name       string
+	rank, size int
+	addresses  []transport.Address
+	kinds      []string
+	identity   identity
+	grace      time.Duration
+	shape      shape
+
+	group    *transport.Group
+	attached chan struct{} // closed once group is set
+	window   *exec.Window
+
+	ctx    context.Context // ends when the communicator fails or is destroyed
+	cancel context.CancelFunc
+
+	mu        sync.Mutex
+	timeout   time.Duration
+	sequence  uint64
+	queue     []*Work
+	failure   *Error
+	destroyed bool
+	history   [64]exec.Message        // what this rank started last, by sequence
+	announced map[int]announcement    // what waiting peers told that they do
+	answers   map[int]exec.Message    // what peers answered to ask
+	answered  chan struct{}           // a new answer
+	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
+	checkOuts map[uint64]string       // monitored barriers, by sequence: what rank 0 said
+	checked   chan struct{}           // a change of the two
+	splits    uint64
+
+	token  chan struct{} // held by who runs the queue
+	wake   chan struct{} // to the worker
+	worker sync.Once
+
+	runner runner
+	p2p    pointToPoint
+	tasks  sync.WaitGroup // goroutines of the communicator
+}
+
+// identity is what makes a group's traffic its own.
+type identity struct {
+	job, group uint64
+	epoch      uint32
+	secret     []byte
+}
+
+// Rank is this rank's number.
+func (c *Comm) Rank() int { return c.rank }
+
+// Size is the number of ranks.
+func (c *Comm) Size() int { return c.size }
+
+// Transport names what joins this rank to a peer: "mem", "shm" or "tcp"; "self" for itself.
+func (c *Comm) Transport(peer int) string {
+	if peer == c.rank {
+		return "self"
+	}
+	return c.kinds[peer]
+}
+
+// Sequence is the number of the last collective started, 0 before the first.
+func (c *Comm) Sequence() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sequence
+}
+
+// SetTimeout changes the timeout of operations started from now on.
+func (c *Comm) SetTimeout(d time.Duration) error {
+	if d <= 0 {
+		return errorf(ErrInvalidArgument, "timeout is %v, it must be positive", d)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timeout = d
+	return nil
+}
+
+// Err is the first cause of the communicator's failure, nil while it works.
+func (c *Comm) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failure == nil {
+		return nil
+	}
+	return c.failure
+}
+
+// CallOptions says how an operation is to be made.
+type CallOptions struct {
+	Timeout time.Duration // <= 0: the communicator's
+	// WaitSoon tells that the caller will call Wait at once, so that no worker is woken.
+	WaitSoon bool
+}
+
+// Start starts one operation, or several as one work. It does not wait for peers. The operations
+// are refused, and nothing is started, if an argument is bad or the communicator has failed.
+func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
+	w := &Work{comm: c, waitSoon: o.WaitSoon, done: make(chan struct{})}
+	w.source.Store(-1)
+	w.parts = make([]*part, 0, len(operations))
+	var p2p []*Operation
+	for i := range operations {
+		op := &operations[i]
+		if err := op.check(c.rank, c.size); err != nil {
+			return nil, err
+		}
+		if op.pointToPoint() {
+			p2p = append(p2p, op)
+		} else {
+			w.parts = append(w.parts, &part{operation: op, message: op.message()})
+		}
+	}
+	// One more than there are operations, so that the work cannot end while it is being started.
+	w.pending.Store(int32(len(operations)) + 1)
+
+	c.mu.Lock()
+	if c.failure != nil {
+		defer c.mu.Unlock()
+		return nil, c.failure
+	}
+	w.timeout = o.Timeout
+	if w.timeout <= 0 {
+		w.timeout = c.timeout
+	}
+	w.deadline = exec.Now() + w.timeout
+	var mismatch *Error
+	for _, p := range w.parts {
+		c.sequence++
+		p.message.Group, p.message.Epoch, p.message.Sequence = c.identity.group, c.identity.epoch, c.sequence
+		c.history[c.sequence%uint64(len(c.history))] = p.message
+		if mismatch == nil && len(c.announced) > 0 {
+			mismatch = c.compareAnnounced(p.message)
+		}
+	}
+	if len(w.parts) > 0 {
+		c.queue = append(c.queue, w)
+	}
+	c.mu.Unlock()
+
+	for _, op := range p2p {
+		c.p2p.start(w, op)
+	}
+	w.end(nil)
+	if mismatch != nil {
+		c.fail(mismatch, true)
+	}
+	if len(w.parts) > 0 && (!o.WaitSoon || c.shape.worker(w)) {
+		c.wakeWorker()
+	}
+	return w, nil
+}
+
+// head is the oldest work with collectives to run.
+func (c *Comm) head() *Work {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return nil
+	}
+	return c.queue[0]
+}
+
+func (c *Comm) pop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue[0] = nil
+	c.queue = c.queue[1:]
+	if len(c.queue) == 0 {
+		c.queue = nil
+	}
+}
+
+// help waits for a work's end until a time. The caller runs the queue where nobody else does.
+func (c *Comm) help(w *Work, until time.Duration) {
+	var timer <-chan time.Time
+	for {
+		if len(w.parts) > 0 && !c.shape.worker(w) {
+			select {
+			case c.token <- struct{}{}:
+				c.run(w, until)
+				<-c.token
+				c.handOver()
+				if done, _ := w.Test(); done || exec.Now() >= until || c.runner.interrupted {
+					return
+				}
+				continue
+			default:
+			}
+		}
+		if timer == nil {
+			t := time.NewTimer(until - exec.Now())
+			defer t.Stop()
+			timer = t.C
+		}
+		var token chan struct{}
+		if len(w.parts) > 0 && !c.shape.worker(w) {
+			token = c.token
+		}
+		select {
+		case <-w.done:
+			return
+		case <-timer:
+			return
+		case token <- struct{}{}:
+			<-c.token
+		}
+	}
+}
+
+// handOver wakes the worker if works are left over that nobody may be waiting for.
+func (c *Comm) handOver() {
+	c.mu.Lock()
+	wake := false
+	for _, w := range c.queue {
+		wake = wake || !w.waitSoon
+	}
+	wake = wake || c.failure != nil && len(c.queue) > 0
+	c.mu.Unlock()
+	if wake {
+		c.wakeWorker()
+	}
+}
+
+func (c *Comm) wakeWorker() {
+	c.worker.Do(func() {
+		c.spawn(func() {
+			for {
+				select {
+				case <-c.wake:
+				case <-c.ctx.Done():
+				}
+				c.token <- struct{}{}
+				for c.head() != nil {
+					c.run(nil, exec.Now()+workerSlice)
+				}
+				<-c.token
+				if c.ctx.Err() != nil {
+					return
+				}
+			}
+		})
+	})
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// workerSlice is how long the worker stays in C before it looks around.
+const workerSlice = 100 * time.Millisecond
+
+// spawn starts a goroutine that Destroy waits for. A panic in it fails the communicator.
+func (c *Comm) spawn(f func()) {
+	c.tasks.Add(1)
+	go func() {
+		defer c.tasks.Done()
+		defer func() {
+			if r := recover(); r != nil {
+				c.fail(errorf(ErrInternal, "panic: %v", r), true)
+			}
+		}()
+		f()
+	}()
+}
+
+// Abort fails the communicator at once on all ranks.
+func (c *Comm) Abort(reason string) {
+	if reason == "" {
+		reason = "no reason given"
+	}
+	c.fail(errorf(ErrAborted, "rank %d aborted %s: %s", c.rank, c.title(), reason), true)
+}
+
+// Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
+// are told that this rank has left, and all that it held is given back. It waits for no peer.
+func (c *Comm) Destroy() {
+	c.mu.Lock()
+	if c.destroyed {
+		c.mu.Unlock()
+		return
+	}
+	c.destroyed = true
+	c.mu.Unlock()
+	c.fail(errorf(ErrAborted, "%s was destroyed on this rank (%d)", c.title(), c.rank), false)
+	c.token <- struct{}{} // whoever ran the queue has left it
+	for w := c.head(); w != nil; w = c.head() {
+		c.run(nil, 0)
+	}
+	<-c.token
+	if c.group != nil {
+		c.group.Detach()
+	}
+	c.tasks.Wait()
+	c.runner.free()
+	c.p2p.free()
+	c.window.Close()
+	c.runtime.forget(c)
+}
+
+// title names the communicator in messages.
+func (c *Comm) title() string {
+	if c.name == "" {
+		return "the communicator"
+	}
+	return fmt.Sprintf("communicator %q", c.name)
+}
+
+// Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
+// then by rank. With a negative color a rank takes part and gets nil. A collective call.
+func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	mine := [2]int64{int64(color), int64(key)}
+	all := make([]int64, 2*c.size)
+	pin := newPinner()
+	defer pin.Unpin()
+	op := Operation{Collective: plan.AllGather, DType: int64DType, In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
+	for r := range c.size {
+		op.Out = append(op.Out, pin.pin(&all[2*r]))
+		op.OutCounts = append(op.OutCounts, 2)
+	}
+	var o CallOptions
+	if t, ok := ctx.Deadline(); ok {
+		o.Timeout = time.Until(t)
+	}
+	o.WaitSoon = true
+	c.mu.Lock()
+	c.splits++
+	n := c.splits
+	c.mu.Unlock()
+	w, err := c.Start(o, op)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Wait(-1); err != nil {
+		return nil, err
+	}
+	if color < 0 {
+		return nil, nil
+	}
+	return c.child(n, int64(color), splitMembers(all, int64(color)))
+}

@@ -1,0 +1,172 @@
+package core
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// The control frames of a group.
+const (
+	frameCredit   = transport.ControlBase + iota // Flags: lane; Arg[0]: messages released
+	frameFail                                    // Flags: kind of error; payload: text
+	frameAnnounce                                // payload: what the sender waits in
+	frameAsk                                     // what do you do?
+	frameStatus                                  // payload: what the sender started last
+	frameCheckIn                                 // Seq: of a monitored barrier
+	frameCheckOut                                // the same; payload: what failed, or nothing
+	frameEager                                   // a send: Arg: tag, dtype; payload: data
+	frameOffer                                   // a send: Seq: its number; Arg: tag and dtype, bytes
+	frameAccept                                  // Seq: number of the offer; data may flow
+	frameReject                                  // Seq: number of the offer; payload: why
+	frameConsumed                                // Arg[0]: bytes of eager sends received so far
+)
+
+const maxFailText = 8 << 10
+
+const encodedMessage = 48
+
+func encodeMessage(m exec.Message) []byte {
+	b := make([]byte, 0, encodedMessage)
+	for _, v := range []uint64{m.Group, m.Sequence, m.Count, m.Digest} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
+	b = binary.LittleEndian.AppendUint32(b, uint32(m.Root))
+	return append(b, m.Collective, m.DType, m.Op, 0, 0, 0, 0, 0)
+}
+
+func decodeMessage(b []byte) (exec.Message, error) {
+	if len(b) != encodedMessage {
+		return exec.Message{}, fmt.Errorf("%w: a message of %d bytes, expected %d", exec.ErrProtocol, len(b), encodedMessage)
+	}
+	u := binary.LittleEndian.Uint64
+	return exec.Message{Group: u(b), Sequence: u(b[8:]), Count: u(b[16:]), Digest: u(b[24:]),
+		Epoch: binary.LittleEndian.Uint32(b[32:]), Root: int32(binary.LittleEndian.Uint32(b[36:])),
+		Collective: b[40], DType: b[41], Op: b[42]}, nil
+}
+
+// handler is a communicator as its links see it. Its methods run on the links' goroutines.
+type handler struct{ *Comm }
+
+// Slot implements transport.Handler.
+func (c handler) Slot(src int, h transport.Header) ([]byte, error) {
+	if int(h.Flags) >= lanes {
+		return nil, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags)
+	}
+	lane := c.window.Lane(int(h.Flags))
+	if err := lane.Released(src, h.Arg[1]); err != nil {
+		return nil, err
+	}
+	return lane.Slot(src, h.Arg[0], int(h.Bytes))
+}
+
+// Arrived implements transport.Handler.
+func (c handler) Arrived(src int, h transport.Header) {
+	c.window.Lane(int(h.Flags)).Arrived(src)
+}
+
+// PeerAttached implements transport.Handler.
+func (c handler) PeerAttached(src, windowFD int) {
+	if windowFD < 0 {
+		c.window.ConnectPort(src)
+		return
+	}
+	if err := c.window.ConnectMemory(c.rank, src, windowFD); err != nil {
+		c.fail(errorf(ErrSystem, "%s: shared memory with %s: %v", c.title(), c.rankName(src), err), true)
+	}
+}
+
+// PeerDown implements transport.Handler.
+func (c handler) PeerDown(src int, err error) { c.fail(c.peerError(src, err), true) }
+
+// PeerLeft implements transport.Handler.
+func (c handler) PeerLeft(src int) {
+	c.window.Leave(src)
+	c.p2p.left(src)
+}
+
+// Control implements transport.Handler.
+func (c handler) Control(src int, h transport.Header, payload []byte) {
+	<-c.attached // frames may come before the group is known here
+	switch h.Type {
+	case frameCredit:
+		if int(h.Flags) >= lanes {
+			c.violation(src, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags))
+		} else if err := c.window.Lane(int(h.Flags)).Released(src, h.Arg[0]); err != nil {
+			c.violation(src, err)
+		}
+	case frameFail:
+		kind := ErrInternal
+		if int(h.Flags) < len(kinds) {
+			kind = kinds[h.Flags]
+		}
+		c.fail(&Error{Kind: kind, Text: string(payload)}, true)
+	case frameAnnounce, frameStatus:
+		m, err := decodeMessage(payload)
+		if err != nil {
+			c.violation(src, err)
+			return
+		}
+		if h.Type == frameAnnounce {
+			c.onAnnounce(src, m)
+			return
+		}
+		c.mu.Lock()
+		if c.answers != nil {
+			c.answers[src] = m
+		}
+		c.mu.Unlock()
+		notify(c.answered)
+	case frameAsk:
+		c.mu.Lock()
+		m := c.history[c.sequence%uint64(len(c.history))]
+		c.mu.Unlock()
+		c.spawn(func() {
+			// Not the communicator's context: one that has failed still answers. The asker counts a lost
+			// answer as no answer.
+			ctx, cancel := context.WithTimeout(context.Background(), askTime)
+			defer cancel()
+			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, encodeMessage(m))
+		})
+	case frameCheckIn:
+		c.mu.Lock()
+		if len(c.checkIns) < maxCheckIns {
+			if c.checkIns[h.Seq] == nil {
+				c.checkIns[h.Seq] = map[int]bool{}
+			}
+			c.checkIns[h.Seq][src] = true
+		}
+		c.mu.Unlock()
+		notify(c.checked)
+	case frameCheckOut:
+		c.mu.Lock()
+		if src == 0 && len(c.checkOuts) < maxCheckIns {
+			c.checkOuts[h.Seq] = string(payload)
+		}
+		c.mu.Unlock()
+		notify(c.checked)
+	default:
+		if err := c.p2p.control(src, h, payload); err != nil {
+			c.violation(src, err)
+		}
+	}
+}
+
+// maxCheckIns bounds what a peer can make this rank remember of barriers to come.
+const maxCheckIns = 1024
+
+// violation fails the communicator because a peer sent what no correct peer sends.
+func (c handler) violation(src int, err error) {
+	c.fail(errorf(ErrInternal, "%s: from %s: %v", c.title(), c.rankName(src), err), true)
+}
+
+func notify(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

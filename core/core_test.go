@@ -1,0 +1,738 @@
+package core
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// Ranks are goroutines. "mem" gives them one runtime; "shm" and "tcp" one each, so that they meet as
+// processes do.
+var transports = []string{"mem", "shm", "tcp"}
+
+type world struct {
+	t        testing.TB
+	runtimes []*Runtime
+	comms    []*Comm
+}
+
+func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *world {
+	t.Helper()
+	w := &world{t: t, comms: make([]*Comm, size)}
+	store := bootstrap.NewMemStore()
+	shared := NewRuntime(RuntimeConfig{Logf: t.Logf})
+	for range size {
+		r := shared
+		if transport != "mem" {
+			r = NewRuntime(RuntimeConfig{Logf: t.Logf})
+		}
+		w.runtimes = append(w.runtimes, r)
+	}
+	forced := transport
+	if forced == "mem" {
+		forced = ""
+	}
+	w.each(func(rank int) error {
+		c, err := w.runtimes[rank].Init(context.Background(), Config{Rank: rank, Size: size, Store: store, GroupName: "test",
+			Timeout: timeout, Transport: forced, LivenessGrace: 2 * time.Second})
+		w.comms[rank] = c
+		return err
+	})
+	t.Cleanup(func() {
+		for _, c := range w.comms {
+			if c != nil {
+				c.Destroy()
+			}
+		}
+		for _, r := range w.runtimes {
+			r.Close()
+		}
+	})
+	return w
+}
+
+// each runs f for every rank at once and fails the test on an error.
+func (w *world) each(f func(rank int) error) {
+	w.t.Helper()
+	for rank, err := range w.try(f) {
+		if err != nil {
+			w.t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func (w *world) try(f func(rank int) error) []error {
+	errs := make([]error, len(w.comms))
+	var wg sync.WaitGroup
+	for rank := range w.comms {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[rank] = f(rank)
+		}()
+	}
+	wg.Wait()
+	return errs
+}
+
+// run starts an operation and waits for it.
+func run(c *Comm, op Operation) error {
+	w, err := c.Start(CallOptions{WaitSoon: true}, op)
+	if err != nil {
+		return err
+	}
+	_, err = w.Wait(-1)
+	return err
+}
+
+// buffer is pinned memory of n int32.
+func buffer(t testing.TB, n int) []int32 {
+	b := make([]int32, max(n, 1))
+	var p runtime.Pinner
+	p.Pin(&b[0])
+	t.Cleanup(p.Unpin)
+	return b[:n]
+}
+
+func ptr(b []int32) unsafe.Pointer {
+	return unsafe.Pointer(unsafe.SliceData(b))
+}
+
+// value is what element i of rank r's block b holds.
+func value(r, b, i int) int32 { return int32(r*7919 + b*104729 + i*31 + 1) }
+
+func fill(b []int32, r, blk int) {
+	for i := range b {
+		b[i] = value(r, blk, i)
+	}
+}
+
+func expect(what string, b []int32, want func(i int) int32) error {
+	for i := range b {
+		if b[i] != want(i) {
+			return fmt.Errorf("%s: element %d is %d, want %d", what, i, b[i], want(i))
+		}
+	}
+	return nil
+}
+
+func sizes(short bool) []int {
+	if short {
+		return []int{0, 1, 1000, 70_001}
+	}
+	return []int{0, 1, 7, 4096, 16_384, 16_385, 65_536, 65_537, 300_001}
+}
+
+func TestCollectives(t *testing.T) {
+	for _, tr := range transports {
+		for _, size := range []int{1, 2, 3, 4, 5, 8} {
+			t.Run(fmt.Sprintf("%s/%d", tr, size), func(t *testing.T) {
+				w := newWorld(t, tr, size, time.Minute)
+				for _, n := range sizes(testing.Short() || size > 4) {
+					for _, inPlace := range []bool{false, true} {
+						collectives(t, w, size, n, inPlace)
+					}
+				}
+			})
+		}
+	}
+}
+
+func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
+	t.Helper()
+	sum := func(blk int) func(int) int32 {
+		return func(i int) int32 {
+			var s int32
+			for r := range size {
+				s += value(r, blk, i)
+			}
+			return s
+		}
+	}
+	counts := make([]uint64, size) // uneven
+	for r := range counts {
+		counts[r] = uint64(n)
+		if r%2 == 1 {
+			counts[r] = uint64(n / 2)
+		}
+	}
+	equal := make([]uint64, size)
+	for r := range equal {
+		equal[r] = uint64(n)
+	}
+	w.each(func(rank int) error {
+		c := w.comms[rank]
+		mk := func(n uint64) []int32 { return buffer(t, int(n)) }
+		list := func(counts []uint64) (bufs [][]int32, ptrs []unsafe.Pointer) {
+			for _, k := range counts {
+				b := mk(k)
+				bufs, ptrs = append(bufs, b), append(ptrs, ptr(b))
+			}
+			return
+		}
+		base := Operation{DType: reduce.Int32, Op: reduce.Sum}
+		// allreduce and reduce
+		for _, coll := range []plan.Collective{plan.AllReduce, plan.Reduce} {
+			in, out := mk(uint64(n)), mk(uint64(n))
+			if inPlace {
+				out = in
+			}
+			fill(in, rank, 0)
+			op := base
+			op.Collective, op.Root = coll, size-1
+			op.In, op.Out, op.InCounts, op.OutCounts = []unsafe.Pointer{ptr(in)}, []unsafe.Pointer{ptr(out)}, []uint64{uint64(n)}, []uint64{uint64(n)}
+			if err := run(c, op); err != nil {
+				return err
+			}
+			if coll == plan.AllReduce || rank == size-1 {
+				if err := expect(coll.String(), out, sum(0)); err != nil {
+					return err
+				}
+			}
+			if !inPlace {
+				if err := expect(coll.String()+" input", in, func(i int) int32 { return value(rank, 0, i) }); err != nil {
+					return err
+				}
+			}
+		}
+		// broadcast
+		{
+			b := mk(uint64(n))
+			fill(b, rank, 3)
+			op := base
+			op.Collective, op.Root = plan.Broadcast, size/2
+			op.In, op.InCounts = []unsafe.Pointer{ptr(b)}, []uint64{uint64(n)}
+			op.Out, op.OutCounts = op.In, op.InCounts
+			if err := run(c, op); err != nil {
+				return err
+			}
+			if err := expect("broadcast", b, func(i int) int32 { return value(size/2, 3, i) }); err != nil {
+				return err
+			}
+		}
+		// allgather (uneven) and gather
+		for _, coll := range []plan.Collective{plan.AllGather, plan.Gather} {
+			k := counts
+			if coll == plan.Gather {
+				k = equal
+			}
+			outs, ptrs := list(k)
+			in := mk(k[rank])
+			if inPlace {
+				in = outs[rank]
+			}
+			fill(in, rank, 0)
+			op := base
+			op.Collective, op.Root = coll, 0
+			op.In, op.InCounts, op.Out, op.OutCounts = []unsafe.Pointer{ptr(in)}, []uint64{k[rank]}, ptrs, k
+			if err := run(c, op); err != nil {
+				return err
+			}
+			for r := range size {
+				if coll == plan.Gather && rank != 0 {
+					break
+				}
+				if err := expect(fmt.Sprintf("%v %d", coll, r), outs[r], func(i int) int32 { return value(r, 0, i) }); err != nil {
+					return err
+				}
+			}
+		}
+		// reduce_scatter (uneven) and scatter
+		for _, coll := range []plan.Collective{plan.ReduceScatter, plan.Scatter} {
+			k := counts
+			if coll == plan.Scatter {
+				k = equal
+			}
+			ins, ptrs := list(k)
+			for b := range ins {
+				fill(ins[b], rank, b)
+			}
+			out := mk(k[rank])
+			if inPlace && (coll == plan.ReduceScatter || rank == size-1) {
+				out = ins[rank]
+			}
+			op := base
+			op.Collective, op.Root = coll, size-1
+			op.In, op.InCounts, op.Out, op.OutCounts = ptrs, k, []unsafe.Pointer{ptr(out)}, []uint64{k[rank]}
+			if err := run(c, op); err != nil {
+				return err
+			}
+			want := sum(rank)
+			if coll == plan.Scatter {
+				want = func(i int) int32 { return value(size-1, rank, i) }
+			}
+			if err := expect(coll.String(), out, want); err != nil {
+				return err
+			}
+		}
+		// alltoall with splits, zeros among them
+		{
+			split := func(from, to int) uint64 { return uint64(n * ((from + 2*to) % 3)) }
+			var ic, oc []uint64
+			for r := range size {
+				ic, oc = append(ic, split(rank, r)), append(oc, split(r, rank))
+			}
+			ins, inp := list(ic)
+			outs, outp := list(oc)
+			for b := range ins {
+				fill(ins[b], rank, b)
+			}
+			op := base
+			op.Collective, op.In, op.InCounts, op.Out, op.OutCounts = plan.AllToAll, inp, ic, outp, oc
+			if err := run(c, op); err != nil {
+				return err
+			}
+			for r := range size {
+				if err := expect(fmt.Sprintf("alltoall %d", r), outs[r], func(i int) int32 { return value(r, rank, i) }); err != nil {
+					return err
+				}
+			}
+		}
+		return run(c, Operation{Collective: plan.Barrier})
+	})
+}
+
+func TestPointToPoint(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			const size = 3
+			w := newWorld(t, tr, size, time.Minute)
+			for _, n := range []int{0, 1, 1000, 4096, 4097, 500_000} {
+				w.each(func(rank int) error {
+					c := w.comms[rank]
+					var ops []Operation
+					out := make([][]int32, 2*size)
+					for r := range size { // to self too; tags in opposite orders
+						for tag := range 2 {
+							b := buffer(t, n)
+							fill(b, rank, r+10*tag)
+							ops = append(ops, Operation{Collective: plan.Send, DType: reduce.Int32, Root: r, Tag: tag, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(n)}})
+						}
+						for tag := 1; tag >= 0; tag-- {
+							b := buffer(t, n)
+							out[2*r+tag] = b
+							ops = append(ops, Operation{Collective: plan.Recv, DType: reduce.Int32, Root: r, Tag: tag, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{uint64(n)}})
+						}
+					}
+					work, err := c.Start(CallOptions{}, ops...)
+					if err != nil {
+						return err
+					}
+					if _, err := work.Wait(-1); err != nil {
+						return err
+					}
+					for r := range size {
+						for tag := range 2 {
+							if err := expect(fmt.Sprintf("from %d tag %d", r, tag), out[2*r+tag], func(i int) int32 { return value(r, rank+10*tag, i) }); err != nil {
+								return err
+							}
+						}
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
+func TestManyEagerSends(t *testing.T) {
+	w := newWorld(t, "shm", 2, time.Minute)
+	const n, each = 1000, 1024 // 4 MB, four times the window
+	w.each(func(rank int) error {
+		c := w.comms[rank]
+		var works []*Work
+		bufs := make([][]int32, n)
+		for i := range n {
+			b := buffer(t, each)
+			bufs[i] = b
+			op := Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}}
+			fill(b, 0, i)
+			if rank == 1 {
+				clear(b)
+				op = Operation{Collective: plan.Recv, DType: reduce.Int32, Root: AnySource, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{each}}
+			}
+			work, err := c.Start(CallOptions{}, op)
+			if err != nil {
+				return err
+			}
+			works = append(works, work)
+		}
+		for i, work := range works {
+			if _, err := work.Wait(-1); err != nil {
+				return err
+			}
+			if rank == 1 {
+				if work.Source() != 0 {
+					return fmt.Errorf("source is %d", work.Source())
+				}
+				if err := expect(fmt.Sprint(i), bufs[i], func(k int) int32 { return value(0, i, k) }); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func allReduce(t testing.TB, n int) Operation {
+	b := buffer(t, n)
+	return Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)}, Out: []unsafe.Pointer{ptr(b)},
+		InCounts: []uint64{uint64(n)}, OutCounts: []uint64{uint64(n)}}
+}
+
+func broadcast(t testing.TB, n, root int) Operation {
+	op := allReduce(t, n)
+	op.Collective, op.Root = plan.Broadcast, root
+	return op
+}
+
+func TestMismatch(t *testing.T) {
+	other := func(f func(*Operation)) func(t testing.TB, rank int) Operation {
+		return func(t testing.TB, rank int) Operation {
+			op := allReduce(t, 8)
+			if rank == 0 {
+				f(&op)
+			}
+			return op
+		}
+	}
+	cases := map[string]struct {
+		op   func(t testing.TB, rank int) Operation
+		says string
+	}{
+		"op":           {other(func(o *Operation) { o.Op = reduce.Max }), "MAX"},
+		"dtype":        {other(func(o *Operation) { o.DType = reduce.Float32 }), "float32"},
+		"size":         {other(func(o *Operation) { *o = allReduce(t, 9) }), "9 elements"},
+		"collective":   {other(func(o *Operation) { *o = broadcast(t, 8, 0) }), "broadcast"},
+		"root":         {func(t testing.TB, rank int) Operation { return broadcast(t, 8, rank) }, "root 1"},
+		"both receive": {func(t testing.TB, rank int) Operation { return broadcast(t, 8, 1-rank) }, "root 1"},
+		"barrier":      {other(func(o *Operation) { *o = Operation{Collective: plan.Barrier} }), "barrier"},
+	}
+	for _, tr := range []string{"shm", "tcp"} {
+		for name, c := range cases {
+			t.Run(tr+"/"+name, func(t *testing.T) {
+				w := newWorld(t, tr, 2, time.Minute)
+				for rank, err := range w.try(func(rank int) error { return run(w.comms[rank], c.op(t, rank)) }) {
+					if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), c.says) {
+						t.Errorf("rank %d: %v", rank, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestSplitMismatch(t *testing.T) {
+	w := newWorld(t, "shm", 2, time.Minute)
+	errs := w.try(func(rank int) error {
+		op := Operation{Collective: plan.AllToAll, DType: reduce.Int32}
+		for r := range 2 {
+			n := 4
+			if r != rank && rank == 1 {
+				n = 5 // both ways, where rank 0 has 4
+			}
+			op.In, op.InCounts = append(op.In, ptr(buffer(t, n))), append(op.InCounts, uint64(n))
+			op.Out, op.OutCounts = append(op.Out, ptr(buffer(t, n))), append(op.OutCounts, uint64(n))
+		}
+		return run(w.comms[rank], op)
+	})
+	for rank, err := range errs {
+		if !errors.Is(err, ErrMismatch) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func TestTimeoutNamesTheMissing(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 3, 700*time.Millisecond)
+			errs := w.try(func(rank int) error {
+				if rank == 1 {
+					return nil
+				}
+				return run(w.comms[rank], allReduce(t, 100_000))
+			})
+			for _, rank := range []int{0, 2} {
+				if err := errs[rank]; !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "rank 1 did not arrive") {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAbortReachesAll(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 3, time.Minute)
+			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+			errs := w.try(func(rank int) error {
+				if rank == 1 {
+					w.comms[1].Abort("no more")
+					return run(w.comms[1], allReduce(t, 10))
+				}
+				return run(w.comms[rank], allReduce(t, 10))
+			})
+			for rank, err := range errs {
+				if !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "no more") {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
+
+func TestDestroyedPeer(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 2, time.Minute)
+			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+			errs := w.try(func(rank int) error {
+				if rank == 1 {
+					w.comms[1].Destroy()
+					return nil
+				}
+				return run(w.comms[rank], allReduce(t, 10))
+			})
+			if err := errs[0]; !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "rank 1") {
+				t.Errorf("rank 0: %v", err)
+			}
+		})
+	}
+}
+
+func TestSplit(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 5, time.Minute)
+			children := make([]*Comm, 5)
+			w.each(func(rank int) error {
+				color := rank % 2
+				if rank == 4 {
+					color = -1
+				}
+				child, err := w.comms[rank].Split(context.Background(), color, -rank)
+				children[rank] = child
+				if err != nil || rank == 4 {
+					return err
+				}
+				if child.Size() != 2 || child.Rank() != map[int]int{0: 1, 2: 0, 1: 1, 3: 0}[rank] {
+					return fmt.Errorf("rank %d of %d", child.Rank(), child.Size())
+				}
+				op := allReduce(t, 1)
+				*(*int32)(op.In[0]) = int32(rank)
+				if err := run(child, op); err != nil {
+					return err
+				}
+				if got, want := *(*int32)(op.Out[0]), int32(2+2*(rank%2)); got != want {
+					return fmt.Errorf("sum is %d, want %d", got, want)
+				}
+				return nil
+			})
+			for _, c := range children {
+				if c != nil {
+					c.Destroy()
+				}
+			}
+		})
+	}
+}
+
+func TestMonitoredBarrier(t *testing.T) {
+	w := newWorld(t, "shm", 3, time.Minute)
+	barrier := func(rank int, timeout time.Duration) error {
+		work, err := w.comms[rank].Start(CallOptions{WaitSoon: true, Timeout: timeout}, Operation{Collective: plan.MonitoredBarrier, WaitAll: true})
+		if err != nil {
+			return err
+		}
+		_, err = work.Wait(-1)
+		return err
+	}
+	w.each(func(rank int) error { return barrier(rank, 0) })
+	errs := w.try(func(rank int) error {
+		if rank == 2 {
+			return nil
+		}
+		return barrier(rank, 300*time.Millisecond)
+	})
+	for rank := range 2 {
+		if !errors.Is(errs[rank], ErrTimeout) || !strings.Contains(errs[rank].Error(), "Ranks 2 failed to pass") {
+			t.Errorf("rank %d: %v", rank, errs[rank])
+		}
+	}
+}
+
+func TestAsynchronousWorksEndWithoutWaiters(t *testing.T) {
+	w := newWorld(t, "tcp", 2, time.Minute)
+	w.each(func(rank int) error {
+		const n = 50
+		done := make(chan error, n)
+		for range n {
+			work, err := w.comms[rank].Start(CallOptions{}, allReduce(t, 1000))
+			if err != nil {
+				return err
+			}
+			work.OnDone(func(err error) { done <- err })
+		}
+		for range n {
+			if err := <-done; err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestCheckRefuses(t *testing.T) {
+	w := newWorld(t, "mem", 2, time.Minute)
+	good := func() Operation { return allReduce(t, 4) }
+	for want, spoil := range map[string]func(*Operation){
+		"dtype is 99":     func(o *Operation) { o.DType = 99 },
+		"op is 77":        func(o *Operation) { o.Op = 77 },
+		"out[0] has 3":    func(o *Operation) { o.OutCounts = []uint64{3} },
+		"in[0] is NULL":   func(o *Operation) { o.In = []unsafe.Pointer{nil} },
+		"root is 2":       func(o *Operation) { o.Collective, o.Root = plan.Broadcast, 2 },
+		"peer is 5":       func(o *Operation) { *o = Operation{Collective: plan.Send, Root: 5} },
+		"tag is -1":       func(o *Operation) { *o = Operation{Collective: plan.Send, Tag: -1} },
+		"overlap":         func(o *Operation) { o.Out = []unsafe.Pointer{unsafe.Add(o.In[0], 4)} },
+		"than memory can": func(o *Operation) { o.InCounts, o.OutCounts = []uint64{1 << 62}, []uint64{1 << 62} },
+	} {
+		op := good()
+		spoil(&op)
+		_, err := w.comms[0].Start(CallOptions{}, op)
+		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	w.each(func(rank int) error { return run(w.comms[rank], good()) })
+}
+
+// Everything that a communicator opened is closed when it is destroyed.
+func TestNothingIsLeft(t *testing.T) {
+	fds := func() int {
+		d, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(d)
+	}
+	maps := func() int {
+		b, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(b, []byte("goccl-window"))
+	}
+	for _, tr := range transports {
+		round := func() {
+			w := newWorld(t, tr, 3, time.Minute)
+			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 100_000)) })
+			w.try(func(rank int) error { w.comms[rank].Destroy(); return nil })
+		}
+		round()
+		before, goroutines := fds(), runtime.NumGoroutine()
+		for range 5 {
+			round()
+		}
+		deadline := time.Now().Add(5 * time.Second)
+		for (fds() > before || runtime.NumGoroutine() > goroutines || maps() > 0) && time.Now().Before(deadline) {
+			runtime.Gosched()
+		}
+		if n := fds(); n > before {
+			t.Errorf("%s: %d descriptors, %d before", tr, n, before)
+		}
+		if n := maps(); n > 0 {
+			t.Errorf("%s: %d windows are still mapped", tr, n)
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			buf := make([]byte, 1<<16)
+			t.Errorf("%s: %d goroutines, %d before\n%s", tr, n, goroutines, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+func TestMatcherKeepsOrder(t *testing.T) {
+	// Against a model: the first arrival, in order, that matches each receive.
+	rng := rand.New(rand.NewSource(1))
+	for range 200 {
+		var m matcher
+		var waiting []*arrival
+		var posted []*receive
+		for step := range 100 {
+			if rng.Intn(2) == 0 {
+				a := &arrival{source: rng.Intn(3), tag: rng.Intn(2), offer: uint64(step)}
+				got := m.arrive(a)
+				var want *receive
+				for i, r := range posted {
+					if r.matches(a) {
+						want = r
+						posted = append(posted[:i:i], posted[i+1:]...)
+						break
+					}
+				}
+				if got != want {
+					t.Fatal("another receive")
+				}
+				if want == nil {
+					waiting = append(waiting, a)
+				}
+				continue
+			}
+			r := &receive{source: rng.Intn(4) - 1, op: &Operation{Tag: rng.Intn(2)}}
+			got := m.post(r)
+			var want *arrival
+			for i, a := range waiting {
+				if r.matches(a) {
+					want = a
+					waiting = append(waiting[:i:i], waiting[i+1:]...)
+					break
+				}
+			}
+			if got != want {
+				t.Fatal("another arrival")
+			}
+			if want == nil {
+				posted = append(posted, r)
+			}
+		}
+	}
+}
+
+func FuzzDecodeMessage(f *testing.F) {
+	f.Add(encodeMessage(allReduceMessage()))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decodeMessage(b)
+		if err != nil {
+			return
+		}
+		_ = describe(m) // must not panic, whatever the peer says
+		again := encodeMessage(m)
+		if !bytes.Equal(again[:40], b[:40]) {
+			t.Fatal("not the same again")
+		}
+	})
+}
+
+func allReduceMessage() exec.Message {
+	op := Operation{Collective: plan.AllReduce, DType: reduce.Float32, InCounts: []uint64{5}}
+	m := op.message()
+	m.Sequence = binary.LittleEndian.Uint64([]byte("sequence"))
+	return m
+}

@@ -1,0 +1,128 @@
+#ifndef GOCCL_EXEC_H
+#define GOCCL_EXEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The first 64 bytes of every message slot: what its sender is doing. All but bytes and total is the
+ * same on every rank that makes the same call. */
+typedef struct {
+  uint64_t group;
+  uint64_t sequence;
+  uint64_t count;  /* elements of the whole operation, where all ranks know it */
+  uint64_t digest; /* of the counts of all blocks, where all ranks know them */
+  uint32_t epoch;
+  int32_t root;
+  uint8_t collective;
+  uint8_t dtype;
+  uint8_t op;
+  uint8_t flags;
+  uint32_t bytes; /* of this message's payload */
+  uint64_t total; /* of this pair's direction, where only the pair knows it */
+} goccl_message;
+
+/* What sleepers on a window wait for: whoever changes a counter in the window while somebody
+ * sleeps adds one and wakes the futex. */
+typedef struct {
+  uint32_t value;
+  uint32_t sleepers;
+} goccl_bell;
+
+enum { GOCCL_UNCONNECTED = 0, GOCCL_MEMORY = 1, GOCCL_PORT = 2, GOCCL_GONE = 3 };
+
+/* One peer's channel. The counters never go back. */
+typedef struct {
+  uint64_t *arrived;  /* in my window: messages that the peer has put into my inbox */
+  uint64_t *released; /* in my window: messages of mine that the peer has released */
+  uint8_t *inbox;
+  uint64_t *peer_arrived; /* in the peer's window, mapped: memory channels only */
+  uint64_t *peer_released;
+  uint8_t *peer_inbox;
+  goccl_bell *peer_bell;
+  uint64_t sent;     /* messages put */
+  uint64_t received; /* messages waited for */
+  uint64_t freed;    /* messages released; read by the reader of a port channel */
+  uint64_t base;     /* `received` when the running plan began */
+  uint32_t state;
+} goccl_channel;
+
+/* The channels of a rank to all others, over one part of the windows. */
+typedef struct {
+  goccl_channel *channels;
+  goccl_bell *bell;
+  uint32_t *stop; /* not 0: leave every wait */
+  uint64_t slots;
+  uint64_t stride;
+  uint32_t spins;      /* polls with a pause before yielding */
+  uint32_t yields;     /* polls with sched_yield before sleeping */
+  uint32_t port_yields; /* the same where a thread of this process must run to bring the message */
+} goccl_lane;
+
+typedef struct {
+  uint8_t space;
+  int32_t peer;
+  int32_t block;
+  int64_t offset;
+} goccl_ref;
+
+typedef struct {
+  uint8_t op;
+  int32_t peer;
+  int64_t bytes;
+  int64_t total;
+  goccl_ref dst;
+  uint32_t first_source;
+  uint32_t sources;
+} goccl_step;
+
+typedef void (*goccl_kernel)(void *dst, const void *const *src, int n, size_t count,
+                             const double *factor);
+
+/* The steps of a compiled plan, and below it what it is bound to for one operation. */
+typedef struct {
+  const goccl_step *steps;
+  const goccl_ref *sources;
+  uint32_t n_steps;
+} goccl_plan;
+
+typedef struct {
+  const goccl_plan *plan;
+  uint8_t **in;
+  uint8_t **out;
+  uint8_t *scratch;
+  const void **operands; /* room for one pointer a rank */
+  int64_t offset;        /* added to every place in `in` and `out` */
+  size_t element;
+  goccl_kernel kernel;
+  double factor[2];
+  goccl_message message; /* this rank's; bytes and total belong to the step */
+  uint32_t step;         /* the next one: a run that was left goes on there */
+  int32_t peer;          /* of the step that made the run leave */
+  goccl_message seen;    /* the peer's message that did not match */
+} goccl_run_state;
+
+enum {
+  GOCCL_RUN_DONE = 0,
+  GOCCL_RUN_BLOCKED,  /* until has passed, or a signal came */
+  GOCCL_RUN_CONNECT,  /* the channel to `peer` must be connected first */
+  GOCCL_RUN_PUT,      /* the step is a Put on a port channel, and a slot is free */
+  GOCCL_RUN_RELEASED, /* a slot of a port channel was released: the step is done */
+  GOCCL_RUN_STOPPED,
+  GOCCL_RUN_GONE,
+  GOCCL_RUN_MISMATCH
+};
+
+/* Before a plan's first step: its references to messages count from here, on the channels to the
+ * ranks [first, end) that it uses. */
+void goccl_begin(goccl_lane *lane, int32_t first, int32_t end);
+
+/* Runs steps until the plan is done or something is needed of the caller. `until` is in
+ * nanoseconds of CLOCK_MONOTONIC. */
+int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
+
+/* The address that a reference names. */
+uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref);
+
+void goccl_ring(goccl_bell *bell);
+
+#endif

@@ -1,0 +1,228 @@
+package exec
+
+/*
+#include <stdlib.h>
+#include "exec.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+// Message says what a rank is doing. It goes with every message, and ranks that do the same thing
+// have equal ones.
+type Message struct {
+	Group, Sequence uint64
+	Count, Digest   uint64
+	Epoch           uint32
+	Root            int32
+	Collective      uint8
+	DType           uint8
+	Op              uint8
+}
+
+func (m Message) c() C.goccl_message {
+	return C.goccl_message{group: C.uint64_t(m.Group), sequence: C.uint64_t(m.Sequence),
+		count: C.uint64_t(m.Count), digest: C.uint64_t(m.Digest), epoch: C.uint32_t(m.Epoch),
+		root: C.int32_t(m.Root), collective: C.uint8_t(m.Collective), dtype: C.uint8_t(m.DType), op: C.uint8_t(m.Op)}
+}
+
+func fromC(m C.goccl_message) Message {
+	return Message{Group: uint64(m.group), Sequence: uint64(m.sequence), Count: uint64(m.count),
+		Digest: uint64(m.digest), Epoch: uint32(m.epoch), Root: int32(m.root), Collective: uint8(m.collective),
+		DType: uint8(m.dtype), Op: uint8(m.op)}
+}
+
+// Compiled is a plan in the form that the loop runs: C memory, until Free.
+type Compiled struct {
+	c       *C.goccl_plan
+	Scratch int64
+}
+
+// Compile copies a plan into C memory.
+func Compile(p *plan.Plan) *Compiled {
+	sources := 0
+	for i := range p.Steps {
+		sources += len(p.Steps[i].Src)
+	}
+	c := (*C.goccl_plan)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_plan{}))))
+	stepMem := (*C.goccl_step)(C.calloc(C.size_t(len(p.Steps)+1), C.size_t(unsafe.Sizeof(C.goccl_step{}))))
+	refMem := (*C.goccl_ref)(C.calloc(C.size_t(sources+1), C.size_t(unsafe.Sizeof(C.goccl_ref{}))))
+	steps, refs := unsafe.Slice(stepMem, len(p.Steps)), unsafe.Slice(refMem, sources)
+	next := 0
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(s.Peer), bytes: C.int64_t(s.Bytes),
+			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src))}
+		for _, r := range s.Src {
+			refs[next] = ref(r)
+			next++
+		}
+	}
+	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
+	return &Compiled{c: c, Scratch: p.ScratchBytes}
+}
+
+func ref(r plan.Ref) C.goccl_ref {
+	return C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block), offset: C.int64_t(r.Off)}
+}
+
+// Free gives the plan's memory back. No run may hold it.
+func (c *Compiled) Free() {
+	C.free(unsafe.Pointer(c.c.steps))
+	C.free(unsafe.Pointer(c.c.sources))
+	C.free(unsafe.Pointer(c.c))
+}
+
+// Status says why a run left its loop.
+type Status int
+
+const (
+	Done     Status = C.GOCCL_RUN_DONE
+	Blocked  Status = C.GOCCL_RUN_BLOCKED  // the time is up, or a signal came
+	Connect  Status = C.GOCCL_RUN_CONNECT  // the channel to Peer is not connected
+	NeedPut  Status = C.GOCCL_RUN_PUT      // PortMessage must be carried to Peer, then Advance called
+	Released Status = C.GOCCL_RUN_RELEASED // Peer, on a port channel, may be told of a free slot
+	Stopped  Status = C.GOCCL_RUN_STOPPED
+	Gone     Status = C.GOCCL_RUN_GONE     // Peer has left
+	Mismatch Status = C.GOCCL_RUN_MISMATCH // Peer does something else: Seen
+)
+
+// Run is the state of one plan's run on a lane. It can be left and taken up again, by another
+// thread too. It is reused from plan to plan.
+type Run struct {
+	lane     *Lane
+	c        *C.goccl_run_state
+	pointers []unsafe.Pointer // C memory: in, then out, then one operand a rank
+	scratch  int64
+	held     int64 // bytes of scratch memory
+}
+
+// NewRun makes a run on a lane.
+func NewRun(l *Lane) *Run {
+	return &Run{lane: l, c: (*C.goccl_run_state)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_run_state{}))))}
+}
+
+// Free gives the run's memory back.
+func (r *Run) Free() {
+	if len(r.pointers) > 0 {
+		C.free(unsafe.Pointer(&r.pointers[0]))
+	}
+	C.free(unsafe.Pointer(r.c.scratch))
+	C.free(unsafe.Pointer(r.c))
+}
+
+// Binding is what a plan's references mean in one operation.
+type Binding struct {
+	In, Out []unsafe.Pointer // by block; not Go memory
+	Element int64
+	Kernel  unsafe.Pointer // of package reduce; nil where nothing is combined
+	Factor  [2]float64
+	Message Message
+}
+
+// Bind readies the run for the plans of an operation.
+func (r *Run) Bind(b Binding) {
+	ranks := r.lane.window.Layout.Ranks
+	need := len(b.In) + len(b.Out) + ranks
+	if need > len(r.pointers) {
+		if len(r.pointers) > 0 {
+			C.free(unsafe.Pointer(&r.pointers[0]))
+		}
+		p := (*unsafe.Pointer)(C.calloc(C.size_t(need), C.size_t(unsafe.Sizeof(uintptr(0)))))
+		r.pointers = unsafe.Slice(p, need)
+	}
+	copy(r.pointers, b.In)
+	copy(r.pointers[len(b.In):], b.Out)
+	at := func(i int) unsafe.Pointer {
+		return unsafe.Add(unsafe.Pointer(&r.pointers[0]), i*int(unsafe.Sizeof(uintptr(0))))
+	}
+	r.c.in = (**C.uint8_t)(at(0))
+	r.c.out = (**C.uint8_t)(at(len(b.In)))
+	r.c.operands = (*unsafe.Pointer)(at(len(b.In) + len(b.Out)))
+	r.c.element = C.size_t(max(b.Element, 1))
+	r.c.kernel = (C.goccl_kernel)(b.Kernel)
+	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
+	r.c.message = b.Message.c()
+}
+
+// What Begin may be told about the peers that a plan waits for, besides one rank.
+const (
+	AnyPeer = -1
+	NoPeer  = -2
+)
+
+// Begin starts a plan. Offset is added to every place in input and output blocks. From is the only
+// peer whose messages the plan waits for, AnyPeer or NoPeer: runs on one lane at the same time
+// must wait for different peers.
+func (r *Run) Begin(p *Compiled, offset int64, from int) {
+	if p.Scratch > r.held {
+		C.free(unsafe.Pointer(r.c.scratch))
+		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
+		r.held = p.Scratch
+	}
+	r.c.plan, r.c.step, r.c.offset = p.c, 0, C.int64_t(offset)
+	first, end := 0, r.lane.window.Layout.Ranks
+	switch {
+	case from == NoPeer:
+		end = 0
+	case from >= 0:
+		first, end = from, from+1
+	}
+	C.goccl_begin(r.lane.c, C.int32_t(first), C.int32_t(end))
+}
+
+// Continue runs steps until the plan is done, until the given time, or until something is
+// needed of the caller.
+func (r *Run) Continue(until time.Duration) Status {
+	return Status(C.goccl_run(r.lane.c, r.c, C.uint64_t(max(until, 0))))
+}
+
+// Peer is the peer of the step that made the run leave.
+func (r *Run) Peer() int { return int(r.c.peer) }
+
+// Seen is the message that did not match, and the bytes that it brought or stood for.
+func (r *Run) Seen() (m Message, bytes, total uint64) {
+	return fromC(r.c.seen), uint64(r.c.seen.bytes), uint64(r.c.seen.total)
+}
+
+// Expected is what this run waits for at its present step.
+func (r *Run) Expected() (bytes, total uint64) {
+	s := r.stepNow()
+	return uint64(s.bytes), uint64(s.total)
+}
+
+func (r *Run) stepNow() *C.goccl_step {
+	return &unsafe.Slice(r.c.plan.steps, r.c.plan.n_steps)[r.c.step]
+}
+
+// PortMessage is the message to be carried for the present step: header and payload. The memory
+// is the run's and the user's.
+func (r *Run) PortMessage() (header, payload []byte) {
+	s := r.stepNow()
+	header = unsafe.Slice((*byte)(unsafe.Pointer(&r.c.message)), MessageHeader)
+	if s.bytes > 0 {
+		from := C.goccl_resolve(r.lane.c, r.c, &unsafe.Slice(r.c.plan.sources, s.first_source+1)[s.first_source])
+		payload = unsafe.Slice((*byte)(unsafe.Pointer(from)), int64(s.bytes))
+	}
+	return header, payload
+}
+
+// Advance ends the present step.
+func (r *Run) Advance() { r.c.step++ }
+
+// Now is the clock of Continue: CLOCK_MONOTONIC.
+func Now() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(fmt.Sprintf("clock_gettime: %v", err))
+	}
+	return time.Duration(t.Nano())
+}

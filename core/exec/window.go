@@ -1,0 +1,280 @@
+// Package exec runs plans.
+//
+// A [Window] is the memory through which a rank's peers reach it: for every peer two counters and
+// an inbox, a ring of message slots. It is a sealed memfd, handed to peers on the same host as a
+// descriptor and mapped by them; or, where no peer shares memory with this rank, private memory that
+// the readers of this rank's links fill. Either way a plan sees the same layout.
+//
+// A window has lanes, so that plans on different lanes run at the same time; plans on one lane
+// run one after the other in the same order on all ranks. [Run] runs a plan's steps in one loop in C
+// and leaves it only for what Go must do: connect a channel, or carry a message to a port channel.
+package exec
+
+/*
+#cgo CFLAGS: -O3 -Wall -Wextra
+#include <stdlib.h>
+#include "exec.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// MessageHeader is the length of what precedes each message's payload in its slot.
+	MessageHeader = int64(unsafe.Sizeof(C.goccl_message{}))
+
+	lineBytes    = 128 // adjacent cache lines are fetched in pairs
+	countersSize = 2 * lineBytes
+	bellSize     = lineBytes
+)
+
+// Layout is the shape of a window. All ranks of a communicator use the same.
+type Layout struct {
+	Ranks int
+	Lanes int
+	Slots int   // messages a direction of a channel holds
+	Chunk int64 // the most bytes a message carries
+}
+
+func (l Layout) stride() int64       { return MessageHeader + l.Chunk }
+func (l Layout) bell(lane int) int64 { return int64(lane) * l.laneSize() }
+func (l Layout) counters(lane, peer int) int64 {
+	return l.bell(lane) + bellSize + int64(peer)*countersSize
+}
+func (l Layout) inbox(lane, peer int) int64 {
+	return l.bell(lane) + pageRound(bellSize+int64(l.Ranks)*countersSize) +
+		int64(peer)*pageRound(int64(l.Slots)*l.stride())
+}
+func (l Layout) laneSize() int64 {
+	return pageRound(bellSize+int64(l.Ranks)*countersSize) + int64(l.Ranks)*pageRound(int64(l.Slots)*l.stride())
+}
+
+// Size is the length of a window in bytes of address space; memory is used only where messages went.
+func (l Layout) Size() int64 { return int64(l.Lanes) * l.laneSize() }
+
+func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }
+
+// Waiting says how long a wait polls before it sleeps.
+type Waiting struct {
+	Spins      int // polls with a pause, on memory channels
+	Yields     int // polls that give the CPU away, on memory channels
+	PortYields int // the same on port channels, where a goroutine of this process brings the message
+}
+
+// Window is a rank's own window, and its view of its peers' windows.
+type Window struct {
+	Layout Layout
+	fd     int
+	mem    []byte
+	peers  [][]byte
+	lanes  []*Lane
+	stop   *C.uint32_t
+}
+
+// Lane is a set of channels, one to each peer, over a part of the windows.
+type Lane struct {
+	window   *Window
+	c        *C.goccl_lane
+	channels []C.goccl_channel
+}
+
+// NewWindow makes a window. A shared one can be handed to processes of this host.
+func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
+	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}
+	size := int(l.Size())
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+	if shared {
+		fd, err := unix.MemfdCreate("goccl-window", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			return nil, fmt.Errorf("memfd_create: %w", err)
+		}
+		win.fd = fd
+		flags = unix.MAP_SHARED | unix.MAP_NORESERVE
+		if err := unix.Ftruncate(fd, int64(size)); err != nil {
+			win.Close()
+			return nil, fmt.Errorf("ftruncate of a window of %d bytes: %w", size, err)
+		}
+		// So that no rank can take memory away under another that has it mapped.
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			win.Close()
+			return nil, fmt.Errorf("sealing a window: %w", err)
+		}
+	}
+	mem, err := unix.Mmap(win.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		win.Close()
+		return nil, fmt.Errorf("mmap of a window of %d bytes: %w", size, err)
+	}
+	win.mem = mem
+	win.stop = (*C.uint32_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.uint32_t(0)))))
+	for i := range l.Lanes {
+		win.lanes = append(win.lanes, newLane(win, i, w))
+	}
+	return win, nil
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+func newLane(w *Window, index int, wait Waiting) *Lane {
+	l := w.Layout
+	c := (*C.goccl_lane)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_lane{}))))
+	c.channels = (*C.goccl_channel)(C.calloc(C.size_t(l.Ranks), C.size_t(unsafe.Sizeof(C.goccl_channel{}))))
+	c.bell = (*C.goccl_bell)(w.at(l.bell(index)))
+	c.stop = w.stop
+	c.slots = C.uint64_t(l.Slots)
+	c.stride = C.uint64_t(l.stride())
+	c.spins = C.uint32_t(wait.Spins)
+	c.yields = C.uint32_t(wait.Yields)
+	c.port_yields = C.uint32_t(wait.PortYields)
+	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
+	for peer := range lane.channels {
+		ch := &lane.channels[peer]
+		ch.arrived = (*C.uint64_t)(w.at(l.counters(index, peer)))
+		ch.released = (*C.uint64_t)(w.at(l.counters(index, peer) + lineBytes))
+		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
+	}
+	return lane
+}
+
+func (w *Window) at(offset int64) unsafe.Pointer { return unsafe.Pointer(&w.mem[offset]) }
+
+// FD is the descriptor to hand to peers, which stays the window's; -1 if it is not shared.
+func (w *Window) FD() int { return w.fd }
+
+// Lane returns a lane by its number.
+func (w *Window) Lane(i int) *Lane { return w.lanes[i] }
+
+// ConnectMemory maps the window of a peer and makes memory channels to it; rank is this rank's number,
+// under which the peer knows it. It takes the descriptor over.
+func (w *Window) ConnectMemory(rank, peer, fd int) error {
+	defer unix.Close(fd)
+	l := w.Layout
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("window of rank %d: fstat: %w", peer, err)
+	}
+	if st.Size != l.Size() {
+		return fmt.Errorf("window of rank %d has %d bytes, expected %d", peer, st.Size, l.Size())
+	}
+	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
+		return fmt.Errorf("window of rank %d is not sealed against shrinking", peer)
+	}
+	mem, err := unix.Mmap(fd, 0, int(l.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return fmt.Errorf("window of rank %d: mmap: %w", peer, err)
+	}
+	w.peers[peer] = mem
+	for i, lane := range w.lanes {
+		ch := &lane.channels[peer]
+		ch.peer_arrived = (*C.uint64_t)(unsafe.Pointer(&mem[l.counters(i, rank)]))
+		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.counters(i, rank)+lineBytes]))
+		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
+		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
+	}
+	w.setState(peer, C.GOCCL_MEMORY)
+	return nil
+}
+
+// ConnectPort makes the channels to a peer port channels.
+func (w *Window) ConnectPort(peer int) { w.setState(peer, C.GOCCL_PORT) }
+
+// Leave marks a peer as gone: what it sent can still be read, but nobody waits for more.
+func (w *Window) Leave(peer int) { w.setState(peer, C.GOCCL_GONE) }
+
+func (w *Window) setState(peer int, state uint32) {
+	for _, lane := range w.lanes {
+		atomic.StoreUint32((*uint32)(&lane.channels[peer].state), state)
+		C.goccl_ring(lane.c.bell)
+	}
+}
+
+// Stop makes every wait on the window end, now and later.
+func (w *Window) Stop() {
+	atomic.StoreUint32((*uint32)(w.stop), 1)
+	for _, lane := range w.lanes {
+		C.goccl_ring(lane.c.bell)
+	}
+}
+
+// Close frees the window. Nothing may run on it any more.
+func (w *Window) Close() {
+	for _, lane := range w.lanes {
+		C.free(unsafe.Pointer(lane.c.channels))
+		C.free(unsafe.Pointer(lane.c))
+	}
+	w.lanes = nil
+	C.free(unsafe.Pointer(w.stop))
+	w.stop = nil
+	for _, mem := range append(w.peers, w.mem) {
+		if mem != nil {
+			_ = unix.Munmap(mem) // fails only for what was not mapped
+		}
+	}
+	w.peers, w.mem = nil, nil
+	if w.fd >= 0 {
+		unix.Close(w.fd)
+		w.fd = -1
+	}
+}
+
+// ErrProtocol tells that a peer sent what no correct peer sends.
+var ErrProtocol = errors.New("protocol violation")
+
+// Slot returns where message number n of a peer on a port channel goes, header and payload: size bytes.
+func (l *Lane) Slot(peer int, n uint64, size int) ([]byte, error) {
+	ch := &l.channels[peer]
+	arrived := atomic.LoadUint64((*uint64)(ch.arrived))
+	freed := atomic.LoadUint64((*uint64)(&ch.freed))
+	layout := l.window.Layout
+	switch {
+	case n != arrived:
+		return nil, fmt.Errorf("%w: message %d where %d was due", ErrProtocol, n, arrived)
+	case arrived-freed >= uint64(layout.Slots):
+		return nil, fmt.Errorf("%w: more than %d messages in flight", ErrProtocol, layout.Slots)
+	case int64(size) < MessageHeader || int64(size) > layout.stride():
+		return nil, fmt.Errorf("%w: message of %d bytes, allowed are %d to %d", ErrProtocol, size, MessageHeader, layout.stride())
+	}
+	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*layout.stride())
+	return unsafe.Slice((*byte)(at), size), nil
+}
+
+// Arrived tells the lane that the message last asked a Slot for is in place.
+func (l *Lane) Arrived(peer int) {
+	atomic.AddUint64((*uint64)(l.channels[peer].arrived), 1)
+	C.goccl_ring(l.c.bell)
+}
+
+// Released takes over the peer's count of released messages. An older count than the last is no news:
+// counts also come with messages, which may have been overtaken.
+func (l *Lane) Released(peer int, n uint64) error {
+	ch := &l.channels[peer]
+	old, sent := atomic.LoadUint64((*uint64)(ch.released)), atomic.LoadUint64((*uint64)(&ch.sent))
+	if n > sent {
+		return fmt.Errorf("%w: %d messages released where %d were sent", ErrProtocol, n, sent)
+	}
+	if n > old {
+		atomic.StoreUint64((*uint64)(ch.released), n)
+		C.goccl_ring(l.c.bell)
+	}
+	return nil
+}
+
+// Freed is the number of the peer's messages that this rank has released.
+func (l *Lane) Freed(peer int) uint64 {
+	return atomic.LoadUint64((*uint64)(&l.channels[peer].freed))
+}
+
+// Sent is the number of messages put to a peer.
+func (l *Lane) Sent(peer int) uint64 { return uint64(l.channels[peer].sent) }
+
+// MarkSent counts a message that was carried over a port channel.
+func (l *Lane) MarkSent(peer int) {
+	atomic.AddUint64((*uint64)(&l.channels[peer].sent), 1)
+}

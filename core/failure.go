@@ -1,0 +1,336 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
+// all ranks that can be reached are told.
+func (c *Comm) fail(cause *Error, tell bool) {
+	c.mu.Lock()
+	if c.failure != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.failure = cause
+	idle := len(c.queue) == 0
+	c.mu.Unlock()
+	if tell && c.group != nil {
+		text := cause.Text
+		if len(text) > maxFailText {
+			text = text[:maxFailText]
+		}
+		c.group.Broadcast(transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(text))
+	}
+	c.window.Stop()
+	c.cancel()
+	c.p2p.fail(cause)
+	if !idle {
+		c.wakeWorker() // ends what is queued, unless a waiter does
+	}
+}
+
+func (c *Comm) failed() *Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure
+}
+
+// rankName names a rank so that a person finds its process.
+func (c *Comm) rankName(rank int) string {
+	return fmt.Sprintf("rank %d (pid %d)", rank, c.addresses[rank].PID)
+}
+
+// peerError is the failure to reach a peer.
+func (c *Comm) peerError(peer int, err error) *Error {
+	if e := c.failed(); e != nil {
+		return e
+	}
+	if errors.Is(err, transport.ErrPeerLeft) {
+		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended)", c.title(), c.rankName(peer))
+	}
+	return errorf(ErrPeerFailed, "%s: %s failed: %v", c.title(), c.rankName(peer), err)
+}
+
+// mismatchError tells of two ranks that call different things, or the same with different sizes.
+func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen exec.Message, bytes, total uint64) *Error {
+	if mine == seen {
+		want, wantTotal := run.Expected()
+		if total != wantTotal {
+			bytes, want = total, wantTotal
+		}
+		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: rank %d sends %d bytes to rank %d, which expects %d bytes from it",
+			c.title(), mine.Sequence, describe(mine), peer, bytes, c.rank, want)
+	}
+	return c.differ(mine, peer, seen)
+}
+
+func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
+	a, b := fmt.Sprintf("rank %d called %s", c.rank, describe(mine)), fmt.Sprintf("rank %d called %s", peer, describe(seen))
+	if mine.Sequence != seen.Sequence {
+		b += fmt.Sprintf(" as its #%d", seen.Sequence)
+	} else if describe(mine) == describe(seen) {
+		b += " with other counts"
+	}
+	if peer < c.rank {
+		a, b = b, a
+	}
+	return errorf(ErrMismatch, "%s: collective mismatch at #%d: %s, but %s. All ranks must call the same collectives in the same order",
+		c.title(), mine.Sequence, a, b)
+}
+
+// announcement is what a peer told that it is waiting in.
+type announcement struct{ message exec.Message }
+
+// announce tells the peers what this rank waits in. Those that do another thing at the same place in
+// the order find it out.
+func (c *Comm) announce(m exec.Message) {
+	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, encodeMessage(m))
+}
+
+// onAnnounce compares a peer's announcement with what this rank does or did, or keeps it for when
+// this rank gets there.
+func (c *Comm) onAnnounce(peer int, m exec.Message) {
+	c.mu.Lock()
+	var err *Error
+	switch mine := c.history[m.Sequence%uint64(len(c.history))]; {
+	case m.Sequence > c.sequence:
+		if c.announced == nil {
+			c.announced = map[int]announcement{}
+		}
+		c.announced[peer] = announcement{m}
+	case mine.Sequence == m.Sequence && mine != m:
+		err = c.differ(mine, peer, m)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		c.fail(err, true)
+	}
+}
+
+// compareAnnounced compares what this rank starts with what peers announced. It is called with
+// the lock held.
+func (c *Comm) compareAnnounced(mine exec.Message) *Error {
+	for peer, a := range c.announced {
+		if a.message.Sequence > mine.Sequence {
+			continue
+		}
+		delete(c.announced, peer)
+		if a.message.Sequence == mine.Sequence && a.message != mine {
+			return c.differ(mine, peer, a.message)
+		}
+	}
+	return nil
+}
+
+// askTime is how long a rank that timed out waits for its peers to say what they are doing.
+const askTime = 500 * time.Millisecond
+
+// timeoutError finds out which ranks did not arrive.
+func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
+	missing, behind := c.ask(m.Sequence)
+	head := fmt.Sprintf("%s: #%d %s timed out after %v on rank %d", c.title(), m.Sequence, describe(m), w.timeout, c.rank)
+	var parts []string
+	if len(missing) > 0 {
+		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", rankList(missing)))
+	}
+	for _, r := range behind {
+		what := "has not started a collective yet"
+		if r.sequence > 0 {
+			what = fmt.Sprintf("is still at #%d", r.sequence)
+		}
+		parts = append(parts, fmt.Sprintf("rank %d %s", r.rank, what))
+	}
+	if len(parts) == 0 {
+		return errorf(ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time; a larger timeout may help", head)
+	}
+	all := slices.Clone(missing)
+	for _, r := range behind {
+		all = append(all, r.rank)
+	}
+	slices.Sort(all)
+	return errorf(ErrTimeout, "%s: %s did not arrive: %s", head, rankList(all), strings.Join(parts, ", "))
+}
+
+type laggard struct {
+	rank     int
+	sequence uint64
+}
+
+// ask asks all peers how far they have come, and returns those that do not answer and those that
+// have not started the collective of the given number.
+func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	c.mu.Lock()
+	c.answers = map[int]exec.Message{}
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	for peer := range c.size {
+		if peer == c.rank {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			// An error means no answer, which is what is found out here.
+			_ = c.group.Send(ctx, peer, transport.Header{Type: frameAsk})
+		}()
+	}
+	wg.Wait()
+	for {
+		c.mu.Lock()
+		n := len(c.answers)
+		c.mu.Unlock()
+		if n == c.size-1 {
+			break
+		}
+		select {
+		case <-c.answered:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for peer := range c.size {
+		if m, ok := c.answers[peer]; peer == c.rank {
+			continue
+		} else if !ok {
+			missing = append(missing, peer)
+		} else if m.Sequence < sequence {
+			behind = append(behind, laggard{peer, m.Sequence})
+		}
+	}
+	return missing, behind
+}
+
+func rankList(ranks []int) string {
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d", ranks[0])
+	}
+	words := make([]string, len(ranks))
+	for i, r := range ranks {
+		words[i] = fmt.Sprint(r)
+	}
+	return "ranks " + strings.Join(words, ", ")
+}
+
+// monitoredBarrier runs a barrier over control messages: rank 0 hears from every rank, then tells all.
+func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished bool, failure *Error) {
+	r := &c.runner
+	sequence := p.message.Sequence
+	if c.size == 1 {
+		return true, nil
+	}
+	if !r.begun {
+		r.begun = true
+		if c.rank != 0 {
+			if err := c.group.Send(w.context(), 0, transport.Header{Type: frameCheckIn, Seq: sequence}); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				c.fail(c.peerError(0, err), true)
+				return true, c.failed()
+			}
+		}
+	}
+	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
+	deadline := w.deadline
+	if c.rank != 0 {
+		deadline += 2 * askTime
+	}
+	for {
+		here, verdict, told := c.barrierState(sequence)
+		switch {
+		case told && verdict == "":
+			return true, nil
+		case told:
+			return true, c.barrierError(verdict)
+		case c.rank == 0 && here == c.size-1:
+			return true, c.checkOut(w, sequence, "")
+		case exec.Now() >= deadline && c.rank == 0:
+			text := c.missingText(sequence, w, p.operation.WaitAll)
+			if err := c.checkOut(w, sequence, text); err != nil {
+				return true, err
+			}
+			return true, errorf(ErrTimeout, "%s", text)
+		case exec.Now() >= deadline:
+			return true, c.barrierError("rank 0 did not answer in time")
+		}
+		now := exec.Now()
+		if now >= until {
+			return false, nil
+		}
+		t := time.NewTimer(min(until, deadline) - now)
+		select {
+		case <-c.checked:
+		case <-t.C:
+		case <-c.ctx.Done():
+			t.Stop()
+			return true, c.failed()
+		}
+		t.Stop()
+	}
+}
+
+// barrierError is what a rank that came to a monitored barrier says when another did not. The first
+// sentence is the one that users of Gloo know.
+func (c *Comm) barrierError(verdict string) *Error {
+	return errorf(ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
+		"Please check rank 0 logs for faulty rank. Rank 0 said: %s", c.rank, c.rank, verdict)
+}
+
+func (c *Comm) barrierState(sequence uint64) (here int, verdict string, told bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	verdict, told = c.checkOuts[sequence]
+	delete(c.checkOuts, sequence)
+	return len(c.checkIns[sequence]), verdict, told
+}
+
+func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var missing []string
+	for r := 1; r < c.size; r++ {
+		if !c.checkIns[sequence][r] {
+			missing = append(missing, fmt.Sprint(r))
+			if !all {
+				break
+			}
+		}
+	}
+	noun := "Rank "
+	if all {
+		noun = "Ranks "
+	}
+	return fmt.Sprintf("[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms", noun, strings.Join(missing, ", "), w.timeout.Milliseconds())
+}
+
+// checkOut tells all ranks how a monitored barrier ended.
+func (c *Comm) checkOut(w *Work, sequence uint64, text string) *Error {
+	c.mu.Lock()
+	here := c.checkIns[sequence]
+	delete(c.checkIns, sequence)
+	c.mu.Unlock()
+	for r := 1; r < c.size; r++ {
+		if !here[r] {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, max(w.deadline-exec.Now(), askTime))
+		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, []byte(text))
+		cancel()
+		if err != nil && text == "" {
+			return c.peerError(r, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,584 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// Sends and receives meet in the receiver's matching engine. A small send goes there at once with
+// its data (eager); a large one is offered, and its data flows, as a two-rank plan on the
+// point-to-point lane, once a receive has accepted it. So a sender never needs more memory than
+// what eagerWindow bounds, and a receive of one tag is not held up by data of another.
+const (
+	eagerMax    = 16 << 10
+	eagerWindow = 1 << 20 // bytes of eager sends to one peer that it has not received yet
+)
+
+// arrival is a send, as the receiver knows it.
+type arrival struct {
+	source, tag int
+	dtype       reduce.DType
+	bytes       uint64
+	data        []byte // eager: the payload
+	offer       uint64 // number of the offer, where the data has not come
+	local       *send  // a send of this rank to itself
+}
+
+// receive is a posted receive.
+type receive struct {
+	work   *Work
+	op     *Operation
+	bytes  uint64
+	timer  *time.Timer
+	source int // wanted; AnySource
+}
+
+func (r *receive) matches(a *arrival) bool {
+	return r.op.Tag == a.tag && (r.source == AnySource || r.source == a.source)
+}
+
+// send is an offered send.
+type send struct {
+	work  *Work
+	op    *Operation
+	peer  int
+	bytes uint64
+	timer *time.Timer
+}
+
+// matcher pairs arrivals with receives: in the order of their coming, by source and tag.
+type matcher struct {
+	posted     []*receive
+	unexpected []*arrival
+}
+
+// post returns the arrival that a receive gets, or keeps the receive.
+func (m *matcher) post(r *receive) *arrival {
+	for i, a := range m.unexpected {
+		if r.matches(a) {
+			m.unexpected = slices.Delete(m.unexpected, i, i+1)
+			return a
+		}
+	}
+	m.posted = append(m.posted, r)
+	return nil
+}
+
+// arrive returns the receive that an arrival goes to, or keeps the arrival.
+func (m *matcher) arrive(a *arrival) *receive {
+	for i, r := range m.posted {
+		if r.matches(a) {
+			m.posted = slices.Delete(m.posted, i, i+1)
+			return r
+		}
+	}
+	m.unexpected = append(m.unexpected, a)
+	return nil
+}
+
+// cancel takes a receive back; false if it has been matched.
+func (m *matcher) cancel(r *receive) bool {
+	i := slices.Index(m.posted, r)
+	if i < 0 {
+		return false
+	}
+	m.posted = slices.Delete(m.posted, i, i+1)
+	return true
+}
+
+// serial runs functions one after the other, in order, in a goroutine that exists while there are some.
+type serial struct {
+	mu      sync.Mutex
+	waiting []func()
+	busy    bool
+}
+
+func (s *serial) do(c *Comm, f func()) {
+	s.mu.Lock()
+	s.waiting = append(s.waiting, f)
+	start := !s.busy
+	s.busy = true
+	s.mu.Unlock()
+	if start {
+		c.spawn(s.drain)
+	}
+}
+
+// now runs f on the caller if nothing is before it, else behind the others.
+func (s *serial) now(c *Comm, f func()) {
+	s.mu.Lock()
+	if s.busy {
+		s.waiting = append(s.waiting, f)
+		s.mu.Unlock()
+		return
+	}
+	s.busy = true
+	s.mu.Unlock()
+	f()
+	s.mu.Lock()
+	more := len(s.waiting) > 0
+	s.busy = more
+	s.mu.Unlock()
+	if more {
+		c.spawn(s.drain)
+	}
+}
+
+func (s *serial) drain() {
+	for {
+		s.mu.Lock()
+		if len(s.waiting) == 0 {
+			s.busy = false
+			s.waiting = nil
+			s.mu.Unlock()
+			return
+		}
+		f := s.waiting[0]
+		s.waiting = s.waiting[1:]
+		s.mu.Unlock()
+		f()
+	}
+}
+
+// pointToPoint is a communicator's sends and receives.
+type pointToPoint struct {
+	c     *Comm
+	peers []peerQueues
+
+	mu      sync.Mutex
+	match   matcher
+	offers  map[uint64]*send // offered and not accepted
+	next    uint64
+	failure *Error
+	gone    map[int]bool
+}
+
+// peerQueues is what goes on with one peer.
+type peerQueues struct {
+	frames serial // eager sends and offers, in the order of their calls
+	give   serial // accepted sends: data out, in the order in which they were accepted
+	take   serial // accepted receives: data in, in the same order
+
+	givePlan, takePlan *exec.Run // of the goroutine of give, of take
+	credited           []uint64  // of the goroutine of take
+
+	// Under pointToPoint.mu:
+	eagerSent, eagerDone uint64 // bytes to the peer
+	received, told       uint64 // bytes from the peer that were received; that it has been told of
+	unexpected           uint64 // bytes from the peer that wait for a receive
+}
+
+func (p *pointToPoint) init(c *Comm) {
+	p.c = c
+	p.peers = make([]peerQueues, c.size)
+	p.offers = map[uint64]*send{}
+	p.gone = map[int]bool{}
+}
+
+func (p *pointToPoint) free() {
+	for i := range p.peers {
+		for _, r := range []*exec.Run{p.peers[i].givePlan, p.peers[i].takePlan} {
+			if r != nil {
+				r.Free()
+			}
+		}
+	}
+}
+
+func (p *pointToPoint) start(w *Work, op *Operation) {
+	if op.Collective == plan.Send {
+		p.send(w, op)
+	} else {
+		p.receive(w, op)
+	}
+}
+
+func (p *pointToPoint) send(w *Work, op *Operation) {
+	size := uint64(op.DType.Size())
+	s := &send{work: w, op: op, peer: op.Root, bytes: op.InCounts[0] * size}
+	if s.peer == p.c.rank {
+		p.arrive(&arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s})
+		return
+	}
+	q := &p.peers[s.peer]
+	p.mu.Lock()
+	if err := p.refuse(s.peer); err != nil {
+		p.mu.Unlock()
+		w.end(err)
+		return
+	}
+	eager := s.bytes <= eagerMax && q.eagerSent-q.eagerDone+s.bytes <= eagerWindow
+	var id uint64
+	if eager {
+		q.eagerSent += s.bytes
+	} else {
+		p.next++
+		id = p.next
+		p.offers[id] = s
+		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expire(id) })
+	}
+	p.mu.Unlock()
+	frame := func() {
+		var err error
+		if eager {
+			var payload []byte
+			if s.bytes > 0 {
+				payload = unsafe.Slice((*byte)(op.In[0]), s.bytes)
+			}
+			h := transport.Header{Type: frameEager, Arg: [2]uint64{uint64(op.Tag), uint64(op.DType)}}
+			if err = p.c.group.Send(w.context(), s.peer, h, payload); err == nil {
+				w.end(nil)
+			}
+		} else {
+			h := transport.Header{Type: frameOffer, Seq: id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
+			err = p.c.group.Send(w.context(), s.peer, h)
+		}
+		if err != nil {
+			p.c.fail(p.sendError(s, err), true)
+			if eager {
+				w.end(p.c.failed())
+			} else if p.takeOffer(id) != nil {
+				w.end(p.c.failed())
+			}
+		}
+	}
+	if w.waitSoon && p.c.group.Connected(s.peer) {
+		q.frames.now(p.c, frame)
+	} else {
+		q.frames.do(p.c, frame)
+	}
+}
+
+func (p *pointToPoint) sendError(s *send, err error) *Error {
+	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
+		return errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s timed out after %v", p.c.title(), s.bytes, s.op.Tag,
+			p.c.rankName(s.peer), s.work.timeout)
+	}
+	return p.c.peerError(s.peer, err)
+}
+
+// expire fails the communicator because an offer was not accepted in time: the peer may still accept
+// it later, and would wait for data.
+func (p *pointToPoint) expire(id uint64) {
+	s := p.takeOffer(id)
+	if s == nil {
+		return
+	}
+	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s timed out after %v: no receive matched it", p.c.title(),
+		s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
+	s.work.end(p.c.failed())
+}
+
+// takeOffer removes an offer; nil if it has been accepted or failed.
+func (p *pointToPoint) takeOffer(id uint64) *send {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.offers[id]
+	if s != nil {
+		s.timer.Stop()
+		delete(p.offers, id)
+	}
+	return s
+}
+
+// refuse tells why nothing can be started with a peer. Called with the lock held.
+func (p *pointToPoint) refuse(peer int) *Error {
+	if p.failure != nil {
+		return p.failure
+	}
+	if peer != AnySource && p.gone[peer] {
+		return errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
+	}
+	return nil
+}
+
+func (p *pointToPoint) receive(w *Work, op *Operation) {
+	r := &receive{work: w, op: op, source: op.Root, bytes: op.OutCounts[0] * uint64(op.DType.Size())}
+	p.mu.Lock()
+	a := p.match.post(r)
+	if a == nil {
+		if err := p.refuse(r.source); err != nil {
+			p.match.cancel(r)
+			p.mu.Unlock()
+			w.end(err)
+			return
+		}
+		r.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expireReceive(r) })
+	} else if a.data != nil {
+		p.peers[a.source].unexpected -= a.bytes
+	}
+	p.mu.Unlock()
+	if a != nil {
+		p.deliver(r, a)
+	} else if r.source >= 0 && r.source != p.c.rank && !p.c.group.Connected(r.source) {
+		// So that a peer that died before it ever sent is found out.
+		p.peers[r.source].frames.do(p.c, func() {
+			if err := p.c.group.Connect(w.context(), r.source); err != nil && w.deadline > exec.Now() {
+				if done, _ := w.Test(); !done {
+					p.c.fail(p.c.peerError(r.source, err), true)
+				}
+			}
+		})
+	}
+}
+
+// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of it.
+func (p *pointToPoint) expireReceive(r *receive) {
+	p.mu.Lock()
+	mine := p.match.cancel(r)
+	p.mu.Unlock()
+	if !mine {
+		return
+	}
+	from := "any rank"
+	if r.source != AnySource {
+		from = p.c.rankName(r.source)
+	}
+	r.work.end(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s timed out after %v: no send matched it",
+		p.c.title(), r.bytes, r.op.Tag, from, r.work.timeout))
+}
+
+func (p *pointToPoint) arrive(a *arrival) {
+	p.mu.Lock()
+	if p.failure != nil {
+		p.mu.Unlock()
+		if a.local != nil {
+			a.local.work.end(p.failure)
+		}
+		return
+	}
+	r := p.match.arrive(a)
+	if r == nil && a.data != nil {
+		p.peers[a.source].unexpected += a.bytes
+		a.data = append(make([]byte, 0, len(a.data)), a.data...) // the link reuses its memory
+	}
+	p.mu.Unlock()
+	if r != nil {
+		p.deliver(r, a)
+	}
+}
+
+// deliver brings an arrival's data to the receive that it met.
+func (p *pointToPoint) deliver(r *receive, a *arrival) {
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.work.source.Store(int32(a.source))
+	var bad *Error
+	if r.bytes != a.bytes || r.op.DType != a.dtype {
+		bad = errorf(ErrMismatch, "%s: rank %d receives %d elements of %s with tag %d, but rank %d sent %d elements of %s", p.c.title(), p.c.rank,
+			r.op.OutCounts[0], r.op.DType, a.tag, a.source, a.bytes/uint64(a.dtype.Size()), a.dtype)
+	}
+	switch {
+	case a.local != nil:
+		if bad == nil && r.bytes > 0 {
+			copy(unsafe.Slice((*byte)(r.op.Out[0]), r.bytes), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
+		}
+		a.local.work.end(bad)
+		r.work.end(bad)
+	case a.data != nil:
+		if bad == nil && r.bytes > 0 {
+			copy(unsafe.Slice((*byte)(r.op.Out[0]), r.bytes), a.data)
+		}
+		p.consumed(a.source, a.bytes)
+		r.work.end(bad)
+	case bad != nil:
+		p.peers[a.source].take.do(p.c, func() {
+			// A sender that does not get this has failed, which its link tells.
+			_ = p.c.group.Send(r.work.context(), a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
+			r.work.end(bad)
+		})
+	default:
+		p.peers[a.source].take.do(p.c, func() { p.take(r, a) })
+	}
+}
+
+// consumed counts eager bytes that were received, and tells the sender now and then.
+func (p *pointToPoint) consumed(peer int, bytes uint64) {
+	q := &p.peers[peer]
+	p.mu.Lock()
+	q.received += bytes
+	n := q.received
+	tell := n-q.told >= eagerWindow/4
+	if tell {
+		q.told = n
+	}
+	p.mu.Unlock()
+	if tell {
+		q.take.do(p.c, func() {
+			// A sender that does not get this has failed, which its link tells.
+			_ = p.c.group.Send(p.c.ctx, peer, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}})
+		})
+	}
+}
+
+// take receives the data of an offer. It runs on the goroutine of the peer's take queue.
+func (p *pointToPoint) take(r *receive, a *arrival) {
+	q := &p.peers[a.source]
+	if err := p.c.group.Send(r.work.context(), a.source, transport.Header{Type: frameAccept, Seq: a.offer}); err != nil {
+		p.c.fail(p.c.peerError(a.source, err), true)
+		r.work.end(p.c.failed())
+		return
+	}
+	if q.takePlan == nil {
+		q.takePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
+		q.credited = make([]uint64, p.c.size)
+	}
+	r.work.end(p.transfer(q.takePlan, r.work, r.op, a.source, q.credited))
+}
+
+// give sends the data of an offer. It runs on the goroutine of the peer's give queue.
+func (p *pointToPoint) give(s *send) {
+	q := &p.peers[s.peer]
+	if q.givePlan == nil {
+		q.givePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
+	}
+	s.work.end(p.transfer(q.givePlan, s.work, s.op, s.peer, nil))
+}
+
+// transfer runs a two-rank plan; credited is nil where this rank sends.
+func (p *pointToPoint) transfer(run *exec.Run, w *Work, op *Operation, peer int, credited []uint64) *Error {
+	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
+	run.Bind(exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Message: m})
+	sized := *op
+	sized.Root = peer
+	for _, s := range p.c.shape.segments(&sized, p.c.rank, p.c.size) {
+		built, err := plan.Build(s.params)
+		if err != nil {
+			p.c.fail(asError(err, ErrInternal, "%s", op.Collective), true)
+			return p.c.failed()
+		}
+		compiled := exec.Compile(built)
+		failure := p.finish(run, compiled, s.offset, w, peer, credited)
+		compiled.Free()
+		if failure != nil {
+			return failure
+		}
+	}
+	return nil
+}
+
+func (p *pointToPoint) finish(run *exec.Run, compiled *exec.Compiled, offset int64, w *Work, peer int, credited []uint64) *Error {
+	from := exec.NoPeer
+	if credited != nil {
+		from = peer
+	}
+	run.Begin(compiled, offset, from)
+	for {
+		done, failure := p.c.carryOn(run, w, pointToPointLane, min(w.deadline, exec.Now()+workerSlice), credited)
+		if done || failure != nil {
+			return failure
+		}
+		if exec.Now() >= w.deadline {
+			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s timed out after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
+			return p.c.failed()
+		}
+	}
+}
+
+// control takes a frame of the point-to-point protocol. It runs on a link's goroutine.
+func (p *pointToPoint) control(src int, h transport.Header, payload []byte) error {
+	dtype := reduce.DType(h.Arg[0] & 0xff)
+	switch h.Type {
+	case frameEager:
+		dtype = reduce.DType(h.Arg[1])
+		p.mu.Lock()
+		over := p.peers[src].unexpected+uint64(len(payload)) > eagerWindow
+		p.mu.Unlock()
+		if !dtype.Valid() || h.Arg[0] > 1<<31 || over {
+			return fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol, dtype, h.Arg[0], len(payload))
+		}
+		if payload == nil {
+			payload = []byte{}
+		}
+		p.arrive(&arrival{source: src, tag: int(h.Arg[0]), dtype: dtype, bytes: uint64(len(payload)), data: payload})
+	case frameOffer:
+		if !dtype.Valid() || h.Arg[0]>>8 > 1<<31 {
+			return fmt.Errorf("%w: an offer of dtype %d, tag %d", exec.ErrProtocol, dtype, h.Arg[0]>>8)
+		}
+		p.arrive(&arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq})
+	case frameAccept:
+		s := p.takeOffer(h.Seq)
+		if s == nil {
+			return nil // it has failed meanwhile, and with it the communicator
+		}
+		if s.peer != src {
+			return fmt.Errorf("%w: it accepts an offer made to rank %d", exec.ErrProtocol, s.peer)
+		}
+		p.peers[src].give.do(p.c, func() { p.give(s) })
+	case frameReject:
+		if s := p.takeOffer(h.Seq); s != nil {
+			s.work.end(errorf(ErrMismatch, "%s", payload))
+		}
+	case frameConsumed:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		q := &p.peers[src]
+		if h.Arg[0] > q.eagerSent {
+			return fmt.Errorf("%w: it received %d eager bytes of %d", exec.ErrProtocol, h.Arg[0], q.eagerSent)
+		}
+		q.eagerDone = max(q.eagerDone, h.Arg[0])
+	default:
+		return fmt.Errorf("%w: a frame of type %d", exec.ErrProtocol, h.Type)
+	}
+	return nil
+}
+
+// left ends what can no longer be matched because a peer has left.
+func (p *pointToPoint) left(peer int) {
+	err := errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
+	p.mu.Lock()
+	p.gone[peer] = true
+	var works []*Work
+	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
+		if r.source == peer {
+			works = append(works, r.work)
+		}
+		return r.source == peer
+	})
+	for id, s := range p.offers {
+		if s.peer == peer {
+			s.timer.Stop()
+			works = append(works, s.work)
+			delete(p.offers, id)
+		}
+	}
+	p.mu.Unlock()
+	for _, w := range works {
+		w.end(err)
+	}
+}
+
+// fail ends everything.
+func (p *pointToPoint) fail(err *Error) {
+	p.mu.Lock()
+	p.failure = err
+	var works []*Work
+	for _, r := range p.match.posted {
+		r.timer.Stop()
+		works = append(works, r.work)
+	}
+	for _, s := range p.offers {
+		s.timer.Stop()
+		works = append(works, s.work)
+	}
+	for _, a := range p.match.unexpected {
+		if a.local != nil {
+			works = append(works, a.local.work)
+		}
+	}
+	p.match = matcher{}
+	clear(p.offers)
+	p.mu.Unlock()
+	for _, w := range works {
+		w.end(err)
+	}
+}

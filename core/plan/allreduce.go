@@ -1,0 +1,154 @@
+package plan
+
+import "slices"
+
+// span is a piece of a block of AllReduce or Reduce, the same on all ranks.
+type span struct {
+	block      int
+	off, bytes int64
+}
+
+// allReduce treats each block as its size asks for. Blocks that follow one another and are
+// treated alike share a pipeline.
+func (b *builder) allReduce() {
+	var whole, sliced []span
+	flush := func() {
+		b.oneShot(whole)
+		b.reduceSlices(sliced, everyRank)
+		whole, sliced = whole[:0], sliced[:0]
+	}
+	empty := true
+	for i, n := range b.InBytes {
+		switch {
+		case n == 0:
+			continue
+		case b.Size == 1 || n <= b.OneShotMax:
+			if len(sliced) > 0 {
+				flush()
+			}
+			whole = b.pieces(whole, i, n)
+		default:
+			if len(whole) > 0 {
+				flush()
+			}
+			sliced = b.sliceRounds(sliced, i, n)
+		}
+		empty = false
+	}
+	if empty {
+		whole = b.pieces(whole, 0, 0)
+	}
+	flush()
+}
+
+// pieces cuts a block into messages.
+func (b *builder) pieces(to []span, blk int, n int64) []span {
+	count := b.count(n)
+	to = slices.Grow(to, count)
+	for k := range count {
+		off, bytes := cut(n, count, k)
+		to = append(to, span{blk, off, bytes})
+	}
+	return to
+}
+
+// oneShot sends every piece to every rank, which combines it for itself. As many pieces as the
+// slots hold are under way at once: they may be many and small.
+func (b *builder) oneShot(pieces []span) {
+	lag := min(len(pieces), b.Slots-2)
+	for k := range len(pieces) + lag {
+		if k < len(pieces) {
+			p := pieces[k]
+			for i := 1; i < b.Size; i++ {
+				b.put(b.to(i), block(In, p.block).at(p.off), p.bytes, 0)
+			}
+		}
+		if k >= lag {
+			p := pieces[k-lag]
+			b.combine(block(Out, p.block).at(p.off), block(In, p.block).at(p.off), p.bytes)
+		}
+	}
+}
+
+// everyRank is the root of reduceSlices where all ranks get the result.
+const everyRank = -1
+
+// reduceSlices reduces round by round. Of a round each rank owns one slice: it is sent everybody's
+// contributions to it, combines them, and sends the result to the root, or to every rank.
+// An empty slice (of a small round) is not sent.
+//
+// Iteration k puts the contributions of round k, combines round k-lag and collects the results
+// of round k-2*lag. So a direction carries contributions k, results k-lag, contributions k+1, ...
+// and they are waited for in that order. When a rank puts, its peer holds at most 2*lag+1
+// messages that it can release only later, which must fit.
+func (b *builder) reduceSlices(rounds []span, root int) {
+	lag := 0
+	if b.Slots-1 >= 3 {
+		lag = 1
+	}
+	n := len(rounds)
+	for k := range n + 2*lag {
+		if k < n {
+			for i := 1; i < b.Size; i++ {
+				b.putSlice(In, rounds[k], b.to(i), b.to(i))
+			}
+		}
+		if j := k - lag; j >= 0 && j < n {
+			b.reduceSlice(rounds[j], root)
+		}
+		if j := k - 2*lag; j >= 0 && j < n && (root == everyRank || root == b.Rank) {
+			for i := 1; i < b.Size; i++ {
+				peer := b.from(i)
+				if place, bytes := b.slice(Out, rounds[j], peer); bytes > 0 {
+					b.take(peer, place, bytes, 0)
+				}
+			}
+		}
+	}
+}
+
+// reduceSlice combines this rank's slice and sends it to whom it is for. A rank that has no
+// output keeps it in scratch memory until it is sent.
+func (b *builder) reduceSlice(round span, root int) {
+	own, bytes := b.slice(In, round, b.Rank)
+	if bytes == 0 {
+		return
+	}
+	if root != everyRank && root != b.Rank {
+		scratch := block(Scratch, 0)
+		b.plan.ScratchBytes = max(b.plan.ScratchBytes, bytes)
+		b.combine(scratch, own, bytes)
+		b.put(root, scratch, bytes, 0)
+		return
+	}
+	b.combine(block(Out, round.block).at(own.Off), own, bytes)
+	if root == everyRank {
+		for i := 1; i < b.Size; i++ {
+			b.putSlice(Out, round, b.Rank, b.to(i))
+		}
+	}
+}
+
+// slice is the owner's slice of a round.
+func (b *builder) slice(s Space, round span, owner int) (Ref, int64) {
+	off, bytes := cut(round.bytes, b.Size, owner)
+	return block(s, round.block).at(round.off + off), bytes
+}
+
+func (b *builder) putSlice(s Space, round span, owner, peer int) {
+	if place, bytes := b.slice(s, round, owner); bytes > 0 {
+		b.put(peer, place, bytes, 0)
+	}
+}
+
+// sliceRounds cuts a block into rounds, so that a slice is a message.
+func (b *builder) sliceRounds(to []span, blk int, n int64) []span {
+	size := int64(b.Size)
+	count := b.count((n + size - 1) / size)
+	to = slices.Grow(to, count)
+	for k := range count {
+		off, bytes := cut(n, count, k)
+		to = append(to, span{blk, off, bytes})
+	}
+	return to
+}

@@ -1,0 +1,113 @@
+package plan
+
+// starMax is the number of ranks up to which a small broadcast goes straight from the root to all.
+const starMax = 8
+
+func (b *builder) broadcast() {
+	n := b.OutBytes[0]
+	switch {
+	case b.Size > 2 && n > b.FlatMax && n > 0:
+		b.broadcastSlices(n)
+	case b.Size <= starMax:
+		b.broadcastStar(n)
+	default:
+		b.broadcastTree(n)
+	}
+}
+
+// broadcastStar sends everything from the root to every other rank.
+func (b *builder) broadcastStar(n int64) {
+	all := part{block(Out, 0), n}
+	if b.Rank == b.Root {
+		b.exchange(b.same(all), make([]part, b.Size))
+	} else {
+		b.exchange(make([]part, b.Size), b.only(b.Root, all))
+	}
+	b.acknowledge()
+}
+
+// broadcastTree sends along a binomial tree: ranks are counted from the root, and the parent of v
+// is v without its lowest bit. An acknowledgement speaks for the whole subtree.
+func (b *builder) broadcastTree(n int64) {
+	v := (b.Rank - b.Root + b.Size) % b.Size
+	rank := func(v int) int { return (v + b.Root) % b.Size }
+	parent, reach := rank(v&(v-1)), v&-v
+	if v == 0 {
+		for reach = 1; reach < b.Size; {
+			reach *= 2
+		}
+	}
+	var children []int // that with the largest subtree first
+	for d := reach / 2; d > 0; d /= 2 {
+		if v+d < b.Size {
+			children = append(children, rank(v+d))
+		}
+	}
+
+	count := b.count(n)
+	for k := range count {
+		off, bytes := cut(n, count, k)
+		place := block(Out, 0).at(off)
+		if v != 0 {
+			b.take(parent, place, bytes, 0)
+		}
+		for _, child := range children {
+			b.put(child, place, bytes, 0)
+		}
+	}
+	for _, child := range children {
+		b.take(child, Ref{}, 0, 0)
+	}
+	if v != 0 {
+		b.put(parent, Ref{}, 0, 0)
+	}
+}
+
+// broadcastSlices scatters and gathers, round by round: of a round each rank but the root owns a
+// slice, gets it from the root and hands it to the others, so that no rank sends more than once
+// the data. An empty slice is not sent.
+func (b *builder) broadcastSlices(n int64) {
+	owners := b.Size - 1
+	count := b.count((n + int64(owners) - 1) / int64(owners))
+	// slice is the place of the slice of round k that the rank owns.
+	slice := func(k, rank int) (Ref, int64) {
+		owner := (rank - b.Root + b.Size) % b.Size
+		roundOff, roundBytes := cut(n, count, k)
+		off, bytes := cut(roundBytes, owners, owner-1)
+		return block(Out, 0).at(roundOff + off), bytes
+	}
+	lag := b.lag()
+	for k := range count + lag {
+		switch {
+		case k >= count:
+		case b.Rank == b.Root:
+			for i := 1; i < b.Size; i++ {
+				if place, bytes := slice(k, b.to(i)); bytes > 0 {
+					b.put(b.to(i), place, bytes, 0)
+				}
+			}
+		default:
+			if place, bytes := slice(k, b.Rank); bytes > 0 {
+				b.take(b.Root, place, bytes, 0)
+				for i := 1; i < b.Size; i++ {
+					if peer := b.to(i); peer != b.Root {
+						b.put(peer, place, bytes, 0)
+					}
+				}
+			}
+		}
+		if k < lag || b.Rank == b.Root {
+			continue
+		}
+		for i := 1; i < b.Size; i++ {
+			peer := b.from(i)
+			if peer == b.Root {
+				continue
+			}
+			if place, bytes := slice(k-lag, peer); bytes > 0 {
+				b.take(peer, place, bytes, 0)
+			}
+		}
+	}
+	b.acknowledge()
+}

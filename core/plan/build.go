@@ -1,0 +1,267 @@
+package plan
+
+import "fmt"
+
+// align is the unit in which messages are cut: a cache line, and a whole number of elements.
+const align = 64
+
+// Data of at least pipelineFrom bytes is cut into at least pipelineDepth messages, so that
+// writing one, reading another and combining a third go on at once.
+const (
+	pipelineFrom  = 64 << 10
+	pipelineDepth = 4
+)
+
+var builders = [...]func(*builder){
+	AllReduce:     (*builder).allReduce,
+	Reduce:        (*builder).reduce,
+	Broadcast:     (*builder).broadcast,
+	AllGather:     (*builder).allGather,
+	ReduceScatter: (*builder).reduceScatter,
+	Gather:        (*builder).gather,
+	Scatter:       (*builder).scatter,
+	AllToAll:      (*builder).allToAll,
+	Barrier:       (*builder).barrier,
+	Send:          (*builder).send,
+	Recv:          (*builder).recv,
+}
+
+// Build makes the plan of rank p.Rank. It is a pure function: ranks that give matching parameters
+// get plans that fit together. The error says which parameter is wrong.
+func Build(p Params) (*Plan, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	build := builders[p.Collective]
+	b := builder{
+		Params: p,
+		plan:   &Plan{Rank: p.Rank, Size: p.Size},
+		waits:  make([]int32, p.Size),
+		src:    make([]Ref, 0, p.Size),
+	}
+	// The first pass only counts, so that the second allocates once and exactly.
+	b.counting = true
+	build(&b)
+	b.counting = false
+	clear(b.waits)
+	b.plan.Steps = make([]Step, 0, b.steps)
+	b.refs = make([]Ref, 0, b.refCount)
+	build(&b)
+	return b.plan, nil
+}
+
+// check refuses parameters that no builder could be right for.
+func (p *Params) check() error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("plan: %v: %s", p.Collective, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case int(p.Collective) >= len(builders) || builders[p.Collective] == nil:
+		return fail("has no plan")
+	case p.Size < 1:
+		return fail("size is %d; it must be at least 1", p.Size)
+	case p.Rank < 0 || p.Rank >= p.Size:
+		return fail("rank is %d; it must be in 0..%d", p.Rank, p.Size-1)
+	case p.Chunk < align || p.Chunk%align != 0:
+		return fail("chunk is %d; it must be a positive multiple of %d", p.Chunk, align)
+	case p.Slots < 2:
+		return fail("slots is %d; it must be at least 2", p.Slots)
+	}
+	peer := p.Collective == Send || p.Collective == Recv
+	if (peer || p.Collective.Rooted()) && (p.Root < 0 || p.Root >= p.Size) {
+		return fail("root is %d; it must be in 0..%d", p.Root, p.Size-1)
+	}
+	if peer && p.Root == p.Rank {
+		return fail("the peer is the rank itself")
+	}
+	if p.Collective == Barrier {
+		return nil
+	}
+	if p.ElemSize < 1 || align%p.ElemSize != 0 {
+		return fail("element size is %d; it must divide %d", p.ElemSize, align)
+	}
+	for _, blocks := range [2][]int64{p.InBytes, p.OutBytes} {
+		for i, n := range blocks {
+			if n < 0 || n%p.ElemSize != 0 {
+				return fail("block %d has %d bytes, which is no number of %d-byte elements", i, n, p.ElemSize)
+			}
+		}
+	}
+	in, out := 1, 1 // how many blocks there must be
+	switch p.Collective {
+	case AllReduce:
+		in = max(1, len(p.InBytes))
+		out = in
+	case AllGather, Gather:
+		out = p.Size
+	case ReduceScatter, Scatter:
+		in = p.Size
+	case AllToAll:
+		in, out = p.Size, p.Size
+	case Broadcast, Recv:
+		in = len(p.InBytes)
+	case Send:
+		out = len(p.OutBytes)
+	}
+	if len(p.InBytes) != in || len(p.OutBytes) != out {
+		return fail("there are %d input and %d output blocks; there must be %d and %d",
+			len(p.InBytes), len(p.OutBytes), in, out)
+	}
+	// What stays on the rank has one length, given twice.
+	var own [][2]int64
+	switch p.Collective {
+	case AllReduce:
+		for i := range p.InBytes {
+			own = append(own, [2]int64{p.InBytes[i], p.OutBytes[i]})
+		}
+	case Reduce:
+		own = append(own, [2]int64{p.InBytes[0], p.OutBytes[0]})
+	case AllGather, Gather:
+		own = append(own, [2]int64{p.InBytes[0], p.OutBytes[p.Rank]})
+	case ReduceScatter, Scatter:
+		own = append(own, [2]int64{p.InBytes[p.Rank], p.OutBytes[0]})
+	case AllToAll:
+		own = append(own, [2]int64{p.InBytes[p.Rank], p.OutBytes[p.Rank]})
+	}
+	for _, o := range own {
+		if o[0] != o[1] {
+			return fail("this rank's own block has %d bytes as input and %d as output", o[0], o[1])
+		}
+	}
+	return nil
+}
+
+// builder collects the steps of one rank.
+type builder struct {
+	Params
+	plan  *Plan
+	waits []int32 // by peer: how many Waits so far
+	src   []Ref   // combine's sources, reused
+
+	counting        bool
+	steps, refCount int
+	refs            []Ref // what all Src are cut from
+}
+
+func (b *builder) emit(s Step, src ...Ref) {
+	if b.counting {
+		b.steps++
+		b.refCount += len(src)
+		return
+	}
+	if len(src) > 0 {
+		at := len(b.refs)
+		b.refs = append(b.refs, src...)
+		s.Src = b.refs[at:len(b.refs):len(b.refs)]
+	}
+	b.plan.Steps = append(b.plan.Steps, s)
+}
+
+func (b *builder) put(peer int, src Ref, bytes, total int64) {
+	s := Step{Op: Put, Peer: int32(peer), Bytes: bytes, Total: total}
+	if bytes == 0 {
+		b.emit(s)
+		return
+	}
+	b.emit(s, src)
+}
+
+// wait returns the place of the message.
+func (b *builder) wait(peer int, bytes, total int64) Ref {
+	b.emit(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: total})
+	n := b.waits[peer]
+	b.waits[peer]++
+	return Ref{Space: Inbox, Peer: int32(peer), Block: n}
+}
+
+func (b *builder) release(peer int) { b.emit(Step{Op: Release, Peer: int32(peer)}) }
+
+func (b *builder) copy(dst, src Ref, bytes int64) {
+	if bytes > 0 {
+		b.emit(Step{Op: Copy, Bytes: bytes, Dst: dst}, src)
+	}
+}
+
+// take waits for a message, copies it to dst and releases it.
+func (b *builder) take(peer int, dst Ref, bytes, total int64) {
+	src := b.wait(peer, bytes, total)
+	b.copy(dst, src, bytes)
+	b.release(peer)
+}
+
+// combine waits for one message of every peer, combines them with this rank's own contribution,
+// and releases them.
+func (b *builder) combine(dst, own Ref, bytes int64) {
+	b.src = b.src[:b.Size]
+	b.src[b.Rank] = own
+	for i := 1; i < b.Size; i++ {
+		peer := b.from(i)
+		b.src[peer] = b.wait(peer, bytes, 0)
+	}
+	if bytes > 0 {
+		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst}, b.src...)
+	}
+	for i := 1; i < b.Size; i++ {
+		b.release(b.from(i))
+	}
+}
+
+// to and from number the peers, i in 1..Size-1, so that in each round of puts every rank writes
+// to another one and none is written to by all at once.
+func (b *builder) to(i int) int   { return (b.Rank + i) % b.Size }
+func (b *builder) from(i int) int { return (b.Rank - i + b.Size) % b.Size }
+
+// answer lets the root tell every other rank that it has ended.
+func (b *builder) answer() {
+	if b.Rank != b.Root {
+		b.take(b.Root, Ref{}, 0, 0)
+		return
+	}
+	for i := 1; i < b.Size; i++ {
+		b.put(b.to(i), Ref{}, 0, 0)
+	}
+}
+
+// acknowledge lets every other rank tell the root that it has ended.
+func (b *builder) acknowledge() {
+	if b.Rank != b.Root {
+		b.put(b.Root, Ref{}, 0, 0)
+		return
+	}
+	for i := 1; i < b.Size; i++ {
+		b.take(b.from(i), Ref{}, 0, 0)
+	}
+}
+
+// lag is by how many rounds the waits run behind the puts where each round puts one message to a
+// peer and waits for one: the peer then holds at most lag+1 messages, and Slots-1 is what plans
+// may count on. One round is enough to overlap; more only leave the cache.
+func (b *builder) lag() int { return min(1, b.Slots-2) }
+
+// count is the number of messages that carry n bytes: at least one, so that also zero bytes are
+// told.
+func (b *builder) count(n int64) int {
+	if b.Size == 1 {
+		return 1 // nothing is sent, nothing overlaps
+	}
+	c := max(1, (n+b.Chunk-1)/b.Chunk)
+	if n >= pipelineFrom {
+		c = max(c, pipelineDepth)
+	}
+	return int(c)
+}
+
+// cut is part i of n bytes in as even parts as whole multiples of align allow.
+func cut(n int64, parts, i int) (off, bytes int64) {
+	units := (n + align - 1) / align
+	off = units * int64(i) / int64(parts) * align
+	end := min(n, units*int64(i+1)/int64(parts)*align)
+	return off, end - off
+}
+
+func (r Ref) at(off int64) Ref {
+	r.Off += off
+	return r
+}
+
+func block(s Space, i int) Ref { return Ref{Space: s, Block: int32(i)} }

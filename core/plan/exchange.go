@@ -1,0 +1,123 @@
+package plan
+
+// part is a block that goes to a rank, or the place for one that comes from it; the zero part says
+// that there is no traffic.
+type part struct {
+	place Ref
+	bytes int64
+}
+
+func (p part) used() bool { return p.place.Space != None }
+
+// exchange sends out[r] to each rank r and receives in[r] from it, a message of each pair a round;
+// a rank's part for itself is copied. Any rank may have any parts, as long as both ends agree.
+//
+// It cannot deadlock: if all ranks have ended round k-1, then each put of round k finds a slot
+// (lag), and each wait of round k is for a message put in round k or before.
+func (b *builder) exchange(out, in []part) {
+	rounds, lag := max(b.rounds(out), b.rounds(in)), b.lag()
+	for k := range rounds + lag {
+		b.putRound(out, k)
+		if own, to := out[b.Rank], in[b.Rank]; own.used() && to.used() && k < b.count(own.bytes) {
+			off, bytes := cut(own.bytes, b.count(own.bytes), k)
+			b.copy(to.place.at(off), own.place.at(off), bytes)
+		}
+		for i := 1; i < b.Size; i++ {
+			peer := b.from(i)
+			p, j := in[peer], k-lag
+			if n := b.count(p.bytes); p.used() && j >= 0 && j < n {
+				off, bytes := cut(p.bytes, n, j)
+				b.take(peer, p.place.at(off), bytes, b.total(p))
+			}
+		}
+	}
+}
+
+// putRound puts message k of each part to its rank.
+func (b *builder) putRound(out []part, k int) {
+	for i := 1; i < b.Size; i++ {
+		peer := b.to(i)
+		p := out[peer]
+		if n := b.count(p.bytes); p.used() && k < n {
+			off, bytes := cut(p.bytes, n, k)
+			b.put(peer, p.place.at(off), bytes, b.total(p))
+		}
+	}
+}
+
+func (b *builder) rounds(parts []part) int {
+	n := 0
+	for _, p := range parts {
+		if p.used() {
+			n = max(n, b.count(p.bytes))
+		}
+	}
+	return n
+}
+
+// total is what Step.Total says of a part: only in AllToAll do no others know its length.
+func (b *builder) total(p part) int64 {
+	if b.Collective == AllToAll {
+		return p.bytes
+	}
+	return 0
+}
+
+// blocks is all blocks of a space, one a rank.
+func blocks(s Space, bytes []int64) []part {
+	parts := make([]part, len(bytes))
+	for i, n := range bytes {
+		parts[i] = part{block(s, i), n}
+	}
+	return parts
+}
+
+// only is traffic with one rank.
+func (b *builder) only(rank int, p part) []part {
+	parts := make([]part, b.Size)
+	parts[rank] = p
+	return parts
+}
+
+// same is the same block for every rank.
+func (b *builder) same(p part) []part {
+	parts := make([]part, b.Size)
+	for i := range parts {
+		parts[i] = p
+	}
+	return parts
+}
+
+func (b *builder) allGather() {
+	b.exchange(b.same(part{block(In, 0), b.InBytes[0]}), blocks(Out, b.OutBytes))
+}
+
+func (b *builder) allToAll() {
+	b.exchange(blocks(In, b.InBytes), blocks(Out, b.OutBytes))
+}
+
+func (b *builder) gather() {
+	out, in := b.only(b.Root, part{block(In, 0), b.InBytes[0]}), make([]part, b.Size)
+	if b.Rank == b.Root {
+		in = blocks(Out, b.OutBytes)
+	}
+	b.exchange(out, in)
+	b.answer()
+}
+
+func (b *builder) scatter() {
+	out, in := make([]part, b.Size), b.only(b.Root, part{block(Out, 0), b.OutBytes[0]})
+	if b.Rank == b.Root {
+		out = blocks(In, b.InBytes)
+	}
+	b.exchange(out, in)
+	b.acknowledge()
+}
+
+func (b *builder) send() {
+	b.exchange(b.only(b.Root, part{block(In, 0), b.InBytes[0]}), make([]part, b.Size))
+}
+
+func (b *builder) recv() {
+	b.exchange(make([]part, b.Size), b.only(b.Root, part{block(Out, 0), b.OutBytes[0]}))
+}

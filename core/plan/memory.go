@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+)
+
+// value is what the verifier knows of a byte, in place of its contents.
+type value struct {
+	reduced bool  // the canonical reduction over all ranks, of a byte of the block
+	rank    int32 // else: whose input it is
+	block   int32
+	off     int64 // where in that block; of a segment, where its first byte is
+}
+
+func (v value) String() string {
+	if v.reduced {
+		return fmt.Sprintf("the reduction of byte %d of block %d", v.off, v.block)
+	}
+	return fmt.Sprintf("rank %d's input byte %d of block %d", v.rank, v.off, v.block)
+}
+
+func (v value) plus(n int64) value {
+	v.off += n
+	return v
+}
+
+// segment is a run of bytes that come from a run of bytes.
+type segment struct {
+	off, bytes int64
+	val        value
+}
+
+func (s segment) end() int64 { return s.off + s.bytes }
+
+// part is the segment's bytes in [from, to).
+func (s segment) part(from, to int64) segment {
+	from, to = max(from, s.off), min(to, s.end())
+	return segment{from, to - from, s.val.plus(from - s.off)}
+}
+
+// region is a piece of memory: sorted segments, each as long as can be, so that equal contents
+// have equal segments. What no segment covers has not been written.
+type region struct {
+	bytes int64
+	segs  []segment
+}
+
+// find is the index of the first segment that ends after off.
+func (m *region) find(off int64) int {
+	return sort.Search(len(m.segs), func(i int) bool { return m.segs[i].end() > off })
+}
+
+// read appends the contents of n bytes at off, counted from 0.
+func (m *region) read(off, n int64, to []segment) ([]segment, error) {
+	at := off
+	for i := m.find(off); at < off+n; i++ {
+		if i == len(m.segs) || m.segs[i].off > at {
+			return nil, fmt.Errorf("reads byte %d, which has not been written", at)
+		}
+		s := m.segs[i].part(off, off+n)
+		at = s.end()
+		s.off -= off
+		to = append(to, s)
+	}
+	return to, nil
+}
+
+// write replaces n bytes at off by segments that cover them, counted from 0.
+func (m *region) write(off, n int64, segs []segment) {
+	lo := m.find(off)
+	hi := lo
+	var fresh [8]segment
+	put := fresh[:0]
+	add := func(s segment) {
+		if k := len(put) - 1; k >= 0 && put[k].end() == s.off && put[k].val.plus(put[k].bytes) == s.val {
+			put[k].bytes += s.bytes
+			return
+		}
+		put = append(put, s)
+	}
+	if lo > 0 && m.segs[lo-1].end() == off {
+		lo--
+		add(m.segs[lo])
+	}
+	if hi < len(m.segs) && m.segs[hi].off < off {
+		add(m.segs[hi].part(m.segs[hi].off, off))
+	}
+	for _, s := range segs {
+		s.off += off
+		add(s)
+	}
+	for ; hi < len(m.segs) && m.segs[hi].off <= off+n; hi++ {
+		if s := m.segs[hi]; s.end() > off+n {
+			add(s.part(off+n, s.end()))
+		}
+	}
+	m.segs = slices.Replace(m.segs, lo, hi, put...)
+}

@@ -1,0 +1,314 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// job is a collective as all ranks see it.
+type job struct {
+	Params // of no rank; InBytes and OutBytes unset
+	// counts is in elements. AllReduce: of each block. AllGather, ReduceScatter, Gather, Scatter: of
+	// each rank. AllToAll: rank r sends counts[(r+s)%size] to rank s, or half of it. Others: one.
+	counts []int64
+}
+
+func (j job) String() string {
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d oneshot=%d flat=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.OneShotMax, j.FlatMax)
+}
+
+func (j job) rank(r int) Params {
+	p := j.Params
+	p.Rank = r
+	bytes := make([]int64, len(j.counts))
+	for i, n := range j.counts {
+		bytes[i] = n * j.ElemSize
+	}
+	switch j.Collective {
+	case AllReduce, Reduce:
+		p.InBytes, p.OutBytes = bytes, bytes
+	case Broadcast:
+		p.OutBytes = bytes
+	case AllGather, Gather:
+		p.InBytes, p.OutBytes = bytes[r:r+1], bytes
+	case ReduceScatter, Scatter:
+		p.InBytes, p.OutBytes = bytes, bytes[r:r+1]
+	case AllToAll:
+		p.InBytes, p.OutBytes = make([]int64, j.Size), make([]int64, j.Size)
+		sends := func(from, to int) int64 { // not symmetric
+			n := j.counts[(from+to)%j.Size]
+			if to < from {
+				n /= 2
+			}
+			return n * j.ElemSize
+		}
+		for s := range j.Size {
+			p.InBytes[s], p.OutBytes[s] = sends(r, s), sends(s, r)
+		}
+	case Send: // to rank Root from the rank after it
+		p.InBytes = bytes
+		if r == j.Root {
+			p.Collective, p.InBytes, p.OutBytes = Recv, nil, bytes
+			p.Root = (j.Root + 1) % j.Size
+		}
+	}
+	return p
+}
+
+func (j job) build(t testing.TB) ([]*Plan, []Params) {
+	t.Helper()
+	plans, params := make([]*Plan, j.Size), make([]Params, j.Size)
+	for r := range j.Size {
+		params[r] = j.rank(r)
+		if j.Collective == Send && r != j.Root && r != (j.Root+1)%j.Size {
+			continue
+		}
+		var err error
+		if plans[r], err = Build(params[r]); err != nil {
+			t.Fatalf("%v rank %d: %v", j, r, err)
+		}
+	}
+	return plans, params
+}
+
+func (j job) verify(t testing.TB) {
+	t.Helper()
+	plans, params := j.build(t)
+	for _, inPlace := range []bool{false, true} {
+		if err := Verify(plans, params, inPlace); err != nil {
+			t.Fatalf("%v in place %v: %v", j, inPlace, err)
+		}
+	}
+}
+
+var allCollectives = []Collective{AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Gather, Scatter,
+	AllToAll, Barrier, Send}
+
+// layouts is the counts to try for a collective whose messages are about n elements.
+func layouts(c Collective, size int, n int64) [][]int64 {
+	uneven := make([]int64, size)
+	equal := make([]int64, size)
+	single := make([]int64, size)
+	for i := range size {
+		equal[i] = n
+		uneven[i] = n * int64(i%4) / 2
+	}
+	single[size/2] = n
+	switch c {
+	case AllReduce:
+		return [][]int64{{n}, {n / 4, 0, n, 1, n/2 + 1}, {0, 0}}
+	case AllGather, ReduceScatter, Gather, Scatter, AllToAll:
+		return [][]int64{equal, uneven, single}
+	case Barrier:
+		return [][]int64{nil}
+	}
+	return [][]int64{{n}}
+}
+
+// TestBuilders proves every builder for many sizes, roots and settings.
+func TestBuilders(t *testing.T) {
+	sizes := []int{64}
+	for p := 1; p <= 33; p++ {
+		sizes = append(sizes, p)
+	}
+	const chunk = 192
+	for _, c := range allCollectives {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, size := range sizes {
+				if testing.Short() && size > 9 && size != 16 && size != 33 || c == Send && size == 1 {
+					continue
+				}
+				few := size > 9 || testing.Short()
+				roots := []int{0}
+				if c.Rooted() || c == Send {
+					roots = []int{0, size / 2, size - 1}
+					if few {
+						roots = roots[1:2]
+					}
+				}
+				elems := []int64{1, 2, 4, 8, 16}
+				slots := []int{2, 3, 4, 9}
+				if few {
+					elems = []int64{[]int64{1, 2, 4, 8, 16}[size%5]}
+					slots = []int{2, 3 + size%3}
+				}
+				for _, elem := range elems {
+					per := chunk / elem
+					bytes := []int64{0, 1, 7, per - 1, per, per + 1, 5*per - 3,
+						int64(size)*per - 1, int64(size)*per + 1, 4*int64(size)*per + 5}
+					if few {
+						bytes = []int64{0, 1, per + 1, 3*int64(size)*per + 5}
+						if c == AllGather || c == AllToAll || c == ReduceScatter || c == Gather || c == Scatter {
+							bytes[3] = 3*per - 1 // a rank
+						}
+					}
+					for _, n := range bytes {
+						for _, counts := range layouts(c, size, n) {
+							for _, limit := range []int64{0, chunk, 1 << 40} {
+								if limit != 0 && c != AllReduce && c != Reduce && c != Broadcast {
+									continue
+								}
+								if limit > n*elem && c == AllReduce && n > 5*per {
+									continue // rounds of all to all, as at 5 messages
+								}
+								for _, root := range roots {
+									for _, s := range slots {
+										job{Params{Collective: c, Size: size, Root: root, ElemSize: elem, Chunk: chunk,
+											Slots: s, Thresholds: Thresholds{limit, limit}}, counts}.verify(t)
+									}
+								}
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRealSizes proves plans with the chunks and thresholds of real use, up to beyond 4 GiB.
+func TestRealSizes(t *testing.T) {
+	for _, c := range allCollectives {
+		t.Run(c.String(), func(t *testing.T) {
+			t.Parallel()
+			for _, size := range []int{1, 2, 3, 8} {
+				if c == Send && size == 1 {
+					continue
+				}
+				for _, n := range []int64{1, 63 << 8, 64 << 8, 64<<8 + 1, 1 << 18, 1<<20 + 3, 5 << 28} {
+					if testing.Short() && n > 1<<28 {
+						continue
+					}
+					if n > 1<<28 && size > 2 {
+						n = 1<<26 + 1
+					}
+					for _, counts := range layouts(c, size, n) {
+						job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
+							Thresholds: Thresholds{2 << 10, 32 << 10}}, counts}.verify(t)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRandom proves plans of random parameters.
+func TestRandom(t *testing.T) {
+	n := 3000
+	if testing.Short() {
+		n = 300
+	}
+	for seed := range n {
+		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
+		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
+			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(5),
+			Thresholds: Thresholds{rnd.Int64N(2000), rnd.Int64N(2000)}}}
+		j.Root = rnd.IntN(j.Size)
+		counts := layouts(j.Collective, j.Size, 1)
+		for range counts[rnd.IntN(len(counts))] {
+			j.counts = append(j.counts, rnd.Int64N(1<<rnd.IntN(13)))
+		}
+		j.verify(t)
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	good := Params{Collective: AllToAll, Rank: 1, Size: 2, InBytes: []int64{4, 8}, OutBytes: []int64{4, 8},
+		ElemSize: 4, Chunk: 64, Slots: 2}
+	if _, err := Build(good); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Params){
+		"no plan":            func(p *Params) { p.Collective = MonitoredBarrier },
+		"has no plan":        func(p *Params) { p.Collective = 200 },
+		"size is 0":          func(p *Params) { p.Size = 0 },
+		"rank is 2":          func(p *Params) { p.Rank = 2 },
+		"rank is -1":         func(p *Params) { p.Rank = -1 },
+		"chunk is 100":       func(p *Params) { p.Chunk = 100 },
+		"chunk is 0":         func(p *Params) { p.Chunk = 0 },
+		"slots is 1":         func(p *Params) { p.Slots = 1 },
+		"element size is 0":  func(p *Params) { p.ElemSize = 0 },
+		"element size is 12": func(p *Params) { p.ElemSize = 12 },
+		"6 bytes":            func(p *Params) { p.InBytes = []int64{6, 8} },
+		"-4 bytes":           func(p *Params) { p.OutBytes = []int64{-4, 8} },
+		"1 input and 2":      func(p *Params) { p.InBytes = []int64{4} },
+		"own block has 4":    func(p *Params) { p.InBytes = []int64{4, 4} },
+		"0 input and 0":      func(p *Params) { p.Collective, p.InBytes, p.OutBytes = AllReduce, nil, nil },
+		"8 as output":        func(p *Params) { p.Collective, p.InBytes = AllReduce, []int64{4, 4} },
+		"must be 1 and 1":    func(p *Params) { p.Collective = Reduce },
+		"must be 1 and 2":    func(p *Params) { p.Collective = Gather },
+		"must be 2 and 1":    func(p *Params) { p.Collective = Scatter },
+		"root is 2":          func(p *Params) { p.Collective, p.Root = Broadcast, 2 },
+		"peer is the rank":   func(p *Params) { p.Collective, p.Root = Send, 1 },
+	} {
+		p := good
+		change(&p)
+		if _, err := Build(p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error with %q, got %v", want, err)
+		}
+	}
+}
+
+// TestShape pins what callers and the speed of the executor count on.
+func TestShape(t *testing.T) {
+	p := Params{Collective: AllReduce, Size: 2, InBytes: []int64{64 << 20}, OutBytes: []int64{64 << 20}, ElemSize: 4,
+		Chunk: 256 << 10, Slots: 4, Thresholds: Thresholds{2 << 10, 32 << 10}}
+	count := func(op Op) (n int) {
+		plan, err := Build(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range plan.Steps {
+			if s.Op == op {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(Combine); n != 128 {
+		t.Errorf("64 MiB over 2 ranks in 256 KiB chunks: %d rounds", n)
+	}
+	if n := testing.AllocsPerRun(10, func() { Build(p) }); n > 16 {
+		t.Errorf("%v allocations", n)
+	}
+	p.InBytes, p.OutBytes = []int64{1024}, []int64{1024}
+	if n := count(Put); n != 1 {
+		t.Errorf("a small allreduce puts %d messages", n)
+	}
+	p.InBytes, p.OutBytes = []int64{128 << 10}, []int64{128 << 10}
+	if n := count(Combine); n != 4 {
+		t.Errorf("a medium allreduce has %d rounds", n)
+	}
+	// Small blocks: puts run ahead of waits.
+	p.InBytes = slices.Repeat([]int64{8}, 10)
+	p.OutBytes = p.InBytes
+	plan, err := Build(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range plan.Steps[:3] {
+		if s.Op != Put {
+			t.Errorf("step %d is %v", i, &s)
+		}
+	}
+	if text := plan.String(); !strings.Contains(text, "put 8 bytes [in[0]+0] to 1") ||
+		!strings.Contains(text, "combine 8 bytes [in[0]+0 inbox[1 #0]+0] to out[0]+0") {
+		t.Error(text)
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	p := Params{Collective: AllReduce, Size: 2, InBytes: []int64{64 << 20}, OutBytes: []int64{64 << 20}, ElemSize: 4,
+		Chunk: 256 << 10, Slots: 4}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Build(p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

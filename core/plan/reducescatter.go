@@ -1,0 +1,34 @@
+package plan
+
+// reduceDirect sends out[r] to each rank r, which combines what all have sent it into its dst.
+// The zero dst is of a rank that gets nothing.
+func (b *builder) reduceDirect(out []part, dst part) {
+	own, lag := out[b.Rank], b.lag()
+	for k := range b.rounds(out) + lag {
+		b.putRound(out, k)
+		if n, j := b.count(dst.bytes), k-lag; dst.used() && j >= 0 && j < n {
+			off, bytes := cut(dst.bytes, n, j)
+			b.combine(dst.place.at(off), own.place.at(off), bytes)
+		}
+	}
+}
+
+func (b *builder) reduceScatter() {
+	b.reduceDirect(blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]})
+}
+
+// reduce lets the root combine everything itself, or for large data lets every rank combine a
+// slice (see reduceSlices).
+func (b *builder) reduce() {
+	n := b.InBytes[0]
+	if b.Size == 1 || n == 0 || n <= b.FlatMax {
+		var dst part
+		if b.Rank == b.Root {
+			dst = part{block(Out, 0), n}
+		}
+		b.reduceDirect(b.only(b.Root, part{block(In, 0), n}), dst)
+	} else {
+		b.reduceSlices(b.sliceRounds(nil, 0, n), b.Root)
+	}
+	b.answer()
+}

@@ -1,0 +1,54 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+)
+
+var (
+	opNames    = [...]string{"put", "wait", "release", "copy", "combine"}
+	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch"}
+)
+
+func (o Op) String() string {
+	if int(o) < len(opNames) {
+		return opNames[o]
+	}
+	return fmt.Sprintf("op(%d)", uint8(o))
+}
+
+func (s Space) String() string {
+	if int(s) < len(spaceNames) {
+		return spaceNames[s]
+	}
+	return fmt.Sprintf("space(%d)", uint8(s))
+}
+
+func (r Ref) String() string {
+	if r.Space == Inbox {
+		return fmt.Sprintf("inbox[%d #%d]+%d", r.Peer, r.Block, r.Off)
+	}
+	return fmt.Sprintf("%v[%d]+%d", r.Space, r.Block, r.Off)
+}
+
+func (s *Step) String() string {
+	switch s.Op {
+	case Put:
+		return fmt.Sprintf("put %d bytes %v to %d", s.Bytes, s.Src, s.Peer)
+	case Wait:
+		return fmt.Sprintf("wait %d bytes from %d", s.Bytes, s.Peer)
+	case Release:
+		return fmt.Sprintf("release %d", s.Peer)
+	}
+	return fmt.Sprintf("%v %d bytes %v to %v", s.Op, s.Bytes, s.Src, s.Dst)
+}
+
+// String lists the steps, one a line.
+func (p *Plan) String() string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "rank %d of %d\n", p.Rank, p.Size)
+	for i := range p.Steps {
+		fmt.Fprintf(&t, "%4d %v\n", i, &p.Steps[i])
+	}
+	return t.String()
+}

@@ -1,0 +1,414 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Verify proves that the plans of all ranks, indexed by rank, do together what params (indexed
+// alike) ask for. It needs no data: memory holds, instead of bytes, where they come from.
+// With inPlace the blocks that may be the same memory are. Of Send and Recv only the plans of the
+// two ranks are given, the others are nil.
+//
+// It proves that
+//   - no rank waits for ever, and all rings are empty at the end;
+//   - each message has the length that its receiver waits for, and fits a slot;
+//   - nothing is read that has not been written, no message is read before its Wait or after its
+//     Release, nothing is read or written out of bounds, and no input is written;
+//   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place;
+//   - each output byte ends up as what the collective promises;
+//   - each rank has heard from the root, and the root from all; without a root each from each.
+//
+// One schedule and one number of slots stand for all. A rank runs its steps in order, each step is
+// blocked by one direction of one channel only, that direction has this rank as its one writer or
+// one reader, and no step can ask whether it would block. So what a step reads depends on the steps
+// before it only, never on timing (a Kahn network with bounded buffers). And if any run, with Slots
+// slots and releases that become known late (at most one of a direction unknown), got stuck, then
+// compare it with the run made here, with Slots-1 slots, which ends: take the first step here that
+// the stuck run never did. All that came before it here was done there as well. If it is a Wait,
+// its message has been put there too; if it is a Put, at least as many messages were released
+// there, and all but one are known. So it is not blocked, and that run was not stuck.
+func Verify(plans []*Plan, params []Params, inPlace bool) error {
+	if len(plans) == 0 || len(plans) != len(params) {
+		return fmt.Errorf("%d plans with %d parameters", len(plans), len(params))
+	}
+	v := verifier{size: len(plans), rings: make([]ring, len(plans)*len(plans))}
+	v.ranks = make([]rankState, v.size)
+	for r, p := range plans {
+		if p == nil {
+			v.ranks[r].plan = &Plan{Rank: r, Size: v.size}
+			continue
+		}
+		if p.Rank != r || p.Size != v.size || params[r].Rank != r || params[r].Size != v.size {
+			return fmt.Errorf("plan %d is of rank %d of %d, with parameters of rank %d of %d",
+				r, p.Rank, p.Size, params[r].Rank, params[r].Size)
+		}
+		if p.ScratchBytes < 0 || p.ScratchBytes > params[r].Chunk {
+			return fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d", r, p.ScratchBytes, params[r].Chunk)
+		}
+		v.ranks[r] = newRankState(p, &params[r], inPlace)
+	}
+	if err := v.run(); err != nil {
+		return err
+	}
+	for r := range v.ranks {
+		if err := v.checkEnd(r); err != nil {
+			return fmt.Errorf("rank %d, at the end: %w", r, err)
+		}
+	}
+	return nil
+}
+
+type message struct {
+	total int64
+	data  region
+	knows []uint64 // its sender, when it was put
+}
+
+// ring is one direction of a channel. Messages are counted from 0.
+type ring struct {
+	put, waited, released int32
+	held                  []message // those not yet released
+}
+
+type rankState struct {
+	plan    *Plan
+	params  *Params // nil of a rank that takes no part
+	next    int     // the step to be done
+	in, out []*region
+	scratch *region
+	knows   []uint64 // a bit for each rank whose beginning came before this point
+}
+
+// newRankState lays out the memory that a rank may use.
+func newRankState(p *Plan, q *Params, inPlace bool) rankState {
+	s := rankState{plan: p, params: q, knows: make([]uint64, (p.Size+63)/64)}
+	s.knows[p.Rank/64] |= 1 << (p.Rank % 64)
+	s.scratch = &region{bytes: p.ScratchBytes}
+	root := q.Rank == q.Root
+	if c := q.Collective; c != Broadcast && c != Barrier && c != Recv && (c != Scatter || root) {
+		for i, n := range q.InBytes {
+			s.in = append(s.in, inputRegion(n, p.Rank, i))
+		}
+	}
+	if c := q.Collective; c != Barrier && c != Send && (c != Reduce && c != Gather || root) {
+		for _, n := range q.OutBytes {
+			s.out = append(s.out, &region{bytes: n})
+		}
+	}
+	if q.Collective == Broadcast && root {
+		s.out[0] = inputRegion(q.OutBytes[0], p.Rank, 0)
+	}
+	if !inPlace {
+		return s
+	}
+	switch c := q.Collective; {
+	case c == AllReduce, c == Reduce && root:
+		copy(s.out, s.in)
+	case c == AllGather, c == Gather && root:
+		s.out[q.Rank] = s.in[0]
+	case c == ReduceScatter, c == Scatter && root:
+		s.out[0] = s.in[q.Rank]
+	}
+	return s
+}
+
+func inputRegion(bytes int64, rank, block int) *region {
+	m := &region{bytes: bytes}
+	if bytes > 0 {
+		m.segs = []segment{{0, bytes, value{rank: int32(rank), block: int32(block)}}}
+	}
+	return m
+}
+
+type verifier struct {
+	size  int
+	ranks []rankState
+	rings []ring
+	segs  []segment // what a step reads, reused
+}
+
+func (v *verifier) ring(from, to int) *ring { return &v.rings[from*v.size+to] }
+
+// run runs all ranks until each has ended or is blocked.
+func (v *verifier) run() error {
+	var ready []int // a rank is here once at most: when it was blocked and is so no more
+	blockedOn := make([]int, v.size)
+	for r := range v.ranks {
+		ready = append(ready, r)
+		blockedOn[r] = -1
+	}
+	for len(ready) > 0 {
+		r := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		s := &v.ranks[r]
+		for ; s.next < len(s.plan.Steps); s.next++ {
+			step := &s.plan.Steps[s.next]
+			blocked, err := v.do(r, step)
+			if err != nil {
+				return fmt.Errorf("rank %d, step %d (%v): %w", r, s.next, step, err)
+			}
+			peer := int(step.Peer)
+			if blocked {
+				blockedOn[r] = peer
+				break
+			}
+			if (step.Op == Put || step.Op == Release) && blockedOn[peer] == r {
+				blockedOn[peer] = -1
+				ready = append(ready, peer)
+			}
+		}
+	}
+	var stuck []string
+	for r := range v.ranks {
+		if s := &v.ranks[r]; s.next < len(s.plan.Steps) {
+			stuck = append(stuck, fmt.Sprintf("rank %d in step %d (%v)", r, s.next, &s.plan.Steps[s.next]))
+		}
+	}
+	if stuck != nil {
+		return fmt.Errorf("deadlock: %s", strings.Join(stuck, "; "))
+	}
+	return nil
+}
+
+// do does one step, or says that it is blocked.
+func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
+	s := &v.ranks[r]
+	switch step.Op {
+	case Put, Wait, Release:
+		if step.Peer < 0 || int(step.Peer) >= v.size || int(step.Peer) == r {
+			return false, errors.New("there is no such peer")
+		}
+	case Copy, Combine:
+		if step.Bytes <= 0 {
+			return false, errors.New("moves nothing")
+		}
+	default:
+		return false, errors.New("there is no such step")
+	}
+	switch step.Op {
+	case Put:
+		return v.put(s, v.ring(r, int(step.Peer)), step)
+	case Wait:
+		return v.wait(s, v.ring(int(step.Peer), r), step)
+	case Release:
+		g := v.ring(int(step.Peer), r)
+		if g.released == g.waited {
+			return false, errors.New("releases a message that it has not waited for")
+		}
+		g.released++
+		g.held = g.held[1:]
+		return false, nil
+	case Copy:
+		return false, v.copy(r, step)
+	default:
+		return false, v.combine(r, step)
+	}
+}
+
+func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err error) {
+	if step.Bytes < 0 || step.Bytes > s.params.Chunk {
+		return false, fmt.Errorf("a message has at most %d bytes", s.params.Chunk)
+	}
+	if int(g.put-g.released) >= s.params.Slots-1 {
+		return true, nil
+	}
+	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.knows)}
+	if step.Bytes == 0 {
+		if len(step.Src) != 0 {
+			return false, errors.New("puts nothing but has a source")
+		}
+	} else {
+		if len(step.Src) != 1 {
+			return false, fmt.Errorf("has %d sources", len(step.Src))
+		}
+		if m.data.segs, _, err = v.read(s, step.Src[0], step.Bytes, nil); err != nil {
+			return false, err
+		}
+	}
+	g.put++
+	g.held = append(g.held, m)
+	return false, nil
+}
+
+func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err error) {
+	if g.waited == g.put {
+		return true, nil
+	}
+	m := &g.held[g.waited-g.released]
+	if m.data.bytes != step.Bytes || m.total != step.Total {
+		return false, fmt.Errorf("the message has %d bytes, total %d; total %d is waited for",
+			m.data.bytes, m.total, step.Total)
+	}
+	for i, w := range m.knows {
+		s.knows[i] |= w
+	}
+	g.waited++
+	return false, nil
+}
+
+func (v *verifier) copy(r int, step *Step) error {
+	if len(step.Src) != 1 {
+		return fmt.Errorf("has %d sources", len(step.Src))
+	}
+	s := &v.ranks[r]
+	dst, err := v.destination(s, step)
+	if err != nil {
+		return err
+	}
+	var src *region
+	if v.segs, src, err = v.read(s, step.Src[0], step.Bytes, v.segs[:0]); err != nil {
+		return err
+	}
+	if err := overlap(dst, src, step.Dst.Off, step.Src[0].Off, step.Bytes); err != nil {
+		return err
+	}
+	dst.write(step.Dst.Off, step.Bytes, v.segs)
+	return nil
+}
+
+func (v *verifier) combine(r int, step *Step) error {
+	s := &v.ranks[r]
+	if len(step.Src) != v.size {
+		return fmt.Errorf("combines %d inputs, of %d ranks", len(step.Src), v.size)
+	}
+	dst, err := v.destination(s, step)
+	if err != nil {
+		return err
+	}
+	result := value{reduced: true}
+	for i, ref := range step.Src {
+		var src *region
+		if v.segs, src, err = v.read(s, ref, step.Bytes, v.segs[:0]); err != nil {
+			return err
+		}
+		if err := overlap(dst, src, step.Dst.Off, ref.Off, step.Bytes); err != nil {
+			return err
+		}
+		got := v.segs[0].val
+		if i == 0 {
+			result.block, result.off = got.block, got.off
+		}
+		// Contents that are one run of one input are one segment.
+		if want := (value{rank: int32(i), block: result.block, off: result.off}); got != want || len(v.segs) > 1 {
+			return fmt.Errorf("source %d must be %v; in %d runs, it begins with %v", i, want, len(v.segs), got)
+		}
+	}
+	if e := s.params.ElemSize; step.Bytes%e != 0 || result.off%e != 0 || step.Dst.Off%e != 0 {
+		return fmt.Errorf("cuts elements of %d bytes", e)
+	}
+	dst.write(step.Dst.Off, step.Bytes, []segment{{0, step.Bytes, result}})
+	return nil
+}
+
+// overlap refuses a source that is partly overwritten while it is read.
+func overlap(dst, src *region, dstOff, srcOff, bytes int64) error {
+	if d := dstOff - srcOff; dst == src && d != 0 && -bytes < d && d < bytes {
+		return errors.New("source and destination overlap")
+	}
+	return nil
+}
+
+// read appends the contents of a place to segs, and tells the memory that they are in.
+func (v *verifier) read(s *rankState, ref Ref, bytes int64, segs []segment) ([]segment, *region, error) {
+	m, err := v.locate(s, ref, bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	segs, err = m.read(ref.Off, bytes, segs)
+	return segs, m, err
+}
+
+func (v *verifier) destination(s *rankState, step *Step) (*region, error) {
+	if step.Dst.Space != Out && step.Dst.Space != Scratch {
+		return nil, fmt.Errorf("writes to %v", step.Dst.Space)
+	}
+	return v.locate(s, step.Dst, step.Bytes)
+}
+
+// locate finds the memory of a place, and refuses one that the rank does not have.
+func (v *verifier) locate(s *rankState, ref Ref, bytes int64) (*region, error) {
+	var m *region
+	switch {
+	case ref.Space == In && ref.Block >= 0 && int(ref.Block) < len(s.in):
+		m = s.in[ref.Block]
+	case ref.Space == Out && ref.Block >= 0 && int(ref.Block) < len(s.out):
+		m = s.out[ref.Block]
+	case ref.Space == Scratch && ref.Block == 0:
+		m = s.scratch
+	case ref.Space == Inbox && ref.Peer >= 0 && int(ref.Peer) < v.size:
+		g := v.ring(int(ref.Peer), s.plan.Rank)
+		if ref.Block < g.released || ref.Block >= g.waited {
+			return nil, fmt.Errorf("%v is read before its wait or after its release", ref)
+		}
+		m = &g.held[ref.Block-g.released].data
+	default:
+		return nil, fmt.Errorf("this rank has no %v", ref)
+	}
+	if ref.Off < 0 || ref.Off > m.bytes-bytes {
+		return nil, fmt.Errorf("%v and %d bytes on is out of bounds: there are %d", ref, bytes, m.bytes)
+	}
+	return m, nil
+}
+
+// checkEnd checks what the rank r has at the end.
+func (v *verifier) checkEnd(r int) error {
+	for peer := range v.size {
+		if g := v.ring(peer, r); g.released != g.put {
+			return fmt.Errorf("of %d messages of rank %d %d were released", g.put, peer, g.released)
+		}
+	}
+	s := &v.ranks[r]
+	if s.params == nil {
+		return nil
+	}
+	for i, m := range s.out {
+		if m.bytes == 0 {
+			continue
+		}
+		want := segment{0, m.bytes, expected(s.params, i)}
+		got, err := m.read(0, m.bytes, nil)
+		if err != nil {
+			return fmt.Errorf("output block %d: %w", i, err)
+		}
+		for _, g := range got {
+			if g != want.part(g.off, g.end()) || len(got) > 1 {
+				return fmt.Errorf("output block %d, byte %d is %v; it must be %v",
+					i, g.off, g.val, want.part(g.off, g.end()).val)
+			}
+		}
+	}
+	q := s.params
+	if q.Collective == Send || q.Collective == Recv {
+		return nil
+	}
+	for peer := range v.size {
+		if q.Collective.Rooted() && r != q.Root && peer != q.Root {
+			continue
+		}
+		if s.knows[peer/64]>>(peer%64)&1 == 0 {
+			return fmt.Errorf("it has not heard from rank %d", peer)
+		}
+	}
+	return nil
+}
+
+// expected is what output block i of a rank must be.
+func expected(p *Params, i int) value {
+	switch p.Collective {
+	case AllReduce, Reduce:
+		return value{reduced: true, block: int32(i)}
+	case ReduceScatter:
+		return value{reduced: true, block: int32(p.Rank)}
+	case Broadcast, Recv:
+		return value{rank: int32(p.Root)}
+	case Scatter:
+		return value{rank: int32(p.Root), block: int32(p.Rank)}
+	case AllToAll:
+		return value{rank: int32(i), block: int32(p.Rank)}
+	default: // AllGather, Gather
+		return value{rank: int32(i)}
+	}
+}

@@ -1,0 +1,460 @@
+package plan
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func clone(plans []*Plan) []*Plan {
+	c := make([]*Plan, len(plans))
+	for r, p := range plans {
+		q := *p
+		q.Steps = slices.Clone(p.Steps)
+		for i := range q.Steps {
+			q.Steps[i].Src = slices.Clone(q.Steps[i].Src)
+		}
+		c[r] = &q
+	}
+	return c
+}
+
+// mutationJobs is one job an algorithm, each of several rounds.
+func mutationJobs() []job {
+	big := Thresholds{1 << 40, 1 << 40}
+	return []job{
+		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
+		{Params{Collective: AllReduce}, []int64{300}},
+		{Params{Collective: Reduce, Root: 1, Thresholds: big}, []int64{50}},
+		{Params{Collective: Reduce, Root: 1}, []int64{300}},
+		{Params{Collective: Broadcast, Root: 1, Thresholds: big}, []int64{50}},
+		{Params{Collective: Broadcast, Root: 1}, []int64{300}},
+		{Params{Collective: AllGather}, []int64{50, 20, 33}},
+		{Params{Collective: ReduceScatter}, []int64{50, 20, 33}},
+		{Params{Collective: Gather, Root: 2}, []int64{50, 20, 33}},
+		{Params{Collective: Scatter, Root: 2}, []int64{50, 20, 33}},
+		{Params{Collective: AllToAll}, []int64{50, 20, 33}},
+		{Params{Collective: Barrier}, nil},
+	}
+}
+
+func (j job) with(size int) job {
+	j.Size, j.ElemSize, j.Chunk, j.Slots = size, 4, 64, 4
+	return j
+}
+
+// each calls f for every step of every rank, with a copy of the plans that f may break.
+func each(plans []*Plan, f func(broken []*Plan, rank, step int)) {
+	for r, p := range plans {
+		for i := range p.Steps {
+			f(clone(plans), r, i)
+		}
+	}
+}
+
+func mustReject(t *testing.T, j job, plans []*Plan, params []Params, r, i int, what string) {
+	t.Helper()
+	if Verify(plans, params, false) == nil {
+		t.Errorf("%v: accepted with %s at rank %d step %d\n%v", j, what, r, i, plans[r])
+	}
+}
+
+// TestMutations breaks plans in every place, each time in one, which the verifier must see.
+func TestMutations(t *testing.T) {
+	for _, j := range mutationJobs() {
+		j := j.with(3)
+		plans, params := j.build(t)
+		if err := Verify(clone(plans), params, false); err != nil {
+			t.Fatal(err)
+		}
+		try := func(what string, change func(p *Plan, i int) bool) {
+			each(plans, func(broken []*Plan, r, i int) {
+				if change(broken[r], i) {
+					mustReject(t, j, broken, params, r, i, what)
+				}
+			})
+		}
+		try("a dropped step", func(p *Plan, i int) bool {
+			p.Steps = slices.Delete(p.Steps, i, i+1)
+			return true
+		})
+		try("a doubled put, wait or release", func(p *Plan, i int) bool {
+			p.Steps = slices.Insert(p.Steps, i, p.Steps[i])
+			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release
+		})
+		try("other bytes", func(p *Plan, i int) bool {
+			p.Steps[i].Bytes -= 4
+			return p.Steps[i].Op != Release
+		})
+		try("another total", func(p *Plan, i int) bool {
+			p.Steps[i].Total++
+			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait
+		})
+		try("a shifted source", func(p *Plan, i int) bool {
+			for k := range p.Steps[i].Src {
+				p.Steps[i].Src[k].Off += 4
+			}
+			return len(p.Steps[i].Src) > 0
+		})
+		try("a shifted destination", func(p *Plan, i int) bool {
+			p.Steps[i].Dst.Off += 4
+			return p.Steps[i].Dst.Space == Out
+		})
+		try("another peer", func(p *Plan, i int) bool {
+			s := &p.Steps[i]
+			s.Peer = int32(3 - p.Rank - int(s.Peer))
+			return s.Op == Put || s.Op == Wait || s.Op == Release
+		})
+		try("swapped messages", func(p *Plan, i int) bool {
+			s := &p.Steps[i]
+			for k := i + 1; k < len(p.Steps) && s.Op == Put && s.Bytes > 0; k++ {
+				if q := &p.Steps[k]; q.Op == Put && q.Peer == s.Peer && q.Bytes > 0 && q.Src[0] != s.Src[0] {
+					s.Src, q.Src = q.Src, s.Src
+					s.Bytes, q.Bytes = q.Bytes, s.Bytes
+					return true
+				}
+			}
+			return false
+		})
+		combine := func(what string, change func(s *Step)) {
+			try(what, func(p *Plan, i int) bool {
+				if p.Steps[i].Op != Combine {
+					return false
+				}
+				change(&p.Steps[i])
+				return true
+			})
+		}
+		combine("a wrong order", func(s *Step) { s.Src[0], s.Src[1] = s.Src[1], s.Src[0] })
+		combine("a doubled rank", func(s *Step) { s.Src[2] = s.Src[1] })
+		combine("a missing rank", func(s *Step) { s.Src = s.Src[:2] })
+		combine("a rank too many", func(s *Step) { s.Src = append(s.Src, s.Src[0]) })
+		try("a read after release", func(p *Plan, i int) bool {
+			s := p.Steps[i]
+			if s.Op != Release || i == 0 || len(p.Steps[i-1].Src) == 0 || p.Steps[i-1].Op == Put {
+				return false
+			}
+			p.Steps[i-1], p.Steps[i] = s, p.Steps[i-1]
+			return true
+		})
+		try("a read before wait", func(p *Plan, i int) bool {
+			if i+1 == len(p.Steps) || p.Steps[i].Op != Wait || p.Steps[i].Bytes == 0 {
+				return false
+			}
+			for k := i + 1; k < len(p.Steps); k++ {
+				if len(p.Steps[k].Src) > 0 && p.Steps[k].Op != Put {
+					w := p.Steps[i]
+					p.Steps = slices.Insert(p.Steps, k+1, w)
+					p.Steps = slices.Delete(p.Steps, i, i+1)
+					return true
+				}
+			}
+			return false
+		})
+		try("a write to an input", func(p *Plan, i int) bool {
+			p.Steps[i].Dst.Space = In
+			return p.Steps[i].Op == Copy || p.Steps[i].Op == Combine
+		})
+		try("no source", func(p *Plan, i int) bool {
+			had := len(p.Steps[i].Src) > 0
+			p.Steps[i].Src = nil
+			return had
+		})
+		for _, ref := range []Ref{{}, {Space: In, Block: 99}, {Space: Out, Block: -1}, {Space: Scratch, Block: 1},
+			{Space: Inbox, Peer: 99}, {Space: Inbox, Peer: 1, Block: 1 << 20}, {Space: In, Off: -4},
+			{Space: Out, Off: 1 << 40}, {Space: 77}} {
+			try("a source that is not there", func(p *Plan, i int) bool {
+				if len(p.Steps[i].Src) == 0 {
+					return false
+				}
+				p.Steps[i].Src[0] = ref
+				return true
+			})
+			try("a destination that is not there", func(p *Plan, i int) bool {
+				p.Steps[i].Dst = ref
+				return p.Steps[i].Op == Copy || p.Steps[i].Op == Combine
+			})
+		}
+		for _, peer := range []int32{-1, 3} {
+			try("no such peer", func(p *Plan, i int) bool {
+				p.Steps[i].Peer = peer
+				return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release
+			})
+		}
+		try("no such op", func(p *Plan, i int) bool { p.Steps[i].Op = 9; return true })
+	}
+}
+
+// TestSchedules runs plans, right and broken ones, byte by byte in random schedules, with all slots
+// and with releases that become known late: what the verifier accepts must come out right in each.
+func TestSchedules(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, j := range mutationJobs() {
+		j := j.with(4)
+		if len(j.counts) == 3 {
+			j.counts = append(j.counts, 41)
+		}
+		plans, params := j.build(t)
+		accepted := 0
+		for i := range 100 {
+			broken := clone(plans)
+			for range i % 4 {
+				p := broken[rnd.IntN(j.Size)]
+				k := rnd.IntN(len(p.Steps) - 1)
+				p.Steps[k], p.Steps[k+1] = p.Steps[k+1], p.Steps[k]
+			}
+			if Verify(broken, params, false) != nil {
+				continue
+			}
+			accepted++
+			for range 3 {
+				if err := simulate(broken, params, rnd); err != "" {
+					t.Fatalf("%v: %s", j, err)
+				}
+			}
+		}
+		if accepted < 25 || accepted == 100 {
+			t.Errorf("%v: accepted %d of 100", j, accepted)
+		}
+	}
+}
+
+// simulate runs plans on bytes, out of place, one step of a random rank at a time. It says what
+// went wrong.
+func simulate(plans []*Plan, params []Params, rnd *rand.Rand) string {
+	type direction struct {
+		messages              [][]value
+		waited, released, now int // now: of the releases, those that the sender knows
+	}
+	type memory struct{ in, out, scratch [][]value }
+	size := len(plans)
+	rings := make([][]direction, size) // by receiver and sender
+	mem := make([]memory, size)
+	for r := range size {
+		rings[r] = make([]direction, size)
+		input := func(block int, bytes int64) []value {
+			m := make([]value, bytes)
+			for i := range m {
+				m[i] = value{rank: int32(r), block: int32(block), off: int64(i)}
+			}
+			return m
+		}
+		for i, n := range params[r].InBytes {
+			mem[r].in = append(mem[r].in, input(i, n))
+		}
+		for i, n := range params[r].OutBytes {
+			mem[r].out = append(mem[r].out, make([]value, n))
+			if params[r].Collective == Broadcast && r == params[r].Root {
+				mem[r].out[i] = input(i, n)
+			}
+		}
+		mem[r].scratch = [][]value{make([]value, plans[r].ScratchBytes)}
+	}
+	place := func(r int, ref Ref, n int64) []value {
+		var m []value
+		switch ref.Space {
+		case In:
+			m = mem[r].in[ref.Block]
+		case Out:
+			m = mem[r].out[ref.Block]
+		case Scratch:
+			m = mem[r].scratch[0]
+		case Inbox:
+			m = rings[r][ref.Peer].messages[ref.Block]
+		}
+		return m[ref.Off : ref.Off+n]
+	}
+	next := make([]int, size)
+	left := 0
+	for _, p := range plans {
+		left += len(p.Steps)
+	}
+	for idle := 0; left > 0; idle++ {
+		if idle > 1000*size {
+			return "deadlock"
+		}
+		r := rnd.IntN(size)
+		if next[r] == len(plans[r].Steps) {
+			continue
+		}
+		s := &plans[r].Steps[next[r]]
+		switch s.Op {
+		case Put:
+			d := &rings[s.Peer][r]
+			d.now = max(d.now, d.released-rnd.IntN(2))
+			if len(d.messages)-d.now == params[r].Slots {
+				continue
+			}
+			var data []value
+			if s.Bytes > 0 {
+				data = slices.Clone(place(r, s.Src[0], s.Bytes))
+			}
+			d.messages = append(d.messages, data)
+		case Wait:
+			d := &rings[r][s.Peer]
+			if d.waited == len(d.messages) {
+				continue
+			}
+			if int64(len(d.messages[d.waited])) != s.Bytes {
+				return "a message of another length"
+			}
+			d.waited++
+		case Release:
+			d := &rings[r][s.Peer]
+			clear(d.messages[d.released])
+			d.released++
+		case Copy:
+			copy(place(r, s.Dst, s.Bytes), place(r, s.Src[0], s.Bytes))
+		case Combine:
+			for i, dst := int64(0), place(r, s.Dst, s.Bytes); i < s.Bytes; i++ {
+				first := place(r, s.Src[0], s.Bytes)[i]
+				for k, ref := range s.Src {
+					if want := (value{rank: int32(k), block: first.block, off: first.off}); place(r, ref, s.Bytes)[i] != want {
+						return "a wrong source"
+					}
+				}
+				dst[i] = value{reduced: true, block: first.block, off: first.off}
+			}
+		}
+		next[r]++
+		left--
+		idle = 0
+	}
+	for r, p := range params {
+		if r != p.Root && (p.Collective == Reduce || p.Collective == Gather) {
+			continue
+		}
+		for i, m := range mem[r].out {
+			for k, got := range m {
+				if got != expected(&params[r], i).plus(int64(k)) {
+					return "a wrong output"
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func verifyError(t *testing.T, want string, plans []*Plan, params []Params, inPlace bool) {
+	t.Helper()
+	if err := Verify(plans, params, inPlace); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("want an error with %q, got %v", want, err)
+	}
+}
+
+func TestDeadlock(t *testing.T) {
+	// Everybody waits first.
+	j := job{Params: Params{Collective: Barrier}}.with(4)
+	plans, params := j.build(t)
+	for _, p := range plans {
+		p.Steps[0], p.Steps[1], p.Steps[2] = p.Steps[1], p.Steps[2], p.Steps[0]
+	}
+	verifyError(t, "deadlock: rank 0 in step 0 (wait 0 bytes from 3)", plans, params, false)
+
+	// Plans for more slots than there are: the releases that may be unknown count.
+	j = job{Params{Collective: AllReduce}, []int64{600}}.with(3)
+	plans, params = j.build(t)
+	for r := range params {
+		params[r].Slots = 3
+	}
+	verifyError(t, "deadlock", plans, params, false)
+
+	// One rank calls nothing.
+	plans, params = j.build(t)
+	plans[1].Steps = nil
+	verifyError(t, "deadlock", plans, params, false)
+}
+
+func TestVerifyTells(t *testing.T) {
+	// Splits that do not match.
+	p := Params{Collective: AllToAll, Size: 2, ElemSize: 4, Chunk: 64, Slots: 2}
+	p.InBytes, p.OutBytes = []int64{0, 128}, []int64{0, 0}
+	q := p
+	q.Rank, q.InBytes, q.OutBytes = 1, []int64{0, 0}, []int64{64, 0}
+	a, err := Build(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Build(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifyError(t, "total 128; total 64 is waited for", []*Plan{a, b}, []Params{p, q}, false)
+
+	// A plan that has overwritten in place what it still has to send.
+	j := job{Params{Collective: AllReduce}, []int64{16}}.with(1)
+	plans, params := j.build(t)
+	plans[0].Steps = append(plans[0].Steps, plans[0].Steps[0])
+	if err := Verify(plans, params, false); err != nil {
+		t.Error(err)
+	}
+	verifyError(t, "source 0 must be", plans, params, true)
+
+	// A copy onto part of itself.
+	j = job{Params{Collective: AllGather}, []int64{16}}.with(1)
+	plans, params = j.build(t)
+	plans[0].Steps = append(plans[0].Steps,
+		Step{Op: Copy, Bytes: 32, Dst: block(Out, 0).at(8), Src: []Ref{block(Out, 0)}})
+	verifyError(t, "overlap", plans, params, false)
+
+	// A split element, and a message too long.
+	j = job{Params{Collective: AllReduce}, []int64{16}}.with(1)
+	plans, params = j.build(t)
+	half := plans[0].Steps[0]
+	half.Bytes = 30
+	plans[0].Steps = []Step{half}
+	verifyError(t, "cuts elements", plans, params, false)
+	j = job{Params{Collective: Broadcast, Thresholds: Thresholds{FlatMax: 1 << 20}}, []int64{64}}.with(2)
+	plans, params = j.build(t)
+	params[0].Chunk = 32
+	verifyError(t, "at most 32 bytes", plans, params, false)
+
+	// A root that does not wait for the others.
+	plans, params = j.build(t)
+	for _, p := range plans {
+		p.Steps = slices.DeleteFunc(p.Steps, func(s Step) bool { return s.Bytes == 0 && s.Op != Release })
+	}
+	plans[0].Steps = plans[0].Steps[:4]
+	verifyError(t, "has not heard from rank 1", plans, params, false)
+
+	// Plans that do not belong together.
+	plans, params = j.build(t)
+	verifyError(t, "2 plans with 1", plans, params[:1], false)
+	verifyError(t, "0 plans", nil, nil, false)
+	verifyError(t, "plan 0 is of rank 1", []*Plan{plans[1], plans[0]}, params, false)
+	plans[0].ScratchBytes = 65
+	verifyError(t, "scratch", plans, params, false)
+}
+
+// TestRegion compares memory with a byte-by-byte model.
+func TestRegion(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	const size = 40
+	for range 200 {
+		m := region{bytes: size}
+		var model [size]*value
+		for range 30 {
+			off := rnd.Int64N(size)
+			n := 1 + rnd.Int64N(size-off)
+			val := value{rank: int32(rnd.IntN(2)), off: off + rnd.Int64N(2)}
+			m.write(off, n, []segment{{0, n, val}})
+			for i := range n {
+				b := val.plus(i)
+				model[off+i] = &b
+			}
+			for i := range m.segs[1:] {
+				a, b := m.segs[i], m.segs[i+1]
+				if a.end() > b.off || a.end() == b.off && a.val.plus(a.bytes) == b.val {
+					t.Fatalf("not normal: %v", m.segs)
+				}
+			}
+			for i := range int64(size) {
+				got, err := m.read(i, 1, nil)
+				if (err != nil) != (model[i] == nil) || err == nil && (len(got) != 1 || got[0].val != *model[i]) {
+					t.Fatalf("byte %d: %v, %v", i, got, err)
+				}
+			}
+		}
+	}
+}

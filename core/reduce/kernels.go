@@ -1,0 +1,79 @@
+package reduce
+
+// Strict ISO C keeps gcc from fusing multiplications with additions, which would make bits depend
+// on the CPU.
+
+/*
+#cgo CFLAGS: -std=c11 -O3
+#include "kernels.h"
+
+static void call(goccl_reduce_fn f, void *dst, const void *const *src, int n, size_t count,
+                 double re, double im) {
+  const double factor[2] = {re, im};
+  f(dst, src, n, count, factor);
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"unsafe"
+)
+
+// The tables of C are as long as those of Go.
+var (
+	_ [numDTypes]struct{} = [C.DTYPES]struct{}{}
+	_ [numOps]struct{}    = [C.OPS]struct{}{}
+)
+
+// level is the best level of the instruction set that this CPU has; levels below it work too.
+var level = int(C.goccl_reduce_level())
+
+// kernelAt is the kernel of a level, nil where the op has no meaning. Both must be valid.
+func kernelAt(level int, d DType, o Op) C.goccl_reduce_fn {
+	return C.goccl_reduce_kernel(C.int(level), C.int(d), C.int(o))
+}
+
+// Kernel returns a C function that reduces: goccl_reduce_fn of kernels.h, that is
+//
+//	void fn(void *dst, const void *const *src, int n, size_t count, const double *factor)
+//
+// It combines n >= 1 inputs of count elements. dst may be one of them; any pointer may be of any
+// alignment. factor is read for PreMulSum only: one double, or two for complex types. It keeps no
+// state and may run on many threads at once; it takes less than 80 KiB of stack.
+func Kernel(d DType, o Op) (unsafe.Pointer, error) {
+	if err := Check(d, o); err != nil {
+		return nil, err
+	}
+	return unsafe.Pointer(kernelAt(level, d, o)), nil
+}
+
+// Combine reduces count elements of every src into dst, which may be one of them. Memory may be
+// Go's or C's. factor is used by PreMulSum only; its second part is that of i, for complex types.
+func Combine(d DType, o Op, dst unsafe.Pointer, src []unsafe.Pointer, count int, factor [2]float64) error {
+	if err := Check(d, o); err != nil {
+		return err
+	}
+	if len(src) == 0 || len(src) > math.MaxInt32 {
+		return fmt.Errorf("%d inputs to reduce: there must be at least one", len(src))
+	}
+	if count < 0 {
+		return fmt.Errorf("count %d is negative", count)
+	}
+	combineAt(level, d, o, dst, src, count, factor)
+	return nil
+}
+
+func combineAt(level int, d DType, o Op, dst unsafe.Pointer, src []unsafe.Pointer, count int, factor [2]float64) {
+	var pinned runtime.Pinner
+	defer pinned.Unpin()
+	for _, p := range src {
+		if p != nil {
+			pinned.Pin(p)
+		}
+	}
+	C.call(kernelAt(level, d, o), dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)),
+		C.size_t(count), C.double(factor[0]), C.double(factor[1]))
+}

@@ -1,0 +1,70 @@
+// The C side of package reduce: what its files share.
+#ifndef GOCCL_REDUCE_KERNELS_H
+#define GOCCL_REDUCE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The values of goccl_dtype and goccl_reduce_op in goccl.h.
+enum {
+  INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+  BOOL, COMPLEX32, COMPLEX64, COMPLEX128, E4M3FN, E5M2, E4M3FNUZ, E5M2FNUZ, BYTES1, DTYPES
+};
+enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
+
+// A reduction: dst[i] = op over src[0..n-1][i], in the canonical order, for `count` elements.
+// dst may be any one of src. No pointer need be aligned. `factor` is read by PREMUL only: one
+// double, or two for complex types.
+typedef void (*goccl_reduce_fn)(void *dst, const void *const *src, int n, size_t count, const double *factor);
+
+// Levels of the instruction set, each with kernels of its own that give the same bits.
+enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512, LEVELS };
+
+// The best level that this CPU has.
+int goccl_reduce_level(void);
+
+// The reduction for a dtype and an op, or NULL where there is none.
+goccl_reduce_fn goccl_reduce_kernel(int level, int dtype, int op);
+
+// ---- between the driver and the kernels of a level ----
+
+// What kernels need to know besides their buffers.
+struct scalars {
+  double factor[2];   // PREMUL's
+  uint64_t integer;   // factor[0] for integers
+  float pre;          // of float formats that are widened: factor[0] for PREMUL, else 1
+  int n;              // the number of inputs
+  double post;        // AVG with n a power of two: 1/n, else 1
+};
+
+// A kernel combines k (1 to 4) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps: a
+// step is a fixed number of bytes of each input and of the output.
+typedef void (*kernel)(void *dst, const void *const *src, int k, size_t steps, const struct scalars *g);
+
+// How a dtype and an op are reduced. Inputs and outputs are "raw". Partial results that stay
+// inside are in a form of their own where rounding or overflow asks for it.
+struct method {
+  kernel whole;    // raw to raw, 1 to 4 inputs, or NULL
+  kernel leaf;     // raw to partial, up to `group` inputs
+  kernel merge;    // two partials to one
+  kernel finish;   // partial to raw, or NULL: a partial is raw and is the result
+  kernel divide;   // as finish, and divides by n. AVG where n is not a power of two
+  uint16_t element;      // bytes of a raw element
+  uint16_t raw, partial; // bytes of a step; partial is a multiple of raw
+  uint16_t merged;       // bytes of a step of merge; partial is a multiple of it
+  uint8_t group;         // 1 or 4
+  uint8_t op;
+  uint8_t complex; // factor[1] counts
+  uint8_t copies;  // one input is its own result
+};
+
+void goccl_reduce_run(const struct method *m, void *dst, const void *const *src, int n, size_t count,
+                      const double *factor);
+
+extern const goccl_reduce_fn goccl_reduce_base[DTYPES][OPS];
+#ifdef __x86_64__
+extern const goccl_reduce_fn goccl_reduce_avx2[DTYPES][OPS];
+extern const goccl_reduce_fn goccl_reduce_avx512[DTYPES][OPS];
+#endif
+
+#endif

@@ -1,0 +1,26 @@
+// Kernels for CPUs with AVX-512 F, BW, DQ and VL.
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VB 64
+#define TABLE goccl_reduce_avx512
+#define HARD_F16
+static inline __attribute__((always_inline)) __m512 hard_f16_load(const uint8_t *p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline __attribute__((always_inline)) void hard_f16_store(uint8_t *p, __m512 v) {
+  v = _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm512_set1_ps(__builtin_nanf("")));
+  _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+#include "lanes.h"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

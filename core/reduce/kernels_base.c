@@ -1,0 +1,18 @@
+// Kernels for any CPU of the architecture.
+#define VB 16
+#define TABLE goccl_reduce_base
+
+#ifdef __aarch64__
+#include <arm_neon.h>
+#include <stdint.h>
+#define HARD_F16
+static inline __attribute__((always_inline)) float32x4_t hard_f16_load(const uint8_t *p) {
+  return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+static inline __attribute__((always_inline)) void hard_f16_store(uint8_t *p, float32x4_t v) {
+  v = vbslq_f32(vceqq_f32(v, v), v, vdupq_n_f32(__builtin_nanf("")));
+  vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32(v)));
+}
+#endif
+
+#include "lanes.h"

@@ -1,0 +1,496 @@
+package reduce
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/reduce/internal/floatmode"
+)
+
+// allowed is the table that goccl.h tells in words.
+func allowed(d DType, o Op) bool {
+	switch {
+	case d == Bytes1:
+		return false
+	case isInteger(d):
+		return true
+	case d == Bool:
+		return o != Avg && o != PreMulSum
+	case d == Complex32, d == Complex64, d == Complex128:
+		return o == Sum || o == Avg || o == Product || o == PreMulSum
+	}
+	return o != BAnd && o != BOr && o != BXor
+}
+
+func TestCheck(t *testing.T) {
+	for d := range numDTypes {
+		for o := range numOps {
+			err := Check(d, o)
+			kernel, kernelErr := Kernel(d, o)
+			if (err == nil) != allowed(d, o) || (kernelErr == nil) != (err == nil) || (kernel != nil) != (err == nil) {
+				t.Errorf("%v %v: Check says %v, Kernel %v %v", d, o, err, kernel, kernelErr)
+			}
+			if err != nil && !(strings.Contains(err.Error(), d.String()) && strings.Contains(err.Error(), o.String())) {
+				t.Errorf("%v %v: the error names neither: %v", d, o, err)
+			}
+		}
+	}
+	for _, err := range []error{Check(numDTypes, Sum), Check(200, Sum), Check(Int8, numOps), Check(Int8, 77)} {
+		if err == nil {
+			t.Error("a value out of range has passed")
+		}
+	}
+	if got, want := Check(Complex64, Min).Error(),
+		"reduce op MIN has no meaning for complex64, which allows SUM, AVG, PRODUCT, PREMUL_SUM"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	x := make([]byte, 8)
+	p := unsafe.Pointer(&x[0])
+	if Combine(Float32, BAnd, p, []unsafe.Pointer{p}, 1, [2]float64{}) == nil ||
+		Combine(Float32, Sum, p, nil, 1, [2]float64{}) == nil ||
+		Combine(Float32, Sum, p, []unsafe.Pointer{p}, -1, [2]float64{}) == nil {
+		t.Error("Combine takes bad arguments")
+	}
+}
+
+func TestNames(t *testing.T) {
+	for d := range numDTypes {
+		if !d.Valid() || d.Size() == 0 || d.String() == "" {
+			t.Errorf("dtype %d has no name or size", d)
+		}
+	}
+	for o := range numOps {
+		if !o.Valid() || o.String() == "" {
+			t.Errorf("op %d has no name", o)
+		}
+	}
+	if numDTypes.Valid() || numDTypes.Size() != 0 || numDTypes.String() != "dtype(21)" || numOps.Valid() || numOps.String() != "op(9)" {
+		t.Error("a value out of range is taken for a good one")
+	}
+}
+
+// The numbers are those of the C ABI.
+func TestHeader(t *testing.T) {
+	text, err := os.ReadFile("../../capi/goccl.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]int{}
+	for _, m := range regexp.MustCompile(`GOCCL_(\w+) = (\d+)`).FindAllStringSubmatch(string(text), -1) {
+		values[m[1]], _ = strconv.Atoi(m[2])
+	}
+	for d := range numDTypes {
+		if v, ok := values[strings.ToUpper(d.String())]; !ok || v != int(d) {
+			t.Errorf("goccl.h has %v as %d (%v)", d, v, ok)
+		}
+	}
+	for o := range numOps {
+		if v, ok := values[o.String()]; !ok || v != int(o) {
+			t.Errorf("goccl.h has %v as %d (%v)", o, v, ok)
+		}
+	}
+	if values["DTYPE_COUNT"] != int(numDTypes) || values["REDUCE_OP_COUNT"] != int(numOps) {
+		t.Error("goccl.h has other counts")
+	}
+}
+
+// eachLevel runs a test at every level of the instruction set that this CPU has.
+func eachLevel(t *testing.T, f func(t *testing.T, level int)) {
+	for l := 0; l <= level; l++ {
+		if kernelAt(l, Float32, Sum) != nil {
+			t.Run(fmt.Sprintf("level%d", l), func(t *testing.T) { f(t, l) })
+		}
+	}
+}
+
+// fill makes elements: half of any bits, so that every kind of number occurs, half of modest size,
+// so that results are numbers.
+func fill(d DType, b []byte, r *rand.Rand) {
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	real, step := d, d.Size()
+	switch d {
+	case Complex32:
+		real, step = Float16, 2
+	case Complex64:
+		real, step = Float32, 4
+	case Complex128:
+		real, step = Float64, 8
+	}
+	for i := 0; i+step <= len(b); i += step {
+		v := math.Ldexp(r.Float64()-0.5, r.IntN(8)-3)
+		switch {
+		case r.IntN(2) == 0:
+		case smallFloats[real] != nil:
+			store(step, b[i:], uint64(smallFloats[real].encode(v)))
+		case real == Float32:
+			binary.LittleEndian.PutUint32(b[i:], math.Float32bits(float32(v)))
+		case real == Float64:
+			binary.LittleEndian.PutUint64(b[i:], math.Float64bits(v))
+		case d == Bool:
+			b[i] &= 1
+		}
+	}
+}
+
+// placed is memory at an odd address between guards.
+type placed struct {
+	all    []byte
+	off, n int
+}
+
+func place(data []byte, n, off int) placed {
+	p := placed{bytes.Repeat([]byte{0xa5}, n+off+64), off, n}
+	copy(p.bytes(), data)
+	return p
+}
+func (p placed) bytes() []byte           { return p.all[p.off : p.off+p.n] }
+func (p placed) pointer() unsafe.Pointer { return unsafe.Pointer(&p.all[p.off]) }
+func (p placed) intact() bool {
+	for i, b := range p.all {
+		if (i < p.off || i >= p.off+p.n) && b != 0xa5 {
+			return false
+		}
+	}
+	return true
+}
+
+func firstDifference(got, want []byte, size int) string {
+	for i := 0; i < len(want); i += size {
+		if !bytes.Equal(got[i:i+size], want[i:i+size]) {
+			return fmt.Sprintf("element %d is %x, want %x (bytes in order of memory)", i/size, got[i:i+size], want[i:i+size])
+		}
+	}
+	return ""
+}
+
+// Everything against the oracle, at every level, apart and in place, at odd addresses.
+func TestCombine(t *testing.T) {
+	for d := range Bytes1 {
+		t.Run(d.String(), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(1, uint64(d)))
+			for o := range numOps {
+				if allowed(d, o) {
+					for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 33} {
+						for _, count := range []int{0, 1, 3, 67, 1029} {
+							testCombine(t, r, d, o, n, count)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// Long enough for every round of every kernel, several blocks and an odd end.
+func TestCombineLong(t *testing.T) {
+	for d := range Bytes1 {
+		t.Run(d.String(), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(2, uint64(d)))
+			for _, o := range []Op{Sum, Avg, PreMulSum} {
+				if allowed(d, o) {
+					testCombine(t, r, d, o, 2, 20011)
+					testCombine(t, r, d, o, 6, 5003)
+				}
+			}
+		})
+	}
+}
+
+func testCombine(t *testing.T, r *rand.Rand, d DType, o Op, n, count int) {
+	size := d.Size()
+	factor := [2]float64{[]float64{0.5, -3, 1.0 / 3, 1e3}[r.IntN(4)], 0.75}
+	data := make([][]byte, n)
+	for i := range data {
+		data[i] = make([]byte, count*size)
+		fill(d, data[i], r)
+	}
+	want := expect(d, o, data, count, factor)
+	for l := 0; l <= level; l++ {
+		if kernelAt(l, d, o) == nil {
+			t.Fatalf("%v %v: level %d has no kernel", d, o, l)
+		}
+		// dst apart (-1), then as one of the inputs.
+		for _, alias := range []int{-1, 0, n - 1, r.IntN(n)} {
+			src := make([]placed, n)
+			pointers := make([]unsafe.Pointer, n)
+			for i := range src {
+				src[i] = place(data[i], len(want), r.IntN(2)*r.IntN(16))
+				pointers[i] = src[i].pointer()
+			}
+			dst := place(nil, len(want), r.IntN(2)*r.IntN(16))
+			if alias >= 0 {
+				dst = src[alias]
+			}
+			combineAt(l, d, o, dst.pointer(), pointers, count, factor)
+			if diff := firstDifference(dst.bytes(), want, size); diff != "" {
+				t.Fatalf("%v %v of %d inputs, %d elements, level %d, dst %d, factor %v: %s", d, o, n, count, l, alias, factor, diff)
+			}
+			if !dst.intact() {
+				t.Fatalf("%v %v of %d inputs, %d elements, level %d: wrote beyond dst", d, o, n, count, l)
+			}
+			for i := range src {
+				if i != alias && !bytes.Equal(src[i].bytes(), data[i]) {
+					t.Fatalf("%v %v of %d inputs, %d elements, level %d: wrote to input %d", d, o, n, count, l, i)
+				}
+			}
+		}
+	}
+}
+
+func combineBytes(level int, d DType, o Op, factor float64, src ...[]byte) []byte {
+	dst := make([]byte, len(src[0]))
+	pointers := make([]unsafe.Pointer, len(src))
+	for i := range src {
+		pointers[i] = unsafe.Pointer(&src[i][0])
+	}
+	combineAt(level, d, o, unsafe.Pointer(&dst[0]), pointers, len(dst)/d.Size(), [2]float64{factor})
+	return dst
+}
+
+// Every code of the small floats is decoded and encoded: as its own maximum, and plus zero.
+func TestEveryCode(t *testing.T) {
+	for d, f := range smallFloats {
+		if d == Complex32 {
+			continue
+		}
+		size := d.Size()
+		codes := make([]byte, size<<(8*size))
+		for c := range len(codes) / size {
+			store(size, codes[c*size:], uint64(c))
+		}
+		zeros := make([]byte, len(codes))
+		eachLevel(t, func(t *testing.T, level int) {
+			max := combineBytes(level, d, Max, 0, codes, codes)
+			sum := combineBytes(level, d, Sum, 0, codes, zeros)
+			scaled := combineBytes(level, d, PreMulSum, 2, codes)
+			for c, v := range f.value {
+				same := uint64(c)
+				if v != v {
+					same = uint64(f.nan)
+				}
+				if got := load(size, max[c*size:]); got != same {
+					t.Fatalf("%v: the maximum of %#x and itself is %#x", d, c, got)
+				}
+				if got, want := load(size, sum[c*size:]), uint64(f.encode(v+0)); got != want {
+					t.Fatalf("%v: %#x plus zero is %#x, want %#x", d, c, got, want)
+				}
+				if got, want := load(size, scaled[c*size:]), uint64(f.encode(float64(float32(v)*2))); got != want {
+					t.Fatalf("%v: twice %#x is %#x, want %#x", d, c, got, want)
+				}
+			}
+		})
+	}
+}
+
+// Every pair of codes of 8 bits.
+func TestEveryPair(t *testing.T) {
+	for d := range smallFloats {
+		if d.Size() != 1 {
+			continue
+		}
+		a, b := make([]byte, 65536), make([]byte, 65536)
+		for i := range a {
+			a[i], b[i] = byte(i), byte(i>>8)
+		}
+		for _, o := range []Op{Sum, Avg, Product, Min, Max} {
+			want := expect(d, o, [][]byte{a, b}, len(a), [2]float64{})
+			eachLevel(t, func(t *testing.T, level int) {
+				if diff := firstDifference(combineBytes(level, d, o, 0, a, b), want, 1); diff != "" {
+					t.Fatalf("%v %v: %s", d, o, diff)
+				}
+			})
+		}
+	}
+}
+
+// Rounding of any float32: 1 times a factor is the factor, rounded. At each code, at each point
+// between two codes and beside it, at random, and at the extremes.
+func TestRounding(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 0))
+	for d, f := range smallFloats {
+		if d == Complex32 {
+			continue
+		}
+		values := []float32{0, 1, math.MaxFloat32, math.SmallestNonzeroFloat32, float32(math.Inf(1)), float32(math.NaN()),
+			0x1p-126, 0x1.fffffcp-127, 0x1p-149 * 12345}
+		stride := 1
+		if d.Size() == 2 {
+			stride = 7
+		}
+		for c := 0; c < len(f.positive); c += stride {
+			at := f.positive[c]
+			next := 2*at - f.positive[max(c-1, 0)]
+			if c+1 < len(f.positive) {
+				next = f.positive[c+1]
+			}
+			middle := float32((at + next) / 2)
+			values = append(values, float32(at), middle, math.Nextafter32(middle, 0), math.Nextafter32(middle, math.MaxFloat32))
+		}
+		for range 3000 {
+			values = append(values, math.Float32frombits(r.Uint32()), float32(math.Ldexp(r.Float64(), r.IntN(40)-30)))
+		}
+		size := d.Size()
+		ones := make([]byte, 5*size)
+		for i := 0; i < len(ones); i += size {
+			store(size, ones[i:], uint64(f.encode(1)))
+		}
+		eachLevel(t, func(t *testing.T, level int) {
+			for _, v := range values {
+				for _, v := range []float32{v, -v} {
+					got := combineBytes(level, d, PreMulSum, float64(v), ones)
+					for i := 0; i < len(got); i += size {
+						if got, want := load(size, got[i:]), uint64(f.encode(float64(v))); got != want {
+							t.Fatalf("%v: %v (%#x) is rounded to %#x, want %#x", d, v, math.Float32bits(v), got, want)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// The oracle's own tables, by values known from the definitions of the formats.
+func TestOracle(t *testing.T) {
+	for _, c := range []struct {
+		d     DType
+		code  uint16
+		value float64
+	}{
+		{Float16, 0x3c00, 1}, {Float16, 0x7bff, 65504}, {Float16, 0x0001, 0x1p-24}, {Float16, 0x0400, 0x1p-14}, {Float16, 0xfc00, math.Inf(-1)},
+		{BFloat16, 0x3f80, 1}, {BFloat16, 0x7f7f, 0x1.fep127}, {BFloat16, 0x0001, 0x1p-133}, {BFloat16, 0x7f80, math.Inf(1)},
+		{Float8E4M3FN, 0x38, 1}, {Float8E4M3FN, 0x7e, 448}, {Float8E4M3FN, 0x01, 0x1p-9}, {Float8E4M3FN, 0x08, 0x1p-6},
+		{Float8E5M2, 0x3c, 1}, {Float8E5M2, 0x7b, 57344}, {Float8E5M2, 0x01, 0x1p-16}, {Float8E5M2, 0x7c, math.Inf(1)},
+		{Float8E4M3FNUZ, 0x40, 1}, {Float8E4M3FNUZ, 0x7f, 240}, {Float8E4M3FNUZ, 0x01, 0x1p-10}, {Float8E4M3FNUZ, 0xff, -240},
+		{Float8E5M2FNUZ, 0x40, 1}, {Float8E5M2FNUZ, 0x7f, 57344}, {Float8E5M2FNUZ, 0x01, 0x1p-17},
+	} {
+		f := smallFloats[c.d]
+		if f.value[c.code] != c.value || f.encode(c.value) != c.code {
+			t.Errorf("%v: %#x is %v, want %v; encoded as %#x", c.d, c.code, f.value[c.code], c.value, f.encode(c.value))
+		}
+	}
+	for _, c := range []struct {
+		d     DType
+		value float64
+		code  uint16
+	}{
+		{Float16, 65520, 0x7c00}, {Float16, 65519, 0x7bff}, {Float8E5M2, 61440, 0x7c}, {Float8E5M2, 61439, 0x7b},
+		{Float8E4M3FN, 1e9, 0x7e}, {Float8E4M3FN, math.Inf(-1), 0xfe}, {Float8E4M3FNUZ, 248, 0x80}, {Float8E4M3FNUZ, 247.9, 0x7f},
+		{Float8E5M2FNUZ, 61440, 0x80}, {Float8E5M2FNUZ, math.Inf(-1), 0x80}, {Float8E5M2FNUZ, -1e-9, 0}, {Float8E4M3FN, -1e-9, 0x80},
+	} {
+		if got := smallFloats[c.d].encode(c.value); got != c.code {
+			t.Errorf("%v: %v is rounded to %#x, want %#x", c.d, c.value, got, c.code)
+		}
+	}
+}
+
+// As many inputs as a communicator may have ranks, and counts about powers of two.
+func TestManyInputs(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 0))
+	for _, d := range []DType{Float32, Float16, Uint64, Complex64, Float8E5M2} {
+		const count, pool = 3, 7
+		data := make([][]byte, pool)
+		for i := range data {
+			data[i] = make([]byte, count*d.Size())
+			for j := 0; j < len(data[i]); j += d.Size() {
+				fill(d, data[i], r)
+			}
+		}
+		for _, n := range []int{127, 128, 129, 1000, 4097, 65535, 65536} {
+			for _, o := range []Op{Sum, Avg} {
+				src := make([][]byte, n)
+				for i := range src {
+					src[i] = data[r.IntN(pool)]
+				}
+				want := expect(d, o, src, count, [2]float64{})
+				eachLevel(t, func(t *testing.T, level int) {
+					if diff := firstDifference(combineBytes(level, d, o, 0, src...), want, d.Size()); diff != "" {
+						t.Fatalf("%v %v of %d inputs: %s", d, o, n, diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Factors of integers, to both ends of their range.
+func TestIntegerFactor(t *testing.T) {
+	for _, c := range []struct {
+		factor float64
+		want   uint64
+	}{
+		{2.9, 2}, {-2.9, math.MaxUint64 - 1}, {0.5, 0}, {-0.5, 0}, {math.NaN(), 0}, {0x1p63, 1 << 63}, {0x1.8p63, 3 << 62},
+		{-0x1p63, 1 << 63}, {1e300, math.MaxUint64}, {-1e300, 1 << 63}, {math.Inf(1), math.MaxUint64}, {math.Inf(-1), 1 << 63},
+	} {
+		one := make([]byte, 8)
+		one[0] = 1
+		if got := load(8, combineBytes(level, Uint64, PreMulSum, c.factor, one)); got != c.want {
+			t.Errorf("1 times %v is %d, want %d", c.factor, got, c.want)
+		}
+	}
+}
+
+// The calling thread's rounding and flushing of subnormals make no difference, and stay.
+func TestFloatMode(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 0))
+	for d := Float16; d < Bytes1; d++ {
+		if d == Bool {
+			continue
+		}
+		const count = 4000
+		src := make([][]byte, 3)
+		pointers := make([]unsafe.Pointer, len(src))
+		for i := range src {
+			src[i] = make([]byte, count*d.Size())
+			fill(d, src[i], r)
+			pointers[i] = unsafe.Pointer(&src[i][0])
+		}
+		for _, o := range []Op{Sum, Avg, Product} {
+			want := expect(d, o, src, count, [2]float64{})
+			got := make([]byte, len(want))
+			kernel, err := Kernel(d, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointers, count) {
+				t.Errorf("%v %v: the thread's mode was changed", d, o)
+			}
+			if diff := firstDifference(got, want, d.Size()); diff != "" {
+				t.Errorf("%v %v: %s", d, o, diff)
+			}
+		}
+	}
+}
+
+func BenchmarkCombine(b *testing.B) {
+	for _, d := range []DType{Float32, BFloat16, Float16, Int64, Float8E4M3FN} {
+		for _, n := range []int{2, 4} {
+			for _, size := range []int{4 << 10, 256 << 10, 64 << 20} {
+				b.Run(fmt.Sprintf("%v/%d inputs/%d KiB", d, n, size>>10), func(b *testing.B) {
+					dst := make([]byte, size)
+					src := make([]unsafe.Pointer, n)
+					for i := range src {
+						x := bytes.Repeat([]byte{0x30}, size)
+						src[i] = unsafe.Pointer(&x[0])
+					}
+					b.SetBytes(int64(size))
+					for b.Loop() {
+						combineAt(level, d, Sum, unsafe.Pointer(&dst[0]), src, size/d.Size(), [2]float64{})
+					}
+				})
+			}
+		}
+	}
+}

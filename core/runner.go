@@ -1,0 +1,411 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// runner is the state of the queue's head, kept while nobody runs it. It belongs to the holder of
+// the communicator's token.
+type runner struct {
+	run         *exec.Run
+	plans       planCache
+	part        int       // of the head work
+	begun       bool      // the part is bound
+	segments    []segment // still to run, of the part
+	current     *exec.Compiled
+	waitingFrom time.Duration // since when the part has not got on; 0: it has
+	told        bool          // peers have been told of that
+	interrupted bool          // the last run was left because of a signal
+	credited    []uint64
+}
+
+// segment is a plan that moves a part of an operation.
+type segment struct {
+	params plan.Params
+	offset int64
+}
+
+// announceAfter is how long a rank waits before it tells its peers what it waits in, so that
+// different collectives are found out even where neither rank sends.
+const announceAfter = 200 * time.Millisecond
+
+// run runs works from the queue's head until the given one has ended (nil: until the queue is
+// empty), or until a time. The caller holds the token.
+func (c *Comm) run(w *Work, until time.Duration) {
+	r := &c.runner
+	r.interrupted = false
+	for {
+		if w != nil {
+			if done, _ := w.Test(); done {
+				return
+			}
+		}
+		head := c.head()
+		if head == nil {
+			return
+		}
+		finished, err := c.advance(head, until)
+		if !finished {
+			return
+		}
+		if err != nil {
+			// Nothing after a failed part can run: the communicator has failed.
+			c.pop()
+			left := len(head.parts) - r.part
+			r.reset()
+			for range left {
+				head.end(err)
+			}
+			continue
+		}
+		last := r.part == len(head.parts)-1
+		if last {
+			c.pop() // before the work ends: its waiter may destroy the communicator
+			r.reset()
+		} else {
+			r.part++
+			r.begun = false
+		}
+		head.end(nil)
+	}
+}
+
+func (r *runner) reset() { r.part, r.begun, r.segments, r.current = 0, false, nil, nil }
+
+// advance carries the head's present part on. It tells whether the part has finished, and how.
+func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Error) {
+	r := &c.runner
+	p := w.parts[r.part]
+	if err := c.failed(); err != nil {
+		return true, err
+	}
+	if p.operation.Collective == plan.MonitoredBarrier {
+		return c.monitoredBarrier(w, p, until)
+	}
+	if !r.begun {
+		if err := c.begin(p); err != nil {
+			c.fail(err, true)
+			return true, c.failed()
+		}
+	}
+	for {
+		if r.current == nil {
+			if len(r.segments) == 0 {
+				return true, nil
+			}
+			s := r.segments[0]
+			r.segments = r.segments[1:]
+			compiled, err := r.plans.get(s.params)
+			if err != nil {
+				c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
+				return true, c.failed()
+			}
+			r.current = compiled
+			r.run.Begin(compiled, s.offset, exec.AnyPeer)
+		}
+		done, failure := c.carryOn(r.run, w, collectiveLane, min(until, w.deadline, exec.Now()+workerSlice), r.credited)
+		switch {
+		case failure != nil:
+			return true, failure
+		case done:
+			r.plans.put(r.current)
+			r.current = nil
+			r.waitingFrom, r.told = 0, false
+			continue
+		}
+		// Blocked.
+		now := exec.Now()
+		if r.waitingFrom == 0 {
+			r.waitingFrom = now
+		}
+		if now >= w.deadline {
+			c.fail(c.timeoutError(w, p.message), true)
+			return true, c.failed()
+		}
+		if !r.told && now-r.waitingFrom >= announceAfter {
+			r.told = true
+			c.announce(p.message)
+		}
+		if now >= until || r.interrupted {
+			return false, nil
+		}
+	}
+}
+
+// carryOn runs a plan, and does for it what its loop in C cannot, until it is done, blocked (neither
+// done nor failed) or failed.
+func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, credited []uint64) (done bool, failure *Error) {
+	l := c.window.Lane(lane)
+	for {
+		status := run.Continue(until)
+		peer := run.Peer()
+		switch status {
+		case exec.Done:
+			return true, nil
+		case exec.Blocked:
+			if lane == collectiveLane && exec.Now() < until {
+				c.runner.interrupted = true
+			}
+			return false, nil
+		case exec.Connect:
+			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
+			err := c.group.Connect(ctx, peer)
+			cancel()
+			if err == nil {
+				continue
+			}
+			if ctx.Err() != nil && c.ctx.Err() == nil {
+				return false, nil
+			}
+			c.fail(c.peerError(peer, err), true)
+			return false, c.failed()
+		case exec.NeedPut:
+			header, payload := run.PortMessage()
+			h := transport.Header{Type: transport.Data, Flags: uint8(lane), Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
+			if credited != nil {
+				credited[peer] = h.Arg[1]
+			}
+			l.MarkSent(peer) // before: the peer's release may be here before Send returns
+			if err := c.group.Send(w.context(), peer, h, header, payload); err != nil {
+				if errors.Is(err, context.DeadlineExceeded) {
+					c.fail(c.timeoutError(w, c.messageOf(w, lane)), true)
+				} else {
+					c.fail(c.peerError(peer, err), true)
+				}
+				return false, c.failed()
+			}
+			run.Advance()
+		case exec.Released:
+			// Credits go back in twos, or with a message of our own: the plans are proved for
+			// senders that see one slot fewer than there are.
+			if freed := l.Freed(peer); freed-credited[peer] >= 2 {
+				credited[peer] = freed
+				h := transport.Header{Type: frameCredit, Flags: uint8(lane), Arg: [2]uint64{freed}}
+				if err := c.group.Send(w.context(), peer, h); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					// Whoever needs this peer will see that it is gone; this step does not.
+					continue
+				}
+			}
+		case exec.Stopped:
+			if err := c.failed(); err != nil {
+				return false, err
+			}
+			return false, errorf(ErrInternal, "%s was stopped without a cause", c.title())
+		case exec.Gone:
+			c.fail(errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
+				c.title(), c.rankName(peer), c.messageOf(w, lane).Sequence, describe(c.messageOf(w, lane))), true)
+			return false, c.failed()
+		case exec.Mismatch:
+			seen, bytes, total := run.Seen()
+			c.fail(c.mismatchError(c.messageOf(w, lane), run, peer, seen, bytes, total), true)
+			return false, c.failed()
+		default:
+			return false, errorf(ErrInternal, "the executor answered %d", status)
+		}
+	}
+}
+
+// messageOf is what the runner of a lane is doing.
+func (c *Comm) messageOf(w *Work, lane int) exec.Message {
+	if lane == collectiveLane && c.runner.part < len(w.parts) {
+		return w.parts[c.runner.part].message
+	}
+	return exec.Message{Collective: uint8(plan.Send), Root: -1}
+}
+
+// begin binds a part and lays out its segments.
+func (c *Comm) begin(p *part) *Error {
+	r := &c.runner
+	op := p.operation
+	b := exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Factor: op.Factor, Message: p.message}
+	if op.Collective == plan.Broadcast {
+		b.In = op.Out
+	}
+	if op.Collective.Reduces() {
+		k, err := reduce.Kernel(op.DType, op.Op)
+		if err != nil {
+			return asError(err, ErrInternal, "%s", describe(p.message))
+		}
+		b.Kernel = k
+	}
+	r.run.Bind(b)
+	r.segments = c.shape.segments(op, c.rank, c.size)
+	r.begun, r.current = true, nil
+	r.waitingFrom, r.told = 0, false
+	return nil
+}
+
+// shape is what all ranks of a communicator agree on about how it moves data.
+type shape struct {
+	chunk      int64
+	slots      int
+	thresholds plan.Thresholds
+	port       bool // some pair is joined by a port channel
+}
+
+const (
+	slotsPerChannel = 4
+	laneBudget      = 6 << 20 // bytes of inboxes a lane: staging stays below 16 MiB a communicator
+	largestChunk    = 256 << 10
+	smallestChunk   = 4 << 10
+	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
+	segmentBytes = 64 << 20
+	// portHelpMax is the largest operation over port channels that a waiter runs itself: sending more
+	// may block for long in the socket, where a signal would not be seen.
+	portHelpMax = 32 << 10
+)
+
+func newShape(size int, port bool) shape {
+	chunk := int64(largestChunk)
+	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > laneBudget {
+		chunk /= 2
+	}
+	t := plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10}
+	if port {
+		// A second hop costs more than some more bytes.
+		t = plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10}
+	}
+	return shape{chunk: chunk, slots: slotsPerChannel, thresholds: t, port: port}
+}
+
+// worker tells that a work is better run by the worker than by its waiter.
+func (s shape) worker(w *Work) bool {
+	if !s.port {
+		return false
+	}
+	var bytes uint64
+	for _, p := range w.parts {
+		for _, n := range p.operation.InCounts {
+			bytes += n * uint64(p.operation.DType.Size())
+		}
+		for _, n := range p.operation.OutCounts {
+			bytes += n * uint64(p.operation.DType.Size())
+		}
+	}
+	return bytes > 2*portHelpMax
+}
+
+// segments cuts an operation into plans of bounded length.
+func (s shape) segments(op *Operation, rank, size int) []segment {
+	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Thresholds: s.thresholds}
+	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
+	most := int64(0)
+	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
+		for _, n := range b {
+			most = max(most, n)
+		}
+	}
+	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
+	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
+	if most <= step || op.Collective == plan.AllToAll {
+		return []segment{{params: p}}
+	}
+	var all []segment
+	for offset := int64(0); offset < most; offset += step {
+		q := p
+		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
+		all = append(all, segment{q, offset})
+	}
+	return all
+}
+
+func clip(bytes []int64, offset, most int64) []int64 {
+	c := make([]int64, len(bytes))
+	for i, n := range bytes {
+		c[i] = min(max(n-offset, 0), most)
+	}
+	return c
+}
+
+// planCache keeps compiled plans, so that a collective that is called again builds nothing. It
+// is used by one goroutine at a time.
+type planCache struct {
+	plans map[string]*cachedPlan
+	order []string                // oldest first
+	built map[*exec.Compiled]bool // not kept: freed by put
+}
+
+type cachedPlan struct{ compiled *exec.Compiled }
+
+const (
+	cachedPlans    = 128
+	cachedMaxBlock = 64 // plans of more blocks are built anew: their keys would be long
+)
+
+func planKey(p *plan.Params) string {
+	if len(p.InBytes)+len(p.OutBytes) > cachedMaxBlock {
+		return ""
+	}
+	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
+	buf = fmt.Appendf(buf, "%d,%d,%d", p.Collective, p.Root, p.ElemSize)
+	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
+		buf = append(buf, ';')
+		for _, n := range b {
+			buf = append(buf, (*[8]byte)(unsafe.Pointer(&n))[:]...)
+		}
+	}
+	return string(buf)
+}
+
+func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
+	key := planKey(&p)
+	if key != "" {
+		if e, ok := c.plans[key]; ok {
+			return e.compiled, nil
+		}
+	}
+	built, err := plan.Build(p)
+	if err != nil {
+		return nil, err
+	}
+	compiled := exec.Compile(built)
+	if key == "" {
+		if c.built == nil {
+			c.built = map[*exec.Compiled]bool{}
+		}
+		c.built[compiled] = true
+		return compiled, nil
+	}
+	if c.plans == nil {
+		c.plans = map[string]*cachedPlan{}
+	}
+	if len(c.order) >= cachedPlans {
+		oldest := c.order[0]
+		c.order = c.order[1:]
+		c.plans[oldest].compiled.Free()
+		delete(c.plans, oldest)
+	}
+	c.plans[key] = &cachedPlan{compiled}
+	c.order = append(c.order, key)
+	return compiled, nil
+}
+
+// put tells that a plan is no longer run.
+func (c *planCache) put(p *exec.Compiled) {
+	if c.built[p] {
+		delete(c.built, p)
+		p.Free()
+	}
+}
+
+func (r *runner) free() {
+	for _, e := range r.plans.plans {
+		e.compiled.Free()
+	}
+	for p := range r.plans.built {
+		p.Free()
+	}
+	if r.run != nil {
+		r.run.Free()
+	}
+}

@@ -1,0 +1,418 @@
+// Package core is GoCCL for Go programs: communicators, works and operations.
+//
+// A [Runtime] is a process's end. [Runtime.Init] joins ranks into a [Comm]; [Comm.Start] starts a
+// collective, a send or a receive, or several as one, and gives a [Work] to wait for. Every rank must
+// start the same collectives in the same order; sends and receives are matched by peer and tag.
+//
+// Every work ends: done, timed out, aborted, with a mismatch, or because a peer failed; see the Err
+// variables. After a collective has failed its communicator is broken, and each later call returns
+// the first cause. Results are bitwise the same on every run, transport and message size: values
+// are combined in one order, the balanced binary tree over ranks.
+package core
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// Version is the library's.
+const Version = "0.1.0"
+
+const (
+	// DefaultTimeout is that of c10d.
+	DefaultTimeout = 30 * time.Minute
+	// DefaultLivenessGrace is how long a host may acknowledge nothing before it is given up.
+	DefaultLivenessGrace = 10 * time.Second
+)
+
+// The environment that Init reads where a Config field is empty.
+const (
+	EnvTransport   = "GOCCL_TRANSPORT"
+	EnvInterface   = "GOCCL_SOCKET_IFNAME"
+	EnvSecret      = "GOCCL_SECRET"
+	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
+)
+
+const int64DType = reduce.Int64
+
+// RuntimeConfig says how a runtime meets its process.
+type RuntimeConfig struct {
+	Getenv func(string) string              // default: os.Getenv
+	OnFD   func(fd int, open bool)          // told of each socket that opens or closes
+	Logf   func(format string, args ...any) // for what no caller can be told; default: nowhere
+}
+
+// Runtime is a process's end of all its communicators. It starts nothing before the first Init.
+type Runtime struct {
+	config    RuntimeConfig
+	mu        sync.Mutex
+	endpoints map[endpointKey]*sharedEndpoint
+	comms     map[*Comm]bool
+}
+
+// endpointKey is what communicators must have in common to share links.
+type endpointKey struct {
+	iface, storeHost string
+	grace            time.Duration
+}
+
+type sharedEndpoint struct {
+	*transport.Endpoint
+	key  endpointKey
+	uses int
+}
+
+// NewRuntime makes a runtime.
+func NewRuntime(c RuntimeConfig) *Runtime {
+	if c.Getenv == nil {
+		c.Getenv = os.Getenv
+	}
+	if c.Logf == nil {
+		c.Logf = func(string, ...any) {}
+	}
+	return &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{}}
+}
+
+// Config says which communicator to make. Zero fields mean the default.
+type Config struct {
+	Rank, Size    int
+	Store         bootstrap.Store // how ranks meet; not needed where Size is 1
+	GroupName     string
+	Timeout       time.Duration // of Init and of every operation
+	LivenessGrace time.Duration
+	Transport     string // "shm" or "tcp"; default: the best for each pair
+	Interface     string // network interface to listen on
+	StoreHost     string // the route to it names the default interface
+	Secret        string // the job's
+	Incarnation   string // part of every key in the store
+}
+
+// member is what a rank publishes of itself.
+type member struct {
+	Version string
+	Address transport.Address
+}
+
+// Init makes a communicator together with the other ranks. It waits for all of them, for at most
+// the timeout.
+func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
+	if err := r.complete(&config); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
+	defer cancel()
+	if config.Size == 1 {
+		return r.newComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
+	}
+	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace})
+	if err != nil {
+		return nil, err
+	}
+	comm, err := r.meet(ctx, config, end)
+	if err != nil {
+		r.leave(end)
+		return nil, err
+	}
+	return comm, nil
+}
+
+func (r *Runtime) complete(c *Config) error {
+	bad := func(format string, args ...any) error { return errorf(ErrInvalidArgument, "init: "+format, args...) }
+	fill := func(field *string, env string) {
+		if *field == "" {
+			*field = r.config.Getenv(env)
+		}
+	}
+	fill(&c.Transport, EnvTransport)
+	fill(&c.Interface, EnvInterface)
+	fill(&c.Secret, EnvSecret)
+	fill(&c.Incarnation, EnvIncarnation)
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.LivenessGrace == 0 {
+		c.LivenessGrace = DefaultLivenessGrace
+	}
+	switch {
+	case c.Size < 1 || c.Size > maxRanks:
+		return bad("size is %d, allowed are 1 to %d", c.Size, maxRanks)
+	case c.Rank < 0 || c.Rank >= c.Size:
+		return bad("rank is %d, allowed are 0 to %d", c.Rank, c.Size-1)
+	case c.Timeout < 0:
+		return bad("timeout is %v, it must be positive", c.Timeout)
+	case c.LivenessGrace < 0:
+		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
+	case c.Transport != "" && c.Transport != "shm" && c.Transport != "tcp":
+		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\" and nothing", c.Transport, EnvTransport)
+	case c.Size > 1 && c.Store == nil:
+		return bad("no store is given, but size is %d", c.Size)
+	}
+	return nil
+}
+
+const maxRanks = 65536
+
+// meet finds the other ranks through the store and makes the communicator.
+func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
+	me := member{Version: Version, Address: end.Address()}
+	me.Address.Forced = config.Transport
+	published, err := json.Marshal(me)
+	if err != nil {
+		return nil, errorf(ErrInternal, "init: %v", err)
+	}
+	roster, err := bootstrap.Join(ctx, config.Store, bootstrap.JoinConfig{Rank: config.Rank, Size: config.Size,
+		GroupName: config.GroupName, Incarnation: config.Incarnation, Secret: config.Secret, Member: published})
+	if err != nil {
+		kind := ErrSystem
+		if ctx.Err() != nil {
+			kind = ErrTimeout
+		}
+		return nil, asError(err, kind, "init of group %q on rank %d", config.GroupName, config.Rank)
+	}
+	addresses := make([]transport.Address, config.Size)
+	for rank, b := range roster.Members {
+		var m member
+		if err := json.Unmarshal(b, &m); err != nil {
+			return nil, errorf(ErrSystem, "init: rank %d published no valid record: %v", rank, err)
+		}
+		if m.Version != Version {
+			return nil, errorf(ErrUnsupported, "init: rank %d runs GoCCL %s, rank %d runs %s: all ranks must run the same", rank, m.Version, config.Rank, Version)
+		}
+		if m.Address.Forced != config.Transport {
+			return nil, errorf(ErrUnsupported, "init: transport is forced to %q on rank %d and to %q on rank %d: it must be the same on all ranks",
+				m.Address.Forced, rank, config.Transport, config.Rank)
+		}
+		addresses[rank] = m.Address
+	}
+	kinds, err := decide(addresses, config.Rank, config.Transport)
+	if err != nil {
+		return nil, err
+	}
+	return r.newComm(config, end, identity{roster.Job, roster.Group, 0, roster.Secret}, addresses, kinds)
+}
+
+// decide tells what joins this rank to each peer. Where a transport is forced, all ranks find the
+// same pair at which it cannot be had.
+func decide(addresses []transport.Address, rank int, forced string) ([]string, error) {
+	kinds := make([]string, len(addresses))
+	for a := range addresses {
+		for b := range addresses {
+			if a >= b || forced == "" && a != rank && b != rank {
+				continue
+			}
+			kind, err := transport.Decide(addresses[a], addresses[b], forced)
+			if err != nil {
+				return nil, errorf(ErrUnsupported, "init: ranks %d and %d cannot be joined: %v", a, b, err)
+			}
+			if a == rank {
+				kinds[b] = kind
+			} else if b == rank {
+				kinds[a] = kind
+			}
+		}
+	}
+	kinds[rank] = "self"
+	return kinds, nil
+}
+
+// anyPort tells whether some pair of the group, not only one with this rank, is joined by a port
+// channel: all ranks must agree on it.
+func anyPort(addresses []transport.Address, forced string) bool {
+	for _, a := range addresses {
+		kind, err := transport.Decide(addresses[0], a, forced)
+		if err != nil || kind == "tcp" {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
+	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
+		identity: id, grace: config.LivenessGrace, timeout: config.Timeout,
+		attached: make(chan struct{}), answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
+		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	c.shape = newShape(config.Size, config.Size > 1 && anyPort(addresses, config.Transport))
+	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
+	window, err := exec.NewWindow(exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk}, shared,
+		waiting(addresses, config.Rank))
+	if err != nil {
+		return nil, errorf(ErrSystem, "init: %v", err)
+	}
+	c.window = window
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.runner.run = exec.NewRun(window.Lane(collectiveLane))
+	c.runner.credited = make([]uint64, config.Size)
+	c.p2p.init(c)
+	r.mu.Lock()
+	r.comms[c] = true
+	r.mu.Unlock()
+	if config.Size > 1 {
+		c.group, err = end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
+			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, WindowFD: window.FD()})
+		close(c.attached)
+		if err != nil {
+			c.end = nil // the caller's
+			c.Destroy()
+			return nil, errorf(ErrSystem, "init: %v", err)
+		}
+	}
+	return c, nil
+}
+
+// waiting chooses how waits poll: not at all where the host's ranks outnumber its CPUs.
+func waiting(addresses []transport.Address, rank int) exec.Waiting {
+	here := 0
+	for _, a := range addresses {
+		if a.Host == addresses[rank].Host {
+			here++
+		}
+	}
+	if here > usableCPUs() {
+		return exec.Waiting{Spins: 0, Yields: 100, PortYields: 10}
+	}
+	return exec.Waiting{Spins: 1000, Yields: 20, PortYields: 20}
+}
+
+// usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.
+func usableCPUs() int {
+	n := runtime.NumCPU()
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err == nil {
+		n = set.Count()
+	}
+	if b, err := os.ReadFile("/sys/fs/cgroup/cpu.max"); err == nil {
+		var quota, period int
+		if k, _ := fmt.Sscanf(string(b), "%d %d", &quota, &period); k == 2 && period > 0 {
+			n = min(n, max(quota/period, 1))
+		}
+	}
+	return n
+}
+
+func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e, ok := r.endpoints[key]; ok {
+		e.uses++
+		return e, nil
+	}
+	e, err := transport.Listen(transport.Config{Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
+		Logf: r.config.Logf, OnFD: r.config.OnFD})
+	if err != nil {
+		return nil, asError(err, ErrSystem, "init")
+	}
+	s := &sharedEndpoint{Endpoint: e, key: key, uses: 1}
+	r.endpoints[key] = s
+	return s, nil
+}
+
+// leave gives back one use of an endpoint; the last closes it.
+func (r *Runtime) leave(e *sharedEndpoint) {
+	r.mu.Lock()
+	e.uses--
+	last := e.uses == 0
+	if last {
+		delete(r.endpoints, e.key)
+	}
+	r.mu.Unlock()
+	if last {
+		_ = e.Close() // there is nobody to tell
+	}
+}
+
+func (r *Runtime) forget(c *Comm) {
+	r.mu.Lock()
+	delete(r.comms, c)
+	r.mu.Unlock()
+	if c.end != nil {
+		r.leave(c.end)
+	}
+}
+
+// Close destroys all communicators.
+func (r *Runtime) Close() {
+	r.mu.Lock()
+	var all []*Comm
+	for c := range r.comms {
+		all = append(all, c)
+	}
+	r.mu.Unlock()
+	for _, c := range all {
+		c.Destroy()
+	}
+}
+
+// child makes the communicator of a split. The ranks know each other already: no store is needed.
+func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
+	mac := hmac.New(sha256.New, c.identity.secret)
+	for _, v := range []uint64{c.identity.group, split, uint64(color)} {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], v)
+		mac.Write(b[:])
+	}
+	derived := mac.Sum(nil)
+	c.mu.Lock()
+	timeout := c.timeout
+	c.mu.Unlock()
+	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: timeout, LivenessGrace: c.grace,
+		GroupName: fmt.Sprintf("%s/split %d color %d", c.name, split, color)}
+	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
+	for i, r := range members {
+		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
+	}
+	config.Transport = addresses[0].Forced
+	if len(members) == 1 {
+		return c.runtime.newComm(config, nil, identity{}, addresses, kinds)
+	}
+	id := identity{job: c.identity.job, group: binary.LittleEndian.Uint64(derived), secret: derived}
+	c.runtime.mu.Lock()
+	c.end.uses++
+	c.runtime.mu.Unlock()
+	comm, err := c.runtime.newComm(config, c.end, id, addresses, kinds)
+	if err != nil {
+		c.runtime.leave(c.end)
+		return nil, err
+	}
+	return comm, nil
+}
+
+// splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.
+func splitMembers(all []int64, color int64) []int {
+	var members []int
+	for r := 0; 2*r < len(all); r++ {
+		if all[2*r] == color {
+			members = append(members, r)
+		}
+	}
+	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
+	return members
+}
+
+// pinner pins Go memory for an operation.
+type pinner struct{ runtime.Pinner }
+
+func newPinner() *pinner { return &pinner{} }
+
+func (p *pinner) pin(v *int64) unsafe.Pointer {
+	p.Pin(v)
+	return unsafe.Pointer(v)
+}

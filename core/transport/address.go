@@ -1,0 +1,291 @@
+package transport
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProcessID names an endpoint: random, never used again.
+type ProcessID [16]byte
+
+func (p ProcessID) String() string { return hex.EncodeToString(p[:]) }
+
+// MarshalText makes the id a hexadecimal string in JSON.
+func (p ProcessID) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText is the inverse of MarshalText.
+func (p *ProcessID) UnmarshalText(b []byte) error {
+	if len(b) != 2*len(p) {
+		return fmt.Errorf("a process id has %d hexadecimal digits, not %d", 2*len(p), len(b))
+	}
+	_, err := hex.Decode(p[:], b)
+	return err
+}
+
+// Address says all that a peer must know to reach an endpoint. It is published as JSON. It need not
+// be believed: whoever answers there must prove to be Process and to hold the group's secret.
+type Address struct {
+	Process    ProcessID `json:"process"`
+	PID        int       `json:"pid"`
+	Name       string    `json:"name"`                  // host name, for texts
+	Host       string    `json:"host"`                  // boot id and network namespace: equal means the same host
+	Unix       string    `json:"unix,omitempty"`        // abstract socket, "" where shared memory cannot work
+	ShmProblem string    `json:"shm_problem,omitempty"` // why it cannot, and what to do
+	TCP        []string  `json:"tcp"`                   // host:port, the preferred one first
+	Forced     string    `json:"forced,omitempty"`      // the transport that this process's user demands
+}
+
+// who names the process in texts.
+func (a *Address) who() string { return fmt.Sprintf("host %s, pid %d", a.Name, a.PID) }
+
+// reachable lists the TCP addresses of a that one can dial from b. Loopback means another host
+// there, unless it is the same.
+func (a *Address) reachable(b *Address) []string {
+	var l []string
+	for _, t := range a.TCP {
+		p, err := netip.ParseAddrPort(t)
+		if err == nil && (a.Host == b.Host || !p.Addr().IsLoopback()) {
+			l = append(l, t)
+		}
+	}
+	return l
+}
+
+// Decide tells what joins two processes: Mem where they are one, Shm where they share a host on
+// which shared memory works, else TCP. forced ("", Shm or TCP), or the Forced of either address,
+// demands one; where that cannot be had the error tells why and what to do. Both sides decide alike.
+func Decide(a, b Address, forced string) (kind string, err error) {
+	for _, f := range []string{a.Forced, b.Forced} {
+		if forced == "" {
+			forced = f
+		}
+		if f != "" && f != forced {
+			return "", fmt.Errorf("one process demands transport %q and another %q: set the same one on all ranks", forced, f)
+		}
+	}
+	var problem string
+	switch {
+	case a.Host != b.Host:
+		problem = fmt.Sprintf("hosts %s and %s are not the same one, or their containers have separate network "+
+			"namespaces: use transport \"tcp\", or share the host's network", a.Name, b.Name)
+	case a.ShmProblem != "":
+		problem = a.who() + ": " + a.ShmProblem
+	case b.ShmProblem != "":
+		problem = b.who() + ": " + b.ShmProblem
+	case a.Unix == "" || b.Unix == "":
+		problem = "a process has no Unix socket"
+	}
+	switch forced {
+	case "", Shm:
+		if a.Process == b.Process {
+			return Mem, nil
+		}
+		if problem == "" {
+			return Shm, nil
+		}
+		if forced == Shm {
+			return "", fmt.Errorf("transport \"shm\" cannot work: %s", problem)
+		}
+	case TCP:
+		if a.Process == b.Process {
+			return "", errors.New("transport \"tcp\" cannot join ranks of one process, which are joined by its memory: " +
+				"do not force it there, or run each rank in a process of its own")
+		}
+	default:
+		return "", fmt.Errorf("unknown transport %q: allowed are \"shm\", \"tcp\" and \"\" (automatic)", forced)
+	}
+	for _, p := range [][2]*Address{{&a, &b}, {&b, &a}} {
+		if len(p[0].reachable(p[1])) == 0 {
+			return "", fmt.Errorf("%s cannot be reached from %s: it listens on %s only; name an interface that both "+
+				"share by GOCCL_SOCKET_IFNAME", p[0].who(), p[1].who(), strings.Join(p[0].TCP, ", "))
+		}
+	}
+	return TCP, nil
+}
+
+// hostIdentity is equal for processes that share a kernel and a network namespace.
+func hostIdentity() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	ns, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(boot)) + " " + ns, nil
+}
+
+// checkShm tries what shared windows need: a sealed memfd that goes through a Unix socket and is
+// mapped. It returns "" or the problem and its remedy.
+func checkShm() string {
+	const remedy = "allow it in the sandbox (seccomp) profile of the container, or use transport \"tcp\""
+	fail := func(what string, err error) string { return fmt.Sprintf("%s fails: %v; %s", what, err, remedy) }
+	const size = 4096
+	fd, err := unix.MemfdCreate("goccl", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return fail("memfd_create", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return fmt.Sprintf("ftruncate of a memfd fails: %v; raise the memory limit, or use transport \"tcp\"", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return fail("sealing a memfd", err)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fail("socketpair", err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
+		return fail("passing a descriptor", err)
+	}
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(pair[1], make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return fail("receiving a descriptor", err)
+	}
+	got := rights(oob[:n])
+	defer closeFDs(got)
+	if len(got) != 1 {
+		return fail("receiving a descriptor", errors.New("none came"))
+	}
+	a, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fail("mmap of a memfd", err)
+	}
+	defer unix.Munmap(a)
+	b, err := unix.Mmap(got[0], 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fail("mmap of a received memfd", err)
+	}
+	defer unix.Munmap(b)
+	a[17] = 42
+	if b[17] != 42 {
+		return fail("mmap of a memfd", errors.New("two mappings do not show the same memory"))
+	}
+	return ""
+}
+
+// rights takes the descriptors out of control messages.
+func rights(oob []byte) []int {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	var fds []int
+	for i := range msgs {
+		if f, err := unix.ParseUnixRights(&msgs[i]); err == nil {
+			fds = append(fds, f...)
+		}
+	}
+	return fds
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// listenAddrs chooses the IP addresses to listen on, the preferred one first.
+func listenAddrs(iface, storeHost string) ([]netip.Addr, error) {
+	if iface != "" {
+		return interfaceAddrs(iface)
+	}
+	if storeHost != "" {
+		a, err := routeTo(storeHost)
+		if err == nil && !a.IsLoopback() {
+			return []netip.Addr{a}, nil
+		}
+		literal, perr := netip.ParseAddr(storeHost)
+		if err == nil && (storeHost == "localhost" || perr == nil && literal.IsLoopback()) {
+			return []netip.Addr{a}, nil
+		}
+		// A host's own name often stands for a loopback address in its /etc/hosts, while other hosts
+		// know it by a real one. So the default route is asked, and loopback comes second.
+		if err == nil {
+			if d, ok := defaultRoute(); ok {
+				return []netip.Addr{d, a}, nil
+			}
+			return []netip.Addr{a}, nil
+		}
+	}
+	if d, ok := defaultRoute(); ok {
+		return []netip.Addr{d}, nil
+	}
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
+}
+
+// defaultRoute is the local address of the default route, if there is one. The addresses asked
+// for are reserved for documentation.
+func defaultRoute() (netip.Addr, bool) {
+	for _, to := range []string{"192.0.2.1", "2001:db8::1"} {
+		if a, err := routeTo(to); err == nil && !a.IsLoopback() {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// routeTo is the local address of the route to a host. Connecting a UDP socket sends nothing.
+func routeTo(host string) (netip.Addr, error) {
+	c, err := net.Dial("udp", net.JoinHostPort(host, "9"))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+// interfaceAddrs lists an interface's addresses: IPv4 first, link-local IPv6 never, because its
+// scope has no meaning on another host.
+func interfaceAddrs(name string) ([]netip.Addr, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		var names []string
+		if all, err := net.Interfaces(); err == nil {
+			for _, i := range all {
+				names = append(names, i.Name)
+			}
+		}
+		return nil, fmt.Errorf("no network interface %q on this host: it has %s", name, strings.Join(names, ", "))
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of network interface %q: %w", name, err)
+	}
+	var l []netip.Addr
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
+				l = append(l, ip.Unmap())
+			}
+		}
+	}
+	if len(l) == 0 {
+		return nil, fmt.Errorf("network interface %q has no address that another host could reach: "+
+			"give it one, or name another interface", name)
+	}
+	slices.SortStableFunc(l, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	return l, nil
+}
+
+// newProcessID is random.
+func newProcessID() (p ProcessID) {
+	rand.Read(p[:])
+	return p
+}

@@ -1,0 +1,467 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Endpoint is a process's end of all its links.
+type Endpoint struct {
+	id        ProcessID
+	address   Address
+	grace     time.Duration
+	logf      func(string, ...any)
+	onFD      func(int, bool)
+	listeners []*listener
+	deaf      sync.Once       // the listeners have been closed
+	ctx       context.Context // ends with the endpoint
+	cancel    context.CancelFunc
+
+	// life guards the counting of goroutines: none starts once Close waits for them.
+	life    sync.Mutex
+	ended   bool
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	failure   error // after an internal error
+	groups    map[rankKey]*Group
+	gone      map[rankKey]uint32 // detached, with the epoch
+	goneOrder []rankKey
+	changed   chan struct{} // closed and made anew when a group comes or goes
+	peers     map[peerKey]*peer
+	links     map[*link]struct{}
+	guests    []*guest // handshakes under way, the oldest first
+	pulses    map[*pulse]struct{}
+	watching  bool
+	logged    map[string]struct{}
+	loops     sync.Mutex // held while two local ranks attach to each other
+}
+
+// rankKey names a local rank of a group.
+type rankKey struct {
+	job, group uint64
+	rank       int
+}
+
+// peerKey names what at most one link goes to.
+type peerKey struct {
+	process ProcessID
+	kind    string
+}
+
+// peer is the link to a process, or the making of it.
+type peer struct {
+	link *link
+	dial *attempt
+}
+
+// guest is an accepted connection that has not proved itself yet.
+type guest struct {
+	sock *sock
+	ctx  context.Context
+	drop context.CancelFunc
+}
+
+type listener struct {
+	net.Listener
+	kind string
+	fd   int
+}
+
+// Listen opens a process's end.
+func Listen(c Config) (*Endpoint, error) {
+	if c.Grace < 0 {
+		return nil, fmt.Errorf("liveness grace of %v: it must be positive, or 0 for %v", c.Grace, defaultGrace)
+	}
+	if c.Grace == 0 {
+		c.Grace = defaultGrace
+	}
+	e := &Endpoint{
+		id: newProcessID(), grace: c.Grace, logf: c.Logf, onFD: c.OnFD,
+		groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{}, changed: make(chan struct{}),
+		peers: map[peerKey]*peer{}, links: map[*link]struct{}{}, pulses: map[*pulse]struct{}{},
+		logged: map[string]struct{}{},
+	}
+	if e.logf == nil {
+		e.logf = func(string, ...any) {}
+	}
+	if e.onFD == nil {
+		e.onFD = func(int, bool) {}
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown"
+	}
+	e.address = Address{Process: e.id, PID: os.Getpid(), Name: name}
+	if err := e.listenTCP(c); err != nil {
+		e.closeListeners()
+		return nil, err
+	}
+	e.listenUnix()
+	for _, l := range e.listeners {
+		e.spawn("listener", func() { e.accept(l) })
+	}
+	return e, nil
+}
+
+// Address is what peers need to know. It does not change.
+func (e *Endpoint) Address() Address { return e.address }
+
+func (e *Endpoint) listenTCP(c Config) error {
+	addrs, err := listenAddrs(c.Interface, c.StoreHost)
+	if err != nil {
+		return err
+	}
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // liveness reads plain TCP's state
+	var last error
+	for _, a := range addrs {
+		l, err := lc.Listen(context.Background(), "tcp", netip.AddrPortFrom(a, 0).String())
+		if err != nil {
+			last = err
+			continue
+		}
+		e.addListener(l, TCP)
+		e.address.TCP = append(e.address.TCP, l.Addr().String())
+	}
+	if len(e.address.TCP) == 0 {
+		return fmt.Errorf("cannot listen on TCP: %w; name another interface by GOCCL_SOCKET_IFNAME", last)
+	}
+	return nil
+}
+
+func (e *Endpoint) listenUnix() {
+	host, err := hostIdentity()
+	if err != nil {
+		// An id of one's own means: no process shares this host.
+		e.address.Host = e.id.String()
+		e.address.ShmProblem = fmt.Sprintf("cannot tell which host this is: %v; mount /proc, or use transport \"tcp\"", err)
+		return
+	}
+	e.address.Host = host
+	if e.address.ShmProblem = checkShm(); e.address.ShmProblem != "" {
+		return
+	}
+	name := "@goccl-" + newProcessID().String()
+	l, err := net.Listen("unix", name)
+	if err != nil {
+		e.address.ShmProblem = fmt.Sprintf("cannot listen on an abstract Unix socket: %v; "+
+			"allow it in the sandbox profile of the container, or use transport \"tcp\"", err)
+		return
+	}
+	e.addListener(l, Shm)
+	e.address.Unix = name
+}
+
+func (e *Endpoint) addListener(l net.Listener, kind string) {
+	fd := -1
+	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
+		raw.Control(func(f uintptr) { fd = int(f) })
+	}
+	e.onFD(fd, true)
+	e.listeners = append(e.listeners, &listener{l, kind, fd})
+}
+
+func (e *Endpoint) closeListeners() {
+	e.deaf.Do(func() {
+		for _, l := range e.listeners {
+			e.onFD(l.fd, false)
+			l.Close()
+		}
+	})
+}
+
+// spawn starts a goroutine. A panic in it fails the endpoint instead of the process. It starts
+// nothing once the endpoint is being closed.
+func (e *Endpoint) spawn(what string, f func()) bool {
+	e.life.Lock()
+	defer e.life.Unlock()
+	if e.ended {
+		return false
+	}
+	e.running.Add(1)
+	go func() {
+		defer e.running.Done()
+		defer func() {
+			if r := recover(); r != nil {
+				e.broken(fmt.Errorf("internal error in %s: %v", what, r), debug.Stack())
+			}
+		}()
+		f()
+	}()
+	return true
+}
+
+// broken ends all links and groups, and listens no more, after an internal error.
+func (e *Endpoint) broken(err error, stack []byte) {
+	e.logf("%v\n%s", err, stack)
+	e.mu.Lock()
+	if e.failure != nil {
+		e.mu.Unlock()
+		return
+	}
+	e.failure = err
+	var groups []*Group
+	for _, g := range e.groups {
+		groups = append(groups, g)
+	}
+	links := e.allLinks()
+	e.mu.Unlock()
+	e.closeListeners() // so that peers are refused at once
+	for _, l := range links {
+		l.sock.Close()
+	}
+	for _, g := range groups {
+		for _, m := range g.members {
+			func() {
+				defer func() { _ = recover() }() // a handler that has panicked may well do so again
+				m.down(err)
+			}()
+		}
+	}
+}
+
+// allLinks needs e.mu.
+func (e *Endpoint) allLinks() []*link {
+	l := make([]*link, 0, len(e.links))
+	for k := range e.links {
+		l = append(l, k)
+	}
+	return l
+}
+
+// refuse logs a refused connection, once a remote address.
+func (e *Endpoint) refuse(from string, err error) {
+	e.mu.Lock()
+	_, known := e.logged[from]
+	known = known || e.closed || len(e.logged) >= maxLogged
+	if !known {
+		e.logged[from] = struct{}{}
+	}
+	e.mu.Unlock()
+	if !known {
+		e.logf("refused a connection from %s: %v (further ones from there are not logged)", from, err)
+	}
+}
+
+// Attach makes a local rank a member of a group. Links are made at first use, or by the peers.
+// Handler may be called before Attach returns.
+func (e *Endpoint) Attach(c GroupConfig) (*Group, error) {
+	g, err := newGroup(e, c)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	switch {
+	case e.closed:
+		err = ErrClosed
+	case e.failure != nil:
+		err = e.failure
+	case e.groups[g.key] != nil:
+		err = fmt.Errorf("rank %d of group %s is attached already", c.Rank, c.Name)
+	}
+	if err != nil {
+		e.mu.Unlock()
+		return nil, err
+	}
+	e.groups[g.key] = g
+	e.signal()
+	links := e.allLinks()
+	e.mu.Unlock()
+	// Attaches that peers have sent ahead are taken up by the links' readers.
+	for _, l := range links {
+		l.claim(g.key)
+	}
+	return g, nil
+}
+
+// signal wakes those who wait for a group to come or go. It needs e.mu.
+func (e *Endpoint) signal() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// forgetGroup needs to be followed by goodbyes to the peers.
+func (e *Endpoint) forgetGroup(g *Group) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.groups[g.key] != g {
+		return
+	}
+	delete(e.groups, g.key)
+	if _, ok := e.gone[g.key]; !ok {
+		e.goneOrder = append(e.goneOrder, g.key)
+	}
+	e.gone[g.key] = g.epoch
+	if len(e.goneOrder) > maxGone {
+		delete(e.gone, e.goneOrder[0])
+		e.goneOrder = e.goneOrder[1:]
+	}
+	e.signal()
+}
+
+// find looks a local rank up: it is here, or has left (at this epoch or later), or has not come yet,
+// and then wait is closed when that may have changed.
+func (e *Endpoint) find(k rankKey, epoch uint32) (g *Group, left bool, wait chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if g := e.groups[k]; g != nil {
+		if g.epoch == epoch {
+			return g, false, nil
+		}
+		return nil, g.epoch > epoch, e.changed
+	}
+	last, left := e.gone[k]
+	return nil, left && last >= epoch, e.changed
+}
+
+// Close ends all groups (peers are told BYE), links and goroutines, within a second. No handler is
+// called after it. It must not be called by a handler.
+func (e *Endpoint) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	var groups []*Group
+	for _, g := range e.groups {
+		groups = append(groups, g)
+	}
+	e.mu.Unlock()
+	e.closeListeners()
+	for _, g := range groups {
+		g.Detach()
+	}
+	e.cancel()
+	e.mu.Lock()
+	links := e.allLinks()
+	guests := e.guests
+	e.guests = nil
+	e.mu.Unlock()
+	for _, g := range guests {
+		g.drop()
+		g.sock.Close()
+	}
+	// Each link says its goodbyes, closes its sending half, and reads on until the peer does the
+	// same: closing a TCP socket that holds unread data would destroy goodbyes on their way.
+	for _, l := range links {
+		l.retire()
+	}
+	deadline := time.NewTimer(closeFlush)
+	defer deadline.Stop()
+flush:
+	for _, l := range links {
+		select {
+		case <-l.done:
+		case <-deadline.C:
+			break flush
+		}
+	}
+	for _, l := range links {
+		l.sock.Close()
+	}
+	e.life.Lock()
+	e.ended = true
+	e.life.Unlock()
+	all := make(chan struct{})
+	go func() { e.running.Wait(); close(all) }()
+	t := time.NewTimer(closeWait)
+	defer t.Stop()
+	select {
+	case <-all:
+		return nil
+	case <-t.C:
+		return errors.New("transport: a goroutine did not end in time: a handler blocks")
+	}
+}
+
+// accept takes connections in until the listener is closed.
+func (e *Endpoint) accept(l *listener) {
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // descriptors have run out, or the peer has gone: the next may do
+			if sleep(e.ctx, 50*time.Millisecond) != nil {
+				return
+			}
+			continue
+		}
+		s := e.newSock(c)
+		g := &guest{sock: s}
+		g.ctx, g.drop = context.WithCancel(e.ctx)
+		e.mu.Lock()
+		closed := e.closed
+		var oldest *guest
+		if !closed {
+			if len(e.guests) >= maxHandshakes {
+				oldest, e.guests = e.guests[0], e.guests[1:]
+			}
+			e.guests = append(e.guests, g)
+		}
+		e.mu.Unlock()
+		if oldest != nil {
+			oldest.drop()
+			oldest.sock.Close()
+		}
+		if closed || !e.spawn("handshake", func() { e.welcome(g, l.kind) }) {
+			g.drop()
+			s.Close()
+		}
+	}
+}
+
+// sock is a connection whose descriptor is reported to Config.OnFD while it is open.
+type sock struct {
+	net.Conn
+	raw    syscall.RawConn
+	fd     int
+	closer sync.Once
+	onFD   func(int, bool)
+}
+
+func (e *Endpoint) newSock(c net.Conn) *sock {
+	s := &sock{Conn: c, fd: -1, onFD: e.onFD}
+	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails for a nil connection only
+	s.raw.Control(func(f uintptr) { s.fd = int(f) })
+	e.onFD(s.fd, true)
+	if t, ok := c.(*net.TCPConn); ok {
+		e.keepAlive(t)
+	}
+	return s
+}
+
+// Close ends the connection even where a forked child holds a copy of the descriptor.
+func (s *sock) Close() error {
+	s.closer.Do(func() {
+		s.raw.Control(func(f uintptr) { syscall.Shutdown(int(f), syscall.SHUT_RDWR) })
+		s.onFD(s.fd, false)
+		s.Conn.Close()
+	})
+	return nil
+}
+
+// halfClose says that no more will be sent.
+func (s *sock) halfClose() {
+	s.raw.Control(func(f uintptr) { syscall.Shutdown(int(f), syscall.SHUT_WR) })
+}
+
+// remote names the other side in logs: without the port, so that a scanner is one line.
+func (s *sock) remote() string {
+	if t, ok := s.RemoteAddr().(*net.TCPAddr); ok {
+		return t.IP.String()
+	}
+	return s.unixPeer()
+}

@@ -1,0 +1,532 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group is a local rank's membership in a communicator.
+type Group struct {
+	e        *Endpoint
+	key      rankKey
+	epoch    uint32
+	secret   []byte
+	name     string
+	handler  Handler
+	windowFD int
+	members  []*member // by rank; nil for this rank
+	ctx      context.Context
+	cancel   context.CancelFunc
+	inbox    inbox
+
+	// The gate: whoever calls the handler is inside, and nobody is once Detach has returned.
+	gate   sync.Mutex
+	closed atomic.Bool
+	inside int
+	empty  chan struct{} // made by Detach if somebody is inside
+}
+
+// member is what one rank knows of another.
+type member struct {
+	g    *Group
+	rank int
+	addr Address
+	kind string
+
+	ready atomic.Pointer[route] // set while frames can be sent
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and made anew at every change
+	err     error         // final: down, left, refused or closed
+	out     *link         // this side's attach goes over it
+	said    *link         // and has been written: frames may follow
+	in      *link         // the peer's attach has come over it, and the handler knows
+	local   *Group        // mem: the peer; joined both ways
+
+	over    atomic.Bool // err is set: nothing more of this peer for the handler
+	telling sync.Mutex  // held while the handler is told of the peer's coming or going
+}
+
+// route is how frames reach a member: over a link, or into the inbox of a group of this endpoint.
+type route struct {
+	link  *link
+	local *Group
+}
+
+func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
+	n := len(c.Peers)
+	switch {
+	case c.Rank < 0 || c.Rank >= n:
+		return nil, fmt.Errorf("rank %d of a group of %d: allowed are 0 to %d", c.Rank, n, n-1)
+	case len(c.Kinds) != n:
+		return nil, fmt.Errorf("%d kinds of link for %d ranks", len(c.Kinds), n)
+	case len(c.Secret) < 16:
+		return nil, fmt.Errorf("a secret of %d bytes: at least 16 are needed", len(c.Secret))
+	case c.Handler == nil:
+		return nil, errors.New("a group needs a handler")
+	case c.Peers[c.Rank].Process != e.id:
+		return nil, fmt.Errorf("the address of rank %d is not that of this endpoint", c.Rank)
+	}
+	g := &Group{
+		e: e, key: rankKey{c.Job, c.Group, c.Rank}, epoch: c.Epoch, secret: append([]byte(nil), c.Secret...),
+		name: c.Name, handler: c.Handler, windowFD: c.WindowFD, members: make([]*member, n),
+	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	for r, k := range c.Kinds {
+		if r == c.Rank {
+			continue
+		}
+		a := c.Peers[r]
+		ok := false
+		switch k {
+		case Mem:
+			ok = a.Process == e.id
+		case Shm:
+			ok = a.Process != e.id && a.Unix != ""
+		case TCP:
+			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0
+		}
+		if !ok {
+			return nil, fmt.Errorf("rank %d (%s) cannot be joined by %q", r, a.who(), k)
+		}
+		g.members[r] = &member{g: g, rank: r, addr: a, kind: k, changed: make(chan struct{})}
+	}
+	return g, nil
+}
+
+func (g *Group) member(rank int) (*member, error) {
+	if rank < 0 || rank >= len(g.members) || g.members[rank] == nil {
+		return nil, fmt.Errorf("rank %d is not a peer of rank %d in a group of %d", rank, g.key.rank, len(g.members))
+	}
+	return g.members[rank], nil
+}
+
+// Connected tells whether frames can be sent to a rank at once.
+func (g *Group) Connected(rank int) bool {
+	m, err := g.member(rank)
+	return err == nil && m.ready.Load() != nil
+}
+
+// Connect makes sure that there is a link to a rank's process and that both sides have attached to
+// each other over it; the handler has been told then. Either side may call first, or both. Where the
+// peer's process is stopped or late, it waits until the context ends.
+func (g *Group) Connect(ctx context.Context, rank int) error {
+	m, err := g.member(rank)
+	if err != nil {
+		return err
+	}
+	_, err = m.connect(ctx)
+	return err
+}
+
+func (m *member) connect(ctx context.Context) (*route, error) {
+	if r := m.ready.Load(); r != nil {
+		return r, nil
+	}
+	g := m.g
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(g.ctx, func() { cancel(ErrClosed) })()
+	for pause := time.Duration(0); ; pause = min(2*pause+5*time.Millisecond, 500*time.Millisecond) {
+		// First the state, then what it lacks.
+		m.mu.Lock()
+		err, changed, waiting := m.err, m.changed, m.out != nil || m.local != nil
+		m.mu.Unlock()
+		r := m.ready.Load()
+		switch {
+		case err != nil:
+			return nil, err
+		case r != nil:
+			return r, nil
+		case waiting:
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-changed:
+			}
+			continue
+		}
+		if pause > 0 { // a link has ended under our hands
+			if err := sleep(ctx, pause); err != nil {
+				return nil, err
+			}
+		}
+		if m.kind == Mem {
+			err = m.join(ctx)
+		} else {
+			var l *link
+			if l, err = g.e.reach(ctx, g, m); err == nil {
+				err = g.attachOver(l, m)
+			}
+		}
+		switch {
+		case errors.Is(err, ErrPeerDown):
+			// The handler is told by another goroutine: the caller may hold what it needs.
+			g.e.spawn("report", func() { m.down(err) })
+			return nil, m.text(err)
+		case errors.Is(err, ErrPeerLeft):
+			g.e.spawn("report", func() { m.leftNow() })
+			return nil, m.text(err)
+		case err != nil:
+			return nil, m.text(err)
+		}
+	}
+}
+
+// text adds the rank to an error.
+func (m *member) text(err error) error {
+	return fmt.Errorf("rank %d (%s) of group %s, over %s: %w", m.rank, m.addr.who(), m.g.name, m.kind, err)
+}
+
+// notify needs m.mu.
+func (m *member) notify() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// end makes an error final, once. It tells whether it was the first.
+func (m *member) end(err error) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return false
+	}
+	m.err = m.text(err)
+	m.over.Store(true)
+	m.ready.Store(nil)
+	m.notify()
+	return true
+}
+
+// down ends the member and tells the handler.
+func (m *member) down(err error) {
+	if m == nil {
+		return
+	}
+	if !errors.Is(err, ErrPeerDown) {
+		err = fmt.Errorf("%w: %w", ErrPeerDown, err)
+	}
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	if m.end(err) {
+		m.g.call(func(h Handler) { h.PeerDown(m.rank, m.err) })
+	}
+}
+
+// downOn ends the member because of a link's end.
+func (m *member) downOn(l *link, err error) {
+	m.mu.Lock()
+	mine := m.in == l
+	m.mu.Unlock()
+	if mine {
+		m.down(err)
+	}
+}
+
+// lost says that a link has ended over which this side has attached: if the peer had not, whoever
+// is connecting tries anew.
+func (m *member) lost(l *link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.out == l {
+		m.out = nil
+		m.notify()
+	}
+}
+
+// left takes a BYE.
+func (m *member) left(l *link) {
+	m.mu.Lock()
+	mine := m.in == l || m.in == nil && m.out == l
+	m.mu.Unlock()
+	if mine {
+		m.leftNow()
+	}
+}
+
+func (m *member) leftNow() {
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	if m.end(ErrPeerLeft) {
+		m.g.call(func(h Handler) { h.PeerLeft(m.rank) })
+	}
+}
+
+// refused takes the peer's refusal of this side's proof.
+func (m *member) refused(l *link) {
+	m.mu.Lock()
+	mine := m.out == l
+	m.mu.Unlock()
+	if mine {
+		m.end(fmt.Errorf("%w: the peer does not accept this side's proof of the group's secret", ErrRefused))
+	}
+}
+
+// arrive takes the peer's attach. It tells whether it counts: not where the peer has been lost
+// already, or this side has left.
+func (m *member) arrive(l *link, tell func(Handler)) bool {
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	m.mu.Lock()
+	ok := m.err == nil && m.in == nil
+	m.mu.Unlock()
+	if !ok || !m.g.call(tell) {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.in = l
+	m.settle()
+	return true
+}
+
+// settle opens the route when both directions are attached over one link. It needs m.mu.
+func (m *member) settle() {
+	if m.err == nil && m.in != nil && m.in == m.said {
+		m.ready.Store(&route{link: m.in})
+		m.notify()
+	}
+}
+
+// attachOver sends this side's attach over a link, once. Where the link takes none any more it does
+// nothing: the caller looks at the state again.
+func (g *Group) attachOver(l *link, m *member) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil || m.out == l {
+		return nil
+	}
+	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
+		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, fd: -1, attach: m}
+	if l.key.kind == Shm && g.windowFD >= 0 {
+		fd, err := g.dupWindow()
+		if err != nil {
+			return err
+		}
+		q.fd, q.h.Flags = fd, flagWindow
+	}
+	var raw [headerSize]byte
+	q.h.put(&raw)
+	proof := attachMAC(g.secret, &l.nonces, g.e.id, &raw)
+	q.payload = proof[:]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing || l.ended {
+		closeFDs([]int{q.fd})
+		return nil
+	}
+	l.outs[pairKey{q.h.Job, q.h.Group, q.h.Src, q.h.Dst}] = m
+	l.enqueueLocked(q)
+	m.out = l
+	m.notify()
+	return nil
+}
+
+// announced says that this side's attach has been written to a link.
+func (m *member) announced(l *link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.said = l
+	m.settle()
+}
+
+// dupWindow copies the window's descriptor for one peer.
+func (g *Group) dupWindow() (int, error) {
+	fd, err := unix.FcntlInt(uintptr(g.windowFD), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("duplicating the window's descriptor: %w", err)
+	}
+	return fd, nil
+}
+
+// Send sends a frame to a rank, which is connected first if it is not. It returns when the payload's
+// memory may be reused: when it is written, or at once when the context ends, and then the frame
+// may yet arrive. Frames of one sender arrive in order.
+func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte) error {
+	m, err := g.member(rank)
+	if err != nil {
+		return err
+	}
+	if err := g.fill(&h, m, payload); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	r := m.ready.Load()
+	if r == nil {
+		if r, err = m.connect(ctx); err != nil {
+			return err
+		}
+	}
+	if r.local != nil {
+		return r.local.inbox.send(ctx, r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
+	}
+	err = r.link.send(ctx, g, &h, payload)
+	if err == errLinkEnded {
+		// The reader of the link knows best why it ended.
+		select {
+		case <-r.link.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		m.mu.Lock()
+		err = m.err
+		m.mu.Unlock()
+		if err == nil {
+			err = m.text(ErrClosed)
+		}
+	}
+	return err
+}
+
+func join(parts [][]byte) []byte {
+	var b []byte
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	return b
+}
+
+// fill completes a header and checks it.
+func (g *Group) fill(h *Header, m *member, payload [][]byte) error {
+	n := uint64(0)
+	for _, p := range payload {
+		n += uint64(len(p))
+	}
+	most := uint64(MaxControl)
+	switch {
+	case h.Type == Data:
+		most = MaxData
+	case h.Type < ControlBase:
+		return fmt.Errorf("frame type %d: allowed are %d (data) and %d to 255", h.Type, Data, ControlBase)
+	}
+	if n > most {
+		return fmt.Errorf("a frame of type %d with %d bytes: at most %d are allowed", h.Type, n, most)
+	}
+	h.Bytes, h.Job, h.Group, h.Epoch = uint32(n), g.key.job, g.key.group, g.epoch
+	h.Src, h.Dst = uint32(g.key.rank), uint32(m.rank)
+	return nil
+}
+
+// Broadcast sends a control frame to all ranks that are attached now. It never blocks: a peer that
+// takes nothing in may miss it. It comes after what has been sent before.
+func (g *Group) Broadcast(h Header, payload []byte) {
+	if h.Type < ControlBase || g.leaving() {
+		return
+	}
+	payload = append([]byte(nil), payload...)
+	for _, m := range g.members {
+		if m == nil {
+			continue
+		}
+		r := m.ready.Load()
+		if r == nil || g.fill(&h, m, [][]byte{payload}) != nil {
+			continue
+		}
+		if r.local != nil {
+			r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload}, false)
+			continue
+		}
+		r.link.mu.Lock()
+		// A goodbye ends what this group may say: it is queued under the same lock.
+		if r.link.outs[pairKey{h.Job, h.Group, h.Src, h.Dst}] == m {
+			r.link.enqueueLocked(queued{h: h, payload: payload, fd: -1})
+		}
+		r.link.mu.Unlock()
+	}
+}
+
+// Detach leaves the group: peers are told, as far as they listen, and no handler method is running
+// or called any more when it returns. It must not be called by a handler.
+func (g *Group) Detach() {
+	g.gate.Lock()
+	if g.closed.Swap(true) {
+		g.gate.Unlock()
+		return
+	}
+	if g.inside > 0 {
+		g.empty = make(chan struct{})
+	}
+	empty := g.empty
+	g.gate.Unlock()
+	g.cancel()
+	g.e.forgetGroup(g)
+	for _, m := range g.members {
+		if m != nil {
+			m.part()
+		}
+	}
+	g.inbox.wake(g)
+	if empty != nil {
+		// A reader may be in the middle of a payload whose rest does not come.
+		g.e.mu.Lock()
+		links := g.e.allLinks()
+		g.e.mu.Unlock()
+		for _, l := range links {
+			if l.reading.Load() == g {
+				l.wake()
+			}
+		}
+		<-empty
+	}
+}
+
+// part says BYE to a member.
+func (m *member) part() {
+	g := m.g
+	m.end(ErrClosed)
+	m.mu.Lock()
+	out, local := m.out, m.local
+	m.mu.Unlock()
+	if local != nil {
+		local.inbox.post(local, item{kind: itemLeft, src: g.key.rank}, true)
+	}
+	if out == nil {
+		return
+	}
+	h := Header{Type: typeBye, Job: g.key.job, Group: g.key.group, Epoch: g.epoch, Src: uint32(g.key.rank), Dst: uint32(m.rank)}
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	delete(out.outs, pairKey{h.Job, h.Group, h.Src, h.Dst})
+	out.enqueueLocked(queued{h: h, fd: -1})
+	out.restIfUnused()
+}
+
+// enter lets a caller of the handler in, unless the group is being left.
+func (g *Group) enter() bool {
+	g.gate.Lock()
+	defer g.gate.Unlock()
+	if g.closed.Load() {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+func (g *Group) exit() {
+	g.gate.Lock()
+	defer g.gate.Unlock()
+	g.inside--
+	if g.inside == 0 && g.empty != nil {
+		close(g.empty)
+	}
+}
+
+// call calls the handler, unless the group is being left. It tells whether it did.
+func (g *Group) call(f func(Handler)) bool {
+	if !g.enter() {
+		return false
+	}
+	defer g.exit()
+	f(g.handler)
+	return true
+}
+
+func (g *Group) leaving() bool { return g.closed.Load() }

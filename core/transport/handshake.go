@@ -1,0 +1,459 @@
+package transport
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	errStranger  = errors.New("another process listens there now")
+	errDuplicate = errors.New("the peer is making this link itself")
+	errProbe     = errors.New("liveness probe")
+)
+
+// attempt is a dial to a peer that several may wait for.
+type attempt struct {
+	done      chan struct{}
+	cancel    context.CancelFunc
+	connected bool  // the connection stands; guarded by Endpoint.mu
+	err       error // after done; final if it speaks of the peer and not of who dialed
+	final     bool
+}
+
+// reach returns the link to a member's process, and makes it where there is none.
+func (e *Endpoint) reach(ctx context.Context, g *Group, m *member) (*link, error) {
+	key := peerKey{m.addr.Process, m.kind}
+	for {
+		e.mu.Lock()
+		if err := e.unusable(); err != nil {
+			e.mu.Unlock()
+			return nil, err
+		}
+		p := e.peers[key]
+		if p == nil {
+			p = &peer{}
+			e.peers[key] = p
+		}
+		if l := p.link; l != nil {
+			e.mu.Unlock()
+			return l, nil
+		}
+		if a := p.dial; a != nil {
+			e.mu.Unlock()
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-a.done:
+				if a.final {
+					return nil, a.err
+				}
+				continue
+			}
+		}
+		dctx, cancel := context.WithCancel(ctx)
+		a := &attempt{done: make(chan struct{}), cancel: cancel}
+		p.dial = a
+		e.mu.Unlock()
+		l, err := e.dial(dctx, a, g, m)
+		overtaken := err != nil && dctx.Err() != nil && ctx.Err() == nil
+		cancel()
+		e.mu.Lock()
+		p.dial = nil
+		if p.link != nil { // made from the other side meanwhile
+			l, err = p.link, nil
+		} else if err != nil {
+			delete(e.peers, key)
+		}
+		a.err, a.final = err, errors.Is(err, ErrPeerDown)
+		close(a.done)
+		e.mu.Unlock()
+		if err != nil && overtaken {
+			continue // by a link that has ended again
+		}
+		return l, err
+	}
+}
+
+// unusable needs e.mu.
+func (e *Endpoint) unusable() error {
+	if e.closed {
+		return ErrClosed
+	}
+	return e.failure
+}
+
+// dial tries a member's addresses until a link stands, the process proves dead, the host has not
+// been reachable for the grace, or the context ends.
+func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*link, error) {
+	network, targets := "tcp", m.addr.reachable(&e.address)
+	if m.kind == Shm {
+		network, targets = "unix", []string{m.addr.Unix}
+	}
+	start := time.Now()
+	handshakes := 0
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		var last error
+		dead := 0
+		for _, t := range targets {
+			limit := time.Until(start.Add(e.grace))
+			if len(targets) > 1 { // one that swallows packets must not use up the time of the next
+				limit = min(limit, max(e.grace/4, time.Second))
+			}
+			l, shook, err := e.dialOne(ctx, a, g, m, network, t, max(limit, 100*time.Millisecond))
+			if err == nil {
+				return l, nil
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			switch {
+			case errors.Is(err, ErrRefused), errors.Is(err, ErrPeerLeft):
+				return nil, err
+			case errors.Is(err, errDuplicate):
+				start = time.Now() // it is alive; its own dial, or its old link, ends in time
+			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, errStranger):
+				dead++
+			case shook:
+				handshakes++
+			}
+			last = err
+		}
+		if dead == len(targets) {
+			return nil, fmt.Errorf("%w: its process has ended: %w", ErrPeerDown, last)
+		}
+		if time.Since(start) > e.grace && handshakes == 0 || handshakes > 20 {
+			return nil, fmt.Errorf("%w: not reachable for %v: %w", ErrPeerDown, e.grace, last)
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// dialOne tries one address. shook tells that a connection stood.
+func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member, network, target string,
+	limit time.Duration) (l *link, shook bool, err error) {
+	d := net.Dialer{Timeout: limit}
+	d.SetMultipathTCP(false) // liveness reads plain TCP's state
+	c, err := d.DialContext(ctx, network, target)
+	if err != nil {
+		return nil, false, err
+	}
+	s := e.newSock(c)
+	key := peerKey{m.addr.Process, m.kind}
+	e.mu.Lock()
+	taken := e.peers[key].link != nil
+	a.connected = !taken
+	e.mu.Unlock()
+	if taken {
+		s.Close()
+		return nil, true, errDuplicate
+	}
+	// A peer may be stopped: the handshake waits for it as long as the caller does, and as long as
+	// its host is there.
+	var dead error
+	pulse := e.watch(s, m.kind, &m.addr, func(err error) { dead = err; s.Close() })
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	nonces, err := introduce(s, g, m, e.id)
+	interrupted := !stop()
+	e.unwatch(pulse)
+	e.mu.Lock()
+	a.connected = false
+	if dead != nil {
+		err = dead
+	} else if err == nil && interrupted {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = e.unusable()
+	}
+	if err == nil {
+		l = newLink(e, s, key, nonces, m.addr)
+		err = e.adopt(l)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		s.Close()
+		return nil, true, err
+	}
+	return l, true, nil
+}
+
+// introduce is the dialer's side of the handshake.
+func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2][nonceSize]byte, err error) {
+	h := hello{purpose: purposeLink, job: g.key.job, group: g.key.group, from: self, to: m.addr.Process}
+	rand.Read(h.nonce[:])
+	hb := h.bytes()
+	if _, err = rw.Write(hb[:]); err != nil {
+		return nonces, err
+	}
+	var challenge [challengeSize]byte
+	if _, err = io.ReadFull(rw, challenge[:]); err != nil {
+		return nonces, fmt.Errorf("closed during the handshake: %w", err)
+	}
+	st, err := parseAnswerHead(challenge[:])
+	if err != nil {
+		return nonces, fmt.Errorf("%w: %w", errStranger, err)
+	}
+	switch st {
+	case statusOK:
+	case statusStranger:
+		return nonces, errStranger
+	case statusUnknown:
+		return nonces, fmt.Errorf("%w: the peer does not know group %s", ErrRefused, g.name)
+	case statusGone:
+		return nonces, ErrPeerLeft
+	default:
+		return nonces, fmt.Errorf("%w: the peer does not count this process among group %s", ErrRefused, g.name)
+	}
+	nonce := challenge[8:]
+	proof := proofMAC(g.secret, hb[:], nonce)
+	if _, err = rw.Write(proof[:]); err != nil {
+		return nonces, err
+	}
+	var verdict [verdictSize]byte
+	if _, err = io.ReadFull(rw, verdict[:]); err != nil {
+		return nonces, fmt.Errorf("closed during the handshake: %w", err)
+	}
+	if st, err = parseAnswerHead(verdict[:]); err != nil {
+		return nonces, fmt.Errorf("%w: %w", errStranger, err)
+	}
+	if st == statusRefused {
+		return nonces, fmt.Errorf("%w: the peer does not accept this side's proof: the secrets of group %s differ", ErrRefused, g.name)
+	}
+	want := verdictMAC(g.secret, hb[:], nonce, st)
+	if !hmac.Equal(want[:], verdict[8:]) {
+		return nonces, fmt.Errorf("%w: the peer cannot prove the secret of group %s", ErrRefused, g.name)
+	}
+	if st != statusOK {
+		return nonces, errDuplicate
+	}
+	nonces[0] = h.nonce
+	copy(nonces[1][:], nonce)
+	return nonces, nil
+}
+
+// admission is what the acceptor's handshake asks of the endpoint.
+type admission struct {
+	self ProcessID
+	// find returns the secret for a hello, or the status to refuse with.
+	find func(hello) ([]byte, status)
+	// decide is asked once the dialer has proved itself, and sees the verdict sent before anything
+	// else is.
+	decide func(hello, [2][nonceSize]byte, func(status) error) error
+	// silence starts the time that the dialer has for its next message.
+	silence func()
+}
+
+// admit is the acceptor's side of the handshake.
+func admit(rw io.ReadWriter, a admission) error {
+	a.silence()
+	var hb [helloSize]byte
+	if _, err := io.ReadFull(rw, hb[:]); err != nil {
+		return fmt.Errorf("no handshake: %w", err)
+	}
+	h, err := parseHello(&hb)
+	if err != nil {
+		return err
+	}
+	if h.purpose == purposeProbe {
+		return errProbe
+	}
+	var challenge [challengeSize]byte
+	answerHead(challenge[:], statusOK)
+	secret, st := []byte(nil), statusStranger
+	if h.to == a.self {
+		secret, st = a.find(h)
+	}
+	if st != statusOK {
+		answerHead(challenge[:], st)
+		rw.Write(challenge[:]) // it is refused anyway
+		switch st {
+		case statusGone:
+			return errProbe // in good order: nothing to log
+		case statusStranger:
+			return errors.New("it means another process")
+		case statusUnknown:
+			return fmt.Errorf("it names job %x, group %x, which is not known here", h.job, h.group)
+		}
+		return fmt.Errorf("process %v is no member of the group", h.from)
+	}
+	rand.Read(challenge[8:])
+	nonces := [2][nonceSize]byte{h.nonce, [nonceSize]byte(challenge[8:])}
+	a.silence()
+	if _, err := rw.Write(challenge[:]); err != nil {
+		return err
+	}
+	var proof [proofSize]byte
+	if _, err := io.ReadFull(rw, proof[:]); err != nil {
+		return fmt.Errorf("no proof of the secret: %w", err)
+	}
+	verdict := func(st status) error {
+		var b [verdictSize]byte
+		answerHead(b[:], st)
+		if st != statusRefused {
+			m := verdictMAC(secret, hb[:], nonces[1][:], st)
+			copy(b[8:], m[:])
+		}
+		_, err := rw.Write(b[:])
+		return err
+	}
+	want := proofMAC(secret, hb[:], nonces[1][:])
+	if !hmac.Equal(want[:], proof[:]) {
+		verdict(statusRefused)
+		return errors.New("its proof of the group's secret is wrong")
+	}
+	return a.decide(h, nonces, verdict)
+}
+
+// welcome runs the handshake with a guest.
+func (e *Endpoint) welcome(g *guest, kind string) {
+	defer g.drop()
+	s := g.sock
+	var from Address
+	err := admit(s, admission{
+		self:    e.id,
+		silence: func() { s.SetDeadline(time.Now().Add(handshakeTimeout)) },
+		find: func(h hello) ([]byte, status) {
+			local, st := e.hold(g.ctx, h)
+			if local == nil {
+				return nil, st
+			}
+			for _, m := range local.members {
+				if m != nil && m.addr.Process == h.from && m.kind == kind {
+					from = m.addr
+					return local.secret, statusOK
+				}
+			}
+			return nil, statusRefused
+		},
+		decide: func(h hello, nonces [2][nonceSize]byte, verdict func(status) error) error {
+			e.leave(g) // a link is not to be dropped for a newer guest
+			return e.decide(g, peerKey{h.from, kind}, nonces, from, verdict)
+		},
+	})
+	e.leave(g)
+	if err != nil {
+		s.Close()
+		if !errors.Is(err, errProbe) && !errors.Is(err, errDuplicate) && g.ctx.Err() == nil {
+			e.refuse(s.remote(), err)
+		}
+	}
+}
+
+// leave takes a guest off the list.
+func (e *Endpoint) leave(g *guest) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, o := range e.guests {
+		if o == g {
+			e.guests = append(e.guests[:i:i], e.guests[i+1:]...)
+			return
+		}
+	}
+}
+
+// hold waits until a group is attached here: ranks do not all come at once.
+func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
+	limit := time.NewTimer(max(handshakeTimeout, e.grace))
+	defer limit.Stop()
+	for {
+		e.mu.Lock()
+		for k, g := range e.groups {
+			if k.job == h.job && k.group == h.group {
+				e.mu.Unlock()
+				return g, statusOK
+			}
+		}
+		for k := range e.gone {
+			if k.job == h.job && k.group == h.group {
+				e.mu.Unlock()
+				return nil, statusGone
+			}
+		}
+		changed := e.changed
+		e.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil, statusUnknown
+		case <-limit.C:
+			return nil, statusUnknown
+		case <-changed:
+		}
+	}
+}
+
+// decide accepts an authenticated connection as the link, unless there is one. Where both sides
+// dial at once, the dial of the lower process id wins; but one that stands wins over one that does
+// not, because perhaps only one direction can be dialed.
+func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from Address, verdict func(status) error) error {
+	e.mu.Lock()
+	p := e.peers[key]
+	duplicate := p != nil && (p.link != nil ||
+		p.dial != nil && p.dial.connected && string(e.id[:]) < string(key.process[:]))
+	if err := e.unusable(); err != nil || duplicate {
+		e.mu.Unlock()
+		if duplicate {
+			verdict(statusDuplicate)
+		}
+		return errDuplicate
+	}
+	g.sock.SetDeadline(time.Time{})
+	l := newLink(e, g.sock, key, nonces, from)
+	l.lock <- struct{}{} // nothing may overtake the verdict
+	err := e.adopt(l)
+	if err == nil && p != nil && p.dial != nil {
+		p.dial.cancel()
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	// A failure to write shows to the link's reader too.
+	_ = verdict(statusOK)
+	<-l.lock
+	return nil
+}
+
+// adopt makes a link the one to its peer, and starts it. It needs e.mu.
+func (e *Endpoint) adopt(l *link) error {
+	p := e.peers[l.key]
+	if p == nil {
+		p = &peer{}
+		e.peers[l.key] = p
+	}
+	if !e.spawn("link reader", l.run) {
+		return ErrClosed
+	}
+	p.link = l
+	e.links[l] = struct{}{}
+	return nil
+}
+
+// unixPeer names the other side of a Unix socket.
+func (s *sock) unixPeer() string {
+	who := "a local process"
+	s.raw.Control(func(f uintptr) {
+		if c, err := unix.GetsockoptUcred(int(f), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			who = fmt.Sprintf("local process %d of user %d", c.Pid, c.Uid)
+		}
+	})
+	return who
+}
+
+// sameHost tells whether a connection goes to the IP address of target.
+func sameHost(remote net.Addr, target string) bool {
+	t, ok := remote.(*net.TCPAddr)
+	p, err := netip.ParseAddrPort(target)
+	return ok && err == nil && t.AddrPort().Addr().Unmap() == p.Addr().Unmap()
+}

@@ -1,0 +1,237 @@
+package transport
+
+import (
+	"context"
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// inbox holds what ranks of the same endpoint have sent to a group. A goroutine that lives while
+// there is something hands it to the handler: never the sender, who may hold locks of its own.
+type inbox struct {
+	mu     sync.Mutex
+	items  []item
+	bytes  int
+	drains bool
+	space  chan struct{} // made by who waits for room
+}
+
+type itemKind uint8
+
+const (
+	itemFrame itemKind = iota
+	itemAttach
+	itemLeft
+)
+
+type item struct {
+	kind    itemKind
+	src     int
+	h       Header
+	payload []byte
+	fd      int // of an attach
+}
+
+// post adds an item if there is room, or always. It tells whether it did, or that nobody reads.
+func (b *inbox) post(g *Group, it item, always bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if g.leaving() {
+		if it.kind == itemAttach {
+			closeFDs([]int{it.fd})
+		}
+		return true
+	}
+	if !always && b.bytes > 0 && b.bytes+len(it.payload)+headerSize > maxInbox {
+		return false
+	}
+	b.items = append(b.items, it)
+	b.bytes += len(it.payload) + headerSize
+	if !b.drains {
+		b.drains = g.e.spawn("inbox", func() { b.drain(g) })
+	}
+	return true
+}
+
+// send posts a frame, and waits for room.
+func (b *inbox) send(ctx context.Context, g *Group, it item) error {
+	for {
+		b.mu.Lock()
+		if b.space == nil {
+			b.space = make(chan struct{})
+		}
+		space := b.space
+		b.mu.Unlock()
+		if b.post(g, it, false) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-space:
+		}
+	}
+}
+
+// wake lets the inbox of a group that is being left be emptied.
+func (b *inbox) wake(g *Group) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.drains && len(b.items) > 0 {
+		b.drains = g.e.spawn("inbox", func() { b.drain(g) })
+	}
+	b.room()
+}
+
+// room needs b.mu.
+func (b *inbox) room() {
+	if b.space != nil {
+		close(b.space)
+		b.space = nil
+	}
+}
+
+func (b *inbox) drain(g *Group) {
+	for {
+		b.mu.Lock()
+		if len(b.items) == 0 {
+			b.items, b.drains = nil, false
+			b.mu.Unlock()
+			return
+		}
+		it := b.items[0]
+		b.items[0] = item{}
+		b.items = b.items[1:]
+		b.bytes -= len(it.payload) + headerSize
+		b.room()
+		b.mu.Unlock()
+		g.take(it)
+	}
+}
+
+// take handles an item.
+func (g *Group) take(it item) {
+	m := g.members[it.src]
+	switch it.kind {
+	case itemAttach:
+		m.telling.Lock()
+		defer m.telling.Unlock()
+		if m.over.Load() || !g.call(func(h Handler) { h.PeerAttached(it.src, it.fd) }) {
+			closeFDs([]int{it.fd})
+			return
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.err == nil {
+			m.ready.Store(&route{local: m.local})
+			m.notify()
+		}
+	case itemLeft:
+		m.leftNow()
+	case itemFrame:
+		if m.over.Load() || !g.enter() {
+			return
+		}
+		if err := g.deliver(it); err != nil {
+			m.down(err)
+		}
+	}
+}
+
+// deliver hands a frame to the handler. The caller has entered the group.
+func (g *Group) deliver(it item) error {
+	defer g.exit()
+	if it.h.Type != Data {
+		g.handler.Control(it.src, it.h, it.payload)
+		return nil
+	}
+	slot, err := g.handler.Slot(it.src, it.h)
+	if err != nil {
+		return err
+	}
+	if copy(slot, it.payload) != len(it.payload) || len(slot) != len(it.payload) {
+		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(slot), len(it.payload))
+	}
+	g.handler.Arrived(it.src, it.h)
+	return nil
+}
+
+// join attaches to a rank of the same endpoint, in both directions. It waits for it to come.
+func (m *member) join(ctx context.Context) error {
+	g := m.g
+	k := rankKey{g.key.job, g.key.group, m.rank}
+	for {
+		peer, left, wait := g.e.find(k, g.epoch)
+		if peer != nil {
+			return g.joinLocal(m, peer)
+		}
+		if left {
+			return ErrPeerLeft
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-wait:
+		}
+	}
+}
+
+func (g *Group) joinLocal(m *member, peer *Group) error {
+	g.e.loops.Lock()
+	defer g.e.loops.Unlock()
+	if g.key.rank >= len(peer.members) || peer.members[g.key.rank] == nil {
+		return fmt.Errorf("%w: the peer does not count rank %d among the group", ErrRefused, g.key.rank)
+	}
+	back := peer.members[g.key.rank]
+	if !hmac.Equal(g.secret, peer.secret) {
+		return fmt.Errorf("%w: the secrets of group %s differ", ErrRefused, g.name)
+	}
+	if back.kind != Mem {
+		return fmt.Errorf("%w: the peer wants to be joined over %q", ErrRefused, back.kind)
+	}
+	m.mu.Lock()
+	joined := m.local != nil
+	m.mu.Unlock()
+	if joined {
+		return nil
+	}
+	fds := [2]int{-1, -1}
+	for i, from := range []*Group{g, peer} {
+		if from.windowFD < 0 {
+			continue
+		}
+		fd, err := from.dupWindow()
+		if err != nil {
+			closeFDs(fds[:])
+			return err
+		}
+		fds[i] = fd
+	}
+	// Where one side is being left at this moment, its part finds the other in local, or this
+	// finds its error.
+	ends := []struct {
+		m    *member
+		peer *Group
+		fd   int
+	}{{back, g, fds[0]}, {m, peer, fds[1]}}
+	for _, s := range ends {
+		s.m.mu.Lock()
+		s.m.local = s.peer
+		s.m.mu.Unlock()
+	}
+	for _, s := range ends {
+		s.m.g.inbox.post(s.m.g, item{kind: itemAttach, src: s.m.rank, fd: s.fd}, true)
+	}
+	for i, s := range ends {
+		s.m.mu.Lock()
+		gone := errors.Is(s.m.err, ErrClosed)
+		s.m.mu.Unlock()
+		if gone {
+			other := ends[1-i]
+			other.m.g.inbox.post(other.m.g, item{kind: itemLeft, src: other.m.rank}, true)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,821 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFrames(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, pair(t, kind, Config{}), kind, 2)
+			ctx := within(t)
+			ok(t, w.groups[0].Connect(ctx, 1))
+			if !w.groups[0].Connected(1) {
+				t.Fatal("not connected after Connect")
+			}
+			for i, n := range []int{0, 1, 63, 4096, 100_000, MaxControl} {
+				p := bytes.Repeat([]byte{byte(i + 1)}, n)
+				ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Flags: 3, Seq: uint64(i), Arg: [2]uint64{4, 5}}, p[:n/2], p[n/2:]))
+				ok(t, w.groups[1].Send(ctx, 0, Header{Type: Data, Seq: uint64(i)}, p))
+			}
+			for i, f := range w.handlers[1].untilFrames(t, 6) {
+				if f.src != 0 || f.h.Seq != uint64(i) || f.h.Type != ControlBase || f.h.Flags != 3 || f.h.Arg != [2]uint64{4, 5} ||
+					f.h.Job != 1 || f.h.Group != 2 || f.h.Epoch != 5 || f.h.Dst != 1 || len(f.payload) != int(f.h.Bytes) {
+					t.Fatalf("frame %d: %+v", i, f.h)
+				}
+			}
+			for i, f := range w.handlers[0].untilFrames(t, 6) {
+				if f.h.Type != Data || f.h.Seq != uint64(i) || !bytes.Equal(f.payload, bytes.Repeat([]byte{byte(i + 1)}, int(f.h.Bytes))) {
+					t.Fatalf("data %d: %+v", i, f.h)
+				}
+			}
+			w.groups[0].Broadcast(Header{Type: 200, Seq: 9}, []byte("abort"))
+			if f := w.handlers[1].untilFrames(t, 7)[6]; f.h.Type != 200 || string(f.payload) != "abort" {
+				t.Fatalf("broadcast: %+v", f)
+			}
+			w.groups[0].Detach()
+			w.handlers[1].until(t, "BYE", func() bool { return w.handlers[1].left[0] })
+			wants(t, w.groups[1].Send(ctx, 0, Header{Type: ControlBase}), ErrPeerLeft)
+			wants(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase}), ErrClosed)
+			if o := w.handlers[1].order; o[0] != "attached 0" || o[len(o)-1] != "left 0" {
+				t.Fatalf("order of events: %v", o)
+			}
+			if len(w.handlers[1].down)+len(w.handlers[0].down) > 0 {
+				t.Fatal("leaving in good order is not a failure")
+			}
+		})
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	eps := pair(t, TCP, Config{})
+	w := newWorld(t, eps, TCP, 2)
+	ctx := within(t)
+	for name, err := range map[string]error{
+		"own rank":      w.groups[0].Send(ctx, 0, Header{Type: Data}),
+		"rank too high": w.groups[0].Connect(ctx, 2),
+		"negative rank": w.groups[0].Connect(ctx, -1),
+		"reserved type": w.groups[0].Send(ctx, 1, Header{Type: typeBye}),
+		"large control": w.groups[0].Send(ctx, 1, Header{Type: ControlBase}, make([]byte, MaxControl+1)),
+		"attached twice": func() error {
+			c := groupConfig(eps, TCP, 2, 0)
+			c.Handler = newRecorder()
+			_, err := eps[0].Attach(c)
+			return err
+		}(),
+		"short secret": func() error {
+			c := groupConfig(eps, TCP, 3, 0)
+			c.Handler, c.Secret = newRecorder(), nil
+			_, err := eps[0].Attach(c)
+			return err
+		}(),
+		"wrong kind": func() error {
+			c := groupConfig(eps, "carrier pigeon", 3, 0)
+			c.Handler = newRecorder()
+			_, err := eps[0].Attach(c)
+			return err
+		}(),
+		"wrong interface": func() error { _, err := Listen(Config{Interface: "nosuch0"}); return err }(),
+		"negative grace":  func() error { _, err := Listen(Config{Grace: -1}); return err }(),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	} else {
+		l.Close()
+	}
+	eps := pair(t, TCP, Config{StoreHost: "::1"})
+	if a := eps[0].Address().TCP; len(a) != 1 || !strings.HasPrefix(a[0], "[::1]:") {
+		t.Fatalf("listens on %v", a)
+	}
+	w := newWorld(t, eps, TCP, 2)
+	ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
+	w.handlers[1].untilFrames(t, 1)
+}
+
+func TestInterfaceByName(t *testing.T) {
+	e := listen(t, Config{Interface: "lo"})
+	for _, a := range e.Address().TCP {
+		if !strings.HasPrefix(a, "127.") && !strings.HasPrefix(a, "[::1]") {
+			t.Fatalf("listens on %v", a)
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	a := Address{Process: ProcessID{1}, Host: "h", Unix: "@a", TCP: []string{"10.0.0.1:5"}}
+	b := Address{Process: ProcessID{2}, Host: "h", Unix: "@b", TCP: []string{"10.0.0.1:6"}}
+	far := Address{Process: ProcessID{3}, Host: "i", Unix: "@c", TCP: []string{"10.0.0.2:6"}}
+	noShm := b
+	noShm.Unix, noShm.ShmProblem = "", "no memfd; allow it"
+	shy := far
+	shy.TCP = []string{"127.0.0.1:6"}
+	forced := far
+	forced.Forced = Shm
+	for i, c := range []struct {
+		a, b         Address
+		forced, kind string // kind "": an error that contains text
+		text         string
+	}{
+		{a, a, "", Mem, ""}, {a, a, Shm, Mem, ""}, {a, a, TCP, "", "one process"},
+		{a, b, "", Shm, ""}, {a, b, TCP, TCP, ""}, {a, b, "ib", "", "unknown transport"},
+		{a, far, "", TCP, ""}, {a, far, Shm, "", "namespaces"},
+		{a, noShm, "", TCP, ""}, {a, noShm, Shm, "", "no memfd; allow it"},
+		{a, shy, "", "", "GOCCL_SOCKET_IFNAME"},
+		{a, forced, "", "", "cannot work"}, {a, forced, TCP, "", "one process demands"},
+	} {
+		k1, err1 := Decide(c.a, c.b, c.forced)
+		k2, err2 := Decide(c.b, c.a, c.forced)
+		if k1 != k2 || (err1 == nil) != (err2 == nil) || k1 != c.kind {
+			t.Errorf("case %d: %q %v, %q %v, want %q", i, k1, err1, k2, err2, c.kind)
+		}
+		if c.kind == "" && (err1 == nil || !strings.Contains(err1.Error(), c.text)) {
+			t.Errorf("case %d: error %v lacks %q", i, err1, c.text)
+		}
+	}
+}
+
+func TestAddressJSON(t *testing.T) {
+	a := listen(t, Config{}).Address()
+	j, err := json.Marshal(a)
+	ok(t, err)
+	var b Address
+	ok(t, json.Unmarshal(j, &b))
+	if fmt.Sprint(a) != fmt.Sprint(b) {
+		t.Fatalf("%+v became %+v", a, b)
+	}
+	if a.ShmProblem != "" || a.Unix == "" {
+		t.Fatalf("shared memory does not work here: %s", a.ShmProblem)
+	}
+}
+
+func TestWindowsAreHandedOver(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			var gs []*Group
+			var hs []*recorder
+			for r, e := range eps {
+				c := groupConfig(eps, kind, 4, r)
+				c.WindowFD = memfd(t, fmt.Sprint("window ", r))
+				hs = append(hs, newRecorder())
+				gs = append(gs, attach(t, e, c, hs[r]))
+			}
+			ok(t, gs[1].Connect(within(t), 0))
+			hs[0].until(t, "attach", func() bool { return len(hs[0].attached) > 0 })
+			for r, h := range hs {
+				fd := h.attached[1-r]
+				if kind == TCP {
+					if fd != -1 {
+						t.Fatalf("descriptor %d over tcp", fd)
+					}
+					continue
+				}
+				b := make([]byte, 8)
+				_, err := unix.Pread(fd, b, 0)
+				ok(t, err)
+				if string(b) != fmt.Sprint("window ", 1-r) {
+					t.Fatalf("rank %d got %q", r, b)
+				}
+				unix.Close(fd)
+			}
+		})
+	}
+}
+
+// Both sides dial at once, many times over: there is always one link, and both ends agree.
+func TestSimultaneousDial(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			for range 30 {
+				eps := pair(t, kind, Config{})
+				w := newWorld(t, eps, kind, 2)
+				ctx := within(t)
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Go(func() {
+						if err := w.groups[i%2].Send(ctx, 1-i%2, Header{Type: ControlBase}, []byte{byte(i)}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+				w.handlers[0].untilFrames(t, 4)
+				w.handlers[1].untilFrames(t, 4)
+				for _, e := range eps {
+					e.mu.Lock()
+					if n := len(e.links); kind != Mem && n != 1 {
+						t.Errorf("%d links", n)
+					}
+					e.mu.Unlock()
+				}
+				for _, e := range eps {
+					ok(t, e.Close())
+				}
+			}
+		})
+	}
+}
+
+// One side attaches long after the other has begun to connect.
+func TestSkewedAttach(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			for group := uint64(1); group <= 3; group++ { // the first has no link yet, the others have
+				h0, h1 := newRecorder(), newRecorder()
+				g0 := attach(t, eps[0], groupConfig(eps, kind, group, 0), h0)
+				sent := make(chan error, 1)
+				go func() { sent <- g0.Send(within(t), 1, Header{Type: ControlBase}) }()
+				if kind != Mem {
+					// Not before the other side has heard of the group.
+					for deadline := time.Now().Add(patience); ; {
+						eps[1].mu.Lock()
+						heard := len(eps[1].guests) > 0
+						for l := range eps[1].links {
+							l.mu.Lock()
+							heard = heard || len(l.pending) > 0
+							l.mu.Unlock()
+						}
+						eps[1].mu.Unlock()
+						if heard {
+							break
+						}
+						if time.Now().After(deadline) {
+							t.Fatal("nothing heard of the group")
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}
+				attach(t, eps[1], groupConfig(eps, kind, group, 1), h1)
+				ok(t, <-sent)
+				h1.untilFrames(t, 1)
+			}
+		})
+	}
+}
+
+func TestLateForTheGroup(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			first := newWorld(t, eps, kind, 1)
+			for group := uint64(2); group <= 3; group++ { // 2: without a link, 3: with one
+				w := newWorld(t, eps, kind, group)
+				w.groups[1].Detach()
+				wants(t, w.groups[0].Connect(within(t), 1), ErrPeerLeft)
+				w.handlers[0].until(t, "PeerLeft", func() bool { return w.handlers[0].left[1] })
+				ok(t, first.groups[0].Connect(within(t), 1))
+			}
+		})
+	}
+}
+
+func TestEpochs(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			w := newWorld(t, eps, kind, 1)
+			ctx := within(t)
+			ok(t, w.groups[0].Connect(ctx, 1))
+			// Rank 0 moves on to epoch 6 first.
+			w.groups[0].Detach()
+			next := func(r int) (*Group, *recorder) {
+				c := groupConfig(eps, kind, 1, r)
+				c.Epoch = 6
+				h := newRecorder()
+				return attach(t, eps[r], c, h), h
+			}
+			g0, _ := next(0)
+			sent := make(chan error, 1)
+			go func() { sent <- g0.Send(ctx, 1, Header{Type: ControlBase}) }()
+			w.handlers[1].until(t, "BYE", func() bool { return w.handlers[1].left[0] })
+			w.groups[1].Detach()
+			_, h1 := next(1)
+			ok(t, <-sent)
+			if f := h1.untilFrames(t, 1)[0]; f.h.Epoch != 6 {
+				t.Fatalf("epoch %d", f.h.Epoch)
+			}
+		})
+	}
+}
+
+func TestManyGroupsShareALink(t *testing.T) {
+	const groups = 200
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			var ws []*world
+			for i := range groups {
+				ws = append(ws, newWorld(t, eps, kind, uint64(i)))
+			}
+			var wg sync.WaitGroup
+			for i, w := range ws {
+				wg.Go(func() {
+					if err := w.groups[i%2].Send(within(t), 1-i%2, Header{Type: ControlBase, Seq: uint64(i)}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for i, w := range ws {
+				if f := w.handlers[1-i%2].untilFrames(t, 1); f[0].h.Seq != uint64(i) {
+					t.Fatalf("group %d got %+v", i, f)
+				}
+			}
+			var links []*link
+			eps[0].mu.Lock()
+			links = eps[0].allLinks()
+			eps[0].mu.Unlock()
+			if len(links) != 1 {
+				t.Fatalf("%d links", len(links))
+			}
+			if n := len(goroutines()); n > 20 {
+				t.Fatalf("%d goroutines for %d groups", n, groups)
+			}
+			for _, w := range ws {
+				w.groups[0].Detach()
+				w.groups[1].Detach()
+			}
+			// With no group left, the link goes.
+			select {
+			case <-links[0].done:
+			case <-time.After(patience):
+				t.Fatal("the link stays without a group")
+			}
+		})
+	}
+}
+
+func TestWrongSecret(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			l := newLogs()
+			eps := pair(t, kind, Config{Logf: l.add})
+			for group := uint64(1); group <= 2; group++ { // 1: no link yet; 2: over a link
+				c := groupConfig(eps, kind, group, 0)
+				c.Secret = bytes.Repeat([]byte{8}, 32)
+				bad := attach(t, eps[0], c, newRecorder())
+				h := newRecorder()
+				attach(t, eps[1], groupConfig(eps, kind, group, 1), h)
+				wants(t, bad.Connect(within(t), 1), ErrRefused)
+				if len(h.order) > 0 {
+					t.Fatalf("the refused rank has come through: %v", h.order)
+				}
+				if kind != Mem {
+					l.wait(t, 1)
+				}
+				w := newWorld(t, eps, kind, group+10) // harms nobody else
+				ok(t, w.groups[0].Connect(within(t), 1))
+			}
+		})
+	}
+}
+
+func TestWrongJob(t *testing.T) {
+	eps := pair(t, TCP, Config{Grace: time.Second})
+	c := groupConfig(eps, TCP, 1, 0)
+	c.Job = 99
+	g := attach(t, eps[0], c, newRecorder())
+	h := newRecorder()
+	attach(t, eps[1], groupConfig(eps, TCP, 1, 1), h)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	wants(t, g.Connect(ctx, 1), context.DeadlineExceeded) // it might yet come
+	if len(h.order) > 0 {
+		t.Fatalf("events: %v", h.order)
+	}
+}
+
+func TestNotAMember(t *testing.T) {
+	l := newLogs()
+	eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logf: l.add}), listen(t, Config{})}
+	attach(t, eps[1], groupConfig(eps[:2], TCP, 1, 1), newRecorder())
+	outsider := attach(t, eps[2], groupConfig([]*Endpoint{eps[2], eps[1]}, TCP, 1, 0), newRecorder())
+	wants(t, outsider.Connect(within(t), 1), ErrRefused)
+	l.wait(t, 1)
+}
+
+// Strangers on the port: garbage, silence, scanners, half handshakes. All are dropped, one line is
+// logged for the lot, and a rank that comes meanwhile is served.
+func TestStrangers(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			l := newLogs()
+			a, b := listen(t, Config{}), listen(t, Config{Logf: l.add})
+			network, target := "tcp", b.Address().TCP[0]
+			if kind == Shm {
+				network, target = "unix", b.Address().Unix
+			}
+			eps := []*Endpoint{a, b}
+			w := newWorld(t, eps, kind, 1)
+			dial := func() net.Conn {
+				c, err := net.Dial(network, target)
+				ok(t, err)
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			gone := func(c net.Conn) { // the other side has closed it
+				c.SetReadDeadline(time.Now().Add(patience))
+				if _, err := io.Copy(io.Discard, c); errors.Is(err, context.DeadlineExceeded) {
+					t.Fatal("a stranger is kept")
+				}
+			}
+			for range 20 {
+				dial().Close() // a scanner
+			}
+			silent := dial()
+			for _, s := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + strings.Repeat("x", 200), strings.Repeat("\x00", 96), strings.Repeat("\xff", 5000)} {
+				c := dial()
+				c.Write([]byte(s))
+				gone(c)
+			}
+			// A hello for the right group by the right process, and then no proof.
+			h := hello{purpose: purposeLink, job: 1, group: 1, from: a.id, to: b.id}
+			hb := h.bytes()
+			c := dial()
+			c.Write(hb[:])
+			var challenge [challengeSize]byte
+			_, err := io.ReadFull(c, challenge[:])
+			ok(t, err)
+			c.Write(bytes.Repeat([]byte{1}, proofSize))
+			gone(c)
+			h.to = ProcessID{1}
+			hb = h.bytes()
+			c = dial()
+			c.Write(hb[:])
+			gone(c)
+			// More silent ones than are borne: the oldest goes.
+			for range maxHandshakes {
+				dial()
+			}
+			gone(silent)
+			ok(t, w.groups[0].Connect(within(t), 1))
+			if lines := l.wait(t, 1); len(lines) != 1 || !strings.Contains(lines[0], "refused") {
+				t.Fatalf("log: %q", lines)
+			}
+		})
+	}
+}
+
+// A peer that has proved itself and then breaks the rules.
+func TestViolations(t *testing.T) {
+	type breach struct {
+		name string
+		h    Header
+		n    int
+	}
+	good := Header{Type: ControlBase, Job: 1, Group: 1, Epoch: 5, Src: 0, Dst: 1}
+	with := func(f func(*Header)) Header { h := good; f(&h); return h }
+	for _, b := range []breach{
+		{"unknown group", with(func(h *Header) { h.Group = 9 }), 0},
+		{"another job", with(func(h *Header) { h.Job = 9 }), 0},
+		{"a source that lives elsewhere", with(func(h *Header) { h.Src = 1 }), 0},
+		{"a source out of range", with(func(h *Header) { h.Src = 1 << 31 }), 0},
+		{"a destination out of range", with(func(h *Header) { h.Dst = 77 }), 0},
+		{"an epoch to come", with(func(h *Header) { h.Epoch = 6 }), 0},
+		{"a control frame too long", with(func(h *Header) { h.Bytes = MaxControl + 1 }), 0},
+		{"data too long", with(func(h *Header) { h.Type, h.Bytes = Data, MaxData+1 }), 0},
+		{"an unknown type", with(func(h *Header) { h.Type = 9 }), 0},
+		{"a slot that is not there", with(func(h *Header) { h.Type, h.Bytes = Data, 13 }), 13},
+		{"an attach twice", with(func(h *Header) { h.Type, h.Bytes = typeAttach, macSize }), macSize},
+		{"a descriptor that is not there", with(func(h *Header) { h.Type, h.Bytes, h.Flags, h.Group = typeAttach, macSize, flagWindow, 8 }), macSize},
+	} {
+		t.Run(b.name, func(t *testing.T) {
+			l := newLogs()
+			eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logf: l.add})}
+			w := newWorld(t, eps, TCP, 1)
+			w.handlers[1].slot = func(int, Header) ([]byte, error) { return nil, errors.New("no such slot") }
+			ok(t, w.groups[0].Connect(within(t), 1))
+			k := w.groups[0].members[1].ready.Load().link
+			var raw [headerSize]byte
+			b.h.put(&raw)
+			_, err := k.sock.Conn.Write(append(raw[:], make([]byte, b.n)...))
+			ok(t, err)
+			err = w.handlers[1].untilDown(t, 0)
+			wants(t, err, ErrPeerDown)
+			if !strings.Contains(err.Error(), "protocol violation") || len(l.wait(t, 1)) != 1 {
+				t.Fatalf("error %v, log %q", err, l.lines)
+			}
+			wants(t, w.handlers[0].untilDown(t, 1), ErrPeerDown)
+		})
+	}
+}
+
+// Frames of an epoch that has passed, and of a group that has been left here, are dropped.
+func TestStaleFramesAreDropped(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			w, left := newWorld(t, eps, kind, 1), newWorld(t, eps, kind, 2)
+			ctx := within(t)
+			ok(t, w.groups[0].Connect(ctx, 1))
+			ok(t, left.groups[0].Connect(ctx, 1))
+			k := w.groups[0].members[1].ready.Load().link
+			left.groups[1].Detach()
+			for _, h := range []Header{
+				{Type: Data, Job: 1, Group: 1, Epoch: 4, Dst: 1, Bytes: 100_000},
+				{Type: ControlBase, Job: 1, Group: 1, Epoch: 4, Dst: 1, Bytes: 10},
+				{Type: Data, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 100_000},
+				{Type: ControlBase, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 10},
+			} {
+				ok(t, k.send(ctx, w.groups[0], &h, [][]byte{make([]byte, h.Bytes)}))
+			}
+			ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: 1}))
+			if f := w.handlers[1].untilFrames(t, 1); len(f) != 1 || f[0].h.Seq != 1 {
+				t.Fatalf("got %+v", f)
+			}
+			if n := len(left.handlers[1].frames); n != 0 {
+				t.Fatalf("%d frames after Detach", n)
+			}
+		})
+	}
+}
+
+// A handler that is stuck in rank 1 fills the link; a Send that is interrupted then leaves the
+// stream whole.
+func TestInterruptedSend(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, pair(t, kind, Config{}), kind, 1)
+			ctx := within(t)
+			hold := make(chan struct{})
+			var mu sync.Mutex
+			var seqs []uint64
+			bad := false
+			done := make(chan struct{})
+			w.handlers[1].control = func(_ int, h Header, p []byte) {
+				<-hold
+				mu.Lock()
+				defer mu.Unlock()
+				seqs = append(seqs, h.Seq)
+				bad = bad || !bytes.Equal(p, bytes.Repeat([]byte{byte(h.Seq)}, len(p)))
+				if h.Seq == 1<<40 {
+					close(done)
+				}
+			}
+			ok(t, w.groups[0].Connect(ctx, 1))
+			payload := make([]byte, 100_000)
+			sent := uint64(0)
+			interrupted := 0
+			for interrupted < 3 {
+				sent++
+				for i := range payload {
+					payload[i] = byte(sent)
+				}
+				sctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				err := w.groups[0].Send(sctx, 1, Header{Type: ControlBase, Seq: sent}, payload)
+				cancel()
+				clear(payload) // it is ours again
+				if err != nil {
+					wants(t, err, context.DeadlineExceeded)
+					interrupted++
+				}
+			}
+			// Broadcast does not block on the full link, nor grow without end.
+			for range 100 {
+				w.groups[0].Broadcast(Header{Type: ControlBase, Seq: 0}, make([]byte, MaxControl))
+			}
+			close(hold)
+			ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: 1 << 40}))
+			select {
+			case <-done:
+			case <-time.After(patience):
+				t.Fatal("the last frame does not come")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			last := uint64(0)
+			for _, s := range seqs {
+				if s != 0 && s <= last {
+					t.Fatalf("order: %v", seqs)
+				}
+				last = max(last, s)
+			}
+			if bad {
+				t.Fatal("a payload is damaged")
+			}
+		})
+	}
+}
+
+func TestBigDataBothWays(t *testing.T) {
+	const count, size = 40, 1 << 20
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t, pair(t, kind, Config{}), kind, 1)
+			ctx := within(t)
+			var payloads [2][]byte
+			var wg sync.WaitGroup
+			for r := range 2 {
+				payloads[r] = make([]byte, size)
+				for i := range payloads[r] {
+					payloads[r][i] = byte(rand.Uint32())
+				}
+				wg.Go(func() {
+					for i := range count {
+						if err := w.groups[r].Send(ctx, 1-r, Header{Type: Data, Seq: uint64(i)}, payloads[r][:1000], payloads[r][1000:]); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for r := range 2 {
+				for i, f := range w.handlers[r].untilFrames(t, count) {
+					if f.h.Seq != uint64(i) || !bytes.Equal(f.payload, payloads[1-r]) {
+						t.Fatalf("rank %d, frame %d is damaged", r, i)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Detach while a payload is coming in that never ends: the memory is free when it returns.
+func TestDetachDuringAPayload(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			w, other := newWorld(t, eps, kind, 1), newWorld(t, eps, kind, 2)
+			ctx := within(t)
+			begun := make(chan []byte, 1)
+			w.handlers[1].slot = func(_ int, h Header) ([]byte, error) {
+				b := make([]byte, h.Bytes)
+				begun <- b
+				return b, nil
+			}
+			ok(t, w.groups[0].Connect(ctx, 1))
+			ok(t, other.groups[0].Connect(ctx, 1))
+			k := w.groups[0].members[1].ready.Load().link
+			h := Header{Type: Data, Job: 1, Group: 1, Epoch: 5, Dst: 1, Bytes: 100_000}
+			var raw [headerSize]byte
+			h.put(&raw)
+			k.sock.Conn.Write(append(raw[:], make([]byte, 60_000)...))
+			slot := <-begun
+			w.groups[1].Detach()
+			copy(slot, bytes.Repeat([]byte{9}, len(slot))) // the race detector sees a reader that goes on
+			k.sock.Conn.Write(make([]byte, 40_000))
+			ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
+			other.handlers[1].untilFrames(t, 1)
+			if !bytes.Equal(slot, bytes.Repeat([]byte{9}, len(slot))) {
+				t.Fatal("written to after Detach")
+			}
+		})
+	}
+}
+
+func TestPanicInAHandler(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			l := newLogs()
+			a := listen(t, Config{Logf: l.add})
+			eps := []*Endpoint{a, a}
+			if kind != Mem {
+				eps[0] = listen(t, Config{})
+			}
+			w := newWorld(t, eps, kind, 1)
+			w.handlers[1].control = func(int, Header, []byte) { panic("deliberate") }
+			ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
+			wants(t, w.handlers[1].untilDown(t, 0), ErrPeerDown)
+			wants(t, w.handlers[0].untilDown(t, 1), ErrPeerDown)
+			if lines := l.wait(t, 1); !strings.Contains(lines[0], "deliberate") {
+				t.Fatalf("log: %q", lines)
+			}
+			w.groups[1].Detach()
+		})
+	}
+}
+
+// An endpoint that closes leaves no goroutine, no descriptor, and keeps OnFD's books in order.
+func TestNothingIsLeft(t *testing.T) {
+	before := openFDs(t)
+	var mu sync.Mutex
+	open := map[int]bool{}
+	onFD := func(fd int, o bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if open[fd] == o || fd < 0 {
+			t.Errorf("descriptor %d: open=%v reported twice", fd, o)
+		}
+		open[fd] = o
+	}
+	for _, kind := range kinds {
+		eps := pair(t, kind, Config{OnFD: onFD, Grace: time.Second})
+		c, err := net.Dial("tcp", eps[1].Address().TCP[0]) // a guest that says nothing
+		ok(t, err)
+		w := newWorld(t, eps, kind, 1)
+		ok(t, w.groups[0].Connect(within(t), 1))
+		late := attach(t, eps[0], groupConfig(eps, kind, 2, 0), newRecorder())
+		ended := make(chan error, 1)
+		go func() { ended <- late.Connect(context.Background(), 1) }() // nobody comes
+		start := time.Now()
+		ok(t, eps[0].Close())
+		ok(t, eps[1].Close())
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("closing took %v", d)
+		}
+		wants(t, <-ended, ErrClosed)
+		c.Close()
+		if _, err := eps[0].Attach(groupConfig(eps, kind, 9, 0)); err == nil {
+			t.Error("Attach after Close")
+		}
+	}
+	if g := goroutines(); len(g) > 0 {
+		t.Errorf("goroutines are left:\n%s", strings.Join(g, "\n\n"))
+	}
+	for fd, o := range open {
+		if o {
+			t.Errorf("descriptor %d was never reported closed", fd)
+		}
+	}
+	for to, n := range openFDs(t) {
+		if n > before[to] {
+			t.Errorf("descriptor left: %s", to)
+		}
+	}
+}
+
+func TestDeadPeerIsRefused(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			h := newRecorder()
+			g := attach(t, eps[0], groupConfig(eps, kind, 1, 0), h)
+			ok(t, eps[1].Close())
+			start := time.Now()
+			wants(t, g.Connect(within(t), 1), ErrPeerDown)
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("it took %v", d)
+			}
+			err := h.untilDown(t, 1)
+			if !strings.Contains(err.Error(), "rank 1") || !strings.Contains(err.Error(), "pid") {
+				t.Errorf("error %v", err)
+			}
+			wants(t, g.Send(within(t), 1, Header{Type: ControlBase}), ErrPeerDown)
+		})
+	}
+}
+
+// Somebody else has got the port of a dead process.
+func TestStaleAddress(t *testing.T) {
+	eps := pair(t, TCP, Config{})
+	other := listen(t, Config{})
+	c := groupConfig(eps, TCP, 1, 0)
+	c.Peers[1].TCP = other.Address().TCP
+	h := newRecorder()
+	g := attach(t, eps[0], c, h)
+	wants(t, g.Connect(within(t), 1), ErrPeerDown)
+	h.untilDown(t, 1)
+}
+
+func TestUnreachableUntilGrace(t *testing.T) {
+	const grace = 500 * time.Millisecond
+	e := listen(t, Config{Grace: grace})
+	far := e.Address()
+	far.Process, far.TCP = ProcessID{1}, []string{"127.0.0.1:1"}
+	c := groupConfig([]*Endpoint{e}, TCP, 1, 0)
+	// A socket that listens with a full backlog swallows further connections.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ok(t, err)
+	defer unix.Close(fd)
+	ok(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	ok(t, unix.Listen(fd, 0))
+	sa, err := unix.Getsockname(fd)
+	ok(t, err)
+	far.TCP = []string{fmt.Sprintf("127.0.0.1:%d", sa.(*unix.SockaddrInet4).Port)}
+	for range 2 {
+		if c, err := net.DialTimeout("tcp", far.TCP[0], 100*time.Millisecond); err == nil {
+			defer c.Close()
+		}
+	}
+	c.Peers, c.Kinds = append(c.Peers, far), append(c.Kinds, TCP)
+	h := newRecorder()
+	g := attach(t, e, c, h)
+	start := time.Now()
+	wants(t, g.Connect(within(t), 1), ErrPeerDown)
+	if d := time.Since(start); d < grace || d > 10*grace {
+		t.Errorf("given up after %v", d)
+	}
+	h.untilDown(t, 1)
+}

@@ -1,0 +1,127 @@
+package core
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+)
+
+// Work is one or several operations that were started together. Its methods may be called from
+// any goroutine and thread.
+type Work struct {
+	comm     *Comm
+	parts    []*part // collectives, in order
+	timeout  time.Duration
+	deadline time.Duration // on exec's clock
+	waitSoon bool
+	cancel   context.CancelFunc
+	ctx      context.Context // made by the runner when it first must wait in Go
+
+	pending atomic.Int32 // operations not yet ended
+	source  atomic.Int32 // rank that the last receive came from
+
+	mu     sync.Mutex
+	err    *Error
+	ended  bool
+	onDone []func(error)
+	done   chan struct{}
+}
+
+// part is a collective of a work.
+type part struct {
+	operation *Operation
+	message   exec.Message
+}
+
+// Test tells whether the work has ended, and how.
+func (w *Work) Test() (done bool, err error) {
+	select {
+	case <-w.done:
+		return true, w.result()
+	default:
+		return false, nil
+	}
+}
+
+// result is meaningful once done is closed.
+func (w *Work) result() error {
+	if w.err == nil {
+		return nil
+	}
+	return w.err
+}
+
+// Wait waits for the end of the work, for at most the timeout (negative: until it ends, which it
+// does by its own timeout at the latest), and tells how it ended. Where no other thread runs
+// the communicator's works, the caller does.
+func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
+	if done, err := w.Test(); done {
+		return done, err
+	}
+	until := time.Duration(1<<62 - 1)
+	if timeout >= 0 {
+		until = exec.Now() + timeout
+	}
+	w.comm.help(w, until)
+	return w.Test()
+}
+
+// OnDone calls f once the work has ended: at once if it has, else on a goroutine of its own, so that f
+// may start works and wait for them.
+func (w *Work) OnDone(f func(error)) {
+	w.mu.Lock()
+	if !w.ended {
+		w.onDone = append(w.onDone, f)
+		w.mu.Unlock()
+		w.comm.wakeWorker()
+		return
+	}
+	w.mu.Unlock()
+	f(w.result())
+}
+
+// Source is the rank that the work's last receive came from, -1 before.
+func (w *Work) Source() int { return int(w.source.Load()) }
+
+// end ends one operation of the work.
+func (w *Work) end(err *Error) {
+	if err != nil {
+		w.mu.Lock()
+		if w.err == nil && !w.ended {
+			w.err = err
+		}
+		w.mu.Unlock()
+	}
+	if w.pending.Add(-1) != 0 {
+		return
+	}
+	w.mu.Lock()
+	w.ended = true
+	callbacks := w.onDone
+	w.onDone = nil
+	if w.cancel != nil {
+		w.cancel()
+	}
+	w.mu.Unlock()
+	close(w.done)
+	if len(callbacks) > 0 {
+		go func() {
+			for _, f := range callbacks {
+				f(w.result())
+			}
+		}()
+	}
+}
+
+// context ends at the work's deadline and with the communicator.
+func (w *Work) context() context.Context {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx == nil {
+		w.ctx, w.cancel = context.WithTimeout(w.comm.ctx, w.deadline-exec.Now())
+	}
+	return w.ctx
+}

@@ -1,0 +1,26 @@
+package core
+
+import (
+	"runtime"
+
+	"github.com/goccl/goccl/core/transport"
+)
+
+// Info describes this host for people: the version, and of each transport whether it can be used,
+// and if not why and what to do. It opens what a communicator would, and closes it again.
+func (r *Runtime) Info() map[string]any {
+	transports := map[string]any{}
+	end, err := transport.Listen(transport.Config{Interface: r.config.Getenv(EnvInterface), StoreHost: r.config.Getenv("MASTER_ADDR"),
+		Grace: DefaultLivenessGrace, OnFD: r.config.OnFD})
+	if err != nil {
+		transports["tcp"] = map[string]any{"usable": false, "problem": err.Error()}
+		transports["shm"] = map[string]any{"usable": false, "problem": "no endpoint could be opened: see tcp"}
+	} else {
+		a := end.Address()
+		transports["tcp"] = map[string]any{"usable": true, "address": a.TCP}
+		shm := map[string]any{"usable": a.ShmProblem == "", "problem": a.ShmProblem}
+		transports["shm"], transports["mem"] = shm, shm
+		_ = end.Close() // there is nobody to tell
+	}
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "transports": transports}
+}

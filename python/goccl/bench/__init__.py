@@ -1,0 +1,40 @@
+"""``goccl bench``: how fast each collective is, beside other libraries, in one run.
+
+Buffers, and how a size is counted
+    ``bytes`` is the size of the larger buffer of a rank, as in nccl-tests: the whole buffer for allreduce,
+    broadcast, reduce, alltoall and sendrecv; all blocks together for allgather and gather (output),
+    reduce_scatter and scatter (input). A size that does not divide into elements and blocks is rounded up,
+    and the row tells the rounded size. Buffers are touched before anything is measured, and the input is
+    rewritten with new values before every iteration, outside the measured time.
+
+Time
+    Before an iteration all ranks meet in a barrier of shared memory that has nothing to do with the library
+    under test. The time of an iteration is that of its slowest rank. Median and 99th percentile are
+    taken over the iterations of all blocks of one placement.
+
+Bandwidth
+    ``algbw = bytes / median``, and ``busbw = algbw * factor`` with the factors of nccl-tests, see
+    :data:`goccl.bench.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
+
+Errors
+    The first and the last iteration of a block are not measured but checked, element by element, against
+    small exact integers; of every measured iteration the first and last element are checked. ``wrong`` counts
+    what differed, over all ranks.
+
+Placement
+    Virtual CPUs may share a last-level cache now and not a second later, and that alone changes a result by a
+    factor of two. So the libraries take turns in short blocks, and the round trip of a cache line between two
+    CPUs is probed between blocks: *near* below 200 ns, *far* from there, *mixed* where it changed during the
+    block, *unknown* where no probe is at hand. Only rows of the same placement are compared.
+
+Peers
+    Gloo comes with torch. An MPI is looked for in a folder of its own, ``~/.cache/goccl/peers/PACKAGE`` (or
+    ``$GOCCL_BENCH_PEERS/PACKAGE``), and in this environment where no other MPI is installed beside it. The
+    command that fills the folder is told where an MPI is missing.
+"""
+
+from __future__ import annotations
+
+from .options import add_arguments, main
+
+__all__ = ["add_arguments", "main"]

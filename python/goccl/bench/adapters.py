@@ -1,0 +1,179 @@
+"""One class a kind of library: how a rank joins its group, and how it calls each collective."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from .buffers import Array, DType
+from .collectives import ROOT
+from .libraries import Unavailable
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a rank needs to join its group. store_fd: a listening socket for rank 0's store, else -1."""
+
+    library: str
+    ranks: int
+    rank: int
+    store_port: int
+    store_fd: int
+    timeout: float
+
+
+class Adapter(ABC):
+    """A rank's end of the library under test. rank, ranks and version are set by join()."""
+
+    rank: int
+    ranks: int
+    version: str
+
+    @abstractmethod
+    def join(self, setup: Setup) -> None:
+        """Makes the group; Unavailable where that cannot work on this host."""
+
+    @abstractmethod
+    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
+        """A call of the collective on these buffers, complete when it returns, or Unavailable."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Ends the group in good order."""
+
+
+class TorchAdapter(Adapter):
+    """A backend of torch.distributed."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+
+    def join(self, setup: Setup) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        dist: Any = importlib.import_module("torch.distributed")
+        self._dist = dist
+        self._torch.set_num_threads(1)
+        if self._backend == "goccl":
+            importlib.import_module("goccl")
+        timeout = timedelta(seconds=setup.timeout)
+        own = {"master_listen_fd": setup.store_fd} if setup.rank == ROOT else {}
+        store = dist.TCPStore("127.0.0.1", setup.store_port, setup.ranks, setup.rank == ROOT, timeout, **own)
+        try:
+            dist.init_process_group(
+                self._backend, store=store, rank=setup.rank, world_size=setup.ranks, timeout=timeout
+            )
+        except ImportError as error:
+            raise Unavailable(str(error)) from error
+        self.rank, self.ranks = setup.rank, setup.ranks
+        self.version = f"torch {self._torch.__version__}"
+
+    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
+        dist = self._dist
+        source, target = self._tensor(send, dtype), self._tensor(recv, dtype)
+        match collective:
+            case "allreduce":
+                return lambda: dist.all_reduce(source)
+            case "broadcast":
+                return lambda: dist.broadcast(source, ROOT)
+            case "reduce":
+                return lambda: dist.reduce(source, ROOT)
+            case "allgather":
+                return lambda: dist.all_gather_into_tensor(target, source)
+            case "reduce_scatter":
+                return lambda: dist.reduce_scatter_tensor(target, source)
+            case "gather":
+                parts = list(target.chunk(self.ranks)) if self.rank == ROOT else None
+                return lambda: dist.gather(source, parts, ROOT)
+            case "scatter":
+                parts = list(source.chunk(self.ranks)) if self.rank == ROOT else None
+                return lambda: dist.scatter(target, parts, ROOT)
+            case "alltoall":
+                return lambda: dist.all_to_all_single(target, source)
+            case "sendrecv":
+                return self._sendrecv(source, target)
+            case "barrier":
+                return lambda: dist.barrier()
+        raise Unavailable(f"{self._backend} has no {collective}")
+
+    def leave(self) -> None:
+        self._dist.destroy_process_group()
+
+    def _tensor(self, array: Array, dtype: DType) -> Any:
+        return self._torch.from_numpy(array).view(getattr(self._torch, dtype.name))
+
+    def _sendrecv(self, source: Any, target: Any) -> Callable[[], None]:
+        dist = self._dist
+        after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+
+        def run() -> None:
+            receiving = dist.irecv(target, before)
+            sending = dist.isend(source, after)
+            receiving.wait()
+            sending.wait()
+
+        return run
+
+
+# What an MPI's own version text begins with: two of them in one folder may have been mixed up.
+_MPI_TEXTS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel"}
+_WITHOUT_MPI_TYPE = ("float16", "bfloat16")
+
+
+class MpiAdapter(Adapter):
+    """An MPI by mpi4py. The launcher has told MPI the ranks."""
+
+    def join(self, setup: Setup) -> None:
+        # MPI locks less, and is as fast as it can be, when it is told that one thread calls it.
+        importlib.import_module("mpi4py").rc.threads = False
+        self._mpi: Any = importlib.import_module("mpi4py.MPI")
+        self._comm = self._mpi.COMM_WORLD
+        self.rank, self.ranks = self._comm.rank, self._comm.size
+        self.version = " ".join(self._mpi.Get_library_version().split(",")[0].split("\n")[0].split())
+        if not self.version.startswith(_MPI_TEXTS[setup.library]):
+            raise Unavailable(f"MPI4PY_LIBMPI={os.environ.get('MPI4PY_LIBMPI')} is {self.version!r}")
+        if self.ranks != setup.ranks:
+            raise Unavailable(f"the launcher started groups of {self.ranks} ranks instead of {setup.ranks}")
+
+    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
+        if dtype.name in _WITHOUT_MPI_TYPE and collective != "barrier":
+            raise Unavailable(f"MPI has no type for {dtype.name}")
+        comm, in_place = self._comm, self._mpi.IN_PLACE
+        root = self.rank == ROOT
+        match collective:
+            case "allreduce":
+                return lambda: comm.Allreduce(in_place, send)
+            case "broadcast":
+                return lambda: comm.Bcast(send, ROOT)
+            case "reduce":
+                if root:
+                    return lambda: comm.Reduce(in_place, send, root=ROOT)
+                return lambda: comm.Reduce(send, None, root=ROOT)
+            case "allgather":
+                return lambda: comm.Allgather(send, recv)
+            case "reduce_scatter":
+                return lambda: comm.Reduce_scatter_block(send, recv)
+            case "gather":
+                return lambda: comm.Gather(send, recv if root else None, ROOT)
+            case "scatter":
+                return lambda: comm.Scatter(send if root else None, recv, ROOT)
+            case "alltoall":
+                return lambda: comm.Alltoall(send, recv)
+            case "sendrecv":
+                after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+                return lambda: comm.Sendrecv(send, after, 0, recv, before, 0)
+            case "barrier":
+                return lambda: comm.Barrier()
+        raise Unavailable(f"MPI has no {collective}")
+
+    def leave(self) -> None:
+        self._mpi.Finalize()
+
+
+def adapter(library: str) -> Adapter:
+    """The adapter of a library by its name."""
+    return MpiAdapter() if library in _MPI_TEXTS else TorchAdapter(library)

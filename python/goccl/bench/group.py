@@ -1,0 +1,302 @@
+"""All ranks of one library: started, asked, and ended. Every wait has a limit, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from . import barrier, wire
+from .libraries import Library, Unavailable
+
+START_TIMEOUT = 120.0
+_GOODBYE = 10.0  # to end in good order
+_GRACE = 5.0  # for others to answer after a rank has failed, and between SIGTERM and SIGKILL
+_LOG_TAIL = 2000
+
+
+class GroupFailure(Exception):
+    """A rank died, failed or did not answer. The text names library and rank."""
+
+
+class _Folder(tempfile.TemporaryDirectory[str]):
+    """Where an MPI may put its own files, so that they end with the group."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix="goccl-bench-", ignore_cleanup_errors=True)
+
+
+@dataclass
+class _Member:
+    sock: socket.socket
+    pid: int
+    pidfd: int
+    rank: int
+
+
+class RankGroup:
+    """The processes of one library. Use as a context manager, or call close()."""
+
+    def __init__(self, library: Library, ranks: int, timeout: float) -> None:
+        self.library = library
+        self.ranks = ranks
+        self.version = ""
+        self._timeout = timeout
+        self._members: list[_Member] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._folder = _Folder() if library.launcher else None
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  close() closes it
+        self._segments: set[Path] = set()
+        self._healthy = False
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        self._healthy = True
+
+    def __enter__(self) -> RankGroup:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def prepare(self, collective: str, count: int, dtype: str) -> None:
+        """Makes the ranks' buffers. Unavailable where the library has no such collective or dtype."""
+        request = {"do": "prepare", "collective": collective, "count": count, "dtype": dtype}
+        self._ask(request, self._timeout)
+
+    def block(self, iterations: int, warmup: int, seed: int, timeout: float) -> tuple[list[int], int, float]:
+        """Runs a block: time of each iteration in ns (slowest rank), wrong elements, and seconds in all."""
+        request = {"do": "block", "iterations": iterations, "warmup": warmup, "seed": seed}
+        answers = self._ask(request, timeout)
+        times = [wire.unpack_times(payload) for _, payload in answers]
+        wrong = sum(int(answer["wrong"]) for answer, _ in answers)
+        spent = max(int(answer["spent"]) for answer, _ in answers) / 1e9
+        return [max(ranks) for ranks in zip(*times, strict=True)], wrong, spent
+
+    def close(self) -> None:
+        """Ends all processes: in good order where the group is healthy, by signals where it is not."""
+        if self._healthy:
+            for member in self._members:
+                with contextlib.suppress(OSError):
+                    wire.send(member.sock, {"do": "quit"})
+            self._wait_all(_GOODBYE)
+        self._healthy = False
+        if not self._all_gone():
+            self._note_segments()
+            for process in self._started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            # A launcher gets the time to tidy up; ranks that it does not lead end here.
+            self._wait_all(_GRACE if self.library.launcher else 0.5)
+        for member in self._members:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for member in self._members:
+            member.sock.close()
+            os.close(member.pidfd)
+        self._members.clear()
+        self._started.clear()
+        self._log.close()
+        for segment in self._segments:
+            segment.unlink(missing_ok=True)
+        if self._folder:
+            self._folder.cleanup()
+
+    def _start(self) -> None:
+        address = "goccl-bench-" + secrets.token_hex(16)
+        deadline = time.monotonic() + START_TIMEOUT
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+            socket.create_server(("127.0.0.1", 0)) as store,
+        ):
+            listener.bind("\0" + address)
+            listener.listen(self.ranks)
+            self._spawn(address)
+            fd = barrier.create(self.ranks)
+            try:
+                setup = {
+                    "library": self.library.name,
+                    "ranks": self.ranks,
+                    "store_port": store.getsockname()[1],
+                    "timeout": self._timeout,
+                }
+                for _ in range(self.ranks):
+                    member = self._accept(listener, deadline)
+                    socket.send_fds(member.sock, [b"F"], [fd, store.fileno()])
+                    wire.send(member.sock, setup)
+            finally:
+                os.close(fd)
+            answers = self._collect(deadline)
+        for member, (answer, _) in zip(self._members, answers, strict=True):
+            member.rank = int(answer["rank"])
+            self.version = str(answer["version"])
+        self._note_segments()
+        self._members.sort(key=lambda member: member.rank)
+
+    def _spawn(self, address: str) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        if self._folder:
+            environment["TMPDIR"] = self._folder.name
+        environment |= self.library.environment
+        package = str(Path(__file__).resolve().parents[2])
+        paths = [self.library.environment.get("PYTHONPATH"), package, os.environ.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        worker = [sys.executable, str(Path(__file__).with_name("standalone.py")), address]
+        if self.library.launcher:
+            commands = [self.library.launcher + worker]
+        else:
+            commands = [[*worker, str(rank)] for rank in range(self.ranks)]
+        for command in commands:
+            # A session of its own: Ctrl-C reaches the coordinator only, which then ends the ranks.
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+            )
+            self._started.append(process)
+
+    def _accept(self, listener: socket.socket, deadline: float) -> _Member:
+        listener.settimeout(0.2)
+        while True:
+            for process in self._started:
+                if process.poll() is not None:
+                    what = "the launcher" if self.library.launcher else "a rank"
+                    raise self._failure(f"{what} ended with status {process.returncode} at start-up")
+            if time.monotonic() > deadline:
+                raise self._failure(
+                    f"{len(self._members)} of {self.ranks} ranks started within {START_TIMEOUT:g} s"
+                )
+            try:
+                sock, _ = listener.accept()
+            except TimeoutError:
+                continue
+            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid, uid, _ = struct.unpack("3i", credentials)
+            if uid != os.getuid():
+                sock.close()
+                continue
+            sock.settimeout(_GRACE)
+            member = _Member(sock, pid, os.pidfd_open(pid), -1)
+            self._members.append(member)
+            return member
+
+    def _ask(self, request: dict[str, Any], timeout: float) -> list[tuple[dict[str, Any], bytes]]:
+        # Until all have answered, a close() cannot expect them to listen.
+        self._healthy = False
+        for member in self._members:
+            self._tell(member, request)
+        try:
+            answers = self._collect(time.monotonic() + timeout)
+        except Unavailable:
+            self._healthy = True
+            raise
+        self._healthy = True
+        return answers
+
+    def _tell(self, member: _Member, request: dict[str, Any]) -> None:
+        try:
+            wire.send(member.sock, request)
+        except OSError as error:
+            raise self._failure(f"{self._name(member)} is gone: {error}") from error
+
+    def _collect(self, deadline: float) -> list[tuple[dict[str, Any], bytes]]:
+        """One answer of every rank, in the order of the members."""
+        answers: dict[int, tuple[dict[str, Any], bytes]] = {}
+        problems: list[str] = []
+        poll = select.poll()
+        by_fd = {member.sock.fileno(): member for member in self._members}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        while by_fd:
+            left = deadline - time.monotonic()
+            ready = poll.poll(max(0.0, left) * 1000)
+            if not ready:
+                if not problems:
+                    problems = [f"{self._name(member)} did not answer in time" for member in by_fd.values()]
+                break
+            for fd, _ in ready:
+                member = by_fd.pop(fd)
+                poll.unregister(fd)
+                problem = self._read(member, answers)
+                if problem:
+                    # What the others say may be the cause; but they may wait for this one.
+                    problems.append(problem)
+                    deadline = min(deadline, time.monotonic() + _GRACE)
+        if problems:
+            raise self._failure("; ".join(problems))
+        refusals = [str(answer["unavailable"]) for answer, _ in answers.values() if "unavailable" in answer]
+        if refusals:
+            raise Unavailable(refusals[0])
+        return [answers[member.pid] for member in self._members]
+
+    def _read(self, member: _Member, answers: dict[int, tuple[dict[str, Any], bytes]]) -> str:
+        try:
+            answer = wire.receive(member.sock)
+        except (EOFError, OSError, ValueError) as error:
+            return f"{self._name(member)} died: {error}"
+        if "error" in answer[0]:
+            return f"{self._name(member)}: {answer[0]['error']}"
+        answers[member.pid] = answer
+        return ""
+
+    def _name(self, member: _Member) -> str:
+        return f"rank {member.rank}" if member.rank >= 0 else f"a rank that starts (process {member.pid})"
+
+    def _failure(self, problem: str) -> GroupFailure:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_TAIL))
+        tail = self._log.read().decode(errors="replace").strip()
+        output = f"\n  its output ends with:\n{tail}" if tail else ""
+        return GroupFailure(f"{self.library.label}: {problem}{output}")
+
+    def _note_segments(self) -> None:
+        if self.library.launcher:
+            for member in self._members:
+                self._segments |= _named_segments(member.pid)
+
+    def _all_gone(self) -> bool:
+        running = any(process.poll() is None for process in self._started)
+        return not running and not any(_alive(member) for member in self._members)
+
+    def _wait_all(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not self._all_gone() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _named_segments(pid: int) -> set[Path]:
+    """The named shared memory of a process, which an MPI leaves behind where it is killed."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return set()
+    names = {line.split(maxsplit=5)[5] for line in maps.splitlines() if " /dev/shm/" in line}
+    return {Path(name) for name in names if not name.endswith(" (deleted)")}
+
+
+def _alive(member: _Member) -> bool:
+    ended, _, _ = select.select([member.pidfd], [], [], 0)
+    return not ended

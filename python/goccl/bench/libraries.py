@@ -1,0 +1,124 @@
+"""The libraries that can be measured: where they are found, and how their ranks are started."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GOCCL_TRANSPORTS = ("shm", "tcp")
+PEERS_VARIABLE = "GOCCL_BENCH_PEERS"
+
+
+class Unavailable(Exception):
+    """A library cannot be measured here; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """One library with one transport.
+
+    launcher: the command before that of the ranks, started once; empty where every rank is started by itself.
+    """
+
+    name: str
+    transport: str
+    launcher: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return f"{self.name}/{self.transport}"
+
+
+@dataclass(frozen=True)
+class _Mpi:
+    package: str
+    soname: str
+    options: tuple[str, ...]
+    environment: dict[str, str]
+
+
+# No library binds its ranks to CPUs, because GoCCL and Gloo do not either.
+_MPIS = {
+    "openmpi": _Mpi("openmpi", "libmpi.so.40", ("--oversubscribe", "--bind-to", "none"), {}),
+    "mpich": _Mpi("mpich", "libmpi.so.12", (), {}),
+    "impi": _Mpi("impi-rt", "libmpi.so.12", (), {"I_MPI_PIN": "0"}),
+}
+PEERS = ("gloo", *_MPIS)
+
+
+def goccl_library(transport: str) -> Library:
+    """GoCCL with a forced transport."""
+    _need_torch()
+    return Library("goccl", transport, environment={"GOCCL_TRANSPORT": transport})
+
+
+def peer_library(name: str, ranks: int) -> Library:
+    """A peer as it is installed here, or Unavailable."""
+    if name == "gloo":
+        _need_torch()
+        return Library("gloo", "tcp", environment={"GLOO_SOCKET_IFNAME": "lo"})
+    mpi = _MPIS[name]
+    home, packages = _find_mpi(mpi)
+    environment = {
+        "MPI4PY_LIBMPI": str(home / "lib" / mpi.soname),
+        "PYTHONPATH": str(packages),
+        **mpi.environment,
+    }
+    if name == "mpich" and ranks > len(os.sched_getaffinity(0)):
+        # The others notice by themselves that ranks share a CPU.
+        environment["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = "1"
+    if name == "openmpi" and os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    launcher = [str(home / "bin" / "mpiexec"), *mpi.options, "-n", str(ranks)]
+    return Library(name, "auto", launcher, environment)
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable(f"PyTorch is not installed; {_pip('torch')}")
+
+
+def _pip(arguments: str) -> str:
+    return f"to bring it: {shlex.quote(sys.executable)} -m pip install {arguments}"
+
+
+def peers_folder() -> Path:
+    """Where each MPI has a folder of its own: two of them in one environment overwrite each other's files."""
+    return Path(os.environ.get(PEERS_VARIABLE) or Path.home() / ".cache" / "goccl" / "peers")
+
+
+def _find_mpi(mpi: _Mpi) -> tuple[Path, Path]:
+    """The folder that holds bin/ and lib/ of an MPI, and the one that holds mpi4py."""
+    own = peers_folder() / mpi.package
+    places = [own, own / "local"]  # Debian's pip puts `--prefix X` into X/local
+    if _owns_environment(mpi.package):
+        places.append(Path(sys.prefix))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for home in places:
+        if (home / "bin" / "mpiexec").exists() and (home / "lib" / mpi.soname).exists():
+            for packages in ("site-packages", "dist-packages"):
+                folder = home / "lib" / version / packages
+                if (folder / "mpi4py").is_dir():
+                    return home, folder
+    command = _pip(f"--ignore-installed --prefix {shlex.quote(str(own))} {mpi.package} mpi4py")
+    raise Unavailable(f"not installed; {command}")
+
+
+def _owns_environment(package: str) -> bool:
+    installed = {other.package for other in _MPIS.values() if _is_installed(other.package)}
+    return installed == {package}
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

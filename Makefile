@@ -7,7 +7,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
 # One minor version, the newest that was tried: a new one changes nothing here, and the gigabytes come once.
-# Another one: make TORCH=torch==2.8.* PIP_FLAGS="--index-url https://download.pytorch.org/whl/cpu"
+# Another one: make TORCH=torch==2.8.*
 TORCH ?= torch==2.15.*
 PIP_FLAGS ?=
 

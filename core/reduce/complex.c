@@ -1,5 +1,6 @@
 // Products of complex64 and complex128, for all levels. They are kept from instructions with fused
 // multiplication, which gcc 12 uses for the alternating sums and differences here whatever it is told.
+#define LINKAGE
 #include "shapes.h"
 
 // One element a step.
@@ -29,7 +30,7 @@
 COMPLEX(c64, float)
 COMPLEX(c128, double)
 
-const kernel goccl_reduce_complex[2][3] = {
-    {k_c64_merge, k_c64_product, k_c64_premul},
-    {k_c128_merge, k_c128_product, k_c128_premul},
-};
+DIRECT(goccl_reduce_c64_product, c64_product, c64_product, 8, 8, PRODUCT, .copies = 1)
+DIRECT(goccl_reduce_c128_product, c128_product, c128_product, 16, 16, PRODUCT, .copies = 1)
+DIRECT(goccl_reduce_c64_premul, c64_premul, c64_merge, 8, 8, PREMUL, .complex = 1)
+DIRECT(goccl_reduce_c128_premul, c128_premul, c128_merge, 16, 16, PREMUL, .complex = 1)

@@ -61,6 +61,12 @@ struct method {
 void goccl_reduce_run(const struct method *m, void *dst, const void *const *src, int n, size_t count,
                       const double *factor);
 
+void goccl_reduce_c64_product(void *dst, const void *const *src, int n, size_t count, const double *factor);
+void goccl_reduce_c64_premul(void *dst, const void *const *src, int n, size_t count, const double *factor);
+void goccl_reduce_c128_product(void *dst, const void *const *src, int n, size_t count, const double *factor);
+void goccl_reduce_c128_premul(void *dst, const void *const *src, int n, size_t count, const double *factor);
+
+// The reductions of each level; NULL where the op has no meaning.
 extern const goccl_reduce_fn goccl_reduce_base[DTYPES][OPS];
 #ifdef __x86_64__
 extern const goccl_reduce_fn goccl_reduce_avx2[DTYPES][OPS];

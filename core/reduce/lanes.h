@@ -8,6 +8,7 @@
 // the sign and payload of a NaN would depend on the compiler's choices, so each result that is NaN
 // is made the one NaN of its type.
 
+#define LINKAGE static
 #include "shapes.h"
 
 #define VECTOR(T) __attribute__((vector_size(VB))) T
@@ -347,16 +348,6 @@ MAP(c32_finish, pair, 2 * VB, VB, 2, pair_load, f16_store_parted)
 
 // ---- the table ----
 
-#define REDUCTION(N, ...)                                                                 \
-  static void N(void *dst, const void *const *src, int n, size_t count, const double *factor) { \
-    static const struct method m = {__VA_ARGS__};                                         \
-    goccl_reduce_run(&m, dst, src, n, count, factor);                                     \
-  }
-
-// Partials are raw, and one kernel does it all but for a merge that must not multiply again.
-#define DIRECT(N, K, M, SIZE, STEP, OP, ...)                                              \
-  REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .element = SIZE, .raw = STEP, \
-            .partial = STEP, .merged = STEP, .group = 4, .op = OP, __VA_ARGS__)
 #define PLAIN(N, SIZE, OP) DIRECT(N, N, N, SIZE, VB, OP, .copies = 1)
 
 PLAIN(u8_sum, 1, SUM)
@@ -373,8 +364,6 @@ PLAIN(f32_product, 4, PRODUCT)
 PLAIN(f64_product, 8, PRODUCT)
 DIRECT(c64_sum, f32_sum, f32_sum, 8, VB, SUM, .copies = 1)
 DIRECT(c128_sum, f64_sum, f64_sum, 16, VB, SUM, .copies = 1)
-DIRECT(c64_product, c64_product, c64_product, 8, 8, PRODUCT, .copies = 1)
-DIRECT(c128_product, c128_product, c128_product, 16, 16, PRODUCT, .copies = 1)
 
 DIRECT(u8_premul, u8_premul, u8_sum, 1, VB, PREMUL, )
 DIRECT(u16_premul, u16_premul, u16_sum, 2, VB, PREMUL, )
@@ -382,8 +371,6 @@ DIRECT(u32_premul, u32_premul, u32_sum, 4, VB, PREMUL, )
 DIRECT(u64_premul, u64_premul, u64_sum, 8, VB, PREMUL, )
 DIRECT(f32_premul, f32_premul, f32_sum, 4, VB, PREMUL, )
 DIRECT(f64_premul, f64_premul, f64_sum, 8, VB, PREMUL, )
-DIRECT(c64_premul, c64_premul, c64_merge, 8, 8, PREMUL, .complex = 1)
-DIRECT(c128_premul, c128_premul, c128_merge, 16, 16, PREMUL, .complex = 1)
 
 #define BITS(N, SIZE)                                                                     \
   DIRECT(N##_band, band, band, SIZE, VB, BAND, .copies = 1)                               \
@@ -464,8 +451,10 @@ REDUCTION(c32_premul, .leaf = k_c32_premul_leaf, .merge = k_f32_sum, .finish = k
     [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product, [MIN] = N##_min,           \
     [MAX] = N##_max, [PREMUL] = N##_premul                                                \
   }
-#define COMPLEX_ROW(N) \
-  { [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product, [PREMUL] = N##_premul }
+#define COMPLEX_ROW(N, PRODUCTS)                                                          \
+  {                                                                                       \
+    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = PRODUCTS##_product, [PREMUL] = PRODUCTS##_premul \
+  }
 
 const goccl_reduce_fn TABLE[DTYPES][OPS] = {
     [INT8] = INTEGER_ROW(i8, u8),
@@ -482,9 +471,9 @@ const goccl_reduce_fn TABLE[DTYPES][OPS] = {
     [FLOAT64] = FLOAT_ROW(f64),
     [BOOL] = {[SUM] = bool_or, [MAX] = bool_or, [BOR] = bool_or, [PRODUCT] = bool_and,
               [MIN] = bool_and, [BAND] = bool_and, [BXOR] = bool_xor},
-    [COMPLEX32] = COMPLEX_ROW(c32),
-    [COMPLEX64] = COMPLEX_ROW(c64),
-    [COMPLEX128] = COMPLEX_ROW(c128),
+    [COMPLEX32] = COMPLEX_ROW(c32, c32),
+    [COMPLEX64] = COMPLEX_ROW(c64, goccl_reduce_c64),
+    [COMPLEX128] = COMPLEX_ROW(c128, goccl_reduce_c128),
     [E4M3FN] = FLOAT_ROW(e4m3fn),
     [E5M2] = FLOAT_ROW(e5m2),
     [E4M3FNUZ] = FLOAT_ROW(e4m3fnuz),

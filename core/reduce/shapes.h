@@ -1,4 +1,5 @@
-// The shapes of kernels, for the files that have some.
+// The shapes of kernels and of reductions, for the files that have some. They first define LINKAGE,
+// that of the reductions.
 #ifndef GOCCL_REDUCE_SHAPES_H
 #define GOCCL_REDUCE_SHAPES_H
 
@@ -86,5 +87,18 @@
                OP(OP(LOAD(a + o), LOAD(b + o)), OP(LOAD(c + o), LOAD(e + o))))            \
     }                                                                                     \
   }
+
+// ---- reductions ----
+
+#define REDUCTION(N, ...)                                                                 \
+  LINKAGE void N(void *dst, const void *const *src, int n, size_t count, const double *factor) { \
+    static const struct method m = {__VA_ARGS__};                                         \
+    goccl_reduce_run(&m, dst, src, n, count, factor);                                     \
+  }
+
+// Partials are raw, and one kernel does it all but for a merge that must not multiply again.
+#define DIRECT(N, K, M, SIZE, STEP, OP, ...)                                              \
+  REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .element = SIZE, .raw = STEP, \
+            .partial = STEP, .merged = STEP, .group = 4, .op = OP, __VA_ARGS__)
 
 #endif

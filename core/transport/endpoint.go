@@ -356,7 +356,7 @@ func (e *Endpoint) Close() error {
 	// Each link says its goodbyes, closes its sending half, and reads on until the peer does the
 	// same: closing a TCP socket that holds unread data would destroy goodbyes on their way.
 	for _, l := range links {
-		l.retire()
+		l.retire(true)
 	}
 	deadline := time.NewTimer(closeFlush)
 	defer deadline.Stop()

@@ -426,20 +426,28 @@ func (g *Group) Broadcast(h Header, payload []byte) {
 		if m == nil {
 			continue
 		}
-		r := m.ready.Load()
-		if r == nil || g.fill(&h, m, [][]byte{payload}) != nil {
+		// Not ready: this side's attach may still be queued while the peer's frames come in already, and
+		// who answers one of those must be heard.
+		m.mu.Lock()
+		err, l, r := m.err, m.in, m.ready.Load()
+		if l != m.out {
+			l = nil
+		}
+		m.mu.Unlock()
+		if err != nil || g.fill(&h, m, [][]byte{payload}) != nil {
 			continue
 		}
-		if r.local != nil {
+		switch {
+		case l != nil:
+			l.mu.Lock()
+			// A goodbye ends what this group may say: it is queued under the same lock.
+			if l.outs[pairKey{h.Job, h.Group, h.Src, h.Dst}] == m {
+				l.enqueueLocked(queued{h: h, payload: payload, fd: -1})
+			}
+			l.mu.Unlock()
+		case r != nil:
 			r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload}, false)
-			continue
 		}
-		r.link.mu.Lock()
-		// A goodbye ends what this group may say: it is queued under the same lock.
-		if r.link.outs[pairKey{h.Job, h.Group, h.Src, h.Dst}] == m {
-			r.link.enqueueLocked(queued{h: h, payload: payload, fd: -1})
-		}
-		r.link.mu.Unlock()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 var (
 	errStranger  = errors.New("another process listens there now")
 	errDuplicate = errors.New("the peer is making this link itself")
-	errProbe     = errors.New("liveness probe")
+	errQuiet     = errors.New("in good order: nothing to log")
 )
 
 // attempt is a dial to a peer that several may wait for.
@@ -267,7 +268,7 @@ func admit(rw io.ReadWriter, a admission) error {
 		return err
 	}
 	if h.purpose == purposeProbe {
-		return errProbe
+		return errQuiet
 	}
 	var challenge [challengeSize]byte
 	answerHead(challenge[:], statusOK)
@@ -280,7 +281,7 @@ func admit(rw io.ReadWriter, a admission) error {
 		rw.Write(challenge[:]) // it is refused anyway
 		switch st {
 		case statusGone:
-			return errProbe // in good order: nothing to log
+			return errQuiet
 		case statusStranger:
 			return errors.New("it means another process")
 		case statusUnknown:
@@ -291,12 +292,16 @@ func admit(rw io.ReadWriter, a admission) error {
 	rand.Read(challenge[8:])
 	nonces := [2][nonceSize]byte{h.nonce, [nonceSize]byte(challenge[8:])}
 	a.silence()
-	if _, err := rw.Write(challenge[:]); err != nil {
-		return err
-	}
 	var proof [proofSize]byte
-	if _, err := io.ReadFull(rw, proof[:]); err != nil {
+	_, err = rw.Write(challenge[:])
+	if err == nil {
+		_, err = io.ReadFull(rw, proof[:])
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no proof of the secret: %w", err)
+	}
+	if err != nil {
+		return errQuiet // a member that dials gives up when the link comes from the other side
 	}
 	verdict := func(st status) error {
 		var b [verdictSize]byte
@@ -345,7 +350,7 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 	e.leave(g)
 	if err != nil {
 		s.Close()
-		if !errors.Is(err, errProbe) && !errors.Is(err, errDuplicate) && g.ctx.Err() == nil {
+		if !errors.Is(err, errQuiet) && !errors.Is(err, errDuplicate) && g.ctx.Err() == nil {
 			e.refuse(s.remote(), err)
 		}
 	}

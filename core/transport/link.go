@@ -484,8 +484,14 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 		return true
 	}
 	l.mu.Lock()
-	l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{h.Epoch, g, m}
+	closing := l.closing
+	if !closing {
+		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{h.Epoch, g, m}
+	}
 	l.mu.Unlock()
+	if closing {
+		return true // the peer sees the end of this link, and makes another
+	}
 	if !m.arrive(l, func(to Handler) {
 		window := fd
 		fd = -1
@@ -494,7 +500,11 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 		l.enqueue(queued{h: answer, fd: -1})
 		return true
 	}
-	g.attachOver(l, m) // answers in kind, unless that has been said already
+	// The answer in kind, unless it has been given already.
+	if err := g.attachOver(l, m); err != nil {
+		m.down(err)
+		l.enqueue(queued{h: answer, fd: -1})
+	}
 	return true
 }
 
@@ -583,22 +593,15 @@ func (l *link) restIfUnused() {
 	if l.idle != nil {
 		l.idle.Stop()
 	}
-	l.idle = time.AfterFunc(idleDelay, func() {
-		l.mu.Lock()
-		unused := len(l.attachs)+len(l.outs)+len(l.pending) == 0
-		l.mu.Unlock()
-		if unused {
-			l.retire()
-		}
-	})
+	l.idle = time.AfterFunc(idleDelay, func() { l.retire(false) })
 }
 
-// retire closes the sending half after all that is queued. The peer then does the same, and the
-// reader sees it.
-func (l *link) retire() {
+// retire closes the sending half after all that is queued, unless a group uses the link and used
+// does not matter. The peer then does the same, and the reader sees it.
+func (l *link) retire(used bool) {
 	l.mu.Lock()
-	first := !l.closing && !l.ended
-	l.closing = true
+	first := !l.closing && !l.ended && (used || len(l.attachs)+len(l.outs)+len(l.pending) == 0)
+	l.closing = l.closing || first
 	l.mu.Unlock()
 	if first {
 		l.e.unlist(l)

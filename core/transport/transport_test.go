@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -361,6 +362,42 @@ func TestManyGroupsShareALink(t *testing.T) {
 			case <-links[0].done:
 			case <-time.After(patience):
 				t.Fatal("the link stays without a group")
+			}
+		})
+	}
+}
+
+// A link is retired by one side just when the other begins to use it: nobody is lost.
+func TestRetireWhileConnecting(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			for i := range 50 {
+				w := newWorld(t, eps, kind, uint64(2*i))
+				ok(t, w.groups[0].Connect(within(t), 1))
+				w.groups[0].Detach()
+				w.groups[1].Detach()
+				eps[0].mu.Lock()
+				links := eps[0].allLinks()
+				eps[0].mu.Unlock()
+				var wg sync.WaitGroup
+				for _, l := range links {
+					wg.Go(func() { l.retire(false) })
+				}
+				next := newWorld(t, eps, kind, uint64(2*i+1))
+				for r := range 2 {
+					wg.Go(func() {
+						if err := next.groups[r].Send(within(t), 1-r, Header{Type: ControlBase}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+				for r := range 2 {
+					next.handlers[r].untilFrames(t, 1)
+				}
+				next.groups[0].Detach()
+				next.groups[1].Detach()
 			}
 		})
 	}
@@ -741,7 +778,12 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Error("Attach after Close")
 		}
 	}
-	if g := goroutines(); len(g) > 0 {
+	// One that has said that it ends may yet be seen for a moment.
+	g := goroutines()
+	for start := time.Now(); len(g) > 0 && time.Since(start) < time.Second; g = goroutines() {
+		runtime.Gosched()
+	}
+	if len(g) > 0 {
 		t.Errorf("goroutines are left:\n%s", strings.Join(g, "\n\n"))
 	}
 	for fd, o := range open {

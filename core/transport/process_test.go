@@ -1,0 +1,312 @@
+package transport
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Environment that makes the test binary something else than a test run.
+const (
+	envChild  = "GOCCL_TEST_CHILD" // rank 1 of a world of two; its value is the kind of link
+	envIface  = "GOCCL_TEST_INTERFACE"
+	envGrace  = "GOCCL_TEST_GRACE"
+	envInside = "GOCCL_TEST_INSIDE" // the test runs in a network namespace of its own
+)
+
+const (
+	typeAsk    = ControlBase + 1 // to the child: how much data has come?
+	typeAnswer = ControlBase + 2
+)
+
+func TestMain(m *testing.M) {
+	if kind := os.Getenv(envChild); kind != "" {
+		if err := childMain(kind); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// childHandler counts data and answers.
+type childHandler struct {
+	group atomic.Pointer[Group]
+	bytes atomic.Uint64
+}
+
+func (c *childHandler) Slot(_ int, h Header) ([]byte, error) { return make([]byte, h.Bytes), nil }
+func (c *childHandler) Arrived(_ int, h Header)              { c.bytes.Add(uint64(h.Bytes)) }
+func (c *childHandler) PeerAttached(int, int)                {}
+func (c *childHandler) PeerDown(_ int, err error)            { fmt.Fprintln(os.Stderr, err) }
+func (c *childHandler) PeerLeft(int)                         {}
+func (c *childHandler) Control(_ int, h Header, _ []byte) {
+	c.group.Load().Broadcast(Header{Type: typeAnswer, Arg: [2]uint64{c.bytes.Load()}}, nil)
+}
+
+// childMain: a line "go", its address to the parent, the parent's address; then it lives until its
+// input ends.
+func childMain(kind string) error {
+	in := bufio.NewReader(os.Stdin)
+	if _, err := in.ReadString('\n'); err != nil {
+		return err
+	}
+	grace, err := time.ParseDuration(os.Getenv(envGrace))
+	if err != nil {
+		return err
+	}
+	c := Config{Interface: os.Getenv(envIface), Grace: grace, Logf: func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }}
+	if c.Interface == "" {
+		c.StoreHost = "127.0.0.1"
+	}
+	e, err := Listen(c)
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(e.Address()); err != nil {
+		return err
+	}
+	var parent Address
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(line, &parent); err != nil {
+		return err
+	}
+	h := &childHandler{}
+	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 1, WindowFD: -1,
+		Peers: []Address{parent, e.Address()}, Kinds: []string{kind, Mem}, Handler: h})
+	if err != nil {
+		return err
+	}
+	h.group.Store(g)
+	io.Copy(io.Discard, in)
+	return e.Close()
+}
+
+type child struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func startChild(t *testing.T, kind, iface string, grace time.Duration, attr *syscall.SysProcAttr) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command("/proc/self/exe")}
+	c.cmd.Env = append(os.Environ(), envChild+"="+kind, envIface+"="+iface, envGrace+"="+grace.String())
+	c.cmd.Stderr = os.Stderr
+	c.cmd.SysProcAttr = attr
+	var err error
+	c.in, err = c.cmd.StdinPipe()
+	ok(t, err)
+	out, err := c.cmd.StdoutPipe()
+	ok(t, err)
+	c.out = bufio.NewReader(out)
+	if err := c.cmd.Start(); err != nil {
+		t.Skipf("cannot start a child: %v", err)
+	}
+	t.Cleanup(func() {
+		c.cmd.Process.Kill()
+		c.cmd.Wait()
+	})
+	return c
+}
+
+// meet makes a world of this process and the child.
+func (c *child) meet(t *testing.T, e *Endpoint, kind string) (*Group, *recorder) {
+	t.Helper()
+	fmt.Fprintln(c.in, "go")
+	line, err := c.out.ReadBytes('\n')
+	ok(t, err)
+	var there Address
+	ok(t, json.Unmarshal(line, &there))
+	b, err := json.Marshal(e.Address())
+	ok(t, err)
+	fmt.Fprintf(c.in, "%s\n", b)
+	h := newRecorder()
+	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0, WindowFD: -1,
+		Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
+	ok(t, err)
+	ok(t, g.Connect(within(t), 1))
+	return g, h
+}
+
+func TestKilledPeer(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			c := startChild(t, kind, "", defaultGrace, nil)
+			_, h := c.meet(t, listen(t, Config{}), kind)
+			start := time.Now()
+			ok(t, c.cmd.Process.Kill())
+			wants(t, h.untilDown(t, 1), ErrPeerDown)
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("it took %v", d)
+			}
+		})
+	}
+}
+
+// A stopped process is no dead one, however long it takes, and although its buffers are full.
+func TestStoppedPeer(t *testing.T) {
+	const grace, size, count = time.Second, 1 << 20, 64
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c := startChild(t, kind, "", grace, nil)
+			g, h := c.meet(t, listen(t, Config{Grace: grace}), kind)
+			ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+			defer cancel()
+			sent := make(chan error, 1)
+			go func() {
+				for range count {
+					if err := g.Send(ctx, 1, Header{Type: Data}, make([]byte, size)); err != nil {
+						sent <- err
+						return
+					}
+				}
+				sent <- g.Send(ctx, 1, Header{Type: typeAsk})
+			}()
+			select {
+			case err := <-sent:
+				t.Fatalf("a stopped process takes all in: %v", err)
+			case <-time.After(5 * grace):
+			}
+			h.mu.Lock()
+			if h.down[1] != nil {
+				t.Fatal(h.down[1])
+			}
+			h.mu.Unlock()
+			ok(t, c.cmd.Process.Signal(syscall.SIGCONT))
+			ok(t, <-sent)
+			if f := h.untilFrames(t, 1)[0]; f.h.Type != typeAnswer || f.h.Arg[0] != size*count {
+				t.Fatalf("answer %+v", f.h)
+			}
+		})
+	}
+}
+
+// A process that is stopped before it has taken the connection is waited for.
+func TestConnectToAStoppedPeer(t *testing.T) {
+	const grace = 500 * time.Millisecond
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c := startChild(t, kind, "", grace, nil)
+			e := listen(t, Config{Grace: grace})
+			fmt.Fprintln(c.in, "go")
+			line, err := c.out.ReadBytes('\n')
+			ok(t, err)
+			var there Address
+			ok(t, json.Unmarshal(line, &there))
+			ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+			b, err := json.Marshal(e.Address())
+			ok(t, err)
+			fmt.Fprintf(c.in, "%s\n", b)
+			h := newRecorder()
+			g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0, WindowFD: -1,
+				Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
+			ok(t, err)
+			ctx, cancel := context.WithTimeout(context.Background(), 4*grace)
+			defer cancel()
+			wants(t, g.Connect(ctx, 1), context.DeadlineExceeded)
+			ok(t, c.cmd.Process.Signal(syscall.SIGCONT))
+			ok(t, g.Connect(within(t), 1))
+		})
+	}
+}
+
+// The link between two hosts (network namespaces) is cut: for less than the grace that costs only
+// time, for longer the peer is given up.
+func TestLinkCut(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, tool := range []string{"ip", "nsenter"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestLinkCutInside$", "-test.v", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), envInside+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	if err != nil && len(out) == 0 {
+		t.Skipf("cannot make a network namespace: %v", err)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if strings.Contains(string(out), "--- SKIP") {
+		t.Skipf("%s", out)
+	}
+}
+
+func TestLinkCutInside(t *testing.T) {
+	if os.Getenv(envInside) == "" {
+		t.Skip("run by TestLinkCut")
+	}
+	const grace = 3 * time.Second
+	run := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("%v: %v: %s", args, err, out)
+		}
+	}
+	run("ip", "link", "set", "lo", "up")
+	c := startChild(t, TCP, "there", grace, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
+	pid := fmt.Sprint(c.cmd.Process.Pid)
+	there := func(args ...string) { t.Helper(); run(append([]string{"nsenter", "-t", pid, "-n", "ip"}, args...)...) }
+	run("ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", pid)
+	run("ip", "addr", "add", "10.77.0.1/24", "dev", "here")
+	run("ip", "link", "set", "here", "up")
+	there("addr", "add", "10.77.0.2/24", "dev", "there")
+	there("link", "set", "there", "up")
+	e := listen(t, Config{Interface: "here", Grace: grace})
+	g, h := c.meet(t, e, TCP)
+	answers := 0
+	ask := func(ctx context.Context) {
+		t.Helper()
+		ok(t, g.Send(ctx, 1, Header{Type: Data}, make([]byte, 100_000)))
+		ok(t, g.Send(ctx, 1, Header{Type: typeAsk}))
+		answers++
+	}
+	ask(within(t))
+	h.untilFrames(t, 1)
+
+	there("link", "set", "there", "down")
+	ask(within(t)) // into the socket's buffer
+	time.Sleep(grace / 2)
+	there("link", "set", "there", "up")
+	h.untilFrames(t, 2)
+
+	// Idle, for more than the grace: keepalives show that the host is there.
+	time.Sleep(grace + grace/2)
+	h.mu.Lock()
+	if len(h.down) > 0 {
+		t.Fatal(h.down)
+	}
+	h.mu.Unlock()
+
+	start := time.Now()
+	there("link", "set", "there", "down")
+	err := h.untilDown(t, 1)
+	wants(t, err, ErrPeerDown)
+	if d := time.Since(start); d < grace/2 || d > 2*grace {
+		t.Errorf("given up after %v: %v", d, err)
+	}
+	if !strings.Contains(err.Error(), "acknowledged nothing") {
+		t.Errorf("error %v", err)
+	}
+}

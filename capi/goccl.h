@@ -29,7 +29,8 @@
  * Handles
  *   A handle is an opaque number. One that is stale, forged or of another type is answered with
  *   GOCCL_INVALID_HANDLE. After fork() the child is answered GOCCL_FORKED by every function;
- *   goccl_destroy(), goccl_abort() and goccl_work_free() do nothing there.
+ *   goccl_destroy(), goccl_abort(), goccl_work_free() and goccl_shutdown() do nothing there and
+ *   return GOCCL_OK. A child that calls exec loads the library anew and may use it.
  */
 #ifndef GOCCL_H
 #define GOCCL_H
@@ -54,7 +55,7 @@ typedef enum {
   GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; the text names it */
   GOCCL_MISMATCH = 6,     /* ranks called different collectives; the text tells which */
   GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
-  GOCCL_FORKED = 8,       /* called in a child made by fork() after initialisation */
+  GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
   GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
   GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
   GOCCL_IN_PROGRESS = 11  /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
@@ -319,7 +320,8 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 
 /* Between the two, calls on this communicator from this thread are only recorded (their `work`
  * must be NULL, and they return GOCCL_OK at once); goccl_group_end() starts them as one, with one
- * work for all. A call refused for its arguments refuses the batch. */
+ * work for all. The `call` of a recorded call is not used. A call refused for its arguments refuses
+ * the batch. */
 goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
 

@@ -17,6 +17,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -182,7 +183,12 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		GroupName: config.GroupName, Incarnation: config.Incarnation, Secret: config.Secret, Member: published})
 	if err != nil {
 		kind := ErrSystem
-		if ctx.Err() != nil {
+		switch {
+		case errors.Is(err, bootstrap.ErrMismatch):
+			kind = ErrMismatch
+		case errors.Is(err, bootstrap.ErrInvalid):
+			kind = ErrInvalidArgument
+		case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
 			kind = ErrTimeout
 		}
 		return nil, asError(err, kind, "init of group %q on rank %d", config.GroupName, config.Rank)

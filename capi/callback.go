@@ -1,0 +1,18 @@
+package main
+
+// #include <stdlib.h>
+// #include "guest.h"
+import "C"
+
+import "unsafe"
+
+// callBack tells C that a work has ended.
+func callBack(callback C.goccl_callback, context unsafe.Pointer, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	message := C.CString(text)
+	defer C.free(unsafe.Pointer(message))
+	C.guest_call_back(callback, context, codeOf(err), message)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// built is what the tests run: the library and the C and Go programs that use it.
+var built struct {
+	library, abi, exampleC, exampleGo string
+}
+
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "goccl-capi")
+	if err == nil {
+		err = build(folder)
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		code = m.Run()
+	}
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+func build(folder string) error {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return err
+	}
+	at := func(name string) string { return filepath.Join(folder, name) }
+	built.library, built.abi = at("libgoccl.so"), at("abi")
+	built.exampleC, built.exampleGo = at("allreduce-c"), at("allreduce-go")
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "cc"
+	}
+	c := func(source, program string) []string {
+		return []string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", "capi", source,
+			"-L", folder, "-lgoccl", "-Wl,-rpath," + folder, "-o", program}
+	}
+	for _, command := range [][]string{
+		{"go", "build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map"),
+			"-o", built.library, "./capi"},
+		{"go", "build", "-o", built.exampleGo, "./examples/go/allreduce"},
+		c("capi/testdata/abi.c", built.abi),
+		c("examples/c/allreduce.c", built.exampleC),
+	} {
+		run := exec.Command(command[0], command[1:]...)
+		run.Dir = root
+		if out, err := run.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// runProgram runs a program that must end by itself and in success.
+func runProgram(t *testing.T, environment []string, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	run := exec.CommandContext(ctx, program, args...)
+	run.Env = append(os.Environ(), environment...)
+	// Ranks may outlive the launcher and hold its output open.
+	run.WaitDelay = time.Second
+	out, err := run.CombinedOutput()
+	if ctx.Err() != nil {
+		err = errors.New("it hung")
+	}
+	if err != nil {
+		t.Fatalf("%s %s %s: %v\n%s", environment, program, args, err, out)
+	}
+	return string(out)
+}
+
+func TestABI(t *testing.T) {
+	for _, name := range strings.Fields(runProgram(t, nil, built.abi)) {
+		t.Run(name, func(t *testing.T) { runProgram(t, nil, built.abi, name) })
+	}
+}
+
+func TestExamples(t *testing.T) {
+	for _, program := range []string{built.exampleC, built.exampleGo} {
+		for size := 1; size <= 4; size++ {
+			for _, transport := range []string{"", "shm", "tcp"} {
+				t.Run(fmt.Sprintf("%s/%d/%s", filepath.Base(program), size, transport), func(t *testing.T) {
+					out := runProgram(t, []string{"GOCCL_TRANSPORT=" + transport, "GOCCL_SOCKET_IFNAME=lo"}, program, fmt.Sprint(size))
+					want := transport
+					switch {
+					case size == 1:
+						want = "self"
+					case want == "":
+						want = "shm"
+					}
+					if n := strings.Count(out, "is right (next rank by: "+want+")\n"); n != size {
+						t.Fatalf("%d of %d ranks say that the sum is right by %s:\n%s", n, size, want, out)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSymbols compares what the header declares, what the version script lists and what the library
+// shows: the three must be the same.
+func TestSymbols(t *testing.T) {
+	names := func(file, pattern string) []string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAll(text, nil)
+		var all []string
+		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(plain, -1) {
+			all = append(all, string(m[1]))
+		}
+		slices.Sort(all)
+		return all
+	}
+	declared := names("goccl.h", `(?m)^(?:goccl_result |const char \*)(goccl_\w+)\(`)
+	if len(declared) < 30 {
+		t.Fatalf("only %q were found in goccl.h", declared)
+	}
+	if listed := names("exports.map", `(\w+);`); !slices.Equal(listed, declared) {
+		t.Errorf("exports.map lists %q, goccl.h declares %q", listed, declared)
+	}
+	f, err := elf.Open(built.library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF {
+			shown = append(shown, s.Name)
+		}
+	}
+	slices.Sort(shown)
+	if !slices.Equal(shown, declared) {
+		t.Errorf("the library shows %q, goccl.h declares %q", shown, declared)
+	}
+}
+
+func TestHeaderInEveryLanguage(t *testing.T) {
+	for _, language := range [][]string{{"cc", "-std=c99", "-x", "c"}, {"c++", "-std=c++11", "-x", "c++"}, {"c++", "-std=c++20", "-x", "c++"}} {
+		if _, err := exec.LookPath(language[0]); err != nil {
+			t.Skip(err)
+		}
+		args := append(language[1:], "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "goccl.h")
+		if out, err := exec.Command(language[0], args...).CombinedOutput(); err != nil && !strings.Contains(string(out), "pragma once") {
+			t.Errorf("%s: %v\n%s", language, err, out)
+		}
+	}
+}
+
+func TestHandles(t *testing.T) {
+	w := &workHandle{}
+	h := save(w)
+	if got, err := restore[*workHandle](h, "work"); err != nil || got != w {
+		t.Fatal(got, err)
+	}
+	if _, err := restore[*commHandle](h, "comm"); codeOf(err) != codeInvalidHandle {
+		t.Fatal(err)
+	}
+	if !drop(h) || drop(h) {
+		t.Fatal("a handle must be dropped once")
+	}
+	if _, err := restore[*workHandle](h, "work"); codeOf(err) != codeInvalidHandle {
+		t.Fatal(err)
+	}
+}
+
+// TestHandlesAtOnce uses handles while others drop them and make new ones at the same addresses.
+func TestHandlesAtOnce(t *testing.T) {
+	var wg sync.WaitGroup
+	shared := make(chan uint64, 64)
+	for range 4 {
+		wg.Go(func() {
+			for range 2000 {
+				w := &workHandle{}
+				h := save(w)
+				shared <- h
+				if got, err := restore[*workHandle](h, "work"); err == nil && got != w {
+					t.Error("a handle names another object")
+				}
+			}
+		})
+		wg.Go(func() {
+			for range 2000 {
+				h := <-shared
+				if !drop(h) {
+					t.Error("a handle was dropped by another")
+				}
+				if _, err := restore[*workHandle](h, "work"); err == nil {
+					t.Error("a dropped handle is valid")
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestPanicsBecomeErrors(t *testing.T) {
+	if code := export(func() error { panic("oh") }); code != codeInternal {
+		t.Fatal(code)
+	}
+	if code := export(func() error { return fmt.Errorf("of no kind") }); code != codeInternal {
+		t.Fatal(code)
+	}
+	if code := export(func() error { return errInProgress }); code != codeInProgress {
+		t.Fatal(code)
+	}
+}

@@ -1,0 +1,284 @@
+package main
+
+// #include <stdlib.h>
+// #include <string.h>
+// #include "guest.h"
+import "C"
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core"
+	"github.com/goccl/goccl/core/bootstrap"
+)
+
+// process is this process's end of all communicators: the one global state of the library, beside
+// what the handles name.
+var process = core.NewRuntime(core.RuntimeConfig{
+	Getenv: getenv,
+	OnFD: func(fd int, open bool) {
+		var n C.int
+		if open {
+			n = 1
+		}
+		C.guest_socket(C.int(fd), n)
+	},
+})
+
+// settle makes the Go runtime a modest guest: buffers are not in its heap, so a small heap with
+// few collections does; and threads that poll must not starve the others.
+var settle = sync.OnceFunc(func() {
+	const softMemoryLimit = 256 << 20
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(softMemoryLimit)
+	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
+})
+
+// getenv reads C's environment. Go's own is that of the time of exec, and does not see what the
+// process (Python's os.environ) has set since.
+func getenv(name string) string {
+	key := C.CString(name)
+	defer C.free(unsafe.Pointer(key))
+	if v := C.getenv(key); v != nil {
+		return C.GoString(v)
+	}
+	return ""
+}
+
+// milliseconds makes a duration of a number of milliseconds, which may be too great for one.
+func milliseconds(ms C.int64_t) time.Duration {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return time.Duration(min(max(int64(ms), -1), most)) * time.Millisecond
+}
+
+// maxStruct is beyond what any later version of a struct will take: a greater size is garbage.
+const maxStruct = 4096
+
+// takeStruct copies a struct of the caller, who may know an older or a newer version of it: fields
+// that only we know are zero; fields that only the caller knows must be.
+func takeStruct[T any](from *T, least uintptr, name string) (to T, err error) {
+	given := *(*C.size_t)(unsafe.Pointer(from)) // struct_size is always the first field
+	own := unsafe.Sizeof(to)
+	if uintptr(given) < least || given > maxStruct {
+		return to, invalid(name+".struct_size", given, "allowed is sizeof(goccl_%s): %d here, %d at least", name, own, least)
+	}
+	theirs := unsafe.Slice((*byte)(unsafe.Pointer(from)), int(given))
+	n := copy(unsafe.Slice((*byte)(unsafe.Pointer(&to)), int(own)), theirs)
+	for i, b := range theirs[n:] {
+		if b != 0 {
+			return to, errorf(C.GOCCL_UNSUPPORTED, "%s.struct_size is %d, and byte %d of the struct is not 0: "+
+				"this library (%s, %d bytes) is older than the caller, and does not know the field there", name, given, n+i, core.Version, own)
+		}
+	}
+	return to, nil
+}
+
+func text(s *C.char) string {
+	if s == nil {
+		return ""
+	}
+	return C.GoString(s)
+}
+
+// store is the caller's key-value store.
+type store struct {
+	mu sync.Mutex
+	c  *C.goccl_store
+}
+
+const storeMessage = 1024
+
+// newStore copies the struct into C's memory: it holds pointers of C, and Go hands it to C.
+func newStore(from *C.goccl_store) (*store, error) {
+	if from.set == nil {
+		return nil, invalid("config.store.set", "NULL", "it must be a function")
+	}
+	if from.get == nil {
+		return nil, invalid("config.store.get", "NULL", "it must be a function")
+	}
+	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store))}
+	*s.c = *from
+	return s, nil
+}
+
+func (s *store) free() { C.free(unsafe.Pointer(s.c)) }
+
+// call runs one callback of the store: one at a time.
+func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := C.CString(key)
+	defer C.free(unsafe.Pointer(k))
+	message := (*C.char)(C.calloc(1, storeMessage))
+	defer C.free(unsafe.Pointer(message))
+	status := f(k, message)
+	if status < 0 || status > 1 {
+		return 0, errorf(C.GOCCL_SYSTEM, "%s", C.GoStringN(message, C.int(C.strnlen(message, storeMessage))))
+	}
+	return status, nil
+}
+
+// Set implements bootstrap.Store.
+func (s *store) Set(key string, value []byte) error {
+	_, err := s.call(key, func(key, message *C.char) C.int {
+		return C.guest_store_set(s.c, key, (*C.char)(unsafe.Pointer(unsafe.SliceData(value))), C.size_t(len(value)), message, storeMessage)
+	})
+	return err
+}
+
+// Get implements bootstrap.Store.
+func (s *store) Get(key string) (value []byte, ok bool, err error) {
+	status, err := s.call(key, func(key, message *C.char) C.int {
+		var copied unsafe.Pointer
+		var size C.size_t
+		status := C.guest_store_get(s.c, key, &copied, &size, message, storeMessage)
+		if copied != nil {
+			defer C.free(copied)
+			if status == 0 && size <= math.MaxInt32 {
+				value = C.GoBytes(copied, C.int(size))
+			}
+		}
+		return status
+	})
+	return value, err == nil && status == 0, err
+}
+
+// roots holds the meeting points that this process has opened, until they are used.
+var roots = struct {
+	sync.Mutex
+	byID map[[bootstrap.IDSize]byte]*bootstrap.Root
+}{byID: map[[bootstrap.IDSize]byte]*bootstrap.Root{}}
+
+// rootLinger is how long a meeting point stays after rank 0 has joined, for ranks that still read.
+const rootLinger = 30 * time.Second
+
+func newRoot() ([bootstrap.IDSize]byte, error) {
+	root, err := bootstrap.NewRoot(getenv(core.EnvInterface))
+	if err != nil {
+		return [bootstrap.IDSize]byte{}, err
+	}
+	id := root.ID()
+	roots.Lock()
+	roots.byID[id] = root
+	roots.Unlock()
+	// One that is never used must not stay for ever.
+	time.AfterFunc(core.DefaultTimeout, func() {
+		if r := takeRoot(id); r != nil {
+			r.Close()
+		}
+	})
+	return id, nil
+}
+
+// takeRoot hands over a meeting point of this process, nil if the id is of another one.
+func takeRoot(id [bootstrap.IDSize]byte) *bootstrap.Root {
+	roots.Lock()
+	defer roots.Unlock()
+	r := roots.byID[id]
+	delete(roots.byID, id)
+	return r
+}
+
+// leastConfig is what the first version of goccl_config had before its optional fields.
+const leastConfig = unsafe.Offsetof(C.goccl_config{}.unique_id)
+
+// initialize is goccl_init.
+func initialize(from *C.goccl_config) (*core.Comm, error) {
+	in, err := takeStruct(from, leastConfig, "config")
+	if err != nil {
+		return nil, err
+	}
+	settle()
+	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name), Transport: text(in.transport),
+		Interface: text(in.interface_), StoreHost: text(in.store_host), Secret: text(in.secret), Incarnation: text(in.incarnation),
+		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
+	switch {
+	case in.size < 1 || in.size > bootstrap.MaxSize:
+		return nil, invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)
+	case in.rank < 0 || in.rank >= in.size:
+		return nil, invalid("config.rank", in.rank, "allowed are 0 to %d", in.size-1)
+	case in.timeout_ms < 0:
+		return nil, invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
+	case in.liveness_grace_ms < 0:
+		return nil, invalid("config.liveness_grace_ms", in.liveness_grace_ms, "it must be positive, or 0 for the default")
+	case in.unique_id != nil && in.store != nil:
+		return nil, errorf(codeInvalidArgument, "config.unique_id and config.store are both given, exactly one of them is allowed")
+	case in.size > 1 && in.unique_id == nil && in.store == nil:
+		return nil, errorf(codeInvalidArgument, "config.unique_id and config.store are both NULL, one of them must be given where size is %d", in.size)
+	}
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = core.DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	switch {
+	case in.store != nil:
+		s, err := newStore(in.store)
+		if err != nil {
+			return nil, err
+		}
+		defer s.free()
+		c.Store = s
+	case in.unique_id != nil:
+		done, err := meetAtRoot(ctx, &c, *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id)))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	return process.Init(ctx, c)
+}
+
+// meetAtRoot fills in how to meet the other ranks at a root address. The caller calls done when it has.
+func meetAtRoot(ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte) (done func(), err error) {
+	secret, err := bootstrap.IDSecret(id)
+	if err != nil {
+		return nil, errorf(codeInvalidArgument, "config.unique_id: %v", err)
+	}
+	if c.Secret == "" {
+		c.Secret = getenv(core.EnvSecret)
+	}
+	if c.Secret == "" {
+		c.Secret = secret
+	}
+	if c.Rank == 0 {
+		if root := takeRoot(id); root != nil {
+			c.Store = root.Store()
+			return func() { root.Drain(rootLinger) }, nil
+		}
+	}
+	s, closer, err := bootstrap.DialRoot(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	c.Store = s
+	return func() { _ = closer.Close() }, nil // nothing is lost with it
+}
+
+// info is the text of goccl_info.
+func info() ([]byte, error) {
+	b, err := json.MarshalIndent(process.Info(), "", "  ")
+	if err != nil {
+		return nil, errors.New("no JSON can be made of the host's description: " + err.Error())
+	}
+	return b, nil
+}
+
+// copyOut writes text and a closing NUL to C's memory, as much of it as fits.
+func copyOut(to *C.char, size C.size_t, s []byte) {
+	if size == 0 {
+		return
+	}
+	out := unsafe.Slice((*byte)(unsafe.Pointer(to)), int(min(uint64(size), uint64(len(s)+1))))
+	n := copy(out[:len(out)-1], s)
+	out[n] = 0
+}

@@ -1,0 +1,106 @@
+package main
+
+// #include "guest.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"unsafe"
+
+	"github.com/goccl/goccl/core"
+	"github.com/goccl/goccl/core/bootstrap"
+)
+
+// The result codes that this package gives of itself.
+const (
+	codeOK              = C.goccl_result(C.GOCCL_OK)
+	codeInvalidArgument = C.goccl_result(C.GOCCL_INVALID_ARGUMENT)
+	codeInvalidHandle   = C.goccl_result(C.GOCCL_INVALID_HANDLE)
+	codeInternal        = C.goccl_result(C.GOCCL_INTERNAL)
+	codeInProgress      = C.goccl_result(C.GOCCL_IN_PROGRESS)
+)
+
+// codedError is an error of the C ABI's own.
+type codedError struct {
+	code C.goccl_result
+	text string
+}
+
+func (e *codedError) Error() string { return e.text }
+
+func errorf(code C.goccl_result, format string, args ...any) error {
+	return &codedError{code, fmt.Sprintf(format, args...)}
+}
+
+// invalid tells of a bad argument: its name, what was given, what is allowed.
+func invalid(name string, given any, allowed string, args ...any) error {
+	return errorf(codeInvalidArgument, "%s is %v, %s", name, given, fmt.Sprintf(allowed, args...))
+}
+
+// needs refuses a NULL pointer.
+func needs[T any](p *T, name string) error {
+	if p == nil {
+		return invalid(name, "NULL", "it must point to a value")
+	}
+	return nil
+}
+
+// errInProgress is no failure: it leaves goccl_last_error() alone.
+var errInProgress = errorf(codeInProgress, "in progress")
+
+// kinds maps errors to result codes.
+var kinds = []struct {
+	kind error
+	code C.goccl_result
+}{
+	{core.ErrInvalidArgument, C.GOCCL_INVALID_ARGUMENT},
+	{core.ErrTimeout, C.GOCCL_TIMEOUT},
+	{core.ErrAborted, C.GOCCL_ABORTED},
+	{core.ErrPeerFailed, C.GOCCL_PEER_FAILED},
+	{core.ErrMismatch, C.GOCCL_MISMATCH},
+	{core.ErrUnsupported, C.GOCCL_UNSUPPORTED},
+	{core.ErrSystem, C.GOCCL_SYSTEM},
+	{bootstrap.ErrInvalid, C.GOCCL_INVALID_ARGUMENT},
+	{bootstrap.ErrRefused, C.GOCCL_SYSTEM},
+	{context.DeadlineExceeded, C.GOCCL_TIMEOUT},
+}
+
+func codeOf(err error) C.goccl_result {
+	if err == nil {
+		return codeOK
+	}
+	var own *codedError
+	if errors.As(err, &own) {
+		return own.code
+	}
+	for _, k := range kinds {
+		if errors.Is(err, k.kind) {
+			return k.code
+		}
+	}
+	return codeInternal
+}
+
+// export is the frame of every exported function: errors become result codes and are kept for
+// goccl_last_error(), and so do panics.
+func export(f func() error) (code C.goccl_result) {
+	defer func() {
+		if p := recover(); p != nil {
+			code = codeInternal
+			keep(fmt.Sprintf("a defect in GoCCL: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	err := f()
+	code = codeOf(err)
+	if code != codeOK && code != codeInProgress {
+		keep(err.Error())
+	}
+	return code
+}
+
+func keep(text string) {
+	C.guest_keep_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
+}

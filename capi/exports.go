@@ -1,0 +1,392 @@
+// Command capi is libgoccl.so: GoCCL behind the C ABI of goccl.h, to be built as a C shared library.
+//
+// The public functions are in guest.c. Here is what they call in Go.
+package main
+
+// #include "guest.h"
+import "C"
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/goccl/goccl/core"
+	"github.com/goccl/goccl/core/bootstrap"
+)
+
+// main is never called in a shared library.
+func main() {}
+
+// comm finds the communicator of a handle.
+func comm(h C.goccl_comm) (*commHandle, error) { return restore[*commHandle](uint64(h), "comm") }
+
+// work finds the work of a handle.
+func work(h C.goccl_work) (*workHandle, error) { return restore[*workHandle](uint64(h), "work") }
+
+//export guestInfo
+func guestInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export(func() error {
+		if size > 0 {
+			if err := needs(json, "info: json"); err != nil {
+				return err
+			}
+		}
+		text, err := info()
+		if err != nil {
+			return err
+		}
+		copyOut(json, size, text)
+		if needed != nil {
+			*needed = C.size_t(len(text) + 1)
+		}
+		return nil
+	})
+}
+
+//export guestGetUniqueID
+func guestGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
+	return export(func() error {
+		if err := needs(id, "get_unique_id: id"); err != nil {
+			return err
+		}
+		made, err := newRoot()
+		if err != nil {
+			return err
+		}
+		*(*[bootstrap.IDSize]byte)(unsafe.Pointer(id)) = made
+		return nil
+	})
+}
+
+//export guestInit
+func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
+	return export(func() error {
+		if err := needs(handle, "init: comm"); err != nil {
+			return err
+		}
+		if err := needs(config, "init: config"); err != nil {
+			return err
+		}
+		*handle = 0
+		c, err := initialize(config)
+		if err != nil {
+			return err
+		}
+		*handle = C.goccl_comm(save(&commHandle{comm: c}))
+		return nil
+	})
+}
+
+//export guestSplit
+func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(child, "split: child"); err != nil {
+			return err
+		}
+		*child = 0
+		made, err := c.comm.Split(context.Background(), int(color), int(key))
+		if err != nil {
+			return err
+		}
+		if made != nil {
+			*child = C.goccl_comm(save(&commHandle{comm: made}))
+		}
+		return nil
+	})
+}
+
+//export guestDestroy
+func guestDestroy(handle C.goccl_comm) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if !drop(uint64(handle)) {
+			return badHandle(uint64(handle), "comm")
+		}
+		c.comm.Destroy()
+		return nil
+	})
+}
+
+//export guestAbort
+func guestAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		c.comm.Abort(text(reason))
+		return nil
+	})
+}
+
+//export guestAsyncError
+func guestAsyncError(handle C.goccl_comm) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		return c.comm.Err()
+	})
+}
+
+//export guestShutdown
+func guestShutdown() C.goccl_result {
+	return export(func() error {
+		for _, c := range allComms() {
+			drop(c.number.Load())
+		}
+		process.Close()
+		return nil
+	})
+}
+
+//export guestCommRank
+func guestCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(rank, "comm_rank: rank"); err != nil {
+			return err
+		}
+		*rank = C.int(c.comm.Rank())
+		return nil
+	})
+}
+
+//export guestCommSize
+func guestCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(size, "comm_size: size"); err != nil {
+			return err
+		}
+		*size = C.int(c.comm.Size())
+		return nil
+	})
+}
+
+//export guestCommTransport
+func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(name, "comm_transport: name"); err != nil {
+			return err
+		}
+		if peer < 0 || int(peer) >= c.comm.Size() {
+			return invalid("comm_transport: peer", peer, "allowed are 0 to %d", c.comm.Size()-1)
+		}
+		var buffer [16]byte // a name is short; the rest are closing NULs
+		copy(buffer[:len(buffer)-1], c.comm.Transport(int(peer)))
+		*name = C.guest_transport_name((*C.char)(unsafe.Pointer(&buffer)))
+		return nil
+	})
+}
+
+//export guestCommSequence
+func guestCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(sequence, "comm_sequence: sequence"); err != nil {
+			return err
+		}
+		*sequence = C.uint64_t(c.comm.Sequence())
+		return nil
+	})
+}
+
+//export guestCommSetTimeout
+func guestCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if timeout <= 0 {
+			return invalid("comm_set_timeout: timeout_ms", timeout, "it must be positive")
+		}
+		return c.comm.SetTimeout(milliseconds(timeout))
+	})
+}
+
+//export guestWorkTest
+func guestWorkTest(handle C.goccl_work) C.goccl_result {
+	return export(func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		return ended(w.work.Test())
+	})
+}
+
+// ended is what a call returns for a work that may have ended.
+func ended(done bool, err error) error {
+	if !done {
+		return errInProgress
+	}
+	return err
+}
+
+//export guestWorkWait
+func guestWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
+	return export(func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		if timeout < C.GOCCL_NO_TIMEOUT {
+			return invalid("work_wait: timeout_ms", timeout, "allowed are 0 and more, and GOCCL_NO_TIMEOUT (%d)", C.GOCCL_NO_TIMEOUT)
+		}
+		return ended(w.work.Wait(milliseconds(timeout)))
+	})
+}
+
+//export guestWorkOnDone
+func guestWorkOnDone(handle C.goccl_work, callback C.goccl_callback, context unsafe.Pointer) C.goccl_result {
+	return export(func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		if callback == nil {
+			return invalid("work_on_done: callback", "NULL", "it must be a function")
+		}
+		if !w.callback.CompareAndSwap(false, true) {
+			return errorf(codeInvalidArgument, "work_on_done: this work has a callback already, one is allowed")
+		}
+		w.work.OnDone(func(err error) { callBack(callback, context, err) })
+		return nil
+	})
+}
+
+//export guestWorkError
+func guestWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_result {
+	return export(func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		if size > 0 {
+			if err := needs(text, "work_error: text"); err != nil {
+				return err
+			}
+		}
+		message := ""
+		if _, err := w.work.Test(); err != nil {
+			message = err.Error()
+		}
+		copyOut(text, size, []byte(message))
+		return nil
+	})
+}
+
+//export guestWorkSource
+func guestWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
+	return export(func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(rank, "work_source: rank"); err != nil {
+			return err
+		}
+		source := w.work.Source()
+		if done, _ := w.work.Test(); !done || source == core.AnySource {
+			return invalid("work_source: work", "not a receive that has ended", "only such a one has a source")
+		}
+		*rank = C.int(source)
+		return nil
+	})
+}
+
+//export guestWorkFree
+func guestWorkFree(handle C.goccl_work) C.goccl_result {
+	return export(func() error {
+		if _, err := work(handle); err != nil {
+			return err
+		}
+		if !drop(uint64(handle)) {
+			return badHandle(uint64(handle), "work")
+		}
+		return nil
+	})
+}
+
+//export guestStart
+func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
+	return export(func() error {
+		if handle != nil {
+			*handle = 0
+		}
+		c, err := comm(a.comm)
+		if err != nil {
+			return err
+		}
+		o, err := operation(a, c.comm.Rank(), c.comm.Size())
+		if b := c.batchOf(a.thread); b != nil {
+			if err == nil && handle != nil {
+				err = invalid(collectives[a.collective].name+": work", "not NULL", "in a batch it must be NULL: goccl_group_end() gives the work")
+			}
+			if err != nil && b.refused == nil {
+				b.refused = err
+			}
+			b.operations = append(b.operations, o)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		return c.run(call, handle, o)
+	})
+}
+
+//export guestGroupStart
+func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		return c.startBatch(thread)
+	})
+}
+
+//export guestGroupEnd
+func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work) C.goccl_result {
+	return export(func() error {
+		if work != nil {
+			*work = 0
+		}
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		b, err := c.endBatch(thread)
+		if err != nil {
+			return err
+		}
+		if b.refused != nil {
+			return b.refused
+		}
+		return c.run(call, work, b.operations...)
+	})
+}

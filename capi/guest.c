@@ -1,0 +1,394 @@
+/* The public functions of goccl.h, and what must be C: see guest.h. */
+#define _GNU_SOURCE
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "_cgo_export.h"
+
+/* ---- threads -------------------------------------------------------------------------------- */
+
+/* What a thread has. Not in thread-local storage: that of a library which is loaded late must fit
+ * into a small static reserve, which other libraries want too. */
+struct thread {
+  uint64_t number;
+  size_t room;
+  char *error;
+};
+
+static pthread_key_t thread_key;
+
+static void free_thread(void *p) {
+  struct thread *t = p;
+  free(t->error);
+  free(t);
+}
+
+/* NULL where there is no memory. */
+static struct thread *this_thread(void) {
+  static _Atomic uint64_t last;
+  struct thread *t = pthread_getspecific(thread_key);
+  if (t == NULL) {
+    t = calloc(1, sizeof *t);
+    if (t == NULL || pthread_setspecific(thread_key, t) != 0) {
+      free(t);
+      return NULL;
+    }
+    t->number = ++last;
+  }
+  return t;
+}
+
+uint64_t guest_thread(void) {
+  struct thread *t = this_thread();
+  return t == NULL ? 0 : t->number;
+}
+
+void guest_keep_error(const char *text, size_t size) {
+  struct thread *t = this_thread();
+  if (t == NULL) return;
+  if (size + 1 > t->room) {
+    char *room = realloc(t->error, size + 1);
+    if (room == NULL) return;
+    t->error = room;
+    t->room = size + 1;
+  }
+  memcpy(t->error, text, size);
+  t->error[size] = '\0';
+}
+
+const char *goccl_last_error(void) {
+  struct thread *t = pthread_getspecific(thread_key);
+  return t == NULL || t->error == NULL ? "" : t->error;
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+/* A child made by fork() has one thread, and a Go runtime that waits for others. So it must never
+ * enter Go; and it must not hold the sockets open by which peers learn that its parent has died. */
+static atomic_int forked;
+
+enum { MAX_FD = 1 << 20, WORD = 64 };
+static _Atomic uint64_t sockets[MAX_FD / WORD]; /* a bit a descriptor */
+static atomic_int sockets_end;                  /* one beyond the highest word in use */
+
+void guest_socket(int fd, int open) {
+  if (fd < 0 || fd >= MAX_FD) return;
+  uint64_t bit = UINT64_C(1) << (fd % WORD);
+  if (!open) {
+    atomic_fetch_and(&sockets[fd / WORD], ~bit);
+    return;
+  }
+  int end = atomic_load(&sockets_end);
+  while (end <= fd / WORD && !atomic_compare_exchange_weak(&sockets_end, &end, fd / WORD + 1)) {
+  }
+  atomic_fetch_or(&sockets[fd / WORD], bit);
+}
+
+static void in_child(void) {
+  atomic_store(&forked, 1);
+  int end = atomic_load(&sockets_end);
+  for (int w = 0; w < end; w++) {
+    for (uint64_t bits = atomic_exchange(&sockets[w], 0); bits != 0; bits &= bits - 1) {
+      close(w * WORD + __builtin_ctzll(bits));
+    }
+  }
+}
+
+__attribute__((constructor)) static void loaded(void) {
+  pthread_key_create(&thread_key, free_thread);
+  pthread_atfork(NULL, NULL, in_child);
+}
+
+static goccl_result refuse_fork(void) {
+  static const char text[] =
+      "GoCCL was called in a child made by fork(): use it in the process that loaded it, or start "
+      "the child by exec (Python: the \"spawn\" start method)";
+  guest_keep_error(text, sizeof text - 1);
+  return GOCCL_FORKED;
+}
+
+#define NOT_FORKED \
+  if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork()
+
+/* ---- calls through pointers ------------------------------------------------------------------- */
+
+void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text) {
+  callback(context, result, text);
+}
+
+int guest_store_set(const goccl_store *store, const char *key, const char *value, size_t size,
+                    char *err, size_t err_size) {
+  return store->set(store->context, key, value, size, err, err_size);
+}
+
+int guest_store_get(const goccl_store *store, const char *key, void **value, size_t *size,
+                    char *err, size_t err_size) {
+  return store->get(store->context, key, value, size, err, err_size);
+}
+
+const char *guest_transport_name(const char *name) {
+  static const char *const names[] = {"self", "mem", "shm", "tcp"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(name, names[i]) == 0) return names[i];
+  }
+  return "unknown";
+}
+
+/* ---- library ---------------------------------------------------------------------------------- */
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+
+const char *goccl_version(void) {
+  return TEXT(GOCCL_VERSION_MAJOR) "." TEXT(GOCCL_VERSION_MINOR) "." TEXT(GOCCL_VERSION_PATCH);
+}
+
+const char *goccl_result_string(goccl_result r) {
+  switch (r) {
+    case GOCCL_OK: return "ok";
+    case GOCCL_INVALID_ARGUMENT: return "invalid argument";
+    case GOCCL_INVALID_HANDLE: return "invalid handle";
+    case GOCCL_TIMEOUT: return "timeout";
+    case GOCCL_ABORTED: return "aborted";
+    case GOCCL_PEER_FAILED: return "peer failed";
+    case GOCCL_MISMATCH: return "collective mismatch";
+    case GOCCL_UNSUPPORTED: return "unsupported";
+    case GOCCL_FORKED: return "called in a forked child";
+    case GOCCL_SYSTEM: return "system error";
+    case GOCCL_INTERNAL: return "internal error";
+    case GOCCL_IN_PROGRESS: return "in progress";
+  }
+  return "unknown result code";
+}
+
+goccl_result goccl_info(char *json, size_t size, size_t *needed) {
+  NOT_FORKED;
+  return guestInfo(json, size, needed);
+}
+
+/* ---- bootstrap -------------------------------------------------------------------------------- */
+
+goccl_result goccl_get_unique_id(goccl_unique_id *id) {
+  NOT_FORKED;
+  return guestGetUniqueID(id);
+}
+
+goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
+  NOT_FORKED;
+  return guestInit(comm, (goccl_config *)config);
+}
+
+goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {
+  NOT_FORKED;
+  return guestSplit(comm, color, key, child);
+}
+
+/* In a forked child there is nothing to give back, and destructors that try must not fail. */
+#define NOTHING_IF_FORKED \
+  if (atomic_load_explicit(&forked, memory_order_relaxed)) return GOCCL_OK
+
+goccl_result goccl_destroy(goccl_comm comm) {
+  NOTHING_IF_FORKED;
+  return guestDestroy(comm);
+}
+
+goccl_result goccl_abort(goccl_comm comm, const char *reason) {
+  NOTHING_IF_FORKED;
+  return guestAbort(comm, (char *)reason);
+}
+
+goccl_result goccl_async_error(goccl_comm comm) {
+  NOT_FORKED;
+  return guestAsyncError(comm);
+}
+
+goccl_result goccl_shutdown(void) {
+  NOTHING_IF_FORKED;
+  return guestShutdown();
+}
+
+goccl_result goccl_comm_rank(goccl_comm comm, int *rank) {
+  NOT_FORKED;
+  return guestCommRank(comm, rank);
+}
+
+goccl_result goccl_comm_size(goccl_comm comm, int *size) {
+  NOT_FORKED;
+  return guestCommSize(comm, size);
+}
+
+goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name) {
+  NOT_FORKED;
+  return guestCommTransport(comm, peer, (char **)name);
+}
+
+goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
+  NOT_FORKED;
+  return guestCommSequence(comm, sequence);
+}
+
+goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
+  NOT_FORKED;
+  return guestCommSetTimeout(comm, timeout_ms);
+}
+
+/* ---- works ------------------------------------------------------------------------------------ */
+
+goccl_result goccl_work_test(goccl_work work) {
+  NOT_FORKED;
+  return guestWorkTest(work);
+}
+
+goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
+  NOT_FORKED;
+  return guestWorkWait(work, timeout_ms);
+}
+
+goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
+  NOT_FORKED;
+  return guestWorkOnDone(work, callback, context);
+}
+
+goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
+  NOT_FORKED;
+  return guestWorkError(work, text, size);
+}
+
+goccl_result goccl_work_source(goccl_work work, int *rank) {
+  NOT_FORKED;
+  return guestWorkSource(work, rank);
+}
+
+goccl_result goccl_work_free(goccl_work work) {
+  NOTHING_IF_FORKED;
+  return guestWorkFree(work);
+}
+
+/* ---- collectives ------------------------------------------------------------------------------ */
+
+static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
+  o->thread = guest_thread();
+  return guestStart(o, (goccl_call *)call, work);
+}
+
+goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
+                             goccl_dtype dtype, goccl_reduce_op op, const double *factor,
+                             const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_ALLREDUCE, .comm = comm, .in = in, .out = out,
+                       .count = count, .dtype = dtype, .op = op, .factor = factor};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const *in,
+                                       void *const *out, const uint64_t *counts, goccl_dtype dtype,
+                                       goccl_reduce_op op, const double *factor,
+                                       const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_ALLREDUCE, .comm = comm, .in_list = in, .out_list = out,
+                       .in_counts = counts, .blocks = n, .coalesced = 1, .dtype = dtype, .op = op,
+                       .factor = factor};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t count,
+                          goccl_dtype dtype, goccl_reduce_op op, const double *factor, int root,
+                          const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_REDUCE, .comm = comm, .in = in, .out = out,
+                       .count = count, .dtype = dtype, .op = op, .factor = factor, .root = root};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype,
+                             int root, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_BROADCAST, .comm = comm, .out = buffer, .count = count,
+                       .dtype = dtype, .root = root};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
+                             const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
+                             goccl_work *work) {
+  guest_operation o = {.collective = GUEST_ALLGATHER, .comm = comm, .in = in, .out_list = out,
+                       .out_counts = counts, .dtype = dtype};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *out,
+                                  const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
+                                  const double *factor, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_REDUCE_SCATTER, .comm = comm, .in_list = in, .out = out,
+                       .in_counts = counts, .dtype = dtype, .op = op, .factor = factor};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
+                          goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_GATHER, .comm = comm, .in = in, .out_list = out,
+                       .count = count, .dtype = dtype, .root = root};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, uint64_t count,
+                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_SCATTER, .comm = comm, .in_list = in, .out = out,
+                       .count = count, .dtype = dtype, .root = root};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
+                            void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
+                            const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_ALLTOALL, .comm = comm, .in_list = in, .out_list = out,
+                       .in_counts = in_counts, .out_counts = out_counts, .dtype = dtype};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_BARRIER, .comm = comm};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_call *call,
+                                     goccl_work *work) {
+  guest_operation o = {.collective = GUEST_MONITORED_BARRIER, .comm = comm, .wait_all = wait_all};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
+                        int peer, int tag, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_SEND, .comm = comm, .in = buffer, .count = count,
+                       .dtype = dtype, .root = peer, .tag = tag};
+  return start(&o, call, work);
+}
+
+goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
+                        int tag, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_RECV, .comm = comm, .out = buffer, .count = count,
+                       .dtype = dtype, .root = peer, .tag = tag};
+  return start(&o, call, work);
+}
+
+/* ---- batches ---------------------------------------------------------------------------------- */
+
+goccl_result goccl_group_start(goccl_comm comm) {
+  NOT_FORKED;
+  return guestGroupStart(comm, guest_thread());
+}
+
+goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
+  return guestGroupEnd(comm, guest_thread(), (goccl_call *)call, work);
+}
+
+/* ---- probe ------------------------------------------------------------------------------------ */
+
+goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns);
+
+goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns) {
+  NOT_FORKED;
+  return guest_ping_pong(cpu_a, cpu_b, ns);
+}

@@ -1,0 +1,71 @@
+/*
+ * guest.h - what the C half and the Go half of libgoccl.so tell each other. Nothing of it is visible
+ * outside the library: capi/exports.map shows goccl_* only.
+ *
+ * The public functions are in C (guest.c). They keep a forked child out of Go, whose threads the child
+ * does not have, and hand everything else to the guest... functions of the Go half (exports.go).
+ */
+#ifndef GOCCL_GUEST_H
+#define GOCCL_GUEST_H
+
+#include "goccl.h"
+
+enum guest_collective {
+  GUEST_ALLREDUCE,
+  GUEST_REDUCE,
+  GUEST_BROADCAST,
+  GUEST_ALLGATHER,
+  GUEST_REDUCE_SCATTER,
+  GUEST_GATHER,
+  GUEST_SCATTER,
+  GUEST_ALLTOALL,
+  GUEST_BARRIER,
+  GUEST_MONITORED_BARRIER,
+  GUEST_SEND,
+  GUEST_RECV,
+};
+
+/* The arguments of a collective, as the caller gave them. */
+typedef struct {
+  enum guest_collective collective;
+  goccl_comm comm;
+  /* A single buffer, or a list of buffers: `blocks` of them, or one a rank. */
+  const void *in;
+  void *out;
+  const void *const *in_list;
+  void *const *out_list;
+  uint64_t count;
+  const uint64_t *in_counts;
+  const uint64_t *out_counts;
+  int blocks;
+  int coalesced; /* an allreduce of `blocks` buffers */
+  goccl_dtype dtype;
+  goccl_reduce_op op;
+  const double *factor;
+  int root; /* or peer */
+  int tag;
+  int wait_all;
+  uint64_t thread; /* guest_thread() */
+} guest_operation;
+
+/* A number that no other thread of the process has or had. */
+uint64_t guest_thread(void);
+
+/* Keeps a message for goccl_last_error() on this thread. */
+void guest_keep_error(const char *text, size_t size);
+
+/* The static string that is equal to a transport's name. */
+const char *guest_transport_name(const char *name);
+
+/* Notes that the library opened or is about to close a socket: a forked child closes its copy. */
+void guest_socket(int fd, int open);
+
+/* Calls through pointers, which Go cannot make itself. A `const char *` of bytes: cgo would search the
+ * whole object around a `void *` for Go pointers. */
+void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text);
+int guest_store_set(const goccl_store *store, const char *key, const char *value, size_t size,
+                    char *err, size_t err_size);
+int guest_store_get(const goccl_store *store, const char *key, void **value, size_t *size,
+                    char *err, size_t err_size);
+
+#endif /* GOCCL_GUEST_H */

@@ -1,0 +1,659 @@
+/* Tests of the C ABI: abi <name of a test>. Ranks are threads that meet in this process. */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "goccl.h"
+
+static void fail(int line, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  fprintf(stderr, "abi.c:%d: ", line);
+  vfprintf(stderr, format, args);
+  fprintf(stderr, "\n");
+  va_end(args);
+  exit(1);
+}
+
+#define TRUE(x) \
+  do { \
+    if (!(x)) fail(__LINE__, "not so: %s", #x); \
+  } while (0)
+
+static void expect(int line, goccl_result want, goccl_result got, const char *call) {
+  if (want != got) {
+    fail(line, "%s: %s (%s), not %s", call, goccl_result_string(got), goccl_last_error(), goccl_result_string(want));
+  }
+}
+
+#define OK(call) expect(__LINE__, GOCCL_OK, call, #call)
+#define GIVES(code, call) expect(__LINE__, code, call, #call)
+/* A call that is refused with a message that holds the given words. */
+#define REFUSED(code, words, call) \
+  do { \
+    GIVES(code, call); \
+    if (strstr(goccl_last_error(), words) == NULL) \
+      fail(__LINE__, "the message of %s is \"%s\", without \"%s\"", #call, goccl_last_error(), words); \
+  } while (0)
+
+static goccl_comm alone(void) {
+  goccl_config config = {.struct_size = sizeof config, .rank = 0, .size = 1};
+  goccl_comm comm;
+  OK(goccl_init(&comm, &config));
+  TRUE(comm != 0);
+  return comm;
+}
+
+/* ---- ranks as threads ------------------------------------------------------------------------- */
+
+typedef struct {
+  int rank, size;
+  goccl_comm comm;
+  void (*body)(goccl_comm comm, int rank, int size);
+  const goccl_unique_id *id;
+  const goccl_store *store;
+  int64_t timeout_ms;
+} player;
+
+static void *play(void *p) {
+  player *a = p;
+  goccl_config config = {.struct_size = sizeof config, .rank = a->rank, .size = a->size};
+  config.unique_id = a->id;
+  config.store = a->store;
+  config.timeout_ms = a->timeout_ms;
+  config.group_name = "threads";
+  OK(goccl_init(&a->comm, &config));
+  a->body(a->comm, a->rank, a->size);
+  OK(goccl_destroy(a->comm));
+  return NULL;
+}
+
+static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store, void (*body)(goccl_comm, int, int)) {
+  goccl_unique_id id;
+  if (store == NULL) OK(goccl_get_unique_id(&id));
+  player players[8];
+  pthread_t threads[8];
+  for (int r = 0; r < size; r++) {
+    players[r] = (player){r, size, 0, body, store == NULL ? &id : NULL, store, timeout_ms};
+    TRUE(pthread_create(&threads[r], NULL, play, &players[r]) == 0);
+  }
+  for (int r = 0; r < size; r++) TRUE(pthread_join(threads[r], NULL) == 0);
+}
+
+enum { PATIENCE = 60000 };
+
+/* ---- tests -------------------------------------------------------------------------------------- */
+
+static void test_library(void) {
+  char version[32];
+  snprintf(version, sizeof version, "%d.%d.%d", GOCCL_VERSION_MAJOR, GOCCL_VERSION_MINOR, GOCCL_VERSION_PATCH);
+  TRUE(strcmp(goccl_version(), version) == 0);
+  for (int r = GOCCL_OK; r <= GOCCL_IN_PROGRESS; r++) TRUE(strstr(goccl_result_string(r), "unknown") == NULL);
+  TRUE(strcmp(goccl_result_string(99), "unknown result code") == 0);
+  TRUE(strcmp(goccl_last_error(), "") == 0);
+
+  size_t needed = 0;
+  OK(goccl_info(NULL, 0, &needed));
+  TRUE(needed > 2);
+  char *json = malloc(needed);
+  memset(json, 'x', needed);
+  OK(goccl_info(json, needed, NULL));
+  TRUE(strlen(json) == needed - 1 && json[0] == '{' && strstr(json, version) != NULL);
+  char little[4] = "xxx";
+  OK(goccl_info(little, 3, &needed));
+  TRUE(strlen(little) == 2 && little[0] == '{');
+  free(json);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_info(NULL, 10, NULL));
+
+  double ns = -1;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "both 0", goccl_core_ping_pong(0, 0, &ns));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "cpu_a is -1", goccl_core_ping_pong(-1, 0, &ns));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "cpu_b is 100000", goccl_core_ping_pong(0, 100000, &ns));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "ns is NULL", goccl_core_ping_pong(0, 1, NULL));
+  if (sysconf(_SC_NPROCESSORS_ONLN) > 1 && goccl_core_ping_pong(0, 1, &ns) == GOCCL_OK) TRUE(ns > 1);
+  OK(goccl_shutdown());
+}
+
+static void test_config(void) {
+  goccl_comm comm = 7;
+  goccl_unique_id id;
+  memset(&id, 1, sizeof id);
+  goccl_store store = {0};
+#define INIT(code, words, ...) \
+  do { \
+    goccl_config config = {.struct_size = sizeof config, .size = 1}; \
+    __VA_ARGS__; \
+    comm = 7; \
+    REFUSED(code, words, goccl_init(&comm, &config)); \
+    TRUE(comm == 0); \
+  } while (0)
+  INIT(GOCCL_INVALID_ARGUMENT, "config.struct_size is 0", config.struct_size = 0);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.struct_size is", config.struct_size = (size_t)-1);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.size is 0, allowed are 1 to 65536", config.size = 0);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.size is -3", config.size = -3);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.rank is 2, allowed are 0 to 1", config.size = 2; config.rank = 2);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.rank is -1", config.rank = -1);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.timeout_ms is -5", config.timeout_ms = -5);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.liveness_grace_ms is -1", config.liveness_grace_ms = -1);
+  INIT(GOCCL_INVALID_ARGUMENT, "both NULL", config.size = 2);
+  INIT(GOCCL_INVALID_ARGUMENT, "both given", config.unique_id = &id; config.store = &store);
+  INIT(GOCCL_INVALID_ARGUMENT, "unique id is damaged", config.size = 2; config.unique_id = &id);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.store.set is NULL", config.size = 2; config.store = &store);
+  INIT(GOCCL_INVALID_ARGUMENT, "pigeon", config.transport = "pigeon");
+  REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_init(&comm, NULL));
+  goccl_config config = {.struct_size = sizeof config, .size = 1};
+  REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_init(NULL, &config));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "id is NULL", goccl_get_unique_id(NULL));
+
+  /* Variables that the process sets itself are seen. */
+  setenv("GOCCL_TRANSPORT", "carrier pigeon", 1);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "carrier pigeon", goccl_init(&comm, &config));
+  unsetenv("GOCCL_TRANSPORT");
+
+  /* An older caller's struct ends early, a newer one's late. */
+  struct {
+    goccl_config known;
+    char later[32];
+  } newer = {.known = config};
+  newer.known.struct_size = sizeof newer;
+  OK(goccl_init(&comm, &newer.known));
+  OK(goccl_destroy(comm));
+  newer.later[3] = 1;
+  REFUSED(GOCCL_UNSUPPORTED, "older than the caller", goccl_init(&comm, &newer.known));
+  config.struct_size = offsetof(goccl_config, transport);
+  config.transport = "not read";
+  OK(goccl_init(&comm, &config));
+  OK(goccl_destroy(comm));
+}
+
+static void *use_and_free(void *p) {
+  goccl_work work = *(goccl_work *)p;
+  long freed = 0;
+  for (int i = 0; i < 50; i++) {
+    goccl_result r = goccl_work_test(work);
+    TRUE(r == GOCCL_OK || r == GOCCL_IN_PROGRESS || r == GOCCL_INVALID_HANDLE);
+  }
+  freed += goccl_work_free(work) == GOCCL_OK;
+  return (void *)freed;
+}
+
+static void test_handles(void) {
+  goccl_comm comm = alone();
+  int rank = -1, size = -1;
+  OK(goccl_comm_rank(comm, &rank));
+  OK(goccl_comm_size(comm, &size));
+  TRUE(rank == 0 && size == 1);
+  const char *name;
+  OK(goccl_comm_transport(comm, 0, &name));
+  TRUE(strcmp(name, "self") == 0);
+
+  const uint64_t forged[] = {0, 1, 42, UINT64_MAX, 0xc000000000, 0xc000000000 << 16, comm + 1, comm - 1, comm ^ (UINT64_C(1) << 63)};
+  for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
+    REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_rank(forged[i], &rank));
+    GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(forged[i]));
+    GIVES(GOCCL_INVALID_HANDLE, goccl_barrier(forged[i], NULL, NULL));
+    GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(forged[i]));
+    GIVES(GOCCL_INVALID_HANDLE, goccl_work_free(forged[i]));
+  }
+  goccl_work work;
+  OK(goccl_barrier(comm, NULL, &work));
+  OK(goccl_work_wait(work, PATIENCE));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(comm));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_comm_rank(work, &rank));
+  OK(goccl_work_free(work));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_work_free(work));
+
+  /* A freed handle's memory is used again; its number must not be. */
+  goccl_work first = work;
+  for (int i = 0; i < 1000; i++) {
+    OK(goccl_barrier(comm, NULL, &work));
+    TRUE(work != first);
+    GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(first));
+    OK(goccl_work_free(work));
+  }
+  /* Of threads that free one handle, one succeeds. */
+  for (int i = 0; i < 100; i++) {
+    pthread_t threads[4];
+    OK(goccl_barrier(comm, NULL, &work));
+    for (int t = 0; t < 4; t++) TRUE(pthread_create(&threads[t], NULL, use_and_free, &work) == 0);
+    long freed = 0;
+    for (int t = 0; t < 4; t++) {
+      void *one;
+      pthread_join(threads[t], &one);
+      freed += (long)one;
+    }
+    TRUE(freed == 1);
+  }
+  OK(goccl_destroy(comm));
+  REFUSED(GOCCL_INVALID_HANDLE, "stale", goccl_comm_rank(comm, &rank));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(comm));
+  comm = alone();
+  goccl_comm other = alone();
+  OK(goccl_shutdown());
+  GIVES(GOCCL_INVALID_HANDLE, goccl_comm_rank(comm, &rank));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(other));
+  OK(goccl_destroy(alone()));
+}
+
+static void test_arguments(void) {
+  goccl_comm comm = alone();
+  float a[8] = {0}, b[8] = {0};
+  const void *in[2] = {a, NULL};
+  void *out[2] = {b, NULL};
+  const uint64_t counts[2] = {4, 4};
+  const uint64_t huge = UINT64_MAX;
+  goccl_work work = 7;
+  const goccl_result bad = GOCCL_INVALID_ARGUMENT;
+
+  REFUSED(bad, "in[0] is NULL", goccl_allreduce(comm, NULL, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work));
+  TRUE(work == 0);
+  REFUSED(bad, "out[0] is NULL", goccl_allreduce(comm, a, NULL, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  OK(goccl_allreduce(comm, NULL, NULL, 0, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "dtype is 21", goccl_allreduce(comm, a, b, 4, GOCCL_DTYPE_COUNT, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "dtype is 266", goccl_allreduce(comm, a, b, 4, 266, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "dtype is -1", goccl_broadcast(comm, a, 4, -1, 0, NULL, NULL));
+  REFUSED(bad, "op is 9", goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_REDUCE_OP_COUNT, NULL, NULL, NULL));
+  REFUSED(bad, "BAND", goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_BAND, NULL, NULL, NULL));
+  REFUSED(bad, "factor is NULL", goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_PREMUL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "elements", goccl_allreduce(comm, a, b, huge, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "overlap", goccl_allreduce(comm, a, a + 1, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "root is 1, allowed are 0 to 0", goccl_broadcast(comm, a, 4, GOCCL_FLOAT32, 1, NULL, NULL));
+  REFUSED(bad, "root is -1", goccl_reduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, -1, NULL, NULL));
+  REFUSED(bad, "peer is 3", goccl_send(comm, a, 4, GOCCL_FLOAT32, 3, 0, NULL, NULL));
+  REFUSED(bad, "peer is -1", goccl_send(comm, a, 4, GOCCL_FLOAT32, GOCCL_ANY_SOURCE, 0, NULL, NULL));
+  REFUSED(bad, "tag is -1", goccl_recv(comm, a, 4, GOCCL_FLOAT32, 0, -1, NULL, NULL));
+  REFUSED(bad, "n is 0", goccl_allreduce_coalesced(comm, 0, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "in is NULL", goccl_allreduce_coalesced(comm, 1, NULL, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "counts is NULL", goccl_allreduce_coalesced(comm, 1, in, out, NULL, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "in[1] is NULL", goccl_allreduce_coalesced(comm, 2, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "out is NULL", goccl_allgather(comm, a, NULL, counts, GOCCL_FLOAT32, NULL, NULL));
+  REFUSED(bad, "counts is NULL", goccl_allgather(comm, a, out, NULL, GOCCL_FLOAT32, NULL, NULL));
+  REFUSED(bad, "in is NULL", goccl_reduce_scatter(comm, NULL, b, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "out is NULL", goccl_gather(comm, a, NULL, 4, GOCCL_FLOAT32, 0, NULL, NULL));
+  REFUSED(bad, "in is NULL", goccl_scatter(comm, NULL, b, 4, GOCCL_FLOAT32, 0, NULL, NULL));
+  REFUSED(bad, "out_counts is NULL", goccl_alltoall(comm, in, counts, out, NULL, GOCCL_FLOAT32, NULL, NULL));
+  goccl_call call = {.struct_size = 3};
+  REFUSED(bad, "call.struct_size is 3", goccl_barrier(comm, &call, NULL));
+  const char *name;
+  int number;
+  REFUSED(bad, "peer is 1, allowed are 0 to 0", goccl_comm_transport(comm, 1, &name));
+  REFUSED(bad, "name is NULL", goccl_comm_transport(comm, 0, NULL));
+  REFUSED(bad, "rank is NULL", goccl_comm_rank(comm, NULL));
+  REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
+  REFUSED(bad, "child is NULL", goccl_split(comm, 0, 0, NULL));
+
+  OK(goccl_barrier(comm, NULL, &work));
+  REFUSED(bad, "timeout_ms is -2", goccl_work_wait(work, -2));
+  REFUSED(bad, "callback is NULL", goccl_work_on_done(work, NULL, NULL));
+  REFUSED(bad, "not a receive", goccl_work_source(work, &number));
+  REFUSED(bad, "text is NULL", goccl_work_error(work, NULL, 5));
+  OK(goccl_work_wait(work, PATIENCE));
+  char message[8] = "x";
+  OK(goccl_work_error(work, message, sizeof message));
+  TRUE(message[0] == '\0');
+  OK(goccl_work_free(work));
+  /* A bad argument does not break a communicator. */
+  OK(goccl_async_error(comm));
+  OK(goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  OK(goccl_destroy(comm));
+}
+
+static void collectives(goccl_comm comm, int rank, int size) {
+  enum { N = 1000 };
+  int64_t in[8][N], out[8][N];
+  const void *ins[8];
+  void *outs[8];
+  uint64_t counts[8];
+  for (int r = 0; r < size; r++) {
+    ins[r] = in[r];
+    outs[r] = out[r];
+    counts[r] = N;
+    for (int i = 0; i < N; i++) in[r][i] = 1000000 * rank + 10000 * r + i;
+  }
+  const int64_t ranks = size * (size - 1) / 2;
+#define EACH(r, want) \
+  for (int i = 0; i < N; i++) TRUE(out[r][i] == (want))
+
+  OK(goccl_allreduce(comm, in[0], out[0], N, GOCCL_INT64, GOCCL_SUM, NULL, NULL, NULL));
+  EACH(0, 1000000 * ranks + size * i);
+  OK(goccl_allreduce_coalesced(comm, size, ins, outs, counts, GOCCL_INT64, GOCCL_MAX, NULL, NULL, NULL));
+  for (int r = 0; r < size; r++) EACH(r, 1000000 * (size - 1) + 10000 * r + i);
+  const int root = size - 1;
+  OK(goccl_reduce(comm, in[0], rank == root ? out[0] : NULL, N, GOCCL_INT64, GOCCL_MIN, NULL, root, NULL, NULL));
+  if (rank == root) EACH(0, i);
+  memcpy(out[0], in[0], sizeof in[0]);
+  OK(goccl_broadcast(comm, out[0], N, GOCCL_INT64, root, NULL, NULL));
+  EACH(0, 1000000 * root + i);
+  OK(goccl_allgather(comm, in[0], outs, counts, GOCCL_INT64, NULL, NULL));
+  for (int r = 0; r < size; r++) EACH(r, 1000000 * r + i);
+  OK(goccl_reduce_scatter(comm, ins, out[0], counts, GOCCL_INT64, GOCCL_SUM, NULL, NULL, NULL));
+  EACH(0, 1000000 * ranks + size * (10000 * rank + i));
+  OK(goccl_gather(comm, in[0], rank == root ? outs : NULL, N, GOCCL_INT64, root, NULL, NULL));
+  for (int r = 0; rank == root && r < size; r++) EACH(r, 1000000 * r + i);
+  OK(goccl_scatter(comm, rank == root ? ins : NULL, out[0], N, GOCCL_INT64, root, NULL, NULL));
+  EACH(0, 1000000 * root + 10000 * rank + i);
+  OK(goccl_alltoall(comm, ins, counts, outs, counts, GOCCL_INT64, NULL, NULL));
+  for (int r = 0; r < size; r++) EACH(r, 1000000 * r + 10000 * rank + i);
+  OK(goccl_barrier(comm, NULL, NULL));
+  OK(goccl_monitored_barrier(comm, 1, NULL, NULL));
+
+  double two = 2, turn[2] = {0, 1};
+  double one[2] = {rank, 1}, sum[2];
+  OK(goccl_allreduce(comm, one, sum, 2, GOCCL_FLOAT64, GOCCL_PREMUL_SUM, &two, NULL, NULL));
+  TRUE(sum[0] == 2 * (double)ranks && sum[1] == 2 * size);
+  OK(goccl_allreduce(comm, one, sum, 1, GOCCL_COMPLEX128, GOCCL_PREMUL_SUM, turn, NULL, NULL));
+  TRUE(sum[0] == -size && sum[1] == (double)ranks);
+  uint64_t sequence = 0;
+  OK(goccl_comm_sequence(comm, &sequence));
+  TRUE(sequence >= 10);
+  const char *name;
+  OK(goccl_comm_transport(comm, (rank + 1) % size, &name));
+  TRUE(strcmp(name, size == 1 ? "self" : "mem") == 0);
+
+  /* Parts by odd and even, in reverse order; the last rank stays out. */
+  goccl_comm child = 7;
+  int color = rank == size - 1 ? -1 : rank % 2;
+  OK(goccl_split(comm, color, -rank, &child));
+  TRUE((child == 0) == (color < 0));
+  if (child != 0) {
+    int child_rank, child_size;
+    OK(goccl_comm_rank(child, &child_rank));
+    OK(goccl_comm_size(child, &child_size));
+    TRUE(child_rank == child_size - 1 - rank / 2);
+    OK(goccl_barrier(child, NULL, NULL));
+    OK(goccl_destroy(child));
+  }
+}
+
+static void test_collectives(void) {
+  for (int size = 1; size <= 4; size++) on_ranks(size, PATIENCE, NULL, collectives);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
+static int called;
+
+static void count_call(void *context, goccl_result result, const char *text) {
+  TRUE(context == &called && (result == GOCCL_OK) == (text[0] == '\0'));
+  pthread_mutex_lock(&lock);
+  called++;
+  pthread_cond_broadcast(&change);
+  pthread_mutex_unlock(&lock);
+}
+
+static void works(goccl_comm comm, int rank, int size) {
+  int32_t in = rank + 1, out = 0, got = -1;
+  goccl_call call = {.struct_size = sizeof call, .timeout_ms = PATIENCE};
+  goccl_work work;
+  OK(goccl_allreduce(comm, &in, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, &work));
+  OK(goccl_work_on_done(work, count_call, &called));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "one is allowed", goccl_work_on_done(work, count_call, &called));
+  goccl_result r;
+  while ((r = goccl_work_wait(work, 1)) == GOCCL_IN_PROGRESS) {
+  }
+  GIVES(GOCCL_OK, r);
+  OK(goccl_work_test(work));
+  TRUE(out == size * (size + 1) / 2);
+  OK(goccl_work_free(work));
+
+  /* Everybody sends to rank 0, who takes what comes. */
+  if (rank == 0) {
+    int seen = 0, source = -1;
+    for (int i = 1; i < size; i++) {
+      OK(goccl_recv(comm, &got, 1, GOCCL_INT32, GOCCL_ANY_SOURCE, 5, NULL, &work));
+      OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+      OK(goccl_work_source(work, &source));
+      TRUE(got == source + 1);
+      seen |= 1 << source;
+      OK(goccl_work_free(work));
+    }
+    TRUE(seen == (1 << size) - 2);
+  } else {
+    OK(goccl_send(comm, &in, 1, GOCCL_INT32, 0, 5, NULL, NULL));
+  }
+
+  /* A ring of sends and receives, and a collective, as one. */
+  OK(goccl_group_start(comm));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "already started", goccl_group_start(comm));
+  OK(goccl_send(comm, &in, 1, GOCCL_INT32, (rank + 1) % size, 0, NULL, NULL));
+  OK(goccl_recv(comm, &got, 1, GOCCL_INT32, (rank + size - 1) % size, 0, NULL, NULL));
+  OK(goccl_allreduce(comm, &in, &out, 1, GOCCL_INT32, GOCCL_MAX, NULL, NULL, NULL));
+  OK(goccl_group_end(comm, NULL, &work));
+  OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+  OK(goccl_work_free(work));
+  TRUE(got == (rank + size - 1) % size + 1 && out == size);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "no batch", goccl_group_end(comm, NULL, NULL));
+
+  /* A bad call refuses its batch, and breaks nothing. */
+  OK(goccl_group_start(comm));
+  OK(goccl_allreduce(comm, &in, &out, 1, GOCCL_INT32, GOCCL_MIN, NULL, NULL, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "work", goccl_barrier(comm, NULL, &work));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "work", goccl_group_end(comm, NULL, NULL));
+  OK(goccl_group_start(comm));
+  OK(goccl_group_end(comm, NULL, NULL));
+  OK(goccl_barrier(comm, NULL, NULL));
+}
+
+static void test_works(void) {
+  on_ranks(3, PATIENCE, NULL, works);
+  pthread_mutex_lock(&lock);
+  while (called < 3) pthread_cond_wait(&change, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+static void differ(goccl_comm comm, int rank, int size) {
+  float a = 1, b = 0;
+  (void)size;
+  goccl_work work;
+  if (rank == 0) {
+    OK(goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work));
+  } else {
+    OK(goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_MAX, NULL, NULL, &work));
+  }
+  GIVES(GOCCL_MISMATCH, goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+  char text[4096];
+  OK(goccl_work_error(work, text, sizeof text));
+  TRUE(strstr(text, "SUM") != NULL && strstr(text, "MAX") != NULL);
+  OK(goccl_work_free(work));
+  GIVES(GOCCL_MISMATCH, goccl_async_error(comm));
+  GIVES(GOCCL_MISMATCH, goccl_barrier(comm, NULL, NULL));
+}
+
+static void late(goccl_comm comm, int rank, int size) {
+  (void)size;
+  if (rank == 1) {
+    /* Does not come, but stays until rank 0 has given up. */
+    while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+    return;
+  }
+  goccl_call call = {.struct_size = sizeof call, .timeout_ms = 200};
+  REFUSED(GOCCL_TIMEOUT, "rank 1", goccl_barrier(comm, &call, NULL));
+}
+
+static void aborted(goccl_comm comm, int rank, int size) {
+  (void)size;
+  OK(goccl_barrier(comm, NULL, NULL)); /* an abort reaches those who are connected */
+  if (rank == 0) {
+    OK(goccl_abort(comm, "enough of it"));
+    OK(goccl_abort(comm, NULL));
+    REFUSED(GOCCL_ABORTED, "enough of it", goccl_barrier(comm, NULL, NULL));
+  } else {
+    REFUSED(GOCCL_ABORTED, "enough of it", goccl_barrier(comm, NULL, NULL));
+  }
+}
+
+static void test_failures(void) {
+  on_ranks(2, PATIENCE, NULL, differ);
+  on_ranks(2, PATIENCE, NULL, late);
+  on_ranks(2, PATIENCE, NULL, aborted);
+}
+
+/* A store of one process, behind the callbacks. */
+static struct {
+  char key[256];
+  void *value;
+  size_t size;
+} entries[64];
+static int broken;
+
+static int set_value(void *context, const char *key, const void *value, size_t size, char *err, size_t err_size) {
+  TRUE(context == entries);
+  if (broken) {
+    snprintf(err, err_size, "the store is on holiday");
+    return -1;
+  }
+  pthread_mutex_lock(&lock);
+  int i = 0;
+  while (entries[i].value != NULL && strcmp(entries[i].key, key) != 0) i++;
+  TRUE(i < 63);
+  free(entries[i].value);
+  snprintf(entries[i].key, sizeof entries[i].key, "%s", key);
+  entries[i].value = malloc(size + 1);
+  memcpy(entries[i].value, value, size);
+  entries[i].size = size;
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+static int get_value(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size) {
+  (void)err, (void)err_size;
+  TRUE(context == entries);
+  int status = 1;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; entries[i].value != NULL; i++) {
+    if (strcmp(entries[i].key, key) != 0) continue;
+    *value = malloc(entries[i].size + 1);
+    memcpy(*value, entries[i].value, entries[i].size);
+    *size = entries[i].size;
+    status = 0;
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+static void test_store(void) {
+  const goccl_store store = {entries, set_value, get_value};
+  on_ranks(3, PATIENCE, &store, collectives);
+  on_ranks(2, PATIENCE, &store, collectives); /* over what the first run has left */
+  goccl_config config = {.struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 200, .group_name = "lonely"};
+  config.store = &store;
+  goccl_comm comm;
+  REFUSED(GOCCL_TIMEOUT, "rank 0", goccl_init(&comm, &config));
+  config.rank = 0;
+  REFUSED(GOCCL_TIMEOUT, "have not joined", goccl_init(&comm, &config));
+  broken = 1;
+  REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_init(&comm, &config));
+}
+
+static int in_child(goccl_comm comm, goccl_work work) {
+  float a = 1, b = 2;
+  int rank;
+  char text[10];
+  double ns;
+  goccl_unique_id id;
+  goccl_config config = {.struct_size = sizeof config, .size = 1};
+  GIVES(GOCCL_FORKED, goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(GOCCL_FORKED, "fork()", goccl_comm_rank(comm, &rank));
+  GIVES(GOCCL_FORKED, goccl_init(&comm, &config));
+  GIVES(GOCCL_FORKED, goccl_get_unique_id(&id));
+  GIVES(GOCCL_FORKED, goccl_info(text, sizeof text, NULL));
+  GIVES(GOCCL_FORKED, goccl_work_wait(work, 0));
+  GIVES(GOCCL_FORKED, goccl_group_start(comm));
+  GIVES(GOCCL_FORKED, goccl_async_error(comm));
+  GIVES(GOCCL_FORKED, goccl_core_ping_pong(0, 1, &ns));
+  OK(goccl_work_free(work));
+  OK(goccl_abort(comm, "in the child"));
+  OK(goccl_destroy(comm));
+  OK(goccl_shutdown());
+  TRUE(strcmp(goccl_result_string(GOCCL_FORKED), "called in a forked child") == 0);
+  return 0;
+}
+
+static int open_descriptors(int sockets_only) {
+  int n = 0;
+  char link[64], target[64];
+  for (int fd = 3; fd < 1024; fd++) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, target, sizeof target - 1);
+    if (size < 0) continue;
+    target[size] = '\0';
+    n += !sockets_only || strncmp(target, "socket:", 7) == 0;
+  }
+  return n;
+}
+
+static void forks(goccl_comm comm, int rank, int size) {
+  (void)size;
+  OK(goccl_barrier(comm, NULL, NULL));
+  if (rank == 0) {
+    goccl_work work;
+    OK(goccl_barrier(comm, NULL, &work));
+    pid_t child = fork();
+    if (child == 0) {
+      /* No socket is held by which peers learn of the parent's death. */
+      TRUE(open_descriptors(1) == 0);
+      _exit(in_child(comm, work));
+    }
+    TRUE(child > 0);
+    int status = -1;
+    TRUE(waitpid(child, &status, 0) == child && status == 0);
+    /* The parent does not notice. */
+    OK(goccl_work_wait(work, PATIENCE));
+    OK(goccl_work_free(work));
+  } else {
+    OK(goccl_barrier(comm, NULL, NULL));
+  }
+  OK(goccl_barrier(comm, NULL, NULL));
+}
+
+static void test_fork(void) {
+  /* With a store, so that no meeting point of the id is open. */
+  const goccl_store store = {entries, set_value, get_value};
+  on_ranks(2, PATIENCE, &store, forks);
+  goccl_comm comm = alone();
+  goccl_work work;
+  OK(goccl_barrier(comm, NULL, &work));
+  pid_t child = fork();
+  if (child == 0) exit(in_child(comm, work)); /* with exit handlers */
+  int status = -1;
+  TRUE(waitpid(child, &status, 0) == child && status == 0);
+  OK(goccl_work_free(work));
+  OK(goccl_destroy(comm));
+}
+
+static void nothing(goccl_comm comm, int rank, int size) {
+  (void)rank, (void)size;
+  OK(goccl_barrier(comm, NULL, NULL));
+}
+
+/* What communicators took is given back. */
+static void test_leaks(void) {
+  const goccl_store store = {entries, set_value, get_value};
+  on_ranks(2, PATIENCE, &store, nothing);
+  int before = open_descriptors(0);
+  for (int i = 0; i < 50; i++) on_ranks(2, PATIENCE, &store, nothing);
+  int after = open_descriptors(0);
+  if (after > before) fail(__LINE__, "%d descriptors were open, and now %d", before, after);
+}
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    void (*run)(void);
+  } tests[] = {{"library", test_library}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
+               {"collectives", test_collectives}, {"works", test_works}, {"failures", test_failures}, {"store", test_store},
+               {"fork", test_fork}, {"leaks", test_leaks}};
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    if (argc == 1) {
+      puts(tests[i].name);
+    } else if (strcmp(argv[1], tests[i].name) == 0) {
+      tests[i].run();
+      return 0;
+    }
+  }
+  return argc == 1 ? 0 : 2;
+}

@@ -25,7 +25,7 @@
   MERGE(N##_merge, N, sizeof(N), 4, load_##N, plus_##N, result_##N)                       \
   COMBINE(N##_product, N, sizeof(N), sizeof(N), 4, load_##N, times_##N, result_##N)       \
   COMBINE(N##_premul, N, sizeof(N), sizeof(N), 4, scaled_##N, plus_##N, result_##N)
-#define scaled_c64(p) times_c64((c64){s.pre, (float)s.factor[1]}, load_c64(p))
+#define scaled_c64(p) times_c64((c64){(float)s.factor[0], (float)s.factor[1]}, load_c64(p))
 #define scaled_c128(p) times_c128((c128){s.factor[0], s.factor[1]}, load_c128(p))
 COMPLEX(c64, float)
 COMPLEX(c128, double)

@@ -140,12 +140,11 @@ void goccl_reduce_run(const struct method *m, void *dst, const void *const *src,
   const size_t bytes = count * m->element;
   if (bytes == 0) return;
   const int power_of_two = (n & (n - 1)) == 0;
-  struct scalars g = {.pre = 1, .n = n, .post = 1};
+  struct scalars g = {.factor = {1, 0}, .n = n, .post = 1};
   if (m->op == PREMUL) {
     g.factor[0] = factor[0];
     if (m->complex) g.factor[1] = factor[1];
     g.integer = integer_factor(factor[0]);
-    g.pre = (float)factor[0];
   } else if (m->copies && n == 1) {
     if (dst != src[0]) memcpy(dst, src[0], bytes);
     return;

@@ -30,11 +30,10 @@ goccl_reduce_fn goccl_reduce_kernel(int level, int dtype, int op);
 
 // What kernels need to know besides their buffers.
 struct scalars {
-  double factor[2];   // PREMUL's
-  uint64_t integer;   // factor[0] for integers
-  float pre;          // of float formats that are widened: factor[0] for PREMUL, else 1
-  int n;              // the number of inputs
-  double post;        // AVG with n a power of two: 1/n, else 1
+  double factor[2]; // PREMUL's, else 1
+  uint64_t integer; // factor[0] for integers
+  int n;            // the number of inputs
+  double post;      // 1/n for AVG where n is a power of two, else 1
 };
 
 // A kernel combines k (1 to 4) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps: a
@@ -44,23 +43,25 @@ typedef void (*kernel)(void *dst, const void *const *src, int k, size_t steps, c
 // How a dtype and an op are reduced. Inputs and outputs are "raw". Partial results that stay
 // inside are in a form of their own where rounding or overflow asks for it.
 struct method {
-  kernel whole;    // raw to raw, 1 to 4 inputs, or NULL
-  kernel leaf;     // raw to partial, up to `group` inputs
-  kernel merge;    // two partials to one
-  kernel finish;   // partial to raw, or NULL: a partial is raw and is the result
-  kernel divide;   // as finish, and divides by n. AVG where n is not a power of two
+  kernel whole;          // raw to raw, 1 to 4 inputs, or NULL
+  kernel leaf;           // raw to partial, up to `group` inputs
+  kernel merge;          // two partials to one
+  kernel finish;         // partial to raw, or NULL: a partial is raw and is the result
+  kernel divide;         // instead of whole and finish where n is not a power of two, or NULL
   uint16_t element;      // bytes of a raw element
   uint16_t raw, partial; // bytes of a step; partial is a multiple of raw
   uint16_t merged;       // bytes of a step of merge; partial is a multiple of it
   uint8_t group;         // 1 or 4
   uint8_t op;
-  uint8_t complex; // factor[1] counts
-  uint8_t copies;  // one input is its own result
+  uint8_t complex;       // factor[1] counts
+  uint8_t copies;        // one input is its own result
 };
 
+// Reduces by a method.
 void goccl_reduce_run(const struct method *m, void *dst, const void *const *src, int n, size_t count,
                       const double *factor);
 
+// Complex products, the same at every level.
 void goccl_reduce_c64_product(void *dst, const void *const *src, int n, size_t count, const double *factor);
 void goccl_reduce_c64_premul(void *dst, const void *const *src, int n, size_t count, const double *factor);
 void goccl_reduce_c128_product(void *dst, const void *const *src, int n, size_t count, const double *factor);

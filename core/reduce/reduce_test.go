@@ -457,14 +457,15 @@ func TestFloatMode(t *testing.T) {
 			fill(d, src[i], r)
 			pointers[i] = unsafe.Pointer(&src[i][0])
 		}
-		for _, o := range []Op{Sum, Avg, Product} {
-			want := expect(d, o, src, count, [2]float64{})
+		factor := [2]float64{1.0 / 3, 1.0 / 7}
+		for _, o := range []Op{Sum, Avg, Product, PreMulSum} {
+			want := expect(d, o, src, count, factor)
 			got := make([]byte, len(want))
 			kernel, err := Kernel(d, o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointers, count) {
+			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointers, count, factor) {
 				t.Errorf("%v %v: the thread's mode was changed", d, o)
 			}
 			if diff := firstDifference(got, want, d.Size()); diff != "" {

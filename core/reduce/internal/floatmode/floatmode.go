@@ -30,8 +30,8 @@ enum { ODD = 0 };
 #endif
 
 // Returns 1 where the kernel left the mode as it found it.
-static int run(void *f, void *dst, void *const *src, int n, size_t count) {
-  const double factor[2] = {1, 0};
+static int run(void *f, void *dst, void *const *src, int n, size_t count, double re, double im) {
+  const double factor[2] = {re, im};
   const uint64_t was = get();
   set(was | ODD);
   ((kernel)f)(dst, (const void *const *)src, n, count, factor);
@@ -47,12 +47,13 @@ import (
 	"unsafe"
 )
 
-// Run calls the kernel in the odd mode, with a factor of 1, and tells whether it left the mode as it was.
-func Run(kernel, dst unsafe.Pointer, src []unsafe.Pointer, count int) bool {
+// Run calls the kernel in the odd mode and tells whether it left the mode as it was.
+func Run(kernel, dst unsafe.Pointer, src []unsafe.Pointer, count int, factor [2]float64) bool {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
 	for _, p := range src {
 		pinned.Pin(p)
 	}
-	return C.run(kernel, dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)), C.size_t(count)) == 1
+	return C.run(kernel, dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)), C.size_t(count),
+		C.double(factor[0]), C.double(factor[1])) == 1
 }

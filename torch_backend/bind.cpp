@@ -1,0 +1,117 @@
+// The Python module goccl._C.
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include "library.h"
+#include "process_group.h"
+#include "work.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using goccl::ProcessGroupGoccl;
+using Options = ProcessGroupGoccl::Options;
+
+template <typename T, typename... Extra>
+using IntrusiveClass = py::class_<T, c10::intrusive_ptr<T>, Extra...>;
+
+std::string info() {
+  const goccl::Library& lib = goccl::library();
+  size_t needed = 0;
+  goccl::check(lib.info(nullptr, 0, &needed));
+  std::vector<char> json(needed + 1);
+  goccl::check(lib.info(json.data(), json.size(), &needed));
+  return json.data();
+}
+
+// Ends what is left when Python goes. A library that is not loaded stays so.
+void atExit() {
+  if (const goccl::Library* lib = goccl::loadedLibrary()) {
+    lib->shutdown();
+    goccl::closeCallbacks();
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() =
+      "The GoCCL back end of torch.distributed. Importing it loads no Go code: that happens at the first "
+      "process group.";
+  // Registers the base classes.
+  py::module_::import("torch.distributed");
+
+  module.attr("torch_version") =
+      c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
+  module.def(
+      "library_version", [] { return std::string(goccl::library().version()); },
+      "The version of libgoccl.so. Loads it.");
+  module.def(
+      "info", &info, py::call_guard<py::gil_scoped_release>(),
+      "A JSON object that describes this host: what each transport can do here, and if it cannot, why. Loads "
+      "libgoccl.so.");
+
+  auto group = IntrusiveClass<ProcessGroupGoccl, c10d::Backend>(
+      module, "ProcessGroupGoccl",
+      "A group of ranks over GoCCL. Made by torch.distributed.init_process_group(\"goccl\") and "
+      "new_group().");
+
+  IntrusiveClass<Options, c10d::Backend::Options>(
+      group, "Options",
+      "Options of a goccl process group, for the argument pg_options of init_process_group().")
+      .def(py::init([](std::chrono::milliseconds timeout, std::string transport, std::string interface,
+                       std::chrono::milliseconds livenessGrace, std::string secret) {
+             auto options = c10::make_intrusive<Options>(timeout);
+             options->transport = std::move(transport);
+             options->interface = std::move(interface);
+             options->livenessGrace = livenessGrace;
+             options->secret = std::move(secret);
+             return options;
+           }),
+           py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "",
+           py::arg("interface") = "", py::arg("liveness_grace") = std::chrono::milliseconds(0),
+           py::arg("secret") = "")
+      .def_readwrite("timeout", &Options::timeout,
+                     "How long making the group and every operation may take (timedelta; 30 minutes).")
+      .def_readwrite(
+          "transport", &Options::transport,
+          "What joins ranks: \"\" for the best of each pair, or \"shm\" or \"tcp\" forced for all; a forced "
+          "one that cannot work is an error. Also by the environment variable GOCCL_TRANSPORT.")
+      .def_readwrite(
+          "interface", &Options::interface,
+          "The network interface to use; \"\" for that of the route to the store. Also by the environment "
+          "variable GOCCL_SOCKET_IFNAME.")
+      .def_readwrite(
+          "liveness_grace", &Options::livenessGrace,
+          "A host that acknowledges nothing is given up after it (timedelta; zero for the default of 10 s).")
+      .def_readwrite(
+          "secret", &Options::secret,
+          "What ranks must prove to know; \"\" for one that rank 0 makes and hands on through the store. "
+          "Also by the environment variable GOCCL_SECRET.");
+
+  group
+      .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,
+                    const std::string&>(),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options") = nullptr,
+           py::arg("group_name") = "", py::call_guard<py::gil_scoped_release>(),
+           "Joins the other ranks through the store; blocks until all have come.")
+      .def("transport", &ProcessGroupGoccl::transport, py::arg("peer"),
+           py::call_guard<py::gil_scoped_release>(),
+           "What joins this rank to another: \"mem\" (one process), \"shm\", \"tcp\", or \"self\".")
+      .def_property_readonly(
+          "options",
+          [](ProcessGroupGoccl& self) {
+            return c10::static_intrusive_pointer_cast<Options>(self.getBackendOptions());
+          },
+          "The options that the group was made with.");
+
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function(&atExit, py::call_guard<py::gil_scoped_release>()));
+}

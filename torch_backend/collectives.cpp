@@ -1,0 +1,606 @@
+// The operations of ProcessGroupGoccl: arguments are checked, brought to host memory in order, and handed to
+// the library as one call or several.
+
+#include <map>
+
+#include "arguments.h"
+#include "dtypes.h"
+#include "process_group.h"
+
+namespace goccl {
+
+using c10::intrusive_ptr;
+using c10d::kUnsetTimeout;
+using c10d::OpType;
+using std::chrono::milliseconds;
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& tensors,
+                                                       const c10d::BroadcastOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, "broadcast", "");
+  checkRoot(opts.rootRank, size_, "broadcast");
+  GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
+  const int root = static_cast<int>(opts.rootRank);
+  Buffers buffers;
+  void* memory = nullptr;
+  if (rank_ == root) {
+    checkTensor(tensor, "broadcast", {"tensor"});
+    memory = const_cast<void*>(buffers.in(tensor));  // the root's buffer is only read
+  } else {
+    checkOutput(tensor, "broadcast", {"tensor"});
+    memory = buffers.out(tensor);
+  }
+  const ElementType type = movedAs(tensor.scalar_type());
+  const uint64_t count = countOf(tensor, type);
+  return start({OpType::BROADCAST, "goccl:broadcast", tensors, tensors, opts.timeout, opts.asyncOp},
+               std::move(buffers), [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().broadcast(comm, memory, count, type.dtype, root, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& tensors,
+                                                       const c10d::AllreduceOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, "allreduce", "");
+  if (tensor.defined() && tensor.is_sparse()) {
+    return allreduce_sparse(tensors, opts);
+  }
+  checkOutput(tensor, "allreduce", {"tensor"});
+  const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "allreduce");
+  const Reduction reduction = reductionOf(opts.reduceOp, tensor.scalar_type(), "allreduce");
+  Buffers buffers;
+  void* memory = buffers.inOut(tensor);
+  const uint64_t count = tensor.numel();
+  return start({OpType::ALLREDUCE, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
+               std::move(buffers), [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().allreduce(comm, memory, memory, count, dtype, reduction.op,
+                                            reduction.factor.data(), call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
+    std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  const BatchGuard guard(*this);
+  GOCCL_CHECK(!tensors.empty(), "allreduce_coalesced", "requires non-empty tensor list");
+  struct Part {
+    std::vector<void*> memory;
+    std::vector<uint64_t> counts;
+  };
+  // Ordered, so that all ranks start the parts in one order.
+  std::map<at::ScalarType, Part> parts;
+  Buffers buffers;
+  for (const auto i : c10::irange(tensors.size())) {
+    const at::Tensor& tensor = tensors[i];
+    checkOutput(tensor, "allreduce_coalesced", {"tensors", static_cast<int64_t>(i)});
+    Part& part = parts[tensor.scalar_type()];
+    part.memory.push_back(buffers.inOut(tensor));
+    part.counts.push_back(tensor.numel());
+  }
+  std::vector<Call> calls;
+  for (auto& [type, part] : parts) {
+    const goccl_dtype dtype = reducedAs(type, "allreduce_coalesced");
+    const Reduction reduction = reductionOf(opts.reduceOp, type, "allreduce_coalesced");
+    calls.emplace_back(
+        [=, part = std::move(part)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+          return library().allreduce_coalesced(comm, static_cast<int>(part.memory.size()), part.memory.data(),
+                                               part.memory.data(), part.counts.data(), dtype, reduction.op,
+                                               reduction.factor.data(), call, work);
+        });
+  }
+  return startAll(
+      {OpType::ALLREDUCE_COALESCED, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
+      std::move(buffers), std::move(calls));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& tensors,
+                                                    const c10d::ReduceOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, "reduce", "");
+  checkRoot(opts.rootRank, size_, "reduce");
+  GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
+  const int root = static_cast<int>(opts.rootRank);
+  const bool receives = rank_ == root;
+  Buffers buffers;
+  const void* in = nullptr;
+  void* out = nullptr;
+  if (receives) {
+    checkOutput(tensor, "reduce", {"tensor"});
+    in = out = buffers.inOut(tensor);
+  } else {
+    checkTensor(tensor, "reduce", {"tensor"});
+    in = buffers.in(tensor);
+  }
+  const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "reduce");
+  const Reduction reduction = reductionOf(opts.reduceOp, tensor.scalar_type(), "reduce");
+  const uint64_t count = tensor.numel();
+  return start({OpType::REDUCE, "goccl:reduce", tensors, tensors, opts.timeout, opts.asyncOp},
+               std::move(buffers), [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().reduce(comm, in, out, count, dtype, reduction.op, reduction.factor.data(),
+                                         root, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                       std::vector<at::Tensor>& inputs,
+                                                       const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& input = single(inputs, "allgather", "input ");
+  const auto& list = onePerRank(outputs, size_, "allgather", "output");
+  checkTensor(input, "allgather", {"input"});
+  const ElementType type = movedAs(input.scalar_type());
+  Buffers buffers;
+  const void* in = buffers.in(input);
+  std::vector<void*> out;
+  std::vector<uint64_t> counts;
+  for (const auto i : c10::irange(list.size())) {
+    const Argument argument{"outputs", static_cast<int64_t>(i)};
+    checkOutput(list[i], "allgather", argument);
+    checkType(list[i], input.scalar_type(), "allgather", argument);
+    out.push_back(buffers.out(list[i]));
+    counts.push_back(countOf(list[i], type));
+  }
+  checkCount(list[rank_], input.numel(), "allgather", {"outputs", rank_}, "it receives this rank's input");
+  return start({OpType::ALLGATHER, "goccl:all_gather", inputs, list, opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, out = std::move(out), counts = std::move(counts)](goccl_comm comm, const goccl_call* call,
+                                                                     goccl_work* work) {
+                 return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
+               });
+}
+
+ProcessGroupGoccl::Call ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output,
+                                                         const at::Tensor& input, const char* name) {
+  checkTensor(input, name, {"input"});
+  checkOutput(output, name, {"output"});
+  checkType(output, input.scalar_type(), name, {"output"});
+  checkCount(output, input.numel() * size_, name, {"output"},
+             "output tensor size must be equal to world_size times input tensor size");
+  const ElementType type = movedAs(input.scalar_type());
+  const std::vector<uint64_t> counts(size_, countOf(input, type));
+  return [=, in = buffers.in(input), out = blockStarts(buffers.out(output), counts, itemSize(input, type))](
+             goccl_comm comm, const goccl_call* call, goccl_work* work) {
+    return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
+  };
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                             const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
+  Buffers buffers;
+  Call call = allGatherCall(buffers, output, input, "_allgather_base");
+  return start(
+      {OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {output}, opts.timeout, opts.asyncOp},
+      std::move(buffers), std::move(call));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
+    std::vector<std::vector<at::Tensor>>& outputLists, std::vector<at::Tensor>& inputs,
+    const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
+  GOCCL_CHECK(!inputs.empty(), "allgather_coalesced", "requires non-empty input tensor list");
+  checkLength(outputLists.size(), size_, "allgather_coalesced", "output_lists");
+  std::vector<at::Tensor> outputs;
+  for (const auto rank : c10::irange(outputLists.size())) {
+    GOCCL_CHECK(outputLists[rank].size() == inputs.size(), "allgather_coalesced",
+                "invalid output size: list ", rank, " of `output_lists` has ", outputLists[rank].size(),
+                " tensors, expected ", inputs.size(), " as in `inputs`");
+    outputs.insert(outputs.end(), outputLists[rank].begin(), outputLists[rank].end());
+  }
+  Buffers buffers;
+  std::vector<Call> calls;
+  for (const auto i : c10::irange(inputs.size())) {
+    checkTensor(inputs[i], "allgather_coalesced", {"inputs", static_cast<int64_t>(i)});
+    const ElementType type = movedAs(inputs[i].scalar_type());
+    const std::vector<uint64_t> counts(size_, countOf(inputs[i], type));
+    std::vector<void*> out;
+    for (const auto& list : outputLists) {
+      const Argument argument{"output_lists", static_cast<int64_t>(i)};
+      checkOutput(list[i], "allgather_coalesced", argument);
+      checkType(list[i], inputs[i].scalar_type(), "allgather_coalesced", argument);
+      checkCount(list[i], inputs[i].numel(), "allgather_coalesced", argument,
+                 "outputs are of the input's size");
+      out.push_back(buffers.out(list[i]));
+    }
+    calls.emplace_back([=, in = buffers.in(inputs[i]), out = std::move(out)](
+                           goccl_comm comm, const goccl_call* call, goccl_work* work) {
+      return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
+    });
+  }
+  return startAll({OpType::ALLGATHER_COALESCED, "goccl:all_gather", inputs, std::move(outputs), opts.timeout,
+                   opts.asyncOp},
+                  std::move(buffers), std::move(calls));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_into_tensor_coalesced(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
+  const BatchGuard guard(*this);
+  const char* name = "allgather_into_tensor_coalesced";
+  GOCCL_CHECK(outputs.size() == inputs.size(), name,
+              "requires input/output tensor lists to have the same length, got ", inputs.size(),
+              " inputs and ", outputs.size(), " outputs");
+  Buffers buffers;
+  std::vector<Call> calls;
+  for (const auto i : c10::irange(inputs.size())) {
+    calls.push_back(allGatherCall(buffers, outputs[i], inputs[i], name));
+  }
+  return startAll({OpType::COALESCED, "goccl:all_gather_into_tensor_coalesced", inputs, outputs, opts.timeout,
+                   opts.asyncOp},
+                  std::move(buffers), std::move(calls));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                    std::vector<at::Tensor>& inputs,
+                                                    const c10d::GatherOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& input = single(inputs, "gather", "input ");
+  checkRoot(opts.rootRank, size_, "gather");
+  checkTensor(input, "gather", {"input"});
+  const int root = static_cast<int>(opts.rootRank);
+  const ElementType type = movedAs(input.scalar_type());
+  const uint64_t count = countOf(input, type);
+  Buffers buffers;
+  const void* in = buffers.in(input);
+  std::vector<void*> out;
+  std::vector<at::Tensor> received;
+  if (rank_ == root) {
+    received = onePerRank(outputs, size_, "gather", "output");
+    for (const auto i : c10::irange(received.size())) {
+      const Argument argument{"outputs", static_cast<int64_t>(i)};
+      checkOutput(received[i], "gather", argument);
+      checkType(received[i], input.scalar_type(), "gather", argument);
+      checkCount(received[i], input.numel(), "gather", argument, "outputs are of the input's size");
+      out.push_back(buffers.out(received[i]));
+    }
+  } else {
+    GOCCL_CHECK(outputs.empty(), "gather", "requires empty output on non-root, got ", outputs.size(),
+                " lists");
+  }
+  return start({OpType::GATHER, "goccl:gather", inputs, std::move(received), opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, out = std::move(out)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
+                                         root, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                                const c10d::GatherOptions& opts) {
+  const BatchGuard guard(*this);
+  checkRoot(opts.rootRank, size_, "gather_into_tensor");
+  checkTensor(input, "gather_into_tensor", {"input"});
+  const int root = static_cast<int>(opts.rootRank);
+  const ElementType type = movedAs(input.scalar_type());
+  const uint64_t count = countOf(input, type);
+  Buffers buffers;
+  const void* in = buffers.in(input);
+  std::vector<void*> out;
+  std::vector<at::Tensor> received;
+  if (rank_ == root) {
+    checkOutput(output, "gather_into_tensor", {"output"});
+    checkType(output, input.scalar_type(), "gather_into_tensor", {"output"});
+    checkCount(output, input.numel() * size_, "gather_into_tensor", {"output"},
+               "output tensor size must be equal to world_size times input tensor size");
+    out = blockStarts(buffers.out(output), std::vector<uint64_t>(size_, count), itemSize(input, type));
+    received = {output};
+  }
+  return start({OpType::GATHER, "goccl:gather", input, std::move(received), opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, out = std::move(out)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
+                                         root, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& outputs,
+                                                     std::vector<std::vector<at::Tensor>>& inputs,
+                                                     const c10d::ScatterOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& output = single(outputs, "scatter", "output ");
+  checkRoot(opts.rootRank, size_, "scatter");
+  checkOutput(output, "scatter", {"output"});
+  const int root = static_cast<int>(opts.rootRank);
+  const ElementType type = movedAs(output.scalar_type());
+  const uint64_t count = countOf(output, type);
+  Buffers buffers;
+  void* out = buffers.out(output);
+  std::vector<const void*> in;
+  at::TensorList shown;
+  if (rank_ == root) {
+    const auto& list = onePerRank(inputs, size_, "scatter", "input");
+    for (const auto i : c10::irange(list.size())) {
+      const Argument argument{"inputs", static_cast<int64_t>(i)};
+      checkTensor(list[i], "scatter", argument);
+      checkType(list[i], output.scalar_type(), "scatter", argument);
+      checkCount(list[i], output.numel(), "scatter", argument, "inputs are of the output's size");
+      in.push_back(buffers.in(list[i]));
+    }
+    shown = list;
+  } else {
+    GOCCL_CHECK(inputs.empty(), "scatter", "requires empty input on non-root, got ", inputs.size(), " lists");
+  }
+  return start({OpType::SCATTER, "goccl:scatter", shown, outputs, opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, in = std::move(in)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().scatter(comm, in.empty() ? nullptr : in.data(), out, count, type.dtype,
+                                          root, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                            std::vector<std::vector<at::Tensor>>& inputs,
+                                                            const c10d::ReduceScatterOptions& opts) {
+  const BatchGuard guard(*this);
+  const at::Tensor& output = single(outputs, "reduce_scatter", "output ");
+  const auto& list = onePerRank(inputs, size_, "reduce_scatter", "input");
+  checkOutput(output, "reduce_scatter", {"output"});
+  const goccl_dtype dtype = reducedAs(output.scalar_type(), "reduce_scatter");
+  const Reduction reduction = reductionOf(opts.reduceOp, output.scalar_type(), "reduce_scatter");
+  Buffers buffers;
+  std::vector<const void*> in;
+  std::vector<uint64_t> counts;
+  for (const auto i : c10::irange(list.size())) {
+    const Argument argument{"inputs", static_cast<int64_t>(i)};
+    checkTensor(list[i], "reduce_scatter", argument);
+    checkType(list[i], output.scalar_type(), "reduce_scatter", argument);
+    in.push_back(buffers.in(list[i]));
+    counts.push_back(list[i].numel());
+  }
+  checkCount(list[rank_], output.numel(), "reduce_scatter", {"inputs", rank_},
+             "it is reduced into this rank's output");
+  void* out = buffers.out(output);
+  return start({OpType::REDUCE_SCATTER, "goccl:reduce_scatter", list, outputs, opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, in = std::move(in), counts = std::move(counts)](goccl_comm comm, const goccl_call* call,
+                                                                   goccl_work* work) {
+                 return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
+                                                 reduction.factor.data(), call, work);
+               });
+}
+
+ProcessGroupGoccl::Call ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& output,
+                                                             const at::Tensor& input,
+                                                             const c10d::ReduceOp& op, const char* name) {
+  checkTensor(input, name, {"input"});
+  checkOutput(output, name, {"output"});
+  checkType(output, input.scalar_type(), name, {"output"});
+  checkCount(input, output.numel() * size_, name, {"input"},
+             "input tensor must be the same size as output size times world size");
+  const goccl_dtype dtype = reducedAs(input.scalar_type(), name);
+  const Reduction reduction = reductionOf(op, input.scalar_type(), name);
+  const std::vector<uint64_t> counts(size_, static_cast<uint64_t>(output.numel()));
+  return [=, in = blockStarts(buffers.in(input), counts, input.element_size()), out = buffers.out(output)](
+             goccl_comm comm, const goccl_call* call, goccl_work* work) {
+    return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
+                                    reduction.factor.data(), call, work);
+  };
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                                  const c10d::ReduceScatterOptions& opts) {
+  const BatchGuard guard(*this);
+  Buffers buffers;
+  Call call = reduceScatterCall(buffers, output, input, opts.reduceOp, "_reduce_scatter_base");
+  return start({OpType::_REDUCE_SCATTER_BASE,
+                "goccl:_reduce_scatter_base",
+                input,
+                {output},
+                opts.timeout,
+                opts.asyncOp},
+               std::move(buffers), std::move(call));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+    const c10d::ReduceScatterOptions& opts) {
+  const BatchGuard guard(*this);
+  const char* name = "reduce_scatter_tensor_coalesced";
+  GOCCL_CHECK(outputs.size() == inputs.size(), name,
+              "requires input/output tensor lists to have the same length, got ", inputs.size(),
+              " inputs and ", outputs.size(), " outputs");
+  Buffers buffers;
+  std::vector<Call> calls;
+  for (const auto i : c10::irange(inputs.size())) {
+    calls.push_back(reduceScatterCall(buffers, outputs[i], inputs[i], opts.reduceOp, name));
+  }
+  return startAll({OpType::COALESCED, "goccl:reduce_scatter_tensor_coalesced", inputs, outputs, opts.timeout,
+                   opts.asyncOp},
+                  std::move(buffers), std::move(calls));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                           std::vector<int64_t>& outputSplits,
+                                                           std::vector<int64_t>& inputSplits,
+                                                           const c10d::AllToAllOptions& opts) {
+  const BatchGuard guard(*this);
+  checkTensor(input, "alltoall_base", {"input"});
+  checkOutput(output, "alltoall_base", {"output"});
+  checkType(output, input.scalar_type(), "alltoall_base", {"output"});
+  const ElementType type = movedAs(input.scalar_type());
+  auto inCounts = splitCounts(input, inputSplits, size_, type, "alltoall_base", {"input"});
+  auto outCounts = splitCounts(output, outputSplits, size_, type, "alltoall_base", {"output"});
+  Buffers buffers;
+  auto in = blockStarts(buffers.in(input), inCounts, itemSize(input, type));
+  auto out = blockStarts(buffers.out(output), outCounts, itemSize(input, type));
+  return start({OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {output}, opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
+                outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
+                                           type.dtype, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& outputs,
+                                                      std::vector<at::Tensor>& inputs,
+                                                      const c10d::AllToAllOptions& opts) {
+  const BatchGuard guard(*this);
+  checkLength(inputs.size(), size_, "alltoall", "inputs");
+  checkLength(outputs.size(), size_, "alltoall", "outputs");
+  checkTensor(inputs[0], "alltoall", {"inputs", 0});
+  const at::ScalarType scalarType = inputs[0].scalar_type();
+  const ElementType type = movedAs(scalarType);
+  Buffers buffers;
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  std::vector<uint64_t> inCounts;
+  std::vector<uint64_t> outCounts;
+  for (const auto rank : c10::irange(size_)) {
+    checkTensor(inputs[rank], "alltoall", {"inputs", rank});
+    checkType(inputs[rank], scalarType, "alltoall", {"inputs", rank});
+    checkOutput(outputs[rank], "alltoall", {"outputs", rank});
+    checkType(outputs[rank], scalarType, "alltoall", {"outputs", rank});
+    in.push_back(buffers.in(inputs[rank]));
+    out.push_back(buffers.out(outputs[rank]));
+    inCounts.push_back(countOf(inputs[rank], type));
+    outCounts.push_back(countOf(outputs[rank], type));
+  }
+  return start({OpType::ALLTOALL, "goccl:all_to_all", inputs, outputs, opts.timeout, opts.asyncOp},
+               std::move(buffers),
+               [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
+                outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
+                                           type.dtype, call, work);
+               });
+}
+
+// ---- sparse -----------------------------------------------------------------------------------
+
+std::vector<at::Tensor> ProcessGroupGoccl::gatherBlocks(const at::Tensor& mine,
+                                                        const std::vector<std::vector<int64_t>>& sizes,
+                                                        milliseconds timeout) {
+  std::vector<std::vector<at::Tensor>> blocks(1);
+  for (const auto& size : sizes) {
+    blocks[0].push_back(at::empty(size, mine.options()));
+  }
+  std::vector<at::Tensor> inputs{mine};
+  c10d::AllgatherOptions opts;
+  opts.timeout = timeout;
+  opts.asyncOp = false;
+  allgather(blocks, inputs, opts)->wait();
+  return std::move(blocks[0]);
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                              const c10d::AllreduceOptions& opts) {
+  const BatchGuard guard(*this);
+  const char* name = "allreduce_sparse";
+  // What a rank tells of its tensor: sparse and dense dimensions, dtype, number of values, sizes.
+  constexpr int64_t kHead = 4;
+  constexpr int64_t kMaxDims = 60;
+  at::Tensor& tensor = const_cast<at::Tensor&>(single(tensors, name, ""));
+  GOCCL_CHECK(tensor.defined() && tensor.is_sparse(), name, "requires a sparse COO tensor");
+  GOCCL_CHECK(tensor.device().is_cpu(), name, "only supports CPU tensors; `tensor` is on ", tensor.device());
+  GOCCL_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM, name,
+              "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
+  GOCCL_CHECK(tensor.dim() <= kMaxDims, name, "`tensor` has ", tensor.dim(), " dimensions, at most ",
+              kMaxDims, " are allowed");
+  {
+    std::lock_guard<std::mutex> lock(batchMutex_);
+    GOCCL_CHECK(batches_.count(std::this_thread::get_id()) == 0, name,
+                "cannot be a part of a coalesced batch");
+  }
+  auto work = newWork({OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout}, 1);
+
+  const at::AutoDispatchBelowAutograd noGradients;
+  const at::Tensor mine = tensor.coalesce();
+  const at::Tensor indices = mine.indices().contiguous();
+  const at::Tensor values = mine.values().contiguous();
+  std::vector<int64_t> head{mine.sparse_dim(), mine.dense_dim(), static_cast<int64_t>(mine.scalar_type()),
+                            values.size(0)};
+  head.insert(head.end(), mine.sizes().begin(), mine.sizes().end());
+  head.resize(kHead + kMaxDims, 0);
+  const auto heads = gatherBlocks(at::tensor(head),
+                                  std::vector(size_, std::vector<int64_t>{kHead + kMaxDims}), opts.timeout);
+  std::vector<std::vector<int64_t>> indexSizes;
+  std::vector<std::vector<int64_t>> valueSizes;
+  for (const auto rank : c10::irange(size_)) {
+    const auto* theirs = heads[rank].const_data_ptr<int64_t>();
+    for (const auto i : c10::irange(head.size())) {
+      GOCCL_CHECK(i == kHead - 1 || theirs[i] == head[i], name, "invalid tensor size: the tensors of ranks ",
+                  rank, " and ", rank_, " differ in dtype, shape, or number of sparse dimensions");
+    }
+    const int64_t count = theirs[kHead - 1];
+    indexSizes.push_back({mine.sparse_dim(), count});
+    valueSizes.push_back(values.sizes().vec());
+    valueSizes.back()[0] = count;
+  }
+  const auto allIndices = gatherBlocks(indices, indexSizes, opts.timeout);
+  const auto allValues = gatherBlocks(values, valueSizes, opts.timeout);
+  // One stable sort of the same entries on every rank, and so the same bits.
+  const at::Tensor sum = at::_sparse_coo_tensor_unsafe(at::cat(allIndices, 1), at::cat(allValues, 0),
+                                                       mine.sizes(), mine.options())
+                             .coalesce();
+  tensor.copy_(sum);
+  work->end(nullptr, tensors);
+  return work;
+}
+
+// ---- point to point ---------------------------------------------------------------------------
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tensors, int dst, int tag) {
+  const BatchGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, "send", "");
+  checkTensor(tensor, "send", {"tensor"});
+  GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst, ", allowed are 0 to ",
+              size_ - 1);
+  GOCCL_CHECK(tag >= 0, "send", "Tag must be nonnegative, got ", tag);
+  const ElementType type = movedAs(tensor.scalar_type());
+  const uint64_t count = countOf(tensor, type);
+  Buffers buffers;
+  const void* memory = buffers.in(tensor);
+  return start({OpType::SEND, "goccl:send", tensors, {}}, std::move(buffers),
+               [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().send(comm, memory, count, type.dtype, dst, tag, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& tensors, int src, int tag,
+                                                     const char* name, const char* title, OpType type) {
+  const BatchGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, name, "");
+  checkOutput(tensor, name, {"tensor"});
+  GOCCL_CHECK(tag >= 0, name, "Tag must be nonnegative, got ", tag);
+  const ElementType element = movedAs(tensor.scalar_type());
+  const uint64_t count = countOf(tensor, element);
+  Buffers buffers;
+  void* memory = buffers.out(tensor);
+  return start({type, title, tensors, tensors, kUnsetTimeout, true, src}, std::move(buffers),
+               [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().recv(comm, memory, count, element.dtype, src, tag, call, work);
+               });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::recv(std::vector<at::Tensor>& tensors, int src, int tag) {
+  GOCCL_CHECK(src >= 0 && src < size_, "recv", "invalid source rank: ", src, ", allowed are 0 to ",
+              size_ - 1);
+  return receive(tensors, src, tag, "recv", "goccl:recv", OpType::RECV);
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
+  return receive(tensors, GOCCL_ANY_SOURCE, tag, "recvAnysource", "goccl:recvAnySource",
+                 OpType::RECVANYSOURCE);
+}
+
+// ---- barriers ---------------------------------------------------------------------------------
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
+  const BatchGuard guard(*this);
+  return start({OpType::BARRIER, "goccl:barrier", {}, {}, opts.timeout, opts.asyncOp}, Buffers(),
+               [](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().barrier(comm, call, work);
+               });
+}
+
+void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {
+  const BatchGuard guard(*this);
+  TORCH_CHECK(opts.timeout == kUnsetTimeout || opts.timeout.count() > 0, "Rank ", rank_,
+              " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(), " ms");
+  const int all = waitAllRanks ? 1 : 0;
+  start({OpType::BARRIER, "goccl:monitored_barrier", {}, {}, opts.timeout, false}, Buffers(),
+        [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+          return library().monitored_barrier(comm, all, call, work);
+        })
+      ->wait();
+}
+
+}  // namespace goccl

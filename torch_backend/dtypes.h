@@ -1,0 +1,35 @@
+// From torch's dtypes and reduce operations to those of goccl.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <c10/core/ScalarType.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "goccl.h"
+
+namespace goccl {
+
+// How the elements of a tensor are named to the library: `perElement` elements of `dtype` each.
+struct ElementType {
+  goccl_dtype dtype;
+  uint64_t perElement;
+};
+
+// For operations that only move data: every dtype. Those that the library does not know travel as bytes.
+ElementType movedAs(at::ScalarType type);
+
+// For reductions. Throws a TypeError that names `type` and `operation` where it cannot be reduced.
+goccl_dtype reducedAs(at::ScalarType type, const char* operation);
+
+// A reduce operation with the factor of PREMUL_SUM (real and imaginary part).
+struct Reduction {
+  goccl_reduce_op op;
+  std::array<double, 2> factor;
+};
+
+// Reads `op` for tensors of `type`; `operation` is named in errors.
+Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation);
+
+}  // namespace goccl

@@ -1,0 +1,90 @@
+#include "library.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include <c10/util/Exception.h>
+
+namespace goccl {
+namespace {
+
+constexpr const char* kLibraryPath = "lib/libgoccl.so";
+
+std::atomic<const Library*> loaded{nullptr};
+
+// The folder of the shared object that holds this code: the Python package.
+std::string packageDirectory() {
+  Dl_info self{};
+  TORCH_CHECK(
+      dladdr(reinterpret_cast<const void*>(&packageDirectory), &self) != 0 && self.dli_fname != nullptr,
+      "goccl: cannot tell where the module goccl._C was loaded from");
+  const std::string file = self.dli_fname;
+  const auto slash = file.rfind('/');
+  return slash == std::string::npos ? std::string(".") : file.substr(0, slash);
+}
+
+std::string remedyFor(const std::string& problem) {
+  if (problem.find("static TLS block") != std::string::npos) {
+    return "Too many libraries with thread-local storage were loaded before it. Start Python with the "
+           "environment "
+           "variable GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536, or create the process group "
+           "earlier in "
+           "the program.";
+  }
+  return "Reinstall the goccl package for this platform (glibc on Linux is needed).";
+}
+
+// A Library is leaked on purpose: threads of the library may call back until the process is gone, and a Go
+// runtime cannot be unloaded.
+const Library* load() {
+  const std::string path = packageDirectory() + "/" + kLibraryPath;
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* text = dlerror();
+    const std::string problem = text != nullptr ? text : "unknown error";
+    TORCH_CHECK(false, "goccl: cannot load ", path, ": ", problem, ". ", remedyFor(problem));
+  }
+  auto* library = new Library;
+#define GOCCL_RESOLVE(name)                                                                 \
+  library->name = reinterpret_cast<decltype(&goccl_##name)>(dlsym(handle, "goccl_" #name)); \
+  TORCH_CHECK(library->name != nullptr, "goccl: ", path,                                    \
+              " has no function goccl_" #name                                               \
+              ": it is of another version than the module goccl._C. Reinstall the goccl package.");
+  GOCCL_FUNCTIONS(GOCCL_RESOLVE)
+#undef GOCCL_RESOLVE
+
+  const std::string expected =
+      c10::str(GOCCL_VERSION_MAJOR, ".", GOCCL_VERSION_MINOR, ".", GOCCL_VERSION_PATCH);
+  TORCH_CHECK(library->version() == expected, "goccl: ", path, " is of version ", library->version(),
+              ", but the module goccl._C was built for ", expected, ". Reinstall the goccl package.");
+  loaded.store(library, std::memory_order_release);
+  return library;
+}
+
+}  // namespace
+
+const Library& library() {
+  static const Library* const instance = load();
+  return *instance;
+}
+
+const Library* loadedLibrary() noexcept { return loaded.load(std::memory_order_acquire); }
+
+std::string lastError(goccl_result result) {
+  std::string text = library().last_error();
+  return text.empty() ? std::string(library().result_string(result)) : text;
+}
+
+void raise(goccl_result result, const std::string& message) {
+  TORCH_CHECK_VALUE(result != GOCCL_INVALID_ARGUMENT, message);
+  TORCH_CHECK_WITH(DistBackendError, false, message);
+}
+
+void check(goccl_result result) {
+  if (result != GOCCL_OK) {
+    raise(result, lastError(result));
+  }
+}
+
+}  // namespace goccl

@@ -1,0 +1,68 @@
+// libgoccl.so as a table of functions, loaded at first use.
+#pragma once
+
+#include <string>
+
+#include "goccl.h"
+
+namespace goccl {
+
+// Every function of the C ABI that this back end calls, named without the prefix.
+#define GOCCL_FUNCTIONS(X) \
+  X(version)               \
+  X(result_string)         \
+  X(last_error)            \
+  X(info)                  \
+  X(init)                  \
+  X(destroy)               \
+  X(abort)                 \
+  X(async_error)           \
+  X(shutdown)              \
+  X(comm_transport)        \
+  X(comm_set_timeout)      \
+  X(work_test)             \
+  X(work_wait)             \
+  X(work_on_done)          \
+  X(work_error)            \
+  X(work_source)           \
+  X(work_free)             \
+  X(allreduce)             \
+  X(allreduce_coalesced)   \
+  X(reduce)                \
+  X(broadcast)             \
+  X(allgather)             \
+  X(reduce_scatter)        \
+  X(gather)                \
+  X(scatter)               \
+  X(alltoall)              \
+  X(barrier)               \
+  X(monitored_barrier)     \
+  X(send)                  \
+  X(recv)                  \
+  X(group_start)           \
+  X(group_end)
+
+struct Library {
+#define GOCCL_MEMBER(name) decltype(&goccl_##name) name;
+  GOCCL_FUNCTIONS(GOCCL_MEMBER)
+#undef GOCCL_MEMBER
+};
+
+// The library; loads it at the first call. Throws a RuntimeError that says what to do where it cannot be
+// loaded. Importing the module loads nothing: a process that only imports stays free of the Go runtime.
+const Library& library();
+
+// The library if it has been loaded, else nullptr.
+const Library* loadedLibrary() noexcept;
+
+// The message of the calling thread's last failing call, or what `result` means in general.
+std::string lastError(goccl_result result);
+
+// Throws the Python exception that `result` stands for: ValueError for a bad argument, else
+// torch.distributed.DistBackendError.
+[[noreturn]] void raise(goccl_result result, const std::string& message);
+
+// Throws where the call that has just returned `result` on this thread failed.
+void check(goccl_result result);
+
+}  // namespace goccl

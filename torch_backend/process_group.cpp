@@ -1,0 +1,306 @@
+#include "process_group.h"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <iterator>
+#include <memory>
+
+#include "arguments.h"
+#include "store.h"
+
+namespace goccl {
+namespace {
+
+using c10::intrusive_ptr;
+using c10d::OpType;
+using std::chrono::milliseconds;
+
+// How long Ctrl-C may stay unseen while a group is made, and how long an interrupted one may take to end.
+constexpr milliseconds kInitSlice{100};
+constexpr milliseconds kInitGiveUp{2000};
+
+const char* orNull(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
+
+// goccl_init() on a thread of its own, so that the caller can watch for signals.
+struct Joining {
+  Joining(const intrusive_ptr<c10d::Store>& c10dStore, int rank, int size,
+          const ProcessGroupGoccl::Options& given, std::string name)
+      : store(c10dStore), options(given), groupName(std::move(name)) {
+    config.struct_size = sizeof(config);
+    config.rank = rank;
+    config.size = size;
+    config.store = store.callbacks();
+    config.group_name = orNull(groupName);
+    config.timeout_ms = options.timeout.count();
+    config.liveness_grace_ms = options.livenessGrace.count();
+    config.transport = orNull(options.transport);
+    config.interface_ = orNull(options.interface);
+    config.store_host = orNull(store.host());
+    config.secret = orNull(options.secret);
+  }
+
+  void run() noexcept {
+    try {
+      check(library().init(&comm, &config));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (abandoned.load()) {
+      destroy();
+    }
+    done.set_value();
+  }
+
+  void destroy() {
+    if (comm != 0) {
+      library().destroy(comm);
+    }
+  }
+
+  StoreAdapter store;
+  const ProcessGroupGoccl::Options options;
+  const std::string groupName;
+  goccl_config config{};
+  goccl_comm comm = 0;
+  std::exception_ptr failure;
+  std::atomic<bool> abandoned{false};
+  std::promise<void> done;
+};
+
+goccl_comm join(const std::shared_ptr<Joining>& joining) {
+  library();  // a failure to load belongs to this thread
+  auto done = joining->done.get_future();
+  std::thread([joining] { joining->run(); }).detach();
+  try {
+    while (done.wait_for(kInitSlice) != std::future_status::ready) {
+      checkSignals();
+    }
+  } catch (...) {
+    joining->abandoned.store(true);
+    joining->store.interrupt();
+    if (done.wait_for(kInitGiveUp) == std::future_status::ready) {
+      joining->destroy();
+    }
+    throw;
+  }
+  if (joining->failure != nullptr) {
+    std::rethrow_exception(joining->failure);
+  }
+  return joining->comm;
+}
+
+intrusive_ptr<ProcessGroupGoccl::Options> copyOf(const intrusive_ptr<ProcessGroupGoccl::Options>& options) {
+  return options == nullptr ? c10::make_intrusive<ProcessGroupGoccl::Options>()
+                            : c10::make_intrusive<ProcessGroupGoccl::Options>(*options);
+}
+
+}  // namespace
+
+intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::Options::clone() const {
+  return c10::make_intrusive<Options>(*this);
+}
+
+ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                     intrusive_ptr<Options> options, const std::string& groupName)
+    : Backend(rank, size), options_(copyOf(options)), timeoutMs_(options_->timeout.count()) {
+  TORCH_CHECK_VALUE(store != nullptr,
+                    "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");
+  TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "ProcessGroupGoccl: `rank` is ", rank,
+                    " and `size` is ", size, "; allowed are 0 <= rank < size");
+  TORCH_CHECK_VALUE(options_->timeout.count() > 0, "ProcessGroupGoccl: the timeout is ",
+                    options_->timeout.count(), " ms, it must be at least 1 ms");
+  TORCH_CHECK_VALUE(options_->livenessGrace.count() >= 0, "ProcessGroupGoccl: `liveness_grace` is ",
+                    options_->livenessGrace.count(), " ms, it must not be negative (0: the default)");
+  comm_.store(join(std::make_shared<Joining>(store, rank, size, *options_, groupName)));
+  init();
+}
+
+ProcessGroupGoccl::~ProcessGroupGoccl() { shutdown(); }
+
+goccl_comm ProcessGroupGoccl::comm() const {
+  const goccl_comm comm = comm_.load(std::memory_order_relaxed);
+  TORCH_CHECK_WITH(
+      DistBackendError, comm != 0,
+      "goccl: this process group has been shut down (destroy_process_group() or shutdown()); make a "
+      "new one");
+  return comm;
+}
+
+std::string ProcessGroupGoccl::transport(int peer) const {
+  TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "ProcessGroupGoccl::transport: `peer` is ", peer,
+                    ", allowed are 0 to ", size_ - 1);
+  const char* name = nullptr;
+  check(library().comm_transport(comm(), peer, &name));
+  return name;
+}
+
+intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::getBackendOptions() { return options_; }
+
+void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
+  GOCCL_CHECK(timeout.count() > 0, "setTimeout", "the timeout is ", timeout.count(),
+              " ms, it must be at least 1 ms");
+  check(library().comm_set_timeout(comm(), timeout.count()));
+  options_->timeout = timeout;
+  timeoutMs_.store(timeout.count());
+}
+
+// ---- starting ---------------------------------------------------------------------------------
+
+goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async) const {
+  return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT, async ? 0 : 1};
+}
+
+intrusive_ptr<Work> ProcessGroupGoccl::newWork(const Operation& operation, uint64_t collectives) const {
+  const WorkInfo info{operation.type, operation.title,
+                      operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
+                      sequence_.load() + collectives, operation.source};
+  return c10::make_intrusive<Work>(rank_, comm(), info, operation.inputs);
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers buffers, Call call) {
+  if (coalescing()) {
+    if (auto work = record(operation, buffers, {call})) {
+      return work;
+    }
+  }
+  const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
+  auto work = newWork(operation, collectives);
+  const goccl_call options = callOptions(operation.timeout, operation.async);
+  goccl_work handle = 0;
+  check(call(comm(), &options, &handle));
+  sequence_.fetch_add(collectives);
+  work->begin(handle, std::move(buffers), std::move(operation.outputs));
+  return work;
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffers buffers,
+                                                      std::vector<Call> calls) {
+  if (calls.size() == 1) {
+    return start(std::move(operation), std::move(buffers), std::move(calls[0]));
+  }
+  if (auto work = record(operation, buffers, calls)) {
+    return work;
+  }
+  auto work = newWork(operation, calls.size());
+  launch(work, std::move(buffers), std::move(operation.outputs), calls,
+         callOptions(operation.timeout, operation.async));
+  sequence_.fetch_add(calls.size());
+  return work;
+}
+
+void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
+                               std::vector<at::Tensor> outputs, const std::vector<Call>& calls,
+                               const goccl_call& options) {
+  if (calls.empty()) {
+    work->end(nullptr, std::move(outputs));
+    return;
+  }
+  const Library& lib = library();
+  const goccl_comm comm = this->comm();
+  check(lib.group_start(comm));
+  goccl_result refused = GOCCL_OK;
+  std::string why;
+  for (const Call& call : calls) {
+    refused = call(comm, nullptr, nullptr);
+    if (refused != GOCCL_OK) {
+      why = lastError(refused);
+      break;
+    }
+  }
+  goccl_work handle = 0;
+  const goccl_result ended = lib.group_end(comm, &options, &handle);
+  if (refused != GOCCL_OK) {
+    raise(refused, why);
+  }
+  check(ended);
+  work->begin(handle, std::move(buffers), std::move(outputs));
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::record(Operation& operation, Buffers& buffers,
+                                                    std::vector<Call> calls) {
+  std::lock_guard<std::mutex> lock(batchMutex_);
+  const auto found = batches_.find(std::this_thread::get_id());
+  if (found == batches_.end()) {
+    return nullptr;
+  }
+  Batch& batch = found->second;
+  batch.buffers.append(std::move(buffers));
+  batch.collectives += operation.pointToPoint() ? 0 : calls.size();
+  batch.timeout = std::max(batch.timeout, operation.timeout);
+  std::move(calls.begin(), calls.end(), std::back_inserter(batch.calls));
+  std::move(operation.outputs.begin(), operation.outputs.end(), std::back_inserter(batch.outputs));
+  return batch.work;
+}
+
+std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
+  std::lock_guard<std::mutex> lock(batchMutex_);
+  auto node = batches_.extract(std::this_thread::get_id());
+  if (node.empty()) {
+    return std::nullopt;
+  }
+  openBatches_.fetch_sub(1);
+  return std::move(node.mapped());
+}
+
+void ProcessGroupGoccl::startCoalescing() {
+  Batch batch;
+  batch.work = newWork({OpType::COALESCED, "goccl:coalesced", {}, {}}, 0);
+  takeBatch();  // one that was left open by an exception in the caller's code
+  std::lock_guard<std::mutex> lock(batchMutex_);
+  batches_.emplace(std::this_thread::get_id(), std::move(batch));
+  openBatches_.fetch_add(1);
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
+  auto batch = takeBatch();
+  GOCCL_CHECK(
+      batch.has_value(), "endCoalescing",
+      "no batch is open on this thread: startCoalescing() was not called, or a refused call closed it");
+  try {
+    launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
+           callOptions(batch->timeout, true));
+  } catch (...) {
+    batch->work->end(std::current_exception());
+    throw;
+  }
+  sequence_.fetch_add(batch->collectives);
+  return batch->work;
+}
+
+// ---- state ------------------------------------------------------------------------------------
+
+uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequence_.load(); }
+
+c10d::ErrorType ProcessGroupGoccl::getError() {
+  switch (library().async_error(comm())) {
+    case GOCCL_OK:
+    case GOCCL_IN_PROGRESS:
+      return c10d::ErrorType::SUCCESS;
+    case GOCCL_TIMEOUT:
+      return c10d::ErrorType::TIMEOUT;
+    case GOCCL_PEER_FAILED:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void ProcessGroupGoccl::abort() {
+  const goccl_comm comm = comm_.load();
+  if (comm != 0) {
+    const WithoutGil released;
+    library().abort(comm, "ProcessGroup.abort() was called");
+  }
+}
+
+void ProcessGroupGoccl::shutdown() {
+  const goccl_comm comm = comm_.exchange(0);
+  if (comm != 0) {
+    // Works that end now call back, and a future's callback may want the GIL.
+    const WithoutGil released;
+    library().destroy(comm);
+  }
+}
+
+}  // namespace goccl

@@ -1,0 +1,213 @@
+// The c10d back end "goccl".
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "library.h"
+#include "work.h"
+
+namespace goccl {
+
+constexpr const char* kBackendName = "goccl";
+
+// A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are checked
+// before anything is started, and a refused call leaves the group usable. `override` stands where the oldest
+// supported torch has the virtual method; the others replace a newer torch's.
+class ProcessGroupGoccl : public c10d::Backend {
+ public:
+  struct Options : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options(kBackendName, timeout) {}
+
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const;
+
+    std::string transport;                       // "", "shm" or "tcp"
+    std::string interface;                       // network interface; "" : by the route to the store
+    std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
+    std::string secret;                          // "": agreed on through the store
+  };
+
+  // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.
+  ProcessGroupGoccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                    c10::intrusive_ptr<Options> options, const std::string& groupName);
+  ~ProcessGroupGoccl() override;
+
+  // "self", "mem", "shm" or "tcp".
+  std::string transport(int peer) const;
+
+  const std::string getBackendName() const override { return kBackendName; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions();
+  bool supportsCoalescing() const override { return true; }
+  void setTimeout(std::chrono::milliseconds timeout);
+
+  c10::intrusive_ptr<c10d::Work> broadcast(
+      std::vector<at::Tensor>& tensors,
+      const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
+  // A sparse tensor is handed on to allreduce_sparse().
+  c10::intrusive_ptr<c10d::Work> allreduce(
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
+  // The sum over COO tensors in the order of ranks. Takes three dependent steps, and so ends before it
+  // returns.
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors,
+      const c10d::AllreduceCoalescedOptions& opts = c10d::AllreduceCoalescedOptions()) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
+  // Outputs may differ in size from rank to rank, if all ranks agree on them.
+  c10::intrusive_ptr<c10d::Work> allgather(
+      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
+      std::vector<std::vector<at::Tensor>>& outputLists, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                    const c10d::GatherOptions& opts = c10d::GatherOptions());
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
+  // Inputs may differ in size from rank to rank, if all ranks agree on them.
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(
+      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output, at::Tensor& input, std::vector<int64_t>& outputSplits,
+      std::vector<int64_t>& inputSplits,
+      const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int dst, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int src, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks = false) override;
+
+  // From here to endCoalescing() the calls of this thread are checked and recorded only. They all return the
+  // work that endCoalescing() starts. A refused call closes the batch, of which nothing is started.
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  // Numbers count from 0 on every rank: there is nothing to agree on.
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override;
+
+  c10d::ErrorType getError() override;
+  // Breaks the group here and on all peers: whoever waits is freed with an error.
+  void abort() override;
+  // Leaves the group in good order. Works that are not done end with an error. May be called again.
+  void shutdown() override;
+
+ private:
+  // A library call of which only communicator, options and work handle are open.
+  using Call = std::function<goccl_result(goccl_comm, const goccl_call*, goccl_work*)>;
+
+  // What one operation is, apart from its calls.
+  struct Operation {
+    c10d::OpType type;
+    const char* title;
+    at::TensorList inputs;
+    std::vector<at::Tensor> outputs;
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    bool async = true;
+    int source = WorkInfo::kNoSource;
+
+    bool pointToPoint() const { return type == c10d::OpType::SEND || source != WorkInfo::kNoSource; }
+  };
+
+  // The calls of one thread from startCoalescing() on.
+  struct Batch {
+    c10::intrusive_ptr<Work> work;
+    Buffers buffers;
+    std::vector<Call> calls;
+    std::vector<at::Tensor> outputs;
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;  // the longest that a call asked for
+    uint64_t collectives = 0;
+  };
+
+  // Closes this thread's batch where an exception leaves the method that made it.
+  class BatchGuard;
+
+  // The communicator; throws after shutdown().
+  goccl_comm comm() const;
+  goccl_call callOptions(std::chrono::milliseconds timeout, bool async) const;
+  c10::intrusive_ptr<Work> newWork(const Operation& operation, uint64_t collectives) const;
+  // Starts one library call, or records it if this thread is coalescing.
+  c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, Call call);
+  // Starts several as one work, or records them.
+  c10::intrusive_ptr<c10d::Work> startAll(Operation operation, Buffers buffers, std::vector<Call> calls);
+  // Records the calls if this thread is coalescing, and returns the work of its batch; else nullptr.
+  c10::intrusive_ptr<c10d::Work> record(Operation& operation, Buffers& buffers, std::vector<Call> calls);
+  void launch(const c10::intrusive_ptr<Work>& work, Buffers buffers, std::vector<at::Tensor> outputs,
+              const std::vector<Call>& calls, const goccl_call& options);
+  // Takes this thread's batch out of the books, if there is one.
+  std::optional<Batch> takeBatch();
+  bool coalescing() const { return openBatches_.load(std::memory_order_relaxed) != 0; }
+
+  Call allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input, const char* name);
+  Call reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                         const c10d::ReduceOp& op, const char* name);
+  c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag, const char* name,
+                                         const char* title, c10d::OpType type);
+  // One contiguous block from every rank, in the order of ranks.
+  std::vector<at::Tensor> gatherBlocks(const at::Tensor& mine, const std::vector<std::vector<int64_t>>& sizes,
+                                       std::chrono::milliseconds timeout);
+
+  const c10::intrusive_ptr<Options> options_;
+  std::atomic<goccl_comm> comm_{0};
+  std::atomic<int64_t> timeoutMs_;
+  std::atomic<uint64_t> sequence_{0};
+
+  std::atomic<int> openBatches_{0};
+  std::mutex batchMutex_;
+  std::unordered_map<std::thread::id, Batch> batches_;  // guarded by batchMutex_
+};
+
+class ProcessGroupGoccl::BatchGuard {
+ public:
+  explicit BatchGuard(ProcessGroupGoccl& group)
+      : group_(group), exceptions_(group.coalescing() ? std::uncaught_exceptions() : kIdle) {}
+  ~BatchGuard() {
+    if (exceptions_ != kIdle && std::uncaught_exceptions() > exceptions_) {
+      group_.takeBatch();
+    }
+  }
+  BatchGuard(const BatchGuard&) = delete;
+  BatchGuard& operator=(const BatchGuard&) = delete;
+
+ private:
+  static constexpr int kIdle = -1;
+  ProcessGroupGoccl& group_;
+  const int exceptions_;
+};
+
+}  // namespace goccl

@@ -1,0 +1,36 @@
+// A c10d::Store as the key-value store that goccl_init() asks for.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "goccl.h"
+
+namespace goccl {
+
+class StoreAdapter {
+ public:
+  explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> store);
+
+  // The callbacks; valid as long as this object.
+  const goccl_store* callbacks() const { return &callbacks_; }
+  // The host that serves the store, "" if it cannot be told.
+  const std::string& host() const { return host_; }
+  // Makes every further access fail, so that goccl_init() gives up.
+  void interrupt() { interrupted_.store(true); }
+
+ private:
+  static int set(void* context, const char* key, const void* value, size_t size, char* err,
+                 size_t err_size) noexcept;
+  static int get(void* context, const char* key, void** value, size_t* size, char* err,
+                 size_t err_size) noexcept;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string host_;
+  const goccl_store callbacks_;
+  std::atomic<bool> interrupted_{false};
+};
+
+}  // namespace goccl

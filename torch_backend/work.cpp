@@ -1,0 +1,396 @@
+#include "work.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <c10/util/Logging.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace goccl {
+namespace {
+
+// How long a wait may leave a signal unseen.
+constexpr std::chrono::milliseconds kSlice{100};
+
+// A wait of this length is one without an end, and cannot be added to a clock.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24) * 365 * 100;
+
+// How long the process's exit waits for callbacks that are under way.
+constexpr std::chrono::milliseconds kLastCallbacks{2000};
+
+std::atomic<int> callbacksRunning{0};
+std::atomic<bool> callbacksClosed{false};
+
+// Every callback of the library holds one. A thread that asks for the GIL of a Python that is going is killed
+// in the middle of it, so that once the exit has begun a callback must touch nothing: what it owns is leaked.
+class Passage {
+ public:
+  Passage() { callbacksRunning.fetch_add(1); }
+  ~Passage() { callbacksRunning.fetch_sub(1); }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+  bool open() const { return !callbacksClosed.load(); }
+};
+
+bool liesInOrder(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+at::Tensor emptyInOrder(const at::Tensor& tensor) {
+  return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
+}
+
+// Copies that are the back end's own business: no gradient, no version check, inference tensors welcome.
+void copyTo(const at::Tensor& to, const at::Tensor& from) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  to.copy_(from);
+}
+
+// Spares the usual case the copy of the list.
+std::optional<std::vector<at::Tensor>> shown(at::TensorList inputs) {
+  return at::hasCallbacks() ? std::make_optional(inputs.vec()) : std::nullopt;
+}
+
+}  // namespace
+
+const void* Buffers::in(const at::Tensor& tensor) {
+  if (liesInOrder(tensor)) {
+    held_.push_back(tensor);
+  } else {
+    held_.push_back(emptyInOrder(tensor));
+    copyTo(held_.back(), tensor);
+  }
+  return held_.back().const_data_ptr();
+}
+
+void* Buffers::out(const at::Tensor& tensor) {
+  held_.push_back(tensor);
+  if (!liesInOrder(tensor)) {
+    held_.back() = emptyInOrder(tensor);
+    copies_.emplace_back(tensor, held_.back());
+  }
+  return held_.back().mutable_data_ptr();
+}
+
+void* Buffers::inOut(const at::Tensor& tensor) {
+  void* memory = out(tensor);
+  if (!liesInOrder(tensor)) {
+    copyTo(held_.back(), tensor);
+  }
+  return memory;
+}
+
+void Buffers::append(Buffers&& other) {
+  std::move(other.held_.begin(), other.held_.end(), std::back_inserter(held_));
+  std::move(other.copies_.begin(), other.copies_.end(), std::back_inserter(copies_));
+}
+
+void Buffers::finish() {
+  for (const auto& [to, from] : copies_) {
+    copyTo(to, from);
+  }
+  copies_.clear();
+  held_.clear();
+}
+
+Work::Work(int rank, goccl_comm comm, const WorkInfo& info, at::TensorList inputs)
+    : c10d::Work(rank, info.type, at::hasCallbacks() ? info.title : nullptr, shown(inputs)),
+      comm_(comm),
+      info_(info),
+      started_(std::chrono::steady_clock::now()) {}
+
+Work::~Work() {
+  const goccl_work handle = handle_.load();
+  if (handle == 0) {
+    return;
+  }
+  const Library& lib = library();
+  if (!complete_.load()) {
+    // Nobody waited. The library still uses the memory, and the outputs are still owed.
+    auto* owed = new Buffers(std::move(buffers_));
+    const goccl_result registered = lib.work_on_done(
+        handle,
+        [](void* context, goccl_result result, const char*) noexcept {
+          const Passage passage;
+          if (!passage.open()) {
+            return;
+          }
+          std::unique_ptr<Buffers> owed(static_cast<Buffers*>(context));
+          try {
+            if (result == GOCCL_OK) {
+              owed->finish();
+            }
+          } catch (const std::exception& e) {
+            LOG(ERROR) << "goccl: cannot copy the result of a collective to its tensor: " << e.what();
+          }
+        },
+        owed);
+    if (registered != GOCCL_OK) {
+      delete owed;  // in a forked child: nobody uses the memory here
+    }
+  }
+  lib.work_free(handle);
+}
+
+void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs) {
+  buffers_ = std::move(buffers);
+  outputs_ = std::move(outputs);
+  const bool recorded = recordFunctionEndCallback_ != nullptr;
+  handle_.store(handle, std::memory_order_release);
+  bool awaited = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    awaited = future_ != nullptr;
+  }
+  if (recorded || awaited) {
+    listen();
+  }
+}
+
+void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs) {
+  outputs_ = std::move(outputs);
+  ending_.store(true);
+  settle(std::move(exception));
+}
+
+void Work::settle(std::exception_ptr exception) noexcept {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    future = future_;
+    exception_ = exception;
+    ended_ = std::chrono::steady_clock::now();
+    complete_.store(true);
+  }
+  try {
+    if (future != nullptr && exception != nullptr) {
+      future->setError(exception);
+    } else if (future != nullptr) {
+      future->markCompleted(c10::IValue(outputs_));
+    }
+  } catch (const std::exception& e) {
+    LOG(ERROR) << "goccl: a callback of a collective's future failed: " << e.what();
+  }
+  // Outside of the lock that finish() would hold.
+  if (const auto record = std::exchange(recordFunctionEndCallback_, nullptr)) {
+    record();
+  }
+  finish(std::move(exception));
+}
+
+void Work::complete(goccl_result result, const std::string& message) noexcept {
+  if (ending_.exchange(true)) {
+    return;
+  }
+  std::exception_ptr exception;
+  try {
+    if (result == GOCCL_OK) {
+      buffers_.finish();
+    } else {
+      raise(result, message);
+    }
+  } catch (...) {
+    exception = std::current_exception();
+  }
+  buffers_ = Buffers();
+  settle(std::move(exception));
+}
+
+std::string Work::message() const {
+  std::array<char, 4096> text{};
+  library().work_error(handle_.load(), text.data(), text.size());
+  return text.data();
+}
+
+void Work::listen() {
+  if (complete_.load() || listening_.exchange(true)) {
+    return;
+  }
+  // The callback owns a reference: a work that somebody listens to lives until its end.
+  auto* self = c10::intrusive_ptr<Work>::reclaim_copy(this).release();
+  const goccl_result result = library().work_on_done(
+      handle_.load(),
+      [](void* context, goccl_result result, const char* text) noexcept {
+        const Passage passage;
+        if (!passage.open()) {
+          return;
+        }
+        const auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work*>(context));
+        work->complete(result, text);
+      },
+      self);
+  if (result != GOCCL_OK) {
+    c10::intrusive_ptr<Work>::reclaim(self)->complete(result, lastError(result));
+  }
+}
+
+void Work::poll() {
+  const goccl_work handle = handle_.load(std::memory_order_acquire);
+  if (handle == 0 || ending_.load()) {
+    return;
+  }
+  const goccl_result result = library().work_test(handle);
+  if (result != GOCCL_IN_PROGRESS) {
+    complete(result, result == GOCCL_OK ? std::string() : message());
+  }
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  const goccl_work handle = handle_.load(std::memory_order_acquire);
+  const bool bounded = timeout > kNoTimeout && timeout < kForever;
+  const auto deadline = std::chrono::steady_clock::now() + (bounded ? timeout : kNoTimeout);
+  const auto remaining = [&] {
+    return std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  };
+  const auto giveUp = [&] {
+    TORCH_CHECK_WITH(DistBackendError, false, "goccl: wait(): Operation timed out! The operation ",
+                     info_.title, " has not ended after ", timeout.count(),
+                     " ms; it goes on, and may be waited for again");
+  };
+  if (handle == 0 && !complete_.load()) {
+    return true;
+  }
+  while (!ending_.load()) {
+    const auto slice = bounded ? std::clamp(remaining(), std::chrono::milliseconds(0), kSlice) : kSlice;
+    const goccl_result result = library().work_wait(handle, slice.count());
+    if (result != GOCCL_IN_PROGRESS) {
+      complete(result, result == GOCCL_OK ? std::string() : message());
+      break;
+    }
+    checkSignals();
+    if (bounded && remaining().count() <= 0) {
+      giveUp();
+    }
+  }
+  // Another thread may be at it still.
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!completed_) {
+    if (cv_.wait_for(lock, bounded ? std::min(remaining(), kSlice) : kSlice) == std::cv_status::timeout) {
+      lock.unlock();
+      checkSignals();
+      lock.lock();
+      if (bounded && !completed_ && remaining().count() <= 0) {
+        giveUp();
+      }
+    }
+  }
+  if (exception_ != nullptr) {
+    std::rethrow_exception(exception_);
+  }
+  return true;
+}
+
+bool Work::isCompleted() {
+  poll();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return completed_;
+}
+
+bool Work::isSuccess() const {
+  const_cast<Work*>(this)->poll();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return completed_ && exception_ == nullptr;
+}
+
+std::exception_ptr Work::exception() const {
+  const_cast<Work*>(this)->poll();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return exception_;
+}
+
+int Work::sourceRank() const {
+  if (info_.source != GOCCL_ANY_SOURCE) {
+    return info_.source >= 0 ? info_.source : c10d::Work::sourceRank();
+  }
+  int rank = -1;
+  check(library().work_source(handle_.load(), &rank));
+  return rank;
+}
+
+std::vector<at::Tensor> Work::result() {
+  TORCH_CHECK(isCompleted(),
+              "Work needs to be completed before calling result(). Should call wait() before result().");
+  return outputs_;
+}
+
+void Work::synchronize() { wait(kNoTimeout); }
+
+void Work::blockCurrentStream() { wait(kNoTimeout); }
+
+void Work::abort() { check(library().abort(comm_, "Work.abort() was called")); }
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (future_ != nullptr) {
+      return future_;
+    }
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    if (complete_.load()) {
+      if (exception_ != nullptr) {
+        future_->setError(exception_);
+      } else {
+        future_->markCompleted(c10::IValue(outputs_));
+      }
+      return future_;
+    }
+  }
+  if (handle_.load() != 0) {
+    listen();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return future_;
+}
+
+float Work::getDuration() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(completed_,
+              "getDuration() may only be called on work objects that have ended; call wait() first");
+  return std::chrono::duration<float, std::milli>(ended_ - started_).count();
+}
+
+uint64_t Work::getSequencenumber() const { return info_.sequence; }
+
+std::chrono::milliseconds Work::getTimeout() const { return info_.timeout; }
+
+void closeCallbacks() {
+  callbacksClosed.store(true);
+  const auto deadline = std::chrono::steady_clock::now() + kLastCallbacks;
+  while (callbacksRunning.load() != 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void checkSignals() {
+  // Python looks at signals on its main thread only. Others need not ask for the GIL.
+  if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized()) {
+    return;
+  }
+  pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) {
+    throw pybind11::error_already_set();
+  }
+}
+
+WithoutGil::WithoutGil() {
+  if (Py_IsInitialized() && PyGILState_Check()) {
+    state_ = PyEval_SaveThread();
+  }
+}
+
+WithoutGil::~WithoutGil() {
+  if (state_ != nullptr) {
+    PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
+  }
+}
+
+}  // namespace goccl

@@ -1,0 +1,130 @@
+// What c10d gets back from a collective: c10d::Work over a work handle of the library.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "library.h"
+
+namespace goccl {
+
+// The memory of an operation as the library sees it: dense, contiguous, on the host. Keeps alive what the
+// library reads and writes, and stands in for tensors whose elements do not lie in a row.
+class Buffers {
+ public:
+  // Memory that holds the elements of `tensor` in order; it is read only.
+  const void* in(const at::Tensor& tensor);
+  // Memory for the elements of `tensor`; finish() brings them to it.
+  void* out(const at::Tensor& tensor);
+  // Memory that is read and then written.
+  void* inOut(const at::Tensor& tensor);
+
+  // Takes over everything of `other`.
+  void append(Buffers&& other);
+  // After success: copies to the tensors what was received in their place.
+  void finish();
+
+ private:
+  c10::SmallVector<at::Tensor, 2> held_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // to, from
+};
+
+// What is known of a work before its start.
+struct WorkInfo {
+  c10d::OpType type;
+  const char* title;                  // of the profiler's record: "goccl:all_reduce"
+  std::chrono::milliseconds timeout;  // of the operation
+  uint64_t sequence;
+  int source;  // of a receive: the rank it names, GOCCL_ANY_SOURCE, else kNoSource
+
+  static constexpr int kNoSource = -2;
+};
+
+// A work goes on inside the library without anyone's help. Its end is noticed by whoever asks first: wait(),
+// a poll, or, where a future or a profiler listens, a callback of the library. The first to notice completes
+// it: outputs are copied to where they belong, and the future gets its value, before anyone is told.
+class Work : public c10d::Work {
+ public:
+  // The profiler shows the shapes of `inputs`.
+  Work(int rank, goccl_comm comm, const WorkInfo& info, at::TensorList inputs);
+  ~Work() override;
+
+  // Called once, right after the start. `outputs` become result() and the value of the future.
+  void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs);
+  // Called instead of begin(): ends a work that the library never had.
+  void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {});
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the work
+  // running. On the main thread a Ctrl-C ends the wait. Of a batch that is still being recorded it returns at
+  // once.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  // Breaks the communicator: no single operation of it can be given up alone.
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // Milliseconds from the start to when the end was noticed.
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override;
+
+  // Not virtual in the oldest torch that is supported.
+  std::chrono::milliseconds getTimeout() const;
+  void blockCurrentStream();
+
+ private:
+  // Completes the work if the library has ended it.
+  void poll();
+  // Asks the library to call back at the end.
+  void listen();
+  // The one way to the end. Returns once the work is complete, unless another thread is about to complete it.
+  void complete(goccl_result result, const std::string& message) noexcept;
+  // Tells everyone.
+  void settle(std::exception_ptr exception) noexcept;
+  std::string message() const;
+
+  const goccl_comm comm_;
+  const WorkInfo info_;
+  std::atomic<goccl_work> handle_{0};  // 0: not begun
+  std::atomic<bool> ending_{false};
+  std::atomic<bool> listening_{false};
+  std::atomic<bool> complete_{false};
+  Buffers buffers_;
+  std::vector<at::Tensor> outputs_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
+  const std::chrono::steady_clock::time_point started_;
+  std::chrono::steady_clock::time_point ended_;
+};
+
+// Called once at the process's exit: from its return on no callback of the library touches anything.
+void closeCallbacks();
+
+// Raises KeyboardInterrupt, or whatever a Python signal handler raises, if this is the main thread and a
+// signal is pending. Needs no GIL.
+void checkSignals();
+
+// Lets go of the GIL for its lifetime if this thread has it.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  void* state_ = nullptr;  // PyThreadState
+};
+
+}  // namespace goccl

@@ -138,7 +138,7 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("%s: #%d %s timed out after %v on rank %d", c.title(), m.Sequence, describe(m), w.timeout, c.rank)
+	head := fmt.Sprintf("%s: #%d %s: timeout after %v on rank %d", c.title(), m.Sequence, describe(m), w.timeout, c.rank)
 	var parts []string
 	if len(missing) > 0 {
 		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", rankList(missing)))

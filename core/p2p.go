@@ -259,7 +259,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 
 func (p *pointToPoint) sendError(s *send, err error) *Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
-		return errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s timed out after %v", p.c.title(), s.bytes, s.op.Tag,
+		return errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v", p.c.title(), s.bytes, s.op.Tag,
 			p.c.rankName(s.peer), s.work.timeout)
 	}
 	return p.c.peerError(s.peer, err)
@@ -272,7 +272,7 @@ func (p *pointToPoint) expire(id uint64) {
 	if s == nil {
 		return
 	}
-	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s timed out after %v: no receive matched it", p.c.title(),
+	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: no receive matched it", p.c.title(),
 		s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
 	s.work.end(p.c.failed())
 }
@@ -342,7 +342,7 @@ func (p *pointToPoint) expireReceive(r *receive) {
 	if r.source != AnySource {
 		from = p.c.rankName(r.source)
 	}
-	r.work.end(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s timed out after %v: no send matched it",
+	r.work.end(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: no send matched it",
 		p.c.title(), r.bytes, r.op.Tag, from, r.work.timeout))
 }
 
@@ -478,7 +478,7 @@ func (p *pointToPoint) finish(run *exec.Run, compiled *exec.Compiled, offset int
 			return failure
 		}
 		if exec.Now() >= w.deadline {
-			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s timed out after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
+			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
 			return p.c.failed()
 		}
 	}

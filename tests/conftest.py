@@ -1,0 +1,103 @@
+"""Fixtures of all tests: worlds of rank processes."""
+
+import harness
+import pytest
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: the slowest parts of the grids (-m 'not slow' leaves them out)")
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The fork server of all ranks."""
+    server = harness.Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make_world(server, request):
+    """Makes worlds that end with the test."""
+    worlds = []
+
+    def make(size, **kw):
+        world = harness.World(server, size, module=request.module.__name__, **kw)
+        worlds.append(world)
+        return world
+
+    yield make
+    for world in worlds:
+        if world.pids:
+            world.close(check=not getattr(request.node, "failed", False))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "call" and report.failed:
+        item.failed = True
+    return report
+
+
+class Kept:
+    """A world that lives through many tests, and is replaced after one has broken it."""
+
+    def __init__(self, server, size, transport, module):
+        self.size, self.transport = size, transport
+        self._server, self._module = server, module
+        self._world = None
+
+    def run(self, fn, *args, deadline=harness.DEADLINE):
+        if self._world is None:
+            env = {"GOCCL_TRANSPORT": self.transport}
+            self._world = harness.World(self._server, self.size, env=env, module=self._module)
+            self._world.run(init_group)
+        try:
+            return self._world.run(fn, *args, deadline=deadline)
+        except harness.WorldError:
+            self._world.close(check=False)
+            self._world = None
+            raise
+
+    def close(self):
+        if self._world is not None:
+            self._world.close()
+
+
+def init_group(rank):
+    rank.init()
+
+
+def pytest_generate_tests(metafunc):
+    """`world` runs a test once for every size and transport of the module's SIZES."""
+    if "world" not in metafunc.fixturenames:
+        return
+    params = [
+        pytest.param((size, transport), id=f"{size}-{transport}", marks=[pytest.mark.slow] * (size > 4))
+        for size in metafunc.module.SIZES
+        for transport in (harness.TRANSPORTS if size > 1 else harness.TRANSPORTS[:1])
+    ]
+    metafunc.parametrize("world", params, indirect=True, scope="module")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Beyond 4 ranks only the dtypes of the module's WIDE are tested."""
+
+    def wanted(item):
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if "world" not in params or "dtype" not in params:
+            return True
+        return params["world"][0] <= 4 or params["dtype"] in item.module.WIDE
+
+    config.hook.pytest_deselected(items=[i for i in items if not wanted(i)])
+    items[:] = [i for i in items if wanted(i)]
+
+
+@pytest.fixture(scope="module")
+def world(server, request):
+    """Ranks that are kept from test to test: cheap, for cases that leave the group working."""
+    size, transport = request.param
+    kept = Kept(server, size, transport, request.module.__name__)
+    yield kept
+    kept.close()

@@ -1,0 +1,203 @@
+"""PyTorch's own test suite of torch.distributed, from the wheel, on our backend.
+
+Each test runs in ranks of its own, forked from a server that has the suite imported. The suite is
+never imported into the test process: it changes torch's global settings.
+"""
+
+import ast
+import importlib.util
+import os
+import re
+import socket
+import tempfile
+from pathlib import Path
+
+import harness
+import pytest
+import torch
+
+# Tests that we leave out, each with its reason. None of them looks for what it needs.
+LEFT_OUT = {
+    "test_SyncBatchNorm_process_group": "needs torchvision",
+    "test_all_to_all_cuda": "needs a GPU per rank",
+    "test_all_to_all_cuda_complex": "needs a GPU per rank",
+    "test_all_to_all_full_group_cuda": "needs a GPU per rank",
+    "test_batch_isend_irecv_op_err": "needs a GPU per rank",
+    "test_batch_isend_irecv_mixed_backend_err": "makes a group of NCCL",
+}
+
+# Tests that need 4 ranks and do not look for them.
+NEEDS_4 = {"test_new_subgroups_with_group_param"}
+
+# Tests that take a way of their own where the backend's name is "gloo", and none where it is unknown.
+KNOW_GLOO = {
+    "test_accumulate_gradients_no_sync",
+    "test_accumulate_gradients_no_sync_allreduce_hook",
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
+    "test_accumulate_gradients_no_sync_grad_is_view",
+    "test_ddp_logging_data_cpu",
+}
+
+# Why a test of the suite skips itself: a pattern of its reason, and our reason to be content.
+SKIPS = {
+    r"accelerator|CUDA|cuda|GPU|gpu": "needs an accelerator per rank",
+    r"[Nn]ccl|NCCL": "is about NCCL",
+    r"MPI|mpi": "is about MPI",
+    r"[Ww]orld ?_?size|at least \d+ (?:processes|ranks|nodes)": "needs another number of ranks",
+    r"github.com/pytorch/pytorch/(?:issues|pull)/": "PyTorch has switched it off for all backends",
+    r"torchvision": "needs torchvision",
+    r"HPU|XPU|XCCL|xccl|ucc|UCC": "is about another backend",
+}
+
+
+def suite_tests():
+    """The suite's tests, read from its source: by name, whether it asks for a number of ranks."""
+    where = importlib.util.find_spec("torch").submodule_search_locations[0]
+    path = Path(where) / "testing/_internal/distributed/distributed_test.py"
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == "DistributedTest":
+            base = next(n for n in node.body if isinstance(n, ast.ClassDef) and n.name == "_DistTestBase")
+            return {
+                n.name: any("world" in ast.unparse(d) for d in n.decorator_list)
+                for n in base.body
+                if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")
+            }
+    raise LookupError("the suite has another shape in this torch")
+
+
+def prepare():
+    """In the fork server, before the ranks: imports the suite and tells it our backend's name."""
+    name = os.environ["BACKEND"]
+    from torch.testing._internal import common_distributed
+
+    # Before the import of the suite, whose decorators look at once.
+    for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
+        common_distributed.DistTestCases.backend_feature[feature].add(name)
+    from torch.testing._internal.distributed import distributed_test as suite
+
+    for listed in (
+        "PROFILING_SUPPORTED_BACKENDS",
+        "CUDA_PROFILING_SUPPORTED_BACKENDS",
+        "SEND_RECV_PROFILING_SUPPORTED_BACKENDS",
+    ):
+        backends = getattr(suite, listed)
+        if name not in backends:
+            backends.append(name)
+    if name == "gloo":
+        plugins = torch.distributed.Backend._plugins
+        plugins["GLOO"] = plugins[harness.BACKEND.upper()]
+
+
+def run_one(rank, name, port, timeout):
+    """Runs one test of the suite as the suite itself would in this rank: "" or why it was skipped."""
+    os.environ.update(
+        WORLD_SIZE=str(rank.size),
+        RANK=str(rank.rank),
+        TEMP_DIR=str(rank.dir),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    import torch.multiprocessing
+    from torch.testing._internal import common_distributed
+    from torch.testing._internal.distributed import distributed_test as suite
+
+    class Test(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+        def _barrier(self, *args, **kwargs):
+            # The suite's own polls files ten times a second.
+            kwargs.setdefault("timeout", timeout)
+            suite.Barrier.sync(*args, **kwargs)
+
+    suite.time.sleep = quick_sleep(suite.time.sleep)
+    ours, theirs = torch.multiprocessing.Pipe()
+    try:
+        Test._run(rank.rank, name, str(rank.dir / "init_dir" / "store"), theirs)
+    except SystemExit as e:
+        if e.code == 0:
+            return ""
+        for skip in common_distributed.TEST_SKIPS.values():
+            if e.code == skip.exit_code:
+                return skip_reason(Test, name) or skip.message
+        text = ours.recv() if ours.poll() else ""
+        raise AssertionError(f"exit code {e.code}: {text}") from None
+    return ""
+
+
+def quick_sleep(sleep):
+    """For the suite's file barrier, whose 0.1 s would be most of a test's time."""
+    return lambda seconds: sleep(0.005 if seconds == 0.1 else seconds)
+
+
+def skip_reason(case, name):
+    return getattr(getattr(case, name), "__unittest_skip_why__", "")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
+class Servers:
+    """Fork servers with the suite imported: its decorators look at the environment when it is."""
+
+    def __init__(self):
+        self._servers = {}
+
+    def get(self, size, name):
+        if (size, name) not in self._servers:
+            env = {"BACKEND": name, "WORLD_SIZE": str(size), "TEMP_DIR": tempfile.gettempdir()}
+            server = self._servers[size, name] = harness.Server(env)
+            server.ask("import", __name__)
+            server.ask("call", __name__, "prepare")
+        return self._servers[size, name]
+
+    def close(self):
+        for server in self._servers.values():
+            server.close()
+
+
+@pytest.fixture(scope="module")
+def suite_servers():
+    servers = Servers()
+    yield servers
+    servers.close()
+
+
+# The reason of a test that runs only where the backend's name is "gloo". There we let this name make our
+# groups.
+ASKS_FOR_GLOO = re.compile(r"to be one of \{'gloo'\}|[Oo]nly [Gg]loo backend")
+
+
+def run_case(servers, name, size):
+    if name in LEFT_OUT:
+        pytest.skip(LEFT_OUT[name])
+    reason = "" if name in KNOW_GLOO else run_in_ranks(servers.get(size, harness.BACKEND), name, size)
+    if name in KNOW_GLOO or ASKS_FOR_GLOO.search(reason):
+        reason = run_in_ranks(servers.get(size, "gloo"), name, size)
+    if reason:
+        for pattern, why in SKIPS.items():
+            if re.search(pattern, reason):
+                pytest.skip(f"{why} ({reason})")
+        pytest.fail(f"skips itself for a reason that is not in the table: {reason}")
+
+
+def run_in_ranks(server, name, size):
+    with harness.World(server, size) as world:
+        for directory in ("barrier", "test_dir", "init_dir"):
+            (world.dir / directory).mkdir()
+        reasons = set(world.run(run_one, name, free_port(), 60, deadline=120))
+        # The suite leaves groups behind on purpose, and its hooks hold the world's directory.
+        world.healthy = False
+    return next((r for r in reasons if r), "")
+
+
+TESTS = suite_tests()
+
+
+@pytest.mark.parametrize("name", sorted(TESTS.keys() - NEEDS_4))
+def test_suite_2_ranks(suite_servers, name):
+    run_case(suite_servers, name, 2)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_4 | {n for n, asks in TESTS.items() if asks}))
+def test_suite_4_ranks(suite_servers, name):
+    run_case(suite_servers, name, 4)

@@ -511,7 +511,7 @@ def run_bad_arguments(rank):
         ),
         "peer too large": lambda: world.send([one], n, 0).wait(),
         "peer negative": lambda: world.recv([one], -2, 0).wait(),
-        "peer is itself": lambda: world.send([one], me, 0).wait(),
+        "peer is itself": lambda: dist.send(one, me),
         "negative tag": lambda: world.send([one], (me + 1) % n, -1).wait(),
     }
     if n == 1:
@@ -600,6 +600,15 @@ def run_beside_collectives(rank):
     assert (t == (me - 1) % n).all()
 
 
+def run_to_itself(rank):
+    """torch.distributed refuses it, the group does not: the two meet as any two do."""
+    group, out = dist.group.WORLD, torch.zeros(70000)
+    works = [group.send([torch.full((70000,), 7.0)], rank.rank, 0), group.recv([out], rank.rank, 0)]
+    for w in works:
+        w.wait()
+    assert (out == 7).all()
+
+
 def run_many_sends_unmatched(rank):
     """The receiver posts late: senders and their other traffic must not be stuck for ever."""
     if rank.rank == 0:
@@ -617,7 +626,8 @@ def run_many_sends_unmatched(rank):
 
 
 @pytest.mark.parametrize(
-    "case", [run_tags, run_any_source, run_batch, run_beside_collectives, run_many_sends_unmatched]
+    "case",
+    [run_tags, run_any_source, run_batch, run_beside_collectives, run_to_itself, run_many_sends_unmatched],
 )
 def test_point_to_point(world, case):
     if world.size == 1:

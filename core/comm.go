@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -31,6 +32,7 @@ type Comm struct {
 	identity   identity
 	grace      time.Duration
 	shape      shape
+	waiting    exec.Waiting
 
 	group    *transport.Group
 	attached chan struct{} // closed once group is set
@@ -171,7 +173,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	if mismatch != nil {
 		c.fail(mismatch, true)
 	}
-	if len(w.parts) > 0 && (!o.WaitSoon || c.shape.worker(w)) {
+	if len(w.parts) > 0 && !o.WaitSoon {
 		c.wakeWorker()
 	}
 	return w, nil
@@ -201,13 +203,14 @@ func (c *Comm) pop() {
 func (c *Comm) help(w *Work, until time.Duration) {
 	var timer <-chan time.Time
 	for {
-		if len(w.parts) > 0 && !c.shape.worker(w) {
+		if len(w.parts) > 0 {
 			select {
 			case c.token <- struct{}{}:
 				c.run(w, until)
+				interrupted := c.runner.interrupted
 				<-c.token
 				c.handOver()
-				if done, _ := w.Test(); done || exec.Now() >= until || c.runner.interrupted {
+				if done, _ := w.Test(); done || exec.Now() >= until || interrupted {
 					return
 				}
 				continue
@@ -215,12 +218,15 @@ func (c *Comm) help(w *Work, until time.Duration) {
 			}
 		}
 		if timer == nil {
+			if c.yieldUntil(w, until) {
+				return
+			}
 			t := time.NewTimer(until - exec.Now())
 			defer t.Stop()
 			timer = t.C
 		}
 		var token chan struct{}
-		if len(w.parts) > 0 && !c.shape.worker(w) {
+		if len(w.parts) > 0 {
 			token = c.token
 		}
 		select {
@@ -232,6 +238,18 @@ func (c *Comm) help(w *Work, until time.Duration) {
 			<-c.token
 		}
 	}
+}
+
+// yieldUntil gives the CPU away for a while, in the hope that another thread ends the work: to
+// sleep and to be woken takes longer than a message.
+func (c *Comm) yieldUntil(w *Work, until time.Duration) bool {
+	for range c.waiting.PortYields {
+		if done, _ := w.Test(); done {
+			return true
+		}
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
+	}
+	return exec.Now() >= until
 }
 
 // handOver wakes the worker if works are left over that nobody may be waiting for.

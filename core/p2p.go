@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -18,8 +19,9 @@ import (
 // point-to-point lane, once a receive has accepted it. So a sender never needs more memory than
 // what eagerWindow bounds, and a receive of one tag is not held up by data of another.
 const (
-	eagerMax    = 16 << 10
-	eagerWindow = 1 << 20 // bytes of eager sends to one peer that it has not received yet
+	eagerMax    = 64 << 10
+	inlineTime  = time.Millisecond // how long a send may hold its caller
+	eagerWindow = 1 << 20          // bytes of eager sends to one peer that it has not received yet
 )
 
 // arrival is a send, as the receiver knows it.
@@ -112,17 +114,16 @@ func (s *serial) do(c *Comm, f func()) {
 	}
 }
 
-// now runs f on the caller if nothing is before it, else behind the others.
-func (s *serial) now(c *Comm, f func()) {
+// now runs f on the caller if nothing is before it. It tells whether it did, and f said that it was done.
+func (s *serial) now(c *Comm, f func() bool) bool {
 	s.mu.Lock()
 	if s.busy {
-		s.waiting = append(s.waiting, f)
 		s.mu.Unlock()
-		return
+		return false
 	}
 	s.busy = true
 	s.mu.Unlock()
-	f()
+	done := f()
 	s.mu.Lock()
 	more := len(s.waiting) > 0
 	s.busy = more
@@ -130,6 +131,7 @@ func (s *serial) now(c *Comm, f func()) {
 	if more {
 		c.spawn(s.drain)
 	}
+	return done
 }
 
 func (s *serial) drain() {
@@ -226,7 +228,9 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expire(id) })
 	}
 	p.mu.Unlock()
-	frame := func() {
+	frame := func(most time.Duration) (sent bool) {
+		ctx, cancel := context.WithTimeout(w.context(), most)
+		defer cancel()
 		var err error
 		if eager {
 			var payload []byte
@@ -234,26 +238,27 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 				payload = unsafe.Slice((*byte)(op.In[0]), s.bytes)
 			}
 			h := transport.Header{Type: frameEager, Arg: [2]uint64{uint64(op.Tag), uint64(op.DType)}}
-			if err = p.c.group.Send(w.context(), s.peer, h, payload); err == nil {
+			if err = p.c.group.Send(ctx, s.peer, h, payload); err == nil {
 				w.end(nil)
 			}
 		} else {
 			h := transport.Header{Type: frameOffer, Seq: id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
-			err = p.c.group.Send(w.context(), s.peer, h)
+			err = p.c.group.Send(ctx, s.peer, h)
 		}
 		if err != nil {
+			if ctx.Err() != nil && w.context().Err() == nil {
+				return false
+			}
 			p.c.fail(p.sendError(s, err), true)
-			if eager {
-				w.end(p.c.failed())
-			} else if p.takeOffer(id) != nil {
+			if eager || p.takeOffer(id) != nil {
 				w.end(p.c.failed())
 			}
 		}
+		return true
 	}
-	if w.waitSoon && p.c.group.Connected(s.peer) {
-		q.frames.now(p.c, frame)
-	} else {
-		q.frames.do(p.c, frame)
+	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
+	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, func() bool { return frame(inlineTime) }) {
+		q.frames.do(p.c, func() { frame(w.timeout) })
 	}
 }
 

@@ -171,17 +171,20 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, cr
 		case exec.NeedPut:
 			header, payload := run.PortMessage()
 			h := transport.Header{Type: transport.Data, Flags: uint8(lane), Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
+			l.MarkSent(peer)
+			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
+			err := c.group.Send(ctx, peer, h, header, payload)
+			cancel()
+			if err != nil {
+				l.MarkUnsent(peer)
+				if errors.Is(err, context.DeadlineExceeded) && c.ctx.Err() == nil {
+					return false, nil
+				}
+				c.fail(c.peerError(peer, err), true)
+				return false, c.failed()
+			}
 			if credited != nil {
 				credited[peer] = h.Arg[1]
-			}
-			l.MarkSent(peer) // before: the peer's release may be here before Send returns
-			if err := c.group.Send(w.context(), peer, h, header, payload); err != nil {
-				if errors.Is(err, context.DeadlineExceeded) {
-					c.fail(c.timeoutError(w, c.messageOf(w, lane)), true)
-				} else {
-					c.fail(c.peerError(peer, err), true)
-				}
-				return false, c.failed()
 			}
 			run.Advance()
 		case exec.Released:
@@ -248,56 +251,46 @@ func (c *Comm) begin(p *part) *Error {
 type shape struct {
 	chunk      int64
 	slots      int
+	ahead      int
 	thresholds plan.Thresholds
-	port       bool // some pair is joined by a port channel
 }
 
 const (
 	slotsPerChannel = 4
-	laneBudget      = 6 << 20 // bytes of inboxes a lane: staging stays below 16 MiB a communicator
-	largestChunk    = 256 << 10
-	smallestChunk   = 4 << 10
+	mostSlots       = 16
+	laneBudget      = 6 << 20   // bytes of inboxes a lane: staging stays below 16 MiB a communicator
+	largestChunk    = 256 << 10 // what a core's cache holds of several
+	// Over a port channel each message also costs system calls and wake-ups at both ends.
+	largestPortChunk = 1 << 20
+	smallestChunk    = 4 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20
-	// portHelpMax is the largest operation over port channels that a waiter runs itself: sending more
-	// may block for long in the socket, where a signal would not be seen.
-	portHelpMax = 32 << 10
 )
 
 func newShape(size int, port bool) shape {
 	chunk := int64(largestChunk)
+	if port {
+		chunk = largestPortChunk
+	}
 	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > laneBudget {
 		chunk /= 2
 	}
-	t := plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10}
+	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1,
+		thresholds: plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
 	if port {
-		// A second hop costs more than some more bytes.
-		t = plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10}
+		// A message costs more, and so does a second hop; and until a slot's release is back at the
+		// sender, several more can be under way.
+		s.thresholds = plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20}
+		s.slots = int(max(slotsPerChannel, min(mostSlots, laneBudget/(chunk*int64(max(size-1, 1))))))
+		s.ahead = s.slots / 4
 	}
-	return shape{chunk: chunk, slots: slotsPerChannel, thresholds: t, port: port}
-}
-
-// worker tells that a work is better run by the worker than by its waiter.
-func (s shape) worker(w *Work) bool {
-	if !s.port {
-		return false
-	}
-	var bytes uint64
-	for _, p := range w.parts {
-		for _, n := range p.operation.InCounts {
-			bytes += n * uint64(p.operation.DType.Size())
-		}
-		for _, n := range p.operation.OutCounts {
-			bytes += n * uint64(p.operation.DType.Size())
-		}
-	}
-	return bytes > 2*portHelpMax
+	return s
 }
 
 // segments cuts an operation into plans of bounded length.
 func (s shape) segments(op *Operation, rank, size int) []segment {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Thresholds: s.thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Thresholds: s.thresholds}
 	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
 	most := int64(0)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {

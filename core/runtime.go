@@ -258,8 +258,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	c.shape = newShape(config.Size, config.Size > 1 && anyPort(addresses, config.Transport))
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
-	window, err := exec.NewWindow(exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk}, shared,
-		waiting(addresses, config.Rank))
+	c.waiting = waiting(addresses, config.Rank)
+	window, err := exec.NewWindow(exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk}, shared, c.waiting)
 	if err != nil {
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
@@ -295,7 +295,7 @@ func waiting(addresses []transport.Address, rank int) exec.Waiting {
 	if here > usableCPUs() {
 		return exec.Waiting{Spins: 0, Yields: 100, PortYields: 10}
 	}
-	return exec.Waiting{Spins: 1000, Yields: 20, PortYields: 20}
+	return exec.Waiting{Spins: 1000, Yields: 20, PortYields: 300}
 }
 
 // usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.

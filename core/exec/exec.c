@@ -11,6 +11,7 @@
 
 /* As in package plan. */
 enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH };
+enum { PORT_YIELD_MAX = 64 << 10 };
 enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE };
 
 static inline void cpu_pause(void) {
@@ -47,7 +48,7 @@ void goccl_ring(goccl_bell *bell) {
 
 /* Waits until *counter is at least `least`. */
 static int await(goccl_lane *lane, const goccl_channel *c, const uint64_t *counter, uint64_t least,
-                 uint64_t until) {
+                 int64_t bytes, uint64_t until) {
   if (acquire(counter) >= least) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
@@ -59,7 +60,9 @@ static int await(goccl_lane *lane, const goccl_channel *c, const uint64_t *count
       if ((i & 63) == 63 && __atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
     }
   }
-  uint32_t yields = state == GOCCL_MEMORY ? lane->yields : lane->port_yields;
+  uint32_t yields = lane->yields;
+  /* A long message takes longer than to be woken, and the threads that bring it need the CPU. */
+  if (state != GOCCL_MEMORY) yields = bytes <= PORT_YIELD_MAX ? lane->port_yields : 0;
   for (uint32_t i = 0; i < yields; i++) {
     sched_yield();
     if (acquire(counter) >= least) return GOCCL_RUN_DONE;
@@ -131,7 +134,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         run->peer = step->peer;
         if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
         if (c->sent >= lane->slots) {
-          int r = await(lane, c, c->released, c->sent - lane->slots + 1, until);
+          int r = await(lane, c, c->released, c->sent - lane->slots + 1, step->bytes, until);
           if (r != GOCCL_RUN_DONE) return r;
         }
         run->message.bytes = (uint32_t)step->bytes;
@@ -155,7 +158,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_WAIT: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
-        int r = await(lane, c, c->arrived, c->received + 1, until);
+        int r = await(lane, c, c->arrived, c->received + 1, step->bytes, until);
         if (r != GOCCL_RUN_DONE) return r;
         const goccl_message *m = (const goccl_message *)slot(lane, c->inbox, c->received);
         if (!matches(run, step, m)) {

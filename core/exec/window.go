@@ -274,7 +274,13 @@ func (l *Lane) Freed(peer int) uint64 {
 // Sent is the number of messages put to a peer.
 func (l *Lane) Sent(peer int) uint64 { return uint64(l.channels[peer].sent) }
 
-// MarkSent counts a message that was carried over a port channel.
+// MarkSent counts a message that is carried over a port channel: before it is, for the peer's release
+// may be here before the call that carries it has returned.
 func (l *Lane) MarkSent(peer int) {
 	atomic.AddUint64((*uint64)(&l.channels[peer].sent), 1)
+}
+
+// MarkUnsent takes the last MarkSent back: the message was not carried after all.
+func (l *Lane) MarkUnsent(peer int) {
+	atomic.AddUint64((*uint64)(&l.channels[peer].sent), ^uint64(0))
 }

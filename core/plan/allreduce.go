@@ -82,10 +82,7 @@ const everyRank = -1
 // and they are waited for in that order. When a rank puts, its peer holds at most 2*lag+1
 // messages that it can release only later, which must fit.
 func (b *builder) reduceSlices(rounds []span, root int) {
-	lag := 0
-	if b.Slots-1 >= 3 {
-		lag = 1
-	}
+	lag := min(max(b.Ahead, 1), (b.Slots-2)/2)
 	n := len(rounds)
 	for k := range n + 2*lag {
 		if k < n {

@@ -5,12 +5,8 @@ import "fmt"
 // align is the unit in which messages are cut: a cache line, and a whole number of elements.
 const align = 64
 
-// Data of at least pipelineFrom bytes is cut into at least pipelineDepth messages, so that
-// writing one, reading another and combining a third go on at once.
-const (
-	pipelineFrom  = 64 << 10
-	pipelineDepth = 4
-)
+// pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut.
+const pipelineDepth = 4
 
 var builders = [...]func(*builder){
 	AllReduce:     (*builder).allReduce,
@@ -235,8 +231,8 @@ func (b *builder) acknowledge() {
 
 // lag is by how many rounds the waits run behind the puts where each round puts one message to a
 // peer and waits for one: the peer then holds at most lag+1 messages, and Slots-1 is what plans
-// may count on. One round is enough to overlap; more only leave the cache.
-func (b *builder) lag() int { return min(1, b.Slots-2) }
+// may count on.
+func (b *builder) lag() int { return min(max(b.Ahead, 1), b.Slots-2) }
 
 // count is the number of messages that carry n bytes: at least one, so that also zero bytes are
 // told.
@@ -245,7 +241,7 @@ func (b *builder) count(n int64) int {
 		return 1 // nothing is sent, nothing overlaps
 	}
 	c := max(1, (n+b.Chunk-1)/b.Chunk)
-	if n >= pipelineFrom {
+	if b.PipelineMin > 0 && n >= b.PipelineMin {
 		c = max(c, pipelineDepth)
 	}
 	return int(c)

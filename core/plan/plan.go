@@ -157,6 +157,9 @@ type Params struct {
 
 	Chunk int64 // the most bytes one message carries: a multiple of 64, at least 64
 	Slots int   // how many messages a direction of a channel holds: at least 2; 4 give full overlap
+	// Ahead is by how many rounds puts may run ahead of waits, where slots allow: 0 means 1, which is
+	// enough where both ends share memory. Where a message has a way to go, more hide that way.
+	Ahead int
 
 	Thresholds
 }
@@ -166,4 +169,8 @@ type Params struct {
 type Thresholds struct {
 	OneShotMax int64 // up to it, allreduce sends every input to every rank
 	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
+	// PipelineMin is from where on what goes to one peer is cut into several messages even if it
+	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
+	// never.
+	PipelineMin int64
 }

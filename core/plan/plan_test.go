@@ -159,7 +159,7 @@ func TestBuilders(t *testing.T) {
 								for _, root := range roots {
 									for _, s := range slots {
 										job{Params{Collective: c, Size: size, Root: root, ElemSize: elem, Chunk: chunk,
-											Slots: s, Thresholds: Thresholds{limit, limit}}, counts}.verify(t)
+											Slots: s, Ahead: s - 1, Thresholds: Thresholds{OneShotMax: limit, FlatMax: limit, PipelineMin: 64 << 10}}, counts}.verify(t)
 									}
 								}
 							}
@@ -189,7 +189,7 @@ func TestRealSizes(t *testing.T) {
 					}
 					for _, counts := range layouts(c, size, n) {
 						job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
-							Thresholds: Thresholds{2 << 10, 32 << 10}}, counts}.verify(t)
+							Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}, counts}.verify(t)
 					}
 				}
 			}
@@ -206,8 +206,8 @@ func TestRandom(t *testing.T) {
 	for seed := range n {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
 		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
-			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(5),
-			Thresholds: Thresholds{rnd.Int64N(2000), rnd.Int64N(2000)}}}
+			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(10), Ahead: rnd.IntN(6),
+			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), PipelineMin: rnd.Int64N(2000)}}}
 		j.Root = rnd.IntN(j.Size)
 		counts := layouts(j.Collective, j.Size, 1)
 		for range counts[rnd.IntN(len(counts))] {
@@ -257,7 +257,7 @@ func TestBuildErrors(t *testing.T) {
 // TestShape pins what callers and the speed of the executor count on.
 func TestShape(t *testing.T) {
 	p := Params{Collective: AllReduce, Size: 2, InBytes: []int64{64 << 20}, OutBytes: []int64{64 << 20}, ElemSize: 4,
-		Chunk: 256 << 10, Slots: 4, Thresholds: Thresholds{2 << 10, 32 << 10}}
+		Chunk: 256 << 10, Slots: 4, Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
 	count := func(op Op) (n int) {
 		plan, err := Build(p)
 		if err != nil {

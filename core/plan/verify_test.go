@@ -22,7 +22,7 @@ func clone(plans []*Plan) []*Plan {
 
 // mutationJobs is one job an algorithm, each of several rounds.
 func mutationJobs() []job {
-	big := Thresholds{1 << 40, 1 << 40}
+	big := Thresholds{OneShotMax: 1 << 40, FlatMax: 1 << 40, PipelineMin: 64 << 10}
 	return []job{
 		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
 		{Params{Collective: AllReduce}, []int64{300}},

@@ -346,8 +346,9 @@ func (g *Group) dupWindow() (int, error) {
 }
 
 // Send sends a frame to a rank, which is connected first if it is not. It returns when the payload's
-// memory may be reused: when it is written, or at once when the context ends, and then the frame
-// may yet arrive. Frames of one sender arrive in order.
+// memory may be reused: when it is written, or when the context ends. A frame that was begun by
+// then is finished by a goroutine, and Send returns nil; an error means that nothing of it is sent.
+// Frames of one sender arrive in order.
 func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte) error {
 	m, err := g.member(rank)
 	if err != nil {

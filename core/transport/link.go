@@ -650,7 +650,7 @@ func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte) 
 		}
 		if len(l.rest) > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 			if l.wrote > 0 && l.finishLater() {
-				return context.Cause(ctx)
+				return nil
 			}
 			l.unload()
 			return context.Cause(ctx)

@@ -1,0 +1,74 @@
+package core
+
+import (
+	"testing"
+
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// Staging memory, inboxes and scratch of both lanes, stays within what the README promises.
+func TestStagingIsBounded(t *testing.T) {
+	const promised = 16 << 20
+	for size := 2; size <= 256; size++ {
+		for _, port := range []bool{false, true} {
+			s := newShape(size, port)
+			if s.chunk == smallestChunk {
+				continue // so many ranks that the smallest chunks need more
+			}
+			scratch := s.chunk
+			if held := lanes*int64(size-1)*int64(s.slots)*s.chunk + scratch; held > promised {
+				t.Errorf("%d ranks, port %v: %d bytes", size, port, held)
+			}
+		}
+	}
+}
+
+// The plans of the shapes that are used, with the segments that they are cut into, are proved.
+func TestShapesArePlanned(t *testing.T) {
+	for _, size := range []int{2, 3, 4, 8} {
+		for _, port := range []bool{false, true} {
+			s := newShape(size, port)
+			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
+				for c := plan.AllReduce; c < plan.Barrier; c++ {
+					verifyShape(t, s, c, size, n)
+				}
+			}
+		}
+	}
+}
+
+func verifyShape(t *testing.T, s shape, c plan.Collective, size int, n uint64) {
+	t.Helper()
+	var segments [][]segment
+	for rank := range size {
+		op := Operation{Collective: c, DType: reduce.Float32, InCounts: []uint64{n}, OutCounts: []uint64{n}}
+		all := make([]uint64, size)
+		for i := range all {
+			all[i] = n
+		}
+		switch c {
+		case plan.AllGather, plan.Gather:
+			op.OutCounts = all
+		case plan.ReduceScatter, plan.Scatter:
+			op.InCounts = all
+		case plan.AllToAll:
+			op.InCounts, op.OutCounts = all, all
+		}
+		segments = append(segments, s.segments(&op, rank, size))
+	}
+	for i := range segments[0] {
+		plans, params := make([]*plan.Plan, size), make([]plan.Params, size)
+		for rank := range size {
+			params[rank] = segments[rank][i].params
+			p, err := plan.Build(params[rank])
+			if err != nil {
+				t.Fatal(err)
+			}
+			plans[rank] = p
+		}
+		if err := plan.Verify(plans, params, false); err != nil {
+			t.Fatalf("%v, %d ranks, %d elements, segment %d: %v", c, size, n, i, err)
+		}
+	}
+}

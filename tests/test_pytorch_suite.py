@@ -25,7 +25,7 @@ LEFT_OUT = {
     "test_accumulate_gradients_no_sync_allreduce_hook": NAMES,
     "test_accumulate_gradients_no_sync_allreduce_with_then_hook": NAMES,
     "test_accumulate_gradients_no_sync_grad_is_view": NAMES,
-    "test_ddp_logging_data_cpu": 'expects the name "gloo", where the logger of DDP says "custom" of any plug-in',
+    "test_ddp_logging_data_cpu": 'expects the name "gloo"; of any plug-in the logger of DDP says "custom"',
     "test_SyncBatchNorm_process_group": "needs torchvision",
     "test_all_to_all_cuda": "needs a GPU per rank",
     "test_all_to_all_cuda_complex": "needs a GPU per rank",

@@ -1,0 +1,201 @@
+package exec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64}
+
+func newPair(t *testing.T) [2]*Window {
+	t.Helper()
+	var w [2]*Window
+	for i := range w {
+		win, err := NewWindow(layout, true, Waiting{Spins: 10, Yields: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w[i] = win
+		t.Cleanup(win.Close)
+	}
+	for i := range w {
+		fd, err := unix.Dup(w[1-i].FD())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w[i].ConnectMemory(i, 1-i, fd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func off(t *testing.T, n int) unsafe.Pointer {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(b) })
+	return unsafe.Pointer(&b[0])
+}
+
+// started returns a run of a Send from rank 0 or a Recv on rank 1 of n bytes.
+func started(t *testing.T, w [2]*Window, rank int, n int64, m Message) (*Run, unsafe.Pointer) {
+	t.Helper()
+	p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots}
+	buf := off(t, 4096)
+	b := Binding{Element: 1, Message: m}
+	if rank == 0 {
+		p.InBytes, b.In = []int64{n}, []unsafe.Pointer{buf}
+	} else {
+		p.Collective, p.OutBytes, b.Out = plan.Recv, []int64{n}, []unsafe.Pointer{buf}
+	}
+	built, err := plan.Build(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Compile(built)
+	t.Cleanup(c.Free)
+	r := NewRun(w[rank].Lane(1))
+	t.Cleanup(r.Free)
+	r.Bind(b)
+	r.Begin(c, 0, AnyPeer)
+	return r, buf
+}
+
+func soon() time.Duration { return Now() + time.Millisecond }
+
+func TestRunIsLeftAndTakenUpAgain(t *testing.T) {
+	w := newPair(t)
+	send, in := started(t, w, 0, 300, Message{Sequence: 1})
+	recv, out := started(t, w, 1, 300, Message{Sequence: 1})
+	for i := range 300 {
+		*(*byte)(unsafe.Add(in, i)) = byte(i)
+	}
+	// Five messages through two slots: each side blocks until the other has got on.
+	a, b := Blocked, Blocked
+	for a != Done || b != Done {
+		if a != Done {
+			a = send.Continue(soon())
+		}
+		if b != Done {
+			b = recv.Continue(soon())
+		}
+		if a != Done && a != Blocked || b != Done && b != Blocked {
+			t.Fatalf("status %d, %d", a, b)
+		}
+	}
+	for i := range 300 {
+		if got := *(*byte)(unsafe.Add(out, i)); got != byte(i) {
+			t.Fatalf("byte %d is %d", i, got)
+		}
+	}
+}
+
+func TestRunTellsMismatch(t *testing.T) {
+	w := newPair(t)
+	send, _ := started(t, w, 0, 10, Message{Sequence: 1, Count: 10})
+	recv, _ := started(t, w, 1, 10, Message{Sequence: 1, Count: 11})
+	if s := send.Continue(soon()); s != Done {
+		t.Fatalf("send: status %d", s)
+	}
+	if s := recv.Continue(soon()); s != Mismatch || recv.Peer() != 0 {
+		t.Fatalf("recv: status %d, peer %d", s, recv.Peer())
+	}
+	if seen, bytes, _ := recv.Seen(); seen.Count != 10 || bytes != 10 {
+		t.Fatalf("seen %+v, %d bytes", seen, bytes)
+	}
+}
+
+func TestStopAndLeaveEndWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(*Window)
+		want Status
+	}{"stop": {(*Window).Stop, Stopped}, "leave": {func(w *Window) { w.Leave(0) }, Gone}} {
+		w := newPair(t)
+		recv, _ := started(t, w, 1, 10, Message{})
+		status := make(chan Status)
+		go func() { status <- recv.Continue(Now() + time.Minute) }()
+		c.do(w[1])
+		if s := <-status; s != c.want {
+			t.Errorf("%s: status %d, want %d", name, s, c.want)
+		}
+	}
+}
+
+func TestGoneStillDelivers(t *testing.T) {
+	w := newPair(t)
+	send, _ := started(t, w, 0, 10, Message{})
+	if s := send.Continue(soon()); s != Done {
+		t.Fatalf("send: status %d", s)
+	}
+	w[1].Leave(0)
+	recv, _ := started(t, w, 1, 10, Message{})
+	if s := recv.Continue(soon()); s != Done {
+		t.Fatalf("recv: status %d", s)
+	}
+}
+
+// What a peer on a port channel says is checked before it is used.
+func TestPortChecks(t *testing.T) {
+	w, err := NewWindow(layout, false, Waiting{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	w.ConnectPort(1)
+	l := w.Lane(0)
+	header := int(MessageHeader)
+	for name, f := range map[string]func() error{
+		"number":   func() error { _, err := l.Slot(1, 7, header); return err },
+		"short":    func() error { _, err := l.Slot(1, 0, header-1); return err },
+		"long":     func() error { _, err := l.Slot(1, 0, header+int(layout.Chunk)+1); return err },
+		"released": func() error { return l.Released(1, 1) },
+	} {
+		if err := f(); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for n := range layout.Slots {
+		b, err := l.Slot(1, uint64(n), header+int(layout.Chunk))
+		if err != nil || len(b) != header+int(layout.Chunk) {
+			t.Fatalf("slot %d: %d bytes, %v", n, len(b), err)
+		}
+		l.Arrived(1)
+	}
+	if _, err := l.Slot(1, uint64(layout.Slots), header); !errors.Is(err, ErrProtocol) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+func TestForeignWindowIsChecked(t *testing.T) {
+	w := newPair(t)
+	fd, err := unix.MemfdCreate("other", unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, layout.Size()); err != nil {
+		t.Fatal(err)
+	}
+	small, err := unix.Dup(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w[0].ConnectMemory(0, 1, fd); err == nil || !strings.Contains(err.Error(), "not sealed") {
+		t.Errorf("unsealed: %v", err)
+	}
+	if err := unix.Ftruncate(small, 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := w[0].ConnectMemory(0, 1, small); err == nil || !strings.Contains(err.Error(), "100 bytes") {
+		t.Errorf("small: %v", err)
+	}
+}

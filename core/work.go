@@ -55,8 +55,9 @@ func (w *Work) result() error {
 }
 
 // Wait waits for the end of the work, for at most the timeout (negative: until it ends, which it
-// does by its own timeout at the latest), and tells how it ended. Where no other thread runs
-// the communicator's works, the caller does.
+// does by its own timeout at the latest), and tells how it ended. With a timeout it also returns
+// when a signal comes to the thread. Where no other thread runs the communicator's works, the caller
+// does.
 func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 	if done, err := w.Test(); done {
 		return done, err
@@ -65,8 +66,12 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 	if timeout >= 0 {
 		until = exec.Now() + timeout
 	}
-	w.comm.help(w, until)
-	return w.Test()
+	for {
+		w.comm.help(w, until)
+		if done, err := w.Test(); done || timeout >= 0 {
+			return done, err
+		}
+	}
 }
 
 // OnDone calls f once the work has ended: at once if it has, else on a goroutine of its own, so that f

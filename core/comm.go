@@ -54,11 +54,15 @@ type Comm struct {
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
 	checkOuts map[uint64]string       // monitored barriers, by sequence: what rank 0 said
 	checked   chan struct{}           // a change of the two
+	barriers  uint64                  // sequence of the last monitored barrier that ended here
 	splits    uint64
 
-	token  chan struct{} // held by who runs the queue
-	wake   chan struct{} // to the worker
-	worker sync.Once
+	dials map[int]chan struct{} // connections being made, by peer: closed when each has ended
+
+	stopped chan struct{} // closed when the first fail has done all that it does
+	token   chan struct{} // held by who runs the queue
+	wake    chan struct{} // to the worker
+	worker  sync.Once
 
 	runner runner
 	p2p    pointToPoint
@@ -202,8 +206,9 @@ func (c *Comm) pop() {
 // help waits for a work's end until a time. The caller runs the queue where nobody else does.
 func (c *Comm) help(w *Work, until time.Duration) {
 	var timer <-chan time.Time
+	queued := len(w.parts) > 0
 	for {
-		if len(w.parts) > 0 {
+		if queued {
 			select {
 			case c.token <- struct{}{}:
 				c.run(w, until)
@@ -213,6 +218,8 @@ func (c *Comm) help(w *Work, until time.Duration) {
 				if done, _ := w.Test(); done || exec.Now() >= until || interrupted {
 					return
 				}
+				// Nothing is queued any more: what is left of the work are sends and receives.
+				queued = c.head() != nil
 				continue
 			default:
 			}
@@ -226,7 +233,7 @@ func (c *Comm) help(w *Work, until time.Duration) {
 			timer = t.C
 		}
 		var token chan struct{}
-		if len(w.parts) > 0 {
+		if queued {
 			token = c.token
 		}
 		select {
@@ -274,11 +281,7 @@ func (c *Comm) wakeWorker() {
 				case <-c.wake:
 				case <-c.ctx.Done():
 				}
-				c.token <- struct{}{}
-				for c.head() != nil {
-					c.run(nil, exec.Now()+workerSlice)
-				}
-				<-c.token
+				c.runQueued()
 				if c.ctx.Err() != nil {
 					return
 				}
@@ -288,6 +291,15 @@ func (c *Comm) wakeWorker() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
+	}
+}
+
+// runQueued runs the queue until it is empty.
+func (c *Comm) runQueued() {
+	c.token <- struct{}{}
+	defer func() { <-c.token }()
+	for c.head() != nil {
+		c.run(nil, exec.Now()+workerSlice)
 	}
 }
 
@@ -327,11 +339,8 @@ func (c *Comm) Destroy() {
 	c.destroyed = true
 	c.mu.Unlock()
 	c.fail(errorf(ErrAborted, "%s was destroyed on this rank (%d)", c.title(), c.rank), false)
-	c.token <- struct{}{} // whoever ran the queue has left it
-	for w := c.head(); w != nil; w = c.head() {
-		c.run(nil, 0)
-	}
-	<-c.token
+	<-c.stopped // by this call or by a failure before it
+	c.runQueued()
 	if c.group != nil {
 		c.group.Detach()
 	}

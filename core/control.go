@@ -134,17 +134,17 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		})
 	case frameCheckIn:
 		c.mu.Lock()
-		if len(c.checkIns) < maxCheckIns {
-			if c.checkIns[h.Seq] == nil {
-				c.checkIns[h.Seq] = map[int]bool{}
-			}
-			c.checkIns[h.Seq][src] = true
+		if c.checkIns[h.Seq] == nil && h.Seq > c.barriers && len(c.checkIns) < maxCheckIns {
+			c.checkIns[h.Seq] = map[int]bool{}
+		}
+		if here := c.checkIns[h.Seq]; here != nil {
+			here[src] = true
 		}
 		c.mu.Unlock()
 		notify(c.checked)
 	case frameCheckOut:
 		c.mu.Lock()
-		if src == 0 && len(c.checkOuts) < maxCheckIns {
+		if src == 0 && h.Seq > c.barriers && len(c.checkOuts) < maxCheckIns {
 			c.checkOuts[h.Seq] = string(payload)
 		}
 		c.mu.Unlock()

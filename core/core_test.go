@@ -736,3 +736,29 @@ func allReduceMessage() exec.Message {
 	m.Sequence = binary.LittleEndian.Uint64([]byte("sequence"))
 	return m
 }
+
+func TestSendToItselfTimesOut(t *testing.T) {
+	w := newWorld(t, "mem", 1, 200*time.Millisecond)
+	b := buffer(t, 1)
+	work, err := w.comms[0].Start(CallOptions{}, Operation{Collective: plan.Send, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := work.Wait(-1); !errors.Is(err, ErrTimeout) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAbortBesideDestroy(t *testing.T) {
+	for range 30 {
+		w := newWorld(t, "shm", 2, time.Minute)
+		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+		var wg sync.WaitGroup
+		for _, c := range w.comms {
+			wg.Add(2)
+			go func() { defer wg.Done(); c.Abort("now") }()
+			go func() { defer wg.Done(); c.Destroy() }()
+		}
+		wg.Wait()
+	}
+}

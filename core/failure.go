@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,14 +23,15 @@ func (c *Comm) fail(cause *Error, tell bool) {
 		return
 	}
 	c.failure = cause
-	idle := len(c.queue) == 0
+	idle, group := len(c.queue) == 0, c.group
 	c.mu.Unlock()
-	if tell && c.group != nil {
+	defer close(c.stopped)
+	if tell && group != nil {
 		text := cause.Text
 		if len(text) > maxFailText {
 			text = text[:maxFailText]
 		}
-		c.group.Broadcast(transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(text))
+		group.Broadcast(transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(text))
 	}
 	c.window.Stop()
 	c.cancel()
@@ -48,6 +50,31 @@ func (c *Comm) failed() *Error {
 // rankName names a rank so that a person finds its process.
 func (c *Comm) rankName(rank int) string {
 	return fmt.Sprintf("rank %d (pid %d)", rank, c.addresses[rank].PID)
+}
+
+// connect makes sure that there is a connection to a peer, or one is being made: until the channel that
+// it returns is closed. A failure to make it fails the communicator.
+func (c *Comm) connect(peer int) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ended := c.dials[peer]
+	if ended != nil {
+		return ended
+	}
+	ended = make(chan struct{})
+	c.dials[peer] = ended
+	c.spawn(func() {
+		err := c.group.Connect(c.ctx, peer)
+		c.mu.Lock()
+		delete(c.dials, peer)
+		c.mu.Unlock()
+		// Who waits for a peer that has left is told by PeerLeft.
+		if err != nil && !errors.Is(err, transport.ErrPeerLeft) {
+			c.fail(c.peerError(peer, err), true)
+		}
+		close(ended)
+	})
+	return ended
 }
 
 // peerError is the failure to reach a peer.
@@ -234,13 +261,19 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 		return true, nil
 	}
 	if !r.begun {
-		r.begun = true
-		if c.rank != 0 {
-			if err := c.group.Send(w.context(), 0, transport.Header{Type: frameCheckIn, Seq: sequence}); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		if c.rank != 0 && exec.Now() < w.deadline {
+			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
+			err := c.group.Send(ctx, 0, transport.Header{Type: frameCheckIn, Seq: sequence})
+			cancel()
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				return false, nil
+			case err != nil:
 				c.fail(c.peerError(0, err), true)
 				return true, c.failed()
 			}
 		}
+		r.begun = true
 	}
 	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
 	deadline := w.deadline
@@ -258,7 +291,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 			return true, c.checkOut(w, sequence, "")
 		case exec.Now() >= deadline && c.rank == 0:
 			text := c.missingText(sequence, w, p.operation.WaitAll)
-			if err := c.checkOut(w, sequence, text); err != nil {
+			if err := c.checkOut(w, sequence, text); err != nil || text == "" {
 				return true, err
 			}
 			return true, errorf(ErrTimeout, "%s", text)
@@ -292,10 +325,19 @@ func (c *Comm) barrierState(sequence uint64) (here int, verdict string, told boo
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[sequence]
-	delete(c.checkOuts, sequence)
 	return len(c.checkIns[sequence]), verdict, told
 }
 
+// endBarrier forgets a monitored barrier. What comes of it later is dropped.
+func (c *Comm) endBarrier(sequence uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.barriers = sequence
+	delete(c.checkIns, sequence)
+	delete(c.checkOuts, sequence)
+}
+
+// missingText names who has not come to rank 0; "" if all have.
 func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,6 +350,9 @@ func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 			}
 		}
 	}
+	if len(missing) == 0 {
+		return ""
+	}
 	noun := "Rank "
 	if all {
 		noun = "Ranks "
@@ -318,16 +363,15 @@ func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 // checkOut tells all ranks how a monitored barrier ended.
 func (c *Comm) checkOut(w *Work, sequence uint64, text string) *Error {
 	c.mu.Lock()
-	here := c.checkIns[sequence]
-	delete(c.checkIns, sequence)
+	here := maps.Clone(c.checkIns[sequence])
 	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, max(w.deadline-exec.Now(), askTime))
+	defer cancel()
 	for r := 1; r < c.size; r++ {
 		if !here[r] {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(c.ctx, max(w.deadline-exec.Now(), askTime))
 		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, []byte(text))
-		cancel()
 		if err != nil && text == "" {
 			return c.peerError(r, err)
 		}

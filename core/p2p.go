@@ -207,7 +207,9 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	size := uint64(op.DType.Size())
 	s := &send{work: w, op: op, peer: op.Root, bytes: op.InCounts[0] * size}
 	if s.peer == p.c.rank {
-		p.arrive(&arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s})
+		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
+		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expireLocal(a) })
+		p.arrive(a)
 		return
 	}
 	q := &p.peers[s.peer]
@@ -225,7 +227,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		p.next++
 		id = p.next
 		p.offers[id] = s
-		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expire(id) })
+		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expire(id, s.peer) })
 	}
 	p.mu.Unlock()
 	frame := func(most time.Duration) (sent bool) {
@@ -250,7 +252,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 				return false
 			}
 			p.c.fail(p.sendError(s, err), true)
-			if eager || p.takeOffer(id) != nil {
+			if eager || p.takeOffer(id, s.peer) != nil {
 				w.end(p.c.failed())
 			}
 		}
@@ -272,8 +274,8 @@ func (p *pointToPoint) sendError(s *send, err error) *Error {
 
 // expire fails the communicator because an offer was not accepted in time: the peer may still accept
 // it later, and would wait for data.
-func (p *pointToPoint) expire(id uint64) {
-	s := p.takeOffer(id)
+func (p *pointToPoint) expire(id uint64, peer int) {
+	s := p.takeOffer(id, peer)
 	if s == nil {
 		return
 	}
@@ -282,15 +284,30 @@ func (p *pointToPoint) expire(id uint64) {
 	s.work.end(p.c.failed())
 }
 
-// takeOffer removes an offer; nil if it has been accepted or failed.
-func (p *pointToPoint) takeOffer(id uint64) *send {
+// expireLocal fails a send of this rank to itself that no receive matched.
+func (p *pointToPoint) expireLocal(a *arrival) {
+	p.mu.Lock()
+	i := slices.Index(p.match.unexpected, a)
+	if i >= 0 {
+		p.match.unexpected = slices.Delete(p.match.unexpected, i, i+1)
+	}
+	p.mu.Unlock()
+	if i >= 0 {
+		a.local.work.end(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to itself: timeout after %v: no receive matched it",
+			p.c.title(), a.bytes, a.tag, a.local.work.timeout))
+	}
+}
+
+// takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
+func (p *pointToPoint) takeOffer(id uint64, peer int) *send {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.offers[id]
-	if s != nil {
-		s.timer.Stop()
-		delete(p.offers, id)
+	if s == nil || s.peer != peer {
+		return nil
 	}
+	s.timer.Stop()
+	delete(p.offers, id)
 	return s
 }
 
@@ -324,14 +341,7 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 	if a != nil {
 		p.deliver(r, a)
 	} else if r.source >= 0 && r.source != p.c.rank && !p.c.group.Connected(r.source) {
-		// So that a peer that died before it ever sent is found out.
-		p.peers[r.source].frames.do(p.c, func() {
-			if err := p.c.group.Connect(w.context(), r.source); err != nil && w.deadline > exec.Now() {
-				if done, _ := w.Test(); !done {
-					p.c.fail(p.c.peerError(r.source, err), true)
-				}
-			}
-		})
+		p.c.connect(r.source) // so that a peer that died before it ever sent is found out
 	}
 }
 
@@ -356,6 +366,7 @@ func (p *pointToPoint) arrive(a *arrival) {
 	if p.failure != nil {
 		p.mu.Unlock()
 		if a.local != nil {
+			a.local.timer.Stop()
 			a.local.work.end(p.failure)
 		}
 		return
@@ -384,6 +395,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	}
 	switch {
 	case a.local != nil:
+		a.local.timer.Stop()
 		if bad == nil && r.bytes > 0 {
 			copy(unsafe.Slice((*byte)(r.op.Out[0]), r.bytes), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
 		}
@@ -511,16 +523,13 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		}
 		p.arrive(&arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq})
 	case frameAccept:
-		s := p.takeOffer(h.Seq)
+		s := p.takeOffer(h.Seq, src)
 		if s == nil {
 			return nil // it has failed meanwhile, and with it the communicator
 		}
-		if s.peer != src {
-			return fmt.Errorf("%w: it accepts an offer made to rank %d", exec.ErrProtocol, s.peer)
-		}
 		p.peers[src].give.do(p.c, func() { p.give(s) })
 	case frameReject:
-		if s := p.takeOffer(h.Seq); s != nil {
+		if s := p.takeOffer(h.Seq, src); s != nil {
 			s.work.end(errorf(ErrMismatch, "%s", payload))
 		}
 	case frameConsumed:
@@ -577,6 +586,7 @@ func (p *pointToPoint) fail(err *Error) {
 	}
 	for _, a := range p.match.unexpected {
 		if a.local != nil {
+			a.local.timer.Stop()
 			works = append(works, a.local.work)
 		}
 	}

@@ -89,7 +89,11 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 		return true, err
 	}
 	if p.operation.Collective == plan.MonitoredBarrier {
-		return c.monitoredBarrier(w, p, until)
+		finished, failure = c.monitoredBarrier(w, p, until)
+		if finished {
+			c.endBarrier(p.message.Sequence)
+		}
+		return finished, failure
 	}
 	if !r.begun {
 		if err := c.begin(p); err != nil {
@@ -157,17 +161,13 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, cr
 			}
 			return false, nil
 		case exec.Connect:
-			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
-			err := c.group.Connect(ctx, peer)
-			cancel()
-			if err == nil {
-				continue
-			}
-			if ctx.Err() != nil && c.ctx.Err() == nil {
+			t := time.NewTimer(until - exec.Now())
+			select {
+			case <-c.connect(peer):
+				t.Stop()
+			case <-t.C:
 				return false, nil
 			}
-			c.fail(c.peerError(peer, err), true)
-			return false, c.failed()
 		case exec.NeedPut:
 			header, payload := run.PortMessage()
 			h := transport.Header{Type: transport.Data, Flags: uint8(lane), Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
@@ -193,10 +193,9 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, cr
 			if freed := l.Freed(peer); freed-credited[peer] >= 2 {
 				credited[peer] = freed
 				h := transport.Header{Type: frameCredit, Flags: uint8(lane), Arg: [2]uint64{freed}}
-				if err := c.group.Send(w.context(), peer, h); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-					// Whoever needs this peer will see that it is gone; this step does not.
-					continue
-				}
+				// An error means that the peer is gone, or that the time is up. Whoever needs the peer, or
+				// the time, will see it; this step does not.
+				_ = c.group.Send(w.context(), peer, h)
 			}
 		case exec.Stopped:
 			if err := c.failed(); err != nil {

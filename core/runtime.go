@@ -254,7 +254,7 @@ func anyPort(addresses []transport.Address, forced string) bool {
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
 		identity: id, grace: config.LivenessGrace, timeout: config.Timeout,
-		attached: make(chan struct{}), answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
+		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	c.shape = newShape(config.Size, config.Size > 1 && anyPort(addresses, config.Transport))
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
@@ -272,8 +272,11 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	r.comms[c] = true
 	r.mu.Unlock()
 	if config.Size > 1 {
-		c.group, err = end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
+		group, err := end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
 			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, WindowFD: window.FD()})
+		c.mu.Lock()
+		c.group = group
+		c.mu.Unlock()
 		close(c.attached)
 		if err != nil {
 			c.end = nil // the caller's

@@ -107,11 +107,11 @@ func (w *Work) end(err *Error) {
 	w.ended = true
 	callbacks := w.onDone
 	w.onDone = nil
+	close(w.done)
 	if w.cancel != nil {
 		w.cancel()
 	}
 	w.mu.Unlock()
-	close(w.done)
 	if len(callbacks) > 0 {
 		go func() {
 			for _, f := range callbacks {
@@ -127,6 +127,9 @@ func (w *Work) context() context.Context {
 	defer w.mu.Unlock()
 	if w.ctx == nil {
 		w.ctx, w.cancel = context.WithTimeout(w.comm.ctx, w.deadline-exec.Now())
+		if w.ended {
+			w.cancel()
+		}
 	}
 	return w.ctx
 }

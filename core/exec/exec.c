@@ -158,6 +158,10 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_WAIT: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
+        /* A peer that is connected may put before this side is: its message can be read, but
+         * could not be released. */
+        if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED)
+          return __atomic_load_n(lane->stop, __ATOMIC_RELAXED) ? GOCCL_RUN_STOPPED : GOCCL_RUN_CONNECT;
         int r = await(lane, c, c->arrived, c->received + 1, step->bytes, until);
         if (r != GOCCL_RUN_DONE) return r;
         const goccl_message *m = (const goccl_message *)slot(lane, c->inbox, c->received);

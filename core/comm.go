@@ -48,7 +48,7 @@ type Comm struct {
 	failure   *Error
 	destroyed bool
 	history   [64]exec.Message        // what this rank started last, by sequence
-	announced map[int]announcement    // what waiting peers told that they do
+	announced map[int]exec.Message    // what waiting peers told that they do
 	answers   map[int]exec.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
@@ -364,7 +364,7 @@ func (c *Comm) title() string {
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	mine := [2]int64{int64(color), int64(key)}
 	all := make([]int64, 2*c.size)
-	pin := newPinner()
+	var pin pinner
 	defer pin.Unpin()
 	op := Operation{Collective: plan.AllGather, DType: int64DType, In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
 	for r := range c.size {

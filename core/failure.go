@@ -115,9 +115,6 @@ func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
 		c.title(), mine.Sequence, a, b)
 }
 
-// announcement is what a peer told that it is waiting in.
-type announcement struct{ message exec.Message }
-
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
 // the order find it out.
 func (c *Comm) announce(m exec.Message) {
@@ -132,9 +129,9 @@ func (c *Comm) onAnnounce(peer int, m exec.Message) {
 	switch mine := c.history[m.Sequence%uint64(len(c.history))]; {
 	case m.Sequence > c.sequence:
 		if c.announced == nil {
-			c.announced = map[int]announcement{}
+			c.announced = map[int]exec.Message{}
 		}
-		c.announced[peer] = announcement{m}
+		c.announced[peer] = m
 	case mine.Sequence == m.Sequence && mine != m:
 		err = c.differ(mine, peer, m)
 	}
@@ -148,12 +145,12 @@ func (c *Comm) onAnnounce(peer int, m exec.Message) {
 // the lock held.
 func (c *Comm) compareAnnounced(mine exec.Message) *Error {
 	for peer, a := range c.announced {
-		if a.message.Sequence > mine.Sequence {
+		if a.Sequence > mine.Sequence {
 			continue
 		}
 		delete(c.announced, peer)
-		if a.message.Sequence == mine.Sequence && a.message != mine {
-			return c.differ(mine, peer, a.message)
+		if a.Sequence == mine.Sequence && a != mine {
+			return c.differ(mine, peer, a)
 		}
 	}
 	return nil

@@ -322,12 +322,10 @@ func clip(bytes []int64, offset, most int64) []int64 {
 // planCache keeps compiled plans, so that a collective that is called again builds nothing. It
 // is used by one goroutine at a time.
 type planCache struct {
-	plans map[string]*cachedPlan
+	plans map[string]*exec.Compiled
 	order []string                // oldest first
 	built map[*exec.Compiled]bool // not kept: freed by put
 }
-
-type cachedPlan struct{ compiled *exec.Compiled }
 
 const (
 	cachedPlans    = 128
@@ -353,7 +351,7 @@ func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
 	key := planKey(&p)
 	if key != "" {
 		if e, ok := c.plans[key]; ok {
-			return e.compiled, nil
+			return e, nil
 		}
 	}
 	built, err := plan.Build(p)
@@ -369,15 +367,15 @@ func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
 		return compiled, nil
 	}
 	if c.plans == nil {
-		c.plans = map[string]*cachedPlan{}
+		c.plans = map[string]*exec.Compiled{}
 	}
 	if len(c.order) >= cachedPlans {
 		oldest := c.order[0]
 		c.order = c.order[1:]
-		c.plans[oldest].compiled.Free()
+		c.plans[oldest].Free()
 		delete(c.plans, oldest)
 	}
-	c.plans[key] = &cachedPlan{compiled}
+	c.plans[key] = compiled
 	c.order = append(c.order, key)
 	return compiled, nil
 }
@@ -392,7 +390,7 @@ func (c *planCache) put(p *exec.Compiled) {
 
 func (r *runner) free() {
 	for _, e := range r.plans.plans {
-		e.compiled.Free()
+		e.Free()
 	}
 	for p := range r.plans.built {
 		p.Free()

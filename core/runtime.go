@@ -419,8 +419,6 @@ func splitMembers(all []int64, color int64) []int {
 // pinner pins Go memory for an operation.
 type pinner struct{ runtime.Pinner }
 
-func newPinner() *pinner { return &pinner{} }
-
 func (p *pinner) pin(v *int64) unsafe.Pointer {
 	p.Pin(v)
 	return unsafe.Pointer(v)

@@ -101,8 +101,7 @@ type Run struct {
 	lane     *Lane
 	c        *C.goccl_run_state
 	pointers []unsafe.Pointer // C memory: in, then out, then one operand a rank
-	scratch  int64
-	held     int64 // bytes of scratch memory
+	held     int64            // bytes of scratch memory
 }
 
 // NewRun makes a run on a lane.

@@ -1,9 +1,11 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"strings"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
@@ -18,12 +20,15 @@ const (
 	frameStatus                                  // payload: what the sender started last
 	frameCheckIn                                 // Seq: of a monitored barrier
 	frameCheckOut                                // the same; payload: what failed, or nothing
-	frameEager                                   // a send: Arg: tag, dtype; payload: data
 	frameOffer                                   // a send: Seq: its number; Arg: tag and dtype, bytes
 	frameAccept                                  // Seq: number of the offer; data may flow
 	frameReject                                  // Seq: number of the offer; payload: why
 	frameConsumed                                // Arg[0]: bytes of eager sends received so far
 )
+
+// eagerSend, as Flags of a Data frame, says that it is a send: Arg[0]: tag and dtype. Else Flags is a lane,
+// Arg the message's number there and how many of the receiver's are released.
+const eagerSend = 0xff
 
 const maxFailText = 8 << 10
 
@@ -53,20 +58,37 @@ func decodeMessage(b []byte) (exec.Message, error) {
 type handler struct{ *Comm }
 
 // Slot implements transport.Handler.
-func (c handler) Slot(src int, h transport.Header) ([]byte, error) {
+func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error) {
+	if h.Flags == eagerSend {
+		body, err = c.p2p.slot(src, h)
+		return nil, body, err
+	}
 	if int(h.Flags) >= lanes {
-		return nil, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags)
+		return nil, nil, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags)
 	}
 	lane := c.window.Lane(int(h.Flags))
 	if err := lane.Released(src, h.Arg[1]); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return lane.Slot(src, h.Arg[0], int(h.Bytes))
 }
 
 // Arrived implements transport.Handler.
 func (c handler) Arrived(src int, h transport.Header) {
+	if h.Flags == eagerSend {
+		c.p2p.arrived(src)
+		return
+	}
 	c.window.Lane(int(h.Flags)).Arrived(src)
+}
+
+// Dropped implements transport.Handler.
+func (c handler) Dropped(src int, h transport.Header) {
+	if h.Flags == eagerSend {
+		c.p2p.dropped(src)
+		return
+	}
+	c.window.Lane(int(h.Flags)).Dropped(src, h.Arg[0])
 }
 
 // PeerAttached implements transport.Handler.
@@ -104,7 +126,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		if int(h.Flags) < len(kinds) {
 			kind = kinds[h.Flags]
 		}
-		c.fail(&Error{Kind: kind, Text: string(payload)}, true)
+		c.fail(&Error{Kind: kind, Text: inWords(payload)}, true)
 	case frameAnnounce, frameStatus:
 		m, err := decodeMessage(payload)
 		if err != nil {
@@ -154,6 +176,11 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			c.violation(src, err)
 		}
 	}
+}
+
+// inWords is what a peer says, made fit for an error's text.
+func inWords(payload []byte) string {
+	return cmp.Or(strings.ToValidUTF8(string(payload), "?"), "it gave no reason")
 }
 
 // maxCheckIns bounds what a peer can make this rank remember of barriers to come.

@@ -35,6 +35,9 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	}
 	c.window.Stop()
 	c.cancel()
+	if group != nil {
+		group.Halt() // what comes now would be written to buffers whose works have ended
+	}
 	c.p2p.fail(cause)
 	if !idle {
 		c.wakeWorker() // ends what is queued, unless a waiter does

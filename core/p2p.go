@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -15,13 +16,16 @@ import (
 )
 
 // Sends and receives meet in the receiver's matching engine. A small send goes there at once with
-// its data (eager); a large one is offered, and its data flows, as a two-rank plan on the
-// point-to-point lane, once a receive has accepted it. So a sender never needs more memory than
-// what eagerWindow bounds, and a receive of one tag is not held up by data of another.
+// its data (eager), straight into the buffer of a receive that waits for it; a large one is offered, and
+// its data flows, as a two-rank plan on the point-to-point lane, once a receive has accepted it. So
+// a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
+// tag is not held up by data of another.
 const (
-	eagerMax    = 64 << 10
-	inlineTime  = time.Millisecond // how long a send may hold its caller
-	eagerWindow = 1 << 20          // bytes of eager sends to one peer that it has not received yet
+	eagerMax     = 64 << 10 // where memory is shared: what is longer goes faster through the windows
+	eagerPortMax = 1 << 20
+	eagerBudget  = 4 << 20          // bytes of eager sends of all peers that have not been received yet
+	eagerLeast   = 16 << 10         // of a peer, whatever their number
+	inlineTime   = time.Millisecond // how long a send may hold its caller
 )
 
 // arrival is a send, as the receiver knows it.
@@ -29,9 +33,10 @@ type arrival struct {
 	source, tag int
 	dtype       reduce.DType
 	bytes       uint64
-	data        []byte // eager: the payload
-	offer       uint64 // number of the offer, where the data has not come
-	local       *send  // a send of this rank to itself
+	data        []byte   // eager: the payload, unless it goes into receive
+	receive     *receive // eager: whose buffer the payload comes into
+	offer       uint64   // number of the offer, where the data has not come
+	local       *send    // a send of this rank to itself
 }
 
 // receive is a posted receive.
@@ -40,7 +45,16 @@ type receive struct {
 	op     *Operation
 	bytes  uint64
 	timer  *time.Timer
-	source int // wanted; AnySource
+	source int  // wanted; AnySource
+	filled bool // data is coming into its buffer; under pointToPoint.mu
+}
+
+// buffer is where the received data goes.
+func (r *receive) buffer() []byte {
+	if r.bytes == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(r.op.Out[0]), r.bytes)
 }
 
 func (r *receive) matches(a *arrival) bool {
@@ -76,13 +90,22 @@ func (m *matcher) post(r *receive) *arrival {
 
 // arrive returns the receive that an arrival goes to, or keeps the arrival.
 func (m *matcher) arrive(a *arrival) *receive {
-	for i, r := range m.posted {
+	r := m.wanting(a)
+	if r == nil {
+		m.unexpected = append(m.unexpected, a)
+	} else {
+		m.cancel(r)
+	}
+	return r
+}
+
+// wanting is the receive that an arrival will go to; nil if there is none yet.
+func (m *matcher) wanting(a *arrival) *receive {
+	for _, r := range m.posted {
 		if r.matches(a) {
-			m.posted = slices.Delete(m.posted, i, i+1)
 			return r
 		}
 	}
-	m.unexpected = append(m.unexpected, a)
 	return nil
 }
 
@@ -155,8 +178,11 @@ type pointToPoint struct {
 	c     *Comm
 	peers []peerQueues
 
+	eagerWindow uint64 // bytes of eager sends to one peer that it has not received yet
+
 	mu      sync.Mutex
 	match   matcher
+	torn    []*receive       // half filled when their link ended: they end with the communicator
 	offers  map[uint64]*send // offered and not accepted
 	next    uint64
 	failure *Error
@@ -171,16 +197,18 @@ type peerQueues struct {
 
 	givePlan, takePlan *exec.Run // of the goroutine of give, of take
 	credited           []uint64  // of the goroutine of take
+	coming             *arrival  // of the goroutine of the link: an eager send that is being read
 
 	// Under pointToPoint.mu:
 	eagerSent, eagerDone uint64 // bytes to the peer
 	received, told       uint64 // bytes from the peer that were received; that it has been told of
-	unexpected           uint64 // bytes from the peer that wait for a receive
+	unexpected           uint64 // bytes from the peer that are held for a receive to come
 }
 
 func (p *pointToPoint) init(c *Comm) {
 	p.c = c
 	p.peers = make([]peerQueues, c.size)
+	p.eagerWindow = uint64(max(eagerBudget/max(c.size-1, 1), eagerLeast))
 	p.offers = map[uint64]*send{}
 	p.gone = map[int]bool{}
 }
@@ -219,7 +247,12 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		w.end(err)
 		return
 	}
-	eager := s.bytes <= eagerMax && q.eagerSent-q.eagerDone+s.bytes <= eagerWindow
+	most := uint64(eagerMax)
+	if p.c.kinds[s.peer] == transport.TCP {
+		most = eagerPortMax
+	}
+	// Not more than a quarter of the window, so that the news of what was received keep it open.
+	eager := s.bytes <= min(most, p.eagerWindow/4) && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow
 	var id uint64
 	if eager {
 		q.eagerSent += s.bytes
@@ -239,7 +272,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 			if s.bytes > 0 {
 				payload = unsafe.Slice((*byte)(op.In[0]), s.bytes)
 			}
-			h := transport.Header{Type: frameEager, Arg: [2]uint64{uint64(op.Tag), uint64(op.DType)}}
+			h := transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType)}}
 			if err = p.c.group.Send(ctx, s.peer, h, payload); err == nil {
 				w.end(nil)
 			}
@@ -334,8 +367,6 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 			return
 		}
 		r.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expireReceive(r) })
-	} else if a.data != nil {
-		p.peers[a.source].unexpected -= a.bytes
 	}
 	p.mu.Unlock()
 	if a != nil {
@@ -345,11 +376,16 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 	}
 }
 
-// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of it.
+// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of it. It
+// does not where half of the data has come.
 func (p *pointToPoint) expireReceive(r *receive) {
 	p.mu.Lock()
-	mine := p.match.cancel(r)
+	mine, filled := p.match.cancel(r), r.filled
 	p.mu.Unlock()
+	if filled {
+		p.c.fail(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: the rest of the data did not come",
+			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.work.Source()), r.work.timeout), true)
+	}
 	if !mine {
 		return
 	}
@@ -372,10 +408,6 @@ func (p *pointToPoint) arrive(a *arrival) {
 		return
 	}
 	r := p.match.arrive(a)
-	if r == nil && a.data != nil {
-		p.peers[a.source].unexpected += a.bytes
-		a.data = append(make([]byte, 0, len(a.data)), a.data...) // the link reuses its memory
-	}
 	p.mu.Unlock()
 	if r != nil {
 		p.deliver(r, a)
@@ -397,15 +429,15 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	case a.local != nil:
 		a.local.timer.Stop()
 		if bad == nil && r.bytes > 0 {
-			copy(unsafe.Slice((*byte)(r.op.Out[0]), r.bytes), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
+			copy(r.buffer(), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
 		}
 		a.local.work.end(bad)
 		r.work.end(bad)
 	case a.data != nil:
-		if bad == nil && r.bytes > 0 {
-			copy(unsafe.Slice((*byte)(r.op.Out[0]), r.bytes), a.data)
+		if bad == nil {
+			copy(r.buffer(), a.data)
 		}
-		p.consumed(a.source, a.bytes)
+		p.consumed(a)
 		r.work.end(bad)
 	case bad != nil:
 		p.peers[a.source].take.do(p.c, func() {
@@ -418,13 +450,73 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	}
 }
 
-// consumed counts eager bytes that were received, and tells the sender now and then.
-func (p *pointToPoint) consumed(peer int, bytes uint64) {
-	q := &p.peers[peer]
+// slot tells where the data of an eager send goes: into the buffer of the receive that it will meet, or
+// else into memory of its own. It runs, as do arrived and dropped, on the link's goroutine.
+func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
+	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff), bytes: uint64(h.Bytes)}
+	q := &p.peers[src]
 	p.mu.Lock()
-	q.received += bytes
+	defer p.mu.Unlock()
+	if !a.dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 || q.unexpected+a.bytes > p.eagerWindow {
+		return nil, fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol, a.dtype, h.Arg[0]>>8, a.bytes)
+	}
+	q.coming = a
+	if r := p.match.wanting(a); r != nil && r.bytes == a.bytes && r.op.DType == a.dtype {
+		p.match.cancel(r)
+		r.filled, a.receive = true, r
+		r.work.source.Store(int32(src))
+		return r.buffer(), nil
+	}
+	q.unexpected += a.bytes
+	a.data = make([]byte, a.bytes)
+	return a.data, nil
+}
+
+// arrived tells that the data of the eager send last asked a slot for is there.
+func (p *pointToPoint) arrived(src int) {
+	q := &p.peers[src]
+	a := q.coming
+	q.coming = nil
+	if a.receive == nil {
+		p.arrive(a)
+		return
+	}
+	p.mu.Lock()
+	a.receive.filled = false
+	p.mu.Unlock()
+	a.receive.timer.Stop()
+	p.consumed(a)
+	a.receive.work.end(nil)
+}
+
+// dropped tells that it will not come.
+func (p *pointToPoint) dropped(src int) {
+	q := &p.peers[src]
+	r := q.coming.receive
+	q.coming = nil
+	if r == nil {
+		return
+	}
+	p.mu.Lock()
+	err := p.failure
+	if err == nil {
+		p.torn = append(p.torn, r)
+	}
+	p.mu.Unlock()
+	if err != nil {
+		r.timer.Stop()
+		r.work.end(err)
+	}
+}
+
+// consumed counts an eager send that was received, and tells the sender now and then.
+func (p *pointToPoint) consumed(a *arrival) {
+	q := &p.peers[a.source]
+	p.mu.Lock()
+	q.unexpected -= uint64(len(a.data))
+	q.received += a.bytes
 	n := q.received
-	tell := n-q.told >= eagerWindow/4
+	tell := n-q.told >= p.eagerWindow/4
 	if tell {
 		q.told = n
 	}
@@ -432,7 +524,7 @@ func (p *pointToPoint) consumed(peer int, bytes uint64) {
 	if tell {
 		q.take.do(p.c, func() {
 			// A sender that does not get this has failed, which its link tells.
-			_ = p.c.group.Send(p.c.ctx, peer, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}})
+			_ = p.c.group.Send(p.c.ctx, a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}})
 		})
 	}
 }
@@ -491,34 +583,25 @@ func (p *pointToPoint) finish(run *exec.Run, compiled *exec.Compiled, offset int
 	run.Begin(compiled, offset, from)
 	for {
 		done, failure := p.c.carryOn(run, w, pointToPointLane, min(w.deadline, exec.Now()+workerSlice), credited)
+		if !done && failure == nil && exec.Now() >= w.deadline {
+			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
+			failure = p.c.failed()
+		}
+		if failure != nil {
+			run.Withdraw()
+		}
 		if done || failure != nil {
 			return failure
-		}
-		if exec.Now() >= w.deadline {
-			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
-			return p.c.failed()
 		}
 	}
 }
 
 // control takes a frame of the point-to-point protocol. It runs on a link's goroutine.
 func (p *pointToPoint) control(src int, h transport.Header, payload []byte) error {
-	dtype := reduce.DType(h.Arg[0] & 0xff)
 	switch h.Type {
-	case frameEager:
-		dtype = reduce.DType(h.Arg[1])
-		p.mu.Lock()
-		over := p.peers[src].unexpected+uint64(len(payload)) > eagerWindow
-		p.mu.Unlock()
-		if !dtype.Valid() || h.Arg[0] > 1<<31 || over {
-			return fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol, dtype, h.Arg[0], len(payload))
-		}
-		if payload == nil {
-			payload = []byte{}
-		}
-		p.arrive(&arrival{source: src, tag: int(h.Arg[0]), dtype: dtype, bytes: uint64(len(payload)), data: payload})
 	case frameOffer:
-		if !dtype.Valid() || h.Arg[0]>>8 > 1<<31 {
+		dtype := reduce.DType(h.Arg[0] & 0xff)
+		if !dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 {
 			return fmt.Errorf("%w: an offer of dtype %d, tag %d", exec.ErrProtocol, dtype, h.Arg[0]>>8)
 		}
 		p.arrive(&arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq})
@@ -530,7 +613,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		p.peers[src].give.do(p.c, func() { p.give(s) })
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
-			s.work.end(errorf(ErrMismatch, "%s", payload))
+			s.work.end(errorf(ErrMismatch, "%s", inWords(payload)))
 		}
 	case frameConsumed:
 		p.mu.Lock()
@@ -558,6 +641,12 @@ func (p *pointToPoint) left(peer int) {
 		}
 		return r.source == peer
 	})
+	p.torn = slices.DeleteFunc(p.torn, func(r *receive) bool {
+		if r.work.Source() == peer {
+			works = append(works, r.work)
+		}
+		return r.work.Source() == peer
+	})
 	for id, s := range p.offers {
 		if s.peer == peer {
 			s.timer.Stop()
@@ -576,7 +665,7 @@ func (p *pointToPoint) fail(err *Error) {
 	p.mu.Lock()
 	p.failure = err
 	var works []*Work
-	for _, r := range p.match.posted {
+	for _, r := range append(p.match.posted, p.torn...) {
 		r.timer.Stop()
 		works = append(works, r.work)
 	}
@@ -590,7 +679,7 @@ func (p *pointToPoint) fail(err *Error) {
 			works = append(works, a.local.work)
 		}
 	}
-	p.match = matcher{}
+	p.match, p.torn = matcher{}, nil
 	clear(p.offers)
 	p.mu.Unlock()
 	for _, w := range works {

@@ -59,6 +59,7 @@ func (c *Comm) run(w *Work, until time.Duration) {
 		}
 		if err != nil {
 			// Nothing after a failed part can run: the communicator has failed.
+			r.run.Withdraw()
 			c.pop()
 			left := len(head.parts) - r.part
 			r.reset()
@@ -201,7 +202,8 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, cr
 			if err := c.failed(); err != nil {
 				return false, err
 			}
-			return false, errorf(ErrInternal, "%s was stopped without a cause", c.title())
+			c.fail(errorf(ErrInternal, "%s was stopped without a cause", c.title()), true)
+			return false, c.failed()
 		case exec.Gone:
 			c.fail(errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
 				c.title(), c.rankName(peer), c.messageOf(w, lane).Sequence, describe(c.messageOf(w, lane))), true)
@@ -211,7 +213,8 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, cr
 			c.fail(c.mismatchError(c.messageOf(w, lane), run, peer, seen, bytes, total), true)
 			return false, c.failed()
 		default:
-			return false, errorf(ErrInternal, "the executor answered %d", status)
+			c.fail(errorf(ErrInternal, "the executor answered %d", status), true)
+			return false, c.failed()
 		}
 	}
 }

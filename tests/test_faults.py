@@ -233,6 +233,51 @@ def test_stopped_rank_that_goes_on_in_time_costs_nothing_but_time(make_world, tr
     world.run(check)
 
 
+def receive_until_stopped(rank, how, count):
+    """Rank 0 sends; rank 1 tells when data has begun to come, and what its buffer held at the end."""
+    other = dist.new_group()
+    dist.barrier(other)
+    t = torch.zeros(count, dtype=torch.uint8)
+    if rank.rank == 0:
+        t.fill_(1)
+    match how:
+        case "broadcast":
+            work = dist.broadcast(t, 0, async_op=True)
+        case "all_reduce":
+            work = dist.all_reduce(t, async_op=True)
+        case "message":
+            work = dist.isend(t, 1) if rank.rank == 0 else dist.irecv(t, 0)
+    if rank.rank == 0:
+        with contextlib.suppress(RuntimeError):
+            work.wait()
+        dist.barrier(other)
+        return
+    harness.until(lambda: t[0] == 1)
+    rank.tell("coming")
+    with pytest.raises(RuntimeError, match="timeout"):
+        work.wait()
+    came = int(t.sum())
+    t.fill_(7)
+    rank.tell(came)
+    rank.hear()  # the sender goes on
+    dist.barrier(other)  # over the same connection, so that all that it had begun to send has come
+    assert (t == 7).all(), "data came into a buffer whose work had ended"
+
+
+@pytest.mark.parametrize("how", ["broadcast", "all_reduce", "message"])
+def test_late_data_goes_nowhere(make_world, how):
+    """A failed work's buffer is the caller's again, whatever the peer still sends."""
+    count = 400_000_000
+    world = made(make_world, 2, "tcp", timeout=4)
+    world.start(receive_until_stopped, how, count)
+    assert world.told(1) == "coming"
+    world.signal(0, signal.SIGSTOP)
+    assert 0 < world.told(1) < count, "rank 0 was to be stopped in the middle"
+    world.signal(0, signal.SIGCONT)
+    world.say("go on", ranks=1)
+    world.values(world.finish(20))
+
+
 def late(rank):
     """One rank does not come, though it runs."""
     if rank.rank != 1:

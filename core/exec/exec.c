@@ -118,6 +118,63 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
   }
 }
 
+static goccl_posting *posting(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
+  return &c->postings[n % lane->slots];
+}
+
+/* Posts the messages whose destinations nothing uses any more before they come. */
+static void post(goccl_lane *lane, goccl_run_state *run) {
+  const goccl_plan *plan = run->plan;
+  for (; run->post < plan->n_posts; run->post++) {
+    const goccl_post *p = &plan->posts[run->post];
+    if (p->wait < run->step) continue;
+    if (p->from > run->step) return;
+    const goccl_step *copy = &plan->steps[p->wait + 1];
+    const goccl_ref *source = plan->sources + copy->first_source;
+    const goccl_channel *c = &lane->channels[source->peer];
+    if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != GOCCL_PORT) continue;
+    uint64_t n = c->base + (uint64_t)source->block;
+    if (n >= c->freed + lane->slots) return; /* the posting is another message's still */
+    goccl_posting *e = posting(lane, c, n);
+    e->to = goccl_resolve(lane, run, &copy->dst);
+    e->bytes = (uint64_t)copy->bytes;
+    release(&e->state, GOCCL_POSTED(n));
+  }
+}
+
+/* Tells, once the message is here, whether the reader has put it where a copy would. */
+static int was_placed(goccl_lane *lane, const goccl_ref *source) {
+  const goccl_channel *c = &lane->channels[source->peer];
+  uint64_t n = c->base + (uint64_t)source->block;
+  goccl_posting *e = posting(lane, c, n);
+  uint64_t state = acquire(&e->state);
+  if (state == GOCCL_POSTED(n)) release(&e->state, 0);
+  return state == GOCCL_TAKEN(n);
+}
+
+void goccl_withdraw(goccl_lane *lane, goccl_run_state *run) {
+  const goccl_plan *plan = run->plan;
+  if (plan == NULL) return;
+  for (uint32_t i = 0; i < run->post; i++) {
+    const goccl_step *copy = &plan->steps[plan->posts[i].wait + 1];
+    const goccl_ref *source = plan->sources + copy->first_source;
+    const goccl_channel *c = &lane->channels[source->peer];
+    uint64_t n = c->base + (uint64_t)source->block;
+    goccl_posting *e = posting(lane, c, n);
+    uint64_t expected = GOCCL_POSTED(n);
+    if (__atomic_compare_exchange_n(&e->state, &expected, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+      continue;
+    __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
+    for (;;) {
+      uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
+      if (acquire(&e->state) != GOCCL_TAKEN(n) || acquire(c->arrived) > n) break;
+      futex_wait(&lane->bell->value, value, 1000000000u);
+    }
+    __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
+  }
+  run->plan = NULL;
+}
+
 static int matches(const goccl_run_state *run, const goccl_step *step, const goccl_message *m) {
   return memcmp(m, &run->message, offsetof(goccl_message, bytes)) == 0 &&
          m->bytes == (uint32_t)step->bytes && m->total == (uint64_t)step->total;
@@ -133,6 +190,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
         if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+        post(lane, run);
         if (c->sent >= lane->slots) {
           int r = await(lane, c, c->released, c->sent - lane->slots + 1, step->bytes, until);
           if (r != GOCCL_RUN_DONE) return r;
@@ -162,6 +220,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
          * could not be released. */
         if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED)
           return __atomic_load_n(lane->stop, __ATOMIC_RELAXED) ? GOCCL_RUN_STOPPED : GOCCL_RUN_CONNECT;
+        post(lane, run);
         int r = await(lane, c, c->arrived, c->received + 1, step->bytes, until);
         if (r != GOCCL_RUN_DONE) return r;
         const goccl_message *m = (const goccl_message *)slot(lane, c->inbox, c->received);
@@ -190,6 +249,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_COPY: {
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
+        if (step->posted && was_placed(lane, source)) break;
         if (to != from && step->bytes > 0) memcpy(to, from, (size_t)step->bytes);
         break;
       }

@@ -30,6 +30,17 @@ typedef struct {
 
 enum { GOCCL_UNCONNECTED = 0, GOCCL_MEMORY = 1, GOCCL_PORT = 2, GOCCL_GONE = 3 };
 
+/* Where the reader of a port channel puts the payload of a message to come, instead of into its slot.
+ * It is posted by the run, and taken by the reader when the message comes. */
+typedef struct {
+  uint64_t state; /* 0, or the message's number with GOCCL_POSTED or GOCCL_TAKEN */
+  uint8_t *to;
+  uint64_t bytes;
+} goccl_posting;
+
+#define GOCCL_POSTED(n) (((n) + 1) * 2)
+#define GOCCL_TAKEN(n) (((n) + 1) * 2 + 1)
+
 /* One peer's channel. The counters never go back. */
 typedef struct {
   uint64_t *arrived;  /* in my window: messages that the peer has put into my inbox */
@@ -43,6 +54,7 @@ typedef struct {
   uint64_t received; /* messages waited for */
   uint64_t freed;    /* messages released; read by the reader of a port channel */
   uint64_t base;     /* `received` when the running plan began */
+  goccl_posting *postings; /* one a slot */
   uint32_t state;
 } goccl_channel;
 
@@ -67,6 +79,7 @@ typedef struct {
 
 typedef struct {
   uint8_t op;
+  uint8_t posted; /* of a copy: its message may have been posted */
   int32_t peer;
   int64_t bytes;
   int64_t total;
@@ -78,11 +91,19 @@ typedef struct {
 typedef void (*goccl_kernel)(void *dst, const void *const *src, int n, size_t count,
                              const double *factor);
 
+/* As plan.Post. */
+typedef struct {
+  uint32_t wait;
+  uint32_t from;
+} goccl_post;
+
 /* The steps of a compiled plan, and below it what it is bound to for one operation. */
 typedef struct {
   const goccl_step *steps;
   const goccl_ref *sources;
+  const goccl_post *posts;
   uint32_t n_steps;
+  uint32_t n_posts;
 } goccl_plan;
 
 typedef struct {
@@ -97,6 +118,7 @@ typedef struct {
   double factor[2];
   goccl_message message; /* this rank's; bytes and total belong to the step */
   uint32_t step;         /* the next one: a run that was left goes on there */
+  uint32_t post;         /* the next of the plan's posts */
   int32_t peer;          /* of the step that made the run leave */
   goccl_message seen;    /* the peer's message that did not match */
 } goccl_run_state;
@@ -119,6 +141,10 @@ void goccl_begin(goccl_lane *lane, int32_t first, int32_t end);
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in
  * nanoseconds of CLOCK_MONOTONIC. */
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
+
+/* Takes back what was posted for a run that will not go on: then no reader writes to its buffers any
+ * more. Readers in the middle of a payload are waited for; they must have been told to stop. */
+void goccl_withdraw(goccl_lane *lane, goccl_run_state *run);
 
 /* The address that a reference names. */
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref);

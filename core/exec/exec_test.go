@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"encoding/binary"
 	"errors"
 	"strings"
 	"testing"
@@ -155,9 +156,9 @@ func TestPortChecks(t *testing.T) {
 	l := w.Lane(0)
 	header := int(MessageHeader)
 	for name, f := range map[string]func() error{
-		"number":   func() error { _, err := l.Slot(1, 7, header); return err },
-		"short":    func() error { _, err := l.Slot(1, 0, header-1); return err },
-		"long":     func() error { _, err := l.Slot(1, 0, header+int(layout.Chunk)+1); return err },
+		"number":   func() error { _, _, err := l.Slot(1, 7, header); return err },
+		"short":    func() error { _, _, err := l.Slot(1, 0, header-1); return err },
+		"long":     func() error { _, _, err := l.Slot(1, 0, header+int(layout.Chunk)+1); return err },
 		"released": func() error { return l.Released(1, 1) },
 	} {
 		if err := f(); !errors.Is(err, ErrProtocol) {
@@ -165,13 +166,13 @@ func TestPortChecks(t *testing.T) {
 		}
 	}
 	for n := range layout.Slots {
-		b, err := l.Slot(1, uint64(n), header+int(layout.Chunk))
-		if err != nil || len(b) != header+int(layout.Chunk) {
-			t.Fatalf("slot %d: %d bytes, %v", n, len(b), err)
+		head, body, err := l.Slot(1, uint64(n), header+int(layout.Chunk))
+		if err != nil || len(head) != header || len(body) != int(layout.Chunk) {
+			t.Fatalf("slot %d: %d and %d bytes, %v", n, len(head), len(body), err)
 		}
 		l.Arrived(1)
 	}
-	if _, err := l.Slot(1, uint64(layout.Slots), header); !errors.Is(err, ErrProtocol) {
+	if _, _, err := l.Slot(1, uint64(layout.Slots), header); !errors.Is(err, ErrProtocol) {
 		t.Errorf("one too many: %v", err)
 	}
 }
@@ -197,5 +198,113 @@ func TestForeignWindowIsChecked(t *testing.T) {
 	}
 	if err := w[0].ConnectMemory(0, 1, small); err == nil || !strings.Contains(err.Error(), "100 bytes") {
 		t.Errorf("small: %v", err)
+	}
+}
+
+// A port channel's receiver: its window, and a Recv of three messages of the given length from rank 1
+// that waits for the first.
+func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
+	t.Helper()
+	w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: bytes}, false, Waiting{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	w.ConnectPort(1)
+	built, err := plan.Build(plan.Params{Collective: plan.Recv, Size: 2, Root: 1, OutBytes: []int64{3 * bytes}, ElemSize: 1, Chunk: bytes, Slots: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Compile(built)
+	t.Cleanup(c.Free)
+	r := NewRun(w.Lane(0))
+	t.Cleanup(r.Free)
+	out := off(t, int(3*bytes))
+	r.Bind(Binding{Element: 1, Out: []unsafe.Pointer{out}})
+	r.Begin(c, 0, AnyPeer)
+	if s := r.Continue(soon()); s != Blocked {
+		t.Fatalf("status %d, expected %d", s, Blocked)
+	}
+	return w, r, unsafe.Slice((*byte)(out), 3*bytes)
+}
+
+// bring does what the reader of a link does for message n, which is filled with one byte.
+func bring(t *testing.T, l *Lane, n uint64, bytes int64, fill byte) (body []byte) {
+	t.Helper()
+	head, body, err := l.Slot(1, n, int(MessageHeader+bytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(head)
+	binary.LittleEndian.PutUint32(head[44:], uint32(bytes)) // goccl_message.bytes
+	for i := range body {
+		body[i] = fill
+	}
+	return body
+}
+
+func TestPayloadsGoStraightToPostedPlaces(t *testing.T) {
+	const bytes = 32 << 10
+	w, r, out := postedRecv(t, bytes)
+	l := w.Lane(0)
+	// The first two are posted; the third comes before it is and goes through the inbox.
+	placed := 0
+	for n := range uint64(3) {
+		body := bring(t, l, n, bytes, byte(n+1))
+		if &body[0] == &out[n*bytes] {
+			placed++
+		}
+		l.Arrived(1)
+		if n == 1 {
+			for s := r.Continue(soon()); s == Released; s = r.Continue(soon()) {
+				if l.Freed(1) == 1 {
+					break // message 2 is not posted yet, but has a slot
+				}
+			}
+		}
+	}
+	s := r.Continue(soon())
+	for s == Released {
+		s = r.Continue(soon())
+	}
+	if s != Done {
+		t.Fatalf("status %d", s)
+	}
+	if placed != 2 {
+		t.Errorf("%d messages went straight to their places, expected 2", placed)
+	}
+	for i, b := range out {
+		if int(b) != i/bytes+1 {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+}
+
+// Once Withdraw has returned nobody writes to the run's buffers.
+func TestWithdraw(t *testing.T) {
+	const bytes = 32 << 10
+	w, r, out := postedRecv(t, bytes)
+	l := w.Lane(0)
+	bring(t, l, 0, bytes, 1) // the reader is in the middle of it
+	w.Stop()
+	withdrawn := make(chan struct{})
+	go func() {
+		defer close(withdrawn)
+		r.Withdraw()
+	}()
+	select {
+	case <-withdrawn:
+		t.Fatal("the reader was not waited for")
+	case <-time.After(20 * time.Millisecond):
+	}
+	l.Dropped(1, 0)
+	<-withdrawn
+	body := bring(t, l, 0, bytes, 2)
+	if &body[0] == &out[0] {
+		t.Error("a posting was taken after Withdraw")
+	}
+	l.Arrived(1)
+	if body := bring(t, l, 1, bytes, 2); &body[0] == &out[bytes] {
+		t.Error("the second posting was taken after Withdraw")
 	}
 }

@@ -46,6 +46,9 @@ type Compiled struct {
 	Scratch int64
 }
 
+// postMin is the least number of bytes for which a posting costs less than a copy.
+const postMin = 16 << 10
+
 // Compile copies a plan into C memory.
 func Compile(p *plan.Plan) *Compiled {
 	sources := 0
@@ -66,7 +69,14 @@ func Compile(p *plan.Plan) *Compiled {
 			next++
 		}
 	}
+	posts := p.Posts(postMin)
+	postMem := (*C.goccl_post)(C.calloc(C.size_t(len(posts)+1), C.size_t(unsafe.Sizeof(C.goccl_post{}))))
+	for i, q := range posts {
+		unsafe.Slice(postMem, len(posts))[i] = C.goccl_post{wait: C.uint32_t(q.Wait), from: C.uint32_t(q.From)}
+		steps[q.Wait+1].posted = 1
+	}
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
+	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
 	return &Compiled{c: c, Scratch: p.ScratchBytes}
 }
 
@@ -78,6 +88,7 @@ func ref(r plan.Ref) C.goccl_ref {
 func (c *Compiled) Free() {
 	C.free(unsafe.Pointer(c.c.steps))
 	C.free(unsafe.Pointer(c.c.sources))
+	C.free(unsafe.Pointer(c.c.posts))
 	C.free(unsafe.Pointer(c.c))
 }
 
@@ -167,7 +178,7 @@ func (r *Run) Begin(p *Compiled, offset int64, from int) {
 		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.step, r.c.offset = p.c, 0, C.int64_t(offset)
+	r.c.plan, r.c.step, r.c.post, r.c.offset = p.c, 0, 0, C.int64_t(offset)
 	first, end := 0, r.lane.window.Layout.Ranks
 	switch {
 	case from == NoPeer:
@@ -181,7 +192,13 @@ func (r *Run) Begin(p *Compiled, offset int64, from int) {
 // Continue runs steps until the plan is done, until the given time, or until something is
 // needed of the caller.
 func (r *Run) Continue(until time.Duration) Status {
-	return Status(C.goccl_run(r.lane.c, r.c, C.uint64_t(max(until, 0))))
+	r.lane.order.Add(1)
+	status := Status(C.goccl_run(r.lane.c, r.c, C.uint64_t(max(until, 0))))
+	r.lane.order.Load()
+	if status == Done {
+		r.c.plan = nil // nothing of it is posted any more
+	}
+	return status
 }
 
 // Peer is the peer of the step that made the run leave.
@@ -212,6 +229,13 @@ func (r *Run) PortMessage() (header, payload []byte) {
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(from)), int64(s.bytes))
 	}
 	return header, payload
+}
+
+// Withdraw ends a run that will not go on: when it returns, no reader writes to the run's buffers any
+// more. A reader in the middle of a payload is waited for: its group must have been halted.
+func (r *Run) Withdraw() {
+	C.goccl_withdraw(r.lane.c, r.c)
+	r.lane.order.Load()
 }
 
 // Advance ends the present step.

@@ -83,6 +83,10 @@ type Lane struct {
 	window   *Window
 	c        *C.goccl_lane
 	channels []C.goccl_channel
+	postings []C.goccl_posting // Layout.Slots a channel
+	// The loop and the readers are ordered by their C atomics; Go's memory model, and its race detector,
+	// hear of it through this one.
+	order atomic.Uint32
 }
 
 // NewWindow makes a window. A shared one can be handed to processes of this host.
@@ -97,6 +101,13 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 		}
 		win.fd = fd
 		flags = unix.MAP_SHARED | unix.MAP_NORESERVE
+		// Not left to ftruncate, which would also raise a signal that ends the process.
+		var files unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil && files.Cur < uint64(size) {
+			win.Close()
+			return nil, fmt.Errorf("a window needs %d bytes of shared memory: raise the limit on the file size (ulimit -f), which is %d",
+				size, files.Cur)
+		}
 		if err := unix.Ftruncate(fd, int64(size)); err != nil {
 			win.Close()
 			return nil, fmt.Errorf("ftruncate of a window of %d bytes: %w", size, err)
@@ -134,8 +145,11 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.yields = C.uint32_t(wait.Yields)
 	c.port_yields = C.uint32_t(wait.PortYields)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
+	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
+	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)
 	for peer := range lane.channels {
 		ch := &lane.channels[peer]
+		ch.postings = &lane.postings[peer*l.Slots]
 		ch.arrived = (*C.uint64_t)(w.at(l.counters(index, peer)))
 		ch.released = (*C.uint64_t)(w.at(l.counters(index, peer) + lineBytes))
 		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
@@ -206,6 +220,7 @@ func (w *Window) Stop() {
 // Close frees the window. Nothing may run on it any more.
 func (w *Window) Close() {
 	for _, lane := range w.lanes {
+		C.free(unsafe.Pointer(&lane.postings[0]))
 		C.free(unsafe.Pointer(lane.c.channels))
 		C.free(unsafe.Pointer(lane.c))
 	}
@@ -227,27 +242,54 @@ func (w *Window) Close() {
 // ErrProtocol tells that a peer sent what no correct peer sends.
 var ErrProtocol = errors.New("protocol violation")
 
-// Slot returns where message number n of a peer on a port channel goes, header and payload: size bytes.
-func (l *Lane) Slot(peer int, n uint64, size int) ([]byte, error) {
+// Slot returns where message number n of a peer on a port channel goes, size bytes in all: its header, and
+// then its payload, at the place that a run has posted for it or else in the inbox.
+func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err error) {
 	ch := &l.channels[peer]
 	arrived := atomic.LoadUint64((*uint64)(ch.arrived))
 	freed := atomic.LoadUint64((*uint64)(&ch.freed))
 	layout := l.window.Layout
 	switch {
 	case n != arrived:
-		return nil, fmt.Errorf("%w: message %d where %d was due", ErrProtocol, n, arrived)
+		return nil, nil, fmt.Errorf("%w: message %d where %d was due", ErrProtocol, n, arrived)
 	case arrived-freed >= uint64(layout.Slots):
-		return nil, fmt.Errorf("%w: more than %d messages in flight", ErrProtocol, layout.Slots)
+		return nil, nil, fmt.Errorf("%w: more than %d messages in flight", ErrProtocol, layout.Slots)
 	case int64(size) < MessageHeader || int64(size) > layout.stride():
-		return nil, fmt.Errorf("%w: message of %d bytes, allowed are %d to %d", ErrProtocol, size, MessageHeader, layout.stride())
+		return nil, nil, fmt.Errorf("%w: message of %d bytes, allowed are %d to %d", ErrProtocol, size, MessageHeader, layout.stride())
 	}
 	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*layout.stride())
-	return unsafe.Slice((*byte)(at), size), nil
+	slot := unsafe.Slice((*byte)(at), size)
+	header, payload = slot[:MessageHeader], slot[MessageHeader:]
+	l.order.Load()
+	p := l.posting(peer, n)
+	state := (*uint64)(&p.state)
+	// A posting of another length is left alone: the run will find the mismatch in the header.
+	if atomic.LoadUint64(state) == posted(n) && uint64(p.bytes) == uint64(len(payload)) && atomic.CompareAndSwapUint64(state, posted(n), taken(n)) {
+		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), len(payload))
+	}
+	return header, payload, nil
 }
+
+func (l *Lane) posting(peer int, n uint64) *C.goccl_posting {
+	slots := l.window.Layout.Slots
+	return &l.postings[peer*slots+int(n%uint64(slots))]
+}
+
+// The states of a posting, as in exec.h.
+func posted(n uint64) uint64 { return (n + 1) * 2 }
+func taken(n uint64) uint64  { return (n+1)*2 + 1 }
 
 // Arrived tells the lane that the message last asked a Slot for is in place.
 func (l *Lane) Arrived(peer int) {
+	l.order.Add(1)
 	atomic.AddUint64((*uint64)(l.channels[peer].arrived), 1)
+	C.goccl_ring(l.c.bell)
+}
+
+// Dropped tells the lane that message n, which was last asked a Slot for, will not be put in place.
+func (l *Lane) Dropped(peer int, n uint64) {
+	l.order.Add(1)
+	atomic.CompareAndSwapUint64((*uint64)(&l.posting(peer, n).state), taken(n), 0)
 	C.goccl_ring(l.c.bell)
 }
 

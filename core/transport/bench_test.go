@@ -16,8 +16,10 @@ type ponger struct {
 	done  chan struct{}
 }
 
-func (p *ponger) Control(int, Header, []byte)      { p.in <- struct{}{} }
-func (p *ponger) Slot(int, Header) ([]byte, error) { return p.slots, nil }
+func (p *ponger) Control(int, Header, []byte) { p.in <- struct{}{} }
+func (p *ponger) Slot(int, Header) (head, body []byte, err error) {
+	return nil, p.slots, nil
+}
 func (p *ponger) Arrived(int, Header) {
 	if p.count.Add(1) == p.want {
 		close(p.done)

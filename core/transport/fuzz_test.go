@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -34,6 +35,43 @@ func FuzzHeader(f *testing.F) {
 		}
 		if h.put(&again); again != b {
 			t.Fatalf("% x became % x", b, again)
+		}
+	})
+}
+
+// FuzzAddress reads what two processes publish of themselves, and joins them.
+func FuzzAddress(f *testing.F) {
+	a := Address{Process: ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@a", TCP: []string{"127.0.0.1:1"}}
+	b := a
+	b.Process, b.Host = ProcessID{2}, "other"
+	text := func(a Address) []byte {
+		b, err := json.Marshal(a)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return b
+	}
+	f.Add(text(a), text(b), "")
+	b.Host, b.ShmProblem = "h", "no memfd"
+	f.Add(text(a), text(b), Shm)
+	f.Fuzz(func(t *testing.T, first, second []byte, forced string) {
+		var a, b Address
+		if json.Unmarshal(first, &a) != nil || json.Unmarshal(second, &b) != nil {
+			return
+		}
+		there, err := Decide(a, b, forced)
+		back, errBack := Decide(b, a, forced)
+		if there != back || (err == nil) != (errBack == nil) {
+			t.Fatalf("%q (%v) from one side, %q (%v) from the other", there, err, back, errBack)
+		}
+		switch {
+		case err != nil:
+			return
+		case forced != "" && there != forced && there != Mem,
+			there == Mem && a.Process != b.Process,
+			there == Shm && (a.Host != b.Host || a.Unix == "" || b.Unix == ""),
+			there == TCP && (len(a.reachable(&b)) == 0 || len(b.reachable(&a)) == 0):
+			t.Fatalf("%q joins %+v and %+v", there, a, b)
 		}
 	})
 }
@@ -99,13 +137,14 @@ func FuzzIntroduce(f *testing.F) {
 // sink is a handler that checks bounds and keeps nothing.
 type sink struct{ t *testing.T }
 
-func (s *sink) Slot(src int, h Header) ([]byte, error) {
+func (s *sink) Slot(src int, h Header) (head, body []byte, err error) {
 	if src != 1 || h.Bytes > 1<<16 {
-		return nil, errors.New("no such slot")
+		return nil, nil, errors.New("no such slot")
 	}
-	return make([]byte, h.Bytes), nil
+	return nil, make([]byte, h.Bytes), nil
 }
 func (s *sink) Arrived(int, Header) {}
+func (s *sink) Dropped(int, Header) {}
 func (s *sink) Control(src int, h Header, p []byte) {
 	if src != 1 || len(p) != int(h.Bytes) || len(p) > MaxControl {
 		s.t.Errorf("%+v is let through", h)

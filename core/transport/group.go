@@ -24,6 +24,7 @@ type Group struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	inbox    inbox
+	halted   atomic.Bool // no more Data frames
 
 	// The gate: whoever calls the handler is inside, and nobody is once Detach has returned.
 	gate   sync.Mutex
@@ -452,6 +453,22 @@ func (g *Group) Broadcast(h Header, payload []byte) {
 	}
 }
 
+// Halt ends the group's Data frames: those that come from now on are dropped, and readers in the
+// middle of one leave it. Control frames still come. It does not wait.
+func (g *Group) Halt() {
+	if g.halted.Swap(true) {
+		return
+	}
+	g.e.mu.Lock()
+	links := g.e.allLinks()
+	g.e.mu.Unlock()
+	for _, l := range links {
+		if l.reading.Load() == g {
+			l.wake()
+		}
+	}
+}
+
 // Detach leaves the group: peers are told, as far as they listen, and no handler method is running
 // or called any more when it returns. It must not be called by a handler.
 func (g *Group) Detach() {
@@ -473,16 +490,8 @@ func (g *Group) Detach() {
 		}
 	}
 	g.inbox.wake(g)
+	g.Halt() // a reader may be in the middle of a payload whose rest does not come
 	if empty != nil {
-		// A reader may be in the middle of a payload whose rest does not come.
-		g.e.mu.Lock()
-		links := g.e.allLinks()
-		g.e.mu.Unlock()
-		for _, l := range links {
-			if l.reading.Load() == g {
-				l.wake()
-			}
-		}
 		<-empty
 	}
 }

@@ -52,12 +52,19 @@ func (r *recorder) note(format string, args ...any) {
 	r.cond.Broadcast()
 }
 
-func (r *recorder) Slot(src int, h Header) ([]byte, error) {
+// Slot cuts what slot gives in two.
+func (r *recorder) Slot(src int, h Header) (head, body []byte, err error) {
 	b, err := r.slot(src, h)
 	r.mu.Lock()
 	r.slots[src] = b
 	r.mu.Unlock()
-	return b, err
+	return b[:len(b)/3], b[len(b)/3:], err
+}
+
+func (r *recorder) Dropped(src int, h Header) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.note("dropped %d", src)
 }
 
 func (r *recorder) Arrived(src int, h Header) {

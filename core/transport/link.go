@@ -382,7 +382,7 @@ func (l *link) frame(h *Header, raw *[headerSize]byte) error {
 func (l *link) data(a *inbound, h *Header) error {
 	g := a.group
 	n, err := 0, error(nil)
-	if g.enter() {
+	if !g.halted.Load() && g.enter() {
 		n, err = l.dataInto(a, h)
 		if err != nil {
 			return err
@@ -394,23 +394,35 @@ func (l *link) data(a *inbound, h *Header) error {
 func (l *link) dataInto(a *inbound, h *Header) (n int, err error) {
 	g := a.group
 	defer g.exit()
-	slot, err := g.handler.Slot(a.from.rank, *h)
+	head, body, err := g.handler.Slot(a.from.rank, *h)
 	if err != nil {
 		return 0, violation("rank %d of group %s: %w", a.from.rank, g.name, err)
 	}
-	if len(slot) != int(h.Bytes) {
-		return 0, fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(slot), h.Bytes)
+	complete := false
+	defer func() {
+		if !complete {
+			g.handler.Dropped(a.from.rank, *h)
+		}
+	}()
+	if len(head)+len(body) != int(h.Bytes) {
+		return 0, fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(head)+len(body), h.Bytes)
 	}
 	l.reading.Store(g)
 	defer l.reading.Store(nil)
-	if g.leaving() { // Detach may have looked before
-		return 0, nil
+	for _, part := range [2][]byte{head, body} {
+		if g.halted.Load() { // Halt may have looked for readers before
+			return n, nil
+		}
+		k, err := l.readFull(part, g.halted.Load)
+		n += k
+		if err != nil {
+			return n, err
+		}
 	}
-	n, err = l.readFull(slot, g.leaving)
-	if err == nil && n == len(slot) && !g.leaving() {
+	if complete = n == int(h.Bytes) && !g.halted.Load(); complete {
 		g.handler.Arrived(a.from.rank, *h)
 	}
-	return n, err
+	return n, nil
 }
 
 func (l *link) onAttach(h *Header, raw *[headerSize]byte) error {

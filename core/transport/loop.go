@@ -147,13 +147,15 @@ func (g *Group) deliver(it item) error {
 		g.handler.Control(it.src, it.h, it.payload)
 		return nil
 	}
-	slot, err := g.handler.Slot(it.src, it.h)
+	head, body, err := g.handler.Slot(it.src, it.h)
 	if err != nil {
 		return err
 	}
-	if copy(slot, it.payload) != len(it.payload) || len(slot) != len(it.payload) {
-		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(slot), len(it.payload))
+	if len(head)+len(body) != len(it.payload) {
+		g.handler.Dropped(it.src, it.h)
+		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(head)+len(body), len(it.payload))
 	}
+	copy(body, it.payload[copy(head, it.payload):])
 	g.handler.Arrived(it.src, it.h)
 	return nil
 }

@@ -45,11 +45,14 @@ type childHandler struct {
 	bytes atomic.Uint64
 }
 
-func (c *childHandler) Slot(_ int, h Header) ([]byte, error) { return make([]byte, h.Bytes), nil }
-func (c *childHandler) Arrived(_ int, h Header)              { c.bytes.Add(uint64(h.Bytes)) }
-func (c *childHandler) PeerAttached(int, int)                {}
-func (c *childHandler) PeerDown(_ int, err error)            { fmt.Fprintln(os.Stderr, err) }
-func (c *childHandler) PeerLeft(int)                         {}
+func (c *childHandler) Dropped(int, Header) {}
+func (c *childHandler) Slot(_ int, h Header) (head, body []byte, err error) {
+	return nil, make([]byte, h.Bytes), nil
+}
+func (c *childHandler) Arrived(_ int, h Header)   { c.bytes.Add(uint64(h.Bytes)) }
+func (c *childHandler) PeerAttached(int, int)     {}
+func (c *childHandler) PeerDown(_ int, err error) { fmt.Fprintln(os.Stderr, err) }
+func (c *childHandler) PeerLeft(int)              {}
 func (c *childHandler) Control(_ int, h Header, _ []byte) {
 	c.group.Load().Broadcast(Header{Type: typeAnswer, Arg: [2]uint64{c.bytes.Load()}}, nil)
 }

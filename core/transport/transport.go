@@ -79,13 +79,17 @@ type Config struct {
 // Handler is a local rank's side of a group. PeerAttached, frames and PeerDown or PeerLeft of one
 // peer come in that order and never at once; calls for different peers may come at once, and also
 // before [Endpoint.Attach] has returned. A method must not block for long, and must not call
-// Detach, Connect, Send or Endpoint.Close; Broadcast and Connected are fine.
+// Detach, Connect, Send or Endpoint.Close; Broadcast, Halt and Connected are fine.
 type Handler interface {
-	// Slot tells where the payload of a Data frame goes: exactly h.Bytes bytes, which stay valid
-	// until Arrived or until Detach returns. An error is a violation by the peer: the link is closed.
-	Slot(src int, h Header) ([]byte, error)
+	// Slot tells where the payload of a Data frame goes: two pieces of memory that together are
+	// exactly h.Bytes bytes, and stay valid until Arrived or Dropped. An error is a violation by the
+	// peer: the link is closed.
+	Slot(src int, h Header) (head, body []byte, err error)
 	// Arrived tells that the payload lies in its slot.
 	Arrived(src int, h Header)
+	// Dropped tells that the payload will not come, and that nothing more is written to its slot: the group
+	// is halted or left, or the link has ended.
+	Dropped(src int, h Header)
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
 	// PeerAttached tells that both sides have proved themselves. windowFD is the peer's window, owned

@@ -254,6 +254,7 @@ type shape struct {
 	chunk      int64
 	slots      int
 	ahead      int
+	memory     bool
 	thresholds plan.Thresholds
 }
 
@@ -277,7 +278,7 @@ func newShape(size int, port bool) shape {
 	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > laneBudget {
 		chunk /= 2
 	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1,
+	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !port,
 		thresholds: plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
 	if port {
 		// A message costs more, and so does a second hop; and until a slot's release is back at the
@@ -292,7 +293,7 @@ func newShape(size int, port bool) shape {
 // segments cuts an operation into plans of bounded length.
 func (s shape) segments(op *Operation, rank, size int) []segment {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Thresholds: s.thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Thresholds: s.thresholds}
 	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
 	most := int64(0)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {

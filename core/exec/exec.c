@@ -10,9 +10,12 @@
 #include <unistd.h>
 
 /* As in package plan. */
-enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH };
+enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX };
 enum { PORT_YIELD_MAX = 64 << 10 };
-enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE };
+enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM };
+
+/* A combine with several destinations goes in blocks, which the copies then find in the L1 cache. */
+enum { COMBINE_BLOCK = 8 << 10 };
 
 static inline void cpu_pause(void) {
 #if defined(__x86_64__)
@@ -46,17 +49,27 @@ void goccl_ring(goccl_bell *bell) {
   syscall(SYS_futex, &bell->value, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
 
-/* Waits until *counter is at least `least`. */
-static int await(goccl_lane *lane, const goccl_channel *c, const uint64_t *counter, uint64_t least,
-                 int64_t bytes, uint64_t until) {
-  if (acquire(counter) >= least) return GOCCL_RUN_DONE;
+/* What is waited for: a counter that is at least a number, or a stamp of just that number. */
+typedef struct {
+  const uint64_t *word;
+  uint64_t number;
+  int stamp;
+} goal;
+
+static inline int reached(const goal *g) {
+  uint64_t v = acquire(g->word);
+  return g->stamp ? v >> 33 == g->number : v >= g->number;
+}
+
+static int await(goccl_lane *lane, const goccl_channel *c, goal g, int64_t bytes, uint64_t until) {
+  if (reached(&g)) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
   if (state == GOCCL_MEMORY) {
     for (uint32_t i = 0; i < lane->spins; i++) {
       cpu_pause();
-      if (acquire(counter) >= least) return GOCCL_RUN_DONE;
+      if (reached(&g)) return GOCCL_RUN_DONE;
       if ((i & 63) == 63 && __atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
     }
   }
@@ -65,21 +78,21 @@ static int await(goccl_lane *lane, const goccl_channel *c, const uint64_t *count
   if (state != GOCCL_MEMORY) yields = bytes <= PORT_YIELD_MAX ? lane->port_yields : 0;
   for (uint32_t i = 0; i < yields; i++) {
     sched_yield();
-    if (acquire(counter) >= least) return GOCCL_RUN_DONE;
+    if (reached(&g)) return GOCCL_RUN_DONE;
     if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
   }
   int result = GOCCL_RUN_DONE;
   __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
   for (;;) {
     uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
-    if (acquire(counter) >= least) break;
+    if (reached(&g)) break;
     if (__atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) {
       result = GOCCL_RUN_STOPPED;
       break;
     }
-    /* Looked at after the counter: a peer that has left may have signalled before. */
+    /* Looked at after the goal: a peer that has left may have signalled before. */
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) == GOCCL_GONE) {
-      result = acquire(counter) >= least ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
+      result = reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
       break;
     }
     uint64_t t = now();
@@ -88,7 +101,7 @@ static int await(goccl_lane *lane, const goccl_channel *c, const uint64_t *count
       break;
     }
     if (futex_wait(&lane->bell->value, value, until - t) != 0 && errno == EINTR) {
-      result = acquire(counter) >= least ? GOCCL_RUN_DONE : GOCCL_RUN_BLOCKED;
+      result = reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_BLOCKED;
       break;
     }
   }
@@ -96,8 +109,33 @@ static int await(goccl_lane *lane, const goccl_channel *c, const uint64_t *count
   return result;
 }
 
-static uint8_t *slot(goccl_lane *lane, uint8_t *inbox, uint64_t n) {
-  return inbox + (n % lane->slots) * lane->stride;
+/* Of message n of a direction. */
+static goccl_line *slot(goccl_lane *lane, uint8_t *inbox, uint64_t n) {
+  return (goccl_line *)(inbox + (n % lane->slots) * lane->stride);
+}
+
+static int in_line(int64_t bytes) { return bytes <= (int64_t)sizeof(goccl_message); }
+
+/* A stamp's upper half: the number, so that no stamp of an earlier message is taken for it, and the form. */
+static uint64_t stamp_number(uint64_t n) { return (n + 1) & 0x7fffffff; }
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+  h = (h ^ v) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 32;
+}
+
+void goccl_digest(goccl_run_state *run) {
+  uint64_t words[sizeof(goccl_message) / 8];
+  goccl_message m = run->message;
+  m.bytes = 0, m.total = 0;
+  memcpy(words, &m, sizeof m);
+  run->digest = 0;
+  for (size_t i = 0; i < sizeof m / 8; i++) run->digest = mix(run->digest, words[i]);
+}
+
+static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
+  uint64_t digest = mix(mix(run->digest, (uint64_t)step->bytes), (uint64_t)step->total);
+  return (stamp_number(n) << 1 | (uint64_t)in_line(step->bytes)) << 32 | (digest & 0xffffffff);
 }
 
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref) {
@@ -108,8 +146,14 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
       return run->out[ref->block] + run->offset + ref->offset;
     case SPACE_INBOX: {
       goccl_channel *c = &lane->channels[ref->peer];
-      return slot(lane, c->inbox, c->base + (uint64_t)ref->block) + sizeof(goccl_message) +
-             ref->offset;
+      goccl_line *line = slot(lane, c->inbox, c->base + (uint64_t)ref->block);
+      if (ref->line && c->peer_inbox != NULL) return line->payload + ref->offset;
+      return (uint8_t *)(line + 1) + ref->offset;
+    }
+    case SPACE_OUTBOX: {
+      goccl_channel *c = &lane->channels[ref->peer];
+      goccl_line *line = slot(lane, c->peer_inbox, c->put_base + (uint64_t)ref->block);
+      return (ref->line ? line->payload : (uint8_t *)(line + 1)) + ref->offset;
     }
     case SPACE_SCRATCH:
       return run->scratch + ref->offset;
@@ -180,6 +224,21 @@ static int matches(const goccl_run_state *run, const goccl_step *step, const goc
          m->bytes == (uint32_t)step->bytes && m->total == (uint64_t)step->total;
 }
 
+static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *source) {
+  uint8_t *dst = goccl_resolve(lane, run, &step->dst);
+  const uint8_t **operands = (const uint8_t **)run->operands;
+  for (uint32_t i = 0; i < step->sources; i++) operands[i] = goccl_resolve(lane, run, &source[i]);
+  size_t left = (size_t)step->bytes;
+  size_t block = step->also > 0 && left > COMBINE_BLOCK ? COMBINE_BLOCK : left;
+  for (size_t done = 0; left > 0; done += block, left -= block) {
+    if (block > left) block = left;
+    run->kernel(dst + done, run->operands, (int)step->sources, block / run->element, run->factor);
+    for (uint32_t i = 0; i < step->sources; i++) operands[i] += block;
+    for (uint32_t i = 0; i < step->also; i++)
+      memcpy(goccl_resolve(lane, run, &source[step->sources + i]) + done, dst + done, block);
+  }
+}
+
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
   for (; run->step < plan->n_steps; run->step++) {
@@ -191,9 +250,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         run->peer = step->peer;
         if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
         post(lane, run);
-        if (c->sent >= lane->slots) {
-          int r = await(lane, c, c->released, c->sent - lane->slots + 1, step->bytes, until);
+        if (c->sent - c->returned >= lane->slots) {
+          goal released = {c->released, c->sent - lane->slots + 1, 0};
+          int r = await(lane, c, released, step->bytes, until);
           if (r != GOCCL_RUN_DONE) return r;
+          c->returned = acquire(c->released);
         }
         run->message.bytes = (uint32_t)step->bytes;
         run->message.total = (uint64_t)step->total;
@@ -205,11 +266,12 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           case GOCCL_PORT:
             return GOCCL_RUN_PUT;
         }
-        uint8_t *to = slot(lane, c->peer_inbox, c->sent);
-        memcpy(to, &run->message, sizeof(goccl_message));
+        goccl_line *line = slot(lane, c->peer_inbox, c->sent);
+        int small = in_line(step->bytes);
+        memcpy(small ? line + 1 : line, &run->message, sizeof(goccl_message));
         if (step->bytes > 0)
-          memcpy(to + sizeof(goccl_message), goccl_resolve(lane, run, source), (size_t)step->bytes);
-        release(c->peer_arrived, ++c->sent);
+          memcpy(small ? line : line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
+        release(&line->stamp, stamp(run, step, c->sent++));
         goccl_ring(c->peer_bell);
         break;
       }
@@ -221,12 +283,24 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED)
           return __atomic_load_n(lane->stop, __ATOMIC_RELAXED) ? GOCCL_RUN_STOPPED : GOCCL_RUN_CONNECT;
         post(lane, run);
-        int r = await(lane, c, c->arrived, c->received + 1, step->bytes, until);
-        if (r != GOCCL_RUN_DONE) return r;
-        const goccl_message *m = (const goccl_message *)slot(lane, c->inbox, c->received);
-        if (!matches(run, step, m)) {
-          run->seen = *m;
-          return GOCCL_RUN_MISMATCH;
+        const goccl_line *line = slot(lane, c->inbox, c->received);
+        if (c->peer_inbox == NULL) {
+          goal arrived = {c->arrived, c->received + 1, 0};
+          int r = await(lane, c, arrived, step->bytes, until);
+          if (r != GOCCL_RUN_DONE) return r;
+          if (!matches(run, step, &line->header)) {
+            run->seen = line->header;
+            return GOCCL_RUN_MISMATCH;
+          }
+        } else {
+          goal stamped = {&line->stamp, stamp_number(c->received), 1};
+          int r = await(lane, c, stamped, step->bytes, until);
+          if (r != GOCCL_RUN_DONE) return r;
+          uint64_t seen = acquire(&line->stamp);
+          if (seen != stamp(run, step, c->received)) {
+            run->seen = seen >> 32 & 1 ? line[1].header : line->header;
+            return GOCCL_RUN_MISMATCH;
+          }
         }
         c->received++;
         break;
@@ -253,11 +327,15 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (to != from && step->bytes > 0) memcpy(to, from, (size_t)step->bytes);
         break;
       }
-      case OP_COMBINE: {
-        for (uint32_t i = 0; i < step->sources; i++)
-          run->operands[i] = goccl_resolve(lane, run, &source[i]);
-        run->kernel(goccl_resolve(lane, run, &step->dst), run->operands, (int)step->sources,
-                    (size_t)step->bytes / run->element, run->factor);
+      case OP_COMBINE:
+        combine(lane, run, step, source);
+        break;
+      case OP_RECLAIM: {
+        goccl_channel *c = &lane->channels[step->peer];
+        run->peer = step->peer;
+        goal released = {c->released, c->put_base + (uint64_t)source->block + 1, 0};
+        int r = await(lane, c, released, 0, until);
+        if (r != GOCCL_RUN_DONE) return r;
         break;
       }
     }
@@ -266,5 +344,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
 }
 
 void goccl_begin(goccl_lane *lane, int32_t first, int32_t end) {
-  for (int32_t i = first; i < end; i++) lane->channels[i].base = lane->channels[i].received;
+  for (int32_t i = first; i < end; i++) {
+    lane->channels[i].base = lane->channels[i].received;
+    lane->channels[i].put_base = lane->channels[i].sent;
+  }
 }

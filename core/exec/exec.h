@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The first 64 bytes of every message slot: what its sender is doing. All but bytes and total is the
- * same on every rank that makes the same call. */
+/* What a message's sender is doing. All but bytes and total is the same on every rank that makes the
+ * same call. */
 typedef struct {
   uint64_t group;
   uint64_t sequence;
@@ -20,6 +20,18 @@ typedef struct {
   uint32_t bytes; /* of this message's payload */
   uint64_t total; /* of this pair's direction, where only the pair knows it */
 } goccl_message;
+
+/* The first line of a message's slot. On a memory channel the stamp tells that the message is there: its
+ * number, its form and a digest of its header, stored after all else. A message that fits lies in
+ * the line itself, with its header behind the line, where only who finds a mismatch looks: so
+ * the receiver fetches one line. A longer one lies behind the line. */
+typedef struct {
+  union {
+    goccl_message header;
+    uint8_t payload[sizeof(goccl_message)];
+  };
+  uint64_t stamp;
+} goccl_line;
 
 /* What sleepers on a window wait for: whoever changes a counter in the window while somebody
  * sleeps adds one and wakes the futex. */
@@ -43,17 +55,18 @@ typedef struct {
 
 /* One peer's channel. The counters never go back. */
 typedef struct {
-  uint64_t *arrived;  /* in my window: messages that the peer has put into my inbox */
+  uint64_t *arrived;  /* port channels: messages that the reader has put into my inbox */
   uint64_t *released; /* in my window: messages of mine that the peer has released */
   uint8_t *inbox;
-  uint64_t *peer_arrived; /* in the peer's window, mapped: memory channels only */
-  uint64_t *peer_released;
+  uint64_t *peer_released; /* in the peer's window, mapped: memory channels only */
   uint8_t *peer_inbox;
   goccl_bell *peer_bell;
   uint64_t sent;     /* messages put */
+  uint64_t returned; /* of them, those that were seen to be released */
   uint64_t received; /* messages waited for */
   uint64_t freed;    /* messages released; read by the reader of a port channel */
   uint64_t base;     /* `received` when the running plan began */
+  uint64_t put_base; /* `sent` then */
   goccl_posting *postings; /* one a slot */
   uint32_t state;
 } goccl_channel;
@@ -72,6 +85,7 @@ typedef struct {
 
 typedef struct {
   uint8_t space;
+  uint8_t line; /* of a message: it fits into its slot's first line */
   int32_t peer;
   int32_t block;
   int64_t offset;
@@ -86,6 +100,7 @@ typedef struct {
   goccl_ref dst;
   uint32_t first_source;
   uint32_t sources;
+  uint32_t also; /* of a combine: further destinations, behind its sources */
 } goccl_step;
 
 typedef void (*goccl_kernel)(void *dst, const void *const *src, int n, size_t count,
@@ -117,6 +132,7 @@ typedef struct {
   goccl_kernel kernel;
   double factor[2];
   goccl_message message; /* this rank's; bytes and total belong to the step */
+  uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
   uint32_t step;         /* the next one: a run that was left goes on there */
   uint32_t post;         /* the next of the plan's posts */
   int32_t peer;          /* of the step that made the run leave */
@@ -133,6 +149,9 @@ enum {
   GOCCL_RUN_GONE,
   GOCCL_RUN_MISMATCH
 };
+
+/* After the message has changed. */
+void goccl_digest(goccl_run_state *run);
 
 /* Before a plan's first step: its references to messages count from here, on the channels to the
  * ranks [first, end) that it uses. */

@@ -46,6 +46,9 @@ type Compiled struct {
 	Scratch int64
 }
 
+// lineMax is what the first line of a slot holds.
+const lineMax = int64(unsafe.Sizeof(C.goccl_message{}))
+
 // postMin is the least number of bytes for which a posting costs less than a copy.
 const postMin = 16 << 10
 
@@ -53,20 +56,36 @@ const postMin = 16 << 10
 func Compile(p *plan.Plan) *Compiled {
 	sources := 0
 	for i := range p.Steps {
-		sources += len(p.Steps[i].Src)
+		sources += len(p.Steps[i].Src) + len(p.Steps[i].Also)
 	}
 	c := (*C.goccl_plan)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_plan{}))))
 	stepMem := (*C.goccl_step)(C.calloc(C.size_t(len(p.Steps)+1), C.size_t(unsafe.Sizeof(C.goccl_step{}))))
 	refMem := (*C.goccl_ref)(C.calloc(C.size_t(sources+1), C.size_t(unsafe.Sizeof(C.goccl_ref{}))))
 	steps, refs := unsafe.Slice(stepMem, len(p.Steps)), unsafe.Slice(refMem, sources)
 	next := 0
+	waits, puts := make([][]int64, p.Size), make([][]int64, p.Size) // bytes, by peer and message
 	for i := range p.Steps {
 		s := &p.Steps[i]
+		switch s.Op {
+		case plan.Wait:
+			waits[s.Peer] = append(waits[s.Peer], s.Bytes)
+		case plan.Put:
+			puts[s.Peer] = append(puts[s.Peer], s.Bytes)
+		}
+		ref := func(r plan.Ref) C.goccl_ref {
+			to := C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block), offset: C.int64_t(r.Off)}
+			if r.Space == plan.Inbox && waits[r.Peer][r.Block] <= lineMax || r.Space == plan.Outbox && puts[r.Peer][r.Block] <= lineMax {
+				to.line = 1
+			}
+			return to
+		}
 		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(s.Peer), bytes: C.int64_t(s.Bytes),
-			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src))}
-		for _, r := range s.Src {
-			refs[next] = ref(r)
-			next++
+			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also))}
+		for _, list := range [][]plan.Ref{s.Src, s.Also} {
+			for _, r := range list {
+				refs[next] = ref(r)
+				next++
+			}
 		}
 	}
 	posts := p.Posts(postMin)
@@ -78,10 +97,6 @@ func Compile(p *plan.Plan) *Compiled {
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
 	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
 	return &Compiled{c: c, Scratch: p.ScratchBytes}
-}
-
-func ref(r plan.Ref) C.goccl_ref {
-	return C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block), offset: C.int64_t(r.Off)}
 }
 
 // Free gives the plan's memory back. No run may hold it.
@@ -161,6 +176,7 @@ func (r *Run) Bind(b Binding) {
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message = b.Message.c()
+	C.goccl_digest(r.c)
 }
 
 // What Begin may be told about the peers that a plan waits for, besides one rank.
@@ -223,7 +239,7 @@ func (r *Run) stepNow() *C.goccl_step {
 // is the run's and the user's.
 func (r *Run) PortMessage() (header, payload []byte) {
 	s := r.stepNow()
-	header = unsafe.Slice((*byte)(unsafe.Pointer(&r.c.message)), MessageHeader)
+	header = unsafe.Slice((*byte)(unsafe.Pointer(&r.c.message)), unsafe.Sizeof(C.goccl_line{}))
 	if s.bytes > 0 {
 		from := C.goccl_resolve(r.lane.c, r.c, &unsafe.Slice(r.c.plan.sources, s.first_source+1)[s.first_source])
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(from)), int64(s.bytes))

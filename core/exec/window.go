@@ -28,7 +28,7 @@ import (
 
 const (
 	// MessageHeader is the length of what precedes each message's payload in its slot.
-	MessageHeader = int64(unsafe.Sizeof(C.goccl_message{}))
+	MessageHeader = int64(unsafe.Sizeof(C.goccl_line{}))
 
 	lineBytes    = 128 // adjacent cache lines are fetched in pairs
 	countersSize = 2 * lineBytes
@@ -187,7 +187,6 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	w.peers[peer] = mem
 	for i, lane := range w.lanes {
 		ch := &lane.channels[peer]
-		ch.peer_arrived = (*C.uint64_t)(unsafe.Pointer(&mem[l.counters(i, rank)]))
 		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.counters(i, rank)+lineBytes]))
 		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))

@@ -65,7 +65,7 @@ func (b *builder) oneShot(pieces []span) {
 		}
 		if k >= lag {
 			p := pieces[k-lag]
-			b.combine(block(Out, p.block).at(p.off), block(In, p.block).at(p.off), p.bytes)
+			b.combine(block(Out, p.block).at(p.off), block(In, p.block).at(p.off), p.bytes, nil)
 		}
 	}
 }
@@ -74,7 +74,8 @@ func (b *builder) oneShot(pieces []span) {
 const everyRank = -1
 
 // reduceSlices reduces round by round. Of a round each rank owns one slice: it is sent everybody's
-// contributions to it, combines them, and sends the result to the root, or to every rank.
+// contributions to it, combines them, and sends the result to the root, or to every rank; over memory
+// channels it leaves the result where the contributions came.
 // An empty slice (of a small round) is not sent.
 //
 // Iteration k puts the contributions of round k, combines round k-lag and collects the results
@@ -84,10 +85,15 @@ const everyRank = -1
 func (b *builder) reduceSlices(rounds []span, root int) {
 	lag := min(max(b.Ahead, 1), (b.Slots-2)/2)
 	n := len(rounds)
+	contributions := make([]Ref, b.Size*(2*lag+1)) // by round, as long as they are needed, and owner
+	contribution := func(k, owner int) *Ref { return &contributions[k%(2*lag+1)*b.Size+owner] }
 	for k := range n + 2*lag {
 		if k < n {
 			for i := 1; i < b.Size; i++ {
-				b.putSlice(In, rounds[k], b.to(i), b.to(i))
+				owner := b.to(i)
+				if place, bytes := b.slice(In, rounds[k], owner); bytes > 0 {
+					*contribution(k, owner) = b.put(owner, place, bytes, 0)
+				}
 			}
 		}
 		if j := k - lag; j >= 0 && j < n {
@@ -95,9 +101,13 @@ func (b *builder) reduceSlices(rounds []span, root int) {
 		}
 		if j := k - 2*lag; j >= 0 && j < n && (root == everyRank || root == b.Rank) {
 			for i := 1; i < b.Size; i++ {
-				peer := b.from(i)
-				if place, bytes := b.slice(Out, rounds[j], peer); bytes > 0 {
-					b.take(peer, place, bytes, 0)
+				owner := b.from(i)
+				switch place, bytes := b.slice(Out, rounds[j], owner); {
+				case bytes == 0:
+				case b.Memory:
+					b.reclaim(place, *contribution(j, owner), bytes)
+				default:
+					b.take(owner, place, bytes, 0)
 				}
 			}
 		}
@@ -111,17 +121,23 @@ func (b *builder) reduceSlice(round span, root int) {
 	if bytes == 0 {
 		return
 	}
-	if root != everyRank && root != b.Rank {
+	mine := root == everyRank || root == b.Rank
+	dst := block(Out, round.block).at(own.Off)
+	switch {
+	case b.Memory:
+		if !mine {
+			dst = Ref{}
+		}
+		b.combine(dst, own, bytes, func(peer int) bool { return root == everyRank || root == peer })
+	case !mine:
 		scratch := block(Scratch, 0)
 		b.plan.ScratchBytes = max(b.plan.ScratchBytes, bytes)
-		b.combine(scratch, own, bytes)
+		b.combine(scratch, own, bytes, nil)
 		b.put(root, scratch, bytes, 0)
-		return
-	}
-	b.combine(block(Out, round.block).at(own.Off), own, bytes)
-	if root == everyRank {
-		for i := 1; i < b.Size; i++ {
-			b.putSlice(Out, round, b.Rank, b.to(i))
+	default:
+		b.combine(dst, own, bytes, nil)
+		for i := 1; root == everyRank && i < b.Size; i++ {
+			b.put(b.to(i), dst, bytes, 0)
 		}
 	}
 }
@@ -130,12 +146,6 @@ func (b *builder) reduceSlice(round span, root int) {
 func (b *builder) slice(s Space, round span, owner int) (Ref, int64) {
 	off, bytes := cut(round.bytes, b.Size, owner)
 	return block(s, round.block).at(round.off + off), bytes
-}
-
-func (b *builder) putSlice(s Space, round span, owner, peer int) {
-	if place, bytes := b.slice(s, round, owner); bytes > 0 {
-		b.put(peer, place, bytes, 0)
-	}
 }
 
 // sliceRounds cuts a block into rounds, so that a slice is a message.

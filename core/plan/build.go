@@ -33,6 +33,7 @@ func Build(p Params) (*Plan, error) {
 		Params: p,
 		plan:   &Plan{Rank: p.Rank, Size: p.Size},
 		waits:  make([]int32, p.Size),
+		puts:   make([]int32, p.Size),
 		src:    make([]Ref, 0, p.Size),
 	}
 	// The first pass only counts, so that the second allocates once and exactly.
@@ -40,6 +41,7 @@ func Build(p Params) (*Plan, error) {
 	build(&b)
 	b.counting = false
 	clear(b.waits)
+	clear(b.puts)
 	b.plan.Steps = make([]Step, 0, b.steps)
 	b.refs = make([]Ref, 0, b.refCount)
 	build(&b)
@@ -132,7 +134,9 @@ type builder struct {
 	Params
 	plan  *Plan
 	waits []int32 // by peer: how many Waits so far
+	puts  []int32 // by peer: how many Puts so far
 	src   []Ref   // combine's sources, reused
+	also  []Ref   // and its further destinations
 
 	counting        bool
 	steps, refCount int
@@ -142,24 +146,40 @@ type builder struct {
 func (b *builder) emit(s Step, src ...Ref) {
 	if b.counting {
 		b.steps++
-		b.refCount += len(src)
+		b.refCount += len(src) + len(s.Also)
 		return
 	}
-	if len(src) > 0 {
-		at := len(b.refs)
-		b.refs = append(b.refs, src...)
-		s.Src = b.refs[at:len(b.refs):len(b.refs)]
-	}
+	s.Src, s.Also = b.keep(src), b.keep(s.Also)
 	b.plan.Steps = append(b.plan.Steps, s)
 }
 
-func (b *builder) put(peer int, src Ref, bytes, total int64) {
+// keep copies references into the memory that was counted for them.
+func (b *builder) keep(refs []Ref) []Ref {
+	if len(refs) == 0 {
+		return nil
+	}
+	at := len(b.refs)
+	b.refs = append(b.refs, refs...)
+	return b.refs[at:len(b.refs):len(b.refs)]
+}
+
+// put returns the place where the message can be reclaimed.
+func (b *builder) put(peer int, src Ref, bytes, total int64) Ref {
 	s := Step{Op: Put, Peer: int32(peer), Bytes: bytes, Total: total}
 	if bytes == 0 {
 		b.emit(s)
-		return
+	} else {
+		b.emit(s, src)
 	}
-	b.emit(s, src)
+	n := b.puts[peer]
+	b.puts[peer]++
+	return Ref{Space: Outbox, Peer: int32(peer), Block: n}
+}
+
+// reclaim takes what the peer has left in a message's slot.
+func (b *builder) reclaim(dst, message Ref, bytes int64) {
+	b.emit(Step{Op: Reclaim, Peer: message.Peer}, message)
+	b.copy(dst, message, bytes)
 }
 
 // wait returns the place of the message.
@@ -186,16 +206,24 @@ func (b *builder) take(peer int, dst Ref, bytes, total int64) {
 }
 
 // combine waits for one message of every peer, combines them with this rank's own contribution,
-// and releases them.
-func (b *builder) combine(dst, own Ref, bytes int64) {
+// and releases them. The result goes to dst and into the messages of the peers that back names; where
+// dst is nothing, only there.
+func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
 	b.src = b.src[:b.Size]
 	b.src[b.Rank] = own
+	b.also = b.also[:0]
 	for i := 1; i < b.Size; i++ {
 		peer := b.from(i)
 		b.src[peer] = b.wait(peer, bytes, 0)
+		if back != nil && back(peer) {
+			b.also = append(b.also, b.src[peer])
+		}
+	}
+	if dst.Space == None {
+		dst, b.also = b.also[0], b.also[1:]
 	}
 	if bytes > 0 {
-		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst}, b.src...)
+		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst, Also: b.also}, b.src...)
 	}
 	for i := 1; i < b.Size; i++ {
 		b.release(b.from(i))

@@ -18,6 +18,16 @@
 // A plan releases every message that it waits for, and puts as many messages to a peer as that
 // peer's plan waits for; so rings are empty between plans and plans may follow one another freely.
 //
+// Where both ends map the same memory (Params.Memory), a message's slot also carries something back:
+//
+//   - Combine may write to messages of the inbox, before they are released.
+//   - Reclaim waits until the peer has released message n, counted from 0, of this plan's Puts to it.
+//     From then on, until the Put Params.Slots later, steps may read what the peer has left in the slot,
+//     as (Outbox, peer, n).
+//
+// So a result goes back in the very lines in which the contribution came: a line changes hands
+// twice, not four times.
+//
 // Put is a synchronous copy: when the step has ended its source may be overwritten. A sender may
 // learn of a release late, as long as at most one release is unknown to it at any time; plans make
 // do with Slots-1 slots.
@@ -92,13 +102,14 @@ const (
 	Out           // output block Ref.Block
 	Inbox         // message Ref.Block (counted from 0 by the plan's Waits) of peer Ref.Peer
 	Scratch       // this rank's own Plan.ScratchBytes bytes; undefined at the plan's start
+	Outbox        // message Ref.Block (counted from 0 by the plan's Puts) to peer Ref.Peer, reclaimed
 )
 
 // Ref is a place: byte Off of a block of a space. Inputs and outputs are lists of blocks, each with
 // an address of its own: one block for allreduce, one a rank for allgather.
 type Ref struct {
 	Space Space
-	Peer  int32 // Inbox only
+	Peer  int32 // Inbox and Outbox only
 	Block int32
 	Off   int64
 }
@@ -111,7 +122,8 @@ const (
 	Wait              // for the next message of Peer, which must be of Bytes bytes
 	Release           // of the oldest unreleased message of Peer
 	Copy              // Src[0] to Dst
-	Combine           // Src, one a rank and in rank order, into Dst, which may be one of them
+	Combine           // Src, one a rank and in rank order, into Dst and Also, which may be some of them
+	Reclaim           // the message Src[0] to Peer
 )
 
 // Step is one step of a plan.
@@ -125,6 +137,7 @@ type Step struct {
 	Total int64
 	Dst   Ref
 	Src   []Ref
+	Also  []Ref // Combine only: further destinations, in the inbox
 }
 
 // Plan is one rank's part of a collective.
@@ -160,6 +173,9 @@ type Params struct {
 	// Ahead is by how many rounds puts may run ahead of waits, where slots allow: 0 means 1, which is
 	// enough where both ends share memory. Where a message has a way to go, more hide that way.
 	Ahead int
+
+	// Memory tells that the channels of all ranks are memory channels.
+	Memory bool
 
 	Thresholds
 }

@@ -17,8 +17,8 @@ type job struct {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d oneshot=%d flat=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.OneShotMax, j.FlatMax)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v oneshot=%d flat=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.OneShotMax, j.FlatMax)
 }
 
 func (j job) rank(r int) Params {
@@ -75,8 +75,14 @@ func (j job) build(t testing.TB) ([]*Plan, []Params) {
 	return plans, params
 }
 
+// verify proves the job, and where that makes a difference also with memory channels.
 func (j job) verify(t testing.TB) {
 	t.Helper()
+	if (j.Collective == AllReduce || j.Collective == Reduce) && !j.Memory {
+		m := j
+		m.Memory = true
+		m.verify(t)
+	}
 	plans, params := j.build(t)
 	for _, inPlace := range []bool{false, true} {
 		if err := Verify(plans, params, inPlace); err != nil {

@@ -40,7 +40,7 @@ func (s *Step) uses(out Ref, bytes int64) bool {
 		return same && r.Off < out.Off+bytes && out.Off < r.Off+s.Bytes
 	}
 	switch s.Op {
-	case Wait, Release:
+	case Wait, Release, Reclaim:
 		return false
 	case Copy, Combine:
 		if touches(s.Dst) {

@@ -8,7 +8,7 @@ func (b *builder) reduceDirect(out []part, dst part) {
 		b.putRound(out, k)
 		if n, j := b.count(dst.bytes), k-lag; dst.used() && j >= 0 && j < n {
 			off, bytes := cut(dst.bytes, n, j)
-			b.combine(dst.place.at(off), own.place.at(off), bytes)
+			b.combine(dst.place.at(off), own.place.at(off), bytes, nil)
 		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 )
 
 var (
-	opNames    = [...]string{"put", "wait", "release", "copy", "combine"}
-	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch"}
+	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim"}
+	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox"}
 )
 
 func (o Op) String() string {
@@ -25,8 +25,8 @@ func (s Space) String() string {
 }
 
 func (r Ref) String() string {
-	if r.Space == Inbox {
-		return fmt.Sprintf("inbox[%d #%d]+%d", r.Peer, r.Block, r.Off)
+	if r.Space == Inbox || r.Space == Outbox {
+		return fmt.Sprintf("%v[%d #%d]+%d", r.Space, r.Peer, r.Block, r.Off)
 	}
 	return fmt.Sprintf("%v[%d]+%d", r.Space, r.Block, r.Off)
 }
@@ -39,6 +39,12 @@ func (s *Step) String() string {
 		return fmt.Sprintf("wait %d bytes from %d", s.Bytes, s.Peer)
 	case Release:
 		return fmt.Sprintf("release %d", s.Peer)
+	case Reclaim:
+		return fmt.Sprintf("reclaim %v", s.Src)
+	case Combine:
+		if len(s.Also) > 0 {
+			return fmt.Sprintf("%v %d bytes %v to %v and %v", s.Op, s.Bytes, s.Src, s.Dst, s.Also)
+		}
 	}
 	return fmt.Sprintf("%v %d bytes %v to %v", s.Op, s.Bytes, s.Src, s.Dst)
 }

@@ -16,7 +16,8 @@ import (
 //   - no rank waits for ever, and all rings are empty at the end;
 //   - each message has the length that its receiver waits for, and fits a slot;
 //   - nothing is read that has not been written, no message is read before its Wait or after its
-//     Release, nothing is read or written out of bounds, and no input is written;
+//     Release, none of the outbox before it is reclaimed or when its slot may be another's, nothing
+//     is read or written out of bounds, and no input is written;
 //   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place;
 //   - each output byte ends up as what the collective promises;
 //   - each rank has heard from the root, and the root from all; without a root each from each.
@@ -29,7 +30,8 @@ import (
 // compare it with the run made here, with Slots-1 slots, which ends: take the first step here that
 // the stuck run never did. All that came before it here was done there as well. If it is a Wait,
 // its message has been put there too; if it is a Put, at least as many messages were released
-// there, and all but one are known. So it is not blocked, and that run was not stuck.
+// there, and all but one are known. So it is not blocked, and that run was not stuck. (A Reclaim waits
+// for just one release; over memory channels, which alone have it, releases are known at once.)
 func Verify(plans []*Plan, params []Params, inPlace bool) error {
 	if len(plans) == 0 || len(plans) != len(params) {
 		return fmt.Errorf("%d plans with %d parameters", len(plans), len(params))
@@ -64,13 +66,15 @@ func Verify(plans []*Plan, params []Params, inPlace bool) error {
 type message struct {
 	total int64
 	data  region
-	knows []uint64 // its sender, when it was put
+	knows []uint64 // its sender, when it was put; once released, its receiver then
 }
 
 // ring is one direction of a channel. Messages are counted from 0.
 type ring struct {
 	put, waited, released int32
 	held                  []message // those not yet released
+	left                  []message // the others, as they were released
+	reclaimed             []bool    // of those
 }
 
 type rankState struct {
@@ -177,7 +181,7 @@ func (v *verifier) run() error {
 func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 	s := &v.ranks[r]
 	switch step.Op {
-	case Put, Wait, Release:
+	case Put, Wait, Release, Reclaim:
 		if step.Peer < 0 || int(step.Peer) >= v.size || int(step.Peer) == r {
 			return false, errors.New("there is no such peer")
 		}
@@ -199,8 +203,12 @@ func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 			return false, errors.New("releases a message that it has not waited for")
 		}
 		g.released++
+		g.left, g.reclaimed = append(g.left, g.held[0]), append(g.reclaimed, false)
+		copy(g.held[0].knows, s.knows)
 		g.held = g.held[1:]
 		return false, nil
+	case Reclaim:
+		return v.reclaim(s, v.ring(r, int(step.Peer)), step)
 	case Copy:
 		return false, v.copy(r, step)
 	default:
@@ -242,11 +250,38 @@ func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err er
 		return false, fmt.Errorf("the message has %d bytes, total %d; total %d is waited for",
 			m.data.bytes, m.total, step.Total)
 	}
+	s.hear(m)
+	g.waited++
+	return false, nil
+}
+
+func (v *verifier) reclaim(s *rankState, g *ring, step *Step) (blocked bool, err error) {
+	if !s.params.Memory {
+		return false, errors.New("needs memory channels")
+	}
+	if len(step.Src) != 1 || step.Bytes != 0 || step.Src[0] != (Ref{Space: Outbox, Peer: step.Peer, Block: step.Src[0].Block}) {
+		return false, errors.New("must name one message to its peer")
+	}
+	n := step.Src[0].Block
+	if n < 0 || n >= g.put {
+		return false, errors.New("reclaims a message that was not put")
+	}
+	if n >= g.released {
+		return true, nil
+	}
+	if g.reclaimed[n] {
+		return false, errors.New("reclaims a message twice")
+	}
+	g.reclaimed[n] = true
+	s.hear(&g.left[n])
+	return false, nil
+}
+
+// hear learns what the other end of a message knew.
+func (s *rankState) hear(m *message) {
 	for i, w := range m.knows {
 		s.knows[i] |= w
 	}
-	g.waited++
-	return false, nil
 }
 
 func (v *verifier) copy(r int, step *Step) error {
@@ -274,18 +309,30 @@ func (v *verifier) combine(r int, step *Step) error {
 	if len(step.Src) != v.size {
 		return fmt.Errorf("combines %d inputs, of %d ranks", len(step.Src), v.size)
 	}
-	dst, err := v.destination(s, step)
-	if err != nil {
-		return err
+	places := append([]Ref{step.Dst}, step.Also...)
+	destinations := make([]*region, len(places))
+	for i, ref := range places {
+		allowed := ref.Space == Inbox && s.params.Memory || i == 0 && (ref.Space == Out || ref.Space == Scratch)
+		if !allowed || slices.Contains(places[:i], ref) {
+			return fmt.Errorf("writes to %v", ref)
+		}
+		m, err := v.locate(s, ref, step.Bytes)
+		if err != nil {
+			return err
+		}
+		destinations[i] = m
 	}
 	result := value{reduced: true}
 	for i, ref := range step.Src {
 		var src *region
+		var err error
 		if v.segs, src, err = v.read(s, ref, step.Bytes, v.segs[:0]); err != nil {
 			return err
 		}
-		if err := overlap(dst, src, step.Dst.Off, ref.Off, step.Bytes); err != nil {
-			return err
+		for k, dst := range destinations {
+			if err := overlap(dst, src, places[k].Off, ref.Off, step.Bytes); err != nil {
+				return err
+			}
 		}
 		got := v.segs[0].val
 		if i == 0 {
@@ -299,7 +346,9 @@ func (v *verifier) combine(r int, step *Step) error {
 	if e := s.params.ElemSize; step.Bytes%e != 0 || result.off%e != 0 || step.Dst.Off%e != 0 {
 		return fmt.Errorf("cuts elements of %d bytes", e)
 	}
-	dst.write(step.Dst.Off, step.Bytes, []segment{{0, step.Bytes, result}})
+	for i, dst := range destinations {
+		dst.write(places[i].Off, step.Bytes, []segment{{0, step.Bytes, result}})
+	}
 	return nil
 }
 
@@ -344,6 +393,12 @@ func (v *verifier) locate(s *rankState, ref Ref, bytes int64) (*region, error) {
 			return nil, fmt.Errorf("%v is read before its wait or after its release", ref)
 		}
 		m = &g.held[ref.Block-g.released].data
+	case ref.Space == Outbox && ref.Peer >= 0 && int(ref.Peer) < v.size:
+		g := v.ring(s.plan.Rank, int(ref.Peer))
+		if ref.Block < 0 || ref.Block >= g.released || !g.reclaimed[ref.Block] || int(g.put-ref.Block) > s.params.Slots {
+			return nil, fmt.Errorf("%v is read before it is reclaimed or when its slot is another's", ref)
+		}
+		m = &g.left[ref.Block].data
 	default:
 		return nil, fmt.Errorf("this rank has no %v", ref)
 	}

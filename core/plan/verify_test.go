@@ -14,6 +14,7 @@ func clone(plans []*Plan) []*Plan {
 		q.Steps = slices.Clone(p.Steps)
 		for i := range q.Steps {
 			q.Steps[i].Src = slices.Clone(q.Steps[i].Src)
+			q.Steps[i].Also = slices.Clone(q.Steps[i].Also)
 		}
 		c[r] = &q
 	}
@@ -26,8 +27,10 @@ func mutationJobs() []job {
 	return []job{
 		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
 		{Params{Collective: AllReduce}, []int64{300}},
+		{Params{Collective: AllReduce, Memory: true}, []int64{300}},
 		{Params{Collective: Reduce, Root: 1, Thresholds: big}, []int64{50}},
 		{Params{Collective: Reduce, Root: 1}, []int64{300}},
+		{Params{Collective: Reduce, Root: 1, Memory: true}, []int64{300}},
 		{Params{Collective: Broadcast, Root: 1, Thresholds: big}, []int64{50}},
 		{Params{Collective: Broadcast, Root: 1}, []int64{300}},
 		{Params{Collective: AllGather}, []int64{50, 20, 33}},
@@ -104,7 +107,7 @@ func TestMutations(t *testing.T) {
 		try("another peer", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
 			s.Peer = int32(3 - p.Rank - int(s.Peer))
-			return s.Op == Put || s.Op == Wait || s.Op == Release
+			return s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim
 		})
 		try("swapped messages", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
@@ -183,6 +186,41 @@ func TestMutations(t *testing.T) {
 			})
 		}
 		try("no such op", func(p *Plan, i int) bool { p.Steps[i].Op = 9; return true })
+		also := func(what string, change func(s *Step)) {
+			try(what, func(p *Plan, i int) bool {
+				if len(p.Steps[i].Also) == 0 {
+					return false
+				}
+				change(&p.Steps[i])
+				return true
+			})
+		}
+		also("a destination too few", func(s *Step) { s.Also = s.Also[1:] })
+		also("a destination twice", func(s *Step) { s.Also[0] = s.Dst })
+		also("a shifted further destination", func(s *Step) { s.Also[0].Off += 4 })
+		also("a further destination in the input", func(s *Step) { s.Also[0] = Ref{Space: In} })
+		try("another message reclaimed", func(p *Plan, i int) bool {
+			if p.Steps[i].Op != Reclaim {
+				return false
+			}
+			p.Steps[i].Src[0].Block++
+			return true
+		})
+		try("a slot that is another's by then", func(p *Plan, i int) bool {
+			// The copy of what was reclaimed is put off to the end.
+			s := p.Steps[i]
+			if s.Op != Copy || s.Src[0].Space != Outbox || i+2*j.Slots > len(p.Steps) {
+				return false
+			}
+			puts := 0
+			for _, q := range p.Steps[i:] {
+				if q.Op == Put && q.Peer == s.Src[0].Peer {
+					puts++
+				}
+			}
+			p.Steps = append(slices.Delete(p.Steps, i, i+1), s)
+			return puts >= j.Slots
+		})
 	}
 }
 
@@ -262,6 +300,8 @@ func simulate(plans []*Plan, params []Params, rnd *rand.Rand) string {
 			m = mem[r].scratch[0]
 		case Inbox:
 			m = rings[r][ref.Peer].messages[ref.Block]
+		case Outbox:
+			m = rings[ref.Peer][r].messages[ref.Block]
 		}
 		return m[ref.Off : ref.Off+n]
 	}
@@ -282,9 +322,14 @@ func simulate(plans []*Plan, params []Params, rnd *rand.Rand) string {
 		switch s.Op {
 		case Put:
 			d := &rings[s.Peer][r]
-			d.now = max(d.now, d.released-rnd.IntN(2))
+			if d.now = max(d.now, d.released-rnd.IntN(2)); params[r].Memory {
+				d.now = d.released
+			}
 			if len(d.messages)-d.now == params[r].Slots {
 				continue
+			}
+			if old := len(d.messages) - params[r].Slots; old >= 0 {
+				clear(d.messages[old]) // its slot is used again
 			}
 			var data []value
 			if s.Bytes > 0 {
@@ -302,19 +347,27 @@ func simulate(plans []*Plan, params []Params, rnd *rand.Rand) string {
 			d.waited++
 		case Release:
 			d := &rings[r][s.Peer]
-			clear(d.messages[d.released])
+			if !params[r].Memory {
+				clear(d.messages[d.released])
+			}
 			d.released++
+		case Reclaim:
+			if rings[s.Peer][r].released <= int(s.Src[0].Block) {
+				continue
+			}
 		case Copy:
 			copy(place(r, s.Dst, s.Bytes), place(r, s.Src[0], s.Bytes))
 		case Combine:
-			for i, dst := int64(0), place(r, s.Dst, s.Bytes); i < s.Bytes; i++ {
+			for i := range s.Bytes {
 				first := place(r, s.Src[0], s.Bytes)[i]
 				for k, ref := range s.Src {
 					if want := (value{rank: int32(k), block: first.block, off: first.off}); place(r, ref, s.Bytes)[i] != want {
 						return "a wrong source"
 					}
 				}
-				dst[i] = value{reduced: true, block: first.block, off: first.off}
+				for _, ref := range append([]Ref{s.Dst}, s.Also...) {
+					place(r, ref, s.Bytes)[i] = value{reduced: true, block: first.block, off: first.off}
+				}
 			}
 		}
 		next[r]++

@@ -1,0 +1,90 @@
+package exec
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+)
+
+// FuzzMessage changes the stamp of a message in shared memory, and the count of what was released, as a
+// peer could. Only the message that is due is taken.
+func FuzzMessage(f *testing.F) {
+	f.Add(uint64(0), uint64(0))
+	f.Add(uint64(1), uint64(1))
+	f.Add(uint64(1)<<32, uint64(1)<<63)
+	f.Add(uint64(1)<<33, uint64(0))
+	f.Add(^uint64(0), ^uint64(0))
+	f.Fuzz(func(t *testing.T, change, released uint64) {
+		w := newPair(t)
+		m := Message{Group: 1, Sequence: 2, Count: 3, Digest: 4, Epoch: 5, Root: -1}
+		send, in := started(t, w, 0, 10, m)
+		recv, out := started(t, w, 1, 10, m)
+		copy(unsafe.Slice((*byte)(in), 10), "0123456789")
+		if s := send.Continue(soon()); s != Done {
+			t.Fatalf("send: status %d", s)
+		}
+		*(*uint64)(w[1].at(layout.inbox(1, 0) + lineMax)) ^= change
+		atomic.StoreUint64((*uint64)(w[1].lanes[1].channels[0].released), released)
+		want := Mismatch
+		switch {
+		case change == 0:
+			want = Done
+		case change>>33 != 0: // the number
+			want = Blocked
+		}
+		if s := recv.Continue(soon()); s != want {
+			t.Fatalf("recv: status %d, want %d", s, want)
+		}
+		if got := string(unsafe.Slice((*byte)(out), 10)); (got == "0123456789") != (want == Done) {
+			t.Fatalf("received %q", got)
+		}
+	})
+}
+
+// FuzzLane plays a peer on a port channel, who says what he likes in 17 bytes each: a message, or messages
+// that he has released.
+func FuzzLane(f *testing.F) {
+	say := func(what byte, n, size uint64) []byte {
+		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64([]byte{what}, n), size)
+	}
+	f.Add(append(say(0, 0, 64), say(0, 1, 128)...))
+	f.Add(say(1, 1, 0))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		w, err := NewWindow(layout, false, Waiting{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		w.ConnectPort(1)
+		l := w.Lane(0)
+		l.MarkSent(1)
+		for inbox := w.mem[layout.inbox(0, 1):][:int64(layout.Slots)*layout.stride()]; len(in) >= 17; in = in[17:] {
+			n, size := binary.LittleEndian.Uint64(in[1:]), int(int64(binary.LittleEndian.Uint64(in[9:])))
+			if in[0] != 0 {
+				if err := l.Released(1, n); (err != nil) != (n > 1) || err != nil && !errors.Is(err, ErrProtocol) {
+					t.Fatalf("%d messages released of 1: %v", n, err)
+				}
+				continue
+			}
+			head, body, err := l.Slot(1, n, size)
+			if err != nil {
+				if !errors.Is(err, ErrProtocol) {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if len(head)+len(body) != size || n >= uint64(layout.Slots) {
+				t.Fatalf("message %d of %d bytes got %d and %d", n, size, len(head), len(body))
+			}
+			for _, part := range [][]byte{head, body} {
+				from := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(&inbox[0]))
+				if len(part) > 0 && from+uintptr(len(part)) > uintptr(len(inbox)) {
+					t.Fatalf("message %d of %d bytes lies outside of the inbox", n, size)
+				}
+			}
+			l.Arrived(1)
+		}
+	})
+}

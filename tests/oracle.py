@@ -27,8 +27,22 @@ NARROW_FLOATS = [torch.float16, torch.bfloat16, *FP8]
 FLOATS = [*NARROW_FLOATS, torch.float32, torch.float64]
 COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
 ARITHMETIC = [*INTEGERS, *FLOATS, torch.bool, *COMPLEX]
-# Types that can be moved but have no arithmetic.
-OPAQUE = [getattr(torch, n) for n in ("float8_e8m0fnu", "float4_e2m1fn_x2") if hasattr(torch, n)]
+
+
+def _can_be_copied(dtype):
+    try:
+        torch.empty(1, dtype=dtype).clone()
+    except NotImplementedError:
+        return False
+    return True
+
+
+# Types that can be moved but have no arithmetic. An older torch cannot even copy the 4-bit one.
+OPAQUE = [
+    dtype
+    for n in ("float8_e8m0fnu", "float4_e2m1fn_x2")
+    if (dtype := getattr(torch, n, None)) is not None and _can_be_copied(dtype)
+]
 ALL = [*ARITHMETIC, *OPAQUE]
 
 OPS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"]
@@ -69,6 +83,9 @@ def _torch(a, dtype):
         return torch.view_as_complex(
             torch.from_numpy(a.view(np.float32)).to(torch.float16).reshape(*a.shape, 2)
         )
+    if dtype == torch.float8_e4m3fn:
+        # It has no infinity: too large becomes the largest number, as a newer torch casts. An older one: NaN.
+        a = np.clip(a, -448, 448)
     return torch.from_numpy(a).to(dtype)
 
 

@@ -6,10 +6,13 @@ import argparse
 import io
 import json
 import os
+import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,6 +287,71 @@ def test_wire() -> None:
         left.close()
         with pytest.raises(EOFError):
             wire.receive(right)
+
+
+def _framed(
+    text: bytes, payload: bytes = b"", text_size: int | None = None, payload_size: int | None = None
+) -> bytes:
+    sizes = (
+        len(text) if text_size is None else text_size,
+        len(payload) if payload_size is None else payload_size,
+    )
+    return struct.pack("<IQ", *sizes) + text + payload
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"", EOFError),
+        (_framed(b"{}")[:7], EOFError),
+        (_framed(b"{}")[:13], EOFError),
+        (_framed(b"{}", text_size=3), EOFError),
+        (_framed(b"{}", b"1234", payload_size=5), EOFError),
+        (_framed(b"{}", text_size=(1 << 20) + 1), ValueError),
+        (_framed(b"{}", payload_size=1 << 63), ValueError),
+        (_framed(b""), ValueError),
+        (_framed(b"[]"), ValueError),
+        (_framed(b"{}{}"), ValueError),
+        (_framed(b'{"do": '), ValueError),
+        (_framed(b"\xff\xfe"), ValueError),
+        (_framed(b"1" * 10_000), ValueError),
+        (_framed(b"[" * 100_000), ValueError),
+        (_framed(b'{"a":' * 100_000), ValueError),
+    ],
+)
+def test_wire_refuses_nonsense(sent: bytes, error: type[Exception]) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        sender = threading.Thread(target=lambda: (left.sendall(sent), left.close()))
+        sender.start()
+        with pytest.raises(error):
+            wire.receive(right)
+        right.close()
+        sender.join()
+
+
+def test_wire_survives_random_changes() -> None:
+    """A right message with some bytes changed is a message, or one of the two errors that callers expect."""
+    right_one = _framed(b'{"do": "time", "sizes": [4, 65536]}', wire.pack_times([1, 2, 3]))
+    rng = random.Random(1)
+    outcomes = set()
+    for _ in range(3000):
+        sent = bytearray(right_one)
+        for _ in range(rng.randint(1, 4)):
+            sent[rng.randrange(len(sent))] = rng.randrange(256)
+        left, right = socket.socketpair()
+        with left, right:
+            left.sendall(sent)
+            left.close()
+            try:
+                message, payload = wire.receive(right)
+            except (EOFError, ValueError) as error:
+                outcomes.add(type(error))
+            else:
+                assert isinstance(message, dict)
+                assert len(payload) <= 24
+                outcomes.add(dict)
+    assert {EOFError, ValueError, dict} <= outcomes
 
 
 def test_barrier_gives_up_and_names_the_absent() -> None:

@@ -648,9 +648,14 @@ def run_barrier(rank):
         assert max(e for e, _ in times) <= min(x for _, x in times)
 
 
+def monitored_barrier(**kw):
+    # Of the group: before torch 2.14 dist.monitored_barrier() serves no backend but Gloo.
+    dist.group.WORLD.monitored_barrier(**kw)
+
+
 def run_monitored_barrier(rank):
     for wait_all in (False, True):
-        dist.monitored_barrier(timeout=timedelta(seconds=30), wait_all_ranks=wait_all)
+        monitored_barrier(timeout=timedelta(seconds=30), wait_all_ranks=wait_all)
         still_works(rank)
 
 
@@ -791,7 +796,7 @@ def run_works(rank):
     doubled = w.get_future().then(lambda f: f.value()[0] * 2)
     assert (doubled.wait() == 2 * n).all()
     assert w.get_future().done()
-    harness.until(w.is_completed)  # which may come a moment after the future
+    assert w.is_completed()
     assert w.is_success()
     assert w.wait()
 
@@ -809,6 +814,40 @@ def run_works(rank):
     harness.until(lambda: seen, 20, "a callback is called with nobody waiting")
 
 
+def told_by(work):
+    """What a callback of the work's future finds."""
+    return work.get_future().then(lambda f: (f.done(), work.is_completed(), work.is_success(), work.wait()))
+
+
+def run_order_of_completion(rank):
+    """Whoever is told of the end first finds it in the work and in its future, and can wait for no more."""
+    t = torch.ones(10)
+    for _ in range(100):
+        work = dist.all_reduce(t, async_op=True)
+        assert told_by(work).wait() == (True, True, True, True)
+        work = dist.all_reduce(t, async_op=True)
+        told = told_by(work)
+        assert work.wait()
+        assert work.get_future().done()
+        assert told.wait() == (True, True, True, True)
+        work = dist.all_reduce(t, async_op=True)
+        told = told_by(work)
+        while not work.is_completed():
+            pass
+        assert work.get_future().done()
+        assert told.wait() == (True, True, True, True)
+
+
+def run_order_of_failure(rank):
+    rank.init(timeout=1)
+    if rank.rank == 0:
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        told = work.get_future().then(lambda f: (f.done(), work.is_completed(), work.is_success()))
+        assert told.wait() == (True, True, False)
+        with pytest.raises(RuntimeError, match="rank 1 did not arrive"):
+            work.wait()
+
+
 def run_dropped_works(rank):
     """A work may be forgotten, and its tensor with it."""
     for _ in range(50):
@@ -817,16 +856,21 @@ def run_dropped_works(rank):
 
 
 def run_sequence(rank):
-    group = dist.group.WORLD
-    before = group._get_sequence_number_for_group()
+    # Of the backend: before torch 2.14 a group asks no backend but torch's own.
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend._get_sequence_number_for_group()
     for _ in range(5):
         still_works(rank)
-    assert group._get_sequence_number_for_group() == before + 5
+    assert backend._get_sequence_number_for_group() == before + 5
 
 
-@pytest.mark.parametrize("case", [run_works, run_dropped_works, run_sequence])
+@pytest.mark.parametrize("case", [run_works, run_order_of_completion, run_dropped_works, run_sequence])
 def test_works(world, case):
     world.run(case)
+
+
+def test_order_of_failure(make_world):
+    make_world(2).run(run_order_of_failure)
 
 
 # -- failing monitored barriers, and sizes beyond 32 bits
@@ -836,7 +880,7 @@ def run_missing(rank, absent, wait_all):
     rank.init()
     try:
         if rank.rank not in absent:
-            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=wait_all)
+            monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=wait_all)
     except RuntimeError as e:
         return str(e)
     finally:

@@ -30,7 +30,7 @@ PRELOAD = (
     "torch.profiler",
 )
 
-BATCH = 12  # samples a step, of all ranks together: divides by 1, 2, 3, 4
+BATCH = 24  # samples a step, of all ranks together: divides by 1, 2, 3, 4, 8
 
 
 class Net(nn.Module):
@@ -107,6 +107,16 @@ def run_ddp(rank, options):
 )
 def test_training_equals_that_of_one_process(make_world, size, transport, options):
     make_world(size, env={"GOCCL_TRANSPORT": transport}).run(run_ddp, options)
+
+
+def run_crowded(rank):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    run_ddp(rank, {})
+
+
+@pytest.mark.parametrize("transport", harness.TRANSPORTS)
+def test_training_with_more_ranks_than_cpus(make_world, transport):
+    make_world(8, env={"GOCCL_TRANSPORT": transport}).run(run_crowded)
 
 
 def run_gradients(rank):

@@ -163,14 +163,20 @@ void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs) {
 }
 
 void Work::settle(std::exception_ptr exception) noexcept {
+  // Outside of the lock that finish() would hold.
+  if (const auto record = std::exchange(recordFunctionEndCallback_, nullptr)) {
+    record();
+  }
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     future = future_;
     exception_ = exception;
     ended_ = std::chrono::steady_clock::now();
+    completed_ = true;
     complete_.store(true);
   }
+  // Callbacks of the future run here, and may ask this work how it is.
   try {
     if (future != nullptr && exception != nullptr) {
       future->setError(exception);
@@ -179,10 +185,6 @@ void Work::settle(std::exception_ptr exception) noexcept {
     }
   } catch (const std::exception& e) {
     LOG(ERROR) << "goccl: a callback of a collective's future failed: " << e.what();
-  }
-  // Outside of the lock that finish() would hold.
-  if (const auto record = std::exchange(recordFunctionEndCallback_, nullptr)) {
-    record();
   }
   finish(std::move(exception));
 }
@@ -273,12 +275,12 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   }
   // Another thread may be at it still.
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!completed_) {
+  while (!told()) {
     if (cv_.wait_for(lock, bounded ? std::min(remaining(), kSlice) : kSlice) == std::cv_status::timeout) {
       lock.unlock();
       checkSignals();
       lock.lock();
-      if (bounded && !completed_ && remaining().count() <= 0) {
+      if (bounded && !told() && remaining().count() <= 0) {
         giveUp();
       }
     }
@@ -289,16 +291,18 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+bool Work::told() const { return completed_ && (future_ == nullptr || future_->completed()); }
+
 bool Work::isCompleted() {
   poll();
   std::lock_guard<std::mutex> lock(mutex_);
-  return completed_;
+  return told();
 }
 
 bool Work::isSuccess() const {
   const_cast<Work*>(this)->poll();
   std::lock_guard<std::mutex> lock(mutex_);
-  return completed_ && exception_ == nullptr;
+  return told() && exception_ == nullptr;
 }
 
 std::exception_ptr Work::exception() const {

@@ -93,6 +93,8 @@ class Work : public c10d::Work {
   void complete(goccl_result result, const std::string& message) noexcept;
   // Tells everyone.
   void settle(std::exception_ptr exception) noexcept;
+  // Whether everyone can see the end, in the work and in its future alike. Called with mutex_ held.
+  bool told() const;
   std::string message() const;
 
   const goccl_comm comm_;

@@ -125,12 +125,20 @@ func hostIdentity() (string, error) {
 	return strings.TrimSpace(string(boot)) + " " + ns, nil
 }
 
+// leastFileSize is what windows of up to a thousand ranks need of the limit on the file size.
+const leastFileSize = 64 << 20
+
 // checkShm tries what shared windows need: a sealed memfd that goes through a Unix socket and is
 // mapped. It returns "" or the problem and its remedy.
 func checkShm() string {
 	const remedy = "allow it in the sandbox (seccomp) profile of the container, or use transport \"tcp\""
 	fail := func(what string, err error) string { return fmt.Sprintf("%s fails: %v; %s", what, err, remedy) }
 	const size = 4096
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil && files.Cur < leastFileSize {
+		return fmt.Sprintf("the limit on the file size, which holds for memfds too, is %d bytes; raise it (ulimit -f) to %d, "+
+			"or use transport \"tcp\"", files.Cur, leastFileSize)
+	}
 	fd, err := unix.MemfdCreate("goccl", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return fail("memfd_create", err)

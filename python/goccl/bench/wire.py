@@ -24,7 +24,11 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
     text_size, payload_size = _HEADER.unpack(_exactly(sock, _HEADER.size))
     if text_size > _MAX_JSON or payload_size > _MAX_PAYLOAD:
         raise ValueError(f"message of {text_size} + {payload_size} bytes is too long")
-    message = json.loads(_exactly(sock, text_size))
+    text = _exactly(sock, text_size)
+    try:
+        message = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("message is nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("message is not an object")
     return message, _exactly(sock, payload_size)

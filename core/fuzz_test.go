@@ -1,0 +1,118 @@
+package core
+
+import (
+	"context"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// FuzzControl gives a communicator a frame of a peer, twice, while it waits for that peer. Whatever the
+// frame says, the works end: in success, or with an error that tells something.
+func FuzzControl(f *testing.F) {
+	const tag = 3
+	dtype := uint64(reduce.Int32)
+	f.Add(transport.Data, uint8(eagerSend), uint64(0), tag<<8|dtype, uint64(0), []byte("12345678"))
+	f.Add(transport.Data, uint8(collectiveLane), uint64(0), uint64(0), uint64(0), make([]byte, 100))
+	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte{})
+	f.Add(frameAccept, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
+	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("not this"))
+	f.Add(frameConsumed, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
+	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
+	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), encodeMessage(allReduceMessage()))
+	f.Fuzz(func(t *testing.T, kind, flags uint8, seq, a, b uint64, payload []byte) {
+		if kind != transport.Data && kind < transport.ControlBase || len(payload) > transport.MaxControl {
+			t.Skip("not let through by a link")
+		}
+		w := newWorld(t, "mem", 2, time.Minute)
+		c := w.comms[0]
+		var works []*Work
+		for _, op := range []Operation{
+			{Collective: plan.Recv, DType: reduce.Int32, Root: 1, Tag: tag, Out: []unsafe.Pointer{ptr(buffer(t, 2))}, OutCounts: []uint64{2}},
+			{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(buffer(t, 1<<20))}, InCounts: []uint64{1 << 20}},
+		} {
+			work, err := c.Start(CallOptions{}, op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			works = append(works, work)
+		}
+		h := transport.Header{Type: kind, Flags: flags, Bytes: uint32(len(payload)), Seq: seq, Arg: [2]uint64{a, b}}
+		for range 2 {
+			if h.Type != transport.Data {
+				handler{c}.Control(1, h, payload)
+			} else if head, body, err := (handler{c}).Slot(1, h); err == nil {
+				n := copy(head, payload)
+				if n += copy(body, payload[n:]); n != len(payload) {
+					t.Fatalf("%d of %d bytes have a place", n, len(payload))
+				}
+				handler{c}.Arrived(1, h)
+			}
+		}
+		c.Destroy()
+		for _, work := range works {
+			if done, err := work.Wait(time.Minute); !done || err != nil && err.Error() == "" {
+				t.Fatal(done, err)
+			}
+		}
+	})
+}
+
+// FuzzComplete checks that a configuration that is let through, from the program or from the environment, is
+// one that a communicator can have.
+func FuzzComplete(f *testing.F) {
+	f.Add(0, 1, int64(0), int64(0), "", "")
+	f.Add(1, 2, int64(time.Second), int64(time.Second), "tcp", "shm")
+	f.Fuzz(func(t *testing.T, rank, size int, timeout, grace int64, given, environment string) {
+		r := NewRuntime(RuntimeConfig{Getenv: func(string) string { return environment }})
+		c := Config{Rank: rank, Size: size, Store: bootstrap.NewMemStore(), Timeout: time.Duration(timeout),
+			LivenessGrace: time.Duration(grace), Transport: given}
+		if r.complete(&c) != nil {
+			return
+		}
+		if c.Rank < 0 || c.Rank >= c.Size || c.Size > maxRanks || c.Timeout <= 0 || c.LivenessGrace <= 0 ||
+			c.Transport != "" && c.Transport != "shm" && c.Transport != "tcp" || c.Secret != environment {
+			t.Fatalf("%+v is let through", c)
+		}
+		if given != "" && c.Transport != given {
+			t.Fatal("the environment has overruled the program")
+		}
+	})
+}
+
+// FuzzMember reads what another rank says of itself.
+func FuzzMember(f *testing.F) {
+	f.Add([]byte(`{"Version":"` + Version + `","Address":{"process":"00000000000000000000000000000001","pid":7,"name":"a","host":"h","unix":"@x","tcp":["127.0.0.1:1"]}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > bootstrap.MaxMember {
+			t.Skip("not let through by a roster")
+		}
+		store := bootstrap.NewMemStore()
+		joined := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		go func() {
+			_, err := bootstrap.Join(ctx, store, bootstrap.JoinConfig{Rank: 1, Size: 2, Member: b})
+			joined <- err
+		}()
+		r := NewRuntime(RuntimeConfig{})
+		defer r.Close()
+		c, err := r.Init(ctx, Config{Rank: 0, Size: 2, Store: store, Timeout: time.Minute})
+		if joinErr := <-joined; joinErr != nil {
+			t.Fatal(joinErr)
+		}
+		if err != nil {
+			return
+		}
+		if kind := c.Transport(1); kind != "shm" && kind != "tcp" {
+			t.Fatalf("joined by %q", kind)
+		}
+		c.Abort("seen enough") // nobody is there to part from in good order
+		c.Destroy()
+	})
+}

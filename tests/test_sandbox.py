@@ -1,0 +1,180 @@
+"""Hosts that do not allow what shared memory needs: ranks fall back to TCP by themselves, a forced transport
+is an error that says why, and so does `goccl info`.
+
+The size of /dev/shm is not among what is needed, and not tested: a memfd is on no mounted file system.
+"""
+
+import contextlib
+import ctypes
+import errno
+import io
+import json
+import os
+import platform
+import resource
+import signal
+import socket
+import struct
+from pathlib import Path
+
+import harness
+import oracle
+import pytest
+import torch
+import torch.distributed as dist
+from goccl import cli
+
+pytestmark = pytest.mark.skipif(harness.BACKEND != "goccl", reason="is about our shared memory")
+
+# System calls: memfd_create, socket, socketpair.
+NUMBERS = {"x86_64": (319, 41, 53), "aarch64": (279, 198, 199)}
+WINDOW = "goccl-window"  # as /proc/self/maps shows shared memory of ranks
+MEGABYTE = 1 << 20
+
+
+def refuse(calls, error):
+    """Has the kernel refuse system calls from here on, to this thread and to all that it starts: each of
+    `calls` is a number, and the first argument with which it is refused or None for any."""
+    load, jump_if_equal, answer = 0x20, 0x15, 0x06  # of classic BPF: LD W ABS, JMP JEQ K, RET K
+    number_at, argument_at = 0, 16  # in struct seccomp_data
+    allow, fail = 0x7FFF0000, 0x00050000 | error
+
+    def step(code, operand, else_skip=0):
+        return struct.pack("HBBI", code, 0, else_skip, operand)
+
+    program = []
+    for number, argument in calls:
+        check = (
+            [] if argument is None else [step(load, argument_at), step(jump_if_equal, argument, else_skip=1)]
+        )
+        program += [step(load, number_at), step(jump_if_equal, number, else_skip=len(check) + 1), *check]
+        program.append(step(answer, fail))
+    program.append(step(answer, allow))
+
+    code = ctypes.create_string_buffer(b"".join(program))
+    filter_ = struct.pack("HP", len(program), ctypes.addressof(code))
+    no_new_privileges, set_seccomp, mode_filter = 38, 22, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    for request in ((no_new_privileges, 1, 0, 0, 0), (set_seccomp, mode_filter, filter_, 0, 0)):
+        if libc.prctl(*request) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+def without_memfd(error):
+    memfd_create, _, _ = NUMBERS[platform.machine()]
+    refuse([(memfd_create, None)], error)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        os.memfd_create("probe")
+
+
+def without_unix_sockets(error):
+    _, socket_, socketpair = NUMBERS[platform.machine()]
+    refuse([(socket_, socket.AF_UNIX), (socketpair, socket.AF_UNIX)], error)
+    for attempt in (socket.socketpair, lambda: socket.socket(socket.AF_UNIX)):
+        with pytest.raises(OSError, match=os.strerror(error)):
+            attempt()
+
+
+def with_small_files(limit):
+    """A limit that refuses windows, and some even the smallest memfd. The signal that tells of it ends most
+    programs, but not those of Python."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+# What is restricted, how, what the reason says of it, and what of the remedy.
+SANDBOXES = [
+    pytest.param(
+        without_memfd, errno.EPERM, "memfd_create", "operation not permitted", "seccomp", id="memfd EPERM"
+    ),
+    pytest.param(
+        without_memfd, errno.ENOSYS, "memfd_create", "not implemented", "seccomp", id="memfd ENOSYS"
+    ),
+    pytest.param(
+        without_unix_sockets, errno.EPERM, "socket", "operation not permitted", "seccomp", id="unix EPERM"
+    ),
+    pytest.param(
+        without_unix_sockets, errno.ENOSYS, "socket", "not implemented", "seccomp", id="unix ENOSYS"
+    ),
+    pytest.param(with_small_files, MEGABYTE, "file size", str(MEGABYTE), "ulimit -f", id="files of 1 MiB"),
+    pytest.param(with_small_files, 0, "file size", "0 bytes", "ulimit -f", id="no files"),
+]
+sandboxes = pytest.mark.parametrize(("restrict", "how", "what", "why", "remedy"), SANDBOXES)
+
+
+def shares_memory():
+    return WINDOW in Path("/proc/self/maps").read_text()
+
+
+def reduce_in_sandbox(rank, restricted, restrict, how):
+    if rank.rank in restricted:
+        restrict(how)
+    rank.init(store="reduce")
+    for n in (1, 5000, 700_001):
+        inputs = [oracle.values(torch.float32, n, r, "general") for r in range(rank.size)]
+        mine = inputs[rank.rank].clone()
+        dist.all_reduce(mine)
+        oracle.check(mine, oracle.reduce(inputs, "SUM"), f"{n} elements")
+    dist.barrier()
+    return shares_memory()
+
+
+def init_in_sandbox(rank, restricted, restrict, how):
+    if rank.rank in restricted:
+        restrict(how)
+    rank.init(timeout=20)
+
+
+def info_in_sandbox(rank, restrict, how):
+    restrict(how)
+    printed = []
+    for options in ([], ["--json"]):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert cli.main(["info", *options]) == 0
+        printed.append(out.getvalue())
+    return printed
+
+
+def nothing(how):
+    pass
+
+
+def test_ranks_that_may_share_memory_do(make_world):
+    """What the tests below are compared to."""
+    assert make_world(2).run(reduce_in_sandbox, (), nothing, 0) == [True, True]
+
+
+@pytest.mark.parametrize("restricted", [(0, 1), (0,)], ids=["both", "first"])
+@sandboxes
+def test_fallback_to_tcp(make_world, restrict, how, what, why, remedy, restricted):
+    world = make_world(2, store="tcp")
+    assert world.run(reduce_in_sandbox, restricted, restrict, how) == [False, False]
+
+
+@sandboxes
+def test_only_the_pairs_that_cannot_share_memory_use_tcp(make_world, restrict, how, what, why, remedy):
+    world = make_world(3, store="tcp")
+    assert world.run(reduce_in_sandbox, (1,), restrict, how) == [True, False, True]
+
+
+@pytest.mark.parametrize("restricted", [(0, 1), (1,)], ids=["both", "second"])
+@sandboxes
+def test_forced_shared_memory_is_an_error(make_world, restrict, how, what, why, remedy, restricted):
+    world = make_world(2, store="tcp", env={"GOCCL_TRANSPORT": "shm"})
+    for outcome in world.outcomes(init_in_sandbox, restricted, restrict, how):
+        assert outcome.kind, "shared memory was forced, and cannot have worked"
+        for part in ('transport "shm" cannot work', f"pid {world.pids[restricted[0]]}", what, why, remedy):
+            assert part in outcome.error
+
+
+@sandboxes
+def test_info_says_why_and_what_to_do(make_world, restrict, how, what, why, remedy):
+    world = make_world(1, store="tcp")
+    text, report = world.run(info_in_sandbox, restrict, how)[0]
+    transports = json.loads(report)["transports"]
+    assert transports["tcp"]["usable"]
+    assert not transports["shm"]["usable"]
+    line = next(line for line in text.splitlines() if line.split()[:1] == ["shm"])
+    assert line == f"  shm       NOT usable: {transports['shm']['problem']}"
+    for part in (what, why, remedy, 'transport "tcp"'):
+        assert part in line

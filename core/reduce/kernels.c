@@ -14,7 +14,8 @@ int goccl_reduce_level(void) {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C)) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vbmi"))
       return LEVEL_AVX512;
     return LEVEL_AVX2;
   }
@@ -22,14 +23,14 @@ int goccl_reduce_level(void) {
   return LEVEL_BASE;
 }
 
-goccl_reduce_fn goccl_reduce_kernel(int level, int dtype, int op) {
+struct reduction goccl_reduce_kernel(int level, int dtype, int op) {
   switch (level) {
     case LEVEL_BASE: return goccl_reduce_base[dtype][op];
 #ifdef __x86_64__
     case LEVEL_AVX2: return goccl_reduce_avx2[dtype][op];
     case LEVEL_AVX512: return goccl_reduce_avx512[dtype][op];
 #endif
-    default: return NULL;
+    default: return (struct reduction){NULL, NULL};
   }
 }
 
@@ -62,9 +63,9 @@ static inline float_mode enter_float_mode(void) { return 0; }
 static inline void leave_float_mode(float_mode was) { (void)was; }
 #endif
 
-// The most bytes of a step, and of a partial result of a block. A block is small enough for all
-// partials that live at once to stay in a core's cache, and on the stack.
-enum { STEP_MAX = 256, BLOCK = 2048 };
+// The most bytes of a step; of all partial results of a block, which lie on the stack; and of one of
+// them, or of a block of a result that is copied on: it is still in the first level of the cache.
+enum { STEP_MAX = 256, STACK = 1 << 16, BLOCK = 8192 };
 
 // Runs a kernel on `bytes` bytes of each input, where the last step may be cut short: it is then
 // done in buffers of its own. A partial result lies in scratch memory that holds whole steps, so
@@ -74,8 +75,8 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
   const size_t steps = bytes / in, rest = bytes % in;
   if (steps) f(dst, src, k, steps, g);
   if (!rest) return;
-  uint8_t pad[4][STEP_MAX], result[STEP_MAX];
-  const void *last[4];
+  uint8_t pad[GROUP][STEP_MAX], result[STEP_MAX];
+  const void *last[GROUP];
   for (int i = 0; i < k; i++) {
     last[i] = (const uint8_t *)src[i] + steps * in;
     if (!src_whole) {
@@ -93,38 +94,62 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
   }
 }
 
-// More than four inputs, or inputs that are widened: block by block, with a stack of partial
+// Copies a part of the result on from the first place to the others.
+static void spread(void *const *dst, int n_dst, size_t at, size_t bytes) {
+  for (int i = 1; i < n_dst; i++) memcpy((uint8_t *)dst[i] + at, (uint8_t *)dst[0] + at, bytes);
+}
+
+// Up to GROUP inputs in one pass: block by block where there is more than one place to write to.
+// All inputs of a block are read before the result goes to the other places, some of which they may be.
+static void run_whole(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
+                      size_t bytes, const struct scalars *g) {
+  const size_t block = n_dst > 1 ? BLOCK : bytes;
+  for (size_t at = 0; at < bytes; at += block) {
+    const size_t part = bytes - at < block ? bytes - at : block;
+    const void *from[GROUP];
+    for (int i = 0; i < n; i++) from[i] = (const uint8_t *)src[i] + at;
+    run_steps(m->whole, m->raw, m->raw, (uint8_t *)dst[0] + at, 0, from, 0, n, part, g);
+    spread(dst, n_dst, at, part);
+  }
+}
+
+// More than GROUP inputs, or inputs that are widened: block by block, with a stack of partial
 // results. Group number i of leaves is merged with as many partials as i has trailing one bits (a
 // binary counter), which is the canonical order.
-static void run_blocks(const struct method *m, kernel finish, uint8_t *dst, const void *const *src, int n,
-                       size_t bytes, const struct scalars *g) {
-  uint8_t stack[32][BLOCK] __attribute__((aligned(64)));
-  const size_t block = BLOCK / m->partial * m->raw;
+static void run_blocks(const struct method *m, kernel finish, void *const *dst, int n_dst,
+                       const void *const *src, int n, size_t bytes, const struct scalars *g) {
+  uint8_t stack[STACK] __attribute__((aligned(64)));
+  size_t slots = 2;  // the most partials at once: a bit of the counter each, and a new one
+  for (int groups = (n - 1) / GROUP; groups > 1; groups >>= 1) slots++;
+  const size_t slot = STACK / slots < BLOCK ? STACK / slots / STEP_MAX * STEP_MAX : BLOCK;
+  const size_t block = slot / m->partial * m->raw;
   for (size_t at = 0; at < bytes; at += block) {
     const size_t raw = bytes - at < block ? bytes - at : block;
     const size_t partial = (raw + m->raw - 1) / m->raw * m->partial;
-    int depth = 0;
-    for (int first = 0; first < n; first += m->group) {
-      const void *leaves[4];
-      const int k = n - first < m->group ? n - first : m->group;
+    uint8_t *const out = (uint8_t *)dst[0] + at;
+    uint8_t *top = stack;  // behind the last partial
+    for (int first = 0; first < n; first += GROUP) {
+      const void *leaves[GROUP];
+      const int k = n - first < GROUP ? n - first : GROUP;
       for (int i = 0; i < k; i++) leaves[i] = (const uint8_t *)src[first + i] + at;
-      run_steps(m->leaf, m->raw, m->partial, stack[depth++], 1, leaves, 0, k, raw, g);
-      if (n - first <= m->group) break;
-      for (int bits = first / m->group; bits & 1; bits >>= 1, depth--) {
-        const void *two[2] = {stack[depth - 2], stack[depth - 1]};
-        m->merge(stack[depth - 2], two, 2, partial / m->merged, g);
+      run_steps(m->leaf, m->raw, m->partial, top, 1, leaves, 0, k, raw, g);
+      top += slot;
+      if (n - first <= GROUP) break;
+      for (int bits = first / GROUP; bits & 1; bits >>= 1, top -= slot) {
+        const void *two[2] = {top - 2 * slot, top - slot};
+        m->merge(top - 2 * slot, two, 2, partial / m->merged, g);
       }
     }
-    for (; depth > 1; depth--) {
-      const void *two[2] = {stack[depth - 2], stack[depth - 1]};
-      if (depth == 2 && !finish)
-        run_steps(m->merge, m->merged, m->merged, dst + at, 0, two, 1, 2, raw, g);
+    for (; top > stack + slot; top -= slot) {
+      const void *two[2] = {top - 2 * slot, top - slot};
+      if (top == stack + 2 * slot && !finish)
+        run_steps(m->merge, m->merged, m->merged, out, 0, two, 1, 2, raw, g);
       else
-        m->merge(stack[depth - 2], two, 2, partial / m->merged, g);
+        m->merge(top - 2 * slot, two, 2, partial / m->merged, g);
     }
-    const void *one[1] = {stack[0]};
-    if (finish)
-      run_steps(finish, m->partial, m->raw, dst + at, 0, one, 1, 1, raw * (m->partial / m->raw), g);
+    const void *one[1] = {stack};
+    if (finish) run_steps(finish, m->partial, m->raw, out, 0, one, 1, 1, raw * (m->partial / m->raw), g);
+    spread(dst, n_dst, at, raw);
   }
 }
 
@@ -135,8 +160,8 @@ static uint64_t integer_factor(double f) {
   return f < 0x1p64 ? (uint64_t)f : UINT64_MAX;
 }
 
-void goccl_reduce_run(const struct method *m, void *dst, const void *const *src, int n, size_t count,
-                      const double *factor) {
+void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
+                      size_t count, const double *factor) {
   const size_t bytes = count * m->element;
   if (bytes == 0) return;
   const int power_of_two = (n & (n - 1)) == 0;
@@ -146,15 +171,16 @@ void goccl_reduce_run(const struct method *m, void *dst, const void *const *src,
     if (m->complex) g.factor[1] = factor[1];
     g.integer = integer_factor(factor[0]);
   } else if (m->copies && n == 1) {
-    if (dst != src[0]) memcpy(dst, src[0], bytes);
+    for (int i = 0; i < n_dst; i++)
+      if (dst[i] != src[0]) memcpy(dst[i], src[0], bytes);
     return;
   }
   if (m->op == AVG && power_of_two) g.post = 1.0 / n;
   const kernel finish = m->divide && !power_of_two ? m->divide : m->finish;
   const float_mode was = enter_float_mode();
-  if (n <= 4 && m->whole && (power_of_two || !m->divide))
-    run_steps(m->whole, m->raw, m->raw, dst, 0, src, 0, n, bytes, &g);
+  if (n <= GROUP && m->whole && (power_of_two || !m->divide))
+    run_whole(m, dst, n_dst, src, n, bytes, &g);
   else
-    run_blocks(m, finish, dst, src, n, bytes, &g);
+    run_blocks(m, finish, dst, n_dst, src, n, bytes, &g);
   leave_float_mode(was);
 }

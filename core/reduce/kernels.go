@@ -7,17 +7,19 @@ package reduce
 #cgo CFLAGS: -std=c11 -O3
 #include "kernels.h"
 
-static void call(goccl_reduce_fn f, void *dst, const void *const *src, int n, size_t count,
-                 double re, double im) {
+static void call(struct reduction r, void *const *dst, int n_dst, const void *const *src, int n,
+                 size_t count, double re, double im) {
   const double factor[2] = {re, im};
-  f(dst, src, n, count, factor);
+  if (n_dst == 1)
+    r.one(dst[0], src, n, count, factor);
+  else
+    r.into(dst, n_dst, src, n, count, factor);
 }
 */
 import "C"
 
 import (
 	"fmt"
-	"math"
 	"runtime"
 	"unsafe"
 )
@@ -31,8 +33,11 @@ var (
 // level is the best level of the instruction set that this CPU has; levels below it work too.
 var level = int(C.goccl_reduce_level())
 
-// kernelAt is the kernel of a level, nil where the op has no meaning. Both must be valid.
-func kernelAt(level int, d DType, o Op) C.goccl_reduce_fn {
+// maxInputs is how many sources a kernel takes: sums of small integers stay within 32 bits.
+const maxInputs = 1 << 16
+
+// kernelAt is the kernel of a level, with nils where the op has no meaning. Both must be valid.
+func kernelAt(level int, d DType, o Op) C.struct_reduction {
 	return C.goccl_reduce_kernel(C.int(level), C.int(d), C.int(o))
 }
 
@@ -40,14 +45,29 @@ func kernelAt(level int, d DType, o Op) C.goccl_reduce_fn {
 //
 //	void fn(void *dst, const void *const *src, int n, size_t count, const double *factor)
 //
-// It combines n >= 1 inputs of count elements. dst may be one of them; any pointer may be of any
+// It combines n inputs of count elements, 1 <= n <= 65536. dst may be one of them; any pointer may be of any
 // alignment. factor is read for PreMulSum only: one double, or two for complex types. It keeps no
 // state and may run on many threads at once; it takes less than 80 KiB of stack.
 func Kernel(d DType, o Op) (unsafe.Pointer, error) {
 	if err := Check(d, o); err != nil {
 		return nil, err
 	}
-	return unsafe.Pointer(kernelAt(level, d, o)), nil
+	return unsafe.Pointer(kernelAt(level, d, o).one), nil
+}
+
+// KernelInto returns one that writes the result to n_dst places: goccl_reduce_into_fn of kernels.h,
+// that is
+//
+//	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count, const double *factor)
+//
+// It reads the inputs once. The places must be apart from each other; each may be one of the inputs.
+// All but the first are copied from the first, part by part as that is written, so that the first
+// should be the one that nobody else reads.
+func KernelInto(d DType, o Op) (unsafe.Pointer, error) {
+	if err := Check(d, o); err != nil {
+		return nil, err
+	}
+	return unsafe.Pointer(kernelAt(level, d, o).into), nil
 }
 
 // Combine reduces count elements of every src into dst, which may be one of them. Memory may be
@@ -56,24 +76,26 @@ func Combine(d DType, o Op, dst unsafe.Pointer, src []unsafe.Pointer, count int,
 	if err := Check(d, o); err != nil {
 		return err
 	}
-	if len(src) == 0 || len(src) > math.MaxInt32 {
-		return fmt.Errorf("%d inputs to reduce: there must be at least one", len(src))
+	if len(src) == 0 || len(src) > maxInputs {
+		return fmt.Errorf("%d inputs to reduce: allowed are 1 to %d", len(src), maxInputs)
 	}
 	if count < 0 {
 		return fmt.Errorf("count %d is negative", count)
 	}
-	combineAt(level, d, o, dst, src, count, factor)
+	combineAt(level, d, o, []unsafe.Pointer{dst}, src, count, factor)
 	return nil
 }
 
-func combineAt(level int, d DType, o Op, dst unsafe.Pointer, src []unsafe.Pointer, count int, factor [2]float64) {
+func combineAt(level int, d DType, o Op, dst, src []unsafe.Pointer, count int, factor [2]float64) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
-	for _, p := range src {
-		if p != nil {
-			pinned.Pin(p)
+	for _, places := range [][]unsafe.Pointer{dst, src} {
+		for _, p := range places {
+			if p != nil {
+				pinned.Pin(p)
+			}
 		}
 	}
-	C.call(kernelAt(level, d, o), dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)),
-		C.size_t(count), C.double(factor[0]), C.double(factor[1]))
+	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)), C.size_t(count),
+		C.double(factor[0]), C.double(factor[1]))
 }

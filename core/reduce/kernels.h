@@ -17,14 +17,23 @@ enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
 // double, or two for complex types.
 typedef void (*goccl_reduce_fn)(void *dst, const void *const *src, int n, size_t count, const double *factor);
 
+// The same into n_dst places, which must be apart from each other. Each may be any one of src.
+typedef void (*goccl_reduce_into_fn)(void *const *dst, int n_dst, const void *const *src, int n, size_t count,
+                                     const double *factor);
+
+struct reduction {
+  goccl_reduce_fn one;
+  goccl_reduce_into_fn into;
+};
+
 // Levels of the instruction set, each with kernels of its own that give the same bits.
 enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512, LEVELS };
 
 // The best level that this CPU has.
 int goccl_reduce_level(void);
 
-// The reduction for a dtype and an op, or NULL where there is none.
-goccl_reduce_fn goccl_reduce_kernel(int level, int dtype, int op);
+// The reduction for a dtype and an op, NULLs where there is none.
+struct reduction goccl_reduce_kernel(int level, int dtype, int op);
 
 // ---- between the driver and the kernels of a level ----
 
@@ -36,42 +45,45 @@ struct scalars {
   double post;      // 1/n for AVG where n is a power of two, else 1
 };
 
-// A kernel combines k (1 to 4) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps: a
+// A kernel combines k (1 to GROUP) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps: a
 // step is a fixed number of bytes of each input and of the output.
 typedef void (*kernel)(void *dst, const void *const *src, int k, size_t steps, const struct scalars *g);
+
+enum { GROUP = 4 };
 
 // How a dtype and an op are reduced. Inputs and outputs are "raw". Partial results that stay
 // inside are in a form of their own where rounding or overflow asks for it.
 struct method {
   kernel whole;          // raw to raw, 1 to 4 inputs, or NULL
-  kernel leaf;           // raw to partial, up to `group` inputs
+  kernel leaf;           // raw to partial, up to GROUP inputs
   kernel merge;          // two partials to one
   kernel finish;         // partial to raw, or NULL: a partial is raw and is the result
   kernel divide;         // instead of whole and finish where n is not a power of two, or NULL
   uint16_t element;      // bytes of a raw element
   uint16_t raw, partial; // bytes of a step; partial is a multiple of raw
   uint16_t merged;       // bytes of a step of merge; partial is a multiple of it
-  uint8_t group;         // 1 or 4
   uint8_t op;
   uint8_t complex;       // factor[1] counts
   uint8_t copies;        // one input is its own result
 };
 
 // Reduces by a method.
-void goccl_reduce_run(const struct method *m, void *dst, const void *const *src, int n, size_t count,
-                      const double *factor);
+void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
+                      size_t count, const double *factor);
 
-// Complex products, the same at every level.
-void goccl_reduce_c64_product(void *dst, const void *const *src, int n, size_t count, const double *factor);
-void goccl_reduce_c64_premul(void *dst, const void *const *src, int n, size_t count, const double *factor);
-void goccl_reduce_c128_product(void *dst, const void *const *src, int n, size_t count, const double *factor);
-void goccl_reduce_c128_premul(void *dst, const void *const *src, int n, size_t count, const double *factor);
+// Products of complex128, the same at every level.
+#define SHARED(N)                                                                         \
+  void N(void *dst, const void *const *src, int n, size_t count, const double *factor);   \
+  void N##_into(void *const *dst, int n_dst, const void *const *src, int n, size_t count, \
+                const double *factor);
+SHARED(goccl_reduce_c128_product)
+SHARED(goccl_reduce_c128_premul)
 
-// The reductions of each level; NULL where the op has no meaning.
-extern const goccl_reduce_fn goccl_reduce_base[DTYPES][OPS];
+// The reductions of each level; NULLs where the op has no meaning.
+extern const struct reduction goccl_reduce_base[DTYPES][OPS];
 #ifdef __x86_64__
-extern const goccl_reduce_fn goccl_reduce_avx2[DTYPES][OPS];
-extern const goccl_reduce_fn goccl_reduce_avx512[DTYPES][OPS];
+extern const struct reduction goccl_reduce_avx2[DTYPES][OPS];
+extern const struct reduction goccl_reduce_avx512[DTYPES][OPS];
 #endif
 
 #endif

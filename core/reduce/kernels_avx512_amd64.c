@@ -1,9 +1,9 @@
-// Kernels for CPUs with AVX-512 F, BW, DQ and VL.
+// Kernels for CPUs with AVX-512 F, BW, DQ, VL and VBMI.
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), \
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"))), \
                              apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")
 #endif
 
 #include <immintrin.h>
@@ -18,6 +18,12 @@ static inline __attribute__((always_inline)) __m512 hard_f16_load(const uint8_t 
 static inline __attribute__((always_inline)) void hard_f16_store(uint8_t *p, __m512 v) {
   v = _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm512_set1_ps(__builtin_nanf("")));
   _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+#define HARD_LOOKUP
+typedef __attribute__((vector_size(64))) uint8_t bytes;
+static inline __attribute__((always_inline)) bytes hard_lookup(const uint8_t *table, bytes index) {
+  return (bytes)_mm512_permutex2var_epi8(_mm512_loadu_si512(table), (__m512i)index,
+                                         _mm512_loadu_si512(table + 64));
 }
 
 #include "lanes.h"

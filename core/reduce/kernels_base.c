@@ -13,6 +13,12 @@ static inline __attribute__((always_inline)) void hard_f16_store(uint8_t *p, flo
   v = vbslq_f32(vceqq_f32(v, v), v, vdupq_n_f32(__builtin_nanf("")));
   vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32(v)));
 }
+#define HARD_LOOKUP
+static inline __attribute__((always_inline)) uint8x16_t hard_lookup(const uint8_t *table, uint8x16_t index) {
+  index = vandq_u8(index, vdupq_n_u8(0x7f));
+  const uint8x16_t low = vqtbl4q_u8(vld1q_u8_x4(table), index);
+  return vqtbx4q_u8(low, vld1q_u8_x4(table + 64), vsubq_u8(index, vdupq_n_u8(64)));
+}
 #endif
 
 #include "lanes.h"

@@ -1,7 +1,8 @@
 // The kernels of one level of the instruction set. Included once by the file of each level, which
 // first defines VB, the bytes of a vector, and TABLE, the name of its table. Where the level has
 // instructions for float16 it defines HARD_F16, hard_f16_load, and hard_f16_store, which makes any
-// NaN the one NaN.
+// NaN the one NaN. Where it can look up bytes in a table of 128 it defines HARD_LOOKUP and
+// hard_lookup, which heeds the low 7 bits of each index.
 //
 // Vectors are those of the compiler, so that the same text serves every level. No order of
 // operations is left to the compiler, and none are fused: every level gives the same bits. Only
@@ -81,28 +82,38 @@ INLINE void result_f64(uint8_t *p, vf64 v) { store_f64(p, one_nan_f64(v)); }
 // hardware converts float16, x[0] and x[1] are the halves of the step instead; it makes no
 // difference, since partial results are only ever combined with their like.
 
-typedef struct {
-  vf32 x[2];
-} pair;
-typedef struct {
-  vf32 x[4];
-} quad;
-
-INLINE pair pair_load(const uint8_t *p) { return (pair){{load_f32(p), load_f32(p + VB)}}; }
-INLINE quad quad_load(const uint8_t *p) {
-  return (quad){{load_f32(p), load_f32(p + VB), load_f32(p + 2 * VB), load_f32(p + 3 * VB)}};
-}
-INLINE void pair_store(uint8_t *p, pair v) {
-  for (int i = 0; i < 2; i++) store_f32(p + i * VB, v.x[i]);
-}
-INLINE void quad_store(uint8_t *p, quad v) {
-  for (int i = 0; i < 4; i++) store_f32(p + i * VB, v.x[i]);
-}
-INLINE pair pair_plus(pair a, pair b) { return (pair){{a.x[0] + b.x[0], a.x[1] + b.x[1]}}; }
-INLINE pair pair_times(pair a, float f) { return (pair){{a.x[0] * f, a.x[1] * f}}; }
-INLINE quad quad_times(quad a, float f) { return (quad){{a.x[0] * f, a.x[1] * f, a.x[2] * f, a.x[3] * f}}; }
-INLINE pair pair_over(pair a, float f) { return (pair){{a.x[0] / f, a.x[1] / f}}; }
-INLINE quad quad_over(quad a, float f) { return (quad){{a.x[0] / f, a.x[1] / f, a.x[2] / f, a.x[3] / f}}; }
+#define WIDE(N, V, P, LOAD, STORE)                                                        \
+  typedef struct {                                                                        \
+    V x[P];                                                                               \
+  } N;                                                                                    \
+  INLINE N N##_load(const uint8_t *p) {                                                   \
+    N v;                                                                                  \
+    for (int i = 0; i < P; i++) v.x[i] = LOAD(p + i * VB);                                \
+    return v;                                                                             \
+  }                                                                                       \
+  INLINE void N##_store(uint8_t *p, N v) {                                                \
+    for (int i = 0; i < P; i++) STORE(p + i * VB, v.x[i]);                                \
+  }                                                                                       \
+  INLINE N N##_plus(N a, N b) {                                                           \
+    for (int i = 0; i < P; i++) a.x[i] += b.x[i];                                         \
+    return a;                                                                             \
+  }
+#define WIDE_FLOATS(N, P)                                                                 \
+  WIDE(N, vf32, P, load_f32, store_f32)                                                   \
+  INLINE N N##_product(N a, N b) {                                                        \
+    for (int i = 0; i < P; i++) a.x[i] *= b.x[i];                                         \
+    return a;                                                                             \
+  }                                                                                       \
+  INLINE N N##_times(N a, float f) {                                                      \
+    for (int i = 0; i < P; i++) a.x[i] *= f;                                              \
+    return a;                                                                             \
+  }                                                                                       \
+  INLINE N N##_over(N a, float f) {                                                       \
+    for (int i = 0; i < P; i++) a.x[i] /= f;                                              \
+    return a;                                                                             \
+  }
+WIDE_FLOATS(pair, 2)
+WIDE_FLOATS(quad, 4)
 
 // The layout of a small float. IEEE: infinities and NaNs above the finite numbers. FN: no infinity,
 // one NaN of each sign. FNUZ: one NaN, in the place of minus zero.
@@ -112,6 +123,7 @@ typedef struct {
   uint32_t nan;
 } format;
 static const format f16 = {5, 10, 15, IEEE, 0x7e00};
+static const format bf16 = {8, 7, 127, IEEE, 0x7fc0};
 static const format e4m3fn = {4, 3, 7, FN, 0x7f};
 static const format e5m2 = {5, 2, 15, IEEE, 0x7f};
 static const format e4m3fnuz = {4, 3, 8, FNUZ, 0x80};
@@ -138,22 +150,26 @@ INLINE vf32 decode(vu32 code, format t) {
 // does), and FNUZ NaN.
 INLINE vu32 encode(vf32 v, format t) {
   const int bits = t.exponent + t.mantissa, drop = 23 - t.mantissa;
-  const vu32 sign = (vu32)v >> 31 << bits;
-  const vu32 size = (vu32)v & 0x7fffffff;
-  const uint32_t lowest = (uint32_t)(128 - t.bias) << 23;
-  const vu32 up = ((size >> drop) & 1) + ((1u << (drop - 1)) - 1);
-  const vu32 normal = (size + up - (lowest - (1u << 23))) >> drop;
-  // Adding a number whose last place is the smallest subnormal's rounds to that place.
-  const uint32_t place = lowest + ((uint32_t)drop << 23);
-  const vu32 small = (vu32)((vf32)size + (vf32)all_u32(place)) - place;
-  vu32 r = select_u32((vi32)size < (int32_t)lowest, small, normal);
-  if (t.kind == FNUZ) {
-    r = select_u32((vi32)r > 0x7f, all_u32(t.nan), r | (sign & (vu32)(r != 0)));
-  } else {
-    const int32_t top = t.kind == FN ? (int32_t)t.nan - 1 : ((1 << t.exponent) - 1) << t.mantissa;
-    r = select_u32((vi32)r > top, all_u32((uint32_t)top), r) | sign;
+  const vi32 size = (vi32)v & 0x7fffffff;
+  const int32_t lowest = (128 - t.bias) << 23;  // the smallest normal number
+  // The code that is given beyond the range, and the number that would be its value.
+  const int32_t over = t.kind == IEEE ? ((1 << t.exponent) - 1) << t.mantissa
+                       : t.kind == FN ? (int32_t)t.nan - 1
+                                      : 1 << bits;
+  const vi32 most = (vi32)all_u32((uint32_t)((over << drop) + lowest - (1 << 23)));
+  const vi32 capped = select_i32(size < most, size, most);
+  // A power of two is added whose last place is that of the result: that rounds, and the low bits
+  // of the sum are the significand. Below the smallest normal number that place stays.
+  const vi32 floor = (vi32)all_u32((uint32_t)lowest);
+  const vi32 power = (select_i32(capped > floor, capped, floor) & 0x7f800000) + (drop << 23);
+  const vu32 sum = (vu32)((vf32)capped + (vf32)power);
+  const vu32 code = sum + (sum >> drop) - (uint32_t)(((lowest >> 23) + drop) << t.mantissa);
+  const vu32 sign = (vu32)v >> (31 - bits), mask = all_u32((1u << bits) - 1);
+  if (t.kind == FNUZ) {  // NaN has become `over`, which is NaN
+    const vu32 r = code & ((2u << bits) - 1);
+    return r | (sign & ~mask & (vu32)(r != 0));
   }
-  return select_u32((vi32)size > 0x7f800000, all_u32(t.nan), r);
+  return select_u32(size > 0x7f800000, all_u32(t.nan), select_u32((vi32)mask, code, sign));
 }
 
 INLINE pair f16_load_parted(const uint8_t *p) {
@@ -190,12 +206,51 @@ INLINE void bf16_store(uint8_t *p, pair v) {
   store_u16(p, select_u16(nan, (vu16){0} + 0x7fc0, cut - up));
 }
 
-#define FP8(N)                                                                            \
+#ifdef HARD_LOOKUP
+// Decoding by tables: every float of 8 bits is one of bfloat16 too. BF16 is that of a code without
+// sign, for M bits of mantissa.
+#define TOP_BIT(c) ((c) >= 4 ? 2 : (c) >= 2 ? 1 : 0)
+#define BF16(c, M, BIAS)                                                                  \
+  ((c) >= 1 << (M) ? ((c) << (7 - (M))) + ((127 - (BIAS)) << 7)                           \
+   : (c) == 0      ? 0                                                                    \
+                   : ((128 - (BIAS) - (M) + TOP_BIT(c)) << 7) + (((c) << (7 - TOP_BIT(c))) & 0x7f))
+#define BF16_e4m3fn(c) ((c) == 0x7f ? 0x7fc0 : BF16(c, 3, 7))
+#define BF16_e5m2(c) ((c) > 0x7c ? 0x7fc0 : (c) == 0x7c ? 0x7f80 : BF16(c, 2, 15))
+#define BF16_e4m3fnuz(c) BF16(c, 3, 8)
+#define BF16_e5m2fnuz(c) BF16(c, 2, 16)
+#define FOUR(F, G, c) F(G(c)), F(G((c) + 1)), F(G((c) + 2)), F(G((c) + 3))
+#define SIXTEEN(F, G, c) FOUR(F, G, c), FOUR(F, G, (c) + 4), FOUR(F, G, (c) + 8), FOUR(F, G, (c) + 12)
+#define EVERY_CODE(F, G)                                                                  \
+  SIXTEEN(F, G, 0), SIXTEEN(F, G, 16), SIXTEEN(F, G, 32), SIXTEEN(F, G, 48),              \
+      SIXTEEN(F, G, 64), SIXTEEN(F, G, 80), SIXTEEN(F, G, 96), SIXTEEN(F, G, 112)
+#define LOW(v) ((v) & 0xff)
+#define HIGH(v) ((v) >> 8)
+
+#define FP8_LOAD(N)                                                                       \
+  static const uint8_t N##_low[128] = {EVERY_CODE(LOW, BF16_##N)};                        \
+  static const uint8_t N##_high[128] = {EVERY_CODE(HIGH, BF16_##N)};                      \
+  INLINE quad N##_load(const uint8_t *p) {                                                \
+    const vu8 code = load_u8(p);                                                          \
+    vu8 low = hard_lookup(N##_low, code), high = hard_lookup(N##_high, code) | (code & 0x80); \
+    if (N.kind == FNUZ) {                                                                 \
+      const vu8 nan = (vu8)(code == 0x80);                                                \
+      low |= nan, high |= nan;                                                            \
+    }                                                                                     \
+    const vu32 even = (vu32)(((vu16)low & 0xff) | (vu16)high << 8);                       \
+    const vu32 odd = (vu32)((vu16)low >> 8 | ((vu16)high & 0xff00));                      \
+    return (quad){{(vf32)(even << 16), (vf32)(odd << 16), (vf32)(even & 0xffff0000),      \
+                   (vf32)(odd & 0xffff0000)}};                                            \
+  }
+#else
+#define FP8_LOAD(N)                                                                       \
   INLINE quad N##_load(const uint8_t *p) {                                                \
     const vu32 w = load_u32(p);                                                           \
     return (quad){{decode(w & 0xff, N), decode(w >> 8 & 0xff, N), decode(w >> 16 & 0xff, N), \
                    decode(w >> 24, N)}};                                                  \
-  }                                                                                       \
+  }
+#endif
+#define FP8(N)                                                                            \
+  FP8_LOAD(N)                                                                             \
   INLINE void N##_store(uint8_t *p, quad v) {                                             \
     store_u32(p, encode(v.x[0], N) | encode(v.x[1], N) << 8 | encode(v.x[2], N) << 16 |   \
                      encode(v.x[3], N) << 24);                                            \
@@ -246,36 +301,96 @@ EXTREMES(u32, store_u32)
 EXTREMES(i64, store_i64)
 EXTREMES(u64, store_u64)
 
-// Averages of integers: a sum in 64 bits, then a division that truncates. One element a step.
-INLINE uint64_t load_sum(const uint8_t *p) {
-  uint64_t v;
-  memcpy(&v, p, sizeof v);
-  return v;
+// Averages of integers. Sums are of 64 bits, or of 32 for elements of 8 and 16: as many inputs as
+// there may be do not overflow them. The division truncates towards zero: by a shift where n is a
+// power of two.
+WIDE(ints4, vi32, 4, load_i32, store_i32)
+WIDE(ints2, vi32, 2, load_i32, store_i32)
+WIDE(longs2, vi64, 2, load_i64, store_i64)
+
+INLINE ints4 i8_widen(const uint8_t *p) {
+  const vi32 w = load_i32(p);
+  return (ints4){{w << 24 >> 24, w << 16 >> 24, w << 8 >> 24, w >> 24}};
 }
-INLINE void store_sum(uint8_t *p, uint64_t v) { memcpy(p, &v, sizeof v); }
-#define signed_average(p) ((int64_t)load_sum(p) / s.n)
-#define unsigned_average(p) (load_sum(p) / (uint64_t)s.n)
-#define AVERAGES(N, T, W, AVERAGE)                                                        \
-  INLINE uint64_t N##_widen(const uint8_t *p) {                                           \
-    T v;                                                                                  \
-    memcpy(&v, p, sizeof v);                                                              \
-    return (uint64_t)(W)v;                                                                \
+INLINE ints4 u8_widen(const uint8_t *p) {
+  const vu32 w = load_u32(p);
+  return (ints4){{(vi32)(w & 0xff), (vi32)(w >> 8 & 0xff), (vi32)(w >> 16 & 0xff), (vi32)(w >> 24)}};
+}
+INLINE ints2 i16_widen(const uint8_t *p) {
+  const vi32 w = load_i32(p);
+  return (ints2){{w << 16 >> 16, w >> 16}};
+}
+INLINE ints2 u16_widen(const uint8_t *p) {
+  const vu32 w = load_u32(p);
+  return (ints2){{(vi32)(w & 0xffff), (vi32)(w >> 16)}};
+}
+INLINE longs2 i32_widen(const uint8_t *p) {
+  const vi64 w = load_i64(p);
+  return (longs2){{w << 32 >> 32, w >> 32}};
+}
+INLINE longs2 u32_widen(const uint8_t *p) {
+  const vu64 w = load_u64(p);
+  return (longs2){{(vi64)(w & 0xffffffff), (vi64)(w >> 32)}};
+}
+INLINE void store_narrow8(uint8_t *p, ints4 v) {
+  store_i32(p, (v.x[0] & 0xff) | (v.x[1] & 0xff) << 8 | (v.x[2] & 0xff) << 16 | v.x[3] << 24);
+}
+INLINE void store_narrow16(uint8_t *p, ints2 v) { store_i32(p, (v.x[0] & 0xffff) | v.x[1] << 16); }
+INLINE void store_narrow32(uint8_t *p, longs2 v) { store_i64(p, (v.x[0] & 0xffffffff) | v.x[1] << 32); }
+
+// The quotient is below 2^16. Its estimate, rounded down on the whole, is right or one too small,
+// which the remainder tells.
+INLINE vi32 divide_32(vu32 sum, int n) {
+  const float inverse = (1 - 0x1p-21f) / (float)n;
+  const vi32 q = __builtin_convertvector(__builtin_convertvector(sum, vf32) * inverse, vi32);
+  return q - ((vi32)(sum - (vu32)q * (uint32_t)n) >= n);
+}
+// The sum is below 2^48 and the quotient below 2^32. (sum + 1/2) / n is never nearer to an integer
+// than 1/2n, and rounding errors are far smaller. Half less, it is rounded to the quotient by adding
+// a number whose last place is 1.
+INLINE vi64 divide_64(vu64 sum, int n) {
+  const double inverse = 1.0 / n;
+  const vf64 exact = (vf64)(sum | 0x4330000000000000) - 0x1p52;
+  const vf64 q = exact * inverse + (0.5 * inverse - 0.5) + 0x1.8p52;
+  return (vi64)q & 0xffffffff;
+}
+#define QUOTIENTS(B)                                                                      \
+  INLINE vi##B shift_unsigned_##B(vi##B v, int n) {                                       \
+    return (vi##B)((vu##B)v >> __builtin_ctz((unsigned)n));                               \
   }                                                                                       \
-  INLINE void N##_narrow(uint8_t *p, W v) {                                               \
-    const T t = (T)v;                                                                     \
-    memcpy(p, &t, sizeof t);                                                              \
+  INLINE vi##B shift_signed_##B(vi##B v, int n) {                                         \
+    return (v + ((v < 0) & (n - 1))) >> __builtin_ctz((unsigned)n);                       \
   }                                                                                       \
-  COMBINE(N##_avg_leaf, uint64_t, sizeof(T), 8, 4, N##_widen, PLUS, store_sum)            \
-  MAP(N##_avg_finish, W, 8, sizeof(T), 1, AVERAGE, N##_narrow)
-MERGE(avg_merge, uint64_t, 8, 4, load_sum, PLUS, store_sum)
-AVERAGES(i8, int8_t, int64_t, signed_average)
-AVERAGES(u8, uint8_t, uint64_t, unsigned_average)
-AVERAGES(i16, int16_t, int64_t, signed_average)
-AVERAGES(u16, uint16_t, uint64_t, unsigned_average)
-AVERAGES(i32, int32_t, int64_t, signed_average)
-AVERAGES(u32, uint32_t, uint64_t, unsigned_average)
-AVERAGES(i64, int64_t, int64_t, signed_average)
-AVERAGES(u64, uint64_t, uint64_t, unsigned_average)
+  INLINE vi##B divide_unsigned_##B(vi##B v, int n) { return divide_##B((vu##B)v, n); }    \
+  INLINE vi##B divide_signed_##B(vi##B v, int n) {                                        \
+    const vi##B negative = v < 0;                                                         \
+    const vu##B size = (vu##B)(v ^ negative) - (vu##B)negative;                           \
+    return (divide_##B(size, n) ^ negative) - negative;                                   \
+  }
+QUOTIENTS(32)
+QUOTIENTS(64)
+#define AVERAGES(N, V, P, QUOTIENT, STORE)                                                \
+  INLINE V N##_shifted(V v, int n) {                                                      \
+    for (int i = 0; i < P; i++) v.x[i] = shift_##QUOTIENT(v.x[i], n);                     \
+    return v;                                                                             \
+  }                                                                                       \
+  INLINE V N##_divided(V v, int n) {                                                      \
+    for (int i = 0; i < P; i++) v.x[i] = divide_##QUOTIENT(v.x[i], n);                    \
+    return v;                                                                             \
+  }                                                                                       \
+  COMBINE(N##_avg_leaf, V, VB, P *VB, 1, N##_widen, V##_plus, V##_store)                  \
+  EACH(N##_avg_finish, V, P *VB, VB, 1, N##_shifted(V##_load(a + o), s.n), STORE)         \
+  EACH(N##_avg_divide, V, P *VB, VB, 1, N##_divided(V##_load(a + o), s.n), STORE)
+AVERAGES(i8, ints4, 4, signed_32, store_narrow8)
+AVERAGES(u8, ints4, 4, unsigned_32, store_narrow8)
+AVERAGES(i16, ints2, 2, signed_32, store_narrow16)
+AVERAGES(u16, ints2, 2, unsigned_32, store_narrow16)
+AVERAGES(i32, longs2, 2, signed_64, store_narrow32)
+AVERAGES(u32, longs2, 2, unsigned_64, store_narrow32)
+EACH(i64_avg_finish, vi64, VB, VB, 4, shift_signed_64(load_i64(a + o), s.n), store_i64)
+EACH(u64_avg_finish, vi64, VB, VB, 4, shift_unsigned_64(load_i64(a + o), s.n), store_i64)
+EACH(i64_avg_divide, vi64, VB, VB, 1, load_i64(a + o) / (int64_t)s.n, store_i64)
+EACH(u64_avg_divide, vu64, VB, VB, 1, load_u64(a + o) / (uint64_t)s.n, store_u64)
 
 // float32 and float64, and complex numbers of them where parts do not mix. To divide by a power of
 // two is, to the bit, to multiply by its inverse, which is faster.
@@ -299,7 +414,8 @@ FLOATS(f64)
 // Small floats, to partials of float32 and back. A factor and an average's 1/n are applied on the
 // way; where there are none they are 1, and exact.
 #define SMALL(N, V, P)                                                                    \
-  MAP(N##_leaf, V, VB, P *VB, 4 / P, N##_times, V##_store)                                \
+  COMBINE(N##_sum_leaf, V, VB, P *VB, 1, N##_times, V##_plus, V##_store)                  \
+  COMBINE(N##_product_leaf, V, VB, P *VB, 1, N##_load, V##_product, V##_store)            \
   MAP(N##_finish, V, P *VB, VB, 4 / P, V##_load, N##_scaled)                              \
   MAP(N##_divide, V, P *VB, VB, 4 / P, V##_load, N##_divided)
 #define f16_times(p) pair_times(f16_load(p), (float)s.factor[0])
@@ -328,23 +444,80 @@ SMALL(e4m3fnuz, quad, 4)
 SMALL(e5m2fnuz, quad, 4)
 
 // The ops of training in one pass.
-#define SMALL_SUMS(N)                                                                     \
+#define SMALL_WHOLE(N)                                                                    \
   COMBINE(N##_sum, pair, VB, VB, 2, N##_load, pair_plus, N##_store)                       \
   COMBINE(N##_avg, pair, VB, VB, 2, N##_load, pair_plus, N##_scaled)                      \
-  COMBINE(N##_premul, pair, VB, VB, 2, N##_times, pair_plus, N##_store)
-SMALL_SUMS(f16)
-SMALL_SUMS(bf16)
+  COMBINE(N##_premul, pair, VB, VB, 2, N##_times, pair_plus, N##_store)                   \
+  COMBINE(N##_product, pair, VB, VB, 2, N##_load, pair_product, N##_store)
+SMALL_WHOLE(f16)
+SMALL_WHOLE(bf16)
 
-// complex32: a word is a number, whose parts are x[0] and x[1] of a pair.
-INLINE pair c32_times(pair a, pair b) {
+// Extremes of small floats, without widening. A code has a rank, an integer of its size: in the
+// order of the numbers, zeros alike, and NaN of either sign before them for MIN and behind them for
+// MAX, for which `shift` makes it wrap.
+#define SMALL_EXTREMES(N, B)                                                              \
+  typedef struct {                                                                        \
+    vi##B code, rank;                                                                     \
+  } N##_ranked;                                                                           \
+  INLINE N##_ranked N##_rank(const uint8_t *p, int##B##_t shift) {                        \
+    const vi##B code = load_i##B(p), negative = code < 0;                                 \
+    const vi##B size = code & INT##B##_MAX;                                               \
+    vi##B rank = (vi##B)((vu##B)((size ^ negative) - negative) + (uint##B##_t)shift);     \
+    if (N.kind == FNUZ) rank ^= (code == INT##B##_MIN) & INT##B##_MIN;                    \
+    return (N##_ranked){code, rank};                                                      \
+  }                                                                                       \
+  INLINE int##B##_t N##_infinity(void) {                                                  \
+    return (int##B##_t)(N.kind == IEEE ? ((1 << N.exponent) - 1) << N.mantissa            \
+                        : N.kind == FN ? (int)N.nan - 1                                   \
+                                       : INT##B##_MAX);                                   \
+  }                                                                                       \
+  INLINE N##_ranked N##_first(const uint8_t *p) { return N##_rank(p, INT##B##_MAX - N##_infinity()); } \
+  INLINE N##_ranked N##_last(const uint8_t *p) { return N##_rank(p, INT##B##_MIN + N##_infinity()); } \
+  INLINE N##_ranked N##_less(N##_ranked a, N##_ranked b) {                                \
+    const vi##B less = a.rank < b.rank;                                                   \
+    return (N##_ranked){select_i##B(less, a.code, b.code), select_i##B(less, a.rank, b.rank)}; \
+  }                                                                                       \
+  INLINE N##_ranked N##_more(N##_ranked a, N##_ranked b) {                                \
+    const vi##B more = a.rank > b.rank;                                                   \
+    return (N##_ranked){select_i##B(more, a.code, b.code), select_i##B(more, a.rank, b.rank)}; \
+  }                                                                                       \
+  INLINE void N##_one_nan(uint8_t *p, N##_ranked v) {                                     \
+    const vi##B nan = (v.code & INT##B##_MAX) > N##_infinity();                           \
+    store_i##B(p, select_i##B(nan, (vi##B){0} + (int##B##_t)N.nan, v.code));              \
+  }                                                                                       \
+  COMBINE(N##_min, N##_ranked, VB, VB, 2, N##_first, N##_less, N##_one_nan)               \
+  COMBINE(N##_max, N##_ranked, VB, VB, 2, N##_last, N##_more, N##_one_nan)
+SMALL_EXTREMES(f16, 16)
+SMALL_EXTREMES(bf16, 16)
+SMALL_EXTREMES(e4m3fn, 8)
+SMALL_EXTREMES(e5m2, 8)
+SMALL_EXTREMES(e4m3fnuz, 8)
+SMALL_EXTREMES(e5m2fnuz, 8)
+
+// Products of complex32 and complex64. The real and the imaginary parts are x[0] and x[1] of a pair:
+// of the words of one vector, or of two vectors of words of 64 bits.
+INLINE pair complex_times(pair a, pair b) {
   return (pair){{a.x[0] * b.x[0] - a.x[1] * b.x[1], a.x[0] * b.x[1] + a.x[1] * b.x[0]}};
 }
-#define c32_factor_times(p) \
-  c32_times((pair){{all_f32((float)s.factor[0]), all_f32((float)s.factor[1])}}, f16_load_parted(p))
-MAP(c32_leaf, pair, VB, 2 * VB, 2, f16_load_parted, pair_store)
-MAP(c32_premul_leaf, pair, VB, 2 * VB, 2, c32_factor_times, pair_store)
-MERGE(c32_product_merge, pair, 2 * VB, 2, pair_load, c32_times, pair_store)
-MAP(c32_finish, pair, 2 * VB, VB, 2, pair_load, f16_store_parted)
+INLINE pair c64_load(const uint8_t *p) {
+  const vu64 a = load_u64(p), b = load_u64(p + VB);
+  return (pair){{(vf32)((a & 0xffffffff) | b << 32), (vf32)(a >> 32 | (b & 0xffffffff00000000))}};
+}
+INLINE void c64_store(uint8_t *p, pair v) {
+  const vu64 re = (vu64)one_nan_f32(v.x[0]), im = (vu64)one_nan_f32(v.x[1]);
+  store_u64(p, (re & 0xffffffff) | im << 32);
+  store_u64(p + VB, re >> 32 | (im & 0xffffffff00000000));
+}
+#define complex_factor_times(v) \
+  complex_times((pair){{all_f32((float)s.factor[0]), all_f32((float)s.factor[1])}}, v)
+#define c32_factor_times(p) complex_factor_times(f16_load_parted(p))
+#define c64_factor_times(p) complex_factor_times(c64_load(p))
+COMBINE(c32_product_leaf, pair, VB, 2 * VB, 1, f16_load_parted, complex_times, pair_store)
+COMBINE(c32_premul_leaf, pair, VB, 2 * VB, 1, c32_factor_times, pair_plus, pair_store)
+MERGE(c32_product_merge, pair, 2 * VB, 2, pair_load, complex_times, pair_store)
+MAP(c32_finish, pair, 2 * VB, VB, 1, pair_load, f16_store_parted)
+COMBINE(c64_product, pair, 2 * VB, 2 * VB, 1, c64_load, complex_times, c64_store)
+COMBINE(c64_premul, pair, 2 * VB, 2 * VB, 1, c64_factor_times, pair_plus, c64_store)
 
 // ---- the table ----
 
@@ -396,67 +569,76 @@ MIN_AND_MAX(u64, 8)
 MIN_AND_MAX(f32, 4)
 MIN_AND_MAX(f64, 8)
 
-#define INTEGER_AVG(N, SIZE)                                                              \
-  REDUCTION(N##_avg, .leaf = k_##N##_avg_leaf, .merge = k_avg_merge, .finish = k_##N##_avg_finish, \
-            .element = SIZE, .raw = SIZE, .partial = 8, .merged = 8, .group = 4, .op = AVG, .copies = 1)
-INTEGER_AVG(i8, 1)
-INTEGER_AVG(u8, 1)
-INTEGER_AVG(i16, 2)
-INTEGER_AVG(u16, 2)
-INTEGER_AVG(i32, 4)
-INTEGER_AVG(u32, 4)
-INTEGER_AVG(i64, 8)
-INTEGER_AVG(u64, 8)
+#define INTEGER_AVG(N, SIZE, LEAF, P, MERGE)                                              \
+  REDUCTION(N##_avg, .leaf = k_##LEAF, .merge = k_##MERGE, .finish = k_##N##_avg_finish,  \
+            .divide = k_##N##_avg_divide, .element = SIZE, .raw = VB, .partial = P * VB,  \
+            .merged = VB, .op = AVG, .copies = 1)
+INTEGER_AVG(i8, 1, i8_avg_leaf, 4, u32_sum)
+INTEGER_AVG(u8, 1, u8_avg_leaf, 4, u32_sum)
+INTEGER_AVG(i16, 2, i16_avg_leaf, 2, u32_sum)
+INTEGER_AVG(u16, 2, u16_avg_leaf, 2, u32_sum)
+INTEGER_AVG(i32, 4, i32_avg_leaf, 2, u64_sum)
+INTEGER_AVG(u32, 4, u32_avg_leaf, 2, u64_sum)
+INTEGER_AVG(i64, 8, u64_sum, 1, u64_sum)
+INTEGER_AVG(u64, 8, u64_sum, 1, u64_sum)
 
 #define FLOAT_AVG(N, F, SIZE)                                                             \
   REDUCTION(N##_avg, .whole = k_##F##_avg, .leaf = k_##F##_sum, .merge = k_##F##_sum,     \
             .finish = k_##F##_finish, .divide = k_##F##_divide, .element = SIZE, .raw = VB, \
-            .partial = VB, .merged = VB, .group = 4, .op = AVG, .copies = 1)
+            .partial = VB, .merged = VB, .op = AVG, .copies = 1)
 FLOAT_AVG(f32, f32, 4)
 FLOAT_AVG(f64, f64, 8)
 FLOAT_AVG(c64, f32, 8)
 FLOAT_AVG(c128, f64, 16)
 
-#define WIDENED(R, N, P, SIZE, M, OP, ...)                                                \
-  REDUCTION(R, .leaf = k_##N##_leaf, .merge = k_##M, .finish = k_##N##_finish, .element = SIZE, \
-            .raw = VB, .partial = P * VB, .merged = VB, .group = 1, .op = OP, __VA_ARGS__)
-#define SMALL_FLOAT(N, P, SIZE, SUM_WHOLE, AVG_WHOLE, PREMUL_WHOLE)                       \
-  WIDENED(N##_sum, N, P, SIZE, f32_sum, SUM, .copies = 1, .whole = SUM_WHOLE)             \
-  WIDENED(N##_avg, N, P, SIZE, f32_sum, AVG, .copies = 1, .whole = AVG_WHOLE, .divide = k_##N##_divide) \
-  WIDENED(N##_premul, N, P, SIZE, f32_sum, PREMUL, .whole = PREMUL_WHOLE)                 \
-  WIDENED(N##_product, N, P, SIZE, f32_product, PRODUCT, .copies = 1)                     \
-  WIDENED(N##_min, N, P, SIZE, f32_min, MIN, .copies = 1)                                 \
-  WIDENED(N##_max, N, P, SIZE, f32_max, MAX, .copies = 1)
-SMALL_FLOAT(f16, 2, 2, k_f16_sum, k_f16_avg, k_f16_premul)
-SMALL_FLOAT(bf16, 2, 2, k_bf16_sum, k_bf16_avg, k_bf16_premul)
-SMALL_FLOAT(e4m3fn, 4, 1, NULL, NULL, NULL)
-SMALL_FLOAT(e5m2, 4, 1, NULL, NULL, NULL)
-SMALL_FLOAT(e4m3fnuz, 4, 1, NULL, NULL, NULL)
-SMALL_FLOAT(e5m2fnuz, 4, 1, NULL, NULL, NULL)
+#define WIDENED(R, N, L, P, SIZE, M, OP, ...)                                             \
+  REDUCTION(R, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_finish, .element = SIZE, \
+            .raw = VB, .partial = P * VB, .merged = VB, .op = OP, __VA_ARGS__)
+#define SMALL_FLOAT(N, P, SIZE, WHOLE)                                                    \
+  WIDENED(N##_sum, N, N##_sum, P, SIZE, f32_sum, SUM, .copies = 1, .whole = WHOLE(N##_sum)) \
+  WIDENED(N##_avg, N, N##_sum, P, SIZE, f32_sum, AVG, .copies = 1, .whole = WHOLE(N##_avg), \
+          .divide = k_##N##_divide)                                                       \
+  WIDENED(N##_premul, N, N##_sum, P, SIZE, f32_sum, PREMUL, .whole = WHOLE(N##_premul))   \
+  WIDENED(N##_product, N, N##_product, P, SIZE, f32_product, PRODUCT, .copies = 1,        \
+          .whole = WHOLE(N##_product))                                                    \
+  MIN_AND_MAX(N, SIZE)
+#define HAS(N) k_##N
+#define NONE(N) NULL
+SMALL_FLOAT(f16, 2, 2, HAS)
+SMALL_FLOAT(bf16, 2, 2, HAS)
+SMALL_FLOAT(e4m3fn, 4, 1, NONE)
+SMALL_FLOAT(e5m2, 4, 1, NONE)
+SMALL_FLOAT(e4m3fnuz, 4, 1, NONE)
+SMALL_FLOAT(e5m2fnuz, 4, 1, NONE)
 
-WIDENED(c32_sum, f16, 2, 4, f32_sum, SUM, .copies = 1, .whole = k_f16_sum)
-WIDENED(c32_avg, f16, 2, 4, f32_sum, AVG, .copies = 1, .whole = k_f16_avg, .divide = k_f16_divide)
-REDUCTION(c32_product, .leaf = k_c32_leaf, .merge = k_c32_product_merge, .finish = k_c32_finish, .element = 4,
-          .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .group = 1, .op = PRODUCT, .copies = 1)
-REDUCTION(c32_premul, .leaf = k_c32_premul_leaf, .merge = k_f32_sum, .finish = k_c32_finish, .element = 4,
-          .raw = VB, .partial = 2 * VB, .merged = VB, .group = 1, .op = PREMUL, .complex = 1)
+WIDENED(c32_sum, f16, f16_sum, 2, 4, f32_sum, SUM, .copies = 1, .whole = k_f16_sum)
+WIDENED(c32_avg, f16, f16_sum, 2, 4, f32_sum, AVG, .copies = 1, .whole = k_f16_avg, .divide = k_f16_divide)
+REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge, .finish = k_c32_finish,
+          .element = 4, .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT, .copies = 1)
+WIDENED(c32_premul, c32, c32_premul, 2, 4, f32_sum, PREMUL, .complex = 1)
+DIRECT(c64_product, c64_product, c64_product, 8, 2 * VB, PRODUCT, .copies = 1)
+REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum, .element = 8,
+          .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
+#define BOTH(N) {N, N##_into}
 #define INTEGER_ROW(I, U)                                                                 \
   {                                                                                       \
-    [SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product, [MIN] = I##_min,           \
-    [MAX] = I##_max, [BAND] = U##_band, [BOR] = U##_bor, [BXOR] = U##_bxor, [PREMUL] = U##_premul \
+    [SUM] = BOTH(U##_sum), [AVG] = BOTH(I##_avg), [PRODUCT] = BOTH(U##_product),          \
+    [MIN] = BOTH(I##_min), [MAX] = BOTH(I##_max), [BAND] = BOTH(U##_band),                \
+    [BOR] = BOTH(U##_bor), [BXOR] = BOTH(U##_bxor), [PREMUL] = BOTH(U##_premul)           \
   }
 #define FLOAT_ROW(N)                                                                      \
   {                                                                                       \
-    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product, [MIN] = N##_min,           \
-    [MAX] = N##_max, [PREMUL] = N##_premul                                                \
+    [SUM] = BOTH(N##_sum), [AVG] = BOTH(N##_avg), [PRODUCT] = BOTH(N##_product),          \
+    [MIN] = BOTH(N##_min), [MAX] = BOTH(N##_max), [PREMUL] = BOTH(N##_premul)             \
   }
 #define COMPLEX_ROW(N, PRODUCTS)                                                          \
   {                                                                                       \
-    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = PRODUCTS##_product, [PREMUL] = PRODUCTS##_premul \
+    [SUM] = BOTH(N##_sum), [AVG] = BOTH(N##_avg), [PRODUCT] = BOTH(PRODUCTS##_product),   \
+    [PREMUL] = BOTH(PRODUCTS##_premul)                                                    \
   }
 
-const goccl_reduce_fn TABLE[DTYPES][OPS] = {
+const struct reduction TABLE[DTYPES][OPS] = {
     [INT8] = INTEGER_ROW(i8, u8),
     [UINT8] = INTEGER_ROW(u8, u8),
     [INT16] = INTEGER_ROW(i16, u16),
@@ -469,10 +651,11 @@ const goccl_reduce_fn TABLE[DTYPES][OPS] = {
     [BFLOAT16] = FLOAT_ROW(bf16),
     [FLOAT32] = FLOAT_ROW(f32),
     [FLOAT64] = FLOAT_ROW(f64),
-    [BOOL] = {[SUM] = bool_or, [MAX] = bool_or, [BOR] = bool_or, [PRODUCT] = bool_and,
-              [MIN] = bool_and, [BAND] = bool_and, [BXOR] = bool_xor},
+    [BOOL] = {[SUM] = BOTH(bool_or), [MAX] = BOTH(bool_or), [BOR] = BOTH(bool_or),
+              [PRODUCT] = BOTH(bool_and), [MIN] = BOTH(bool_and), [BAND] = BOTH(bool_and),
+              [BXOR] = BOTH(bool_xor)},
     [COMPLEX32] = COMPLEX_ROW(c32, c32),
-    [COMPLEX64] = COMPLEX_ROW(c64, goccl_reduce_c64),
+    [COMPLEX64] = COMPLEX_ROW(c64, c64),
     [COMPLEX128] = COMPLEX_ROW(c128, goccl_reduce_c128),
     [E4M3FN] = FLOAT_ROW(e4m3fn),
     [E5M2] = FLOAT_ROW(e5m2),

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,9 +36,11 @@ func TestCheck(t *testing.T) {
 	for d := range numDTypes {
 		for o := range numOps {
 			err := Check(d, o)
-			kernel, kernelErr := Kernel(d, o)
-			if (err == nil) != allowed(d, o) || (kernelErr == nil) != (err == nil) || (kernel != nil) != (err == nil) {
-				t.Errorf("%v %v: Check says %v, Kernel %v %v", d, o, err, kernel, kernelErr)
+			for _, get := range []func(DType, Op) (unsafe.Pointer, error){Kernel, KernelInto} {
+				kernel, kernelErr := get(d, o)
+				if (err == nil) != allowed(d, o) || (kernelErr == nil) != (err == nil) || (kernel != nil) != (err == nil) {
+					t.Errorf("%v %v: Check says %v, the kernel %v %v", d, o, err, kernel, kernelErr)
+				}
 			}
 			if err != nil && !(strings.Contains(err.Error(), d.String()) && strings.Contains(err.Error(), o.String())) {
 				t.Errorf("%v %v: the error names neither: %v", d, o, err)
@@ -106,7 +109,7 @@ func TestHeader(t *testing.T) {
 // eachLevel runs a test at every level of the instruction set that this CPU has.
 func eachLevel(t *testing.T, f func(t *testing.T, level int)) {
 	for l := 0; l <= level; l++ {
-		if kernelAt(l, Float32, Sum) != nil {
+		if kernelAt(l, Float32, Sum).one != nil {
 			t.Run(fmt.Sprintf("level%d", l), func(t *testing.T) { f(t, l) })
 		}
 	}
@@ -219,7 +222,7 @@ func testCombine(t *testing.T, r *rand.Rand, d DType, o Op, n, count int) {
 	}
 	want := expect(d, o, data, count, factor)
 	for l := 0; l <= level; l++ {
-		if kernelAt(l, d, o) == nil {
+		if kernelAt(l, d, o).one == nil {
 			t.Fatalf("%v %v: level %d has no kernel", d, o, l)
 		}
 		// dst apart (-1), then as one of the inputs.
@@ -234,7 +237,7 @@ func testCombine(t *testing.T, r *rand.Rand, d DType, o Op, n, count int) {
 			if alias >= 0 {
 				dst = src[alias]
 			}
-			combineAt(l, d, o, dst.pointer(), pointers, count, factor)
+			combineAt(l, d, o, []unsafe.Pointer{dst.pointer()}, pointers, count, factor)
 			if diff := firstDifference(dst.bytes(), want, size); diff != "" {
 				t.Fatalf("%v %v of %d inputs, %d elements, level %d, dst %d, factor %v: %s", d, o, n, count, l, alias, factor, diff)
 			}
@@ -250,13 +253,81 @@ func testCombine(t *testing.T, r *rand.Rand, d DType, o Op, n, count int) {
 	}
 }
 
+// Several places for the result, none, some or all of which are inputs: below a block of the first
+// level of the cache, and beyond it.
+func TestCombineInto(t *testing.T) {
+	for d := range Bytes1 {
+		t.Run(d.String(), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(6, uint64(d)))
+			for o := range numOps {
+				if !allowed(d, o) {
+					continue
+				}
+				for _, n := range []int{1, 2, 3, 4, 7} {
+					testCombineInto(t, r, d, o, n, 5)
+					testCombineInto(t, r, d, o, n, 133)
+					if o == Avg || o == BXor {
+						testCombineInto(t, r, d, o, n, 20011/d.Size())
+					}
+				}
+			}
+		})
+	}
+}
+
+func testCombineInto(t *testing.T, r *rand.Rand, d DType, o Op, n, count int) {
+	factor := [2]float64{-1.5, 0.75}
+	data := make([][]byte, n)
+	for i := range data {
+		data[i] = make([]byte, count*d.Size())
+		fill(d, data[i], r)
+	}
+	want := expect(d, o, data, count, factor)
+	for l := 0; l <= level; l++ {
+		src := make([]placed, n)
+		for i := range src {
+			src[i] = place(data[i], len(want), r.IntN(2)*r.IntN(16))
+		}
+		dst := append([]placed(nil), src...)
+		for range 3 {
+			dst = append(dst, place(nil, len(want), r.IntN(2)*r.IntN(16)))
+		}
+		r.Shuffle(len(dst), func(i, j int) { dst[i], dst[j] = dst[j], dst[i] })
+		dst = dst[:2+r.IntN(len(dst)-1)]
+		combineAt(l, d, o, pointers(dst), pointers(src), count, factor)
+		for i, p := range dst {
+			if diff := firstDifference(p.bytes(), want, d.Size()); diff != "" {
+				t.Fatalf("%v %v of %d inputs, %d elements, level %d, place %d of %d: %s", d, o, n, count, l, i, len(dst), diff)
+			}
+			if !p.intact() {
+				t.Fatalf("%v %v of %d inputs, %d elements, level %d: wrote beyond place %d", d, o, n, count, l, i)
+			}
+		}
+		for i, p := range src {
+			isPlace := slices.ContainsFunc(dst, func(q placed) bool { return &q.all[0] == &p.all[0] })
+			if !isPlace && !bytes.Equal(p.bytes(), data[i]) {
+				t.Fatalf("%v %v of %d inputs, %d elements, level %d: wrote to input %d", d, o, n, count, l, i)
+			}
+		}
+	}
+}
+
+func pointers(p []placed) []unsafe.Pointer {
+	q := make([]unsafe.Pointer, len(p))
+	for i := range p {
+		q[i] = p[i].pointer()
+	}
+	return q
+}
+
 func combineBytes(level int, d DType, o Op, factor float64, src ...[]byte) []byte {
 	dst := make([]byte, len(src[0]))
 	pointers := make([]unsafe.Pointer, len(src))
 	for i := range src {
 		pointers[i] = unsafe.Pointer(&src[i][0])
 	}
-	combineAt(level, d, o, unsafe.Pointer(&dst[0]), pointers, len(dst)/d.Size(), [2]float64{factor})
+	combineAt(level, d, o, []unsafe.Pointer{unsafe.Pointer(&dst[0])}, pointers, len(dst)/d.Size(), [2]float64{factor})
 	return dst
 }
 
@@ -425,6 +496,43 @@ func TestManyInputs(t *testing.T) {
 	}
 }
 
+// Averages at the edges of the division: quotients that are exact, one above and one below, of either
+// sign, for as many inputs as there may be.
+func TestAverageEdges(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 0))
+	for d := range Float16 {
+		size, bits := d.Size(), 8*d.Size()
+		const count = 40
+		for _, n := range []int{3, 5, 7, 11, 255, 4095, 32768, 40000, 65535, 65536} {
+			// All inputs are one value but for a few, which are off by one.
+			value := make([]uint64, count)
+			for i := range value {
+				value[i] = []uint64{0, 1, 1 << (bits - 1), 1<<(bits-1) - 1, 1<<bits - 1, 1<<bits - 2, r.Uint64()}[r.IntN(7)]
+			}
+			variants := make([][]byte, 3)
+			for v := range variants {
+				variants[v] = make([]byte, count*size)
+				for i := range value {
+					store(size, variants[v][i*size:], value[i]+uint64(v)-1)
+				}
+			}
+			src := make([][]byte, n)
+			for i := range src {
+				src[i] = variants[1]
+			}
+			for range r.IntN(3) {
+				src[r.IntN(n)] = variants[2*r.IntN(2)]
+			}
+			want := expect(d, Avg, src, count, [2]float64{})
+			eachLevel(t, func(t *testing.T, level int) {
+				if diff := firstDifference(combineBytes(level, d, Avg, 0, src...), want, size); diff != "" {
+					t.Fatalf("%v of %d inputs: %s", d, n, diff)
+				}
+			})
+		}
+	}
+}
+
 // Factors of integers, to both ends of their range.
 func TestIntegerFactor(t *testing.T) {
 	for _, c := range []struct {
@@ -488,7 +596,7 @@ func BenchmarkCombine(b *testing.B) {
 					}
 					b.SetBytes(int64(size))
 					for b.Loop() {
-						combineAt(level, d, Sum, unsafe.Pointer(&dst[0]), src, size/d.Size(), [2]float64{})
+						combineAt(level, d, Sum, []unsafe.Pointer{unsafe.Pointer(&dst[0])}, src, size/d.Size(), [2]float64{})
 					}
 				})
 			}

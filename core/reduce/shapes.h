@@ -25,7 +25,7 @@
 // inputs or apart from them, that is right as well.
 
 #define ROUNDS(V, IN, OUT, U, STORE, EXPR)                                                \
-  for (; i + U <= steps; i += U) {                                                        \
+  for (; U > 1 && i + U <= steps; i += U) {                                               \
     V r[U];                                                                               \
     for (size_t u = 0; u < U; u++) {                                                      \
       const size_t o = (i + u) * (IN);                                                    \
@@ -42,16 +42,17 @@
 #define HEAD(N)                                                                           \
   static void k_##N(void *dst, const void *const *src, int k, size_t steps, const struct scalars *g)
 
-// One input.
-#define MAP(N, V, IN, OUT, U, LOAD, STORE)                                                \
+// One input, of which EXPR makes a step's result: it is at a + o.
+#define EACH(N, V, IN, OUT, U, EXPR, STORE)                                               \
   HEAD(N) {                                                                               \
     const uint8_t *const a = src[0];                                                      \
     uint8_t *const d = dst;                                                               \
     const struct scalars s = *g;                                                          \
     size_t i = 0;                                                                         \
     (void)k, (void)s;                                                                     \
-    ROUNDS(V, IN, OUT, U, STORE, LOAD(a + o))                                             \
+    ROUNDS(V, IN, OUT, U, STORE, EXPR)                                                    \
   }
+#define MAP(N, V, IN, OUT, U, LOAD, STORE) EACH(N, V, IN, OUT, U, LOAD(a + o), STORE)
 
 // Two inputs.
 #define MERGE(N, V, STEP, U, LOAD, OP, STORE)                                             \
@@ -91,14 +92,18 @@
 // ---- reductions ----
 
 #define REDUCTION(N, ...)                                                                 \
+  static const struct method N##_method = {__VA_ARGS__};                                  \
   LINKAGE void N(void *dst, const void *const *src, int n, size_t count, const double *factor) { \
-    static const struct method m = {__VA_ARGS__};                                         \
-    goccl_reduce_run(&m, dst, src, n, count, factor);                                     \
+    goccl_reduce_run(&N##_method, &dst, 1, src, n, count, factor);                        \
+  }                                                                                       \
+  LINKAGE void N##_into(void *const *dst, int n_dst, const void *const *src, int n, size_t count, \
+                        const double *factor) {                                           \
+    goccl_reduce_run(&N##_method, dst, n_dst, src, n, count, factor);                     \
   }
 
 // Partials are raw, and one kernel does it all but for a merge that must not multiply again.
 #define DIRECT(N, K, M, SIZE, STEP, OP, ...)                                              \
   REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .element = SIZE, .raw = STEP, \
-            .partial = STEP, .merged = STEP, .group = 4, .op = OP, __VA_ARGS__)
+            .partial = STEP, .merged = STEP, .op = OP, __VA_ARGS__)
 
 #endif

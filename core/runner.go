@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -18,6 +19,7 @@ import (
 type runner struct {
 	run         *exec.Run
 	plans       planCache
+	laid        layout
 	part        int       // of the head work
 	begun       bool      // the part is bound
 	segments    []segment // still to run, of the part
@@ -32,6 +34,21 @@ type runner struct {
 type segment struct {
 	params plan.Params
 	offset int64
+}
+
+// layout is how an operation is made of plans. It is kept for the next one, which is often alike.
+type layout struct {
+	collective plan.Collective
+	root       int
+	dtype      reduce.DType
+	in, out    []uint64
+	segments   []segment
+	compiled   *exec.Compiled // of the only segment, once it is known
+}
+
+func (l *layout) fits(o *Operation) bool {
+	return l.segments != nil && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType &&
+		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
 
 // announceAfter is how long a rank waits before it tells its peers what it waits in, so that
@@ -107,12 +124,18 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			if len(r.segments) == 0 {
 				return true, nil
 			}
-			s := r.segments[0]
+			s := &r.segments[0]
 			r.segments = r.segments[1:]
-			compiled, err := r.plans.get(s.params)
-			if err != nil {
-				c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
-				return true, c.failed()
+			compiled := r.laid.compiled
+			if compiled == nil {
+				var err error
+				if compiled, err = r.plans.get(s.params); err != nil {
+					c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
+					return true, c.failed()
+				}
+				if len(r.laid.segments) == 1 && r.plans.keeps(compiled) {
+					r.laid.compiled = compiled
+				}
 			}
 			r.current = compiled
 			r.run.Begin(compiled, s.offset, exec.AnyPeer)
@@ -243,7 +266,11 @@ func (c *Comm) begin(p *part) *Error {
 		b.Kernel = k
 	}
 	r.run.Bind(b)
-	r.segments = c.shape.segments(op, c.rank, c.size)
+	if !r.laid.fits(op) {
+		r.laid = layout{collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
+			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
+	}
+	r.segments = r.laid.segments
 	r.begun, r.current = true, nil
 	r.waitingFrom, r.told = 0, false
 	return nil
@@ -383,6 +410,9 @@ func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
 	c.order = append(c.order, key)
 	return compiled, nil
 }
+
+// keeps tells whether a plan stays after put: until others have been got.
+func (c *planCache) keeps(p *exec.Compiled) bool { return !c.built[p] }
 
 // put tells that a plan is no longer run.
 func (c *planCache) put(p *exec.Compiled) {

@@ -124,15 +124,6 @@ static uint64_t mix(uint64_t h, uint64_t v) {
   return h ^ h >> 32;
 }
 
-void goccl_digest(goccl_run_state *run) {
-  uint64_t words[sizeof(goccl_message) / 8];
-  goccl_message m = run->message;
-  m.bytes = 0, m.total = 0;
-  memcpy(words, &m, sizeof m);
-  run->digest = 0;
-  for (size_t i = 0; i < sizeof m / 8; i++) run->digest = mix(run->digest, words[i]);
-}
-
 static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
   uint64_t digest = mix(mix(run->digest, (uint64_t)step->bytes), (uint64_t)step->total);
   return (stamp_number(n) << 1 | (uint64_t)in_line(step->bytes)) << 32 | (digest & 0xffffffff);
@@ -239,8 +230,23 @@ static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *st
   }
 }
 
+/* Before the first step: the digest of the message, and from where the plan counts messages. */
+static void begin(goccl_lane *lane, goccl_run_state *run) {
+  uint64_t words[sizeof(goccl_message) / 8];
+  run->message.bytes = 0, run->message.total = 0;
+  memcpy(words, &run->message, sizeof words);
+  run->digest = 0;
+  for (size_t i = 0; i < sizeof words / 8; i++) run->digest = mix(run->digest, words[i]);
+  for (int32_t i = run->first_peer; i < run->end_peer; i++) {
+    lane->channels[i].base = lane->channels[i].received;
+    lane->channels[i].put_base = lane->channels[i].sent;
+  }
+  run->begun = 1;
+}
+
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
+  if (!run->begun) begin(lane, run);
   for (; run->step < plan->n_steps; run->step++) {
     const goccl_step *step = &plan->steps[run->step];
     const goccl_ref *source = plan->sources + step->first_source;
@@ -341,11 +347,4 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
     }
   }
   return GOCCL_RUN_DONE;
-}
-
-void goccl_begin(goccl_lane *lane, int32_t first, int32_t end) {
-  for (int32_t i = first; i < end; i++) {
-    lane->channels[i].base = lane->channels[i].received;
-    lane->channels[i].put_base = lane->channels[i].sent;
-  }
 }

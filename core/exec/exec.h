@@ -133,6 +133,9 @@ typedef struct {
   double factor[2];
   goccl_message message; /* this rank's; bytes and total belong to the step */
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
+  uint32_t begun;        /* the first step has been come to */
+  int32_t first_peer;    /* the plan waits only for ranks from here ... */
+  int32_t end_peer;      /* ... up to before here */
   uint32_t step;         /* the next one: a run that was left goes on there */
   uint32_t post;         /* the next of the plan's posts */
   int32_t peer;          /* of the step that made the run leave */
@@ -149,13 +152,6 @@ enum {
   GOCCL_RUN_GONE,
   GOCCL_RUN_MISMATCH
 };
-
-/* After the message has changed. */
-void goccl_digest(goccl_run_state *run);
-
-/* Before a plan's first step: its references to messages count from here, on the channels to the
- * ranks [first, end) that it uses. */
-void goccl_begin(goccl_lane *lane, int32_t first, int32_t end);
 
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in
  * nanoseconds of CLOCK_MONOTONIC. */

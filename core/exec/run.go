@@ -176,7 +176,6 @@ func (r *Run) Bind(b Binding) {
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message = b.Message.c()
-	C.goccl_digest(r.c)
 }
 
 // What Begin may be told about the peers that a plan waits for, besides one rank.
@@ -194,7 +193,7 @@ func (r *Run) Begin(p *Compiled, offset int64, from int) {
 		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.step, r.c.post, r.c.offset = p.c, 0, 0, C.int64_t(offset)
+	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.offset = p.c, 0, 0, 0, C.int64_t(offset)
 	first, end := 0, r.lane.window.Layout.Ranks
 	switch {
 	case from == NoPeer:
@@ -202,7 +201,7 @@ func (r *Run) Begin(p *Compiled, offset int64, from int) {
 	case from >= 0:
 		first, end = from, from+1
 	}
-	C.goccl_begin(r.lane.c, C.int32_t(first), C.int32_t(end))
+	r.c.first_peer, r.c.end_peer = C.int32_t(first), C.int32_t(end)
 }
 
 // Continue runs steps until the plan is done, until the given time, or until something is
@@ -258,10 +257,18 @@ func (r *Run) Withdraw() {
 func (r *Run) Advance() { r.c.step++ }
 
 // Now is the clock of Continue: CLOCK_MONOTONIC.
-func Now() time.Duration {
+func Now() time.Duration { return clock.at + time.Since(clock.start) }
+
+// clock is a moment, by both of CLOCK_MONOTONIC and Go's monotonic clock, which runs like it and is
+// read without a system call.
+var clock = func() (c struct {
+	at    time.Duration
+	start time.Time
+}) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(fmt.Sprintf("clock_gettime: %v", err))
 	}
-	return time.Duration(t.Nano())
-}
+	c.at, c.start = time.Duration(t.Nano()), time.Now()
+	return c
+}()

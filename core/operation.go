@@ -129,45 +129,49 @@ func (o *Operation) check(rank, size int) error {
 			}
 		}
 	}
-	equal := func(name string, got, want uint64) error {
-		if got != want {
-			return bad("%s has %d elements, expected %d", name, got, want)
+	equal := func(name string, i int, got, want uint64) error {
+		switch {
+		case got == want:
+			return nil
+		case i >= 0:
+			name = fmt.Sprintf("%s[%d]", name, i)
 		}
-		return nil
+		return bad("%s has %d elements, expected %d", name, got, want)
 	}
+	const single = -1
 	switch o.Collective {
 	case plan.AllReduce:
 		for i := range o.InCounts {
-			if err := equal(fmt.Sprintf("out[%d]", i), o.OutCounts[i], o.InCounts[i]); err != nil {
+			if err := equal("out", i, o.OutCounts[i], o.InCounts[i]); err != nil {
 				return err
 			}
 		}
 	case plan.Reduce, plan.Broadcast:
-		if err := equal("out", o.OutCounts[0], o.InCounts[0]); err != nil {
+		if err := equal("out", single, o.OutCounts[0], o.InCounts[0]); err != nil {
 			return err
 		}
 	case plan.AllGather:
-		if err := equal("in", o.InCounts[0], o.OutCounts[rank]); err != nil {
+		if err := equal("in", single, o.InCounts[0], o.OutCounts[rank]); err != nil {
 			return err
 		}
 	case plan.ReduceScatter:
-		if err := equal("out", o.OutCounts[0], o.InCounts[rank]); err != nil {
+		if err := equal("out", single, o.OutCounts[0], o.InCounts[rank]); err != nil {
 			return err
 		}
 	case plan.Gather:
 		for i := range o.OutCounts {
-			if err := equal(fmt.Sprintf("out[%d]", i), o.OutCounts[i], o.InCounts[0]); err != nil {
+			if err := equal("out", i, o.OutCounts[i], o.InCounts[0]); err != nil {
 				return err
 			}
 		}
 	case plan.Scatter:
 		for i := range o.InCounts {
-			if err := equal(fmt.Sprintf("in[%d]", i), o.InCounts[i], o.OutCounts[0]); err != nil {
+			if err := equal("in", i, o.InCounts[i], o.OutCounts[0]); err != nil {
 				return err
 			}
 		}
 	case plan.AllToAll:
-		if err := equal(fmt.Sprintf("out[%d]", rank), o.OutCounts[rank], o.InCounts[rank]); err != nil {
+		if err := equal("out", rank, o.OutCounts[rank], o.InCounts[rank]); err != nil {
 			return err
 		}
 	}

@@ -46,6 +46,11 @@ def _create(group: Any, options: Any) -> Any:
     backend = native.ProcessGroupGoccl(
         group.store, group.group_rank, group.group_size, options=options, group_name=group.group_id
     )
-    backend.options.group_name = group.group_id
-    backend.options.global_ranks_in_group = group.global_ranks_in_group
+    # Newer versions of torch read them from the options of any backend; older ones have no place for them.
+    for name, value in (
+        ("group_name", group.group_id),
+        ("global_ranks_in_group", group.global_ranks_in_group),
+    ):
+        if hasattr(backend.options, name):
+            setattr(backend.options, name, value)
     return backend

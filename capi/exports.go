@@ -18,7 +18,7 @@ import (
 func main() {}
 
 // comm finds the communicator of a handle.
-func comm(h C.goccl_comm) (*commHandle, error) { return restore[*commHandle](uint64(h), "comm") }
+func comm(h C.goccl_comm) (*commHandle, error) { return restoreComm(uint64(h)) }
 
 // work finds the work of a handle.
 func work(h C.goccl_work) (*workHandle, error) { return restore[*workHandle](uint64(h), "work") }
@@ -122,6 +122,18 @@ func guestAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
 			return err
 		}
 		c.comm.Abort(text(reason))
+		return nil
+	})
+}
+
+//export guestRefuse
+func guestRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		c.comm.Refuse(text(reason))
 		return nil
 	})
 }
@@ -353,7 +365,7 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 			return err
 		}
 		if err != nil {
-			return err
+			return c.refuse(err, o)
 		}
 		return c.run(call, handle, o)
 	})
@@ -385,7 +397,7 @@ func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, w
 			return err
 		}
 		if b.refused != nil {
-			return b.refused
+			return c.refuse(b.refused, b.operations...)
 		}
 		return c.run(call, work, b.operations...)
 	})

@@ -24,13 +24,16 @@
  *   Every function returns a goccl_result. The text for the last failing call of the calling
  *   thread is goccl_last_error(). After a collective on a communicator has failed with anything
  *   but GOCCL_INVALID_ARGUMENT the communicator is broken: each later call returns the first cause.
+ *   A collective that is refused with GOCCL_INVALID_ARGUMENT is told to the peers. Where all ranks are
+ *   refused at the same place in the order, all go on; else the communicator breaks on all of them,
+ *   with GOCCL_MISMATCH and a text that names the rank and its bad argument.
  *   Where a collective failed, `out` holds no usable data; an `in` that is not `out` is intact.
  *
  * Handles
  *   A handle is an opaque number. One that is stale, forged or of another type is answered with
  *   GOCCL_INVALID_HANDLE. After fork() the child is answered GOCCL_FORKED by every function;
- *   goccl_destroy(), goccl_abort(), goccl_work_free() and goccl_shutdown() do nothing there and
- *   return GOCCL_OK. A child that calls exec loads the library anew and may use it.
+ *   goccl_destroy(), goccl_abort(), goccl_refuse(), goccl_work_free() and goccl_shutdown() do nothing
+ *   there and return GOCCL_OK. A child that calls exec loads the library anew and may use it.
  */
 #ifndef GOCCL_H
 #define GOCCL_H
@@ -196,6 +199,13 @@ goccl_result goccl_destroy(goccl_comm comm);
  * GOCCL_ABORTED, here and on every peer. The handle stays valid until goccl_destroy(). */
 goccl_result goccl_abort(goccl_comm comm, const char *reason);
 
+/* For callers that check the arguments of collectives themselves, such as torch's back end: tells that
+ * they refused a collective, or a batch with one, so that peers learn of it as of one that the library
+ * refused. Call it instead of the collective, on the thread that would have called that, once for a
+ * whole batch, and not while the thread records a batch; not for what the library has refused, and not
+ * for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL. Never blocks. */
+goccl_result goccl_refuse(goccl_comm comm, const char *reason);
+
 /* GOCCL_OK while the communicator works, else the first cause of its failure. Never blocks. */
 goccl_result goccl_async_error(goccl_comm comm);
 
@@ -321,7 +331,7 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 /* Between the two, calls on this communicator from this thread are only recorded (their `work`
  * must be NULL, and they return GOCCL_OK at once); goccl_group_end() starts them as one, with one
  * work for all. The `call` of a recorded call is not used. A call refused for its arguments refuses
- * the batch. */
+ * the batch, which then takes one place in the order of collectives. */
 goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
 

@@ -201,6 +201,11 @@ goccl_result goccl_abort(goccl_comm comm, const char *reason) {
   return guestAbort(comm, (char *)reason);
 }
 
+goccl_result goccl_refuse(goccl_comm comm, const char *reason) {
+  NOTHING_IF_FORKED;
+  return guestRefuse(comm, (char *)reason);
+}
+
 goccl_result goccl_async_error(goccl_comm comm) {
   NOT_FORKED;
   return guestAsyncError(comm);

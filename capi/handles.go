@@ -21,7 +21,7 @@ const (
 // object is what a handle names: a *commHandle or a *workHandle.
 type object interface{ handle() *atomic.Uint64 }
 
-// issued is a part of every object: its own handle, 0 before it is saved.
+// issued is a part of every object: its own handle, 0 before it is saved and after it is dropped.
 type issued struct{ number atomic.Uint64 }
 
 func (i *issued) handle() *atomic.Uint64 { return &i.number }
@@ -51,6 +51,21 @@ func save(o object) uint64 {
 	return h
 }
 
+// recent is the communicator that was restored last. Programs call one again and again.
+var recent atomic.Pointer[commHandle]
+
+// restoreComm finds the communicator of a handle.
+func restoreComm(h uint64) (*commHandle, error) {
+	if c := recent.Load(); c != nil && c.number.Load() == h && h != 0 {
+		return c, nil
+	}
+	c, err := restore[*commHandle](h, "comm")
+	if err == nil {
+		recent.Store(c)
+	}
+	return c, err
+}
+
 // restore finds the object of a handle of type T.
 func restore[T object](h uint64, what string) (T, error) {
 	var none T
@@ -77,6 +92,9 @@ func drop(h uint64) bool {
 	delete(handles.live, h)
 	handles.Unlock()
 	if ok {
+		if o, ok := pointer.Restore(saved(h)).(object); ok {
+			o.handle().Store(0)
+		}
 		pointer.Unref(saved(h))
 	}
 	return ok

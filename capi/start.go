@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -99,7 +100,7 @@ const maxCoalesced = 1 << 20
 func operation(a *C.guest_operation, rank, size int) (core.Operation, error) {
 	collective := collectives[a.collective]
 	bad := func(name string, given any, allowed string, args ...any) (core.Operation, error) {
-		return core.Operation{}, invalid(collective.name+": "+name, given, allowed, args...)
+		return core.Operation{Collective: collective.plan}, invalid(collective.name+": "+name, given, allowed, args...)
 	}
 	o := core.Operation{Collective: collective.plan, Root: int(a.root), Tag: int(a.tag), WaitAll: a.wait_all != 0}
 	if a.dtype >= C.GOCCL_DTYPE_COUNT {
@@ -122,8 +123,12 @@ func operation(a *C.guest_operation, rank, size int) (core.Operation, error) {
 		}
 	}
 	isRoot := int(a.root) == rank
-	in := func() { o.In, o.InCounts = []unsafe.Pointer{a.in}, []uint64{uint64(a.count)} }
-	out := func() { o.Out, o.OutCounts = []unsafe.Pointer{a.out}, []uint64{uint64(a.count)} }
+	single := &struct { // one piece of memory for what most calls need
+		at    [2]unsafe.Pointer
+		count [1]uint64
+	}{[2]unsafe.Pointer{a.in, a.out}, [1]uint64{uint64(a.count)}}
+	in := func() { o.In, o.InCounts = single.at[:1], single.count[:] }
+	out := func() { o.Out, o.OutCounts = single.at[1:], single.count[:] }
 	// Lists are NULL where this rank does not use them.
 	inList := func(n int) { o.In = pointers(unsafe.Pointer(a.in_list), n) }
 	outList := func(n int) { o.Out = pointers(unsafe.Pointer(a.out_list), n) }
@@ -243,11 +248,19 @@ func callOptions(call *C.goccl_call) (core.CallOptions, error) {
 	return core.CallOptions{Timeout: milliseconds(c.timeout_ms), WaitSoon: c.wait_soon != 0}, nil
 }
 
+// refuse tells the peers, unless it was all sends and receives, of what is refused here. Core does so itself.
+func (c *commHandle) refuse(err error, operations ...core.Operation) error {
+	if slices.ContainsFunc(operations, func(o core.Operation) bool { return o.Collective < plan.Send }) {
+		c.comm.Refuse(err.Error())
+	}
+	return err
+}
+
 // run starts operations as one work: it gives out a handle or, where none is wanted, waits.
 func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
 	o, err := callOptions(call)
 	if err != nil {
-		return err
+		return c.refuse(err, operations...)
 	}
 	if work == nil {
 		o.WaitSoon = true

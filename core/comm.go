@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -47,14 +48,16 @@ type Comm struct {
 	queue     []*Work
 	failure   *Error
 	destroyed bool
-	history   [64]exec.Message        // what this rank started last, by sequence
-	announced map[int]exec.Message    // what waiting peers told that they do
-	answers   map[int]exec.Message    // what peers answered to ask
-	answered  chan struct{}           // a new answer
-	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]string       // monitored barriers, by sequence: what rank 0 said
-	checked   chan struct{}           // a change of the two
-	barriers  uint64                  // sequence of the last monitored barrier that ended here
+	history   [maxRefusals]exec.Message // what this rank started last, by sequence
+	announced map[int]*announcement     // what peers told of calls that this rank has not come to
+	refused   refusals                  // this rank's own, the last of them
+	told      []telling                 // of them, by peer; made by the first
+	answers   map[int]exec.Message      // what peers answered to ask
+	answered  chan struct{}             // a new answer
+	checkIns  map[uint64]map[int]bool   // monitored barriers, by sequence: who came to rank 0
+	checkOuts map[uint64]string         // monitored barriers, by sequence: what rank 0 said
+	checked   chan struct{}             // a change of the two
+	barriers  uint64                    // sequence of the last monitored barrier that ended here
 	splits    uint64
 
 	dials map[int]chan struct{} // connections being made, by peer: closed when each has ended
@@ -90,7 +93,7 @@ func (c *Comm) Transport(peer int) string {
 	return c.kinds[peer]
 }
 
-// Sequence is the number of the last collective started, 0 before the first.
+// Sequence is the number of the last collective that was started or refused, 0 before the first.
 func (c *Comm) Sequence() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,26 +124,35 @@ func (c *Comm) Err() error {
 // CallOptions says how an operation is to be made.
 type CallOptions struct {
 	Timeout time.Duration // <= 0: the communicator's
-	// WaitSoon tells that the caller will call Wait at once, so that no worker is woken.
+	// WaitSoon tells that the caller will call Wait at once: no worker is woken, and Start itself already
+	// waits a little, so that a short operation has ended when it returns.
 	WaitSoon bool
 }
 
+// soon is for how long Start waits with WaitSoon: a caller that has several communicators, and starts a
+// work on each before it waits for the first, loses no more.
+const soon = time.Millisecond
+
 // Start starts one operation, or several as one work. It does not wait for peers. The operations
-// are refused, and nothing is started, if an argument is bad or the communicator has failed.
+// are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
+// told of collectives with bad arguments: they fail, and this rank with them, unless theirs are refused too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
-	w := &Work{comm: c, waitSoon: o.WaitSoon, done: make(chan struct{})}
+	w := &Work{comm: c, waitSoon: o.WaitSoon}
 	w.source.Store(-1)
-	w.parts = make([]*part, 0, len(operations))
+	w.parts = w.first[:0]
 	var p2p []*Operation
 	for i := range operations {
 		op := &operations[i]
 		if err := op.check(c.rank, c.size); err != nil {
+			if slices.ContainsFunc(operations, func(o Operation) bool { return !o.pointToPoint() }) {
+				c.Refuse(err.Error())
+			}
 			return nil, err
 		}
 		if op.pointToPoint() {
 			p2p = append(p2p, op)
 		} else {
-			w.parts = append(w.parts, &part{operation: op, message: op.message()})
+			w.parts = append(w.parts, part{operation: op, message: op.message()})
 		}
 	}
 	// One more than there are operations, so that the work cannot end while it is being started.
@@ -157,11 +169,12 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	w.deadline = exec.Now() + w.timeout
 	var mismatch *Error
-	for _, p := range w.parts {
+	for i := range w.parts {
+		p := &w.parts[i]
 		c.sequence++
 		p.message.Group, p.message.Epoch, p.message.Sequence = c.identity.group, c.identity.epoch, c.sequence
 		c.history[c.sequence%uint64(len(c.history))] = p.message
-		if mismatch == nil && len(c.announced) > 0 {
+		if mismatch == nil {
 			mismatch = c.compareAnnounced(p.message)
 		}
 	}
@@ -177,7 +190,10 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	if mismatch != nil {
 		c.fail(mismatch, true)
 	}
-	if len(w.parts) > 0 && !o.WaitSoon {
+	switch {
+	case o.WaitSoon:
+		c.help(w, exec.Now()+soon) // the caller would come back for just that
+	case len(w.parts) > 0:
 		c.wakeWorker()
 	}
 	return w, nil
@@ -196,11 +212,7 @@ func (c *Comm) head() *Work {
 func (c *Comm) pop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queue[0] = nil
-	c.queue = c.queue[1:]
-	if len(c.queue) == 0 {
-		c.queue = nil
-	}
+	c.queue = slices.Delete(c.queue, 0, 1)
 }
 
 // help waits for a work's end until a time. The caller runs the queue where nobody else does.
@@ -237,7 +249,7 @@ func (c *Comm) help(w *Work, until time.Duration) {
 			token = c.token
 		}
 		select {
-		case <-w.done:
+		case <-w.closed():
 			return
 		case <-timer:
 			return

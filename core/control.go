@@ -15,7 +15,7 @@ import (
 const (
 	frameCredit   = transport.ControlBase + iota // Flags: lane; Arg[0]: messages released
 	frameFail                                    // Flags: kind of error; payload: text
-	frameAnnounce                                // payload: what the sender waits in
+	frameAnnounce                                // payload: what the sender waits in, or was refused and why
 	frameAsk                                     // what do you do?
 	frameStatus                                  // payload: what the sender started last
 	frameCheckIn                                 // Seq: of a monitored barrier
@@ -127,14 +127,17 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			kind = kinds[h.Flags]
 		}
 		c.fail(&Error{Kind: kind, Text: inWords(payload)}, true)
-	case frameAnnounce, frameStatus:
+	case frameAnnounce:
+		if c.failedBefore(src) {
+			return
+		}
+		if err := c.onAnnounce(src, payload); err != nil {
+			c.violation(src, err)
+		}
+	case frameStatus:
 		m, err := decodeMessage(payload)
 		if err != nil {
 			c.violation(src, err)
-			return
-		}
-		if h.Type == frameAnnounce {
-			c.onAnnounce(src, m)
 			return
 		}
 		c.mu.Lock()
@@ -155,6 +158,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, encodeMessage(m))
 		})
 	case frameCheckIn:
+		if c.failedBefore(src) {
+			return
+		}
 		c.mu.Lock()
 		if c.checkIns[h.Seq] == nil && h.Seq > c.barriers && len(c.checkIns) < maxCheckIns {
 			c.checkIns[h.Seq] = map[int]bool{}

@@ -613,11 +613,13 @@ func TestCheckRefuses(t *testing.T) {
 		"overlap":         func(o *Operation) { o.Out = []unsafe.Pointer{unsafe.Add(o.In[0], 4)} },
 		"than memory can": func(o *Operation) { o.InCounts, o.OutCounts = []uint64{1 << 62}, []uint64{1 << 62} },
 	} {
-		op := good()
-		spoil(&op)
-		_, err := w.comms[0].Start(CallOptions{}, op)
-		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
+		for rank, c := range w.comms {
+			op := good()
+			spoil(&op)
+			_, err := c.Start(CallOptions{}, op)
+			if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: rank %d: %v", want, rank, err)
+			}
 		}
 	}
 	w.each(func(rank int) error { return run(w.comms[rank], good()) })

@@ -27,11 +27,7 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	c.mu.Unlock()
 	defer close(c.stopped)
 	if tell && group != nil {
-		text := cause.Text
-		if len(text) > maxFailText {
-			text = text[:maxFailText]
-		}
-		group.Broadcast(transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(text))
+		group.Broadcast(failFrame(cause))
 	}
 	c.window.Stop()
 	c.cancel()
@@ -42,6 +38,28 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	if !idle {
 		c.wakeWorker() // ends what is queued, unless a waiter does
 	}
+}
+
+// failFrame is what tells a peer of a failure.
+func failFrame(cause *Error) (transport.Header, []byte) {
+	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(cause.Text[:min(len(cause.Text), maxFailText)])
+}
+
+// failedBefore tells a peer that waits of a failure: one that has connected since then has not been told.
+func (c *Comm) failedBefore(peer int) bool {
+	c.mu.Lock()
+	cause, destroyed := c.failure, c.destroyed
+	c.mu.Unlock()
+	if cause == nil || destroyed { // that is no failure, and is told by the transport
+		return cause != nil
+	}
+	c.spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), askTime)
+		defer cancel()
+		h, text := failFrame(cause)
+		_ = c.group.Send(ctx, peer, h, text) // an error means that the peer is gone
+	})
+	return true
 }
 
 func (c *Comm) failed() *Error {
@@ -101,10 +119,25 @@ func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen ex
 		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: rank %d sends %d bytes to rank %d, which expects %d bytes from it",
 			c.title(), mine.Sequence, describe(mine), peer, bytes, c.rank, want)
 	}
+	if seen.Sequence > mine.Sequence {
+		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
+		t := time.NewTimer(announceAfter)
+		defer t.Stop()
+		select {
+		case <-c.ctx.Done():
+		case <-t.C:
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.differ(mine, peer, seen)
 }
 
+// differ tells of a peer that does another thing than this rank. It is called with the lock held.
 func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
+	if reason, ok := c.refused.at(seen.Sequence); ok {
+		return c.refusedError(c.rank, reason, peer, seen)
+	}
 	a, b := fmt.Sprintf("rank %d called %s", c.rank, describe(mine)), fmt.Sprintf("rank %d called %s", peer, describe(seen))
 	if mine.Sequence != seen.Sequence {
 		b += fmt.Sprintf(" as its #%d", seen.Sequence)
@@ -124,17 +157,53 @@ func (c *Comm) announce(m exec.Message) {
 	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, encodeMessage(m))
 }
 
-// onAnnounce compares a peer's announcement with what this rank does or did, or keeps it for when
+// announcement is what a peer told of calls that this rank has not come to yet.
+type announcement struct {
+	waits   exec.Message // what it waits in; none: Sequence is 0
+	refused refusals
+}
+
+// announcedBy is called with the lock held.
+func (c *Comm) announcedBy(peer int) *announcement {
+	a := c.announced[peer]
+	if a == nil {
+		if c.announced == nil {
+			c.announced = map[int]*announcement{}
+		}
+		a = &announcement{}
+		c.announced[peer] = a
+	}
+	return a
+}
+
+// onAnnounce takes a peer's announcement: of what it waits in, or of what it was refused.
+func (c *Comm) onAnnounce(peer int, payload []byte) error {
+	n := min(len(payload), encodedMessage)
+	m, err := decodeMessage(payload[:n])
+	switch {
+	case err != nil:
+		return err
+	case m.Collective == uint8(refused):
+		f, err := decodeRefusal(m, payload[n:])
+		if err == nil {
+			c.onRefusal(peer, f)
+		}
+		return err
+	case len(payload) > n:
+		return fmt.Errorf("%w: an announcement of %d bytes", exec.ErrProtocol, len(payload))
+	}
+	c.onWaiting(peer, m)
+	return nil
+}
+
+// onWaiting compares what a peer waits in with what this rank does or did, or keeps it for when
 // this rank gets there.
-func (c *Comm) onAnnounce(peer int, m exec.Message) {
+func (c *Comm) onWaiting(peer int, m exec.Message) {
 	c.mu.Lock()
 	var err *Error
 	switch mine := c.history[m.Sequence%uint64(len(c.history))]; {
 	case m.Sequence > c.sequence:
-		if c.announced == nil {
-			c.announced = map[int]exec.Message{}
-		}
-		c.announced[peer] = m
+		c.announcedBy(peer).waits = m
 	case mine.Sequence == m.Sequence && mine != m:
 		err = c.differ(mine, peer, m)
 	}
@@ -144,16 +213,19 @@ func (c *Comm) onAnnounce(peer int, m exec.Message) {
 	}
 }
 
-// compareAnnounced compares what this rank starts with what peers announced. It is called with
-// the lock held.
+// compareAnnounced compares what this rank starts, or is refused, with what peers announced. It is
+// called with the lock held.
 func (c *Comm) compareAnnounced(mine exec.Message) *Error {
 	for peer, a := range c.announced {
-		if a.Sequence > mine.Sequence {
-			continue
+		if reason, ok := a.refused.at(mine.Sequence); ok && mine.Collective != uint8(refused) {
+			return c.refusedError(peer, reason, c.rank, mine)
 		}
-		delete(c.announced, peer)
-		if a.Sequence == mine.Sequence && a != mine {
-			return c.differ(mine, peer, a)
+		if a.waits.Sequence == mine.Sequence && a.waits != mine {
+			return c.differ(mine, peer, a.waits)
+		}
+		a.refused = slices.DeleteFunc(a.refused, func(f refusal) bool { return f.last <= mine.Sequence })
+		if a.waits.Sequence <= mine.Sequence && len(a.refused) == 0 {
+			delete(c.announced, peer)
 		}
 	}
 	return nil
@@ -260,6 +332,12 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 	if c.size == 1 {
 		return true, nil
 	}
+	defer func() {
+		// What comes after it in its batch is not run here, so peers must not wait for it.
+		if failure != nil && p != &w.parts[len(w.parts)-1] {
+			c.fail(failure, true)
+		}
+	}()
 	if !r.begun {
 		if c.rank != 0 && exec.Now() < w.deadline {
 			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())

@@ -102,7 +102,7 @@ func (r *runner) reset() { r.part, r.begun, r.segments, r.current = 0, false, ni
 // advance carries the head's present part on. It tells whether the part has finished, and how.
 func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Error) {
 	r := &c.runner
-	p := w.parts[r.part]
+	p := &w.parts[r.part]
 	if err := c.failed(); err != nil {
 		return true, err
 	}

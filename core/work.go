@@ -13,21 +13,23 @@ import (
 // any goroutine and thread.
 type Work struct {
 	comm     *Comm
-	parts    []*part // collectives, in order
+	parts    []part // collectives, in order
 	timeout  time.Duration
 	deadline time.Duration // on exec's clock
 	waitSoon bool
 	cancel   context.CancelFunc
 	ctx      context.Context // made by the runner when it first must wait in Go
 
+	first   [1]part      // the memory of parts, mostly
 	pending atomic.Int32 // operations not yet ended
 	source  atomic.Int32 // rank that the last receive came from
 
+	finished atomic.Bool // under mu; read without it by Test
+
 	mu     sync.Mutex
 	err    *Error
-	ended  bool
 	onDone []func(error)
-	done   chan struct{}
+	done   chan struct{} // made by who waits for it, closed at the end
 }
 
 // part is a collective of a work.
@@ -38,15 +40,26 @@ type part struct {
 
 // Test tells whether the work has ended, and how.
 func (w *Work) Test() (done bool, err error) {
-	select {
-	case <-w.done:
+	if w.finished.Load() {
 		return true, w.result()
-	default:
-		return false, nil
 	}
+	return false, nil
 }
 
-// result is meaningful once done is closed.
+// closed is closed when the work ends.
+func (w *Work) closed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done == nil {
+		w.done = make(chan struct{})
+		if w.finished.Load() {
+			close(w.done)
+		}
+	}
+	return w.done
+}
+
+// result is meaningful once the work has finished.
 func (w *Work) result() error {
 	if w.err == nil {
 		return nil
@@ -78,7 +91,7 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 // may start works and wait for them.
 func (w *Work) OnDone(f func(error)) {
 	w.mu.Lock()
-	if !w.ended {
+	if !w.finished.Load() {
 		w.onDone = append(w.onDone, f)
 		w.mu.Unlock()
 		w.comm.wakeWorker()
@@ -95,7 +108,7 @@ func (w *Work) Source() int { return int(w.source.Load()) }
 func (w *Work) end(err *Error) {
 	if err != nil {
 		w.mu.Lock()
-		if w.err == nil && !w.ended {
+		if w.err == nil && !w.finished.Load() {
 			w.err = err
 		}
 		w.mu.Unlock()
@@ -104,10 +117,12 @@ func (w *Work) end(err *Error) {
 		return
 	}
 	w.mu.Lock()
-	w.ended = true
+	w.finished.Store(true)
 	callbacks := w.onDone
 	w.onDone = nil
-	close(w.done)
+	if w.done != nil {
+		close(w.done)
+	}
 	if w.cancel != nil {
 		w.cancel()
 	}
@@ -127,7 +142,7 @@ func (w *Work) context() context.Context {
 	defer w.mu.Unlock()
 	if w.ctx == nil {
 		w.ctx, w.cancel = context.WithTimeout(w.comm.ctx, w.deadline-exec.Now())
-		if w.ended {
+		if w.finished.Load() {
 			w.cancel()
 		}
 	}

@@ -14,9 +14,30 @@ using c10d::kUnsetTimeout;
 using c10d::OpType;
 using std::chrono::milliseconds;
 
+namespace {
+
+// Checks a list that has a tensor for every rank, each by `check`, and all of one type.
+void checkList(const std::vector<at::Tensor>& list, at::ScalarType type, const char* name, const char* argument,
+               void (*check)(const at::Tensor&, const char*, Argument)) {
+  for (const auto i : c10::irange(list.size())) {
+    check(list[i], name, {argument, static_cast<int64_t>(i)});
+    checkType(list[i], type, name, {argument, static_cast<int64_t>(i)});
+  }
+}
+
+// Checks that every input has its output.
+void checkPairs(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
+                const char* name) {
+  GOCCL_CHECK(outputs.size() == inputs.size(), name,
+              "requires input/output tensor lists to have the same length, got ", inputs.size(),
+              " inputs and ", outputs.size(), " outputs");
+}
+
+}  // namespace
+
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& tensors,
                                                        const c10d::BroadcastOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& tensor = single(tensors, "broadcast", "");
   checkRoot(opts.rootRank, size_, "broadcast");
   GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
@@ -40,7 +61,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& 
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& tensors,
                                                        const c10d::AllreduceOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& tensor = single(tensors, "allreduce", "");
   if (tensor.defined() && tensor.is_sparse()) {
     return allreduce_sparse(tensors, opts);
@@ -60,7 +81,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& 
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   GOCCL_CHECK(!tensors.empty(), "allreduce_coalesced", "requires non-empty tensor list");
   struct Part {
     std::vector<void*> memory;
@@ -94,7 +115,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& tensors,
                                                     const c10d::ReduceOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& tensor = single(tensors, "reduce", "");
   checkRoot(opts.rootRank, size_, "reduce");
   GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
@@ -123,7 +144,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& ten
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                                        std::vector<at::Tensor>& inputs,
                                                        const c10d::AllgatherOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& input = single(inputs, "allgather", "input ");
   const auto& list = onePerRank(outputs, size_, "allgather", "output");
   checkTensor(input, "allgather", {"input"});
@@ -132,12 +153,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<a
   const void* in = buffers.in(input);
   std::vector<void*> out;
   std::vector<uint64_t> counts;
-  for (const auto i : c10::irange(list.size())) {
-    const Argument argument{"outputs", static_cast<int64_t>(i)};
-    checkOutput(list[i], "allgather", argument);
-    checkType(list[i], input.scalar_type(), "allgather", argument);
-    out.push_back(buffers.out(list[i]));
-    counts.push_back(countOf(list[i], type));
+  checkList(list, input.scalar_type(), "allgather", "outputs", checkOutput);
+  for (const at::Tensor& block : list) {
+    out.push_back(buffers.out(block));
+    counts.push_back(countOf(block, type));
   }
   checkCount(list[rank_], input.numel(), "allgather", {"outputs", rank_}, "it receives this rank's input");
   return start({OpType::ALLGATHER, "goccl:all_gather", inputs, list, opts.timeout, opts.asyncOp},
@@ -165,7 +184,7 @@ ProcessGroupGoccl::Call ProcessGroupGoccl::allGatherCall(Buffers& buffers, const
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                              const c10d::AllgatherOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   Buffers buffers;
   Call call = allGatherCall(buffers, output, input, "_allgather_base");
   return start(
@@ -176,7 +195,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_allgather_base(at::Tensor& output,
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
     std::vector<std::vector<at::Tensor>>& outputLists, std::vector<at::Tensor>& inputs,
     const c10d::AllgatherOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   GOCCL_CHECK(!inputs.empty(), "allgather_coalesced", "requires non-empty input tensor list");
   checkLength(outputLists.size(), size_, "allgather_coalesced", "output_lists");
   std::vector<at::Tensor> outputs;
@@ -213,11 +232,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_into_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const char* name = "allgather_into_tensor_coalesced";
-  GOCCL_CHECK(outputs.size() == inputs.size(), name,
-              "requires input/output tensor lists to have the same length, got ", inputs.size(),
-              " inputs and ", outputs.size(), " outputs");
+  checkPairs(outputs, inputs, name);
   Buffers buffers;
   std::vector<Call> calls;
   for (const auto i : c10::irange(inputs.size())) {
@@ -231,7 +248,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_into_tensor_coalesced(
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                                     std::vector<at::Tensor>& inputs,
                                                     const c10d::GatherOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& input = single(inputs, "gather", "input ");
   checkRoot(opts.rootRank, size_, "gather");
   checkTensor(input, "gather", {"input"});
@@ -244,11 +261,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::
   std::vector<at::Tensor> received;
   if (rank_ == root) {
     received = onePerRank(outputs, size_, "gather", "output");
+    checkList(received, input.scalar_type(), "gather", "outputs", checkOutput);
     for (const auto i : c10::irange(received.size())) {
-      const Argument argument{"outputs", static_cast<int64_t>(i)};
-      checkOutput(received[i], "gather", argument);
-      checkType(received[i], input.scalar_type(), "gather", argument);
-      checkCount(received[i], input.numel(), "gather", argument, "outputs are of the input's size");
+      checkCount(received[i], input.numel(), "gather", {"outputs", static_cast<int64_t>(i)},
+                 "outputs are of the input's size");
       out.push_back(buffers.out(received[i]));
     }
   } else {
@@ -265,7 +281,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                                 const c10d::GatherOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   checkRoot(opts.rootRank, size_, "gather_into_tensor");
   checkTensor(input, "gather_into_tensor", {"input"});
   const int root = static_cast<int>(opts.rootRank);
@@ -294,7 +310,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& outp
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& outputs,
                                                      std::vector<std::vector<at::Tensor>>& inputs,
                                                      const c10d::ScatterOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& output = single(outputs, "scatter", "output ");
   checkRoot(opts.rootRank, size_, "scatter");
   checkOutput(output, "scatter", {"output"});
@@ -307,11 +323,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& ou
   at::TensorList shown;
   if (rank_ == root) {
     const auto& list = onePerRank(inputs, size_, "scatter", "input");
+    checkList(list, output.scalar_type(), "scatter", "inputs", checkTensor);
     for (const auto i : c10::irange(list.size())) {
-      const Argument argument{"inputs", static_cast<int64_t>(i)};
-      checkTensor(list[i], "scatter", argument);
-      checkType(list[i], output.scalar_type(), "scatter", argument);
-      checkCount(list[i], output.numel(), "scatter", argument, "inputs are of the output's size");
+      checkCount(list[i], output.numel(), "scatter", {"inputs", static_cast<int64_t>(i)},
+                 "inputs are of the output's size");
       in.push_back(buffers.in(list[i]));
     }
     shown = list;
@@ -329,7 +344,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& ou
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(std::vector<at::Tensor>& outputs,
                                                             std::vector<std::vector<at::Tensor>>& inputs,
                                                             const c10d::ReduceScatterOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const at::Tensor& output = single(outputs, "reduce_scatter", "output ");
   const auto& list = onePerRank(inputs, size_, "reduce_scatter", "input");
   checkOutput(output, "reduce_scatter", {"output"});
@@ -338,12 +353,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(std::vector<at::Tens
   Buffers buffers;
   std::vector<const void*> in;
   std::vector<uint64_t> counts;
-  for (const auto i : c10::irange(list.size())) {
-    const Argument argument{"inputs", static_cast<int64_t>(i)};
-    checkTensor(list[i], "reduce_scatter", argument);
-    checkType(list[i], output.scalar_type(), "reduce_scatter", argument);
-    in.push_back(buffers.in(list[i]));
-    counts.push_back(list[i].numel());
+  checkList(list, output.scalar_type(), "reduce_scatter", "inputs", checkTensor);
+  for (const at::Tensor& block : list) {
+    in.push_back(buffers.in(block));
+    counts.push_back(block.numel());
   }
   checkCount(list[rank_], output.numel(), "reduce_scatter", {"inputs", rank_},
              "it is reduced into this rank's output");
@@ -377,7 +390,7 @@ ProcessGroupGoccl::Call ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, c
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                   const c10d::ReduceScatterOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   Buffers buffers;
   Call call = reduceScatterCall(buffers, output, input, opts.reduceOp, "_reduce_scatter_base");
   return start({OpType::_REDUCE_SCATTER_BASE,
@@ -392,11 +405,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& ou
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::ReduceScatterOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const char* name = "reduce_scatter_tensor_coalesced";
-  GOCCL_CHECK(outputs.size() == inputs.size(), name,
-              "requires input/output tensor lists to have the same length, got ", inputs.size(),
-              " inputs and ", outputs.size(), " outputs");
+  checkPairs(outputs, inputs, name);
   Buffers buffers;
   std::vector<Call> calls;
   for (const auto i : c10::irange(inputs.size())) {
@@ -411,7 +422,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, a
                                                            std::vector<int64_t>& outputSplits,
                                                            std::vector<int64_t>& inputSplits,
                                                            const c10d::AllToAllOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   checkTensor(input, "alltoall_base", {"input"});
   checkOutput(output, "alltoall_base", {"output"});
   checkType(output, input.scalar_type(), "alltoall_base", {"output"});
@@ -433,7 +444,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, a
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& outputs,
                                                       std::vector<at::Tensor>& inputs,
                                                       const c10d::AllToAllOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   checkLength(inputs.size(), size_, "alltoall", "inputs");
   checkLength(outputs.size(), size_, "alltoall", "outputs");
   checkTensor(inputs[0], "alltoall", {"inputs", 0});
@@ -482,7 +493,7 @@ std::vector<at::Tensor> ProcessGroupGoccl::gatherBlocks(const at::Tensor& mine,
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Tensor>& tensors,
                                                               const c10d::AllreduceOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   const char* name = "allreduce_sparse";
   // What a rank tells of its tensor: sparse and dense dimensions, dtype, number of values, sizes.
   constexpr int64_t kHead = 4;
@@ -538,7 +549,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
 // ---- point to point ---------------------------------------------------------------------------
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tensors, int dst, int tag) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this, false);
   const at::Tensor& tensor = single(tensors, "send", "");
   checkTensor(tensor, "send", {"tensor"});
   GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst, ", allowed are 0 to ",
@@ -556,7 +567,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tenso
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& tensors, int src, int tag,
                                                      const char* name, const char* title, OpType type) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this, false);
   const at::Tensor& tensor = single(tensors, name, "");
   checkOutput(tensor, name, {"tensor"});
   GOCCL_CHECK(tag >= 0, name, "Tag must be nonnegative, got ", tag);
@@ -571,6 +582,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& te
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::recv(std::vector<at::Tensor>& tensors, int src, int tag) {
+  const CallGuard guard(*this, false);
   GOCCL_CHECK(src >= 0 && src < size_, "recv", "invalid source rank: ", src, ", allowed are 0 to ",
               size_ - 1);
   return receive(tensors, src, tag, "recv", "goccl:recv", OpType::RECV);
@@ -584,7 +596,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::recvAnysource(std::vector<at::Tenso
 // ---- barriers ---------------------------------------------------------------------------------
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
-  const BatchGuard guard(*this);
+  const CallGuard guard(*this);
   return start({OpType::BARRIER, "goccl:barrier", {}, {}, opts.timeout, opts.asyncOp}, Buffers(),
                [](goccl_comm comm, const goccl_call* call, goccl_work* work) {
                  return library().barrier(comm, call, work);
@@ -592,9 +604,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::barrier(const c10d::BarrierOptions&
 }
 
 void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {
-  const BatchGuard guard(*this);
-  TORCH_CHECK(opts.timeout == kUnsetTimeout || opts.timeout.count() > 0, "Rank ", rank_,
-              " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(), " ms");
+  const CallGuard guard(*this);
+  TORCH_CHECK(opts.timeout == kUnsetTimeout || opts.timeout.count() > 0,
+              reason("Rank ", rank_, " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(),
+                     " ms"));
   const int all = waitAllRanks ? 1 : 0;
   start({OpType::BARRIER, "goccl:monitored_barrier", {}, {}, opts.timeout, false}, Buffers(),
         [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include "arguments.h"
+
 namespace goccl {
 namespace {
 
@@ -74,22 +76,21 @@ ElementType movedAs(at::ScalarType type) {
 goccl_dtype reducedAs(at::ScalarType type, const char* operation) {
   const auto native = nativeType(type);
   TORCH_CHECK_TYPE(
-      native.has_value(), "ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
-      " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first");
+      native.has_value(),
+      reason("ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
+             " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first"));
   return *native;
 }
 
 Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation) {
-  TORCH_CHECK_VALUE(int(op.op_) < GOCCL_REDUCE_OP_COUNT, "ProcessGroupGoccl::", operation,
-                    ": unknown reduce operation ", int(op.op_));
+  GOCCL_CHECK(int(op.op_) < GOCCL_REDUCE_OP_COUNT, operation, "unknown reduce operation ", int(op.op_));
   Reduction reduction{static_cast<goccl_reduce_op>(op.op_), {1.0, 0.0}};
   if (reduction.op != GOCCL_PREMUL_SUM) {
     return reduction;
   }
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(
-      supplement != nullptr, "ProcessGroupGoccl::", operation,
-      ": ReduceOp PREMUL_SUM has no factor; make it with torch.distributed._make_nccl_premul_sum()");
+  GOCCL_CHECK(supplement != nullptr, operation,
+              "ReduceOp PREMUL_SUM has no factor; make it with torch.distributed._make_nccl_premul_sum()");
   if (!supplement->tensor_factor.defined()) {
     reduction.factor[0] = supplement->double_factor;
     return reduction;
@@ -99,8 +100,8 @@ Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char*
     const auto value = factor.toComplexDouble();
     reduction.factor = {value.real(), value.imag()};
   } else {
-    TORCH_CHECK_VALUE(!factor.isComplex(), "ProcessGroupGoccl::", operation,
-                      ": a complex PREMUL_SUM factor (", factor, ") needs complex tensors, not ", type);
+    GOCCL_CHECK(!factor.isComplex(), operation, "a complex PREMUL_SUM factor (", factor,
+                ") needs complex tensors, not ", type);
     reduction.factor[0] = factor.toDouble();
   }
   return reduction;

@@ -16,6 +16,7 @@ namespace goccl {
   X(init)                  \
   X(destroy)               \
   X(abort)                 \
+  X(refuse)                \
   X(async_error)           \
   X(shutdown)              \
   X(comm_transport)        \

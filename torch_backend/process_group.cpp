@@ -95,7 +95,40 @@ intrusive_ptr<ProcessGroupGoccl::Options> copyOf(const intrusive_ptr<ProcessGrou
                             : c10::make_intrusive<ProcessGroupGoccl::Options>(*options);
 }
 
+// What is known of this thread's call. A destructor cannot see the exception that calls it.
+struct {
+  bool handedOver = false;
+  std::string reason;
+} thread_local thisCall;
+
 }  // namespace
+
+const std::string& keepReason(std::string reason) {
+  thisCall.reason = std::move(reason);
+  return thisCall.reason;
+}
+
+ProcessGroupGoccl::CallGuard::CallGuard(ProcessGroupGoccl& group, bool collective)
+    : group_(group), collective_(collective), exceptions_(std::uncaught_exceptions()) {
+  thisCall.handedOver = false;
+  thisCall.reason.clear();
+}
+
+void ProcessGroupGoccl::CallGuard::handOver() { thisCall.handedOver = true; }
+
+ProcessGroupGoccl::CallGuard::~CallGuard() {
+  if (std::uncaught_exceptions() == exceptions_) {
+    return;
+  }
+  const auto batch = group_.takeBatch();
+  const bool collective = collective_ || (batch.has_value() && batch->collectives > 0);
+  const goccl_comm comm = group_.comm_.load();
+  if (collective && !thisCall.handedOver && comm != 0) {
+    const auto& reason = thisCall.reason;
+    library().refuse(comm, reason.empty() ? "an exception came before its start" : reason.c_str());
+  }
+  handOver();  // for the guards around this one
+}
 
 intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::Options::clone() const {
   return c10::make_intrusive<Options>(*this);
@@ -168,7 +201,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers 
   auto work = newWork(operation, collectives);
   const goccl_call options = callOptions(operation.timeout, operation.async);
   goccl_work handle = 0;
-  check(call(comm(), &options, &handle));
+  const goccl_comm comm = this->comm();
+  CallGuard::handOver();
+  check(call(comm, &options, &handle));
   sequence_.fetch_add(collectives);
   work->begin(handle, std::move(buffers), std::move(operation.outputs));
   return work;
@@ -198,6 +233,7 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
   }
   const Library& lib = library();
   const goccl_comm comm = this->comm();
+  CallGuard::handOver();
   check(lib.group_start(comm));
   goccl_result refused = GOCCL_OK;
   std::string why;

@@ -22,8 +22,9 @@ namespace goccl {
 constexpr const char* kBackendName = "goccl";
 
 // A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are checked
-// before anything is started, and a refused call leaves the group usable. `override` stands where the oldest
-// supported torch has the virtual method; the others replace a newer torch's.
+// before anything is started. A call that all ranks are refused leaves the group usable; one that only some
+// are refused breaks it, on all ranks at once. `override` stands where the oldest supported torch has the
+// virtual method; the others replace a newer torch's.
 class ProcessGroupGoccl : public c10d::Backend {
  public:
   struct Options : c10d::Backend::Options {
@@ -154,8 +155,8 @@ class ProcessGroupGoccl : public c10d::Backend {
     uint64_t collectives = 0;
   };
 
-  // Closes this thread's batch where an exception leaves the method that made it.
-  class BatchGuard;
+  // The scope of a method that makes a call.
+  class CallGuard;
 
   // The communicator; throws after shutdown().
   goccl_comm comm() const;
@@ -192,21 +193,22 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::unordered_map<std::thread::id, Batch> batches_;  // guarded by batchMutex_
 };
 
-class ProcessGroupGoccl::BatchGuard {
+// Where an exception leaves the method, it closes this thread's batch; and where the library has not had the
+// call, and so tells nobody, it tells the other ranks that it was refused. Of sends and receives nobody need
+// be told, unless they refuse a batch with collectives.
+class ProcessGroupGoccl::CallGuard {
  public:
-  explicit BatchGuard(ProcessGroupGoccl& group)
-      : group_(group), exceptions_(group.coalescing() ? std::uncaught_exceptions() : kIdle) {}
-  ~BatchGuard() {
-    if (exceptions_ != kIdle && std::uncaught_exceptions() > exceptions_) {
-      group_.takeBatch();
-    }
-  }
-  BatchGuard(const BatchGuard&) = delete;
-  BatchGuard& operator=(const BatchGuard&) = delete;
+  explicit CallGuard(ProcessGroupGoccl& group, bool collective = true);
+  ~CallGuard();
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+
+  // From here on it is the library that tells what it refuses.
+  static void handOver();
 
  private:
-  static constexpr int kIdle = -1;
   ProcessGroupGoccl& group_;
+  const bool collective_;
   const int exceptions_;
 };
 

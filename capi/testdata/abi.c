@@ -463,6 +463,48 @@ static void differ(goccl_comm comm, int rank, int size) {
   GIVES(GOCCL_MISMATCH, goccl_barrier(comm, NULL, NULL));
 }
 
+/* Rank 1 is refused what rank 0 calls, in each of the ways in which a call can be; before that, all are. */
+static void refuse_one(goccl_comm comm, int rank, int size) {
+  (void)size;
+  static int way; /* on_ranks() runs its ranks as threads of this process */
+  float a = 1, b = 0;
+  const int bad = GOCCL_DTYPE_COUNT;
+  if (rank == 0) way++;
+  OK(goccl_barrier(comm, NULL, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_send(comm, &a, 1, bad, 1 - rank, rank, NULL, NULL));
+  if (rank == 0) REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_recv(comm, &a, 1, bad, 1, 0, NULL, NULL));
+  OK(goccl_refuse(comm, NULL));
+  OK(goccl_barrier(comm, NULL, NULL));
+  if (rank == 1) {
+    goccl_call call = {.struct_size = 3};
+    switch (way) {
+      case 1: OK(goccl_refuse(comm, "the caller's dtype")); break;
+      case 2: REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL)); break;
+      case 3: REFUSED(GOCCL_INVALID_ARGUMENT, "struct_size", goccl_barrier(comm, &call, NULL)); break;
+      case 4:
+        OK(goccl_group_start(comm));
+        OK(goccl_barrier(comm, NULL, NULL));
+        REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_send(comm, &a, 1, bad, 0, 0, NULL, NULL));
+        REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_group_end(comm, NULL, NULL));
+        break;
+      default: TRUE(0);
+    }
+    while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+  } else {
+    GIVES(GOCCL_MISMATCH, goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  }
+  REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 called allreduce(float32, 1 elements, SUM), but rank 1's call was refused: ",
+          goccl_async_error(comm));
+  TRUE(strstr(goccl_last_error(), way == 3 ? "struct_size" : "dtype") != NULL);
+  OK(goccl_refuse(comm, "too late"));
+}
+
+static void test_refused(void) {
+  for (int way = 0; way < 4; way++) on_ranks(2, PATIENCE, NULL, refuse_one);
+  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_refuse(7, NULL));
+}
+
 static void late(goccl_comm comm, int rank, int size) {
   (void)size;
   if (rank == 1) {
@@ -645,7 +687,7 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } tests[] = {{"library", test_library}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
-               {"collectives", test_collectives}, {"works", test_works}, {"failures", test_failures}, {"store", test_store},
+               {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures}, {"store", test_store},
                {"fork", test_fork}, {"leaks", test_leaks}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {

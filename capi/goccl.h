@@ -111,6 +111,7 @@ typedef enum {
 typedef uint64_t goccl_comm; /* 0 is never a valid handle */
 typedef uint64_t goccl_work;
 
+#define GOCCL_WORK_DONE ((goccl_work)0) /* a work that ended well within the call that started it */
 #define GOCCL_ANY_SOURCE (-1)
 #define GOCCL_NO_TIMEOUT (-1)      /* goccl_work_wait(): wait until the work ends by itself */
 #define GOCCL_DEFAULT_TIMEOUT (-1) /* goccl_call.timeout_ms: the communicator's */
@@ -225,7 +226,8 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 /* Changes the timeout of operations started from now on. */
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 
-/* ---- works -------------------------------------------------------------------------------- */
+/* ---- works ----------------------------------------------------------------------------------
+ * GOCCL_WORK_DONE may be tested, waited for and freed, and is no work to the other functions. */
 
 /* GOCCL_IN_PROGRESS, or how the work ended. */
 goccl_result goccl_work_test(goccl_work work);
@@ -256,8 +258,9 @@ goccl_result goccl_work_free(goccl_work work);
 typedef struct {
   size_t struct_size; /* sizeof(goccl_call) */
   int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
-  int wait_soon;      /* 1: the caller will call goccl_work_wait() at once, so that no thread of the
-                         library need be woken to run the work */
+  int wait_soon;      /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
+                         woken; the call itself runs the work for up to a millisecond, and where
+                         that is enough `*work` is GOCCL_WORK_DONE, unless it has a receive */
 } goccl_call;
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by

@@ -245,11 +245,13 @@ goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
 
 goccl_result goccl_work_test(goccl_work work) {
   NOT_FORKED;
+  if (work == GOCCL_WORK_DONE) return GOCCL_OK;
   return guestWorkTest(work);
 }
 
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   NOT_FORKED;
+  if (work == GOCCL_WORK_DONE) return GOCCL_OK;
   return guestWorkWait(work, timeout_ms);
 }
 
@@ -270,6 +272,7 @@ goccl_result goccl_work_source(goccl_work work, int *rank) {
 
 goccl_result goccl_work_free(goccl_work work) {
   NOTHING_IF_FORKED;
+  if (work == GOCCL_WORK_DONE) return GOCCL_OK;
   return guestWorkFree(work);
 }
 

@@ -256,6 +256,9 @@ func (c *commHandle) refuse(err error, operations ...core.Operation) error {
 	return err
 }
 
+// hasSource tells whether the work will be asked where it came from.
+func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
+
 // run starts operations as one work: it gives out a handle or, where none is wanted, waits.
 func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
 	o, err := callOptions(call)
@@ -272,6 +275,9 @@ func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...c
 	if work == nil {
 		_, err = w.Wait(-1)
 		return err
+	}
+	if done, err := w.Test(); done && err == nil && o.WaitSoon && !slices.ContainsFunc(operations, hasSource) {
+		return nil // *work is GOCCL_WORK_DONE
 	}
 	*work = C.goccl_work(save(&workHandle{work: w}))
 	return nil

@@ -145,6 +145,10 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   buffers_ = std::move(buffers);
   outputs_ = std::move(outputs);
   const bool recorded = recordFunctionEndCallback_ != nullptr;
+  if (handle == GOCCL_WORK_DONE) {
+    complete(GOCCL_OK, {});
+    return;
+  }
   handle_.store(handle, std::memory_order_release);
   bool awaited = false;
   {

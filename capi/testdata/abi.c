@@ -196,11 +196,21 @@ static void test_handles(void) {
     REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_rank(forged[i], &rank));
     GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(forged[i]));
     GIVES(GOCCL_INVALID_HANDLE, goccl_barrier(forged[i], NULL, NULL));
+    if (forged[i] == GOCCL_WORK_DONE) continue;
     GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(forged[i]));
     GIVES(GOCCL_INVALID_HANDLE, goccl_work_free(forged[i]));
   }
   goccl_work work;
+  const goccl_call soon = {.struct_size = sizeof soon, .wait_soon = 1};
+  OK(goccl_barrier(comm, &soon, &work));
+  TRUE(work == GOCCL_WORK_DONE);
+  OK(goccl_work_test(work));
+  OK(goccl_work_wait(work, PATIENCE));
+  OK(goccl_work_free(work));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_work_source(work, &rank));
+
   OK(goccl_barrier(comm, NULL, &work));
+  TRUE(work != GOCCL_WORK_DONE);
   OK(goccl_work_wait(work, PATIENCE));
   GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(comm));
   GIVES(GOCCL_INVALID_HANDLE, goccl_comm_rank(work, &rank));

@@ -14,9 +14,6 @@ enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX
 enum { PORT_YIELD_MAX = 64 << 10 };
 enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM };
 
-/* A combine with several destinations goes in blocks, which the copies then find in the L1 cache. */
-enum { COMBINE_BLOCK = 8 << 10 };
-
 static inline void cpu_pause(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -215,19 +212,14 @@ static int matches(const goccl_run_state *run, const goccl_step *step, const goc
          m->bytes == (uint32_t)step->bytes && m->total == (uint64_t)step->total;
 }
 
-static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *source) {
-  uint8_t *dst = goccl_resolve(lane, run, &step->dst);
-  const uint8_t **operands = (const uint8_t **)run->operands;
-  for (uint32_t i = 0; i < step->sources; i++) operands[i] = goccl_resolve(lane, run, &source[i]);
-  size_t left = (size_t)step->bytes;
-  size_t block = step->also > 0 && left > COMBINE_BLOCK ? COMBINE_BLOCK : left;
-  for (size_t done = 0; left > 0; done += block, left -= block) {
-    if (block > left) block = left;
-    run->kernel(dst + done, run->operands, (int)step->sources, block / run->element, run->factor);
-    for (uint32_t i = 0; i < step->sources; i++) operands[i] += block;
-    for (uint32_t i = 0; i < step->also; i++)
-      memcpy(goccl_resolve(lane, run, &source[step->sources + i]) + done, dst + done, block);
-  }
+static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *ref) {
+  void **src = run->operands, **dst = src + step->sources;
+  for (uint32_t i = 0; i < step->sources; i++) src[i] = goccl_resolve(lane, run, ref++);
+  /* A place that is not a message is the step's own: the first, which the kernel copies from. */
+  dst[0] = goccl_resolve(lane, run, &step->dst);
+  for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
+  run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
+              (size_t)step->bytes / run->element, run->factor);
 }
 
 /* Before the first step: the digest of the message, and from where the plan counts messages. */

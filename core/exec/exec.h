@@ -103,7 +103,7 @@ typedef struct {
   uint32_t also; /* of a combine: further destinations, behind its sources */
 } goccl_step;
 
-typedef void (*goccl_kernel)(void *dst, const void *const *src, int n, size_t count,
+typedef void (*goccl_kernel)(void *const *dst, int n_dst, const void *const *src, int n, size_t count,
                              const double *factor);
 
 /* As plan.Post. */
@@ -126,8 +126,8 @@ typedef struct {
   uint8_t **in;
   uint8_t **out;
   uint8_t *scratch;
-  const void **operands; /* room for one pointer a rank */
-  int64_t offset;        /* added to every place in `in` and `out` */
+  void **operands; /* room for a source and a destination a rank */
+  int64_t offset;  /* added to every place in `in` and `out` */
   size_t element;
   goccl_kernel kernel;
   double factor[2];

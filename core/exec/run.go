@@ -126,7 +126,7 @@ const (
 type Run struct {
 	lane     *Lane
 	c        *C.goccl_run_state
-	pointers []unsafe.Pointer // C memory: in, then out, then one operand a rank
+	pointers []unsafe.Pointer // C memory: in, then out, then operands: a source and a destination a rank
 	held     int64            // bytes of scratch memory
 }
 
@@ -155,8 +155,7 @@ type Binding struct {
 
 // Bind readies the run for the plans of an operation.
 func (r *Run) Bind(b Binding) {
-	ranks := r.lane.window.Layout.Ranks
-	need := len(b.In) + len(b.Out) + ranks
+	need := len(b.In) + len(b.Out) + 2*r.lane.window.Layout.Ranks
 	if need > len(r.pointers) {
 		if len(r.pointers) > 0 {
 			C.free(unsafe.Pointer(&r.pointers[0]))

@@ -23,14 +23,14 @@ int goccl_reduce_level(void) {
   return LEVEL_BASE;
 }
 
-struct reduction goccl_reduce_kernel(int level, int dtype, int op) {
+goccl_reduce_fn *goccl_reduce_kernel(int level, int dtype, int op) {
   switch (level) {
     case LEVEL_BASE: return goccl_reduce_base[dtype][op];
 #ifdef __x86_64__
     case LEVEL_AVX2: return goccl_reduce_avx2[dtype][op];
     case LEVEL_AVX512: return goccl_reduce_avx512[dtype][op];
 #endif
-    default: return (struct reduction){NULL, NULL};
+    default: return NULL;
   }
 }
 

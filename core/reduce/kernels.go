@@ -7,13 +7,10 @@ package reduce
 #cgo CFLAGS: -std=c11 -O3
 #include "kernels.h"
 
-static void call(struct reduction r, void *const *dst, int n_dst, const void *const *src, int n,
+static void call(goccl_reduce_fn *f, void *const *dst, int n_dst, const void *const *src, int n,
                  size_t count, double re, double im) {
   const double factor[2] = {re, im};
-  if (n_dst == 1)
-    r.one(dst[0], src, n, count, factor);
-  else
-    r.into(dst, n_dst, src, n, count, factor);
+  f(dst, n_dst, src, n, count, factor);
 }
 */
 import "C"
@@ -36,38 +33,26 @@ var level = int(C.goccl_reduce_level())
 // maxInputs is how many sources a kernel takes: sums of small integers stay within 32 bits.
 const maxInputs = 1 << 16
 
-// kernelAt is the kernel of a level, with nils where the op has no meaning. Both must be valid.
-func kernelAt(level int, d DType, o Op) C.struct_reduction {
+// kernelAt is the kernel of a level, nil where the op has no meaning. Both must be valid.
+func kernelAt(level int, d DType, o Op) *C.goccl_reduce_fn {
 	return C.goccl_reduce_kernel(C.int(level), C.int(d), C.int(o))
 }
 
 // Kernel returns a C function that reduces: goccl_reduce_fn of kernels.h, that is
 //
-//	void fn(void *dst, const void *const *src, int n, size_t count, const double *factor)
+//	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count, const double *factor)
 //
-// It combines n inputs of count elements, 1 <= n <= 65536. dst may be one of them; any pointer may be of any
-// alignment. factor is read for PreMulSum only: one double, or two for complex types. It keeps no
-// state and may run on many threads at once; it takes less than 80 KiB of stack.
+// It combines n inputs of count elements, 1 <= n <= 65536, and reads them once. The n_dst places of
+// the result must be apart from each other; each may be one of the inputs. All but the first are
+// copied from the first, part by part as that is written, so that the first should be the one that
+// nobody else reads. Any pointer may be of any alignment. factor is read for PreMulSum only: one
+// double, or two for complex types. It keeps no state and may run on many threads at once; it takes
+// less than 80 KiB of stack.
 func Kernel(d DType, o Op) (unsafe.Pointer, error) {
 	if err := Check(d, o); err != nil {
 		return nil, err
 	}
-	return unsafe.Pointer(kernelAt(level, d, o).one), nil
-}
-
-// KernelInto returns one that writes the result to n_dst places: goccl_reduce_into_fn of kernels.h,
-// that is
-//
-//	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count, const double *factor)
-//
-// It reads the inputs once. The places must be apart from each other; each may be one of the inputs.
-// All but the first are copied from the first, part by part as that is written, so that the first
-// should be the one that nobody else reads.
-func KernelInto(d DType, o Op) (unsafe.Pointer, error) {
-	if err := Check(d, o); err != nil {
-		return nil, err
-	}
-	return unsafe.Pointer(kernelAt(level, d, o).into), nil
+	return unsafe.Pointer(kernelAt(level, d, o)), nil
 }
 
 // Combine reduces count elements of every src into dst, which may be one of them. Memory may be

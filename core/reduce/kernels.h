@@ -12,19 +12,11 @@ enum {
 };
 enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
 
-// A reduction: dst[i] = op over src[0..n-1][i], in the canonical order, for `count` elements.
-// dst may be any one of src. No pointer need be aligned. `factor` is read by PREMUL only: one
-// double, or two for complex types.
-typedef void (*goccl_reduce_fn)(void *dst, const void *const *src, int n, size_t count, const double *factor);
-
-// The same into n_dst places, which must be apart from each other. Each may be any one of src.
-typedef void (*goccl_reduce_into_fn)(void *const *dst, int n_dst, const void *const *src, int n, size_t count,
-                                     const double *factor);
-
-struct reduction {
-  goccl_reduce_fn one;
-  goccl_reduce_into_fn into;
-};
+// A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for `count` elements. The
+// n_dst places must be apart from each other; each may be any one of src. No pointer need be
+// aligned. `factor` is read by PREMUL only: one double, or two for complex types.
+typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count,
+                             const double *factor);
 
 // Levels of the instruction set, each with kernels of its own that give the same bits.
 enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512, LEVELS };
@@ -32,8 +24,8 @@ enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512, LEVELS };
 // The best level that this CPU has.
 int goccl_reduce_level(void);
 
-// The reduction for a dtype and an op, NULLs where there is none.
-struct reduction goccl_reduce_kernel(int level, int dtype, int op);
+// The reduction for a dtype and an op, NULL where there is none.
+goccl_reduce_fn *goccl_reduce_kernel(int level, int dtype, int op);
 
 // ---- between the driver and the kernels of a level ----
 
@@ -72,18 +64,13 @@ void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const
                       size_t count, const double *factor);
 
 // Products of complex128, the same at every level.
-#define SHARED(N)                                                                         \
-  void N(void *dst, const void *const *src, int n, size_t count, const double *factor);   \
-  void N##_into(void *const *dst, int n_dst, const void *const *src, int n, size_t count, \
-                const double *factor);
-SHARED(goccl_reduce_c128_product)
-SHARED(goccl_reduce_c128_premul)
+goccl_reduce_fn goccl_reduce_c128_product, goccl_reduce_c128_premul;
 
 // The reductions of each level; NULLs where the op has no meaning.
-extern const struct reduction goccl_reduce_base[DTYPES][OPS];
+extern goccl_reduce_fn *const goccl_reduce_base[DTYPES][OPS];
 #ifdef __x86_64__
-extern const struct reduction goccl_reduce_avx2[DTYPES][OPS];
-extern const struct reduction goccl_reduce_avx512[DTYPES][OPS];
+extern goccl_reduce_fn *const goccl_reduce_avx2[DTYPES][OPS];
+extern goccl_reduce_fn *const goccl_reduce_avx512[DTYPES][OPS];
 #endif
 
 #endif

@@ -620,25 +620,24 @@ DIRECT(c64_product, c64_product, c64_product, 8, 2 * VB, PRODUCT, .copies = 1)
 REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum, .element = 8,
           .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
-#define BOTH(N) {N, N##_into}
 #define INTEGER_ROW(I, U)                                                                 \
   {                                                                                       \
-    [SUM] = BOTH(U##_sum), [AVG] = BOTH(I##_avg), [PRODUCT] = BOTH(U##_product),          \
-    [MIN] = BOTH(I##_min), [MAX] = BOTH(I##_max), [BAND] = BOTH(U##_band),                \
-    [BOR] = BOTH(U##_bor), [BXOR] = BOTH(U##_bxor), [PREMUL] = BOTH(U##_premul)           \
+    [SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product,                            \
+    [MIN] = I##_min, [MAX] = I##_max, [BAND] = U##_band,                                  \
+    [BOR] = U##_bor, [BXOR] = U##_bxor, [PREMUL] = U##_premul                             \
   }
 #define FLOAT_ROW(N)                                                                      \
   {                                                                                       \
-    [SUM] = BOTH(N##_sum), [AVG] = BOTH(N##_avg), [PRODUCT] = BOTH(N##_product),          \
-    [MIN] = BOTH(N##_min), [MAX] = BOTH(N##_max), [PREMUL] = BOTH(N##_premul)             \
+    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product,                            \
+    [MIN] = N##_min, [MAX] = N##_max, [PREMUL] = N##_premul                               \
   }
 #define COMPLEX_ROW(N, PRODUCTS)                                                          \
   {                                                                                       \
-    [SUM] = BOTH(N##_sum), [AVG] = BOTH(N##_avg), [PRODUCT] = BOTH(PRODUCTS##_product),   \
-    [PREMUL] = BOTH(PRODUCTS##_premul)                                                    \
+    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = PRODUCTS##_product,                     \
+    [PREMUL] = PRODUCTS##_premul                                                          \
   }
 
-const struct reduction TABLE[DTYPES][OPS] = {
+goccl_reduce_fn *const TABLE[DTYPES][OPS] = {
     [INT8] = INTEGER_ROW(i8, u8),
     [UINT8] = INTEGER_ROW(u8, u8),
     [INT16] = INTEGER_ROW(i16, u16),
@@ -651,9 +650,8 @@ const struct reduction TABLE[DTYPES][OPS] = {
     [BFLOAT16] = FLOAT_ROW(bf16),
     [FLOAT32] = FLOAT_ROW(f32),
     [FLOAT64] = FLOAT_ROW(f64),
-    [BOOL] = {[SUM] = BOTH(bool_or), [MAX] = BOTH(bool_or), [BOR] = BOTH(bool_or),
-              [PRODUCT] = BOTH(bool_and), [MIN] = BOTH(bool_and), [BAND] = BOTH(bool_and),
-              [BXOR] = BOTH(bool_xor)},
+    [BOOL] = {[SUM] = bool_or, [MAX] = bool_or, [BOR] = bool_or, [PRODUCT] = bool_and,
+              [MIN] = bool_and, [BAND] = bool_and, [BXOR] = bool_xor},
     [COMPLEX32] = COMPLEX_ROW(c32, c32),
     [COMPLEX64] = COMPLEX_ROW(c64, c64),
     [COMPLEX128] = COMPLEX_ROW(c128, goccl_reduce_c128),

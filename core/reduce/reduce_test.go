@@ -36,11 +36,9 @@ func TestCheck(t *testing.T) {
 	for d := range numDTypes {
 		for o := range numOps {
 			err := Check(d, o)
-			for _, get := range []func(DType, Op) (unsafe.Pointer, error){Kernel, KernelInto} {
-				kernel, kernelErr := get(d, o)
-				if (err == nil) != allowed(d, o) || (kernelErr == nil) != (err == nil) || (kernel != nil) != (err == nil) {
-					t.Errorf("%v %v: Check says %v, the kernel %v %v", d, o, err, kernel, kernelErr)
-				}
+			kernel, kernelErr := Kernel(d, o)
+			if (err == nil) != allowed(d, o) || (kernelErr == nil) != (err == nil) || (kernel != nil) != (err == nil) {
+				t.Errorf("%v %v: Check says %v, Kernel %v %v", d, o, err, kernel, kernelErr)
 			}
 			if err != nil && !(strings.Contains(err.Error(), d.String()) && strings.Contains(err.Error(), o.String())) {
 				t.Errorf("%v %v: the error names neither: %v", d, o, err)
@@ -109,7 +107,7 @@ func TestHeader(t *testing.T) {
 // eachLevel runs a test at every level of the instruction set that this CPU has.
 func eachLevel(t *testing.T, f func(t *testing.T, level int)) {
 	for l := 0; l <= level; l++ {
-		if kernelAt(l, Float32, Sum).one != nil {
+		if kernelAt(l, Float32, Sum) != nil {
 			t.Run(fmt.Sprintf("level%d", l), func(t *testing.T) { f(t, l) })
 		}
 	}
@@ -222,7 +220,7 @@ func testCombine(t *testing.T, r *rand.Rand, d DType, o Op, n, count int) {
 	}
 	want := expect(d, o, data, count, factor)
 	for l := 0; l <= level; l++ {
-		if kernelAt(l, d, o).one == nil {
+		if kernelAt(l, d, o) == nil {
 			t.Fatalf("%v %v: level %d has no kernel", d, o, l)
 		}
 		// dst apart (-1), then as one of the inputs.

@@ -93,11 +93,8 @@
 
 #define REDUCTION(N, ...)                                                                 \
   static const struct method N##_method = {__VA_ARGS__};                                  \
-  LINKAGE void N(void *dst, const void *const *src, int n, size_t count, const double *factor) { \
-    goccl_reduce_run(&N##_method, &dst, 1, src, n, count, factor);                        \
-  }                                                                                       \
-  LINKAGE void N##_into(void *const *dst, int n_dst, const void *const *src, int n, size_t count, \
-                        const double *factor) {                                           \
+  LINKAGE void N(void *const *dst, int n_dst, const void *const *src, int n, size_t count, \
+                 const double *factor) {                                                  \
     goccl_reduce_run(&N##_method, dst, n_dst, src, n, count, factor);                     \
   }
 

@@ -7,7 +7,7 @@ package floatmode
 #include <stddef.h>
 #include <stdint.h>
 
-typedef void (*kernel)(void *, const void *const *, int, size_t, const double *);
+typedef void (*kernel)(void *const *, int, const void *const *, int, size_t, const double *);
 
 // The bits: flush to zero, subnormals are zero (x86), round towards plus infinity.
 #if defined(__x86_64__)
@@ -34,7 +34,7 @@ static int run(void *f, void *dst, void *const *src, int n, size_t count, double
   const double factor[2] = {re, im};
   const uint64_t was = get();
   set(was | ODD);
-  ((kernel)f)(dst, (const void *const *)src, n, count, factor);
+  ((kernel)f)(&dst, 1, (const void *const *)src, n, count, factor);
   const int kept = (get() & ODD) == ODD;
   set(was);
   return kept;

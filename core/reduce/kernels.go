@@ -38,6 +38,16 @@ func kernelAt(level int, d DType, o Op) *C.goccl_reduce_fn {
 	return C.goccl_reduce_kernel(C.int(level), C.int(d), C.int(o))
 }
 
+// kernels is kernelAt of level: small operations ask often, and a crossing into C costs as much as they do.
+var kernels = func() (k [numDTypes][numOps]*C.goccl_reduce_fn) {
+	for d := range numDTypes {
+		for o := range numOps {
+			k[d][o] = kernelAt(level, d, o)
+		}
+	}
+	return k
+}()
+
 // Kernel returns a C function that reduces: goccl_reduce_fn of kernels.h, that is
 //
 //	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count, const double *factor)
@@ -52,7 +62,7 @@ func Kernel(d DType, o Op) (unsafe.Pointer, error) {
 	if err := Check(d, o); err != nil {
 		return nil, err
 	}
-	return unsafe.Pointer(kernelAt(level, d, o)), nil
+	return unsafe.Pointer(kernels[d][o]), nil
 }
 
 // Combine reduces count elements of every src into dst, which may be one of them. Memory may be

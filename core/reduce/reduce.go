@@ -123,12 +123,12 @@ func Check(d DType, o Op) error {
 	if !o.Valid() {
 		return fmt.Errorf("%v is not a reduce op: it must be 0 to %d", o, numOps-1)
 	}
-	if kernelAt(level, d, o) != nil {
+	if kernels[d][o] != nil {
 		return nil
 	}
 	var allowed []string
 	for a := range numOps {
-		if kernelAt(level, d, a) != nil {
+		if kernels[d][a] != nil {
 			allowed = append(allowed, a.String())
 		}
 	}

@@ -291,7 +291,7 @@ const (
 	laneBudget      = 6 << 20   // bytes of inboxes a lane: staging stays below 16 MiB a communicator
 	largestChunk    = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
-	largestPortChunk = 1 << 20
+	largestPortChunk = 512 << 10
 	smallestChunk    = 4 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20

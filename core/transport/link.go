@@ -56,12 +56,13 @@ type link struct {
 	err  error         // why; after done
 
 	// Reading: the reader goroutine's own, but for reading and claimed.
-	in      *bufio.Reader
-	raw     io.Reader
-	fds     []int // received and not yet claimed by an attach
-	scratch []byte
-	reading atomic.Pointer[Group] // whose memory a payload is being read into
-	claimed atomic.Bool           // a group has come: look at pending
+	in       *bufio.Reader
+	raw      io.Reader
+	fds      []int // received and not yet claimed by an attach
+	scratch  []byte
+	reading  atomic.Pointer[Group] // whose memory a payload is being read into
+	claimed  atomic.Bool           // a group has come: look at pending
+	expected int                   // bytes that wake the reader; 0: 1
 
 	mu      sync.Mutex
 	attachs map[pairKey]*inbound // accepted
@@ -307,7 +308,13 @@ func (l *link) wake() { l.sock.SetReadDeadline(aLongTimeAgo) }
 
 // readFull reads a payload. Where stop says so after a wake-up, it ends early.
 func (l *link) readFull(b []byte, stop func() bool) (n int, err error) {
+	if len(b) >= longRead {
+		defer l.expect(1)
+	}
 	for n < len(b) {
+		if len(b) >= longRead {
+			l.expect(min(len(b)-n, longRead))
+		}
 		k, err := l.in.Read(b[n:])
 		n += k
 		if err == nil {
@@ -423,6 +430,15 @@ func (l *link) dataInto(a *inbound, h *Header) (n int, err error) {
 		g.handler.Arrived(a.from.rank, *h)
 	}
 	return n, nil
+}
+
+// expect says how much there must be for the reader to be woken: of a long payload each wake-up then
+// brings much.
+func (l *link) expect(bytes int) {
+	if l.expected != bytes {
+		l.expected = bytes
+		l.sock.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) })
+	}
 }
 
 func (l *link) onAttach(h *Header, raw *[headerSize]byte) error {

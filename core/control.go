@@ -26,9 +26,12 @@ const (
 	frameConsumed                                // Arg[0]: bytes of eager sends received so far
 )
 
-// eagerSend, as Flags of a Data frame, says that it is a send: Arg[0]: tag and dtype. Else Flags is a lane,
-// Arg the message's number there and how many of the receiver's are released.
-const eagerSend = 0xff
+// What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of the
+// receiver's are released.
+const (
+	acceptedSend = 0xfe // a part of an accepted send: Seq: number of the offer; Arg[0]: where it belongs
+	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
+)
 
 const maxFailText = 8 << 10
 
@@ -59,7 +62,7 @@ type handler struct{ *Comm }
 
 // Slot implements transport.Handler.
 func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error) {
-	if h.Flags == eagerSend {
+	if h.Flags >= acceptedSend {
 		body, err = c.p2p.slot(src, h)
 		return nil, body, err
 	}
@@ -75,8 +78,8 @@ func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error
 
 // Arrived implements transport.Handler.
 func (c handler) Arrived(src int, h transport.Header) {
-	if h.Flags == eagerSend {
-		c.p2p.arrived(src)
+	if h.Flags >= acceptedSend {
+		c.p2p.arrived(src, h)
 		return
 	}
 	c.window.Lane(int(h.Flags)).Arrived(src)
@@ -84,7 +87,7 @@ func (c handler) Arrived(src int, h transport.Header) {
 
 // Dropped implements transport.Handler.
 func (c handler) Dropped(src int, h transport.Header) {
-	if h.Flags == eagerSend {
+	if h.Flags >= acceptedSend {
 		c.p2p.dropped(src)
 		return
 	}

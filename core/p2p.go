@@ -17,13 +17,15 @@ import (
 
 // Sends and receives meet in the receiver's matching engine. A small send goes there at once with
 // its data (eager), straight into the buffer of a receive that waits for it; a large one is offered, and
-// its data flows, as a two-rank plan on the point-to-point lane, once a receive has accepted it. So
+// its data flows once a receive has accepted it: over a port channel straight into its buffer too, and
+// over a memory channel as a two-rank plan on the point-to-point lane. So
 // a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
 // tag is not held up by data of another.
 const (
 	eagerMax     = 64 << 10 // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20
-	eagerBudget  = 4 << 20          // bytes of eager sends of all peers that have not been received yet
+	acceptedPart = 1 << 20          // bytes of an accepted send that go in one frame
+	eagerBudget  = 8 << 20          // bytes of eager sends of all peers that have not been received yet
 	eagerLeast   = 16 << 10         // of a peer, whatever their number
 	inlineTime   = time.Millisecond // how long a send may hold its caller
 )
@@ -34,19 +36,20 @@ type arrival struct {
 	dtype       reduce.DType
 	bytes       uint64
 	data        []byte   // eager: the payload, unless it goes into receive
-	receive     *receive // eager: whose buffer the payload comes into
+	receive     *receive // whose buffer the payload comes into
+	come        uint64   // bytes of it that are there
 	offer       uint64   // number of the offer, where the data has not come
 	local       *send    // a send of this rank to itself
 }
 
 // receive is a posted receive.
 type receive struct {
-	work   *Work
-	op     *Operation
-	bytes  uint64
-	timer  *time.Timer
-	source int  // wanted; AnySource
-	filled bool // data is coming into its buffer; under pointToPoint.mu
+	work    *Work
+	op      *Operation
+	bytes   uint64
+	timer   *time.Timer
+	source  int  // wanted; AnySource
+	reading bool // a frame is being read into its buffer; under pointToPoint.mu
 }
 
 // buffer is where the received data goes.
@@ -182,8 +185,8 @@ type pointToPoint struct {
 
 	mu      sync.Mutex
 	match   matcher
-	torn    []*receive       // half filled when their link ended: they end with the communicator
-	offers  map[uint64]*send // offered and not accepted
+	filling map[*receive]bool // matched, and their data comes into their buffers
+	offers  map[uint64]*send  // offered and not accepted
 	next    uint64
 	failure *Error
 	gone    map[int]bool
@@ -197,12 +200,13 @@ type peerQueues struct {
 
 	givePlan, takePlan *exec.Run // of the goroutine of give, of take
 	credited           []uint64  // of the goroutine of take
-	coming             *arrival  // of the goroutine of the link: an eager send that is being read
+	coming             *arrival  // of the goroutine of the link: the send of which a frame is being read
 
 	// Under pointToPoint.mu:
-	eagerSent, eagerDone uint64 // bytes to the peer
-	received, told       uint64 // bytes from the peer that were received; that it has been told of
-	unexpected           uint64 // bytes from the peer that are held for a receive to come
+	accepted             map[uint64]*arrival // offers whose data comes into a receive's buffer
+	eagerSent, eagerDone uint64              // bytes to the peer
+	received, told       uint64              // bytes from the peer that were received; that it has been told of
+	unexpected           uint64              // bytes from the peer that are held for a receive to come
 }
 
 func (p *pointToPoint) init(c *Comm) {
@@ -210,6 +214,10 @@ func (p *pointToPoint) init(c *Comm) {
 	p.peers = make([]peerQueues, c.size)
 	p.eagerWindow = uint64(max(eagerBudget/max(c.size-1, 1), eagerLeast))
 	p.offers = map[uint64]*send{}
+	p.filling = map[*receive]bool{}
+	for i := range p.peers {
+		p.peers[i].accepted = map[uint64]*arrival{}
+	}
 	p.gone = map[int]bool{}
 }
 
@@ -251,8 +259,8 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	if p.c.kinds[s.peer] == transport.TCP {
 		most = eagerPortMax
 	}
-	// Not more than a quarter of the window, so that the news of what was received keep it open.
-	eager := s.bytes <= min(most, p.eagerWindow/4) && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow
+	// Not more than half of the window, so that the news of what was received keep it open.
+	eager := s.bytes <= min(most, p.eagerWindow/2) && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow
 	var id uint64
 	if eager {
 		q.eagerSent += s.bytes
@@ -380,9 +388,9 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 // does not where half of the data has come.
 func (p *pointToPoint) expireReceive(r *receive) {
 	p.mu.Lock()
-	mine, filled := p.match.cancel(r), r.filled
+	mine, filling := p.match.cancel(r), p.filling[r]
 	p.mu.Unlock()
-	if filled {
+	if filling {
 		p.c.fail(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: the rest of the data did not come",
 			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.work.Source()), r.work.timeout), true)
 	}
@@ -450,21 +458,34 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	}
 }
 
-// slot tells where the data of an eager send goes: into the buffer of the receive that it will meet, or
-// else into memory of its own. It runs, as do arrived and dropped, on the link's goroutine.
+// slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or that an
+// eager send meets, or else into memory of its own. It runs, as do arrived and dropped, on the link's
+// goroutine.
 func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
-	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff), bytes: uint64(h.Bytes)}
 	q := &p.peers[src]
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.failure != nil {
+		q.coming = &arrival{source: src} // of no use to anybody
+		return make([]byte, h.Bytes), nil
+	}
+	if h.Flags == acceptedSend {
+		a := q.accepted[h.Seq]
+		if a == nil || h.Arg[0] != a.come || h.Bytes == 0 || uint64(h.Bytes) > a.bytes-a.come {
+			return nil, fmt.Errorf("%w: %d bytes from %d on of send %d, which was not accepted or not so far", exec.ErrProtocol, h.Bytes, h.Arg[0], h.Seq)
+		}
+		q.coming, a.receive.reading = a, true
+		return a.receive.buffer()[a.come:][:h.Bytes], nil
+	}
+	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff), bytes: uint64(h.Bytes)}
 	if !a.dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 || q.unexpected+a.bytes > p.eagerWindow {
 		return nil, fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol, a.dtype, h.Arg[0]>>8, a.bytes)
 	}
 	q.coming = a
 	if r := p.match.wanting(a); r != nil && r.bytes == a.bytes && r.op.DType == a.dtype {
 		p.match.cancel(r)
-		r.filled, a.receive = true, r
 		r.work.source.Store(int32(src))
+		a.receive, p.filling[r], r.reading = r, true, true
 		return r.buffer(), nil
 	}
 	q.unexpected += a.bytes
@@ -472,41 +493,47 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	return a.data, nil
 }
 
-// arrived tells that the data of the eager send last asked a slot for is there.
-func (p *pointToPoint) arrived(src int) {
-	q := &p.peers[src]
-	a := q.coming
-	q.coming = nil
+// arrived tells that the data of the frame last asked a slot for is there.
+func (p *pointToPoint) arrived(src int, h transport.Header) {
+	a := p.read(src, uint64(h.Bytes))
 	if a.receive == nil {
 		p.arrive(a)
-		return
+	} else if a.come == a.bytes {
+		a.receive.timer.Stop()
+		if h.Flags == eagerSend {
+			p.consumed(a)
+		}
+		a.receive.work.end(nil)
 	}
-	p.mu.Lock()
-	a.receive.filled = false
-	p.mu.Unlock()
-	a.receive.timer.Stop()
-	p.consumed(a)
-	a.receive.work.end(nil)
 }
 
 // dropped tells that it will not come.
-func (p *pointToPoint) dropped(src int) {
+func (p *pointToPoint) dropped(src int) { p.read(src, 0) }
+
+// read notes that a frame has been read, or will not be. A receive that then is not complete goes on
+// waiting, unless the communicator has failed.
+func (p *pointToPoint) read(src int, bytes uint64) *arrival {
 	q := &p.peers[src]
-	r := q.coming.receive
+	a := q.coming
 	q.coming = nil
+	r := a.receive
 	if r == nil {
-		return
+		return a
 	}
 	p.mu.Lock()
-	err := p.failure
-	if err == nil {
-		p.torn = append(p.torn, r)
+	r.reading = false
+	a.come += bytes
+	complete, failure := a.come == a.bytes, p.failure
+	if complete || failure != nil {
+		delete(p.filling, r)
+		delete(q.accepted, a.offer)
 	}
 	p.mu.Unlock()
-	if err != nil {
+	if failure != nil && !complete {
 		r.timer.Stop()
-		r.work.end(err)
+		r.work.end(failure)
 	}
+	return a
 }
 
 // consumed counts an eager send that was received, and tells the sender now and then.
@@ -532,10 +559,27 @@ func (p *pointToPoint) consumed(a *arrival) {
 // take receives the data of an offer. It runs on the goroutine of the peer's take queue.
 func (p *pointToPoint) take(r *receive, a *arrival) {
 	q := &p.peers[a.source]
+	port := p.c.kinds[a.source] == transport.TCP
+	if port {
+		p.mu.Lock()
+		if err := p.failure; err != nil {
+			p.mu.Unlock()
+			r.work.end(err)
+			return
+		}
+		a.receive, p.filling[r], q.accepted[a.offer] = r, true, a
+		r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
+		p.mu.Unlock()
+	}
 	if err := p.c.group.Send(r.work.context(), a.source, transport.Header{Type: frameAccept, Seq: a.offer}); err != nil {
 		p.c.fail(p.c.peerError(a.source, err), true)
-		r.work.end(p.c.failed())
+		if !port {
+			r.work.end(p.c.failed())
+		}
 		return
+	}
+	if port {
+		return // the link's reader does the rest
 	}
 	if q.takePlan == nil {
 		q.takePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
@@ -545,12 +589,29 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 }
 
 // give sends the data of an offer. It runs on the goroutine of the peer's give queue.
-func (p *pointToPoint) give(s *send) {
+func (p *pointToPoint) give(s *send, offer uint64) {
+	if p.c.kinds[s.peer] == transport.TCP {
+		s.work.end(p.giveFrames(s, offer))
+		return
+	}
 	q := &p.peers[s.peer]
 	if q.givePlan == nil {
 		q.givePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
 	}
 	s.work.end(p.transfer(q.givePlan, s.work, s.op, s.peer, nil))
+}
+
+// giveFrames sends the data of an offer over a port channel: there is a place for all of it.
+func (p *pointToPoint) giveFrames(s *send, offer uint64) *Error {
+	data := unsafe.Slice((*byte)(s.op.In[0]), s.bytes)
+	for at := uint64(0); at < s.bytes; at += acceptedPart {
+		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: offer, Arg: [2]uint64{at}}
+		if err := p.c.group.Send(s.work.context(), s.peer, h, data[at:min(at+acceptedPart, s.bytes)]); err != nil {
+			p.c.fail(p.sendError(s, err), true)
+			return p.c.failed()
+		}
+	}
+	return nil
 }
 
 // transfer runs a two-rank plan; credited is nil where this rank sends.
@@ -610,7 +671,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		if s == nil {
 			return nil // it has failed meanwhile, and with it the communicator
 		}
-		p.peers[src].give.do(p.c, func() { p.give(s) })
+		p.peers[src].give.do(p.c, func() { p.give(s, h.Seq) })
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
 			s.work.end(errorf(ErrMismatch, "%s", inWords(payload)))
@@ -641,12 +702,14 @@ func (p *pointToPoint) left(peer int) {
 		}
 		return r.source == peer
 	})
-	p.torn = slices.DeleteFunc(p.torn, func(r *receive) bool {
+	for r := range p.filling {
 		if r.work.Source() == peer {
+			r.timer.Stop()
 			works = append(works, r.work)
+			delete(p.filling, r)
 		}
-		return r.work.Source() == peer
-	})
+	}
+	clear(p.peers[peer].accepted)
 	for id, s := range p.offers {
 		if s.peer == peer {
 			s.timer.Stop()
@@ -665,9 +728,16 @@ func (p *pointToPoint) fail(err *Error) {
 	p.mu.Lock()
 	p.failure = err
 	var works []*Work
-	for _, r := range append(p.match.posted, p.torn...) {
+	for _, r := range p.match.posted {
 		r.timer.Stop()
 		works = append(works, r.work)
+	}
+	for r := range p.filling {
+		if !r.reading { // else its reader ends it
+			r.timer.Stop()
+			works = append(works, r.work)
+			delete(p.filling, r)
+		}
 	}
 	for _, s := range p.offers {
 		s.timer.Stop()
@@ -679,7 +749,7 @@ func (p *pointToPoint) fail(err *Error) {
 			works = append(works, a.local.work)
 		}
 	}
-	p.match, p.torn = matcher{}, nil
+	p.match = matcher{}
 	clear(p.offers)
 	p.mu.Unlock()
 	for _, w := range works {

@@ -288,7 +288,7 @@ type shape struct {
 const (
 	slotsPerChannel = 4
 	mostSlots       = 16
-	laneBudget      = 6 << 20   // bytes of inboxes a lane: staging stays below 16 MiB a communicator
+	laneBudget      = 4 << 20   // bytes of inboxes a lane: with eagerBudget, staging stays below 16 MiB a communicator
 	largestChunk    = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10

@@ -238,6 +238,10 @@ func (l *link) readFrames() error {
 			}
 			return l.cause(err)
 		}
+		if l.claimed.Swap(false) {
+			// The frame may be the peer's answer to the group that has come: its attach comes before.
+			l.takePending()
+		}
 		h, err := parseHeader(&b)
 		if err != nil {
 			return l.cause(protocolError{fmt.Errorf("protocol violation: %w", err)})

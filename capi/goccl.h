@@ -227,7 +227,8 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 
 /* ---- works ----------------------------------------------------------------------------------
- * GOCCL_WORK_DONE may be tested, waited for and freed, and is no work to the other functions. */
+ * GOCCL_WORK_DONE may be tested, waited for and freed, and is no work to the other functions. It is also
+ * what `*work` is after a start that has failed: look at the start's result first. */
 
 /* GOCCL_IN_PROGRESS, or how the work ended. */
 goccl_result goccl_work_test(goccl_work work);

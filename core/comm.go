@@ -133,7 +133,7 @@ type CallOptions struct {
 // work on each before it waits for the first, loses no more.
 const soon = time.Millisecond
 
-// Start starts one operation, or several as one work. It does not wait for peers. The operations
+// Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait for peers. The operations
 // are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
 // told of collectives with bad arguments: they fail, and this rank with them, unless theirs are refused too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {

@@ -96,8 +96,12 @@ func (c handler) Dropped(src int, h transport.Header) {
 
 // PeerAttached implements transport.Handler.
 func (c handler) PeerAttached(src, windowFD int) {
-	if windowFD < 0 {
+	switch {
+	case c.kinds[src] == transport.TCP:
 		c.window.ConnectPort(src)
+		return
+	case windowFD < 0: // plans count on the memory
+		c.violation(src, fmt.Errorf("%w: it came without its window", exec.ErrProtocol))
 		return
 	}
 	if err := c.window.ConnectMemory(c.rank, src, windowFD); err != nil {

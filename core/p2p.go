@@ -44,12 +44,15 @@ type arrival struct {
 
 // receive is a posted receive.
 type receive struct {
-	work    *Work
-	op      *Operation
-	bytes   uint64
-	timer   *time.Timer
-	source  int  // wanted; AnySource
-	reading bool // a frame is being read into its buffer; under pointToPoint.mu
+	work   *Work
+	op     *Operation
+	bytes  uint64
+	timer  *time.Timer
+	source int // wanted; AnySource
+	// Under pointToPoint.mu, of one whose data comes into its buffer:
+	from    int  // the sender
+	reading bool // a frame is being read
+	expired bool // the data has come too late: the receive ends with the communicator
 }
 
 // buffer is where the received data goes.
@@ -388,11 +391,12 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 // does not where half of the data has come.
 func (p *pointToPoint) expireReceive(r *receive) {
 	p.mu.Lock()
-	mine, filling := p.match.cancel(r), p.filling[r]
+	mine := p.match.cancel(r)
+	r.expired = p.filling[r]
 	p.mu.Unlock()
-	if filling {
+	if r.expired {
 		p.c.fail(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: the rest of the data did not come",
-			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.work.Source()), r.work.timeout), true)
+			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.from), r.work.timeout), true)
 	}
 	if !mine {
 		return
@@ -485,7 +489,7 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	if r := p.match.wanting(a); r != nil && r.bytes == a.bytes && r.op.DType == a.dtype {
 		p.match.cancel(r)
 		r.work.source.Store(int32(src))
-		a.receive, p.filling[r], r.reading = r, true, true
+		a.receive, p.filling[r], r.from, r.reading = r, true, src, true
 		return r.buffer(), nil
 	}
 	q.unexpected += a.bytes
@@ -495,10 +499,10 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 
 // arrived tells that the data of the frame last asked a slot for is there.
 func (p *pointToPoint) arrived(src int, h transport.Header) {
-	a := p.read(src, uint64(h.Bytes))
-	if a.receive == nil {
+	switch a, complete := p.read(src, uint64(h.Bytes), true); {
+	case a.receive == nil:
 		p.arrive(a)
-	} else if a.come == a.bytes {
+	case complete:
 		a.receive.timer.Stop()
 		if h.Flags == eagerSend {
 			p.consumed(a)
@@ -508,22 +512,22 @@ func (p *pointToPoint) arrived(src int, h transport.Header) {
 }
 
 // dropped tells that it will not come.
-func (p *pointToPoint) dropped(src int) { p.read(src, 0) }
+func (p *pointToPoint) dropped(src int) { p.read(src, 0, false) }
 
-// read notes that a frame has been read, or will not be. A receive that then is not complete goes on
+// read notes that a frame has been read, or (not whole) will not be. A receive that then is not complete goes on
 // waiting, unless the communicator has failed.
-func (p *pointToPoint) read(src int, bytes uint64) *arrival {
+func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, complete bool) {
 	q := &p.peers[src]
-	a := q.coming
-	q.coming = nil
+	a, q.coming = q.coming, nil
 	r := a.receive
 	if r == nil {
-		return a
+		return a, false
 	}
 	p.mu.Lock()
 	r.reading = false
 	a.come += bytes
-	complete, failure := a.come == a.bytes, p.failure
+	failure := p.failure
+	complete = whole && a.come == a.bytes && !r.expired
 	if complete || failure != nil {
 		delete(p.filling, r)
 		delete(q.accepted, a.offer)
@@ -533,7 +537,7 @@ func (p *pointToPoint) read(src int, bytes uint64) *arrival {
 		r.timer.Stop()
 		r.work.end(failure)
 	}
-	return a
+	return a, complete
 }
 
 // consumed counts an eager send that was received, and tells the sender now and then.
@@ -567,7 +571,7 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 			r.work.end(err)
 			return
 		}
-		a.receive, p.filling[r], q.accepted[a.offer] = r, true, a
+		a.receive, p.filling[r], q.accepted[a.offer], r.from = r, true, a, a.source
 		r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
 		p.mu.Unlock()
 	}
@@ -703,7 +707,7 @@ func (p *pointToPoint) left(peer int) {
 		return r.source == peer
 	})
 	for r := range p.filling {
-		if r.work.Source() == peer {
+		if r.from == peer {
 			r.timer.Stop()
 			works = append(works, r.work)
 			delete(p.filling, r)

@@ -199,7 +199,7 @@ void goccl_withdraw(goccl_lane *lane, goccl_run_state *run) {
     __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
     for (;;) {
       uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
-      if (acquire(&e->state) != GOCCL_TAKEN(n) || acquire(c->arrived) > n) break;
+      if (acquire(&e->state) != GOCCL_TAKEN(n) || acquire(&c->arrived) > n) break;
       futex_wait(&lane->bell->value, value, 1000000000u);
     }
     __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
@@ -231,7 +231,8 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   for (size_t i = 0; i < sizeof words / 8; i++) run->digest = mix(run->digest, words[i]);
   for (int32_t i = run->first_peer; i < run->end_peer; i++) {
     lane->channels[i].base = lane->channels[i].received;
-    lane->channels[i].put_base = lane->channels[i].sent;
+    /* Another run may be sending to a peer on the point-to-point lane, whose plans do not use this. */
+    lane->channels[i].put_base = __atomic_load_n(&lane->channels[i].sent, __ATOMIC_RELAXED);
   }
   run->begun = 1;
 }
@@ -283,7 +284,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         post(lane, run);
         const goccl_line *line = slot(lane, c->inbox, c->received);
         if (c->peer_inbox == NULL) {
-          goal arrived = {c->arrived, c->received + 1, 0};
+          goal arrived = {&c->arrived, c->received + 1, 0};
           int r = await(lane, c, arrived, step->bytes, until);
           if (r != GOCCL_RUN_DONE) return r;
           if (!matches(run, step, &line->header)) {

@@ -55,7 +55,7 @@ typedef struct {
 
 /* One peer's channel. The counters never go back. */
 typedef struct {
-  uint64_t *arrived;  /* port channels: messages that the reader has put into my inbox */
+  uint64_t arrived;   /* port channels: messages that the reader has put into my inbox */
   uint64_t *released; /* in my window: messages of mine that the peer has released */
   uint8_t *inbox;
   uint64_t *peer_released; /* in the peer's window, mapped: memory channels only */

@@ -1,6 +1,6 @@
 // Package exec runs plans.
 //
-// A [Window] is the memory through which a rank's peers reach it: for every peer two counters and
+// A [Window] is the memory through which a rank's peers reach it: for every peer a counter and
 // an inbox, a ring of message slots. It is a sealed memfd, handed to peers on the same host as a
 // descriptor and mapped by them; or, where no peer shares memory with this rank, private memory that
 // the readers of this rank's links fill. Either way a plan sees the same layout.
@@ -30,9 +30,8 @@ const (
 	// MessageHeader is the length of what precedes each message's payload in its slot.
 	MessageHeader = int64(unsafe.Sizeof(C.goccl_line{}))
 
-	lineBytes    = 128 // adjacent cache lines are fetched in pairs
-	countersSize = 2 * lineBytes
-	bellSize     = lineBytes
+	lineBytes = 128 // adjacent cache lines are fetched in pairs
+	bellSize  = lineBytes
 )
 
 // Layout is the shape of a window. All ranks of a communicator use the same.
@@ -45,15 +44,15 @@ type Layout struct {
 
 func (l Layout) stride() int64       { return MessageHeader + l.Chunk }
 func (l Layout) bell(lane int) int64 { return int64(lane) * l.laneSize() }
-func (l Layout) counters(lane, peer int) int64 {
-	return l.bell(lane) + bellSize + int64(peer)*countersSize
+func (l Layout) released(lane, peer int) int64 {
+	return l.bell(lane) + bellSize + int64(peer)*lineBytes
 }
 func (l Layout) inbox(lane, peer int) int64 {
-	return l.bell(lane) + pageRound(bellSize+int64(l.Ranks)*countersSize) +
+	return l.bell(lane) + pageRound(bellSize+int64(l.Ranks)*lineBytes) +
 		int64(peer)*pageRound(int64(l.Slots)*l.stride())
 }
 func (l Layout) laneSize() int64 {
-	return pageRound(bellSize+int64(l.Ranks)*countersSize) + int64(l.Ranks)*pageRound(int64(l.Slots)*l.stride())
+	return pageRound(bellSize+int64(l.Ranks)*lineBytes) + int64(l.Ranks)*pageRound(int64(l.Slots)*l.stride())
 }
 
 // Size is the length of a window in bytes of address space; memory is used only where messages went.
@@ -150,8 +149,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	for peer := range lane.channels {
 		ch := &lane.channels[peer]
 		ch.postings = &lane.postings[peer*l.Slots]
-		ch.arrived = (*C.uint64_t)(w.at(l.counters(index, peer)))
-		ch.released = (*C.uint64_t)(w.at(l.counters(index, peer) + lineBytes))
+		ch.released = (*C.uint64_t)(w.at(l.released(index, peer)))
 		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
 	}
 	return lane
@@ -187,7 +185,7 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	w.peers[peer] = mem
 	for i, lane := range w.lanes {
 		ch := &lane.channels[peer]
-		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.counters(i, rank)+lineBytes]))
+		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.released(i, rank)]))
 		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
 	}
@@ -245,7 +243,7 @@ var ErrProtocol = errors.New("protocol violation")
 // then its payload, at the place that a run has posted for it or else in the inbox.
 func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err error) {
 	ch := &l.channels[peer]
-	arrived := atomic.LoadUint64((*uint64)(ch.arrived))
+	arrived := atomic.LoadUint64((*uint64)(&ch.arrived))
 	freed := atomic.LoadUint64((*uint64)(&ch.freed))
 	layout := l.window.Layout
 	switch {
@@ -281,7 +279,7 @@ func taken(n uint64) uint64  { return (n+1)*2 + 1 }
 // Arrived tells the lane that the message last asked a Slot for is in place.
 func (l *Lane) Arrived(peer int) {
 	l.order.Add(1)
-	atomic.AddUint64((*uint64)(l.channels[peer].arrived), 1)
+	atomic.AddUint64((*uint64)(&l.channels[peer].arrived), 1)
 	C.goccl_ring(l.c.bell)
 }
 

@@ -63,6 +63,7 @@ type link struct {
 	reading  atomic.Pointer[Group] // whose memory a payload is being read into
 	claimed  atomic.Bool           // a group has come: look at pending
 	expected int                   // bytes that wake the reader; 0: 1
+	small    bool                  // the socket's buffer does not grow with them
 
 	mu      sync.Mutex
 	attachs map[pairKey]*inbound // accepted
@@ -437,12 +438,19 @@ func (l *link) dataInto(a *inbound, h *Header) (n int, err error) {
 }
 
 // expect says how much there must be for the reader to be woken: of a long payload each wake-up then
-// brings much.
+// brings much. Before Linux 4.18 the buffer may be too small for that much ever to be there.
 func (l *link) expect(bytes int) {
-	if l.expected != bytes {
-		l.expected = bytes
-		l.sock.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) })
+	if l.expected == bytes || l.small {
+		return
 	}
+	l.expected = bytes
+	l.sock.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes)
+		if room, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil || room < bytes {
+			l.small = true
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1)
+		}
+	})
 }
 
 func (l *link) onAttach(h *Header, raw *[headerSize]byte) error {
@@ -524,17 +532,18 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	if closing {
 		return true // the peer sees the end of this link, and makes another
 	}
+	// The answer in kind, unless it has been given already: before the handler knows, so that a Detach
+	// meanwhile finds whom to say BYE to.
+	if err := g.attachOver(l, m); err != nil {
+		m.down(err)
+		l.enqueue(queued{h: answer, fd: -1})
+		return true
+	}
 	if !m.arrive(l, func(to Handler) {
 		window := fd
 		fd = -1
 		to.PeerAttached(m.rank, window)
 	}) {
-		l.enqueue(queued{h: answer, fd: -1})
-		return true
-	}
-	// The answer in kind, unless it has been given already.
-	if err := g.attachOver(l, m); err != nil {
-		m.down(err)
 		l.enqueue(queued{h: answer, fd: -1})
 	}
 	return true

@@ -861,3 +861,36 @@ func TestUnreachableUntilGrace(t *testing.T) {
 	}
 	h.untilDown(t, 1)
 }
+
+// leaver leaves its group while a peer is attaching to it.
+type leaver struct {
+	*recorder
+	group *Group
+	left  chan struct{}
+}
+
+func (l *leaver) PeerAttached(src, windowFD int) {
+	l.recorder.PeerAttached(src, windowFD)
+	go func() {
+		l.group.Detach()
+		close(l.left)
+	}()
+	for !l.group.members[src].over.Load() { // it has parted from this peer
+		runtime.Gosched()
+	}
+}
+
+func TestDetachWhileAPeerAttaches(t *testing.T) {
+	eps := pair(t, Shm, Config{})
+	a := attach(t, eps[0], groupConfig(eps, Shm, 1, 0), newRecorder())
+	l := &leaver{recorder: newRecorder(), left: make(chan struct{})}
+	c := groupConfig(eps, Shm, 1, 1)
+	c.Handler = l
+	g, err := eps[1].Attach(c)
+	ok(t, err)
+	l.group = g
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	wants(t, a.Connect(ctx, 1), ErrPeerLeft)
+	<-l.left
+}

@@ -882,7 +882,8 @@ func (l *leaver) PeerAttached(src, windowFD int) {
 
 func TestDetachWhileAPeerAttaches(t *testing.T) {
 	eps := pair(t, Shm, Config{})
-	a := attach(t, eps[0], groupConfig(eps, Shm, 1, 0), newRecorder())
+	h := newRecorder()
+	a := attach(t, eps[0], groupConfig(eps, Shm, 1, 0), h)
 	l := &leaver{recorder: newRecorder(), left: make(chan struct{})}
 	c := groupConfig(eps, Shm, 1, 1)
 	c.Handler = l
@@ -891,6 +892,9 @@ func TestDetachWhileAPeerAttaches(t *testing.T) {
 	l.group = g
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	wants(t, a.Connect(ctx, 1), ErrPeerLeft)
+	if err := a.Connect(ctx, 1); err != nil { // it may succeed before the goodbye
+		wants(t, err, ErrPeerLeft)
+	}
+	h.until(t, "rank 1's goodbye", func() bool { return h.left[1] })
 	<-l.left
 }

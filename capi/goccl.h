@@ -339,6 +339,29 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
 
+/* ---- benchmarks --------------------------------------------------------------------------- */
+
+/* A collective on the buffers of this rank, to be called over and over. */
+typedef struct {
+  const char *collective; /* "allreduce", ...: as the functions above; "sendrecv": around a ring */
+  goccl_dtype dtype;
+  void *in;           /* also the result of allreduce, broadcast and reduce */
+  void *out;
+  uint64_t in_count;  /* elements of the whole buffer, all blocks of it */
+  uint64_t out_count; /* 0: this rank has no `out` */
+  const void *values; /* before call i every element of `in` becomes values[i % value_count] */
+  uint64_t value_count; /* 0: `in` is left alone */
+  void *meeting;      /* memory that all ranks share, 128 bytes for each, zeroed once: they meet there
+                         before every call, without help of the communicator. NULL: they do not */
+  int64_t meeting_ms; /* for how long they wait there for each other */
+} goccl_core_loop;
+
+/* Makes `iterations` blocking calls, which sum where they reduce and have root 0. us[i]: how long call i
+ * took, in microseconds. ends[2i] and ends[2i + 1]: the first and the last element that it left, for
+ * a check; `ends` may be NULL. Ends with the first call that fails. */
+goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations,
+                                double *us, void *ends);
+
 #ifdef __cplusplus
 }
 #endif

@@ -14,20 +14,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from goccl import bench
-from goccl.bench import barrier, libraries, placement, plot, report, wire
-from goccl.bench.buffers import DTYPES, Buffer
+from goccl.bench import barrier, capi, libraries, placement, plot, report, wire
+from goccl.bench.adapters import Setup, adapter
+from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
 from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
 from goccl.bench.group import GroupFailure, RankGroup
 from goccl.bench.libraries import Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
 from goccl.bench.run import Bench, Progress, Settings
+
+OURS = ["goccl/shm", "goccl-c/shm"]
 
 JSON_KEYS = [
     "library",
@@ -89,11 +93,14 @@ def test_options() -> None:
     args = _parse("all")
     assert args.collective == list(COLLECTIVES)
     assert args.transport == ["shm", "tcp"]
+    assert args.through == ["torch"]
     assert args.peers == ["gloo"]
     assert args.iters == 0
     args = _parse(
-        "alltoall,barrier", "--peers", "mpich,impi", "--sizes", "4,64K", "--iters", "7", "--ranks", "4"
-    )
+        "alltoall,barrier", "--peers", "mpich,impi", "--sizes", "4,64K", "--iters", "7", "--ranks", "4",
+        "--through", "c,torch",
+    )  # fmt: skip
+    assert args.through == ["c", "torch"]
     assert args.collective == ["alltoall", "barrier"]
     assert (args.peers, args.sizes, args.iters, args.ranks) == (["mpich", "impi"], [4, 65536], 7, 4)
 
@@ -105,6 +112,7 @@ def test_options() -> None:
         (["allreduce", "--ranks", "1"], "'1' is not a whole number from 2 to 64"),
         (["allreduce", "--peers", "nccl"], "'nccl' is not one of gloo, openmpi, mpich, impi"),
         (["allreduce", "--transport", "rdma"], "'rdma' is not one of shm, tcp"),
+        (["allreduce", "--through", "go"], "'go' is not one of torch, c"),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
         (["allreduce", "--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
     ],
@@ -208,15 +216,18 @@ def test_oracle_counts_wrong_elements(collective: str, dtype: str) -> None:
 @pytest.mark.parametrize("ranks", range(2, 9))
 def test_oracle_sees_a_stale_iteration(ranks: int) -> None:
     wanted = expected("allreduce", 0, ranks, 10)
-    result = Buffer(DTYPES["float32"], 10)
-    total = np.zeros(10, dtype=np.float32)
-    for rank in range(ranks):
-        result.fill(rank, 4)
-        total += result.array
-    result.array[:] = total
-    assert result.count_wrong_ends(wanted, 4) == 0
-    assert result.count_wrong_ends(wanted, 5) == 2
-    assert result.count_wrong_ends(wanted, 3) == 2
+    buffer = Buffer(DTYPES["float32"], 10)
+    ends = buffer.ends(6)
+    for iteration in range(6):
+        for rank in range(ranks):
+            buffer.fill(rank, iteration)
+            ends[iteration] += buffer.array[[0, -1]]
+            assert buffer.array[0] == buffer.values(rank)[iteration % PERIOD]
+    assert buffer.count_wrong_ends(wanted, ends) == 0
+    assert buffer.count_wrong_ends(wanted, np.roll(ends, 1, axis=0)) == 12
+    assert buffer.count_wrong_ends(wanted, np.roll(ends, -1, axis=0)) == 12
+    ends[4, 1] += 1
+    assert buffer.count_wrong_ends(wanted, ends) == 1
 
 
 def test_samples_become_one_row_a_placement() -> None:
@@ -233,23 +244,27 @@ def test_samples_become_one_row_a_placement() -> None:
 def test_ratio_compares_equal_placements() -> None:
     ours = [_row(), _row(placement="far", median_us=4.0), _row(transport="tcp", median_us=10.0)]
     peer = _row(library="gloo", transport="tcp", median_us=20.0)
-    assert report.ratio(peer, ours, "shm") == 10.0
-    assert report.ratio(peer, ours, "tcp") == 2.0
-    assert report.ratio(_row(library="gloo", placement="far", median_us=20.0), ours, "shm") == 5.0
-    assert report.ratio(_row(library="gloo", placement="far"), ours, "tcp") is None
-    assert report.ratio(_row(library="gloo", bytes=65), ours, "shm") is None
+    assert report.ratio(peer, ours, "goccl/shm") == 10.0
+    assert report.ratio(peer, ours, "goccl/tcp") == 2.0
+    assert report.ratio(_row(library="gloo", placement="far", median_us=20.0), ours, "goccl/shm") == 5.0
+    assert report.ratio(_row(library="gloo", placement="far"), ours, "goccl/tcp") is None
+    assert report.ratio(_row(library="gloo", bytes=65), ours, "goccl/shm") is None
     mixed = _row(placement="mixed")
-    assert report.ratio(mixed, [mixed], "shm") is None
+    assert report.ratio(mixed, [mixed], "goccl/shm") is None
 
 
 def test_table() -> None:
-    rows = [_row(), _row(library="gloo", transport="tcp", median_us=20.0)]
-    _, title, names = report.table_head("allreduce", 2, "float32", ["shm"]).split("\n")
-    lines = [report.table_row(row, rows, ["shm"]) for row in rows]
+    rows = [
+        _row(),
+        _row(library="goccl-c", median_us=1.0),
+        _row(library="gloo", transport="tcp", median_us=20.0),
+    ]
+    _, title, names = report.table_head("allreduce", 2, "float32", OURS).split("\n")
+    lines = [report.table_row(row, rows, OURS) for row in rows]
     assert title == "# allreduce, 2 ranks, float32"
     assert {len(line) for line in lines} == {len(names)}
-    assert lines[1].split() == [
-        "64", "gloo", "tcp", "near", "10", "20.00", "3.00", "1.000", "1.000", "0", "10.00",
+    assert lines[2].split() == [
+        "64", "gloo", "tcp", "near", "10", "20.00", "3.00", "1.000", "1.000", "0", "10.00", "20.00",
     ]  # fmt: skip
 
 
@@ -386,11 +401,18 @@ def _run(settings: Settings, library: Library) -> tuple[Bench, str]:
     return run, "\n".join(output)
 
 
+def _goccl_c(transport: str) -> Library:
+    return libraries.goccl_library("c", transport)
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_gloo_from_end_to_end(ranks: int) -> None:
+@pytest.mark.parametrize(
+    "library", [_gloo, lambda: _goccl_c("shm"), lambda: _goccl_c("tcp")], ids=["gloo", "c-shm", "c-tcp"]
+)
+def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
     sizes = [4, 4100]
     settings = Settings(list(COLLECTIVES), ranks, sizes, iterations=4, warmup=1, blocks=2, timeout=60)
-    run, output = _run(settings, _gloo())
+    run, output = _run(settings, library())
     assert run.failures == []
     assert {row.collective for row in run.rows} == set(COLLECTIVES)
     assert [row.wrong for row in run.rows] == [0] * len(run.rows)
@@ -404,17 +426,91 @@ def test_gloo_from_end_to_end(ranks: int) -> None:
         assert f"# {collective}, {ranks} ranks, float32" in output
 
 
-def test_gloo_with_bfloat16_and_chosen_iterations() -> None:
+@pytest.mark.parametrize("library", [_gloo, lambda: _goccl_c("shm")], ids=["gloo", "c"])
+def test_bfloat16_and_chosen_iterations(library: Callable[[], Library]) -> None:
     settings = Settings(["allreduce"], 2, [1000], dtype="bfloat16", blocks=1, timeout=60)
-    run, _ = _run(settings, _gloo())
+    run, _ = _run(settings, library())
     (row,) = run.rows
     assert (row.bytes, row.wrong) == (1000, 0)
     assert row.iterations >= 2
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
+    run, _ = _run(Settings(["reduce_scatter"], 2, [4100], dtype, 4, 1, 1, 60), _goccl_c("shm"))
+    assert run.failures == []
+    assert [row.wrong for row in run.rows] == [0]
+
+
+def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(capi, "LIBRARY", tmp_path / "absent.so")
+    with pytest.raises(Unavailable, match=r"absent\.so"):
+        adapter("goccl-c").join(Setup("goccl-c", 2, 0, 0, -1, 1))
+
+
 @pytest.fixture
-def group() -> Iterator[RankGroup]:
-    with RankGroup(_gloo(), 2, 60) as started:
+def core() -> capi.Core:
+    try:
+        return capi.Core()
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+def _loop(buffer: Buffer, **changes: Any) -> capi.Loop:
+    values: dict[str, Any] = {
+        "collective": b"allreduce",
+        "dtype": capi.DTYPES["float32"],
+        "in_": buffer.array.ctypes.data,
+        "in_count": len(buffer.array),
+    }
+    return capi.Loop(**(values | changes))
+
+
+def _measure(core: capi.Core, comm: int, loop: capi.Loop | None) -> Array:
+    us = np.full(4, -1.0)
+    core.measure(comm, loop, 4, us.ctypes.data, None)
+    return us
+
+
+def test_c_times_every_call_and_refuses_wrong_arguments(core: capi.Core) -> None:
+    comm = core.init(core.unique_id(), 0, 1, 60)
+    buffer = Buffer(DTYPES["float32"], 8)
+    assert (_measure(core, comm, _loop(buffer)) > 0).all()
+    for changes, told in (
+        ({"collective": b"allreduc"}, 'collective is "allreduc"'),
+        ({"collective": None}, "must not be NULL"),
+        ({"dtype": 21}, "dtype is 21, allowed are 0 to 20"),
+        ({"dtype": -1}, "dtype is -1"),
+        ({"in_": None}, "NULL"),
+    ):
+        with pytest.raises(capi.Failed, match=told):
+            _measure(core, comm, _loop(buffer, **changes))
+    with pytest.raises(capi.Failed, match="must not be NULL"):
+        _measure(core, comm, None)
+    with pytest.raises(capi.Failed, match="must not be NULL"):
+        core.measure(comm, _loop(buffer), 4, 0, None)
+    core.destroy(comm)
+    with pytest.raises(capi.Failed, match="handle"):
+        _measure(core, comm, _loop(buffer))
+
+
+def test_c_gives_up_on_a_rank_that_does_not_come(core: capi.Core) -> None:
+    unique_id = core.unique_id()
+    buffer = Buffer(DTYPES["float32"], 8)
+    meeting = np.zeros(2 * 128, dtype=np.uint8)
+    loop = _loop(buffer, meeting=meeting.ctypes.data, meeting_ms=50)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda rank: core.init(unique_id, rank, 2, 60), range(2))
+    with pytest.raises(capi.Failed, match="rank 1 did not come to the call within 50 ms"):
+        _measure(core, first, loop)
+    core.destroy(first)
+    core.destroy(second)
+
+
+@pytest.fixture(params=["gloo", "goccl-c"])
+def group(request: pytest.FixtureRequest) -> Iterator[RankGroup]:
+    library = _gloo() if request.param == "gloo" else _goccl_c("tcp")
+    with RankGroup(library, 2, 60) as started:
         yield started
 
 
@@ -435,7 +531,7 @@ def test_killed_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
     pids = _ranks(group)
     group.prepare("allreduce", 16, "float32")
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(GroupFailure, match=r"gloo/tcp: .*rank 1"):
+    with pytest.raises(GroupFailure, match=r"/tcp: .*rank 1"):
         group.block(10, 0, 0, 30)
     group.close()
     assert _gone(pids)
@@ -445,7 +541,7 @@ def test_stopped_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
     pids = _ranks(group)
     group.prepare("allreduce", 16, "float32")
     os.kill(pids[0], signal.SIGSTOP)
-    with pytest.raises(GroupFailure, match=r"gloo/tcp: .*rank 0 did not answer in time"):
+    with pytest.raises(GroupFailure, match=r"/tcp: .*rank 0 did not answer in time"):
         group.block(10, 0, 0, 1)
     group.close()
     assert _gone(pids)

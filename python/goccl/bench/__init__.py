@@ -12,6 +12,10 @@ Time
     under test. The time of an iteration is that of its slowest rank. Median and 99th percentile are
     taken over the iterations of all blocks of one placement.
 
+Ways into GoCCL
+    ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through c``) is called by a
+    loop in C, ``goccl_core_measure()``, with the same buffers, values, barrier and checks.
+
 Bandwidth
     ``algbw = bytes / median``, and ``busbw = algbw * factor`` with the factors of nccl-tests, see
     :data:`goccl.bench.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from .buffers import Array, DType
+from . import capi, wire
+from .barrier import SpinBarrier
+from .buffers import PERIOD, Array, Buffer, DType
 from .collectives import ROOT
-from .libraries import Unavailable
+from .libraries import GOCCL, Unavailable
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,95 @@ class Adapter(ABC):
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
         """A call of the collective on these buffers, complete when it returns, or Unavailable."""
 
+    def measure(
+        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: SpinBarrier, iterations: int
+    ) -> tuple[list[int], Array]:
+        """Repeats: new values into `send`, all ranks meet, the call that bind() made last.
+
+        Returns how long each call took, in ns, and the first and last elements that it left in `result`.
+        """
+        rank, meet, now, found = self.rank, barrier.wait, time.perf_counter_ns, result.array
+        times = []
+        ends = result.ends(iterations)
+        for iteration in range(iterations):
+            send.fill(rank, iteration)
+            meet()
+            begun = now()
+            call()
+            times.append(now() - begun)
+            if len(found):
+                ends[iteration] = found[0], found[-1]
+        return times, ends
+
     @abstractmethod
     def leave(self) -> None:
         """Ends the group in good order."""
+
+
+class CoreAdapter(Adapter):
+    """GoCCL by its C functions, which a loop in C calls. No torch is needed."""
+
+    def join(self, setup: Setup) -> None:
+        try:
+            self._core = capi.Core()
+            unique_id = self._share_id(setup)
+            self._comm = self._core.init(unique_id, setup.rank, setup.ranks, setup.timeout)
+        except OSError as error:
+            raise Unavailable(str(error)) from error
+        except capi.Failed as error:
+            if error.result == capi.UNSUPPORTED:
+                raise Unavailable(str(error)) from error
+            raise
+        self.rank, self.ranks = setup.rank, setup.ranks
+        self.version = f"libgoccl {self._core.version}"
+
+    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
+        self._loop = capi.Loop(
+            collective=collective.encode(),
+            dtype=capi.DTYPES[dtype.name],
+            in_=send.ctypes.data,
+            out=recv.ctypes.data,
+            in_count=len(send),
+            out_count=len(recv),
+        )
+
+        def run() -> None:
+            self._run(1)
+
+        return run
+
+    def measure(
+        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: SpinBarrier, iterations: int
+    ) -> tuple[list[int], Array]:
+        values = send.values(self.rank)
+        ends = result.ends(iterations)
+        self._loop.values, self._loop.value_count = values.ctypes.data, PERIOD
+        self._loop.meeting, self._loop.meeting_ms = barrier.address, int(barrier.timeout * 1000)
+        try:
+            return self._run(iterations, ends.ctypes.data), ends
+        finally:
+            self._loop.value_count, self._loop.meeting = 0, None
+
+    def leave(self) -> None:
+        self._core.destroy(self._comm)
+
+    def _run(self, iterations: int, ends: int | None = None) -> list[int]:
+        us = (ctypes.c_double * iterations)()
+        self._core.measure(self._comm, self._loop, iterations, ctypes.addressof(us), ends)
+        return [round(time * 1000) for time in us]
+
+    def _share_id(self, setup: Setup) -> bytes:
+        if setup.rank != ROOT:
+            with socket.create_connection(("127.0.0.1", setup.store_port), setup.timeout) as root:
+                return wire.exactly(root, capi.UNIQUE_ID_SIZE)
+        unique_id = self._core.unique_id()
+        with socket.socket(fileno=setup.store_fd) as listener:
+            listener.settimeout(setup.timeout)
+            for _ in range(setup.ranks - 1):
+                peer, _ = listener.accept()
+                with peer:
+                    peer.sendall(unique_id)
+        return unique_id
 
 
 class TorchAdapter(Adapter):
@@ -176,4 +267,6 @@ class MpiAdapter(Adapter):
 
 def adapter(library: str) -> Adapter:
     """The adapter of a library by its name."""
-    return MpiAdapter() if library in _MPI_TEXTS else TorchAdapter(library)
+    if library in _MPI_TEXTS:
+        return MpiAdapter()
+    return CoreAdapter() if library == GOCCL["c"] else TorchAdapter(library)

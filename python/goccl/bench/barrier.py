@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import time
@@ -23,7 +24,10 @@ def create(ranks: int) -> int:
 
 
 class SpinBarrier:
-    """One rank's end of a barrier. Each rank writes its own counter only, so no atomic addition is needed."""
+    """One rank's end of a barrier. Each rank writes its own counter only, so no atomic addition is needed.
+
+    All of its state is in the shared memory, at `address`, where goccl_core_measure() goes on with it.
+    """
 
     def __init__(self, fd: int, rank: int, ranks: int, timeout: float) -> None:
         self._memory = mmap.mmap(fd, ranks * _LINE)
@@ -31,16 +35,15 @@ class SpinBarrier:
         self._slots = [peer * _LINE // 8 for peer in range(ranks)]
         self._own = self._slots[rank]
         self._others = [slot for slot in self._slots if slot != self._own]
-        self._turn = 0
-        self._timeout = timeout
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.timeout = timeout
         # Spinning while a rank that is waited for has no CPU only keeps it from coming.
         self._spins = _SPINS if ranks <= len(os.sched_getaffinity(0)) else 0
 
     def wait(self) -> None:
         """Returns when all ranks have called it as often as this one."""
-        self._turn = turn = self._turn + 1
         counters = self._counters
-        counters[self._own] = turn
+        counters[self._own] = turn = counters[self._own] + 1
         looks = 0
         deadline = 0.0
         for slot in self._others:
@@ -50,12 +53,13 @@ class SpinBarrier:
                     os.sched_yield()
                 if looks % _CHECK_EVERY == 0:
                     now = time.monotonic()
-                    deadline = deadline or now + self._timeout
+                    deadline = deadline or now + self.timeout
                     if now > deadline:
                         self._give_up()
 
     def _give_up(self) -> None:
-        absent = [rank for rank, slot in enumerate(self._slots) if self._counters[slot] < self._turn]
+        turn = self._counters[self._own]
+        absent = [rank for rank, slot in enumerate(self._slots) if self._counters[slot] < turn]
         raise BarrierTimeout(
-            f"ranks {absent} did not come to the start of an iteration in {self._timeout:g} s"
+            f"ranks {absent} did not come to the start of an iteration in {self.timeout:g} s"
         )

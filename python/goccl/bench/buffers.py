@@ -12,6 +12,9 @@ from .collectives import Segment
 
 Array = npt.NDArray[Any]
 
+PERIOD = 3
+"""Measured iterations after which the values of fill() come back."""
+
 # A prime, so that no slice, chunk or block of a library lines up with the pattern.
 _PERIOD = 4099
 _CHUNK = 256  # periods compared at a time: bounds the memory of a check
@@ -45,7 +48,7 @@ def _pattern(rank: int, seed: int) -> Array:
 
 def _tag(rank: int, iteration: int) -> int:
     # Changes with every iteration, also in the sum over any number of ranks.
-    return iteration % 3 + rank % 2
+    return iteration % PERIOD + rank % 2
 
 
 class Buffer:
@@ -74,14 +77,19 @@ class Buffer:
         """Overwrites all elements with a value that no result holds."""
         self.array.fill(self._scalar(_POISON))
 
-    def count_wrong_ends(self, result: list[Segment], iteration: int) -> int:
-        """How many of the first and the last element are not what fill() of all ranks leads to."""
-        if not result or not len(self.array):
-            return 0
+    def values(self, rank: int) -> Array:
+        """The values that fill() writes in one iteration after the other, until they come back."""
+        return self._sums((rank,))
+
+    def ends(self, iterations: int) -> Array:
+        """Room for the first and the last element after each of some iterations."""
+        return np.zeros((iterations, 2), self.array.dtype)
+
+    def count_wrong_ends(self, result: list[Segment], ends: Array) -> int:
+        """How many of these first and last elements are not what fill() of all ranks leads to."""
         wrong = 0
-        for segment, index in ((result[0], 0), (result[-1], -1)):
-            wanted = self._scalar(sum(_tag(rank, iteration) for rank in segment.ranks))
-            wrong += bool(self.array[index] != wanted)
+        for segment, found in zip((result[0], result[-1]), ends.T, strict=True) if result else ():
+            wrong += int(np.count_nonzero(found != np.resize(self._sums(segment.ranks), len(found))))
         return wrong
 
     def count_wrong(self, result: list[Segment], seed: int) -> int:
@@ -102,6 +110,10 @@ class Buffer:
             rest = part[full * _PERIOD :]
             wrong += int(np.count_nonzero(rest != tile[: len(rest)]))
         return wrong
+
+    def _sums(self, ranks: tuple[int, ...]) -> Array:
+        sums = [sum(_tag(rank, iteration) for rank in ranks) for iteration in range(PERIOD)]
+        return self._dtype.encode(np.array(sums))
 
     def _scalar(self, value: int) -> Any:
         return self._dtype.encode(np.array([value], dtype=np.uint8))[0]

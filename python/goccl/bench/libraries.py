@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GOCCL_TRANSPORTS = ("shm", "tcp")
+GOCCL = {"torch": "goccl", "c": "goccl-c"}
+"""Names of GoCCL by the way in which it is called: through torch.distributed, or its C functions directly."""
 PEERS_VARIABLE = "GOCCL_BENCH_PEERS"
 
 
@@ -53,10 +55,12 @@ _MPIS = {
 PEERS = ("gloo", *_MPIS)
 
 
-def goccl_library(transport: str) -> Library:
-    """GoCCL with a forced transport."""
-    _need_torch()
-    return Library("goccl", transport, environment={"GOCCL_TRANSPORT": transport})
+def goccl_library(way: str, transport: str) -> Library:
+    """GoCCL called in one of the ways of GOCCL, with a forced transport."""
+    environment = {"GOCCL_TRANSPORT": transport, "GOCCL_SOCKET_IFNAME": "lo"}
+    if way == "torch":
+        _need_torch()
+    return Library(GOCCL[way], transport, environment=environment)
 
 
 def peer_library(name: str, ranks: int) -> Library:

@@ -15,8 +15,8 @@ from types import FrameType
 
 from . import placement, plot, report
 from .collectives import COLLECTIVES, ITEMSIZE
-from .libraries import GOCCL_TRANSPORTS, PEERS, Library, Unavailable, goccl_library, peer_library
-from .report import OURS, Row
+from .libraries import GOCCL, GOCCL_TRANSPORTS, PEERS, Library, Unavailable, goccl_library, peer_library
+from .report import Row
 from .run import Bench, Progress, Settings
 
 DESCRIPTION = (
@@ -103,6 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=",".join(GOCCL_TRANSPORTS),
         help="transports of GoCCL (default: %(default)s)",
     )
+    add(
+        "--through",
+        type=_choices(list(GOCCL)),
+        default="torch",
+        help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from a loop in C;"
+        " rows of the second are named goccl-c (default: %(default)s)",
+    )
     add("--dtype", choices=list(ITEMSIZE), default="float32", help="default: %(default)s")
     add(
         "--iters",
@@ -178,9 +185,10 @@ def _libraries(args: argparse.Namespace, progress: Progress) -> tuple[list[Libra
             return []
 
     libraries = []
-    for transport in args.transport:
-        libraries += find(f"{OURS}/{transport}", partial(goccl_library, transport))
-    failed = len(libraries) < len(args.transport)
+    for way in args.through:
+        for transport in args.transport:
+            libraries += find(f"{GOCCL[way]}/{transport}", partial(goccl_library, way, transport))
+    failed = len(libraries) < len(args.through) * len(args.transport)
     for name in args.peers:
         libraries += find(name, partial(peer_library, name, args.ranks))
     return libraries, failed

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from .capi import LIBRARY
+
 NEAR, FAR, MIXED, UNKNOWN = "near", "far", "mixed", "unknown"
 FAR_FROM_NS = 200.0
 
@@ -21,14 +23,13 @@ def tag(before: float | None, after: float | None) -> str:
     return ends.pop() if len(ends) == 1 else MIXED
 
 
-def open_probe(library: Path | None = None) -> tuple[Probe, str]:
+def open_probe(library: Path = LIBRARY) -> tuple[Probe, str]:
     """A function that measures the round trip in ns, and why it cannot, or ""."""
-    path = library or Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         return _no_probe, "this process may use one CPU only"
     try:
-        ping_pong = ctypes.CDLL(str(path)).goccl_core_ping_pong
+        ping_pong = ctypes.CDLL(str(library)).goccl_core_ping_pong
     except (OSError, AttributeError) as error:
         return _no_probe, f"no probe: {error}"
     ping_pong.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_double)]

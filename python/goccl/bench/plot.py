@@ -26,7 +26,7 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     figure_module: Any = importlib.import_module("matplotlib.figure")
     shown = [row for row in rows if row.bytes and row.placement != MIXED]
     collectives = list(dict.fromkeys(row.collective for row in shown))
-    transport = next((row.transport for row in shown if row.library == OURS), "")
+    ours = next((row.label for row in shown if row.library in OURS), "")
     columns = max(1, len(collectives))
     figure = figure_module.Figure(figsize=(5.5 * columns, 8), layout="constrained")
     axes = figure.subplots(2, columns, squeeze=False, sharex="col")
@@ -46,7 +46,7 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
                 style = {"color": f"C{index}", "linestyle": dashes, "marker": "o", "markersize": 3}
                 name = label if placement == "unknown" else f"{label} {placement}"
                 times.plot([row.bytes for row in line], [row.median_us for row in line], label=name, **style)
-                compared = [(row.bytes, ratio(row, shown, transport)) for row in line]
+                compared = [(row.bytes, ratio(row, shown, ours)) for row in line]
                 points = [(size, value) for size, value in compared if value is not None]
                 if points:
                     ratios.plot([size for size, _ in points], [value for _, value in points], **style)
@@ -54,7 +54,7 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
         times.set_title(f"{collective}, {shown[0].ranks} ranks, {shown[0].dtype}")
         times.grid(True, alpha=0.3)
         times.legend(fontsize="small")
-        ratios.set(xscale="log", yscale="log", xlabel="bytes", ylabel=f"time / {OURS}/{transport or '-'}")
+        ratios.set(xscale="log", yscale="log", xlabel="bytes", ylabel=f"time / {ours or '-'}")
         ratios.axhline(1.0, color="black", linewidth=0.8)
         ratios.grid(True, alpha=0.3)
     figure.savefig(path, dpi=120)

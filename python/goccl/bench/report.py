@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from .collectives import bandwidth
+from .libraries import GOCCL
 from .placement import FAR, MIXED, NEAR, UNKNOWN
 
-OURS = "goccl"
+OURS = tuple(GOCCL.values())
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ def percentile(values: Iterable[int], fraction: float) -> int:
     return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
-def ratio(row: Row, rows: Iterable[Row], transport: str) -> float | None:
-    """The median of `row` over ours with that transport and the same placement; None where there is none."""
+def ratio(row: Row, rows: Iterable[Row], label: str) -> float | None:
+    """The median of `row` over that of `label` with the same placement; None where there is none."""
     if row.placement == MIXED:
         return None
     for ours in rows:
         same = (ours.collective, ours.bytes, ours.dtype, ours.ranks, ours.placement)
-        if (ours.library, ours.transport) == (OURS, transport) and same == (
+        if ours.label == label and same == (
             row.collective,
             row.bytes,
             row.dtype,
@@ -117,16 +118,17 @@ _COLUMNS = (
     ("busbw GB/s", 10),
     ("wrong", 6),
 )
+_RATIO_WIDTH = 13
 
 
-def table_head(collective: str, ranks: int, dtype: str, transports: Iterable[str]) -> str:
-    """The lines above the rows of a collective. transports: those of ours, to compare with."""
+def table_head(collective: str, ranks: int, dtype: str, ours: Iterable[str]) -> str:
+    """The lines above the rows of a collective. ours: labels of what all are compared with."""
     names = [f"{name:>{width}}" for name, width in _COLUMNS]
-    names += [f"{'x ' + OURS + '/' + transport:>11}" for transport in transports]
+    names += [f"{'x ' + label:>{_RATIO_WIDTH}}" for label in ours]
     return f"\n# {collective}, {ranks} ranks, {dtype}\n#" + " ".join(names)[1:]
 
 
-def table_row(row: Row, rows: Iterable[Row], transports: Iterable[str]) -> str:
+def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str]) -> str:
     """A line of the table; its last columns tell how many times as long as ours, found in `rows`, it took."""
     values = (
         str(row.bytes),
@@ -142,9 +144,9 @@ def table_row(row: Row, rows: Iterable[Row], transports: Iterable[str]) -> str:
     )
     cells = [f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True)]
     known = list(rows)
-    for transport in transports:
-        times = ratio(row, known, transport)
-        cells.append(f"{'-' if times is None else f'{times:.2f}':>11}")
+    for label in ours:
+        times = ratio(row, known, label)
+        cells.append(f"{'-' if times is None else f'{times:.2f}':>{_RATIO_WIDTH}}")
     return " ".join(cells)
 
 

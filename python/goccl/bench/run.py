@@ -87,7 +87,7 @@ class Bench:
     ) -> None:
         self._settings = settings
         self._entrants = [_Entrant(library) for library in libraries]
-        self._transports = [library.transport for library in libraries if library.name == OURS]
+        self._ours = [library.label for library in libraries if library.name in OURS]
         self._probe = probe
         self._progress = progress
         self._write = write
@@ -108,7 +108,7 @@ class Bench:
             self._start_missing()
             if not self._entrants:
                 return
-            self._write(table_head(collective, self._settings.ranks, self._settings.dtype, self._transports))
+            self._write(table_head(collective, self._settings.ranks, self._settings.dtype, self._ours))
             refused: set[str] = set()
             for number, count in enumerate(self._counts(collective), 1):
                 self._progress.step(f"{collective}: size {number} of {len(self._settings.sizes)}")
@@ -132,7 +132,7 @@ class Bench:
                 entrant.group = RankGroup(entrant.library, self._settings.ranks, self._settings.timeout)
                 self._progress.say(f"{label}: {entrant.group.version}, {self._settings.ranks} ranks")
             except Unavailable as error:
-                if entrant.library.name == OURS:
+                if entrant.library.name in OURS:
                     self._fail(f"{label}: {error}")
                 else:
                     self._progress.say(f"{label} is skipped: {error}")
@@ -179,7 +179,7 @@ class Bench:
         self.rows += measured
         self._progress.clear()
         for row in measured:
-            self._write(table_row(row, measured, self._transports))
+            self._write(table_row(row, measured, self._ours))
 
     def _iterations(self, group: RankGroup) -> int:
         """How many iterations a block of this library has. The first calls also make its connections."""

@@ -21,17 +21,17 @@ def send(sock: socket.socket, message: dict[str, Any], payload: bytes = b"") -> 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
     """Receives a message. EOFError where the other side has closed, ValueError where it talks nonsense."""
-    text_size, payload_size = _HEADER.unpack(_exactly(sock, _HEADER.size))
+    text_size, payload_size = _HEADER.unpack(exactly(sock, _HEADER.size))
     if text_size > _MAX_JSON or payload_size > _MAX_PAYLOAD:
         raise ValueError(f"message of {text_size} + {payload_size} bytes is too long")
-    text = _exactly(sock, text_size)
+    text = exactly(sock, text_size)
     try:
         message = json.loads(text)
     except RecursionError as error:
         raise ValueError("message is nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("message is not an object")
-    return message, _exactly(sock, payload_size)
+    return message, exactly(sock, payload_size)
 
 
 def pack_times(nanoseconds: list[int]) -> bytes:
@@ -46,7 +46,8 @@ def unpack_times(payload: bytes) -> list[int]:
     return times.tolist()
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def exactly(sock: socket.socket, size: int) -> bytes:
+    """Receives so many bytes. EOFError where the other side has closed."""
     data = bytearray()
     while len(data) < size:
         part = sock.recv(min(size - len(data), 1 << 20))

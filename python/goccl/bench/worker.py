@@ -67,20 +67,14 @@ class _Rank:
             raise ValueError("block before prepare")
         warmup, iterations, seed = int(request["warmup"]), int(request["iterations"]), int(request["seed"])
         prepared = self._prepared
-        send, result, wanted = prepared.send, prepared.result, prepared.wanted
-        rank, meet, call, now = self._library.rank, self._barrier.wait, prepared.call, time.perf_counter_ns
-        times = []
         gc.disable()
         wrong = self._checked(prepared, seed)
-        started = now()
-        for iteration in range(warmup + iterations):
-            send.fill(rank, iteration)
-            meet()
-            begun = now()
-            call()
-            times.append(now() - begun)
-            wrong += result.count_wrong_ends(wanted, iteration)
-        spent = now() - started
+        started = time.perf_counter_ns()
+        times, ends = self._library.measure(
+            prepared.call, prepared.send, prepared.result, self._barrier, warmup + iterations
+        )
+        spent = time.perf_counter_ns() - started
+        wrong += prepared.result.count_wrong_ends(prepared.wanted, ends)
         wrong += self._checked(prepared, seed + 1)
         gc.enable()
         return {"wrong": wrong, "spent": spent}, wire.pack_times(times[warmup:])

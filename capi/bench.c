@@ -1,0 +1,336 @@
+/* For benchmarks: how near to each other two CPUs are, and how long calls take. */
+#define _GNU_SOURCE
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "guest.h"
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static double now(void) {
+  struct timespec s;
+  clock_gettime(CLOCK_MONOTONIC, &s);
+  return (double)s.tv_sec * 1e9 + (double)s.tv_nsec;
+}
+
+static goccl_result fail(goccl_result r, const char *format, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, format);
+  int n = vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  guest_keep_error(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+  return r;
+}
+
+/* ---- goccl_core_ping_pong ----------------------------------------------------------------------- */
+
+goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns);
+
+enum { WARM_UP = 2000, SAMPLES = 101, ROUNDS = 100 };
+
+struct table {
+  _Alignas(128) _Atomic unsigned ball; /* odd: the second player's turn */
+  double sample[SAMPLES];
+};
+
+static void await(struct table *t, unsigned ball) {
+  while (atomic_load_explicit(&t->ball, memory_order_acquire) != ball) relax();
+}
+
+static void serve(struct table *t, unsigned ball) {
+  atomic_store_explicit(&t->ball, ball, memory_order_release);
+}
+
+static void *first_player(void *p) {
+  struct table *t = p;
+  unsigned ball = 0;
+  for (int i = 0; i < WARM_UP; i++, ball += 2) {
+    serve(t, ball + 1);
+    await(t, ball + 2);
+  }
+  for (int s = 0; s < SAMPLES; s++) {
+    double start = now();
+    for (int i = 0; i < ROUNDS; i++, ball += 2) {
+      serve(t, ball + 1);
+      await(t, ball + 2);
+    }
+    t->sample[s] = (now() - start) / ROUNDS;
+  }
+  return NULL;
+}
+
+static void *second_player(void *p) {
+  struct table *t = p;
+  for (unsigned ball = 0; ball < 2 * (WARM_UP + SAMPLES * ROUNDS); ball += 2) {
+    await(t, ball + 1);
+    serve(t, ball + 2);
+  }
+  return NULL;
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static int start(pthread_t *thread, int cpu, void *(*play)(void *), struct table *t) {
+  pthread_attr_t attributes;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  int err = pthread_attr_init(&attributes);
+  if (err != 0) return err;
+  err = pthread_attr_setaffinity_np(&attributes, sizeof one, &one);
+  if (err == 0) err = pthread_create(thread, &attributes, play, t);
+  pthread_attr_destroy(&attributes);
+  return err;
+}
+
+goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
+  cpu_set_t allowed;
+  if (ns == NULL) return fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong: ns is NULL, it must point to a double");
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return fail(GOCCL_SYSTEM, "core_ping_pong: the CPUs of this process cannot be read");
+  }
+  const int cpus[] = {cpu_a, cpu_b};
+  for (int i = 0; i < 2; i++) {
+    if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE || !CPU_ISSET(cpus[i], &allowed)) {
+      return fail(GOCCL_INVALID_ARGUMENT,
+                  "core_ping_pong: cpu_%c is %d, allowed are the CPUs that this process may run on (%d of them)",
+                  'a' + i, cpus[i], CPU_COUNT(&allowed));
+    }
+  }
+  if (cpu_a == cpu_b) {
+    return fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong: cpu_a and cpu_b are both %d, they must differ", cpu_a);
+  }
+  struct table *t = aligned_alloc(_Alignof(struct table), sizeof *t);
+  if (t == NULL) return fail(GOCCL_SYSTEM, "core_ping_pong: out of memory");
+  memset(t, 0, sizeof *t);
+  pthread_t first, second;
+  int err = start(&first, cpu_a, first_player, t);
+  if (err == 0) {
+    err = start(&second, cpu_b, second_player, t);
+    if (err != 0) {
+      /* The first player waits: play the second's part here. */
+      second_player(t);
+    } else {
+      pthread_join(second, NULL);
+    }
+    pthread_join(first, NULL);
+  }
+  qsort(t->sample, SAMPLES, sizeof *t->sample, ascending);
+  *ns = t->sample[SAMPLES / 2];
+  free(t);
+  if (err != 0) return fail(GOCCL_SYSTEM, "core_ping_pong: no pinned thread could be started: %s", strerror(err));
+  return GOCCL_OK;
+}
+
+/* ---- goccl_core_measure ------------------------------------------------------------------------- */
+
+enum { LINE = 128, SPINS = 4096, LOOKS_A_CLOCK = 1024, ROOT = 0 };
+
+static const unsigned char size_of[GOCCL_DTYPE_COUNT] = {
+    [GOCCL_INT8] = 1, [GOCCL_UINT8] = 1, [GOCCL_INT16] = 2, [GOCCL_UINT16] = 2, [GOCCL_INT32] = 4,
+    [GOCCL_UINT32] = 4, [GOCCL_INT64] = 8, [GOCCL_UINT64] = 8, [GOCCL_FLOAT16] = 2, [GOCCL_BFLOAT16] = 2,
+    [GOCCL_FLOAT32] = 4, [GOCCL_FLOAT64] = 8, [GOCCL_BOOL] = 1, [GOCCL_COMPLEX32] = 4,
+    [GOCCL_COMPLEX64] = 8, [GOCCL_COMPLEX128] = 16, [GOCCL_FLOAT8_E4M3FN] = 1, [GOCCL_FLOAT8_E5M2] = 1,
+    [GOCCL_FLOAT8_E4M3FNUZ] = 1, [GOCCL_FLOAT8_E5M2FNUZ] = 1, [GOCCL_BYTES1] = 1,
+};
+
+/* A loop with what its calls need. */
+struct bench {
+  const goccl_core_loop *loop;
+  goccl_comm comm;
+  int rank, ranks;
+  size_t size;        /* of an element */
+  void **in, **out;   /* the blocks of the ranks */
+  uint64_t *in_counts, *out_counts;
+};
+
+static goccl_result call_allreduce(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  return goccl_allreduce(b->comm, l->in, l->in, l->in_count, l->dtype, GOCCL_SUM, NULL, NULL, NULL);
+}
+
+static goccl_result call_broadcast(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  return goccl_broadcast(b->comm, l->in, l->in_count, l->dtype, ROOT, NULL, NULL);
+}
+
+static goccl_result call_reduce(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  void *out = b->rank == ROOT ? l->in : NULL;
+  return goccl_reduce(b->comm, l->in, out, l->in_count, l->dtype, GOCCL_SUM, NULL, ROOT, NULL, NULL);
+}
+
+static goccl_result call_allgather(const struct bench *b) {
+  return goccl_allgather(b->comm, b->loop->in, b->out, b->out_counts, b->loop->dtype, NULL, NULL);
+}
+
+static goccl_result call_reduce_scatter(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  return goccl_reduce_scatter(b->comm, (const void *const *)b->in, l->out, b->in_counts, l->dtype, GOCCL_SUM,
+                              NULL, NULL, NULL);
+}
+
+static goccl_result call_gather(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  return goccl_gather(b->comm, l->in, b->rank == ROOT ? b->out : NULL, l->in_count, l->dtype, ROOT, NULL, NULL);
+}
+
+static goccl_result call_scatter(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  const void *const *in = b->rank == ROOT ? (const void *const *)b->in : NULL;
+  return goccl_scatter(b->comm, in, l->out, l->out_count, l->dtype, ROOT, NULL, NULL);
+}
+
+static goccl_result call_alltoall(const struct bench *b) {
+  return goccl_alltoall(b->comm, (const void *const *)b->in, b->in_counts, b->out, b->out_counts,
+                        b->loop->dtype, NULL, NULL);
+}
+
+/* To the next rank, and from the one before, at once. */
+static goccl_result call_sendrecv(const struct bench *b) {
+  const goccl_core_loop *l = b->loop;
+  goccl_result r = goccl_group_start(b->comm);
+  if (r != GOCCL_OK) return r;
+  int after = (b->rank + 1) % b->ranks, before = (b->rank + b->ranks - 1) % b->ranks;
+  r = goccl_send(b->comm, l->in, l->in_count, l->dtype, after, 0, NULL, NULL);
+  if (r == GOCCL_OK) r = goccl_recv(b->comm, l->out, l->out_count, l->dtype, before, 0, NULL, NULL);
+  goccl_result end = goccl_group_end(b->comm, NULL, NULL);
+  return r != GOCCL_OK ? r : end;
+}
+
+static goccl_result call_barrier(const struct bench *b) { return goccl_barrier(b->comm, NULL, NULL); }
+
+static const struct {
+  const char *name;
+  goccl_result (*call)(const struct bench *b);
+} collectives[] = {
+    {"allreduce", call_allreduce},
+    {"broadcast", call_broadcast},
+    {"reduce", call_reduce},
+    {"allgather", call_allgather},
+    {"reduce_scatter", call_reduce_scatter},
+    {"gather", call_gather},
+    {"scatter", call_scatter},
+    {"alltoall", call_alltoall},
+    {"sendrecv", call_sendrecv},
+    {"barrier", call_barrier},
+};
+
+static void rewrite(const struct bench *b, uint64_t iteration) {
+  const goccl_core_loop *l = b->loop;
+  const char *value = (const char *)l->values + iteration % l->value_count * b->size;
+#define FILL(type)                                                       \
+  do {                                                                   \
+    type v, *x = l->in;                                                  \
+    memcpy(&v, value, sizeof v);                                         \
+    for (uint64_t i = 0; i < l->in_count; i++) x[i] = v;                 \
+  } while (0)
+  switch (b->size) {
+    case 1: FILL(uint8_t); break;
+    case 2: FILL(uint16_t); break;
+    case 4: FILL(uint32_t); break;
+    case 8: FILL(uint64_t); break;
+    case 16: FILL(double _Complex); break;
+  }
+#undef FILL
+}
+
+/* Waits for all ranks to come as often as this one. */
+static goccl_result meet(const struct bench *b, unsigned spins) {
+  _Atomic uint64_t *own = (void *)((char *)b->loop->meeting + b->rank * LINE);
+  uint64_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
+  atomic_store_explicit(own, turn, memory_order_release);
+  unsigned looks = 0;
+  double deadline = now() + (double)b->loop->meeting_ms * 1e6;
+  for (int rank = 0; rank < b->ranks; rank++) {
+    _Atomic uint64_t *other = (void *)((char *)b->loop->meeting + rank * LINE);
+    while (atomic_load_explicit(other, memory_order_acquire) < turn) {
+      if (++looks < spins) {
+        relax();
+        continue;
+      }
+      sched_yield();
+      if (looks % LOOKS_A_CLOCK == 0 && now() > deadline) {
+        return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms", rank,
+                    (long long)b->loop->meeting_ms);
+      }
+    }
+  }
+  return GOCCL_OK;
+}
+
+static goccl_result run(const struct bench *b, goccl_result (*call)(const struct bench *b), uint64_t iterations,
+                        double *us, char *ends) {
+  const goccl_core_loop *l = b->loop;
+  const char *result = l->out_count != 0 ? l->out : l->in;
+  uint64_t count = l->out_count != 0 ? l->out_count : l->in_count;
+  cpu_set_t allowed;
+  /* Spinning while a rank that is waited for has no CPU only keeps it from coming. */
+  int crowded = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < b->ranks;
+  for (uint64_t i = 0; i < iterations; i++) {
+    if (l->value_count != 0) rewrite(b, i);
+    goccl_result r = l->meeting == NULL ? GOCCL_OK : meet(b, crowded ? 0 : SPINS);
+    if (r != GOCCL_OK) return r;
+    double start = now();
+    r = call(b);
+    us[i] = (now() - start) / 1000;
+    if (r != GOCCL_OK) return r;
+    if (ends == NULL || count == 0) continue;
+    memcpy(ends + 2 * i * b->size, result, b->size);
+    memcpy(ends + (2 * i + 1) * b->size, result + (count - 1) * b->size, b->size);
+  }
+  return GOCCL_OK;
+}
+
+goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations, double *us,
+                                void *ends) {
+  struct bench b = {.loop = loop, .comm = comm};
+  goccl_result r = goccl_comm_rank(comm, &b.rank);
+  if (r == GOCCL_OK) r = goccl_comm_size(comm, &b.ranks);
+  if (r != GOCCL_OK) return r;
+  if (loop == NULL || loop->collective == NULL || us == NULL) {
+    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: loop, loop->collective and us must not be NULL");
+  }
+  if ((unsigned)loop->dtype >= GOCCL_DTYPE_COUNT) {
+    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: dtype is %d, allowed are 0 to %d", (int)loop->dtype,
+                GOCCL_DTYPE_COUNT - 1);
+  }
+  size_t chosen = 0, known = sizeof collectives / sizeof *collectives;
+  while (chosen < known && strcmp(loop->collective, collectives[chosen].name) != 0) chosen++;
+  if (chosen == known) {
+    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: collective is \"%.64s\", which is none", loop->collective);
+  }
+  b.size = size_of[loop->dtype];
+  size_t ranks = (size_t)b.ranks;
+  b.in = malloc(ranks * 2 * (sizeof *b.in + sizeof *b.in_counts));
+  if (b.in == NULL) return fail(GOCCL_SYSTEM, "core_measure: out of memory");
+  b.out = b.in + ranks;
+  b.in_counts = (uint64_t *)(b.out + ranks);
+  b.out_counts = b.in_counts + ranks;
+  for (size_t i = 0; i < ranks; i++) {
+    b.in_counts[i] = loop->in_count / ranks;
+    b.out_counts[i] = loop->out_count / ranks;
+    b.in[i] = (char *)loop->in + i * b.in_counts[i] * b.size;
+    b.out[i] = (char *)loop->out + i * b.out_counts[i] * b.size;
+  }
+  r = run(&b, collectives[chosen].call, iterations, us, ends);
+  free(b.in);
+  return r;
+}

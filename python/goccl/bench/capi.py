@@ -1,0 +1,126 @@
+"""What the bench needs of libgoccl.so, by ctypes: the layouts are those of capi/goccl.h."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
+UNIQUE_ID_SIZE = 128
+UNSUPPORTED = 7
+
+DTYPES = {
+    "int8": 0,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 6,
+    "float16": 8,
+    "bfloat16": 9,
+    "float32": 10,
+    "float64": 11,
+}
+"""goccl_dtype by torch's names, of what can be benched."""
+
+
+class Failed(Exception):
+    """A call did not return GOCCL_OK; the text is the library's. result: what it returned."""
+
+    def __init__(self, result: int, text: str) -> None:
+        super().__init__(text)
+        self.result = result
+
+
+class Config(ctypes.Structure):
+    """goccl_config."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("rank", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("unique_id", ctypes.c_char_p),
+        ("store", ctypes.c_void_p),
+        ("group_name", ctypes.c_char_p),
+        ("timeout_ms", ctypes.c_int64),
+        ("liveness_grace_ms", ctypes.c_int64),
+        ("transport", ctypes.c_char_p),
+        ("interface", ctypes.c_char_p),
+        ("store_host", ctypes.c_char_p),
+        ("secret", ctypes.c_char_p),
+        ("incarnation", ctypes.c_char_p),
+    )
+
+
+class Loop(ctypes.Structure):
+    """goccl_core_loop."""
+
+    _fields_ = (
+        ("collective", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("in_", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("in_count", ctypes.c_uint64),
+        ("out_count", ctypes.c_uint64),
+        ("values", ctypes.c_void_p),
+        ("value_count", ctypes.c_uint64),
+        ("meeting", ctypes.c_void_p),
+        ("meeting_ms", ctypes.c_int64),
+    )
+
+
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "goccl_get_unique_id": (ctypes.c_char_p,),
+    "goccl_init": (ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Config)),
+    "goccl_core_measure": (
+        ctypes.c_uint64,
+        ctypes.POINTER(Loop),
+        ctypes.c_uint64,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ),
+    "goccl_destroy": (ctypes.c_uint64,),
+}
+
+
+class Core:
+    """The library, loaded. OSError where that does not work."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(str(LIBRARY))
+        self._library.goccl_version.restype = ctypes.c_char_p
+        self._library.goccl_last_error.restype = ctypes.c_char_p
+        self.version: str = self._library.goccl_version().decode()
+
+    def unique_id(self) -> bytes:
+        """A new id, whose meeting point is in this process."""
+        unique_id = ctypes.create_string_buffer(UNIQUE_ID_SIZE)
+        self._call("goccl_get_unique_id", unique_id)
+        return unique_id.raw
+
+    def init(self, unique_id: bytes, rank: int, ranks: int, timeout: float) -> int:
+        """Makes a communicator; all ranks call it."""
+        config = Config(
+            struct_size=ctypes.sizeof(Config),
+            rank=rank,
+            size=ranks,
+            unique_id=unique_id,
+            timeout_ms=int(timeout * 1000),
+        )
+        comm = ctypes.c_uint64()
+        self._call("goccl_init", comm, config)
+        return comm.value
+
+    def measure(self, comm: int, loop: Loop | None, iterations: int, us: int, ends: int | None) -> None:
+        """Calls over and over; us and ends are addresses of memory for the results."""
+        self._call("goccl_core_measure", comm, loop, iterations, us, ends)
+
+    def destroy(self, comm: int) -> None:
+        """Ends a communicator in good order."""
+        self._call("goccl_destroy", comm)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function = self._library[name]
+        function.argtypes = _ARGUMENTS[name]
+        result = function(*arguments)
+        if result:
+            raise Failed(result, self._library.goccl_last_error().decode(errors="replace"))

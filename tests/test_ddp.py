@@ -464,6 +464,39 @@ def test_subgroups(make_world):
     make_world(4).run(run_subgroups)
 
 
+def run_split(rank):
+    ours = harness.BACKEND == "goccl"
+    cpu = torch.device("cpu", 0)
+    # Bound to a device, new_group() too has to do with splits. Gloo has not all that it takes.
+    rank.init(timeout=50, **({"device_id": cpu} if ours else {}))
+    me = rank.rank
+    mine = [0, 2, 3] if me in (0, 2, 3) else [1]
+    group = dist.split_group(split_ranks=[[0, 2, 3], [1]], timeout=timedelta(seconds=20))
+    assert dist.get_process_group_ranks(group) == mine
+    check_group(mine, group)
+    if ours:
+        assert group._get_backend(cpu).options.timeout == timedelta(seconds=20)
+    new = dist.new_group([1, 2])
+    if me in (1, 2):
+        check_group([1, 2], new)
+    # A part of a part, by the ranks of that. Last, for from there on torch numbers groups by rank.
+    if me != 1:
+        pair = dist.split_group(group, [[1, 2]])
+        assert (pair == dist.GroupMember.NON_GROUP_MEMBER) == (me == 0)
+        if me != 0:
+            check_group([2, 3], pair)
+            t = torch.tensor([float(me)])
+            dist.broadcast(t, src=3, group=pair)
+            assert t.item() == 3
+            if ours:
+                assert pair._get_backend(cpu).options.global_ranks_in_group == [2, 3]
+    check_group(range(rank.size), None)
+
+
+def test_split_group(make_world):
+    make_world(4).run(run_split)
+
+
 def run_threads(rank):
     """Several threads, each with a group of its own, at once."""
     rank.init()

@@ -105,6 +105,10 @@ PYBIND11_MODULE(_C, module) {
       .def("transport", &ProcessGroupGoccl::transport, py::arg("peer"),
            py::call_guard<py::gil_scoped_release>(),
            "What joins this rank to another: \"mem\" (one process), \"shm\", \"tcp\", or \"self\".")
+      .def(
+          "perform_nocolor_split", [](ProcessGroupGoccl&, const py::object&) {}, py::arg("device"),
+          "Does nothing. Torch calls it, where a group is bound to a device and can be split, on the ranks "
+          "that are not in a new group; here those have no part in making it.")
       .def_property_readonly(
           "options",
           [](ProcessGroupGoccl& self) {

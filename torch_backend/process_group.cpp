@@ -178,6 +178,27 @@ void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
   timeoutMs_.store(timeout.count());
 }
 
+#ifdef GOCCL_TORCH_SPLITS
+intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::Store>& store,
+                                                      const std::vector<int>& ranks,
+                                                      const intrusive_ptr<c10d::Backend::Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) {
+    return nullptr;
+  }
+  const auto given = c10::dynamic_intrusive_pointer_cast<Options>(opts);
+  GOCCL_CHECK(given != nullptr, "split", "pg_options of backend goccl must be None or a goccl.Options");
+  auto options = copyOf(given);
+  const auto& globalRanks = options_->global_ranks_in_group;  // empty: those of the default group
+  options->global_ranks_in_group.clear();
+  for (const int rank : ranks) {
+    options->global_ranks_in_group.push_back(globalRanks.empty() ? rank : globalRanks.at(rank));
+  }
+  return c10::make_intrusive<ProcessGroupGoccl>(store, static_cast<int>(mine - ranks.begin()),
+                                                static_cast<int>(ranks.size()), options, options->group_name);
+}
+#endif
+
 // ---- starting ---------------------------------------------------------------------------------
 
 goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async) const {

@@ -13,9 +13,15 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
 
 #include "library.h"
 #include "work.h"
+
+// Older ones split groups of NCCL only.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
+#define GOCCL_TORCH_SPLITS
+#endif
 
 namespace goccl {
 
@@ -51,6 +57,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions();
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout);
+#ifdef GOCCL_TORCH_SPLITS
+  bool supportsSplitting() const override { return true; }
+  // A group of its own of the given ranks of this one; nullptr on the others. Nothing of this group is shared.
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+#endif
 
   c10::intrusive_ptr<c10d::Work> broadcast(
       std::vector<at::Tensor>& tensors,

@@ -365,7 +365,7 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 			return err
 		}
 		if err != nil {
-			return c.refuse(err, o)
+			return c.comm.RefuseStart(err, o)
 		}
 		return c.run(call, handle, o)
 	})
@@ -397,7 +397,7 @@ func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, w
 			return err
 		}
 		if b.refused != nil {
-			return c.refuse(b.refused, b.operations...)
+			return c.comm.RefuseStart(b.refused, b.operations...)
 		}
 		return c.run(call, work, b.operations...)
 	})

@@ -248,14 +248,6 @@ func callOptions(call *C.goccl_call) (core.CallOptions, error) {
 	return core.CallOptions{Timeout: milliseconds(c.timeout_ms), WaitSoon: c.wait_soon != 0}, nil
 }
 
-// refuse tells the peers, unless it was all sends and receives, of what is refused here. Core does so itself.
-func (c *commHandle) refuse(err error, operations ...core.Operation) error {
-	if slices.ContainsFunc(operations, func(o core.Operation) bool { return o.Collective < plan.Send }) {
-		c.comm.Refuse(err.Error())
-	}
-	return err
-}
-
 // hasSource tells whether the work will be asked where it came from.
 func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 
@@ -263,7 +255,7 @@ func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
 	o, err := callOptions(call)
 	if err != nil {
-		return c.refuse(err, operations...)
+		return c.comm.RefuseStart(err, operations...)
 	}
 	if work == nil {
 		o.WaitSoon = true

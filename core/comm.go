@@ -93,6 +93,9 @@ func (c *Comm) Transport(peer int) string {
 	return c.kinds[peer]
 }
 
+// port tells whether the channels to a peer are port channels.
+func (c *Comm) port(peer int) bool { return c.kinds[peer] == transport.TCP }
+
 // Sequence is the number of the last collective that was started or refused, 0 before the first.
 func (c *Comm) Sequence() uint64 {
 	c.mu.Lock()
@@ -144,10 +147,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	for i := range operations {
 		op := &operations[i]
 		if err := op.check(c.rank, c.size); err != nil {
-			if slices.ContainsFunc(operations, func(o Operation) bool { return !o.pointToPoint() }) {
-				c.Refuse(err.Error())
-			}
-			return nil, err
+			return nil, c.RefuseStart(err, operations...)
 		}
 		if op.pointToPoint() {
 			p2p = append(p2p, op)

@@ -97,7 +97,7 @@ func (c handler) Dropped(src int, h transport.Header) {
 // PeerAttached implements transport.Handler.
 func (c handler) PeerAttached(src, windowFD int) {
 	switch {
-	case c.kinds[src] == transport.TCP:
+	case c.port(src):
 		c.window.ConnectPort(src)
 		return
 	case windowFD < 0: // plans count on the memory

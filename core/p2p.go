@@ -202,7 +202,6 @@ type peerQueues struct {
 	take   serial // accepted receives: data in, in the same order
 
 	givePlan, takePlan *exec.Run // of the goroutine of give, of take
-	credited           []uint64  // of the goroutine of take
 	coming             *arrival  // of the goroutine of the link: the send of which a frame is being read
 
 	// Under pointToPoint.mu:
@@ -259,7 +258,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		return
 	}
 	most := uint64(eagerMax)
-	if p.c.kinds[s.peer] == transport.TCP {
+	if p.c.port(s.peer) {
 		most = eagerPortMax
 	}
 	// Not more than half of the window, so that the news of what was received keep it open.
@@ -563,7 +562,7 @@ func (p *pointToPoint) consumed(a *arrival) {
 // take receives the data of an offer. It runs on the goroutine of the peer's take queue.
 func (p *pointToPoint) take(r *receive, a *arrival) {
 	q := &p.peers[a.source]
-	port := p.c.kinds[a.source] == transport.TCP
+	port := p.c.port(a.source)
 	if port {
 		p.mu.Lock()
 		if err := p.failure; err != nil {
@@ -587,14 +586,13 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 	}
 	if q.takePlan == nil {
 		q.takePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
-		q.credited = make([]uint64, p.c.size)
 	}
-	r.work.end(p.transfer(q.takePlan, r.work, r.op, a.source, q.credited))
+	r.work.end(p.transfer(q.takePlan, r.work, r.op, a.source, a.source))
 }
 
 // give sends the data of an offer. It runs on the goroutine of the peer's give queue.
 func (p *pointToPoint) give(s *send, offer uint64) {
-	if p.c.kinds[s.peer] == transport.TCP {
+	if p.c.port(s.peer) {
 		s.work.end(p.giveFrames(s, offer))
 		return
 	}
@@ -602,7 +600,7 @@ func (p *pointToPoint) give(s *send, offer uint64) {
 	if q.givePlan == nil {
 		q.givePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
 	}
-	s.work.end(p.transfer(q.givePlan, s.work, s.op, s.peer, nil))
+	s.work.end(p.transfer(q.givePlan, s.work, s.op, s.peer, exec.NoPeer))
 }
 
 // giveFrames sends the data of an offer over a port channel: there is a place for all of it.
@@ -618,8 +616,9 @@ func (p *pointToPoint) giveFrames(s *send, offer uint64) *Error {
 	return nil
 }
 
-// transfer runs a two-rank plan; credited is nil where this rank sends.
-func (p *pointToPoint) transfer(run *exec.Run, w *Work, op *Operation, peer int, credited []uint64) *Error {
+// transfer runs a two-rank plan over a memory channel, which waits for messages of from: the peer, or
+// exec.NoPeer where this rank sends.
+func (p *pointToPoint) transfer(run *exec.Run, w *Work, op *Operation, peer, from int) *Error {
 	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
 	run.Bind(exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Message: m})
 	sized := *op
@@ -630,8 +629,9 @@ func (p *pointToPoint) transfer(run *exec.Run, w *Work, op *Operation, peer int,
 			p.c.fail(asError(err, ErrInternal, "%s", op.Collective), true)
 			return p.c.failed()
 		}
-		compiled := exec.Compile(built)
-		failure := p.finish(run, compiled, s.offset, w, peer, credited)
+		compiled := exec.Compile(built, false)
+		run.Begin(compiled, s.offset, from)
+		failure := p.finish(run, w, peer)
 		compiled.Free()
 		if failure != nil {
 			return failure
@@ -640,23 +640,15 @@ func (p *pointToPoint) transfer(run *exec.Run, w *Work, op *Operation, peer int,
 	return nil
 }
 
-func (p *pointToPoint) finish(run *exec.Run, compiled *exec.Compiled, offset int64, w *Work, peer int, credited []uint64) *Error {
-	from := exec.NoPeer
-	if credited != nil {
-		from = peer
-	}
-	run.Begin(compiled, offset, from)
+func (p *pointToPoint) finish(run *exec.Run, w *Work, peer int) *Error {
 	for {
-		done, failure := p.c.carryOn(run, w, pointToPointLane, min(w.deadline, exec.Now()+workerSlice), credited)
-		if !done && failure == nil && exec.Now() >= w.deadline {
-			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
-			failure = p.c.failed()
-		}
-		if failure != nil {
-			run.Withdraw()
-		}
+		done, failure := p.c.carryOn(run, w, pointToPointLane, min(w.deadline, exec.Now()+workerSlice))
 		if done || failure != nil {
 			return failure
+		}
+		if exec.Now() >= w.deadline {
+			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
+			return p.c.failed()
 		}
 	}
 }

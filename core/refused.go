@@ -90,6 +90,15 @@ func (c *Comm) Refuse(reason string) {
 	}
 }
 
+// RefuseStart is Refuse for operations that were to be started together, and returns why they are not. Of
+// sends and receives alone nobody is told.
+func (c *Comm) RefuseStart(why error, operations ...Operation) error {
+	if slices.ContainsFunc(operations, func(o Operation) bool { return !o.pointToPoint() }) {
+		c.Refuse(why.Error())
+	}
+	return why
+}
+
 func (c *Comm) refusedMessage(sequence uint64) exec.Message {
 	return exec.Message{Collective: uint8(refused), Root: -1, Group: c.identity.group, Epoch: c.identity.epoch, Sequence: sequence}
 }

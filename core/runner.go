@@ -27,7 +27,7 @@ type runner struct {
 	waitingFrom time.Duration // since when the part has not got on; 0: it has
 	told        bool          // peers have been told of that
 	interrupted bool          // the last run was left because of a signal
-	credited    []uint64
+	credited    []uint64      // by peer on a port channel: messages whose release it has been told of
 }
 
 // segment is a plan that moves a part of an operation.
@@ -140,7 +140,7 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			r.current = compiled
 			r.run.Begin(compiled, s.offset, exec.AnyPeer)
 		}
-		done, failure := c.carryOn(r.run, w, collectiveLane, min(until, w.deadline, exec.Now()+workerSlice), r.credited)
+		done, failure := c.carryOn(r.run, w, collectiveLane, min(until, w.deadline, exec.Now()+workerSlice))
 		switch {
 		case failure != nil:
 			return true, failure
@@ -171,8 +171,9 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 
 // carryOn runs a plan, and does for it what its loop in C cannot, until it is done, blocked (neither
 // done nor failed) or failed.
-func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, credited []uint64) (done bool, failure *Error) {
+func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration) (done bool, failure *Error) {
 	l := c.window.Lane(lane)
+	credited := c.runner.credited // only collectives go over port channels as plans
 	for {
 		status := run.Continue(until)
 		peer := run.Peer()
@@ -207,9 +208,7 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration, cr
 				c.fail(c.peerError(peer, err), true)
 				return false, c.failed()
 			}
-			if credited != nil {
-				credited[peer] = h.Arg[1]
-			}
+			credited[peer] = h.Arg[1]
 			run.Advance()
 		case exec.Released:
 			// Credits go back in twos, or with a message of our own: the plans are proved for
@@ -389,7 +388,7 @@ func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiled := exec.Compile(built)
+	compiled := exec.Compile(built, !p.Memory)
 	if key == "" {
 		if c.built == nil {
 			c.built = map[*exec.Compiled]bool{}

@@ -52,8 +52,9 @@ const lineMax = int64(unsafe.Sizeof(C.goccl_message{}))
 // postMin is the least number of bytes for which a posting costs less than a copy.
 const postMin = 16 << 10
 
-// Compile copies a plan into C memory.
-func Compile(p *plan.Plan) *Compiled {
+// Compile copies a plan into C memory. What its runs may post is found only if it is to go over port
+// channels: memory channels have no use for it.
+func Compile(p *plan.Plan, ports bool) *Compiled {
 	sources := 0
 	for i := range p.Steps {
 		sources += len(p.Steps[i].Src) + len(p.Steps[i].Also)
@@ -88,7 +89,10 @@ func Compile(p *plan.Plan) *Compiled {
 			}
 		}
 	}
-	posts := p.Posts(postMin)
+	var posts []plan.Post
+	if ports {
+		posts = p.Posts(postMin)
+	}
 	postMem := (*C.goccl_post)(C.calloc(C.size_t(len(posts)+1), C.size_t(unsafe.Sizeof(C.goccl_post{}))))
 	for i, q := range posts {
 		unsafe.Slice(postMem, len(posts))[i] = C.goccl_post{wait: C.uint32_t(q.Wait), from: C.uint32_t(q.From)}

@@ -22,9 +22,9 @@ import (
 // a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
 // tag is not held up by data of another.
 const (
-	eagerMax     = 64 << 10 // where memory is shared: what is longer goes faster through the windows
-	eagerPortMax = 1 << 20
-	acceptedPart = 1 << 20          // bytes of an accepted send that go in one frame
+	eagerMax     = 64 << 10         // where memory is shared: what is longer goes faster through the windows
+	eagerPortMax = 1 << 20          // where no memory is shared
+	acceptedPart = 4 << 20          // bytes of an accepted send that go in one frame
 	eagerBudget  = 8 << 20          // bytes of eager sends of all peers that have not been received yet
 	eagerLeast   = 16 << 10         // of a peer, whatever their number
 	inlineTime   = time.Millisecond // how long a send may hold its caller

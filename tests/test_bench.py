@@ -373,7 +373,7 @@ def test_barrier_gives_up_and_names_the_absent() -> None:
     fd = barrier.create(3)
     try:
         with pytest.raises(barrier.BarrierTimeout, match=r"ranks \[0, 2\] did not come"):
-            barrier.SpinBarrier(fd, 1, 3, 0.05).wait()
+            barrier.Barrier(fd, 1, 3, 0.05).wait()
     finally:
         os.close(fd)
 

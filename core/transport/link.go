@@ -318,7 +318,7 @@ func (l *link) readFull(b []byte, stop func() bool) (n int, err error) {
 	}
 	for n < len(b) {
 		if len(b) >= longRead {
-			l.expect(min(len(b)-n, longRead))
+			l.expect(min(len(b)-n, max(longRead, len(b)/4)))
 		}
 		k, err := l.in.Read(b[n:])
 		n += k

@@ -58,7 +58,7 @@ const (
 	closeFlush       = 400 * time.Millisecond // Endpoint.Close waits so long for goodbyes to go out
 	closeWait        = 500 * time.Millisecond // and then so long for its goroutines
 	readBuffer       = 16 << 10
-	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader
+	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader: these, or a quarter of it
 	defaultGrace     = 10 * time.Second
 )
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import capi, wire
-from .barrier import SpinBarrier
+from .barrier import Barrier
 from .buffers import PERIOD, Array, Buffer, DType
 from .collectives import ROOT
 from .libraries import GOCCL, Unavailable
@@ -48,7 +48,7 @@ class Adapter(ABC):
         """A call of the collective on these buffers, complete when it returns, or Unavailable."""
 
     def measure(
-        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: SpinBarrier, iterations: int
+        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: Barrier, iterations: int
     ) -> tuple[list[int], Array]:
         """Repeats: new values into `send`, all ranks meet, the call that bind() made last.
 
@@ -105,7 +105,7 @@ class CoreAdapter(Adapter):
         return run
 
     def measure(
-        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: SpinBarrier, iterations: int
+        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: Barrier, iterations: int
     ) -> tuple[list[int], Array]:
         values = send.values(self.rank)
         ends = result.ends(iterations)

@@ -41,7 +41,7 @@ class _Rank:
 
     def __init__(self, library: Adapter, barrier_fd: int, timeout: float) -> None:
         self._library = library
-        self._barrier = barrier.SpinBarrier(barrier_fd, library.rank, library.ranks, timeout)
+        self._barrier = barrier.Barrier(barrier_fd, library.rank, library.ranks, timeout)
         self._prepared: _Prepared | None = None
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:

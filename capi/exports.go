@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/exec"
 )
 
 // main is never called in a shared library.
@@ -19,6 +20,13 @@ func main() {}
 
 // comm finds the communicator of a handle.
 func comm(h C.goccl_comm) (*commHandle, error) { return restoreComm(uint64(h)) }
+
+// give gives a communicator a handle.
+func give(c *core.Comm) C.goccl_comm {
+	h := save(&commHandle{comm: c})
+	C.guest_use_shortcut(C.uint64_t(h), (*C.goccl_shortcut)(c.Shortcut(h)))
+	return C.goccl_comm(h)
+}
 
 // work finds the work of a handle.
 func work(h C.goccl_work) (*workHandle, error) { return restore[*workHandle](uint64(h), "work") }
@@ -72,7 +80,7 @@ func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
 		if err != nil {
 			return err
 		}
-		*handle = C.goccl_comm(save(&commHandle{comm: c}))
+		*handle = give(c)
 		return nil
 	})
 }
@@ -93,7 +101,7 @@ func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.go
 			return err
 		}
 		if made != nil {
-			*child = C.goccl_comm(save(&commHandle{comm: made}))
+			*child = give(made)
 		}
 		return nil
 	})
@@ -368,6 +376,32 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 			return c.comm.RefuseStart(err, o)
 		}
 		return c.run(call, handle, o)
+	})
+}
+
+// guestCarryOn is guestStart for what C has begun by the shortcut.
+//
+//export guestCarryOn
+func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
+	return export(func() error {
+		c, err := comm(a.comm)
+		var o core.Operation
+		var options core.CallOptions
+		if err == nil {
+			o, err = operation(a, c.comm.Rank(), c.comm.Size())
+		}
+		if err == nil {
+			options, err = callOptions(call)
+		}
+		if err != nil {
+			exec.LeaveStale(unsafe.Pointer(a.begun))
+			return err
+		}
+		w, err := c.comm.CarryOn(options, o)
+		if err != nil {
+			return err
+		}
+		return finish(options, w, handle, o)
 	})
 }
 

@@ -17,6 +17,7 @@ struct thread {
   uint64_t number;
   size_t room;
   char *error;
+  int batches; /* that the thread is recording */
 };
 
 static pthread_key_t thread_key;
@@ -278,8 +279,82 @@ goccl_result goccl_work_free(goccl_work work) {
 
 /* ---- collectives ------------------------------------------------------------------------------ */
 
+/* The shortcuts of the communicators made last. */
+enum { RECENT = 64 };
+static struct {
+  _Atomic uint64_t comm;
+  _Atomic(goccl_shortcut *) shortcut;
+} recent[RECENT];
+
+void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
+  atomic_store(&recent[comm % RECENT].shortcut, shortcut);
+  atomic_store(&recent[comm % RECENT].comm, comm);
+}
+
+/* Runs a blocking collective without Go, if that is possible. */
+static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
+  if (call == NULL ? work != NULL : call->struct_size != sizeof *call || (work != NULL && !call->wait_soon)) return 0;
+  if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm || o->comm == 0) return 0;
+  goccl_shortcut *shortcut = atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
+  uint32_t ranks = shortcut->ranks, rank = shortcut->rank;
+  struct thread *t = this_thread();
+  if (t == NULL || t->batches > 0 || ranks > GOCCL_SHORTCUT_BLOCKS || o->coalesced) return 0;
+  if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
+
+  void *in = (void *)o->in;
+  uint64_t counts[GOCCL_SHORTCUT_BLOCKS] = {o->count};
+  goccl_operation op = {.collective = (uint8_t)o->collective, .dtype = (uint8_t)o->dtype, .op = (uint8_t)o->op,
+                        .root = o->root, .n_in = 1, .n_out = 1, .in = &in, .out = &o->out, .in_counts = counts,
+                        .out_counts = counts};
+  void *const *in_list = (void *const *)o->in_list;
+  switch (o->collective) {
+    case GUEST_ALLREDUCE:
+    case GUEST_REDUCE:
+      break;
+    case GUEST_BROADCAST:
+      op.in = &o->out;
+      break;
+    case GUEST_ALLGATHER:
+      if (o->out_counts == NULL) return 0;
+      op.n_out = ranks, op.out = o->out_list, op.out_counts = o->out_counts;
+      counts[0] = o->out_counts[rank];
+      break;
+    case GUEST_REDUCE_SCATTER:
+      if (o->in_counts == NULL) return 0;
+      op.n_in = ranks, op.in = in_list, op.in_counts = o->in_counts;
+      counts[0] = o->in_counts[rank];
+      break;
+    case GUEST_ALLTOALL:
+      if (o->in_counts == NULL || o->out_counts == NULL) return 0;
+      op.n_in = ranks, op.in = in_list, op.in_counts = o->in_counts;
+      op.n_out = ranks, op.out = o->out_list, op.out_counts = o->out_counts;
+      break;
+    case GUEST_GATHER:
+      for (uint32_t i = 1; i < ranks; i++) counts[i] = o->count;
+      op.n_out = ranks, op.out = o->out_list;
+      break;
+    case GUEST_SCATTER:
+      for (uint32_t i = 1; i < ranks; i++) counts[i] = o->count;
+      op.n_in = ranks, op.in = in_list;
+      break;
+    case GUEST_BARRIER:
+      op.n_in = op.n_out = 0;
+      break;
+    default:
+      return 0;
+  }
+  int how = shortcut->call(shortcut, o->comm, &op);
+  if (how == GOCCL_SHORTCUT_BEGUN) o->begun = shortcut;
+  return how == GOCCL_SHORTCUT_DONE;
+}
+
 static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
+  if (go_by_shortcut(o, call, work)) {
+    if (work != NULL) *work = GOCCL_WORK_DONE;
+    return GOCCL_OK;
+  }
+  if (o->begun != NULL) return guestCarryOn(o, (goccl_call *)call, work);
   o->thread = guest_thread();
   return guestStart(o, (goccl_call *)call, work);
 }
@@ -384,11 +459,16 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 
 goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
-  return guestGroupStart(comm, guest_thread());
+  struct thread *t = this_thread();
+  goccl_result r = guestGroupStart(comm, guest_thread());
+  if (t != NULL && r == GOCCL_OK) t->batches++;
+  return r;
 }
 
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
+  struct thread *t = this_thread();
+  if (t != NULL && t->batches > 0) t->batches--;
   return guestGroupEnd(comm, guest_thread(), (goccl_call *)call, work);
 }
 

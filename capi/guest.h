@@ -8,9 +8,10 @@
 #ifndef GOCCL_GUEST_H
 #define GOCCL_GUEST_H
 
+#include "../core/exec/shortcut.h"
 #include "goccl.h"
 
-enum guest_collective {
+enum guest_collective { /* as in package plan */
   GUEST_ALLREDUCE,
   GUEST_REDUCE,
   GUEST_BROADCAST,
@@ -46,7 +47,11 @@ typedef struct {
   int tag;
   int wait_all;
   uint64_t thread; /* guest_thread() */
+  goccl_shortcut *begun; /* the shortcut that it has been begun by */
 } guest_operation;
+
+/* Lets the calls with a communicator's handle go by its shortcut where they can. */
+void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut);
 
 /* A number that no other thread of the process has or had. */
 uint64_t guest_thread(void);

@@ -264,8 +264,13 @@ func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...c
 	if err != nil {
 		return err
 	}
+	return finish(o, w, work, operations...)
+}
+
+// finish gives out a handle or, where none is wanted, waits.
+func finish(o core.CallOptions, w *core.Work, work *C.goccl_work, operations ...core.Operation) error {
 	if work == nil {
-		_, err = w.Wait(-1)
+		_, err := w.Wait(-1)
 		return err
 	}
 	if done, err := w.Test(); done && err == nil && o.WaitSoon && !slices.ContainsFunc(operations, hasSource) {

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -44,20 +45,18 @@ type Comm struct {
 
 	mu        sync.Mutex
 	timeout   time.Duration
-	sequence  uint64
 	queue     []*Work
 	failure   *Error
 	destroyed bool
-	history   [maxRefusals]exec.Message // what this rank started last, by sequence
-	announced map[int]*announcement     // what peers told of calls that this rank has not come to
-	refused   refusals                  // this rank's own, the last of them
-	told      []telling                 // of them, by peer; made by the first
-	answers   map[int]exec.Message      // what peers answered to ask
-	answered  chan struct{}             // a new answer
-	checkIns  map[uint64]map[int]bool   // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]string         // monitored barriers, by sequence: what rank 0 said
-	checked   chan struct{}             // a change of the two
-	barriers  uint64                    // sequence of the last monitored barrier that ended here
+	announced map[int]*announcement   // what peers told of calls that this rank has not come to
+	refused   refusals                // this rank's own, the last of them
+	told      []telling               // of them, by peer; made by the first
+	answers   map[int]exec.Message    // what peers answered to ask
+	answered  chan struct{}           // a new answer
+	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
+	checkOuts map[uint64]string       // monitored barriers, by sequence: what rank 0 said
+	checked   chan struct{}           // a change of the two
+	barriers  uint64                  // sequence of the last monitored barrier that ended here
 	splits    uint64
 
 	dials map[int]chan struct{} // connections being made, by peer: closed when each has ended
@@ -67,9 +66,10 @@ type Comm struct {
 	wake    chan struct{} // to the worker
 	worker  sync.Once
 
-	runner runner
-	p2p    pointToPoint
-	tasks  sync.WaitGroup // goroutines of the communicator
+	runner   runner
+	shortcut *exec.Shortcut // also holds the order of the collectives
+	p2p      pointToPoint
+	tasks    sync.WaitGroup // goroutines of the communicator
 }
 
 // identity is what makes a group's traffic its own.
@@ -97,11 +97,7 @@ func (c *Comm) Transport(peer int) string {
 func (c *Comm) port(peer int) bool { return c.kinds[peer] == transport.TCP }
 
 // Sequence is the number of the last collective that was started or refused, 0 before the first.
-func (c *Comm) Sequence() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sequence
-}
+func (c *Comm) Sequence() uint64 { return c.shortcut.Sequence() }
 
 // SetTimeout changes the timeout of operations started from now on.
 func (c *Comm) SetTimeout(d time.Duration) error {
@@ -158,22 +154,21 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	// One more than there are operations, so that the work cannot end while it is being started.
 	w.pending.Store(int32(len(operations)) + 1)
 
-	c.mu.Lock()
+	if len(w.parts) > 0 {
+		c.lockOrder()
+	} else {
+		c.mu.Lock()
+	}
 	if c.failure != nil {
 		defer c.mu.Unlock()
 		return nil, c.failure
 	}
-	w.timeout = o.Timeout
-	if w.timeout <= 0 {
-		w.timeout = c.timeout
-	}
-	w.deadline = exec.Now() + w.timeout
+	w.setTimeout(o.Timeout)
 	var mismatch *Error
 	for i := range w.parts {
 		p := &w.parts[i]
-		c.sequence++
-		p.message.Group, p.message.Epoch, p.message.Sequence = c.identity.group, c.identity.epoch, c.sequence
-		c.history[c.sequence%uint64(len(c.history))] = p.message
+		p.message.Group, p.message.Epoch = c.identity.group, c.identity.epoch
+		c.shortcut.Append(&p.message)
 		if mismatch == nil {
 			mismatch = c.compareAnnounced(p.message)
 		}
@@ -197,6 +192,57 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		c.wakeWorker()
 	}
 	return w, nil
+}
+
+// CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.
+func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
+	w := &Work{comm: c, waitSoon: true}
+	w.source.Store(-1)
+	w.pending.Store(1)
+	c.mu.Lock()
+	begun := c.shortcut.Leave()
+	if c.failure != nil {
+		defer c.mu.Unlock()
+		return nil, c.failure
+	}
+	w.setTimeout(o.Timeout)
+	w.first[0] = part{operation: &operation, message: c.shortcut.At(c.shortcut.Sequence()), begun: begun}
+	w.parts = w.first[:]
+	c.queue = append(c.queue, w)
+	c.mu.Unlock()
+	c.help(w, exec.Now()+soon)
+	return w, nil
+}
+
+// Shortcut is what callers in C run collectives by, naming it by the handle.
+func (c *Comm) Shortcut(handle uint64) unsafe.Pointer { return c.shortcut.C(handle) }
+
+// lockOrder locks the communicator with nobody in the shortcut: the order of the collectives stands still.
+func (c *Comm) lockOrder() {
+	for {
+		c.shortcut.Shut()
+		c.mu.Lock()
+		if c.shortcut.Closed() {
+			return
+		}
+		c.mu.Unlock()
+		// Who is inside leaves within microseconds, or takes the lock to hand its collective over.
+		runtime.Gosched()
+	}
+}
+
+// openShortcut lets callers in C in if nothing is under way that must come first. It is called with the
+// lock held.
+func (c *Comm) openShortcut() {
+	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && c.shape.memory {
+		c.shortcut.Open()
+	}
+}
+
+// unlockOrder undoes lockOrder.
+func (c *Comm) unlockOrder() {
+	c.openShortcut()
+	c.mu.Unlock()
 }
 
 // head is the oldest work with collectives to run.
@@ -271,9 +317,11 @@ func (c *Comm) yieldUntil(w *Work, until time.Duration) bool {
 	return exec.Now() >= until
 }
 
-// handOver wakes the worker if works are left over that nobody may be waiting for.
+// handOver wakes the worker if works are left over that nobody may be waiting for. If none are, the
+// shortcut is open again.
 func (c *Comm) handOver() {
 	c.mu.Lock()
+	c.openShortcut()
 	wake := false
 	for _, w := range c.queue {
 		wake = wake || !w.waitSoon
@@ -309,10 +357,13 @@ func (c *Comm) wakeWorker() {
 // runQueued runs the queue until it is empty.
 func (c *Comm) runQueued() {
 	c.token <- struct{}{}
-	defer func() { <-c.token }()
 	for c.head() != nil {
 		c.run(nil, exec.Now()+workerSlice)
 	}
+	<-c.token
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.openShortcut()
 }
 
 // workerSlice is how long the worker stays in C before it looks around.
@@ -357,6 +408,9 @@ func (c *Comm) Destroy() {
 		c.group.Detach()
 	}
 	c.tasks.Wait()
+	c.lockOrder() // who is in the shortcut leaves, and sees the failure
+	c.shortcut.Free()
+	c.mu.Unlock()
 	c.runner.free()
 	c.p2p.free()
 	c.window.Close()

@@ -154,9 +154,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		c.mu.Unlock()
 		notify(c.answered)
 	case frameAsk:
-		c.mu.Lock()
-		m := c.history[c.sequence%uint64(len(c.history))]
-		c.mu.Unlock()
+		c.lockOrder()
+		m := c.shortcut.At(c.Sequence())
+		c.unlockOrder()
 		c.spawn(func() {
 			// Not the communicator's context: one that has failed still answers. The asker counts a lost
 			// answer as no answer.

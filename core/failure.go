@@ -23,6 +23,7 @@ func (c *Comm) fail(cause *Error, tell bool) {
 		return
 	}
 	c.failure = cause
+	c.shortcut.Shut()
 	idle, group := len(c.queue) == 0, c.group
 	c.mu.Unlock()
 	defer close(c.stopped)
@@ -199,15 +200,15 @@ func (c *Comm) onAnnounce(peer int, payload []byte) error {
 // onWaiting compares what a peer waits in with what this rank does or did, or keeps it for when
 // this rank gets there.
 func (c *Comm) onWaiting(peer int, m exec.Message) {
-	c.mu.Lock()
+	c.lockOrder()
 	var err *Error
-	switch mine := c.history[m.Sequence%uint64(len(c.history))]; {
-	case m.Sequence > c.sequence:
+	switch mine := c.shortcut.At(m.Sequence); {
+	case m.Sequence > c.Sequence():
 		c.announcedBy(peer).waits = m
 	case mine.Sequence == m.Sequence && mine != m:
 		err = c.differ(mine, peer, m)
 	}
-	c.mu.Unlock()
+	c.unlockOrder()
 	if err != nil {
 		c.fail(err, true)
 	}

@@ -48,6 +48,12 @@ func (o *Operation) pointToPoint() bool {
 	return o.Collective == plan.Send || o.Collective == plan.Recv
 }
 
+// uses tells whether a rank has the inputs, and the outputs: of some collectives only the root does.
+func (o *Operation) uses(rank int) (in, out bool) {
+	isRoot := o.Root == rank
+	return o.Collective != plan.Scatter || isRoot, o.Collective != plan.Reduce && o.Collective != plan.Gather || isRoot
+}
+
 // check refuses what no rank may ask for.
 func (o *Operation) check(rank, size int) error {
 	bad := func(format string, args ...any) error {
@@ -78,7 +84,7 @@ func (o *Operation) check(rank, size int) error {
 			return bad("tag is %d, allowed are 0 to %d", o.Tag, math.MaxInt32)
 		}
 	}
-	isRoot := o.Root == rank
+	usesIn, usesOut := o.uses(rank)
 	type side struct {
 		name   string
 		blocks []unsafe.Pointer
@@ -86,21 +92,19 @@ func (o *Operation) check(rank, size int) error {
 		want   int // blocks; -1: any number
 		used   bool
 	}
-	in := side{"in", o.In, o.InCounts, 1, true}
-	out := side{"out", o.Out, o.OutCounts, 1, true}
+	in := side{"in", o.In, o.InCounts, 1, usesIn}
+	out := side{"out", o.Out, o.OutCounts, 1, usesOut}
 	switch o.Collective {
 	case plan.AllReduce:
 		in.want, out.want = -1, len(o.InCounts)
-	case plan.Reduce:
-		out.used = isRoot
 	case plan.AllGather:
 		out.want = size
 	case plan.ReduceScatter:
 		in.want = size
 	case plan.Gather:
-		out.want, out.used = size, isRoot
+		out.want = size
 	case plan.Scatter:
-		in.want, in.used = size, isRoot
+		in.want = size
 	case plan.AllToAll:
 		in.want, out.want = size, size
 	case plan.Barrier, plan.MonitoredBarrier:

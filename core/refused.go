@@ -60,15 +60,14 @@ type telling struct {
 // Refuse tells that the caller was refused a collective, or a batch with one, before it came to Start.
 // Start does the same for what it refuses itself. It waits for nobody.
 func (c *Comm) Refuse(reason string) {
-	c.mu.Lock()
+	c.lockOrder()
 	if c.failure != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.sequence++
-	s := c.sequence
-	m := c.refusedMessage(s)
-	c.history[s%uint64(len(c.history))] = m
+	m := c.refusedMessage(0)
+	c.shortcut.Append(&m)
+	s := m.Sequence
 	c.refused = c.refused.add(refusal{s, s, clean(reason)})
 	if len(c.refused) > maxRefusals {
 		c.refused = slices.Delete(c.refused, 0, 1)
@@ -84,7 +83,7 @@ func (c *Comm) Refuse(reason string) {
 			c.spawn(func() { c.tellRefusals(peer, timeout) })
 		}
 	}
-	c.mu.Unlock()
+	c.unlockOrder()
 	if mismatch != nil {
 		c.fail(mismatch, true)
 	}
@@ -141,20 +140,20 @@ func decodeRefusal(m exec.Message, reason []byte) (refusal, error) {
 // onRefusal compares what a peer was refused with what this rank called there, and keeps it for
 // the calls to come.
 func (c *Comm) onRefusal(peer int, f refusal) {
-	c.mu.Lock()
+	c.lockOrder()
 	var err *Error
 	if mine, ok := c.goodCall(f); ok {
 		err = c.refusedError(peer, f.reason, c.rank, mine)
-	} else if f.last > c.sequence && c.failure == nil {
+	} else if f.last > c.Sequence() && c.failure == nil {
 		a := c.announcedBy(peer)
-		f.first = max(f.first, c.sequence+1)
+		f.first = max(f.first, c.Sequence()+1)
 		if n := len(a.refused); n == 0 || a.refused[n-1].last < f.first {
 			if more := a.refused.add(f); len(more) <= maxRefusals {
 				a.refused = more
 			}
 		}
 	}
-	c.mu.Unlock()
+	c.unlockOrder()
 	if err != nil {
 		c.fail(err, true)
 	}
@@ -170,9 +169,9 @@ func (c *Comm) goodCall(f refusal) (exec.Message, bool) {
 			}
 		}
 	}
-	kept := uint64(len(c.history))
-	for s := max(f.first, c.sequence-min(c.sequence, kept)+1); s <= min(f.last, c.sequence); s++ {
-		if m := c.history[s%kept]; m.Collective != uint8(refused) {
+	last := c.Sequence()
+	for s := max(f.first, last-min(last, maxRefusals)+1); s <= min(f.last, last); s++ {
+		if m := c.shortcut.At(s); m.Collective != uint8(refused) {
 			return m, true
 		}
 	}

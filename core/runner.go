@@ -18,6 +18,7 @@ import (
 // the communicator's token.
 type runner struct {
 	run         *exec.Run
+	binding     exec.Binding // of run
 	plans       planCache
 	laid        layout
 	part        int       // of the head work
@@ -122,6 +123,7 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 	for {
 		if r.current == nil {
 			if len(r.segments) == 0 {
+				c.learn(p)
 				return true, nil
 			}
 			s := &r.segments[0]
@@ -241,6 +243,28 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration) (d
 	}
 }
 
+// shortcutMax is the most bytes in a block for which it matters what a way through Go costs.
+const shortcutMax = 1 << 20
+
+// learn lets a collective that has ended be called by the shortcut from now on.
+func (c *Comm) learn(p *part) {
+	op, compiled := p.operation, c.runner.laid.compiled
+	if compiled == nil || p.begun != nil || !c.shape.memory || op.Op == reduce.PreMulSum {
+		return
+	}
+	for _, counts := range [][]uint64{op.InCounts, op.OutCounts} {
+		for _, n := range counts {
+			if n*uint64(op.DType.Size()) > shortcutMax {
+				return
+			}
+		}
+	}
+	k := exec.Known{Binding: c.runner.binding, Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
+		InCounts: op.InCounts, OutCounts: op.OutCounts}
+	k.UsesIn, k.UsesOut = op.uses(c.rank)
+	c.shortcut.Learn(&k, compiled)
+}
+
 // messageOf is what the runner of a lane is doing.
 func (c *Comm) messageOf(w *Work, lane int) exec.Message {
 	if lane == collectiveLane && c.runner.part < len(w.parts) {
@@ -252,6 +276,11 @@ func (c *Comm) messageOf(w *Work, lane int) exec.Message {
 // begin binds a part and lays out its segments.
 func (c *Comm) begin(p *part) *Error {
 	r := &c.runner
+	if p.begun != nil {
+		r.begun, r.segments, r.current = true, nil, p.begun
+		r.waitingFrom, r.told = 0, false
+		return nil
+	}
 	op := p.operation
 	b := exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Factor: op.Factor, Message: p.message}
 	if op.Collective == plan.Broadcast {
@@ -265,6 +294,7 @@ func (c *Comm) begin(p *part) *Error {
 		b.Kernel = k
 	}
 	r.run.Bind(b)
+	r.binding = b
 	if !r.laid.fits(op) {
 		r.laid = layout{collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
@@ -355,6 +385,8 @@ type planCache struct {
 	plans map[string]*exec.Compiled
 	order []string                // oldest first
 	built map[*exec.Compiled]bool // not kept: freed by put
+
+	freeing func(*exec.Compiled) // told of a plan that was kept
 }
 
 const (
@@ -402,6 +434,7 @@ func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
 	if len(c.order) >= cachedPlans {
 		oldest := c.order[0]
 		c.order = c.order[1:]
+		c.freeing(c.plans[oldest])
 		c.plans[oldest].Free()
 		delete(c.plans, oldest)
 	}

@@ -266,6 +266,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	c.window = window
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.runner.run = exec.NewRun(window.Lane(collectiveLane))
+	c.shortcut = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
+	c.runner.plans.freeing = c.shortcut.Forget
 	c.runner.credited = make([]uint64, config.Size)
 	c.p2p.init(c)
 	r.mu.Lock()

@@ -36,6 +36,15 @@ type Work struct {
 type part struct {
 	operation *Operation
 	message   exec.Message
+	begun     *exec.Compiled // the runner's run has been left half done with it
+}
+
+// setTimeout is called with the communicator's lock held.
+func (w *Work) setTimeout(d time.Duration) {
+	if d <= 0 {
+		d = w.comm.timeout
+	}
+	w.timeout, w.deadline = d, exec.Now()+d
 }
 
 // Test tells whether the work has ended, and how.

@@ -1,0 +1,168 @@
+package exec
+
+/*
+#include <stdlib.h>
+#include "shortcut.h"
+*/
+import "C"
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Shortcut lets callers in C run collectives of a communicator without entering Go: see shortcut.h. It
+// also holds the order of the communicator's collectives, which both ways go on with.
+//
+// A shortcut is born shut. Its methods but Shut, Closed and Sequence may be called only while it is closed,
+// by one goroutine at a time.
+type Shortcut struct {
+	c    *C.goccl_shortcut
+	run  *Run
+	plan [C.GOCCL_SHORTCUTS]*Compiled
+}
+
+// retired is memory of shortcuts that have ended. C code that holds a stale handle may still look into it.
+var retired struct {
+	sync.Mutex
+	free []*C.goccl_shortcut
+}
+
+// NewShortcut makes the shortcut of a run whose channels are memory channels, or which is never opened.
+// Of the collectives it keeps so many.
+func NewShortcut(r *Run, rank, keep int) *Shortcut {
+	retired.Lock()
+	defer retired.Unlock()
+	var c *C.goccl_shortcut
+	if n := len(retired.free); n > 0 {
+		c, retired.free = retired.free[n-1], retired.free[:n-1]
+	} else {
+		c = (*C.goccl_shortcut)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_shortcut{}))))
+		c.gate = C.GOCCL_GATE_SHUT
+		c.call = (*[0]byte)(C.goccl_shortcut_call)
+	}
+	c.rank, c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
+	c.sequence, c.kept = 0, C.uint64_t(keep)
+	c.history = (*C.goccl_message)(C.calloc(C.size_t(keep), C.size_t(unsafe.Sizeof(C.goccl_message{}))))
+	c.lane, c.run = r.lane.c, r.c
+	return &Shortcut{c: c, run: r}
+}
+
+// Free ends the shortcut, which is closed and stays so.
+func (s *Shortcut) Free() {
+	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
+	C.free(unsafe.Pointer(s.c.history))
+	clear(s.c.known[:])
+	retired.Lock()
+	defer retired.Unlock()
+	retired.free = append(retired.free, s.c)
+}
+
+// C is the shortcut as callers in C know it, who name it by the handle.
+func (s *Shortcut) C(handle uint64) unsafe.Pointer {
+	atomic.StoreUint64((*uint64)(&s.c.handle), handle)
+	return unsafe.Pointer(s.c)
+}
+
+func (s *Shortcut) gate() *uint32 { return (*uint32)(&s.c.gate) }
+
+// Shut lets nobody in any more. One may still be inside.
+func (s *Shortcut) Shut() { atomic.OrUint32(s.gate(), C.GOCCL_GATE_SHUT) }
+
+// Closed tells whether the gate is shut, and nobody inside.
+func (s *Shortcut) Closed() bool { return atomic.LoadUint32(s.gate()) == C.GOCCL_GATE_SHUT }
+
+// Open lets callers in.
+func (s *Shortcut) Open() {
+	if len(s.run.pointers) == 0 {
+		return // nothing has run yet
+	}
+	s.c.pointers = &s.run.pointers[0]
+	atomic.AndUint32(s.gate(), ^uint32(C.GOCCL_GATE_SHUT))
+}
+
+// Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate behind it.
+// It returns the plan that the run is left with.
+func (s *Shortcut) Leave() *Compiled {
+	begun := s.plan[s.c.begun]
+	atomic.StoreUint32(s.gate(), C.GOCCL_GATE_SHUT)
+	return begun
+}
+
+// LeaveStale does it for a communicator that is no more.
+func LeaveStale(c unsafe.Pointer) {
+	atomic.StoreUint32((*uint32)(&(*C.goccl_shortcut)(c).gate), C.GOCCL_GATE_SHUT)
+}
+
+// Sequence is the number of the last collective.
+func (s *Shortcut) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }
+
+// Append gives a collective its number and notes it.
+func (s *Shortcut) Append(m *Message) {
+	m.Sequence = s.Sequence() + 1
+	s.history()[m.Sequence%uint64(s.c.kept)] = m.c()
+	atomic.StoreUint64((*uint64)(&s.c.sequence), m.Sequence)
+}
+
+// At is the collective of a number, if it is among those kept; else another one.
+func (s *Shortcut) At(sequence uint64) Message {
+	return fromC(s.history()[sequence%uint64(s.c.kept)])
+}
+
+func (s *Shortcut) history() []C.goccl_message { return unsafe.Slice(s.c.history, s.c.kept) }
+
+// Known is a collective as it has just been run.
+type Known struct {
+	Binding
+	Collective, DType, Op uint8
+	Root                  int
+	InCounts, OutCounts   []uint64 // elements, by block
+	UsesIn, UsesOut       bool     // this rank has these buffers
+}
+
+// Learn lets callers run a collective like this one, by its plan. A collective that has not been learned for
+// long is forgotten for it.
+func (s *Shortcut) Learn(k *Known, p *Compiled) {
+	if len(k.InCounts) > C.GOCCL_SHORTCUT_BLOCKS || len(k.OutCounts) > C.GOCCL_SHORTCUT_BLOCKS {
+		return
+	}
+	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(max(k.Element, 1)), message: k.Message.c(),
+		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
+		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
+	e.message.sequence = 0
+	for i, n := range k.InCounts {
+		e.in_counts[i] = C.uint64_t(n)
+	}
+	for j, n := range k.OutCounts {
+		e.out_counts[j] = C.uint64_t(n)
+		for i := range k.In {
+			if k.UsesIn && k.UsesOut && k.In[i] == k.Out[j] && k.InCounts[i] == n {
+				e.in_place[i] |= 1 << j
+			}
+		}
+	}
+	if slices.Contains(s.c.known[:], e) {
+		return
+	}
+	i := s.c.oldest
+	s.c.oldest = (i + 1) % C.GOCCL_SHORTCUTS
+	s.c.known[i], s.plan[i] = e, p
+}
+
+func flag(b bool) C.uint32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Forget forgets the collectives with a plan, which is about to be freed.
+func (s *Shortcut) Forget(p *Compiled) {
+	for i := range s.plan {
+		if s.plan[i] == p {
+			s.c.known[i], s.plan[i] = C.goccl_known{}, nil
+		}
+	}
+}

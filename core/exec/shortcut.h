@@ -1,0 +1,76 @@
+#ifndef GOCCL_SHORTCUT_H
+#define GOCCL_SHORTCUT_H
+
+#include "exec.h"
+
+/* The way around Go: a collective that has been called before, over memory channels only, is
+ * started and ended by its caller's thread in C, while nothing else of its communicator is under way. What
+ * takes longer than a short wait is left half done, for Go to carry on.
+ *
+ * The gate keeps the two apart. Go shuts it before it touches what is below it, and waits for
+ * the thread inside to leave. */
+
+enum { GOCCL_SHORTCUTS = 16, GOCCL_SHORTCUT_BLOCKS = 16 };
+
+/* A collective as its caller asks for it. The numbers are those of packages plan and reduce. */
+typedef struct {
+  uint8_t collective;
+  uint8_t dtype;
+  uint8_t op;
+  int32_t root;
+  uint32_t n_in;
+  uint32_t n_out;
+  void *const *in;
+  void *const *out;
+  const uint64_t *in_counts;
+  const uint64_t *out_counts;
+} goccl_operation;
+
+/* A collective that may be called again: all of it but where its buffers are. */
+typedef struct {
+  const goccl_plan *plan; /* NULL: none */
+  goccl_kernel kernel;
+  size_t element;
+  goccl_message message;
+  uint8_t collective;
+  uint8_t dtype;
+  uint8_t op;
+  int32_t root;
+  uint32_t n_in;
+  uint32_t n_out;
+  uint32_t uses_in; /* not 0: this rank has these buffers */
+  uint32_t uses_out;
+  uint64_t in_counts[GOCCL_SHORTCUT_BLOCKS];
+  uint64_t out_counts[GOCCL_SHORTCUT_BLOCKS];
+  uint32_t in_place[GOCCL_SHORTCUT_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
+} goccl_known;
+
+enum { GOCCL_GATE_INSIDE = 1, GOCCL_GATE_SHUT = 2 };
+
+/* Memory of this form is used again, but never given back: a stale handle may lead here. */
+typedef struct goccl_shortcut {
+  int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *);
+  uint32_t gate;
+  uint32_t rank;
+  uint32_t ranks;
+  uint64_t handle;   /* of the communicator; 0: none */
+  uint64_t sequence; /* of its last collective */
+  goccl_message *history; /* of the last `kept` collectives, by sequence */
+  uint64_t kept;
+  goccl_lane *lane;
+  goccl_run_state *run;
+  void **pointers; /* of the run: room for inputs, outputs and operands */
+  uint32_t begun;  /* which of `known` has been left half done */
+  uint32_t oldest; /* which of `known` is forgotten next */
+  goccl_known known[GOCCL_SHORTCUTS];
+} goccl_shortcut;
+
+enum {
+  GOCCL_SHORTCUT_DONE = 0,
+  GOCCL_SHORTCUT_NONE,  /* nothing has been done */
+  GOCCL_SHORTCUT_BEGUN, /* Go must carry on: until it leaves, nobody else comes in */
+};
+
+int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o);
+
+#endif

@@ -384,6 +384,9 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 //export guestCarryOn
 func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
 	return export(func() error {
+		if handle != nil {
+			*handle = 0
+		}
 		c, err := comm(a.comm)
 		var o core.Operation
 		var options core.CallOptions

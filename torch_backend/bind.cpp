@@ -8,6 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include "communicator.h"
 #include "library.h"
 #include "process_group.h"
 #include "work.h"
@@ -115,6 +116,8 @@ PYBIND11_MODULE(_C, module) {
             return c10::static_intrusive_pointer_cast<Options>(self.getBackendOptions());
           },
           "The options that the group was made with.");
+
+  goccl::bindCommunicator(module);
 
   py::module_::import("atexit").attr("register")(
       py::cpp_function(&atExit, py::call_guard<py::gil_scoped_release>()));

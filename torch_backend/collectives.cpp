@@ -35,14 +35,8 @@ void checkPairs(const std::vector<at::Tensor>& outputs, const std::vector<at::Te
 
 }  // namespace
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& tensors,
-                                                       const c10d::BroadcastOptions& opts) {
-  const CallGuard guard(*this);
-  const at::Tensor& tensor = single(tensors, "broadcast", "");
-  checkRoot(opts.rootRank, size_, "broadcast");
-  GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
-  const int root = static_cast<int>(opts.rootRank);
-  Buffers buffers;
+auto ProcessGroupGoccl::broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root) {
+  checkRoot(root, size_, "broadcast");
   void* memory = nullptr;
   if (rank_ == root) {
     checkTensor(tensor, "broadcast", {"tensor"});
@@ -52,11 +46,39 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& 
     memory = buffers.out(tensor);
   }
   const ElementType type = movedAs(tensor.scalar_type());
-  const uint64_t count = countOf(tensor, type);
+  return [=, count = countOf(tensor, type)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+    return library().broadcast(comm, memory, count, type.dtype, static_cast<int>(root), call, work);
+  };
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& tensors,
+                                                       const c10d::BroadcastOptions& opts) {
+  const CallGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, "broadcast", "");
+  GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
+  Buffers buffers;
+  auto call = broadcastCall(buffers, tensor, opts.rootRank);
   return start({OpType::BROADCAST, "goccl:broadcast", tensors, tensors, opts.timeout, opts.asyncOp},
-               std::move(buffers), [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().broadcast(comm, memory, count, type.dtype, root, call, work);
-               });
+               std::move(buffers), std::move(call));
+}
+
+void ProcessGroupGoccl::broadcastNow(const at::Tensor& tensor, int64_t root) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = broadcastCall(buffers, tensor, root);
+  runNow({OpType::BROADCAST, "goccl:broadcast", tensor, {}}, std::move(buffers), std::move(call));
+}
+
+auto ProcessGroupGoccl::allReduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  checkOutput(tensor, "allreduce", {"tensor"});
+  const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "allreduce");
+  const Reduction reduction = reductionOf(op, tensor.scalar_type(), "allreduce");
+  void* memory = buffers.inOut(tensor);
+  return [=, count = static_cast<uint64_t>(tensor.numel())](goccl_comm comm, const goccl_call* call,
+                                                            goccl_work* work) {
+    return library().allreduce(comm, memory, memory, count, dtype, reduction.op, reduction.factor.data(),
+                               call, work);
+  };
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& tensors,
@@ -66,17 +88,17 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& 
   if (tensor.defined() && tensor.is_sparse()) {
     return allreduce_sparse(tensors, opts);
   }
-  checkOutput(tensor, "allreduce", {"tensor"});
-  const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "allreduce");
-  const Reduction reduction = reductionOf(opts.reduceOp, tensor.scalar_type(), "allreduce");
   Buffers buffers;
-  void* memory = buffers.inOut(tensor);
-  const uint64_t count = tensor.numel();
+  auto call = allReduceCall(buffers, tensor, opts.reduceOp);
   return start({OpType::ALLREDUCE, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
-               std::move(buffers), [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().allreduce(comm, memory, memory, count, dtype, reduction.op,
-                                            reduction.factor.data(), call, work);
-               });
+               std::move(buffers), std::move(call));
+}
+
+void ProcessGroupGoccl::allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = allReduceCall(buffers, tensor, op);
+  runNow({OpType::ALLREDUCE, "goccl:all_reduce", tensor, {}}, std::move(buffers), std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
@@ -113,18 +135,12 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
       std::move(buffers), std::move(calls));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& tensors,
-                                                    const c10d::ReduceOptions& opts) {
-  const CallGuard guard(*this);
-  const at::Tensor& tensor = single(tensors, "reduce", "");
-  checkRoot(opts.rootRank, size_, "reduce");
-  GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
-  const int root = static_cast<int>(opts.rootRank);
-  const bool receives = rank_ == root;
-  Buffers buffers;
+auto ProcessGroupGoccl::reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op,
+                                   int64_t root) {
+  checkRoot(root, size_, "reduce");
   const void* in = nullptr;
   void* out = nullptr;
-  if (receives) {
+  if (rank_ == root) {
     checkOutput(tensor, "reduce", {"tensor"});
     in = out = buffers.inOut(tensor);
   } else {
@@ -132,13 +148,30 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& ten
     in = buffers.in(tensor);
   }
   const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "reduce");
-  const Reduction reduction = reductionOf(opts.reduceOp, tensor.scalar_type(), "reduce");
-  const uint64_t count = tensor.numel();
+  const Reduction reduction = reductionOf(op, tensor.scalar_type(), "reduce");
+  return [=, count = static_cast<uint64_t>(tensor.numel())](goccl_comm comm, const goccl_call* call,
+                                                            goccl_work* work) {
+    return library().reduce(comm, in, out, count, dtype, reduction.op, reduction.factor.data(),
+                            static_cast<int>(root), call, work);
+  };
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& tensors,
+                                                    const c10d::ReduceOptions& opts) {
+  const CallGuard guard(*this);
+  const at::Tensor& tensor = single(tensors, "reduce", "");
+  GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
+  Buffers buffers;
+  auto call = reduceCall(buffers, tensor, opts.reduceOp, opts.rootRank);
   return start({OpType::REDUCE, "goccl:reduce", tensors, tensors, opts.timeout, opts.asyncOp},
-               std::move(buffers), [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().reduce(comm, in, out, count, dtype, reduction.op, reduction.factor.data(),
-                                         root, call, work);
-               });
+               std::move(buffers), std::move(call));
+}
+
+void ProcessGroupGoccl::reduceNow(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp& op) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = reduceCall(buffers, tensor, op, root);
+  runNow({OpType::REDUCE, "goccl:reduce", tensor, {}}, std::move(buffers), std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<at::Tensor>>& outputs,
@@ -167,8 +200,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<a
                });
 }
 
-ProcessGroupGoccl::Call ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output,
-                                                         const at::Tensor& input, const char* name) {
+auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                                      const char* name) {
   checkTensor(input, name, {"input"});
   checkOutput(output, name, {"output"});
   checkType(output, input.scalar_type(), name, {"output"});
@@ -186,10 +219,17 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_allgather_base(at::Tensor& output,
                                                              const c10d::AllgatherOptions& opts) {
   const CallGuard guard(*this);
   Buffers buffers;
-  Call call = allGatherCall(buffers, output, input, "_allgather_base");
+  auto call = allGatherCall(buffers, output, input, "_allgather_base");
   return start(
       {OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {output}, opts.timeout, opts.asyncOp},
       std::move(buffers), std::move(call));
+}
+
+void ProcessGroupGoccl::allGatherNow(const at::Tensor& output, const at::Tensor& input) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = allGatherCall(buffers, output, input, "_allgather_base");
+  runNow({OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {}}, std::move(buffers), std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
@@ -370,9 +410,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(std::vector<at::Tens
                });
 }
 
-ProcessGroupGoccl::Call ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& output,
-                                                             const at::Tensor& input,
-                                                             const c10d::ReduceOp& op, const char* name) {
+auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                                          const c10d::ReduceOp& op, const char* name) {
   checkTensor(input, name, {"input"});
   checkOutput(output, name, {"output"});
   checkType(output, input.scalar_type(), name, {"output"});
@@ -392,7 +431,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& ou
                                                                   const c10d::ReduceScatterOptions& opts) {
   const CallGuard guard(*this);
   Buffers buffers;
-  Call call = reduceScatterCall(buffers, output, input, opts.reduceOp, "_reduce_scatter_base");
+  auto call = reduceScatterCall(buffers, output, input, opts.reduceOp, "_reduce_scatter_base");
   return start({OpType::_REDUCE_SCATTER_BASE,
                 "goccl:_reduce_scatter_base",
                 input,
@@ -400,6 +439,15 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& ou
                 opts.timeout,
                 opts.asyncOp},
                std::move(buffers), std::move(call));
+}
+
+void ProcessGroupGoccl::reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
+                                         const c10d::ReduceOp& op) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = reduceScatterCall(buffers, output, input, op, "_reduce_scatter_base");
+  runNow({OpType::_REDUCE_SCATTER_BASE, "goccl:_reduce_scatter_base", input, {}}, std::move(buffers),
+         std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
@@ -418,27 +466,40 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
                   std::move(buffers), std::move(calls));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                           std::vector<int64_t>& outputSplits,
-                                                           std::vector<int64_t>& inputSplits,
-                                                           const c10d::AllToAllOptions& opts) {
-  const CallGuard guard(*this);
+auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                                     const std::vector<int64_t>& outputSplits,
+                                     const std::vector<int64_t>& inputSplits) {
   checkTensor(input, "alltoall_base", {"input"});
   checkOutput(output, "alltoall_base", {"output"});
   checkType(output, input.scalar_type(), "alltoall_base", {"output"});
   const ElementType type = movedAs(input.scalar_type());
   auto inCounts = splitCounts(input, inputSplits, size_, type, "alltoall_base", {"input"});
   auto outCounts = splitCounts(output, outputSplits, size_, type, "alltoall_base", {"output"});
-  Buffers buffers;
   auto in = blockStarts(buffers.in(input), inCounts, itemSize(input, type));
   auto out = blockStarts(buffers.out(output), outCounts, itemSize(input, type));
+  return [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
+          outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+    return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(), type.dtype,
+                              call, work);
+  };
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                           std::vector<int64_t>& outputSplits,
+                                                           std::vector<int64_t>& inputSplits,
+                                                           const c10d::AllToAllOptions& opts) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = allToAllCall(buffers, output, input, outputSplits, inputSplits);
   return start({OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {output}, opts.timeout, opts.asyncOp},
-               std::move(buffers),
-               [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
-                outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
-                                           type.dtype, call, work);
-               });
+               std::move(buffers), std::move(call));
+}
+
+void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& input) {
+  const CallGuard guard(*this);
+  Buffers buffers;
+  auto call = allToAllCall(buffers, output, input, {}, {});
+  runNow({OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {}}, std::move(buffers), std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& outputs,
@@ -505,12 +566,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
               "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
   GOCCL_CHECK(tensor.dim() <= kMaxDims, name, "`tensor` has ", tensor.dim(), " dimensions, at most ",
               kMaxDims, " are allowed");
-  {
-    std::lock_guard<std::mutex> lock(batchMutex_);
-    GOCCL_CHECK(batches_.count(std::this_thread::get_id()) == 0, name,
-                "cannot be a part of a coalesced batch");
-  }
-  auto work = newWork({OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout}, 1);
+  const Operation operation{OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout};
+  refuseInBatch(operation.title);
+  auto work = newWork(operation, 1);
 
   const at::AutoDispatchBelowAutograd noGradients;
   const at::Tensor mine = tensor.coalesce();
@@ -601,6 +659,14 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::barrier(const c10d::BarrierOptions&
                [](goccl_comm comm, const goccl_call* call, goccl_work* work) {
                  return library().barrier(comm, call, work);
                });
+}
+
+void ProcessGroupGoccl::barrierNow() {
+  const CallGuard guard(*this);
+  runNow({OpType::BARRIER, "goccl:barrier", {}, {}}, Buffers(),
+         [](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+           return library().barrier(comm, call, work);
+         });
 }
 
 void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {

@@ -212,24 +212,6 @@ intrusive_ptr<Work> ProcessGroupGoccl::newWork(const Operation& operation, uint6
   return c10::make_intrusive<Work>(rank_, comm(), info, operation.inputs);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers buffers, Call call) {
-  if (coalescing()) {
-    if (auto work = record(operation, buffers, {call})) {
-      return work;
-    }
-  }
-  const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
-  auto work = newWork(operation, collectives);
-  const goccl_call options = callOptions(operation.timeout, operation.async);
-  goccl_work handle = 0;
-  const goccl_comm comm = this->comm();
-  CallGuard::handOver();
-  check(call(comm, &options, &handle));
-  sequence_.fetch_add(collectives);
-  work->begin(handle, std::move(buffers), std::move(operation.outputs));
-  return work;
-}
-
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffers buffers,
                                                       std::vector<Call> calls) {
   if (calls.size() == 1) {
@@ -288,6 +270,15 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::record(Operation& operation, Buffer
   std::move(calls.begin(), calls.end(), std::back_inserter(batch.calls));
   std::move(operation.outputs.begin(), operation.outputs.end(), std::back_inserter(batch.outputs));
   return batch.work;
+}
+
+void ProcessGroupGoccl::refuseInBatch(const char* title) {
+  if (!coalescing()) {
+    return;
+  }
+  std::lock_guard<std::mutex> lock(batchMutex_);
+  TORCH_CHECK_VALUE(batches_.count(std::this_thread::get_id()) == 0,
+                    reason(title, ": a call that blocks cannot be a part of a coalesced batch"));
 }
 
 std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
 
@@ -141,8 +142,22 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Leaves the group in good order. Works that are not done end with an error. May be called again.
   void shutdown() override;
 
+  // Collectives that have ended when they return, on the calling thread and with as little as possible around
+  // the library's call. They take their places in the order of the others. Roots are ranks of this group.
+  void allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  void broadcastNow(const at::Tensor& tensor, int64_t root);
+  void reduceNow(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp& op);
+  void allGatherNow(const at::Tensor& output, const at::Tensor& input);
+  void reduceScatterNow(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
+  void allToAllNow(const at::Tensor& output, const at::Tensor& input);
+  void barrierNow();
+
+  // The scope of a method that makes a call.
+  class CallGuard;
+
  private:
-  // A library call of which only communicator, options and work handle are open.
+  // A library call of which only communicator, options and work handle are open. Where it need not be kept
+  // for later its type is left as it is, which spares an allocation.
   using Call = std::function<goccl_result(goccl_comm, const goccl_call*, goccl_work*)>;
 
   // What one operation is, apart from its calls.
@@ -168,15 +183,17 @@ class ProcessGroupGoccl : public c10d::Backend {
     uint64_t collectives = 0;
   };
 
-  // The scope of a method that makes a call.
-  class CallGuard;
-
   // The communicator; throws after shutdown().
   goccl_comm comm() const;
   goccl_call callOptions(std::chrono::milliseconds timeout, bool async) const;
   c10::intrusive_ptr<Work> newWork(const Operation& operation, uint64_t collectives) const;
   // Starts one library call, or records it if this thread is coalescing.
-  c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, Call call);
+  template <typename AnyCall>
+  c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, AnyCall call);
+  // Makes one library call and returns when it has ended. A work is made only for who needs one: a profiler,
+  // or a wait that takes longer than the library's start.
+  template <typename AnyCall>
+  void runNow(Operation operation, Buffers buffers, AnyCall call);
   // Starts several as one work, or records them.
   c10::intrusive_ptr<c10d::Work> startAll(Operation operation, Buffers buffers, std::vector<Call> calls);
   // Records the calls if this thread is coalescing, and returns the work of its batch; else nullptr.
@@ -187,9 +204,17 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::optional<Batch> takeBatch();
   bool coalescing() const { return openBatches_.load(std::memory_order_relaxed) != 0; }
 
-  Call allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input, const char* name);
-  Call reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+  // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
+  auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);
+  auto allReduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op);
+  auto reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
+  auto allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input, const char* name);
+  auto reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                          const c10d::ReduceOp& op, const char* name);
+  auto allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                    const std::vector<int64_t>& outputSplits, const std::vector<int64_t>& inputSplits);
+  // Throws where this thread is coalescing.
+  void refuseInBatch(const char* title);
   c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag, const char* name,
                                          const char* title, c10d::OpType type);
   // One contiguous block from every rank, in the order of ranks.
@@ -224,5 +249,47 @@ class ProcessGroupGoccl::CallGuard {
   const bool collective_;
   const int exceptions_;
 };
+
+template <typename AnyCall>
+c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers buffers, AnyCall call) {
+  if (coalescing()) {
+    if (auto work = record(operation, buffers, {call})) {
+      return work;
+    }
+  }
+  const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
+  auto work = newWork(operation, collectives);
+  const goccl_call options = callOptions(operation.timeout, operation.async);
+  goccl_work handle = 0;
+  const goccl_comm comm = this->comm();
+  CallGuard::handOver();
+  check(call(comm, &options, &handle));
+  sequence_.fetch_add(collectives);
+  work->begin(handle, std::move(buffers), std::move(operation.outputs));
+  return work;
+}
+
+template <typename AnyCall>
+void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall call) {
+  refuseInBatch(operation.title);
+  operation.async = false;
+  if (at::hasCallbacks()) {
+    start(std::move(operation), std::move(buffers), std::move(call))->wait();
+    return;
+  }
+  const goccl_call options = callOptions(operation.timeout, operation.async);
+  goccl_work handle = 0;
+  const goccl_comm comm = this->comm();
+  CallGuard::handOver();
+  check(call(comm, &options, &handle));
+  sequence_.fetch_add(1);
+  if (handle == GOCCL_WORK_DONE) {
+    buffers.finish();
+    return;
+  }
+  auto work = newWork(operation, 0);
+  work->begin(handle, std::move(buffers), {});
+  work->wait();
+}
 
 }  // namespace goccl

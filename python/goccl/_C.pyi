@@ -1,8 +1,14 @@
 """The C++ part of goccl. Importing it loads no Go: that happens at the first process group."""
 
 from datetime import timedelta
+from typing import Literal, TypeAlias
 
-from torch._C._distributed_c10d import Backend, Store
+from torch import Tensor
+from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
+
+_ReduceOp: TypeAlias = (
+    Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"] | ReduceOp | ReduceOp.RedOpType
+)
 
 torch_version: str
 
@@ -41,3 +47,38 @@ class ProcessGroupGoccl(Backend):
     def transport(self, peer: int) -> str: ...
     @property
     def options(self) -> Options: ...
+
+class Communicator:
+    """Blocking collectives on CPU tensors, with less around them than torch.distributed's functions have.
+
+    Its calls take their places in the one order of the group's collectives, and may be mixed with those of
+    torch.distributed. Ranks count within the group. See help(goccl.Communicator).
+
+    group: a process group with the back end goccl; None for the default group.
+    """
+
+    def __init__(self, group: ProcessGroup | None = None) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def all_reduce_(self, tensor: Tensor, op: _ReduceOp = "sum") -> None:
+        """Reduces over all ranks' tensors, element by element, and leaves the result in each of them."""
+
+    def broadcast_(self, tensor: Tensor, src: int) -> None:
+        """Copies the tensor of rank `src` to that of every other rank."""
+
+    def reduce_(self, tensor: Tensor, dst: int, op: _ReduceOp = "sum") -> None:
+        """Reduces over all ranks' tensors and leaves the result in that of rank `dst`."""
+
+    def all_gather_into(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        """Fills `output` with the inputs of all ranks, one after the other in the order of ranks."""
+
+    def reduce_scatter_into(self, output: Tensor, input: Tensor, op: _ReduceOp = "sum") -> None:  # noqa: A002
+        """Reduces over all ranks' inputs, and fills `output` with this rank's part of the result."""
+
+    def all_to_all_into(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+        """Sends part r of `input` to rank r, and receives part r of `output` from it."""
+
+    def barrier(self) -> None:
+        """Returns when every rank of the group has called it."""

@@ -1,7 +1,8 @@
 """GoCCL: collective communication for CPU clusters, as a backend of torch.distributed.
 
 Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: the installed package
-is found by torch. This module is for options, and for registering by hand where entry points are off.
+is found by torch. This module is for options (goccl.Options), for collectives with less around them
+(goccl.Communicator), and for registering by hand where entry points are off.
 
 Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
 
@@ -17,13 +18,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from goccl._C import ProcessGroupGoccl
+    from goccl._C import Communicator, ProcessGroupGoccl
 
     Options = ProcessGroupGoccl.Options
 
 __version__ = "0.1.0"
 
-__all__ = ["Options", "__version__", "register"]
+__all__ = ["Communicator", "Options", "__version__", "register"]
 
 
 def register() -> None:
@@ -44,15 +45,16 @@ def _autoload() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Options":
+    if name in ("Communicator", "Options"):
         from goccl._native import load
 
-        return load().ProcessGroupGoccl.Options
+        native = load()
+        return native.Communicator if name == "Communicator" else native.ProcessGroupGoccl.Options
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "Options"])
+    return sorted([*globals(), "Communicator", "Options"])
 
 
 # Last, for it imports torch, and that in turn may call _autoload() of this half-loaded module.

@@ -1,0 +1,453 @@
+"""goccl.Communicator: blocking collectives that share their group's order with torch.distributed. Real
+processes; results against an oracle."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import goccl
+import harness
+import oracle
+import pytest
+import torch
+import torch.distributed as dist
+from harness import AT_ONCE
+from test_collectives import (
+    WIDE,  # noqa: F401  for conftest.py
+    Placed,
+    inputs,
+    join,
+    layouts,
+    moved_counts,
+    reduce_op,
+    reduction_cases,
+    refused,
+)
+
+SIZES = (1, 2, 3)
+PRELOAD = ("torch.profiler",)
+
+both_transports = pytest.mark.parametrize("transport", harness.TRANSPORTS)
+
+
+def op_names(op, dtype):
+    """Every way to name a reduce operation."""
+    if op == "PREMUL_SUM":
+        return [reduce_op(op, dtype)]
+    return [op.lower(), getattr(dist.ReduceOp, op), dist.ReduceOp(getattr(dist.ReduceOp, op))]
+
+
+def still_works(rank, comm):
+    t = torch.ones(5) * (rank.rank + 1)
+    comm.all_reduce_(t)
+    assert t.tolist() == [rank.size * (rank.size + 1) / 2] * 5
+
+
+# -- results
+
+
+def run_reductions(rank, dtype):
+    comm, n, me = goccl.Communicator(), rank.size, rank.rank
+    for i, (count, op, kind) in enumerate(reduction_cases(dtype)):
+        names = op_names(op, dtype)
+        name, zeros = names[i % len(names)], oracle.zeros_alike(dtype, op)
+        given = inputs(rank, dtype, count, kind)
+        want = oracle.reduce(given, op)
+        whole = inputs(rank, dtype, count * n, kind)
+        part = oracle.reduce(whole, op)[me * count : (me + 1) * count]
+        for layout in layouts(count, dtype):
+            what = f"{op} of {count} {kind} {layout}"
+            mine = Placed(given[me], layout)
+            comm.all_reduce_(mine.tensor, name)
+            oracle.check(mine.tensor, mine.shaped(want), f"all_reduce_ {what}", zeros)
+            assert mine.intact(), f"all_reduce_ {what}: wrote beside the tensor"
+
+            mine = Placed(given[me], layout)
+            root = i % n
+            comm.reduce_(mine.tensor, root, name)
+            result = want if me == root else given[me]
+            oracle.check(mine.tensor, mine.shaped(result), f"reduce_ {what}", zeros and me == root)
+            assert mine.intact(), f"reduce_ {what}: wrote beside the tensor"
+
+            if layout == "transposed":
+                continue
+            out = Placed(torch.zeros_like(part), layout)
+            source = Placed(whole[me], layout).tensor
+            comm.reduce_scatter_into(out.tensor, source, name)
+            oracle.check(out.tensor, part, f"reduce_scatter_into {what}", zeros)
+            oracle.check(source, whole[me], f"reduce_scatter_into {what}: input")
+            assert out.intact(), f"reduce_scatter_into {what}: wrote beside the tensor"
+
+
+@pytest.mark.parametrize("dtype", oracle.ARITHMETIC, ids=oracle.name)
+def test_reductions(world, dtype):
+    world.run(run_reductions, dtype)
+
+
+def run_moves(rank, dtype):
+    comm, n, me = goccl.Communicator(), rank.size, rank.rank
+    for i, count in enumerate(moved_counts(dtype)):
+        given = inputs(rank, dtype, count, "bits")
+        for layout in layouts(count, dtype):
+            mine, root = Placed(given[me], layout), i % n
+            comm.broadcast_(mine.tensor, root)
+            oracle.check(mine.tensor, mine.shaped(given[root]), f"broadcast_ of {count} {layout} from {root}")
+            assert mine.intact()
+            if layout == "transposed":
+                continue
+            out = Placed(oracle.values(dtype, n * count, 9, "bits"), layout)
+            comm.all_gather_into(out.tensor, Placed(given[me], layout).tensor)
+            oracle.check(out.tensor, join(given), f"all_gather_into of {count} {layout}")
+            assert out.intact()
+
+            each = count // n
+            parts = [given[s][me * each : (me + 1) * each] for s in range(n)]
+            out = Placed(oracle.values(dtype, n * each, 9, "bits"), layout)
+            comm.all_to_all_into(out.tensor, Placed(given[me][: n * each], layout).tensor)
+            oracle.check(out.tensor, join(parts), f"all_to_all_into of {each} {layout}")
+            assert out.intact()
+
+
+@pytest.mark.parametrize("dtype", oracle.ALL, ids=oracle.name)
+def test_moves(world, dtype):
+    world.run(run_moves, dtype)
+
+
+def run_in_place(rank):
+    comm, n, me = goccl.Communicator(), rank.size, rank.rank
+    buffer = torch.full((n, 7), -1.0)
+    buffer[me] = me
+    comm.all_gather_into(buffer, buffer[me])
+    assert (buffer == torch.arange(n).view(n, 1)).all()
+    comm.reduce_scatter_into(buffer[me], buffer)
+    assert (buffer[me] == me * n).all()
+    scalar = torch.tensor(me + 1.0)
+    comm.all_reduce_(scalar)
+    assert scalar.item() == n * (n + 1) / 2
+    parameter = torch.nn.Parameter(torch.ones(3))
+    comm.all_reduce_(parameter)
+    assert (parameter == n).all()
+    comm.all_reduce_(tensor=scalar, op="max")
+    comm.reduce_(dst=0, tensor=scalar)
+
+
+def test_in_place_and_by_name(world):
+    world.run(run_in_place)
+
+
+def run_barrier(rank):
+    """Nobody leaves before the last has entered."""
+    comm = goccl.Communicator()
+    for _ in range(20):
+        entered = time.monotonic()
+        comm.barrier()
+        left = time.monotonic()
+        times = [None] * rank.size
+        dist.all_gather_object(times, (entered, left))
+        assert max(e for e, _ in times) <= min(x for _, x in times)
+
+
+def test_barrier(world):
+    world.run(run_barrier)
+
+
+def join_group(rank):
+    rank.init()
+
+
+# -- one order with the group
+
+
+def run_mixed(rank):
+    """Of one call some ranks go through torch.distributed and others through the communicator."""
+    comm, n, me = goccl.Communicator(), rank.size, rank.rank
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend._get_sequence_number_for_group()
+    for i in range(60):
+        t = torch.full((3 + i,), float(me + i))
+        want = sum(r + i for r in range(n))
+        pending = dist.all_reduce(u := t.clone(), async_op=True)
+        if (i + me) % 2:
+            comm.all_reduce_(t)
+        else:
+            dist.all_reduce(t)
+        assert (t == want).all(), (i, t)
+        if (i + me) % 3:
+            comm.broadcast_(t, i % n)
+        else:
+            dist.broadcast(t, i % n)
+        pending.wait()
+        assert (u == want).all(), (i, u)
+    assert backend._get_sequence_number_for_group() == before + 180
+
+
+def test_mixed_with_torch_distributed(world):
+    world.run(run_mixed)
+
+
+def run_groups(rank):
+    """Communicators of several groups; roots are ranks of the group."""
+    rank.init()
+    pair = dist.new_group([2, 1], backend="goccl", sort_ranks=False) if rank.size == 3 else None
+    everyone, again = goccl.Communicator(), goccl.Communicator(dist.group.WORLD)
+    assert (everyone.rank, everyone.size) == (again.rank, again.size) == (rank.rank, rank.size)
+    if rank.rank == 0:
+        refused(lambda: goccl.Communicator(pair), "not a member")
+    else:
+        comm = goccl.Communicator(group=pair)
+        assert (comm.rank, comm.size) == (2 - rank.rank, 2)
+        t = torch.tensor([float(rank.rank)])
+        comm.broadcast_(t, 0)
+        assert t.item() == 2
+    for comm in everyone, again:
+        still_works(rank, comm)
+    dist.destroy_process_group()
+    for call in everyone.barrier, lambda: again.all_reduce_(torch.ones(1)):
+        with pytest.raises(dist.DistBackendError, match="has been shut down"):
+            call()
+
+
+def test_groups(make_world):
+    make_world(3).run(run_groups)
+
+
+def run_in_detail(rank):
+    dist.set_debug_level_from_env()
+    rank.init()
+    assert "Wrapper" in type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__
+    still_works(rank, goccl.Communicator())
+
+
+def test_debug_mode(make_world):
+    make_world(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}).run(run_in_detail)
+
+
+# -- what is refused
+
+
+def run_not_ours(rank):
+    refused(lambda: goccl.Communicator(), "init_process_group")
+    rank.init(backend="gloo")
+    with pytest.raises(ValueError, match=r"gloo.* needs goccl"):
+        goccl.Communicator()
+    with pytest.raises(TypeError, match="not <class 'str'>"):
+        goccl.Communicator("goccl")
+    still_works(rank, goccl.Communicator(dist.new_group(backend="cpu:goccl")))
+
+
+def test_group_of_another_backend(make_world):
+    make_world(2).run(run_not_ours)
+
+
+def wrong_calls(comm):
+    """(call, the error's class, what it says): calls that are refused alike on all ranks."""
+    n, one = comm.size, torch.ones(4)
+    ints = torch.zeros(4 * n, dtype=torch.int32)
+    return [
+        (lambda: comm.all_reduce_(one, "total"), ValueError, "'total'; known are \"sum\""),
+        (lambda: comm.all_reduce_(one, 3.5), ValueError, "unknown reduce operation 3.5"),
+        (lambda: comm.all_reduce_(one, None), ValueError, "unknown reduce operation None"),
+        (lambda: comm.all_reduce_(one, "band"), ValueError, "BAND"),
+        (lambda: comm.all_reduce_(one, dist.ReduceOp.PREMUL_SUM), ValueError, "with its factor"),
+        (lambda: comm.all_reduce_(torch.ones(1).expand(8)), ValueError, "share one place"),
+        (lambda: comm.all_reduce_(one.to_sparse()), ValueError, "only supports dense tensors"),
+        (lambda: comm.all_reduce_(one.to("meta")), ValueError, "only supports CPU tensors"),
+        (lambda: comm.all_reduce_(torch.zeros(4, dtype=torch.bits8)), TypeError, "cannot be reduced"),
+        (lambda: comm.broadcast_(one, n), ValueError, "invalid root rank"),
+        (lambda: comm.broadcast_(one, -1), ValueError, "invalid root rank"),
+        (lambda: comm.reduce_(one, n), ValueError, "invalid root rank"),
+        (lambda: comm.reduce_(one, 0, "mean"), ValueError, "unknown reduce operation"),
+        (lambda: comm.all_gather_into(torch.zeros(4 * n + 1), one), ValueError, "`output`"),
+        (lambda: comm.all_gather_into(ints, one), ValueError, "invalid tensor type"),
+        (lambda: comm.reduce_scatter_into(one, torch.zeros(4 * n + 1)), ValueError, "`input`"),
+        (lambda: comm.reduce_scatter_into(one, ints), ValueError, "invalid tensor type"),
+        (lambda: comm.reduce_scatter_into(one, torch.zeros(4 * n), "x"), ValueError, "unknown reduce"),
+        (lambda: comm.all_to_all_into(torch.zeros(4 * n), ints), ValueError, "invalid tensor type"),
+        (
+            lambda: comm.all_to_all_into(torch.zeros(n, 2), torch.zeros(2 * n, 2)),
+            ValueError,
+            "elements",
+        ),
+    ]
+
+
+def run_wrong(rank):
+    comm = goccl.Communicator()
+    for call, kind, text in wrong_calls(comm):
+        with pytest.raises(kind, match=re.escape(text)):
+            call()
+        still_works(rank, comm)
+    for call in (
+        lambda: comm.all_reduce_([torch.ones(1)]),
+        lambda: comm.all_reduce_(None),
+        lambda: comm.broadcast_(torch.ones(1)),
+        lambda: comm.broadcast_(torch.ones(1), "0"),
+        lambda: comm.all_gather_into(torch.ones(1)),
+    ):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            call()
+        still_works(rank, comm)
+
+
+def test_wrong_arguments(world):
+    world.run(run_wrong)
+
+
+def refused_on_one(rank, victim, index):
+    comm = goccl.Communicator()
+    if rank.rank == victim:
+        call, kind, _ = wrong_calls(comm)[index]
+        with pytest.raises(kind):
+            call()
+    with pytest.raises(dist.DistBackendError) as caught:
+        still_works(rank, comm)
+    return str(caught.value)
+
+
+@both_transports
+@pytest.mark.parametrize("index", [0, 3, 5])
+def test_refused_on_one_rank(make_world, transport, index):
+    """By the door, by the core and by the shim: the others are told, and do not wait for the timeout."""
+    world = make_world(3, env={"GOCCL_TRANSPORT": transport})
+    world.run(join_group)
+    for text in world.run(refused_on_one, 1, index, deadline=20):
+        assert "rank 1's call was refused: " in text
+
+
+def run_in_batch(rank):
+    rank.init()
+    comm, device = goccl.Communicator(), torch.device("cpu")
+    dist.group.WORLD._start_coalescing(device)
+    dist.group.WORLD.allreduce([torch.ones(8)])
+    refused(lambda: comm.all_reduce_(torch.ones(8)), "coalesced batch")
+    still_works(rank, comm)
+
+
+def test_refused_in_a_batch(make_world):
+    make_world(2).run(run_in_batch)
+
+
+# -- waiting
+
+
+def wait_for_peer(rank, how):
+    rank.init(timeout=2 if how == "timeout" else 60)
+    comm = goccl.Communicator()
+    still_works(rank, comm)
+    if rank.rank == 0:
+        threading.Thread(target=rank.tell, args=("waits",)).start()
+        try:
+            comm.all_reduce_(torch.ones(100)[::2])
+        except dist.DistBackendError as e:
+            return str(e)
+    elif how != "death":
+        rank.hear()
+        if how == "late":
+            comm.all_reduce_(torch.ones(50))
+    else:
+        rank.hear()
+    return None
+
+
+def started(make_world, how, transport):
+    world = make_world(2, env={"GOCCL_TRANSPORT": transport})
+    world.start(wait_for_peer, how)
+    assert world.told(0) == "waits"
+    return world
+
+
+@both_transports
+def test_late_peer(make_world, transport):
+    world = started(make_world, "late", transport)
+    world.say("go", ranks=1)
+    assert world.values(world.finish()) == [None, None]
+
+
+@both_transports
+def test_peer_that_does_not_come(make_world, transport):
+    world = started(make_world, "timeout", transport)
+    text = world.finish(10, ranks=0)[0].value
+    assert "rank 1 did not arrive" in text, text
+    world.say("end", ranks=1)
+    world.finish(ranks=1)
+
+
+@both_transports
+def test_peer_dies(make_world, transport):
+    world = started(make_world, "death", transport)
+    since = world.signal(1, signal.SIGKILL)
+    outcome = world.finish(10, ranks=0)[0]
+    assert "rank 1" in outcome.value, outcome
+    assert outcome.at - since < AT_ONCE
+
+
+@both_transports
+def test_ctrl_c(make_world, transport):
+    world = started(make_world, "interrupt", transport)
+    since = world.signal(0, signal.SIGINT)
+    outcome = world.finish(10, ranks=0)[0]
+    assert outcome.kind == "KeyboardInterrupt", outcome
+    assert outcome.at - since < AT_ONCE
+    world.say("end", ranks=1)
+    world.finish(ranks=1)
+    assert world.exit(0) == 0, world.logs()
+
+
+def run_beside_a_thread(rank):
+    """Python's other threads run while a call waits: here the one that brings the peer on its way."""
+    rank.init()
+    comm = goccl.Communicator()
+    if rank.rank == 0:
+        thread = threading.Thread(target=lambda: [rank.tell(i) for i in range(100)])
+        thread.start()
+        comm.barrier()
+        thread.join()
+    else:
+        rank.hear()
+        comm.barrier()
+
+
+def test_other_threads_run_meanwhile(make_world):
+    world = make_world(2)
+    world.start(run_beside_a_thread)
+    assert [world.told(0) for _ in range(100)] == list(range(100))
+    world.say("go", ranks=1)
+    world.values(world.finish())
+
+
+def run_profiled(rank):
+    from torch.profiler import ProfilerActivity, profile
+
+    rank.init()
+    comm = goccl.Communicator()
+    t = torch.ones(rank.size)
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        comm.all_reduce_(t)
+        comm.broadcast_(t, 0)
+        comm.barrier()
+    assert (t == rank.size).all()
+    return [e.key for e in found.key_averages()]
+
+
+def test_profiler_titles(make_world):
+    for titles in make_world(2).run(run_profiled):
+        assert {"goccl:all_reduce", "goccl:broadcast", "goccl:barrier"} <= set(titles)
+
+
+@pytest.mark.slow  # it compiles
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_cost_can_be_measured(tmp_path, ranks):
+    script = Path(__file__).parents[1] / "examples" / "overhead" / "measure.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += [str(script), "--blocks", "3", "--calls", "5"]
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = [line.split(" us")[0].split()[-1] for line in done.stdout.splitlines() if " us" in line]
+    assert len(figures) == 7, done.stdout
+    assert all(float(figure) > 0 for figure in figures), done.stdout

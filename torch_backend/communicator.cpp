@@ -1,0 +1,194 @@
+#include "communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include "arguments.h"
+#include "process_group.h"
+
+namespace py = pybind11;
+
+namespace goccl {
+namespace {
+
+using c10d::ReduceOp;
+using Group = c10::intrusive_ptr<ProcessGroupGoccl>;
+
+constexpr std::array<std::pair<const char*, ReduceOp::RedOpType>, 8> kOperations{{
+    {"sum", ReduceOp::SUM},
+    {"avg", ReduceOp::AVG},
+    {"product", ReduceOp::PRODUCT},
+    {"min", ReduceOp::MIN},
+    {"max", ReduceOp::MAX},
+    {"band", ReduceOp::BAND},
+    {"bor", ReduceOp::BOR},
+    {"bxor", ReduceOp::BXOR},
+}};
+
+struct Communicator {
+  const Group group;
+};
+
+// The goccl back end of a process group, of the default one for None.
+Group backendOf(py::object group) {
+  const auto c10d = py::module_::import("torch.distributed.distributed_c10d");
+  if (group.is_none()) {
+    group = c10d.attr("_get_default_group")();
+  }
+  TORCH_CHECK_VALUE(!group.equal(c10d.attr("GroupMember").attr("NON_GROUP_MEMBER")),
+                    "goccl.Communicator: this rank is not a member of `group`");
+  TORCH_CHECK_TYPE(py::isinstance<c10d::ProcessGroup>(group),
+                   "goccl.Communicator: `group` must be a torch.distributed.ProcessGroup or None, not ",
+                   std::string(py::str(py::type::of(group))));
+  const auto processGroup = group.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
+  const auto devices = processGroup->getDeviceTypes();
+  const auto isCpu = [](const c10::Device& device) { return device.is_cpu(); };
+  if (std::any_of(devices.begin(), devices.end(), isCpu)) {
+    py::object backend = py::cast(processGroup->getBackend(c10::DeviceType::CPU));
+    // What TORCH_DISTRIBUTED_DEBUG=DETAIL puts around a back end, for checks that are made here anyway.
+    if (py::hasattr(backend, "wrapped_pg")) {
+      backend = backend.attr("wrapped_pg");
+    }
+    if (py::isinstance<ProcessGroupGoccl>(backend)) {
+      return backend.cast<Group>();
+    }
+  }
+  TORCH_CHECK_VALUE(false, "goccl.Communicator: `group` has the back ends ",
+                    std::string(py::str(c10d.attr("get_backend_config")(group))),
+                    ", and needs goccl for CPU tensors: init_process_group(\"goccl\") or "
+                    "new_group(backend=\"goccl\")");
+}
+
+// Reads `op`; where that is not possible, the other ranks are told.
+ReduceOp reduceOpOf(const Group& group, const py::handle& op) {
+  if (PyUnicode_Check(op.ptr())) {
+    for (const auto& [name, value] : kOperations) {
+      if (PyUnicode_CompareWithASCIIString(op.ptr(), name) == 0) {
+        return value;
+      }
+    }
+  } else if (py::isinstance<ReduceOp::RedOpType>(op)) {
+    const auto value = op.cast<ReduceOp::RedOpType>();
+    if (value != ReduceOp::PREMUL_SUM) {  // it says nothing without its factor
+      return value;
+    }
+  } else if (py::isinstance<ReduceOp>(op)) {
+    return op.cast<ReduceOp>();
+  }
+  const ProcessGroupGoccl::CallGuard guard(*group);
+  std::string names;
+  for (const auto& [name, value] : kOperations) {
+    names += c10::str(names.empty() ? "" : ", ", '"', name, '"');
+  }
+  TORCH_CHECK_VALUE(false, reason("goccl.Communicator: unknown reduce operation ",
+                                  std::string(py::repr(op)), "; known are ", names,
+                                  ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor"));
+}
+
+constexpr const char* kAbout =
+    R"(Blocking collectives on CPU tensors, with less around them than torch.distributed's functions have.
+
+    group: a process group with the back end goccl, the same one on all ranks; None for the default group.
+
+Nothing is set up: a communicator is another door to its group, and ends with it. Its calls take their places
+in the one order of the group's collectives. They may be mixed with those of torch.distributed, if all ranks make
+them in the same order; which door a rank takes is its own affair. Timeout, checks and errors are the group's.
+
+Tensors are of any shape and strides: only their elements count, in the order of their indices. Every dtype of
+torch can be moved; those that can be reduced are the same as in torch.distributed. `op` is "sum", "avg",
+"product", "min", "max", "band", "bor" or "bxor", or one of torch.distributed.ReduceOp, PREMUL_SUM included.
+Ranks (`src`, `dst`) count within the group.
+
+A method returns None when the result is there. It raises ValueError or TypeError for arguments that cannot be
+right, and torch.distributed.DistBackendError where a peer has failed, was refused or has not come in time. It
+cannot be called between the start and the end of a coalesced batch. No gradient flows through it.
+
+    dist.init_process_group("goccl")
+    comm = goccl.Communicator()
+    loss = torch.tensor([0.5])
+    comm.all_reduce_(loss, "avg")
+)";
+
+}  // namespace
+
+void bindCommunicator(py::module_& module) {
+  py::class_<Communicator> communicator(module, "Communicator", kAbout);
+  communicator.attr("__module__") = "goccl";
+  communicator
+      .def(py::init([](py::object group) { return Communicator{backendOf(std::move(group))}; }),
+           py::arg("group") = py::none())
+      .def_property_readonly(
+          "rank", [](const Communicator& self) { return self.group->getRank(); }, "This rank in the group.")
+      .def_property_readonly(
+          "size", [](const Communicator& self) { return self.group->getSize(); },
+          "How many ranks the group has.")
+      .def(
+          "all_reduce_",
+          [](const Communicator& self, const at::Tensor& tensor, const py::handle& op) {
+            const ReduceOp reduceOp = reduceOpOf(self.group, op);
+            const py::gil_scoped_release released;
+            self.group->allReduceNow(tensor, reduceOp);
+          },
+          py::arg("tensor"), py::arg("op") = "sum",
+          "Reduces over all ranks' tensors, element by element, and leaves the result in each of them.\n\n"
+          "tensor: of the same number of elements and dtype on all ranks.")
+      .def(
+          "broadcast_",
+          [](const Communicator& self, const at::Tensor& tensor, int64_t src) {
+            self.group->broadcastNow(tensor, src);
+          },
+          py::arg("tensor"), py::arg("src"), py::call_guard<py::gil_scoped_release>(),
+          "Copies the tensor of rank `src` to that of every other rank.\n\n"
+          "tensor: of the same number of elements and dtype on all ranks.")
+      .def(
+          "reduce_",
+          [](const Communicator& self, const at::Tensor& tensor, int64_t dst, const py::handle& op) {
+            const ReduceOp reduceOp = reduceOpOf(self.group, op);
+            const py::gil_scoped_release released;
+            self.group->reduceNow(tensor, dst, reduceOp);
+          },
+          py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
+          "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others are kept.\n\n"
+          "tensor: of the same number of elements and dtype on all ranks.")
+      .def(
+          "all_gather_into",
+          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input) {
+            self.group->allGatherNow(output, input);
+          },
+          py::arg("output"), py::arg("input"), py::call_guard<py::gil_scoped_release>(),
+          "Fills `output` with the inputs of all ranks, one after the other in the order of ranks.\n\n"
+          "output: of `size` times as many elements as `input`, and of its dtype.\n"
+          "input: of the same number of elements on all ranks; it may be this rank's part of `output`.")
+      .def(
+          "reduce_scatter_into",
+          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
+             const py::handle& op) {
+            const ReduceOp reduceOp = reduceOpOf(self.group, op);
+            const py::gil_scoped_release released;
+            self.group->reduceScatterNow(output, input, reduceOp);
+          },
+          py::arg("output"), py::arg("input"), py::arg("op") = "sum",
+          "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, one of\n"
+          "`size` equal parts in the order of ranks.\n\n"
+          "output: of the same number of elements on all ranks; it may be this rank's part of `input`.\n"
+          "input: of `size` times as many elements as `output`, and of its dtype.")
+      .def(
+          "all_to_all_into",
+          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input) {
+            self.group->allToAllNow(output, input);
+          },
+          py::arg("output"), py::arg("input"), py::call_guard<py::gil_scoped_release>(),
+          "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are equal.\n\n"
+          "output, input: of the same number of elements and dtype on all ranks, the first dimension a\n"
+          "multiple of `size`. They must not overlap.")
+      .def(
+          "barrier", [](const Communicator& self) { self.group->barrierNow(); },
+          py::call_guard<py::gil_scoped_release>(), "Returns when every rank of the group has called it.");
+}
+
+}  // namespace goccl

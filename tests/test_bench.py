@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import json
 import os
@@ -22,14 +23,14 @@ from typing import Any
 import numpy as np
 import pytest
 from goccl import bench
-from goccl.bench import barrier, capi, libraries, placement, plot, report, wire
+from goccl.bench import barrier, capi, libraries, markdown, options, placement, plot, report, wire
 from goccl.bench.adapters import Setup, adapter
 from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
 from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
 from goccl.bench.group import GroupFailure, RankGroup
 from goccl.bench.libraries import Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
-from goccl.bench.run import Bench, Progress, Settings
+from goccl.bench.run import Bench, Pace, Progress, Settings
 
 OURS = ["goccl/shm", "goccl-c/shm"]
 
@@ -72,7 +73,9 @@ def _row(**changes: Any) -> report.Row:
 def _parse(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="goccl bench", exit_on_error=False)
     bench.add_arguments(parser)
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    options.complete(args)
+    return args
 
 
 @pytest.mark.parametrize(
@@ -96,20 +99,24 @@ def test_options() -> None:
     assert args.through == ["torch"]
     assert args.peers == ["gloo"]
     assert args.iters == 0
+    assert args.ranks == [2]
+    assert (args.json, args.markdown, args.plot) == (None, None, None)
     args = _parse(
         "alltoall,barrier", "--peers", "mpich,impi", "--sizes", "4,64K", "--iters", "7", "--ranks", "4",
         "--through", "c,torch",
     )  # fmt: skip
     assert args.through == ["c", "torch"]
     assert args.collective == ["alltoall", "barrier"]
-    assert (args.peers, args.sizes, args.iters, args.ranks) == (["mpich", "impi"], [4, 65536], 7, 4)
+    assert (args.peers, args.sizes, args.iters, args.ranks) == (["mpich", "impi"], [4, 65536], 7, [4])
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["allreduc"], "'allreduc' is not one of allreduce, .*, or all"),
-        (["allreduce", "--ranks", "1"], "'1' is not a whole number from 2 to 64"),
+        (["allreduce", "--ranks", "2,1"], "--ranks: '1' is not a whole number from 2 to 64"),
+        (["allreduce", "--limit", "0"], "--limit: '0' is not a whole number from 1 to 86400"),
+        (["--suite", "hosts"], "--suite: invalid choice: 'hosts' .choose from .*host"),
         (["allreduce", "--peers", "nccl"], "'nccl' is not one of gloo, openmpi, mpich, impi"),
         (["allreduce", "--transport", "rdma"], "'rdma' is not one of shm, tcp"),
         (["allreduce", "--through", "go"], "'go' is not one of torch, c"),
@@ -279,11 +286,19 @@ def test_json(tmp_path: Path) -> None:
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [
-        _row(library=library, transport=transport, bytes=size, placement=tag, collective=collective)
+        _row(
+            library=library,
+            transport=transport,
+            bytes=size,
+            placement=tag,
+            collective=collective,
+            ranks=ranks,
+        )
         for library, transport in (("goccl", "shm"), ("gloo", "tcp"))
         for size in (4, 64)
         for tag in ("near", "far", "mixed")
-        for collective in ("allreduce", "barrier")
+        for collective in ("allreduce", "broadcast")
+        for ranks in (2, 4)
     ]
     plot.write_plot(rows, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -388,6 +403,25 @@ def test_missing_peer_tells_the_command(name: str, tmp_path: Path, monkeypatch: 
         libraries.peer_library(name, 2)
 
 
+def _packages() -> str:
+    return f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_mpich_never_spins_where_ranks_share_a_cpu(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bin/mpiexec", "lib/libmpi.so.12", f"{_packages()}/mpi4py/MPI.so"):
+        file = tmp_path / "mpich" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    monkeypatch.setenv("GOCCL_BENCH_PEERS", str(tmp_path))
+    ranks = len(os.sched_getaffinity(0)) + shared
+    environment = libraries.peer_library("mpich", ranks).environment
+    wanted = {"MPIR_CVAR_ENABLE_HEAVY_YIELD", "MPIR_CVAR_POSIX_NUM_COLLS_THRESHOLD"} if shared else set()
+    assert {name for name in environment if name.startswith("MPIR_")} == wanted
+
+
 def _gloo() -> Library:
     pytest.importorskip("torch")
     return libraries.peer_library("gloo", 2)
@@ -424,6 +458,179 @@ def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
     assert set(measured.values()) == {4}
     for collective in COLLECTIVES:
         assert f"# {collective}, {ranks} ranks, float32" in output
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "impi"])
+def test_mpi_from_end_to_end(name: str) -> None:
+    ranks = 3
+    try:
+        library = libraries.peer_library(name, ranks)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    run, _ = _run(Settings(list(COLLECTIVES), ranks, [4, 4100], "float32", 4, 1, 2, 60), library)
+    assert run.failures == []
+    assert {row.collective for row in run.rows} == set(COLLECTIVES)
+    assert [row.wrong for row in run.rows] == [0] * len(run.rows)
+    assert list(run.versions) == [library.label]
+
+
+def test_limit_ends_a_part_after_its_first_turn() -> None:
+    settings = Settings(["allreduce"], 2, [4, 64], iterations=8, warmup=0, blocks=4, timeout=60, limit=0)
+    run, _ = _run(settings, _goccl_c("shm"))
+    assert [(row.bytes, row.iterations) for row in run.rows] == [(4, 2), (64, 2)]
+
+
+def test_pace_judges_by_the_nearest_size() -> None:
+    pace = Pace([1, 1000, 2, 1000])
+    assert str(pace) == "part 1 of 4"
+    pace.done(1, 60.0)
+    assert str(pace) == "part 2 of 4, about 3 min left"
+    pace.done(1000, 600.0)
+    assert str(pace) == "part 3 of 4, about 11 min left"
+    pace.done(2, 60.0)
+    pace.done(1000, 600.0)
+    assert str(pace).endswith("about 0 min left")
+
+
+def test_progress_fits_into_a_line_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    progress = Progress(stream)
+    progress.step("0123456789abc")
+    progress.say("a line may be longer")
+    assert stream.getvalue() == "\r\x1b[K012345678\r\x1b[Ka line may be longer\n"
+
+
+def test_suite_sets_what_is_not_given() -> None:
+    args = _parse("--suite", "host")
+    assert args.collective == list(COLLECTIVES)
+    assert args.ranks == [2, 4]
+    assert args.peers == list(libraries.PEERS)
+    assert (args.transport, args.through) == (["shm", "tcp"], ["torch", "c"])
+    assert {4, 64 << 10, 64 << 20} <= set(args.sizes)
+    assert [path.name for path in (args.json, args.markdown, args.plot)] == [
+        "host.json",
+        "host.md",
+        "host.png",
+    ]
+    args = _parse(
+        "--suite", "host", "barrier", "--ranks", "3", "--peers", "gloo", "--through", "c", "--limit", "5"
+    )
+    assert (args.collective, args.ranks, args.peers, args.through) == (["barrier"], [3], ["gloo"], ["c"])
+    assert args.limit == 5
+
+
+def test_no_collective_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(_parse()) == 2
+    told = capsys.readouterr().err
+    assert "no collective is named; allowed are allreduce, broadcast" in told
+    assert told.endswith("or all\n")
+
+
+def _cells(text: str, title: str) -> list[dict[str, str]]:
+    """The table below a title of a Markdown text, a dictionary a line."""
+    lines = text.split(f"### {title}\n\n")[1].split("\n\n")[0].strip().splitlines()
+    split = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(split[0], line, strict=True)) for line in split[2:]]
+
+
+def test_markdown_tells_wins_and_losses() -> None:
+    rows = [
+        _row(median_us=2.0),
+        _row(transport="tcp", median_us=12.0),
+        _row(library="goccl-c", median_us=1.0),
+        _row(library="gloo", transport="tcp", median_us=10.0),
+        _row(library="mpich", transport="auto", median_us=0.5),
+        _row(library="impi", transport="auto", median_us=3.0),
+        # Far, MPICH was not met, so nothing is known about the fastest peer.
+        _row(placement="far", median_us=20.0),
+        _row(library="goccl-c", placement="far", median_us=2.0),
+        _row(library="gloo", transport="tcp", placement="far", median_us=10.0),
+        _row(library="impi", transport="auto", placement="far", median_us=3.0),
+        _row(library="mpich", transport="auto", placement="mixed", median_us=99.0),
+        _row(bytes=4, library="goccl-c", median_us=1.0, wrong=3),
+        _row(bytes=4, library="impi", transport="auto", median_us=2.5),
+        # Not the same point.
+        _row(bytes=4, library="gloo", transport="tcp", median_us=0.1, ranks=4),
+    ]
+    text = markdown.document(rows, {"CPU": "x"}, {"impi/auto": "Intel"}, ["mpich/auto: died\nlong log"])
+    assert "| CPU | x |" in text
+    assert "| impi/auto | Intel |" in text
+    assert "**3** elements were wrong" in text
+    assert "**Failed:** mpich/auto: died\n" in text
+    small, near, far = _cells(text, "allreduce, 2 ranks, float32")
+    assert [(line["bytes"], line["placed"]) for line in (small, near, far)] == [
+        ("4", "near"),
+        ("64", "near"),
+        ("64", "far"),
+    ]
+    assert (near["goccl/shm"], near["mpich"], far["mpich"]) == ("2.00", "0.50", "-")
+    assert near["gloo ÷ goccl/shm"] == "5.00"
+    assert near["gloo ÷ goccl/tcp"] == "**0.83 (gloo wins)**"
+    assert near["*best* ÷ goccl-c/shm"] == "**0.50 (mpich wins)**"
+    assert far["gloo ÷ goccl/shm"] == "**0.50 (gloo wins)**"
+    assert far["gloo ÷ goccl/tcp"] == "-"
+    assert far["*best* ÷ goccl-c/shm"] == "-"
+    assert small["*best* ÷ goccl-c/shm"] == "2.50 (impi)"
+    for counts in (
+        "| `goccl/shm` | 2 | 1 | 1 |",
+        "| `goccl/tcp` | 1 | 0 | 1 |",
+        "| `goccl-c/shm` | 2 | 1 | 1 |",
+    ):
+        assert counts in text
+    assert len(_cells(text, "allreduce, 4 ranks, float32")) == 1
+
+
+def test_equal_times_are_no_win() -> None:
+    rows = [_row(median_us=10.0), _row(library="gloo", transport="tcp", median_us=10.0)]
+    text = markdown.document(rows, {}, {}, [])
+    assert "| **1.00 (gloo wins)** |" in text
+    assert "| `goccl/shm` | 1 | 0 | 1 |" in text
+    assert "no elements were wrong" in text
+
+
+def test_suite_from_end_to_end(tmp_path: Path) -> None:
+    for module in ("torch", "matplotlib"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    narrow = "allreduce,barrier --ranks 2,3 --sizes 4,1K --peers gloo --transport shm --iters 4 --blocks 2"
+    arguments = ["--suite", "host", *narrow.split()]
+    package = str(Path(bench.__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl.bench", *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("part ")]
+    assert [line.split(":")[1] for line in told] == [
+        " allreduce, 2 ranks",
+        " barrier, 2 ranks",
+        " allreduce, 3 ranks",
+        " barrier, 3 ranks",
+    ]
+    assert told[0].startswith("part 1 of 6:")
+    assert "part 6 of 6, about 0 min left" in told[3]
+    rows = json.loads((tmp_path / "host.json").read_text())
+    assert {row["library"] for row in rows} == {"goccl", "goccl-c", "gloo"}
+    points = {("allreduce", 4), ("allreduce", 1024), ("barrier", 0)}
+    assert {(row["ranks"], row["collective"], row["bytes"]) for row in rows} == {
+        (ranks, *point) for ranks in (2, 3) for point in points
+    }
+    assert {row["wrong"] for row in rows} == {0}
+    text = (tmp_path / "host.md").read_text()
+    assert f"| Command | `goccl bench {' '.join(arguments)}` |" in text
+    assert "no elements were wrong" in text
+    for ranks in (2, 3):
+        for collective, sizes in (("allreduce", {"4", "1024"}), ("barrier", {"0"})):
+            table = _cells(text, f"{collective}, {ranks} ranks, float32")
+            assert {line["bytes"] for line in table} <= sizes
+    assert (tmp_path / "host.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("library", [_gloo, lambda: _goccl_c("shm")], ids=["gloo", "c"])

@@ -31,6 +31,12 @@ Placement
     CPUs is probed between blocks: *near* below 200 ns, *far* from there, *mixed* where it changed during the
     block, *unknown* where no probe is at hand. Only rows of the same placement are compared.
 
+The whole comparison
+    ``--suite host`` is a name for a set of options, which other options narrow: ``goccl bench --suite host``
+    measures all collectives with all libraries and ways, and writes ``host.json``, ``host.md`` and
+    ``host.png``. The Markdown holds the machine, how often GoCCL was ahead, and a table for each collective;
+    a cell in which GoCCL loses is bold and names the winner.
+
 Peers
     Gloo comes with torch. An MPI is looked for in a folder of its own, ``~/.cache/goccl/peers/PACKAGE`` (or
     ``$GOCCL_BENCH_PEERS/PACKAGE``), and in this environment where no other MPI is installed beside it. The

@@ -10,14 +10,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from . import placement, plot, report
+from . import markdown, placement, plot, report
 from .collectives import COLLECTIVES, ITEMSIZE
 from .libraries import GOCCL, GOCCL_TRANSPORTS, PEERS, Library, Unavailable, goccl_library, peer_library
 from .report import Row
-from .run import Bench, Progress, Settings
+from .run import Bench, Pace, Progress, Settings
 
 DESCRIPTION = (
     "Measures collectives beside other libraries, taking turns in one run. The last columns of the table tell"
@@ -65,6 +67,11 @@ def _number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
+    one = _number(low, high)
+    return lambda text: list(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+
 def _iterations(text: str) -> int:
     return 0 if text == "auto" else _number(1, 10**9)(text)
 
@@ -76,26 +83,71 @@ def _file(text: str) -> Path:
     return path
 
 
+_SIZES = "4,1K,64K,1M,16M,64M"
+_HOST_SIZES = "4,1K,4K,16K,64K,256K,1M,4M,16M,64M"
+_PLAIN: dict[str, Any] = {
+    "collective": None,
+    "ranks": [2],
+    "sizes": parse_sizes(_SIZES),
+    "peers": ["gloo"],
+    "through": ["torch"],
+    "limit": inf,
+    "json": None,
+    "markdown": None,
+    "plot": None,
+}
+_SUITES: dict[str, dict[str, Any]] = {
+    "host": {
+        "collective": list(COLLECTIVES),
+        "ranks": [2, 4],
+        "sizes": parse_sizes(_HOST_SIZES),
+        "peers": list(PEERS),
+        "through": list(GOCCL),
+        "limit": 60,
+        "json": Path("host.json"),
+        "markdown": Path("host.md"),
+        "plot": Path("host.png"),
+    }
+}
+
+
+def complete(args: argparse.Namespace) -> None:
+    """Sets the options that were not given: to those of the suite, or to the usual ones."""
+    for name, value in (_SUITES[args.suite] if args.suite else _PLAIN).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``goccl bench``."""
     add = parser.add_argument
     add(
         "collective",
         type=_choices(list(COLLECTIVES), "all"),
+        nargs="?",
         help=f"{', '.join(COLLECTIVES)}; several with commas between; or all",
     )
-    add("--ranks", type=_number(2, MAX_RANKS), default=2, help=f"2 to {MAX_RANKS} (default 2)")
+    add(
+        "--suite",
+        choices=list(_SUITES),
+        help="the whole comparison on one host, which sets what is not given: all collectives, --ranks 2,4,"
+        f" --sizes {_HOST_SIZES}, all peers that are installed, --through torch,c, --limit 60,"
+        " --json host.json, --markdown host.md, --plot host.png",
+    )
+    add(
+        "--ranks",
+        type=_numbers(2, MAX_RANKS),
+        help=f"2 to {MAX_RANKS}; several with commas between (default 2)",
+    )
     add(
         "--sizes",
         type=parse_sizes,
-        default="4,1K,64K,1M,16M,64M",
-        help="bytes of a rank's larger buffer, as 4,64K,64M (default: %(default)s)",
+        help=f"bytes of a rank's larger buffer, as 4,64K,64M (default: {_SIZES})",
     )
     add(
         "--peers",
         type=_choices(PEERS),
-        default="gloo",
-        help=f"libraries to compare with, of {','.join(PEERS)} (default: %(default)s)",
+        help=f"libraries to compare with, of {','.join(PEERS)} (default: gloo)",
     )
     add(
         "--transport",
@@ -106,9 +158,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--through",
         type=_choices(list(GOCCL)),
-        default="torch",
         help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from a loop in C;"
-        " rows of the second are named goccl-c (default: %(default)s)",
+        " rows of the second are named goccl-c (default: torch)",
     )
     add("--dtype", choices=list(ITEMSIZE), default="float32", help="default: %(default)s")
     add(
@@ -126,46 +177,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--blocks", type=_number(1, 10**6), default=10, help="turns of each library (default 10)")
     add("--timeout", type=_number(1, 86400), default=120, help="seconds that a block may take (default 120)")
+    add(
+        "--limit",
+        type=_number(1, 86400),
+        metavar="SECONDS",
+        help="begin no further block of a collective and size after so long (default: none)",
+    )
     add("--json", type=_file, metavar="FILE", help="also write the rows as JSON")
+    add("--markdown", type=_file, metavar="FILE", help="also write the machine and a comparison as Markdown")
     add("--plot", type=_file, metavar="FILE", help="also draw them, as PNG, SVG or PDF (needs matplotlib)")
 
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command. 0: all went well; 1: something failed or was wrong; 130: interrupted."""
     progress = Progress(sys.stderr)
+    complete(args)
+    if args.collective is None:
+        progress.say(f"goccl bench: no collective is named; allowed are {', '.join(COLLECTIVES)}, or all")
+        return 2
     problem = _missing(args)
     if problem:
         progress.say(f"goccl bench: {problem}")
         return 1
-    settings = Settings(
-        collectives=args.collective,
-        ranks=args.ranks,
-        sizes=args.sizes,
-        dtype=args.dtype,
-        iterations=args.iters,
-        warmup=args.warmup,
-        blocks=args.blocks,
-        timeout=float(args.timeout),
-    )
-    libraries, failures = _libraries(args, progress)
+    settings = [
+        Settings(
+            collectives=args.collective,
+            ranks=ranks,
+            sizes=args.sizes,
+            dtype=args.dtype,
+            iterations=args.iters,
+            warmup=args.warmup,
+            blocks=args.blocks,
+            timeout=float(args.timeout),
+            limit=args.limit,
+        )
+        for ranks in args.ranks
+    ]
+    pace = Pace([part for setting in settings for part in setting.parts()])
     probe, reason = placement.open_probe()
     if reason:
         progress.say(f"placement of CPUs is unknown: {reason}")
-    interrupted = False
-    bench = Bench(settings, libraries, probe, progress, write=_print)
+    facts = markdown.machine()
+    benches: list[Bench] = []
+    absent = interrupted = False
     try:
-        with _signals(), bench:
-            bench.run()
+        with _signals():
+            for setting in settings:
+                libraries, missing = _libraries(args, setting.ranks, progress)
+                absent = absent or missing
+                benches.append(Bench(setting, libraries, probe, progress, _print, pace))
+                with benches[-1] as bench:
+                    bench.run()
     except KeyboardInterrupt:
         interrupted = True
         progress.say("goccl bench: interrupted")
-    _write(args, bench.rows, progress)
+    rows = [row for bench in benches for row in bench.rows]
+    failures = [failure for bench in benches for failure in bench.failures]
+    versions = {label: version for bench in benches for label, version in bench.versions.items()}
+    _write(args, rows, partial(markdown.document, rows, facts, versions, failures), progress)
     if interrupted:
         return _INTERRUPTED
-    wrong = sum(row.wrong for row in bench.rows)
+    wrong = sum(row.wrong for row in rows)
     if wrong:
         progress.say(f"goccl bench: {wrong} elements were wrong")
-    return 1 if failures or bench.failures or wrong or not bench.rows else 0
+    return 1 if absent or failures or wrong or not rows else 0
 
 
 def _missing(args: argparse.Namespace) -> str:
@@ -174,7 +249,7 @@ def _missing(args: argparse.Namespace) -> str:
     return plot.missing() if args.plot else ""
 
 
-def _libraries(args: argparse.Namespace, progress: Progress) -> tuple[list[Library], bool]:
+def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tuple[list[Library], bool]:
     """GoCCL and the peers that are here, and whether GoCCL is not."""
 
     def find(label: str, make: Callable[[], Library]) -> list[Library]:
@@ -190,14 +265,17 @@ def _libraries(args: argparse.Namespace, progress: Progress) -> tuple[list[Libra
             libraries += find(f"{GOCCL[way]}/{transport}", partial(goccl_library, way, transport))
     failed = len(libraries) < len(args.through) * len(args.transport)
     for name in args.peers:
-        libraries += find(name, partial(peer_library, name, args.ranks))
+        libraries += find(name, partial(peer_library, name, ranks))
     return libraries, failed
 
 
-def _write(args: argparse.Namespace, rows: list[Row], progress: Progress) -> None:
+def _write(args: argparse.Namespace, rows: list[Row], text: Callable[[], str], progress: Progress) -> None:
     if args.json:
         report.write_json(rows, args.json)
         progress.say(f"rows are in {args.json}")
+    if args.markdown:
+        args.markdown.write_text(text(), encoding="utf-8")
+        progress.say(f"the comparison is in {args.markdown}")
     if args.plot and rows:
         plot.write_plot(rows, args.plot)
         progress.say(f"the picture is in {args.plot}")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import TextIO
 
 from . import placement
@@ -20,7 +24,10 @@ _MIN_ITERATIONS, _MAX_ITERATIONS = 2, 1000  # of a block, where the number is ch
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. iterations: of all blocks together; 0 is chosen from the time that one takes."""
+    """What to measure. iterations: of all blocks together; 0 is chosen from the time that one takes.
+
+    limit: seconds for a collective and size, after which no further turn of the libraries begins.
+    """
 
     collectives: Sequence[str]
     ranks: int
@@ -30,6 +37,17 @@ class Settings:
     warmup: int = 2
     blocks: int = 10
     timeout: float = 120.0
+    limit: float = inf
+
+    def counts(self, collective: str) -> list[int]:
+        """The sizes in elements."""
+        itemsize = ITEMSIZE[self.dtype]
+        counts = [element_count(collective, self.ranks, nbytes, itemsize) for nbytes in self.sizes]
+        return list(dict.fromkeys(counts))
+
+    def parts(self) -> list[int]:
+        """The elements of each part, a collective with a size, in turn."""
+        return [count for collective in self.collectives for count in self.counts(collective)]
 
 
 class Progress:
@@ -43,7 +61,9 @@ class Progress:
     def step(self, text: str) -> None:
         """Shows a state that the next one replaces; not shown where there is no terminal."""
         if self._terminal:
-            self._stream.write(f"\r\x1b[K{text}")
+            # A text that wraps could not be replaced whole.
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[K{text[:width]}")
             self._stream.flush()
             self._shown = text
 
@@ -61,6 +81,33 @@ class Progress:
         self._stream.flush()
 
 
+class Pace:
+    """How much of a run is done, and how long the rest may take.
+
+    A part is expected to take as long as the last one of the nearest size.
+    """
+
+    def __init__(self, parts: Iterable[int]) -> None:
+        self._left = Counter(parts)
+        self._total = self._left.total()
+        self._last: dict[int, float] = {}
+
+    def done(self, part: int, seconds: float) -> None:
+        """Counts a part that took so long."""
+        self._left[part] -= 1
+        self._last[part] = seconds
+
+    def __str__(self) -> str:
+        text = f"part {self._total - self._left.total() + 1} of {self._total}"
+        if not self._last:
+            return text
+        left = 0.0
+        for part, number in self._left.items():
+            nearest = min(self._last, key=lambda size: abs(size - part))
+            left += number * self._last[nearest]
+        return f"{text}, about {left / 60:.0f} min left"
+
+
 @dataclass
 class _Entrant:
     """A library with its ranks, while there are any."""
@@ -74,7 +121,8 @@ class _Entrant:
 class Bench:
     """A run over all collectives and sizes. Use as a context manager; leaving it ends all ranks.
 
-    rows: what has been measured so far. failures: what went wrong with a library, in words.
+    rows: what has been measured so far. failures: what went wrong with a library, in words. versions: of the
+    libraries by label. pace: of several runs together; default: of this one.
     """
 
     def __init__(
@@ -84,6 +132,7 @@ class Bench:
         probe: Probe,
         progress: Progress,
         write: Callable[[str], object] = print,
+        pace: Pace | None = None,
     ) -> None:
         self._settings = settings
         self._entrants = [_Entrant(library) for library in libraries]
@@ -91,8 +140,10 @@ class Bench:
         self._probe = probe
         self._progress = progress
         self._write = write
+        self._pace = pace or Pace(settings.parts())
         self.rows: list[Row] = []
         self.failures: list[str] = []
+        self.versions: dict[str, str] = {}
 
     def __enter__(self) -> Bench:
         return self
@@ -109,18 +160,12 @@ class Bench:
             if not self._entrants:
                 return
             self._write(table_head(collective, self._settings.ranks, self._settings.dtype, self._ours))
+            self._progress.say(f"{self._pace}: {collective}, {self._settings.ranks} ranks")
             refused: set[str] = set()
-            for number, count in enumerate(self._counts(collective), 1):
-                self._progress.step(f"{collective}: size {number} of {len(self._settings.sizes)}")
+            for count in self._settings.counts(collective):
+                begun = time.monotonic()
                 self._size(collective, count, refused)
-
-    def _counts(self, collective: str) -> list[int]:
-        itemsize = ITEMSIZE[self._settings.dtype]
-        counts = [
-            element_count(collective, self._settings.ranks, nbytes, itemsize)
-            for nbytes in self._settings.sizes
-        ]
-        return list(dict.fromkeys(counts))
+                self._pace.done(count, time.monotonic() - begun)
 
     def _start_missing(self) -> None:
         for entrant in list(self._entrants):
@@ -130,6 +175,7 @@ class Bench:
             self._progress.step(f"starting {label}")
             try:
                 entrant.group = RankGroup(entrant.library, self._settings.ranks, self._settings.timeout)
+                self.versions[label] = entrant.group.version
                 self._progress.say(f"{label}: {entrant.group.version}, {self._settings.ranks} ranks")
             except Unavailable as error:
                 if entrant.library.name in OURS:
@@ -143,7 +189,8 @@ class Bench:
 
     def _size(self, collective: str, count: int, refused: set[str]) -> None:
         nbytes = count * ITEMSIZE[self._settings.dtype]
-        what = f"{collective} {nbytes} bytes"
+        what = f"{self._pace}: {collective}, {self._settings.ranks} ranks, {nbytes} bytes"
+        deadline = time.monotonic() + self._settings.limit
         for entrant in self._present(refused):
             entrant.samples = Samples()
             self._progress.step(f"{what}: {entrant.library.label} prepares")
@@ -152,6 +199,8 @@ class Bench:
                 entrant.iterations = self._iterations(group)
         before = self._probe()
         for block in range(self._settings.blocks):
+            if block and time.monotonic() > deadline:
+                break
             # Another library begins each time, so that none always follows the same one.
             present = self._present(refused)
             turn = block % max(1, len(present))

@@ -1,0 +1,148 @@
+"""The rows as Markdown: the machine, who was ahead how often, then a table for each collective."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from .collectives import ROOT
+from .libraries import GOCCL
+from .placement import FAR_FROM_NS, MIXED, NEAR
+from .report import OURS, Row
+
+_NOTHING = "-"
+_LEGEND = f"""\
+Medians in µs. *bytes*: the larger buffer of a rank; the root is rank {ROOT}. *placed*: whether the CPUs were
+near each other (less than {FAR_FROM_NS:g} ns for the round trip of a cache line) or far in all blocks of the
+row; blocks in which that changed are left out. Only rows of the same placement are compared.
+
+A column with ÷ tells how many times as long as GoCCL the other one took. Above 1 GoCCL is faster; **below 1
+it loses, and the cell is bold and names the winner**. `{GOCCL["torch"]}` is called through torch.distributed,
+and is compared with Gloo, which is called so too. `{GOCCL["c"]}` is called from C, and is compared with the
+fastest of all peers (*best*) or, where it is held to TCP, with Gloo, for the others use shared memory. Where
+one of them was not met at this placement, there is no ratio."""
+
+
+def machine() -> dict[str, str]:
+    """What figures depend on, by name. To be called before the run, for it tells the load and the date."""
+    arguments = sys.argv[2:] if sys.argv[1:2] == ["bench"] else sys.argv[1:]
+    return {
+        "Processor": _processor(),
+        "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
+        "Kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "torch": _version("torch"),
+        "goccl": _version("goccl"),
+        "Load before": f"{os.getloadavg()[0]:.2f}",
+        "Date": time.strftime("%Y-%m-%d %H:%M %Z"),
+        "Command": f"`{shlex.join(['goccl', 'bench', *arguments])}`",
+    }
+
+
+def document(
+    rows: Sequence[Row], facts: Mapping[str, str], versions: Mapping[str, str], failures: Iterable[str]
+) -> str:
+    """The whole text. versions: of the libraries by label. failures: what went wrong with one."""
+    parts = ["## Result"]
+    parts.append(_table(["", ""], facts.items(), "---"))
+    parts.append(_table(["library", "version"], versions.items(), "---"))
+    wrong = sum(row.wrong for row in rows)
+    parts.append(f"Every result was checked: {f'**{wrong}**' if wrong else 'no'} elements were wrong.")
+    parts += [f"**Failed:** {failure.splitlines()[0]}" for failure in failures]
+    parts += [_LEGEND, _summary(rows)]
+    for key in dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows):
+        collective, ranks, dtype = key
+        table = [row for row in rows if (row.collective, row.ranks, row.dtype) == key]
+        parts += [f"### {collective}, {ranks} ranks, {dtype}", _comparison(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def best_rival(ours: Row, rows: Iterable[Row]) -> Row | None:
+    """The fastest of those that `ours` is compared with, or None where not all were met at its placement."""
+
+    def point(row: Row) -> tuple[object, ...]:
+        return row.collective, row.ranks, row.dtype, row.bytes
+
+    rivals = [row for row in rows if point(row) == point(ours) and row.library not in OURS]
+    if not _meets_all(ours.label):
+        rivals = [row for row in rivals if row.library == "gloo"]
+    here = [row for row in rivals if row.placement == ours.placement]
+    if len(here) < len({row.label for row in rivals}):
+        return None
+    return min(here, key=lambda row: row.median_us, default=None)
+
+
+def _meets_all(label: str) -> bool:
+    return label == f"{GOCCL['c']}/shm"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    lines = []
+    for label in _labels(rows, ours=True):
+        pairs = [
+            (row.median_us, rival.median_us)
+            for row in rows
+            if row.label == label and row.placement != MIXED and (rival := best_rival(row, rows))
+        ]
+        ahead = sum(mine < other for mine, other in pairs)
+        lines.append([f"`{label}`", str(len(pairs)), str(ahead), str(len(pairs) - ahead)])
+    return _table(["", "comparisons", "faster", "not faster"], lines)
+
+
+def _comparison(rows: Sequence[Row]) -> str:
+    ours, peers = _labels(rows, ours=True), _labels(rows, ours=False)
+    head = ["bytes", "placed", *ours, *(label.split("/")[0] for label in peers)]
+    head += [f"{'*best*' if _meets_all(label) else 'gloo'} ÷ {label}" for label in ours]
+    lines = []
+    for nbytes, placement in sorted({(row.bytes, row.placement) for row in rows}, key=_near_first):
+        if placement == MIXED:
+            continue
+        here = {row.label: row for row in rows if (row.bytes, row.placement) == (nbytes, placement)}
+        medians = [f"{here[label].median_us:.2f}" if label in here else _NOTHING for label in ours + peers]
+        ratios = [_ratio(here[label], rows) if label in here else _NOTHING for label in ours]
+        lines.append([str(nbytes), placement, *medians, *ratios])
+    return _table(head, lines)
+
+
+def _near_first(line: tuple[int, str]) -> tuple[int, bool]:
+    return line[0], line[1] != NEAR
+
+
+def _ratio(ours: Row, rows: Iterable[Row]) -> str:
+    rival = best_rival(ours, rows)
+    if rival is None or not ours.median_us:
+        return _NOTHING
+    text = f"{rival.median_us / ours.median_us:.2f}"
+    if rival.median_us <= ours.median_us:
+        return f"**{text} ({rival.library} wins)**"
+    return f"{text} ({rival.library})" if _meets_all(ours.label) else text
+
+
+def _labels(rows: Iterable[Row], ours: bool) -> list[str]:
+    return list(dict.fromkeys(row.label for row in rows if (row.library in OURS) == ours))
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]], mark: str = "---:") -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, [mark] * len(head), *lines])
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -178,17 +178,22 @@ func (j *joiner) pause(progress bool) bool {
 	}
 }
 
-// replaced tells of another live process with this rank, which has written over this one's join.
-func (j *joiner) replaced() error {
-	v, err := j.get(j.joinKey(j.config.Rank))
-	if err != nil {
-		return err
+// stands makes sure that this rank's join is in the store. It may be lost: the last user of a torch
+// FileStore removes the file, even if others have begun to use it anew. It may have been written over
+// by another live process with this rank, which is an error.
+func (j *joiner) stands() (lost bool, err error) {
+	key := j.joinKey(j.config.Rank)
+	v, err := j.get(key)
+	switch {
+	case err != nil:
+		return false, err
+	case v == nil:
+		return true, j.set(key, j.join)
+	case !bytes.Equal(v, j.join):
+		return false, fmt.Errorf("%w: another process joined %s as rank %d after this one: every rank may be started once",
+			ErrMismatch, j.group(), j.config.Rank)
 	}
-	if bytes.Equal(v, j.join) {
-		return nil
-	}
-	return fmt.Errorf("%w: another process joined %s as rank %d after this one: every rank may be started once",
-		ErrMismatch, j.group(), j.config.Rank)
+	return false, nil
 }
 
 // lead is rank 0's part.
@@ -202,12 +207,13 @@ func (j *joiner) lead() (*Roster, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := j.replaced(); err != nil {
+		lost, err := j.stands()
+		if err != nil {
 			return nil, err
 		}
 		problem, concerned := j.compare()
 		absent := problem == "" && slices.Contains(j.joins, nil)
-		if changed {
+		if changed || lost { // and with it the roster
 			roster = nil
 		}
 		// A roster with gaps tells those who wait whom they wait for, and their confirmations tell
@@ -492,7 +498,7 @@ func (j *joiner) follow() (*Roster, error) {
 				mine, hint, progress = rec, "", true
 			}
 		}
-		if err := j.replaced(); err != nil {
+		if _, err := j.stands(); err != nil {
 			return nil, err
 		}
 		if !j.pause(progress) {

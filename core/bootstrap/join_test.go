@@ -252,6 +252,26 @@ func TestJoinRestartInTheMiddle(t *testing.T) {
 	}
 }
 
+// A torch FileStore is a file, which its last user before may remove when others have begun to use it.
+func TestJoinInStoreThatIsEmptied(t *testing.T) {
+	for _, key := range []string{"join/0", "join/1", "join/2", "roster", "confirm/1"} {
+		t.Run(key, func(t *testing.T) {
+			m := NewMemStore().(*MemStore)
+			var once sync.Once
+			s := &hooked{Store: m, after: func(k string) {
+				if k == "goccl//g/"+key {
+					once.Do(func() {
+						m.mu.Lock()
+						defer m.mu.Unlock()
+						clear(m.values)
+					})
+				}
+			}}
+			agree(t, ranks(3), joinAll(within(t, limit), s, ranks(3)))
+		})
+	}
+}
+
 func TestJoinNamesWhoIsMissing(t *testing.T) {
 	s := newWatched()
 	configs := ranks(4)

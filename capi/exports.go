@@ -400,6 +400,7 @@ func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work
 			exec.LeaveStale(unsafe.Pointer(a.begun))
 			return err
 		}
+		options.WaitSoon = options.WaitSoon || handle == nil
 		w, err := c.comm.CarryOn(options, o)
 		if err != nil {
 			return err

@@ -227,8 +227,8 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 
 /* ---- works ----------------------------------------------------------------------------------
- * GOCCL_WORK_DONE may be tested, waited for and freed, and is no work to the other functions. It is also
- * what `*work` is after a start that has failed: look at the start's result first. */
+ * A start gives GOCCL_WORK_DONE where the operation has ended well within it, but never for a receive. It is
+ * also what `*work` is after a start that has failed: look at the start's result first. */
 
 /* GOCCL_IN_PROGRESS, or how the work ended. */
 goccl_result goccl_work_test(goccl_work work);
@@ -260,8 +260,7 @@ typedef struct {
   size_t struct_size; /* sizeof(goccl_call) */
   int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
   int wait_soon;      /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
-                         woken; the call itself runs the work for up to a millisecond, and where
-                         that is enough `*work` is GOCCL_WORK_DONE, unless it has a receive */
+                         woken; the call itself runs the work for up to a millisecond */
 } goccl_call;
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by

@@ -258,11 +258,19 @@ goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
 
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
   NOT_FORKED;
+  if (work == GOCCL_WORK_DONE && callback != NULL) {
+    callback(context, GOCCL_OK, "");
+    return GOCCL_OK;
+  }
   return guestWorkOnDone(work, callback, context);
 }
 
 goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
   NOT_FORKED;
+  if (work == GOCCL_WORK_DONE) {
+    if (size > 0 && text != NULL) *text = '\0';
+    return GOCCL_OK;
+  }
   return guestWorkError(work, text, size);
 }
 
@@ -291,9 +299,10 @@ void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
   atomic_store(&recent[comm % RECENT].comm, comm);
 }
 
-/* Runs a blocking collective without Go, if that is possible. */
+/* Runs a collective without Go, if that is possible: where the caller will wait, with a short wait for its
+ * peers, and else only if they have all come before. */
 static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
-  if (call == NULL ? work != NULL : call->struct_size != sizeof *call || (work != NULL && !call->wait_soon)) return 0;
+  if (call != NULL && call->struct_size != sizeof *call) return 0;
   if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm || o->comm == 0) return 0;
   goccl_shortcut *shortcut = atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
   uint32_t ranks = shortcut->ranks, rank = shortcut->rank;
@@ -343,7 +352,7 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
     default:
       return 0;
   }
-  int how = shortcut->call(shortcut, o->comm, &op);
+  int how = shortcut->call(shortcut, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
   if (how == GOCCL_SHORTCUT_BEGUN) o->begun = shortcut;
   return how == GOCCL_SHORTCUT_DONE;
 }

@@ -64,6 +64,7 @@ type Comm struct {
 	stopped chan struct{} // closed when the first fail has done all that it does
 	token   chan struct{} // held by who runs the queue
 	wake    chan struct{} // to the worker
+	later   *time.Timer   // wakes it, while works have just been queued; under mu
 	worker  sync.Once
 
 	runner   runner
@@ -189,14 +190,14 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	case o.WaitSoon:
 		c.help(w, exec.Now()+soon) // the caller would come back for just that
 	case len(w.parts) > 0:
-		c.wakeWorker()
+		c.wakeLater()
 	}
 	return w, nil
 }
 
 // CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.
 func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
-	w := &Work{comm: c, waitSoon: true}
+	w := &Work{comm: c, waitSoon: o.WaitSoon}
 	w.source.Store(-1)
 	w.pending.Store(1)
 	c.mu.Lock()
@@ -210,7 +211,11 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	w.parts = w.first[:]
 	c.queue = append(c.queue, w)
 	c.mu.Unlock()
-	c.help(w, exec.Now()+soon)
+	if o.WaitSoon {
+		c.help(w, exec.Now()+soon)
+	} else {
+		c.wakeLater()
+	}
 	return w, nil
 }
 
@@ -234,6 +239,9 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first. It is called with the
 // lock held.
 func (c *Comm) openShortcut() {
+	if c.later != nil && len(c.queue) == 0 {
+		c.later.Stop()
+	}
 	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && c.shape.memory {
 		c.shortcut.Open()
 	}
@@ -333,6 +341,28 @@ func (c *Comm) handOver() {
 	}
 }
 
+// workerDelay is how long a work waits for somebody who waits for it, before the worker is woken: that
+// would take the queue from a waiter who comes a little later, and then would have to be woken in turn.
+const workerDelay = 50 * time.Microsecond
+
+// wakeLater wakes the worker soon, unless the queue has been run by then.
+func (c *Comm) wakeLater() {
+	if len(c.token) > 0 {
+		return // who runs the queue looks at it again when done
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.later == nil {
+		c.later = time.AfterFunc(workerDelay, func() {
+			if c.head() != nil {
+				c.wakeWorker()
+			}
+		})
+		return
+	}
+	c.later.Reset(workerDelay)
+}
+
 func (c *Comm) wakeWorker() {
 	c.worker.Do(func() {
 		c.spawn(func() {
@@ -361,9 +391,7 @@ func (c *Comm) runQueued() {
 		c.run(nil, exec.Now()+workerSlice)
 	}
 	<-c.token
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.openShortcut()
+	c.handOver()
 }
 
 // workerSlice is how long the worker stays in C before it looks around.

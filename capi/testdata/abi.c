@@ -209,7 +209,7 @@ static void test_handles(void) {
   OK(goccl_work_free(work));
   GIVES(GOCCL_INVALID_HANDLE, goccl_work_source(work, &rank));
 
-  OK(goccl_barrier(comm, NULL, &work));
+  OK(goccl_monitored_barrier(comm, 0, NULL, &work));
   TRUE(work != GOCCL_WORK_DONE);
   OK(goccl_work_wait(work, PATIENCE));
   GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(comm));
@@ -220,7 +220,7 @@ static void test_handles(void) {
   /* A freed handle's memory is used again; its number must not be. */
   goccl_work first = work;
   for (int i = 0; i < 1000; i++) {
-    OK(goccl_barrier(comm, NULL, &work));
+    OK(goccl_monitored_barrier(comm, 0, NULL, &work));
     TRUE(work != first);
     GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(first));
     OK(goccl_work_free(work));
@@ -228,7 +228,7 @@ static void test_handles(void) {
   /* Of threads that free one handle, one succeeds. */
   for (int i = 0; i < 100; i++) {
     pthread_t threads[4];
-    OK(goccl_barrier(comm, NULL, &work));
+    OK(goccl_monitored_barrier(comm, 0, NULL, &work));
     for (int t = 0; t < 4; t++) TRUE(pthread_create(&threads[t], NULL, use_and_free, &work) == 0);
     long freed = 0;
     for (int t = 0; t < 4; t++) {
@@ -296,7 +296,7 @@ static void test_arguments(void) {
   REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
   REFUSED(bad, "child is NULL", goccl_split(comm, 0, 0, NULL));
 
-  OK(goccl_barrier(comm, NULL, &work));
+  OK(goccl_monitored_barrier(comm, 0, NULL, &work));
   REFUSED(bad, "timeout_ms is -2", goccl_work_wait(work, -2));
   REFUSED(bad, "callback is NULL", goccl_work_on_done(work, NULL, NULL));
   REFUSED(bad, "not a receive", goccl_work_source(work, &number));
@@ -397,6 +397,13 @@ static void count_call(void *context, goccl_result result, const char *text) {
 
 static void works(goccl_comm comm, int rank, int size) {
   int32_t in = rank + 1, out = 0, got = -1;
+  char text[8] = "old";
+  OK(goccl_work_error(GOCCL_WORK_DONE, text, sizeof text));
+  TRUE(text[0] == '\0');
+  int before = called;
+  OK(goccl_work_on_done(GOCCL_WORK_DONE, count_call, &called));
+  TRUE(called == before + 1);
+  called = before;
   goccl_call call = {.struct_size = sizeof call, .timeout_ms = PATIENCE};
   goccl_work work;
   OK(goccl_allreduce(comm, &in, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, &work));
@@ -643,7 +650,7 @@ static void forks(goccl_comm comm, int rank, int size) {
   OK(goccl_barrier(comm, NULL, NULL));
   if (rank == 0) {
     goccl_work work;
-    OK(goccl_barrier(comm, NULL, &work));
+    OK(goccl_monitored_barrier(comm, 0, NULL, &work));
     pid_t child = fork();
     if (child == 0) {
       /* No socket is held by which peers learn of the parent's death. */
@@ -657,7 +664,7 @@ static void forks(goccl_comm comm, int rank, int size) {
     OK(goccl_work_wait(work, PATIENCE));
     OK(goccl_work_free(work));
   } else {
-    OK(goccl_barrier(comm, NULL, NULL));
+    OK(goccl_monitored_barrier(comm, 0, NULL, NULL));
   }
   OK(goccl_barrier(comm, NULL, NULL));
 }
@@ -668,7 +675,7 @@ static void test_fork(void) {
   on_ranks(2, PATIENCE, &store, forks);
   goccl_comm comm = alone();
   goccl_work work;
-  OK(goccl_barrier(comm, NULL, &work));
+  OK(goccl_monitored_barrier(comm, 0, NULL, &work));
   pid_t child = fork();
   if (child == 0) exit(in_child(comm, work)); /* with exit handlers */
   int status = -1;

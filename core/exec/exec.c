@@ -61,6 +61,7 @@ static inline int reached(const goal *g) {
 static int await(goccl_lane *lane, const goccl_channel *c, goal g, int64_t bytes, uint64_t until) {
   if (reached(&g)) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+  if (until == 0) return GOCCL_RUN_BLOCKED;
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
   if (state == GOCCL_MEMORY) {

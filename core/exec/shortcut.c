@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+enum { SHORT_WAIT = 1 }; /* a time that is over: until it is found so, a wait spins and yields */
+
 static void leave(goccl_shortcut *s) { __atomic_fetch_and(&s->gate, ~(uint32_t)GOCCL_GATE_INSIDE, __ATOMIC_RELEASE); }
 
 static int same(const goccl_known *k, const goccl_operation *o) {
@@ -42,12 +44,12 @@ static const goccl_known *find(const goccl_shortcut *s, const goccl_operation *o
   return NULL;
 }
 
-int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o) {
+int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {
   uint32_t open = 0;
   if (!__atomic_compare_exchange_n(&s->gate, &open, GOCCL_GATE_INSIDE, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     return GOCCL_SHORTCUT_NONE;
   const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
-  if (k == NULL) {
+  if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX)) {
     leave(s);
     return GOCCL_SHORTCUT_NONE;
   }
@@ -69,7 +71,7 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   run->offset = 0;
   run->first_peer = 0;
   run->end_peer = (int32_t)s->ranks;
-  if (goccl_run(s->lane, run, 0) == GOCCL_RUN_DONE) {
+  if (goccl_run(s->lane, run, waits ? SHORT_WAIT : 0) == GOCCL_RUN_DONE) {
     run->plan = NULL;
     leave(s);
     return GOCCL_SHORTCUT_DONE;

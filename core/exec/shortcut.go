@@ -132,6 +132,9 @@ func (s *Shortcut) Learn(k *Known, p *Compiled) {
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
+	for _, n := range slices.Concat(k.InCounts, k.OutCounts) {
+		e.bytes = max(e.bytes, C.uint64_t(n)*C.uint64_t(e.element))
+	}
 	for i, n := range k.InCounts {
 		e.in_counts[i] = C.uint64_t(n)
 	}

@@ -5,12 +5,13 @@
 
 /* The way around Go: a collective that has been called before, over memory channels only, is
  * started and ended by its caller's thread in C, while nothing else of its communicator is under way. What
- * takes longer than a short wait is left half done, for Go to carry on.
+ * takes longer than a short wait, or than none, is left half done, for Go to carry on.
  *
  * The gate keeps the two apart. Go shuts it before it touches what is below it, and waits for
  * the thread inside to leave. */
 
 enum { GOCCL_SHORTCUTS = 16, GOCCL_SHORTCUT_BLOCKS = 16 };
+enum { GOCCL_AT_ONCE_MAX = 64 << 10 }; /* bytes in a block that a caller who does not wait may be held up by */
 
 /* A collective as its caller asks for it. The numbers are those of packages plan and reduce. */
 typedef struct {
@@ -31,6 +32,7 @@ typedef struct {
   const goccl_plan *plan; /* NULL: none */
   goccl_kernel kernel;
   size_t element;
+  uint64_t bytes; /* of the largest block */
   goccl_message message;
   uint8_t collective;
   uint8_t dtype;
@@ -49,7 +51,7 @@ enum { GOCCL_GATE_INSIDE = 1, GOCCL_GATE_SHUT = 2 };
 
 /* Memory of this form is used again, but never given back: a stale handle may lead here. */
 typedef struct goccl_shortcut {
-  int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *);
+  int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *, int waits);
   uint32_t gate;
   uint32_t rank;
   uint32_t ranks;
@@ -71,6 +73,6 @@ enum {
   GOCCL_SHORTCUT_BEGUN, /* Go must carry on: until it leaves, nobody else comes in */
 };
 
-int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o);
+int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits);
 
 #endif

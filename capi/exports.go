@@ -421,7 +421,7 @@ func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
 }
 
 //export guestGroupEnd
-func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work) C.goccl_result {
+func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work, ended *C.int) C.goccl_result {
 	return export(func() error {
 		if work != nil {
 			*work = 0
@@ -434,6 +434,7 @@ func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, w
 		if err != nil {
 			return err
 		}
+		*ended = 1
 		if b.refused != nil {
 			return c.comm.RefuseStart(b.refused, b.operations...)
 		}

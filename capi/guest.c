@@ -250,15 +250,23 @@ goccl_result goccl_work_test(goccl_work work) {
   return guestWorkTest(work);
 }
 
+static goccl_result invalid(const char *text) {
+  guest_keep_error(text, strlen(text));
+  return GOCCL_INVALID_ARGUMENT;
+}
+
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   NOT_FORKED;
-  if (work == GOCCL_WORK_DONE) return GOCCL_OK;
+  if (work == GOCCL_WORK_DONE) {
+    return timeout_ms >= GOCCL_NO_TIMEOUT ? GOCCL_OK : invalid("work_wait: timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
+  }
   return guestWorkWait(work, timeout_ms);
 }
 
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
   NOT_FORKED;
-  if (work == GOCCL_WORK_DONE && callback != NULL) {
+  if (work == GOCCL_WORK_DONE) {
+    if (callback == NULL) return invalid("work_on_done: callback is NULL");
     callback(context, GOCCL_OK, "");
     return GOCCL_OK;
   }
@@ -268,7 +276,8 @@ goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *
 goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    if (size > 0 && text != NULL) *text = '\0';
+    if (size > 0 && text == NULL) return invalid("work_error: text is NULL");
+    if (size > 0) *text = '\0';
     return GOCCL_OK;
   }
   return guestWorkError(work, text, size);
@@ -305,6 +314,7 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
   if (call != NULL && call->struct_size != sizeof *call) return 0;
   if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm || o->comm == 0) return 0;
   goccl_shortcut *shortcut = atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
+  if (__atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != o->comm) return 0; /* a stale handle */
   uint32_t ranks = shortcut->ranks, rank = shortcut->rank;
   struct thread *t = this_thread();
   if (t == NULL || t->batches > 0 || ranks > GOCCL_SHORTCUT_BLOCKS || o->coalesced) return 0;
@@ -477,8 +487,10 @@ goccl_result goccl_group_start(goccl_comm comm) {
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
   struct thread *t = this_thread();
-  if (t != NULL && t->batches > 0) t->batches--;
-  return guestGroupEnd(comm, guest_thread(), (goccl_call *)call, work);
+  int ended = 0;
+  goccl_result r = guestGroupEnd(comm, guest_thread(), (goccl_call *)call, work, &ended);
+  if (t != NULL) t->batches -= ended;
+  return r;
 }
 
 /* ---- probe ------------------------------------------------------------------------------------ */

@@ -6,9 +6,12 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
@@ -64,7 +67,7 @@ type Comm struct {
 	stopped chan struct{} // closed when the first fail has done all that it does
 	token   chan struct{} // held by who runs the queue
 	wake    chan struct{} // to the worker
-	later   *time.Timer   // wakes it, while works have just been queued; under mu
+	hurry   atomic.Uint32 // a futex: whether it shall not doze
 	worker  sync.Once
 
 	runner   runner
@@ -225,13 +228,13 @@ func (c *Comm) Shortcut(handle uint64) unsafe.Pointer { return c.shortcut.C(hand
 // lockOrder locks the communicator with nobody in the shortcut: the order of the collectives stands still.
 func (c *Comm) lockOrder() {
 	for {
-		c.shortcut.Shut()
 		c.mu.Lock()
+		c.shortcut.Shut()
 		if c.shortcut.Closed() {
 			return
 		}
 		c.mu.Unlock()
-		// Who is inside leaves within microseconds, or takes the lock to hand its collective over.
+		// Who is inside leaves when it must wait for long, and takes the lock to hand its collective over.
 		runtime.Gosched()
 	}
 }
@@ -239,9 +242,6 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first. It is called with the
 // lock held.
 func (c *Comm) openShortcut() {
-	if c.later != nil && len(c.queue) == 0 {
-		c.later.Stop()
-	}
 	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && c.shape.memory {
 		c.shortcut.Open()
 	}
@@ -341,34 +341,45 @@ func (c *Comm) handOver() {
 	}
 }
 
-// workerDelay is how long a work waits for somebody who waits for it, before the worker is woken: that
-// would take the queue from a waiter who comes a little later, and then would have to be woken in turn.
-const workerDelay = 50 * time.Microsecond
+// workerDelay is how long the worker leaves works to somebody who comes to wait for them: it would take
+// the queue from a waiter who comes a little later, and then have to wake it in turn.
+const workerDelay = 20 * time.Microsecond
 
-// wakeLater wakes the worker soon, unless the queue has been run by then.
+// wakeLater has the worker run the queue, unless it has been run within workerDelay.
 func (c *Comm) wakeLater() {
 	if len(c.token) > 0 {
 		return // who runs the queue looks at it again when done
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.later == nil {
-		c.later = time.AfterFunc(workerDelay, func() {
-			if c.head() != nil {
-				c.wakeWorker()
-			}
-		})
-		return
-	}
-	c.later.Reset(workerDelay)
+	c.hurry.Store(0)
+	c.notifyWorker()
 }
 
+// doze waits for workerDelay, or until somebody is in a hurry. Go's timers would make a millisecond of it.
+func (c *Comm) doze() {
+	t := unix.NsecToTimespec(int64(workerDelay))
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.hurry)), futexWaitPrivate, 0, uintptr(unsafe.Pointer(&t)), 0, 0)
+}
+
+// From linux/futex.h, for threads of one process.
+const (
+	futexWaitPrivate = 0 | 128
+	futexWakePrivate = 1 | 128
+)
+
+// wakeWorker has the worker run the queue at once.
 func (c *Comm) wakeWorker() {
+	c.hurry.Store(1)
+	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.hurry)), futexWakePrivate, 1, 0, 0, 0) // it never fails
+	c.notifyWorker()
+}
+
+func (c *Comm) notifyWorker() {
 	c.worker.Do(func() {
 		c.spawn(func() {
 			for {
 				select {
 				case <-c.wake:
+					c.doze()
 				case <-c.ctx.Done():
 				}
 				c.runQueued()

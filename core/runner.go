@@ -249,7 +249,8 @@ const shortcutMax = 1 << 20
 // learn lets a collective that has ended be called by the shortcut from now on.
 func (c *Comm) learn(p *part) {
 	op, compiled := p.operation, c.runner.laid.compiled
-	if compiled == nil || p.begun != nil || !c.shape.memory || op.Op == reduce.PreMulSum {
+	if compiled == nil || p.begun != nil || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+		op.Collective == plan.AllReduce && len(op.InCounts) != 1 {
 		return
 	}
 	for _, counts := range [][]uint64{op.InCounts, op.OutCounts} {

@@ -1,10 +1,15 @@
 """Fixtures of all tests: worlds of rank processes."""
 
+import signal
+
 import harness
 import pytest
 
 
 def pytest_configure(config):
+    # A job that a shell started in the background ignores it, and so would the programs that are tested.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: the slowest parts of the grids (-m 'not slow' leaves them out)")
 
 

@@ -568,7 +568,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
               kMaxDims, " are allowed");
   const Operation operation{OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout};
   refuseInBatch(operation.title);
-  auto work = newWork(operation, 1);
+  auto work = newWork(comm(), operation, 1);
 
   const at::AutoDispatchBelowAutograd noGradients;
   const at::Tensor mine = tensor.coalesce();

@@ -97,7 +97,8 @@ constexpr const char* kAbout =
 
 Nothing is set up: a communicator is another door to its group, and ends with it. Its calls take their places
 in the one order of the group's collectives. They may be mixed with those of torch.distributed, if all ranks make
-them in the same order; which door a rank takes is its own affair. Timeout, checks and errors are the group's.
+them in the same order; which door a rank takes is its own affair, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch
+make further calls with each of its own. Timeout, checks and errors are the group's.
 
 Tensors are of any shape and strides: only their elements count, in the order of their indices. Every dtype of
 torch can be moved; those that can be reduced are the same as in torch.distributed. `op` is "sum", "avg",

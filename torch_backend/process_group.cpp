@@ -205,11 +205,12 @@ goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async) cons
   return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT, async ? 0 : 1};
 }
 
-intrusive_ptr<Work> ProcessGroupGoccl::newWork(const Operation& operation, uint64_t collectives) const {
+intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation,
+                                                uint64_t collectives) const {
   const WorkInfo info{operation.type, operation.title,
                       operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
                       sequence_.load() + collectives, operation.source};
-  return c10::make_intrusive<Work>(rank_, comm(), info, operation.inputs);
+  return c10::make_intrusive<Work>(rank_, comm, info, operation.inputs);
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffers buffers,
@@ -220,7 +221,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffe
   if (auto work = record(operation, buffers, calls)) {
     return work;
   }
-  auto work = newWork(operation, calls.size());
+  auto work = newWork(comm(), operation, calls.size());
   launch(work, std::move(buffers), std::move(operation.outputs), calls,
          callOptions(operation.timeout, operation.async));
   sequence_.fetch_add(calls.size());
@@ -293,7 +294,7 @@ std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
 
 void ProcessGroupGoccl::startCoalescing() {
   Batch batch;
-  batch.work = newWork({OpType::COALESCED, "goccl:coalesced", {}, {}}, 0);
+  batch.work = newWork(comm(), {OpType::COALESCED, "goccl:coalesced", {}, {}}, 0);
   takeBatch();  // one that was left open by an exception in the caller's code
   std::lock_guard<std::mutex> lock(batchMutex_);
   batches_.emplace(std::this_thread::get_id(), std::move(batch));

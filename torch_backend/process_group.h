@@ -186,7 +186,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // The communicator; throws after shutdown().
   goccl_comm comm() const;
   goccl_call callOptions(std::chrono::milliseconds timeout, bool async) const;
-  c10::intrusive_ptr<Work> newWork(const Operation& operation, uint64_t collectives) const;
+  c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation, uint64_t collectives) const;
   // Starts one library call, or records it if this thread is coalescing.
   template <typename AnyCall>
   c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, AnyCall call);
@@ -258,10 +258,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buf
     }
   }
   const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
-  auto work = newWork(operation, collectives);
+  const goccl_comm comm = this->comm();
+  auto work = newWork(comm, operation, collectives);
   const goccl_call options = callOptions(operation.timeout, operation.async);
   goccl_work handle = 0;
-  const goccl_comm comm = this->comm();
   CallGuard::handOver();
   check(call(comm, &options, &handle));
   sequence_.fetch_add(collectives);
@@ -287,7 +287,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
     buffers.finish();
     return;
   }
-  auto work = newWork(operation, 0);
+  auto work = newWork(comm, operation, 0);
   work->begin(handle, std::move(buffers), {});
   work->wait();
 }

@@ -7,6 +7,7 @@ package exec
 import "C"
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,8 +17,8 @@ import (
 // Shortcut lets callers in C run collectives of a communicator without entering Go: see shortcut.h. It
 // also holds the order of the communicator's collectives, which both ways go on with.
 //
-// A shortcut is born shut. Its methods but Shut, Closed and Sequence may be called only while it is closed,
-// by one goroutine at a time.
+// A shortcut is born shut. Its methods but Shut, Closed, Open and Sequence may be called only while it is
+// closed, and all by one goroutine at a time but Shut and Sequence.
 type Shortcut struct {
 	c    *C.goccl_shortcut
 	run  *Run
@@ -47,17 +48,24 @@ func NewShortcut(r *Run, rank, keep int) *Shortcut {
 	c.sequence, c.kept = 0, C.uint64_t(keep)
 	c.history = (*C.goccl_message)(C.calloc(C.size_t(keep), C.size_t(unsafe.Sizeof(C.goccl_message{}))))
 	c.lane, c.run = r.lane.c, r.c
-	return &Shortcut{c: c, run: r}
+	s := &Shortcut{c: c, run: r}
+	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
+	runtime.AddCleanup(s, retire, c)
+	return s
+}
+
+func retire(c *C.goccl_shortcut) {
+	retired.Lock()
+	defer retired.Unlock()
+	retired.free = append(retired.free, c)
 }
 
 // Free ends the shortcut, which is closed and stays so.
 func (s *Shortcut) Free() {
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
 	C.free(unsafe.Pointer(s.c.history))
+	s.c.history = nil
 	clear(s.c.known[:])
-	retired.Lock()
-	defer retired.Unlock()
-	retired.free = append(retired.free, s.c)
 }
 
 // C is the shortcut as callers in C know it, who name it by the handle.
@@ -74,10 +82,13 @@ func (s *Shortcut) Shut() { atomic.OrUint32(s.gate(), C.GOCCL_GATE_SHUT) }
 // Closed tells whether the gate is shut, and nobody inside.
 func (s *Shortcut) Closed() bool { return atomic.LoadUint32(s.gate()) == C.GOCCL_GATE_SHUT }
 
-// Open lets callers in.
+// Open lets callers in, if they are not.
 func (s *Shortcut) Open() {
-	if len(s.run.pointers) == 0 {
-		return // nothing has run yet
+	if len(s.run.pointers) == 0 { // nothing has run yet
+		return
+	}
+	if !s.Closed() {
+		return
 	}
 	s.c.pointers = &s.run.pointers[0]
 	atomic.AndUint32(s.gate(), ^uint32(C.GOCCL_GATE_SHUT))
@@ -122,12 +133,12 @@ type Known struct {
 	UsesIn, UsesOut       bool     // this rank has these buffers
 }
 
+// ShortcutBlocks is the most buffers, of input or of output, that a collective may have which is learned.
+const ShortcutBlocks = C.GOCCL_SHORTCUT_BLOCKS
+
 // Learn lets callers run a collective like this one, by its plan. A collective that has not been learned for
 // long is forgotten for it.
 func (s *Shortcut) Learn(k *Known, p *Compiled) {
-	if len(k.InCounts) > C.GOCCL_SHORTCUT_BLOCKS || len(k.OutCounts) > C.GOCCL_SHORTCUT_BLOCKS {
-		return
-	}
 	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(max(k.Element, 1)), message: k.Message.c(),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}

@@ -29,19 +29,19 @@ class Refused(Exception):
 class Comm:
     """A communicator through the C ABI; the arguments are NumPy arrays."""
 
-    def __init__(self, rank, timeout=60.0):
+    def __init__(self, rank, timeout=60.0, key="id"):
         self.rank, self.size = rank.rank, rank.size
         self.c = ctypes.CDLL(str(LIBRARY))
         self.c.goccl_last_error.restype = ctypes.c_char_p
         store = rank.make_store("ids")
         core = Core()
         if rank.rank == 0:
-            store.set("id", core.unique_id())
+            store.set(key, core.unique_id())
         config = Config(
             struct_size=ctypes.sizeof(Config),
             rank=rank.rank,
             size=rank.size,
-            unique_id=store.get("id"),
+            unique_id=store.get(key),
             timeout_ms=int(timeout * 1000),
         )
         self.comm = ctypes.c_uint64()
@@ -278,6 +278,35 @@ def mixed_with_others(rank):
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_mixed_with_works_and_batches(make_world, size):
     make_world(size).run(mixed_with_others)
+
+
+def end_of_another_batch(rank):
+    comm, other = Comm(rank), Comm(rank, key="other")
+    ones(comm)
+    ones(comm)
+    t = np.ones(8, np.float32)
+    comm("group_start", comm.comm)
+    with pytest.raises(Refused, match="started no batch"):
+        other("group_end", other.comm, None, None)
+    comm.all_reduce(t, t)
+    assert (t == 1).all()
+    comm("group_end", comm.comm, None, None)
+    assert (t == comm.size).all()
+    ones(other)
+    comm("destroy", comm.comm)
+    # Its memory may be the next one's, which has as many ranks or not.
+    third = Comm(rank, key="third")
+    for _ in range(3):
+        ones(third)
+    with pytest.raises(Refused) as e:
+        ones(comm)
+    assert e.value.result == INVALID_HANDLE
+    for c in (other, third):
+        c("destroy", c.comm)
+
+
+def test_two_communicators(make_world):
+    make_world(2).run(end_of_another_batch)
 
 
 def late(rank):

@@ -394,13 +394,12 @@ func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work
 			o, err = operation(a, c.comm.Rank(), c.comm.Size())
 		}
 		if err == nil {
-			options, err = callOptions(call)
+			options, err = callOptions(call, handle)
 		}
 		if err != nil {
 			exec.LeaveStale(unsafe.Pointer(a.begun))
 			return err
 		}
-		options.WaitSoon = options.WaitSoon || handle == nil
 		w, err := c.comm.CarryOn(options, o)
 		if err != nil {
 			return err

@@ -227,8 +227,9 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 
 /* ---- works ----------------------------------------------------------------------------------
- * A start gives GOCCL_WORK_DONE where the operation has ended well within it, but never for a receive. It is
- * also what `*work` is after a start that has failed: look at the start's result first. */
+ * A start gives GOCCL_WORK_DONE where the operation has ended well within it, but never for a receive: all
+ * functions but goccl_work_source() take it. It is also what `*work` is after a start that has failed: look
+ * at the start's result first. */
 
 /* GOCCL_IN_PROGRESS, or how the work ended. */
 goccl_result goccl_work_test(goccl_work work);

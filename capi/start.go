@@ -237,15 +237,17 @@ func counts(list *C.uint64_t, n int) []uint64 {
 // leastCall is what the first version of goccl_call had to have.
 const leastCall = unsafe.Offsetof(C.goccl_call{}.wait_soon)
 
-func callOptions(call *C.goccl_call) (core.CallOptions, error) {
+// callOptions says how a call is to be made; one that wants no handle waits.
+func callOptions(call *C.goccl_call, work *C.goccl_work) (core.CallOptions, error) {
+	waits := work == nil
 	if call == nil {
-		return core.CallOptions{}, nil
+		return core.CallOptions{WaitSoon: waits}, nil
 	}
 	c, err := takeStruct(call, leastCall, "call")
 	if err != nil {
 		return core.CallOptions{}, err
 	}
-	return core.CallOptions{Timeout: milliseconds(c.timeout_ms), WaitSoon: c.wait_soon != 0}, nil
+	return core.CallOptions{Timeout: milliseconds(c.timeout_ms), WaitSoon: waits || c.wait_soon != 0}, nil
 }
 
 // hasSource tells whether the work will be asked where it came from.
@@ -253,12 +255,9 @@ func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 
 // run starts operations as one work: it gives out a handle or, where none is wanted, waits.
 func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
-	o, err := callOptions(call)
+	o, err := callOptions(call, work)
 	if err != nil {
 		return c.comm.RefuseStart(err, operations...)
-	}
-	if work == nil {
-		o.WaitSoon = true
 	}
 	w, err := c.comm.Start(o, operations...)
 	if err != nil {

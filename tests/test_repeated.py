@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from goccl.bench.capi import DTYPES, LIBRARY, Config, Core
+from goccl.bench.capi import DTYPES, LIBRARY, Core, Failed
 from harness import AT_ONCE
 
 INVALID_ARGUMENT, INVALID_HANDLE, TIMEOUT, ABORTED, PEER_FAILED, MISMATCH = 1, 2, 3, 4, 5, 6
@@ -18,12 +18,6 @@ SUM = 0
 
 class Call(ctypes.Structure):
     _fields_ = (("struct_size", ctypes.c_size_t), ("timeout_ms", ctypes.c_int64), ("wait_soon", ctypes.c_int))
-
-
-class Refused(Exception):
-    def __init__(self, result, text):
-        super().__init__(text)
-        self.result = result
 
 
 class Comm:
@@ -37,20 +31,12 @@ class Comm:
         core = Core()
         if rank.rank == 0:
             store.set(key, core.unique_id())
-        config = Config(
-            struct_size=ctypes.sizeof(Config),
-            rank=rank.rank,
-            size=rank.size,
-            unique_id=store.get(key),
-            timeout_ms=int(timeout * 1000),
-        )
-        self.comm = ctypes.c_uint64()
-        self("init", ctypes.byref(self.comm), ctypes.byref(config))
+        self.comm = ctypes.c_uint64(core.init(store.get(key), rank.rank, rank.size, timeout))
 
     def __call__(self, name, *arguments):
         result = self.c["goccl_" + name](*arguments)
         if result:
-            raise Refused(result, self.c.goccl_last_error().decode())
+            raise Failed(result, self.c.goccl_last_error().decode())
 
     def sequence(self):
         n = ctypes.c_uint64()
@@ -219,21 +205,21 @@ def bad_buffers(rank):
         if says is None:
             comm.all_reduce(send, recv)
             continue
-        with pytest.raises(Refused) as e:
+        with pytest.raises(Failed) as e:
             comm.all_reduce(send, recv)
         assert e.value.result == INVALID_ARGUMENT
         assert says in str(e.value)
     n, dtype = ctypes.c_uint64(32), DTYPES["float32"]
     for pair in ((None, at(big)), (at(big), None)):
-        with pytest.raises(Refused, match=r"(in|out)\[0\] is NULL, but has 32 elements"):
+        with pytest.raises(Failed, match=r"(in|out)\[0\] is NULL, but has 32 elements"):
             comm("allreduce", comm.comm, *pair, n, dtype, SUM, None, None, None)
-    with pytest.raises(Refused, match="allowed are"):
+    with pytest.raises(Failed, match="allowed are"):
         comm("allreduce", comm.comm, at(big), at(big), n, dtype + 256, SUM, None, None, None)
-    with pytest.raises(Refused, match="struct_size"):
+    with pytest.raises(Failed, match="struct_size"):
         comm.all_reduce(big, big, call=ctypes.byref(Call(4, 0, 0)))
     ones(comm)
     comm("destroy", comm.comm)
-    with pytest.raises(Refused) as e:
+    with pytest.raises(Failed) as e:
         ones(comm)
     assert e.value.result == INVALID_HANDLE
 
@@ -286,7 +272,7 @@ def end_of_another_batch(rank):
     ones(comm)
     t = np.ones(8, np.float32)
     comm("group_start", comm.comm)
-    with pytest.raises(Refused, match="started no batch"):
+    with pytest.raises(Failed, match="started no batch"):
         other("group_end", other.comm, None, None)
     comm.all_reduce(t, t)
     assert (t == 1).all()
@@ -298,7 +284,7 @@ def end_of_another_batch(rank):
     third = Comm(rank, key="third")
     for _ in range(3):
         ones(third)
-    with pytest.raises(Refused) as e:
+    with pytest.raises(Failed) as e:
         ones(comm)
     assert e.value.result == INVALID_HANDLE
     for c in (other, third):
@@ -328,13 +314,13 @@ def other_count(rank):
     for _ in range(100):
         ones(comm, 8)
         ones(comm, 16)
-    with pytest.raises(Refused) as e:
+    with pytest.raises(Failed) as e:
         ones(comm, 8 if rank.rank == 0 else 16)
     assert e.value.result == MISMATCH, str(e.value)
     assert "#201" in str(e.value)
     assert "8 elements" in str(e.value)
     assert "16 elements" in str(e.value)
-    with pytest.raises(Refused) as again:
+    with pytest.raises(Failed) as again:
         ones(comm, 8)
     assert again.value.result == MISMATCH
 
@@ -348,7 +334,7 @@ def never_called(rank):
     for _ in range(5):
         ones(comm)
     if rank.rank == 0:
-        with pytest.raises(Refused) as e:
+        with pytest.raises(Failed) as e:
             ones(comm)
         assert e.value.result == TIMEOUT
         assert "rank 1 is still at #5" in str(e.value), str(e.value)
@@ -356,7 +342,7 @@ def never_called(rank):
         rank.hear()
     else:
         rank.hear()
-        with pytest.raises(Refused):
+        with pytest.raises(Failed):
             ones(comm)
 
 
@@ -402,7 +388,7 @@ def until_it_fails(rank):
     try:
         while True:
             ones(comm)
-    except Refused as e:
+    except Failed as e:
         return e.result, str(e), time.monotonic()
 
 
@@ -429,7 +415,7 @@ def destroyed_by_another_thread(rank):
         try:
             while True:
                 ones(comm)
-        except Refused as e:
+        except Failed as e:
             results.append(e.result)
 
     thread = threading.Thread(target=call)

@@ -84,10 +84,7 @@ func (s *Shortcut) Closed() bool { return atomic.LoadUint32(s.gate()) == C.GOCCL
 
 // Open lets callers in, if they are not.
 func (s *Shortcut) Open() {
-	if len(s.run.pointers) == 0 { // nothing has run yet
-		return
-	}
-	if !s.Closed() {
+	if len(s.run.pointers) == 0 || !s.Closed() { // nothing has run yet, or it is open
 		return
 	}
 	s.c.pointers = &s.run.pointers[0]
@@ -143,14 +140,13 @@ func (s *Shortcut) Learn(k *Known, p *Compiled) {
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
-	for _, n := range slices.Concat(k.InCounts, k.OutCounts) {
-		e.bytes = max(e.bytes, C.uint64_t(n)*C.uint64_t(e.element))
-	}
 	for i, n := range k.InCounts {
 		e.in_counts[i] = C.uint64_t(n)
+		e.bytes = max(e.bytes, C.uint64_t(n)*C.uint64_t(e.element))
 	}
 	for j, n := range k.OutCounts {
 		e.out_counts[j] = C.uint64_t(n)
+		e.bytes = max(e.bytes, C.uint64_t(n)*C.uint64_t(e.element))
 		for i := range k.In {
 			if k.UsesIn && k.UsesOut && k.In[i] == k.Out[j] && k.InCounts[i] == n {
 				e.in_place[i] |= 1 << j

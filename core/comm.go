@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -235,7 +234,7 @@ func (c *Comm) lockOrder() {
 		}
 		c.mu.Unlock()
 		// Who is inside leaves when it must wait for long, and takes the lock to hand its collective over.
-		runtime.Gosched()
+		yieldCPU()
 	}
 }
 
@@ -271,33 +270,24 @@ func (c *Comm) pop() {
 
 // help waits for a work's end until a time. The caller runs the queue where nobody else does.
 func (c *Comm) help(w *Work, until time.Duration) {
-	var timer <-chan time.Time
 	queued := len(w.parts) > 0
-	for {
-		if queued {
-			select {
-			case c.token <- struct{}{}:
-				c.run(w, until)
-				interrupted := c.runner.interrupted
-				<-c.token
-				c.handOver()
-				if done, _ := w.Test(); done || exec.Now() >= until || interrupted {
-					return
-				}
-				// Nothing is queued any more: what is left of the work are sends and receives.
-				queued = c.head() != nil
-				continue
-			default:
-			}
-		}
-		if timer == nil {
-			if c.yieldUntil(w, until) {
+	if queued {
+		select {
+		case c.token <- struct{}{}:
+			if !c.runHeld(w, until) {
 				return
 			}
-			t := time.NewTimer(until - exec.Now())
-			defer t.Stop()
-			timer = t.C
+			// Nothing is queued any more: what is left of the work are sends and receives.
+			queued = c.head() != nil
+		default:
 		}
+	}
+	if c.yieldUntil(w, until) {
+		return
+	}
+	timer := time.NewTimer(until - exec.Now())
+	defer timer.Stop()
+	for {
 		var token chan struct{}
 		if queued {
 			token = c.token
@@ -305,12 +295,26 @@ func (c *Comm) help(w *Work, until time.Duration) {
 		select {
 		case <-w.closed():
 			return
-		case <-timer:
+		case <-timer.C:
 			return
-		case token <- struct{}{}:
-			<-c.token
+		case token <- struct{}{}: // kept: given back, it would go to another waiter, who would do the same
+			if !c.runHeld(w, until) {
+				return
+			}
+			queued = c.head() != nil
 		}
 	}
+}
+
+// runHeld runs the queue for a waiter who has the token, and gives the token back. It tells whether there is
+// anything left to wait for.
+func (c *Comm) runHeld(w *Work, until time.Duration) bool {
+	c.run(w, until)
+	interrupted := c.runner.interrupted
+	<-c.token
+	c.handOver()
+	done, _ := w.Test()
+	return !done && exec.Now() < until && !interrupted
 }
 
 // yieldUntil gives the CPU away for a while, in the hope that another thread ends the work: to
@@ -320,9 +324,14 @@ func (c *Comm) yieldUntil(w *Work, until time.Duration) bool {
 		if done, _ := w.Test(); done {
 			return true
 		}
-		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
+		yieldCPU()
 	}
 	return exec.Now() >= until
+}
+
+// yieldCPU lets other threads run: those in C, too, of which runtime.Gosched knows nothing.
+func yieldCPU() {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
 }
 
 // handOver wakes the worker if works are left over that nobody may be waiting for. If none are, the

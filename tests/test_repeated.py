@@ -378,7 +378,7 @@ def two_threads(rank, calls):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_two_threads_on_one_communicator(make_world, size):
-    make_world(size).run(two_threads, 2000 if size == 2 else 300)
+    make_world(size).run(two_threads, 2000)
 
 
 def until_it_fails(rank):

@@ -182,6 +182,9 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	c.mu.Unlock()
 
 	for _, op := range p2p {
+		w.mail = w.mail || c.byMail(op.Root)
+	}
+	for _, op := range p2p {
 		c.p2p.start(w, op)
 	}
 	w.end(nil)
@@ -268,17 +271,17 @@ func (c *Comm) pop() {
 	c.queue = slices.Delete(c.queue, 0, 1)
 }
 
-// help waits for a work's end until a time. The caller runs the queue where nobody else does.
+// help waits for a work's end until a time. What the work needs the caller does, where nobody else does it: it
+// runs the queue, and looks for letters.
 func (c *Comm) help(w *Work, until time.Duration) {
-	queued := len(w.parts) > 0
-	if queued {
+	token, do := c.needed(w)
+	if token != nil {
 		select {
-		case c.token <- struct{}{}:
-			if !c.runHeld(w, until) {
+		case token <- struct{}{}:
+			if !do(w, until) {
 				return
 			}
-			// Nothing is queued any more: what is left of the work are sends and receives.
-			queued = c.head() != nil
+			token, do = c.needed(w)
 		default:
 		}
 	}
@@ -288,40 +291,46 @@ func (c *Comm) help(w *Work, until time.Duration) {
 	timer := time.NewTimer(until - exec.Now())
 	defer timer.Stop()
 	for {
-		var token chan struct{}
-		if queued {
-			token = c.token
-		}
 		select {
 		case <-w.closed():
 			return
 		case <-timer.C:
 			return
 		case token <- struct{}{}: // kept: given back, it would go to another waiter, who would do the same
-			if !c.runHeld(w, until) {
+			if !do(w, until) {
 				return
 			}
-			queued = c.head() != nil
+			token, do = c.needed(w)
 		}
 	}
 }
 
-// runHeld runs the queue for a waiter who has the token, and gives the token back. It tells whether there is
-// anything left to wait for.
+// needed is what a waiter can do for a work, and the token that he needs for it; none if there is nothing.
+// What he does ends with giving the token back. It tells whether there is anything left to wait for.
+func (c *Comm) needed(w *Work) (token chan struct{}, do func(*Work, time.Duration) bool) {
+	switch {
+	case len(w.parts) > 0 && c.head() != nil:
+		return c.token, c.runHeld
+	case w.mail && c.failed() == nil:
+		return c.p2p.token, c.p2p.attend
+	}
+	return nil, nil
+}
+
+// runHeld runs the queue.
 func (c *Comm) runHeld(w *Work, until time.Duration) bool {
 	c.run(w, until)
 	interrupted := c.runner.interrupted
 	<-c.token
 	c.handOver()
-	done, _ := w.Test()
-	return !done && exec.Now() < until && !interrupted
+	return !w.ended() && exec.Now() < until && !interrupted
 }
 
 // yieldUntil gives the CPU away for a while, in the hope that another thread ends the work: to
 // sleep and to be woken takes longer than a message.
 func (c *Comm) yieldUntil(w *Work, until time.Duration) bool {
 	for range c.waiting.PortYields {
-		if done, _ := w.Test(); done {
+		if w.ended() {
 			return true
 		}
 		yieldCPU()

@@ -24,6 +24,7 @@ const (
 	frameAccept                                  // Seq: number of the offer; data may flow
 	frameReject                                  // Seq: number of the offer; payload: why
 	frameConsumed                                // Arg[0]: bytes of eager sends received so far
+	frameMail                                    // there are letters
 )
 
 // What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of the
@@ -63,6 +64,9 @@ type handler struct{ *Comm }
 // Slot implements transport.Handler.
 func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error) {
 	if h.Flags >= acceptedSend {
+		if c.byMail(src) {
+			return nil, nil, fmt.Errorf("%w: a send over the link", exec.ErrProtocol)
+		}
 		body, err = c.p2p.slot(src, h)
 		return nil, body, err
 	}
@@ -110,7 +114,10 @@ func (c handler) PeerAttached(src, windowFD int) {
 }
 
 // PeerDown implements transport.Handler.
-func (c handler) PeerDown(src int, err error) { c.fail(c.peerError(src, err), true) }
+func (c handler) PeerDown(src int, err error) {
+	c.p2p.collect() // what it sent before
+	c.fail(c.peerError(src, err), true)
+}
 
 // PeerLeft implements transport.Handler.
 func (c handler) PeerLeft(src int) {
@@ -184,6 +191,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		}
 		c.mu.Unlock()
 		notify(c.checked)
+	case frameMail:
+		c.p2p.collect()
+		c.spawn(c.p2p.background)
 	default:
 		if err := c.p2p.control(src, h, payload); err != nil {
 			c.violation(src, err)

@@ -578,6 +578,99 @@ func TestMonitoredBarrier(t *testing.T) {
 	}
 }
 
+// TestReceivesEndWithoutWaiters has receives found by tests, by callbacks and by their timers, and a sender that fills
+// the mailbox of a rank that does not look.
+func TestReceivesEndWithoutWaiters(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 2, time.Minute)
+			const n, each = 40, 10_000 // 1.6 MB: more than a mailbox
+			sent := make(chan bool)
+			w.each(func(rank int) error {
+				c := w.comms[rank]
+				var works []*Work
+				bufs := make([][]int32, n)
+				for i := range n {
+					b := buffer(t, each)
+					bufs[i] = b
+					op := Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, Tag: i, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}}
+					if rank == 0 {
+						fill(b, 0, i)
+					} else {
+						op = Operation{Collective: plan.Recv, DType: reduce.Int32, Root: 0, Tag: i, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{each}}
+					}
+					if rank == 1 && i == 0 {
+						<-sent // all of them: this rank has not looked once
+					}
+					work, err := c.Start(CallOptions{}, op)
+					if err != nil {
+						return err
+					}
+					works = append(works, work)
+				}
+				if rank == 0 {
+					for _, work := range works {
+						if _, err := work.Wait(-1); err != nil {
+							return err
+						}
+					}
+					close(sent)
+					return nil
+				}
+				done := make(chan error, n)
+				for i, work := range works {
+					if i%2 == 0 {
+						work.OnDone(func(err error) { done <- err })
+						continue
+					}
+					for ok := false; !ok; {
+						var err error
+						if ok, err = work.Test(); err != nil {
+							return err
+						}
+						runtime.Gosched()
+					}
+				}
+				for range n / 2 {
+					if err := <-done; err != nil {
+						return err
+					}
+				}
+				for i, b := range bufs {
+					if err := expect(fmt.Sprint(i), b, func(k int) int32 { return value(0, i, k) }); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestCallbackOfAReceive has nothing but a callback wait for a message that comes later.
+func TestCallbackOfAReceive(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 2, time.Minute)
+			done, posted := make(chan error), make(chan bool)
+			w.each(func(rank int) error {
+				b := buffer(t, 1)
+				if rank == 0 {
+					<-posted
+					return run(w.comms[0], Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{1}})
+				}
+				work, err := w.comms[1].Start(CallOptions{}, Operation{Collective: plan.Recv, DType: reduce.Int32, Root: AnySource, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{1}})
+				if err != nil {
+					return err
+				}
+				work.OnDone(func(err error) { done <- err })
+				close(posted)
+				return <-done
+			})
+		})
+	}
+}
+
 func TestAsynchronousWorksEndWithoutWaiters(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
 	w.each(func(rank int) error {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -20,12 +21,12 @@ import (
 // its data flows once a receive has accepted it: over a port channel straight into its buffer too, and
 // over a memory channel as a two-rank plan on the point-to-point lane. So
 // a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
-// tag is not held up by data of another.
+// tag is not held up by data of another. Where memory is shared, all but those plans are letters (see mail.go).
 const (
-	eagerMax     = 64 << 10         // where memory is shared: what is longer goes faster through the windows
+	eagerMax     = 256 << 10        // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20          // where no memory is shared
 	acceptedPart = 4 << 20          // bytes of an accepted send that go in one frame
-	eagerBudget  = 8 << 20          // bytes of eager sends of all peers that have not been received yet
+	eagerBudget  = 6 << 20          // bytes of eager sends of all peers that have not been received yet
 	eagerLeast   = 16 << 10         // of a peer, whatever their number
 	inlineTime   = time.Millisecond // how long a send may hold its caller
 )
@@ -186,23 +187,33 @@ type pointToPoint struct {
 
 	eagerWindow uint64 // bytes of eager sends to one peer that it has not received yet
 
+	token   chan struct{} // held by the attendant: who looks for letters, and carries the transfers on
+	reading sync.Mutex    // by who takes letters out
+	closed  bool          // under it: there are no mailboxes any more
+
 	mu      sync.Mutex
 	match   matcher
 	filling map[*receive]bool // matched, and their data comes into their buffers
 	offers  map[uint64]*send  // offered and not accepted
 	next    uint64
+	moving  int // transfers
 	failure *Error
 	gone    map[int]bool
+
+	unannounced atomic.Bool   // some of the peers' are
+	watching    atomic.Bool   // later has been called, and its time has not come
+	never       atomic.Uint32 // 0: what an attendant waits for who waits for no work
 }
 
 // peerQueues is what goes on with one peer.
 type peerQueues struct {
 	frames serial // eager sends and offers, in the order of their calls
-	give   serial // accepted sends: data out, in the order in which they were accepted
-	take   serial // accepted receives: data in, in the same order
+	give   serial // accepted sends over a port channel: data out, in the order in which they were accepted
+	take   serial // accepted receives: word of it to the peer
 
-	givePlan, takePlan *exec.Run // of the goroutine of give, of take
-	coming             *arrival  // of the goroutine of the link: the send of which a frame is being read
+	giving, taking transfers   // over a memory channel
+	unannounced    atomic.Bool // a letter of which it must be told, unless it looks itself
+	coming         *arrival    // of the goroutine of the link: the send of which a frame is being read
 
 	// Under pointToPoint.mu:
 	accepted             map[uint64]*arrival // offers whose data comes into a receive's buffer
@@ -221,13 +232,17 @@ func (p *pointToPoint) init(c *Comm) {
 		p.peers[i].accepted = map[uint64]*arrival{}
 	}
 	p.gone = map[int]bool{}
+	p.token = make(chan struct{}, 1)
 }
 
 func (p *pointToPoint) free() {
+	p.reading.Lock()
+	p.closed = true
+	p.reading.Unlock()
 	for i := range p.peers {
-		for _, r := range []*exec.Run{p.peers[i].givePlan, p.peers[i].takePlan} {
-			if r != nil {
-				r.Free()
+		for _, t := range []*transfers{&p.peers[i].giving, &p.peers[i].taking} {
+			if t.run != nil {
+				t.run.Free()
 			}
 		}
 	}
@@ -257,9 +272,9 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		w.end(err)
 		return
 	}
-	most := uint64(eagerMax)
-	if p.c.port(s.peer) {
-		most = eagerPortMax
+	most := uint64(eagerPortMax)
+	if p.c.byMail(s.peer) {
+		most = uint64(p.c.shape.letter)
 	}
 	// Not more than half of the window, so that the news of what was received keep it open.
 	eager := s.bytes <= min(most, p.eagerWindow/2) && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow
@@ -273,27 +288,26 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expire(id, s.peer) })
 	}
 	p.mu.Unlock()
+	h := transport.Header{Type: frameOffer, Seq: id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
+	var payload []byte
+	if eager {
+		h = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{h.Arg[0]}}
+		if s.bytes > 0 {
+			payload = unsafe.Slice((*byte)(op.In[0]), s.bytes)
+		}
+	}
 	frame := func(most time.Duration) (sent bool) {
 		ctx, cancel := context.WithTimeout(w.context(), most)
 		defer cancel()
-		var err error
-		if eager {
-			var payload []byte
-			if s.bytes > 0 {
-				payload = unsafe.Slice((*byte)(op.In[0]), s.bytes)
-			}
-			h := transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType)}}
-			if err = p.c.group.Send(ctx, s.peer, h, payload); err == nil {
+		err := p.tell(ctx, s.peer, h, payload)
+		switch {
+		case err == nil:
+			if eager {
 				w.end(nil)
 			}
-		} else {
-			h := transport.Header{Type: frameOffer, Seq: id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
-			err = p.c.group.Send(ctx, s.peer, h)
-		}
-		if err != nil {
-			if ctx.Err() != nil && w.context().Err() == nil {
-				return false
-			}
+		case ctx.Err() != nil && w.context().Err() == nil:
+			return false
+		default:
 			p.c.fail(p.sendError(s, err), true)
 			if eager || p.takeOffer(id, s.peer) != nil {
 				w.end(p.c.failed())
@@ -301,8 +315,22 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		}
 		return true
 	}
+	inline := func() bool { return frame(inlineTime) }
+	if p.c.byMail(s.peer) {
+		inline = func() bool {
+			if !p.c.window.Mail().Mapped(s.peer) || !p.post(s.peer, h, payload) {
+				return false
+			}
+			if eager {
+				w.end(nil)
+			} else {
+				p.later()
+			}
+			return true
+		}
+	}
 	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
-	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, func() bool { return frame(inlineTime) }) {
+	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, inline) {
 		q.frames.do(p.c, func() { frame(w.timeout) })
 	}
 }
@@ -389,6 +417,7 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 // expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of it. It
 // does not where half of the data has come.
 func (p *pointToPoint) expireReceive(r *receive) {
+	p.collect()
 	p.mu.Lock()
 	mine := p.match.cancel(r)
 	r.expired = p.filling[r]
@@ -453,9 +482,11 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	case bad != nil:
 		p.peers[a.source].take.do(p.c, func() {
 			// A sender that does not get this has failed, which its link tells.
-			_ = p.c.group.Send(r.work.context(), a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
+			_ = p.tell(r.work.context(), a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
 			r.work.end(bad)
 		})
+	case p.c.byMail(a.source):
+		p.accept(r, a)
 	default:
 		p.peers[a.source].take.do(p.c, func() { p.take(r, a) })
 	}
@@ -554,53 +585,26 @@ func (p *pointToPoint) consumed(a *arrival) {
 	if tell {
 		q.take.do(p.c, func() {
 			// A sender that does not get this has failed, which its link tells.
-			_ = p.c.group.Send(p.c.ctx, a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}})
+			_ = p.tell(p.c.ctx, a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}}, nil)
 		})
 	}
 }
 
-// take receives the data of an offer. It runs on the goroutine of the peer's take queue.
+// take receives the data of an offer over a port channel. It runs on the goroutine of the peer's take queue.
 func (p *pointToPoint) take(r *receive, a *arrival) {
-	q := &p.peers[a.source]
-	port := p.c.port(a.source)
-	if port {
-		p.mu.Lock()
-		if err := p.failure; err != nil {
-			p.mu.Unlock()
-			r.work.end(err)
-			return
-		}
-		a.receive, p.filling[r], q.accepted[a.offer], r.from = r, true, a, a.source
-		r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
+	p.mu.Lock()
+	if err := p.failure; err != nil {
 		p.mu.Unlock()
+		r.work.end(err)
+		return
 	}
-	if err := p.c.group.Send(r.work.context(), a.source, transport.Header{Type: frameAccept, Seq: a.offer}); err != nil {
+	a.receive, p.filling[r], p.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
+	r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
+	p.mu.Unlock()
+	// The link's reader does the rest.
+	if err := p.tell(r.work.context(), a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil); err != nil {
 		p.c.fail(p.c.peerError(a.source, err), true)
-		if !port {
-			r.work.end(p.c.failed())
-		}
-		return
 	}
-	if port {
-		return // the link's reader does the rest
-	}
-	if q.takePlan == nil {
-		q.takePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
-	}
-	r.work.end(p.transfer(q.takePlan, r.work, r.op, a.source, a.source))
-}
-
-// give sends the data of an offer. It runs on the goroutine of the peer's give queue.
-func (p *pointToPoint) give(s *send, offer uint64) {
-	if p.c.port(s.peer) {
-		s.work.end(p.giveFrames(s, offer))
-		return
-	}
-	q := &p.peers[s.peer]
-	if q.givePlan == nil {
-		q.givePlan = exec.NewRun(p.c.window.Lane(pointToPointLane))
-	}
-	s.work.end(p.transfer(q.givePlan, s.work, s.op, s.peer, exec.NoPeer))
 }
 
 // giveFrames sends the data of an offer over a port channel: there is a place for all of it.
@@ -614,43 +618,6 @@ func (p *pointToPoint) giveFrames(s *send, offer uint64) *Error {
 		}
 	}
 	return nil
-}
-
-// transfer runs a two-rank plan over a memory channel, which waits for messages of from: the peer, or
-// exec.NoPeer where this rank sends.
-func (p *pointToPoint) transfer(run *exec.Run, w *Work, op *Operation, peer, from int) *Error {
-	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
-	run.Bind(exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Message: m})
-	sized := *op
-	sized.Root = peer
-	for _, s := range p.c.shape.segments(&sized, p.c.rank, p.c.size) {
-		built, err := plan.Build(s.params)
-		if err != nil {
-			p.c.fail(asError(err, ErrInternal, "%s", op.Collective), true)
-			return p.c.failed()
-		}
-		compiled := exec.Compile(built, false)
-		run.Begin(compiled, s.offset, from)
-		failure := p.finish(run, w, peer)
-		compiled.Free()
-		if failure != nil {
-			return failure
-		}
-	}
-	return nil
-}
-
-func (p *pointToPoint) finish(run *exec.Run, w *Work, peer int) *Error {
-	for {
-		done, failure := p.c.carryOn(run, w, pointToPointLane, min(w.deadline, exec.Now()+workerSlice))
-		if done || failure != nil {
-			return failure
-		}
-		if exec.Now() >= w.deadline {
-			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(peer), w.timeout), true)
-			return p.c.failed()
-		}
-	}
 }
 
 // control takes a frame of the point-to-point protocol. It runs on a link's goroutine.
@@ -667,7 +634,11 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		if s == nil {
 			return nil // it has failed meanwhile, and with it the communicator
 		}
-		p.peers[src].give.do(p.c, func() { p.give(s, h.Seq) })
+		if p.c.byMail(src) {
+			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
+		} else {
+			p.peers[src].give.do(p.c, func() { s.work.end(p.giveFrames(s, h.Seq)) })
+		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
 			s.work.end(errorf(ErrMismatch, "%s", inWords(payload)))
@@ -689,6 +660,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 // left ends what can no longer be matched because a peer has left.
 func (p *pointToPoint) left(peer int) {
 	err := errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
+	p.collect() // what it sent before
 	p.mu.Lock()
 	p.gone[peer] = true
 	var works []*Work
@@ -751,4 +723,5 @@ func (p *pointToPoint) fail(err *Error) {
 	for _, w := range works {
 		w.end(err)
 	}
+	p.endTransfers(err)
 }

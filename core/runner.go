@@ -62,10 +62,8 @@ func (c *Comm) run(w *Work, until time.Duration) {
 	r := &c.runner
 	r.interrupted = false
 	for {
-		if w != nil {
-			if done, _ := w.Test(); done {
-				return
-			}
+		if w != nil && w.ended() {
+			return
 		}
 		head := c.head()
 		if head == nil {
@@ -142,7 +140,7 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			r.current = compiled
 			r.run.Begin(compiled, s.offset, exec.AnyPeer)
 		}
-		done, failure := c.carryOn(r.run, w, collectiveLane, min(until, w.deadline, exec.Now()+workerSlice))
+		done, failure := c.carryOn(w, min(until, w.deadline, exec.Now()+workerSlice))
 		switch {
 		case failure != nil:
 			return true, failure
@@ -171,11 +169,11 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 	}
 }
 
-// carryOn runs a plan, and does for it what its loop in C cannot, until it is done, blocked (neither
+// carryOn runs a work's plan, and does for it what its loop in C cannot, until it is done, blocked (neither
 // done nor failed) or failed.
-func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration) (done bool, failure *Error) {
-	l := c.window.Lane(lane)
-	credited := c.runner.credited // only collectives go over port channels as plans
+func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error) {
+	run, l := c.runner.run, c.window.Lane(collectiveLane)
+	credited := c.runner.credited
 	for {
 		status := run.Continue(until)
 		peer := run.Peer()
@@ -183,7 +181,7 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration) (d
 		case exec.Done:
 			return true, nil
 		case exec.Blocked:
-			if lane == collectiveLane && exec.Now() < until {
+			if exec.Now() < until {
 				c.runner.interrupted = true
 			}
 			return false, nil
@@ -197,7 +195,7 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration) (d
 			}
 		case exec.NeedPut:
 			header, payload := run.PortMessage()
-			h := transport.Header{Type: transport.Data, Flags: uint8(lane), Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
+			h := transport.Header{Type: transport.Data, Flags: collectiveLane, Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
 			l.MarkSent(peer)
 			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
 			err := c.group.Send(ctx, peer, h, header, payload)
@@ -217,30 +215,35 @@ func (c *Comm) carryOn(run *exec.Run, w *Work, lane int, until time.Duration) (d
 			// senders that see one slot fewer than there are.
 			if freed := l.Freed(peer); freed-credited[peer] >= 2 {
 				credited[peer] = freed
-				h := transport.Header{Type: frameCredit, Flags: uint8(lane), Arg: [2]uint64{freed}}
+				h := transport.Header{Type: frameCredit, Flags: collectiveLane, Arg: [2]uint64{freed}}
 				// An error means that the peer is gone, or that the time is up. Whoever needs the peer, or
 				// the time, will see it; this step does not.
 				_ = c.group.Send(w.context(), peer, h)
 			}
-		case exec.Stopped:
-			if err := c.failed(); err != nil {
-				return false, err
-			}
-			c.fail(errorf(ErrInternal, "%s was stopped without a cause", c.title()), true)
-			return false, c.failed()
-		case exec.Gone:
-			c.fail(errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
-				c.title(), c.rankName(peer), c.messageOf(w, lane).Sequence, describe(c.messageOf(w, lane))), true)
-			return false, c.failed()
-		case exec.Mismatch:
-			seen, bytes, total := run.Seen()
-			c.fail(c.mismatchError(c.messageOf(w, lane), run, peer, seen, bytes, total), true)
-			return false, c.failed()
 		default:
-			c.fail(errorf(ErrInternal, "the executor answered %d", status), true)
+			c.fail(c.runError(run, w.parts[c.runner.part].message, status), true)
 			return false, c.failed()
 		}
 	}
+}
+
+// runError is why a run cannot go on, whose message is m.
+func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Error {
+	peer := run.Peer()
+	switch status {
+	case exec.Stopped:
+		if err := c.failed(); err != nil {
+			return err
+		}
+		return errorf(ErrInternal, "%s was stopped without a cause", c.title())
+	case exec.Gone:
+		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
+			c.title(), c.rankName(peer), m.Sequence, describe(m))
+	case exec.Mismatch:
+		seen, bytes, total := run.Seen()
+		return c.mismatchError(m, run, peer, seen, bytes, total)
+	}
+	return errorf(ErrInternal, "the executor answered %d", status)
 }
 
 // shortcutMax is the most bytes in a block for which it matters what a way through Go costs.
@@ -264,14 +267,6 @@ func (c *Comm) learn(p *part) {
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.uses(c.rank)
 	c.shortcut.Learn(&k, compiled)
-}
-
-// messageOf is what the runner of a lane is doing.
-func (c *Comm) messageOf(w *Work, lane int) exec.Message {
-	if lane == collectiveLane && c.runner.part < len(w.parts) {
-		return w.parts[c.runner.part].message
-	}
-	return exec.Message{Collective: uint8(plan.Send), Root: -1}
 }
 
 // begin binds a part and lays out its segments.
@@ -312,17 +307,20 @@ type shape struct {
 	slots      int
 	ahead      int
 	memory     bool
+	letter     int64 // the most bytes of an eager send where memory is shared
 	thresholds plan.Thresholds
 }
 
 const (
 	slotsPerChannel = 4
 	mostSlots       = 16
-	laneBudget      = 4 << 20   // bytes of inboxes a lane: with eagerBudget, staging stays below 16 MiB a communicator
+	laneBudget      = 4 << 20   // bytes of inboxes a lane: with mailBudget and eagerBudget, staging stays within 16 MiB a communicator
 	largestChunk    = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10
 	smallestChunk    = 4 << 10
+	mailBudget       = 2 << 20 // bytes of mailboxes a communicator, about
+	leastEager       = 4 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20
 )
@@ -335,7 +333,11 @@ func newShape(size int, port bool) shape {
 	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > laneBudget {
 		chunk /= 2
 	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !port,
+	letter := int64(eagerMax)
+	for letter > leastEager && 2*letter*int64(size-1) > mailBudget {
+		letter /= 2
+	}
+	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !port, letter: letter,
 		thresholds: plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
 	if port {
 		// A message costs more, and so does a second hop; and until a slot's release is back at the

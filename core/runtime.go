@@ -259,7 +259,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	c.shape = newShape(config.Size, config.Size > 1 && anyPort(addresses, config.Transport))
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
 	c.waiting = waiting(addresses, config.Rank)
-	window, err := exec.NewWindow(exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk}, shared, c.waiting)
+	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter)}
+	window, err := exec.NewWindow(layout, shared, c.waiting)
 	if err != nil {
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}

@@ -24,7 +24,8 @@ type Work struct {
 	pending atomic.Int32 // operations not yet ended
 	source  atomic.Int32 // rank that the last receive came from
 
-	finished atomic.Bool // under mu; read without it by Test
+	finished atomic.Uint32 // 1, set under mu; read without it by Test, and in C
+	mail     bool          // it has sends or receives whose letters a waiter looks for
 
 	mu     sync.Mutex
 	err    *Error
@@ -49,11 +50,16 @@ func (w *Work) setTimeout(d time.Duration) {
 
 // Test tells whether the work has ended, and how.
 func (w *Work) Test() (done bool, err error) {
-	if w.finished.Load() {
+	if !w.ended() && w.mail {
+		w.comm.p2p.collect()
+	}
+	if w.ended() {
 		return true, w.result()
 	}
 	return false, nil
 }
+
+func (w *Work) ended() bool { return w.finished.Load() != 0 }
 
 // closed is closed when the work ends.
 func (w *Work) closed() <-chan struct{} {
@@ -61,7 +67,7 @@ func (w *Work) closed() <-chan struct{} {
 	defer w.mu.Unlock()
 	if w.done == nil {
 		w.done = make(chan struct{})
-		if w.finished.Load() {
+		if w.ended() {
 			close(w.done)
 		}
 	}
@@ -81,8 +87,8 @@ func (w *Work) result() error {
 // when a signal comes to the thread. Where no other thread runs the communicator's works, the caller
 // does.
 func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
-	if done, err := w.Test(); done {
-		return done, err
+	if w.ended() {
+		return true, w.result()
 	}
 	until := time.Duration(1<<62 - 1)
 	if timeout >= 0 {
@@ -90,8 +96,11 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 	}
 	for {
 		w.comm.help(w, until)
-		if done, err := w.Test(); done || timeout >= 0 {
-			return done, err
+		switch {
+		case w.ended():
+			return true, w.result()
+		case timeout >= 0:
+			return false, nil
 		}
 	}
 }
@@ -100,10 +109,19 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 // may start works and wait for them.
 func (w *Work) OnDone(f func(error)) {
 	w.mu.Lock()
-	if !w.finished.Load() {
+	if !w.ended() {
 		w.onDone = append(w.onDone, f)
 		w.mu.Unlock()
-		w.comm.wakeWorker()
+		if len(w.parts) > 0 {
+			w.comm.wakeWorker()
+		}
+		if w.mail {
+			w.comm.spawn(func() {
+				for !w.ended() {
+					w.comm.help(w, w.deadline)
+				}
+			})
+		}
 		return
 	}
 	w.mu.Unlock()
@@ -117,7 +135,7 @@ func (w *Work) Source() int { return int(w.source.Load()) }
 func (w *Work) end(err *Error) {
 	if err != nil {
 		w.mu.Lock()
-		if w.err == nil && !w.finished.Load() {
+		if w.err == nil && !w.ended() {
 			w.err = err
 		}
 		w.mu.Unlock()
@@ -126,7 +144,7 @@ func (w *Work) end(err *Error) {
 		return
 	}
 	w.mu.Lock()
-	w.finished.Store(true)
+	w.finished.Store(1)
 	callbacks := w.onDone
 	w.onDone = nil
 	if w.done != nil {
@@ -136,6 +154,9 @@ func (w *Work) end(err *Error) {
 		w.cancel()
 	}
 	w.mu.Unlock()
+	if w.mail {
+		w.comm.window.Mail().Ring()
+	}
 	if len(callbacks) > 0 {
 		go func() {
 			for _, f := range callbacks {
@@ -151,7 +172,7 @@ func (w *Work) context() context.Context {
 	defer w.mu.Unlock()
 	if w.ctx == nil {
 		w.ctx, w.cancel = context.WithTimeout(w.comm.ctx, w.deadline-exec.Now())
-		if w.finished.Load() {
+		if w.ended() {
 			w.cancel()
 		}
 	}

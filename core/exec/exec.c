@@ -2,40 +2,17 @@
 #include "exec.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "wait.h"
 
 /* As in package plan. */
 enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX };
 enum { PORT_YIELD_MAX = 64 << 10 };
 enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM };
 
-static inline void cpu_pause(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
-static inline uint64_t acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-
-static uint64_t now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Between processes: without FUTEX_PRIVATE_FLAG. */
-static int futex_wait(uint32_t *word, uint32_t value, uint64_t ns) {
-  struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-  return (int)syscall(SYS_futex, word, FUTEX_WAIT, value, &t, NULL, 0);
-}
 
 void goccl_ring(goccl_bell *bell) {
   /* The counter was changed before; a sleeper counts itself before it looks at the counter. So
@@ -61,7 +38,10 @@ static inline int reached(const goal *g) {
 static int await(goccl_lane *lane, const goccl_channel *c, goal g, int64_t bytes, uint64_t until) {
   if (reached(&g)) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
-  if (until == 0) return GOCCL_RUN_BLOCKED;
+  if (until == 0) {
+    if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) != GOCCL_GONE) return GOCCL_RUN_BLOCKED;
+    return reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
+  }
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
   if (state == GOCCL_MEMORY) {

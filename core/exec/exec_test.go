@@ -13,7 +13,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64}
+var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest)}
 
 func newPair(t *testing.T) [2]*Window {
 	t.Helper()

@@ -8,12 +8,14 @@
 // A window has lanes, so that plans on different lanes run at the same time; plans on one lane
 // run one after the other in the same order on all ranks. [Run] runs a plan's steps in one loop in C
 // and leaves it only for what Go must do: connect a channel, or carry a message to a port channel.
+// Beside the lanes it has mailboxes: see [Mail].
 package exec
 
 /*
 #cgo CFLAGS: -O3 -Wall -Wextra
 #include <stdlib.h>
 #include "exec.h"
+#include "mail.h"
 */
 import "C"
 
@@ -36,10 +38,11 @@ const (
 
 // Layout is the shape of a window. All ranks of a communicator use the same.
 type Layout struct {
-	Ranks int
-	Lanes int
-	Slots int   // messages a direction of a channel holds
-	Chunk int64 // the most bytes a message carries
+	Ranks   int
+	Lanes   int
+	Slots   int   // messages a direction of a channel holds
+	Chunk   int64 // the most bytes a message carries
+	Mailbox int64 // bytes of a peer's mailbox, by MailboxFor; 0: there are none
 }
 
 func (l Layout) stride() int64       { return MessageHeader + l.Chunk }
@@ -55,8 +58,18 @@ func (l Layout) laneSize() int64 {
 	return pageRound(bellSize+int64(l.Ranks)*lineBytes) + int64(l.Ranks)*pageRound(int64(l.Slots)*l.stride())
 }
 
+func (l Layout) door() int64 { return int64(l.Lanes) * l.laneSize() }
+func (l Layout) mailbox(peer int) int64 {
+	return l.door() + lineBytes + int64(peer)*(int64(unsafe.Sizeof(C.goccl_mailbox{}))+l.Mailbox)
+}
+
 // Size is the length of a window in bytes of address space; memory is used only where messages went.
-func (l Layout) Size() int64 { return int64(l.Lanes) * l.laneSize() }
+func (l Layout) Size() int64 {
+	if l.Mailbox == 0 {
+		return l.door()
+	}
+	return pageRound(l.mailbox(l.Ranks))
+}
 
 func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }
 
@@ -74,6 +87,7 @@ type Window struct {
 	mem    []byte
 	peers  [][]byte
 	lanes  []*Lane
+	mail   *Mail
 	stop   *C.uint32_t
 }
 
@@ -127,6 +141,9 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 	for i := range l.Lanes {
 		win.lanes = append(win.lanes, newLane(win, i, w))
 	}
+	if l.Mailbox > 0 {
+		win.mail = newMail(win)
+	}
 	return win, nil
 }
 
@@ -163,6 +180,9 @@ func (w *Window) FD() int { return w.fd }
 // Lane returns a lane by its number.
 func (w *Window) Lane(i int) *Lane { return w.lanes[i] }
 
+// Mail is the letters between this rank and its peers; nil if the layout has no mailboxes.
+func (w *Window) Mail() *Mail { return w.mail }
+
 // ConnectMemory maps the window of a peer and makes memory channels to it; rank is this rank's number,
 // under which the peer knows it. It takes the descriptor over.
 func (w *Window) ConnectMemory(rank, peer, fd int) error {
@@ -188,6 +208,9 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.released(i, rank)]))
 		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
+	}
+	if w.mail != nil {
+		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailbox(rank)]))
 	}
 	w.setState(peer, C.GOCCL_MEMORY)
 	return nil
@@ -222,6 +245,9 @@ func (w *Window) Close() {
 		C.free(unsafe.Pointer(lane.c))
 	}
 	w.lanes = nil
+	if w.mail != nil {
+		w.mail.free()
+	}
 	C.free(unsafe.Pointer(w.stop))
 	w.stop = nil
 	for _, mem := range append(w.peers, w.mem) {

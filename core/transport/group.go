@@ -420,36 +420,44 @@ func (g *Group) fill(h *Header, m *member, payload [][]byte) error {
 // Broadcast sends a control frame to all ranks that are attached now. It never blocks: a peer that
 // takes nothing in may miss it. It comes after what has been sent before.
 func (g *Group) Broadcast(h Header, payload []byte) {
-	if h.Type < ControlBase || g.leaving() {
-		return
-	}
 	payload = append([]byte(nil), payload...)
 	for _, m := range g.members {
-		if m == nil {
-			continue
+		if m != nil {
+			g.post(m, h, payload)
 		}
-		// Not ready: this side's attach may still be queued while the peer's frames come in already, and
-		// who answers one of those must be heard.
-		m.mu.Lock()
-		err, l, r := m.err, m.in, m.ready.Load()
-		if l != m.out {
-			l = nil
+	}
+}
+
+// Notify sends a control frame without payload to one rank, in the manner of Broadcast.
+func (g *Group) Notify(rank int, h Header) {
+	if m, err := g.member(rank); err == nil {
+		g.post(m, h, nil)
+	}
+}
+
+func (g *Group) post(m *member, h Header, payload []byte) {
+	if h.Type < ControlBase || g.leaving() || g.fill(&h, m, [][]byte{payload}) != nil {
+		return
+	}
+	// Not ready: this side's attach may still be queued while the peer's frames come in already, and
+	// who answers one of those must be heard.
+	m.mu.Lock()
+	err, l, r := m.err, m.in, m.ready.Load()
+	if l != m.out {
+		l = nil
+	}
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+	case l != nil:
+		l.mu.Lock()
+		// A goodbye ends what this group may say: it is queued under the same lock.
+		if l.outs[pairKey{h.Job, h.Group, h.Src, h.Dst}] == m {
+			l.enqueueLocked(queued{h: h, payload: payload, fd: -1})
 		}
-		m.mu.Unlock()
-		if err != nil || g.fill(&h, m, [][]byte{payload}) != nil {
-			continue
-		}
-		switch {
-		case l != nil:
-			l.mu.Lock()
-			// A goodbye ends what this group may say: it is queued under the same lock.
-			if l.outs[pairKey{h.Job, h.Group, h.Src, h.Dst}] == m {
-				l.enqueueLocked(queued{h: h, payload: payload, fd: -1})
-			}
-			l.mu.Unlock()
-		case r != nil:
-			r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload}, false)
-		}
+		l.mu.Unlock()
+	case r != nil:
+		r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload}, false)
 	}
 }
 

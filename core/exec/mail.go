@@ -1,0 +1,270 @@
+package exec
+
+/*
+#include <stdlib.h>
+#include "mail.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Mail is how ranks that share memory send each other letters: short messages that are no part of a plan. Each
+// rank's window has a mailbox for every peer, a ring of bytes that the peer writes and the rank reads.
+//
+// A letter lies there until somebody looks. Who waits for one, and meanwhile carries on what runs on the last lane, is
+// counted at the rank's door, so that a peer knows whether it must tell the rank of a letter by other means.
+// Sleepers wait for the lane's bell.
+type Mail struct {
+	c     *C.goccl_mail
+	lane  *Lane
+	ring  int64 // bytes of a mailbox
+	mine  []*C.goccl_mailbox
+	peers []outbox
+
+	mu     sync.RWMutex
+	closed bool
+}
+
+// outbox is a peer's mailbox for this rank.
+type outbox struct {
+	mu     sync.Mutex
+	box    *C.goccl_mailbox // nil until the peer's window is mapped
+	door   *C.goccl_mail_door
+	bell   *C.goccl_bell
+	posted uint64
+}
+
+// Letter is what precedes a letter's payload.
+type Letter struct {
+	Type  uint8 // not 0
+	Bytes uint32
+	Seq   uint64
+	Arg   [2]uint64
+}
+
+// letterHeader is the length of an encoded Letter; letterAlign, of which a letter's length is a multiple.
+const (
+	letterHeader = 32
+	letterAlign  = 64
+)
+
+func (l Letter) size() uint64 {
+	return (letterHeader + uint64(l.Bytes) + letterAlign - 1) &^ (letterAlign - 1)
+}
+
+func (l Letter) encode(b []byte) {
+	u := binary.NativeEndian
+	u.PutUint32(b, uint32(l.Type))
+	u.PutUint32(b[4:], l.Bytes)
+	u.PutUint64(b[8:], l.Seq)
+	u.PutUint64(b[16:], l.Arg[0])
+	u.PutUint64(b[24:], l.Arg[1])
+}
+
+func decodeLetter(b []byte) Letter {
+	u := binary.NativeEndian
+	return Letter{Type: uint8(u.Uint32(b)), Bytes: u.Uint32(b[4:]), Seq: u.Uint64(b[8:]),
+		Arg: [2]uint64{u.Uint64(b[16:]), u.Uint64(b[24:])}}
+}
+
+// MailboxFor is the size of a mailbox for letters of so many bytes at most: wherever the last one ended, the longest
+// fits into an empty one.
+func MailboxFor(letter int64) int64 { return 2 * int64(Letter{Bytes: uint32(letter)}.size()) }
+
+func newMail(w *Window) *Mail {
+	l, lane := w.Layout, w.lanes[len(w.lanes)-1]
+	c := (*C.goccl_mail)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_mail{}))))
+	c.door = (*C.goccl_mail_door)(w.at(l.door()))
+	c.boxes = (*C.uint8_t)(w.at(l.mailbox(0)))
+	c.stride = C.uint64_t(l.mailbox(1) - l.mailbox(0))
+	c.ranks = C.uint32_t(l.Ranks)
+	c.lane = lane.c
+	m := &Mail{c: c, lane: lane, ring: l.Mailbox, peers: make([]outbox, l.Ranks)}
+	for i := range l.Ranks {
+		m.mine = append(m.mine, (*C.goccl_mailbox)(w.at(l.mailbox(i))))
+	}
+	return m
+}
+
+func (m *Mail) connect(peer int, door, box unsafe.Pointer) {
+	o := &m.peers[peer]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.door, o.box = (*C.goccl_mail_door)(door), (*C.goccl_mailbox)(box)
+	o.bell = m.lane.channels[peer].peer_bell
+}
+
+func (m *Mail) ringOf(box *C.goccl_mailbox) []byte {
+	at := unsafe.Add(unsafe.Pointer(box), unsafe.Sizeof(C.goccl_mailbox{}))
+	return unsafe.Slice((*byte)(at), m.ring)
+}
+
+// Mapped tells whether letters can be posted to a peer.
+func (m *Mail) Mapped(peer int) bool {
+	o := &m.peers[peer]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.box != nil
+}
+
+// Post puts a letter into a peer's mailbox, whose window is mapped. It tells whether there was room for it, and
+// whether the peer looks for letters now.
+func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
+	o := &m.peers[peer]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.Bytes = uint32(len(payload))
+	size, bytes := l.size(), m.ringOf(o.box)
+	at := o.posted % uint64(m.ring)
+	skip := uint64(0) // a letter lies in one piece
+	if at+size > uint64(m.ring) {
+		skip = uint64(m.ring) - at
+	}
+	if o.posted+skip+size-atomic.LoadUint64((*uint64)(&o.box.taken)) > uint64(m.ring) {
+		return false, false
+	}
+	if skip > 0 {
+		Letter{Bytes: uint32(skip - letterHeader)}.encode(bytes[at:])
+		at = 0
+	}
+	l.encode(bytes[at:])
+	copy(bytes[at+letterHeader:], payload)
+	o.posted += skip + size
+	// Sequentially consistent, as all of package atomic: either the peer, who counts itself first and then
+	// looks, sees the letter, or this rank sees the peer.
+	atomic.StoreUint64((*uint64)(&o.box.posted), o.posted)
+	seen = atomic.LoadUint32((*uint32)(&o.door.pollers)) > 0
+	ring(o.bell)
+	return true, seen
+}
+
+// Unread tells whether there are letters in a peer's mailbox that nobody looks for now.
+func (m *Mail) Unread(peer int) bool {
+	o := &m.peers[peer]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return atomic.LoadUint64((*uint64)(&o.box.taken)) != o.posted && atomic.LoadUint32((*uint32)(&o.door.pollers)) == 0
+}
+
+// AwaitRoom waits until a peer has taken letters out of its mailbox, so that half of it is free, or until a time.
+func (m *Mail) AwaitRoom(peer int, until time.Duration) {
+	o := &m.peers[peer]
+	o.mu.Lock()
+	half := o.posted - uint64(m.ring)/2
+	o.mu.Unlock()
+	C.goccl_mail_await_room(m.c, &o.box.taken, C.uint64_t(half), C.uint64_t(until))
+}
+
+// Poll counts a caller among those who look for letters without being told, or (-1) no more. Who leaves looks once
+// more afterwards.
+func (m *Mail) Poll(n int) { atomic.AddUint32((*uint32)(&m.c.door.pollers), uint32(n)) }
+
+// What ends a wait for letters.
+const (
+	Came        = C.GOCCL_MAIL_CAME
+	Over        = C.GOCCL_MAIL_DONE    // what the caller waits for
+	Ran         = C.GOCCL_MAIL_RAN     // a run has left its loop
+	Interrupted = C.GOCCL_MAIL_BLOCKED // or the time is up
+	Halted      = C.GOCCL_MAIL_STOPPED
+)
+
+// Await waits for a letter or for Poke, until done is not 0, or until a time. Meanwhile it carries runs on the last
+// lane on, as their Continue would: it ends with the status of the one that has left its loop. Who sets done calls
+// Ring then.
+func (m *Mail) Await(runs []*Run, done *atomic.Uint32, until time.Duration) (why int, run *Run, status Status) {
+	states := make([]*C.goccl_run_state, len(runs))
+	for i, r := range runs {
+		states[i] = r.c
+	}
+	var which C.uint32_t
+	var left C.int
+	m.lane.order.Add(1)
+	why = int(C.goccl_mail_await(m.c, unsafe.SliceData(states), C.uint32_t(len(states)), (*C.uint32_t)(unsafe.Pointer(done)),
+		C.uint64_t(max(until, 0)), &which, &left))
+	m.lane.order.Load()
+	atomic.StoreUint32((*uint32)(&m.c.poke), 0)
+	if why == Ran {
+		run, status = runs[which], Status(left)
+		if status == Done {
+			run.c.plan = nil
+		}
+	}
+	return why, run, status
+}
+
+// Poke makes who waits for letters look around, now or when one comes to wait.
+func (m *Mail) Poke() { m.notify(func() { atomic.StoreUint32((*uint32)(&m.c.poke), 1) }) }
+
+// Ring wakes who waits for letters.
+func (m *Mail) Ring() { m.notify(func() {}) }
+
+// notify may come too late, when the window is closed.
+func (m *Mail) notify(change func()) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if !m.closed {
+		change()
+		ring(m.lane.c.bell)
+	}
+}
+
+// Next is the oldest letter of a peer, if there is one. Its payload is the peer's to write to: what is in it is
+// copied before it is looked at. Take then takes it out. Next and Take are called by one goroutine at a time.
+func (m *Mail) Next(peer int) (l Letter, payload []byte, ok bool, err error) {
+	box := m.mine[peer]
+	for {
+		posted, taken := atomic.LoadUint64((*uint64)(&box.posted)), uint64(box.taken)
+		held := posted - taken
+		if held == 0 {
+			return Letter{}, nil, false, nil
+		}
+		at := taken % uint64(m.ring)
+		left := uint64(m.ring) - at
+		if held > uint64(m.ring) || held%letterAlign != 0 {
+			return Letter{}, nil, false, fmt.Errorf("%w: a mailbox of %d bytes with %d in it", ErrProtocol, m.ring, held)
+		}
+		var header [letterHeader]byte
+		copy(header[:], m.ringOf(box)[at:])
+		l = decodeLetter(header[:])
+		if l.size() > min(held, left) {
+			return Letter{}, nil, false, fmt.Errorf("%w: a letter of %d bytes, where %d are there", ErrProtocol, l.Bytes, min(held, left))
+		}
+		if l.Type != 0 {
+			return l, m.ringOf(box)[at+letterHeader:][:l.Bytes], true, nil
+		}
+		m.Take(peer, l)
+	}
+}
+
+// Take takes the letter that Next has shown out of the mailbox.
+func (m *Mail) Take(peer int, l Letter) {
+	atomic.AddUint64((*uint64)(&m.mine[peer].taken), l.size())
+	o := &m.peers[peer]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.door != nil {
+		ring(o.bell)
+	}
+}
+
+// ring is goccl_ring, entering C only if there is a sleeper: what he waits for has been changed by an atomic
+// operation before.
+func ring(bell *C.goccl_bell) {
+	if atomic.LoadUint32((*uint32)(&bell.sleepers)) > 0 {
+		C.goccl_ring(bell)
+	}
+}
+
+func (m *Mail) free() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	C.free(unsafe.Pointer(m.c))
+}

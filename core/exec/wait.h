@@ -1,0 +1,35 @@
+#ifndef GOCCL_WAIT_H
+#define GOCCL_WAIT_H
+
+#include <linux/futex.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What waits are made of. The includer defines _GNU_SOURCE. */
+
+static inline void cpu_pause(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static inline uint64_t acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+
+/* CLOCK_MONOTONIC, in nanoseconds. */
+static inline uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Between processes: without FUTEX_PRIVATE_FLAG. */
+static inline int futex_wait(uint32_t *word, uint32_t value, uint64_t ns) {
+  struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+  return (int)syscall(SYS_futex, word, FUTEX_WAIT, value, &t, NULL, 0);
+}
+
+#endif

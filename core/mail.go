@@ -1,0 +1,136 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// The frames of the point-to-point protocol go as letters between ranks that share memory. A waiter finds them by
+// looking. Where none looks, an eager send lies in the mailbox until one does, or a test, or until the mailbox is
+// full; of anything else the rank is told over the link, a little later.
+
+const (
+	// letterSlice is how long a wait for letters, or for room, lasts before the waiter looks around.
+	letterSlice = 100 * time.Millisecond
+	// announceDelay is for how long a peer is left to find a letter by itself, while this rank waits for it.
+	announceDelay = 100 * time.Microsecond
+	// leftOver is how long letters and transfers wait for a waiter.
+	leftOver = time.Millisecond
+)
+
+// byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
+func (c *Comm) byMail(peer int) bool {
+	if peer != AnySource {
+		return peer != c.rank && !c.port(peer)
+	}
+	for r := range c.size {
+		if c.byMail(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// tell carries a frame to a peer. Nothing of it is sent when there is an error.
+func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, payload []byte) error {
+	if !p.c.byMail(peer) {
+		return p.c.group.Send(ctx, peer, h, payload)
+	}
+	if err := p.c.group.Connect(ctx, peer); err != nil {
+		return err
+	}
+	if !p.c.window.Mail().Mapped(peer) {
+		return fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol) // and the communicator has failed
+	}
+	for !p.post(peer, h, payload) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		until := exec.Now() + letterSlice
+		if t, ok := ctx.Deadline(); ok {
+			until = min(until, exec.Now()+time.Until(t))
+		}
+		p.c.window.Mail().AwaitRoom(peer, until)
+	}
+	return nil
+}
+
+// post puts a frame into a peer's mailbox, if there is room for it.
+func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
+	posted, seen := p.c.window.Mail().Post(peer, exec.Letter{Type: h.Type, Seq: h.Seq, Arg: h.Arg}, payload)
+	switch {
+	case seen:
+	case !posted:
+		p.c.group.Notify(peer, transport.Header{Type: frameMail})
+	case h.Type != transport.Data:
+		p.peers[peer].unannounced.Store(true)
+		p.unannounced.Store(true)
+	}
+	return posted
+}
+
+// announce tells the peers who do not look for letters of those that need them. It is put off for a while, in which
+// a peer mostly comes to look.
+func (p *pointToPoint) announce() {
+	if !p.unannounced.Swap(false) {
+		return
+	}
+	for peer := range p.peers {
+		if p.peers[peer].unannounced.Swap(false) && p.c.window.Mail().Unread(peer) {
+			p.c.group.Notify(peer, transport.Header{Type: frameMail})
+		}
+	}
+}
+
+// collect takes the letters out of the mailboxes.
+func (p *pointToPoint) collect() {
+	mail := p.c.window.Mail()
+	p.reading.Lock()
+	defer p.reading.Unlock()
+	if p.closed {
+		return
+	}
+	for peer := range p.c.size {
+		if !p.c.byMail(peer) {
+			continue
+		}
+		for {
+			l, payload, ok, err := mail.Next(peer)
+			if ok {
+				err = p.letter(peer, l, payload)
+			}
+			if err != nil {
+				// Not here: the failure waits for who reads.
+				p.c.spawn(func() { handler{p.c}.violation(peer, err) })
+				return
+			}
+			if !ok {
+				break
+			}
+			mail.Take(peer, l)
+		}
+	}
+}
+
+// letter takes a letter.
+func (p *pointToPoint) letter(src int, l exec.Letter, payload []byte) error {
+	h := transport.Header{Type: l.Type, Seq: l.Seq, Arg: l.Arg, Bytes: l.Bytes}
+	if l.Type != transport.Data {
+		if l.Bytes > transport.MaxControl {
+			return fmt.Errorf("%w: a letter of %d bytes", exec.ErrProtocol, l.Bytes)
+		}
+		return p.control(src, h, append([]byte(nil), payload...))
+	}
+	h.Flags = eagerSend
+	data, err := p.slot(src, h)
+	if err != nil {
+		return err
+	}
+	copy(data, payload)
+	p.arrived(src, h)
+	return nil
+}

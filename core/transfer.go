@@ -1,0 +1,256 @@
+package core
+
+import (
+	"slices"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// transfer is a send over a memory channel, or the receive that has accepted it: two-rank plans on the
+// point-to-point lane. All transfers are carried on by one attendant: a waiter, or else a goroutine that is there as
+// long as there are some.
+type transfer struct {
+	work     *Work
+	op       *Operation
+	peer     int
+	segments []segment // still to run; nil: it has not begun
+	compiled *exec.Compiled
+}
+
+// transfers go to one peer, or come from it, one after the other in the order in which they were accepted.
+type transfers struct {
+	queue []*transfer // under pointToPoint.mu
+	run   *exec.Run   // of the first; the attendant's
+}
+
+func (p *pointToPoint) queueOf(t *transfer) *transfers {
+	if t.op.Collective == plan.Send {
+		return &p.peers[t.peer].giving
+	}
+	return &p.peers[t.peer].taking
+}
+
+// transfer gives a transfer to the attendant.
+func (p *pointToPoint) transfer(t *transfer) {
+	p.mu.Lock()
+	if err := p.failure; err != nil {
+		p.mu.Unlock()
+		t.work.end(err)
+		return
+	}
+	q := p.queueOf(t)
+	q.queue = append(q.queue, t)
+	p.moving++
+	p.mu.Unlock()
+	p.c.window.Mail().Poke()
+	if len(p.token) == 0 { // else who attends looks again when he leaves
+		p.later()
+	}
+}
+
+// later has background run, so that a waiter who comes first does it all.
+func (p *pointToPoint) later() {
+	if p.watching.Swap(true) {
+		return
+	}
+	time.AfterFunc(leftOver, func() {
+		p.watching.Store(false)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.failure == nil {
+			p.c.spawn(p.background)
+		}
+	})
+}
+
+// background does what waiters have left over: it announces letters, and attends where there are transfers and
+// nobody does.
+func (p *pointToPoint) background() {
+	p.announce()
+	p.mu.Lock()
+	moving := p.moving > 0
+	p.mu.Unlock()
+	if !moving {
+		return
+	}
+	select {
+	case p.token <- struct{}{}:
+		p.attend(nil, 1<<62)
+	default:
+	}
+}
+
+// accept lets the data of an offer come.
+func (p *pointToPoint) accept(r *receive, a *arrival) {
+	h := transport.Header{Type: frameAccept, Seq: a.offer}
+	t := &transfer{work: r.work, op: r.op, peer: a.source}
+	q := &p.peers[a.source]
+	inline := func() bool { // the peer may have mapped this rank's window before this rank has mapped the peer's
+		if !p.c.window.Mail().Mapped(a.source) || !p.post(a.source, h, nil) {
+			return false
+		}
+		p.transfer(t)
+		return true
+	}
+	if !q.take.now(p.c, inline) {
+		q.take.do(p.c, func() {
+			if err := p.tell(r.work.context(), a.source, h, nil); err != nil {
+				p.c.fail(p.c.peerError(a.source, err), true)
+			}
+			p.transfer(t)
+		})
+	}
+}
+
+// attend looks for letters and carries the transfers on, in the manner of Comm.needed: until a work has ended (nil:
+// until there is no transfer left), or until a time.
+func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
+	mail := p.c.window.Mail()
+	over := &p.never
+	if w != nil {
+		over = &w.finished
+	}
+	mail.Poll(1)
+	interrupted, moving := false, false
+	for {
+		p.collect()
+		heads := p.advance()
+		moving = len(heads) > 0
+		now := exec.Now()
+		if over.Load() != 0 || w == nil && !moving || now >= until || interrupted || p.c.failed() != nil {
+			break
+		}
+		runs := make([]*exec.Run, len(heads))
+		for i, t := range heads {
+			runs[i] = p.queueOf(t).run
+		}
+		next := min(until, now+letterSlice)
+		if p.unannounced.Load() {
+			next = min(next, now+announceDelay)
+		}
+		why, run, status := mail.Await(runs, over, next)
+		switch why {
+		case exec.Ran:
+			p.ran(heads[slices.Index(runs, run)], status)
+		case exec.Interrupted:
+			interrupted = w != nil && exec.Now() < next
+			p.announce()
+		}
+	}
+	mail.Poll(-1)
+	p.collect()
+	<-p.token
+	if err := p.c.failed(); err != nil {
+		p.endTransfers(err)
+	} else if moving || p.unannounced.Load() {
+		p.later()
+	}
+	return w != nil && !w.ended() && exec.Now() < until && !interrupted
+}
+
+// endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
+// their memory.
+func (p *pointToPoint) endTransfers(err *Error) {
+	select {
+	case p.token <- struct{}{}:
+	default:
+		return
+	}
+	var ended []*transfer
+	p.mu.Lock()
+	for i := range p.peers {
+		for _, q := range []*transfers{&p.peers[i].giving, &p.peers[i].taking} {
+			ended = append(ended, q.queue...)
+			q.queue = nil
+		}
+	}
+	p.moving = 0
+	p.mu.Unlock()
+	<-p.token
+	for _, t := range ended {
+		if t.compiled != nil {
+			t.compiled.Free()
+		}
+		t.work.end(err)
+	}
+}
+
+// advance readies the first transfer of each queue, and returns these. Those that are late fail the communicator.
+func (p *pointToPoint) advance() []*transfer {
+	p.mu.Lock()
+	if p.moving == 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	var moving []*transfer
+	for i := range p.peers {
+		for _, q := range []*transfers{&p.peers[i].giving, &p.peers[i].taking} {
+			if len(q.queue) > 0 {
+				moving = append(moving, q.queue[0])
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, t := range moving {
+		if t.segments == nil {
+			p.bind(t)
+		}
+		if t.work.deadline <= exec.Now() {
+			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(t.peer), t.work.timeout), true)
+		}
+	}
+	return moving
+}
+
+func (p *pointToPoint) bind(t *transfer) {
+	q := p.queueOf(t)
+	if q.run == nil {
+		q.run = exec.NewRun(p.c.window.Lane(pointToPointLane))
+	}
+	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
+	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Element: int64(t.op.DType.Size()), Message: m})
+	sized := *t.op
+	sized.Root = t.peer
+	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)
+	p.begin(t)
+}
+
+// begin begins a transfer's next segment.
+func (p *pointToPoint) begin(t *transfer) {
+	s := t.segments[0]
+	t.segments = t.segments[1:]
+	built, err := plan.Build(s.params)
+	if err != nil {
+		p.c.fail(asError(err, ErrInternal, "%s", t.op.Collective), true)
+		return
+	}
+	t.compiled = exec.Compile(built, false)
+	from := t.peer
+	if t.op.Collective == plan.Send {
+		from = exec.NoPeer
+	}
+	p.queueOf(t).run.Begin(t.compiled, s.offset, from)
+}
+
+// ran does what the loop in C leaves to be done.
+func (p *pointToPoint) ran(t *transfer, status exec.Status) {
+	q := p.queueOf(t)
+	if status != exec.Done {
+		p.c.fail(p.c.runError(q.run, exec.Message{Collective: uint8(plan.Send), Root: -1}, status), true)
+		return
+	}
+	t.compiled.Free()
+	t.compiled = nil
+	if len(t.segments) > 0 {
+		p.begin(t)
+		return
+	}
+	p.mu.Lock()
+	q.queue = q.queue[1:]
+	p.moving--
+	p.mu.Unlock()
+	t.work.end(nil)
+}

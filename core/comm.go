@@ -193,7 +193,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	switch {
 	case o.WaitSoon:
-		c.help(w, exec.Now()+soon) // the caller would come back for just that
+		c.helpAtOnce(w) // the caller would come back for just that
 	case len(w.parts) > 0:
 		c.wakeLater()
 	}
@@ -217,7 +217,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	c.queue = append(c.queue, w)
 	c.mu.Unlock()
 	if o.WaitSoon {
-		c.help(w, exec.Now()+soon)
+		c.helpAtOnce(w)
 	} else {
 		c.wakeLater()
 	}
@@ -274,20 +274,10 @@ func (c *Comm) pop() {
 // help waits for a work's end until a time. What the work needs the caller does, where nobody else does it: it
 // runs the queue, and looks for letters.
 func (c *Comm) help(w *Work, until time.Duration) {
-	token, do := c.needed(w)
-	if token != nil {
-		select {
-		case token <- struct{}{}:
-			if !do(w, until) {
-				return
-			}
-			token, do = c.needed(w)
-		default:
-		}
-	}
-	if c.yieldUntil(w, until) {
+	if !c.helpNow(w, until) || c.yieldUntil(w, until) {
 		return
 	}
+	token, do := c.needed(w)
 	timer := time.NewTimer(until - exec.Now())
 	defer timer.Stop()
 	for {
@@ -302,6 +292,28 @@ func (c *Comm) help(w *Work, until time.Duration) {
 			}
 			token, do = c.needed(w)
 		}
+	}
+}
+
+// helpAtOnce is help for a little while, and without sleep where somebody else does what is needed.
+func (c *Comm) helpAtOnce(w *Work) {
+	until := exec.Now() + soon
+	if c.helpNow(w, until) {
+		c.yieldUntil(w, until)
+	}
+}
+
+// helpNow does what a work needs, if nobody else does. It tells whether there is anything left to wait for.
+func (c *Comm) helpNow(w *Work, until time.Duration) bool {
+	token, do := c.needed(w)
+	if token == nil {
+		return true
+	}
+	select {
+	case token <- struct{}{}:
+		return do(w, until)
+	default:
+		return true
 	}
 }
 

@@ -341,9 +341,9 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 	}()
 	if !r.begun {
 		if c.rank != 0 && exec.Now() < w.deadline {
-			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
+			ctx := &lateContext{parent: w.context(), deadline: until}
 			err := c.group.Send(ctx, 0, transport.Header{Type: frameCheckIn, Seq: sequence})
-			cancel()
+			ctx.end()
 			switch {
 			case errors.Is(err, context.DeadlineExceeded):
 				return false, nil

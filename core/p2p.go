@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -297,8 +296,8 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		}
 	}
 	frame := func(most time.Duration) (sent bool) {
-		ctx, cancel := context.WithTimeout(w.context(), most)
-		defer cancel()
+		ctx := &lateContext{parent: w.context(), deadline: exec.Now() + most}
+		defer ctx.end()
 		err := p.tell(ctx, s.peer, h, payload)
 		switch {
 		case err == nil:

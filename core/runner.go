@@ -197,9 +197,9 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 			header, payload := run.PortMessage()
 			h := transport.Header{Type: transport.Data, Flags: collectiveLane, Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
 			l.MarkSent(peer)
-			ctx, cancel := context.WithTimeout(w.context(), until-exec.Now())
+			ctx := &lateContext{parent: w.context(), deadline: until}
 			err := c.group.Send(ctx, peer, h, header, payload)
-			cancel()
+			ctx.end()
 			if err != nil {
 				l.MarkUnsent(peer)
 				if errors.Is(err, context.DeadlineExceeded) && c.ctx.Err() == nil {

@@ -17,8 +17,7 @@ type Work struct {
 	timeout  time.Duration
 	deadline time.Duration // on exec's clock
 	waitSoon bool
-	cancel   context.CancelFunc
-	ctx      context.Context // made by the runner when it first must wait in Go
+	ctx      *lateContext // made for the first that sends for the work
 
 	first   [1]part      // the memory of parts, mostly
 	pending atomic.Int32 // operations not yet ended
@@ -150,8 +149,8 @@ func (w *Work) end(err *Error) {
 	if w.done != nil {
 		close(w.done)
 	}
-	if w.cancel != nil {
-		w.cancel()
+	if w.ctx != nil {
+		w.ctx.end()
 	}
 	w.mu.Unlock()
 	if w.mail {
@@ -171,9 +170,9 @@ func (w *Work) context() context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx == nil {
-		w.ctx, w.cancel = context.WithTimeout(w.comm.ctx, w.deadline-exec.Now())
+		w.ctx = &lateContext{parent: w.comm.ctx, deadline: w.deadline}
 		if w.ended() {
-			w.cancel()
+			w.ctx.end()
 		}
 	}
 	return w.ctx

@@ -36,6 +36,7 @@ type Comm struct {
 	identity   identity
 	grace      time.Duration
 	shape      shape
+	thresholds string // as they were given
 	waiting    exec.Waiting
 
 	group    *transport.Group
@@ -73,6 +74,8 @@ type Comm struct {
 	shortcut *exec.Shortcut // also holds the order of the collectives
 	p2p      pointToPoint
 	tasks    sync.WaitGroup // goroutines of the communicator
+	ending   sync.Mutex
+	ended    bool // under it: no task begins any more
 }
 
 // identity is what makes a group's traffic its own.
@@ -177,7 +180,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		}
 	}
 	if len(w.parts) > 0 {
-		c.queue = append(c.queue, w)
+		c.enqueue(w)
 	}
 	c.mu.Unlock()
 
@@ -214,7 +217,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	w.setTimeout(o.Timeout)
 	w.first[0] = part{operation: &operation, message: c.shortcut.At(c.shortcut.Sequence()), begun: begun}
 	w.parts = w.first[:]
-	c.queue = append(c.queue, w)
+	c.enqueue(w)
 	c.mu.Unlock()
 	if o.WaitSoon {
 		c.helpAtOnce(w)
@@ -265,10 +268,24 @@ func (c *Comm) head() *Work {
 	return c.queue[0]
 }
 
+// enqueue is called with the lock held.
+func (c *Comm) enqueue(w *Work) {
+	w.queued = true
+	c.queue = append(c.queue, w)
+}
+
 func (c *Comm) pop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.queue[0].queued = false
 	c.queue = slices.Delete(c.queue, 0, 1)
+}
+
+// queues tells whether a work has collectives to run.
+func (c *Comm) queues(w *Work) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return w.queued
 }
 
 // help waits for a work's end until a time. What the work needs the caller does, where nobody else does it: it
@@ -298,7 +315,7 @@ func (c *Comm) help(w *Work, until time.Duration) {
 // helpAtOnce is help for a little while, and without sleep where somebody else does what is needed.
 func (c *Comm) helpAtOnce(w *Work) {
 	until := exec.Now() + soon
-	if c.helpNow(w, until) {
+	if !w.ended() && c.helpNow(w, until) {
 		c.yieldUntil(w, until)
 	}
 }
@@ -317,11 +334,11 @@ func (c *Comm) helpNow(w *Work, until time.Duration) bool {
 	}
 }
 
-// needed is what a waiter can do for a work, and the token that he needs for it; none if there is nothing.
-// What he does ends with giving the token back. It tells whether there is anything left to wait for.
+// needed is what a waiter can do for a work, and the token that he needs for it; none if there is nothing. Do gives
+// the token back, and tells whether there is anything left to wait for.
 func (c *Comm) needed(w *Work) (token chan struct{}, do func(*Work, time.Duration) bool) {
 	switch {
-	case len(w.parts) > 0 && c.head() != nil:
+	case len(w.parts) > 0 && c.queues(w):
 		return c.token, c.runHeld
 	case w.mail && c.failed() == nil:
 		return c.p2p.token, c.p2p.attend
@@ -438,17 +455,30 @@ func (c *Comm) runQueued() {
 // workerSlice is how long the worker stays in C before it looks around.
 const workerSlice = 100 * time.Millisecond
 
-// spawn starts a goroutine that Destroy waits for. A panic in it fails the communicator.
+// spawn runs f in a goroutine that Destroy waits for; where Destroy has waited already, on the caller's. A panic in
+// it fails the communicator.
 func (c *Comm) spawn(f func()) {
-	c.tasks.Add(1)
-	go func() {
-		defer c.tasks.Done()
+	guarded := func() {
 		defer func() {
 			if r := recover(); r != nil {
 				c.fail(errorf(ErrInternal, "panic: %v", r), true)
 			}
 		}()
 		f()
+	}
+	c.ending.Lock()
+	over := c.ended
+	if !over {
+		c.tasks.Add(1)
+	}
+	c.ending.Unlock()
+	if over {
+		guarded()
+		return
+	}
+	go func() {
+		defer c.tasks.Done()
+		guarded()
 	}()
 }
 
@@ -476,6 +506,9 @@ func (c *Comm) Destroy() {
 	if c.group != nil {
 		c.group.Detach()
 	}
+	c.ending.Lock()
+	c.ended = true
+	c.ending.Unlock()
 	c.tasks.Wait()
 	c.lockOrder() // who is in the shortcut leaves, and sees the failure
 	c.shortcut.Free()

@@ -647,6 +647,107 @@ func TestReceivesEndWithoutWaiters(t *testing.T) {
 	}
 }
 
+// TestTransfersEndByTests has nobody wait for sends and receives that are too long to be eager.
+func TestTransfersEndByTests(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			const n = 1_000_000
+			w := newWorld(t, tr, 2, time.Minute)
+			w.each(func(rank int) error {
+				c := w.comms[rank]
+				in, out := buffer(t, n), buffer(t, n)
+				fill(in, rank, 0)
+				var works []*Work
+				for _, op := range []Operation{
+					{Collective: plan.Send, DType: reduce.Int32, Root: 1 - rank, In: []unsafe.Pointer{ptr(in)}, InCounts: []uint64{n}},
+					{Collective: plan.Recv, DType: reduce.Int32, Root: 1 - rank, Out: []unsafe.Pointer{ptr(out)}, OutCounts: []uint64{n}},
+				} {
+					work, err := c.Start(CallOptions{}, op)
+					if err != nil {
+						return err
+					}
+					works = append(works, work)
+				}
+				for _, work := range works {
+					for ok := false; !ok; runtime.Gosched() {
+						var err error
+						if ok, err = work.Test(); err != nil {
+							return err
+						}
+					}
+				}
+				return expect("received", out, func(i int) int32 { return value(1-rank, 0, i) })
+			})
+		})
+	}
+}
+
+// TestDestroyUnderWaiters destroys a communicator while threads of the rank wait in it, and start works.
+func TestDestroyUnderWaiters(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			for range 20 {
+				w := newWorld(t, tr, 2, time.Minute)
+				w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
+				c := w.comms[0]
+				small, large := buffer(t, 1), buffer(t, 1<<20)
+				ops := []Operation{
+					{Collective: plan.Recv, DType: reduce.Int32, Root: 1, Out: []unsafe.Pointer{ptr(small)}, OutCounts: []uint64{1}},
+					{Collective: plan.Send, DType: reduce.Int32, Root: 1, Tag: 1, In: []unsafe.Pointer{ptr(large)}, InCounts: []uint64{1 << 20}},
+					{Collective: plan.Send, DType: reduce.Int32, Root: 1, Tag: 2, In: []unsafe.Pointer{ptr(large)}, InCounts: []uint64{1 << 14}},
+				}
+				var wg sync.WaitGroup
+				var ready sync.WaitGroup
+				for _, op := range ops {
+					wg.Add(1)
+					ready.Add(1)
+					go func() {
+						defer wg.Done()
+						ready.Done()
+						for {
+							if err := run(c, op); err != nil {
+								if !errors.Is(err, ErrAborted) {
+									t.Errorf("%v: %v", op.Collective, err)
+								}
+								return
+							}
+						}
+					}()
+				}
+				ready.Wait()
+				c.Destroy()
+				wg.Wait()
+			}
+		})
+	}
+}
+
+// TestPeerLeavesWithAFullMailbox has a rank leave that took nothing of what was sent to it.
+func TestPeerLeavesWithAFullMailbox(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 2, time.Minute)
+			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
+			const each = 16 << 10
+			b := buffer(t, each)
+			var works []*Work
+			for range 2 * eagerBudget / (4 * each) {
+				work, err := w.comms[0].Start(CallOptions{}, Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1,
+					In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				works = append(works, work)
+			}
+			w.comms[1].Destroy()
+			_, err := works[len(works)-1].Wait(-1)
+			if !errors.Is(err, ErrAborted) {
+				t.Errorf("the last send: %v", err)
+			}
+		})
+	}
+}
+
 // TestCallbackOfAReceive has nothing but a callback wait for a message that comes later.
 func TestCallbackOfAReceive(t *testing.T) {
 	for _, tr := range transports {

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
@@ -15,6 +16,7 @@ type lateContext struct {
 	parent   context.Context
 	deadline time.Duration
 
+	over   atomic.Bool
 	once   sync.Once
 	timed  context.Context // of parent
 	cancel context.CancelFunc
@@ -37,6 +39,9 @@ func (l *lateContext) Err() error {
 	if err := l.parent.Err(); err != nil {
 		return err
 	}
+	if l.over.Load() {
+		return context.Canceled
+	}
 	if exec.Now() >= l.deadline {
 		<-l.Done() // an error is not there before the end
 		return l.timed.Err()
@@ -56,6 +61,7 @@ func (l *lateContext) withTimer() context.Context {
 
 // end ends the context, and gives back what it holds.
 func (l *lateContext) end() {
+	l.over.Store(true)
 	l.once.Do(func() { l.timed, l.cancel = ended, func() {} })
 	l.cancel()
 }

@@ -40,13 +40,17 @@ func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, p
 	if !p.c.byMail(peer) {
 		return p.c.group.Send(ctx, peer, h, payload)
 	}
-	if err := p.c.group.Connect(ctx, peer); err != nil {
-		return err
-	}
-	if !p.c.window.Mail().Mapped(peer) {
-		return fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol) // and the communicator has failed
-	}
-	for !p.post(peer, h, payload) {
+	mail := p.c.window.Mail()
+	for {
+		if err := p.c.group.Connect(ctx, peer); err != nil { // also of a peer that has left meanwhile
+			return err
+		}
+		if !mail.Mapped(peer) {
+			return fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol) // and the communicator has failed
+		}
+		if p.post(peer, h, payload) {
+			return nil
+		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -54,9 +58,8 @@ func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, p
 		if t, ok := ctx.Deadline(); ok {
 			until = min(until, exec.Now()+time.Until(t))
 		}
-		p.c.window.Mail().AwaitRoom(peer, until)
+		mail.AwaitRoom(peer, len(payload), until)
 	}
-	return nil
 }
 
 // post puts a frame into a peer's mailbox, if there is room for it.
@@ -69,6 +72,9 @@ func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
 	case h.Type != transport.Data:
 		p.peers[peer].unannounced.Store(true)
 		p.unannounced.Store(true)
+		if len(p.token) == 0 { // else who attends looks again when he leaves
+			p.later()
+		}
 	}
 	return posted
 }
@@ -95,9 +101,6 @@ func (p *pointToPoint) collect() {
 		return
 	}
 	for peer := range p.c.size {
-		if !p.c.byMail(peer) {
-			continue
-		}
 		for {
 			l, payload, ok, err := mail.Next(peer)
 			if ok {
@@ -118,6 +121,9 @@ func (p *pointToPoint) collect() {
 
 // letter takes a letter.
 func (p *pointToPoint) letter(src int, l exec.Letter, payload []byte) error {
+	if !p.c.byMail(src) {
+		return fmt.Errorf("%w: a letter, where none are sent", exec.ErrProtocol)
+	}
 	h := transport.Header{Type: l.Type, Seq: l.Seq, Arg: l.Arg, Bytes: l.Bytes}
 	if l.Type != transport.Data {
 		if l.Bytes > transport.MaxControl {

@@ -25,7 +25,7 @@ const (
 	eagerMax     = 256 << 10        // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20          // where no memory is shared
 	acceptedPart = 4 << 20          // bytes of an accepted send that go in one frame
-	eagerBudget  = 6 << 20          // bytes of eager sends of all peers that have not been received yet
+	eagerBudget  = 5 << 20          // bytes of eager sends of all peers that have not been received yet
 	eagerLeast   = 16 << 10         // of a peer, whatever their number
 	inlineTime   = time.Millisecond // how long a send may hold its caller
 )
@@ -212,7 +212,7 @@ type peerQueues struct {
 
 	giving, taking transfers   // over a memory channel
 	unannounced    atomic.Bool // a letter of which it must be told, unless it looks itself
-	coming         *arrival    // of the goroutine of the link: the send of which a frame is being read
+	coming         *arrival    // of the goroutine of the link, or of who holds `reading`: the send of which a frame is being read
 
 	// Under pointToPoint.mu:
 	accepted             map[uint64]*arrival // offers whose data comes into a receive's buffer
@@ -235,6 +235,8 @@ func (p *pointToPoint) init(c *Comm) {
 }
 
 func (p *pointToPoint) free() {
+	p.token <- struct{}{} // from who attends, and kept: nobody attends any more
+	p.endTransfersHeld(p.c.failed())
 	p.reading.Lock()
 	p.closed = true
 	p.reading.Unlock()
@@ -322,8 +324,6 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 			}
 			if eager {
 				w.end(nil)
-			} else {
-				p.later()
 			}
 			return true
 		}
@@ -345,6 +345,7 @@ func (p *pointToPoint) sendError(s *send, err error) *Error {
 // expire fails the communicator because an offer was not accepted in time: the peer may still accept
 // it later, and would wait for data.
 func (p *pointToPoint) expire(id uint64, peer int) {
+	p.collect()
 	s := p.takeOffer(id, peer)
 	if s == nil {
 		return
@@ -493,7 +494,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 
 // slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or that an
 // eager send meets, or else into memory of its own. It runs, as do arrived and dropped, on the link's
-// goroutine.
+// goroutine, or where letters are collected.
 func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	q := &p.peers[src]
 	p.mu.Lock()
@@ -619,7 +620,8 @@ func (p *pointToPoint) giveFrames(s *send, offer uint64) *Error {
 	return nil
 }
 
-// control takes a frame of the point-to-point protocol. It runs on a link's goroutine.
+// control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where letters are
+// collected.
 func (p *pointToPoint) control(src int, h transport.Header, payload []byte) error {
 	switch h.Type {
 	case frameOffer:

@@ -62,7 +62,7 @@ func (c *Comm) run(w *Work, until time.Duration) {
 	r := &c.runner
 	r.interrupted = false
 	for {
-		if w != nil && w.ended() {
+		if w != nil && !c.queues(w) {
 			return
 		}
 		head := c.head()
@@ -337,12 +337,10 @@ func newShape(size int, port bool) shape {
 	for letter > leastEager && 2*letter*int64(size-1) > mailBudget {
 		letter /= 2
 	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !port, letter: letter,
-		thresholds: plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
+	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !port, letter: letter, thresholds: memoryThresholds}
 	if port {
-		// A message costs more, and so does a second hop; and until a slot's release is back at the
-		// sender, several more can be under way.
-		s.thresholds = plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20}
+		s.thresholds = portThresholds
+		// Until a slot's release is back at the sender, several more can be under way.
 		s.slots = int(max(slotsPerChannel, min(mostSlots, laneBudget/(chunk*int64(max(size-1, 1))))))
 		s.ahead = s.slots / 4
 	}

@@ -30,6 +30,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -47,6 +48,7 @@ const (
 // The environment that Init reads where a Config field is empty.
 const (
 	EnvTransport   = "GOCCL_TRANSPORT"
+	EnvThresholds  = "GOCCL_THRESHOLDS"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
@@ -104,12 +106,14 @@ type Config struct {
 	StoreHost     string // the route to it names the default interface
 	Secret        string // the job's
 	Incarnation   string // part of every key in the store
+	Thresholds    string // sizes at which algorithms change: see setThresholds; the same on all ranks
 }
 
 // member is what a rank publishes of itself.
 type member struct {
-	Version string
-	Address transport.Address
+	Version    string
+	Address    transport.Address
+	Thresholds string
 }
 
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
@@ -146,6 +150,10 @@ func (r *Runtime) complete(c *Config) error {
 	fill(&c.Interface, EnvInterface)
 	fill(&c.Secret, EnvSecret)
 	fill(&c.Incarnation, EnvIncarnation)
+	fill(&c.Thresholds, EnvThresholds)
+	if err := setThresholds(&plan.Thresholds{}, c.Thresholds); err != nil {
+		return bad("thresholds (from the option or %s) have %v", EnvThresholds, err)
+	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
@@ -173,7 +181,7 @@ const maxRanks = 65536
 
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
-	me := member{Version: Version, Address: end.Address()}
+	me := member{Version: Version, Address: end.Address(), Thresholds: config.Thresholds}
 	me.Address.Forced = config.Transport
 	published, err := json.Marshal(me)
 	if err != nil {
@@ -205,6 +213,10 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		if m.Address.Forced != config.Transport {
 			return nil, errorf(ErrUnsupported, "init: transport is forced to %q on rank %d and to %q on rank %d: it must be the same on all ranks",
 				m.Address.Forced, rank, config.Transport, config.Rank)
+		}
+		if m.Thresholds != config.Thresholds {
+			return nil, errorf(ErrUnsupported, "init: thresholds are %q on rank %d and %q on rank %d: they must be the same on all ranks",
+				m.Thresholds, rank, config.Thresholds, config.Rank)
 		}
 		addresses[rank] = m.Address
 	}
@@ -253,10 +265,13 @@ func anyPort(addresses []transport.Address, forced string) bool {
 
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
-		identity: id, grace: config.LivenessGrace, timeout: config.Timeout,
+		identity: id, grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	c.shape = newShape(config.Size, config.Size > 1 && anyPort(addresses, config.Transport))
+	if err := setThresholds(&c.shape.thresholds, config.Thresholds); err != nil {
+		return nil, errorf(ErrInternal, "init: %v", err) // they have been looked at before
+	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
 	c.waiting = waiting(addresses, config.Rank)
 	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter)}
@@ -391,7 +406,7 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	for i, r := range members {
 		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
 	}
-	config.Transport = addresses[0].Forced
+	config.Transport, config.Thresholds = addresses[0].Forced, c.thresholds
 	if len(members) == 1 {
 		return c.runtime.newComm(config, nil, identity{}, addresses, kinds)
 	}

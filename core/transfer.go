@@ -114,13 +114,13 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 		over = &w.finished
 	}
 	mail.Poll(1)
-	interrupted, moving := false, false
+	interrupted := false
+	announceAt := time.Duration(0)
 	for {
 		p.collect()
 		heads := p.advance()
-		moving = len(heads) > 0
 		now := exec.Now()
-		if over.Load() != 0 || w == nil && !moving || now >= until || interrupted || p.c.failed() != nil {
+		if over.Load() != 0 || w == nil && len(heads) == 0 || now >= until || interrupted || p.c.failed() != nil {
 			break
 		}
 		runs := make([]*exec.Run, len(heads))
@@ -128,8 +128,17 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 			runs[i] = p.queueOf(t).run
 		}
 		next := min(until, now+letterSlice)
-		if p.unannounced.Load() {
-			next = min(next, now+announceDelay)
+		switch {
+		case !p.unannounced.Load():
+			announceAt = 0
+		case announceAt == 0:
+			announceAt = now + announceDelay
+		case now >= announceAt:
+			p.announce()
+			announceAt = 0
+		}
+		if announceAt != 0 {
+			next = min(next, announceAt)
 		}
 		why, run, status := mail.Await(runs, over, next)
 		switch why {
@@ -137,15 +146,21 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 			p.ran(heads[slices.Index(runs, run)], status)
 		case exec.Interrupted:
 			interrupted = w != nil && exec.Now() < next
-			p.announce()
 		}
 	}
 	mail.Poll(-1)
 	p.collect()
+	if err := p.c.failed(); err != nil {
+		p.endTransfersHeld(err)
+	}
 	<-p.token
+	// Only now: who came with something while the token was held has left it to this.
+	p.mu.Lock()
+	left := p.moving > 0
+	p.mu.Unlock()
 	if err := p.c.failed(); err != nil {
 		p.endTransfers(err)
-	} else if moving || p.unannounced.Load() {
+	} else if left || p.unannounced.Load() {
 		p.later()
 	}
 	return w != nil && !w.ended() && exec.Now() < until && !interrupted
@@ -159,6 +174,12 @@ func (p *pointToPoint) endTransfers(err *Error) {
 	default:
 		return
 	}
+	p.endTransfersHeld(err)
+	<-p.token
+}
+
+// endTransfersHeld is endTransfers for who has the token.
+func (p *pointToPoint) endTransfersHeld(err *Error) {
 	var ended []*transfer
 	p.mu.Lock()
 	for i := range p.peers {
@@ -169,7 +190,6 @@ func (p *pointToPoint) endTransfers(err *Error) {
 	}
 	p.moving = 0
 	p.mu.Unlock()
-	<-p.token
 	for _, t := range ended {
 		if t.compiled != nil {
 			t.compiled.Free()

@@ -17,6 +17,7 @@ type Work struct {
 	timeout  time.Duration
 	deadline time.Duration // on exec's clock
 	waitSoon bool
+	queued   bool         // it is in the queue; under Comm.mu
 	ctx      *lateContext // made for the first that sends for the work
 
 	first   [1]part      // the memory of parts, mostly
@@ -117,7 +118,7 @@ func (w *Work) OnDone(f func(error)) {
 		if w.mail {
 			w.comm.spawn(func() {
 				for !w.ended() {
-					w.comm.help(w, w.deadline)
+					w.comm.help(w, 1<<62)
 				}
 			})
 		}

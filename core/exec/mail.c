@@ -17,10 +17,14 @@ typedef struct {
   int *status;
 } event;
 
-static int look(const goccl_mail *mail, const event *e) {
+/* Also tells, in *moved, whether a run has got on. */
+static int look(const goccl_mail *mail, const event *e, int *moved) {
+  *moved = 0;
   if (e->counter != NULL) return acquire(e->counter) >= e->number ? GOCCL_MAIL_DONE : -1;
   for (uint32_t i = 0; i < e->n_runs; i++) {
+    uint32_t step = e->runs[i]->step;
     *e->status = goccl_run(mail->lane, e->runs[i], 0);
+    *moved |= e->runs[i]->step != step;
     if (*e->status != GOCCL_RUN_BLOCKED) {
       *e->which = i;
       return GOCCL_MAIL_RAN;
@@ -37,33 +41,31 @@ static int look(const goccl_mail *mail, const event *e) {
 
 static int await(const goccl_mail *mail, const event *e, uint64_t until) {
   const goccl_lane *lane = mail->lane;
-  int seen = look(mail, e);
-  for (uint32_t i = 0; seen < 0 && i < lane->spins; i++) {
-    cpu_pause();
-    seen = look(mail, e);
-  }
-  for (uint32_t i = 0; seen < 0 && i < lane->yields && !__atomic_load_n(lane->stop, __ATOMIC_RELAXED); i++) {
-    sched_yield();
-    seen = look(mail, e);
-  }
-  if (seen >= 0) return seen;
   goccl_bell *bell = lane->bell;
-  __atomic_fetch_add(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
   for (;;) {
+    int moved, seen = look(mail, e, &moved);
+    for (uint32_t i = 0; seen < 0 && i < lane->spins + lane->yields; i = moved ? 0 : i + 1) {
+      if (i < lane->spins) {
+        cpu_pause();
+      } else if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) {
+        break;
+      } else {
+        sched_yield();
+      }
+      seen = look(mail, e, &moved);
+    }
+    if (seen >= 0) return seen;
+    __atomic_fetch_add(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
     uint32_t value = __atomic_load_n(&bell->value, __ATOMIC_SEQ_CST);
-    if ((seen = look(mail, e)) >= 0) break;
-    if (__atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) {
-      seen = GOCCL_MAIL_STOPPED;
-      break;
+    seen = look(mail, e, &moved);
+    if (seen < 0 && __atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) seen = GOCCL_MAIL_STOPPED;
+    if (seen < 0 && !moved) {
+      uint64_t t = now();
+      if (t >= until || (futex_wait(&bell->value, value, until - t) != 0 && errno == EINTR)) seen = GOCCL_MAIL_BLOCKED;
     }
-    uint64_t t = now();
-    if (t >= until || (futex_wait(&bell->value, value, until - t) != 0 && errno == EINTR)) {
-      seen = GOCCL_MAIL_BLOCKED;
-      break;
-    }
+    __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
+    if (seen >= 0) return seen;
   }
-  __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
-  return seen;
 }
 
 int goccl_mail_await(const goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs, const uint32_t *done,

@@ -117,16 +117,18 @@ func (m *Mail) Mapped(peer int) bool {
 // Post puts a letter into a peer's mailbox, whose window is mapped. It tells whether there was room for it, and
 // whether the peer looks for letters now.
 func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return false, false
+	}
 	o := &m.peers[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l.Bytes = uint32(len(payload))
 	size, bytes := l.size(), m.ringOf(o.box)
 	at := o.posted % uint64(m.ring)
-	skip := uint64(0) // a letter lies in one piece
-	if at+size > uint64(m.ring) {
-		skip = uint64(m.ring) - at
-	}
+	skip := m.skip(o, size)
 	if o.posted+skip+size-atomic.LoadUint64((*uint64)(&o.box.taken)) > uint64(m.ring) {
 		return false, false
 	}
@@ -145,21 +147,37 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	return true, seen
 }
 
+// skip is how many bytes are left free before a letter of a size, because it lies in one piece.
+func (m *Mail) skip(o *outbox, size uint64) uint64 {
+	if at := o.posted % uint64(m.ring); at+size > uint64(m.ring) {
+		return uint64(m.ring) - at
+	}
+	return 0
+}
+
 // Unread tells whether there are letters in a peer's mailbox that nobody looks for now.
 func (m *Mail) Unread(peer int) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return false
+	}
 	o := &m.peers[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return atomic.LoadUint64((*uint64)(&o.box.taken)) != o.posted && atomic.LoadUint32((*uint32)(&o.door.pollers)) == 0
 }
 
-// AwaitRoom waits until a peer has taken letters out of its mailbox, so that half of it is free, or until a time.
-func (m *Mail) AwaitRoom(peer int, until time.Duration) {
+// AwaitRoom waits until there is room in a peer's mailbox for a letter with so many bytes, or until a time.
+func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	o := &m.peers[peer]
+	size := Letter{Bytes: uint32(bytes)}.size()
 	o.mu.Lock()
-	half := o.posted - uint64(m.ring)/2
+	end := o.posted + m.skip(o, size) + size
 	o.mu.Unlock()
-	C.goccl_mail_await_room(m.c, &o.box.taken, C.uint64_t(half), C.uint64_t(until))
+	if end > uint64(m.ring) {
+		C.goccl_mail_await_room(m.c, &o.box.taken, C.uint64_t(end-uint64(m.ring)), C.uint64_t(until))
+	}
 }
 
 // Poll counts a caller among those who look for letters without being told, or (-1) no more. Who leaves looks once

@@ -119,7 +119,7 @@ func TestRoom(t *testing.T) {
 	ended := make(chan bool)
 	go func() {
 		for posted := false; !posted; posted, _ = from.Post(1, Letter{Type: 2}, payload) {
-			from.AwaitRoom(1, Now()+time.Minute)
+			from.AwaitRoom(1, len(payload), Now()+time.Minute)
 		}
 		close(ended)
 	}()

@@ -209,10 +209,10 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
 	}
-	if w.mail != nil {
+	w.setState(peer, C.GOCCL_MEMORY)
+	if w.mail != nil { // last: who can post can also run plans
 		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailbox(rank)]))
 	}
-	w.setState(peer, C.GOCCL_MEMORY)
 	return nil
 }
 
@@ -239,15 +239,15 @@ func (w *Window) Stop() {
 
 // Close frees the window. Nothing may run on it any more.
 func (w *Window) Close() {
+	if w.mail != nil {
+		w.mail.free()
+	}
 	for _, lane := range w.lanes {
 		C.free(unsafe.Pointer(&lane.postings[0]))
 		C.free(unsafe.Pointer(lane.c.channels))
 		C.free(unsafe.Pointer(lane.c))
 	}
 	w.lanes = nil
-	if w.mail != nil {
-		w.mail.free()
-	}
 	C.free(unsafe.Pointer(w.stop))
 	w.stop = nil
 	for _, mem := range append(w.peers, w.mem) {

@@ -1,0 +1,84 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/plan"
+)
+
+func TestSetThresholds(t *testing.T) {
+	all := plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}
+	for _, c := range []struct {
+		text string
+		want plan.Thresholds
+		ok   bool
+	}{
+		{"", all, true},
+		{"flat_max=0", plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, true},
+		{"one_shot_max=7,pipeline_min=8,flat_max=9", plan.Thresholds{OneShotMax: 7, FlatMax: 9, PipelineMin: 8}, true},
+		{"one_shot_max", all, false},
+		{"one_shot_max=", all, false},
+		{"one_shot_max=-1", all, false},
+		{"one_shot_max=99999999999999999999", all, false},
+		{"chunk=4", all, false},
+		{",", all, false},
+	} {
+		got := all
+		if err := setThresholds(&got, c.text); (err == nil) != c.ok || c.ok && got != c.want {
+			t.Errorf("%q: %+v, %v", c.text, got, err)
+		}
+	}
+}
+
+// Thresholds decide about plans, so ranks that have others are told, and splits have their parent's.
+func TestThresholdsOfRanks(t *testing.T) {
+	join := func(of ...string) ([]*Comm, []error) {
+		store := bootstrap.NewMemStore()
+		w := &world{t: t, comms: make([]*Comm, len(of))}
+		errs := w.try(func(rank int) (err error) {
+			w.comms[rank], err = NewRuntime(RuntimeConfig{Logf: t.Logf}).Init(context.Background(),
+				Config{Rank: rank, Size: len(of), Store: store, GroupName: "test", Timeout: 20 * time.Second, Thresholds: of[rank]})
+			return err
+		})
+		t.Cleanup(func() {
+			for _, c := range w.comms {
+				if c != nil {
+					c.Destroy()
+				}
+			}
+		})
+		return w.comms, errs
+	}
+	_, errs := join("flat_max=1", "flat_max=2")
+	for rank, err := range errs {
+		if !errors.Is(err, ErrUnsupported) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	_, errs = join("flat=1", "flat=1")
+	for rank, err := range errs {
+		if !errors.Is(err, ErrInvalidArgument) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	comms, errs := join("one_shot_max=5", "one_shot_max=5")
+	w := &world{t: t, comms: comms}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	w.each(func(rank int) error {
+		child, err := comms[rank].Split(context.Background(), 0, 0)
+		if err != nil {
+			return err
+		}
+		defer child.Destroy()
+		if child.shape.thresholds.OneShotMax != 5 {
+			t.Errorf("rank %d: %+v", rank, child.shape.thresholds)
+		}
+		return run(child, allReduce(t, 1000))
+	})
+}

@@ -11,6 +11,8 @@ GOCCL_TRANSPORT      "shm" or "tcp" forces a transport; one that cannot work is 
 GOCCL_SOCKET_IFNAME  The network interface to use, such as "eth0". Default: that of the route to the store.
 GOCCL_SECRET         The secret that ranks prove to each other. Default: a fresh one, handed out through the
                      store.
+GOCCL_THRESHOLDS     Sizes at which algorithms give way to others, such as "one_shot_max=16384"; the same on
+                     all ranks. Default: those built in. `goccl tune` measures and prints them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import goccl
 _COMMANDS = {
     "info": ("goccl.info", "show versions, and which transports this host can use"),
     "bench": ("goccl.bench", "measure collectives, also against other libraries"),
+    "tune": ("goccl.tune", "measure at which sizes algorithms should give way to others"),
 }
 
 

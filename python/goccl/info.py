@@ -13,7 +13,13 @@ import goccl
 from goccl import _native
 
 # Those that change what goccl does, besides what torch itself reads.
-_VARIABLES = ("GOCCL_TRANSPORT", "GOCCL_SOCKET_IFNAME", "GOCCL_SECRET", "TORCHELASTIC_RESTART_COUNT")
+_VARIABLES = (
+    "GOCCL_TRANSPORT",
+    "GOCCL_SOCKET_IFNAME",
+    "GOCCL_SECRET",
+    "GOCCL_THRESHOLDS",
+    "TORCHELASTIC_RESTART_COUNT",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

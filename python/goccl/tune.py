@@ -1,0 +1,179 @@
+"""`goccl tune`: the sizes at which one algorithm should give way to another, measured on this host."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from .bench.collectives import ITEMSIZE, element_count
+from .bench.group import GroupFailure, RankGroup
+from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library
+from .bench.run import Progress
+
+VARIABLE = "GOCCL_THRESHOLDS"
+
+_NEVER, _ALWAYS = 0, 1 << 62
+_BLOCK_SECONDS = 0.03
+_LEAST, _MOST = 1 << 10, 4 << 20  # of the sizes that are measured, bytes
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A size at which an algorithm gives way to another.
+
+    small, large: the value with which the algorithm for small (large) messages runs at every size.
+    also: the values of other thresholds meanwhile, so that they do not hide this one.
+    least_ranks: with fewer both algorithms are the same.
+    """
+
+    name: str
+    collective: str
+    small: int
+    large: int
+    what: str
+    also: str = ""
+    least_ranks: int = 2
+
+
+THRESHOLDS = (
+    Threshold("one_shot_max", "allreduce", _ALWAYS, _NEVER, "every rank sends all to every rank"),
+    Threshold("flat_max", "broadcast", _ALWAYS, _NEVER, "the root itself sends to every rank", least_ranks=3),
+    # The other way round: what is as long as the threshold is already cut.
+    Threshold("pipeline_min", "allreduce", _NEVER, 1, "what goes to a rank is one message", "one_shot_max=0"),
+)
+
+
+def sizes() -> list[int]:
+    """The sizes that are measured, in bytes: powers of two."""
+    return [1 << e for e in range(_LEAST.bit_length() - 1, _MOST.bit_length())]
+
+
+def best_cut(ratios: Sequence[float]) -> int:
+    """How many of the sizes, from the smallest on, the algorithm for small messages should have.
+
+    ratios: by size, the time of that algorithm over the time of the other one. The cut is where all sizes
+    together, each counted by the logarithm of its time, take the least; of equal ones the last.
+    """
+    cost = [0.0]
+    for ratio in ratios:
+        cost.append(cost[-1] + math.log(ratio))
+    least = min(cost)
+    return max(i for i, c in enumerate(cost) if c <= least + 1e-12)
+
+
+def value(threshold: Threshold, cut: int) -> int:
+    """The threshold with which the algorithm for small messages has so many of the sizes."""
+    measured = sizes()
+    if threshold.name.endswith("_min"):
+        return measured[cut] if cut < len(measured) else _NEVER
+    return measured[cut - 1] if cut else 0
+
+
+class _Pair:
+    """The ranks of both algorithms. Use as a context manager."""
+
+    def __init__(self, threshold: Threshold, transport: str, ranks: int, timeout: float) -> None:
+        self._stack = contextlib.ExitStack()
+        self._timeout = timeout
+        self.groups: list[RankGroup] = []
+        with contextlib.ExitStack() as stack:
+            for setting in (threshold.small, threshold.large):
+                library = goccl_library("c", transport)
+                text = ",".join(filter(None, (f"{threshold.name}={setting}", threshold.also)))
+                library = replace(library, environment=library.environment | {VARIABLE: text})
+                self.groups.append(stack.enter_context(RankGroup(library, ranks, timeout)))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> _Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def ratio(self, collective: str, count: int, blocks: int) -> tuple[float, float, float]:
+        """Median times in us of both, and the median of their ratios.
+
+        The ratios are those of neighbouring turns: what the machine does meanwhile meets both.
+        """
+        iterations = []
+        for group in self.groups:
+            group.prepare(collective, count, "float32")
+            spent = min(group.block(2, 0, 0, self._timeout)[2] for _ in range(3))
+            iterations.append(max(2, min(1000, int(2 * _BLOCK_SECONDS / max(spent, 1e-9)))))
+        times: list[list[float]] = [[], []]
+        for block in range(blocks):
+            for which in ((0, 1), (1, 0))[block % 2]:
+                measured, wrong, _ = self.groups[which].block(iterations[which], 2, block, self._timeout)
+                if wrong:
+                    raise GroupFailure(f"{collective}: {wrong} wrong elements")
+                times[which].append(median(measured) / 1000)
+        ratio = median(a / b for a, b in zip(*times, strict=True))
+        return median(times[0]), median(times[1]), ratio
+
+
+def measure(
+    transport: str, ranks: int, blocks: int, timeout: float, progress: Progress
+) -> Iterator[tuple[Threshold, list[tuple[int, float, float, float]]]]:
+    """Each threshold that matters, with (bytes, us of the small algorithm, of the other, ratio)."""
+    for threshold in THRESHOLDS:
+        if ranks < threshold.least_ranks:
+            continue
+        rows = []
+        with _Pair(threshold, transport, ranks, timeout) as pair:
+            for nbytes in sizes():
+                progress.step(f"{threshold.name}, {transport}, {ranks} ranks: {nbytes} bytes")
+                count = element_count(threshold.collective, ranks, nbytes, ITEMSIZE["float32"])
+                rows.append((nbytes, *pair.ratio(threshold.collective, count, blocks)))
+        progress.clear()
+        yield threshold, rows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of the command."""
+    parser.add_argument("--ranks", type=int, default=2, help="2 to 64 (default 2)")
+    parser.add_argument(
+        "--transport", choices=GOCCL_TRANSPORTS, default="shm", help="what joins the ranks (default shm)"
+    )
+    parser.add_argument("--blocks", type=int, default=9, help="turns of each algorithm at a size (default 9)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one turn (default 60)")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Runs the command and returns its exit status: 0; 1 if a measurement failed; 2 for bad options."""
+    if not 2 <= options.ranks <= 64:
+        print(f"goccl tune: --ranks is {options.ranks}, allowed are 2 to 64", file=sys.stderr)
+        return 2
+    if not 1 <= options.blocks <= 1000:
+        print(f"goccl tune: --blocks is {options.blocks}, allowed are 1 to 1000", file=sys.stderr)
+        return 2
+    if not options.timeout > 0:
+        print(f"goccl tune: --timeout is {options.timeout:g}, it must be more than 0", file=sys.stderr)
+        return 2
+    progress = Progress(sys.stderr)
+    found: dict[str, int] = {}
+    try:
+        for threshold, rows in measure(
+            options.transport, options.ranks, options.blocks, options.timeout, progress
+        ):
+            cut = best_cut([ratio for *_, ratio in rows])
+            found[threshold.name] = value(threshold, cut)
+            where = f"{options.transport}, {options.ranks} ranks, float32"
+            print(f"# {threshold.name}: {threshold.collective}, {where}. Small: {threshold.what}.")
+            print(f"#{'bytes':>11} {'small us':>11} {'large us':>11} {'small/large':>12}  best")
+            for i, (nbytes, small, large, ratio) in enumerate(rows):
+                best = "small" if i < cut else "large"
+                print(f"{nbytes:12} {small:11.2f} {large:11.2f} {ratio:12.2f}  {best}")
+    except (GroupFailure, Unavailable) as error:
+        progress.say(f"goccl tune: {error}")
+        return 1
+    except KeyboardInterrupt:
+        progress.say("goccl tune: interrupted")
+        return 130
+    print("# On all ranks:")
+    print(f"export {VARIABLE}={','.join(f'{name}={n}' for name, n in found.items())}")
+    return 0

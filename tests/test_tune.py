@@ -1,0 +1,92 @@
+"""goccl tune: the choice of a threshold, and a run with real ranks."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+from goccl import tune
+
+BENCH = ("bench", "allreduce", "--sizes", "4K", "--peers", "", "--iters", "4")
+THRESHOLDS = {threshold.name: threshold for threshold in tune.THRESHOLDS}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "cut"),
+    [
+        ([], 0),
+        ([2.0, 2.0], 0),
+        ([0.5, 0.5], 2),
+        ([0.5, 2.0], 1),
+        ([0.5, 1.1, 0.95, 2.0], 1),  # what the third would win, the second loses
+        ([0.5, 1.1, 0.5, 2.0], 3),
+        ([1.0, 1.0], 2),  # all the same: the algorithm for small messages, which needs less memory
+    ],
+)
+def test_best_cut(ratios, cut):
+    assert tune.best_cut(ratios) == cut
+    total = [sum(map(math.log, ratios[:k])) for k in range(len(ratios) + 1)]
+    assert total[cut] == pytest.approx(min(total))
+
+
+def test_values_are_sizes():
+    sizes = tune.sizes()
+    assert sizes[0] == 1024
+    assert all(b == 2 * a for a, b in pairwise(sizes))
+    most, least = THRESHOLDS["one_shot_max"], THRESHOLDS["pipeline_min"]
+    assert [tune.value(most, cut) for cut in (0, 1, len(sizes))] == [0, 1024, sizes[-1]]
+    # From this size on, where the other is up to it; 0 is never.
+    assert [tune.value(least, cut) for cut in (0, 2, len(sizes))] == [1024, 4096, 0]
+
+
+def command(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "goccl", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 2), (3, "tcp", 3)])
+def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "_MOST", 4 << 10)
+    monkeypatch.setattr(tune, "_BLOCK_SECONDS", 0.001)
+    options = tune.argparse.Namespace(ranks=ranks, transport=transport, blocks=1, timeout=60.0)
+    assert tune.main(options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if not line.startswith(("#", "export"))]) == names * 3
+    setting = re.fullmatch(r"export GOCCL_THRESHOLDS=((?:\w+=\d+,?)+)", lines[-1])
+    assert setting
+    assert setting[1].count("=") == names
+    used = command(*BENCH, GOCCL_THRESHOLDS=setting[1])
+    assert used.returncode == 0, used.stderr
+
+
+def test_thresholds_that_are_none():
+    refused = command(*BENCH, GOCCL_THRESHOLDS="one_shot=4")
+    assert refused.returncode == 1
+    assert '"one_shot=4", allowed are one_shot_max, flat_max and pipeline_min' in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "words"),
+    [
+        ("--ranks", "1", "allowed are 2 to 64"),
+        ("--ranks", "65", "allowed are 2 to 64"),
+        ("--blocks", "0", "allowed are 1 to 1000"),
+        ("--timeout", "0", "must be more than 0"),
+    ],
+)
+def test_refuses_bad_options(option, given, words):
+    refused = command("tune", option, given)
+    assert refused.returncode == 2
+    assert f"{option} is {given}" in refused.stderr
+    assert words in refused.stderr

@@ -78,13 +78,14 @@ func (c *Comm) rankName(rank int) string {
 // it returns is closed. A failure to make it fails the communicator.
 func (c *Comm) connect(peer int) <-chan struct{} {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	ended := c.dials[peer]
 	if ended != nil {
+		c.mu.Unlock()
 		return ended
 	}
 	ended = make(chan struct{})
 	c.dials[peer] = ended
+	c.mu.Unlock()
 	c.spawn(func() {
 		err := c.group.Connect(c.ctx, peer)
 		c.mu.Lock()

@@ -72,9 +72,7 @@ func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
 	case h.Type != transport.Data:
 		p.peers[peer].unannounced.Store(true)
 		p.unannounced.Store(true)
-		if len(p.token) == 0 { // else who attends looks again when he leaves
-			p.later()
-		}
+		p.later()
 	}
 	return posted
 }

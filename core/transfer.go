@@ -169,13 +169,18 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 // endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
 // their memory.
 func (p *pointToPoint) endTransfers(err *Error) {
-	select {
-	case p.token <- struct{}{}:
-	default:
-		return
+	for moving := true; moving; { // again, if somebody has come with one meanwhile
+		select {
+		case p.token <- struct{}{}:
+		default:
+			return
+		}
+		p.endTransfersHeld(err)
+		<-p.token
+		p.mu.Lock()
+		moving = p.moving > 0
+		p.mu.Unlock()
 	}
-	p.endTransfersHeld(err)
-	<-p.token
 }
 
 // endTransfersHeld is endTransfers for who has the token.

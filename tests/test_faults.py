@@ -2,6 +2,7 @@
 ports, and what is left behind. Real processes and real signals."""
 
 import contextlib
+import ctypes
 import gc
 import os
 import re
@@ -789,6 +790,8 @@ def test_nothing_is_left_after_a_kill(make_world, transport):
 def memory_of_groups(rank, times):
     def resident():
         gc.collect()
+        # What malloc keeps of freed tensors depends on how small pieces happened to lie between them.
+        ctypes.CDLL(None).malloc_trim(0)
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     sizes = []
@@ -803,7 +806,7 @@ def memory_of_groups(rank, times):
 
 def test_memory_comes_back(make_world):
     for sizes in make_world(2).run(memory_of_groups, 15, deadline=60):
-        assert sizes[-1] - sizes[4] < 32 << 20, f"resident bytes grow: {sizes}"
+        assert sizes[-1] - sizes[4] < 16 << 20, f"resident bytes grow: {sizes}"
 
 
 # -- restarts

@@ -27,7 +27,8 @@ class Comm:
         self.rank, self.size = rank.rank, rank.size
         self.c = ctypes.CDLL(str(LIBRARY))
         self.c.goccl_last_error.restype = ctypes.c_char_p
-        store = rank.make_store("ids")
+        # Kept: the last that closes a store's file removes it, though another is about to open it.
+        self.store = store = rank.make_store("ids")
         core = Core()
         if rank.rank == 0:
             store.set(key, core.unique_id())

@@ -39,9 +39,9 @@ def test_values_are_sizes():
     assert sizes[0] == 1024
     assert all(b == 2 * a for a, b in pairwise(sizes))
     most, least = THRESHOLDS["one_shot_max"], THRESHOLDS["pipeline_min"]
-    assert [tune.value(most, cut) for cut in (0, 1, len(sizes))] == [0, 1024, sizes[-1]]
-    # From this size on, where the other is up to it; 0 is never.
-    assert [tune.value(least, cut) for cut in (0, 2, len(sizes))] == [1024, 4096, 0]
+    assert [tune.value(most, cut, 2) for cut in (0, 1, len(sizes))] == [0, 1024, sizes[-1]]
+    # From this size of a slice on, where the other is up to it; 0 is never.
+    assert [tune.value(least, cut, 4) for cut in (0, 2, len(sizes))] == [256, 1024, 0]
 
 
 def command(*arguments, **environment):

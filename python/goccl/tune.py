@@ -66,11 +66,12 @@ def best_cut(ratios: Sequence[float]) -> int:
     return max(i for i, c in enumerate(cost) if c <= least + 1e-12)
 
 
-def value(threshold: Threshold, cut: int) -> int:
+def value(threshold: Threshold, cut: int, ranks: int) -> int:
     """The threshold with which the algorithm for small messages has so many of the sizes."""
     measured = sizes()
     if threshold.name.endswith("_min"):
-        return measured[cut] if cut < len(measured) else _NEVER
+        # Compared with what goes to one rank: in an allreduce, a slice.
+        return measured[cut] // ranks if cut < len(measured) else _NEVER
     return measured[cut - 1] if cut else 0
 
 
@@ -161,7 +162,7 @@ def main(options: argparse.Namespace) -> int:
             options.transport, options.ranks, options.blocks, options.timeout, progress
         ):
             cut = best_cut([ratio for *_, ratio in rows])
-            found[threshold.name] = value(threshold, cut)
+            found[threshold.name] = value(threshold, cut, options.ranks)
             where = f"{options.transport}, {options.ranks} ranks, float32"
             print(f"# {threshold.name}: {threshold.collective}, {where}. Small: {threshold.what}.")
             print(f"#{'bytes':>11} {'small us':>11} {'large us':>11} {'small/large':>12}  best")

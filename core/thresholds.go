@@ -9,9 +9,10 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// The sizes at which one algorithm gives way to another, by kind of channel. They were found by `goccl tune`, which
-// measures both sides of each at many sizes, in turn: on two cores of one socket that share a cache, and over the
-// loopback interface. The curves are flat around the crossings: a factor of two costs a few per cent.
+// The sizes at which one algorithm gives way to another, by kind of channel. `goccl tune` measures both sides of each
+// at many sizes, in turn. These are for two ranks on two cores that share a cache, and over the loopback interface,
+// where the curves are flat around the crossings: a factor of two costs a few per cent. Where ranks outnumber the
+// CPUs, and a wait costs a change of threads, fewer messages are better: it then advises a pipeline_min of 256 KiB.
 var (
 	memoryThresholds = plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}
 	// Over a port channel a message costs more, and so does a second hop.

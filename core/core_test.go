@@ -321,12 +321,12 @@ func TestPointToPoint(t *testing.T) {
 						for tag := range 2 {
 							b := buffer(t, n)
 							fill(b, rank, r+10*tag)
-							ops = append(ops, Operation{Collective: plan.Send, DType: reduce.Int32, Root: r, Tag: tag, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(n)}})
+							ops = append(ops, sendOp(b, r, tag))
 						}
 						for tag := 1; tag >= 0; tag-- {
 							b := buffer(t, n)
 							out[2*r+tag] = b
-							ops = append(ops, Operation{Collective: plan.Recv, DType: reduce.Int32, Root: r, Tag: tag, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{uint64(n)}})
+							ops = append(ops, recvOp(b, r, tag))
 						}
 					}
 					work, err := c.Start(CallOptions{}, ops...)
@@ -360,11 +360,11 @@ func TestManyEagerSends(t *testing.T) {
 		for i := range n {
 			b := buffer(t, each)
 			bufs[i] = b
-			op := Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}}
+			op := sendOp(b, 1, 0)
 			fill(b, 0, i)
 			if rank == 1 {
 				clear(b)
-				op = Operation{Collective: plan.Recv, DType: reduce.Int32, Root: AnySource, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{each}}
+				op = recvOp(b, AnySource, 0)
 			}
 			work, err := c.Start(CallOptions{}, op)
 			if err != nil {
@@ -387,6 +387,14 @@ func TestManyEagerSends(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func sendOp(b []int32, peer, tag int) Operation {
+	return Operation{Collective: plan.Send, DType: reduce.Int32, Root: peer, Tag: tag, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(len(b))}}
+}
+
+func recvOp(b []int32, peer, tag int) Operation {
+	return Operation{Collective: plan.Recv, DType: reduce.Int32, Root: peer, Tag: tag, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{uint64(len(b))}}
 }
 
 func allReduce(t testing.TB, n int) Operation {
@@ -593,11 +601,11 @@ func TestReceivesEndWithoutWaiters(t *testing.T) {
 				for i := range n {
 					b := buffer(t, each)
 					bufs[i] = b
-					op := Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, Tag: i, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}}
+					op := sendOp(b, 1, i)
 					if rank == 0 {
 						fill(b, 0, i)
 					} else {
-						op = Operation{Collective: plan.Recv, DType: reduce.Int32, Root: 0, Tag: i, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{each}}
+						op = recvOp(b, 0, i)
 					}
 					if rank == 1 && i == 0 {
 						<-sent // all of them: this rank has not looked once
@@ -659,8 +667,8 @@ func TestTransfersEndByTests(t *testing.T) {
 				fill(in, rank, 0)
 				var works []*Work
 				for _, op := range []Operation{
-					{Collective: plan.Send, DType: reduce.Int32, Root: 1 - rank, In: []unsafe.Pointer{ptr(in)}, InCounts: []uint64{n}},
-					{Collective: plan.Recv, DType: reduce.Int32, Root: 1 - rank, Out: []unsafe.Pointer{ptr(out)}, OutCounts: []uint64{n}},
+					sendOp(in, 1-rank, 0),
+					recvOp(out, 1-rank, 0),
 				} {
 					work, err := c.Start(CallOptions{}, op)
 					if err != nil {
@@ -692,9 +700,9 @@ func TestDestroyUnderWaiters(t *testing.T) {
 				c := w.comms[0]
 				small, large := buffer(t, 1), buffer(t, 1<<20)
 				ops := []Operation{
-					{Collective: plan.Recv, DType: reduce.Int32, Root: 1, Out: []unsafe.Pointer{ptr(small)}, OutCounts: []uint64{1}},
-					{Collective: plan.Send, DType: reduce.Int32, Root: 1, Tag: 1, In: []unsafe.Pointer{ptr(large)}, InCounts: []uint64{1 << 20}},
-					{Collective: plan.Send, DType: reduce.Int32, Root: 1, Tag: 2, In: []unsafe.Pointer{ptr(large)}, InCounts: []uint64{1 << 14}},
+					recvOp(small, 1, 0),
+					sendOp(large, 1, 1),
+					sendOp(large[:1<<14], 1, 2),
 				}
 				var wg sync.WaitGroup
 				var ready sync.WaitGroup
@@ -758,9 +766,9 @@ func TestCallbackOfAReceive(t *testing.T) {
 				b := buffer(t, 1)
 				if rank == 0 {
 					<-posted
-					return run(w.comms[0], Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{1}})
+					return run(w.comms[0], sendOp(b, 1, 0))
 				}
-				work, err := w.comms[1].Start(CallOptions{}, Operation{Collective: plan.Recv, DType: reduce.Int32, Root: AnySource, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{1}})
+				work, err := w.comms[1].Start(CallOptions{}, recvOp(b, AnySource, 0))
 				if err != nil {
 					return err
 				}

@@ -51,6 +51,12 @@ func (p *pointToPoint) transfer(t *transfer) {
 	}
 }
 
+func (p *pointToPoint) hasTransfers() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.moving > 0
+}
+
 // later has background run, so that a waiter who comes first does it all.
 func (p *pointToPoint) later() {
 	if p.watching.Swap(true) {
@@ -70,10 +76,7 @@ func (p *pointToPoint) later() {
 // nobody does.
 func (p *pointToPoint) background() {
 	p.announce()
-	p.mu.Lock()
-	moving := p.moving > 0
-	p.mu.Unlock()
-	if !moving {
+	if !p.hasTransfers() {
 		return
 	}
 	select {
@@ -155,12 +158,9 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	}
 	<-p.token
 	// Only now: who came with something while the token was held has left it to this.
-	p.mu.Lock()
-	left := p.moving > 0
-	p.mu.Unlock()
 	if err := p.c.failed(); err != nil {
 		p.endTransfers(err)
-	} else if left || p.unannounced.Load() {
+	} else if p.hasTransfers() || p.unannounced.Load() {
 		p.later()
 	}
 	return w != nil && !w.ended() && exec.Now() < until && !interrupted
@@ -169,7 +169,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 // endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
 // their memory.
 func (p *pointToPoint) endTransfers(err *Error) {
-	for moving := true; moving; { // again, if somebody has come with one meanwhile
+	for p.hasTransfers() { // again, if somebody has come with one meanwhile
 		select {
 		case p.token <- struct{}{}:
 		default:
@@ -177,9 +177,6 @@ func (p *pointToPoint) endTransfers(err *Error) {
 		}
 		p.endTransfersHeld(err)
 		<-p.token
-		p.mu.Lock()
-		moving = p.moving > 0
-		p.mu.Unlock()
 	}
 }
 

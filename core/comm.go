@@ -39,6 +39,7 @@ type Comm struct {
 	thresholds string // as they were given
 	waiting    exec.Waiting
 
+	poller   *transport.Poller // nil where there are no links
 	group    *transport.Group
 	attached chan struct{} // closed once group is set
 	window   *exec.Window
@@ -184,8 +185,16 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	c.mu.Unlock()
 
+	w.peer = -1
 	for _, op := range p2p {
 		w.mail = w.mail || c.byMail(op.Root)
+		w.links = w.links || c.byLink(op.Root)
+		if len(p2p) == 1 {
+			w.peer = op.Root
+		}
+		for _, n := range slices.Concat(op.InCounts, op.OutCounts) {
+			w.bytes = max(w.bytes, n*uint64(op.DType.Size()))
+		}
 	}
 	for _, op := range p2p {
 		c.p2p.start(w, op)
@@ -291,7 +300,13 @@ func (c *Comm) queues(w *Work) bool {
 // help waits for a work's end until a time. What the work needs the caller does, where nobody else does it: it
 // runs the queue, and looks for letters.
 func (c *Comm) help(w *Work, until time.Duration) {
-	if !c.helpNow(w, until) || c.yieldUntil(w, until) {
+	if !c.helpNow(w, until) {
+		return
+	}
+	if w.links { // somebody else has read for it: the next wait does so itself
+		defer c.poller.Relieve()
+	}
+	if c.yieldUntil(w, until) {
 		return
 	}
 	token, do := c.needed(w)
@@ -342,6 +357,8 @@ func (c *Comm) needed(w *Work) (token chan struct{}, do func(*Work, time.Duratio
 		return c.token, c.runHeld
 	case w.mail && c.failed() == nil:
 		return c.p2p.token, c.p2p.attend
+	case w.links && c.failed() == nil:
+		return c.poller.Token(), c.readFor
 	}
 	return nil, nil
 }
@@ -358,7 +375,7 @@ func (c *Comm) runHeld(w *Work, until time.Duration) bool {
 // yieldUntil gives the CPU away for a while, in the hope that another thread ends the work: to
 // sleep and to be woken takes longer than a message.
 func (c *Comm) yieldUntil(w *Work, until time.Duration) bool {
-	for range c.waiting.PortYields {
+	for range c.waiting.PortPolls {
 		if w.ended() {
 			return true
 		}

@@ -13,18 +13,22 @@ import (
 
 // The control frames of a group.
 const (
-	frameCredit   = transport.ControlBase + iota // Flags: lane; Arg[0]: messages released
-	frameFail                                    // Flags: kind of error; payload: text
+	frameFail     = transport.ControlBase + iota // Flags: kind of error; payload: text
 	frameAnnounce                                // payload: what the sender waits in, or was refused and why
 	frameAsk                                     // what do you do?
 	frameStatus                                  // payload: what the sender started last
 	frameCheckIn                                 // Seq: of a monitored barrier
 	frameCheckOut                                // the same; payload: what failed, or nothing
-	frameOffer                                   // a send: Seq: its number; Arg: tag and dtype, bytes
-	frameAccept                                  // Seq: number of the offer; data may flow
-	frameReject                                  // Seq: number of the offer; payload: why
-	frameConsumed                                // Arg[0]: bytes of eager sends received so far
 	frameMail                                    // there are letters
+)
+
+// Those that whoever reads the links handles.
+const (
+	frameCredit   = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
+	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes
+	frameAccept                                // Seq: number of the offer; data may flow
+	frameReject                                // Seq: number of the offer; payload: why
+	frameConsumed                              // Arg[0]: bytes of eager sends received so far
 )
 
 // What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of the
@@ -58,7 +62,8 @@ func decodeMessage(b []byte) (exec.Message, error) {
 		Collective: b[40], DType: b[41], Op: b[42]}, nil
 }
 
-// handler is a communicator as its links see it. Its methods run on the links' goroutines.
+// handler is a communicator as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and
+// Control of quick frames also on the thread of a waiter of any communicator, who may have its token.
 type handler struct{ *Comm }
 
 // Slot implements transport.Handler.

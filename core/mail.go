@@ -35,6 +35,19 @@ func (c *Comm) byMail(peer int) bool {
 	return false
 }
 
+// byLink tells whether sends and receives between this rank and a peer go over a link; of AnySource, whether some do.
+func (c *Comm) byLink(peer int) bool {
+	if peer != AnySource {
+		return peer != c.rank && c.port(peer)
+	}
+	for r := range c.size {
+		if c.byLink(r) {
+			return true
+		}
+	}
+	return false
+}
+
 // tell carries a frame to a peer. Nothing of it is sent when there is an error.
 func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, payload []byte) error {
 	if !p.c.byMail(peer) {

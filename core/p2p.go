@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -196,8 +197,11 @@ type pointToPoint struct {
 	offers  map[uint64]*send  // offered and not accepted
 	next    uint64
 	moving  int // transfers
-	failure *Error
-	gone    map[int]bool
+
+	attended bool    // a waiter reads the links, and gives
+	gifts    []*gift // for him
+	failure  *Error
+	gone     map[int]bool
 
 	unannounced atomic.Bool   // some of the peers' are
 	watching    atomic.Bool   // later has been called, and its time has not come
@@ -267,18 +271,25 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		return
 	}
 	q := &p.peers[s.peer]
-	p.mu.Lock()
-	if err := p.refuse(s.peer); err != nil {
-		p.mu.Unlock()
-		w.end(err)
-		return
-	}
 	most := uint64(eagerPortMax)
 	if p.c.byMail(s.peer) {
 		most = uint64(p.c.shape.letter)
 	}
 	// Not more than half of the window, so that the news of what was received keep it open.
-	eager := s.bytes <= min(most, p.eagerWindow/2) && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow
+	small := s.bytes <= min(most, p.eagerWindow/2)
+	fits := func() bool { return small && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow }
+	p.mu.Lock()
+	if small && !fits() && p.c.byLink(s.peer) {
+		p.mu.Unlock()
+		p.c.readNews(s.peer) // nobody may have had a reason to
+		p.mu.Lock()
+	}
+	if err := p.refuse(s.peer); err != nil {
+		p.mu.Unlock()
+		w.end(err)
+		return
+	}
+	eager := fits()
 	var id uint64
 	if eager {
 		q.eagerSent += s.bytes
@@ -480,16 +491,25 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		p.consumed(a)
 		r.work.end(bad)
 	case bad != nil:
-		p.peers[a.source].take.do(p.c, func() {
-			// A sender that does not get this has failed, which its link tells.
-			_ = p.tell(r.work.context(), a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
-			r.work.end(bad)
-		})
+		p.reply(r.work, a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
+		r.work.end(bad)
 	case p.c.byMail(a.source):
 		p.accept(r, a)
 	default:
-		p.peers[a.source].take.do(p.c, func() { p.take(r, a) })
+		p.take(r, a)
 	}
+}
+
+// reply tells a peer something without waiting. A peer that does not get it has failed, which its link tells.
+func (p *pointToPoint) reply(w *Work, peer int, h transport.Header, payload []byte) {
+	if !p.c.byMail(peer) && p.c.group.TrySend(peer, h, payload) {
+		return
+	}
+	ctx := p.c.ctx
+	if w != nil {
+		ctx = w.context()
+	}
+	p.peers[peer].take.do(p.c, func() { _ = p.tell(ctx, peer, h, payload) })
 }
 
 // slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or that an
@@ -583,14 +603,11 @@ func (p *pointToPoint) consumed(a *arrival) {
 	}
 	p.mu.Unlock()
 	if tell {
-		q.take.do(p.c, func() {
-			// A sender that does not get this has failed, which its link tells.
-			_ = p.tell(p.c.ctx, a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}}, nil)
-		})
+		p.reply(nil, a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}}, nil)
 	}
 }
 
-// take receives the data of an offer over a port channel. It runs on the goroutine of the peer's take queue.
+// take receives the data of an offer over a port channel.
 func (p *pointToPoint) take(r *receive, a *arrival) {
 	p.mu.Lock()
 	if err := p.failure; err != nil {
@@ -601,23 +618,83 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 	a.receive, p.filling[r], p.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
 	r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
 	p.mu.Unlock()
-	// The link's reader does the rest.
-	if err := p.tell(r.work.context(), a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil); err != nil {
-		p.c.fail(p.c.peerError(a.source, err), true)
+	// Who reads the link does the rest.
+	p.reply(r.work, a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
+}
+
+// gift is an accepted send over a port channel: there is a place for all of its data.
+type gift struct {
+	send  *send
+	offer uint64
+	given uint64 // bytes
+}
+
+// give sends the data of an accepted send: a waiter does who reads the links for this communicator, or else a
+// goroutine.
+func (p *pointToPoint) give(g *gift) {
+	p.mu.Lock()
+	attended := p.attended
+	if attended {
+		p.gifts = append(p.gifts, g)
+	}
+	p.mu.Unlock()
+	if attended {
+		p.c.kick()
+	} else {
+		p.giveLater(g)
 	}
 }
 
-// giveFrames sends the data of an offer over a port channel: there is a place for all of it.
-func (p *pointToPoint) giveFrames(s *send, offer uint64) *Error {
-	data := unsafe.Slice((*byte)(s.op.In[0]), s.bytes)
-	for at := uint64(0); at < s.bytes; at += acceptedPart {
-		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: offer, Arg: [2]uint64{at}}
-		if err := p.c.group.Send(s.work.context(), s.peer, h, data[at:min(at+acceptedPart, s.bytes)]); err != nil {
-			p.c.fail(p.sendError(s, err), true)
-			return p.c.failed()
-		}
+func (p *pointToPoint) giveLater(g *gift) {
+	p.peers[g.send.peer].give.do(p.c, func() { p.giveFrames(g, g.send.work.context(), p.c.group.Send) })
+}
+
+// attendLinks has accepted sends wait for giveAccepted, or have them wait no longer.
+func (p *pointToPoint) attendLinks(yes bool) {
+	p.mu.Lock()
+	p.attended = yes
+	left := p.gifts
+	p.gifts = nil
+	p.mu.Unlock()
+	for _, g := range left {
+		p.giveLater(g)
 	}
-	return nil
+}
+
+// giveAccepted sends the data of accepted sends until a time. The caller has the poller's token.
+func (p *pointToPoint) giveAccepted(until time.Duration) {
+	p.mu.Lock()
+	gifts := p.gifts
+	p.gifts = nil
+	p.mu.Unlock()
+	for _, g := range gifts {
+		ctx := &lateContext{parent: g.send.work.context(), deadline: until}
+		if !p.giveFrames(g, ctx, p.c.group.SendReading) {
+			p.giveLater(g)
+		}
+		ctx.end()
+	}
+}
+
+// giveFrames tells whether the send has ended. It has not if only the context has.
+func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, send func(context.Context, int, transport.Header, ...[]byte) error) bool {
+	s := g.send
+	data := unsafe.Slice((*byte)(s.op.In[0]), s.bytes)
+	for g.given < s.bytes {
+		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
+		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
+		if err := send(ctx, s.peer, h, part); err != nil {
+			if ctx.Err() != nil && s.work.context().Err() == nil {
+				return false
+			}
+			p.c.fail(p.sendError(s, err), true)
+			s.work.end(p.c.failed())
+			return true
+		}
+		g.given += uint64(len(part))
+	}
+	s.work.end(nil)
+	return true
 }
 
 // control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where letters are
@@ -638,7 +715,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		if p.c.byMail(src) {
 			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
 		} else {
-			p.peers[src].give.do(p.c, func() { s.work.end(p.giveFrames(s, h.Seq)) })
+			p.give(&gift{send: s, offer: h.Seq})
 		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {

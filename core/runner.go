@@ -174,10 +174,18 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error) {
 	run, l := c.runner.run, c.window.Lane(collectiveLane)
 	credited := c.runner.credited
+	links := c.linkReader(run)
+	defer links.leave()
 	for {
 		status := run.Continue(until)
 		peer := run.Peer()
 		switch status {
+		case exec.Receive:
+			interrupted := links.wait(until)
+			if interrupted || exec.Now() >= until {
+				c.runner.interrupted = interrupted
+				return false, nil
+			}
 		case exec.Done:
 			return true, nil
 		case exec.Blocked:
@@ -186,6 +194,7 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 			}
 			return false, nil
 		case exec.Connect:
+			links.leave()
 			t := time.NewTimer(until - exec.Now())
 			select {
 			case <-c.connect(peer):
@@ -198,7 +207,7 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 			h := transport.Header{Type: transport.Data, Flags: collectiveLane, Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
 			l.MarkSent(peer)
 			ctx := &lateContext{parent: w.context(), deadline: until}
-			err := c.group.Send(ctx, peer, h, header, payload)
+			err := links.send(ctx, peer, h, header, payload)
 			ctx.end()
 			if err != nil {
 				l.MarkUnsent(peer)
@@ -218,9 +227,10 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 				h := transport.Header{Type: frameCredit, Flags: collectiveLane, Arg: [2]uint64{freed}}
 				// An error means that the peer is gone, or that the time is up. Whoever needs the peer, or
 				// the time, will see it; this step does not.
-				_ = c.group.Send(w.context(), peer, h)
+				_ = links.send(w.context(), peer, h)
 			}
 		default:
+			links.leave()
 			c.fail(c.runError(run, w.parts[c.runner.part].message, status), true)
 			return false, c.failed()
 		}
@@ -314,8 +324,11 @@ type shape struct {
 const (
 	slotsPerChannel = 4
 	mostSlots       = 16
-	laneBudget      = 4 << 20   // bytes of inboxes a lane: with mailBudget and eagerBudget, staging stays within 16 MiB a communicator
-	largestChunk    = 256 << 10 // what a core's cache holds of several
+	// Bytes of inboxes a lane: with mailBudget and eagerBudget, staging stays within 16 MiB a communicator. Where no
+	// ranks share memory there is one lane in use instead of two, and no mailboxes.
+	laneBudget     = 4 << 20
+	portLaneBudget = 8 << 20
+	largestChunk   = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10
 	smallestChunk    = 4 << 10
@@ -325,23 +338,27 @@ const (
 	segmentBytes = 64 << 20
 )
 
-func newShape(size int, port bool) shape {
-	chunk := int64(largestChunk)
-	if port {
+// newShape makes the shape of a communicator of so many ranks, of whom some are joined by ports, or share memory.
+func newShape(size int, ports, memory bool) shape {
+	chunk, budget := int64(largestChunk), int64(laneBudget)
+	if ports {
 		chunk = largestPortChunk
 	}
-	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > laneBudget {
+	if !memory {
+		budget = portLaneBudget
+	}
+	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > budget {
 		chunk /= 2
 	}
 	letter := int64(eagerMax)
 	for letter > leastEager && 2*letter*int64(size-1) > mailBudget {
 		letter /= 2
 	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !port, letter: letter, thresholds: memoryThresholds}
-	if port {
+	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !ports, letter: letter, thresholds: memoryThresholds}
+	if ports {
 		s.thresholds = portThresholds
 		// Until a slot's release is back at the sender, several more can be under way.
-		s.slots = int(max(slotsPerChannel, min(mostSlots, laneBudget/(chunk*int64(max(size-1, 1))))))
+		s.slots = int(max(slotsPerChannel, min(mostSlots, budget/(chunk*int64(max(size-1, 1))))))
 		s.ahead = s.slots / 4
 	}
 	return s

@@ -263,17 +263,38 @@ func anyPort(addresses []transport.Address, forced string) bool {
 	return false
 }
 
+// anyMemory tells whether some pair of the group shares memory.
+func anyMemory(addresses []transport.Address, forced string) bool {
+	if forced == transport.TCP {
+		return false
+	}
+	byHost := map[string][]transport.Address{}
+	for _, a := range addresses {
+		for _, b := range byHost[a.Host] {
+			if kind, err := transport.Decide(a, b, forced); err == nil && kind != transport.TCP {
+				return true
+			}
+		}
+		byHost[a.Host] = append(byHost[a.Host], a)
+	}
+	return false
+}
+
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
 		identity: id, grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
-	c.shape = newShape(config.Size, config.Size > 1 && anyPort(addresses, config.Transport))
+	ports := config.Size > 1 && anyPort(addresses, config.Transport)
+	c.shape = newShape(config.Size, ports, !ports || anyMemory(addresses, config.Transport))
 	if err := setThresholds(&c.shape.thresholds, config.Thresholds); err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err) // they have been looked at before
 	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
 	c.waiting = waiting(addresses, config.Rank)
+	if end != nil {
+		c.poller = end.Poller()
+	}
 	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter)}
 	window, err := exec.NewWindow(layout, shared, c.waiting)
 	if err != nil {
@@ -314,9 +335,9 @@ func waiting(addresses []transport.Address, rank int) exec.Waiting {
 		}
 	}
 	if here > usableCPUs() {
-		return exec.Waiting{Spins: 0, Yields: 100, PortYields: 10}
+		return exec.Waiting{Spins: 0, Yields: 100, PortPolls: 3}
 	}
-	return exec.Waiting{Spins: 1000, Yields: 20, PortYields: 300}
+	return exec.Waiting{Spins: 1000, Yields: 20, PortPolls: 300}
 }
 
 // usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.

@@ -13,15 +13,18 @@ import (
 func TestStagingIsBounded(t *testing.T) {
 	const promised = 16 << 20
 	for size := 2; size <= 256; size++ {
-		for _, port := range []bool{false, true} {
-			s := newShape(size, port)
+		for _, joined := range []struct{ ports, memory bool }{{false, true}, {true, true}, {true, false}} {
+			s := newShape(size, joined.ports, joined.memory)
 			if s.chunk == smallestChunk {
 				continue // so many ranks that the smallest chunks need more
 			}
 			scratch := s.chunk
-			perPeer := lanes*int64(s.slots)*s.chunk + exec.MailboxFor(s.letter)
+			perPeer := int64(s.slots) * s.chunk
+			if joined.memory {
+				perPeer = lanes*perPeer + exec.MailboxFor(s.letter)
+			}
 			if held := int64(size-1)*perPeer + scratch + eagerBudget; held > promised {
-				t.Errorf("%d ranks, port %v: %d bytes", size, port, held)
+				t.Errorf("%d ranks, %+v: %d bytes", size, joined, held)
 			}
 		}
 	}
@@ -30,8 +33,8 @@ func TestStagingIsBounded(t *testing.T) {
 // The plans of the shapes that are used, with the segments that they are cut into, are proved.
 func TestShapesArePlanned(t *testing.T) {
 	for _, size := range []int{2, 3, 4, 8} {
-		for _, port := range []bool{false, true} {
-			s := newShape(size, port)
+		for _, joined := range []struct{ ports, memory bool }{{false, true}, {true, true}, {true, false}} {
+			s := newShape(size, joined.ports, joined.memory)
 			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verifyShape(t, s, c, size, n)

@@ -116,6 +116,10 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	if w != nil {
 		over = &w.finished
 	}
+	if p.c.poller != nil && !p.c.shape.memory { // what comes over links somebody else reads meanwhile
+		p.c.poller.Rely()
+		defer p.c.poller.Dismiss()
+	}
 	mail.Poll(1)
 	interrupted := false
 	announceAt := time.Duration(0)

@@ -26,6 +26,9 @@ type Work struct {
 
 	finished atomic.Uint32 // 1, set under mu; read without it by Test, and in C
 	mail     bool          // it has sends or receives whose letters a waiter looks for
+	links    bool          // it has such that come over links
+	peer     int           // of its only send or receive; -1: there are several, or it comes from any rank
+	bytes    uint64        // of the longest
 
 	mu     sync.Mutex
 	err    *Error
@@ -156,6 +159,9 @@ func (w *Work) end(err *Error) {
 	w.mu.Unlock()
 	if w.mail {
 		w.comm.window.Mail().Ring()
+	}
+	if w.links {
+		w.comm.kick()
 	}
 	if len(callbacks) > 0 {
 		go func() {

@@ -9,7 +9,6 @@
 
 /* As in package plan. */
 enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX };
-enum { PORT_YIELD_MAX = 64 << 10 };
 enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM };
 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -35,7 +34,8 @@ static inline int reached(const goal *g) {
   return g->stamp ? v >> 33 == g->number : v >= g->number;
 }
 
-static int await(goccl_lane *lane, const goccl_channel *c, goal g, int64_t bytes, uint64_t until) {
+static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t until) {
+  const goccl_channel *c = &lane->channels[run->peer];
   if (reached(&g)) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
   if (until == 0) {
@@ -44,20 +44,18 @@ static int await(goccl_lane *lane, const goccl_channel *c, goal g, int64_t bytes
   }
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
+  if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
     for (uint32_t i = 0; i < lane->spins; i++) {
       cpu_pause();
       if (reached(&g)) return GOCCL_RUN_DONE;
       if ((i & 63) == 63 && __atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
     }
-  }
-  uint32_t yields = lane->yields;
-  /* A long message takes longer than to be woken, and the threads that bring it need the CPU. */
-  if (state != GOCCL_MEMORY) yields = bytes <= PORT_YIELD_MAX ? lane->port_yields : 0;
-  for (uint32_t i = 0; i < yields; i++) {
-    sched_yield();
-    if (reached(&g)) return GOCCL_RUN_DONE;
-    if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
+    for (uint32_t i = 0; i < lane->yields; i++) {
+      sched_yield();
+      if (reached(&g)) return GOCCL_RUN_DONE;
+      if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
+    }
   }
   int result = GOCCL_RUN_DONE;
   __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
@@ -232,7 +230,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         post(lane, run);
         if (c->sent - c->returned >= lane->slots) {
           goal released = {c->released, c->sent - lane->slots + 1, 0};
-          int r = await(lane, c, released, step->bytes, until);
+          int r = await(lane, run, released, until);
           if (r != GOCCL_RUN_DONE) return r;
           c->returned = acquire(c->released);
         }
@@ -266,7 +264,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         const goccl_line *line = slot(lane, c->inbox, c->received);
         if (c->peer_inbox == NULL) {
           goal arrived = {&c->arrived, c->received + 1, 0};
-          int r = await(lane, c, arrived, step->bytes, until);
+          int r = await(lane, run, arrived, until);
           if (r != GOCCL_RUN_DONE) return r;
           if (!matches(run, step, &line->header)) {
             run->seen = line->header;
@@ -274,7 +272,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           }
         } else {
           goal stamped = {&line->stamp, stamp_number(c->received), 1};
-          int r = await(lane, c, stamped, step->bytes, until);
+          int r = await(lane, run, stamped, until);
           if (r != GOCCL_RUN_DONE) return r;
           uint64_t seen = acquire(&line->stamp);
           if (seen != stamp(run, step, c->received)) {
@@ -314,7 +312,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
         goal released = {c->released, c->put_base + (uint64_t)source->block + 1, 0};
-        int r = await(lane, c, released, 0, until);
+        int r = await(lane, run, released, until);
         if (r != GOCCL_RUN_DONE) return r;
         break;
       }

@@ -80,7 +80,6 @@ typedef struct {
   uint64_t stride;
   uint32_t spins;      /* polls with a pause before yielding */
   uint32_t yields;     /* polls with sched_yield before sleeping */
-  uint32_t port_yields; /* the same where a thread of this process must run to bring the message */
 } goccl_lane;
 
 typedef struct {
@@ -134,6 +133,7 @@ typedef struct {
   goccl_message message; /* this rank's; bytes and total belong to the step */
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
   uint32_t begun;        /* the first step has been come to */
+  uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
   int32_t first_peer;    /* the plan waits only for ranks from here ... */
   int32_t end_peer;      /* ... up to before here */
   uint32_t step;         /* the next one: a run that was left goes on there */
@@ -146,6 +146,7 @@ enum {
   GOCCL_RUN_DONE = 0,
   GOCCL_RUN_BLOCKED,  /* until has passed, or a signal came */
   GOCCL_RUN_CONNECT,  /* the channel to `peer` must be connected first */
+  GOCCL_RUN_RECEIVE,  /* something of `peer`, on a port channel, is waited for, and nobody else brings it */
   GOCCL_RUN_PUT,      /* the step is a Put on a port channel, and a slot is free */
   GOCCL_RUN_RELEASED, /* a slot of a port channel was released: the step is done */
   GOCCL_RUN_STOPPED,

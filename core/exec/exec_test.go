@@ -222,8 +222,8 @@ func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
 	out := off(t, int(3*bytes))
 	r.Bind(Binding{Element: 1, Out: []unsafe.Pointer{out}})
 	r.Begin(c, 0, AnyPeer)
-	if s := r.Continue(soon()); s != Blocked {
-		t.Fatalf("status %d, expected %d", s, Blocked)
+	if s := r.Continue(soon()); s != Receive {
+		t.Fatalf("status %d, expected %d", s, Receive)
 	}
 	return w, r, unsafe.Slice((*byte)(out), 3*bytes)
 }
@@ -277,6 +277,27 @@ func TestPayloadsGoStraightToPostedPlaces(t *testing.T) {
 		if int(b) != i/bytes+1 {
 			t.Fatalf("byte %d is %d", i, b)
 		}
+	}
+}
+
+// Where another thread brings the messages of port channels, a wait for one sleeps until it is there.
+func TestBrought(t *testing.T) {
+	const bytes = 32 << 10
+	w, r, _ := postedRecv(t, bytes)
+	r.Brought(true)
+	if s := r.Continue(Now() + 10*time.Millisecond); s != Blocked {
+		t.Fatalf("status %d, expected %d", s, Blocked)
+	}
+	come := make(chan Status)
+	go func() { come <- r.Continue(Now() + time.Minute) }()
+	bring(t, w.Lane(0), 0, bytes, 1)
+	w.Lane(0).Arrived(1)
+	if s := <-come; s != Released {
+		t.Fatalf("status %d, expected %d", s, Released)
+	}
+	r.Brought(false)
+	if s := r.Continue(soon()); s != Receive {
+		t.Fatalf("status %d, expected %d", s, Receive)
 	}
 }
 

@@ -118,6 +118,7 @@ const (
 	Done     Status = C.GOCCL_RUN_DONE
 	Blocked  Status = C.GOCCL_RUN_BLOCKED  // the time is up, or a signal came
 	Connect  Status = C.GOCCL_RUN_CONNECT  // the channel to Peer is not connected
+	Receive  Status = C.GOCCL_RUN_RECEIVE  // something must be read from Peer, on a port channel
 	NeedPut  Status = C.GOCCL_RUN_PUT      // PortMessage must be carried to Peer, then Advance called
 	Released Status = C.GOCCL_RUN_RELEASED // Peer, on a port channel, may be told of a free slot
 	Stopped  Status = C.GOCCL_RUN_STOPPED
@@ -255,6 +256,17 @@ func (r *Run) Withdraw() {
 	C.goccl_withdraw(r.lane.c, r.c)
 	r.lane.order.Load()
 }
+
+// Brought says whether another thread reads what comes over port channels, so that waits for it sleep.
+func (r *Run) Brought(yes bool) {
+	r.c.brought = 0
+	if yes {
+		r.c.brought = 1
+	}
+}
+
+// Step is the number of the present step.
+func (r *Run) Step() int { return int(r.c.step) }
 
 // Advance ends the present step.
 func (r *Run) Advance() { r.c.step++ }

@@ -75,9 +75,9 @@ func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }
 
 // Waiting says how long a wait polls before it sleeps.
 type Waiting struct {
-	Spins      int // polls with a pause, on memory channels
-	Yields     int // polls that give the CPU away, on memory channels
-	PortYields int // the same on port channels, where a goroutine of this process brings the message
+	Spins     int // polls with a pause, on memory channels
+	Yields    int // polls that give the CPU away, on memory channels
+	PortPolls int // polls that give the CPU away, on port channels
 }
 
 // Window is a rank's own window, and its view of its peers' windows.
@@ -159,7 +159,6 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.stride = C.uint64_t(l.stride())
 	c.spins = C.uint32_t(wait.Spins)
 	c.yields = C.uint32_t(wait.Yields)
-	c.port_yields = C.uint32_t(wait.PortYields)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
 	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
 	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Endpoint is a process's end of all its links.
@@ -20,6 +22,7 @@ type Endpoint struct {
 	grace     time.Duration
 	logf      func(string, ...any)
 	onFD      func(int, bool)
+	poller    *Poller
 	listeners []*listener
 	deaf      sync.Once       // the listeners have been closed
 	ctx       context.Context // ends with the endpoint
@@ -98,6 +101,10 @@ func Listen(c Config) (*Endpoint, error) {
 		e.onFD = func(int, bool) {}
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
+	var err error
+	if e.poller, err = newPoller(e); err != nil {
+		return nil, err
+	}
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
@@ -105,6 +112,7 @@ func Listen(c Config) (*Endpoint, error) {
 	e.address = Address{Process: e.id, PID: os.Getpid(), Name: name}
 	if err := e.listenTCP(c); err != nil {
 		e.closeListeners()
+		_ = e.poller.close(nil)
 		return nil, err
 	}
 	e.listenUnix()
@@ -113,6 +121,9 @@ func Listen(c Config) (*Endpoint, error) {
 	}
 	return e, nil
 }
+
+// Poller reads the endpoint's links.
+func (e *Endpoint) Poller() *Poller { return e.poller }
 
 // Address is what peers need to know. It does not change.
 func (e *Endpoint) Address() Address { return e.address }
@@ -219,7 +230,7 @@ func (e *Endpoint) broken(err error, stack []byte) {
 	e.mu.Unlock()
 	e.closeListeners() // so that peers are refused at once
 	for _, l := range links {
-		l.sock.Close()
+		l.end(err)
 	}
 	for _, g := range groups {
 		for _, m := range g.members {
@@ -355,6 +366,7 @@ func (e *Endpoint) Close() error {
 	}
 	// Each link says its goodbyes, closes its sending half, and reads on until the peer does the
 	// same: closing a TCP socket that holds unread data would destroy goodbyes on their way.
+	e.poller.Rely()
 	for _, l := range links {
 		l.retire(true)
 	}
@@ -369,8 +381,9 @@ flush:
 		}
 	}
 	for _, l := range links {
-		l.sock.Close()
+		l.end(ErrClosed)
 	}
+	e.poller.end()
 	e.life.Lock()
 	e.ended = true
 	e.life.Unlock()
@@ -380,7 +393,7 @@ flush:
 	defer t.Stop()
 	select {
 	case <-all:
-		return nil
+		return e.poller.close(t.C)
 	case <-t.C:
 		return errors.New("transport: a goroutine did not end in time: a handler blocks")
 	}
@@ -426,6 +439,7 @@ func (e *Endpoint) accept(l *listener) {
 // sock is a connection whose descriptor is reported to Config.OnFD while it is open.
 type sock struct {
 	net.Conn
+	file   *os.File // in place of Conn, once it has been detached
 	raw    syscall.RawConn
 	fd     int
 	closer sync.Once
@@ -448,9 +462,54 @@ func (s *sock) Close() error {
 	s.closer.Do(func() {
 		s.raw.Control(func(f uintptr) { syscall.Shutdown(int(f), syscall.SHUT_RDWR) })
 		s.onFD(s.fd, false)
-		s.Conn.Close()
+		if s.file != nil {
+			s.file.Close()
+		} else {
+			s.Conn.Close()
+		}
 	})
 	return nil
+}
+
+var errNoDescriptor = errors.New("no descriptor")
+
+// detach takes the connection away from Go's poller, which would be woken by all that comes.
+func (s *sock) detach() error {
+	fd, err := -1, errNoDescriptor
+	s.raw.Control(func(f uintptr) { fd, err = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 0) })
+	if err == nil {
+		err = unix.SetNonblock(fd, false) // one that never blocks os.File would give to the poller, too
+	}
+	if err != nil {
+		closeFDs([]int{fd})
+		return fmt.Errorf("taking over a connection: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "link")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		file.Close()
+		return fmt.Errorf("taking over a connection: %w", err)
+	}
+	s.onFD(fd, true)
+	s.onFD(s.fd, false)
+	s.Conn.Close()
+	s.file, s.raw, s.fd = file, raw, fd
+	return nil
+}
+
+// Write implements io.Writer. Of a detached connection it waits without end; links have their own ways.
+func (s *sock) Write(b []byte) (n int, err error) {
+	if s.file == nil {
+		return s.Conn.Write(b)
+	}
+	for n < len(b) && err == nil {
+		k := 0
+		if e := s.raw.Control(func(fd uintptr) { k, err = unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_NOSIGNAL) }); e != nil {
+			err = e
+		}
+		n += k
+	}
+	return n, err
 }
 
 // halfClose says that no more will be sent.

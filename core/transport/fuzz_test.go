@@ -206,8 +206,10 @@ func FuzzLink(f *testing.F) {
 		ours, theirs := conn(pair[0]), conn(pair[1])
 		defer theirs.Close()
 		e.mu.Lock()
-		l := newLink(e, e.newSock(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{}, there)
-		err = e.adopt(l)
+		l, err := newLink(e, e.newSock(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{}, there)
+		if err == nil {
+			err = e.adopt(l)
+		}
 		e.mu.Unlock()
 		if err != nil {
 			t.Fatal(err)

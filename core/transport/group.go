@@ -134,6 +134,8 @@ func (m *member) connect(ctx context.Context) (*route, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(ErrClosed) })()
+	g.e.poller.Rely()
+	defer g.e.poller.Dismiss()
 	for pause := time.Duration(0); ; pause = min(2*pause+5*time.Millisecond, 500*time.Millisecond) {
 		// First the state, then what it lacks.
 		m.mu.Lock()
@@ -351,6 +353,37 @@ func (g *Group) dupWindow() (int, error) {
 // then is finished by a goroutine, and Send returns nil; an error means that nothing of it is sent.
 // Frames of one sender arrive in order.
 func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte) error {
+	return g.send(ctx, rank, h, payload, false)
+}
+
+// SendReading is Send for who holds the token of the endpoint's poller, to a rank that is connected.
+func (g *Group) SendReading(ctx context.Context, rank int, h Header, payload ...[]byte) error {
+	return g.send(ctx, rank, h, payload, true)
+}
+
+// TrySend sends a frame to a rank if that takes no waiting. It tells whether it did, or the link has ended. Handlers
+// may call it.
+func (g *Group) TrySend(rank int, h Header, payload ...[]byte) bool {
+	m, err := g.member(rank)
+	if err != nil || g.fill(&h, m, payload) != nil {
+		return false
+	}
+	r := m.ready.Load()
+	return r != nil && r.link != nil && r.link.trySend(g, &h, payload)
+}
+
+// Pump reads what has come over the link to a rank, if there is one. The caller holds the token of the endpoint's poller.
+func (g *Group) Pump(rank int) {
+	m, err := g.member(rank)
+	if err != nil {
+		return
+	}
+	if r := m.ready.Load(); r != nil && r.link != nil {
+		r.link.pump()
+	}
+}
+
+func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, reading bool) error {
 	m, err := g.member(rank)
 	if err != nil {
 		return err
@@ -370,9 +403,9 @@ func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte)
 	if r.local != nil {
 		return r.local.inbox.send(ctx, r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
 	}
-	err = r.link.send(ctx, g, &h, payload)
+	err = r.link.send(ctx, g, &h, payload, reading)
 	if err == errLinkEnded {
-		// The reader of the link knows best why it ended.
+		// Who reads the link knows best why it ended.
 		select {
 		case <-r.link.done:
 		case <-ctx.Done():
@@ -461,8 +494,8 @@ func (g *Group) post(m *member, h Header, payload []byte) {
 	}
 }
 
-// Halt ends the group's Data frames: those that come from now on are dropped, and readers in the
-// middle of one leave it. Control frames still come. It does not wait.
+// Halt ends the group's Data frames: those that come from now on are dropped, and one that is being read is left in
+// the middle. Control frames still come. It does not wait.
 func (g *Group) Halt() {
 	if g.halted.Swap(true) {
 		return
@@ -471,9 +504,7 @@ func (g *Group) Halt() {
 	links := g.e.allLinks()
 	g.e.mu.Unlock()
 	for _, l := range links {
-		if l.reading.Load() == g {
-			l.wake()
-		}
+		l.leaveAlone(g)
 	}
 }
 
@@ -498,7 +529,8 @@ func (g *Group) Detach() {
 		}
 	}
 	g.inbox.wake(g)
-	g.Halt() // a reader may be in the middle of a payload whose rest does not come
+	g.Halt() // a payload may be half read whose rest does not come
+	g.e.poller.Kick()
 	if empty != nil {
 		<-empty
 	}

@@ -179,8 +179,9 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 		err = e.unusable()
 	}
 	if err == nil {
-		l = newLink(e, s, key, nonces, m.addr)
-		err = e.adopt(l)
+		if l, err = newLink(e, s, key, nonces, m.addr); err == nil {
+			err = e.adopt(l)
+		}
 	}
 	e.mu.Unlock()
 	if err != nil {
@@ -414,9 +415,11 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 		return errDuplicate
 	}
 	g.sock.SetDeadline(time.Time{})
-	l := newLink(e, g.sock, key, nonces, from)
-	l.lock <- struct{}{} // nothing may overtake the verdict
-	err := e.adopt(l)
+	l, err := newLink(e, g.sock, key, nonces, from)
+	if err == nil {
+		l.lock <- struct{}{} // nothing may overtake the verdict
+		err = e.adopt(l)
+	}
 	if err == nil && p != nil && p.dial != nil {
 		p.dial.cancel()
 	}
@@ -424,9 +427,9 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 	if err != nil {
 		return err
 	}
-	// A failure to write shows to the link's reader too.
+	// A failure to write shows to who reads, too.
 	_ = verdict(statusOK)
-	<-l.lock
+	l.endTurn()
 	return nil
 }
 
@@ -437,8 +440,8 @@ func (e *Endpoint) adopt(l *link) error {
 		p = &peer{}
 		e.peers[l.key] = p
 	}
-	if !e.spawn("link reader", l.run) {
-		return ErrClosed
+	if err := e.poller.add(l); err != nil {
+		return err
 	}
 	p.link = l
 	e.links[l] = struct{}{}

@@ -10,8 +10,10 @@
 //
 // # Who calls what
 //
-// All that comes in over a link is handled by the link's one reader goroutine, in order. So a
-// handler is called by one goroutine a peer process, and what it does delays that peer only.
+// All that comes in over a link is handled in order, one frame at a time. Links are read by whoever
+// holds the token of the endpoint's [Poller]: a waiter, or a goroutine that is there for nothing else. He
+// also handles Data frames and control frames from QuickBase up, so their handlers must be quick, and must
+// not need what a waiter may hold. All else is handled on a goroutine of the link's, and delays that peer only.
 // Writing is done by the goroutine that calls [Group.Send]. Nothing here waits for ever but
 // for a peer that is stopped: that ends with the context of the caller.
 package transport
@@ -55,6 +57,7 @@ const (
 	maxQueued        = 1 << 20                // bytes of best-effort frames that a link queues
 	maxInbox         = 8 << 20                // bytes that wait for a rank of the same process
 	idleDelay        = 200 * time.Millisecond // a link without groups is closed after it
+	readSlice        = 100 * time.Millisecond // how long who reads waits before he looks around
 	closeFlush       = 400 * time.Millisecond // Endpoint.Close waits so long for goodbyes to go out
 	closeWait        = 500 * time.Millisecond // and then so long for its goroutines
 	readBuffer       = 16 << 10

@@ -546,7 +546,7 @@ func TestViolations(t *testing.T) {
 			k := w.groups[0].members[1].ready.Load().link
 			var raw [headerSize]byte
 			b.h.put(&raw)
-			_, err := k.sock.Conn.Write(append(raw[:], make([]byte, b.n)...))
+			_, err := k.sock.Write(append(raw[:], make([]byte, b.n)...))
 			ok(t, err)
 			err = w.handlers[1].untilDown(t, 0)
 			wants(t, err, ErrPeerDown)
@@ -575,7 +575,7 @@ func TestStaleFramesAreDropped(t *testing.T) {
 				{Type: Data, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 100_000},
 				{Type: ControlBase, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 10},
 			} {
-				ok(t, k.send(ctx, w.groups[0], &h, [][]byte{make([]byte, h.Bytes)}))
+				ok(t, k.send(ctx, w.groups[0], &h, [][]byte{make([]byte, h.Bytes)}, false))
 			}
 			ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: 1}))
 			if f := w.handlers[1].untilFrames(t, 1); len(f) != 1 || f[0].h.Seq != 1 {
@@ -708,11 +708,11 @@ func TestDetachDuringAPayload(t *testing.T) {
 			h := Header{Type: Data, Job: 1, Group: 1, Epoch: 5, Dst: 1, Bytes: 100_000}
 			var raw [headerSize]byte
 			h.put(&raw)
-			k.sock.Conn.Write(append(raw[:], make([]byte, 60_000)...))
+			k.sock.Write(append(raw[:], make([]byte, 60_000)...))
 			slot := <-begun
 			w.groups[1].Detach()
 			copy(slot, bytes.Repeat([]byte{9}, len(slot))) // the race detector sees a reader that goes on
-			k.sock.Conn.Write(make([]byte, 40_000))
+			k.sock.Write(make([]byte, 40_000))
 			ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 			other.handlers[1].untilFrames(t, 1)
 			if !bytes.Equal(slot, bytes.Repeat([]byte{9}, len(slot))) {

@@ -14,6 +14,8 @@ const (
 	Data uint8 = 1
 	// ControlBase is the first of the types that a group may use as it likes.
 	ControlBase uint8 = 16
+	// QuickBase is the first of them that whoever reads the link handles.
+	QuickBase uint8 = 128
 
 	typeAttach  uint8 = 2 // payload: proof of the group's secret
 	typeRefused uint8 = 3 // answer to an attach whose proof is wrong

@@ -1,0 +1,123 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// What a rank waits for from a peer that shares no memory with it comes over a link. The waiter reads the links
+// himself, where nobody else does: see transport.Poller.
+
+// linkReader is a waiter's part in it, while he runs plans.
+type linkReader struct {
+	c      *Comm
+	run    *exec.Run
+	reads  bool // he has the poller's token
+	relies bool // somebody else has
+	step   int  // the step that was waited in last
+	polls  int  // how often it may still be polled for
+}
+
+func (c *Comm) linkReader(run *exec.Run) linkReader { return linkReader{c: c, run: run, step: -1} }
+
+// wait waits for what the run waits for: a little while, or until a time. It tells whether a signal came instead.
+func (r *linkReader) wait(until time.Duration) (interrupted bool) {
+	p := r.c.poller
+	if !r.reads {
+		if r.reads = p.Take(); !r.reads {
+			r.relies = true
+			p.Rely()
+			r.run.Brought(true)
+			return false
+		}
+	}
+	if s := r.run.Step(); s != r.step {
+		bytes, _ := r.run.Expected()
+		r.step, r.polls = s, r.c.portPolls(bytes)
+	}
+	if r.polls > 0 {
+		if r.polls < r.c.waiting.PortPolls {
+			yieldCPU()
+		}
+		r.polls--
+		r.c.group.Pump(r.run.Peer())
+		return false
+	}
+	return p.Wait(max(until-exec.Now(), 0))
+}
+
+// pollMost is the most bytes that are polled for: a longer message takes longer than to be woken, is better read in
+// one piece, and who sends it needs the CPU.
+const pollMost = 64 << 10
+
+func (c *Comm) portPolls(bytes uint64) int {
+	if bytes > pollMost {
+		return 0
+	}
+	return c.waiting.PortPolls
+}
+
+// send is Group.Send, for who may be reading.
+func (r *linkReader) send(ctx context.Context, peer int, h transport.Header, payload ...[]byte) error {
+	if r.reads {
+		return r.c.group.SendReading(ctx, peer, h, payload...)
+	}
+	return r.c.group.Send(ctx, peer, h, payload...)
+}
+
+// leave leaves the links to others.
+func (r *linkReader) leave() {
+	switch {
+	case r.reads:
+		r.c.poller.Leave()
+	case r.relies:
+		r.c.poller.Dismiss()
+		r.run.Brought(false)
+	}
+	r.reads, r.relies = false, false
+}
+
+// readFor reads the links until a work has ended, in the manner of Comm.needed.
+func (c *Comm) readFor(w *Work, until time.Duration) bool {
+	interrupted := false
+	c.p2p.attendLinks(true)
+	for polls := c.portPolls(w.bytes); !w.ended() && !interrupted && c.failed() == nil; polls-- {
+		switch now := exec.Now(); {
+		case now >= until:
+			interrupted = true
+		case polls > 0:
+			if polls < c.waiting.PortPolls {
+				yieldCPU()
+			}
+			if w.peer >= 0 {
+				c.group.Pump(w.peer)
+			} else {
+				c.poller.Wait(0)
+			}
+		default:
+			interrupted = c.poller.Wait(min(until-now, workerSlice))
+		}
+		c.p2p.giveAccepted(until)
+	}
+	c.p2p.attendLinks(false)
+	c.poller.Leave()
+	return !w.ended() && !interrupted
+}
+
+// readNews reads what a peer has sent, unless somebody else reads.
+func (c *Comm) readNews(peer int) {
+	if c.poller.Take() {
+		c.group.Pump(peer)
+		c.poller.Leave()
+	}
+}
+
+// kick has who reads the links look at what he waits for.
+func (c *Comm) kick() {
+	if c.poller != nil {
+		c.poller.Kick()
+	}
+}

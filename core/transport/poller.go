@@ -1,0 +1,330 @@
+package transport
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Poller reads the links of an endpoint. Whoever holds its token does so: a waiter, on his own thread, so
+// that nobody need be woken to bring him what he waits for; or else the watcher, a goroutine that exists
+// for nothing but this. The watcher leaves the links to waiters while these keep coming.
+type Poller struct {
+	e        *Endpoint
+	epoll    int
+	bell     int           // an eventfd
+	token    chan struct{} // held by who reads
+	asleep   atomic.Bool   // he sleeps in the kernel
+	kicked   atomic.Bool   // he shall not
+	events   [64]unix.EpollEvent
+	waiting  atomic.Int32  // who counts on somebody else to read
+	used     atomic.Bool   // a waiter has read since the watcher last looked
+	onDuty   atomic.Bool   // the watcher reads
+	relieved atomic.Bool   // and shall stop
+	called   atomic.Uint32 // a futex: the watcher shall read again
+	ending   chan struct{}
+
+	mu      sync.Mutex
+	links   map[int32]*link // by descriptor
+	started bool
+	closed  bool
+}
+
+const (
+	// lull is how long no waiter must have read before the watcher reads again; longLull where one does all along.
+	lull     = time.Millisecond
+	longLull = 16 * time.Millisecond
+	// readMost is how much of one link is read before the others get their turn, in bytes.
+	readMost = 4 << 20
+)
+
+func newPoller(e *Endpoint) (*Poller, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create1: %w", err)
+	}
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err == nil {
+		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(bell)})
+		if err != nil {
+			unix.Close(bell)
+		}
+	}
+	if err != nil {
+		unix.Close(epoll)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	e.onFD(epoll, true)
+	e.onFD(bell, true)
+	return &Poller{e: e, epoll: epoll, bell: bell, token: make(chan struct{}, 1), ending: make(chan struct{}), links: map[int32]*link{}}, nil
+}
+
+// Token is held by who reads: to put something into it is to take it.
+func (p *Poller) Token() chan struct{} { return p.token }
+
+// Take makes the caller the one who reads, until Leave, unless somebody else is.
+func (p *Poller) Take() bool {
+	select {
+	case p.token <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Leave gives the token back.
+func (p *Poller) Leave() {
+	p.used.Store(true)
+	<-p.token
+	if p.waiting.Load() > 0 {
+		p.call()
+	}
+}
+
+// Rely has somebody else read, until Dismiss.
+func (p *Poller) Rely() {
+	p.waiting.Add(1)
+	if len(p.token) == 0 {
+		p.call()
+	}
+}
+
+// Dismiss undoes Rely. The next waiter can read by himself.
+func (p *Poller) Dismiss() {
+	if p.waiting.Add(-1) == 0 {
+		p.Relieve()
+	}
+}
+
+// Relieve has the watcher leave the links to waiters, if it reads.
+func (p *Poller) Relieve() {
+	if p.onDuty.Load() && !p.relieved.Swap(true) {
+		p.Kick()
+	}
+}
+
+// Wait reads what comes, and returns when something has, or somebody kicks, or after a time (negative: no sooner).
+// It tells whether a signal came to the thread instead. The caller has the token.
+func (p *Poller) Wait(most time.Duration) (interrupted bool) {
+	ms := -1
+	if most >= 0 {
+		ms = int((most + time.Millisecond - 1) / time.Millisecond)
+	}
+	p.asleep.Store(true)
+	if p.kicked.Swap(false) {
+		ms = 0
+	}
+	n, err := unix.EpollWait(p.epoll, p.events[:], ms)
+	p.asleep.Store(false)
+	if err != nil {
+		return err == unix.EINTR
+	}
+	for i := range p.events[:n] {
+		p.handle(&p.events[i])
+	}
+	return false
+}
+
+// Kick has Wait return: what its caller waits for may have come about in another way.
+func (p *Poller) Kick() {
+	p.kicked.Store(true)
+	if p.asleep.Load() {
+		p.ring()
+	}
+}
+
+func (p *Poller) ring() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		one := binary.NativeEndian.AppendUint64(nil, 1)
+		_, _ = unix.Write(p.bell, one) // it fails only where it has been rung 2^64 times
+	}
+}
+
+func (p *Poller) handle(ev *unix.EpollEvent) {
+	if int(ev.Fd) == p.bell {
+		var count [8]byte
+		_, _ = unix.Read(p.bell, count[:])
+		p.kicked.Store(false)
+		return
+	}
+	p.mu.Lock()
+	l := p.links[ev.Fd]
+	p.mu.Unlock()
+	if l == nil {
+		return
+	}
+	if ev.Events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		p.watchWrites(l, false)
+		select {
+		case l.room <- struct{}{}:
+		default:
+		}
+	}
+	if ev.Events&^unix.EPOLLOUT != 0 {
+		l.pump()
+	}
+}
+
+// call has the watcher read again at once.
+func (p *Poller) call() {
+	p.called.Store(1)
+	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&p.called)), futexWakePrivate, 1, 0, 0, 0) // it never fails
+}
+
+// From linux/futex.h, for threads of one process.
+const (
+	futexWaitPrivate = 0 | 128
+	futexWakePrivate = 1 | 128
+)
+
+// watch is the watcher.
+func (p *Poller) watch() {
+	for {
+		select {
+		case p.token <- struct{}{}:
+		case <-p.ending:
+			return
+		}
+		p.relieved.Store(false)
+		p.onDuty.Store(true)
+		for !p.over() && !(p.relieved.Load() && p.waiting.Load() == 0) {
+			p.Wait(-1)
+		}
+		p.onDuty.Store(false)
+		<-p.token
+		p.rest()
+	}
+}
+
+func (p *Poller) over() bool {
+	select {
+	case <-p.ending:
+		return true
+	default:
+		return false
+	}
+}
+
+// rest lasts while waiters read.
+func (p *Poller) rest() {
+	for d := lull; p.waiting.Load() == 0 && !p.over(); {
+		p.used.Store(false)
+		t := unix.NsecToTimespec(int64(d))
+		// Go's timers would wake a thread that does nothing but wake this one.
+		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&p.called)), futexWaitPrivate, 0, uintptr(unsafe.Pointer(&t)), 0, 0)
+		switch {
+		case p.called.Swap(0) != 0:
+			return
+		case len(p.token) > 0:
+			d = min(2*d, longLull)
+		case !p.used.Load():
+			return
+		default:
+			d = lull
+		}
+	}
+}
+
+// add begins to read a link. It tells whether it could.
+func (p *Poller) add(l *link) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.over() {
+		return ErrClosed
+	}
+	if !p.started {
+		if !p.e.spawn("watcher", p.watch) {
+			return ErrClosed
+		}
+		p.started = true
+	}
+	p.links[int32(l.sock.fd)] = l
+	l.reads = true
+	return p.arm(l)
+}
+
+// remove forgets a link.
+func (p *Poller) remove(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links[int32(l.sock.fd)] != l {
+		return
+	}
+	l.reads, l.writes = false, false
+	_ = p.arm(l) // fails where the descriptor is closed, which does the same
+	delete(p.links, int32(l.sock.fd))
+}
+
+// watchReads says whether the kernel shall tell of what comes over a link.
+func (p *Poller) watchReads(l *link, on bool) { p.set(l, &l.reads, on) }
+
+// watchWrites says whether the kernel shall tell of room in a link's socket.
+func (p *Poller) watchWrites(l *link, on bool) { p.set(l, &l.writes, on) }
+
+func (p *Poller) set(l *link, what *bool, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links[int32(l.sock.fd)] == l && !p.closed && *what != on {
+		*what = on
+		_ = p.arm(l) // as in remove
+	}
+}
+
+// arm needs p.mu.
+func (p *Poller) arm(l *link) error {
+	events := uint32(0)
+	if l.reads {
+		events = unix.EPOLLIN | unix.EPOLLRDHUP
+	}
+	if l.writes {
+		events |= unix.EPOLLOUT
+	}
+	op := unix.EPOLL_CTL_MOD
+	switch {
+	case events == l.armed:
+		return nil
+	case l.armed == 0:
+		op = unix.EPOLL_CTL_ADD
+	case events == 0: // else the kernel would still tell of errors
+		op = unix.EPOLL_CTL_DEL
+	}
+	l.armed = events
+	err := errNoDescriptor
+	if e := l.sock.raw.Control(func(fd uintptr) {
+		err = unix.EpollCtl(p.epoll, op, int(fd), &unix.EpollEvent{Events: events, Fd: int32(fd)})
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+// end ends the watcher.
+func (p *Poller) end() {
+	close(p.ending)
+	p.Kick()
+	p.call()
+}
+
+// close gives the descriptors back, once nobody reads.
+func (p *Poller) close(deadline <-chan time.Time) error {
+	select {
+	case p.token <- struct{}{}: // and kept
+	case <-deadline:
+		return fmt.Errorf("transport: somebody still reads the links")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, fd := range []int{p.epoll, p.bell} {
+		p.e.onFD(fd, false)
+		unix.Close(fd)
+	}
+	return nil
+}

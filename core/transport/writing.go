@@ -1,0 +1,332 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// send writes a frame. It returns when the payload has gone to the kernel, or, with the context's
+// error, when the context ends; then what is left of a frame begun is copied and sent later.
+// Reading tells that the caller holds the poller's token.
+func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, reading bool) error {
+	if err := l.awaitTurn(ctx, reading); err != nil {
+		return err
+	}
+	if g.leaving() { // its BYE may have been sent
+		l.endTurn()
+		return ErrClosed
+	}
+	if l.broken.Load() {
+		l.endTurn()
+		return errLinkEnded
+	}
+	l.load(h, payload)
+	for l.flush(); l.writeErr == nil && len(l.rest) > 0; l.flush() {
+		switch err := l.awaitRoom(ctx, reading); {
+		case err == errLinkEnded:
+			l.writeErr = err
+		case err != nil:
+			if l.wrote > 0 && l.finishLater() {
+				return nil
+			}
+			l.unload()
+			return err
+		}
+	}
+	err := l.writeErr
+	if err != nil {
+		l.writeFailed(err)
+		err = errLinkEnded
+	}
+	l.unload()
+	return err
+}
+
+// awaitTurn waits until nobody else writes. Who has the poller's token reads meanwhile: the other writer may be waiting
+// for somebody who does.
+func (l *link) awaitTurn(ctx context.Context, reading bool) error {
+	select {
+	case l.lock <- struct{}{}:
+		return nil
+	default:
+	}
+	if !reading {
+		select {
+		case l.lock <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-l.done:
+			return errLinkEnded
+		}
+	}
+	l.wanted.Add(1)
+	defer l.wanted.Add(-1)
+	for {
+		select {
+		case l.lock <- struct{}{}:
+			return nil
+		case <-l.done:
+			return errLinkEnded
+		default:
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		l.e.poller.Wait(waitMost(ctx))
+	}
+}
+
+// waitMost is how long who reads may wait for what the context is for, before he looks around.
+func waitMost(ctx context.Context) time.Duration {
+	if t, ok := ctx.Deadline(); ok {
+		return min(readSlice, max(time.Until(t), 0))
+	}
+	return readSlice
+}
+
+// trySend writes a frame if nobody else writes and there is room. It tells whether it did, or the link has ended.
+func (l *link) trySend(g *Group, h *Header, payload [][]byte) bool {
+	select {
+	case l.lock <- struct{}{}:
+	default:
+		return false
+	}
+	if g.leaving() || l.broken.Load() {
+		l.endTurn()
+		return true
+	}
+	l.load(h, payload)
+	l.flush()
+	switch {
+	case l.writeErr != nil:
+		l.writeFailed(l.writeErr)
+	case len(l.rest) > 0 && l.wrote == 0:
+		l.unload()
+		return false
+	case len(l.rest) > 0 && l.finishLater():
+		return true
+	}
+	l.unload()
+	return true
+}
+
+// awaitRoom waits until there may be room in the socket. Who has the poller's token, or can have it, reads meanwhile, so
+// that the peer, who may be writing too, gets on.
+func (l *link) awaitRoom(ctx context.Context, reading bool) error {
+	p := l.e.poller
+	p.watchWrites(l, true)
+	if !reading && p.Take() {
+		reading = true
+		defer p.Leave()
+	}
+	if !reading {
+		p.Rely()
+		defer p.Dismiss()
+		select {
+		case <-l.room:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-l.done:
+			return errLinkEnded
+		}
+	}
+	for {
+		select {
+		case <-l.room:
+			return nil
+		case <-l.done:
+			return errLinkEnded
+		default:
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		p.Wait(waitMost(ctx))
+	}
+}
+
+var errLinkEnded = errors.New("the link has ended")
+
+// load makes a frame the current one.
+func (l *link) load(h *Header, payload [][]byte) {
+	h.put(&l.header)
+	l.iov = append(l.iov[:0], unix.Iovec{Base: &l.header[0], Len: headerSize})
+	for _, p := range payload {
+		if len(p) > 0 {
+			l.iov = append(l.iov, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+		}
+	}
+	l.rest, l.wrote, l.writeErr = l.iov, 0, nil
+}
+
+// unload gives the link to the next writer.
+func (l *link) unload() {
+	clear(l.iov)
+	l.rest, l.rights = nil, nil
+	l.endTurn()
+}
+
+// endTurn lets the next writer write.
+func (l *link) endTurn() {
+	<-l.lock
+	if l.wanted.Load() > 0 {
+		l.e.poller.Kick()
+	}
+}
+
+// flush sends what it can of the current frame.
+func (l *link) flush() {
+	if err := l.sock.raw.Control(l.attempt); err != nil && l.writeErr == nil {
+		l.writeErr = err
+	}
+}
+
+func (l *link) write(fd uintptr) {
+	for len(l.rest) > 0 {
+		n := min(len(l.rest), 1024)
+		l.msg = unix.Msghdr{Iov: &l.rest[0], Iovlen: uint64(n)}
+		if len(l.rights) > 0 {
+			l.msg.Control = &l.rights[0]
+			l.msg.SetControllen(len(l.rights))
+		}
+		r, _, errno := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		switch errno {
+		case 0:
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return
+		default:
+			l.writeErr = errno
+			return
+		}
+		l.rights = nil
+		l.wrote += int(r)
+		for sent := uint64(r); sent > 0; {
+			v := &l.rest[0]
+			if sent < v.Len {
+				v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), sent))
+				v.Len -= sent
+				break
+			}
+			sent -= v.Len
+			l.rest = l.rest[1:]
+		}
+	}
+}
+
+// finishLater copies the rest of the current frame and lets a goroutine send it, which then gives
+// the link to the next writer.
+func (l *link) finishLater() bool {
+	size := 0
+	for _, v := range l.rest {
+		size += int(v.Len)
+	}
+	rest := make([]byte, 0, size)
+	for _, v := range l.rest {
+		rest = append(rest, unsafe.Slice(v.Base, v.Len)...)
+	}
+	clear(l.iov)
+	l.iov = append(l.iov[:0], unix.Iovec{Base: &rest[0], Len: uint64(len(rest))})
+	l.rest = l.iov
+	ok := l.e.spawn("link writer", func() { l.writeOut(); l.unload() })
+	if !ok {
+		l.writeFailed(ErrClosed)
+	}
+	return ok
+}
+
+// writeOut sends the current frame, however long it takes.
+func (l *link) writeOut() bool {
+	for l.flush(); l.writeErr == nil && len(l.rest) > 0; l.flush() {
+		if err := l.awaitRoom(context.Background(), false); err != nil {
+			l.writeErr = err
+		}
+	}
+	if l.writeErr != nil {
+		l.writeFailed(l.writeErr)
+		return false
+	}
+	return true
+}
+
+// writeFailed ends the link for this reason, once what the peer has still said, such as a BYE, has been read.
+func (l *link) writeFailed(err error) {
+	if l.broken.Load() {
+		return
+	}
+	l.mu.Lock()
+	if l.err == nil && !l.ended {
+		l.err = err
+	}
+	l.mu.Unlock()
+	l.broken.Store(true)
+	time.AfterFunc(closeFlush, func() { l.end(err) })
+}
+
+// enqueue lets a goroutine write a frame. It tells whether the link still takes any.
+func (l *link) enqueue(q queued) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.enqueueLocked(q)
+}
+
+// enqueueLocked needs l.mu.
+func (l *link) enqueueLocked(q queued) bool {
+	if l.ended || q.h.Type >= ControlBase && l.queued > maxQueued {
+		closeFDs([]int{q.fd})
+		return false
+	}
+	l.queue = append(l.queue, q)
+	l.queued += len(q.payload) + headerSize
+	if !l.drains {
+		l.drains = l.e.spawn("link queue", l.drain)
+	}
+	return true
+}
+
+// drain writes the queue, and ends when it is empty.
+func (l *link) drain() {
+	for {
+		select {
+		case l.lock <- struct{}{}:
+		case <-l.done:
+			return
+		}
+		l.mu.Lock()
+		if len(l.queue) == 0 || l.broken.Load() {
+			l.dropQueue()
+			l.drains = false
+			l.mu.Unlock()
+			l.endTurn()
+			return
+		}
+		q := l.queue[0]
+		l.queue[0] = queued{}
+		l.queue = l.queue[1:]
+		l.queued -= len(q.payload) + headerSize
+		l.mu.Unlock()
+		if q.last {
+			l.sock.halfClose()
+			l.endTurn()
+			continue
+		}
+		l.load(&q.h, [][]byte{q.payload})
+		if q.fd >= 0 {
+			l.rights = unix.UnixRights(q.fd)
+		}
+		written := l.writeOut()
+		l.unload()
+		closeFDs([]int{q.fd})
+		if written && q.attach != nil {
+			q.attach.announced(l)
+		}
+	}
+}

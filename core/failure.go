@@ -31,8 +31,8 @@ func (c *Comm) fail(cause *Error, tell bool) {
 		group.Broadcast(failFrame(cause))
 	}
 	c.window.Stop()
-	c.kick()
 	c.cancel()
+	c.kick()
 	if group != nil {
 		group.Halt() // what comes now would be written to buffers whose works have ended
 	}

@@ -27,12 +27,19 @@ func (c *Comm) linkReader(run *exec.Run) linkReader { return linkReader{c: c, ru
 func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 	p := r.c.poller
 	if !r.reads {
-		if r.reads = p.Take(); !r.reads {
+		r.reads = p.Take()
+		for i := 0; !r.reads && i < r.c.waiting.PortPolls && p.Leaving(); i++ {
+			yieldCPU()
+			r.reads = p.Take()
+		}
+		if !r.reads {
 			r.relies = true
 			p.Rely()
 			r.run.Brought(true)
 			return false
 		}
+		r.run.Reading(true)
+		return false // who read before may have brought it
 	}
 	if s := r.run.Step(); s != r.step {
 		bytes, _ := r.run.Expected()
@@ -72,6 +79,7 @@ func (r *linkReader) send(ctx context.Context, peer int, h transport.Header, pay
 func (r *linkReader) leave() {
 	switch {
 	case r.reads:
+		r.run.Reading(false)
 		r.c.poller.Leave()
 	case r.relies:
 		r.c.poller.Dismiss()
@@ -82,29 +90,29 @@ func (r *linkReader) leave() {
 
 // readFor reads the links until a work has ended, in the manner of Comm.needed.
 func (c *Comm) readFor(w *Work, until time.Duration) bool {
-	interrupted := false
+	defer c.poller.Leave()
 	c.p2p.attendLinks(true)
-	for polls := c.portPolls(w.bytes); !w.ended() && !interrupted && c.failed() == nil; polls-- {
+	defer c.p2p.attendLinks(false)
+	for polls := c.portPolls(w.bytes); ; polls-- {
+		interrupted := false
 		switch now := exec.Now(); {
-		case now >= until:
-			interrupted = true
+		case now >= until, polls > 0 && w.peer < 0:
+			c.poller.Wait(0)
 		case polls > 0:
-			if polls < c.waiting.PortPolls {
-				yieldCPU()
-			}
-			if w.peer >= 0 {
-				c.group.Pump(w.peer)
-			} else {
-				c.poller.Wait(0)
-			}
+			c.group.Pump(w.peer)
 		default:
 			interrupted = c.poller.Wait(min(until-now, workerSlice))
 		}
-		c.p2p.giveAccepted(until)
+		c.p2p.giveAccepted()
+		switch {
+		case w.ended() || interrupted || exec.Now() >= until:
+			return false
+		case c.failed() != nil:
+			return true
+		case polls > 0:
+			yieldCPU()
+		}
 	}
-	c.p2p.attendLinks(false)
-	c.poller.Leave()
-	return !w.ended() && !interrupted
 }
 
 // readNews reads what a peer has sent, unless somebody else reads.

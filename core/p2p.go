@@ -23,12 +23,13 @@ import (
 // a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
 // tag is not held up by data of another. Where memory is shared, all but those plans are letters (see mail.go).
 const (
-	eagerMax     = 256 << 10        // where memory is shared: what is longer goes faster through the windows
-	eagerPortMax = 1 << 20          // where no memory is shared
-	acceptedPart = 4 << 20          // bytes of an accepted send that go in one frame
-	eagerBudget  = 5 << 20          // bytes of eager sends of all peers that have not been received yet
-	eagerLeast   = 16 << 10         // of a peer, whatever their number
-	inlineTime   = time.Millisecond // how long a send may hold its caller
+	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
+	eagerPortMax = 1 << 20               // where no memory is shared
+	acceptedPart = 4 << 20               // bytes of an accepted send that go in one frame
+	eagerBudget  = 5 << 20               // bytes of eager sends of all peers that have not been received yet
+	eagerLeast   = 16 << 10              // of a peer, whatever their number
+	inlineTime   = time.Millisecond      // how long a send may hold its caller
+	giveTime     = 10 * time.Millisecond // how long an accepted send may hold a waiter, who may wait for another work
 )
 
 // arrival is a send, as the receiver knows it.
@@ -491,7 +492,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		p.consumed(a)
 		r.work.end(bad)
 	case bad != nil:
-		p.reply(r.work, a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
+		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
 		r.work.end(bad)
 	case p.c.byMail(a.source):
 		p.accept(r, a)
@@ -501,15 +502,10 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 }
 
 // reply tells a peer something without waiting. A peer that does not get it has failed, which its link tells.
-func (p *pointToPoint) reply(w *Work, peer int, h transport.Header, payload []byte) {
-	if !p.c.byMail(peer) && p.c.group.TrySend(peer, h, payload) {
-		return
+func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
+	if p.c.byMail(peer) || !p.c.group.TrySend(peer, h, payload) {
+		p.peers[peer].take.do(p.c, func() { _ = p.tell(p.c.ctx, peer, h, payload) })
 	}
-	ctx := p.c.ctx
-	if w != nil {
-		ctx = w.context()
-	}
-	p.peers[peer].take.do(p.c, func() { _ = p.tell(ctx, peer, h, payload) })
 }
 
 // slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or that an
@@ -603,7 +599,7 @@ func (p *pointToPoint) consumed(a *arrival) {
 	}
 	p.mu.Unlock()
 	if tell {
-		p.reply(nil, a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}}, nil)
+		p.reply(a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}}, nil)
 	}
 }
 
@@ -619,7 +615,7 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 	r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
 	p.mu.Unlock()
 	// Who reads the link does the rest.
-	p.reply(r.work, a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
+	p.reply(a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
 }
 
 // gift is an accepted send over a port channel: there is a place for all of its data.
@@ -661,14 +657,15 @@ func (p *pointToPoint) attendLinks(yes bool) {
 	}
 }
 
-// giveAccepted sends the data of accepted sends until a time. The caller has the poller's token.
-func (p *pointToPoint) giveAccepted(until time.Duration) {
+// giveAccepted sends the data of accepted sends. What a peer does not take soon is left to a goroutine. The caller has the
+// poller's token.
+func (p *pointToPoint) giveAccepted() {
 	p.mu.Lock()
 	gifts := p.gifts
 	p.gifts = nil
 	p.mu.Unlock()
 	for _, g := range gifts {
-		ctx := &lateContext{parent: g.send.work.context(), deadline: until}
+		ctx := &lateContext{parent: g.send.work.context(), deadline: exec.Now() + giveTime}
 		if !p.giveFrames(g, ctx, p.c.group.SendReading) {
 			p.giveLater(g)
 		}

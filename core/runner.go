@@ -193,6 +193,8 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 				c.runner.interrupted = true
 			}
 			return false, nil
+		case exec.Rest:
+			links.leave()
 		case exec.Connect:
 			links.leave()
 			t := time.NewTimer(until - exec.Now())

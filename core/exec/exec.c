@@ -56,6 +56,7 @@ static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t 
       if (reached(&g)) return GOCCL_RUN_DONE;
       if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
     }
+    if (run->reading) return GOCCL_RUN_REST;
   }
   int result = GOCCL_RUN_DONE;
   __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);

@@ -134,6 +134,7 @@ typedef struct {
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
   uint32_t begun;        /* the first step has been come to */
   uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
+  uint32_t reading;      /* the caller does, for others too: waits on memory channels do not sleep */
   int32_t first_peer;    /* the plan waits only for ranks from here ... */
   int32_t end_peer;      /* ... up to before here */
   uint32_t step;         /* the next one: a run that was left goes on there */
@@ -147,6 +148,7 @@ enum {
   GOCCL_RUN_BLOCKED,  /* until has passed, or a signal came */
   GOCCL_RUN_CONNECT,  /* the channel to `peer` must be connected first */
   GOCCL_RUN_RECEIVE,  /* something of `peer`, on a port channel, is waited for, and nobody else brings it */
+  GOCCL_RUN_REST,     /* a wait on a memory channel must sleep, and the caller reads what comes over port channels */
   GOCCL_RUN_PUT,      /* the step is a Put on a port channel, and a slot is free */
   GOCCL_RUN_RELEASED, /* a slot of a port channel was released: the step is done */
   GOCCL_RUN_STOPPED,

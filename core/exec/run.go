@@ -119,6 +119,7 @@ const (
 	Blocked  Status = C.GOCCL_RUN_BLOCKED  // the time is up, or a signal came
 	Connect  Status = C.GOCCL_RUN_CONNECT  // the channel to Peer is not connected
 	Receive  Status = C.GOCCL_RUN_RECEIVE  // something must be read from Peer, on a port channel
+	Rest     Status = C.GOCCL_RUN_REST     // the run must sleep for Peer, on a memory channel: no more Reading
 	NeedPut  Status = C.GOCCL_RUN_PUT      // PortMessage must be carried to Peer, then Advance called
 	Released Status = C.GOCCL_RUN_RELEASED // Peer, on a port channel, may be told of a free slot
 	Stopped  Status = C.GOCCL_RUN_STOPPED
@@ -258,12 +259,10 @@ func (r *Run) Withdraw() {
 }
 
 // Brought says whether another thread reads what comes over port channels, so that waits for it sleep.
-func (r *Run) Brought(yes bool) {
-	r.c.brought = 0
-	if yes {
-		r.c.brought = 1
-	}
-}
+func (r *Run) Brought(yes bool) { r.c.brought = flag(yes) }
+
+// Reading says whether the caller reads what comes over port channels, for others too, so that no wait may sleep.
+func (r *Run) Reading(yes bool) { r.c.reading = flag(yes) }
 
 // Step is the number of the present step.
 func (r *Run) Step() int { return int(r.c.step) }

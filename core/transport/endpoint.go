@@ -395,6 +395,10 @@ flush:
 	case <-all:
 		return e.poller.close(t.C)
 	case <-t.C:
+		go func() {
+			<-all
+			_ = e.poller.close(nil) // there is nobody to tell
+		}()
 		return errors.New("transport: a goroutine did not end in time: a handler blocks")
 	}
 }

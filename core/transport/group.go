@@ -356,7 +356,7 @@ func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte)
 	return g.send(ctx, rank, h, payload, false)
 }
 
-// SendReading is Send for who holds the token of the endpoint's poller, to a rank that is connected.
+// SendReading is Send for who holds the token of the endpoint's poller.
 func (g *Group) SendReading(ctx context.Context, rank int, h Header, payload ...[]byte) error {
 	return g.send(ctx, rank, h, payload, true)
 }
@@ -406,10 +406,8 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, 
 	err = r.link.send(ctx, g, &h, payload, reading)
 	if err == errLinkEnded {
 		// Who reads the link knows best why it ended.
-		select {
-		case <-r.link.done:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := r.link.awaitEnd(ctx, reading); err != nil {
+			return err
 		}
 		m.mu.Lock()
 		err = m.err

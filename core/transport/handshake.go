@@ -344,7 +344,9 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 			return nil, statusRefused
 		},
 		decide: func(h hello, nonces [2][nonceSize]byte, verdict func(status) error) error {
-			e.leave(g) // a link is not to be dropped for a newer guest
+			if !e.leave(g) { // it has been dropped for a newer guest, or the endpoint is being closed
+				return errQuiet
+			}
 			return e.decide(g, peerKey{h.from, kind}, nonces, from, verdict)
 		},
 	})
@@ -357,16 +359,17 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 	}
 }
 
-// leave takes a guest off the list.
-func (e *Endpoint) leave(g *guest) {
+// leave takes a guest off the list. It tells whether it was there.
+func (e *Endpoint) leave(g *guest) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, o := range e.guests {
 		if o == g {
 			e.guests = append(e.guests[:i:i], e.guests[i+1:]...)
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // hold waits until a group is attached here: ranks do not all come at once.

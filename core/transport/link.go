@@ -61,7 +61,7 @@ type link struct {
 
 	// Writing: who has put a token into lock owns the rest.
 	lock     chan struct{}
-	wanted   atomic.Int32 // who want it, and hold the poller's token
+	turn     atomic.Int32 // to write, of who has the poller's token
 	header   [headerSize]byte
 	iov      []unix.Iovec
 	rest     []unix.Iovec // of iov: not yet sent

@@ -22,6 +22,7 @@ type Poller struct {
 	asleep   atomic.Bool   // he sleeps in the kernel
 	kicked   atomic.Bool   // he shall not
 	events   [64]unix.EpollEvent
+	pumped   int           // how often the token was given back since all links were looked at; the holder's
 	waiting  atomic.Int32  // who counts on somebody else to read
 	used     atomic.Bool   // a waiter has read since the watcher last looked
 	onDuty   atomic.Bool   // the watcher reads
@@ -41,6 +42,8 @@ const (
 	longLull = 16 * time.Millisecond
 	// readMost is how much of one link is read before the others get their turn, in bytes.
 	readMost = 4 << 20
+	// pumpedMost is how often in succession waiters may look at no links but those that they wait for.
+	pumpedMost = 16
 )
 
 func newPoller(e *Endpoint) (*Poller, error) {
@@ -80,6 +83,9 @@ func (p *Poller) Take() bool {
 // Leave gives the token back.
 func (p *Poller) Leave() {
 	p.used.Store(true)
+	if p.pumped++; p.pumped > pumpedMost {
+		p.Wait(0)
+	}
 	<-p.token
 	if p.waiting.Load() > 0 {
 		p.call()
@@ -108,9 +114,13 @@ func (p *Poller) Relieve() {
 	}
 }
 
+// Leaving tells whether the watcher reads, and is about to leave that to waiters.
+func (p *Poller) Leaving() bool { return p.onDuty.Load() && p.relieved.Load() && p.waiting.Load() == 0 }
+
 // Wait reads what comes, and returns when something has, or somebody kicks, or after a time (negative: no sooner).
 // It tells whether a signal came to the thread instead. The caller has the token.
 func (p *Poller) Wait(most time.Duration) (interrupted bool) {
+	p.pumped = 0
 	ms := -1
 	if most >= 0 {
 		ms = int((most + time.Millisecond - 1) / time.Millisecond)
@@ -192,14 +202,28 @@ func (p *Poller) watch() {
 		case <-p.ending:
 			return
 		}
-		p.relieved.Store(false)
-		p.onDuty.Store(true)
-		for !p.over() && !(p.relieved.Load() && p.waiting.Load() == 0) {
-			p.Wait(-1)
-		}
+		p.duty()
+		p.rest()
+	}
+}
+
+// duty reads until the watcher is relieved.
+func (p *Poller) duty() {
+	defer func() {
 		p.onDuty.Store(false)
 		<-p.token
-		p.rest()
+	}()
+	p.called.Store(0)
+	p.relieved.Store(false)
+	p.onDuty.Store(true)
+	for !p.over() {
+		if p.relieved.Load() {
+			if p.waiting.Load() == 0 {
+				return
+			}
+			p.relieved.Store(false) // whoever waits now will say so again
+		}
+		p.Wait(-1)
 	}
 }
 
@@ -245,9 +269,12 @@ func (p *Poller) add(l *link) error {
 		}
 		p.started = true
 	}
-	p.links[int32(l.sock.fd)] = l
 	l.reads = true
-	return p.arm(l)
+	if err := p.arm(l); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	p.links[int32(l.sock.fd)] = l
+	return nil
 }
 
 // remove forgets a link.
@@ -270,10 +297,14 @@ func (p *Poller) watchWrites(l *link, on bool) { p.set(l, &l.writes, on) }
 
 func (p *Poller) set(l *link, what *bool, on bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var err error
 	if p.links[int32(l.sock.fd)] == l && !p.closed && *what != on {
 		*what = on
-		_ = p.arm(l) // as in remove
+		err = p.arm(l)
+	}
+	p.mu.Unlock()
+	if err != nil {
+		l.end(fmt.Errorf("epoll_ctl: %w", err))
 	}
 }
 

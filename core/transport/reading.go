@@ -26,6 +26,7 @@ type reading struct {
 	dst     [2][]byte // what is still to come of its payload, and where it goes
 	skip    int       // bytes that nobody wants
 	slotted bool      // the handler has given dst
+	dead    bool      // reading has failed
 	scratch []byte    // the payload of a frame that is not Data
 	fds     []int     // received and not yet claimed by an attach
 	in      [readBuffer]byte
@@ -81,11 +82,14 @@ func (l *link) pump() {
 	}
 	slow := false
 	err := l.guarded(func() (err error) {
-		slow, err = l.readSome()
+		if !l.over.Load() && !in.dead {
+			slow, err = l.readSome()
+		}
 		return err
 	})
 	switch {
 	case err != nil:
+		in.dead = true
 		l.unlock()
 		l.end(l.cause(err))
 	case slow:
@@ -100,9 +104,6 @@ func (l *link) pump() {
 
 // guarded fails the endpoint where a handler panics.
 func (l *link) guarded(f func() error) (err error) {
-	if l.over.Load() {
-		return nil
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("internal error in link: %v", r)
@@ -116,7 +117,7 @@ func (l *link) guarded(f func() error) (err error) {
 func (l *link) catchUp() {
 	in := &l.reading
 	err := l.guarded(func() error {
-		for {
+		for !l.over.Load() && !in.dead {
 			if in.claimed.Swap(false) {
 				l.takePending()
 			}
@@ -130,8 +131,12 @@ func (l *link) catchUp() {
 				return err
 			}
 		}
+		return nil
 	})
-	l.e.poller.watchReads(l, true)
+	in.dead = in.dead || err != nil
+	if !in.dead {
+		l.e.poller.watchReads(l, true)
+	}
 	l.unlock()
 	if err != nil {
 		l.end(l.cause(err))
@@ -181,7 +186,10 @@ func (l *link) forget(g *Group) {
 	defer in.into.Store(nil)
 	if in.slotted {
 		in.slotted = false
-		g.handler.Dropped(in.from.from.rank, in.h)
+		_ = l.guarded(func() error { // it has failed the endpoint
+			g.handler.Dropped(in.from.from.rank, in.h)
+			return nil
+		})
 	}
 }
 
@@ -567,6 +575,7 @@ func (l *link) claim(k rankKey) {
 		l.reading.claimed.Store(true)
 		l.e.spawn("claim", func() {
 			l.reading.lock.Lock()
+			l.e.poller.watchReads(l, false)
 			l.catchUp()
 		})
 	}

@@ -65,20 +65,54 @@ func (l *link) awaitTurn(ctx context.Context, reading bool) error {
 			return errLinkEnded
 		}
 	}
-	l.wanted.Add(1)
-	defer l.wanted.Add(-1)
+	l.turn.Store(turnWanted)
 	for {
+		var err error
 		select {
 		case l.lock <- struct{}{}:
+			l.turn.Store(0)
 			return nil
 		case <-l.done:
-			return errLinkEnded
+			err = errLinkEnded
+		default:
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+		}
+		switch {
+		case err != nil && l.turn.CompareAndSwap(turnWanted, 0):
+			return err
+		case l.turn.CompareAndSwap(turnGiven, 0):
+			return nil // if there is an error, the caller finds it
+		}
+		l.e.poller.Wait(waitMost(ctx))
+	}
+}
+
+// What link.turn says of who has the poller's token and waits for his turn to write.
+const (
+	turnWanted = 1 // he waits
+	turnGiven  = 2 // the lock is his
+)
+
+// awaitEnd waits until the link has ended.
+func (l *link) awaitEnd(ctx context.Context, reading bool) error {
+	for reading {
+		select {
+		case <-l.done:
+			return nil
 		default:
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		l.e.poller.Wait(waitMost(ctx))
+	}
+	select {
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -175,10 +209,11 @@ func (l *link) unload() {
 
 // endTurn lets the next writer write.
 func (l *link) endTurn() {
-	<-l.lock
-	if l.wanted.Load() > 0 {
+	if l.turn.CompareAndSwap(turnWanted, turnGiven) { // else he would always come too late
 		l.e.poller.Kick()
+		return
 	}
+	<-l.lock
 }
 
 // flush sends what it can of the current frame.

@@ -93,7 +93,7 @@ func (c *Comm) readFor(w *Work, until time.Duration) bool {
 	defer c.poller.Leave()
 	c.p2p.attendLinks(true)
 	defer c.p2p.attendLinks(false)
-	for polls := c.portPolls(w.bytes); ; polls-- {
+	for polls := c.portPolls(w.bytes); !w.ended(); polls-- {
 		interrupted := false
 		switch now := exec.Now(); {
 		case now >= until, polls > 0 && w.peer < 0:
@@ -105,14 +105,15 @@ func (c *Comm) readFor(w *Work, until time.Duration) bool {
 		}
 		c.p2p.giveAccepted()
 		switch {
-		case w.ended() || interrupted || exec.Now() >= until:
+		case interrupted || exec.Now() >= until:
 			return false
 		case c.failed() != nil:
 			return true
-		case polls > 0:
+		case polls > 0 && !w.ended():
 			yieldCPU()
 		}
 	}
+	return false
 }
 
 // readNews reads what a peer has sent, unless somebody else reads.

@@ -44,11 +44,12 @@ type layout struct {
 	dtype      reduce.DType
 	in, out    []uint64
 	segments   []segment
+	apart      bool           // inputs and outputs share no memory
 	compiled   *exec.Compiled // of the only segment, once it is known
 }
 
-func (l *layout) fits(o *Operation) bool {
-	return l.segments != nil && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType &&
+func (l *layout) fits(o *Operation, apart bool) bool {
+	return l.segments != nil && l.apart == apart && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType &&
 		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
 
@@ -129,7 +130,7 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			compiled := r.laid.compiled
 			if compiled == nil {
 				var err error
-				if compiled, err = r.plans.get(s.params); err != nil {
+				if compiled, err = r.plans.get(s.params, r.laid.apart); err != nil {
 					c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
 					return true, c.failed()
 				}
@@ -303,14 +304,38 @@ func (c *Comm) begin(p *part) *Error {
 	}
 	r.run.Bind(b)
 	r.binding = b
-	if !r.laid.fits(op) {
-		r.laid = layout{collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
+	apart := !c.shape.memory && apart(op)
+	if !r.laid.fits(op, apart) {
+		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
 	}
 	r.segments = r.laid.segments
 	r.begun, r.current = true, nil
 	r.waitingFrom, r.told = 0, false
 	return nil
+}
+
+// apart tells whether the inputs and outputs that a rank uses share no memory for certain: all of the ones lie before all of
+// the others.
+func apart(o *Operation) bool {
+	size := uint64(o.DType.Size())
+	span := func(blocks []unsafe.Pointer, counts []uint64) (from, to uintptr) {
+		for i, b := range blocks {
+			if i >= len(counts) || counts[i] == 0 {
+				continue
+			}
+			at := uintptr(b)
+			if end := at + uintptr(counts[i]*size); to == 0 {
+				from, to = at, end
+			} else {
+				from, to = min(from, at), max(to, end)
+			}
+		}
+		return from, to
+	}
+	inFrom, inTo := span(o.In, o.InCounts)
+	outFrom, outTo := span(o.Out, o.OutCounts)
+	return o.Collective != plan.Broadcast && (inTo <= outFrom || outTo <= inFrom)
 }
 
 // shape is what all ranks of a communicator agree on about how it moves data.
@@ -414,12 +439,12 @@ const (
 	cachedMaxBlock = 64 // plans of more blocks are built anew: their keys would be long
 )
 
-func planKey(p *plan.Params) string {
+func planKey(p *plan.Params, apart bool) string {
 	if len(p.InBytes)+len(p.OutBytes) > cachedMaxBlock {
 		return ""
 	}
 	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d", p.Collective, p.Root, p.ElemSize)
+	buf = fmt.Appendf(buf, "%d,%d,%d,%t", p.Collective, p.Root, p.ElemSize, apart)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
 		buf = append(buf, ';')
 		for _, n := range b {
@@ -429,8 +454,9 @@ func planKey(p *plan.Params) string {
 	return string(buf)
 }
 
-func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
-	key := planKey(&p)
+// get returns a plan, for inputs and outputs that are apart or may not be.
+func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
+	key := planKey(&p, apart)
 	if key != "" {
 		if e, ok := c.plans[key]; ok {
 			return e, nil
@@ -440,7 +466,7 @@ func (c *planCache) get(p plan.Params) (*exec.Compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiled := exec.Compile(built, !p.Memory)
+	compiled := exec.Compile(built, !p.Memory, apart)
 	if key == "" {
 		if c.built == nil {
 			c.built = map[*exec.Compiled]bool{}

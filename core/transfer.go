@@ -253,7 +253,7 @@ func (p *pointToPoint) begin(t *transfer) {
 		p.c.fail(asError(err, ErrInternal, "%s", t.op.Collective), true)
 		return
 	}
-	t.compiled = exec.Compile(built, false)
+	t.compiled = exec.Compile(built, false, false)
 	from := t.peer
 	if t.op.Collective == plan.Send {
 		from = exec.NoPeer

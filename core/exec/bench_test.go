@@ -82,7 +82,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 				b.Error(err)
 				return
 			}
-			compiled := Compile(built, false)
+			compiled := Compile(built, false, false)
 			defer compiled.Free()
 			run := NewRun(windows[r].Lane(0))
 			defer run.Free()

@@ -63,7 +63,7 @@ func started(t *testing.T, w [2]*Window, rank int, n int64, m Message) (*Run, un
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Compile(built, true)
+	c := Compile(built, true, false)
 	t.Cleanup(c.Free)
 	r := NewRun(w[rank].Lane(1))
 	t.Cleanup(r.Free)
@@ -215,7 +215,7 @@ func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Compile(built, true)
+	c := Compile(built, true, false)
 	t.Cleanup(c.Free)
 	r := NewRun(w.Lane(0))
 	t.Cleanup(r.Free)

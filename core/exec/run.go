@@ -53,8 +53,8 @@ const lineMax = int64(unsafe.Sizeof(C.goccl_message{}))
 const postMin = 16 << 10
 
 // Compile copies a plan into C memory. What its runs may post is found only if it is to go over port
-// channels: memory channels have no use for it.
-func Compile(p *plan.Plan, ports bool) *Compiled {
+// channels: memory channels have no use for it. Apart tells that inputs and outputs will share no memory.
+func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 	sources := 0
 	for i := range p.Steps {
 		sources += len(p.Steps[i].Src) + len(p.Steps[i].Also)
@@ -91,7 +91,7 @@ func Compile(p *plan.Plan, ports bool) *Compiled {
 	}
 	var posts []plan.Post
 	if ports {
-		posts = p.Posts(postMin)
+		posts = p.Posts(postMin, apart)
 	}
 	postMem := (*C.goccl_post)(C.calloc(C.size_t(len(posts)+1), C.size_t(unsafe.Sizeof(C.goccl_post{}))))
 	for i, q := range posts {

@@ -8,8 +8,9 @@ type Post struct {
 }
 
 // Posts finds all messages of at least the given bytes that may be posted, in the order of their
-// Waits. Bytes of In and Out at equal offsets count as the same memory: the plan may run in place.
-func (p *Plan) Posts(least int64) []Post {
+// Waits. Bytes of In and Out at equal offsets count as the same memory, as the plan may run in place, unless they are
+// said to be apart.
+func (p *Plan) Posts(least int64, apart bool) []Post {
 	var posts []Post
 	// No more messages than a few a peer can be under way, so looking back further gains nothing.
 	back := 64 * p.Size
@@ -25,7 +26,7 @@ func (p *Plan) Posts(least int64) []Post {
 			continue
 		}
 		from := i
-		for from > max(0, i-back) && !p.Steps[from-1].uses(copied.Dst, copied.Bytes) {
+		for from > max(0, i-back) && !p.Steps[from-1].uses(copied.Dst, copied.Bytes, apart) {
 			from--
 		}
 		posts = append(posts, Post{Wait: i, From: from})
@@ -34,9 +35,9 @@ func (p *Plan) Posts(least int64) []Post {
 }
 
 // uses tells whether a step reads or writes any of the bytes at an output's place.
-func (s *Step) uses(out Ref, bytes int64) bool {
+func (s *Step) uses(out Ref, bytes int64, apart bool) bool {
 	touches := func(r Ref) bool {
-		same := r.Space == Out && r.Block == out.Block || r.Space == In
+		same := r.Space == Out && r.Block == out.Block || r.Space == In && !apart
 		return same && r.Off < out.Off+bytes && out.Off < r.Off+s.Bytes
 	}
 	switch s.Op {

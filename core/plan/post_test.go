@@ -6,7 +6,7 @@ import (
 )
 
 // A posted message may come at any time from Post.From on: no step from there to its Wait may use the
-// destination, also where outputs are inputs; and From must be as early as that allows.
+// destination, also where outputs are inputs, if they may be; and From must be as early as that allows.
 func TestPosts(t *testing.T) {
 	found := 0
 	for _, size := range []int{2, 3, 5} {
@@ -18,16 +18,18 @@ func TestPosts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				posts := built.Posts(1)
-				found += len(posts)
-				for _, q := range posts {
-					wait, dst := built.Steps[q.Wait], built.Steps[q.Wait+1].Dst
-					for i := q.From - 1; i < q.Wait; i++ {
-						if i < 0 {
-							continue
-						}
-						if used := overlaps(built.Steps[i], dst, wait.Bytes); used != (i < q.From) {
-							t.Fatalf("%v, rank %d of %d: post of step %d from %d: step %d uses it: %v\n%s", c, rank, size, q.Wait, q.From, i, used, built)
+				for _, apart := range []bool{false, true} {
+					posts := built.Posts(1, apart)
+					found += len(posts)
+					for _, q := range posts {
+						wait, dst := built.Steps[q.Wait], built.Steps[q.Wait+1].Dst
+						for i := q.From - 1; i < q.Wait; i++ {
+							if i < 0 {
+								continue
+							}
+							if used := overlaps(built.Steps[i], dst, wait.Bytes, apart); used != (i < q.From) {
+								t.Fatalf("%v, rank %d of %d, apart %v: post of step %d from %d: step %d uses it: %v\n%s", c, rank, size, apart, q.Wait, q.From, i, used, built)
+							}
 						}
 					}
 				}
@@ -41,16 +43,16 @@ func TestPosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if posts := broadcast.Posts(64); len(posts) != 4 || posts[3].From != 0 {
+	if posts := broadcast.Posts(64, false); len(posts) != 4 || posts[3].From != 0 {
 		t.Errorf("a leaf of a broadcast posts %v; all four messages may come from the start", posts)
 	}
-	if posts := broadcast.Posts(65); len(posts) != 0 {
+	if posts := broadcast.Posts(65, false); len(posts) != 0 {
 		t.Errorf("short messages are posted: %v", posts)
 	}
 }
 
 // overlaps is a second opinion on what a step uses: byte by byte.
-func overlaps(s Step, dst Ref, bytes int64) bool {
+func overlaps(s Step, dst Ref, bytes int64, apart bool) bool {
 	type place struct {
 		space Space
 		block int32
@@ -78,7 +80,7 @@ func overlaps(s Step, dst Ref, bytes int64) bool {
 		}
 	}
 	for i := range bytes {
-		if used[place{Out, dst.Block, dst.Off + i}] || used[place{In, 0, dst.Off + i}] {
+		if used[place{Out, dst.Block, dst.Off + i}] || !apart && used[place{In, 0, dst.Off + i}] {
 			return true
 		}
 	}

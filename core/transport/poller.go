@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +26,7 @@ type Poller struct {
 	used     atomic.Bool   // a waiter has read since the watcher last looked
 	onDuty   atomic.Bool   // the watcher reads
 	relieved atomic.Bool   // and shall stop
-	called   atomic.Uint32 // a futex: the watcher shall read again
+	calls    chan struct{} // the watcher shall read again
 	ending   chan struct{}
 
 	mu      sync.Mutex
@@ -64,7 +63,7 @@ func newPoller(e *Endpoint) (*Poller, error) {
 	}
 	e.onFD(epoll, true)
 	e.onFD(bell, true)
-	return &Poller{e: e, epoll: epoll, bell: bell, token: make(chan struct{}, 1), ending: make(chan struct{}), links: map[int32]*link{}}, nil
+	return &Poller{e: e, epoll: epoll, bell: bell, token: make(chan struct{}, 1), calls: make(chan struct{}, 1), ending: make(chan struct{}), links: map[int32]*link{}}, nil
 }
 
 // Token is held by who reads: to put something into it is to take it.
@@ -184,15 +183,11 @@ func (p *Poller) handle(ev *unix.EpollEvent) {
 
 // call has the watcher read again at once.
 func (p *Poller) call() {
-	p.called.Store(1)
-	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&p.called)), futexWakePrivate, 1, 0, 0, 0) // it never fails
+	select {
+	case p.calls <- struct{}{}:
+	default:
+	}
 }
-
-// From linux/futex.h, for threads of one process.
-const (
-	futexWaitPrivate = 0 | 128
-	futexWakePrivate = 1 | 128
-)
 
 // watch is the watcher.
 func (p *Poller) watch() {
@@ -213,7 +208,10 @@ func (p *Poller) duty() {
 		p.onDuty.Store(false)
 		<-p.token
 	}()
-	p.called.Store(0)
+	select {
+	case <-p.calls: // it has come
+	default:
+	}
 	p.relieved.Store(false)
 	p.onDuty.Store(true)
 	for !p.over() {
@@ -236,16 +234,22 @@ func (p *Poller) over() bool {
 	}
 }
 
-// rest lasts while waiters read.
+// rest lasts while waiters read. A goroutine that sleeps in Go, and not in the kernel, keeps no P that Go's monitor
+// would try to retake all the time.
 func (p *Poller) rest() {
-	for d := lull; p.waiting.Load() == 0 && !p.over(); {
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for d := lull; p.waiting.Load() == 0; {
 		p.used.Store(false)
-		t := unix.NsecToTimespec(int64(d))
-		// Go's timers would wake a thread that does nothing but wake this one.
-		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&p.called)), futexWaitPrivate, 0, uintptr(unsafe.Pointer(&t)), 0, 0)
-		switch {
-		case p.called.Swap(0) != 0:
+		t.Reset(d)
+		select {
+		case <-p.calls:
 			return
+		case <-p.ending:
+			return
+		case <-t.C:
+		}
+		switch {
 		case len(p.token) > 0:
 			d = min(2*d, longLull)
 		case !p.used.Load():
@@ -340,7 +344,6 @@ func (p *Poller) arm(l *link) error {
 func (p *Poller) end() {
 	close(p.ending)
 	p.Kick()
-	p.call()
 }
 
 // close gives the descriptors back, once nobody reads.

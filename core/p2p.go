@@ -276,8 +276,8 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	if p.c.byMail(s.peer) {
 		most = uint64(p.c.shape.letter)
 	}
-	// Not more than half of the window, so that the news of what was received keep it open.
-	small := s.bytes <= min(most, p.eagerWindow/2)
+	// Not all of the window, so that the news of what was received keep it open.
+	small := s.bytes <= min(most, p.eagerWindow*2/3)
 	fits := func() bool { return small && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow }
 	p.mu.Lock()
 	if small && !fits() && p.c.byLink(s.peer) {

@@ -83,7 +83,7 @@ type Config struct {
 // Handler is a local rank's side of a group. PeerAttached, frames and PeerDown or PeerLeft of one
 // peer come in that order and never at once; calls for different peers may come at once, and also
 // before [Endpoint.Attach] has returned. A method must not block for long, and must not call
-// Detach, Connect, Send or Endpoint.Close; Broadcast, Halt and Connected are fine.
+// Detach, Connect, Send or Endpoint.Close; TrySend, Broadcast, Halt and Connected are fine.
 type Handler interface {
 	// Slot tells where the payload of a Data frame goes: two pieces of memory that together are
 	// exactly h.Bytes bytes, and stay valid until Arrived or Dropped. An error is a violation by the

@@ -189,11 +189,9 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	for _, op := range p2p {
 		w.mail = w.mail || c.byMail(op.Root)
 		w.links = w.links || c.byLink(op.Root)
+		w.bytes = max(w.bytes, op.length())
 		if len(p2p) == 1 {
 			w.peer = op.Root
-		}
-		for _, n := range slices.Concat(op.InCounts, op.OutCounts) {
-			w.bytes = max(w.bytes, n*uint64(op.DType.Size()))
 		}
 	}
 	for _, op := range p2p {

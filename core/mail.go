@@ -23,25 +23,18 @@ const (
 )
 
 // byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
-func (c *Comm) byMail(peer int) bool {
-	if peer != AnySource {
-		return peer != c.rank && !c.port(peer)
-	}
-	for r := range c.size {
-		if c.byMail(r) {
-			return true
-		}
-	}
-	return false
-}
+func (c *Comm) byMail(peer int) bool { return c.joined(peer, false) }
 
 // byLink tells whether sends and receives between this rank and a peer go over a link; of AnySource, whether some do.
-func (c *Comm) byLink(peer int) bool {
+func (c *Comm) byLink(peer int) bool { return c.joined(peer, true) }
+
+// joined tells whether a peer, or any, is joined to this rank by a port, or by memory.
+func (c *Comm) joined(peer int, port bool) bool {
 	if peer != AnySource {
-		return peer != c.rank && c.port(peer)
+		return peer != c.rank && c.port(peer) == port
 	}
 	for r := range c.size {
-		if c.byLink(r) {
+		if c.joined(r, port) {
 			return true
 		}
 	}

@@ -48,6 +48,15 @@ func (o *Operation) pointToPoint() bool {
 	return o.Collective == plan.Send || o.Collective == plan.Recv
 }
 
+// length is the number of bytes that a send or receive moves.
+func (o *Operation) length() uint64 {
+	count := o.OutCounts
+	if o.Collective == plan.Send {
+		count = o.InCounts
+	}
+	return count[0] * uint64(o.DType.Size())
+}
+
 // uses tells whether a rank has the inputs, and the outputs: of some collectives only the root does.
 func (o *Operation) uses(rank int) (in, out bool) {
 	isRoot := o.Root == rank

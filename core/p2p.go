@@ -263,8 +263,7 @@ func (p *pointToPoint) start(w *Work, op *Operation) {
 }
 
 func (p *pointToPoint) send(w *Work, op *Operation) {
-	size := uint64(op.DType.Size())
-	s := &send{work: w, op: op, peer: op.Root, bytes: op.InCounts[0] * size}
+	s := &send{work: w, op: op, peer: op.Root, bytes: op.length()}
 	if s.peer == p.c.rank {
 		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
 		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expireLocal(a) })
@@ -406,7 +405,7 @@ func (p *pointToPoint) refuse(peer int) *Error {
 }
 
 func (p *pointToPoint) receive(w *Work, op *Operation) {
-	r := &receive{work: w, op: op, source: op.Root, bytes: op.OutCounts[0] * uint64(op.DType.Size())}
+	r := &receive{work: w, op: op, source: op.Root, bytes: op.length()}
 	p.mu.Lock()
 	a := p.match.post(r)
 	if a == nil {

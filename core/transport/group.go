@@ -406,7 +406,7 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, 
 	err = r.link.send(ctx, g, &h, payload, reading)
 	if err == errLinkEnded {
 		// Who reads the link knows best why it ended.
-		if err := r.link.awaitEnd(ctx, reading); err != nil {
+		if err := r.link.await(ctx, nil, reading); err != errLinkEnded {
 			return err
 		}
 		m.mu.Lock()

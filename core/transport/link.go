@@ -93,20 +93,8 @@ func newLink(e *Endpoint, s *sock, key peerKey, nonces [2][nonceSize]byte, addr 
 		attachs: map[pairKey]*inbound{}, outs: map[pairKey]*member{}, lock: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	l.attempt, l.reading.attempt = l.write, l.recvmsg
-	l.pulse = e.watchLocked(s, key.kind, &addr, func(err error) {
-		l.fail(err)
-	})
+	l.pulse = e.watchLocked(s, key.kind, &addr, l.end)
 	return l, nil
-}
-
-// fail ends the link from outside the reader.
-func (l *link) fail(err error) {
-	l.mu.Lock()
-	if l.err == nil && !l.ended {
-		l.err = err
-	}
-	l.mu.Unlock()
-	l.end(err)
 }
 
 // end ends the link, and then tells all who are attached.

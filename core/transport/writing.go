@@ -95,12 +95,14 @@ const (
 	turnGiven  = 2 // the lock is his
 )
 
-// awaitEnd waits until the link has ended.
-func (l *link) awaitEnd(ctx context.Context, reading bool) error {
+// await waits for a signal, or until the link or the context ends. Who has the poller's token reads meanwhile.
+func (l *link) await(ctx context.Context, signal <-chan struct{}, reading bool) error {
 	for reading {
 		select {
-		case <-l.done:
+		case <-signal:
 			return nil
+		case <-l.done:
+			return errLinkEnded
 		default:
 		}
 		if ctx.Err() != nil {
@@ -109,10 +111,12 @@ func (l *link) awaitEnd(ctx context.Context, reading bool) error {
 		l.e.poller.Wait(waitMost(ctx))
 	}
 	select {
-	case <-l.done:
+	case <-signal:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-l.done:
+		return errLinkEnded
 	}
 }
 
@@ -162,28 +166,8 @@ func (l *link) awaitRoom(ctx context.Context, reading bool) error {
 	if !reading {
 		p.Rely()
 		defer p.Dismiss()
-		select {
-		case <-l.room:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-l.done:
-			return errLinkEnded
-		}
 	}
-	for {
-		select {
-		case <-l.room:
-			return nil
-		case <-l.done:
-			return errLinkEnded
-		default:
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		p.Wait(waitMost(ctx))
-	}
+	return l.await(ctx, l.room, reading)
 }
 
 var errLinkEnded = errors.New("the link has ended")

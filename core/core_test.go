@@ -33,6 +33,12 @@ type world struct {
 
 func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *world {
 	t.Helper()
+	return newWorldOf(t, transport, size, Config{Timeout: timeout})
+}
+
+// newWorldOf takes from the configuration what is the same on all ranks.
+func newWorldOf(t testing.TB, transport string, size int, config Config) *world {
+	t.Helper()
 	w := &world{t: t, comms: make([]*Comm, size)}
 	store := bootstrap.NewMemStore()
 	shared := NewRuntime(RuntimeConfig{Logf: t.Logf})
@@ -47,9 +53,11 @@ func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *
 	if forced == "mem" {
 		forced = ""
 	}
+	config.Size, config.Store, config.GroupName, config.Transport, config.LivenessGrace = size, store, "test", forced, 2*time.Second
 	w.each(func(rank int) error {
-		c, err := w.runtimes[rank].Init(context.Background(), Config{Rank: rank, Size: size, Store: store, GroupName: "test",
-			Timeout: timeout, Transport: forced, LivenessGrace: 2 * time.Second})
+		config := config
+		config.Rank = rank
+		c, err := w.runtimes[rank].Init(context.Background(), config)
 		w.comms[rank] = c
 		return err
 	})
@@ -147,6 +155,20 @@ func TestCollectives(t *testing.T) {
 					for _, inPlace := range []bool{false, true} {
 						collectives(t, w, size, n, inPlace)
 					}
+				}
+			})
+		}
+	}
+}
+
+func TestStreamedCollectives(t *testing.T) {
+	for _, tr := range transports {
+		for _, size := range []int{2, 3} {
+			t.Run(fmt.Sprintf("%s/%d", tr, size), func(t *testing.T) {
+				w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: "stream_min=0"})
+				for _, n := range sizes(true) {
+					collectives(t, w, size, n, false)
+					collectives(t, w, size, n, true)
 				}
 			})
 		}

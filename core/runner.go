@@ -291,7 +291,7 @@ func (c *Comm) begin(p *part) *Error {
 		return nil
 	}
 	op := p.operation
-	b := exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Factor: op.Factor, Message: p.message}
+	b := exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Factor: op.Factor, Message: p.message, Streams: c.shape.streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}
@@ -344,8 +344,9 @@ type shape struct {
 	slots      int
 	ahead      int
 	memory     bool
+	crowded    bool
 	letter     int64 // the most bytes of an eager send where memory is shared
-	thresholds plan.Thresholds
+	thresholds thresholds
 }
 
 const (
@@ -365,13 +366,16 @@ const (
 	segmentBytes = 64 << 20
 )
 
-// newShape makes the shape of a communicator of so many ranks, of whom some are joined by ports, or share memory.
-func newShape(size int, ports, memory bool) shape {
+// site is where the ranks of a communicator are: whether some are joined by ports, some share memory, and some are on
+// a crowded host.
+type site struct{ ports, memory, crowded bool }
+
+func newShape(size int, at site) shape {
 	chunk, budget := int64(largestChunk), int64(laneBudget)
-	if ports {
+	if at.ports {
 		chunk = largestPortChunk
 	}
-	if !memory {
+	if !at.memory {
 		budget = portLaneBudget
 	}
 	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > budget {
@@ -381,9 +385,8 @@ func newShape(size int, ports, memory bool) shape {
 	for letter > leastEager && 2*letter*int64(size-1) > mailBudget {
 		letter /= 2
 	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !ports, letter: letter, thresholds: memoryThresholds}
-	if ports {
-		s.thresholds = portThresholds
+	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !at.ports, crowded: at.crowded, letter: letter, thresholds: at.thresholds()}
+	if at.ports {
 		// Until a slot's release is back at the sender, several more can be under way.
 		s.slots = int(max(slotsPerChannel, min(mostSlots, budget/(chunk*int64(max(size-1, 1))))))
 		s.ahead = s.slots / 4
@@ -391,10 +394,27 @@ func newShape(size int, ports, memory bool) shape {
 	return s
 }
 
+// streams tells which outputs are written past the caches: large ones would not stay there. What a receiver of a one-way
+// flow copies out of its window gains by it only where its CPU has another rank to run meanwhile, and not from a single sender;
+// what an allreduce in place writes is in the caches.
+func (s shape) streams(o *Operation) exec.Streams {
+	bytes := int64(0)
+	for _, n := range o.bytes(o.OutCounts) {
+		bytes += n
+	}
+	switch {
+	case bytes < s.thresholds.streamMin, o.Collective == plan.Recv, o.Collective == plan.AllReduce && slices.Equal(o.In, o.Out):
+		return exec.StreamNone
+	case !s.crowded && (o.Collective == plan.Broadcast || o.Collective == plan.Scatter):
+		return exec.StreamOwn
+	}
+	return exec.StreamAll
+}
+
 // segments cuts an operation into plans of bounded length.
 func (s shape) segments(op *Operation, rank, size int) []segment {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Thresholds: s.thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Thresholds: s.thresholds.Thresholds}
 	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
 	most := int64(0)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {

@@ -30,7 +30,6 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -106,7 +105,7 @@ type Config struct {
 	StoreHost     string // the route to it names the default interface
 	Secret        string // the job's
 	Incarnation   string // part of every key in the store
-	Thresholds    string // sizes at which algorithms change: see setThresholds; the same on all ranks
+	Thresholds    string // sizes at which algorithms change: see thresholds; the same on all ranks
 }
 
 // member is what a rank publishes of itself.
@@ -151,7 +150,7 @@ func (r *Runtime) complete(c *Config) error {
 	fill(&c.Secret, EnvSecret)
 	fill(&c.Incarnation, EnvIncarnation)
 	fill(&c.Thresholds, EnvThresholds)
-	if err := setThresholds(&plan.Thresholds{}, c.Thresholds); err != nil {
+	if err := new(thresholds).set(c.Thresholds); err != nil {
 		return bad("thresholds (from the option or %s) have %v", EnvThresholds, err)
 	}
 	if c.Timeout == 0 {
@@ -182,7 +181,7 @@ const maxRanks = 65536
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
 	me := member{Version: Version, Address: end.Address(), Thresholds: config.Thresholds}
-	me.Address.Forced = config.Transport
+	me.Address.Forced, me.Address.CPUs = config.Transport, usableCPUs()
 	published, err := json.Marshal(me)
 	if err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err)
@@ -286,12 +285,13 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
-	c.shape = newShape(config.Size, ports, !ports || anyMemory(addresses, config.Transport))
-	if err := setThresholds(&c.shape.thresholds, config.Thresholds); err != nil {
+	crowded := crowdedHosts(addresses)
+	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0})
+	if err := c.shape.thresholds.set(config.Thresholds); err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err) // they have been looked at before
 	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
-	c.waiting = waiting(addresses, config.Rank)
+	c.waiting = waiting(crowded[addresses[config.Rank].Host])
 	if end != nil {
 		c.poller = end.Poller()
 	}
@@ -326,15 +326,24 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	return c, nil
 }
 
-// waiting chooses how waits poll: not at all where the host's ranks outnumber its CPUs.
-func waiting(addresses []transport.Address, rank int) exec.Waiting {
-	here := 0
+// crowdedHosts returns the hosts whose ranks outnumber the CPUs that one of them may use.
+func crowdedHosts(addresses []transport.Address) map[string]bool {
+	ranks := map[string]int{}
 	for _, a := range addresses {
-		if a.Host == addresses[rank].Host {
-			here++
+		ranks[a.Host]++
+	}
+	crowded := map[string]bool{}
+	for _, a := range addresses {
+		if ranks[a.Host] > a.CPUs {
+			crowded[a.Host] = true
 		}
 	}
-	if here > usableCPUs() {
+	return crowded
+}
+
+// waiting chooses how waits poll: hardly at all on a crowded host.
+func waiting(crowded bool) exec.Waiting {
+	if crowded {
 		return exec.Waiting{Spins: 0, Yields: 100, PortPolls: 3}
 	}
 	return exec.Waiting{Spins: 1000, Yields: 20, PortPolls: 300}

@@ -1,12 +1,14 @@
 package core
 
 import (
+	"maps"
 	"testing"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // Staging memory, inboxes and scratch of both lanes, mailboxes and eager sends that nobody has asked for, stays within
@@ -14,18 +16,18 @@ import (
 func TestStagingIsBounded(t *testing.T) {
 	const promised = 16 << 20
 	for size := 2; size <= 256; size++ {
-		for _, joined := range []struct{ ports, memory bool }{{false, true}, {true, true}, {true, false}} {
-			s := newShape(size, joined.ports, joined.memory)
+		for _, at := range []site{{memory: true}, {ports: true, memory: true}, {ports: true}, {memory: true, crowded: true}} {
+			s := newShape(size, at)
 			if s.chunk == smallestChunk {
 				continue // so many ranks that the smallest chunks need more
 			}
 			scratch := s.chunk
 			perPeer := int64(s.slots) * s.chunk
-			if joined.memory {
+			if at.memory {
 				perPeer = lanes*perPeer + exec.MailboxFor(s.letter)
 			}
 			if held := int64(size-1)*perPeer + scratch + eagerBudget; held > promised {
-				t.Errorf("%d ranks, %+v: %d bytes", size, joined, held)
+				t.Errorf("%d ranks, %+v: %d bytes", size, at, held)
 			}
 		}
 	}
@@ -34,8 +36,8 @@ func TestStagingIsBounded(t *testing.T) {
 // The plans of the shapes that are used, with the segments that they are cut into, are proved.
 func TestShapesArePlanned(t *testing.T) {
 	for _, size := range []int{2, 3, 4, 8} {
-		for _, joined := range []struct{ ports, memory bool }{{false, true}, {true, true}, {true, false}} {
-			s := newShape(size, joined.ports, joined.memory)
+		for _, at := range []site{{memory: true}, {ports: true, memory: true}, {ports: true}, {memory: true, crowded: true}} {
+			s := newShape(size, at)
 			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verifyShape(t, s, c, size, n)
@@ -100,6 +102,52 @@ func TestApart(t *testing.T) {
 		c.op.DType = reduce.Int32
 		if got := apart(&c.op); got != c.certain {
 			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+func TestStreams(t *testing.T) {
+	large := []uint64{streamed}
+	one, other := []unsafe.Pointer{unsafe.Pointer(new(int32))}, []unsafe.Pointer{unsafe.Pointer(new(int32))}
+	for _, c := range []struct {
+		name          string
+		op            Operation
+		free, crowded exec.Streams
+	}{
+		{"allgather", Operation{Collective: plan.AllGather, OutCounts: []uint64{streamed / 2, streamed / 2}}, exec.StreamAll, exec.StreamAll},
+		{"small", Operation{Collective: plan.AllGather, OutCounts: []uint64{streamed / 2, streamed/2 - 1}}, exec.StreamNone, exec.StreamNone},
+		{"broadcast", Operation{Collective: plan.Broadcast, OutCounts: large}, exec.StreamOwn, exec.StreamAll},
+		{"scatter", Operation{Collective: plan.Scatter, OutCounts: large}, exec.StreamOwn, exec.StreamAll},
+		{"in place", Operation{Collective: plan.AllReduce, In: one, Out: one, OutCounts: large}, exec.StreamNone, exec.StreamNone},
+		{"out of place", Operation{Collective: plan.AllReduce, In: one, Out: other, OutCounts: large}, exec.StreamAll, exec.StreamAll},
+	} {
+		c.op.DType = reduce.Int8
+		for _, crowded := range []bool{false, true} {
+			want := c.free
+			if crowded {
+				want = c.crowded
+			}
+			if got := newShape(4, site{memory: true, crowded: crowded}).streams(&c.op); got != want {
+				t.Errorf("%s, crowded %v: %d, want %d", c.name, crowded, got, want)
+			}
+		}
+	}
+}
+
+const streamed = 16 << 20
+
+func TestCrowdedHosts(t *testing.T) {
+	at := func(host string, cpus int) transport.Address { return transport.Address{Host: host, CPUs: cpus} }
+	for _, c := range []struct {
+		addresses []transport.Address
+		want      map[string]bool
+	}{
+		{[]transport.Address{at("a", 2), at("a", 2)}, map[string]bool{}},
+		{[]transport.Address{at("a", 2), at("a", 1)}, map[string]bool{"a": true}}, // one has a quota of its own
+		{[]transport.Address{at("a", 2), at("b", 1), at("a", 2), at("b", 1)}, map[string]bool{"b": true}},
+	} {
+		if got := crowdedHosts(c.addresses); !maps.Equal(got, c.want) {
+			t.Errorf("%v: %v", c.addresses, got)
 		}
 	}
 }

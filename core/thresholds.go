@@ -9,19 +9,39 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// The sizes at which one algorithm gives way to another, by kind of channel. `goccl tune` measures both sides of each
-// at many sizes, in turn. These are for two ranks on two cores that share a cache, and over the loopback interface,
-// where the curves are flat around the crossings: a factor of two costs a few per cent. Where ranks outnumber the
-// CPUs, and a wait costs a change of threads, fewer messages are better: it then advises a pipeline_min of 256 KiB.
+// thresholds are the sizes at which one way gives way to another.
+type thresholds struct {
+	plan.Thresholds
+	// streamMin is from how many bytes of outputs on they are written past the caches; see shape.streams. Ranks
+	// need not agree on it.
+	streamMin int64
+}
+
+// The thresholds by kind of channel. `goccl tune` measures both sides of each at many sizes, in turn. These are for
+// two ranks on two cores that share a cache, for four and eight ranks on them, and for the loopback interface. The curves are flat
+// around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
+// that the cores share: what is read soon is better off in it.
 var (
-	memoryThresholds = plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}
+	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}, 16 << 20}
+	// Where a wait costs a change of threads, fewer messages are better.
+	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, PipelineMin: 256 << 10}, 16 << 20}
 	// Over a port channel a message costs more, and so does a second hop.
-	portThresholds = plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20}
+	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20}, 16 << 20}
 )
 
-// setThresholds changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
-func setThresholds(t *plan.Thresholds, text string) error {
-	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "pipeline_min": &t.PipelineMin}
+func (s site) thresholds() thresholds {
+	switch {
+	case s.ports:
+		return portThresholds
+	case s.crowded:
+		return crowdedThresholds
+	}
+	return memoryThresholds
+}
+
+// set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
+func (t *thresholds) set(text string) error {
+	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "pipeline_min": &t.PipelineMin, "stream_min": &t.streamMin}
 	if text == "" {
 		return nil
 	}
@@ -29,7 +49,7 @@ func setThresholds(t *plan.Thresholds, text string) error {
 		name, value, _ := strings.Cut(item, "=")
 		field := fields[name]
 		if field == nil {
-			return fmt.Errorf("%q, allowed are one_shot_max, flat_max and pipeline_min, each with =bytes", item)
+			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, pipeline_min and stream_min, each with =bytes", item)
 		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 {

@@ -11,15 +11,16 @@ import (
 )
 
 func TestSetThresholds(t *testing.T) {
-	all := plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}
+	all := thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}, 4}
 	for _, c := range []struct {
 		text string
-		want plan.Thresholds
+		want thresholds
 		ok   bool
 	}{
 		{"", all, true},
-		{"flat_max=0", plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, true},
-		{"one_shot_max=7,pipeline_min=8,flat_max=9", plan.Thresholds{OneShotMax: 7, FlatMax: 9, PipelineMin: 8}, true},
+		{"flat_max=0", thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 4}, true},
+		{"one_shot_max=7,pipeline_min=8,stream_min=10,flat_max=9",
+			thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, PipelineMin: 8}, 10}, true},
 		{"one_shot_max", all, false},
 		{"one_shot_max=", all, false},
 		{"one_shot_max=-1", all, false},
@@ -28,7 +29,7 @@ func TestSetThresholds(t *testing.T) {
 		{",", all, false},
 	} {
 		got := all
-		if err := setThresholds(&got, c.text); (err == nil) != c.ok || c.ok && got != c.want {
+		if err := got.set(c.text); (err == nil) != c.ok || c.ok && got != c.want {
 			t.Errorf("%q: %+v, %v", c.text, got, err)
 		}
 	}

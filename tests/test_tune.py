@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -35,13 +36,16 @@ def test_best_cut(ratios, cut):
 
 
 def test_values_are_sizes():
-    sizes = tune.sizes()
-    assert sizes[0] == 1024
-    assert all(b == 2 * a for a, b in pairwise(sizes))
+    for threshold in tune.THRESHOLDS:
+        assert (threshold.sizes[0], threshold.sizes[-1]) == (threshold.least, threshold.most)
+        assert all(b == 2 * a for a, b in pairwise(threshold.sizes))
     most, least = THRESHOLDS["one_shot_max"], THRESHOLDS["pipeline_min"]
+    sizes = most.sizes
     assert [tune.value(most, cut, 2) for cut in (0, 1, len(sizes))] == [0, 1024, sizes[-1]]
     # From this size of a slice on, where the other is up to it; 0 is never.
     assert [tune.value(least, cut, 4) for cut in (0, 2, len(sizes))] == [256, 1024, 0]
+    streams = THRESHOLDS["stream_min"]
+    assert [tune.value(streams, cut, 4) for cut in (0, 1, 7)] == [1 << 20, 2 << 20, 1 << 62]
 
 
 def command(*arguments, **environment):
@@ -55,9 +59,10 @@ def command(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 2), (3, "tcp", 3)])
+@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 3), (3, "tcp", 4)])
 def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
-    monkeypatch.setattr(tune, "_MOST", 4 << 10)
+    few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
+    monkeypatch.setattr(tune, "THRESHOLDS", few)
     monkeypatch.setattr(tune, "_BLOCK_SECONDS", 0.001)
     options = tune.argparse.Namespace(ranks=ranks, transport=transport, blocks=1, timeout=60.0)
     assert tune.main(options) == 0
@@ -73,7 +78,7 @@ def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
 def test_thresholds_that_are_none():
     refused = command(*BENCH, GOCCL_THRESHOLDS="one_shot=4")
     assert refused.returncode == 1
-    assert '"one_shot=4", allowed are one_shot_max, flat_max and pipeline_min' in refused.stderr
+    assert '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min and stream_min' in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "stream.h"
 #include "wait.h"
 
 /* As in package plan. */
@@ -303,7 +304,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
-        if (to != from && step->bytes > 0) memcpy(to, from, (size_t)step->bytes);
+        if (to == from || step->bytes == 0) break;
+        if (step->dst.space == SPACE_OUT && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
+          goccl_stream(to, from, (size_t)step->bytes);
+        else
+          memcpy(to, from, (size_t)step->bytes);
         break;
       }
       case OP_COMBINE:

@@ -120,6 +120,9 @@ typedef struct {
   uint32_t n_posts;
 } goccl_plan;
 
+/* Which copies to outputs go past the caches. */
+enum { GOCCL_STREAM_NONE, GOCCL_STREAM_OWN /* of the rank's own inputs */, GOCCL_STREAM_ALL };
+
 typedef struct {
   const goccl_plan *plan;
   uint8_t **in;
@@ -132,6 +135,7 @@ typedef struct {
   double factor[2];
   goccl_message message; /* this rank's; bytes and total belong to the step */
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
+  uint32_t streams;      /* GOCCL_STREAM_... */
   uint32_t begun;        /* the first step has been come to */
   uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
   uint32_t reading;      /* the caller does, for others too: waits on memory channels do not sleep */

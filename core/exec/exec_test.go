@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"strings"
@@ -98,6 +99,45 @@ func TestRunIsLeftAndTakenUpAgain(t *testing.T) {
 		if got := *(*byte)(unsafe.Add(out, i)); got != byte(i) {
 			t.Fatalf("byte %d is %d", i, got)
 		}
+	}
+}
+
+// Of any alignment and length, and nothing beside it.
+func TestStreamedCopies(t *testing.T) {
+	win, err := NewWindow(Layout{Ranks: 1, Lanes: 1, Slots: 2, Chunk: 64}, false, Waiting{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer win.Close()
+	r := NewRun(win.Lane(0))
+	defer r.Free()
+	const room = 1 << 14
+	from, to := off(t, room), off(t, room)
+	in, out := unsafe.Slice((*byte)(from), room), unsafe.Slice((*byte)(to), room)
+	for i := range in {
+		in[i] = byte(1 + i%251)
+	}
+	for _, n := range []int{0, 1, 63, 64, 65, 255, 256, 257, 319, 320, 4095, 4096, 10_000} {
+		p, err := plan.Build(plan.Params{Collective: plan.AllGather, Size: 1, InBytes: []int64{int64(n)}, OutBytes: []int64{int64(n)},
+			ElemSize: 1, Chunk: 64, Slots: 2, Memory: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Compile(p, false, false)
+		for _, at := range []int{0, 1, 32, 63, 64, 100} {
+			clear(out)
+			r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Element: 1, Streams: StreamAll})
+			r.Begin(c, 0, AnyPeer)
+			if s := r.Continue(soon()); s != Done {
+				t.Fatalf("status %d", s)
+			}
+			want := make([]byte, room)
+			copy(want[at:], in[127-at:][:n])
+			if !bytes.Equal(out, want) {
+				t.Errorf("%d bytes at %d", n, at)
+			}
+		}
+		c.Free()
 	}
 }
 

@@ -150,6 +150,15 @@ func (r *Run) Free() {
 	C.free(unsafe.Pointer(r.c))
 }
 
+// Streams says which copies to outputs go past the caches.
+type Streams uint32
+
+const (
+	StreamNone Streams = C.GOCCL_STREAM_NONE
+	StreamOwn  Streams = C.GOCCL_STREAM_OWN // those of the rank's own inputs
+	StreamAll  Streams = C.GOCCL_STREAM_ALL
+)
+
 // Binding is what a plan's references mean in one operation.
 type Binding struct {
 	In, Out []unsafe.Pointer // by block; not Go memory
@@ -157,6 +166,7 @@ type Binding struct {
 	Kernel  unsafe.Pointer // of package reduce; nil where nothing is combined
 	Factor  [2]float64
 	Message Message
+	Streams Streams
 }
 
 // Bind readies the run for the plans of an operation.
@@ -181,6 +191,7 @@ func (r *Run) Bind(b Binding) {
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message = b.Message.c()
+	r.c.streams = C.uint32_t(b.Streams)
 }
 
 // What Begin may be told about the peers that a plan waits for, besides one rank.

@@ -61,6 +61,7 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   if (k->uses_out) memcpy(run->out, o->out, o->n_out * sizeof *run->out);
   run->element = k->element;
   run->kernel = k->kernel;
+  run->streams = GOCCL_STREAM_NONE;
   run->message = k->message;
   uint64_t sequence = s->sequence + 1;
   run->message.sequence = sequence;

@@ -41,6 +41,7 @@ type Address struct {
 	Unix       string    `json:"unix,omitempty"`        // abstract socket, "" where shared memory cannot work
 	ShmProblem string    `json:"shm_problem,omitempty"` // why it cannot, and what to do
 	TCP        []string  `json:"tcp"`                   // host:port, the preferred one first
+	CPUs       int       `json:"cpus"`                  // that the process may use
 	Forced     string    `json:"forced,omitempty"`      // the transport that this process's user demands
 }
 

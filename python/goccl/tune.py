@@ -19,7 +19,6 @@ VARIABLE = "GOCCL_THRESHOLDS"
 
 _NEVER, _ALWAYS = 0, 1 << 62
 _BLOCK_SECONDS = 0.03
-_LEAST, _MOST = 1 << 10, 4 << 20  # of the sizes that are measured, bytes
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,8 @@ class Threshold:
     small, large: the value with which the algorithm for small (large) messages runs at every size.
     also: the values of other thresholds meanwhile, so that they do not hide this one.
     least_ranks: with fewer both algorithms are the same.
+    least, most: the sizes that are measured, in bytes, are the powers of two between them.
+    of_slice: it is compared with what goes to one rank, not with the whole.
     """
 
     name: str
@@ -38,19 +39,39 @@ class Threshold:
     what: str
     also: str = ""
     least_ranks: int = 2
+    least: int = 1 << 10
+    most: int = 4 << 20
+    of_slice: bool = False
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes that are measured, in bytes."""
+        return [1 << e for e in range(self.least.bit_length() - 1, self.most.bit_length())]
 
 
 THRESHOLDS = (
     Threshold("one_shot_max", "allreduce", _ALWAYS, _NEVER, "every rank sends all to every rank"),
     Threshold("flat_max", "broadcast", _ALWAYS, _NEVER, "the root itself sends to every rank", least_ranks=3),
     # The other way round: what is as long as the threshold is already cut.
-    Threshold("pipeline_min", "allreduce", _NEVER, 1, "what goes to a rank is one message", "one_shot_max=0"),
+    Threshold(
+        "pipeline_min",
+        "allreduce",
+        _NEVER,
+        1,
+        "what goes to a rank is one message",
+        "one_shot_max=0",
+        of_slice=True,
+    ),
+    Threshold(
+        "stream_min",
+        "alltoall",
+        _ALWAYS,
+        0,
+        "outputs are written through the caches",
+        least=1 << 20,
+        most=64 << 20,
+    ),
 )
-
-
-def sizes() -> list[int]:
-    """The sizes that are measured, in bytes: powers of two."""
-    return [1 << e for e in range(_LEAST.bit_length() - 1, _MOST.bit_length())]
 
 
 def best_cut(ratios: Sequence[float]) -> int:
@@ -68,10 +89,11 @@ def best_cut(ratios: Sequence[float]) -> int:
 
 def value(threshold: Threshold, cut: int, ranks: int) -> int:
     """The threshold with which the algorithm for small messages has so many of the sizes."""
-    measured = sizes()
+    measured = threshold.sizes
     if threshold.name.endswith("_min"):
-        # Compared with what goes to one rank: in an allreduce, a slice.
-        return measured[cut] // ranks if cut < len(measured) else _NEVER
+        if cut == len(measured):
+            return threshold.small
+        return measured[cut] // ranks if threshold.of_slice else measured[cut]
     return measured[cut - 1] if cut else 0
 
 
@@ -126,7 +148,7 @@ def measure(
             continue
         rows = []
         with _Pair(threshold, transport, ranks, timeout) as pair:
-            for nbytes in sizes():
+            for nbytes in threshold.sizes:
                 progress.step(f"{threshold.name}, {transport}, {ranks} ranks: {nbytes} bytes")
                 count = element_count(threshold.collective, ranks, nbytes, ITEMSIZE["float32"])
                 rows.append((nbytes, *pair.ratio(threshold.collective, count, blocks)))

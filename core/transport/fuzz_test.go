@@ -16,7 +16,7 @@ import (
 func FuzzHeader(f *testing.F) {
 	for _, h := range []Header{
 		{Type: Data, Bytes: MaxData}, {Type: ControlBase, Bytes: MaxControl, Seq: 1 << 63, Arg: [2]uint64{1, 2}},
-		{Type: typeAttach, Bytes: macSize, Flags: flagWindow}, {Type: typeBye}, {Type: typeRefused, Src: 1, Dst: 2},
+		{Type: typeAttach, Bytes: macSize, Flags: 1}, {Type: typeBye}, {Type: typeRefused, Src: 1, Dst: 2},
 	} {
 		var b [headerSize]byte
 		h.put(&b)
@@ -150,9 +150,9 @@ func (s *sink) Control(src int, h Header, p []byte) {
 		s.t.Errorf("%+v is let through", h)
 	}
 }
-func (s *sink) PeerAttached(int, int) {}
-func (s *sink) PeerDown(int, error)   {}
-func (s *sink) PeerLeft(int)          {}
+func (s *sink) PeerAttached(int, []int) {}
+func (s *sink) PeerDown(int, error)     {}
+func (s *sink) PeerLeft(int)            {}
 
 // FuzzLink feeds an authenticated link, before and after a right attach.
 func FuzzLink(f *testing.F) {
@@ -169,7 +169,7 @@ func FuzzLink(f *testing.F) {
 	f.Add(true, append(frame(with(ControlBase, 10), 10), frame(with(typeBye, 0), 0)...))
 	f.Add(true, frame(with(typeRefused, 0), 0))
 	f.Add(false, frame(with(typeBye, 0), 0))
-	f.Add(true, frame(Header{Type: typeAttach, Flags: flagWindow, Bytes: macSize, Group: 7}, macSize))
+	f.Add(true, frame(Header{Type: typeAttach, Flags: 1, Bytes: macSize, Group: 7}, macSize))
 	e, err := Listen(Config{StoreHost: "127.0.0.1"})
 	if err != nil {
 		f.Fatal(err)
@@ -178,7 +178,7 @@ func FuzzLink(f *testing.F) {
 	there := e.address
 	there.Process = ProcessID{1}
 	f.Fuzz(func(t *testing.T, attached bool, in []byte) {
-		g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Epoch: 5, Secret: secret, Rank: 0, WindowFD: -1,
+		g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Epoch: 5, Secret: secret, Rank: 0,
 			Peers: []Address{e.address, there}, Kinds: []string{Mem, Shm}, Handler: &sink{t}})
 		if err != nil {
 			t.Fatal(err)

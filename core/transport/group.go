@@ -13,18 +13,18 @@ import (
 
 // Group is a local rank's membership in a communicator.
 type Group struct {
-	e        *Endpoint
-	key      rankKey
-	epoch    uint32
-	secret   []byte
-	name     string
-	handler  Handler
-	windowFD int
-	members  []*member // by rank; nil for this rank
-	ctx      context.Context
-	cancel   context.CancelFunc
-	inbox    inbox
-	halted   atomic.Bool // no more Data frames
+	e       *Endpoint
+	key     rankKey
+	epoch   uint32
+	secret  []byte
+	name    string
+	handler Handler
+	share   []int     // descriptors
+	members []*member // by rank; nil for this rank
+	ctx     context.Context
+	cancel  context.CancelFunc
+	inbox   inbox
+	halted  atomic.Bool // no more Data frames
 
 	// The gate: whoever calls the handler is inside, and nobody is once Detach has returned.
 	gate   sync.Mutex
@@ -76,7 +76,7 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 	}
 	g := &Group{
 		e: e, key: rankKey{c.Job, c.Group, c.Rank}, epoch: c.Epoch, secret: append([]byte(nil), c.Secret...),
-		name: c.Name, handler: c.Handler, windowFD: c.WindowFD, members: make([]*member, n),
+		name: c.Name, handler: c.Handler, share: c.Share, members: make([]*member, n),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	for r, k := range c.Kinds {
@@ -306,13 +306,13 @@ func (g *Group) attachOver(l *link, m *member) error {
 		return nil
 	}
 	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
-		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, fd: -1, attach: m}
-	if l.key.kind == Shm && g.windowFD >= 0 {
-		fd, err := g.dupWindow()
+		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, attach: m}
+	if l.key.kind == Shm {
+		fds, err := g.dupShare()
 		if err != nil {
 			return err
 		}
-		q.fd, q.h.Flags = fd, flagWindow
+		q.fds, q.h.Flags = fds, uint8(len(fds))
 	}
 	var raw [headerSize]byte
 	q.h.put(&raw)
@@ -321,7 +321,7 @@ func (g *Group) attachOver(l *link, m *member) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing || l.ended {
-		closeFDs([]int{q.fd})
+		closeFDs(q.fds)
 		return nil
 	}
 	l.outs[pairKey{q.h.Job, q.h.Group, q.h.Src, q.h.Dst}] = m
@@ -339,13 +339,18 @@ func (m *member) announced(l *link) {
 	m.settle()
 }
 
-// dupWindow copies the window's descriptor for one peer.
-func (g *Group) dupWindow() (int, error) {
-	fd, err := unix.FcntlInt(uintptr(g.windowFD), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("duplicating the window's descriptor: %w", err)
+// dupShare copies the group's descriptors for one peer.
+func (g *Group) dupShare() ([]int, error) {
+	var fds []int
+	for _, shared := range g.share {
+		fd, err := unix.FcntlInt(uintptr(shared), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeFDs(fds)
+			return nil, fmt.Errorf("duplicating a descriptor for a peer: %w", err)
+		}
+		fds = append(fds, fd)
 	}
-	return fd, nil
+	return fds, nil
 }
 
 // Send sends a frame to a rank, which is connected first if it is not. It returns when the payload's
@@ -484,7 +489,7 @@ func (g *Group) post(m *member, h Header, payload []byte) {
 		l.mu.Lock()
 		// A goodbye ends what this group may say: it is queued under the same lock.
 		if l.outs[pairKey{h.Job, h.Group, h.Src, h.Dst}] == m {
-			l.enqueueLocked(queued{h: h, payload: payload, fd: -1})
+			l.enqueueLocked(queued{h: h, payload: payload})
 		}
 		l.mu.Unlock()
 	case r != nil:
@@ -551,7 +556,7 @@ func (m *member) part() {
 	out.mu.Lock()
 	defer out.mu.Unlock()
 	delete(out.outs, pairKey{h.Job, h.Group, h.Src, h.Dst})
-	out.enqueueLocked(queued{h: h, fd: -1})
+	out.enqueueLocked(queued{h: h})
 	out.restIfUnused()
 }
 

@@ -31,7 +31,7 @@ type recorder struct {
 	mu       sync.Mutex
 	cond     *sync.Cond
 	frames   []got
-	attached map[int]int // window descriptors by rank
+	attached map[int][]int // descriptors by rank
 	down     map[int]error
 	left     map[int]bool
 	order    []string
@@ -41,7 +41,7 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	r := &recorder{attached: map[int]int{}, down: map[int]error{}, left: map[int]bool{}, slots: map[int][]byte{}}
+	r := &recorder{attached: map[int][]int{}, down: map[int]error{}, left: map[int]bool{}, slots: map[int][]byte{}}
 	r.cond = sync.NewCond(&r.mu)
 	r.slot = func(_ int, h Header) ([]byte, error) { return make([]byte, h.Bytes), nil }
 	return r
@@ -85,10 +85,10 @@ func (r *recorder) Control(src int, h Header, payload []byte) {
 	r.note("control %d", src)
 }
 
-func (r *recorder) PeerAttached(src, fd int) {
+func (r *recorder) PeerAttached(src int, fds []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.attached[src] = fd
+	r.attached[src] = fds
 	r.note("attached %d", src)
 }
 
@@ -204,7 +204,7 @@ type world struct {
 }
 
 func groupConfig(eps []*Endpoint, kind string, group uint64, rank int) GroupConfig {
-	c := GroupConfig{Job: 1, Group: group, Epoch: 5, Secret: secret, Name: "world", Rank: rank, WindowFD: -1}
+	c := GroupConfig{Job: 1, Group: group, Epoch: 5, Secret: secret, Name: "world", Rank: rank}
 	for _, e := range eps {
 		c.Peers = append(c.Peers, e.Address())
 		k := kind

@@ -26,7 +26,7 @@ type inbound struct {
 type pendingAttach struct {
 	h    Header
 	mac  [macSize]byte
-	fd   int
+	fds  []int
 	next bool // its group may have come
 }
 
@@ -78,7 +78,7 @@ type link struct {
 type queued struct {
 	h       Header
 	payload []byte
-	fd      int     // passed along and then closed; -1: none
+	fds     []int   // passed along and then closed
 	attach  *member // of an attach: it is told when the frame has been written
 	last    bool    // no frame: close the sending half
 }
@@ -126,7 +126,7 @@ func (l *link) finish(err error) {
 	attachs, outs := l.attachs, l.outs
 	l.attachs, l.outs = nil, nil
 	for _, p := range l.pending {
-		closeFDs([]int{p.fd})
+		closeFDs(p.fds)
 	}
 	l.dropQueue()
 	l.pending = nil
@@ -150,9 +150,7 @@ func (l *link) finish(err error) {
 // dropQueue needs l.mu.
 func (l *link) dropQueue() {
 	for _, q := range l.queue {
-		if q.fd >= 0 {
-			unix.Close(q.fd)
-		}
+		closeFDs(q.fds)
 	}
 	l.queue = nil
 }
@@ -197,6 +195,6 @@ func (l *link) retire(used bool) {
 	l.mu.Unlock()
 	if first {
 		l.e.unlist(l)
-		l.enqueue(queued{fd: -1, last: true})
+		l.enqueue(queued{last: true})
 	}
 }

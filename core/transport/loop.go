@@ -31,7 +31,7 @@ type item struct {
 	src     int
 	h       Header
 	payload []byte
-	fd      int // of an attach
+	fds     []int // of an attach
 }
 
 // post adds an item if there is room, or always. It tells whether it did, or that nobody reads.
@@ -40,7 +40,7 @@ func (b *inbox) post(g *Group, it item, always bool) bool {
 	defer b.mu.Unlock()
 	if g.leaving() {
 		if it.kind == itemAttach {
-			closeFDs([]int{it.fd})
+			closeFDs(it.fds)
 		}
 		return true
 	}
@@ -118,8 +118,8 @@ func (g *Group) take(it item) {
 	case itemAttach:
 		m.telling.Lock()
 		defer m.telling.Unlock()
-		if m.over.Load() || !g.call(func(h Handler) { h.PeerAttached(it.src, it.fd) }) {
-			closeFDs([]int{it.fd})
+		if m.over.Load() || !g.call(func(h Handler) { h.PeerAttached(it.src, it.fds) }) {
+			closeFDs(it.fds)
 			return
 		}
 		m.mu.Lock()
@@ -199,32 +199,29 @@ func (g *Group) joinLocal(m *member, peer *Group) error {
 	if joined {
 		return nil
 	}
-	fds := [2]int{-1, -1}
-	for i, from := range []*Group{g, peer} {
-		if from.windowFD < 0 {
-			continue
-		}
-		fd, err := from.dupWindow()
-		if err != nil {
-			closeFDs(fds[:])
-			return err
-		}
-		fds[i] = fd
+	mine, err := g.dupShare()
+	if err != nil {
+		return err
+	}
+	theirs, err := peer.dupShare()
+	if err != nil {
+		closeFDs(mine)
+		return err
 	}
 	// Where one side is being left at this moment, its part finds the other in local, or this
 	// finds its error.
 	ends := []struct {
 		m    *member
 		peer *Group
-		fd   int
-	}{{back, g, fds[0]}, {m, peer, fds[1]}}
+		fds  []int
+	}{{back, g, mine}, {m, peer, theirs}}
 	for _, s := range ends {
 		s.m.mu.Lock()
 		s.m.local = s.peer
 		s.m.mu.Unlock()
 	}
 	for _, s := range ends {
-		s.m.g.inbox.post(s.m.g, item{kind: itemAttach, src: s.m.rank, fd: s.fd}, true)
+		s.m.g.inbox.post(s.m.g, item{kind: itemAttach, src: s.m.rank, fds: s.fds}, true)
 	}
 	for i, s := range ends {
 		s.m.mu.Lock()

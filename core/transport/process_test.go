@@ -50,7 +50,7 @@ func (c *childHandler) Slot(_ int, h Header) (head, body []byte, err error) {
 	return nil, make([]byte, h.Bytes), nil
 }
 func (c *childHandler) Arrived(_ int, h Header)   { c.bytes.Add(uint64(h.Bytes)) }
-func (c *childHandler) PeerAttached(int, int)     {}
+func (c *childHandler) PeerAttached(int, []int)   {}
 func (c *childHandler) PeerDown(_ int, err error) { fmt.Fprintln(os.Stderr, err) }
 func (c *childHandler) PeerLeft(int)              {}
 func (c *childHandler) Control(_ int, h Header, _ []byte) {
@@ -88,7 +88,7 @@ func childMain(kind string) error {
 		return err
 	}
 	h := &childHandler{}
-	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 1, WindowFD: -1,
+	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 1,
 		Peers: []Address{parent, e.Address()}, Kinds: []string{kind, Mem}, Handler: h})
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (c *child) meet(t *testing.T, e *Endpoint, kind string) (*Group, *recorder)
 	ok(t, err)
 	fmt.Fprintf(c.in, "%s\n", b)
 	h := newRecorder()
-	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0, WindowFD: -1,
+	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0,
 		Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
 	ok(t, err)
 	ok(t, g.Connect(within(t), 1))
@@ -218,7 +218,7 @@ func TestConnectToAStoppedPeer(t *testing.T) {
 			ok(t, err)
 			fmt.Fprintf(c.in, "%s\n", b)
 			h := newRecorder()
-			g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0, WindowFD: -1,
+			g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0,
 				Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
 			ok(t, err)
 			ctx, cancel := context.WithTimeout(context.Background(), 4*grace)

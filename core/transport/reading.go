@@ -469,20 +469,20 @@ func (l *link) slowFrame() error {
 func (l *link) onAttach() error {
 	in := &l.reading
 	h := in.h
-	p := &pendingAttach{h: h, mac: [macSize]byte(in.scratch), fd: -1}
-	if h.Flags&flagWindow != 0 {
-		if len(in.fds) == 0 {
-			return violation("an attach without the descriptor that it speaks of")
+	p := &pendingAttach{h: h, mac: [macSize]byte(in.scratch)}
+	if n := int(h.Flags); n > 0 { // so many descriptors come with it
+		if len(in.fds) < n {
+			return violation("an attach without the descriptors that it speaks of")
 		}
-		p.fd = in.fds[0]
-		in.fds = slices.Delete(in.fds, 0, 1)
+		p.fds = slices.Clone(in.fds[:n])
+		in.fds = slices.Delete(in.fds, 0, n)
 	}
 	key := pairKey{h.Job, h.Group, h.Src, h.Dst}
 	l.mu.Lock()
 	twice := l.attachs[key] != nil
 	l.mu.Unlock()
 	if twice {
-		closeFDs([]int{p.fd})
+		closeFDs(p.fds)
 		return violation("rank %d of group %x is attached twice to rank %d", h.Src, h.Group, h.Dst)
 	}
 	p.next = true
@@ -504,15 +504,11 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	if g == nil && !left {
 		return false
 	}
-	fd := p.fd
-	defer func() {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}()
+	fds := p.fds
+	defer func() { closeFDs(fds) }()
 	answer := Header{Type: typeBye, Job: h.Job, Group: h.Group, Epoch: h.Epoch, Src: h.Dst, Dst: h.Src}
 	if left {
-		l.enqueue(queued{h: answer, fd: -1})
+		l.enqueue(queued{h: answer})
 		return true
 	}
 	var raw [headerSize]byte
@@ -532,7 +528,7 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	if why != "" {
 		l.e.refuse(l.sock.remote(), fmt.Errorf("an attach to group %s: %s", g.name, why))
 		answer.Type = typeRefused
-		l.enqueue(queued{h: answer, fd: -1})
+		l.enqueue(queued{h: answer})
 		return true
 	}
 	l.mu.Lock()
@@ -548,15 +544,15 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	// meanwhile finds whom to say BYE to.
 	if err := g.attachOver(l, m); err != nil {
 		m.down(err)
-		l.enqueue(queued{h: answer, fd: -1})
+		l.enqueue(queued{h: answer})
 		return true
 	}
 	if !m.arrive(l, func(to Handler) {
-		window := fd
-		fd = -1
-		to.PeerAttached(m.rank, window)
+		theirs := fds
+		fds = nil
+		to.PeerAttached(m.rank, theirs)
 	}) {
-		l.enqueue(queued{h: answer, fd: -1})
+		l.enqueue(queued{h: answer})
 	}
 	return true
 }
@@ -630,8 +626,8 @@ func (l *link) onBye(h *Header) {
 	}
 	l.pending = slices.DeleteFunc(l.pending, func(p *pendingAttach) bool {
 		gone := p.h.Epoch == h.Epoch && pairKey{p.h.Job, p.h.Group, p.h.Src, p.h.Dst} == key
-		if gone && p.fd >= 0 {
-			unix.Close(p.fd)
+		if gone {
+			closeFDs(p.fds)
 		}
 		return gone
 	})

@@ -96,9 +96,9 @@ type Handler interface {
 	Dropped(src int, h Header)
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
-	// PeerAttached tells that both sides have proved themselves. windowFD is the peer's window, owned
-	// by the callee, or -1.
-	PeerAttached(src int, windowFD int)
+	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's GroupConfig.Share,
+	// owned by the callee; none where the link carries none.
+	PeerAttached(src int, fds []int)
 	// PeerDown tells, once, that the peer is lost. Nothing of that peer comes after it.
 	PeerDown(src int, err error)
 	// PeerLeft tells that the peer has detached. Nothing of that peer comes after it.
@@ -115,7 +115,7 @@ type GroupConfig struct {
 	Peers      []Address // by rank
 	Kinds      []string  // by rank: what Decide said; that of Rank itself is not looked at
 	Handler    Handler
-	WindowFD   int // passed to peers over mem and shm links; -1: none. The caller keeps it.
+	Share      []int // descriptors that are passed to peers over mem and shm links, few. The caller keeps them.
 }
 
 // sleep waits, or ends early with the context.

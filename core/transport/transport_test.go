@@ -177,27 +177,32 @@ func TestWindowsAreHandedOver(t *testing.T) {
 			var hs []*recorder
 			for r, e := range eps {
 				c := groupConfig(eps, kind, 4, r)
-				c.WindowFD = memfd(t, fmt.Sprint("window ", r))
+				c.Share = []int{memfd(t, fmt.Sprint("window ", r)), memfd(t, fmt.Sprint("memory ", r))}
 				hs = append(hs, newRecorder())
 				gs = append(gs, attach(t, e, c, hs[r]))
 			}
 			ok(t, gs[1].Connect(within(t), 0))
 			hs[0].until(t, "attach", func() bool { return len(hs[0].attached) > 0 })
 			for r, h := range hs {
-				fd := h.attached[1-r]
+				fds := h.attached[1-r]
 				if kind == TCP {
-					if fd != -1 {
-						t.Fatalf("descriptor %d over tcp", fd)
+					if len(fds) != 0 {
+						t.Fatalf("descriptors %v over tcp", fds)
 					}
 					continue
 				}
-				b := make([]byte, 8)
-				_, err := unix.Pread(fd, b, 0)
-				ok(t, err)
-				if string(b) != fmt.Sprint("window ", 1-r) {
-					t.Fatalf("rank %d got %q", r, b)
+				if len(fds) != 2 {
+					t.Fatalf("rank %d got descriptors %v", r, fds)
 				}
-				unix.Close(fd)
+				for i, fd := range fds {
+					b := make([]byte, 8)
+					_, err := unix.Pread(fd, b, 0)
+					ok(t, err)
+					if want := fmt.Sprint([]string{"window ", "memory "}[i], 1-r); string(b) != want {
+						t.Fatalf("rank %d got %q, want %q", r, b, want)
+					}
+					unix.Close(fd)
+				}
 			}
 		})
 	}
@@ -535,7 +540,7 @@ func TestViolations(t *testing.T) {
 		{"an unknown type", with(func(h *Header) { h.Type = 9 }), 0},
 		{"a slot that is not there", with(func(h *Header) { h.Type, h.Bytes = Data, 13 }), 13},
 		{"an attach twice", with(func(h *Header) { h.Type, h.Bytes = typeAttach, macSize }), macSize},
-		{"a descriptor that is not there", with(func(h *Header) { h.Type, h.Bytes, h.Flags, h.Group = typeAttach, macSize, flagWindow, 8 }), macSize},
+		{"a descriptor that is not there", with(func(h *Header) { h.Type, h.Bytes, h.Flags, h.Group = typeAttach, macSize, 1, 8 }), macSize},
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			l := newLogs()
@@ -869,8 +874,8 @@ type leaver struct {
 	left  chan struct{}
 }
 
-func (l *leaver) PeerAttached(src, windowFD int) {
-	l.recorder.PeerAttached(src, windowFD)
+func (l *leaver) PeerAttached(src int, fds []int) {
+	l.recorder.PeerAttached(src, fds)
 	go func() {
 		l.group.Detach()
 		close(l.left)

@@ -21,7 +21,6 @@ const (
 	typeRefused uint8 = 3 // answer to an attach whose proof is wrong
 	typeBye     uint8 = 4 // undoes an attach
 
-	flagWindow uint8 = 1 // of an attach: a descriptor comes with it
 )
 
 const (

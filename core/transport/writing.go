@@ -300,7 +300,7 @@ func (l *link) enqueue(q queued) bool {
 // enqueueLocked needs l.mu.
 func (l *link) enqueueLocked(q queued) bool {
 	if l.ended || q.h.Type >= ControlBase && l.queued > maxQueued {
-		closeFDs([]int{q.fd})
+		closeFDs(q.fds)
 		return false
 	}
 	l.queue = append(l.queue, q)
@@ -338,12 +338,12 @@ func (l *link) drain() {
 			continue
 		}
 		l.load(&q.h, [][]byte{q.payload})
-		if q.fd >= 0 {
-			l.rights = unix.UnixRights(q.fd)
+		if len(q.fds) > 0 {
+			l.rights = unix.UnixRights(q.fds...)
 		}
 		written := l.writeOut()
 		l.unload()
-		closeFDs([]int{q.fd})
+		closeFDs(q.fds)
 		if written && q.attach != nil {
 			q.attach.announced(l)
 		}

@@ -22,6 +22,13 @@ var builders = [...]func(*builder){
 	Recv:          (*builder).recv,
 }
 
+var directBuilders = [...]func(*builder){
+	AllReduce:     (*builder).directAllReduce,
+	AllGather:     (*builder).directAllGather,
+	ReduceScatter: (*builder).directReduceScatter,
+	AllToAll:      (*builder).directAllToAll,
+}
+
 // Build makes the plan of rank p.Rank. It is a pure function: ranks that give matching parameters
 // get plans that fit together. The error says which parameter is wrong.
 func Build(p Params) (*Plan, error) {
@@ -29,6 +36,9 @@ func Build(p Params) (*Plan, error) {
 		return nil, err
 	}
 	build := builders[p.Collective]
+	if p.Direct {
+		build = directBuilders[p.Collective]
+	}
 	b := builder{
 		Params: p,
 		plan:   &Plan{Rank: p.Rank, Size: p.Size},
@@ -64,6 +74,9 @@ func (p *Params) check() error {
 		return fail("chunk is %d; it must be a positive multiple of %d", p.Chunk, align)
 	case p.Slots < 2:
 		return fail("slots is %d; it must be at least 2", p.Slots)
+	}
+	if p.Direct && (!p.Memory || !p.HasDirect()) {
+		return fail("has no direct plan for %d blocks, memory channels %v", len(p.InBytes), p.Memory)
 	}
 	peer := p.Collective == Send || p.Collective == Recv
 	if (peer || p.Collective.Rooted()) && (p.Root < 0 || p.Root >= p.Size) {

@@ -32,6 +32,14 @@
 // learn of a release late, as long as at most one release is unknown to it at any time; plans make
 // do with Slots-1 slots.
 //
+// Where the blocks of all ranks lie in memory that all of them map (Params.Direct), a plan needs no slots:
+//
+//   - Expose tells a peer where blocks of this rank are, for the peer to read (an input) or to write (an output).
+//   - Access waits for the peer's Expose. From then on steps may read (PeerIn, peer), and Copy and Combine write
+//     (PeerOut, peer), until a Put to that peer tells that this rank is done. Ranks work on places that no other rank touches.
+//
+// A rank finds out when it runs such a plan whether a peer's blocks are not to be had: then all ranks run the plan without it.
+//
 // # Local steps
 //
 // Copy moves bytes; a copy onto itself (a buffer in place) does nothing. Combine reduces the raw inputs of all ranks, given in rank order, in one pass
@@ -103,6 +111,8 @@ const (
 	Inbox         // message Ref.Block (counted from 0 by the plan's Waits) of peer Ref.Peer
 	Scratch       // this rank's own Plan.ScratchBytes bytes; undefined at the plan's start
 	Outbox        // message Ref.Block (counted from 0 by the plan's Puts) to peer Ref.Peer, reclaimed
+	PeerIn        // the input block that peer Ref.Peer exposes to this rank
+	PeerOut       // the output block
 )
 
 // Ref is a place: byte Off of a block of a space. Inputs and outputs are lists of blocks, each with
@@ -124,12 +134,14 @@ const (
 	Copy              // Src[0] to Dst
 	Combine           // Src, one a rank and in rank order, into Dst and Also, which may be some of them
 	Reclaim           // the message Src[0] to Peer
+	Expose            // Src, an input block, an output block or both, to Peer, which uses Bytes bytes of each
+	Access            // what Peer exposes: Bytes bytes of each
 )
 
 // Step is one step of a plan.
 type Step struct {
 	Op    Op
-	Peer  int32 // Put, Wait, Release
+	Peer  int32 // Put, Wait, Release, Expose, Access
 	Bytes int64
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
@@ -137,7 +149,7 @@ type Step struct {
 	Total int64
 	Dst   Ref
 	Src   []Ref
-	Also  []Ref // Combine only: further destinations, in the inbox
+	Also  []Ref // Combine only: further destinations, in the inbox or of peers
 }
 
 // Plan is one rank's part of a collective.
@@ -176,6 +188,8 @@ type Params struct {
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool
+	// Direct, which needs Memory, asks for the plan that works on the peers' blocks; see HasDirect.
+	Direct bool
 
 	Thresholds
 }

@@ -17,8 +17,8 @@ type job struct {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v oneshot=%d flat=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.OneShotMax, j.FlatMax)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v oneshot=%d flat=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.OneShotMax, j.FlatMax)
 }
 
 func (j job) rank(r int) Params {
@@ -82,6 +82,11 @@ func (j job) verify(t testing.TB) {
 		m := j
 		m.Memory = true
 		m.verify(t)
+	}
+	if p := j.rank(0); p.HasDirect() && !j.Direct {
+		d := j
+		d.Memory, d.Direct = true, true
+		d.verify(t)
 	}
 	plans, params := j.build(t)
 	for _, inPlace := range []bool{false, true} {

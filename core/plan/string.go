@@ -6,8 +6,8 @@ import (
 )
 
 var (
-	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim"}
-	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox"}
+	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access"}
+	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox", "peer in", "peer out"}
 )
 
 func (o Op) String() string {
@@ -25,7 +25,10 @@ func (s Space) String() string {
 }
 
 func (r Ref) String() string {
-	if r.Space == Inbox || r.Space == Outbox {
+	switch r.Space {
+	case PeerIn, PeerOut:
+		return fmt.Sprintf("%v[%d]+%d", r.Space, r.Peer, r.Off)
+	case Inbox, Outbox:
 		return fmt.Sprintf("%v[%d #%d]+%d", r.Space, r.Peer, r.Block, r.Off)
 	}
 	return fmt.Sprintf("%v[%d]+%d", r.Space, r.Block, r.Off)
@@ -39,6 +42,10 @@ func (s *Step) String() string {
 		return fmt.Sprintf("wait %d bytes from %d", s.Bytes, s.Peer)
 	case Release:
 		return fmt.Sprintf("release %d", s.Peer)
+	case Expose:
+		return fmt.Sprintf("expose %d bytes of %v to %d", s.Bytes, s.Src, s.Peer)
+	case Access:
+		return fmt.Sprintf("access %d bytes of %d", s.Bytes, s.Peer)
 	case Reclaim:
 		return fmt.Sprintf("reclaim %v", s.Src)
 	case Combine:

@@ -20,6 +20,8 @@ import (
 //     is read or written out of bounds, and no input is written;
 //   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place;
 //   - each output byte ends up as what the collective promises;
+//   - of a peer's memory nothing is used but what it exposes, no rank ends before it knows that its peers are done with its memory, and no place
+//     that a rank writes is touched by another: so it does not matter when;
 //   - each rank has heard from the root, and the root from all; without a root each from each.
 //
 // One schedule and one number of slots stand for all. A rank runs its steps in order, each step is
@@ -38,6 +40,7 @@ func Verify(plans []*Plan, params []Params, inPlace bool) error {
 	}
 	v := verifier{size: len(plans), rings: make([]ring, len(plans)*len(plans))}
 	v.ranks = make([]rankState, v.size)
+	v.exposures, v.touched = make([]exposure, len(plans)*len(plans)), map[*region]*touched{}
 	for r, p := range plans {
 		if p == nil {
 			v.ranks[r].plan = &Plan{Rank: r, Size: v.size}
@@ -67,7 +70,30 @@ type message struct {
 	total int64
 	data  region
 	knows []uint64 // its sender, when it was put; once released, its receiver then
+	used  int      // how often its sender had used its receiver's memory
 }
+
+// exposure is what a rank exposes to another.
+type exposure struct {
+	exposed, accessed bool
+	in, out           *region
+	bytes, total      int64
+	used              int // how often
+	usedKnown         int // of that, what its owner knows
+}
+
+// extent is the part of a piece of memory that a rank uses, from the first byte to the last.
+type extent struct{ off, end int64 }
+
+func (e *extent) add(off, end int64) {
+	if e.off == e.end {
+		*e = extent{off, end}
+	}
+	e.off, e.end = min(e.off, off), max(e.end, end)
+}
+
+// touched is what each rank reads and writes of a piece of memory that peers use too.
+type touched struct{ read, written []extent }
 
 // ring is one direction of a channel. Messages are counted from 0.
 type ring struct {
@@ -132,6 +158,9 @@ type verifier struct {
 	ranks []rankState
 	rings []ring
 	segs  []segment // what a step reads, reused
+
+	exposures []exposure           // by owner and user
+	touched   map[*region]*touched // where plans are direct
 }
 
 func (v *verifier) ring(from, to int) *ring { return &v.rings[from*v.size+to] }
@@ -159,7 +188,7 @@ func (v *verifier) run() error {
 				blockedOn[r] = peer
 				break
 			}
-			if (step.Op == Put || step.Op == Release) && blockedOn[peer] == r {
+			if (step.Op == Put || step.Op == Release || step.Op == Expose) && blockedOn[peer] == r {
 				blockedOn[peer] = -1
 				ready = append(ready, peer)
 			}
@@ -181,7 +210,7 @@ func (v *verifier) run() error {
 func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 	s := &v.ranks[r]
 	switch step.Op {
-	case Put, Wait, Release, Reclaim:
+	case Put, Wait, Release, Reclaim, Expose, Access:
 		if step.Peer < 0 || int(step.Peer) >= v.size || int(step.Peer) == r {
 			return false, errors.New("there is no such peer")
 		}
@@ -207,6 +236,10 @@ func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 		copy(g.held[0].knows, s.knows)
 		g.held = g.held[1:]
 		return false, nil
+	case Expose:
+		return false, v.expose(s, v.exposure(r, int(step.Peer)), step)
+	case Access:
+		return v.access(v.exposure(int(step.Peer), r), step)
 	case Reclaim:
 		return v.reclaim(s, v.ring(r, int(step.Peer)), step)
 	case Copy:
@@ -223,7 +256,7 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	if int(g.put-g.released) >= s.params.Slots-1 {
 		return true, nil
 	}
-	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.knows)}
+	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.knows), used: v.exposure(int(step.Peer), s.plan.Rank).used}
 	if step.Bytes == 0 {
 		if len(step.Src) != 0 {
 			return false, errors.New("puts nothing but has a source")
@@ -251,6 +284,7 @@ func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err er
 			m.data.bytes, m.total, step.Total)
 	}
 	s.hear(m)
+	v.exposure(s.plan.Rank, int(step.Peer)).usedKnown = m.used
 	g.waited++
 	return false, nil
 }
@@ -277,6 +311,74 @@ func (v *verifier) reclaim(s *rankState, g *ring, step *Step) (blocked bool, err
 	return false, nil
 }
 
+func (v *verifier) exposure(owner, user int) *exposure {
+	return &v.exposures[owner*v.size+user]
+}
+
+func (v *verifier) expose(s *rankState, e *exposure, step *Step) error {
+	if !s.params.Direct || e.exposed {
+		return errors.New("exposes in a plan that is not direct, or twice")
+	}
+	for _, ref := range step.Src {
+		m, err := v.locate(s, ref, step.Bytes)
+		switch {
+		case err != nil:
+			return err
+		case ref.Off != 0:
+			return fmt.Errorf("exposes %v", ref)
+		case ref.Space == In && e.in == nil && e.out == nil:
+			e.in = m
+		case ref.Space == Out && e.out == nil:
+			e.out = m
+		default:
+			return fmt.Errorf("exposes %v", ref)
+		}
+	}
+	if len(step.Src) == 0 {
+		return errors.New("exposes nothing")
+	}
+	e.exposed, e.bytes, e.total = true, step.Bytes, step.Total
+	return nil
+}
+
+func (v *verifier) access(e *exposure, step *Step) (blocked bool, err error) {
+	switch {
+	case !e.exposed:
+		return true, nil
+	case e.accessed:
+		return false, errors.New("accesses twice")
+	case e.bytes != step.Bytes || e.total != step.Total || len(step.Src) > 0:
+		return false, fmt.Errorf("%d bytes are exposed, total %d; total %d is waited for", e.bytes, e.total, step.Total)
+	}
+	e.accessed = true
+	return false, nil
+}
+
+// touch refuses what does depend on time: a place that two ranks use, and one of them writes.
+func (v *verifier) touch(s *rankState, m *region, off, bytes int64, writes bool) error {
+	if !s.params.Direct {
+		return nil
+	}
+	t := v.touched[m]
+	if t == nil {
+		t = &touched{make([]extent, v.size), make([]extent, v.size)}
+		v.touched[m] = t
+	}
+	end := off + bytes
+	for r := range v.size {
+		w, d := t.written[r], t.read[r]
+		if r != s.plan.Rank && (w.off < end && off < w.end || writes && d.off < end && off < d.end) {
+			return fmt.Errorf("bytes %d to %d are also used by rank %d", off, end, r)
+		}
+	}
+	if writes {
+		t.written[s.plan.Rank].add(off, end)
+	} else {
+		t.read[s.plan.Rank].add(off, end)
+	}
+	return nil
+}
+
 // hear learns what the other end of a message knew.
 func (s *rankState) hear(m *message) {
 	for i, w := range m.knows {
@@ -301,7 +403,7 @@ func (v *verifier) copy(r int, step *Step) error {
 		return err
 	}
 	dst.write(step.Dst.Off, step.Bytes, v.segs)
-	return nil
+	return v.touch(s, dst, step.Dst.Off, step.Bytes, true)
 }
 
 func (v *verifier) combine(r int, step *Step) error {
@@ -312,7 +414,7 @@ func (v *verifier) combine(r int, step *Step) error {
 	places := append([]Ref{step.Dst}, step.Also...)
 	destinations := make([]*region, len(places))
 	for i, ref := range places {
-		allowed := ref.Space == Inbox && s.params.Memory || i == 0 && (ref.Space == Out || ref.Space == Scratch)
+		allowed := (ref.Space == Inbox || ref.Space == PeerOut) && s.params.Memory || i == 0 && (ref.Space == Out || ref.Space == Scratch)
 		if !allowed || slices.Contains(places[:i], ref) {
 			return fmt.Errorf("writes to %v", ref)
 		}
@@ -348,6 +450,9 @@ func (v *verifier) combine(r int, step *Step) error {
 	}
 	for i, dst := range destinations {
 		dst.write(places[i].Off, step.Bytes, []segment{{0, step.Bytes, result}})
+		if err := v.touch(s, dst, places[i].Off, step.Bytes, true); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -366,12 +471,14 @@ func (v *verifier) read(s *rankState, ref Ref, bytes int64, segs []segment) ([]s
 	if err != nil {
 		return nil, nil, err
 	}
-	segs, err = m.read(ref.Off, bytes, segs)
-	return segs, m, err
+	if segs, err = m.read(ref.Off, bytes, segs); err != nil {
+		return nil, nil, err
+	}
+	return segs, m, v.touch(s, m, ref.Off, bytes, false)
 }
 
 func (v *verifier) destination(s *rankState, step *Step) (*region, error) {
-	if step.Dst.Space != Out && step.Dst.Space != Scratch {
+	if step.Dst.Space != Out && step.Dst.Space != Scratch && step.Dst.Space != PeerOut {
 		return nil, fmt.Errorf("writes to %v", step.Dst.Space)
 	}
 	return v.locate(s, step.Dst, step.Bytes)
@@ -399,6 +506,15 @@ func (v *verifier) locate(s *rankState, ref Ref, bytes int64) (*region, error) {
 			return nil, fmt.Errorf("%v is read before it is reclaimed or when its slot is another's", ref)
 		}
 		m = &g.left[ref.Block].data
+	case (ref.Space == PeerIn || ref.Space == PeerOut) && ref.Peer >= 0 && int(ref.Peer) < v.size && ref.Block == 0:
+		e := v.exposure(int(ref.Peer), s.plan.Rank)
+		if m = e.in; ref.Space == PeerOut {
+			m = e.out
+		}
+		if !e.accessed || m == nil || ref.Off+bytes > e.bytes {
+			return nil, fmt.Errorf("%v and %d bytes on is used before its access, or is not exposed", ref, bytes)
+		}
+		e.used++
 	default:
 		return nil, fmt.Errorf("this rank has no %v", ref)
 	}
@@ -413,6 +529,11 @@ func (v *verifier) checkEnd(r int) error {
 	for peer := range v.size {
 		if g := v.ring(peer, r); g.released != g.put {
 			return fmt.Errorf("of %d messages of rank %d %d were released", g.put, peer, g.released)
+		}
+	}
+	for peer := range v.size {
+		if e := v.exposure(r, peer); e.exposed != e.accessed || e.used != e.usedKnown {
+			return fmt.Errorf("rank %d has not said that it is done with this rank's memory", peer)
 		}
 	}
 	s := &v.ranks[r]

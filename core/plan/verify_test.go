@@ -39,6 +39,10 @@ func mutationJobs() []job {
 		{Params{Collective: Scatter, Root: 2}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll}, []int64{50, 20, 33}},
 		{Params{Collective: Barrier}, nil},
+		{Params{Collective: AllReduce, Memory: true, Direct: true}, []int64{300}},
+		{Params{Collective: AllGather, Memory: true, Direct: true}, []int64{50, 20, 33}},
+		{Params{Collective: ReduceScatter, Memory: true, Direct: true}, []int64{50, 20, 33}},
+		{Params{Collective: AllToAll, Memory: true, Direct: true}, []int64{50, 20, 33}},
 	}
 }
 
@@ -289,7 +293,17 @@ func simulate(plans []*Plan, params []Params, rnd *rand.Rand) string {
 		}
 		mem[r].scratch = [][]value{make([]value, plans[r].ScratchBytes)}
 	}
+	exposed := map[[2]int]*Step{} // by owner and user
 	place := func(r int, ref Ref, n int64) []value {
+		if ref.Space == PeerIn || ref.Space == PeerOut {
+			for _, of := range exposed[[2]int{int(ref.Peer), r}].Src {
+				if of.Space == In == (ref.Space == PeerIn) {
+					of.Off += ref.Off
+					ref, r = of, int(ref.Peer)
+					break
+				}
+			}
+		}
 		var m []value
 		switch ref.Space {
 		case In:
@@ -351,6 +365,12 @@ func simulate(plans []*Plan, params []Params, rnd *rand.Rand) string {
 				clear(d.messages[d.released])
 			}
 			d.released++
+		case Expose:
+			exposed[[2]int{r, int(s.Peer)}] = s
+		case Access:
+			if exposed[[2]int{int(s.Peer), r}] == nil {
+				continue
+			}
 		case Reclaim:
 			if rings[s.Peer][r].released <= int(s.Src[0].Block) {
 				continue

@@ -36,7 +36,9 @@ type Comm struct {
 	identity   identity
 	grace      time.Duration
 	shape      shape
-	thresholds string // as they were given
+	thresholds string                // as they were given
+	arena      *exec.Arena           // this process's, where some peer shares memory
+	mapped     []transport.ProcessID // whose arenas are mapped for this communicator
 	waiting    exec.Waiting
 
 	poller   *transport.Poller // nil where there are no links
@@ -219,6 +221,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	begun := c.shortcut.Leave()
 	if c.failure != nil {
 		defer c.mu.Unlock()
+		c.retire(&operation)
 		return nil, c.failure
 	}
 	w.setTimeout(o.Timeout)
@@ -531,6 +534,7 @@ func (c *Comm) Destroy() {
 	c.runner.free()
 	c.p2p.free()
 	c.window.Close()
+	c.partArenas()
 	c.runtime.forget(c)
 }
 

@@ -104,16 +104,19 @@ func (c handler) Dropped(src int, h transport.Header) {
 }
 
 // PeerAttached implements transport.Handler.
-func (c handler) PeerAttached(src, windowFD int) {
+func (c handler) PeerAttached(src int, fds []int) {
 	switch {
 	case c.port(src):
 		c.window.ConnectPort(src)
 		return
-	case windowFD < 0: // plans count on the memory
+	case len(fds) == 0: // plans count on the memory
 		c.violation(src, fmt.Errorf("%w: it came without its window", exec.ErrProtocol))
 		return
 	}
-	if err := c.window.ConnectMemory(c.rank, src, windowFD); err != nil {
+	for _, fd := range fds[1:] {
+		c.joinArena(src, fd)
+	}
+	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
 		c.fail(errorf(ErrSystem, "%s: shared memory with %s: %v", c.title(), c.rankName(src), err), true)
 	}
 }

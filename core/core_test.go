@@ -29,6 +29,7 @@ type world struct {
 	t        testing.TB
 	runtimes []*Runtime
 	comms    []*Comm
+	alloc    func(rank, n int) []int32 // buffers of collectives(); nil: ordinary memory
 }
 
 func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *world {
@@ -199,7 +200,12 @@ func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
 	}
 	w.each(func(rank int) error {
 		c := w.comms[rank]
-		mk := func(n uint64) []int32 { return buffer(t, int(n)) }
+		mk := func(n uint64) []int32 {
+			if w.alloc != nil {
+				return w.alloc(rank, int(n))
+			}
+			return buffer(t, int(n))
+		}
 		list := func(counts []uint64) (bufs [][]int32, ptrs []unsafe.Pointer) {
 			for _, k := range counts {
 				b := mk(k)

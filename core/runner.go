@@ -77,6 +77,7 @@ func (c *Comm) run(w *Work, until time.Duration) {
 		if err != nil {
 			// Nothing after a failed part can run: the communicator has failed.
 			r.run.Withdraw()
+			c.retire(head.parts[r.part].operation)
 			c.pop()
 			left := len(head.parts) - r.part
 			r.reset()
@@ -188,6 +189,12 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 				return false, nil
 			}
 		case exec.Done:
+			if c.runner.current.Direct {
+				c.runner.segments = nil
+			}
+			return true, nil
+		case exec.Indirect:
+			c.layOut(w.parts[c.runner.part].operation)
 			return true, nil
 		case exec.Blocked:
 			if exec.Now() < until {
@@ -252,6 +259,8 @@ func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Erro
 	case exec.Gone:
 		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
 			c.title(), c.rankName(peer), m.Sequence, describe(m))
+	case exec.Violation:
+		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have", c.title(), c.rankName(peer), exec.ErrProtocol)
 	case exec.Mismatch:
 		seen, bytes, total := run.Seen()
 		return c.mismatchError(m, run, peer, seen, bytes, total)
@@ -264,8 +273,8 @@ const shortcutMax = 1 << 20
 
 // learn lets a collective that has ended be called by the shortcut from now on.
 func (c *Comm) learn(p *part) {
-	op, compiled := p.operation, c.runner.laid.compiled
-	if compiled == nil || p.begun != nil || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+	op := p.operation
+	if p.begun != nil || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 {
 		return
 	}
@@ -279,7 +288,16 @@ func (c *Comm) learn(p *part) {
 	k := exec.Known{Binding: c.runner.binding, Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.uses(c.rank)
-	c.shortcut.Learn(&k, compiled)
+	direct := c.direct(op)
+	c.layOut(op)
+	compiled := c.runner.laid.compiled
+	if compiled == nil {
+		var err error
+		if compiled, err = c.runner.plans.get(c.runner.laid.segments[0].params, c.runner.laid.apart); err != nil {
+			return
+		}
+	}
+	c.shortcut.Learn(&k, compiled, direct)
 }
 
 // begin binds a part and lays out its segments.
@@ -304,15 +322,24 @@ func (c *Comm) begin(p *part) *Error {
 	}
 	r.run.Bind(b)
 	r.binding = b
+	c.layOut(op)
+	r.begun, r.current = true, c.direct(op)
+	if r.current != nil {
+		r.run.Begin(r.current, 0, exec.AnyPeer)
+	}
+	r.waitingFrom, r.told = 0, false
+	return nil
+}
+
+// layOut finds the segments of an operation.
+func (c *Comm) layOut(op *Operation) {
+	r := &c.runner
 	apart := !c.shape.memory && apart(op)
 	if !r.laid.fits(op, apart) {
 		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
 	}
 	r.segments = r.laid.segments
-	r.begun, r.current = true, nil
-	r.waitingFrom, r.told = 0, false
-	return nil
 }
 
 // apart tells whether the inputs and outputs that a rank uses share no memory for certain: all of the ones lie before all of
@@ -411,17 +438,16 @@ func (s shape) streams(o *Operation) exec.Streams {
 	return exec.StreamAll
 }
 
+// params is what a builder is told of an operation.
+func (s shape) params(op *Operation, rank, size int) plan.Params {
+	return plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Thresholds: s.thresholds.Thresholds}
+}
+
 // segments cuts an operation into plans of bounded length.
 func (s shape) segments(op *Operation, rank, size int) []segment {
-	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Thresholds: s.thresholds.Thresholds}
-	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
-	most := int64(0)
-	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
-		for _, n := range b {
-			most = max(most, n)
-		}
-	}
+	p := s.params(op, rank, size)
+	blocks, most := max(len(p.InBytes), len(p.OutBytes), 1), mostBytes(&p)
 	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
 	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
 	if most <= step || op.Collective == plan.AllToAll {
@@ -448,7 +474,7 @@ func clip(bytes []int64, offset, most int64) []int64 {
 // is used by one goroutine at a time.
 type planCache struct {
 	plans map[string]*exec.Compiled
-	order []string                // oldest first
+	order []string                // the one that was got last is the last
 	built map[*exec.Compiled]bool // not kept: freed by put
 
 	freeing func(*exec.Compiled) // told of a plan that was kept
@@ -464,7 +490,7 @@ func planKey(p *plan.Params, apart bool) string {
 		return ""
 	}
 	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d,%t", p.Collective, p.Root, p.ElemSize, apart)
+	buf = fmt.Appendf(buf, "%d,%d,%d,%t,%t", p.Collective, p.Root, p.ElemSize, apart, p.Direct)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
 		buf = append(buf, ';')
 		for _, n := range b {
@@ -479,6 +505,9 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	key := planKey(&p, apart)
 	if key != "" {
 		if e, ok := c.plans[key]; ok {
+			if at := slices.Index(c.order, key); at < len(c.order)-1 {
+				c.order = append(slices.Delete(c.order, at, at+1), key)
+			}
 			return e, nil
 		}
 	}

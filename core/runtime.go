@@ -68,6 +68,7 @@ type Runtime struct {
 	mu        sync.Mutex
 	endpoints map[endpointKey]*sharedEndpoint
 	comms     map[*Comm]bool
+	arenas    arenas
 }
 
 // endpointKey is what communicators must have in common to share links.
@@ -301,6 +302,15 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
 	c.window = window
+	share := []int{}
+	if shared {
+		share = append(share, window.FD())
+		if arena, err := r.arenas.use(); err == nil { // else Alloc tells
+			c.arena = arena
+			share = append(share, arena.FD())
+			window.UseArena(arena.Memory())
+		}
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.runner.run = exec.NewRun(window.Lane(collectiveLane))
 	c.shortcut = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
@@ -312,7 +322,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	r.mu.Unlock()
 	if config.Size > 1 {
 		group, err := end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, WindowFD: window.FD()})
+			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, Share: share})
 		c.mu.Lock()
 		c.group = group
 		c.mu.Unlock()

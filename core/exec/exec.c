@@ -9,8 +9,8 @@
 #include "wait.h"
 
 /* As in package plan. */
-enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX };
-enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM };
+enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX, SPACE_PEER_IN, SPACE_PEER_OUT };
+enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, OP_ACCESS };
 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
@@ -107,6 +107,20 @@ static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64
   return (stamp_number(n) << 1 | (uint64_t)in_line(step->bytes)) << 32 | (digest & 0xffffffff);
 }
 
+/* What an Expose carries: where its blocks begin in its rank's arena, and one more; 0 where there is none. And how much of
+ * them is exposed. */
+typedef struct {
+  uint64_t in;
+  uint64_t out;
+  uint64_t bytes;
+} exposure;
+
+/* Of an Expose: no stamp of a message is taken for it. */
+static uint64_t expose_stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
+  uint64_t digest = mix(mix(run->digest, 0x6578706f73650000u), (uint64_t)step->total);
+  return (stamp_number(n) << 1 | 1) << 32 | (digest & 0xffffffff);
+}
+
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref) {
   switch (ref->space) {
     case SPACE_IN:
@@ -126,6 +140,10 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
     }
     case SPACE_SCRATCH:
       return run->scratch + ref->offset;
+    case SPACE_PEER_IN:
+      return run->peer_in[ref->peer] + ref->offset;
+    case SPACE_PEER_OUT:
+      return run->peer_out[ref->peer] + ref->offset;
     default:
       return NULL;
   }
@@ -218,14 +236,65 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   run->begun = 1;
 }
 
+/* Puts what is no longer than a line. */
+static void put_line(goccl_lane *lane, goccl_run_state *run, goccl_channel *c, const void *payload, size_t bytes, uint64_t stamp) {
+  goccl_line *line = slot(lane, c->peer_inbox, c->sent);
+  memcpy(line + 1, &run->message, sizeof(goccl_message));
+  if (bytes > 0) memcpy(line, payload, bytes);
+  release(&line->stamp, stamp);
+  c->sent++;
+  goccl_ring(c->peer_bell);
+}
+
+/* Takes the first message of a plan, an Expose, out of the ring. */
+static void take_expose(goccl_channel *c) {
+  c->received++;
+  c->base++;
+  release(&c->freed, c->freed + 1);
+  release(c->peer_released, c->freed);
+  goccl_ring(c->peer_bell);
+}
+
+/* Where bytes of a rank's memory, from which on so many are used, lie in its arena: see exposure. */
+static uint64_t place_in(const goccl_arena *arena, const uint8_t *at, uint64_t bytes) {
+  uint64_t place = (uint64_t)(at - arena->base);
+  return arena->base != NULL && at >= arena->base && bytes <= arena->size && place <= arena->size - bytes ? place + 1 : 0;
+}
+
+static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run, const goccl_step *step) {
+  exposure e = {0, 0, (uint64_t)step->bytes};
+  for (uint32_t i = 0; i < step->sources; i++) {
+    const goccl_ref *ref = run->plan->sources + step->first_source + i;
+    if (ref->space == SPACE_IN)
+      e.in = place_in(&lane->arena, run->in[ref->block], (uint64_t)step->bytes);
+    else
+      e.out = place_in(&lane->arena, run->out[ref->block], (uint64_t)step->bytes);
+  }
+  return e;
+}
+
+/* Whether all that a direct plan is to expose can be: before any of it is, so that all ranks find the same. */
+static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
+  for (uint32_t i = 0; i < run->plan->n_steps && run->plan->steps[i].op == OP_EXPOSE; i++) {
+    const goccl_step *step = &run->plan->steps[i];
+    exposure e = exposed_by(lane, run, step);
+    if ((e.in != 0) + (e.out != 0) != (int)step->sources || lane->channels[step->peer].arena.base == NULL) return 0;
+  }
+  return 1;
+}
+
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
-  if (!run->begun) begin(lane, run);
+  if (!run->begun) {
+    if (plan->n_steps > 0 && plan->steps[0].op == OP_EXPOSE && !can_expose(lane, run)) return GOCCL_RUN_INDIRECT;
+    begin(lane, run);
+  }
   for (; run->step < plan->n_steps; run->step++) {
     const goccl_step *step = &plan->steps[run->step];
     const goccl_ref *source = plan->sources + step->first_source;
     switch (step->op) {
-      case OP_PUT: {
+      case OP_PUT:
+      case OP_EXPOSE: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
         if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
@@ -246,11 +315,20 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           case GOCCL_PORT:
             return GOCCL_RUN_PUT;
         }
+        if (step->op == OP_EXPOSE) {
+          exposure e = exposed_by(lane, run, step);
+          put_line(lane, run, c, &e, sizeof e, expose_stamp(run, step, c->sent));
+          c->put_base = c->sent;
+          break;
+        }
+        if (in_line(step->bytes)) {
+          put_line(lane, run, c, step->bytes > 0 ? goccl_resolve(lane, run, source) : NULL, (size_t)step->bytes,
+                   stamp(run, step, c->sent));
+          break;
+        }
         goccl_line *line = slot(lane, c->peer_inbox, c->sent);
-        int small = in_line(step->bytes);
-        memcpy(small ? line + 1 : line, &run->message, sizeof(goccl_message));
-        if (step->bytes > 0)
-          memcpy(small ? line : line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
+        line->header = run->message;
+        memcpy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
         release(&line->stamp, stamp(run, step, c->sent++));
         goccl_ring(c->peer_bell);
         break;
@@ -277,6 +355,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           int r = await(lane, run, stamped, until);
           if (r != GOCCL_RUN_DONE) return r;
           uint64_t seen = acquire(&line->stamp);
+          if (c->received == c->base && seen == expose_stamp(run, step, c->received)) {
+            take_expose(c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
+            run->step--;    /* waited for again */
+            break;
+          }
           if (seen != stamp(run, step, c->received)) {
             run->seen = seen >> 32 & 1 ? line[1].header : line->header;
             return GOCCL_RUN_MISMATCH;
@@ -305,7 +388,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
         if (to == from || step->bytes == 0) break;
-        if (step->dst.space == SPACE_OUT && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
+        if ((step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT) && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
         else
           memcpy(to, from, (size_t)step->bytes);
@@ -314,6 +397,28 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_COMBINE:
         combine(lane, run, step, source);
         break;
+      case OP_ACCESS: {
+        goccl_channel *c = &lane->channels[step->peer];
+        run->peer = step->peer;
+        const goccl_line *line = slot(lane, c->inbox, c->received);
+        goal stamped = {&line->stamp, stamp_number(c->received), 1};
+        int r = await(lane, run, stamped, until);
+        if (r != GOCCL_RUN_DONE) return r;
+        /* A message of the other plan, or of another operation, which that plan will find. */
+        if (acquire(&line->stamp) != expose_stamp(run, step, c->received)) return GOCCL_RUN_INDIRECT;
+        exposure e;
+        memcpy(&e, line->payload, sizeof e);
+        uint64_t bytes = (uint64_t)step->bytes;
+        if (e.bytes != bytes) return GOCCL_RUN_INDIRECT; /* the peer will find that its counts are others */
+        take_expose(c);
+        for (uint32_t i = 0; i < step->sources; i++) {
+          int in = source[i].space == SPACE_PEER_IN;
+          uint64_t place = in ? e.in : e.out;
+          if (place == 0 || bytes > c->arena.size || place - 1 > c->arena.size - bytes) return GOCCL_RUN_VIOLATION;
+          (in ? run->peer_in : run->peer_out)[step->peer] = c->arena.base + place - 1;
+        }
+        break;
+      }
       case OP_RECLAIM: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;

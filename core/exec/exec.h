@@ -50,6 +50,12 @@ typedef struct {
   uint64_t bytes;
 } goccl_posting;
 
+/* A process's shareable memory, as this process maps it: see arena.go. */
+typedef struct {
+  uint8_t *base; /* NULL: it is not mapped */
+  uint64_t size;
+} goccl_arena;
+
 #define GOCCL_POSTED(n) (((n) + 1) * 2)
 #define GOCCL_TAKEN(n) (((n) + 1) * 2 + 1)
 
@@ -68,6 +74,7 @@ typedef struct {
   uint64_t base;     /* `received` when the running plan began */
   uint64_t put_base; /* `sent` then */
   goccl_posting *postings; /* one a slot */
+  goccl_arena arena;       /* the peer's */
   uint32_t state;
 } goccl_channel;
 
@@ -75,6 +82,7 @@ typedef struct {
 typedef struct {
   goccl_channel *channels;
   goccl_bell *bell;
+  goccl_arena arena; /* this rank's */
   uint32_t *stop; /* not 0: leave every wait */
   uint64_t slots;
   uint64_t stride;
@@ -127,6 +135,8 @@ typedef struct {
   const goccl_plan *plan;
   uint8_t **in;
   uint8_t **out;
+  uint8_t **peer_in; /* what peers expose, by peer */
+  uint8_t **peer_out;
   uint8_t *scratch;
   void **operands; /* room for a source and a destination a rank */
   int64_t offset;  /* added to every place in `in` and `out` */
@@ -157,7 +167,9 @@ enum {
   GOCCL_RUN_RELEASED, /* a slot of a port channel was released: the step is done */
   GOCCL_RUN_STOPPED,
   GOCCL_RUN_GONE,
-  GOCCL_RUN_MISMATCH
+  GOCCL_RUN_MISMATCH,
+  GOCCL_RUN_INDIRECT, /* some rank's blocks cannot be exposed: all run the plan that needs no such thing */
+  GOCCL_RUN_VIOLATION /* the peer exposes what it does not have */
 };
 
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in

@@ -44,6 +44,7 @@ func fromC(m C.goccl_message) Message {
 type Compiled struct {
 	c       *C.goccl_plan
 	Scratch int64
+	Direct  bool // see plan.Params
 }
 
 // lineMax is what the first line of a slot holds.
@@ -100,7 +101,7 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 	}
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
 	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
-	return &Compiled{c: c, Scratch: p.ScratchBytes}
+	return &Compiled{c: c, Scratch: p.ScratchBytes, Direct: len(p.Steps) > 0 && p.Steps[0].Op == plan.Expose}
 }
 
 // Free gives the plan's memory back. No run may hold it.
@@ -125,6 +126,9 @@ const (
 	Stopped  Status = C.GOCCL_RUN_STOPPED
 	Gone     Status = C.GOCCL_RUN_GONE     // Peer has left
 	Mismatch Status = C.GOCCL_RUN_MISMATCH // Peer does something else: Seen
+	// Of direct plans: some rank's blocks are not in memory that all map, and all must run the plan that is not direct.
+	Indirect  Status = C.GOCCL_RUN_INDIRECT
+	Violation Status = C.GOCCL_RUN_VIOLATION // Peer exposes what it does not have
 )
 
 // Run is the state of one plan's run on a lane. It can be left and taken up again, by another
@@ -138,7 +142,11 @@ type Run struct {
 
 // NewRun makes a run on a lane.
 func NewRun(l *Lane) *Run {
-	return &Run{lane: l, c: (*C.goccl_run_state)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_run_state{}))))}
+	r := &Run{lane: l, c: (*C.goccl_run_state)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_run_state{}))))}
+	ranks := l.window.Layout.Ranks
+	r.c.peer_in = (**C.uint8_t)(C.calloc(C.size_t(2*ranks), C.size_t(unsafe.Sizeof(uintptr(0)))))
+	r.c.peer_out = (**C.uint8_t)(unsafe.Add(unsafe.Pointer(r.c.peer_in), ranks*int(unsafe.Sizeof(uintptr(0)))))
+	return r
 }
 
 // Free gives the run's memory back.
@@ -147,6 +155,7 @@ func (r *Run) Free() {
 		C.free(unsafe.Pointer(&r.pointers[0]))
 	}
 	C.free(unsafe.Pointer(r.c.scratch))
+	C.free(unsafe.Pointer(r.c.peer_in))
 	C.free(unsafe.Pointer(r.c))
 }
 

@@ -44,6 +44,12 @@ static const goccl_known *find(const goccl_shortcut *s, const goccl_operation *o
   return NULL;
 }
 
+static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
+  run->plan = plan;
+  run->begun = run->step = run->post = 0;
+  return goccl_run(s->lane, run, waits ? SHORT_WAIT : 0);
+}
+
 int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {
   uint32_t open = 0;
   if (!__atomic_compare_exchange_n(&s->gate, &open, GOCCL_GATE_INSIDE, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
@@ -67,12 +73,13 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   run->message.sequence = sequence;
   s->history[sequence % s->kept] = run->message;
   __atomic_store_n(&s->sequence, sequence, __ATOMIC_RELEASE);
-  run->plan = k->plan;
-  run->begun = run->step = run->post = 0;
   run->offset = 0;
   run->first_peer = 0;
   run->end_peer = (int32_t)s->ranks;
-  if (goccl_run(s->lane, run, waits ? SHORT_WAIT : 0) == GOCCL_RUN_DONE) {
+  int status = GOCCL_RUN_INDIRECT;
+  if (k->direct != NULL) status = carry(s, run, k->direct, waits);
+  if (status == GOCCL_RUN_INDIRECT) status = carry(s, run, k->plan, waits);
+  if (status == GOCCL_RUN_DONE) {
     run->plan = NULL;
     leave(s);
     return GOCCL_SHORTCUT_DONE;

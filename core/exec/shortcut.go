@@ -20,9 +20,9 @@ import (
 // A shortcut is born shut. Its methods but Shut, Closed, Open and Sequence may be called only while it is
 // closed, and all by one goroutine at a time but Shut and Sequence.
 type Shortcut struct {
-	c    *C.goccl_shortcut
-	run  *Run
-	plan [C.GOCCL_SHORTCUTS]*Compiled
+	c            *C.goccl_shortcut
+	run          *Run
+	plan, direct [C.GOCCL_SHORTCUTS]*Compiled
 }
 
 // retired is memory of shortcuts that have ended. C code that holds a stale handle may still look into it.
@@ -95,6 +95,9 @@ func (s *Shortcut) Open() {
 // It returns the plan that the run is left with.
 func (s *Shortcut) Leave() *Compiled {
 	begun := s.plan[s.c.begun]
+	if d := s.direct[s.c.begun]; d != nil && d.c == s.run.c.plan {
+		begun = d
+	}
 	atomic.StoreUint32(s.gate(), C.GOCCL_GATE_SHUT)
 	return begun
 }
@@ -133,13 +136,16 @@ type Known struct {
 // ShortcutBlocks is the most buffers, of input or of output, that a collective may have which is learned.
 const ShortcutBlocks = C.GOCCL_SHORTCUT_BLOCKS
 
-// Learn lets callers run a collective like this one, by its plan. A collective that has not been learned for
+// Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective that has not been learned for
 // long is forgotten for it.
-func (s *Shortcut) Learn(k *Known, p *Compiled) {
+func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
 	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(max(k.Element, 1)), message: k.Message.c(),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
+	if direct != nil {
+		e.direct = direct.c
+	}
 	for i, n := range k.InCounts {
 		e.in_counts[i] = C.uint64_t(n)
 		e.bytes = max(e.bytes, C.uint64_t(n)*C.uint64_t(e.element))
@@ -158,7 +164,7 @@ func (s *Shortcut) Learn(k *Known, p *Compiled) {
 	}
 	i := s.c.oldest
 	s.c.oldest = (i + 1) % C.GOCCL_SHORTCUTS
-	s.c.known[i], s.plan[i] = e, p
+	s.c.known[i], s.plan[i], s.direct[i] = e, p, direct
 }
 
 func flag(b bool) C.uint32_t {
@@ -168,11 +174,18 @@ func flag(b bool) C.uint32_t {
 	return 0
 }
 
+// ForgetAll forgets all collectives.
+func (s *Shortcut) ForgetAll() {
+	for i := range s.plan {
+		s.c.known[i], s.plan[i], s.direct[i] = C.goccl_known{}, nil, nil
+	}
+}
+
 // Forget forgets the collectives with a plan, which is about to be freed.
 func (s *Shortcut) Forget(p *Compiled) {
 	for i := range s.plan {
-		if s.plan[i] == p {
-			s.c.known[i], s.plan[i] = C.goccl_known{}, nil
+		if s.plan[i] == p || s.direct[i] == p {
+			s.c.known[i], s.plan[i], s.direct[i] = C.goccl_known{}, nil, nil
 		}
 	}
 }

@@ -29,7 +29,8 @@ typedef struct {
 
 /* A collective that may be called again: all of it but where its buffers are. */
 typedef struct {
-  const goccl_plan *plan; /* NULL: none */
+  const goccl_plan *plan;   /* NULL: none */
+  const goccl_plan *direct; /* the direct one, tried first; NULL: none */
   goccl_kernel kernel;
   size_t element;
   uint64_t bytes; /* of the largest block */
@@ -62,7 +63,7 @@ typedef struct goccl_shortcut {
   goccl_lane *lane;
   goccl_run_state *run;
   void **pointers; /* of the run: room for inputs, outputs and operands */
-  uint32_t begun;  /* which of `known` has been left half done */
+  uint32_t begun;  /* which of `known` has been left half done, by the plan that the run has */
   uint32_t oldest; /* which of `known` is forgotten next */
   goccl_known known[GOCCL_SHORTCUTS];
 } goccl_shortcut;

@@ -215,6 +215,24 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	return nil
 }
 
+// UseArena tells where this rank's shareable memory lies: before any run.
+func (w *Window) UseArena(mem []byte) {
+	for _, lane := range w.lanes {
+		lane.c.arena = arenaOf(mem)
+	}
+}
+
+// ConnectArena tells where a peer's shareable memory is mapped: before ConnectMemory.
+func (w *Window) ConnectArena(peer int, mem []byte) {
+	for _, lane := range w.lanes {
+		lane.channels[peer].arena = arenaOf(mem)
+	}
+}
+
+func arenaOf(mem []byte) C.goccl_arena {
+	return C.goccl_arena{base: (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(mem))), size: C.uint64_t(len(mem))}
+}
+
 // ConnectPort makes the channels to a peer port channels.
 func (w *Window) ConnectPort(peer int) { w.setState(peer, C.GOCCL_PORT) }
 

@@ -25,7 +25,7 @@ func (b *builder) direct(in, out []part, work func()) {
 		b.expose(peer, in[peer], out[peer])
 	}
 	for i := 1; i < b.Size; i++ {
-		b.access(b.from(i))
+		b.access(b.from(i), in[b.Rank].used(), out[b.Rank].used())
 	}
 	work()
 	for i := 1; i < b.Size; i++ {
@@ -37,7 +37,7 @@ func (b *builder) direct(in, out []part, work func()) {
 }
 
 func (b *builder) expose(peer int, in, out part) {
-	s := Step{Op: Expose, Peer: int32(peer), Bytes: max(in.bytes, out.bytes), Total: b.total(part{bytes: b.theirs(peer)})}
+	s := Step{Op: Expose, Peer: int32(peer), Bytes: max(in.bytes, out.bytes), Total: b.total(part{bytes: b.mine(peer)})}
 	var refs [2]Ref
 	n := 0
 	for _, p := range []part{in, out} {
@@ -50,8 +50,18 @@ func (b *builder) expose(peer int, in, out part) {
 }
 
 // access takes what the peer exposes.
-func (b *builder) access(peer int) {
-	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: b.mine(peer), Total: b.total(part{bytes: b.mine(peer)})})
+func (b *builder) access(peer int, in, out bool) {
+	var refs [2]Ref
+	n := 0
+	if in {
+		refs[n] = Ref{Space: PeerIn, Peer: int32(peer)}
+		n++
+	}
+	if out {
+		refs[n] = Ref{Space: PeerOut, Peer: int32(peer)}
+		n++
+	}
+	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: b.mine(peer), Total: b.total(part{bytes: b.theirs(peer)})}, refs[:n]...)
 }
 
 // mine is how much of a peer's memory this rank uses, and theirs how much of this rank's it uses.

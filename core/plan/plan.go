@@ -135,7 +135,7 @@ const (
 	Combine           // Src, one a rank and in rank order, into Dst and Also, which may be some of them
 	Reclaim           // the message Src[0] to Peer
 	Expose            // Src, an input block, an output block or both, to Peer, which uses Bytes bytes of each
-	Access            // what Peer exposes: Bytes bytes of each
+	Access            // Src, what Peer exposes: Bytes bytes of each
 )
 
 // Step is one step of a plan.

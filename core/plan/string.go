@@ -45,7 +45,7 @@ func (s *Step) String() string {
 	case Expose:
 		return fmt.Sprintf("expose %d bytes of %v to %d", s.Bytes, s.Src, s.Peer)
 	case Access:
-		return fmt.Sprintf("access %d bytes of %d", s.Bytes, s.Peer)
+		return fmt.Sprintf("access %d bytes of %v", s.Bytes, s.Src)
 	case Reclaim:
 		return fmt.Sprintf("reclaim %v", s.Src)
 	case Combine:

@@ -315,6 +315,17 @@ func (v *verifier) exposure(owner, user int) *exposure {
 	return &v.exposures[owner*v.size+user]
 }
 
+// refs is how the user names what its peer exposes.
+func (e *exposure) refs(peer int32) (refs []Ref) {
+	if e.in != nil {
+		refs = append(refs, Ref{Space: PeerIn, Peer: peer})
+	}
+	if e.out != nil {
+		refs = append(refs, Ref{Space: PeerOut, Peer: peer})
+	}
+	return refs
+}
+
 func (v *verifier) expose(s *rankState, e *exposure, step *Step) error {
 	if !s.params.Direct || e.exposed {
 		return errors.New("exposes in a plan that is not direct, or twice")
@@ -347,7 +358,9 @@ func (v *verifier) access(e *exposure, step *Step) (blocked bool, err error) {
 		return true, nil
 	case e.accessed:
 		return false, errors.New("accesses twice")
-	case e.bytes != step.Bytes || e.total != step.Total || len(step.Src) > 0:
+	case !slices.Equal(step.Src, e.refs(step.Peer)):
+		return false, fmt.Errorf("%v is exposed", e.refs(step.Peer))
+	case e.bytes != step.Bytes || e.total != step.Total:
 		return false, fmt.Errorf("%d bytes are exposed, total %d; total %d is waited for", e.bytes, e.total, step.Total)
 	}
 	e.accessed = true

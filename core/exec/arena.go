@@ -1,0 +1,201 @@
+package exec
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Arena is a process's shareable memory: a sealed memfd, which peers on the same host map, so that they read and write
+// what has been allocated in it in place. It takes address space only, until its memory is touched.
+//
+// A peer may still have it mapped, and write to it, when it has been closed.
+type Arena struct {
+	fd  int
+	mem []byte
+
+	mu   sync.Mutex
+	heap heap
+}
+
+const (
+	// arenaMost bounds an arena: a process maps those of all ranks of its host.
+	arenaMost = 256 << 30
+	// allocUnit is what no two blocks share: two cache lines, which are fetched together.
+	allocUnit = 128
+	// keptFree is how many freed bytes at least stay with the process, so that a block that is allocated again and again costs no page faults.
+	keptFree = 64 << 20
+)
+
+// NewArena makes an arena that may grow to this host's memory.
+func NewArena() (*Arena, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return nil, fmt.Errorf("sysinfo: %w", err)
+	}
+	size := min(uint64(info.Totalram)*uint64(info.Unit), arenaMost)
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil { // beyond it a signal would end the process
+		size = min(size, files.Cur)
+	}
+	fd, err := unix.MemfdCreate("goccl-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	size &^= 4095
+	mem, err := func() ([]byte, error) {
+		if err := unix.Ftruncate(fd, int64(size)); err != nil {
+			return nil, fmt.Errorf("ftruncate of %d bytes: %w", size, err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			return nil, fmt.Errorf("sealing: %w", err)
+		}
+		return mapShared(fd, int(size))
+	}()
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &Arena{fd: fd, mem: mem, heap: heap{free: []extent{{0, int64(size)}}, used: map[int64]int64{}}}, nil
+}
+
+// MapArena maps a peer's arena.
+func MapArena(fd int) ([]byte, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("fstat: %w", err)
+	}
+	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
+		return nil, errors.New("it is not sealed against shrinking")
+	}
+	return mapShared(fd, int(st.Size))
+}
+
+func mapShared(fd, size int) ([]byte, error) {
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+	}
+	return mem, nil
+}
+
+// Close frees the arena, and all that was allocated in it.
+func (a *Arena) Close() {
+	_ = unix.Munmap(a.mem)
+	unix.Close(a.fd)
+}
+
+// FD is the descriptor to hand to peers, which stays the arena's.
+func (a *Arena) FD() int { return a.fd }
+
+// Memory is all of the arena.
+func (a *Arena) Memory() []byte { return a.mem }
+
+// Alloc returns bytes of the arena, aligned to 128. Their contents are undefined.
+func (a *Arena) Alloc(bytes int64) (unsafe.Pointer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if bytes < 0 || bytes > int64(len(a.mem)) {
+		return nil, fmt.Errorf("%d bytes asked for, allowed are 0 to %d", bytes, len(a.mem))
+	}
+	off, ok := a.heap.alloc(bytes)
+	if !ok {
+		return nil, fmt.Errorf("no %d bytes in one piece are left: %d of %d are in use", bytes, a.heap.inUse, len(a.mem))
+	}
+	return unsafe.Pointer(&a.mem[off]), nil
+}
+
+// Free gives back what Alloc returned.
+func (a *Arena) Free(p unsafe.Pointer) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
+	e, ok := a.heap.release(off)
+	if !ok {
+		return fmt.Errorf("%#x is not the beginning of memory that is allocated", uintptr(p))
+	}
+	if a.heap.kept += e.bytes; a.heap.kept > max(keptFree, a.heap.inUse) {
+		// The pages that lie wholly in it. Whoever touches them again finds zeros.
+		from, to := (e.off+4095)&^4095, (e.off+e.bytes)&^4095
+		if from < to && unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from) == nil {
+			a.heap.kept = max(a.heap.kept-e.bytes, 0)
+		}
+	}
+	return nil
+}
+
+// Retire has nothing allocated any more where bytes from p on lie, if that is in the arena: a peer may still write there.
+func (a *Arena) Retire(p unsafe.Pointer, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
+	if off >= 0 && off < int64(len(a.mem)) {
+		a.heap.retired = append(a.heap.retired, extent{off, bytes})
+	}
+}
+
+// heap says what of an arena is free: the best fit is taken.
+type heap struct {
+	free    []extent        // sorted, and never adjacent
+	used    map[int64]int64 // bytes, by offset
+	retired []extent
+	inUse   int64
+	kept    int64 // about so many free bytes have memory
+}
+
+type extent struct{ off, bytes int64 }
+
+func (h *heap) alloc(bytes int64) (off int64, ok bool) {
+	bytes = (max(bytes, 1) + allocUnit - 1) &^ (allocUnit - 1)
+	best := -1
+	for i, e := range h.free {
+		if e.bytes >= bytes && (best < 0 || e.bytes < h.free[best].bytes) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return 0, false
+	}
+	e := &h.free[best]
+	off = e.off
+	if e.off, e.bytes = e.off+bytes, e.bytes-bytes; e.bytes == 0 {
+		h.free = slices.Delete(h.free, best, best+1)
+	}
+	h.used[off] = bytes
+	h.inUse += bytes
+	h.kept = max(h.kept-bytes, 0)
+	return off, true
+}
+
+// release returns the block that begins at off.
+func (h *heap) release(off int64) (extent, bool) {
+	bytes, ok := h.used[off]
+	if !ok {
+		return extent{}, false
+	}
+	delete(h.used, off)
+	h.inUse -= bytes
+	block := extent{off, bytes}
+	for _, r := range h.retired {
+		if r.off < off+bytes && off < r.off+r.bytes {
+			return block, true // for good
+		}
+	}
+	i, _ := slices.BinarySearchFunc(h.free, off, func(e extent, off int64) int { return cmp.Compare(e.off, off) })
+	joined := block
+	if i < len(h.free) && h.free[i].off == off+bytes {
+		joined.bytes += h.free[i].bytes
+		h.free = slices.Delete(h.free, i, i+1)
+	}
+	if i > 0 && h.free[i-1].off+h.free[i-1].bytes == off {
+		h.free[i-1].bytes += joined.bytes
+	} else {
+		h.free = slices.Insert(h.free, i, joined)
+	}
+	return block, true
+}

@@ -1,0 +1,213 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// shareable is n int32 of a rank's shareable memory.
+func shareable(t testing.TB, w *world, rank, n int) []int32 {
+	p, err := w.runtimes[rank].Alloc(int64(4 * n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.runtimes[rank].Free(p); err != nil {
+			t.Error(err)
+		}
+	})
+	return unsafe.Slice((*int32)(p), n)
+}
+
+// Whether direct plans are run can be seen from how many messages go to a peer: two.
+func sent(c *Comm) (n []uint64) {
+	for peer := range c.size {
+		n = append(n, c.window.Lane(collectiveLane).Sent(peer))
+	}
+	return n
+}
+
+func TestShareableCollectives(t *testing.T) {
+	for _, tr := range []string{"mem", "shm"} {
+		for _, size := range []int{1, 2, 3, 4, 8} {
+			// Whose memory is ordinary: then all plans must be.
+			for _, ordinary := range []int{-1, 0, size - 1} {
+				t.Run(fmt.Sprintf("%s/%d/ordinary %d", tr, size, ordinary), func(t *testing.T) {
+					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: "direct_min=0,stream_min=65536"})
+					w.alloc = func(rank, n int) []int32 {
+						if rank == ordinary {
+							return buffer(t, n)
+						}
+						return shareable(t, w, rank, n)
+					}
+					for _, n := range sizes(testing.Short() || size > 4) {
+						collectives(t, w, size, n, false)
+						collectives(t, w, size, n, true)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The first call of a communicator connects it; later ones are direct where all buffers are shareable, small or large, whatever was called before.
+func TestDirectPlansAreRun(t *testing.T) {
+	const size, n = 3, 400_000
+	w := newWorld(t, "shm", size, time.Minute)
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) }) // by the shortcut
+	shared := make([][]int32, size)
+	for rank := range size {
+		shared[rank] = shareable(t, w, rank, n)
+	}
+	for _, c := range []struct {
+		name   string
+		op     func(rank int) Operation
+		direct bool
+	}{
+		{"ordinary", func(int) Operation { return allReduce(t, n) }, false},
+		{"shareable", func(rank int) Operation { return inPlace(shared[rank]) }, true},
+		{"small", func(rank int) Operation { return inPlace(shared[rank][:1000]) }, false},
+		{"at the end", func(rank int) Operation { return inPlace(shared[rank][n-50_001:]) }, true},
+		{"one ordinary", func(rank int) Operation {
+			if rank == 1 {
+				return allReduce(t, n)
+			}
+			return inPlace(shared[rank])
+		}, false},
+		{"shareable again", func(rank int) Operation { return inPlace(shared[rank]) }, true},
+	} {
+		for range 3 {
+			before := make([][]uint64, size)
+			for rank := range size {
+				before[rank] = sent(w.comms[rank])
+			}
+			w.each(func(rank int) error { return run(w.comms[rank], c.op(rank)) })
+			for rank := range size {
+				for peer, now := range sent(w.comms[rank]) {
+					if messages := now - before[rank][peer]; peer != rank && (messages == 2) != c.direct {
+						t.Errorf("%s: rank %d sent %d messages to %d", c.name, rank, messages, peer)
+					}
+				}
+			}
+		}
+	}
+}
+
+func inPlace(b []int32) Operation {
+	p := []unsafe.Pointer{ptr(b)}
+	return Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: p, Out: p, InCounts: []uint64{uint64(len(b))}, OutCounts: []uint64{uint64(len(b))}}
+}
+
+// A peer that calls something else is found out, whether its memory is shareable or not.
+func TestMismatchOfShareable(t *testing.T) {
+	const n = 100_000
+	for _, ordinary := range []bool{false, true} {
+		w := newWorld(t, "shm", 2, 20*time.Second)
+		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
+		errs := w.try(func(rank int) error {
+			switch {
+			case rank == 0:
+				return run(w.comms[rank], inPlace(shareable(t, w, rank, n)))
+			case ordinary:
+				return run(w.comms[rank], allReduce(t, n+1))
+			}
+			return run(w.comms[rank], inPlace(shareable(t, w, rank, n+1)))
+		})
+		for rank, err := range errs {
+			if !errors.Is(err, ErrMismatch) {
+				t.Errorf("ordinary %v, rank %d: %v", ordinary, rank, err)
+			}
+		}
+	}
+}
+
+// What a peer may still write to is not given to anybody else.
+func TestMemoryOfAFailedCollectiveIsRetired(t *testing.T) {
+	const n = 100_000
+	w := newWorld(t, "shm", 2, time.Second)
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
+	r := w.runtimes[0]
+	alloc := func() unsafe.Pointer {
+		p, err := r.Alloc(4 * n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	free := func(p unsafe.Pointer) {
+		if err := r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := alloc()
+	if err := run(w.comms[0], inPlace(unsafe.Slice((*int32)(first), n))); !errors.Is(err, ErrTimeout) {
+		t.Fatal(err)
+	}
+	free(first)
+	second := alloc()
+	if first == second {
+		t.Error("memory that a peer may write to was allocated again")
+	}
+	free(second)
+	if third := alloc(); third != second {
+		t.Error("memory that nobody uses was not allocated again")
+	} else {
+		free(third)
+	}
+}
+
+func TestAllocRefuses(t *testing.T) {
+	r := NewRuntime(RuntimeConfig{Logf: t.Logf})
+	if _, err := r.Alloc(-1); !errors.Is(err, ErrInvalidArgument) {
+		t.Error(err)
+	}
+	if _, err := r.Alloc(1 << 50); !errors.Is(err, ErrSystem) {
+		t.Error(err)
+	}
+	if err := r.Free(unsafe.Pointer(t)); !errors.Is(err, ErrInvalidArgument) {
+		t.Error(err)
+	}
+	p, err := r.Alloc(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Free(p); err != nil {
+		t.Error(err)
+	}
+	if err := r.Free(p); !errors.Is(err, ErrInvalidArgument) {
+		t.Errorf("freed twice: %v", err)
+	}
+}
+
+// Nothing of an arena is left when nobody uses it.
+func TestArenaEnds(t *testing.T) {
+	r := NewRuntime(RuntimeConfig{Logf: t.Logf})
+	var all []unsafe.Pointer
+	for range 3 {
+		p, err := r.Alloc(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	slices.Reverse(all)
+	for _, p := range all {
+		if r.arenas.arena() == nil {
+			t.Fatal("it ended before its memory")
+		}
+		if err := r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.arenas.arena() != nil {
+		t.Error("it is still there")
+	}
+}

@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"context"
+	"math"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
@@ -166,6 +167,27 @@ func guestShutdown() C.goccl_result {
 		process.Close()
 		return nil
 	})
+}
+
+//export guestMemAlloc
+func guestMemAlloc(memory *unsafe.Pointer, bytes C.size_t) C.goccl_result {
+	return export(func() error {
+		if err := needs(memory, "mem_alloc: memory"); err != nil {
+			return err
+		}
+		*memory = nil
+		p, err := process.Alloc(int64(min(bytes, math.MaxInt64)))
+		if err != nil {
+			return err
+		}
+		*memory = p
+		return nil
+	})
+}
+
+//export guestMemFree
+func guestMemFree(memory unsafe.Pointer) C.goccl_result {
+	return export(func() error { return process.Free(memory) })
 }
 
 //export guestCommRank

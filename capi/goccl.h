@@ -191,6 +191,22 @@ goccl_result goccl_init(goccl_comm *comm, const goccl_config *config);
  * and then by rank. A negative color takes part in the call and gets 0. A collective call. */
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child);
 
+/* ---- shareable memory --------------------------------------------------------------------- */
+
+/* Memory that the ranks of this host can map, so that large collectives work on it in place instead of passing
+ * messages: where all ranks of a communicator share the host, and all their buffers of an allreduce, allgather,
+ * reduce_scatter or alltoall lie in such memory. Else it is memory like any other. It belongs to the process, not
+ * to a communicator. Aligned to 128 bytes; its contents are undefined. After fork() parent and child share it: what
+ * one writes the other sees. GOCCL_UNSUPPORTED where this host has no shared memory to give, GOCCL_SYSTEM where
+ * there is no room. Thread-safe; takes about a microsecond, and page faults at the first touch. */
+goccl_result goccl_mem_alloc(void **memory, size_t bytes);
+
+/* Gives it back. No operation may be using it. NULL is allowed and ignored; anything else that goccl_mem_alloc() did not return, or
+ * that is free already, is refused. In a child made by fork() it does nothing: the memory is the parent's. */
+goccl_result goccl_mem_free(void *memory);
+
+/* ---- the end ------------------------------------------------------------------------------ */
+
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
  * that this rank has left, and everything that it held is released. Never waits for a peer. The
  * handle is then invalid. */

@@ -188,6 +188,11 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
   return guestSplit(comm, color, key, child);
 }
 
+goccl_result goccl_mem_alloc(void **memory, size_t bytes) {
+  NOT_FORKED;
+  return guestMemAlloc(memory, bytes);
+}
+
 /* In a forked child there is nothing to give back, and destructors that try must not fail. */
 #define NOTHING_IF_FORKED \
   if (atomic_load_explicit(&forked, memory_order_relaxed)) return GOCCL_OK
@@ -195,6 +200,11 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
 goccl_result goccl_destroy(goccl_comm comm) {
   NOTHING_IF_FORKED;
   return guestDestroy(comm);
+}
+
+goccl_result goccl_mem_free(void *memory) {
+  NOTHING_IF_FORKED;
+  return memory == NULL ? GOCCL_OK : guestMemFree(memory);
 }
 
 goccl_result goccl_abort(goccl_comm comm, const char *reason) {

@@ -67,16 +67,16 @@ func (a *arenas) arena() *exec.Arena {
 // A forked child shares it with its parent: what one writes the other sees.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
-		return nil, errorf(ErrInvalidArgument, "alloc: bytes is %d, it must be 0 or more", bytes)
+		return nil, errorf(ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more", bytes)
 	}
 	arena, err := r.arenas.use()
 	if err != nil {
-		return nil, errorf(ErrUnsupported, "alloc: no shareable memory: %v", err)
+		return nil, errorf(ErrUnsupported, "mem_alloc: no shareable memory: %v", err)
 	}
 	p, err := arena.Alloc(bytes)
 	if err != nil {
 		r.arenas.unuse()
-		return nil, errorf(ErrSystem, "alloc: %v", err)
+		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
 	}
 	if r.arenas.begin() {
 		r.mu.Lock()
@@ -111,10 +111,10 @@ func (c *Comm) relearn() {
 func (r *Runtime) Free(p unsafe.Pointer) error {
 	arena := r.arenas.arena()
 	if arena == nil {
-		return errorf(ErrInvalidArgument, "free: %p was not allocated: nothing is", p)
+		return errorf(ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
 	}
 	if err := arena.Free(p); err != nil {
-		return errorf(ErrInvalidArgument, "free: %v", err)
+		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
 	}
 	r.arenas.unuse()
 	return nil

@@ -10,6 +10,7 @@
 
 #include "communicator.h"
 #include "library.h"
+#include "memory.h"
 #include "process_group.h"
 #include "work.h"
 
@@ -118,6 +119,7 @@ PYBIND11_MODULE(_C, module) {
           "The options that the group was made with.");
 
   goccl::bindCommunicator(module);
+  goccl::bindMemory(module);
 
   py::module_::import("atexit").attr("register")(
       py::cpp_function(&atExit, py::call_guard<py::gil_scoped_release>()));

@@ -17,6 +17,8 @@ namespace goccl {
   X(destroy)               \
   X(abort)                 \
   X(refuse)                \
+  X(mem_alloc)             \
+  X(mem_free)              \
   X(async_error)           \
   X(shutdown)              \
   X(comm_transport)        \

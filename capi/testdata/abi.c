@@ -118,6 +118,41 @@ static void test_library(void) {
   OK(goccl_shutdown());
 }
 
+static void test_memory(void) {
+  void *a = NULL, *b = NULL;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "memory", goccl_mem_alloc(NULL, 1));
+  OK(goccl_mem_alloc(&a, 1000));
+  TRUE(a != NULL && (uintptr_t)a % 128 == 0);
+  memset(a, 1, 1000);
+  b = a;
+  REFUSED(GOCCL_SYSTEM, "bytes", goccl_mem_alloc(&b, SIZE_MAX));
+  TRUE(b == NULL);
+  OK(goccl_mem_alloc(&b, 0));
+  TRUE(b != NULL && b != a);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "not the beginning", goccl_mem_free((char *)a + 128));
+  OK(goccl_mem_free(a));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "not the beginning", goccl_mem_free(a));
+  OK(goccl_mem_free(b));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "nothing is", goccl_mem_free(b));
+  OK(goccl_mem_free(NULL));
+}
+
+static void shared(goccl_comm comm, int rank, int size) {
+  enum { N = 100000 };
+  float *a = NULL;
+  OK(goccl_mem_alloc((void **)&a, N * sizeof *a));
+  for (int round = 0; round < 5; round++) {
+    for (int i = 0; i < N; i++) a[i] = (float)(rank + i % 7);
+    OK(goccl_allreduce(comm, a, a, N, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+    for (int i = 0; i < N; i++) TRUE(a[i] == (float)(size * (i % 7) + size * (size - 1) / 2));
+  }
+  OK(goccl_mem_free(a));
+}
+
+static void test_shared(void) {
+  for (int size = 1; size <= 3; size++) on_ranks(size, PATIENCE, NULL, shared);
+}
+
 static void test_config(void) {
   goccl_comm comm = 7;
   goccl_unique_id id;
@@ -624,6 +659,9 @@ static int in_child(goccl_comm comm, goccl_work work) {
   GIVES(GOCCL_FORKED, goccl_group_start(comm));
   GIVES(GOCCL_FORKED, goccl_async_error(comm));
   GIVES(GOCCL_FORKED, goccl_core_ping_pong(0, 1, &ns));
+  void *memory;
+  GIVES(GOCCL_FORKED, goccl_mem_alloc(&memory, 1));
+  OK(goccl_mem_free(&rank));
   OK(goccl_work_free(work));
   OK(goccl_abort(comm, "in the child"));
   OK(goccl_destroy(comm));
@@ -703,7 +741,7 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"library", test_library}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
+  } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
                {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures}, {"store", test_store},
                {"fork", test_fork}, {"leaks", test_leaks}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {

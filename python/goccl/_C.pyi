@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 
 _ReduceOp: TypeAlias = (
@@ -82,3 +82,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Returns when every rank of the group has called it."""
+
+def empty(size: list[int], dtype: dtype) -> Tensor: ...
+def enter_pool() -> None: ...
+def leave_pool() -> None: ...

@@ -2,7 +2,8 @@
 
 Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: the installed package
 is found by torch. This module is for options (goccl.Options), for collectives with less around them
-(goccl.Communicator), and for registering by hand where entry points are off.
+(goccl.Communicator), for tensors on which collectives of one host are faster (goccl.empty, goccl.zeros,
+goccl.MemPool), and for registering by hand where entry points are off.
 
 Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
 
@@ -21,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from goccl._C import Communicator, ProcessGroupGoccl
+    from goccl.memory import MemPool, empty, zeros
 
     Options = ProcessGroupGoccl.Options
 
 __version__ = "0.1.0"
 
-__all__ = ["Communicator", "Options", "__version__", "register"]
+_MEMORY = ("MemPool", "empty", "zeros")
+
+__all__ = ["Communicator", "MemPool", "Options", "__version__", "empty", "register", "zeros"]
 
 
 def register() -> None:
@@ -52,11 +56,15 @@ def __getattr__(name: str) -> Any:
 
         native = load()
         return native.Communicator if name == "Communicator" else native.ProcessGroupGoccl.Options
+    if name in _MEMORY:
+        from goccl import memory
+
+        return getattr(memory, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "Communicator", "Options"])
+    return sorted([*globals(), "Communicator", "Options", *_MEMORY])
 
 
 # Last, for it imports torch, and that in turn may call _autoload() of this half-loaded module.

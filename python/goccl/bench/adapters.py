@@ -15,9 +15,9 @@ from typing import Any
 
 from . import capi, wire
 from .barrier import Barrier
-from .buffers import PERIOD, Array, Buffer, DType
+from .buffers import PERIOD, Array, Buffer, DType, ordinary
 from .collectives import ROOT
-from .libraries import GOCCL, Unavailable
+from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class Adapter(ABC):
     @abstractmethod
     def join(self, setup: Setup) -> None:
         """Makes the group; Unavailable where that cannot work on this host."""
+
+    def allocate(self, nbytes: int) -> Array:
+        """Memory for a buffer."""
+        return capi.Core().allocate(nbytes) if os.environ.get(MAPPED_VARIABLE) else ordinary(nbytes)
 
     @abstractmethod
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:

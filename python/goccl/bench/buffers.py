@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,13 +52,18 @@ def _tag(rank: int, iteration: int) -> int:
     return iteration % PERIOD + rank % 2
 
 
+def ordinary(nbytes: int) -> Array:
+    """Bytes of memory as any program has it."""
+    return np.empty(nbytes, dtype=np.uint8)
+
+
 class Buffer:
     """Elements of one dtype, aligned to a cache line and touched."""
 
-    def __init__(self, dtype: DType, count: int) -> None:
+    def __init__(self, dtype: DType, count: int, allocate: Callable[[int], Array] = ordinary) -> None:
         self._dtype = dtype
         itemsize = np.dtype(dtype.storage).itemsize
-        raw = np.empty(count * itemsize + 64, dtype=np.uint8)
+        raw = allocate(count * itemsize + 64)
         skip = -raw.ctypes.data % 64
         self.array: Array = raw[skip : skip + count * itemsize].view(dtype.storage)
         self.array.fill(0)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from .buffers import Array
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
 UNIQUE_ID_SIZE = 128
@@ -79,6 +84,8 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
         ctypes.c_void_p,
     ),
     "goccl_destroy": (ctypes.c_uint64,),
+    "goccl_mem_alloc": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t),
+    "goccl_mem_free": (ctypes.c_void_p,),
 }
 
 
@@ -113,6 +120,14 @@ class Core:
     def measure(self, comm: int, loop: Loop | None, iterations: int, us: int, ends: int | None) -> None:
         """Calls over and over; us and ends are addresses of memory for the results."""
         self._call("goccl_core_measure", comm, loop, iterations, us, ends)
+
+    def allocate(self, nbytes: int) -> Array:
+        """Bytes of shareable memory, which are free again with the array."""
+        memory = ctypes.c_void_p()
+        self._call("goccl_mem_alloc", memory, nbytes)
+        block = (ctypes.c_uint8 * nbytes).from_address(memory.value or 0)
+        weakref.finalize(block, self._call, "goccl_mem_free", memory.value)
+        return np.ctypeslib.as_array(block)
 
     def destroy(self, comm: int) -> None:
         """Ends a communicator in good order."""

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GOCCL_TRANSPORTS = ("shm", "tcp")
+MAPPED = "mapped"
+"""What rows of shared memory are named by whose buffers are shareable, as those of goccl.empty()."""
 GOCCL = {"torch": "goccl", "c": "goccl-c"}
 """Names of GoCCL by the way in which it is called: through torch.distributed, or its C functions directly."""
 PEERS_VARIABLE = "GOCCL_BENCH_PEERS"
+MAPPED_VARIABLE = "GOCCL_BENCH_MAPPED"
 
 
 class Unavailable(Exception):
@@ -56,8 +59,10 @@ PEERS = ("gloo", *_MPIS)
 
 
 def goccl_library(way: str, transport: str) -> Library:
-    """GoCCL called in one of the ways of GOCCL, with a forced transport."""
+    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED."""
     environment = {"GOCCL_TRANSPORT": transport, "GOCCL_SOCKET_IFNAME": "lo"}
+    if transport == MAPPED:
+        environment |= {"GOCCL_TRANSPORT": "shm", MAPPED_VARIABLE: "1"}
     if way == "torch":
         _need_torch()
     return Library(GOCCL[way], transport, environment=environment)

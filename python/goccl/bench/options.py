@@ -17,7 +17,16 @@ from typing import Any
 
 from . import markdown, placement, plot, report
 from .collectives import COLLECTIVES, ITEMSIZE
-from .libraries import GOCCL, GOCCL_TRANSPORTS, PEERS, Library, Unavailable, goccl_library, peer_library
+from .libraries import (
+    GOCCL,
+    GOCCL_TRANSPORTS,
+    MAPPED,
+    PEERS,
+    Library,
+    Unavailable,
+    goccl_library,
+    peer_library,
+)
 from .report import Row
 from .run import Bench, Pace, Progress, Settings
 
@@ -151,9 +160,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--transport",
-        type=_choices(GOCCL_TRANSPORTS),
+        type=_choices((*GOCCL_TRANSPORTS, MAPPED)),
         default=",".join(GOCCL_TRANSPORTS),
-        help="transports of GoCCL (default: %(default)s)",
+        help=f"transports of GoCCL (default: %(default)s); also {MAPPED}: shm, buffers in shareable memory",
     )
     add(
         "--through",

@@ -51,7 +51,8 @@ class _Rank:
         collective, count = str(request["collective"]), int(request["count"])
         dtype = DTYPES[str(request["dtype"])]
         shape = layout(collective, rank, ranks, count)
-        send, recv = Buffer(dtype, shape.send), Buffer(dtype, shape.recv)
+        allocate = self._library.allocate
+        send, recv = Buffer(dtype, shape.send, allocate), Buffer(dtype, shape.recv, allocate)
         self._prepared = _Prepared(
             send=send,
             recv=recv,

@@ -1,0 +1,72 @@
+"""Tensors in memory that the ranks of a host map, so that large collectives work on them in place.
+
+Where all ranks of a group share a host, and every buffer of an all_reduce, all_gather_into_tensor,
+reduce_scatter_tensor or all_to_all_single of 32 KiB or more was made here, nothing is copied on the way: the
+ranks read and write each other's tensors. Anywhere else these are tensors like all others. The ranks find
+out by themselves, call by call.
+
+What one process writes to such a tensor after os.fork() its children see too, and the other way round.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+from goccl._native import load
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import torch
+
+
+def _size(size: tuple[int | tuple[int, ...] | list[int], ...]) -> list[int]:
+    wanted = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    numbers = [operator.index(n) for n in wanted]  # type: ignore[arg-type]
+    if any(n < 0 for n in numbers):
+        raise ValueError(f"size is {tuple(numbers)}, every number must be 0 or more")
+    return numbers
+
+
+def empty(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Returns a contiguous CPU tensor in shareable memory, of undefined contents.
+
+    size: as of torch.empty(): numbers, or a tuple or list of them.
+    dtype: any of torch's; default torch.get_default_dtype().
+    Raises ValueError for a negative size, torch.distributed.DistBackendError where there is no such
+    memory, or no room.
+
+    >>> gradients = goccl.empty(1 << 20)
+    >>> dist.all_reduce(gradients)
+    """
+    import torch
+
+    made: torch.Tensor = load().empty(_size(size), dtype or torch.get_default_dtype())
+    return made
+
+
+def zeros(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Is empty(), filled with zeros."""
+    return empty(*size, dtype=dtype).zero_()
+
+
+class MemPool:
+    """A context in which torch allocates this thread's CPU tensors of 16 KiB or more in shareable memory.
+
+    So do DDP for the buckets of gradients and FSDP for flat parameters, if they are made, and used, inside:
+    DDP makes its buckets anew in the second step. Tensors live on after the context. Contexts may be nested.
+
+    >>> with goccl.MemPool():
+    ...     model = DistributedDataParallel(model)
+    ...     train(model)
+    """
+
+    def __enter__(self) -> MemPool:
+        load().enter_pool()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        load().leave_pool()

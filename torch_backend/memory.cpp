@@ -1,0 +1,93 @@
+#include "memory.h"
+
+#include <mutex>
+#include <vector>
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "library.h"
+
+namespace py = pybind11;
+
+namespace goccl {
+namespace {
+
+const c10::Device kDevice(c10::DeviceType::CPU);
+
+// A deleter must not throw. In a forked child the memory is the parent's, and the library does nothing.
+void freeShareable(void* memory) { library().mem_free(memory); }
+
+class ShareableAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = nullptr;
+    if (bytes > 0) {
+      check(library().mem_alloc(&memory, bytes));
+    }
+    return {memory, memory, &freeShareable, kDevice};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &freeShareable; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+ShareableAllocator shareable;
+
+// What is smaller goes as messages anyway, and an ordinary allocator is faster.
+constexpr size_t kLeastPooled = 16 << 10;
+
+thread_local int pools = 0;  // that the thread is in
+c10::Allocator* ordinary = nullptr;
+
+// Memory that was taken out of its DataPtr does not say whose it is; the library knows its own.
+void freeEither(void* memory) {
+  if (library().mem_free(memory) != GOCCL_OK) {
+    ordinary->raw_deleter()(memory);
+  }
+}
+
+// Torch's CPU allocator from the first pool on: for threads in no pool it is the one before.
+class PoolingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    return (pools > 0 && bytes >= kLeastPooled ? &shareable : ordinary)->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return ordinary->raw_deleter() ? &freeEither : nullptr; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+PoolingAllocator pooling;
+
+void enterPool() {
+  static std::once_flag installed;
+  std::call_once(installed, [] {
+    library();  // throws here where it cannot be loaded, and not in an allocation
+    ordinary = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(&pooling, /*priority=*/100);
+  });
+  pools++;
+}
+
+void leavePool() { pools--; }
+
+at::Tensor empty(const std::vector<int64_t>& size, at::ScalarType dtype) {
+  return at::detail::empty_generic(size, &shareable, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
+                                   std::nullopt);
+}
+
+}  // namespace
+
+void bindMemory(py::module_& module) {
+  module.def("empty", &empty, py::arg("size"), py::arg("dtype"),
+             "A tensor in shareable memory, of undefined contents.");
+  module.def("enter_pool", &enterPool, "Has the thread's CPU tensors allocated in shareable memory.");
+  module.def("leave_pool", &leavePool, "Undoes enter_pool().");
+}
+
+}  // namespace goccl

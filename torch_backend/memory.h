@@ -1,0 +1,11 @@
+// goccl.empty() and goccl.MemPool: tensors in memory that peers on the same host map.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace goccl {
+
+// Adds what goccl/memory.py needs to the module.
+void bindMemory(pybind11::module_& module);
+
+}  // namespace goccl

@@ -197,7 +197,8 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
  * messages: where all ranks of a communicator share the host, and all their buffers of an allreduce, allgather,
  * reduce_scatter or alltoall lie in such memory. Else it is memory like any other. It belongs to the process, not
  * to a communicator. Aligned to 128 bytes; its contents are undefined. After fork() parent and child share it: what
- * one writes the other sees. GOCCL_UNSUPPORTED where this host has no shared memory to give, GOCCL_SYSTEM where
+ * one writes the other sees. When an operation has failed, a peer that is late may still read and write its buffers:
+ * use others, or free them, which keeps the place from new owners. GOCCL_UNSUPPORTED where this host has no shared memory to give, GOCCL_SYSTEM where
  * there is no room. Thread-safe; takes about a microsecond, and page faults at the first touch. */
 goccl_result goccl_mem_alloc(void **memory, size_t bytes);
 

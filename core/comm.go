@@ -36,9 +36,9 @@ type Comm struct {
 	identity   identity
 	grace      time.Duration
 	shape      shape
-	thresholds string                // as they were given
-	arena      *exec.Arena           // this process's, where some peer shares memory
-	mapped     []transport.ProcessID // whose arenas are mapped for this communicator
+	thresholds string         // as they were given
+	arena      *exec.Arena    // this process's, where some peer shares memory
+	mapped     []exec.ArenaID // of peers, for this communicator
 	waiting    exec.Waiting
 
 	poller   *transport.Poller // nil where there are no links

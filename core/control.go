@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -109,12 +111,15 @@ func (c handler) PeerAttached(src int, fds []int) {
 	case c.port(src):
 		c.window.ConnectPort(src)
 		return
-	case len(fds) == 0: // plans count on the memory
-		c.violation(src, fmt.Errorf("%w: it came without its window", exec.ErrProtocol))
+	case len(fds) == 0 || len(fds) > 2: // plans count on the memory
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		c.violation(src, fmt.Errorf("%w: it came with %d descriptors, which must be its window, and its arena if it has one", exec.ErrProtocol, len(fds)))
 		return
 	}
-	for _, fd := range fds[1:] {
-		c.joinArena(src, fd)
+	if len(fds) > 1 {
+		c.joinArena(src, fds[1])
 	}
 	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
 		c.fail(errorf(ErrSystem, "%s: shared memory with %s: %v", c.title(), c.rankName(src), err), true)

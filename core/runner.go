@@ -46,6 +46,8 @@ type layout struct {
 	segments   []segment
 	apart      bool           // inputs and outputs share no memory
 	compiled   *exec.Compiled // of the only segment, once it is known
+	direct     *exec.Compiled // nil: there is none, if that has been looked for
+	looked     bool
 }
 
 func (l *layout) fits(o *Operation, apart bool) bool {
@@ -323,7 +325,10 @@ func (c *Comm) begin(p *part) *Error {
 	r.run.Bind(b)
 	r.binding = b
 	c.layOut(op)
-	r.begun, r.current = true, c.direct(op)
+	r.begun, r.current = true, nil
+	if c.shareable(op) {
+		r.current = c.direct(op)
+	}
 	if r.current != nil {
 		r.run.Begin(r.current, 0, exec.AnyPeer)
 	}

@@ -305,7 +305,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	share := []int{}
 	if shared {
 		share = append(share, window.FD())
-		if arena, err := r.arenas.use(); err == nil { // else Alloc tells
+		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 			share = append(share, arena.FD())
 			window.UseArena(arena.Memory())

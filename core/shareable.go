@@ -1,9 +1,6 @@
 package core
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"unsafe"
 
@@ -11,7 +8,6 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // Shareable memory lies in the process's arena, which the ranks of the host map. Where the buffers of all ranks do,
@@ -22,8 +18,7 @@ type arenas struct {
 	mu    sync.Mutex
 	own   *exec.Arena // while there are communicators, or something is allocated
 	uses  int         // of own
-	used  bool        // something has been allocated
-	peers map[transport.ProcessID]*peerArena
+	peers map[exec.ArenaID]*peerArena
 }
 
 type peerArena struct {
@@ -31,8 +26,8 @@ type peerArena struct {
 	uses int
 }
 
-// use returns the process's arena, and makes it if there is none. Unuse must follow.
-func (a *arenas) use() (*exec.Arena, error) {
+// acquire returns the process's arena, and makes it if there is none. Release must follow.
+func (a *arenas) acquire() (*exec.Arena, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.own == nil {
@@ -46,12 +41,12 @@ func (a *arenas) use() (*exec.Arena, error) {
 	return a.own, nil
 }
 
-func (a *arenas) unuse() {
+func (a *arenas) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.uses--; a.uses == 0 {
 		a.own.Close()
-		a.own, a.used = nil, false
+		a.own = nil
 	}
 }
 
@@ -69,42 +64,16 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
 		return nil, errorf(ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more", bytes)
 	}
-	arena, err := r.arenas.use()
+	arena, err := r.arenas.acquire()
 	if err != nil {
 		return nil, errorf(ErrUnsupported, "mem_alloc: no shareable memory: %v", err)
 	}
 	p, err := arena.Alloc(bytes)
 	if err != nil {
-		r.arenas.unuse()
+		r.arenas.release()
 		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
 	}
-	if r.arenas.begin() {
-		r.mu.Lock()
-		comms := slices.Collect(maps.Keys(r.comms))
-		r.mu.Unlock()
-		for _, c := range comms {
-			c.relearn()
-		}
-	}
 	return p, nil
-}
-
-// begin notes that something has been allocated. It tells whether that is the first.
-func (a *arenas) begin() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	first := !a.used
-	a.used = true
-	return first
-}
-
-// relearn has the shortcut forget what it has learned without direct plans.
-func (c *Comm) relearn() {
-	c.lockOrder()
-	defer c.unlockOrder()
-	if !c.destroyed {
-		c.shortcut.ForgetAll()
-	}
 }
 
 // Free gives memory of Alloc back. No work may be using it; it may outlive every communicator.
@@ -116,86 +85,99 @@ func (r *Runtime) Free(p unsafe.Pointer) error {
 	if err := arena.Free(p); err != nil {
 		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
 	}
-	r.arenas.unuse()
+	r.arenas.release()
 	return nil
 }
 
-func (a *arenas) inUse() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.used
-}
-
-// join maps the arena of a peer's process, once for all communicators. It takes the descriptor over.
-func (a *arenas) join(process transport.ProcessID, fd int) ([]byte, error) {
+// join maps a peer's arena, once for all communicators. It takes the descriptor over.
+func (a *arenas) join(fd int) (id exec.ArenaID, mem []byte, err error) {
 	defer unix.Close(fd)
+	if id, err = exec.IdentifyArena(fd); err != nil {
+		return id, nil, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.peers[process]
+	p := a.peers[id]
 	if p == nil {
-		mem, err := exec.MapArena(fd)
-		if err != nil {
-			return nil, fmt.Errorf("mapping a peer's shareable memory: %w", err)
+		if mem, err = exec.MapArena(fd); err != nil {
+			return id, nil, err
 		}
 		if a.peers == nil {
-			a.peers = map[transport.ProcessID]*peerArena{}
+			a.peers = map[exec.ArenaID]*peerArena{}
 		}
 		p = &peerArena{mem: mem}
-		a.peers[process] = p
+		a.peers[id] = p
 	}
 	p.uses++
-	return p.mem, nil
+	return id, p.mem, nil
 }
 
-func (a *arenas) part(process transport.ProcessID) {
+func (a *arenas) leave(id exec.ArenaID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.peers[process]
+	p := a.peers[id]
 	if p.uses--; p.uses == 0 {
-		delete(a.peers, process)
+		delete(a.peers, id)
 		_ = unix.Munmap(p.mem)
 	}
 }
 
 // joinArena maps a peer's arena for this communicator. Without it there are no direct plans, and that is all.
 func (c *Comm) joinArena(peer, fd int) {
-	process := c.addresses[peer].Process
-	mem, err := c.runtime.arenas.join(process, fd)
+	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
-		c.runtime.config.Logf("%s: %s: %v", c.title(), c.rankName(peer), err)
+		c.runtime.config.Logf("%s: mapping the shareable memory of %s: %v", c.title(), c.rankName(peer), err)
 		return
 	}
 	c.mu.Lock()
-	c.mapped = append(c.mapped, process)
+	c.mapped = append(c.mapped, id)
 	c.mu.Unlock()
 	c.window.ConnectArena(peer, mem)
 }
 
 // partArenas gives the arenas back, once nothing runs any more.
 func (c *Comm) partArenas() {
-	for _, process := range c.mapped {
-		c.runtime.arenas.part(process)
+	for _, id := range c.mapped {
+		c.runtime.arenas.leave(id)
 	}
 	if c.arena != nil {
-		c.runtime.arenas.unuse()
+		c.runtime.arenas.release()
 	}
 }
 
-// direct returns the direct plan of an operation, nil where it is not worth a try.
+// direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept with the layout.
 func (c *Comm) direct(op *Operation) *exec.Compiled {
-	if !c.shape.memory || c.arena == nil || !c.runtime.arenas.inUse() {
+	if !c.shape.memory || c.arena == nil {
 		return nil
 	}
+	c.layOut(op)
+	l := &c.runner.laid
+	if l.looked {
+		return l.direct
+	}
 	p := c.shape.params(op, c.rank, c.size)
-	p.Direct = true
-	if !p.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
+	if p.Direct = true; !p.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
+		l.looked = true
 		return nil
 	}
 	compiled, err := c.runner.plans.get(p, false)
 	if err != nil {
 		return nil // the other plan's error is told
 	}
+	if c.runner.plans.keeps(compiled) {
+		l.looked, l.direct = true, compiled
+	}
 	return compiled
+}
+
+// shareable tells whether an operation's buffers may be: whether the first one is.
+func (c *Comm) shareable(op *Operation) bool {
+	for _, blocks := range [][]unsafe.Pointer{op.In, op.Out} {
+		if len(blocks) > 0 {
+			return c.arena != nil && c.arena.Contains(blocks[0])
+		}
+	}
+	return false
 }
 
 // mostBytes is the length of the longest block.

@@ -16,7 +16,7 @@ import (
 func shareable(t testing.TB, w *world, rank, n int) []int32 {
 	p, err := w.runtimes[rank].Alloc(int64(4 * n))
 	if err != nil {
-		t.Fatal(err)
+		panic(err) // not on the test's goroutine
 	}
 	t.Cleanup(func() {
 		if err := w.runtimes[rank].Free(p); err != nil {
@@ -124,6 +124,67 @@ func TestMismatchOfShareable(t *testing.T) {
 		for rank, err := range errs {
 			if !errors.Is(err, ErrMismatch) {
 				t.Errorf("ordinary %v, rank %d: %v", ordinary, rank, err)
+			}
+		}
+	}
+}
+
+// Where some slices are empty, some ranks ordinary, or an operation has several plans.
+func TestShareableShapes(t *testing.T) {
+	for _, c := range []struct {
+		size, n    int
+		thresholds string
+	}{
+		{4, 32, "one_shot_max=0,direct_min=0"},
+		{4, 255, "one_shot_max=0,direct_min=0,pipeline_min=1"},
+		{4, 1024, "one_shot_max=0,direct_min=0,pipeline_min=1"},
+		{2, 20_000_000, ""},
+	} {
+		w := newWorldOf(t, "shm", c.size, Config{Timeout: 20 * time.Second, Thresholds: c.thresholds})
+		for _, ordinary := range []int{-1, 0, c.size - 1} {
+			for range 2 {
+				w.each(func(rank int) error {
+					b := buffer(t, c.n)
+					if rank != ordinary {
+						b = shareable(t, w, rank, c.n)
+					}
+					fill(b, rank, 0)
+					if err := run(w.comms[rank], inPlace(b)); err != nil {
+						return err
+					}
+					return expect("sum", b, func(i int) (sum int32) {
+						for r := range c.size {
+							sum += value(r, 0, i)
+						}
+						return sum
+					})
+				})
+			}
+		}
+	}
+}
+
+// Splits that disagree, in one direction of one pair only, write nowhere.
+func TestAllToAllMismatchOfShareable(t *testing.T) {
+	const n = 50_000
+	for _, at := range []struct{ rank, peer int }{{0, 1}, {1, 0}} {
+		w := newWorld(t, "shm", 2, 20*time.Second)
+		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+		errs := w.try(func(rank int) error {
+			op := Operation{Collective: plan.AllToAll, DType: reduce.Int32}
+			for peer := range 2 {
+				in := uint64(n)
+				if rank == at.rank && peer == at.peer {
+					in++ // than the peer expects
+				}
+				op.In, op.InCounts = append(op.In, ptr(shareable(t, w, rank, int(in)))), append(op.InCounts, in)
+				op.Out, op.OutCounts = append(op.Out, ptr(shareable(t, w, rank, n))), append(op.OutCounts, n)
+			}
+			return run(w.comms[rank], op)
+		})
+		for rank, err := range errs {
+			if !errors.Is(err, ErrMismatch) {
+				t.Errorf("rank %d: %v", rank, err)
 			}
 		}
 	}

@@ -20,6 +20,8 @@ const c10::Device kDevice(c10::DeviceType::CPU);
 // A deleter must not throw. In a forked child the memory is the parent's, and the library does nothing.
 void freeShareable(void* memory) { library().mem_free(memory); }
 
+c10::DataPtr owned(void* memory) { return {memory, memory, &freeShareable, kDevice}; }
+
 class ShareableAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -27,7 +29,7 @@ class ShareableAllocator final : public c10::Allocator {
     if (bytes > 0) {
       check(library().mem_alloc(&memory, bytes));
     }
-    return {memory, memory, &freeShareable, kDevice};
+    return owned(memory);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &freeShareable; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -54,7 +56,12 @@ void freeEither(void* memory) {
 class PoolingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    return (pools > 0 && bytes >= kLeastPooled ? &shareable : ordinary)->allocate(bytes);
+    void* memory = nullptr;
+    // Where there is no such memory, as in a forked DataLoader worker, ordinary memory does.
+    if (pools > 0 && bytes >= kLeastPooled && library().mem_alloc(&memory, bytes) == GOCCL_OK) {
+      return owned(memory);
+    }
+    return ordinary->allocate(bytes);
   }
   c10::DeleterFnPtr raw_deleter() const override { return ordinary->raw_deleter() ? &freeEither : nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {

@@ -47,7 +47,10 @@ func NewArena() (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}
-	size &^= 4095
+	if size &^= 4095; size == 0 {
+		unix.Close(fd)
+		return nil, fmt.Errorf("the limit on the file size (ulimit -f) is %d bytes: raise it", files.Cur)
+	}
 	mem, err := func() ([]byte, error) {
 		if err := unix.Ftruncate(fd, int64(size)); err != nil {
 			return nil, fmt.Errorf("ftruncate of %d bytes: %w", size, err)
@@ -62,6 +65,18 @@ func NewArena() (*Arena, error) {
 		return nil, err
 	}
 	return &Arena{fd: fd, mem: mem, heap: heap{free: []extent{{0, int64(size)}}, used: map[int64]int64{}}}, nil
+}
+
+// ArenaID tells the arenas that processes of this host have at one time apart.
+type ArenaID struct{ dev, ino uint64 }
+
+// IdentifyArena returns the identity of a peer's arena.
+func IdentifyArena(fd int) (ArenaID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return ArenaID{}, fmt.Errorf("fstat: %w", err)
+	}
+	return ArenaID{st.Dev, st.Ino}, nil
 }
 
 // MapArena maps a peer's arena.
@@ -81,6 +96,7 @@ func mapShared(fd, size int) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
 	}
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // a core dump would give memory to all of it
 	return mem, nil
 }
 
@@ -95,6 +111,11 @@ func (a *Arena) FD() int { return a.fd }
 
 // Memory is all of the arena.
 func (a *Arena) Memory() []byte { return a.mem }
+
+// Contains tells whether memory is the arena's.
+func (a *Arena) Contains(p unsafe.Pointer) bool {
+	return uintptr(p)-uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))) < uintptr(len(a.mem))
+}
 
 // Alloc returns bytes of the arena, aligned to 128. Their contents are undefined.
 func (a *Arena) Alloc(bytes int64) (unsafe.Pointer, error) {
@@ -115,26 +136,35 @@ func (a *Arena) Free(p unsafe.Pointer) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
-	e, ok := a.heap.release(off)
-	if !ok {
+	e, free, ok := a.heap.release(off)
+	switch {
+	case !ok:
 		return fmt.Errorf("%#x is not the beginning of memory that is allocated", uintptr(p))
-	}
-	if a.heap.kept += e.bytes; a.heap.kept > max(keptFree, a.heap.inUse) {
-		// The pages that lie wholly in it. Whoever touches them again finds zeros.
-		from, to := (e.off+4095)&^4095, (e.off+e.bytes)&^4095
-		if from < to && unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from) == nil {
-			a.heap.kept = max(a.heap.kept-e.bytes, 0)
+	case !free:
+		a.punch(e)
+	case a.heap.kept > max(keptFree, a.heap.inUse):
+		for _, e := range a.heap.free {
+			a.punch(e)
 		}
+		a.heap.kept = 0
 	}
 	return nil
+}
+
+// punch gives the memory of the pages that lie wholly in an extent back to the system. Whoever touches them again finds
+// zeros.
+func (a *Arena) punch(e extent) {
+	if from, to := (e.off+4095)&^4095, (e.off+e.bytes)&^4095; from < to {
+		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from)
+	}
 }
 
 // Retire has nothing allocated any more where bytes from p on lie, if that is in the arena: a peer may still write there.
 func (a *Arena) Retire(p unsafe.Pointer, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
-	if off >= 0 && off < int64(len(a.mem)) {
+	if a.Contains(p) {
+		off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
 		a.heap.retired = append(a.heap.retired, extent{off, bytes})
 	}
 }
@@ -172,20 +202,21 @@ func (h *heap) alloc(bytes int64) (off int64, ok bool) {
 	return off, true
 }
 
-// release returns the block that begins at off.
-func (h *heap) release(off int64) (extent, bool) {
+// release returns the block that begins at off, and whether it is free again: not if a part of it was retired.
+func (h *heap) release(off int64) (block extent, free, ok bool) {
 	bytes, ok := h.used[off]
 	if !ok {
-		return extent{}, false
+		return extent{}, false, false
 	}
 	delete(h.used, off)
 	h.inUse -= bytes
-	block := extent{off, bytes}
+	block = extent{off, bytes}
 	for _, r := range h.retired {
 		if r.off < off+bytes && off < r.off+r.bytes {
-			return block, true // for good
+			return block, false, true
 		}
 	}
+	h.kept += bytes
 	i, _ := slices.BinarySearchFunc(h.free, off, func(e extent, off int64) int { return cmp.Compare(e.off, off) })
 	joined := block
 	if i < len(h.free) && h.free[i].off == off+bytes {
@@ -197,5 +228,5 @@ func (h *heap) release(off int64) (extent, bool) {
 	} else {
 		h.free = slices.Insert(h.free, i, joined)
 	}
-	return block, true
+	return block, true, true
 }

@@ -83,7 +83,7 @@ func TestHeap(t *testing.T) {
 	owner := make([]int64, size/allocUnit)
 	live := map[int64]int64{}
 	free := func(off int64) {
-		if _, ok := h.release(off); !ok {
+		if _, free, ok := h.release(off); !free || !ok {
 			t.Fatalf("%d was not allocated", off)
 		}
 		for i := off / allocUnit; i*allocUnit < off+live[off]; i++ {
@@ -118,7 +118,7 @@ func TestHeap(t *testing.T) {
 	if len(h.free) != 1 || h.free[0] != (extent{0, size}) || h.inUse != 0 {
 		t.Errorf("left: %v, in use %d", h.free, h.inUse)
 	}
-	if _, ok := h.release(0); ok {
+	if _, _, ok := h.release(0); ok {
 		t.Error("released what is free")
 	}
 	if _, ok := h.alloc(size + 1); ok {

@@ -104,7 +104,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 
 static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
   uint64_t digest = mix(mix(run->digest, (uint64_t)step->bytes), (uint64_t)step->total);
-  return (stamp_number(n) << 1 | (uint64_t)in_line(step->bytes)) << 32 | (digest & 0xffffffff);
+  return (stamp_number(n) << 1 | (uint64_t)in_line(step->bytes)) << 32 | (digest & 0xfffffffe);
 }
 
 /* What an Expose carries: where its blocks begin in its rank's arena, and one more; 0 where there is none. And how much of
@@ -115,10 +115,10 @@ typedef struct {
   uint64_t bytes;
 } exposure;
 
-/* Of an Expose: no stamp of a message is taken for it. */
+/* Of an Expose: the lowest bit tells it from every message's. */
 static uint64_t expose_stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
-  uint64_t digest = mix(mix(run->digest, 0x6578706f73650000u), (uint64_t)step->total);
-  return (stamp_number(n) << 1 | 1) << 32 | (digest & 0xffffffff);
+  uint64_t digest = mix(run->digest, (uint64_t)step->total);
+  return (stamp_number(n) << 1 | 1) << 32 | (digest & 0xfffffffe) | 1;
 }
 
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref) {
@@ -214,7 +214,7 @@ static int matches(const goccl_run_state *run, const goccl_step *step, const goc
 static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *ref) {
   void **src = run->operands, **dst = src + step->sources;
   for (uint32_t i = 0; i < step->sources; i++) src[i] = goccl_resolve(lane, run, ref++);
-  /* A place that is not a message is the step's own: the first, which the kernel copies from. */
+  /* This rank's own place, if there is one, is the first, which the kernel copies from. */
   dst[0] = goccl_resolve(lane, run, &step->dst);
   for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
   run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
@@ -318,7 +318,6 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (step->op == OP_EXPOSE) {
           exposure e = exposed_by(lane, run, step);
           put_line(lane, run, c, &e, sizeof e, expose_stamp(run, step, c->sent));
-          c->put_base = c->sent;
           break;
         }
         if (in_line(step->bytes)) {
@@ -355,12 +354,12 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           int r = await(lane, run, stamped, until);
           if (r != GOCCL_RUN_DONE) return r;
           uint64_t seen = acquire(&line->stamp);
-          if (c->received == c->base && seen == expose_stamp(run, step, c->received)) {
-            take_expose(c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
-            run->step--;    /* waited for again */
-            break;
-          }
           if (seen != stamp(run, step, c->received)) {
+            if (c->received == c->base && seen == expose_stamp(run, step, c->received)) {
+              take_expose(c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
+              run->step--;    /* waited for again */
+              break;
+            }
             run->seen = seen >> 32 & 1 ? line[1].header : line->header;
             return GOCCL_RUN_MISMATCH;
           }
@@ -384,6 +383,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_COPY: {
+        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED; /* a direct plan waits for nothing between */
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
@@ -395,6 +395,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_COMBINE:
+        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
         combine(lane, run, step, source);
         break;
       case OP_ACCESS: {

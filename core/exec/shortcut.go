@@ -136,8 +136,8 @@ type Known struct {
 // ShortcutBlocks is the most buffers, of input or of output, that a collective may have which is learned.
 const ShortcutBlocks = C.GOCCL_SHORTCUT_BLOCKS
 
-// Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective that has not been learned for
-// long is forgotten for it.
+// Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective
+// that has not been learned for long is forgotten for it.
 func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
 	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(max(k.Element, 1)), message: k.Message.c(),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
@@ -172,13 +172,6 @@ func flag(b bool) C.uint32_t {
 		return 1
 	}
 	return 0
-}
-
-// ForgetAll forgets all collectives.
-func (s *Shortcut) ForgetAll() {
-	for i := range s.plan {
-		s.c.known[i], s.plan[i], s.direct[i] = C.goccl_known{}, nil, nil
-	}
 }
 
 // Forget forgets the collectives with a plan, which is about to be freed.

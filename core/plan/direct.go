@@ -10,8 +10,8 @@ package plan
 // HasDirect tells whether there is a direct plan.
 func (p *Params) HasDirect() bool {
 	switch p.Collective {
-	case AllReduce:
-		return len(p.InBytes) == 1
+	case AllReduce: // so long that in the other plan, too, every rank hears first from each
+		return len(p.InBytes) == 1 && p.InBytes[0] >= align*pipelineDepth*int64(p.Size)
 	case AllGather, ReduceScatter, AllToAll:
 		return true
 	}

@@ -119,7 +119,7 @@ const (
 // an address of its own: one block for allreduce, one a rank for allgather.
 type Ref struct {
 	Space Space
-	Peer  int32 // Inbox and Outbox only
+	Peer  int32 // Inbox, Outbox, PeerIn and PeerOut only
 	Block int32
 	Off   int64
 }

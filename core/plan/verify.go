@@ -53,6 +53,11 @@ func Verify(plans []*Plan, params []Params, inPlace bool) error {
 		if p.ScratchBytes < 0 || p.ScratchBytes > params[r].Chunk {
 			return fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d", r, p.ScratchBytes, params[r].Chunk)
 		}
+		if params[r].Direct {
+			if err := checkPhases(p); err != nil {
+				return fmt.Errorf("rank %d: %w", r, err)
+			}
+		}
 		v.ranks[r] = newRankState(p, &params[r], inPlace)
 	}
 	if err := v.run(); err != nil {
@@ -61,6 +66,19 @@ func Verify(plans []*Plan, params []Params, inPlace bool) error {
 	for r := range v.ranks {
 		if err := v.checkEnd(r); err != nil {
 			return fmt.Errorf("rank %d, at the end: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// checkPhases refuses a direct plan that does anything before it has exposed to all and has access to all: until then all
+// may yet have to run the other plan.
+func checkPhases(p *Plan) error {
+	peers := p.Size - 1
+	for i := range p.Steps {
+		want := i < 2*peers
+		if op := p.Steps[i].Op; (op == Expose) != (want && i < peers) || (op == Access) != (want && i >= peers) {
+			return fmt.Errorf("step %d (%v) is out of order in a direct plan", i, &p.Steps[i])
 		}
 	}
 	return nil

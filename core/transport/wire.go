@@ -20,7 +20,6 @@ const (
 	typeAttach  uint8 = 2 // payload: proof of the group's secret
 	typeRefused uint8 = 3 // answer to an attach whose proof is wrong
 	typeBye     uint8 = 4 // undoes an attach
-
 )
 
 const (

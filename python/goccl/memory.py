@@ -1,11 +1,13 @@
 """Tensors in memory that the ranks of a host map, so that large collectives work on them in place.
 
 Where all ranks of a group share a host, and every buffer of an all_reduce, all_gather_into_tensor,
-reduce_scatter_tensor or all_to_all_single of 32 KiB or more was made here, nothing is copied on the way: the
-ranks read and write each other's tensors. Anywhere else these are tensors like all others. The ranks find
-out by themselves, call by call.
+reduce_scatter_tensor or all_to_all_single was made here, and the longest part of one rank has 32 KiB or
+more, nothing is copied on the way: the ranks read and write each other's tensors. Anywhere else these are
+tensors like all others. The ranks find out by themselves, call by call. Several tensors reduced in one
+call (coalesced) go the ordinary way.
 
-What one process writes to such a tensor after os.fork() its children see too, and the other way round.
+What one process writes to such a tensor after os.fork() its children see too, and the other way round. When a
+collective has failed, a peer that is late may still read and write its tensors: make new ones.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class MemPool:
 
     So do DDP for the buckets of gradients and FSDP for flat parameters, if they are made, and used, inside:
     DDP makes its buckets anew in the second step. Tensors live on after the context. Contexts may be nested.
+    Where no such memory is to be had, as in a forked DataLoader worker, tensors are ordinary.
 
     >>> with goccl.MemPool():
     ...     model = DistributedDataParallel(model)

@@ -126,7 +126,7 @@ class Core:
         memory = ctypes.c_void_p()
         self._call("goccl_mem_alloc", memory, nbytes)
         block = (ctypes.c_uint8 * nbytes).from_address(memory.value or 0)
-        weakref.finalize(block, self._call, "goccl_mem_free", memory.value)
+        weakref.finalize(block, self._call, "goccl_mem_free", memory.value).atexit = False
         return np.ctypeslib.as_array(block)
 
     def destroy(self, comm: int) -> None:

@@ -191,12 +191,13 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 				return false, nil
 			}
 		case exec.Done:
-			if c.runner.current.Direct {
+			if c.runner.current.Direct { // which needs no other
 				c.runner.segments = nil
 			}
 			return true, nil
 		case exec.Indirect:
 			c.layOut(w.parts[c.runner.part].operation)
+			c.runner.segments = c.runner.laid.segments
 			return true, nil
 		case exec.Blocked:
 			if exec.Now() < until {
@@ -325,7 +326,7 @@ func (c *Comm) begin(p *part) *Error {
 	r.run.Bind(b)
 	r.binding = b
 	c.layOut(op)
-	r.begun, r.current = true, nil
+	r.begun, r.segments, r.current = true, r.laid.segments, nil
 	if c.shareable(op) {
 		r.current = c.direct(op)
 	}
@@ -336,7 +337,7 @@ func (c *Comm) begin(p *part) *Error {
 	return nil
 }
 
-// layOut finds the segments of an operation.
+// layOut makes the layout that of an operation.
 func (c *Comm) layOut(op *Operation) {
 	r := &c.runner
 	apart := !c.shape.memory && apart(op)
@@ -344,7 +345,6 @@ func (c *Comm) layOut(op *Operation) {
 		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
 	}
-	r.segments = r.laid.segments
 }
 
 // apart tells whether the inputs and outputs that a rank uses share no memory for certain: all of the ones lie before all of
@@ -431,8 +431,8 @@ func newShape(size int, at site) shape {
 // what an allreduce in place writes is in the caches.
 func (s shape) streams(o *Operation) exec.Streams {
 	bytes := int64(0)
-	for _, n := range o.bytes(o.OutCounts) {
-		bytes += n
+	for _, n := range o.OutCounts {
+		bytes += int64(n) * int64(o.DType.Size())
 	}
 	switch {
 	case bytes < s.thresholds.streamMin, o.Collective == plan.Recv, o.Collective == plan.AllReduce && slices.Equal(o.In, o.Out):

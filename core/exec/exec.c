@@ -383,12 +383,14 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_COPY: {
-        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED; /* a direct plan waits for nothing between */
+        /* A direct plan has many of these between two waits. */
+        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
         if (to == from || step->bytes == 0) break;
-        if ((step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT) && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
+        int out = step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT;
+        if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
         else
           memcpy(to, from, (size_t)step->bytes);

@@ -14,7 +14,8 @@ Time
 
 Ways into GoCCL
     ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through c``) is called by a
-    loop in C, ``goccl_core_measure()``, with the same buffers, values, barrier and checks.
+    loop in C, ``goccl_core_measure()``, with the same buffers, values, barrier and checks. The transport
+    ``mapped`` is shared memory with buffers that peers map, as those of ``goccl.empty()``.
 
 Bandwidth
     ``algbw = bytes / median``, and ``busbw = algbw * factor`` with the factors of nccl-tests, see

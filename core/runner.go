@@ -130,16 +130,10 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			}
 			s := &r.segments[0]
 			r.segments = r.segments[1:]
-			compiled := r.laid.compiled
-			if compiled == nil {
-				var err error
-				if compiled, err = r.plans.get(s.params, r.laid.apart); err != nil {
-					c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
-					return true, c.failed()
-				}
-				if len(r.laid.segments) == 1 && r.plans.keeps(compiled) {
-					r.laid.compiled = compiled
-				}
+			compiled, err := r.compile(s)
+			if err != nil {
+				c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
+				return true, c.failed()
 			}
 			r.current = compiled
 			r.run.Begin(compiled, s.offset, exec.AnyPeer)
@@ -171,6 +165,18 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			return false, nil
 		}
 	}
+}
+
+// compile returns the plan of a segment of the layout, and keeps it there if it is the only one.
+func (r *runner) compile(s *segment) (*exec.Compiled, error) {
+	if r.laid.compiled != nil {
+		return r.laid.compiled, nil
+	}
+	compiled, err := r.plans.get(s.params, r.laid.apart)
+	if err == nil && len(r.laid.segments) == 1 && r.plans.keeps(compiled) {
+		r.laid.compiled = compiled
+	}
+	return compiled, err
 }
 
 // carryOn runs a work's plan, and does for it what its loop in C cannot, until it is done, blocked (neither
@@ -291,16 +297,11 @@ func (c *Comm) learn(p *part) {
 	k := exec.Known{Binding: c.runner.binding, Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.uses(c.rank)
-	direct := c.direct(op)
 	c.layOut(op)
-	compiled := c.runner.laid.compiled
-	if compiled == nil {
-		var err error
-		if compiled, err = c.runner.plans.get(c.runner.laid.segments[0].params, c.runner.laid.apart); err != nil {
-			return
-		}
+	direct := c.direct(op)
+	if compiled, err := c.runner.compile(&c.runner.laid.segments[0]); err == nil {
+		c.shortcut.Learn(&k, compiled, direct)
 	}
-	c.shortcut.Learn(&k, compiled, direct)
 }
 
 // begin binds a part and lays out its segments.

@@ -302,7 +302,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
 	c.window = window
-	share := []int{}
+	var share []int
 	if shared {
 		share = append(share, window.FD())
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells

@@ -145,12 +145,12 @@ func (c *Comm) partArenas() {
 	}
 }
 
-// direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept with the layout.
+// direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept
+// with the layout, which is that operation's.
 func (c *Comm) direct(op *Operation) *exec.Compiled {
 	if !c.shape.memory || c.arena == nil {
 		return nil
 	}
-	c.layOut(op)
 	l := &c.runner.laid
 	if l.looked {
 		return l.direct

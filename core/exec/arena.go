@@ -2,7 +2,6 @@ package exec
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -40,26 +39,15 @@ func NewArena() (*Arena, error) {
 	}
 	size := min(uint64(info.Totalram)*uint64(info.Unit), arenaMost)
 	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil { // beyond it a signal would end the process
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil {
 		size = min(size, files.Cur)
 	}
-	fd, err := unix.MemfdCreate("goccl-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	size = max(size&^4095, 4096)
+	fd, err := newMemfd("goccl-arena", "an arena", int(size))
 	if err != nil {
-		return nil, fmt.Errorf("memfd_create: %w", err)
+		return nil, err
 	}
-	if size &^= 4095; size == 0 {
-		unix.Close(fd)
-		return nil, fmt.Errorf("the limit on the file size (ulimit -f) is %d bytes: raise it", files.Cur)
-	}
-	mem, err := func() ([]byte, error) {
-		if err := unix.Ftruncate(fd, int64(size)); err != nil {
-			return nil, fmt.Errorf("ftruncate of %d bytes: %w", size, err)
-		}
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			return nil, fmt.Errorf("sealing: %w", err)
-		}
-		return mapShared(fd, int(size))
-	}()
+	mem, err := mapArena(fd, int(size))
 	if err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -81,23 +69,22 @@ func IdentifyArena(fd int) (ArenaID, error) {
 
 // MapArena maps a peer's arena.
 func MapArena(fd int) ([]byte, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("fstat: %w", err)
+	if err := checkSealed(fd); err != nil {
+		return nil, err
 	}
-	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
-		return nil, errors.New("it is not sealed against shrinking")
+	size, err := unix.Seek(fd, 0, unix.SEEK_END)
+	if err != nil {
+		return nil, fmt.Errorf("lseek: %w", err)
 	}
-	return mapShared(fd, int(st.Size))
+	return mapArena(fd, int(size))
 }
 
-func mapShared(fd, size int) ([]byte, error) {
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+func mapArena(fd, size int) ([]byte, error) {
+	mem, err := mapMemfd(fd, size)
+	if err == nil {
+		_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // a core dump would give memory to all of it
 	}
-	_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // a core dump would give memory to all of it
-	return mem, nil
+	return mem, err
 }
 
 // Close frees the arena, and all that was allocated in it.

@@ -106,37 +106,19 @@ type Lane struct {
 func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}
 	size := int(l.Size())
-	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+	var err error
 	if shared {
-		fd, err := unix.MemfdCreate("goccl-window", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		if err != nil {
-			return nil, fmt.Errorf("memfd_create: %w", err)
+		if win.fd, err = newMemfd("goccl-window", "a window", size); err != nil {
+			return nil, err
 		}
-		win.fd = fd
-		flags = unix.MAP_SHARED | unix.MAP_NORESERVE
-		// Not left to ftruncate, which would also raise a signal that ends the process.
-		var files unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil && files.Cur < uint64(size) {
-			win.Close()
-			return nil, fmt.Errorf("a window needs %d bytes of shared memory: raise the limit on the file size (ulimit -f), which is %d",
-				size, files.Cur)
-		}
-		if err := unix.Ftruncate(fd, int64(size)); err != nil {
-			win.Close()
-			return nil, fmt.Errorf("ftruncate of a window of %d bytes: %w", size, err)
-		}
-		// So that no rank can take memory away under another that has it mapped.
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-			win.Close()
-			return nil, fmt.Errorf("sealing a window: %w", err)
-		}
+		win.mem, err = mapMemfd(win.fd, size)
+	} else {
+		win.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	}
-	mem, err := unix.Mmap(win.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		win.Close()
-		return nil, fmt.Errorf("mmap of a window of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("a window of %d bytes: %w", size, err)
 	}
-	win.mem = mem
 	win.stop = (*C.uint32_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.uint32_t(0)))))
 	for i := range l.Lanes {
 		win.lanes = append(win.lanes, newLane(win, i, w))
@@ -146,8 +128,6 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 	}
 	return win, nil
 }
-
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 func newLane(w *Window, index int, wait Waiting) *Lane {
 	l := w.Layout
@@ -194,12 +174,12 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	if st.Size != l.Size() {
 		return fmt.Errorf("window of rank %d has %d bytes, expected %d", peer, st.Size, l.Size())
 	}
-	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
-		return fmt.Errorf("window of rank %d is not sealed against shrinking", peer)
+	if err := checkSealed(fd); err != nil {
+		return fmt.Errorf("window of rank %d: %w", peer, err)
 	}
-	mem, err := unix.Mmap(fd, 0, int(l.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	mem, err := mapMemfd(fd, int(st.Size))
 	if err != nil {
-		return fmt.Errorf("window of rank %d: mmap: %w", peer, err)
+		return fmt.Errorf("window of rank %d: %w", peer, err)
 	}
 	w.peers[peer] = mem
 	for i, lane := range w.lanes {

@@ -25,7 +25,8 @@ func (b *builder) direct(in, out []part, work func()) {
 		b.expose(peer, in[peer], out[peer])
 	}
 	for i := 1; i < b.Size; i++ {
-		b.access(b.from(i), in[b.Rank].used(), out[b.Rank].used())
+		peer := b.from(i)
+		b.access(peer, in[b.Rank].used(), out[b.Rank].used(), theirs(in[peer], out[peer]))
 	}
 	work()
 	for i := 1; i < b.Size; i++ {
@@ -36,8 +37,11 @@ func (b *builder) direct(in, out []part, work func()) {
 	}
 }
 
+// theirs is how much of this rank's memory a peer uses to whom these parts are exposed.
+func theirs(in, out part) int64 { return max(in.bytes, out.bytes) }
+
 func (b *builder) expose(peer int, in, out part) {
-	s := Step{Op: Expose, Peer: int32(peer), Bytes: max(in.bytes, out.bytes), Total: b.total(part{bytes: b.mine(peer)})}
+	s := Step{Op: Expose, Peer: int32(peer), Bytes: theirs(in, out), Total: b.total(part{bytes: b.mine(peer)})}
 	var refs [2]Ref
 	n := 0
 	for _, p := range []part{in, out} {
@@ -49,8 +53,8 @@ func (b *builder) expose(peer int, in, out part) {
 	b.emit(s, refs[:n]...)
 }
 
-// access takes what the peer exposes.
-func (b *builder) access(peer int, in, out bool) {
+// access takes what the peer exposes, an input, an output or both; the peer uses so many bytes here.
+func (b *builder) access(peer int, in, out bool, theirs int64) {
 	var refs [2]Ref
 	n := 0
 	if in {
@@ -61,10 +65,10 @@ func (b *builder) access(peer int, in, out bool) {
 		refs[n] = Ref{Space: PeerOut, Peer: int32(peer)}
 		n++
 	}
-	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: b.mine(peer), Total: b.total(part{bytes: b.theirs(peer)})}, refs[:n]...)
+	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: b.mine(peer), Total: b.total(part{bytes: theirs})}, refs[:n]...)
 }
 
-// mine is how much of a peer's memory this rank uses, and theirs how much of this rank's it uses.
+// mine is how much of a peer's memory this rank uses.
 func (b *builder) mine(peer int) int64 {
 	switch b.Collective {
 	case ReduceScatter:
@@ -75,19 +79,6 @@ func (b *builder) mine(peer int) int64 {
 	return b.InBytes[0]
 }
 
-func (b *builder) theirs(peer int) int64 {
-	switch b.Collective {
-	case ReduceScatter:
-		return b.InBytes[peer]
-	case AllReduce:
-		return b.InBytes[0]
-	}
-	return b.OutBytes[peer]
-}
-
-// none is no part for any rank.
-func (b *builder) none() []part { return make([]part, b.Size) }
-
 func (b *builder) directAllReduce() {
 	n := b.InBytes[0]
 	b.direct(b.same(part{block(In, 0), n}), b.same(part{block(Out, 0), n}), func() {
@@ -97,7 +88,7 @@ func (b *builder) directAllReduce() {
 }
 
 func (b *builder) directReduceScatter() {
-	b.direct(blocks(In, b.InBytes), b.none(), func() {
+	b.direct(blocks(In, b.InBytes), make([]part, b.Size), func() {
 		b.combineThere(block(In, b.Rank), block(Out, 0), 0, b.OutBytes[0], false)
 	})
 }
@@ -122,13 +113,13 @@ func (b *builder) combineThere(own, dst Ref, off, bytes int64, back bool) {
 }
 
 func (b *builder) directAllGather() {
-	b.direct(b.none(), blocks(Out, b.OutBytes), func() {
+	b.direct(make([]part, b.Size), blocks(Out, b.OutBytes), func() {
 		b.copyThere(b.same(part{block(In, 0), b.InBytes[0]}), block(Out, b.Rank))
 	})
 }
 
 func (b *builder) directAllToAll() {
-	b.direct(b.none(), blocks(Out, b.OutBytes), func() {
+	b.direct(make([]part, b.Size), blocks(Out, b.OutBytes), func() {
 		b.copyThere(blocks(In, b.InBytes), block(Out, b.Rank))
 	})
 }

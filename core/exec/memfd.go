@@ -1,0 +1,54 @@
+package exec
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// seals keep every rank from taking memory away under another that has it mapped.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// newMemfd makes a sealed memfd of so many bytes. What it is for is said in errors.
+func newMemfd(name, what string, size int) (fd int, err error) {
+	if fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+		return -1, fmt.Errorf("memfd_create: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+			fd = -1
+		}
+	}()
+	// Not left to ftruncate, which would also raise a signal that ends the process.
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil && files.Cur < uint64(size) {
+		return fd, fmt.Errorf("%s needs %d bytes of shared memory: raise the limit on the file size (ulimit -f), which is %d",
+			what, size, files.Cur)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return fd, fmt.Errorf("ftruncate of %s of %d bytes: %w", what, size, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return fd, fmt.Errorf("sealing %s: %w", what, err)
+	}
+	return fd, nil
+}
+
+// checkSealed refuses a peer's memfd that could be made shorter.
+func checkSealed(fd int) error {
+	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
+		return errors.New("it is not sealed against shrinking")
+	}
+	return nil
+}
+
+// mapMemfd maps all of a memfd. Memory is used only where it is touched.
+func mapMemfd(fd, size int) ([]byte, error) {
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+	}
+	return mem, nil
+}

@@ -1,0 +1,486 @@
+#include "stream.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* What the immediate data of a message says: how many bytes of it there are, or what is given back. */
+#define GIVE_BACK (1u << 31)
+#define MESSAGES_AT 21
+#define BYTES ((1u << MESSAGES_AT) - 1)
+
+static int failed(struct goccl_stream *s, const char *verb, int error)
+{
+  if (!s->fault.verb)
+    s->fault = (struct goccl_fault){.verb = verb, .error = error};
+  return error;
+}
+
+static void broken(struct goccl_stream *s, const char *verb, const struct ibv_wc *wc)
+{
+  if (!s->fault.verb)
+    s->fault = (struct goccl_fault){.verb = verb, .status = wc->status, .vendor = wc->vendor_err};
+  s->live = 0;
+}
+
+int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, uint64_t size)
+{
+  s->verbs = verbs;
+  s->mr = mr;
+  s->ring = mr->addr;
+  s->size = size;
+  s->piece = size / 8;
+  s->limit = size;
+  pthread_mutex_init(&s->lock, NULL);
+  s->channel = verbs->create_comp_channel(pd->context);
+  if (!s->channel)
+    return failed(s, "ibv_create_comp_channel", errno);
+  int flags = fcntl(s->channel->fd, F_GETFL);
+  if (flags < 0 || fcntl(s->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
+    return failed(s, "fcntl of a completion channel", errno);
+  s->came = verbs->create_cq(pd->context, GOCCL_STREAM_RECEIVES, NULL, s->channel, 0);
+  if (s->came)
+    s->went = verbs->create_cq(pd->context, GOCCL_STREAM_SENDS, NULL, s->channel, 0);
+  if (!s->went)
+    return failed(s, "ibv_create_cq", errno);
+  struct ibv_qp_init_attr a = {
+    .send_cq = s->went,
+    .recv_cq = s->came,
+    .qp_type = IBV_QPT_RC,
+    .cap = {.max_send_wr = GOCCL_STREAM_SENDS, .max_recv_wr = GOCCL_STREAM_RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
+  };
+  /* How much a provider takes inline only trying tells. */
+  for (uint32_t most = 220;; most /= 2) {
+    a.cap.max_inline_data = most;
+    s->qp = verbs->create_qp(pd, &a);
+    if (s->qp)
+      break;
+    if (!most)
+      return failed(s, "ibv_create_qp", errno);
+  }
+  s->inlined = a.cap.max_inline_data;
+  return 0;
+}
+
+static int post_receives(struct goccl_stream *s)
+{
+  struct ibv_recv_wr wr[GOCCL_STREAM_RECEIVES], *bad;
+  uint32_t n = GOCCL_STREAM_RECEIVES - s->waiting;
+  if (!n)
+    return 0;
+  for (uint32_t i = 0; i < n; i++)
+    wr[i] = (struct ibv_recv_wr){.wr_id = s->life, .next = i + 1 < n ? &wr[i + 1] : NULL};
+  int error = ibv_post_recv(s->qp, wr, &bad);
+  if (error)
+    return failed(s, "ibv_post_recv", error);
+  s->waiting += n;
+  return 0;
+}
+
+/* reap learns of sends that are done. */
+static void reap(struct goccl_stream *s)
+{
+  struct ibv_wc wc[8];
+  int n;
+  do {
+    n = ibv_poll_cq(s->went, 8, wc);
+    if (n < 0) {
+      failed(s, "ibv_poll_cq", -n);
+      s->live = 0;
+      return;
+    }
+    for (int i = 0; i < n; i++) {
+      if (wc[i].wr_id >> 32 != s->life)
+        continue;
+      if (wc[i].status == IBV_WC_SUCCESS)
+        s->done = (uint32_t)wc[i].wr_id; /* and with it those before it, which tell nothing */
+      else
+        broken(s, "RDMA WRITE", &wc[i]);
+    }
+  } while (n == 8);
+}
+
+/* post writes bytes of the copy to the peer's ring (of none: only tells), and tells. */
+static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t tell, int signal)
+{
+  uint64_t place = at & (s->size - 1);
+  struct ibv_sge from = {.addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->mr->lkey};
+  struct ibv_send_wr wr = {
+    .wr_id = (uint64_t)s->life << 32 | (s->posts + 1),
+    .sg_list = &from,
+    .num_sge = bytes > 0,
+    .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+    .imm_data = htonl(tell),
+    .wr.rdma = {.remote_addr = s->peer_ring + place, .rkey = s->peer_key},
+  }, *bad;
+  if (!s->live)
+    return EPIPE;
+  if (signal || wr.wr_id % GOCCL_STREAM_SIGNAL == 0)
+    wr.send_flags |= IBV_SEND_SIGNALED;
+  if (bytes > 0 && bytes <= s->inlined)
+    wr.send_flags |= IBV_SEND_INLINE;
+  int error = ibv_post_send(s->qp, &wr, &bad);
+  if (error) {
+    s->live = 0;
+    return failed(s, "ibv_post_send", error);
+  }
+  s->posts++;
+  return 0;
+}
+
+/* sends_left tells how many more sends the queue takes, but for the spare ones. */
+static int sends_left(struct goccl_stream *s)
+{
+  const int most = GOCCL_STREAM_SENDS - GOCCL_STREAM_SPARE;
+  if ((int)(s->posts - s->done) >= most)
+    reap(s);
+  return most - (int)(s->posts - s->done);
+}
+
+/* may_write tells whether there is room for bytes, and for a message. */
+static int may_write(struct goccl_stream *s)
+{
+  return s->live && s->limit > s->sent && s->unreturned < GOCCL_STREAM_DEPTH && sends_left(s) > 0;
+}
+
+/* give_back tells the peer what has been consumed, where that is much. */
+static void give_back(struct goccl_stream *s)
+{
+  uint64_t bytes = s->consumed - s->returned;
+  if (!s->live || (s->taken < GOCCL_STREAM_RETURN && bytes < s->size / 4))
+    return;
+  if (sends_left(s) <= -GOCCL_STREAM_SPARE) {
+    ibv_req_notify_cq(s->went, 0); /* so that this is tried again: the peer may be waiting for it */
+    reap(s);
+    if (sends_left(s) <= -GOCCL_STREAM_SPARE)
+      return;
+  }
+  if (post(s, 0, 0, GIVE_BACK | s->taken << MESSAGES_AT | (uint32_t)bytes, 0))
+    return;
+  s->returned = s->consumed;
+  s->taken = 0;
+}
+
+/* drain learns of what has come. It tells whether the peer has given something back. */
+static int drain(struct goccl_stream *s)
+{
+  struct ibv_wc wc[16];
+  int n, room = 0;
+  do {
+    n = ibv_poll_cq(s->came, 16, wc);
+    if (n < 0) {
+      failed(s, "ibv_poll_cq", -n);
+      s->live = 0;
+      return room;
+    }
+    for (int i = 0; i < n; i++) {
+      if (wc[i].wr_id != s->life)
+        continue;
+      s->waiting--;
+      if (wc[i].status != IBV_WC_SUCCESS) {
+        reap(s); /* a receive is mostly flushed because a send has failed */
+        broken(s, "receive", &wc[i]);
+        continue;
+      }
+      uint32_t told = ntohl(wc[i].imm_data);
+      if (!(told & GIVE_BACK)) {
+        s->arrived += told;
+        s->taken++;
+      } else {
+        s->limit += told & BYTES;
+        s->unreturned -= (told & ~GIVE_BACK) >> MESSAGES_AT;
+        room = 1;
+      }
+    }
+  } while (n == 16);
+  /* What a peer claims is no index before it has been looked at. */
+  if (s->arrived - s->consumed > s->size || s->limit - s->sent > s->size || s->unreturned > GOCCL_STREAM_DEPTH) {
+    failed(s, "the peer's account of the stream", EPROTO);
+    s->live = 0;
+    s->arrived = s->consumed;
+  }
+  if (s->live && s->waiting <= GOCCL_STREAM_RECEIVES - 8 && post_receives(s))
+    s->live = 0;
+  return room;
+}
+
+static double now(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static int state(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb)
+{
+  int error = s->verbs->modify_qp(s->qp, a, mask);
+  return error ? failed(s, verb, error) : 0;
+}
+
+int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine)
+{
+  pthread_mutex_lock(&s->lock);
+  s->live = 0;
+  /* What has come must be known to the byte: all receives are flushed out behind it. */
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
+  int error = 0;
+  if (s->waiting)
+    error = state(s, &a, IBV_QP_STATE, "ibv_modify_qp to ERR");
+  for (double end = now() + 1; !error && s->waiting;) {
+    drain(s);
+    if (s->waiting && now() > end) {
+      s->fault.verb = NULL;
+      error = failed(s, "flushing a queue pair", ETIMEDOUT);
+    }
+    sched_yield();
+  }
+  if (!error)
+    s->fault = (struct goccl_fault){0};
+  s->life++;
+  s->posts = s->done = s->waiting = 0;
+  a.qp_state = IBV_QPS_RESET;
+  if (!error)
+    error = state(s, &a, IBV_QP_STATE, "ibv_modify_qp to RESET");
+  a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  if (!error)
+    error = state(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
+  if (!error)
+    error = post_receives(s);
+  mine->ring = (uintptr_t)s->ring;
+  mine->key = s->mr->rkey;
+  mine->qpn = s->qp->qp_num;
+  mine->size = s->size;
+  mine->arrived = s->arrived;
+  mine->consumed = s->returned = s->consumed;
+  s->taken = 0;
+  pthread_mutex_unlock(&s->lock);
+  return error;
+}
+
+int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
+                      const struct goccl_record *peers)
+{
+  pthread_mutex_lock(&s->lock);
+  int error = 0;
+  /* limit - size is what the peer had consumed when it last spoke of it. */
+  if (peers->size != s->size || peers->consumed > peers->arrived || peers->arrived > s->sent || peers->consumed < s->limit - s->size)
+    error = failed(s, "the peer's account of the stream", EPROTO);
+  struct ibv_qp_attr a = {
+    .qp_state = IBV_QPS_RTR,
+    .path_mtu = peers->mtu < mine->mtu ? peers->mtu : mine->mtu,
+    .dest_qp_num = peers->qpn,
+    .rq_psn = peers->psn,
+    .max_dest_rd_atomic = 1,
+    .min_rnr_timer = 12,
+    .ah_attr = {.is_global = path->global, .dlid = peers->lid, .port_num = path->port,
+                .grh = {.sgid_index = path->gid_index, .hop_limit = 255}},
+  };
+  memcpy(a.ah_attr.grh.dgid.raw, peers->gid, sizeof peers->gid);
+  if (!error)
+    error = state(s, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                             IBV_QP_MIN_RNR_TIMER, "ibv_modify_qp to RTR");
+  a = (struct ibv_qp_attr){
+    .qp_state = IBV_QPS_RTS,
+    .timeout = path->timeout,
+    .retry_cnt = path->retries,
+    .rnr_retry = 7, /* for ever: messages are sent only where a receive waits for them */
+    .sq_psn = mine->psn,
+    .max_rd_atomic = 1,
+  };
+  if (!error)
+    error = state(s, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+                  "ibv_modify_qp to RTS");
+  if (!error) {
+    s->live = 1;
+    s->peer_ring = peers->ring;
+    s->peer_key = peers->key;
+    s->limit = peers->consumed + s->size;
+    s->unreturned = 0;
+  }
+  for (uint64_t at = peers->arrived; !error && at < s->sent;) {
+    uint64_t bytes = s->sent - at, whole = s->size - (at & (s->size - 1));
+    bytes = bytes < whole ? bytes : whole;
+    bytes = bytes < s->piece ? bytes : s->piece;
+    error = post(s, at, bytes, bytes, at + bytes == s->sent);
+    s->unreturned++;
+    at += bytes;
+  }
+  s->nudge = s->posts;
+  pthread_mutex_unlock(&s->lock);
+  return error;
+}
+
+ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
+{
+  const struct iovec *iov = (const struct iovec *)pieces;
+  uint64_t left = 0, at = 0; /* at: of iov[0] */
+  for (int i = 0; i < n; i++)
+    left += iov[i].iov_len;
+  ssize_t total = 0;
+  pthread_mutex_lock(&s->lock);
+  while (left) {
+    if (!may_write(s)) {
+      drain(s);
+      if (!may_write(s))
+        break;
+    }
+    uint64_t place = s->sent & (s->size - 1), bytes = s->limit - s->sent;
+    bytes = bytes < left ? bytes : left;
+    bytes = bytes < s->piece ? bytes : s->piece;
+    bytes = bytes < s->size - place ? bytes : s->size - place;
+    pthread_mutex_unlock(&s->lock); /* nobody else writes, and nobody else touches these bytes */
+    uint8_t *to = s->ring + s->size + place;
+    for (uint64_t copied = 0; copied < bytes;) {
+      uint64_t some = iov->iov_len - at < bytes - copied ? iov->iov_len - at : bytes - copied;
+      memcpy(to + copied, (const uint8_t *)iov->iov_base + at, some);
+      copied += some;
+      at += some;
+      if (at == iov->iov_len) {
+        iov++;
+        at = 0;
+      }
+    }
+    pthread_mutex_lock(&s->lock);
+    /* If the connection breaks now, the bytes are sent again by the next. */
+    s->sent += bytes;
+    s->unreturned++;
+    total += bytes;
+    left -= bytes;
+    if (post(s, s->sent - bytes, bytes, bytes, 0))
+      break;
+  }
+  int live = s->live;
+  pthread_mutex_unlock(&s->lock);
+  return total || live ? total : -1;
+}
+
+ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *room)
+{
+  const struct iovec *iov = (const struct iovec *)pieces;
+  ssize_t total = 0;
+  uint64_t at = 0;
+  pthread_mutex_lock(&s->lock);
+  *room = drain(s);
+  if (s->arrived == s->consumed && !s->armed && s->live) {
+    s->armed = ibv_req_notify_cq(s->came, 0) == 0;
+    *room |= drain(s); /* what came before it was armed does not ring */
+  }
+  int i = 0;
+  while (s->arrived > s->consumed && i < n) {
+    uint64_t place = s->consumed & (s->size - 1), bytes = s->arrived - s->consumed, some = 0;
+    bytes = bytes < s->size - place ? bytes : s->size - place;
+    bytes = bytes < s->size / 4 ? bytes : s->size / 4; /* so that the peer gets room while this goes on */
+    pthread_mutex_unlock(&s->lock);
+    while (some < bytes && i < n) {
+      uint64_t fits = iov[i].iov_len - at < bytes - some ? iov[i].iov_len - at : bytes - some;
+      memcpy((uint8_t *)iov[i].iov_base + at, s->ring + place + some, fits);
+      some += fits;
+      at += fits;
+      if (at == iov[i].iov_len) {
+        i++;
+        at = 0;
+      }
+    }
+    pthread_mutex_lock(&s->lock);
+    s->consumed += some;
+    total += some;
+    give_back(s);
+    *room |= drain(s);
+  }
+  give_back(s);
+  int live = s->live;
+  pthread_mutex_unlock(&s->lock);
+  return total || live ? total : -1;
+}
+
+void goccl_stream_wake(struct goccl_stream *s)
+{
+  struct ibv_cq *cq;
+  void *context;
+  pthread_mutex_lock(&s->lock);
+  while (s->verbs->get_cq_event(s->channel, &cq, &context) == 0) {
+    s->rung[cq == s->went]++;
+    if (cq == s->came)
+      s->armed = 0;
+  }
+  pthread_mutex_unlock(&s->lock);
+}
+
+int goccl_stream_ask(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  ibv_req_notify_cq(s->went, 0);
+  reap(s);
+  drain(s);
+  int room = may_write(s);
+  pthread_mutex_unlock(&s->lock);
+  return room;
+}
+
+int goccl_stream_nudge(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  int error = EAGAIN;
+  if (s->unreturned < GOCCL_STREAM_DEPTH && sends_left(s) > 0)
+    error = post(s, 0, 0, 0, 1);
+  if (!error) {
+    s->unreturned++;
+    s->nudge = s->posts;
+  }
+  pthread_mutex_unlock(&s->lock);
+  return error;
+}
+
+int goccl_stream_settled(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  ibv_req_notify_cq(s->went, 0);
+  reap(s);
+  int settled = (int32_t)(s->done - s->nudge) >= 0 ? 1 : s->live ? 0 : -1;
+  pthread_mutex_unlock(&s->lock);
+  return settled;
+}
+
+uint64_t goccl_stream_moved(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  uint64_t moved = s->arrived + s->limit;
+  pthread_mutex_unlock(&s->lock);
+  return moved;
+}
+
+void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault)
+{
+  pthread_mutex_lock(&s->lock);
+  *fault = s->fault;
+  pthread_mutex_unlock(&s->lock);
+}
+
+int goccl_stream_close(struct goccl_stream *s)
+{
+  int error = 0;
+  const struct goccl_verbs *v = s->verbs;
+  if (s->qp)
+    error = v->destroy_qp(s->qp);
+  if (s->channel && s->went)
+    goccl_stream_wake(s);
+  struct ibv_cq *queues[] = {s->came, s->went};
+  for (int i = 0; i < 2; i++) {
+    if (!queues[i])
+      continue;
+    if (s->rung[i])
+      v->ack_cq_events(queues[i], s->rung[i]);
+    int e = v->destroy_cq(queues[i]);
+    error = error ? error : e;
+  }
+  if (s->channel) {
+    int e = v->destroy_comp_channel(s->channel);
+    error = error ? error : e;
+  }
+  pthread_mutex_destroy(&s->lock);
+  return error;
+}

@@ -1,0 +1,304 @@
+package rdma
+
+/*
+#include <stdlib.h>
+#include "stream.h"
+*/
+import "C"
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is one end of an ordered stream of bytes between two processes, each way, over a reliable connection (RC).
+//
+// Each side has a ring of registered memory. The other writes into it (RDMA WRITE WITH IMMEDIATE: the data, and in the immediate
+// how much of it), as far as the ring is known to have room, and what is read gives room back (a write of nothing, whose immediate says how
+// much). So no receive is matched with a buffer: receives are of zero length and only tell. A shared receive queue would save nothing,
+// therefore, and would let one peer use up what all need.
+//
+// What is written lies in a copy of the peer's ring, at the same places, until the peer has read it. So a connection that breaks costs
+// nothing but time: both sides make their queue pairs anew ([Stream.Offer]), tell each other what has arrived, over
+// whatever channel they have, and go on from there ([Stream.Join]).
+//
+// No method waits, but for Offer, which may take a second. One goroutine may write while another reads; the other methods may be
+// called at any time.
+type Stream struct {
+	device *Device
+	region *Region
+	memory []byte
+
+	life   sync.RWMutex // held for writing where the queue pair goes
+	closed bool
+	c      *C.struct_goccl_stream
+	mine   C.struct_goccl_record
+}
+
+// Errors of streams, by errors.Is.
+var (
+	// ErrBroken: the connection is broken; see Stream.Fault. Offer and Join make another.
+	ErrBroken = errors.New("the connection is broken")
+	// ErrClosed: the stream has been closed.
+	ErrClosed = errors.New("the stream is closed")
+	// ErrProtocol: what the peer says of the stream contradicts it.
+	ErrProtocol = errors.New("the peer breaks the protocol")
+)
+
+const (
+	// LeastRing and MostRing are the smallest and the largest ring, in bytes; rings are powers of two.
+	LeastRing = 64 << 10
+	MostRing  = 1 << 20
+
+	// A request that is not acknowledged is sent again after 4.096 us * 2^timeout (67 ms; adapters may take up to four times as
+	// long), and given up after so many tries. Retries must be finite: nobody else would tell that the peer is gone.
+	ackTimeout = 14
+	retries    = 6
+)
+
+// RecordSize is the length of what Offer tells, in bytes.
+const RecordSize = 80
+
+// NewStream makes a stream of rings of the given size, connected to nobody. Each stream takes twice that of locked memory.
+func (d *Device) NewStream(ring int) (*Stream, error) {
+	if ring < LeastRing || ring > MostRing || ring&(ring-1) != 0 {
+		return nil, fmt.Errorf("a ring of %d bytes: allowed are powers of two from %d to %d", ring, LeastRing, MostRing)
+	}
+	memory, err := unix.Mmap(-1, 0, 2*ring, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes for a stream: %w", 2*ring, err)
+	}
+	s := &Stream{device: d, memory: memory}
+	s.region, err = d.Register(unsafe.Pointer(&memory[0]), len(memory), LocalWrite|RemoteWrite)
+	if err != nil {
+		_ = unix.Munmap(memory) // cannot fail
+		return nil, err
+	}
+	s.c = (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))
+	if C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.region.mr, C.uint64_t(ring)) != 0 {
+		err := s.Fault()
+		_ = s.Close() // the first error counts
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends the stream and gives its memory back.
+func (s *Stream) Close() error {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	var err error
+	if errno := C.goccl_stream_close(s.c); errno != 0 {
+		err = newError("destroying a queue pair", s.device.Choice.Device, syscall.Errno(errno))
+	}
+	C.free(unsafe.Pointer(s.c))
+	if e := s.region.Close(); err == nil {
+		err = e
+	}
+	if err == nil { // else the device may still write there
+		err = unix.Munmap(s.memory)
+	}
+	return err
+}
+
+// enter keeps the queue pair until life is unlocked. It tells whether there is one.
+func (s *Stream) enter() bool {
+	s.life.RLock()
+	if s.closed {
+		s.life.RUnlock()
+	}
+	return !s.closed
+}
+
+// FD becomes readable when something has come, after Read has found nothing, or when room has been made, after Ask. Wake undoes it.
+func (s *Stream) FD() int { return int(s.c.channel.fd) }
+
+func (s *Stream) path() C.struct_goccl_path {
+	c := &s.device.Choice
+	p := C.struct_goccl_path{port: C.uint8_t(c.Port), gid_index: C.uint8_t(c.GIDIndex), timeout: ackTimeout, retries: retries}
+	if c.LinkLayer == Ethernet {
+		p.global = 1
+	}
+	return p
+}
+
+// Offer breaks the connection off, if there is one, gets ready for the next, and returns what the peer's Join needs.
+func (s *Stream) Offer() ([RecordSize]byte, error) {
+	var b [RecordSize]byte
+	if !s.enter() {
+		return b, ErrClosed
+	}
+	defer s.life.RUnlock()
+	c := &s.device.Choice
+	var number [4]byte
+	rand.Read(number[:])
+	r := &s.mine
+	*r = C.struct_goccl_record{psn: C.uint32_t(binary.NativeEndian.Uint32(number[:]) & 0xffffff), mtu: C.uint32_t(mtuCode(c.MTU)), lid: C.uint16_t(c.LID)}
+	for i, v := range c.GID {
+		r.gid[i] = C.uint8_t(v)
+	}
+	path := s.path()
+	if C.goccl_stream_offer(s.c, &path, r) != 0 {
+		return b, s.fault()
+	}
+	le := binary.LittleEndian
+	le.PutUint64(b[0:], uint64(r.ring))
+	le.PutUint64(b[8:], uint64(r.size))
+	le.PutUint64(b[16:], uint64(r.arrived))
+	le.PutUint64(b[24:], uint64(r.consumed))
+	le.PutUint32(b[32:], uint32(r.key))
+	le.PutUint32(b[36:], uint32(r.qpn))
+	le.PutUint32(b[40:], uint32(r.psn))
+	le.PutUint32(b[44:], uint32(r.mtu))
+	le.PutUint16(b[48:], uint16(r.lid))
+	copy(b[64:], c.GID[:])
+	return b, nil
+}
+
+// Join connects to the peer whose Offer it is given, after this side's own, and sends again what had not arrived there.
+func (s *Stream) Join(peers [RecordSize]byte) error {
+	if !s.enter() {
+		return ErrClosed
+	}
+	defer s.life.RUnlock()
+	le := binary.LittleEndian
+	r := C.struct_goccl_record{
+		ring: C.uint64_t(le.Uint64(peers[0:])), size: C.uint64_t(le.Uint64(peers[8:])),
+		arrived: C.uint64_t(le.Uint64(peers[16:])), consumed: C.uint64_t(le.Uint64(peers[24:])),
+		key: C.uint32_t(le.Uint32(peers[32:])), qpn: C.uint32_t(le.Uint32(peers[36:])),
+		psn: C.uint32_t(le.Uint32(peers[40:])), mtu: C.uint32_t(le.Uint32(peers[44:])), lid: C.uint16_t(le.Uint16(peers[48:])),
+	}
+	for i, v := range peers[64:] {
+		r.gid[i] = C.uint8_t(v)
+	}
+	if r.qpn > 0xffffff || r.psn > 0xffffff || r.mtu < 1 || r.mtu > 5 {
+		return fmt.Errorf("%w: its queue pair is number %d, with packets from %d on, of MTU code %d", ErrProtocol, r.qpn, r.psn, r.mtu)
+	}
+	path := s.path()
+	if C.goccl_stream_join(s.c, &path, &s.mine, &r) != 0 {
+		return s.fault()
+	}
+	return nil
+}
+
+// Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when it has returned.
+func (s *Stream) Write(iov *unix.Iovec, n int) (int, error) {
+	if !s.enter() {
+		return 0, ErrClosed
+	}
+	defer s.life.RUnlock()
+	wrote := C.goccl_stream_write(s.c, C.uintptr_t(uintptr(unsafe.Pointer(iov))), C.int(n))
+	if wrote < 0 {
+		return 0, s.fault()
+	}
+	return int(wrote), nil
+}
+
+// Read reads what has come into n pieces of memory. Room tells that the peer has made room for more to be written. Where nothing has
+// come, FD will tell when something has.
+func (s *Stream) Read(iov *unix.Iovec, n int) (got int, room bool, err error) {
+	if !s.enter() {
+		return 0, false, ErrClosed
+	}
+	defer s.life.RUnlock()
+	var more C.int
+	r := C.goccl_stream_read(s.c, C.uintptr_t(uintptr(unsafe.Pointer(iov))), C.int(n), &more)
+	if r < 0 {
+		return 0, false, s.fault()
+	}
+	return int(r), more != 0, nil
+}
+
+// Wake makes FD unreadable until the next event.
+func (s *Stream) Wake() {
+	if s.enter() {
+		defer s.life.RUnlock()
+		C.goccl_stream_wake(s.c)
+	}
+}
+
+// Ask tells whether there is room for bytes to be written. If not, FD will tell when there may be.
+func (s *Stream) Ask() bool {
+	if !s.enter() {
+		return true
+	}
+	defer s.life.RUnlock()
+	return C.goccl_stream_ask(s.c) != 0
+}
+
+// Nudge sends the peer an empty message, by which [Stream.Settled] learns whether all before it has reached the peer's memory.
+// It tells whether there was room for it.
+func (s *Stream) Nudge() bool {
+	if !s.enter() {
+		return false
+	}
+	defer s.life.RUnlock()
+	return C.goccl_stream_nudge(s.c) == 0
+}
+
+// Settled tells whether the last Nudge has reached the peer. If not, FD will tell when it may have.
+func (s *Stream) Settled() (bool, error) {
+	if !s.enter() {
+		return false, ErrClosed
+	}
+	defer s.life.RUnlock()
+	switch C.goccl_stream_settled(s.c) {
+	case 1:
+		return true, nil
+	case 0:
+		return false, nil
+	}
+	return false, s.fault()
+}
+
+// Moved counts what has got on, in either direction: it stands still where nothing does.
+func (s *Stream) Moved() uint64 {
+	if !s.enter() {
+		return 0
+	}
+	defer s.life.RUnlock()
+	return uint64(C.goccl_stream_moved(s.c))
+}
+
+// Fault is why the connection is broken.
+func (s *Stream) Fault() error {
+	if !s.enter() {
+		return ErrClosed
+	}
+	defer s.life.RUnlock()
+	return s.fault()
+}
+
+func (s *Stream) fault() error {
+	var f C.struct_goccl_fault
+	C.goccl_stream_fault(s.c, &f)
+	switch {
+	case f.verb == nil:
+		return ErrBroken
+	case syscall.Errno(f.error) == syscall.EPROTO:
+		return fmt.Errorf("%w: %s does not fit", ErrProtocol, C.GoString(f.verb))
+	}
+	e := newError(C.GoString(f.verb), s.device.Choice.Device, syscall.Errno(f.error))
+	e.Status, e.Vendor = int(f.status), uint32(f.vendor)
+	return fmt.Errorf("%w: %w", ErrBroken, e)
+}
+
+// mtuCode is the enum ibv_mtu of a number of bytes.
+func mtuCode(bytes int) int {
+	code := C.IBV_MTU_256
+	for code < C.IBV_MTU_4096 && 256<<code <= bytes {
+		code++
+	}
+	return code
+}

@@ -1,0 +1,123 @@
+/* A byte stream over one reliable connection: the loops that must not cross between Go and C for each work request. See
+ * stream.go for the model. */
+#ifndef GOCCL_STREAM_H
+#define GOCCL_STREAM_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "verbs.h"
+
+enum {
+  GOCCL_STREAM_DEPTH = 64, /* messages that the peer has not given back, at most */
+  GOCCL_STREAM_RETURN = 16, /* so many are given back at once */
+  GOCCL_STREAM_SENDS = 128, /* entries of the send queue */
+  GOCCL_STREAM_SPARE = 32, /* of them, those that only what gives back may use */
+  GOCCL_STREAM_SIGNAL = 16, /* one send in so many tells that it is done */
+  GOCCL_STREAM_RECEIVES = GOCCL_STREAM_DEPTH + 16, /* for messages, and for what gives them back */
+};
+
+/* Where a verb fails: its name, and errno or the status of a completion. */
+struct goccl_fault {
+  const char *verb;
+  int error;
+  int status; /* 0: there is none */
+  uint32_t vendor;
+};
+
+struct goccl_stream {
+  const struct goccl_verbs *verbs;
+  struct ibv_comp_channel *channel;
+  struct ibv_cq *came, *went; /* completions of receives, and of sends */
+  struct ibv_qp *qp;
+  struct ibv_mr *mr;
+  uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring */
+  uint64_t size; /* of each, a power of two */
+  uint64_t piece; /* the most bytes of a message */
+  uint32_t inlined; /* the most bytes that a work request carries itself */
+
+  pthread_mutex_t lock; /* over all that follows */
+  int live; /* requests can be posted */
+  uint16_t life; /* how often the queue pair has been made ready: completions of earlier ones mean nothing */
+  uint64_t peer_ring;
+  uint32_t peer_key;
+  uint64_t sent; /* bytes, since the stream began */
+  uint64_t limit; /* up to which there is room in the peer's ring */
+  uint32_t unreturned; /* messages */
+  uint32_t posts, done; /* sends, in this life */
+  uint32_t nudge; /* the send that goccl_stream_settled asks for */
+  uint64_t arrived, consumed, returned; /* bytes */
+  uint32_t taken; /* messages that are to be given back */
+  uint32_t waiting; /* receives that are posted */
+  int armed; /* the next receive rings */
+  uint32_t rung[2]; /* events that are not acknowledged, of came and of went */
+  struct goccl_fault fault;
+};
+
+/* What one side must know of the other. All but the last two are those of the queue pair. */
+struct goccl_record {
+  uint64_t ring;
+  uint32_t key;
+  uint32_t qpn;
+  uint32_t psn;
+  uint32_t mtu; /* an enum ibv_mtu */
+  uint16_t lid;
+  uint8_t gid[16];
+  uint64_t size;
+  uint64_t arrived;
+  uint64_t consumed;
+};
+
+/* A way of this side's port. */
+struct goccl_path {
+  uint8_t port;
+  uint8_t gid_index;
+  uint8_t global; /* there is a global route header */
+  uint8_t timeout;
+  uint8_t retries;
+};
+
+/* goccl_stream_open makes the queue pair over memory of 2*size bytes that is registered as mr. On failure it returns an errno, with
+ * the verb in fault. */
+int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, uint64_t size);
+
+/* goccl_stream_offer breaks a connection off, and gets ready for the next. It takes at most a second. */
+int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine);
+
+/* goccl_stream_join connects to the peer whose record it is, and sends again what has not arrived there. -EPROTO: the record contradicts
+ * what has been sent. */
+int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
+                      const struct goccl_record *peers);
+
+/* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of more of Go's: they are used during the call. */
+
+/* goccl_stream_write takes as many bytes as there is room for. -1: the connection is broken. */
+ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t iov, int n);
+
+/* goccl_stream_read reads what has come: into iov, as far as it holds. *room is set where the peer has made room for more to be written.
+ * Where nothing has come, the channel's descriptor will be readable when something has. -1: the connection is broken and all has been read. */
+ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t iov, int n, int *room);
+
+/* goccl_stream_wake takes what made the channel's descriptor readable away. */
+void goccl_stream_wake(struct goccl_stream *s);
+
+/* goccl_stream_ask has the descriptor become readable when a send is done. It tells whether there is room by now. */
+int goccl_stream_ask(struct goccl_stream *s);
+
+/* goccl_stream_nudge sends an empty message that tells when it is done, and so do all before it. */
+int goccl_stream_nudge(struct goccl_stream *s);
+
+/* goccl_stream_settled tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
+int goccl_stream_settled(struct goccl_stream *s);
+
+/* goccl_stream_moved counts what has got on in either direction. */
+uint64_t goccl_stream_moved(struct goccl_stream *s);
+
+void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault);
+
+/* goccl_stream_close destroys what goccl_stream_open has made, as far as that came. */
+int goccl_stream_close(struct goccl_stream *s);
+
+#endif

@@ -1,0 +1,288 @@
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// realDevice opens a device of this host, if it has one.
+func realDevice(t testing.TB) *Device {
+	lib, err := Load("")
+	if err != nil {
+		t.Skip(err)
+	}
+	ports, err := lib.Ports()
+	if err != nil {
+		t.Fatal(err)
+	}
+	choice, err := Choose(ports, Want{GIDIndex: -1})
+	if err != nil {
+		t.Skip(err)
+	}
+	d, err := lib.Open(choice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// pair makes two streams that are joined.
+func pair(t testing.TB, d *Device, ring int) [2]*Stream {
+	var s [2]*Stream
+	for i := range s {
+		var err error
+		if s[i], err = d.NewStream(ring); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s[i].Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	rejoin(t, s)
+	return s
+}
+
+func rejoin(t testing.TB, s [2]*Stream) {
+	var offers [2][RecordSize]byte
+	for i := range s {
+		var err error
+		if offers[i], err = s[i].Offer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range s {
+		if err := s[i].Join(offers[1-i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const patience = 30 * time.Second
+
+// await waits for an event of a stream.
+func await(s *Stream) error {
+	fds := []unix.PollFd{{Fd: int32(s.FD()), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, int(patience.Milliseconds()))
+	if err == unix.EINTR {
+		return nil
+	}
+	if n == 0 && err == nil {
+		err = errors.New("nothing happens")
+	}
+	s.Wake()
+	return err
+}
+
+func iovec(b []byte) unix.Iovec { return unix.Iovec{Base: &b[0], Len: uint64(len(b))} }
+
+// exchange writes all of out and reads n bytes, in pieces.
+func exchange(s *Stream, out []byte, n int) ([]byte, error) {
+	in := make([]byte, 0, n)
+	for len(out) > 0 || len(in) < n {
+		moved := 0
+		if len(out) > 0 {
+			v := iovec(out)
+			k, err := s.Write(&v, 1)
+			if err != nil {
+				return nil, err
+			}
+			out = out[k:]
+			moved += k
+		}
+		var v []unix.Iovec
+		if len(in) < n {
+			middle := len(in) + (n-len(in)+1)/2
+			v = append(v, iovec(in[len(in):middle]))
+			if middle < n {
+				v = append(v, iovec(in[middle:n]))
+			}
+		} else {
+			v = append(v, unix.Iovec{}) // only to learn of room
+		}
+		k, room, err := s.Read(&v[0], len(v))
+		if err != nil {
+			return nil, err
+		}
+		in = in[:len(in)+k]
+		if moved+k == 0 && !room && (len(out) == 0 || !s.Ask()) {
+			if err := await(s); err != nil {
+				return nil, fmt.Errorf("%d bytes are to be written, %d of %d have been read: %w", len(out), len(in), n, err)
+			}
+		}
+	}
+	return in, nil
+}
+
+// both runs exchange on both ends, and compares.
+func both(s [2]*Stream, out [2][]byte) error { return bothRest(s, out, out) }
+
+// bothRest is both where only the rest of what is read is still to be written.
+func bothRest(s [2]*Stream, rest, all [2][]byte) error {
+	ends := make(chan error, 2)
+	for i := range s {
+		go func() {
+			got, err := exchange(s[i], rest[i], len(all[1-i]))
+			if err == nil && !bytes.Equal(got, all[1-i]) {
+				err = errors.New("others have come")
+			}
+			if err != nil {
+				err = fmt.Errorf("side %d: %w", i, err)
+			}
+			ends <- err
+		}()
+	}
+	return errors.Join(<-ends, <-ends)
+}
+
+func random(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// testLengths sends messages of many lengths, both ways and one way.
+func testLengths(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	for i, n := range []int{1, 64, 220, 221, 4096, 65535, 65536, 65537, 200_000, 1 << 20} {
+		for _, out := range [][2][]byte{{random(n, uint64(i)), random(n, 99)}, {random(n, 5), nil}, {nil, random(n, 6)}} {
+			if err := both(s, out); err != nil {
+				t.Fatalf("%d and %d bytes: %v", len(out[0]), len(out[1]), err)
+			}
+		}
+	}
+}
+
+// testEcho sends back and forth, many small messages.
+func testEcho(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	for i := range 1000 {
+		b := random(1+i%500, uint64(i))
+		for from := range s {
+			if _, err := exchange(s[from], b, 0); err != nil {
+				t.Fatal(err)
+			}
+			got, err := exchange(s[1-from], nil, len(b))
+			if err != nil || !bytes.Equal(got, b) {
+				t.Fatalf("message %d: others have come: %v", i, err)
+			}
+		}
+	}
+}
+
+// write writes what there is room for, and returns the rest.
+func write(t *testing.T, s *Stream, b []byte) []byte {
+	v := iovec(b)
+	n, err := s.Write(&v, 1)
+	if err != nil || n > LeastRing {
+		t.Fatalf("%d bytes fit into a ring of %d: %v", n, LeastRing, err)
+	}
+	return b[n:]
+}
+
+// testFull fills a ring that nobody reads.
+func testFull(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	b := random(3*LeastRing, 7)
+	rest := write(t, s[0], b)
+	if err := bothRest(s, [2][]byte{rest}, [2][]byte{b}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testBreak breaks the connection again and again while bytes go both ways, and none may be lost.
+func testBreak(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	for round := range 20 {
+		r := rand.New(rand.NewPCG(uint64(round), 2))
+		var all, rest [2][]byte
+		// What there is room for goes off; how much of it arrives is unknown.
+		for i := range s {
+			all[i] = random(1+r.IntN(2*LeastRing), uint64(100*i+round))
+			rest[i] = write(t, s[i], all[i])
+		}
+		rejoin(t, s)
+		if err := bothRest(s, rest, all); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+	}
+}
+
+// testSettled waits until all has reached the peer, who reads nothing.
+func testSettled(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	b := random(1000, 3)
+	write(t, s[0], b)
+	if !s[0].Nudge() {
+		t.Fatal("no room for an empty message")
+	}
+	for {
+		done, err := s[0].Settled()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done {
+			break
+		}
+		if err := await(s[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := exchange(s[1], nil, len(b)); err != nil || !bytes.Equal(got, b) {
+		t.Fatal("others have come", err)
+	}
+}
+
+// testGone closes the peer's end.
+func testGone(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	if err := s[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, s[0], random(100, 1))
+	b := make([]byte, 1)
+	v := iovec(b)
+	for {
+		_, _, err := s[0].Read(&v, 1)
+		var fault *Error
+		if errors.As(err, &fault) && errors.Is(err, ErrBroken) && fault.Status != 0 {
+			return
+		}
+		if err != nil {
+			t.Fatalf("a peer that is gone: %v", err)
+		}
+		if err := await(s[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	for name, test := range map[string]func(*testing.T, *Device){
+		"lengths": testLengths, "echo": testEcho, "full": testFull, "break": testBreak, "settled": testSettled, "gone": testGone,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Run("double", func(t *testing.T) {
+				_, d := openFake(t)
+				t.Cleanup(func() { d.Close() })
+				test(t, d)
+			})
+			t.Run("real", func(t *testing.T) { test(t, realDevice(t)) })
+		})
+	}
+}

@@ -176,7 +176,7 @@ typedef struct {
   const char *group_name;  /* tells groups of one job apart in messages and in the store's keys */
   int64_t timeout_ms;      /* of goccl_init() and of every operation; default 1 800 000 */
   int64_t liveness_grace_ms; /* a host that acknowledges nothing is given up after it; 10 000 */
-  const char *transport;   /* NULL: best per pair. "shm", "tcp": forced. Also GOCCL_TRANSPORT */
+  const char *transport;   /* NULL: best per pair. "shm", "tcp", "verbs": forced. Also GOCCL_TRANSPORT */
   const char *interface_;  /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
   const char *store_host;  /* host of the store: the route to it names the default interface */
   const char *secret;      /* the job's; default: through the store. Also GOCCL_SECRET */
@@ -233,7 +233,7 @@ goccl_result goccl_shutdown(void);
 goccl_result goccl_comm_rank(goccl_comm comm, int *rank);
 goccl_result goccl_comm_size(goccl_comm comm, int *size);
 
-/* The transport that joins this rank to `peer`: "mem", "shm" or "tcp"; "self" for the own rank.
+/* The transport that joins this rank to `peer`: "mem", "shm", "tcp" or "verbs"; "self" for the own rank.
  * Static storage. */
 goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name);
 

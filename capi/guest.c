@@ -132,7 +132,7 @@ int guest_store_get(const goccl_store *store, const char *key, void **value, siz
 }
 
 const char *guest_transport_name(const char *name) {
-  static const char *const names[] = {"self", "mem", "shm", "tcp"};
+  static const char *const names[] = {"self", "mem", "shm", "tcp", "verbs"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(name, names[i]) == 0) return names[i];
   }

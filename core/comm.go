@@ -94,16 +94,16 @@ func (c *Comm) Rank() int { return c.rank }
 // Size is the number of ranks.
 func (c *Comm) Size() int { return c.size }
 
-// Transport names what joins this rank to a peer: "mem", "shm" or "tcp"; "self" for itself.
+// Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for itself.
 func (c *Comm) Transport(peer int) string {
 	if peer == c.rank {
 		return "self"
 	}
-	return c.kinds[peer]
+	return c.group.Kind(peer)
 }
 
 // port tells whether the channels to a peer are port channels.
-func (c *Comm) port(peer int) bool { return c.kinds[peer] == transport.TCP }
+func (c *Comm) port(peer int) bool { return transport.IsPort(c.kinds[peer]) }
 
 // Sequence is the number of the last collective that was started or refused, 0 before the first.
 func (c *Comm) Sequence() uint64 { return c.shortcut.Sequence() }

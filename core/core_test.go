@@ -21,9 +21,15 @@ import (
 	"github.com/goccl/goccl/core/reduce"
 )
 
-// Ranks are goroutines. "mem" gives them one runtime; "shm" and "tcp" one each, so that they meet as
-// processes do.
+// Ranks are goroutines. "mem" gives them one runtime; the others one each, so that they meet as
+// processes do. "verbs" is among them where there is an RDMA device.
 var transports = []string{"mem", "shm", "tcp"}
+
+func init() {
+	if NewRuntime(RuntimeConfig{}).Info()["transports"].(map[string]any)["verbs"].(map[string]any)["usable"] == true {
+		transports = append(transports, "verbs")
+	}
+}
 
 type world struct {
 	t        testing.TB

@@ -10,13 +10,25 @@ import (
 // and if not why and what to do. It opens what a communicator would, and closes it again.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
+	verbs, err := r.verbs(Config{Transport: r.config.Getenv(EnvTransport), Net: r.config.Getenv(EnvNet)})
+	if err != nil {
+		verbs.Off = err.Error()
+	}
 	end, err := transport.Listen(transport.Config{Interface: r.config.Getenv(EnvInterface), StoreHost: r.config.Getenv("MASTER_ADDR"),
-		Grace: DefaultLivenessGrace, OnFD: r.config.OnFD})
+		Grace: DefaultLivenessGrace, Verbs: verbs, OnFD: r.config.OnFD})
 	if err != nil {
 		transports["tcp"] = map[string]any{"usable": false, "problem": err.Error()}
-		transports["shm"] = map[string]any{"usable": false, "problem": "no endpoint could be opened: see tcp"}
+		for _, name := range []string{"shm", "verbs"} {
+			transports[name] = map[string]any{"usable": false, "problem": "no endpoint could be opened: see tcp"}
+		}
 	} else {
 		a := end.Address()
+		verbs := map[string]any{"usable": a.Verbs != "", "problem": a.VerbsProblem}
+		if p, ok := end.RDMAPort(); ok {
+			verbs["network"], verbs["device"], verbs["port"], verbs["interface"] = a.Verbs, p.Device, p.Port, p.NetDev
+			verbs["gid_index"], verbs["why"] = p.GIDIndex, p.Why
+		}
+		transports["verbs"] = verbs
 		transports["tcp"] = map[string]any{"usable": true, "address": a.TCP}
 		shm := map[string]any{"usable": a.ShmProblem == "", "problem": a.ShmProblem}
 		transports["shm"], transports["mem"] = shm, shm

@@ -22,6 +22,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 	"unsafe"
@@ -32,6 +33,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/rdma"
 )
 
 // Version is the library's.
@@ -47,6 +49,7 @@ const (
 // The environment that Init reads where a Config field is empty.
 const (
 	EnvTransport   = "GOCCL_TRANSPORT"
+	EnvNet         = "GOCCL_NET"
 	EnvThresholds  = "GOCCL_THRESHOLDS"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
@@ -75,6 +78,7 @@ type Runtime struct {
 type endpointKey struct {
 	iface, storeHost string
 	grace            time.Duration
+	verbs            transport.VerbsConfig
 }
 
 type sharedEndpoint struct {
@@ -101,7 +105,8 @@ type Config struct {
 	GroupName     string
 	Timeout       time.Duration // of Init and of every operation
 	LivenessGrace time.Duration
-	Transport     string // "shm" or "tcp"; default: the best for each pair
+	Transport     string // "shm", "tcp" or "verbs"; default: the best for each pair
+	Net           string // "tcp" or "verbs", where no memory is shared; default: the best for each pair
 	Interface     string // network interface to listen on
 	StoreHost     string // the route to it names the default interface
 	Secret        string // the job's
@@ -127,7 +132,11 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	if config.Size == 1 {
 		return r.newComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
 	}
-	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace})
+	verbs, err := r.verbs(config)
+	if err != nil {
+		return nil, err
+	}
+	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +156,7 @@ func (r *Runtime) complete(c *Config) error {
 		}
 	}
 	fill(&c.Transport, EnvTransport)
+	fill(&c.Net, EnvNet)
 	fill(&c.Interface, EnvInterface)
 	fill(&c.Secret, EnvSecret)
 	fill(&c.Incarnation, EnvIncarnation)
@@ -169,12 +179,33 @@ func (r *Runtime) complete(c *Config) error {
 		return bad("timeout is %v, it must be positive", c.Timeout)
 	case c.LivenessGrace < 0:
 		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
-	case c.Transport != "" && c.Transport != "shm" && c.Transport != "tcp":
-		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\" and nothing", c.Transport, EnvTransport)
+	case c.Transport != "" && c.Transport != transport.Shm && !transport.IsPort(c.Transport):
+		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" and nothing", c.Transport, EnvTransport)
+	case c.Net != "" && !transport.IsPort(c.Net):
+		return bad("network is %q (from %s), allowed are \"tcp\", \"verbs\" and nothing", c.Net, EnvNet)
 	case c.Size > 1 && c.Store == nil:
 		return bad("no store is given, but size is %d", c.Size)
 	}
 	return nil
+}
+
+// verbs says how RDMA devices are to be used.
+func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
+	v := transport.VerbsConfig{HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
+	switch {
+	case c.Transport != "" && c.Transport != transport.Verbs:
+		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)
+	case c.Net == transport.TCP:
+		v.Off = fmt.Sprintf("%s is %q", EnvNet, c.Net)
+	}
+	if index := r.config.Getenv(rdma.EnvGIDIndex); index != "" {
+		n, err := strconv.Atoi(index)
+		if err != nil || n < 0 || n > 255 {
+			return v, errorf(ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255", rdma.EnvGIDIndex, index)
+		}
+		v.GIDIndex = n
+	}
+	return v, nil
 }
 
 const maxRanks = 65536
@@ -182,7 +213,7 @@ const maxRanks = 65536
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
 	me := member{Version: Version, Address: end.Address(), Thresholds: config.Thresholds}
-	me.Address.Forced, me.Address.CPUs = config.Transport, usableCPUs()
+	me.Address.Forced, me.Address.Net, me.Address.CPUs = config.Transport, config.Net, usableCPUs()
 	published, err := json.Marshal(me)
 	if err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err)
@@ -213,6 +244,10 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		if m.Address.Forced != config.Transport {
 			return nil, errorf(ErrUnsupported, "init: transport is forced to %q on rank %d and to %q on rank %d: it must be the same on all ranks",
 				m.Address.Forced, rank, config.Transport, config.Rank)
+		}
+		if m.Address.Net != config.Net {
+			return nil, errorf(ErrUnsupported, "init: the network is forced to %q on rank %d and to %q on rank %d: it must be the same on all ranks",
+				m.Address.Net, rank, config.Net, config.Rank)
 		}
 		if m.Thresholds != config.Thresholds {
 			return nil, errorf(ErrUnsupported, "init: thresholds are %q on rank %d and %q on rank %d: they must be the same on all ranks",
@@ -256,7 +291,7 @@ func decide(addresses []transport.Address, rank int, forced string) ([]string, e
 func anyPort(addresses []transport.Address, forced string) bool {
 	for _, a := range addresses {
 		kind, err := transport.Decide(addresses[0], a, forced)
-		if err != nil || kind == "tcp" {
+		if err != nil || transport.IsPort(kind) {
 			return true
 		}
 	}
@@ -265,13 +300,13 @@ func anyPort(addresses []transport.Address, forced string) bool {
 
 // anyMemory tells whether some pair of the group shares memory.
 func anyMemory(addresses []transport.Address, forced string) bool {
-	if forced == transport.TCP {
+	if transport.IsPort(forced) {
 		return false
 	}
 	byHost := map[string][]transport.Address{}
 	for _, a := range addresses {
 		for _, b := range byHost[a.Host] {
-			if kind, err := transport.Decide(a, b, forced); err == nil && kind != transport.TCP {
+			if kind, err := transport.Decide(a, b, forced); err == nil && !transport.IsPort(kind) {
 				return true
 			}
 		}
@@ -383,7 +418,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		return e, nil
 	}
 	e, err := transport.Listen(transport.Config{Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
-		Logf: r.config.Logf, OnFD: r.config.OnFD})
+		Verbs: key.verbs, Logf: r.config.Logf, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, asError(err, ErrSystem, "init")
 	}

@@ -40,7 +40,7 @@ class ProcessGroupGoccl : public c10d::Backend {
 
     c10::intrusive_ptr<c10d::Backend::Options> clone() const;
 
-    std::string transport;                       // "", "shm" or "tcp"
+    std::string transport;                       // "", "shm", "tcp" or "verbs"
     std::string interface;                       // network interface; "" : by the route to the store
     std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
     std::string secret;                          // "": agreed on through the store
@@ -51,7 +51,7 @@ class ProcessGroupGoccl : public c10d::Backend {
                     c10::intrusive_ptr<Options> options, const std::string& groupName);
   ~ProcessGroupGoccl() override;
 
-  // "self", "mem", "shm" or "tcp".
+  // "self", "mem", "shm", "tcp" or "verbs".
   std::string transport(int peer) const;
 
   const std::string getBackendName() const override { return kBackendName; }

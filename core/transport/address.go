@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma"
 )
 
 // ProcessID names an endpoint: random, never used again.
@@ -41,9 +43,16 @@ type Address struct {
 	Unix       string    `json:"unix,omitempty"`        // abstract socket, "" where shared memory cannot work
 	ShmProblem string    `json:"shm_problem,omitempty"` // why it cannot, and what to do
 	TCP        []string  `json:"tcp"`                   // host:port, the preferred one first
-	CPUs       int       `json:"cpus"`                  // that the process may use
-	Forced     string    `json:"forced,omitempty"`      // the transport that this process's user demands
+	// Verbs is the kind of network that the RDMA port is in, "" where there is none. Ports of one kind are taken to reach each other.
+	Verbs        string `json:"verbs,omitempty"`
+	VerbsProblem string `json:"verbs_problem,omitempty"` // why there is none, and what to do
+	CPUs         int    `json:"cpus"`                    // that the process may use
+	Forced       string `json:"forced,omitempty"`        // the transport that this process's user demands
+	Net          string `json:"net,omitempty"`           // and what he demands where no memory is shared
 }
+
+// demandsVerbs tells whether TCP must not stand in for verbs.
+func (a *Address) demandsVerbs() bool { return a.Forced == Verbs || a.Forced == "" && a.Net == Verbs }
 
 // who names the process in texts.
 func (a *Address) who() string { return fmt.Sprintf("host %s, pid %d", a.Name, a.PID) }
@@ -62,8 +71,9 @@ func (a *Address) reachable(b *Address) []string {
 }
 
 // Decide tells what joins two processes: Mem where they are one, Shm where they share a host on
-// which shared memory works, else TCP. forced ("", Shm or TCP), or the Forced of either address,
-// demands one; where that cannot be had the error tells why and what to do. Both sides decide alike.
+// which shared memory works, Verbs between hosts where both have an RDMA port of one kind, else TCP. forced ("", Shm, TCP or Verbs), or the
+// Forced of either address, demands one, and their Net one of TCP and Verbs where no memory is shared; where that cannot be had the error
+// tells why and what to do. Both sides decide alike.
 func Decide(a, b Address, forced string) (kind string, err error) {
 	for _, f := range []string{a.Forced, b.Forced} {
 		if forced == "" {
@@ -96,13 +106,13 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 		if forced == Shm {
 			return "", fmt.Errorf("transport \"shm\" cannot work: %s", problem)
 		}
-	case TCP:
+	case TCP, Verbs:
 		if a.Process == b.Process {
-			return "", errors.New("transport \"tcp\" cannot join ranks of one process, which are joined by its memory: " +
-				"do not force it there, or run each rank in a process of its own")
+			return "", fmt.Errorf("transport %q cannot join ranks of one process, which are joined by its memory: "+
+				"do not force it there, or run each rank in a process of its own", forced)
 		}
 	default:
-		return "", fmt.Errorf("unknown transport %q: allowed are \"shm\", \"tcp\" and \"\" (automatic)", forced)
+		return "", fmt.Errorf("unknown transport %q: allowed are \"shm\", \"tcp\", \"verbs\" and \"\" (automatic)", forced)
 	}
 	for _, p := range [][2]*Address{{&a, &b}, {&b, &a}} {
 		if len(p[0].reachable(p[1])) == 0 {
@@ -110,7 +120,29 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 				"share by GOCCL_SOCKET_IFNAME", p[0].who(), p[1].who(), strings.Join(p[0].TCP, ", "))
 		}
 	}
-	return TCP, nil
+	if forced == "" {
+		forced = a.Net
+		if a.Net != b.Net {
+			return "", fmt.Errorf("one process demands the network %q and another %q: set the same one on all ranks", a.Net, b.Net)
+		}
+	}
+	problem = ""
+	switch {
+	case a.Verbs == "":
+		problem = a.who() + ": " + a.VerbsProblem
+	case b.Verbs == "":
+		problem = b.who() + ": " + b.VerbsProblem
+	case a.Verbs != b.Verbs:
+		problem = fmt.Sprintf("the RDMA port of %s is in a network of kind %q and that of %s of kind %q: choose others by %s and %s",
+			a.who(), a.Verbs, b.who(), b.Verbs, rdma.EnvHCA, rdma.EnvGIDIndex)
+	}
+	switch {
+	case forced == TCP, forced == "" && (problem != "" || a.Host == b.Host):
+		return TCP, nil
+	case problem != "":
+		return "", fmt.Errorf("transport \"verbs\" cannot work: %s", problem)
+	}
+	return Verbs, nil
 }
 
 // hostIdentity is equal for processes that share a kernel and a network namespace.

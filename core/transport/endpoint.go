@@ -23,6 +23,7 @@ type Endpoint struct {
 	logf      func(string, ...any)
 	onFD      func(int, bool)
 	poller    *Poller
+	verbs     *verbsEnd // nil where there is no RDMA port to use
 	listeners []*listener
 	deaf      sync.Once       // the listeners have been closed
 	ctx       context.Context // ends with the endpoint
@@ -116,6 +117,7 @@ func Listen(c Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e.listenUnix()
+	e.findPort(c)
 	for _, l := range e.listeners {
 		e.spawn("listener", func() { e.accept(l) })
 	}
@@ -393,11 +395,11 @@ flush:
 	defer t.Stop()
 	select {
 	case <-all:
-		return e.poller.close(t.C)
+		return errors.Join(e.poller.close(t.C), e.verbs.close())
 	case <-t.C:
 		go func() {
 			<-all
-			_ = e.poller.close(nil) // there is nobody to tell
+			_ = errors.Join(e.poller.close(nil), e.verbs.close()) // there is nobody to tell
 		}()
 		return errors.New("transport: a goroutine did not end in time: a handler blocks")
 	}

@@ -206,10 +206,9 @@ func FuzzLink(f *testing.F) {
 		ours, theirs := conn(pair[0]), conn(pair[1])
 		defer theirs.Close()
 		e.mu.Lock()
-		l, err := newLink(e, e.newSock(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{}, there)
-		if err == nil {
-			err = e.adopt(l)
-		}
+		l := newLink(e, e.newSock(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{})
+		e.adopt(l)
+		err = l.start(nil, &there)
 		e.mu.Unlock()
 		if err != nil {
 			t.Fatal(err)

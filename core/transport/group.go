@@ -90,7 +90,7 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 			ok = a.Process == e.id
 		case Shm:
 			ok = a.Process != e.id && a.Unix != ""
-		case TCP:
+		case TCP, Verbs:
 			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0
 		}
 		if !ok {
@@ -112,6 +112,18 @@ func (g *Group) member(rank int) (*member, error) {
 func (g *Group) Connected(rank int) bool {
 	m, err := g.member(rank)
 	return err == nil && m.ready.Load() != nil
+}
+
+// Kind names what joins this rank to another: where TCP stands in for verbs, once they are connected, TCP.
+func (g *Group) Kind(rank int) string {
+	m, err := g.member(rank)
+	if err != nil {
+		return ""
+	}
+	if r := m.ready.Load(); r != nil && r.link != nil && m.kind == Verbs && r.link.side.stream == nil {
+		return TCP
+	}
+	return m.kind
 }
 
 // Connect makes sure that there is a link to a rank's process and that both sides have attached to

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma"
 )
 
 var (
@@ -118,7 +120,7 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 				return nil, context.Cause(ctx)
 			}
 			switch {
-			case errors.Is(err, ErrRefused), errors.Is(err, ErrPeerLeft):
+			case errors.Is(err, ErrRefused), errors.Is(err, ErrPeerLeft), errors.Is(err, errNoVerbs):
 				return nil, err
 			case errors.Is(err, errDuplicate):
 				start = time.Now() // it is alive; its own dial, or its old link, ends in time
@@ -166,6 +168,10 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	pulse := e.watch(s, m.kind, &m.addr, func(err error) { dead = err; s.Close() })
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	nonces, err := introduce(s, g, m, e.id)
+	var stream *rdma.Stream
+	if err == nil && m.kind == Verbs {
+		stream, err = e.upgrade(s, &m.addr, len(g.members))
+	}
 	interrupted := !stop()
 	e.unwatch(pulse)
 	e.mu.Lock()
@@ -179,13 +185,17 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 		err = e.unusable()
 	}
 	if err == nil {
-		if l, err = newLink(e, s, key, nonces, m.addr); err == nil {
-			err = e.adopt(l)
+		l = newLink(e, s, key, nonces)
+		if err = l.start(stream, &m.addr); err == nil {
+			e.adopt(l)
 		}
 	}
 	e.mu.Unlock()
 	if err != nil {
 		s.Close()
+		if stream != nil {
+			_ = stream.Close() // there is a better reason
+		}
 		return nil, true, err
 	}
 	return l, true, nil
@@ -327,6 +337,7 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 	defer g.drop()
 	s := g.sock
 	var from Address
+	ranks := 0
 	err := admit(s, admission{
 		self:    e.id,
 		silence: func() { s.SetDeadline(time.Now().Add(handshakeTimeout)) },
@@ -336,8 +347,8 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 				return nil, st
 			}
 			for _, m := range local.members {
-				if m != nil && m.addr.Process == h.from && m.kind == kind {
-					from = m.addr
+				if m != nil && m.addr.Process == h.from && (m.kind == Shm) == (kind == Shm) {
+					from, kind, ranks = m.addr, m.kind, len(local.members)
 					return local.secret, statusOK
 				}
 			}
@@ -347,7 +358,7 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 			if !e.leave(g) { // it has been dropped for a newer guest, or the endpoint is being closed
 				return errQuiet
 			}
-			return e.decide(g, peerKey{h.from, kind}, nonces, from, verdict)
+			return e.decide(g, peerKey{h.from, kind}, nonces, &from, ranks, verdict)
 		},
 	})
 	e.leave(g)
@@ -405,7 +416,7 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 // decide accepts an authenticated connection as the link, unless there is one. Where both sides
 // dial at once, the dial of the lower process id wins; but one that stands wins over one that does
 // not, because perhaps only one direction can be dialed.
-func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from Address, verdict func(status) error) error {
+func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int, verdict func(status) error) error {
 	e.mu.Lock()
 	p := e.peers[key]
 	duplicate := p != nil && (p.link != nil ||
@@ -417,14 +428,18 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 		}
 		return errDuplicate
 	}
-	g.sock.SetDeadline(time.Time{})
-	l, err := newLink(e, g.sock, key, nonces, from)
-	if err == nil {
-		l.lock <- struct{}{} // nothing may overtake the verdict
-		err = e.adopt(l)
+	l := newLink(e, g.sock, key, nonces)
+	l.lock <- struct{}{} // nothing may overtake the verdict
+	var err error
+	if key.kind != Verbs {
+		g.sock.SetDeadline(time.Time{})
+		err = l.start(nil, from)
 	}
-	if err == nil && p != nil && p.dial != nil {
-		p.dial.cancel()
+	if err == nil {
+		e.adopt(l)
+		if p != nil && p.dial != nil {
+			p.dial.cancel()
+		}
 	}
 	e.mu.Unlock()
 	if err != nil {
@@ -432,23 +447,43 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 	}
 	// A failure to write shows to who reads, too.
 	_ = verdict(statusOK)
+	if key.kind == Verbs {
+		if err := l.raise(from, ranks); err != nil {
+			l.end(err)
+			return err
+		}
+	}
 	l.endTurn()
 	return nil
 }
 
-// adopt makes a link the one to its peer, and starts it. It needs e.mu.
-func (e *Endpoint) adopt(l *link) error {
+// raise starts a verbs link that has been accepted.
+func (l *link) raise(from *Address, ranks int) error {
+	e := l.e
+	l.sock.SetDeadline(time.Now().Add(handshakeTimeout))
+	stream, err := e.upgrade(l.sock, from, ranks)
+	if err != nil {
+		return err
+	}
+	l.sock.SetDeadline(time.Time{})
+	e.mu.Lock()
+	err = l.start(stream, from)
+	e.mu.Unlock()
+	if err != nil && stream != nil {
+		_ = stream.Close() // there is a better reason
+	}
+	return err
+}
+
+// adopt makes a link the one to its peer. It needs e.mu.
+func (e *Endpoint) adopt(l *link) {
 	p := e.peers[l.key]
 	if p == nil {
 		p = &peer{}
 		e.peers[l.key] = p
 	}
-	if err := e.poller.add(l); err != nil {
-		return err
-	}
 	p.link = l
 	e.links[l] = struct{}{}
-	return nil
 }
 
 // unixPeer names the other side of a Unix socket.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma"
 )
 
 // pairKey names one direction between two ranks of a group.
@@ -37,6 +39,7 @@ type link struct {
 	key    peerKey
 	nonces [2][nonceSize]byte // dialer's, acceptor's
 	pulse  *pulse
+	side   side // of a verbs link; without a stream it is one of TCP
 
 	over atomic.Bool   // it ends
 	done chan struct{} // closed when it has ended and all are told
@@ -46,7 +49,9 @@ type link struct {
 
 	// Under Poller.mu: what the kernel is asked to tell.
 	reads, writes bool
+	deaf          bool // the socket beside a stream has ended
 	armed         uint32
+	armedStream   uint32
 
 	mu      sync.Mutex
 	attachs map[pairKey]*inbound // accepted
@@ -83,18 +88,34 @@ type queued struct {
 	last    bool    // no frame: close the sending half
 }
 
-// newLink takes a connection over, from Go's poller too.
-func newLink(e *Endpoint, s *sock, key peerKey, nonces [2][nonceSize]byte, addr Address) (*link, error) {
-	if err := s.detach(); err != nil {
-		return nil, err
-	}
+func newLink(e *Endpoint, s *sock, key peerKey, nonces [2][nonceSize]byte) *link {
 	l := &link{
 		e: e, sock: s, key: key, nonces: nonces, done: make(chan struct{}),
 		attachs: map[pairKey]*inbound{}, outs: map[pairKey]*member{}, lock: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	l.attempt, l.reading.attempt = l.write, l.recvmsg
-	l.pulse = e.watchLocked(s, key.kind, &addr, l.end)
-	return l, nil
+	return l
+}
+
+// start takes the connection over, from Go's poller too, with a stream or none, and has it read. It needs Endpoint.mu.
+func (l *link) start(stream *rdma.Stream, peer *Address) error {
+	if l.over.Load() {
+		return ErrClosed
+	}
+	if err := l.sock.detach(); err != nil {
+		return err
+	}
+	l.side.stream, l.side.notes = stream, make(chan note, maxNotes)
+	if err := l.e.poller.add(l); err != nil {
+		l.side.stream = nil
+		return err
+	}
+	if stream != nil {
+		l.e.onFD(stream.FD(), true)
+		l.e.poller.revisit(l) // the first look at a stream has its descriptor tell of more
+	}
+	l.pulse = l.e.watchLocked(l.sock, l.key.kind, peer, l.end)
+	return nil
 }
 
 // end ends the link, and then tells all who are attached.
@@ -109,13 +130,22 @@ func (l *link) end(err error) {
 }
 
 func (l *link) finish(err error) {
-	l.e.unwatch(l.pulse)
+	l.e.mu.Lock() // start is done, or will do nothing
+	pulse, stream := l.pulse, l.side.stream
+	l.e.mu.Unlock()
+	l.e.unwatch(pulse)
 	l.reading.lock.Lock()
 	l.drop()
 	closeFDs(l.reading.fds)
 	l.reading.fds = nil
 	l.reading.lock.Unlock()
 	l.sock.Close()
+	if stream != nil {
+		l.e.onFD(stream.FD(), false)
+		if err := stream.Close(); err != nil {
+			l.e.logf("closing a verbs link to process %v: %v", l.key.process, err)
+		}
+	}
 	l.e.forgetLink(l)
 	l.mu.Lock()
 	l.ended = true

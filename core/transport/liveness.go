@@ -43,7 +43,7 @@ func (e *Endpoint) watch(s *sock, kind string, peer *Address, fail func(error)) 
 
 // watchLocked needs e.mu.
 func (e *Endpoint) watchLocked(s *sock, kind string, peer *Address, fail func(error)) *pulse {
-	if kind != TCP {
+	if !IsPort(kind) {
 		return nil
 	}
 	p := &pulse{sock: s, who: peer.who(), fail: fail, alive: time.Now()}

@@ -31,6 +31,7 @@ type Poller struct {
 
 	mu      sync.Mutex
 	links   map[int32]*link // by descriptor
+	unread  []*link         // those that may have more, of which no descriptor tells
 	started bool
 	closed  bool
 }
@@ -136,7 +137,25 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	for i := range p.events[:n] {
 		p.handle(&p.events[i])
 	}
+	p.mu.Lock()
+	unread := p.unread
+	p.unread = nil
+	p.mu.Unlock()
+	for _, l := range unread {
+		l.pump()
+	}
 	return false
+}
+
+// revisit has a link read soon whose reader has stopped before all was read. Sockets need no such thing.
+func (p *Poller) revisit(l *link) {
+	if l.side.stream == nil {
+		return
+	}
+	p.mu.Lock()
+	p.unread = append(p.unread, l)
+	p.mu.Unlock()
+	p.Kick()
 }
 
 // Kick has Wait return: what its caller waits for may have come about in another way.
@@ -167,6 +186,15 @@ func (p *Poller) handle(ev *unix.EpollEvent) {
 	l := p.links[ev.Fd]
 	p.mu.Unlock()
 	if l == nil {
+		return
+	}
+	if l.side.stream != nil {
+		if int(ev.Fd) == l.sock.fd {
+			l.side.spoken.Store(true)
+		} else {
+			l.side.rung.Store(true)
+		}
+		l.pump()
 		return
 	}
 	if ev.Events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
@@ -273,11 +301,17 @@ func (p *Poller) add(l *link) error {
 		}
 		p.started = true
 	}
+	if l.over.Load() {
+		return ErrClosed
+	}
 	l.reads = true
 	if err := p.arm(l); err != nil {
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
 	p.links[int32(l.sock.fd)] = l
+	if l.side.stream != nil {
+		p.links[int32(l.side.stream.FD())] = l
+	}
 	return nil
 }
 
@@ -291,7 +325,13 @@ func (p *Poller) remove(l *link) {
 	l.reads, l.writes = false, false
 	_ = p.arm(l) // fails where the descriptor is closed, which does the same
 	delete(p.links, int32(l.sock.fd))
+	if l.side.stream != nil {
+		delete(p.links, int32(l.side.stream.FD()))
+	}
 }
+
+// deafen listens no more to the socket beside a stream.
+func (p *Poller) deafen(l *link) { p.set(l, &l.deaf, true) }
 
 // watchReads says whether the kernel shall tell of what comes over a link.
 func (p *Poller) watchReads(l *link, on bool) { p.set(l, &l.reads, on) }
@@ -318,26 +358,37 @@ func (p *Poller) arm(l *link) error {
 	if l.reads {
 		events = unix.EPOLLIN | unix.EPOLLRDHUP
 	}
+	if stream := l.side.stream; stream != nil {
+		if err := p.tell(stream.FD(), &l.armedStream, events&unix.EPOLLIN); err != nil {
+			return err
+		}
+		if l.deaf {
+			events = 0
+		}
+	}
 	if l.writes {
 		events |= unix.EPOLLOUT
 	}
+	err := errNoDescriptor
+	if e := l.sock.raw.Control(func(fd uintptr) { err = p.tell(int(fd), &l.armed, events) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// tell has the kernel tell of events at a descriptor, where it has told of others.
+func (p *Poller) tell(fd int, armed *uint32, events uint32) error {
 	op := unix.EPOLL_CTL_MOD
 	switch {
-	case events == l.armed:
+	case events == *armed:
 		return nil
-	case l.armed == 0:
+	case *armed == 0:
 		op = unix.EPOLL_CTL_ADD
 	case events == 0: // else the kernel would still tell of errors
 		op = unix.EPOLL_CTL_DEL
 	}
-	l.armed = events
-	err := errNoDescriptor
-	if e := l.sock.raw.Control(func(fd uintptr) {
-		err = unix.EpollCtl(p.epoll, op, int(fd), &unix.EpollEvent{Events: events, Fd: int32(fd)})
-	}); e != nil {
-		return e
-	}
-	return err
+	*armed = events
+	return unix.EpollCtl(p.epoll, op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // end ends the watcher.

@@ -136,6 +136,7 @@ func (l *link) catchUp() {
 	in.dead = in.dead || err != nil
 	if !in.dead {
 		l.e.poller.watchReads(l, true)
+		l.e.poller.revisit(l)
 	}
 	l.unlock()
 	if err != nil {
@@ -205,10 +206,17 @@ func (l *link) readSome() (slow bool, err error) {
 			return false, err
 		}
 		total += n
+		if l.side.stream != nil {
+			if n == 0 {
+				return false, nil
+			}
+			continue
+		}
 		if n < room { // the socket is empty now; if it has ended, the kernel tells
 			break
 		}
 	}
+	l.e.poller.revisit(l)
 	slow, err = l.step()
 	if !slow && err == nil && in.phase == inPayload && in.h.Bytes >= longRead {
 		l.expect(min(in.left(), max(longRead, int(in.h.Bytes)/4)))
@@ -223,7 +231,7 @@ func (in *reading) left() int { return len(in.dst[0]) + len(in.dst[1]) }
 // brings much. Before Linux 4.18 the buffer may be too small for that much ever to be there.
 func (l *link) expect(bytes int) {
 	in := &l.reading
-	if in.expected == bytes || in.small {
+	if in.expected == bytes || in.small || l.side.stream != nil {
 		return
 	}
 	in.expected = bytes
@@ -257,32 +265,17 @@ func (l *link) receive() (n, room int, err error) {
 	}
 	iov = append(iov, unix.Iovec{Base: unsafe.SliceData(behind), Len: uint64(len(behind))})
 	room += len(behind)
-	in.msg = unix.Msghdr{Iov: &iov[0], Iovlen: uint64(len(iov))}
-	if l.key.kind == Shm {
-		in.msg.Control = &in.oob[0]
-		in.msg.SetControllen(len(in.oob))
-	}
-	if err := l.sock.raw.Control(in.attempt); err != nil {
-		return 0, 0, err
+	if l.side.stream != nil {
+		n, err = l.receiveStream(iov)
+	} else {
+		n, err = l.receiveSocket(iov)
 	}
 	clear(in.iov[:])
-	switch {
-	case in.errno == unix.EAGAIN:
-		return 0, room, nil
-	case in.errno != 0:
-		return 0, 0, in.errno
+	if err == io.EOF && (in.phase != atHeader || in.w > 0) {
+		err = io.ErrUnexpectedEOF
 	}
-	if oobn := int(in.msg.Controllen); l.key.kind == Shm && oobn > 0 {
-		in.fds = append(in.fds, rights(in.oob[:oobn])...)
-		if len(in.fds) > maxRights {
-			return 0, 0, errors.New("more descriptors than frames that take them")
-		}
-	}
-	if n = in.got; n == 0 {
-		if in.phase != atHeader || in.w > 0 {
-			return 0, 0, io.ErrUnexpectedEOF
-		}
-		return 0, 0, io.EOF
+	if err != nil {
+		return 0, 0, err
 	}
 	rest := n
 	if in.phase == inPayload {
@@ -294,6 +287,35 @@ func (l *link) receive() (n, room int, err error) {
 	}
 	in.w += rest
 	return n, room, nil
+}
+
+// receiveSocket is receive for a socket.
+func (l *link) receiveSocket(iov []unix.Iovec) (n int, err error) {
+	in := &l.reading
+	in.msg = unix.Msghdr{Iov: &iov[0], Iovlen: uint64(len(iov))}
+	if l.key.kind == Shm {
+		in.msg.Control = &in.oob[0]
+		in.msg.SetControllen(len(in.oob))
+	}
+	if err := l.sock.raw.Control(in.attempt); err != nil {
+		return 0, err
+	}
+	switch {
+	case in.errno == unix.EAGAIN:
+		return 0, nil
+	case in.errno != 0:
+		return 0, in.errno
+	}
+	if oobn := int(in.msg.Controllen); l.key.kind == Shm && oobn > 0 {
+		in.fds = append(in.fds, rights(in.oob[:oobn])...)
+		if len(in.fds) > maxRights {
+			return 0, errors.New("more descriptors than frames that take them")
+		}
+	}
+	if in.got == 0 {
+		return 0, io.EOF
+	}
+	return in.got, nil
 }
 
 const (

@@ -2,7 +2,8 @@
 //
 // An [Endpoint] is a process's end: it listens, and holds at most one link a peer process and
 // kind. A link is an authenticated, ordered stream of frames: a Unix socket between processes of
-// one host (where it also hands over the descriptors of shared windows), TCP otherwise. Groups
+// one host (where it also hands over the descriptors of shared windows), TCP otherwise, or a queue pair of an RDMA device,
+// beside which a TCP connection tells whether the peer lives. Groups
 // (communicators) share links: a frame names its group, its epoch and the ranks it goes between.
 //
 // A group attaches to an endpoint with a [Handler] for each of its local ranks. Its traffic flows
@@ -26,10 +27,14 @@ import (
 
 // The kinds of link, as [Decide] names them.
 const (
-	Mem = "mem" // both ranks live in one endpoint
-	Shm = "shm" // one host: a Unix socket, and windows that both map
-	TCP = "tcp"
+	Mem   = "mem" // both ranks live in one endpoint
+	Shm   = "shm" // one host: a Unix socket, and windows that both map
+	TCP   = "tcp"
+	Verbs = "verbs" // RDMA; TCP where it turns out not to work, unless it is demanded
 )
+
+// IsPort tells whether a kind of link shares no memory.
+func IsPort(kind string) bool { return kind == TCP || kind == Verbs }
 
 // Errors that callers tell apart, by errors.Is. The texts name the rank, its process and the cause.
 var (
@@ -71,6 +76,8 @@ type Config struct {
 	Interface string
 	// StoreHost is a host that all ranks reach: the route to it tells which interface to use.
 	StoreHost string
+	// Verbs says how RDMA devices are to be used.
+	Verbs VerbsConfig
 	// Grace is how long a host may acknowledge nothing before it is given up; 0 means 10 s.
 	Grace time.Duration
 	// Logf is told of refused connections and internal errors; it may be nil.

@@ -158,7 +158,13 @@ func (l *link) trySend(g *Group, h *Header, payload [][]byte) bool {
 // that the peer, who may be writing too, gets on.
 func (l *link) awaitRoom(ctx context.Context, reading bool) error {
 	p := l.e.poller
-	p.watchWrites(l, true)
+	if l.side.stream != nil {
+		if l.askForRoom() {
+			return nil
+		}
+	} else {
+		p.watchWrites(l, true)
+	}
 	if !reading && p.Take() {
 		reading = true
 		defer p.Leave()
@@ -202,6 +208,10 @@ func (l *link) endTurn() {
 
 // flush sends what it can of the current frame.
 func (l *link) flush() {
+	if l.side.stream != nil {
+		l.writeStream()
+		return
+	}
 	if err := l.sock.raw.Control(l.attempt); err != nil && l.writeErr == nil {
 		l.writeErr = err
 	}
@@ -227,17 +237,22 @@ func (l *link) write(fd uintptr) {
 			return
 		}
 		l.rights = nil
-		l.wrote += int(r)
-		for sent := uint64(r); sent > 0; {
-			v := &l.rest[0]
-			if sent < v.Len {
-				v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), sent))
-				v.Len -= sent
-				break
-			}
-			sent -= v.Len
-			l.rest = l.rest[1:]
+		l.sent(int(r))
+	}
+}
+
+// sent takes what has gone off the current frame.
+func (l *link) sent(bytes int) {
+	l.wrote += bytes
+	for left := uint64(bytes); left > 0; {
+		v := &l.rest[0]
+		if left < v.Len {
+			v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), left))
+			v.Len -= left
+			break
 		}
+		left -= v.Len
+		l.rest = l.rest[1:]
 	}
 }
 
@@ -333,6 +348,9 @@ func (l *link) drain() {
 		l.queued -= len(q.payload) + headerSize
 		l.mu.Unlock()
 		if q.last {
+			if l.side.stream != nil {
+				l.finishStream()
+			}
 			l.sock.halfClose()
 			l.endTurn()
 			continue

@@ -7,8 +7,13 @@ goccl.MemPool), and for registering by hand where entry points are off.
 
 Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
 
-GOCCL_TRANSPORT      "shm" or "tcp" forces a transport; one that cannot work is then an error. Default: the
-                     best one for each pair of ranks.
+GOCCL_TRANSPORT      "shm", "tcp" or "verbs" (RDMA) forces a transport; one that cannot work is then an error.
+                     Default: the best one for each pair of ranks.
+GOCCL_NET            "tcp" or "verbs" forces what joins ranks that share no memory. Default: verbs between
+                     hosts that have RDMA ports of one kind, else TCP.
+GOCCL_IB_HCA         RDMA devices to choose from: names or what they begin with, "mlx5_0,mlx5_1:2"; "=" in
+                     front means whole names, "^" all others. Default: all.
+GOCCL_IB_GID_INDEX   The GID of the RDMA port. Default: RoCE v2's, of TCP's address where it has that.
 GOCCL_SOCKET_IFNAME  The network interface to use, such as "eth0". Default: that of the route to the store.
 GOCCL_SECRET         The secret that ranks prove to each other. Default: a fresh one, handed out through the
                      store.

@@ -15,6 +15,9 @@ from goccl import _native
 # Those that change what goccl does, besides what torch itself reads.
 _VARIABLES = (
     "GOCCL_TRANSPORT",
+    "GOCCL_NET",
+    "GOCCL_IB_HCA",
+    "GOCCL_IB_GID_INDEX",
     "GOCCL_SOCKET_IFNAME",
     "GOCCL_SECRET",
     "GOCCL_THRESHOLDS",

@@ -1,0 +1,472 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma"
+)
+
+// A verbs link begins as a TCP connection. When the two processes have proved themselves, they tell each other of a queue pair, try it, and
+// move the frames over to it, if it works on both sides. From then on the connection tells whether the peer lives, as that of a
+// TCP link does; a queue pair with nothing under way tells nothing. And where the queue pair breaks, the two make another over it.
+
+// VerbsConfig says how RDMA devices are to be used.
+type VerbsConfig struct {
+	Off      string // why not at all; "" where they may be used
+	HCA      string // which: see rdma.Want
+	GIDIndex int    // negative: the endpoint chooses
+	Library  string // the path of libibverbs; "" is the system's
+}
+
+// verbsEnd is an endpoint's RDMA port.
+type verbsEnd struct {
+	library *rdma.Library
+	choice  rdma.Choice
+
+	mu     sync.Mutex
+	device *rdma.Device // opened by the first link
+	told   map[ProcessID]bool
+}
+
+const (
+	// tryTimeout is how long a queue pair may take to carry its first message: some rounds of retries.
+	tryTimeout = 5 * time.Second
+	// ringBudget is how much locked memory an endpoint's links take, about.
+	ringBudget = 16 << 20
+)
+
+// findPort chooses the RDMA port.
+func (e *Endpoint) findPort(c Config) {
+	err := func() (err error) {
+		if c.Verbs.Off != "" {
+			return errors.New(c.Verbs.Off)
+		}
+		v := &verbsEnd{told: map[ProcessID]bool{}}
+		if v.library, err = rdma.Load(c.Verbs.Library); err != nil {
+			return err
+		}
+		ports, err := v.library.Ports()
+		if err != nil {
+			return err
+		}
+		v.choice, err = rdma.Choose(ports, rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, Interface: c.Interface, NetAddr: e.tcpAddrs()})
+		if err != nil {
+			return err
+		}
+		e.verbs = v
+		e.address.Verbs = network(&v.choice)
+		return nil
+	}()
+	if err != nil {
+		e.address.VerbsProblem = err.Error()
+	}
+}
+
+// network is the kind of network that a port is in.
+func network(c *rdma.Choice) string {
+	addr := rdma.GID{Raw: c.GID}.Addr()
+	switch {
+	case c.LinkLayer == rdma.InfiniBand:
+		return "infiniband"
+	case c.GIDType != rdma.GIDRoCEv2:
+		return "roce1"
+	case addr.IsLinkLocalUnicast():
+		return "roce2, link-local"
+	case addr.Is4():
+		return "roce2, ipv4"
+	}
+	return "roce2, ipv6"
+}
+
+// tcpAddrs are the addresses that the endpoint listens on.
+func (e *Endpoint) tcpAddrs() []netip.Addr {
+	var addrs []netip.Addr
+	for _, t := range e.address.TCP {
+		if p, err := netip.ParseAddrPort(t); err == nil {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
+}
+
+// RDMAPort tells which RDMA port the endpoint uses, if any.
+func (e *Endpoint) RDMAPort() (rdma.Choice, bool) {
+	if e.verbs == nil {
+		return rdma.Choice{}, false
+	}
+	return e.verbs.choice, true
+}
+
+// stream makes one end of a stream for a link of a group of so many ranks.
+func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.device == nil {
+		d, err := v.library.Open(v.choice)
+		if err != nil {
+			return nil, err
+		}
+		v.device = d
+	}
+	ring := rdma.MostRing
+	for ring > rdma.LeastRing && 2*ring*(ranks-1) > ringBudget {
+		ring /= 2
+	}
+	return v.device.NewStream(ring)
+}
+
+// close gives the device back. All streams have been closed.
+func (v *verbsEnd) close() error {
+	if v == nil || v.device == nil {
+		return nil
+	}
+	return v.device.Close()
+}
+
+// note is what the two sides of a verbs link tell each other over TCP.
+type note struct {
+	life   uint32 // of the queue pair: how often it has been made anew
+	ok     bool
+	record [rdma.RecordSize]byte // where ok, of an offer
+	why    string                // where not
+}
+
+const noteSize = 256
+
+const noteMagic = "GOCCL\x00V"
+
+func (n *note) bytes() (b [noteSize]byte) {
+	copy(b[:], noteMagic)
+	b[7] = wireVersion
+	binary.LittleEndian.PutUint32(b[8:], n.life)
+	if n.ok {
+		b[12] = 1
+	}
+	copy(b[16:], n.record[:])
+	copy(b[16+rdma.RecordSize:noteSize-1], n.why)
+	return b
+}
+
+func parseNote(b *[noteSize]byte) (note, error) {
+	if string(b[:7]) != noteMagic || b[7] != wireVersion || b[12] > 1 || b[13]|b[14]|b[15]|b[noteSize-1] != 0 {
+		return note{}, violation("what came beside a verbs link is no note of its peer")
+	}
+	why, _, _ := bytes.Cut(b[16+rdma.RecordSize:], []byte{0})
+	n := note{life: binary.LittleEndian.Uint32(b[8:]), ok: b[12] == 1, why: strings.ToValidUTF8(string(why), "?")}
+	copy(n.record[:], b[16:])
+	return n, nil
+}
+
+// errNoVerbs: verbs are demanded, and do not work.
+var errNoVerbs = errors.New("transport \"verbs\" cannot work")
+
+// upgrade moves a new link's frames to a queue pair. The peer does the same at this moment. It returns nil where that does not work and need
+// not: both sides go on over TCP then.
+func (e *Endpoint) upgrade(s *sock, peer *Address, ranks int) (*rdma.Stream, error) {
+	tell := func(n note) (note, error) {
+		b := n.bytes()
+		if _, err := s.Write(b[:]); err != nil {
+			return note{}, fmt.Errorf("closed while the queue pairs were made: %w", err)
+		}
+		if _, err := io.ReadFull(s, b[:]); err != nil {
+			return note{}, fmt.Errorf("closed while the queue pairs were made: %w", err)
+		}
+		return parseNote(&b)
+	}
+	var offer, verdict note
+	stream, mine := e.verbs.stream(ranks)
+	if mine == nil {
+		offer.record, mine = stream.Offer()
+	}
+	offer.set(mine)
+	theirs, err := tell(offer)
+	if err == nil && mine == nil && theirs.ok {
+		mine = e.try(stream, theirs.record)
+		verdict.set(mine)
+		theirs, err = tell(verdict)
+	}
+	if err == nil && mine == nil && theirs.ok {
+		return stream, nil
+	}
+	if stream != nil {
+		_ = stream.Close() // there are better reasons
+	}
+	if err != nil {
+		return nil, err
+	}
+	why := fmt.Sprintf("on %s: %s", peer.who(), theirs.why)
+	if mine != nil {
+		why = mine.Error()
+	}
+	if peer.demandsVerbs() {
+		return nil, fmt.Errorf("%w: %s", errNoVerbs, why)
+	}
+	e.verbs.mu.Lock()
+	told := e.verbs.told[peer.Process]
+	e.verbs.told[peer.Process] = true
+	e.verbs.mu.Unlock()
+	if !told {
+		e.logf("%s is joined by TCP, for verbs do not work there: %s", peer.who(), why)
+	}
+	return nil, nil
+}
+
+func (n *note) set(err error) {
+	n.ok = err == nil
+	if err != nil {
+		n.why = err.Error()
+	}
+}
+
+// try connects a queue pair, and sends a first message over it.
+func (e *Endpoint) try(stream *rdma.Stream, theirs [rdma.RecordSize]byte) error {
+	if err := stream.Join(theirs); err != nil {
+		return err
+	}
+	stream.Nudge()
+	return e.settle(stream, time.Now().Add(tryTimeout))
+}
+
+// settle waits until all that was sent before the last Nudge has reached the peer.
+func (e *Endpoint) settle(stream *rdma.Stream, until time.Time) error {
+	fds := []unix.PollFd{{Fd: int32(stream.FD()), Events: unix.POLLIN}}
+	for {
+		done, err := stream.Settled()
+		if done || err != nil {
+			return err
+		}
+		if e.ctx.Err() != nil {
+			return ErrClosed
+		}
+		left := time.Until(until)
+		if left <= 0 {
+			return errors.New("the peer's adapter does not acknowledge what is sent to it")
+		}
+		if n, _ := unix.Poll(fds, int(min(left, readSlice).Milliseconds())+1); n > 0 {
+			stream.Wake()
+		}
+	}
+}
+
+// side is what a verbs link has beside a TCP link. All but what is said otherwise belongs to who has locked the receiving half.
+type side struct {
+	stream *rdma.Stream
+	rung   atomic.Bool // the stream's descriptor is readable
+	spoken atomic.Bool // so is the socket's
+	gone   error       // the socket has ended
+	note   [noteSize]byte
+	have   int         // bytes of note
+	wants  atomic.Bool // a writer waits for room
+
+	mu      sync.Mutex
+	mending bool
+	notes   chan note // of the peer, for who mends
+	life    uint32    // that of the queue pair; who mends changes it
+	moved   uint64    // what the stream has carried at all when it broke
+	since   time.Time // when it broke first with no more than that
+	joined  time.Time // when the queue pair was last made anew
+}
+
+// maxNotes is how many notes may wait: a peer sends one, and another only after this side's answer.
+const maxNotes = 2
+
+// receiveStream is receive for a stream: once, into l.reading.iov.
+func (l *link) receiveStream(iov []unix.Iovec) (n int, err error) {
+	v := &l.side
+	if v.rung.Swap(false) {
+		v.stream.Wake()
+		if v.wants.Load() && v.stream.Ask() {
+			l.makeRoom()
+		}
+	}
+	if v.spoken.Swap(false) && v.gone == nil {
+		if v.gone = l.listen(); v.gone != nil {
+			l.e.poller.deafen(l)
+		}
+	}
+	n, room, err := v.stream.Read(&iov[0], len(iov))
+	if room {
+		l.makeRoom()
+	}
+	switch {
+	case n > 0:
+		return n, nil
+	case v.gone != nil: // all that it had sent before has come
+		return 0, v.gone
+	case err != nil:
+		return 0, l.broke(err)
+	}
+	return 0, nil
+}
+
+// writeStream is write for a stream.
+func (l *link) writeStream() {
+	for len(l.rest) > 0 {
+		n, err := l.side.stream.Write(&l.rest[0], min(len(l.rest), 1024))
+		l.sent(n)
+		switch {
+		case errors.Is(err, rdma.ErrClosed):
+			l.writeErr = errLinkEnded
+			return
+		case err != nil:
+			l.writeErr = l.broke(err)
+			return
+		case n == 0:
+			return
+		}
+	}
+}
+
+// askForRoom tells whether there may be room in the stream; if not, l.room will.
+func (l *link) askForRoom() bool {
+	l.side.wants.Store(true)
+	return l.side.stream.Ask()
+}
+
+// makeRoom lets a writer who waits try again.
+func (l *link) makeRoom() {
+	l.side.wants.Store(false)
+	select {
+	case l.room <- struct{}{}:
+	default:
+	}
+}
+
+// listen reads what has come over the socket beside the stream: notes, and the end.
+func (l *link) listen() error {
+	v := &l.side
+	for {
+		n, err := 0, errNoDescriptor
+		if e := l.sock.raw.Control(func(fd uintptr) {
+			n, _, err = unix.Recvfrom(int(fd), v.note[v.have:], unix.MSG_DONTWAIT)
+		}); e != nil {
+			return e
+		}
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return nil
+		case err != nil:
+			return err
+		case n == 0:
+			return io.EOF
+		}
+		if v.have += n; v.have < noteSize {
+			continue
+		}
+		v.have = 0
+		theirs, err := parseNote(&v.note)
+		if err != nil {
+			return err
+		}
+		select {
+		case v.notes <- theirs:
+		default:
+			return violation("more than %d notes at once", maxNotes)
+		}
+		l.mend()
+	}
+}
+
+// broke has a broken connection mended. It tells why that cannot be.
+func (l *link) broke(err error) error {
+	if errors.Is(err, rdma.ErrProtocol) {
+		return protocolError{err}
+	}
+	l.mend()
+	return nil
+}
+
+// mend has the queue pair made anew, unless that is under way.
+func (l *link) mend() {
+	v := &l.side
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.mending {
+		v.mending = l.e.spawn("mending", func() {
+			if err := l.mendNow(); err != nil {
+				l.end(l.cause(err))
+			}
+		})
+	}
+}
+
+// mendNow makes the queue pair anew, together with the peer. How long that may take the connection beside it decides. Where
+// the peer is there, but queue pairs break one after another and carry nothing, the grace does.
+func (l *link) mendNow() error {
+	v := &l.side
+	for {
+		why, moved := v.stream.Fault(), v.stream.Moved()
+		if moved != v.moved || time.Since(v.joined) > l.e.grace {
+			v.moved, v.since = moved, time.Now()
+		}
+		if time.Since(v.since) > l.e.grace {
+			return fmt.Errorf("its host is there, but no queue pair to it carries anything any more: %w", why)
+		}
+		mine := note{life: v.life + 1, ok: true}
+		var err error
+		if mine.record, err = v.stream.Offer(); err != nil {
+			return err
+		}
+		b := mine.bytes()
+		if _, err := l.sock.Write(b[:]); err != nil {
+			return nil // who reads the socket knows better why
+		}
+		var theirs note
+		select {
+		case theirs = <-v.notes:
+		case <-l.done:
+			return nil
+		}
+		if theirs.life != mine.life || !theirs.ok {
+			return violation("a queue pair of life %d, where %d is to be made", theirs.life, mine.life)
+		}
+		v.life = mine.life
+		err = v.stream.Join(theirs.record)
+		switch {
+		case errors.Is(err, rdma.ErrProtocol):
+			return protocolError{err}
+		case err != nil && !errors.Is(err, rdma.ErrBroken):
+			return err
+		}
+		v.joined = time.Now()
+		l.makeRoom()
+		l.e.poller.revisit(l)
+		v.mu.Lock()
+		again := err != nil || len(v.notes) > 0
+		v.mending = again
+		v.mu.Unlock()
+		if !again {
+			return nil
+		}
+	}
+}
+
+// finishStream waits until all that has been written has reached the peer, for a little while: then it may be told that no more comes.
+func (l *link) finishStream() {
+	l.side.stream.Nudge()
+	t := time.NewTicker(time.Millisecond)
+	defer t.Stop()
+	for deadline := time.Now().Add(closeFlush); time.Now().Before(deadline); {
+		if done, err := l.side.stream.Settled(); done || errors.Is(err, rdma.ErrClosed) {
+			return
+		}
+		select {
+		case <-l.done:
+			return
+		case <-t.C:
+		}
+	}
+}

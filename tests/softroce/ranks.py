@@ -8,13 +8,15 @@ Started on each host with RANK (the host's number), WORLD_SIZE (of hosts), MASTE
 Each host forks its ranks, which is cheap, for torch is imported once. They meet at the first host, and call the
 functions one after another as ``function(rank, *arguments)``, like those of the other tests: see harness.Rank. An
 argument such as ``torch.float32`` is looked up; others are Python's literals. The exit code is 0 where all have
-returned. A rank that fails prints its error, as ``rank N failed in S s: kind: text``, and ends.
+returned. A rank that fails prints its error, as ``rank N failed in S s: kind: text``, and ends. A file /share/signal
+that holds ``KILL 1`` sends that signal to the second rank of a host.
 """
 
 import argparse
 import ast
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -22,7 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 import harness
 import torch
@@ -68,6 +70,23 @@ def run(rank: Rank, cases: list[str], timeout: float) -> int:
     return 0
 
 
+def wait(children: list[int]) -> list[int]:
+    """Waits for the ends of all children, and passes signals on; their exit codes."""
+    codes: dict[int, int] = {}
+    request = Path("/share/signal")
+    while len(codes) < len(children):
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            codes[pid] = os.waitstatus_to_exitcode(status)
+            continue
+        if request.exists() and (words := request.read_text().split()):
+            request.unlink()
+            os.kill(children[int(words[1])], getattr(signal, f"SIG{words[0]}"))
+            print(f"sent {words[0]} to local rank {words[1]}", flush=True)
+        time.sleep(0.02)
+    return [codes[pid] for pid in children]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--local", type=int, default=1, help="ranks on each host")
@@ -96,7 +115,7 @@ def main() -> int:
     store = None
     if host == 0:
         store = dist.TCPStore("0.0.0.0", int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    codes = wait(children)
     del store
     sys.stdout.flush()
     os._exit(0 if not any(codes) else 1)  # an ordinary exit takes seconds on such a host

@@ -19,16 +19,19 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/rdma/fake"
 )
 
 // Ranks are goroutines. "mem" gives them one runtime; the others one each, so that they meet as
-// processes do. "verbs" is among them where there is an RDMA device.
-var transports = []string{"mem", "shm", "tcp"}
+// processes do; "verbs" over this host's RDMA device, or a double of one.
+var transports = []string{"mem", "shm", "tcp", "verbs"}
 
-func init() {
-	if NewRuntime(RuntimeConfig{}).Info()["transports"].(map[string]any)["verbs"].(map[string]any)["usable"] == true {
-		transports = append(transports, "verbs")
+// libibverbs is the path of a double, where this host has no RDMA device.
+func libibverbs(t testing.TB) string {
+	if verbs := NewRuntime(RuntimeConfig{}).Info()["transports"].(map[string]any)["verbs"]; verbs.(map[string]any)["usable"] == true {
+		return ""
 	}
+	return fake.New(t).Path
 }
 
 type world struct {
@@ -46,13 +49,22 @@ func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *
 // newWorldOf takes from the configuration what is the same on all ranks.
 func newWorldOf(t testing.TB, transport string, size int, config Config) *world {
 	t.Helper()
+	runtime := RuntimeConfig{Logf: t.Logf}
+	if transport == "verbs" {
+		runtime.Verbs = libibverbs(t)
+	}
+	return newWorldWith(t, runtime, transport, size, config)
+}
+
+func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size int, config Config) *world {
+	t.Helper()
 	w := &world{t: t, comms: make([]*Comm, size)}
 	store := bootstrap.NewMemStore()
-	shared := NewRuntime(RuntimeConfig{Logf: t.Logf})
+	shared := NewRuntime(runtime)
 	for range size {
 		r := shared
 		if transport != "mem" {
-			r = NewRuntime(RuntimeConfig{Logf: t.Logf})
+			r = NewRuntime(runtime)
 		}
 		w.runtimes = append(w.runtimes, r)
 	}

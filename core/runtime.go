@@ -63,6 +63,7 @@ type RuntimeConfig struct {
 	Getenv func(string) string              // default: os.Getenv
 	OnFD   func(fd int, open bool)          // told of each socket that opens or closes
 	Logf   func(format string, args ...any) // for what no caller can be told; default: nowhere
+	Verbs  string                           // the path of libibverbs; default: the system's
 }
 
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.
@@ -191,7 +192,7 @@ func (r *Runtime) complete(c *Config) error {
 
 // verbs says how RDMA devices are to be used.
 func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
-	v := transport.VerbsConfig{HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
+	v := transport.VerbsConfig{Library: r.config.Verbs, HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
 	switch {
 	case c.Transport != "" && c.Transport != transport.Verbs:
 		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)

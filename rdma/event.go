@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 )
 
@@ -35,6 +36,11 @@ type Event struct {
 
 // AsyncFD is a descriptor that is readable when there is an event.
 func (d *Device) AsyncFD() int { return int(d.context.async_fd) }
+
+// FDs are the descriptors that the device holds, AsyncFD among them.
+func (d *Device) FDs() []int {
+	return slices.DeleteFunc([]int{int(d.context.cmd_fd), d.AsyncFD()}, func(fd int) bool { return fd < 0 })
+}
 
 // NextEvent gives an event, if there is one: it does not wait.
 func (d *Device) NextEvent() (e Event, ok bool, err error) {

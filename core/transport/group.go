@@ -91,7 +91,7 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 		case Shm:
 			ok = a.Process != e.id && a.Unix != ""
 		case TCP, Verbs:
-			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0
+			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0 && (k == TCP || e.verbs != nil)
 		}
 		if !ok {
 			return nil, fmt.Errorf("rank %d (%s) cannot be joined by %q", r, a.who(), k)

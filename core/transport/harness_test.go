@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma/fake"
 )
 
 const patience = 20 * time.Second
 
-var kinds = []string{Mem, Shm, TCP}
+var kinds = []string{Mem, Shm, TCP, Verbs}
 
 // got is a frame that a recorder has received.
 type got struct {
@@ -239,6 +241,9 @@ func newWorld(t testing.TB, eps []*Endpoint, kind string, group uint64) *world {
 
 // pair makes two endpoints (for mem: one, twice).
 func pair(t testing.TB, kind string, c Config) []*Endpoint {
+	if kind == Verbs && c.Verbs.Library == "" {
+		c.Verbs = VerbsConfig{Library: fake.New(t).Path, GIDIndex: -1}
+	}
 	a := listen(t, c)
 	if kind == Mem {
 		return []*Endpoint{a, a}

@@ -32,6 +32,7 @@ type Poller struct {
 	mu      sync.Mutex
 	links   map[int32]*link // by descriptor
 	unread  []*link         // those that may have more, of which no descriptor tells
+	others  map[int32]func()
 	started bool
 	closed  bool
 }
@@ -64,7 +65,7 @@ func newPoller(e *Endpoint) (*Poller, error) {
 	}
 	e.onFD(epoll, true)
 	e.onFD(bell, true)
-	return &Poller{e: e, epoll: epoll, bell: bell, token: make(chan struct{}, 1), calls: make(chan struct{}, 1), ending: make(chan struct{}), links: map[int32]*link{}}, nil
+	return &Poller{e: e, epoll: epoll, bell: bell, token: make(chan struct{}, 1), calls: make(chan struct{}, 1), ending: make(chan struct{}), links: map[int32]*link{}, others: map[int32]func(){}}, nil
 }
 
 // Token is held by who reads: to put something into it is to take it.
@@ -183,8 +184,11 @@ func (p *Poller) handle(ev *unix.EpollEvent) {
 		return
 	}
 	p.mu.Lock()
-	l := p.links[ev.Fd]
+	l, other := p.links[ev.Fd], p.others[ev.Fd]
 	p.mu.Unlock()
+	if other != nil {
+		other()
+	}
 	if l == nil {
 		return
 	}
@@ -328,6 +332,29 @@ func (p *Poller) remove(l *link) {
 	if l.side.stream != nil {
 		delete(p.links, int32(l.side.stream.FD()))
 	}
+}
+
+// listen has a function called by who reads while a descriptor is readable.
+func (p *Poller) listen(fd int, f func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	if err := p.tell(fd, new(uint32), unix.EPOLLIN); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	p.others[int32(fd)] = f
+	return nil
+}
+
+// unlisten undoes listen.
+func (p *Poller) unlisten(fd int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.others, int32(fd))
+	armed := uint32(unix.EPOLLIN)
+	_ = p.tell(fd, &armed, 0) // fails where the descriptor is closed, which does the same
 }
 
 // deafen listens no more to the socket beside a stream.

@@ -27,6 +27,7 @@ type reading struct {
 	skip    int       // bytes that nobody wants
 	slotted bool      // the handler has given dst
 	dead    bool      // reading has failed
+	more    bool      // reading has stopped before all was read
 	scratch []byte    // the payload of a frame that is not Data
 	fds     []int     // received and not yet claimed by an attach
 	in      [readBuffer]byte
@@ -98,7 +99,12 @@ func (l *link) pump() {
 			l.unlock() // the endpoint is being closed
 		}
 	default:
+		more := in.more
+		in.more = false
 		l.unlock()
+		if more {
+			l.e.poller.revisit(l)
+		}
 	}
 }
 
@@ -136,9 +142,9 @@ func (l *link) catchUp() {
 	in.dead = in.dead || err != nil
 	if !in.dead {
 		l.e.poller.watchReads(l, true)
-		l.e.poller.revisit(l)
 	}
 	l.unlock()
+	l.e.poller.revisit(l)
 	if err != nil {
 		l.end(l.cause(err))
 	}
@@ -216,7 +222,7 @@ func (l *link) readSome() (slow bool, err error) {
 			break
 		}
 	}
-	l.e.poller.revisit(l)
+	in.more = true
 	slow, err = l.step()
 	if !slow && err == nil && in.phase == inPayload && in.h.Bytes >= longRead {
 		l.expect(min(in.left(), max(longRead, int(in.h.Bytes)/4)))

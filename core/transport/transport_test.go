@@ -185,9 +185,9 @@ func TestWindowsAreHandedOver(t *testing.T) {
 			hs[0].until(t, "attach", func() bool { return len(hs[0].attached) > 0 })
 			for r, h := range hs {
 				fds := h.attached[1-r]
-				if kind == TCP {
+				if IsPort(kind) {
 					if len(fds) != 0 {
-						t.Fatalf("descriptors %v over tcp", fds)
+						t.Fatalf("descriptors %v over %s", fds, kind)
 					}
 					continue
 				}
@@ -731,12 +731,7 @@ func TestPanicInAHandler(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			l := newLogs()
-			a := listen(t, Config{Logf: l.add})
-			eps := []*Endpoint{a, a}
-			if kind != Mem {
-				eps[0] = listen(t, Config{})
-			}
-			w := newWorld(t, eps, kind, 1)
+			w := newWorld(t, pair(t, kind, Config{Logf: l.add}), kind, 1)
 			w.handlers[1].control = func(int, Header, []byte) { panic("deliberate") }
 			ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
 			wants(t, w.handlers[1].untilDown(t, 0), ErrPeerDown)

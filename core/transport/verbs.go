@@ -31,6 +31,7 @@ type VerbsConfig struct {
 
 // verbsEnd is an endpoint's RDMA port.
 type verbsEnd struct {
+	e       *Endpoint
 	library *rdma.Library
 	choice  rdma.Choice
 
@@ -52,7 +53,7 @@ func (e *Endpoint) findPort(c Config) {
 		if c.Verbs.Off != "" {
 			return errors.New(c.Verbs.Off)
 		}
-		v := &verbsEnd{told: map[ProcessID]bool{}}
+		v := &verbsEnd{e: e, told: map[ProcessID]bool{}}
 		if v.library, err = rdma.Load(c.Verbs.Library); err != nil {
 			return err
 		}
@@ -117,7 +118,14 @@ func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := v.e.poller.listen(d.AsyncFD(), v.hear); err != nil {
+			_ = d.Close() // there is a better reason
+			return nil, err
+		}
 		v.device = d
+		for _, fd := range d.FDs() {
+			v.e.onFD(fd, true)
+		}
 	}
 	ring := rdma.MostRing
 	for ring > rdma.LeastRing && 2*ring*(ranks-1) > ringBudget {
@@ -131,7 +139,36 @@ func (v *verbsEnd) close() error {
 	if v == nil || v.device == nil {
 		return nil
 	}
+	for _, fd := range v.device.FDs() {
+		v.e.onFD(fd, false)
+	}
 	return v.device.Close()
+}
+
+// hear takes what the device reports unasked. Where a queue pair is concerned, its completions tell, too.
+func (v *verbsEnd) hear() {
+	for {
+		event, ok, err := v.device.NextEvent()
+		switch {
+		case err != nil:
+			v.e.logf("%v", err)
+			v.e.poller.unlisten(v.device.AsyncFD())
+			return
+		case !ok:
+			return
+		case event.Type == rdma.EventPortError || event.Type == rdma.EventPortActive:
+			v.e.logf("%v", event)
+		case event.Type == rdma.EventDeviceFatal:
+			v.e.mu.Lock()
+			links := v.e.allLinks()
+			v.e.mu.Unlock()
+			for _, l := range links {
+				if l.side.stream != nil {
+					l.end(errors.New(event.String()))
+				}
+			}
+		}
+	}
 }
 
 // note is what the two sides of a verbs link tell each other over TCP.

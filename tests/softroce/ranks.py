@@ -103,6 +103,8 @@ def main() -> int:
             rank = Rank(host * arguments.local + local, hosts * arguments.local)
             try:
                 code = run(rank, arguments.cases, arguments.timeout)
+            except SystemExit:
+                raise  # of a child of the rank, that ends as any program does
             except BaseException:
                 traceback.print_exc()
                 code = 1

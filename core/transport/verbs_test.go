@@ -1,0 +1,115 @@
+package transport
+
+import (
+	"bytes"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goccl/goccl/rdma/fake"
+)
+
+// What keeps two processes from using verbs.
+var verbsProblems = map[string]struct {
+	breaks func(*fake.Library)
+	says   string
+	once   bool
+}{
+	"no memory":     {func(f *fake.Library) { f.Fail("reg_mr", 1, -1, syscall.ENOMEM) }, "locked memory", false},
+	"no queue":      {func(f *fake.Library) { f.Fail("create_cq", 1, -1, syscall.EINVAL) }, "ibv_create_cq", false},
+	"no queue pair": {func(f *fake.Library) { f.Fail("create_qp", 1, -1, syscall.EINVAL) }, "ibv_create_qp", false},
+	"no way":        {func(f *fake.Library) { f.Fail("modify_qp", 1, -1, syscall.EHOSTUNREACH) }, "ibv_modify_qp", false},
+	"no answer":     {func(f *fake.Library) { f.Complete(1, -1, 0, 12, 0x81) }, "RETRY_EXC_ERR", true},
+	"one side only": {func(f *fake.Library) { f.Fail("alloc_pd", 1, 1, syscall.ENOMEM) }, "ibv_alloc_pd", true},
+}
+
+func verbsPair(t *testing.T, l *logs, breaks func(*fake.Library)) []*Endpoint {
+	double := fake.New(t)
+	c := Config{Logf: l.add, Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}
+	eps := pair(t, Verbs, c)
+	breaks(double)
+	return eps
+}
+
+func TestTCPStandsInForVerbs(t *testing.T) {
+	for name, c := range verbsProblems {
+		t.Run(name, func(t *testing.T) {
+			l := newLogs()
+			w := newWorld(t, verbsPair(t, l, c.breaks), Verbs, 2)
+			payload := bytes.Repeat([]byte{9}, 300_000)
+			for rank := range 2 {
+				ok(t, w.groups[rank].Send(within(t), 1-rank, Header{Type: Data}, payload))
+			}
+			for rank := range 2 {
+				if f := w.handlers[rank].untilFrames(t, 1)[0]; !bytes.Equal(f.payload, payload) {
+					t.Fatal("others have come")
+				}
+				if kind := w.groups[rank].Kind(1 - rank); kind != TCP {
+					t.Errorf("rank %d is joined by %q", rank, kind)
+				}
+			}
+			for _, line := range l.wait(t, 2) {
+				if !strings.Contains(line, "is joined by TCP") || !strings.Contains(line, c.says) {
+					t.Errorf("the log says %q", line)
+				}
+			}
+		})
+	}
+}
+
+func TestVerbsThatAreDemandedMustWork(t *testing.T) {
+	for name, c := range verbsProblems {
+		if c.once { // the second try works
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			eps := verbsPair(t, newLogs(), c.breaks)
+			errs := make(chan error, 2)
+			var groups []*Group
+			for rank, e := range eps {
+				g := groupConfig(eps, Verbs, 2, rank)
+				for i := range g.Peers {
+					g.Peers[i].Net = Verbs
+				}
+				groups = append(groups, attach(t, e, g, newRecorder()))
+			}
+			for rank, g := range groups {
+				go func() { errs <- g.Connect(within(t), 1-rank) }()
+			}
+			for range groups {
+				if err := <-errs; err == nil || !strings.Contains(err.Error(), "verbs") || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("the error is %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestDecideVerbs(t *testing.T) {
+	host := func(name, verbs, net string) Address {
+		return Address{Process: newProcessID(), Name: name, Host: name, TCP: []string{"192.0.2.1:1"}, Verbs: verbs, VerbsProblem: "no card", Net: net}
+	}
+	for _, c := range []struct {
+		a, b         Address
+		forced, want string
+		err          string
+	}{
+		{host("a", "roce2, ipv4", ""), host("b", "roce2, ipv4", ""), "", Verbs, ""},
+		{host("a", "roce2, ipv4", ""), host("a", "roce2, ipv4", ""), "", TCP, ""},
+		{host("a", "roce2, ipv4", ""), host("a", "roce2, ipv4", ""), Verbs, Verbs, ""},
+		{host("a", "roce2, ipv4", ""), host("b", "roce2, ipv4", ""), TCP, TCP, ""},
+		{host("a", "roce2, ipv4", TCP), host("b", "roce2, ipv4", TCP), "", TCP, ""},
+		{host("a", "roce2, ipv4", ""), host("b", "", ""), "", TCP, ""},
+		{host("a", "roce2, ipv4", Verbs), host("b", "", Verbs), "", "", "host b, pid 0: no card"},
+		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), "", TCP, ""},
+		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), Verbs, "", "GOCCL_IB_GID_INDEX"},
+		{host("a", "roce2, ipv4", Verbs), host("b", "roce2, ipv4", TCP), "", "", "set the same one on all ranks"},
+	} {
+		for _, p := range [][2]Address{{c.a, c.b}, {c.b, c.a}} {
+			kind, err := Decide(p[0], p[1], c.forced)
+			if kind != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%+v and %+v, forced %q: %q, %v", p[0], p[1], c.forced, kind, err)
+			}
+		}
+	}
+}

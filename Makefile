@@ -52,6 +52,11 @@ test-race: $(VENV)/.goccl ## Run the Go tests of the core under the race detecto
 test-python: $(VENV)/.goccl ## Run the tests of the package and the torch backend
 	@$(TIMED) $(BIN)/python -m pytest
 
+.PHONY: test-rdma
+test-rdma: $(VENV)/.goccl ## Run the tests of verbs on hosts with SoftRoCE; a kernel is built for them first, once, in minutes
+	@$(TIMED) tests/softroce/build_kernel.sh >/dev/null
+	@$(TIMED) $(BIN)/python -m pytest tests/softroce
+
 .PHONY: bench
 bench: $(VENV)/.goccl ## Compare allreduce with Gloo
 	$(BIN)/goccl bench allreduce --ranks 2 --sizes 4,64K,64M --peers gloo

@@ -402,7 +402,8 @@ void goccl_stream_wake(struct goccl_stream *s)
   struct ibv_cq *cq;
   void *context;
   pthread_mutex_lock(&s->lock);
-  while (s->verbs->get_cq_event(s->channel, &cq, &context) == 0) {
+  /* One only: where there is another, the descriptor stays readable. */
+  if (s->verbs->get_cq_event(s->channel, &cq, &context) == 0) {
     s->rung[cq == s->went]++;
     if (cq == s->came)
       s->armed = 0;
@@ -466,7 +467,7 @@ int goccl_stream_close(struct goccl_stream *s)
   const struct goccl_verbs *v = s->verbs;
   if (s->qp)
     error = v->destroy_qp(s->qp);
-  if (s->channel && s->went)
+  for (int i = 0; s->went && i < 2; i++) /* no more: each queue was armed once at most */
     goccl_stream_wake(s);
   struct ibv_cq *queues[] = {s->came, s->went};
   for (int i = 0; i < 2; i++) {

@@ -12,8 +12,10 @@ func (p *Params) HasDirect() bool {
 	switch p.Collective {
 	case AllReduce: // so long that in the other plan, too, every rank hears first from each
 		return len(p.InBytes) == 1 && p.InBytes[0] >= align*pipelineDepth*int64(p.Size)
-	case AllGather, ReduceScatter, AllToAll:
+	case AllGather, ReduceScatter:
 		return true
+	case AllToAll: // in which all work at once
+		return p.Schedule.Window() == 0
 	}
 	return false
 }

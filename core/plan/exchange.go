@@ -92,10 +92,6 @@ func (b *builder) allGather() {
 	b.exchange(b.same(part{block(In, 0), b.InBytes[0]}), blocks(Out, b.OutBytes))
 }
 
-func (b *builder) allToAll() {
-	b.exchange(blocks(In, b.InBytes), blocks(Out, b.OutBytes))
-}
-
 func (b *builder) gather() {
 	out, in := b.only(b.Root, part{block(In, 0), b.InBytes[0]}), make([]part, b.Size)
 	if b.Rank == b.Root {

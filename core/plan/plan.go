@@ -188,6 +188,8 @@ type Params struct {
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool
+	// Schedule is of AllToAll.
+	Schedule Schedule
 	// Direct, which needs Memory, asks for the plan that works on the peers' blocks; see HasDirect.
 	Direct bool
 
@@ -195,7 +197,7 @@ type Params struct {
 }
 
 // Thresholds says where one algorithm gives way to another, in bytes of the whole message (of one
-// block, where allreduce has several).
+// block, where allreduce has several; of what a pair exchanges, in the larger direction, where it is alltoall).
 type Thresholds struct {
 	OneShotMax int64 // up to it, allreduce sends every input to every rank
 	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
@@ -203,4 +205,6 @@ type Thresholds struct {
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.
 	PipelineMin int64
+	// WindowMin is from where on alltoall by size exchanges blocks in a window, where ports join ranks that are many; 0: never.
+	WindowMin int64
 }

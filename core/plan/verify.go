@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -22,7 +23,8 @@ import (
 //   - each output byte ends up as what the collective promises;
 //   - of a peer's memory nothing is used but what it exposes, no rank ends before it knows that its peers are done with its memory, and no place
 //     that a rank writes is touched by another: so it does not matter when;
-//   - each rank has heard from the root, and the root from all; without a root each from each.
+//   - each rank has heard from the root, and the root from all; without a root each from each;
+//   - in the window of a Schedule is no more than it says, see Peaks, and nothing at a plan's beginning and its end: so plans may follow one another.
 //
 // One schedule and one number of slots stand for all. A rank runs its steps in order, each step is
 // blocked by one direction of one channel only, that direction has this rank as its one writer or
@@ -35,8 +37,13 @@ import (
 // there, and all but one are known. So it is not blocked, and that run was not stuck. (A Reclaim waits
 // for just one release; over memory channels, which alone have it, releases are known at once.)
 func Verify(plans []*Plan, params []Params, inPlace bool) error {
+	_, err := prove(plans, params, inPlace)
+	return err
+}
+
+func prove(plans []*Plan, params []Params, inPlace bool) (*verifier, error) {
 	if len(plans) == 0 || len(plans) != len(params) {
-		return fmt.Errorf("%d plans with %d parameters", len(plans), len(params))
+		return nil, fmt.Errorf("%d plans with %d parameters", len(plans), len(params))
 	}
 	v := verifier{size: len(plans), rings: make([]ring, len(plans)*len(plans))}
 	v.ranks = make([]rankState, v.size)
@@ -47,28 +54,31 @@ func Verify(plans []*Plan, params []Params, inPlace bool) error {
 			continue
 		}
 		if p.Rank != r || p.Size != v.size || params[r].Rank != r || params[r].Size != v.size {
-			return fmt.Errorf("plan %d is of rank %d of %d, with parameters of rank %d of %d",
+			return nil, fmt.Errorf("plan %d is of rank %d of %d, with parameters of rank %d of %d",
 				r, p.Rank, p.Size, params[r].Rank, params[r].Size)
 		}
 		if p.ScratchBytes < 0 || p.ScratchBytes > params[r].Chunk {
-			return fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d", r, p.ScratchBytes, params[r].Chunk)
+			return nil, fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d", r, p.ScratchBytes, params[r].Chunk)
 		}
 		if params[r].Direct {
 			if err := checkPhases(p); err != nil {
-				return fmt.Errorf("rank %d: %w", r, err)
+				return nil, fmt.Errorf("rank %d: %w", r, err)
 			}
 		}
 		v.ranks[r] = newRankState(p, &params[r], inPlace)
 	}
 	if err := v.run(); err != nil {
-		return err
+		return nil, err
 	}
 	for r := range v.ranks {
 		if err := v.checkEnd(r); err != nil {
-			return fmt.Errorf("rank %d, at the end: %w", r, err)
+			return nil, fmt.Errorf("rank %d, at the end: %w", r, err)
+		}
+		if err := v.checkWindow(r); err != nil {
+			return nil, fmt.Errorf("rank %d: %w", r, err)
 		}
 	}
-	return nil
+	return &v, nil
 }
 
 // checkPhases refuses a direct plan that does anything before it has exposed to all and has access to all: until then all
@@ -87,9 +97,20 @@ func checkPhases(p *Plan) error {
 type message struct {
 	total int64
 	data  region
-	knows []uint64 // its sender, when it was put; once released, its receiver then
-	used  int      // how often its sender had used its receiver's memory
+	knows []int32 // its sender, when it was put; once released, its receiver then: see rankState
+	used  int     // how often its sender had used its receiver's memory
+	way   way
 }
+
+// way is when a message was under way, in steps of its two ranks.
+type way struct {
+	early    int32 // how many steps its receiver had done for certain when it was put: it may have been there from then on
+	put      int32 // the sender's step
+	released int32 // the receiver's
+	known    int32 // the sender's, in which it learned of that; never: forever
+}
+
+const forever = math.MaxInt32
 
 // exposure is what a rank exposes to another.
 type exposure struct {
@@ -116,6 +137,7 @@ type touched struct{ read, written []extent }
 // ring is one direction of a channel. Messages are counted from 0.
 type ring struct {
 	put, waited, released int32
+	known                 int32     // how many of the released its sender knows to be so
 	held                  []message // those not yet released
 	left                  []message // the others, as they were released
 	reclaimed             []bool    // of those
@@ -127,13 +149,12 @@ type rankState struct {
 	next    int     // the step to be done
 	in, out []*region
 	scratch *region
-	knows   []uint64 // a bit for each rank whose beginning came before this point
+	knows   []int32 // of each rank, how many of its steps have been done for certain by now, at least; 0: it may not have begun
 }
 
 // newRankState lays out the memory that a rank may use.
 func newRankState(p *Plan, q *Params, inPlace bool) rankState {
-	s := rankState{plan: p, params: q, knows: make([]uint64, (p.Size+63)/64)}
-	s.knows[p.Rank/64] |= 1 << (p.Rank % 64)
+	s := rankState{plan: p, params: q, knows: make([]int32, p.Size)}
 	s.scratch = &region{bytes: p.ScratchBytes}
 	root := q.Rank == q.Root
 	if c := q.Collective; c != Broadcast && c != Barrier && c != Recv && (c != Scatter || root) {
@@ -250,8 +271,10 @@ func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 			return false, errors.New("releases a message that it has not waited for")
 		}
 		g.released++
-		g.left, g.reclaimed = append(g.left, g.held[0]), append(g.reclaimed, false)
-		copy(g.held[0].knows, s.knows)
+		m := &g.held[0]
+		copy(m.knows, s.now())
+		m.way.released = int32(s.next)
+		g.left, g.reclaimed = append(g.left, *m), append(g.reclaimed, false)
 		g.held = g.held[1:]
 		return false, nil
 	case Expose:
@@ -274,7 +297,11 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	if int(g.put-g.released) >= s.params.Slots-1 {
 		return true, nil
 	}
-	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.knows), used: v.exposure(int(step.Peer), s.plan.Rank).used}
+	if n := int(g.put) - s.params.Slots; n >= 0 { // there are no more slots
+		v.hear(s, &g.left[n])
+	}
+	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.now()), used: v.exposure(int(step.Peer), s.plan.Rank).used,
+		way: way{early: s.knows[step.Peer], put: int32(s.next), known: forever}}
 	if step.Bytes == 0 {
 		if len(step.Src) != 0 {
 			return false, errors.New("puts nothing but has a source")
@@ -301,7 +328,7 @@ func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err er
 		return false, fmt.Errorf("the message has %d bytes, total %d; total %d is waited for",
 			m.data.bytes, m.total, step.Total)
 	}
-	s.hear(m)
+	v.hear(s, m)
 	v.exposure(s.plan.Rank, int(step.Peer)).usedKnown = m.used
 	g.waited++
 	return false, nil
@@ -325,7 +352,7 @@ func (v *verifier) reclaim(s *rankState, g *ring, step *Step) (blocked bool, err
 		return false, errors.New("reclaims a message twice")
 	}
 	g.reclaimed[n] = true
-	s.hear(&g.left[n])
+	v.hear(s, &g.left[n])
 	return false, nil
 }
 
@@ -410,10 +437,22 @@ func (v *verifier) touch(s *rankState, m *region, off, bytes int64, writes bool)
 	return nil
 }
 
-// hear learns what the other end of a message knew.
-func (s *rankState) hear(m *message) {
-	for i, w := range m.knows {
-		s.knows[i] |= w
+// now is what the rank knows when its present step has been done.
+func (s *rankState) now() []int32 {
+	s.knows[s.plan.Rank] = int32(s.next) + 1
+	return s.knows
+}
+
+// hear learns what the other end of a message knew, and of messages to that and other ranks, that they are released.
+func (v *verifier) hear(s *rankState, m *message) {
+	for r, steps := range m.knows {
+		if steps <= s.knows[r] {
+			continue
+		}
+		s.knows[r] = steps
+		for g := v.ring(s.plan.Rank, r); g.known < g.released && g.left[g.known].way.released < steps; g.known++ {
+			g.left[g.known].way.known = int32(s.next)
+		}
 	}
 }
 
@@ -595,7 +634,7 @@ func (v *verifier) checkEnd(r int) error {
 		if q.Collective.Rooted() && r != q.Root && peer != q.Root {
 			continue
 		}
-		if s.knows[peer/64]>>(peer%64)&1 == 0 {
+		if s.knows[peer] == 0 && peer != r {
 			return fmt.Errorf("it has not heard from rank %d", peer)
 		}
 	}

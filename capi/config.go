@@ -199,7 +199,8 @@ func initialize(from *C.goccl_config) (*core.Comm, error) {
 	settle()
 	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name), Transport: text(in.transport),
 		Interface: text(in.interface_), StoreHost: text(in.store_host), Secret: text(in.secret), Incarnation: text(in.incarnation),
-		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
+		AllToAllSchedule: text(in.alltoall_schedule),
+		Timeout:          milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
 	switch {
 	case in.size < 1 || in.size > bootstrap.MaxSize:
 		return nil, invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)

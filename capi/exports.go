@@ -462,3 +462,18 @@ func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, w
 		return c.run(call, work, b.operations...)
 	})
 }
+
+//export guestAllToAllPeaks
+func guestAllToAllPeaks(ranks C.int, transport, schedule *C.char, bytes C.uint64_t, to *C.goccl_core_peaks) C.goccl_result {
+	return export(func() error {
+		if err := needs(to, "core_alltoall_peaks: peaks"); err != nil {
+			return err
+		}
+		p, err := core.AllToAllPeaks(int(ranks), text(transport), text(schedule), uint64(bytes))
+		if err != nil {
+			return err
+		}
+		*to = C.goccl_core_peaks{in_flight: C.uint64_t(p.Sent), staging: C.uint64_t(p.Staging), incast: C.int(p.Incast)}
+		return nil
+	})
+}

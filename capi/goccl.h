@@ -181,6 +181,9 @@ typedef struct {
   const char *store_host;  /* host of the store: the route to it names the default interface */
   const char *secret;      /* the job's; default: through the store. Also GOCCL_SECRET */
   const char *incarnation; /* part of every key; default: TORCHELASTIC_RESTART_COUNT */
+  /* Of every goccl_alltoall() that names none: see goccl_call. The same on all ranks. Also
+   * GOCCL_ALLTOALL_SCHEDULE */
+  const char *alltoall_schedule;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -279,6 +282,15 @@ typedef struct {
   int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
   int wait_soon;      /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
                          woken; the call itself runs the work for up to a millisecond */
+  /* Of goccl_alltoall(), and no other: with how many peers a rank exchanges at once. The same on all ranks.
+   *   "parallel"    with all.
+   *   "window=k"    with k at most, 1 <= k <= 254, in rounds that are the same on all ranks. Before the next round
+   *                 all that the rank has sent has been taken, and nobody sends to it who is not in its own. Of
+   *                 staging memory no more than 2 k chunks (of at most 512 KiB) are in use at a time.
+   *   "sequential"  is "window=1".
+   *   NULL, ""      the communicator's. If it has none: as "parallel", but where ports join some ranks and each has
+   *                 more than 8 peers, pairs with a block of 1 MiB or more come in a window of 8. */
+  const char *alltoall_schedule;
 } goccl_call;
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by
@@ -378,6 +390,18 @@ typedef struct {
  * a check; `ends` may be NULL. Ends with the first call that fails. */
 goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations,
                                 double *us, void *ends);
+
+/* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks are. */
+typedef struct {
+  uint64_t in_flight; /* bytes that it has sent, and does not know to be taken */
+  uint64_t staging;   /* these and the bytes sent to it: as much staging memory is in use for it */
+  int incast;         /* peers that send to it */
+} goccl_core_peaks;
+
+/* Finds it from the plans for `ranks` ranks on a host, joined by "shm" or "tcp", that send `bytes` to each other. It is
+ * proved, not measured. `schedule` is as in goccl_call. */
+goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule, uint64_t bytes,
+                                       goccl_core_peaks *peaks);
 
 #ifdef __cplusplus
 }

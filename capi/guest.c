@@ -321,7 +321,7 @@ void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
 /* Runs a collective without Go, if that is possible: where the caller will wait, with a short wait for its
  * peers, and else only if they have all come before. */
 static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
-  if (call != NULL && call->struct_size != sizeof *call) return 0;
+  if (call != NULL && (call->struct_size != sizeof *call || call->alltoall_schedule != NULL)) return 0;
   if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm || o->comm == 0) return 0;
   goccl_shortcut *shortcut = atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
   if (__atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != o->comm) return 0; /* a stale handle */
@@ -510,4 +510,12 @@ goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns);
 goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns) {
   NOT_FORKED;
   return guest_ping_pong(cpu_a, cpu_b, ns);
+}
+
+/* ---- benchmarks --------------------------------------------------------------------------------- */
+
+goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule, uint64_t bytes,
+                                       goccl_core_peaks *peaks) {
+  NOT_FORKED;
+  return guestAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
 }

@@ -237,8 +237,8 @@ func counts(list *C.uint64_t, n int) []uint64 {
 // leastCall is what the first version of goccl_call had to have.
 const leastCall = unsafe.Offsetof(C.goccl_call{}.wait_soon)
 
-// callOptions says how a call is to be made; one that wants no handle waits.
-func callOptions(call *C.goccl_call, work *C.goccl_work) (core.CallOptions, error) {
+// callOptions says how a call is to be made, and tells its operations; one that wants no handle waits.
+func callOptions(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) (core.CallOptions, error) {
 	waits := work == nil
 	if call == nil {
 		return core.CallOptions{WaitSoon: waits}, nil
@@ -246,6 +246,13 @@ func callOptions(call *C.goccl_call, work *C.goccl_work) (core.CallOptions, erro
 	c, err := takeStruct(call, leastCall, "call")
 	if err != nil {
 		return core.CallOptions{}, err
+	}
+	schedule, err := plan.ParseSchedule(text(c.alltoall_schedule))
+	if err != nil {
+		return core.CallOptions{}, errorf(codeInvalidArgument, "call.alltoall_schedule is %v", err)
+	}
+	for i := range operations {
+		operations[i].Schedule = schedule
 	}
 	return core.CallOptions{Timeout: milliseconds(c.timeout_ms), WaitSoon: waits || c.wait_soon != 0}, nil
 }
@@ -255,7 +262,7 @@ func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 
 // run starts operations as one work: it gives out a handle or, where none is wanted, waits.
 func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
-	o, err := callOptions(call, work)
+	o, err := callOptions(call, work, operations...)
 	if err != nil {
 		return c.comm.RefuseStart(err, operations...)
 	}

@@ -157,7 +157,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		if op.pointToPoint() {
 			p2p = append(p2p, op)
 		} else {
-			w.parts = append(w.parts, part{operation: op, message: op.message()})
+			w.parts = append(w.parts, part{operation: op, message: c.message(op)})
 		}
 	}
 	// One more than there are operations, so that the work cannot end while it is being started.
@@ -210,6 +210,13 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		c.wakeLater()
 	}
 	return w, nil
+}
+
+// message says what an operation is, in what all ranks know of it.
+func (c *Comm) message(op *Operation) exec.Message {
+	m := op.message()
+	m.Schedule = uint8(c.shape.scheduleOf(op))
+	return m
 }
 
 // CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.

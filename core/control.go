@@ -51,7 +51,7 @@ func encodeMessage(m exec.Message) []byte {
 	}
 	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
 	b = binary.LittleEndian.AppendUint32(b, uint32(m.Root))
-	return append(b, m.Collective, m.DType, m.Op, 0, 0, 0, 0, 0)
+	return append(b, m.Collective, m.DType, m.Op, m.Schedule, 0, 0, 0, 0)
 }
 
 func decodeMessage(b []byte) (exec.Message, error) {
@@ -61,7 +61,7 @@ func decodeMessage(b []byte) (exec.Message, error) {
 	u := binary.LittleEndian.Uint64
 	return exec.Message{Group: u(b), Sequence: u(b[8:]), Count: u(b[16:]), Digest: u(b[24:]),
 		Epoch: binary.LittleEndian.Uint32(b[32:]), Root: int32(binary.LittleEndian.Uint32(b[36:])),
-		Collective: b[40], DType: b[41], Op: b[42]}, nil
+		Collective: b[40], DType: b[41], Op: b[42], Schedule: b[43]}, nil
 }
 
 // handler is a communicator as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -116,8 +117,12 @@ func (c *Comm) peerError(peer int, err error) *Error {
 func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen exec.Message, bytes, total uint64) *Error {
 	if mine == seen {
 		want, wantTotal := run.Expected()
-		if total != wantTotal {
+		switch {
+		case total != wantTotal:
 			bytes, want = total, wantTotal
+		case plan.Collective(mine.Collective) == plan.AllToAll: // of such size that one goes through a window, and the other does not
+			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: ranks %d and %d have different counts for what rank %d sends to rank %d",
+				c.title(), mine.Sequence, describe(mine), peer, c.rank, c.rank, peer)
 		}
 		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: rank %d sends %d bytes to rank %d, which expects %d bytes from it",
 			c.title(), mine.Sequence, describe(mine), peer, bytes, c.rank, want)

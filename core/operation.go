@@ -39,6 +39,7 @@ type Operation struct {
 	Factor              [2]float64 // of PreMulSum; real and imaginary part
 	Root                int
 	Tag                 int
+	Schedule            plan.Schedule // of AllToAll; 0: the communicator's
 	In, Out             []unsafe.Pointer
 	InCounts, OutCounts []uint64
 	WaitAll             bool // MonitoredBarrier: name all missing ranks
@@ -241,7 +242,7 @@ func (o *Operation) bytes(counts []uint64) []int64 {
 	return b
 }
 
-// message says what the operation is, in what all ranks know of it.
+// message says what the operation is, but for its schedule.
 func (o *Operation) message() exec.Message {
 	m := exec.Message{Collective: uint8(o.Collective), Root: -1}
 	var counts []uint64
@@ -293,6 +294,9 @@ func describe(m exec.Message) string {
 	}
 	if c.Reduces() {
 		words = append(words, reduce.Op(m.Op).String())
+	}
+	if m.Schedule != 0 {
+		words = append(words, "schedule "+plan.Schedule(m.Schedule).String())
 	}
 	if m.Root >= 0 {
 		words = append(words, fmt.Sprintf("root %d", m.Root))

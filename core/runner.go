@@ -42,6 +42,7 @@ type layout struct {
 	collective plan.Collective
 	root       int
 	dtype      reduce.DType
+	schedule   plan.Schedule
 	in, out    []uint64
 	segments   []segment
 	apart      bool           // inputs and outputs share no memory
@@ -51,7 +52,7 @@ type layout struct {
 }
 
 func (l *layout) fits(o *Operation, apart bool) bool {
-	return l.segments != nil && l.apart == apart && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType &&
+	return l.segments != nil && l.apart == apart && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType && l.schedule == o.Schedule &&
 		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
 
@@ -283,7 +284,8 @@ const shortcutMax = 1 << 20
 // learn lets a collective that has ended be called by the shortcut from now on.
 func (c *Comm) learn(p *part) {
 	op := p.operation
-	if p.begun != nil || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+	// Calls by the shortcut name no schedule.
+	if p.begun != nil || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 {
 		return
 	}
@@ -343,7 +345,7 @@ func (c *Comm) layOut(op *Operation) {
 	r := &c.runner
 	apart := !c.shape.memory && apart(op)
 	if !r.laid.fits(op, apart) {
-		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, in: slices.Clone(op.InCounts),
+		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
 	}
 }
@@ -380,6 +382,7 @@ type shape struct {
 	crowded    bool
 	letter     int64 // the most bytes of an eager send where memory is shared
 	thresholds thresholds
+	schedule   plan.Schedule // of alltoall, where a call names none
 }
 
 const (
@@ -447,7 +450,7 @@ func (s shape) streams(o *Operation) exec.Streams {
 // params is what a builder is told of an operation.
 func (s shape) params(op *Operation, rank, size int) plan.Params {
 	return plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Thresholds: s.thresholds.Thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
 }
 
 // segments cuts an operation into plans of bounded length.
@@ -496,7 +499,7 @@ func planKey(p *plan.Params, apart bool) string {
 		return ""
 	}
 	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d,%t,%t", p.Collective, p.Root, p.ElemSize, apart, p.Direct)
+	buf = fmt.Appendf(buf, "%d,%d,%d,%t,%t,%d", p.Collective, p.Root, p.ElemSize, apart, p.Direct, p.Schedule)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
 		buf = append(buf, ';')
 		for _, n := range b {

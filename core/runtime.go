@@ -31,6 +31,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma"
@@ -51,6 +52,7 @@ const (
 	EnvTransport   = "GOCCL_TRANSPORT"
 	EnvNet         = "GOCCL_NET"
 	EnvThresholds  = "GOCCL_THRESHOLDS"
+	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
@@ -113,6 +115,9 @@ type Config struct {
 	Secret        string // the job's
 	Incarnation   string // part of every key in the store
 	Thresholds    string // sizes at which algorithms change: see thresholds; the same on all ranks
+	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
+	// same on all ranks.
+	AllToAllSchedule string
 }
 
 // member is what a rank publishes of itself.
@@ -120,6 +125,7 @@ type member struct {
 	Version    string
 	Address    transport.Address
 	Thresholds string
+	Schedule   string
 }
 
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
@@ -162,9 +168,15 @@ func (r *Runtime) complete(c *Config) error {
 	fill(&c.Secret, EnvSecret)
 	fill(&c.Incarnation, EnvIncarnation)
 	fill(&c.Thresholds, EnvThresholds)
+	fill(&c.AllToAllSchedule, EnvSchedule)
 	if err := new(thresholds).set(c.Thresholds); err != nil {
 		return bad("thresholds (from the option or %s) have %v", EnvThresholds, err)
 	}
+	schedule, err := plan.ParseSchedule(c.AllToAllSchedule)
+	if err != nil {
+		return bad("all-to-all schedule (from the option or %s) is %v", EnvSchedule, err)
+	}
+	c.AllToAllSchedule = schedule.String() // in the one form that can be compared
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
@@ -213,7 +225,7 @@ const maxRanks = 65536
 
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
-	me := member{Version: Version, Address: end.Address(), Thresholds: config.Thresholds}
+	me := member{Version: Version, Address: end.Address(), Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule}
 	me.Address.Forced, me.Address.Net, me.Address.CPUs = config.Transport, config.Net, usableCPUs()
 	published, err := json.Marshal(me)
 	if err != nil {
@@ -253,6 +265,10 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		if m.Thresholds != config.Thresholds {
 			return nil, errorf(ErrUnsupported, "init: thresholds are %q on rank %d and %q on rank %d: they must be the same on all ranks",
 				m.Thresholds, rank, config.Thresholds, config.Rank)
+		}
+		if m.Schedule != config.AllToAllSchedule {
+			return nil, errorf(ErrUnsupported, "init: the all-to-all schedule is %q on rank %d and %q on rank %d: it must be the same on all ranks",
+				m.Schedule, rank, config.AllToAllSchedule, config.Rank)
 		}
 		addresses[rank] = m.Address
 	}
@@ -324,7 +340,11 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)
 	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0})
-	if err := c.shape.thresholds.set(config.Thresholds); err != nil {
+	err := c.shape.thresholds.set(config.Thresholds)
+	if err == nil {
+		c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule)
+	}
+	if err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err) // they have been looked at before
 	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
@@ -482,7 +502,7 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	for i, r := range members {
 		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
 	}
-	config.Transport, config.Thresholds = addresses[0].Forced, c.thresholds
+	config.Transport, config.Thresholds, config.AllToAllSchedule = addresses[0].Forced, c.thresholds, c.shape.schedule.String()
 	if len(members) == 1 {
 		return c.runtime.newComm(config, nil, identity{}, addresses, kinds)
 	}

@@ -42,6 +42,9 @@ func TestShapesArePlanned(t *testing.T) {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verifyShape(t, s, c, size, n)
 				}
+				for _, s.schedule = range []plan.Schedule{plan.Sequential, 3} {
+					verifyShape(t, s, plan.AllToAll, size, n)
+				}
 			}
 		}
 	}

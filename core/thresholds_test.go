@@ -19,8 +19,8 @@ func TestSetThresholds(t *testing.T) {
 	}{
 		{"", all, true},
 		{"flat_max=0", thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 4, 5}, true},
-		{"one_shot_max=7,pipeline_min=8,stream_min=10,direct_min=11,flat_max=9",
-			thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, PipelineMin: 8}, 10, 11}, true},
+		{"one_shot_max=7,pipeline_min=8,window_min=12,stream_min=10,direct_min=11,flat_max=9",
+			thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, PipelineMin: 8, WindowMin: 12}, 10, 11}, true},
 		{"one_shot_max", all, false},
 		{"one_shot_max=", all, false},
 		{"one_shot_max=-1", all, false},

@@ -16,7 +16,7 @@ typedef struct {
   uint8_t collective;
   uint8_t dtype;
   uint8_t op;
-  uint8_t flags;
+  uint8_t schedule;
   uint32_t bytes; /* of this message's payload */
   uint64_t total; /* of this pair's direction, where only the pair knows it */
 } goccl_message;

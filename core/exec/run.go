@@ -26,18 +26,19 @@ type Message struct {
 	Collective      uint8
 	DType           uint8
 	Op              uint8
+	Schedule        uint8
 }
 
 func (m Message) c() C.goccl_message {
 	return C.goccl_message{group: C.uint64_t(m.Group), sequence: C.uint64_t(m.Sequence),
 		count: C.uint64_t(m.Count), digest: C.uint64_t(m.Digest), epoch: C.uint32_t(m.Epoch),
-		root: C.int32_t(m.Root), collective: C.uint8_t(m.Collective), dtype: C.uint8_t(m.DType), op: C.uint8_t(m.Op)}
+		root: C.int32_t(m.Root), collective: C.uint8_t(m.Collective), dtype: C.uint8_t(m.DType), op: C.uint8_t(m.Op), schedule: C.uint8_t(m.Schedule)}
 }
 
 func fromC(m C.goccl_message) Message {
 	return Message{Group: uint64(m.group), Sequence: uint64(m.sequence), Count: uint64(m.count),
 		Digest: uint64(m.digest), Epoch: uint32(m.epoch), Root: int32(m.root), Collective: uint8(m.collective),
-		DType: uint8(m.dtype), Op: uint8(m.op)}
+		DType: uint8(m.dtype), Op: uint8(m.op), Schedule: uint8(m.schedule)}
 }
 
 // Compiled is a plan in the form that the loop runs: C memory, until Free.

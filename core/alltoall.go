@@ -1,0 +1,58 @@
+package core
+
+import (
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// scheduleOf is the schedule of an operation; only alltoall has one.
+func (s shape) scheduleOf(op *Operation) plan.Schedule {
+	if op.Collective != plan.AllToAll {
+		return 0
+	}
+	if op.Schedule != 0 {
+		return op.Schedule
+	}
+	return s.schedule
+}
+
+// AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by "shm" or "tcp", in which each sends so many
+// bytes to each, and returns the most that one of them may have under way at once.
+func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peaks, err error) {
+	bad := func(format string, args ...any) (plan.Peaks, error) {
+		return most, errorf(ErrInvalidArgument, "alltoall_peaks: "+format, args...)
+	}
+	const mostRanks = 64 // that can be proved in a second
+	switch {
+	case ranks < 1 || ranks > mostRanks:
+		return bad("ranks is %d, allowed are 1 to %d", ranks, mostRanks)
+	case by != transport.Shm && by != transport.TCP:
+		return bad("transport is %q, allowed are %q and %q", by, transport.Shm, transport.TCP)
+	}
+	ports := by == transport.TCP
+	s := newShape(ranks, site{ports: ports, memory: !ports, crowded: ranks > usableCPUs()})
+	if s.schedule, err = plan.ParseSchedule(schedule); err != nil {
+		return bad("schedule is %v", err)
+	}
+	counts := make([]uint64, ranks)
+	for i := range counts {
+		counts[i] = min(bytes, uint64(max(4*int64(s.slots)*s.chunk, s.thresholds.WindowMin))) // with more it only goes on in the same way
+	}
+	op := Operation{Collective: plan.AllToAll, InCounts: counts, OutCounts: counts}
+	plans, params := make([]*plan.Plan, ranks), make([]plan.Params, ranks)
+	for r := range ranks {
+		params[r] = s.params(&op, r, ranks)
+		if plans[r], err = plan.Build(params[r]); err != nil {
+			return most, asError(err, ErrInternal, "alltoall_peaks")
+		}
+	}
+	peaks, err := plan.PeaksOf(plans, params)
+	if err != nil {
+		return most, asError(err, ErrInternal, "alltoall_peaks")
+	}
+	for _, p := range peaks {
+		most = plan.Peaks{Pairs: max(most.Pairs, p.Pairs), Incast: max(most.Incast, p.Incast), Sent: max(most.Sent, p.Sent),
+			Received: max(most.Received, p.Received), Staging: max(most.Staging, p.Staging)}
+	}
+	return most, nil
+}

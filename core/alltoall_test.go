@@ -1,0 +1,250 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// allToAll runs one in which rank a sends split(a, b) elements to rank b, and looks at the result.
+func allToAll(t testing.TB, c *Comm, schedule plan.Schedule, split func(from, to int) int) error {
+	op := Operation{Collective: plan.AllToAll, DType: reduce.Int32, Schedule: schedule}
+	outs := make([][]int32, c.size)
+	for r := range c.size {
+		in := buffer(t, split(c.rank, r))
+		fill(in, c.rank, r)
+		outs[r] = buffer(t, split(r, c.rank))
+		op.In, op.InCounts = append(op.In, ptr(in)), append(op.InCounts, uint64(len(in)))
+		op.Out, op.OutCounts = append(op.Out, ptr(outs[r])), append(op.OutCounts, uint64(len(outs[r])))
+	}
+	if err := run(c, op); err != nil {
+		return err
+	}
+	for r, out := range outs {
+		if err := expect(fmt.Sprintf("schedule %q, from %d", schedule, r), out, func(i int) int32 { return value(r, c.rank, i) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Each schedule, named by the call or by the group, gives the same; twice, for the second time a group's goes by the shortcut.
+func TestAllToAllSchedules(t *testing.T) {
+	for _, tr := range transports {
+		for size := 1; size <= 8; size++ {
+			if testing.Short() && size > 5 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%d", tr, size), func(t *testing.T) {
+				group := newWorldOf(t, tr, size, Config{Timeout: time.Minute, AllToAllSchedule: "window=2"})
+				call := newWorld(t, tr, size, time.Minute)
+				for _, n := range []int{0, 1, 1000, 100_001} {
+					split := func(from, to int) int { return n * ((from + 2*to) % 3) }
+					for range 2 {
+						group.each(func(rank int) error { return allToAll(t, group.comms[rank], plan.BySize, split) })
+						for _, s := range []plan.Schedule{plan.Sequential, 2, 3, plan.Parallel, plan.BySize} {
+							call.each(func(rank int) error { return allToAll(t, call.comms[rank], s, split) })
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// Large blocks go through windows by themselves where ports join many ranks; each pair decides for itself.
+func TestAllToAllBySize(t *testing.T) {
+	const size, least = 11, 4096
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
+	split := func(from, to int) int { return least / 4 * ((from + 2*to) % 3) }
+	w.each(func(rank int) error { return allToAll(t, w.comms[rank], plan.BySize, split) })
+	plan, err := plan.Build(w.comms[0].shape.params(&Operation{Collective: plan.AllToAll, DType: reduce.Int32, InCounts: make([]uint64, size), OutCounts: append(make([]uint64, size-1), least/4)}, 0, size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := 0
+	for _, s := range plan.Steps {
+		if s.Peer == size-1 && s.Bytes > 0 {
+			data++
+		}
+	}
+	if last := plan.Steps[len(plan.Steps)-1]; data != 1 || last.Peer != size-1 {
+		t.Errorf("the only large block does not come last:\n%v", plan)
+	}
+	// Only the other direction of a pair is of one size at one end and of another at the other.
+	errs := w.try(func(rank int) error {
+		return allToAll(t, w.comms[rank], 0, func(from, to int) int {
+			if from == 1 && to == 0 && rank == 0 {
+				return least
+			}
+			return 5
+		})
+	})
+	for rank, err := range errs {
+		if rank > 1 && err == nil {
+			continue // it had all that it needs
+		}
+		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "different counts for what rank 1 sends to rank 0") && !strings.Contains(err.Error(), "rank 1 sends 20 bytes to rank 0, which expects 16384") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func TestMismatchOfSchedules(t *testing.T) {
+	for _, tr := range transports {
+		for _, n := range []int{0, 50_000} {
+			w := newWorldOf(t, tr, 3, Config{Timeout: 20 * time.Second})
+			for range 2 { // the second time by the shortcut
+				w.each(func(rank int) error { return allToAll(t, w.comms[rank], 0, func(int, int) int { return n }) })
+			}
+			errs := w.try(func(rank int) error {
+				return allToAll(t, w.comms[rank], []plan.Schedule{0, plan.Sequential, 0}[rank], func(int, int) int { return n })
+			})
+			for rank, err := range errs {
+				if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "rank 1 called alltoall(int32, schedule sequential)") {
+					t.Errorf("%s, %d elements, rank %d: %v", tr, n, rank, err)
+				}
+			}
+		}
+	}
+}
+
+// The groups' schedules are compared when they are made, in whatever form they are written; a split has its parent's.
+func TestScheduleOfGroups(t *testing.T) {
+	join := func(of ...string) (comms []*Comm, errs []error) {
+		store := bootstrap.NewMemStore()
+		w := &world{t: t, comms: make([]*Comm, len(of))}
+		errs = w.try(func(rank int) (err error) {
+			getenv := func(name string) string {
+				if name == EnvSchedule && rank == 0 {
+					return of[0]
+				}
+				return ""
+			}
+			config := Config{Rank: rank, Size: len(of), Store: store, GroupName: "test", Timeout: 20 * time.Second}
+			if rank > 0 {
+				config.AllToAllSchedule = of[rank]
+			}
+			w.comms[rank], err = NewRuntime(RuntimeConfig{Logf: t.Logf, Getenv: getenv}).Init(context.Background(), config)
+			return err
+		})
+		t.Cleanup(func() {
+			for _, c := range w.comms {
+				if c != nil {
+					c.Destroy()
+				}
+			}
+		})
+		return w.comms, errs
+	}
+	_, errs := join("sequential", "window=2")
+	for rank, err := range errs {
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"window=2" on rank 1`) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	_, errs = join("in turn", "in turn")
+	for rank, err := range errs {
+		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), `(from the option or GOCCL_ALLTOALL_SCHEDULE) is "in turn", allowed are "sequential"`) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	comms, errs := join("sequential", "window=1")
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, comms: comms}
+	w.each(func(rank int) error {
+		child, err := comms[rank].Split(context.Background(), 0, 0)
+		if err != nil {
+			return err
+		}
+		defer child.Destroy()
+		if child.shape.schedule != plan.Sequential {
+			t.Errorf("rank %d: a split has %q", rank, child.shape.schedule)
+		}
+		return allToAll(t, child, 0, func(int, int) int { return 100 })
+	})
+}
+
+// A window is kept on shareable memory too: no direct plan keeps one.
+func TestScheduleOnShareableMemory(t *testing.T) {
+	const size, n = 3, 100_000
+	w := newWorld(t, "shm", size, time.Minute)
+	ops := make([]Operation, size)
+	for rank := range size {
+		op := Operation{Collective: plan.AllToAll, DType: reduce.Int32}
+		for range size {
+			op.In, op.Out = append(op.In, unsafe.Pointer(&shareable(t, w, rank, n)[0])), append(op.Out, unsafe.Pointer(&shareable(t, w, rank, n)[0]))
+			op.InCounts = append(op.InCounts, n)
+		}
+		op.OutCounts = op.InCounts
+		ops[rank] = op
+	}
+	w.each(func(rank int) error { return run(w.comms[rank], ops[rank]) }) // the first call connects the ranks
+	for _, c := range []struct {
+		schedule plan.Schedule
+		direct   bool
+	}{{plan.BySize, true}, {plan.Sequential, false}, {plan.Parallel, true}, {2, false}, {plan.BySize, true}} {
+		before := make([][]uint64, size)
+		for rank := range size {
+			before[rank] = sent(w.comms[rank])
+		}
+		w.each(func(rank int) error {
+			op := ops[rank]
+			op.Schedule = c.schedule
+			return run(w.comms[rank], op)
+		})
+		for rank := range size {
+			for peer, now := range sent(w.comms[rank]) {
+				if messages := now - before[rank][peer]; peer != rank && (messages == 2) != c.direct {
+					t.Errorf("%q: rank %d sent %d messages to %d", c.schedule, rank, messages, peer)
+				}
+			}
+		}
+	}
+}
+
+func TestAllToAllPeaks(t *testing.T) {
+	for _, by := range []string{"shm", "tcp"} {
+		one, err := AllToAllPeaks(8, by, "sequential", 8<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chunk := newShape(8, site{ports: by == "tcp", memory: by == "shm"}).chunk
+		if want := (plan.Peaks{Pairs: 1, Incast: 1, Sent: chunk, Received: chunk, Staging: 2 * chunk}); one != want {
+			t.Errorf("%s: %+v, want %+v", by, one, want)
+		}
+		if more, err := AllToAllPeaks(8, by, "sequential", 1<<40); err != nil || more != one {
+			t.Errorf("%s: %+v, %v", by, more, err)
+		}
+	}
+	if p, err := AllToAllPeaks(16, "tcp", "", 1<<30); err != nil || p.Incast != 8 {
+		t.Errorf("large blocks: %+v, %v", p, err)
+	}
+	if p, err := AllToAllPeaks(16, "tcp", "", 1000); err != nil || p.Incast != 15 {
+		t.Errorf("small blocks: %+v, %v", p, err)
+	}
+	for _, c := range []struct {
+		ranks        int
+		by, schedule string
+		want         string
+	}{
+		{0, "shm", "", "ranks is 0"},
+		{65, "shm", "", "ranks is 65"},
+		{2, "ib", "", `transport is "ib"`},
+		{2, "shm", "window", `schedule is "window", allowed are`},
+	} {
+		if _, err := AllToAllPeaks(c.ranks, c.by, c.schedule, 1); !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

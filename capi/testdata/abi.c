@@ -179,6 +179,8 @@ static void test_config(void) {
   INIT(GOCCL_INVALID_ARGUMENT, "unique id is damaged", config.size = 2; config.unique_id = &id);
   INIT(GOCCL_INVALID_ARGUMENT, "config.store.set is NULL", config.size = 2; config.store = &store);
   INIT(GOCCL_INVALID_ARGUMENT, "pigeon", config.transport = "pigeon");
+  INIT(GOCCL_INVALID_ARGUMENT, "GOCCL_ALLTOALL_SCHEDULE) is \"in turn\", allowed are \"sequential\"",
+       config.alltoall_schedule = "in turn");
   REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_init(&comm, NULL));
   goccl_config config = {.struct_size = sizeof config, .size = 1};
   REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_init(NULL, &config));
@@ -323,6 +325,16 @@ static void test_arguments(void) {
   REFUSED(bad, "out_counts is NULL", goccl_alltoall(comm, in, counts, out, NULL, GOCCL_FLOAT32, NULL, NULL));
   goccl_call call = {.struct_size = 3};
   REFUSED(bad, "call.struct_size is 3", goccl_barrier(comm, &call, NULL));
+  call = (goccl_call){.struct_size = sizeof call, .alltoall_schedule = "window=0"};
+  REFUSED(bad, "call.alltoall_schedule is \"window=0\", allowed are \"sequential\", \"window=1\" to \"window=254\", \"parallel\"",
+          goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, &call, NULL));
+  call.struct_size = offsetof(goccl_call, alltoall_schedule); /* an older caller's */
+  OK(goccl_barrier(comm, &call, NULL));
+  goccl_core_peaks peaks;
+  REFUSED(bad, "peaks is NULL", goccl_core_alltoall_peaks(2, "shm", "", 4, NULL));
+  REFUSED(bad, "schedule is \"in turn\"", goccl_core_alltoall_peaks(2, "shm", "in turn", 4, &peaks));
+  OK(goccl_core_alltoall_peaks(8, "tcp", "sequential", 1 << 20, &peaks));
+  TRUE(peaks.incast == 1 && peaks.in_flight == 256 << 10 && peaks.staging == 2 * peaks.in_flight);
   const char *name;
   int number;
   REFUSED(bad, "peer is 1, allowed are 0 to 0", goccl_comm_transport(comm, 1, &name));
@@ -383,6 +395,17 @@ static void collectives(goccl_comm comm, int rank, int size) {
   EACH(0, 1000000 * root + 10000 * rank + i);
   OK(goccl_alltoall(comm, ins, counts, outs, counts, GOCCL_INT64, NULL, NULL));
   for (int r = 0; r < size; r++) EACH(r, 1000000 * r + 10000 * rank + i);
+  const char *schedules[] = {"sequential", "window=2", "parallel", "", NULL};
+  for (int s = 0; s < 5; s++) {
+    goccl_call call = {.struct_size = sizeof call, .alltoall_schedule = schedules[s]};
+    for (int batch = 0; batch < 2; batch++) { /* whose schedule is that of its end */
+      memset(out, -1, sizeof out);
+      if (batch) OK(goccl_group_start(comm));
+      OK(goccl_alltoall(comm, ins, counts, outs, counts, GOCCL_INT64, batch ? NULL : &call, NULL));
+      if (batch) OK(goccl_group_end(comm, &call, NULL));
+      for (int r = 0; r < size; r++) EACH(r, 1000000 * r + 10000 * rank + i);
+    }
+  }
   OK(goccl_barrier(comm, NULL, NULL));
   OK(goccl_monitored_barrier(comm, 1, NULL, NULL));
 

@@ -288,8 +288,8 @@ typedef struct {
    *                 all that the rank has sent has been taken, and nobody sends to it who is not in its own. Of
    *                 staging memory no more than 2 k chunks (of at most 512 KiB) are in use at a time.
    *   "sequential"  is "window=1".
-   *   NULL, ""      the communicator's. If it has none: as "parallel", but where ports join some ranks and each has
-   *                 more than 8 peers, pairs with a block of 1 MiB or more come in a window of 8. */
+   *   NULL, ""      the communicator's. If it has none: as "parallel", but among more than 9 ranks on several hosts
+   *                 pairs with a block of 1 MiB or more come in a window of 8. */
   const char *alltoall_schedule;
 } goccl_call;
 

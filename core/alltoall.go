@@ -36,7 +36,7 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	}
 	counts := make([]uint64, ranks)
 	for i := range counts {
-		counts[i] = min(bytes, uint64(max(4*int64(s.slots)*s.chunk, s.thresholds.WindowMin))) // with more it only goes on in the same way
+		counts[i] = min(bytes, uint64(4*s.slots)*uint64(s.chunk)) // with more it only goes on in the same way
 	}
 	op := Operation{Collective: plan.AllToAll, InCounts: counts, OutCounts: counts}
 	plans, params := make([]*plan.Plan, ranks), make([]plan.Params, ranks)

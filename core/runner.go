@@ -402,9 +402,9 @@ const (
 	segmentBytes = 64 << 20
 )
 
-// site is where the ranks of a communicator are: whether some are joined by ports, some share memory, and some are on
-// a crowded host.
-type site struct{ ports, memory, crowded bool }
+// site is where the ranks of a communicator are: whether some are joined by ports, some share memory, some are on
+// a crowded host, and some on another host than others.
+type site struct{ ports, memory, crowded, apart bool }
 
 func newShape(size int, at site) shape {
 	chunk, budget := int64(largestChunk), int64(laneBudget)

@@ -339,7 +339,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)
-	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0})
+	apart := slices.ContainsFunc(addresses, func(a transport.Address) bool { return a.Host != addresses[0].Host })
+	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0, apart})
 	err := c.shape.thresholds.set(config.Thresholds)
 	if err == nil {
 		c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule)

@@ -48,6 +48,10 @@ JSON_KEYS = [
     "algbw_GBps",
     "busbw_GBps",
     "wrong",
+    "schedule",
+    "in_flight",
+    "staging",
+    "incast",
 ]
 
 
@@ -120,6 +124,7 @@ def test_options() -> None:
         (["allreduce", "--peers", "nccl"], "'nccl' is not one of gloo, openmpi, mpich, impi"),
         (["allreduce", "--transport", "rdma"], "'rdma' is not one of shm, tcp"),
         (["allreduce", "--through", "go"], "'go' is not one of torch, c"),
+        (["alltoall", "--schedule", "in turn"], "'in turn' is not one of sequential, window=2 and the like"),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
         (["allreduce", "--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
     ],

@@ -69,17 +69,19 @@ PYBIND11_MODULE(_C, module) {
       group, "Options",
       "Options of a goccl process group, for the argument pg_options of init_process_group().")
       .def(py::init([](std::chrono::milliseconds timeout, std::string transport, std::string interface,
-                       std::chrono::milliseconds livenessGrace, std::string secret) {
+                       std::chrono::milliseconds livenessGrace, std::string secret,
+                       std::string alltoallSchedule) {
              auto options = c10::make_intrusive<Options>(timeout);
              options->transport = std::move(transport);
              options->interface = std::move(interface);
              options->livenessGrace = livenessGrace;
              options->secret = std::move(secret);
+             options->alltoallSchedule = std::move(alltoallSchedule);
              return options;
            }),
            py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "",
            py::arg("interface") = "", py::arg("liveness_grace") = std::chrono::milliseconds(0),
-           py::arg("secret") = "")
+           py::arg("secret") = "", py::arg("alltoall_schedule") = "")
       .def_readwrite("timeout", &Options::timeout,
                      "How long making the group and every operation may take (timedelta; 30 minutes).")
       .def_readwrite(
@@ -96,7 +98,12 @@ PYBIND11_MODULE(_C, module) {
       .def_readwrite(
           "secret", &Options::secret,
           "What ranks must prove to know; \"\" for one that rank 0 makes and hands on through the store. "
-          "Also by the environment variable GOCCL_SECRET.");
+          "Also by the environment variable GOCCL_SECRET.")
+      .def_readwrite(
+          "alltoall_schedule", &Options::alltoallSchedule,
+          "With how many ranks one exchanges at once in an all-to-all: \"parallel\" with all, \"window=2\" (1 to "
+          "254) with so many at most, \"sequential\" with one; \"\" by size. The same on all ranks. Also by the "
+          "environment variable GOCCL_ALLTOALL_SCHEDULE.");
 
   group
       .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,

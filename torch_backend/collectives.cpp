@@ -495,11 +495,14 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, a
                std::move(buffers), std::move(call));
 }
 
-void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& input) {
+void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& input,
+                                    const std::string& schedule) {
   const CallGuard guard(*this);
   Buffers buffers;
   auto call = allToAllCall(buffers, output, input, {}, {});
-  runNow({OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {}}, std::move(buffers), std::move(call));
+  Operation operation{OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {}};
+  operation.schedule = schedule.empty() ? nullptr : schedule.c_str();
+  runNow(std::move(operation), std::move(buffers), std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& outputs,

@@ -180,13 +180,16 @@ void bindCommunicator(py::module_& module) {
           "input: of `size` times as many elements as `output`, and of its dtype.")
       .def(
           "all_to_all_into",
-          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input) {
-            self.group->allToAllNow(output, input);
-          },
-          py::arg("output"), py::arg("input"), py::call_guard<py::gil_scoped_release>(),
+          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
+             const std::string& schedule) { self.group->allToAllNow(output, input, schedule); },
+          py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
+          py::call_guard<py::gil_scoped_release>(),
           "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are equal.\n\n"
           "output, input: of the same number of elements and dtype on all ranks, the first dimension a\n"
-          "multiple of `size`. They must not overlap.")
+          "multiple of `size`. They must not overlap.\n"
+          "schedule: with how many ranks this one exchanges at once, the same on all ranks: \"parallel\" with all,\n"
+          "\"window=2\" (1 to 254) with so many at most, \"sequential\" with one; \"\" for that of the group. Memory\n"
+          "that messages need on their way, and the ranks that send to one at a time, are bounded so.")
       .def(
           "barrier", [](const Communicator& self) { self.group->barrierNow(); },
           py::call_guard<py::gil_scoped_release>(), "Returns when every rank of the group has called it.");

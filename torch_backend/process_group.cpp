@@ -38,6 +38,7 @@ struct Joining {
     config.interface_ = orNull(options.interface);
     config.store_host = orNull(store.host());
     config.secret = orNull(options.secret);
+    config.alltoall_schedule = orNull(options.alltoallSchedule);
   }
 
   void run() noexcept {
@@ -201,8 +202,9 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
 
 // ---- starting ---------------------------------------------------------------------------------
 
-goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async) const {
-  return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT, async ? 0 : 1};
+goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async, const char* schedule) const {
+  return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT, async ? 0 : 1,
+          schedule};
 }
 
 intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation,

@@ -44,6 +44,7 @@ class ProcessGroupGoccl : public c10d::Backend {
     std::string interface;                       // network interface; "" : by the route to the store
     std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
     std::string secret;                          // "": agreed on through the store
+    std::string alltoallSchedule;                // as in goccl_call; "": by size
   };
 
   // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.
@@ -149,7 +150,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   void reduceNow(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp& op);
   void allGatherNow(const at::Tensor& output, const at::Tensor& input);
   void reduceScatterNow(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
-  void allToAllNow(const at::Tensor& output, const at::Tensor& input);
+  // The schedule is as in goccl_call; "": the group's.
+  void allToAllNow(const at::Tensor& output, const at::Tensor& input, const std::string& schedule);
   void barrierNow();
 
   // The scope of a method that makes a call.
@@ -169,6 +171,7 @@ class ProcessGroupGoccl : public c10d::Backend {
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
     bool async = true;
     int source = WorkInfo::kNoSource;
+    const char* schedule = nullptr;  // of an all-to-all that blocks
 
     bool pointToPoint() const { return type == c10d::OpType::SEND || source != WorkInfo::kNoSource; }
   };
@@ -185,7 +188,7 @@ class ProcessGroupGoccl : public c10d::Backend {
 
   // The communicator; throws after shutdown().
   goccl_comm comm() const;
-  goccl_call callOptions(std::chrono::milliseconds timeout, bool async) const;
+  goccl_call callOptions(std::chrono::milliseconds timeout, bool async, const char* schedule = nullptr) const;
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation, uint64_t collectives) const;
   // Starts one library call, or records it if this thread is coalescing.
   template <typename AnyCall>
@@ -260,7 +263,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buf
   const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
   const goccl_comm comm = this->comm();
   auto work = newWork(comm, operation, collectives);
-  const goccl_call options = callOptions(operation.timeout, operation.async);
+  const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
   CallGuard::handOver();
   check(call(comm, &options, &handle));
@@ -277,7 +280,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
     start(std::move(operation), std::move(buffers), std::move(call))->wait();
     return;
   }
-  const goccl_call options = callOptions(operation.timeout, operation.async);
+  const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
   const goccl_comm comm = this->comm();
   CallGuard::handOver();

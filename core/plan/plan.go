@@ -205,6 +205,6 @@ type Thresholds struct {
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.
 	PipelineMin int64
-	// WindowMin is from where on alltoall by size exchanges blocks in a window, where ports join ranks that are many; 0: never.
+	// WindowMin is from where on alltoall by size exchanges blocks in a window, where ports join many ranks; 0: never.
 	WindowMin int64
 }

@@ -24,6 +24,7 @@ class ProcessGroupGoccl(Backend):
         interface: the network interface to use; "" for that of the route to the store.
         liveness_grace: a host that acknowledges nothing is given up after it; 10 seconds.
         secret: what ranks must prove to know; "" for one that rank 0 makes and hands on through the store.
+        alltoall_schedule: of all-to-all: "sequential", "window=2" and the like, "parallel"; "": by size.
         """
 
         timeout: timedelta
@@ -31,6 +32,7 @@ class ProcessGroupGoccl(Backend):
         interface: str
         liveness_grace: timedelta
         secret: str
+        alltoall_schedule: str
         def __init__(
             self,
             *,
@@ -39,6 +41,7 @@ class ProcessGroupGoccl(Backend):
             interface: str = "",
             liveness_grace: timedelta = ...,
             secret: str = "",
+            alltoall_schedule: str = "",
         ) -> None: ...
 
     def __init__(
@@ -77,8 +80,11 @@ class Communicator:
     def reduce_scatter_into(self, output: Tensor, input: Tensor, op: _ReduceOp = "sum") -> None:  # noqa: A002
         """Reduces over all ranks' inputs, and fills `output` with this rank's part of the result."""
 
-    def all_to_all_into(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
-        """Sends part r of `input` to rank r, and receives part r of `output` from it."""
+    def all_to_all_into(self, output: Tensor, input: Tensor, *, schedule: str = "") -> None:  # noqa: A002
+        """Sends part r of `input` to rank r, and receives part r of `output` from it.
+
+        schedule: "sequential", "window=2" and the like, or "parallel"; "" for that of the group.
+        """
 
     def barrier(self) -> None:
         """Returns when every rank of the group has called it."""

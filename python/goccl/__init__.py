@@ -17,6 +17,10 @@ GOCCL_IB_GID_INDEX   The GID of the RDMA port. Default: RoCE v2's, of TCP's addr
 GOCCL_SOCKET_IFNAME  The network interface to use, such as "eth0". Default: that of the route to the store.
 GOCCL_SECRET         The secret that ranks prove to each other. Default: a fresh one, handed out through the
                      store.
+GOCCL_ALLTOALL_SCHEDULE
+                     With how many ranks one exchanges at once in an all-to-all: "sequential" (one),
+                     "window=2" (so many at most, 1 to 254) or "parallel" (all); the same on all ranks.
+                     Default: by size.
 GOCCL_THRESHOLDS     Sizes at which algorithms give way to others, such as "one_shot_max=16384"; the same on
                      all ranks. Default: those built in. `goccl tune` measures and prints them.
 """

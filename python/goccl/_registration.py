@@ -42,6 +42,7 @@ def _create(group: Any, options: Any) -> Any:
             interface=options.interface,
             liveness_grace=options.liveness_grace,
             secret=options.secret,
+            alltoall_schedule=options.alltoall_schedule,
         )
     backend = native.ProcessGroupGoccl(
         group.store, group.group_rank, group.group_size, options=options, group_name=group.group_id

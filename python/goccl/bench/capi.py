@@ -73,6 +73,16 @@ class Loop(ctypes.Structure):
     )
 
 
+class Peaks(ctypes.Structure):
+    """goccl_core_peaks."""
+
+    _fields_ = (
+        ("in_flight", ctypes.c_uint64),
+        ("staging", ctypes.c_uint64),
+        ("incast", ctypes.c_int),
+    )
+
+
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "goccl_get_unique_id": (ctypes.c_char_p,),
     "goccl_init": (ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Config)),
@@ -82,6 +92,13 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
         ctypes.c_uint64,
         ctypes.c_void_p,
         ctypes.c_void_p,
+    ),
+    "goccl_core_alltoall_peaks": (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_uint64,
+        ctypes.POINTER(Peaks),
     ),
     "goccl_destroy": (ctypes.c_uint64,),
     "goccl_mem_alloc": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t),
@@ -120,6 +137,12 @@ class Core:
     def measure(self, comm: int, loop: Loop | None, iterations: int, us: int, ends: int | None) -> None:
         """Calls over and over; us and ends are addresses of memory for the results."""
         self._call("goccl_core_measure", comm, loop, iterations, us, ends)
+
+    def alltoall_peaks(self, ranks: int, transport: str, schedule: str, nbytes: int) -> Peaks:
+        """The most that a rank may have under way at once, where each sends nbytes to each."""
+        peaks = Peaks()
+        self._call("goccl_core_alltoall_peaks", ranks, transport.encode(), schedule.encode(), nbytes, peaks)
+        return peaks
 
     def allocate(self, nbytes: int) -> Array:
         """Bytes of shareable memory, which are free again with the array."""

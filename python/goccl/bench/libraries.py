@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GOCCL_TRANSPORTS = ("shm", "tcp")
+SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
 MAPPED = "mapped"
 """What rows of shared memory are named by whose buffers are shareable, as those of goccl.empty()."""
 GOCCL = {"torch": "goccl", "c": "goccl-c"}
@@ -34,11 +35,17 @@ class Library:
     transport: str
     launcher: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
+    schedule: str = ""  # of GoCCL's alltoall, where it was asked for
 
     @property
     def label(self) -> str:
         """The name in messages."""
-        return f"{self.name}/{self.transport}"
+        return label_of(self.name, self.transport, self.schedule)
+
+
+def label_of(name: str, transport: str, schedule: str) -> str:
+    """How a library is called in messages and tables."""
+    return "/".join(part for part in (name, transport, schedule) if part)
 
 
 @dataclass(frozen=True)
@@ -58,14 +65,16 @@ _MPIS = {
 PEERS = ("gloo", *_MPIS)
 
 
-def goccl_library(way: str, transport: str) -> Library:
-    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED."""
+def goccl_library(way: str, transport: str, schedule: str = "") -> Library:
+    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED; schedule: of alltoall."""
     environment = {"GOCCL_TRANSPORT": transport, "GOCCL_SOCKET_IFNAME": "lo"}
     if transport == MAPPED:
         environment |= {"GOCCL_TRANSPORT": "shm", MAPPED_VARIABLE: "1"}
+    if schedule:
+        environment[SCHEDULE_VARIABLE] = schedule
     if way == "torch":
         _need_torch()
-    return Library(GOCCL[way], transport, environment=environment)
+    return Library(GOCCL[way], transport, environment=environment, schedule=schedule)
 
 
 def peer_library(name: str, ranks: int) -> Library:

@@ -25,6 +25,7 @@ from .libraries import (
     Library,
     Unavailable,
     goccl_library,
+    label_of,
     peer_library,
 )
 from .report import Row
@@ -79,6 +80,16 @@ def _number(low: int, high: int) -> Callable[[str], int]:
 def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
     one = _number(low, high)
     return lambda text: list(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+
+def _schedules(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if not re.fullmatch(r"sequential|window=\d+|parallel", name):
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is not one of sequential, window=2 and the like, parallel"
+            )
+    return list(dict.fromkeys(names))
 
 
 def _iterations(text: str) -> int:
@@ -170,6 +181,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from a loop in C;"
         " rows of the second are named goccl-c (default: torch)",
     )
+    add(
+        "--schedule",
+        type=_schedules,
+        default=[""],
+        help="schedules of GoCCL's alltoall, as sequential,window=2,parallel; all are compared with the first."
+        " Columns tell what a rank may have under way at most: bytes in flight, bytes of staging"
+        " memory, and how many ranks send to it at once (found from the plans, not measured)",
+    )
     add("--dtype", choices=list(ITEMSIZE), default="float32", help="default: %(default)s")
     add(
         "--iters",
@@ -203,6 +222,9 @@ def main(args: argparse.Namespace) -> int:
     complete(args)
     if args.collective is None:
         progress.say(f"goccl bench: no collective is named; allowed are {', '.join(COLLECTIVES)}, or all")
+        return 2
+    if args.schedule != [""] and args.collective != ["alltoall"]:
+        progress.say("goccl bench: --schedule is of alltoall, and of no other collective")
         return 2
     problem = _missing(args)
     if problem:
@@ -271,8 +293,10 @@ def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tupl
     libraries = []
     for way in args.through:
         for transport in args.transport:
-            libraries += find(f"{GOCCL[way]}/{transport}", partial(goccl_library, way, transport))
-    failed = len(libraries) < len(args.through) * len(args.transport)
+            for schedule in args.schedule:
+                make = partial(goccl_library, way, transport, schedule)
+                libraries += find(label_of(GOCCL[way], transport, schedule), make)
+    failed = len(libraries) < len(args.through) * len(args.transport) * len(args.schedule)
     for name in args.peers:
         libraries += find(name, partial(peer_library, name, ranks))
     return libraries, failed

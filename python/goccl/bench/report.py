@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from .collectives import bandwidth
-from .libraries import GOCCL
+from .libraries import GOCCL, label_of
 from .placement import FAR, MIXED, NEAR, UNKNOWN
 
 OURS = tuple(GOCCL.values())
@@ -33,11 +33,15 @@ class Row:
     algbw_GBps: float  # noqa: N815  the unit's own spelling, as in the JSON
     busbw_GBps: float  # noqa: N815
     wrong: int
+    schedule: str = ""  # of alltoall, where it was asked for
+    in_flight: int | None = None  # bytes that a rank may have sent, and not know to be taken, at most
+    staging: int | None = None  # these and the bytes sent to it
+    incast: int | None = None  # ranks that may send to one at a time, at most
 
     @property
     def label(self) -> str:
-        """Library and transport."""
-        return f"{self.library}/{self.transport}"
+        """Library, transport and schedule."""
+        return label_of(self.library, self.transport, self.schedule)
 
 
 @dataclass
@@ -118,19 +122,27 @@ _COLUMNS = (
     ("busbw GB/s", 10),
     ("wrong", 6),
 )
+_SCHEDULE_COLUMNS = (("schedule", 10), ("in flight", 10), ("staging", 10), ("incast", 6))
 _RATIO_WIDTH = 13
 
 
-def table_head(collective: str, ranks: int, dtype: str, ours: Iterable[str]) -> str:
+def _ratio_width(label: str) -> int:
+    return max(_RATIO_WIDTH, len("x " + label))
+
+
+def table_head(
+    collective: str, ranks: int, dtype: str, ours: Iterable[str], *, schedules: bool = False
+) -> str:
     """The lines above the rows of a collective. ours: labels of what all are compared with."""
-    names = [f"{name:>{width}}" for name, width in _COLUMNS]
-    names += [f"{'x ' + label:>{_RATIO_WIDTH}}" for label in ours]
+    columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
+    names = [f"{name:>{width}}" for name, width in columns]
+    names += [f"{'x ' + label:>{_ratio_width(label)}}" for label in ours]
     return f"\n# {collective}, {ranks} ranks, {dtype}\n#" + " ".join(names)[1:]
 
 
-def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str]) -> str:
+def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str], *, schedules: bool = False) -> str:
     """A line of the table; its last columns tell how many times as long as ours, found in `rows`, it took."""
-    values = (
+    values: tuple[str, ...] = (
         str(row.bytes),
         row.library,
         row.transport,
@@ -142,12 +154,19 @@ def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str]) -> str:
         f"{row.busbw_GBps:.3f}",
         str(row.wrong),
     )
-    cells = [f"{value:>{width}}" for value, (_, width) in zip(values, _COLUMNS, strict=True)]
+    columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
+    if schedules:
+        values += (row.schedule or "-", *map(_known, (row.in_flight, row.staging, row.incast)))
+    cells = [f"{value:>{width}}" for value, (_, width) in zip(values, columns, strict=True)]
     known = list(rows)
     for label in ours:
         times = ratio(row, known, label)
-        cells.append(f"{'-' if times is None else f'{times:.2f}':>{_RATIO_WIDTH}}")
+        cells.append(f"{'-' if times is None else f'{times:.2f}':>{_ratio_width(label)}}")
     return " ".join(cells)
+
+
+def _known(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def write_json(rows: Iterable[Row], path: Path) -> None:

@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TextIO
 
-from . import placement
+from . import capi, placement
 from .collectives import ITEMSIZE, element_count
 from .group import GroupFailure, RankGroup
-from .libraries import Library, Unavailable
+from .libraries import GOCCL_TRANSPORTS, Library, Unavailable
 from .placement import Probe
 from .report import OURS, Row, Samples, table_head, table_row
 
@@ -136,7 +136,10 @@ class Bench:
     ) -> None:
         self._settings = settings
         self._entrants = [_Entrant(library) for library in libraries]
-        self._ours = [library.label for library in libraries if library.name in OURS]
+        ours = [library for library in libraries if library.name in OURS]
+        # The first schedule is what others are compared with, too.
+        self._ours = [library.label for library in ours if library.schedule == ours[0].schedule]
+        self._schedules = any(library.schedule for library in ours)
         self._probe = probe
         self._progress = progress
         self._write = write
@@ -159,7 +162,15 @@ class Bench:
             self._start_missing()
             if not self._entrants:
                 return
-            self._write(table_head(collective, self._settings.ranks, self._settings.dtype, self._ours))
+            self._write(
+                table_head(
+                    collective,
+                    self._settings.ranks,
+                    self._settings.dtype,
+                    self._ours,
+                    schedules=self._schedules,
+                )
+            )
             self._progress.say(f"{self._pace}: {collective}, {self._settings.ranks} ranks")
             refused: set[str] = set()
             for count in self._settings.counts(collective):
@@ -217,7 +228,7 @@ class Bench:
                     before = after
         measured: list[Row] = []
         for entrant in self._present(refused):
-            measured += entrant.samples.rows(
+            rows = entrant.samples.rows(
                 entrant.library.name,
                 entrant.library.transport,
                 collective,
@@ -225,10 +236,22 @@ class Bench:
                 self._settings.dtype,
                 nbytes,
             )
+            measured += self._with_peaks(rows, entrant.library, nbytes) if entrant.library.schedule else rows
         self.rows += measured
         self._progress.clear()
         for row in measured:
-            self._write(table_row(row, measured, self._ours))
+            self._write(table_row(row, measured, self._ours, schedules=self._schedules))
+
+    def _with_peaks(self, rows: list[Row], library: Library, nbytes: int) -> list[Row]:
+        """The rows with the schedule of an alltoall, and what a rank may have under way with it at most."""
+        rows = [replace(row, schedule=library.schedule) for row in rows]
+        if library.transport not in GOCCL_TRANSPORTS:  # buffers that peers map may need no messages
+            return rows
+        ranks = self._settings.ranks
+        most = capi.Core().alltoall_peaks(ranks, library.transport, library.schedule, nbytes // ranks)
+        return [
+            replace(row, in_flight=most.in_flight, staging=most.staging, incast=most.incast) for row in rows
+        ]
 
     def _iterations(self, group: RankGroup) -> int:
         """How many iterations a block of this library has. The first calls also make its connections."""

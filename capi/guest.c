@@ -503,7 +503,7 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
   return r;
 }
 
-/* ---- probe ------------------------------------------------------------------------------------ */
+/* ---- benchmarks ------------------------------------------------------------------------------- */
 
 goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns);
 
@@ -511,8 +511,6 @@ goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns) {
   NOT_FORKED;
   return guest_ping_pong(cpu_a, cpu_b, ns);
 }
-
-/* ---- benchmarks --------------------------------------------------------------------------------- */
 
 goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule, uint64_t bytes,
                                        goccl_core_peaks *peaks) {

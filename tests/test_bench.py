@@ -465,6 +465,37 @@ def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
         assert f"# {collective}, {ranks} ranks, float32" in output
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp", "mapped"])
+def test_schedules_take_turns_and_tell_what_is_under_way(transport: str) -> None:
+    output: list[str] = []
+    names = ["sequential", "window=2", "parallel"]
+    entrants = [libraries.goccl_library("c", transport, name) for name in names]
+    settings = Settings(["alltoall"], 4, [4 << 20], iterations=2, warmup=0, blocks=2, timeout=60)
+    with Bench(settings, entrants, lambda: 95.0, Progress(io.StringIO()), output.append) as run:
+        run.run()
+    assert run.failures == []
+    assert [row.schedule for row in run.rows] == names
+    assert [row.label for row in run.rows] == [f"goccl-c/{transport}/{name}" for name in names]
+    assert [row.wrong for row in run.rows] == [0, 0, 0]
+    head, *lines = "\n".join(output).strip().splitlines()[1:]
+    assert head.endswith(f" incast x goccl-c/{transport}/sequential")
+    assert lines[0].endswith(" 1.00")
+    if transport == "mapped":
+        assert {(row.in_flight, row.staging, row.incast) for row in run.rows} == {(None, None, None)}
+        return
+    assert {len(line) for line in lines} == {len(head)}
+    chunk = {"shm": 256 << 10, "tcp": 512 << 10}[transport]
+    assert [row.incast for row in run.rows] == [1, 2, 3]
+    assert [row.in_flight for row in run.rows][:2] == [chunk, 2 * chunk]
+    assert [row.staging for row in run.rows][:2] == [2 * chunk, 4 * chunk]
+    assert (run.rows[2].staging or 0) > 4 * chunk
+
+
+def test_schedules_are_of_alltoall(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(_parse("allreduce", "--schedule", "sequential")) == 2
+    assert "--schedule is of alltoall" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["openmpi", "mpich", "impi"])
 def test_mpi_from_end_to_end(name: str) -> None:
     ranks = 3

@@ -18,7 +18,7 @@ Ways into GoCCL
     ``mapped`` is shared memory with buffers that peers map, as those of ``goccl.empty()``.
 
 Schedules of alltoall
-    ``--schedule sequential,window=2,parallel`` measures GoCCL's alltoall with each. ``in flight``, ``staging``
+    ``--schedule sequential,window=2,parallel`` measures alltoall with each. ``in flight``, ``staging``
     and ``incast`` are the most that a rank may have under way at once, however fast or slow the ranks are:
     bytes that it has sent and does not know to be taken, these together with the bytes sent to it, and how
     many ranks send to it. They are found from the plans, by their prover, and not measured.

@@ -185,7 +185,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         type=_schedules,
         default=[""],
-        help="schedules of GoCCL's alltoall, as sequential,window=2,parallel; all are compared with the first."
+        help="schedules of GoCCL's alltoall, as sequential,window=2,parallel; the first is compared with."
         " Columns tell what a rank may have under way at most: bytes in flight, bytes of staging"
         " memory, and how many ranks send to it at once (found from the plans, not measured)",
     )

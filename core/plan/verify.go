@@ -297,7 +297,7 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	if int(g.put-g.released) >= s.params.Slots-1 {
 		return true, nil
 	}
-	if n := int(g.put) - s.params.Slots; n >= 0 { // there are no more slots
+	if n := int(g.put) - s.params.Slots; n >= 0 { // whose slot the message takes: a put waits for its release
 		v.hear(s, &g.left[n])
 	}
 	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.now()), used: v.exposure(int(step.Peer), s.plan.Rank).used,

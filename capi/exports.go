@@ -416,7 +416,7 @@ func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work
 			o, err = operation(a, c.comm.Rank(), c.comm.Size())
 		}
 		if err == nil {
-			options, err = callOptions(call, handle)
+			options, _, err = callOptions(call, handle) // by the shortcut go none that name a schedule
 		}
 		if err != nil {
 			exec.LeaveStale(unsafe.Pointer(a.begun))

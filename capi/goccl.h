@@ -284,12 +284,12 @@ typedef struct {
                          woken; the call itself runs the work for up to a millisecond */
   /* Of goccl_alltoall(), and no other: with how many peers a rank exchanges at once. The same on all ranks.
    *   "parallel"    with all.
-   *   "window=k"    with k at most, 1 <= k <= 254, in rounds that are the same on all ranks. Before the next round
-   *                 all that the rank has sent has been taken, and nobody sends to it who is not in its own. Of
+   *   "window=k"    with k at most, 1 <= k <= 254: in an order that is the same on all ranks, k at a time. Before
+   *                 the next k come all that was sent to these has been taken; nobody else sends meanwhile. Of
    *                 staging memory no more than 2 k chunks (of at most 512 KiB) are in use at a time.
    *   "sequential"  is "window=1".
-   *   NULL, ""      the communicator's. If it has none: as "parallel", but among more than 9 ranks on several hosts
-   *                 pairs with a block of 1 MiB or more come in a window of 8. */
+   *   NULL, ""      the communicator's. If it has none: as "parallel", but among more than 9 ranks on several
+   *                 hosts pairs with a block of 1 MiB or more come in a window of 8. */
   const char *alltoall_schedule;
 } goccl_call;
 
@@ -398,10 +398,10 @@ typedef struct {
   int incast;         /* peers that send to it */
 } goccl_core_peaks;
 
-/* Finds it from the plans for `ranks` ranks on a host, joined by "shm" or "tcp", that send `bytes` to each other. It is
- * proved, not measured. `schedule` is as in goccl_call. */
-goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule, uint64_t bytes,
-                                       goccl_core_peaks *peaks);
+/* Finds it from the plans for `ranks` ranks (1 to 64) of a host, joined by "shm" or "tcp", that send `bytes`
+ * to each other. It is proved, not measured. `schedule` is as in goccl_call. */
+goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule,
+                                       uint64_t bytes, goccl_core_peaks *peaks);
 
 #ifdef __cplusplus
 }

@@ -237,24 +237,22 @@ func counts(list *C.uint64_t, n int) []uint64 {
 // leastCall is what the first version of goccl_call had to have.
 const leastCall = unsafe.Offsetof(C.goccl_call{}.wait_soon)
 
-// callOptions says how a call is to be made, and tells its operations; one that wants no handle waits.
-func callOptions(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) (core.CallOptions, error) {
-	waits := work == nil
+// callOptions says how a call is to be made, and an all-to-all in it; one that wants no handle waits.
+func callOptions(call *C.goccl_call, work *C.goccl_work) (o core.CallOptions, schedule plan.Schedule, err error) {
+	o.WaitSoon = work == nil
 	if call == nil {
-		return core.CallOptions{WaitSoon: waits}, nil
+		return o, schedule, nil
 	}
 	c, err := takeStruct(call, leastCall, "call")
 	if err != nil {
-		return core.CallOptions{}, err
+		return o, schedule, err
 	}
-	schedule, err := plan.ParseSchedule(text(c.alltoall_schedule))
-	if err != nil {
-		return core.CallOptions{}, errorf(codeInvalidArgument, "call.alltoall_schedule is %v", err)
+	if schedule, err = plan.ParseSchedule(text(c.alltoall_schedule)); err != nil {
+		return o, schedule, errorf(codeInvalidArgument, "call.alltoall_schedule is %v", err)
 	}
-	for i := range operations {
-		operations[i].Schedule = schedule
-	}
-	return core.CallOptions{Timeout: milliseconds(c.timeout_ms), WaitSoon: waits || c.wait_soon != 0}, nil
+	o.Timeout = milliseconds(c.timeout_ms)
+	o.WaitSoon = o.WaitSoon || c.wait_soon != 0
+	return o, schedule, nil
 }
 
 // hasSource tells whether the work will be asked where it came from.
@@ -262,9 +260,12 @@ func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 
 // run starts operations as one work: it gives out a handle or, where none is wanted, waits.
 func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
-	o, err := callOptions(call, work, operations...)
+	o, schedule, err := callOptions(call, work)
 	if err != nil {
 		return c.comm.RefuseStart(err, operations...)
+	}
+	for i := range operations {
+		operations[i].Schedule = schedule
 	}
 	w, err := c.comm.Start(o, operations...)
 	if err != nil {

@@ -16,7 +16,7 @@ func (s shape) scheduleOf(op *Operation) plan.Schedule {
 	return s.schedule
 }
 
-// AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by "shm" or "tcp", in which each sends so many
+// AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by "shm", "tcp" or "verbs", in which each sends so many
 // bytes to each, and returns the most that one of them may have under way at once.
 func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peaks, err error) {
 	bad := func(format string, args ...any) (plan.Peaks, error) {
@@ -26,10 +26,10 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	switch {
 	case ranks < 1 || ranks > mostRanks:
 		return bad("ranks is %d, allowed are 1 to %d", ranks, mostRanks)
-	case by != transport.Shm && by != transport.TCP:
-		return bad("transport is %q, allowed are %q and %q", by, transport.Shm, transport.TCP)
+	case by != transport.Shm && !transport.IsPort(by):
+		return bad("transport is %q, allowed are %q, %q and %q", by, transport.Shm, transport.TCP, transport.Verbs)
 	}
-	ports := by == transport.TCP
+	ports := transport.IsPort(by)
 	s := newShape(ranks, site{ports: ports, memory: !ports, crowded: ranks > usableCPUs()})
 	if s.schedule, err = plan.ParseSchedule(schedule); err != nil {
 		return bad("schedule is %v", err)

@@ -36,7 +36,9 @@ from typing import Any
 
 # The backend under test. Running the suite with "gloo" checks the tests themselves.
 BACKEND = os.environ.get("GOCCL_TEST_BACKEND", "goccl")
-TRANSPORTS = tuple(os.environ.get("GOCCL_TEST_TRANSPORTS", "shm,tcp" if BACKEND == "goccl" else "tcp").split(","))
+TRANSPORTS = tuple(
+    os.environ.get("GOCCL_TEST_TRANSPORTS", "shm,tcp" if BACKEND == "goccl" else "tcp").split(",")
+)
 
 # What "at once" means for the death of a rank: the promise is a second; the rest is for a busy machine.
 AT_ONCE = 2.0

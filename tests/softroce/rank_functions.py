@@ -2,6 +2,9 @@
 
 import time
 
+import goccl
+import numpy as np
+import test_schedules
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -54,3 +57,19 @@ def digits(rank):
     accuracy = float(total[0] / total[1])
     assert accuracy > 0.95, f"accuracy is {accuracy}"
     return accuracy
+
+
+def schedules(rank):
+    """All-to-all by every schedule, with splits of any length, zero among them, against NumPy."""
+    me, everyone = rank.rank, range(rank.size)
+    for schedule in ("", "sequential", "window=2", "window=3", "parallel"):
+        options = goccl.Options(alltoall_schedule=schedule)
+        group = dist.new_group(list(everyone), backend="goccl", pg_options=options)
+        for n in (0, 1, 1000, 40_003):
+            parts = [test_schedules.sent(me, r, n) for r in everyone]
+            want = [test_schedules.sent(r, me, n) for r in everyone]
+            out = torch.full((sum(map(len, want)),), -1.0)
+            given = torch.from_numpy(np.concatenate(parts))
+            dist.all_to_all_single(out, given, list(map(len, want)), list(map(len, parts)), group=group)
+            assert out.numpy().tobytes() == np.concatenate(want).tobytes(), f"{schedule}, {n} elements"
+        dist.destroy_process_group(group)

@@ -5,11 +5,11 @@ Started on each host with RANK (the host's number), WORLD_SIZE (of hosts), MASTE
 
     ranks.py [--local 2] [--timeout 60] module.function[:argument,...] ...
 
-Each host forks its ranks, which is cheap, for torch is imported once. They meet at the first host, and call the
-functions one after another as ``function(rank, *arguments)``, like those of the other tests: see harness.Rank. An
-argument such as ``torch.float32`` is looked up; others are Python's literals. The exit code is 0 where all have
-returned. A rank that fails prints its error, as ``rank N failed in S s: kind: text``, and ends. A file /share/signal
-that holds ``KILL 1`` sends that signal to the second rank of a host.
+Each host forks its ranks, which is cheap, for torch is imported once. They meet at the first host, and
+call the functions one after another as ``function(rank, *arguments)``, like those of the other tests: see
+harness.Rank. An argument such as ``torch.float32`` is looked up; others are Python's literals. The exit
+code is 0 where all have returned. A rank that fails prints its error, as ``rank N failed in S s: kind:
+text``, and ends. A file /share/signal that holds ``KILL 1`` sends that signal to the second rank of a host.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-import harness
-import torch
-import torch.distributed as dist
+import harness  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
 
 class Rank(harness.Rank):
@@ -44,13 +44,17 @@ class Rank(harness.Rank):
 
 
 def argument(text: str) -> Any:
-    return getattr(torch, text.removeprefix("torch.")) if text.startswith("torch.") else ast.literal_eval(text)
+    return (
+        getattr(torch, text.removeprefix("torch.")) if text.startswith("torch.") else ast.literal_eval(text)
+    )
 
 
 def parse(case: str) -> tuple[Any, list[Any]]:
     name, _, arguments = case.partition(":")
     module, _, function = name.rpartition(".")
-    return getattr(importlib.import_module(module), function), [argument(a) for a in arguments.split(",") if a]
+    return getattr(importlib.import_module(module), function), [
+        argument(a) for a in arguments.split(",") if a
+    ]
 
 
 def run(rank: Rank, cases: list[str], timeout: float) -> int:
@@ -62,7 +66,9 @@ def run(rank: Rank, cases: list[str], timeout: float) -> int:
             value = function(rank, *arguments)
         except Exception as error:
             text = " ".join(str(error).split())
-            print(f"rank {rank.rank} failed in {time.monotonic() - start:.1f} s: {type(error).__name__}: {text}")
+            print(
+                f"rank {rank.rank} failed in {time.monotonic() - start:.1f} s: {type(error).__name__}: {text}"
+            )
             traceback.print_exc()
             return 1
         print(f"rank {rank.rank}: {case} took {time.monotonic() - start:.1f} s: {value}", flush=True)
@@ -88,7 +94,9 @@ def wait(children: list[int]) -> list[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--local", type=int, default=1, help="ranks on each host")
     parser.add_argument("--timeout", type=float, default=60, help="of the process group, in seconds")
     parser.add_argument("cases", nargs="+")
@@ -116,7 +124,9 @@ def main() -> int:
     # Threads would not survive a fork, so the store comes after the ranks, which wait for it.
     store = None
     if host == 0:
-        store = dist.TCPStore("0.0.0.0", int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(
+            "0.0.0.0", int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False
+        )
     codes = wait(children)
     del store
     sys.stdout.flush()

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-GOCCL_TRANSPORTS = ("shm", "tcp")
+GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
 SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
 MAPPED = "mapped"
 """What rows of shared memory are named by whose buffers are shareable, as those of goccl.empty()."""

@@ -171,9 +171,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--transport",
+        "--net",
         type=_choices((*GOCCL_TRANSPORTS, MAPPED)),
-        default=",".join(GOCCL_TRANSPORTS),
-        help=f"transports of GoCCL (default: %(default)s); also {MAPPED}: shm, buffers in shareable memory",
+        default="shm,tcp",
+        help="transports of GoCCL (default: %(default)s); also verbs, which needs an RDMA device, and"
+        f" {MAPPED}: shm, buffers in shareable memory",
     )
     add(
         "--through",

@@ -152,7 +152,7 @@ func hostIdentity() (string, error) {
 		return "", err
 	}
 	ns, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without namespaces has one network
 		return "", err
 	}
 	return strings.TrimSpace(string(boot)) + " " + ns, nil

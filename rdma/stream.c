@@ -27,10 +27,12 @@ static void broken(struct goccl_stream *s, const char *verb, const struct ibv_wc
   s->live = 0;
 }
 
-int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, uint64_t size)
+int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
+                      uint64_t size)
 {
   s->verbs = verbs;
   s->mr = mr;
+  s->copy = copy;
   s->ring = mr->addr;
   s->size = size;
   s->piece = size / 8;
@@ -108,7 +110,7 @@ static void reap(struct goccl_stream *s)
 static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t tell, int signal)
 {
   uint64_t place = at & (s->size - 1);
-  struct ibv_sge from = {.addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->mr->lkey};
+  struct ibv_sge from = {.addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->copy->lkey};
   struct ibv_send_wr wr = {
     .wr_id = (uint64_t)s->life << 32 | (s->posts + 1),
     .sg_list = &from,
@@ -215,41 +217,54 @@ static double now(void)
   return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static int state(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb)
+/* change moves the queue pair to another state, which may take long: the kernel may have to ask for the peer's address. Nobody posts
+ * meanwhile, for the stream is not live, and so the lock is not held. */
+static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb)
 {
   int error = s->verbs->modify_qp(s->qp, a, mask);
-  return error ? failed(s, verb, error) : 0;
+  if (error) {
+    pthread_mutex_lock(&s->lock);
+    failed(s, verb, error);
+    pthread_mutex_unlock(&s->lock);
+  }
+  return error;
+}
+
+/* flush ends the connection, and learns of all that has come: the receives are flushed out behind it. */
+static int flush(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  s->live = 0;
+  int waiting = s->waiting;
+  s->fault = (struct goccl_fault){0};
+  pthread_mutex_unlock(&s->lock);
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
+  if (!waiting)
+    return 0;
+  int error = change(s, &a, IBV_QP_STATE, "ibv_modify_qp to ERR");
+  for (double end = now() + 1; !error && waiting; sched_yield()) {
+    pthread_mutex_lock(&s->lock);
+    drain(s);
+    waiting = s->waiting;
+    if (waiting && now() > end) {
+      s->fault.verb = NULL;
+      error = failed(s, "flushing a queue pair", ETIMEDOUT);
+    }
+    pthread_mutex_unlock(&s->lock);
+  }
+  return error;
 }
 
 int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine)
 {
+  int error = flush(s);
+  if (error)
+    return error;
   pthread_mutex_lock(&s->lock);
-  s->live = 0;
-  /* What has come must be known to the byte: all receives are flushed out behind it. */
-  struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
-  int error = 0;
-  if (s->waiting)
-    error = state(s, &a, IBV_QP_STATE, "ibv_modify_qp to ERR");
-  for (double end = now() + 1; !error && s->waiting;) {
-    drain(s);
-    if (s->waiting && now() > end) {
-      s->fault.verb = NULL;
-      error = failed(s, "flushing a queue pair", ETIMEDOUT);
-    }
-    sched_yield();
-  }
-  if (!error)
-    s->fault = (struct goccl_fault){0};
+  reap(s);
   s->life++;
-  s->posts = s->done = s->waiting = 0;
-  a.qp_state = IBV_QPS_RESET;
-  if (!error)
-    error = state(s, &a, IBV_QP_STATE, "ibv_modify_qp to RESET");
-  a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-  if (!error)
-    error = state(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
-  if (!error)
-    error = post_receives(s);
+  s->posts = s->done = s->nudge = s->waiting = 0;
+  s->fault = (struct goccl_fault){0};
   mine->ring = (uintptr_t)s->ring;
   mine->key = s->mr->rkey;
   mine->qpn = s->qp->qp_num;
@@ -257,6 +272,15 @@ int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, st
   mine->arrived = s->arrived;
   mine->consumed = s->returned = s->consumed;
   s->taken = 0;
+  pthread_mutex_unlock(&s->lock);
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
+  error = change(s, &a, IBV_QP_STATE, "ibv_modify_qp to RESET");
+  a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  if (!error)
+    error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
+  pthread_mutex_lock(&s->lock);
+  if (!error)
+    error = post_receives(s);
   pthread_mutex_unlock(&s->lock);
   return error;
 }
@@ -269,6 +293,13 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
   /* limit - size is what the peer had consumed when it last spoke of it. */
   if (peers->size != s->size || peers->consumed > peers->arrived || peers->arrived > s->sent || peers->consumed < s->limit - s->size)
     error = failed(s, "the peer's account of the stream", EPROTO);
+  if (!error) { /* before the peer can say more */
+    s->peer_ring = peers->ring;
+    s->peer_key = peers->key;
+    s->limit = peers->consumed + s->size;
+    s->unreturned = 0;
+  }
+  pthread_mutex_unlock(&s->lock);
   struct ibv_qp_attr a = {
     .qp_state = IBV_QPS_RTR,
     .path_mtu = peers->mtu < mine->mtu ? peers->mtu : mine->mtu,
@@ -281,8 +312,8 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
   };
   memcpy(a.ah_attr.grh.dgid.raw, peers->gid, sizeof peers->gid);
   if (!error)
-    error = state(s, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                             IBV_QP_MIN_RNR_TIMER, "ibv_modify_qp to RTR");
+    error = change(s, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                            IBV_QP_MIN_RNR_TIMER, "ibv_modify_qp to RTR");
   a = (struct ibv_qp_attr){
     .qp_state = IBV_QPS_RTS,
     .timeout = path->timeout,
@@ -292,15 +323,16 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
     .max_rd_atomic = 1,
   };
   if (!error)
-    error = state(s, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-                  "ibv_modify_qp to RTS");
-  if (!error) {
-    s->live = 1;
-    s->peer_ring = peers->ring;
-    s->peer_key = peers->key;
-    s->limit = peers->consumed + s->size;
-    s->unreturned = 0;
-  }
+    error = change(s, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+                   "ibv_modify_qp to RTS");
+  return error;
+}
+
+int goccl_stream_resume(struct goccl_stream *s, const struct goccl_record *peers)
+{
+  pthread_mutex_lock(&s->lock);
+  int error = 0;
+  s->live = 1;
   for (uint64_t at = peers->arrived; !error && at < s->sent;) {
     uint64_t bytes = s->sent - at, whole = s->size - (at & (s->size - 1));
     bytes = bytes < whole ? bytes : whole;
@@ -366,11 +398,16 @@ ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *
   pthread_mutex_lock(&s->lock);
   *room = drain(s);
   if (s->arrived == s->consumed && !s->armed && s->live) {
-    s->armed = ibv_req_notify_cq(s->came, 0) == 0;
+    int error = ibv_req_notify_cq(s->came, 0);
+    if (error) {
+      failed(s, "ibv_req_notify_cq", error);
+      s->live = 0;
+    }
+    s->armed = !error;
     *room |= drain(s); /* what came before it was armed does not ring */
   }
   int i = 0;
-  while (s->arrived > s->consumed && i < n) {
+  while (s->arrived > s->consumed && i < n && !(*room && total)) { /* who waits for room must not wait for all of this */
     uint64_t place = s->consumed & (s->size - 1), bytes = s->arrived - s->consumed, some = 0;
     bytes = bytes < s->size - place ? bytes : s->size - place;
     bytes = bytes < s->size / 4 ? bytes : s->size / 4; /* so that the peer gets room while this goes on */
@@ -414,20 +451,22 @@ void goccl_stream_wake(struct goccl_stream *s)
 int goccl_stream_ask(struct goccl_stream *s)
 {
   pthread_mutex_lock(&s->lock);
-  ibv_req_notify_cq(s->went, 0);
-  reap(s);
   drain(s);
+  if (s->live && sends_left(s) <= 0) { /* else the peer is to make room, and that rings */
+    ibv_req_notify_cq(s->went, 0);
+    reap(s);
+  }
   int room = may_write(s);
   pthread_mutex_unlock(&s->lock);
   return room;
 }
 
-int goccl_stream_nudge(struct goccl_stream *s)
+int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes)
 {
   pthread_mutex_lock(&s->lock);
   int error = EAGAIN;
   if (s->unreturned < GOCCL_STREAM_DEPTH && sends_left(s) > 0)
-    error = post(s, 0, 0, 0, 1);
+    error = post(s, s->sent, bytes, 0, 1);
   if (!error) {
     s->unreturned++;
     s->nudge = s->posts;
@@ -441,7 +480,7 @@ int goccl_stream_settled(struct goccl_stream *s)
   pthread_mutex_lock(&s->lock);
   ibv_req_notify_cq(s->went, 0);
   reap(s);
-  int settled = (int32_t)(s->done - s->nudge) >= 0 ? 1 : s->live ? 0 : -1;
+  int settled = s->live ? (int32_t)(s->done - s->nudge) >= 0 : -1;
   pthread_mutex_unlock(&s->lock);
   return settled;
 }

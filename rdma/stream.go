@@ -1,6 +1,8 @@
 package rdma
 
 /*
+#cgo noescape goccl_stream_read
+#cgo nocallback goccl_stream_read
 #include <stdlib.h>
 #include "stream.h"
 */
@@ -27,19 +29,19 @@ import (
 //
 // What is written lies in a copy of the peer's ring, at the same places, until the peer has read it. So a connection that breaks costs
 // nothing but time: both sides make their queue pairs anew ([Stream.Offer]), tell each other what has arrived, over
-// whatever channel they have, and go on from there ([Stream.Join]).
+// whatever channel they have, join ([Stream.Join]), and when both have, go on from there ([Stream.Resume]).
 //
-// No method waits, but for Offer, which may take a second. One goroutine may write while another reads; the other methods may be
+// No method waits, but for Offer and Join, which may take a second each. One goroutine may write while another reads; the other methods may be
 // called at any time.
 type Stream struct {
-	device *Device
-	region *Region
-	memory []byte
+	device     *Device
+	ring, copy *Region // the halves of memory
+	memory     []byte
 
-	life   sync.RWMutex // held for writing where the queue pair goes
-	closed bool
-	c      *C.struct_goccl_stream
-	mine   C.struct_goccl_record
+	life         sync.RWMutex // held for writing where the queue pair goes
+	closed       bool
+	c            *C.struct_goccl_stream
+	mine, theirs C.struct_goccl_record
 }
 
 // Errors of streams, by errors.Is.
@@ -75,15 +77,14 @@ func (d *Device) NewStream(ring int) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes for a stream: %w", 2*ring, err)
 	}
-	s := &Stream{device: d, memory: memory}
-	s.region, err = d.Register(unsafe.Pointer(&memory[0]), len(memory), LocalWrite|RemoteWrite)
-	if err != nil {
-		_ = unix.Munmap(memory) // cannot fail
-		return nil, err
+	s := &Stream{device: d, memory: memory, c: (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))}
+	if s.ring, err = d.Register(unsafe.Pointer(&memory[0]), ring, LocalWrite|RemoteWrite); err == nil {
+		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), ring, 0)
 	}
-	s.c = (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))
-	if C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.region.mr, C.uint64_t(ring)) != 0 {
-		err := s.Fault()
+	if err == nil && C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.ring.mr, s.copy.mr, C.uint64_t(ring)) != 0 {
+		err = s.Fault()
+	}
+	if err != nil {
 		_ = s.Close() // the first error counts
 		return nil, err
 	}
@@ -99,12 +100,19 @@ func (s *Stream) Close() error {
 	}
 	s.closed = true
 	var err error
-	if errno := C.goccl_stream_close(s.c); errno != 0 {
-		err = newError("destroying a queue pair", s.device.Choice.Device, syscall.Errno(errno))
+	if s.c.verbs != nil {
+		if errno := C.goccl_stream_close(s.c); errno != 0 {
+			err = newError("destroying a queue pair", s.device.Choice.Device, syscall.Errno(errno))
+		}
 	}
 	C.free(unsafe.Pointer(s.c))
-	if e := s.region.Close(); err == nil {
-		err = e
+	for _, r := range []*Region{s.ring, s.copy} {
+		if r == nil {
+			continue
+		}
+		if e := r.Close(); err == nil {
+			err = e
+		}
 	}
 	if err == nil { // else the device may still write there
 		err = unix.Munmap(s.memory)
@@ -166,14 +174,15 @@ func (s *Stream) Offer() ([RecordSize]byte, error) {
 	return b, nil
 }
 
-// Join connects to the peer whose Offer it is given, after this side's own, and sends again what had not arrived there.
+// Join connects to the peer whose Offer it is given, after this side's own.
 func (s *Stream) Join(peers [RecordSize]byte) error {
 	if !s.enter() {
 		return ErrClosed
 	}
 	defer s.life.RUnlock()
 	le := binary.LittleEndian
-	r := C.struct_goccl_record{
+	r := &s.theirs
+	*r = C.struct_goccl_record{
 		ring: C.uint64_t(le.Uint64(peers[0:])), size: C.uint64_t(le.Uint64(peers[8:])),
 		arrived: C.uint64_t(le.Uint64(peers[16:])), consumed: C.uint64_t(le.Uint64(peers[24:])),
 		key: C.uint32_t(le.Uint32(peers[32:])), qpn: C.uint32_t(le.Uint32(peers[36:])),
@@ -186,11 +195,27 @@ func (s *Stream) Join(peers [RecordSize]byte) error {
 		return fmt.Errorf("%w: its queue pair is number %d, with packets from %d on, of MTU code %d", ErrProtocol, r.qpn, r.psn, r.mtu)
 	}
 	path := s.path()
-	if C.goccl_stream_join(s.c, &path, &s.mine, &r) != 0 {
+	if C.goccl_stream_join(s.c, &path, &s.mine, r) != 0 {
 		return s.fault()
 	}
 	return nil
 }
+
+// Resume has bytes flow over a connection that both sides have joined: first those that had not arrived. Before, requests
+// would be lost, and retried only after a while.
+func (s *Stream) Resume() error {
+	if !s.enter() {
+		return ErrClosed
+	}
+	defer s.life.RUnlock()
+	if C.goccl_stream_resume(s.c, &s.theirs) != 0 {
+		return s.fault()
+	}
+	return nil
+}
+
+// Number is that of the queue pair.
+func (s *Stream) Number() uint32 { return uint32(s.c.qp.qp_num) }
 
 // Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when it has returned.
 func (s *Stream) Write(iov *unix.Iovec, n int) (int, error) {
@@ -198,11 +223,16 @@ func (s *Stream) Write(iov *unix.Iovec, n int) (int, error) {
 		return 0, ErrClosed
 	}
 	defer s.life.RUnlock()
-	wrote := C.goccl_stream_write(s.c, C.uintptr_t(uintptr(unsafe.Pointer(iov))), C.int(n))
+	wrote := s.write(uintptr(unsafe.Pointer(iov)), n)
 	if wrote < 0 {
 		return 0, s.fault()
 	}
-	return int(wrote), nil
+	return wrote, nil
+}
+
+//go:uintptrescapes
+func (s *Stream) write(iov uintptr, n int) int {
+	return int(C.goccl_stream_write(s.c, C.uintptr_t(iov), C.int(n)))
 }
 
 // Read reads what has come into n pieces of memory. Room tells that the peer has made room for more to be written. Where nothing has
@@ -212,12 +242,17 @@ func (s *Stream) Read(iov *unix.Iovec, n int) (got int, room bool, err error) {
 		return 0, false, ErrClosed
 	}
 	defer s.life.RUnlock()
-	var more C.int
-	r := C.goccl_stream_read(s.c, C.uintptr_t(uintptr(unsafe.Pointer(iov))), C.int(n), &more)
-	if r < 0 {
+	if got, room = s.read(uintptr(unsafe.Pointer(iov)), n); got < 0 {
 		return 0, false, s.fault()
 	}
-	return int(r), more != 0, nil
+	return got, room, nil
+}
+
+//go:uintptrescapes
+func (s *Stream) read(iov uintptr, n int) (got int, room bool) {
+	var more C.int
+	got = int(C.goccl_stream_read(s.c, C.uintptr_t(iov), C.int(n), &more))
+	return got, more != 0
 }
 
 // Wake makes FD unreadable until the next event.
@@ -237,14 +272,14 @@ func (s *Stream) Ask() bool {
 	return C.goccl_stream_ask(s.c) != 0
 }
 
-// Nudge sends the peer an empty message, by which [Stream.Settled] learns whether all before it has reached the peer's memory.
-// It tells whether there was room for it.
-func (s *Stream) Nudge() bool {
+// Nudge sends the peer a message of so many bytes (at most 4096) that mean nothing, by which [Stream.Settled] learns whether it and all
+// before it has reached the peer's memory. It tells whether there was room for it. Only where nothing has been written yet may there be bytes.
+func (s *Stream) Nudge(bytes int) bool {
 	if !s.enter() {
 		return false
 	}
 	defer s.life.RUnlock()
-	return C.goccl_stream_nudge(s.c) == 0
+	return C.goccl_stream_nudge(s.c, C.uint32_t(bytes)) == 0
 }
 
 // Settled tells whether the last Nudge has reached the peer. If not, FD will tell when it may have.

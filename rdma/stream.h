@@ -32,7 +32,7 @@ struct goccl_stream {
   struct ibv_comp_channel *channel;
   struct ibv_cq *came, *went; /* completions of receives, and of sends */
   struct ibv_qp *qp;
-  struct ibv_mr *mr;
+  struct ibv_mr *mr, *copy; /* of the two halves of ring */
   uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring */
   uint64_t size; /* of each, a power of two */
   uint64_t piece; /* the most bytes of a message */
@@ -56,7 +56,7 @@ struct goccl_stream {
   struct goccl_fault fault;
 };
 
-/* What one side must know of the other. All but the last two are those of the queue pair. */
+/* What one side must know of the other: its ring, its queue pair, and its account of the stream. */
 struct goccl_record {
   uint64_t ring;
   uint32_t key;
@@ -79,19 +79,23 @@ struct goccl_path {
   uint8_t retries;
 };
 
-/* goccl_stream_open makes the queue pair over memory of 2*size bytes that is registered as mr. On failure it returns an errno, with
- * the verb in fault. */
-int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, uint64_t size);
+/* goccl_stream_open makes the queue pair over memory of 2*size bytes: the ring is registered as mr, which peers may write, its
+ * other half as copy. On failure it returns an errno, with the verb in fault. */
+int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
+                      uint64_t size);
 
 /* goccl_stream_offer breaks a connection off, and gets ready for the next. It takes at most a second. */
 int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine);
 
-/* goccl_stream_join connects to the peer whose record it is, and sends again what has not arrived there. -EPROTO: the record contradicts
- * what has been sent. */
+/* goccl_stream_join connects to the peer whose record it is. EPROTO: the record contradicts what has been sent. */
 int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
                       const struct goccl_record *peers);
 
-/* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of more of Go's: they are used during the call. */
+/* goccl_stream_resume has bytes flow, once the peer has joined, too: first those that have not arrived there. */
+int goccl_stream_resume(struct goccl_stream *s, const struct goccl_record *peers);
+
+/* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of more of Go's: they are used
+ * during the call. */
 
 /* goccl_stream_write takes as many bytes as there is room for. -1: the connection is broken. */
 ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t iov, int n);
@@ -106,8 +110,8 @@ void goccl_stream_wake(struct goccl_stream *s);
 /* goccl_stream_ask has the descriptor become readable when a send is done. It tells whether there is room by now. */
 int goccl_stream_ask(struct goccl_stream *s);
 
-/* goccl_stream_nudge sends an empty message that tells when it is done, and so do all before it. */
-int goccl_stream_nudge(struct goccl_stream *s);
+/* goccl_stream_nudge sends a message, of bytes that the next one overwrites, that tells when it is done, and so do all before it. */
+int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes);
 
 /* goccl_stream_settled tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
 int goccl_stream_settled(struct goccl_stream *s);

@@ -68,6 +68,11 @@ func rejoin(t testing.TB, s [2]*Stream) {
 			t.Fatal(err)
 		}
 	}
+	for i := range s {
+		if err := s[i].Resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 const patience = 30 * time.Second
@@ -228,7 +233,7 @@ func testSettled(t *testing.T, d *Device) {
 	s := pair(t, d, LeastRing)
 	b := random(1000, 3)
 	write(t, s[0], b)
-	if !s[0].Nudge() {
+	if !s[0].Nudge(0) {
 		t.Fatal("no room for an empty message")
 	}
 	for {

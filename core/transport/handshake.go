@@ -170,7 +170,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	nonces, err := introduce(s, g, m, e.id)
 	var stream *rdma.Stream
 	if err == nil && m.kind == Verbs {
-		stream, err = e.upgrade(s, &m.addr, len(g.members))
+		stream, err = e.upgrade(ctx, s, &m.addr, len(g.members))
 	}
 	interrupted := !stop()
 	e.unwatch(pulse)
@@ -449,8 +449,8 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 	_ = verdict(statusOK)
 	if key.kind == Verbs {
 		if err := l.raise(from, ranks); err != nil {
-			l.end(err)
-			return err
+			l.end(err) // who uses the link is told
+			return errQuiet
 		}
 	}
 	l.endTurn()
@@ -461,7 +461,7 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 func (l *link) raise(from *Address, ranks int) error {
 	e := l.e
 	l.sock.SetDeadline(time.Now().Add(handshakeTimeout))
-	stream, err := e.upgrade(l.sock, from, ranks)
+	stream, err := e.upgrade(e.ctx, l.sock, from, ranks)
 	if err != nil {
 		return err
 	}

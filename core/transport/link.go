@@ -41,9 +41,10 @@ type link struct {
 	pulse  *pulse
 	side   side // of a verbs link; without a stream it is one of TCP
 
-	over atomic.Bool   // it ends
-	done chan struct{} // closed when it has ended and all are told
-	err  error         // why; after done
+	started atomic.Bool   // the poller knows it
+	over    atomic.Bool   // it ends
+	done    chan struct{} // closed when it has ended and all are told
+	err     error         // why; after done
 
 	reading reading
 
@@ -106,6 +107,7 @@ func (l *link) start(stream *rdma.Stream, peer *Address) error {
 		return err
 	}
 	l.side.stream, l.side.notes = stream, make(chan note, maxNotes)
+	l.started.Store(true)
 	if err := l.e.poller.add(l); err != nil {
 		l.side.stream = nil
 		return err
@@ -123,7 +125,9 @@ func (l *link) end(err error) {
 	if l.over.Swap(true) {
 		return
 	}
-	l.e.poller.remove(l)
+	if l.started.Load() {
+		l.e.poller.remove(l)
+	}
 	if !l.e.spawn("link end", func() { l.finish(err) }) {
 		l.finish(err) // the endpoint is being closed: there is nobody to tell
 	}

@@ -168,6 +168,7 @@ func (l *link) unlock() {
 func (l *link) leaveAlone(g *Group) {
 	if l.reading.into.Load() == g && l.reading.lock.TryLock() {
 		l.unlock()
+		l.e.poller.revisit(l) // somebody may have come to read meanwhile
 	}
 }
 

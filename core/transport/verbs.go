@@ -2,15 +2,18 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +46,8 @@ type verbsEnd struct {
 const (
 	// tryTimeout is how long a queue pair may take to carry its first message: some rounds of retries.
 	tryTimeout = 5 * time.Second
+	tryBytes   = 4096
+	mendPause  = 10 * time.Millisecond // after a queue pair that could not be connected
 	// ringBudget is how much locked memory an endpoint's links take, about.
 	ringBudget = 16 << 20
 )
@@ -56,6 +61,9 @@ func (e *Endpoint) findPort(c Config) {
 		v := &verbsEnd{e: e, told: map[ProcessID]bool{}}
 		if v.library, err = rdma.Load(c.Verbs.Library); err != nil {
 			return err
+		}
+		if why := v.library.ForkProblem(); why != "" {
+			return errors.New(why)
 		}
 		ports, err := v.library.Ports()
 		if err != nil {
@@ -118,7 +126,7 @@ func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := v.e.poller.listen(d.AsyncFD(), v.hear); err != nil {
+		if err := v.e.poller.listen(d.AsyncFD(), func() { v.hear(d) }); err != nil {
 			_ = d.Close() // there is a better reason
 			return nil, err
 		}
@@ -145,30 +153,37 @@ func (v *verbsEnd) close() error {
 	return v.device.Close()
 }
 
-// hear takes what the device reports unasked. Where a queue pair is concerned, its completions tell, too.
-func (v *verbsEnd) hear() {
+// hear takes what the device reports unasked.
+func (v *verbsEnd) hear(d *rdma.Device) {
 	for {
-		event, ok, err := v.device.NextEvent()
+		event, ok, err := d.NextEvent()
 		switch {
 		case err != nil:
 			v.e.logf("%v", err)
-			v.e.poller.unlisten(v.device.AsyncFD())
+			v.e.poller.unlisten(d.AsyncFD())
 			return
 		case !ok:
 			return
 		case event.Type == rdma.EventPortError || event.Type == rdma.EventPortActive:
 			v.e.logf("%v", event)
-		case event.Type == rdma.EventDeviceFatal:
-			v.e.mu.Lock()
-			links := v.e.allLinks()
-			v.e.mu.Unlock()
-			for _, l := range links {
-				if l.side.stream != nil {
+		case event.Fatal():
+			for _, l := range v.links() {
+				switch {
+				case event.QPN == 0: // not only one connection
 					l.end(errors.New(event.String()))
+				case event.QPN == l.side.stream.Number():
+					l.mend()
 				}
 			}
 		}
 	}
+}
+
+// links are those that have streams.
+func (v *verbsEnd) links() []*link {
+	v.e.mu.Lock()
+	defer v.e.mu.Unlock()
+	return slices.DeleteFunc(v.e.allLinks(), func(l *link) bool { return l.side.stream == nil })
 }
 
 // note is what the two sides of a verbs link tell each other over TCP.
@@ -200,9 +215,19 @@ func parseNote(b *[noteSize]byte) (note, error) {
 		return note{}, violation("what came beside a verbs link is no note of its peer")
 	}
 	why, _, _ := bytes.Cut(b[16+rdma.RecordSize:], []byte{0})
-	n := note{life: binary.LittleEndian.Uint32(b[8:]), ok: b[12] == 1, why: strings.ToValidUTF8(string(why), "?")}
+	n := note{life: binary.LittleEndian.Uint32(b[8:]), ok: b[12] == 1, why: printable(string(why))}
 	copy(n.record[:], b[16:])
 	return n, nil
+}
+
+// printable is a text of a peer's, for logs.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // errNoVerbs: verbs are demanded, and do not work.
@@ -210,7 +235,7 @@ var errNoVerbs = errors.New("transport \"verbs\" cannot work")
 
 // upgrade moves a new link's frames to a queue pair. The peer does the same at this moment. It returns nil where that does not work and need
 // not: both sides go on over TCP then.
-func (e *Endpoint) upgrade(s *sock, peer *Address, ranks int) (*rdma.Stream, error) {
+func (e *Endpoint) upgrade(ctx context.Context, s *sock, peer *Address, ranks int) (*rdma.Stream, error) {
 	tell := func(n note) (note, error) {
 		b := n.bytes()
 		if _, err := s.Write(b[:]); err != nil {
@@ -221,17 +246,24 @@ func (e *Endpoint) upgrade(s *sock, peer *Address, ranks int) (*rdma.Stream, err
 		}
 		return parseNote(&b)
 	}
-	var offer, verdict note
+	var offer note
 	stream, mine := e.verbs.stream(ranks)
 	if mine == nil {
 		offer.record, mine = stream.Offer()
 	}
 	offer.set(mine)
 	theirs, err := tell(offer)
-	if err == nil && mine == nil && theirs.ok {
-		mine = e.try(stream, theirs.record)
-		verdict.set(mine)
-		theirs, err = tell(verdict)
+	// Three times both tell how they have fared, and go on where both are well.
+	for _, next := range []func() error{
+		func() error { return stream.Join(theirs.record) },
+		func() error { return e.try(ctx, stream) },
+	} {
+		if err == nil && mine == nil && theirs.ok {
+			mine = next()
+			var fared note
+			fared.set(mine)
+			theirs, err = tell(fared)
+		}
 	}
 	if err == nil && mine == nil && theirs.ok {
 		return stream, nil
@@ -266,25 +298,23 @@ func (n *note) set(err error) {
 	}
 }
 
-// try connects a queue pair, and sends a first message over it.
-func (e *Endpoint) try(stream *rdma.Stream, theirs [rdma.RecordSize]byte) error {
-	if err := stream.Join(theirs); err != nil {
+// try sends a first message over a queue pair, of the largest packet that there is, and waits until it has reached the peer.
+func (e *Endpoint) try(ctx context.Context, stream *rdma.Stream) error {
+	if err := stream.Resume(); err != nil {
 		return err
 	}
-	stream.Nudge()
-	return e.settle(stream, time.Now().Add(tryTimeout))
-}
-
-// settle waits until all that was sent before the last Nudge has reached the peer.
-func (e *Endpoint) settle(stream *rdma.Stream, until time.Time) error {
+	if !stream.Nudge(tryBytes) {
+		return stream.Fault()
+	}
+	until := time.Now().Add(tryTimeout)
 	fds := []unix.PollFd{{Fd: int32(stream.FD()), Events: unix.POLLIN}}
 	for {
 		done, err := stream.Settled()
 		if done || err != nil {
 			return err
 		}
-		if e.ctx.Err() != nil {
-			return ErrClosed
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		left := time.Until(until)
 		if left <= 0 {
@@ -444,9 +474,10 @@ func (l *link) mend() {
 // the peer is there, but queue pairs break one after another and carry nothing, the grace does.
 func (l *link) mendNow() error {
 	v := &l.side
-	for {
+	lasted := time.Since(v.joined) > l.e.grace
+	for ; ; lasted = false {
 		why, moved := v.stream.Fault(), v.stream.Moved()
-		if moved != v.moved || time.Since(v.joined) > l.e.grace {
+		if lasted || moved != v.moved {
 			v.moved, v.since = moved, time.Now()
 		}
 		if time.Since(v.since) > l.e.grace {
@@ -457,47 +488,68 @@ func (l *link) mendNow() error {
 		if mine.record, err = v.stream.Offer(); err != nil {
 			return err
 		}
-		b := mine.bytes()
-		if _, err := l.sock.Write(b[:]); err != nil {
-			return nil // who reads the socket knows better why
-		}
-		var theirs note
-		select {
-		case theirs = <-v.notes:
-		case <-l.done:
-			return nil
-		}
-		if theirs.life != mine.life || !theirs.ok {
-			return violation("a queue pair of life %d, where %d is to be made", theirs.life, mine.life)
-		}
-		v.life = mine.life
-		err = v.stream.Join(theirs.record)
-		switch {
-		case errors.Is(err, rdma.ErrProtocol):
-			return protocolError{err}
-		case err != nil && !errors.Is(err, rdma.ErrBroken):
+		theirs, err := l.tell(mine)
+		if err != nil || theirs.life == 0 {
 			return err
 		}
+		err = v.stream.Join(theirs.record)
+		if errors.Is(err, rdma.ErrProtocol) {
+			return protocolError{err}
+		}
+		fared := note{life: mine.life}
+		fared.set(err)
+		if theirs, err = l.tell(fared); err != nil || theirs.life == 0 {
+			return err
+		}
+		v.life = mine.life
+		if !fared.ok || !theirs.ok {
+			if err := sleep(l.e.ctx, mendPause); err != nil {
+				return err
+			}
+			continue
+		}
 		v.joined = time.Now()
-		l.makeRoom()
-		l.e.poller.revisit(l)
+		err = v.stream.Resume()
 		v.mu.Lock()
 		again := err != nil || len(v.notes) > 0
 		v.mending = again
 		v.mu.Unlock()
-		if !again {
+		if !again { // only now: if it is broken already, who sees it has it mended
+			l.makeRoom()
+			l.e.poller.revisit(l)
 			return nil
 		}
 	}
 }
 
+// tell exchanges notes of one life with the peer, however long that takes. The answer is of no life where the link has ended.
+func (l *link) tell(mine note) (theirs note, err error) {
+	v := &l.side
+	b := mine.bytes()
+	if _, err := l.sock.Write(b[:]); err != nil {
+		return note{}, nil // who reads the socket knows better why
+	}
+	start := time.Now()
+	select {
+	case theirs = <-v.notes:
+	case <-l.done:
+		return note{}, nil
+	}
+	v.since = v.since.Add(time.Since(start)) // the peer may have been stopped
+	if theirs.life != mine.life {
+		return note{}, violation("a queue pair of life %d, where %d is to be made", theirs.life, mine.life)
+	}
+	return theirs, nil
+}
+
 // finishStream waits until all that has been written has reached the peer, for a little while: then it may be told that no more comes.
 func (l *link) finishStream() {
-	l.side.stream.Nudge()
+	nudged := false
 	t := time.NewTicker(time.Millisecond)
 	defer t.Stop()
 	for deadline := time.Now().Add(closeFlush); time.Now().Before(deadline); {
-		if done, err := l.side.stream.Settled(); done || errors.Is(err, rdma.ErrClosed) {
+		nudged = nudged || l.side.stream.Nudge(0)
+		if done, err := l.side.stream.Settled(); nudged && done || errors.Is(err, rdma.ErrClosed) {
 			return
 		}
 		select {

@@ -28,7 +28,6 @@ type Device struct {
 	lib     *Library
 	context *C.struct_ibv_context
 	pd      *C.struct_ibv_pd
-	limits  C.struct_ibv_device_attr
 }
 
 // Open opens the device that was chosen.
@@ -54,9 +53,6 @@ func (l *Library) Open(c Choice) (d *Device, err error) {
 	}
 	if d.context == nil {
 		return d, fmt.Errorf("RDMA device %s is gone", c.Device)
-	}
-	if e := C.goccl_query_device(l.verbs, d.context, &d.limits); e != 0 {
-		return d, newError("ibv_query_device", c.Device, syscall.Errno(e))
 	}
 	// So that NextEvent can ask without waiting.
 	if err := unix.SetNonblock(d.AsyncFD(), true); err != nil {

@@ -15,7 +15,6 @@ import (
 type Error struct {
 	Verb   string // such as "ibv_reg_mr" or "RDMA write"
 	Device string // "" where it does not matter
-	Peer   string // "" where none is concerned
 	Errno  syscall.Errno
 	Status int    // an ibv_wc_status; 0 or less where the error is none of a completion
 	Vendor uint32 // the vendor's own error, which tells its support more
@@ -27,9 +26,6 @@ func (e *Error) Error() string {
 	b.WriteString(e.Verb)
 	if e.Device != "" {
 		b.WriteString(" on " + e.Device)
-	}
-	if e.Peer != "" {
-		b.WriteString(" with " + e.Peer)
 	}
 	b.WriteString(" fails")
 	hint := e.Hint

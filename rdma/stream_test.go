@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma/fake"
 )
 
 // realDevice opens a device of this host, if it has one.
@@ -290,4 +292,67 @@ func TestStream(t *testing.T) {
 			t.Run("real", func(t *testing.T) { test(t, realDevice(t)) })
 		})
 	}
+}
+
+// FuzzRecord joins a stream to whatever a peer may say of itself: an error, or a connection that leads nowhere.
+func FuzzRecord(f *testing.F) {
+	double := fake.New(f)
+	lib, err := Load(double.Path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	lib.sysfs = f.TempDir()
+	ports, err := lib.Ports()
+	if err != nil {
+		f.Fatal(err)
+	}
+	choice, err := Choose(ports, Want{GIDIndex: -1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	d, err := lib.Open(choice)
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := d.NewStream(LeastRing)
+	if err != nil {
+		f.Fatal(err)
+	}
+	other, err := d.NewStream(LeastRing)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		if err := errors.Join(s.Close(), other.Close(), d.Close()); err != nil {
+			f.Error(err)
+		}
+	})
+	good, err := other.Offer()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good[:])
+	for _, at := range []int{0, 8, 16, 24, 32, 36, 40, 44, 48} { // each field in turn
+		bad := good
+		bad[at] ^= 0xff
+		f.Add(bad[:])
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var record [RecordSize]byte
+		copy(record[:], in)
+		if _, err := s.Offer(); err != nil {
+			t.Fatal(err)
+		}
+		if s.Join(record) != nil {
+			return
+		}
+		if !bytes.Equal(record[8:32], good[8:32]) {
+			t.Fatalf("an account of another stream is believed: % x", record[8:32])
+		}
+		if err := s.Resume(); err != nil && !errors.Is(err, ErrBroken) {
+			t.Fatal(err)
+		}
+		v := iovec(make([]byte, 100))
+		_, _, _ = s.Read(&v, 1)
+	})
 }

@@ -36,13 +36,10 @@ static const struct symbol symbols[] = {
   NEEDED(ack_cq_events),
   NEEDED(create_qp),
   NEEDED(modify_qp),
-  NEEDED(query_qp),
   NEEDED(destroy_qp),
   NEEDED(get_async_event),
   NEEDED(ack_async_event),
   NEEDED(fork_init),
-  NEEDED(wc_status_str),
-  NEEDED(event_type_str),
   {"_ibv_query_gid_ex", "IBVERBS_1.11", offsetof(struct goccl_verbs, query_gid_ex), 1},
 };
 

@@ -530,13 +530,10 @@ struct goccl_verbs {
   void (*ack_cq_events)(struct ibv_cq *cq, unsigned int nevents);
   struct ibv_qp *(*create_qp)(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
   int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
-  int (*query_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr);
   int (*destroy_qp)(struct ibv_qp *qp);
   int (*get_async_event)(struct ibv_context *context, struct ibv_async_event *event);
   void (*ack_async_event)(struct ibv_async_event *event);
   int (*fork_init)(void);
-  const char *(*wc_status_str)(enum ibv_wc_status status);
-  const char *(*event_type_str)(enum ibv_event_type event);
 
   /* NULL where the library is older than 2021. */
   int (*query_gid_ex)(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,

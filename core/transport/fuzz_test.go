@@ -7,10 +7,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma"
 )
 
 func FuzzHeader(f *testing.F) {
@@ -35,6 +39,32 @@ func FuzzHeader(f *testing.F) {
 		}
 		if h.put(&again); again != b {
 			t.Fatalf("% x became % x", b, again)
+		}
+	})
+}
+
+// FuzzNote reads what comes beside a verbs link.
+func FuzzNote(f *testing.F) {
+	for _, n := range []note{{ok: true, life: 1, record: [rdma.RecordSize]byte{1, 2, 3}}, {why: "no way"}, {why: "two\nlines \x1b[0m"}, {}} {
+		b := n.bytes()
+		f.Add(b[:])
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var b [noteSize]byte
+		copy(b[:], in)
+		n, err := parseNote(&b)
+		if err != nil {
+			return
+		}
+		for _, r := range n.why {
+			if !unicode.IsPrint(r) {
+				t.Fatalf("%q would be logged", n.why)
+			}
+		}
+		again := n.bytes()
+		back, err := parseNote(&again)
+		if err != nil || back.life != n.life || back.ok != n.ok || back.record != n.record || !strings.HasPrefix(n.why, back.why) {
+			t.Fatalf("%+v became %+v, %v", n, back, err)
 		}
 	})
 }

@@ -317,6 +317,9 @@ func (g *Group) attachOver(l *link, m *member) error {
 	if m.err != nil || m.out == l {
 		return nil
 	}
+	if m.kind == Verbs && m.addr.demandsVerbs() && l.started.Load() && l.side.stream == nil { // made for another group
+		return fmt.Errorf("%w: its process is joined by TCP already, for they did not work when it was", errNoVerbs)
+	}
 	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
 		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, attach: m}
 	if l.key.kind == Shm {

@@ -193,9 +193,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	e.mu.Unlock()
 	if err != nil {
 		s.Close()
-		if stream != nil {
-			_ = stream.Close() // there is a better reason
-		}
+		e.verbs.drop(stream)
 		return nil, true, err
 	}
 	return l, true, nil
@@ -469,8 +467,8 @@ func (l *link) raise(from *Address, ranks int) error {
 	e.mu.Lock()
 	err = l.start(stream, from)
 	e.mu.Unlock()
-	if err != nil && stream != nil {
-		_ = stream.Close() // there is a better reason
+	if err != nil {
+		e.verbs.drop(stream)
 	}
 	return err
 }

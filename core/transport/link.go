@@ -112,10 +112,7 @@ func (l *link) start(stream *rdma.Stream, peer *Address) error {
 		l.side.stream = nil
 		return err
 	}
-	if stream != nil {
-		l.e.onFD(stream.FD(), true)
-		l.e.poller.revisit(l) // the first look at a stream has its descriptor tell of more
-	}
+	l.e.poller.revisit(l) // the first look at a stream has its descriptor tell of more
 	l.pulse = l.e.watchLocked(l.sock, l.key.kind, peer, l.end)
 	return nil
 }
@@ -144,12 +141,7 @@ func (l *link) finish(err error) {
 	l.reading.fds = nil
 	l.reading.lock.Unlock()
 	l.sock.Close()
-	if stream != nil {
-		l.e.onFD(stream.FD(), false)
-		if err := stream.Close(); err != nil {
-			l.e.logf("closing a verbs link to process %v: %v", l.key.process, err)
-		}
-	}
+	l.e.verbs.drop(stream)
 	l.e.forgetLink(l)
 	l.mu.Lock()
 	l.ended = true

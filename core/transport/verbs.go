@@ -139,7 +139,22 @@ func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
 	for ring > rdma.LeastRing && 2*ring*(ranks-1) > ringBudget {
 		ring /= 2
 	}
-	return v.device.NewStream(ring)
+	s, err := v.device.NewStream(ring)
+	if err == nil {
+		v.e.onFD(s.FD(), true)
+	}
+	return s, err
+}
+
+// drop closes a stream.
+func (v *verbsEnd) drop(s *rdma.Stream) {
+	if s == nil {
+		return
+	}
+	v.e.onFD(s.FD(), false)
+	if err := s.Close(); err != nil {
+		v.e.logf("closing a stream of %s: %v", v.choice.Device, err)
+	}
 }
 
 // close gives the device back. All streams have been closed.
@@ -268,9 +283,7 @@ func (e *Endpoint) upgrade(ctx context.Context, s *sock, peer *Address, ranks in
 	if err == nil && mine == nil && theirs.ok {
 		return stream, nil
 	}
-	if stream != nil {
-		_ = stream.Close() // there are better reasons
-	}
+	e.verbs.drop(stream)
 	if err != nil {
 		return nil, err
 	}

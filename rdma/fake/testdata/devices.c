@@ -178,11 +178,3 @@ int ibv_fork_init(void) {
   pthread_mutex_lock(&lock);
   return leave(enter("fork_init"));
 }
-
-const char *ibv_wc_status_str(enum ibv_wc_status status) {
-  return status == IBV_WC_SUCCESS ? "success" : "a fake error";
-}
-
-const char *ibv_event_type_str(enum ibv_event_type event) {
-  return event <= IBV_EVENT_WQ_FATAL ? "a fake event" : "unknown";
-}

@@ -139,15 +139,3 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask) {
   progress_all();
   return leave(0);
 }
-
-int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask, struct ibv_qp_init_attr *init) {
-  (void)mask;
-  pthread_mutex_lock(&lock);
-  struct qp *q = GET(qp, qp, "query_qp");
-  int error = enter("query_qp");
-  if (!error) {
-    *a = q->attr;
-    *init = q->init;
-  }
-  return leave(error);
-}

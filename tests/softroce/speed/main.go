@@ -1,9 +1,10 @@
-// Speed compares verbs with TCP between hosts: one rank a host, the two in turn, and prints a line a size.
+// Speed measures verbs between hosts, one rank a host, beside TCP: in turn, medians, and a line a size.
 //
 // It is run on each host, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set:
 //
-//	speed stream              what the stream over a queue pair reaches, of two hosts
-//	speed allreduce 64K 1M    medians of allreduce over each, and their ratio
+//	speed stream              what the stream over a queue pair reaches, of two hosts, and a plain TCP connection
+//	speed allreduce 64K 1M    allreduce over each; the same for alltoall, of so many bytes a rank
+//	speed schedules 64K 1M    alltoall over verbs by several schedules
 package main
 
 import (
@@ -47,10 +48,14 @@ func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stream" && size == 2:
 		return stream(rank)
-	case len(args) > 1 && collectives[args[0]] != nil:
-		return compare(args[0], args[1:], rank, size)
+	case len(args) > 1 && args[0] == "schedules":
+		return compare(alltoall, scheduled, args[1:], rank, size)
+	case len(args) > 1 && args[0] == "allreduce":
+		return compare(allreduce, nets, args[1:], rank, size)
+	case len(args) > 1 && args[0] == "alltoall":
+		return compare(alltoall, nets, args[1:], rank, size)
 	}
-	return errors.New("usage: speed stream, or speed COLLECTIVE SIZE...")
+	return errors.New("usage: speed stream, or speed allreduce|alltoall|schedules SIZE...")
 }
 
 // conn joins rank 0 to another rank.
@@ -164,7 +169,24 @@ func stream(rank int) error {
 	if rank == 0 {
 		fmt.Printf("stream 1 MiB after 1 MiB: %.1f MB/s\n", float64(count*len(b))/1e6/time.Since(start).Seconds())
 	}
-	return nil
+	start = time.Now()
+	for range count {
+		if rank == 0 {
+			_, err = c.Write(b)
+		} else {
+			_, err = io.ReadFull(c, b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if rank == 0 {
+		_, err = io.ReadFull(c, b[:1])
+		fmt.Printf("TCP 1 MiB after 1 MiB: %.1f MB/s\n", float64(count*len(b))/1e6/time.Since(start).Seconds())
+	} else {
+		_, err = c.Write(b[:1])
+	}
+	return err
 }
 
 // move writes or reads all of b.
@@ -196,17 +218,28 @@ func move(s *rdma.Stream, b []byte, out bool) error {
 	return nil
 }
 
-// collectives make the operation of so many bytes in all.
-var collectives = map[string]func(bytes, rank, size int) *core.Operation{
-	"allreduce": func(bytes, _, _ int) *core.Operation {
-		in, counts := blocks(1, bytes)
-		return &core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: in, Out: in, InCounts: counts, OutCounts: counts}
-	},
-	"alltoall": func(bytes, _, size int) *core.Operation {
-		in, counts := blocks(size, bytes/size)
-		out, _ := blocks(size, bytes/size)
-		return &core.Operation{Collective: plan.AllToAll, DType: reduce.Float32, In: in, Out: out, InCounts: counts, OutCounts: counts}
-	},
+// What is compared, by name: the first is what the others are divided by.
+var (
+	nets = []core.Config{
+		{GroupName: "verbs", Transport: "verbs"},
+		{GroupName: "tcp", Transport: "tcp"},
+	}
+	scheduled = []core.Config{
+		{GroupName: "parallel", Transport: "verbs", AllToAllSchedule: "parallel"},
+		{GroupName: "window=2", Transport: "verbs", AllToAllSchedule: "window=2"},
+		{GroupName: "sequential", Transport: "verbs", AllToAllSchedule: "sequential"},
+	}
+)
+
+func allreduce(bytes, _ int) core.Operation {
+	in, counts := blocks(1, bytes)
+	return core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: in, Out: in, InCounts: counts, OutCounts: counts}
+}
+
+func alltoall(bytes, size int) core.Operation {
+	in, counts := blocks(size, bytes/size)
+	out, _ := blocks(size, bytes/size)
+	return core.Operation{Collective: plan.AllToAll, DType: reduce.Float32, In: in, Out: out, InCounts: counts, OutCounts: counts}
 }
 
 // blocks are n blocks of so many bytes, touched.
@@ -222,8 +255,7 @@ func blocks(n, bytes int) (l []unsafe.Pointer, counts []uint64) {
 	return l, counts
 }
 
-func compare(name string, sizes []string, rank, size int) error {
-	nets := []string{"verbs", "tcp"}
+func compare(operation func(bytes, size int) core.Operation, configs []core.Config, sizes []string, rank, size int) error {
 	store, err := meet(rank, size)
 	if err != nil {
 		return err
@@ -231,9 +263,10 @@ func compare(name string, sizes []string, rank, size int) error {
 	r := core.NewRuntime(core.RuntimeConfig{})
 	defer r.Close()
 	var comms []*core.Comm
-	for _, net := range nets {
-		c, err := r.Init(context.Background(), core.Config{Rank: rank, Size: size, Store: store, GroupName: net, Transport: net,
-			StoreHost: os.Getenv("MASTER_ADDR"), Timeout: time.Minute})
+	for _, config := range configs {
+		config.Rank, config.Size, config.Store = rank, size, store
+		config.StoreHost, config.Timeout = os.Getenv("MASTER_ADDR"), time.Minute
+		c, err := r.Init(context.Background(), config)
 		if err != nil {
 			return err
 		}
@@ -245,8 +278,8 @@ func compare(name string, sizes []string, rank, size int) error {
 		if err != nil {
 			return err
 		}
-		op := collectives[name](bytes, rank, size)
-		var times [2][]time.Duration
+		op := operation(bytes, size)
+		times := make([][]time.Duration, len(comms))
 		rounds := max(10, min(100, 32<<20/bytes))
 		for i := range rounds + 2 {
 			for k, c := range comms {
@@ -254,7 +287,7 @@ func compare(name string, sizes []string, rank, size int) error {
 					return err
 				}
 				start := time.Now()
-				if err := call(c, *op); err != nil {
+				if err := call(c, op); err != nil {
 					return err
 				}
 				if i >= 2 {
@@ -262,13 +295,17 @@ func compare(name string, sizes []string, rank, size int) error {
 				}
 			}
 		}
-		for k := range times {
+		line := fmt.Sprintf("%8s:", text)
+		for k, config := range configs {
 			slices.Sort(times[k])
+			median, first := times[k][rounds/2], times[0][rounds/2]
+			line += fmt.Sprintf("  %s %.1f us", config.GroupName, float64(median.Nanoseconds())/1000)
+			if k > 0 {
+				line += fmt.Sprintf(" (%.2f x)", float64(median)/float64(first))
+			}
 		}
 		if rank == 0 {
-			v, t := times[0][rounds/2], times[1][rounds/2]
-			fmt.Printf("%s %8s: verbs %9.1f us, tcp %9.1f us, tcp / verbs %.2f\n", name, text,
-				float64(v.Nanoseconds())/1000, float64(t.Nanoseconds())/1000, float64(t)/float64(v))
+			fmt.Println(line)
 		}
 	}
 	for _, c := range comms {

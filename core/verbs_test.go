@@ -38,16 +38,27 @@ func TestRemovedDeviceIsTold(t *testing.T) {
 	}
 }
 
-// A request that fails breaks a connection, which is made anew: nobody is told, and nothing is lost.
-func TestBrokenConnectionsAreMended(t *testing.T) {
-	const retryExceeded, general = 12, 21
+// A request that fails breaks a connection, and so its link. Who tells first may be the other side, whose requests are flushed.
+func TestBrokenConnectionIsTold(t *testing.T) {
 	w, double := newVerbsWorld(t, 3)
-	for i, status := range []int{retryExceeded, general, retryExceeded, general} {
-		before := double.Calls("modify_qp")
-		double.Complete(1+7*i, -1, 0, status, 0x57)
-		collectives(t, w, 3, 1000*i, false)
-		if double.Calls("modify_qp") == before {
-			t.Errorf("status %d: no queue pair has been made anew", status)
+	const general = 21
+	double.Complete(1, -1, 0, general, 0x57)
+	errs := w.try(func(rank int) error {
+		for {
+			if err := run(w.comms[rank], allReduce(t, 10)); err != nil {
+				return err
+			}
 		}
+	})
+	said := 0
+	for rank, err := range errs {
+		if !errors.Is(err, ErrPeerFailed) {
+			t.Errorf("rank %d: %v", rank, err)
+		} else if strings.Contains(err.Error(), "the connection is broken") {
+			said++
+		}
+	}
+	if said == 0 {
+		t.Error("nobody tells why", errs)
 	}
 }

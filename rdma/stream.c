@@ -27,10 +27,33 @@ static void broken(struct goccl_stream *s, const char *verb, const struct ibv_wc
   s->live = 0;
 }
 
+static int make_queue_pair(struct goccl_stream *s)
+{
+  struct ibv_qp_init_attr a = {
+    .send_cq = s->went,
+    .recv_cq = s->came,
+    .qp_type = IBV_QPT_RC,
+    .cap = {.max_send_wr = GOCCL_STREAM_SENDS, .max_recv_wr = GOCCL_STREAM_RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
+  };
+  /* How much a provider takes inline only trying tells. */
+  struct ibv_qp *qp = NULL;
+  for (uint32_t most = 220; !qp; most /= 2) {
+    a.cap.max_inline_data = most;
+    qp = s->verbs->create_qp(s->pd, &a);
+    if (!qp && !most)
+      return failed(s, "ibv_create_qp", errno);
+  }
+  s->qp = qp;
+  s->number = qp->qp_num;
+  s->inlined = a.cap.max_inline_data;
+  return 0;
+}
+
 int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
                       uint64_t size)
 {
   s->verbs = verbs;
+  s->pd = pd;
   s->mr = mr;
   s->copy = copy;
   s->ring = mr->addr;
@@ -49,23 +72,7 @@ int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, s
     s->went = verbs->create_cq(pd->context, GOCCL_STREAM_SENDS, NULL, s->channel, 0);
   if (!s->went)
     return failed(s, "ibv_create_cq", errno);
-  struct ibv_qp_init_attr a = {
-    .send_cq = s->went,
-    .recv_cq = s->came,
-    .qp_type = IBV_QPT_RC,
-    .cap = {.max_send_wr = GOCCL_STREAM_SENDS, .max_recv_wr = GOCCL_STREAM_RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
-  };
-  /* How much a provider takes inline only trying tells. */
-  for (uint32_t most = 220;; most /= 2) {
-    a.cap.max_inline_data = most;
-    s->qp = verbs->create_qp(pd, &a);
-    if (s->qp)
-      break;
-    if (!most)
-      return failed(s, "ibv_create_qp", errno);
-  }
-  s->inlined = a.cap.max_inline_data;
-  return 0;
+  return make_queue_pair(s);
 }
 
 static int post_receives(struct goccl_stream *s)
@@ -262,22 +269,33 @@ int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, st
     return error;
   pthread_mutex_lock(&s->lock);
   reap(s);
+  if (s->life) {
+    /* Packets of the last connection may still be on their way. To a queue pair of another number they are nothing; one that was
+     * only reset would take its acknowledgements for those of the next. */
+    error = s->verbs->destroy_qp(s->qp);
+    if (error)
+      failed(s, "ibv_destroy_qp", error);
+    s->qp = NULL;
+    if (!error)
+      error = make_queue_pair(s);
+    if (error) {
+      pthread_mutex_unlock(&s->lock);
+      return error;
+    }
+  }
   s->life++;
   s->posts = s->done = s->nudge = s->waiting = 0;
   s->fault = (struct goccl_fault){0};
   mine->ring = (uintptr_t)s->ring;
   mine->key = s->mr->rkey;
-  mine->qpn = s->qp->qp_num;
+  mine->qpn = s->number;
   mine->size = s->size;
   mine->arrived = s->arrived;
   mine->consumed = s->returned = s->consumed;
   s->taken = 0;
   pthread_mutex_unlock(&s->lock);
-  struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
-  error = change(s, &a, IBV_QP_STATE, "ibv_modify_qp to RESET");
-  a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-  if (!error)
-    error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
   pthread_mutex_lock(&s->lock);
   if (!error)
     error = post_receives(s);

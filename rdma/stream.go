@@ -59,9 +59,10 @@ const (
 	LeastRing = 64 << 10
 	MostRing  = 1 << 20
 
-	// A request that is not acknowledged is sent again after 4.096 us * 2^timeout (67 ms; adapters may take up to four times as
-	// long), and given up after so many tries. Retries must be finite: nobody else would tell that the peer is gone.
-	ackTimeout = 14
+	// A request that is not acknowledged is sent again after 4.096 us * 2^timeout (1.07 s; adapters may take up to four times as
+	// long), and given up after so many tries: a cable that is out for some seconds, or a host that is overloaded, breaks nothing. Retries
+	// must be finite: nobody else would tell that the peer's adapter is gone.
+	ackTimeout = 18
 	retries    = 6
 )
 
@@ -79,7 +80,7 @@ func (d *Device) NewStream(ring int) (*Stream, error) {
 	}
 	s := &Stream{device: d, memory: memory, c: (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))}
 	if s.ring, err = d.Register(unsafe.Pointer(&memory[0]), ring, LocalWrite|RemoteWrite); err == nil {
-		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), ring, 0)
+		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), ring, LocalWrite)
 	}
 	if err == nil && C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.ring.mr, s.copy.mr, C.uint64_t(ring)) != 0 {
 		err = s.Fault()
@@ -215,7 +216,7 @@ func (s *Stream) Resume() error {
 }
 
 // Number is that of the queue pair.
-func (s *Stream) Number() uint32 { return uint32(s.c.qp.qp_num) }
+func (s *Stream) Number() uint32 { return uint32(s.c.number) }
 
 // Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when it has returned.
 func (s *Stream) Write(iov *unix.Iovec, n int) (int, error) {

@@ -31,7 +31,8 @@ struct goccl_stream {
   const struct goccl_verbs *verbs;
   struct ibv_comp_channel *channel;
   struct ibv_cq *came, *went; /* completions of receives, and of sends */
-  struct ibv_qp *qp;
+  struct ibv_pd *pd;
+  struct ibv_qp *qp; /* of this life */
   struct ibv_mr *mr, *copy; /* of the two halves of ring */
   uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring */
   uint64_t size; /* of each, a power of two */
@@ -39,8 +40,9 @@ struct goccl_stream {
   uint32_t inlined; /* the most bytes that a work request carries itself */
 
   pthread_mutex_t lock; /* over all that follows */
+  uint32_t number; /* of qp */
   int live; /* requests can be posted */
-  uint16_t life; /* how often the queue pair has been made ready: completions of earlier ones mean nothing */
+  uint16_t life; /* how many queue pairs there have been: completions of earlier ones mean nothing */
   uint64_t peer_ring;
   uint32_t peer_key;
   uint64_t sent; /* bytes, since the stream began */

@@ -106,7 +106,7 @@ func (l *link) start(stream *rdma.Stream, peer *Address) error {
 	if err := l.sock.detach(); err != nil {
 		return err
 	}
-	l.side.stream, l.side.notes = stream, make(chan note, maxNotes)
+	l.side.stream = stream
 	l.started.Store(true)
 	if err := l.e.poller.add(l); err != nil {
 		l.side.stream = nil

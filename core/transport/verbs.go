@@ -3,7 +3,6 @@ package transport
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +21,7 @@ import (
 
 // A verbs link begins as a TCP connection. When the two processes have proved themselves, they tell each other of a queue pair, try it, and
 // move the frames over to it, if it works on both sides. From then on the connection tells whether the peer lives, as that of a
-// TCP link does; a queue pair with nothing under way tells nothing. And where the queue pair breaks, the two make another over it.
+// TCP link does; a queue pair with nothing under way tells nothing. A queue pair that breaks ends its link.
 
 // VerbsConfig says how RDMA devices are to be used.
 type VerbsConfig struct {
@@ -47,7 +46,6 @@ const (
 	// tryTimeout is how long a queue pair may take to carry its first message: some rounds of retries.
 	tryTimeout = 5 * time.Second
 	tryBytes   = 4096
-	mendPause  = 10 * time.Millisecond // after a queue pair that could not be connected
 	// ringBudget is how much locked memory an endpoint's links take, about.
 	ringBudget = 16 << 20
 )
@@ -183,11 +181,8 @@ func (v *verbsEnd) hear(d *rdma.Device) {
 			v.e.logf("%v", event)
 		case event.Fatal():
 			for _, l := range v.links() {
-				switch {
-				case event.QPN == 0: // not only one connection
+				if event.QPN == 0 || event.QPN == l.side.stream.Number() {
 					l.end(errors.New(event.String()))
-				case event.QPN == l.side.stream.Number():
-					l.mend()
 				}
 			}
 		}
@@ -203,7 +198,6 @@ func (v *verbsEnd) links() []*link {
 
 // note is what the two sides of a verbs link tell each other over TCP.
 type note struct {
-	life   uint32 // of the queue pair: how often it has been made anew
 	ok     bool
 	record [rdma.RecordSize]byte // where ok, of an offer
 	why    string                // where not
@@ -216,7 +210,6 @@ const noteMagic = "GOCCL\x00V"
 func (n *note) bytes() (b [noteSize]byte) {
 	copy(b[:], noteMagic)
 	b[7] = wireVersion
-	binary.LittleEndian.PutUint32(b[8:], n.life)
 	if n.ok {
 		b[12] = 1
 	}
@@ -230,7 +223,7 @@ func parseNote(b *[noteSize]byte) (note, error) {
 		return note{}, violation("what came beside a verbs link is no note of its peer")
 	}
 	why, _, _ := bytes.Cut(b[16+rdma.RecordSize:], []byte{0})
-	n := note{life: binary.LittleEndian.Uint32(b[8:]), ok: b[12] == 1, why: printable(string(why))}
+	n := note{ok: b[12] == 1, why: printable(string(why))}
 	copy(n.record[:], b[16:])
 	return n, nil
 }
@@ -345,21 +338,8 @@ type side struct {
 	rung   atomic.Bool // the stream's descriptor is readable
 	spoken atomic.Bool // so is the socket's
 	gone   error       // the socket has ended
-	note   [noteSize]byte
-	have   int         // bytes of note
 	wants  atomic.Bool // a writer waits for room
-
-	mu      sync.Mutex
-	mending bool
-	notes   chan note // of the peer, for who mends
-	life    uint32    // that of the queue pair; who mends changes it
-	moved   uint64    // what the stream has carried at all when it broke
-	since   time.Time // when it broke first with no more than that
-	joined  time.Time // when the queue pair was last made anew
 }
-
-// maxNotes is how many notes may wait: a peer sends one, and another only after this side's answer.
-const maxNotes = 2
 
 // receiveStream is receive for a stream: once, into l.reading.iov.
 func (l *link) receiveStream(iov []unix.Iovec) (n int, err error) {
@@ -423,136 +403,30 @@ func (l *link) makeRoom() {
 	}
 }
 
-// listen reads what has come over the socket beside the stream: notes, and the end.
+// listen tells why the socket beside a stream is readable: nothing is to come over it but its end.
 func (l *link) listen() error {
-	v := &l.side
-	for {
-		n, err := 0, errNoDescriptor
-		if e := l.sock.raw.Control(func(fd uintptr) {
-			n, _, err = unix.Recvfrom(int(fd), v.note[v.have:], unix.MSG_DONTWAIT)
-		}); e != nil {
-			return e
-		}
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err == unix.EAGAIN:
-			return nil
-		case err != nil:
-			return err
-		case n == 0:
-			return io.EOF
-		}
-		if v.have += n; v.have < noteSize {
-			continue
-		}
-		v.have = 0
-		theirs, err := parseNote(&v.note)
-		if err != nil {
-			return err
-		}
-		select {
-		case v.notes <- theirs:
-		default:
-			return violation("more than %d notes at once", maxNotes)
-		}
-		l.mend()
+	var b [1]byte
+	n, err := 0, errNoDescriptor
+	if e := l.sock.raw.Control(func(fd uintptr) { n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT) }); e != nil {
+		return e
 	}
+	switch {
+	case err == unix.EINTR || err == unix.EAGAIN:
+		return nil
+	case err != nil:
+		return err
+	case n == 0:
+		return io.EOF
+	}
+	return violation("something came beside a verbs link")
 }
 
-// broke has a broken connection mended. It tells why that cannot be.
+// broke is why a link has to end whose queue pair is broken.
 func (l *link) broke(err error) error {
 	if errors.Is(err, rdma.ErrProtocol) {
 		return protocolError{err}
 	}
-	l.mend()
-	return nil
-}
-
-// mend has the queue pair made anew, unless that is under way.
-func (l *link) mend() {
-	v := &l.side
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !v.mending {
-		v.mending = l.e.spawn("mending", func() {
-			if err := l.mendNow(); err != nil {
-				l.end(l.cause(err))
-			}
-		})
-	}
-}
-
-// mendNow makes the queue pair anew, together with the peer. How long that may take the connection beside it decides. Where
-// the peer is there, but queue pairs break one after another and carry nothing, the grace does.
-func (l *link) mendNow() error {
-	v := &l.side
-	lasted := time.Since(v.joined) > l.e.grace
-	for ; ; lasted = false {
-		why, moved := v.stream.Fault(), v.stream.Moved()
-		if lasted || moved != v.moved {
-			v.moved, v.since = moved, time.Now()
-		}
-		if time.Since(v.since) > l.e.grace {
-			return fmt.Errorf("its host is there, but no queue pair to it carries anything any more: %w", why)
-		}
-		mine := note{life: v.life + 1, ok: true}
-		var err error
-		if mine.record, err = v.stream.Offer(); err != nil {
-			return err
-		}
-		theirs, err := l.tell(mine)
-		if err != nil || theirs.life == 0 {
-			return err
-		}
-		err = v.stream.Join(theirs.record)
-		if errors.Is(err, rdma.ErrProtocol) {
-			return protocolError{err}
-		}
-		fared := note{life: mine.life}
-		fared.set(err)
-		if theirs, err = l.tell(fared); err != nil || theirs.life == 0 {
-			return err
-		}
-		v.life = mine.life
-		if !fared.ok || !theirs.ok {
-			if err := sleep(l.e.ctx, mendPause); err != nil {
-				return err
-			}
-			continue
-		}
-		v.joined = time.Now()
-		err = v.stream.Resume()
-		v.mu.Lock()
-		again := err != nil || len(v.notes) > 0
-		v.mending = again
-		v.mu.Unlock()
-		if !again { // only now: if it is broken already, who sees it has it mended
-			l.makeRoom()
-			l.e.poller.revisit(l)
-			return nil
-		}
-	}
-}
-
-// tell exchanges notes of one life with the peer, however long that takes. The answer is of no life where the link has ended.
-func (l *link) tell(mine note) (theirs note, err error) {
-	v := &l.side
-	b := mine.bytes()
-	if _, err := l.sock.Write(b[:]); err != nil {
-		return note{}, nil // who reads the socket knows better why
-	}
-	start := time.Now()
-	select {
-	case theirs = <-v.notes:
-	case <-l.done:
-		return note{}, nil
-	}
-	v.since = v.since.Add(time.Since(start)) // the peer may have been stopped
-	if theirs.life != mine.life {
-		return note{}, violation("a queue pair of life %d, where %d is to be made", theirs.life, mine.life)
-	}
-	return theirs, nil
+	return err
 }
 
 // finishStream waits until all that has been written has reached the peer, for a little while: then it may be told that no more comes.

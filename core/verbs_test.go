@@ -32,7 +32,9 @@ func TestRemovedDeviceIsTold(t *testing.T) {
 		}
 	})
 	for rank, err := range errs {
-		if !errors.Is(err, ErrPeerFailed) || !strings.Contains(err.Error(), "removed") {
+		// What was under way may come back before the device tells that it is gone.
+		says := func(text string) bool { return strings.Contains(err.Error(), text) }
+		if !errors.Is(err, ErrPeerFailed) || !says("removed") && !says("the connection is broken") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}

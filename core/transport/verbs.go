@@ -426,6 +426,7 @@ func (l *link) broke(err error) error {
 	if errors.Is(err, rdma.ErrProtocol) {
 		return protocolError{err}
 	}
+	l.e.verbs.hear(l.e.verbs.device) // which says more, if all of it has failed
 	return err
 }
 

@@ -503,14 +503,6 @@ int goccl_stream_settled(struct goccl_stream *s)
   return settled;
 }
 
-uint64_t goccl_stream_moved(struct goccl_stream *s)
-{
-  pthread_mutex_lock(&s->lock);
-  uint64_t moved = s->arrived + s->limit;
-  pthread_mutex_unlock(&s->lock);
-  return moved;
-}
-
 void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault)
 {
   pthread_mutex_lock(&s->lock);

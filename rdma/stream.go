@@ -298,15 +298,6 @@ func (s *Stream) Settled() (bool, error) {
 	return false, s.fault()
 }
 
-// Moved counts what has got on, in either direction: it stands still where nothing does.
-func (s *Stream) Moved() uint64 {
-	if !s.enter() {
-		return 0
-	}
-	defer s.life.RUnlock()
-	return uint64(C.goccl_stream_moved(s.c))
-}
-
 // Fault is why the connection is broken.
 func (s *Stream) Fault() error {
 	if !s.enter() {

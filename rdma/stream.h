@@ -118,9 +118,6 @@ int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes);
 /* goccl_stream_settled tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
 int goccl_stream_settled(struct goccl_stream *s);
 
-/* goccl_stream_moved counts what has got on in either direction. */
-uint64_t goccl_stream_moved(struct goccl_stream *s);
-
 void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault);
 
 /* goccl_stream_close destroys what goccl_stream_open has made, as far as that came. */

@@ -79,8 +79,8 @@ def test_thresholds_that_are_none():
     refused = command(*BENCH, GOCCL_THRESHOLDS="one_shot=4")
     assert refused.returncode == 1
     assert (
-        '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min, window_min, stream_min and direct_min'
-        in refused.stderr
+        '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min, window_min, stream_min '
+        "and direct_min" in refused.stderr
     )
 
 

@@ -43,10 +43,10 @@ type verbsEnd struct {
 }
 
 const (
-	// tryTimeout is how long a queue pair may take to carry its first message: some rounds of retries.
+	// tryTimeout is how long a queue pair may take to carry its first message: some retries.
 	tryTimeout = 5 * time.Second
 	tryBytes   = 4096
-	// ringBudget is how much locked memory an endpoint's links take, about.
+	// ringBudget is how much locked memory the links of one group take, about: the first group that joins two processes chooses.
 	ringBudget = 16 << 20
 )
 
@@ -196,7 +196,7 @@ func (v *verbsEnd) links() []*link {
 	return slices.DeleteFunc(v.e.allLinks(), func(l *link) bool { return l.side.stream == nil })
 }
 
-// note is what the two sides of a verbs link tell each other over TCP.
+// note is what the two sides of a verbs link tell each other over TCP, while it is made.
 type note struct {
 	ok     bool
 	record [rdma.RecordSize]byte // where ok, of an offer

@@ -6,6 +6,8 @@ const starMax = 8
 func (b *builder) broadcast() {
 	n := b.OutBytes[0]
 	switch {
+	case b.gets(part{block(Out, 0), n}):
+		b.broadcastStar(n)
 	case b.Size > 2 && n > b.FlatMax && n > 0:
 		b.broadcastSlices(n)
 	case b.Size <= starMax:
@@ -15,7 +17,7 @@ func (b *builder) broadcast() {
 	}
 }
 
-// broadcastStar sends everything from the root to every other rank.
+// broadcastStar sends everything from the root to every other rank, or has them get it.
 func (b *builder) broadcastStar(n int64) {
 	all := part{block(Out, 0), n}
 	if b.Rank == b.Root {

@@ -78,6 +78,9 @@ func (p *Params) check() error {
 	if p.Direct && (!p.Memory || !p.HasDirect()) {
 		return fail("has no direct plan for %d blocks, memory channels %v", len(p.InBytes), p.Memory)
 	}
+	if p.GetMin > 0 && !p.Memory {
+		return fail("nothing can be got over port channels")
+	}
 	peer := p.Collective == Send || p.Collective == Recv
 	if (peer || p.Collective.Rooted()) && (p.Root < 0 || p.Root >= p.Size) {
 		return fail("root is %d; it must be in 0..%d", p.Root, p.Size-1)
@@ -184,6 +187,14 @@ func (b *builder) put(peer int, src Ref, bytes, total int64) Ref {
 	} else {
 		b.emit(s, src)
 	}
+	n := b.puts[peer]
+	b.puts[peer]++
+	return Ref{Space: Outbox, Peer: int32(peer), Block: n}
+}
+
+// offer returns the place where the message can be reclaimed.
+func (b *builder) offer(peer int, src Ref, total int64) Ref {
+	b.emit(Step{Op: Offer, Peer: int32(peer), Bytes: OfferBytes, Total: total}, src)
 	n := b.puts[peer]
 	b.puts[peer]++
 	return Ref{Space: Outbox, Peer: int32(peer), Block: n}

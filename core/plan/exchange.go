@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // part is a block that goes to a rank, or the place for one that comes from it; the zero part says
 // that there is no traffic.
 type part struct {
@@ -9,12 +11,60 @@ type part struct {
 
 func (p part) used() bool { return p.place.Space != None }
 
-// exchange sends out[r] to each rank r and receives in[r] from it, a message of each pair a round;
-// a rank's part for itself is copied. Any rank may have any parts, as long as both ends agree.
+// exchange sends out[r] to each rank r and receives in[r] from it; a rank's part for itself is copied. Any rank may
+// have any parts, as long as both ends agree. Parts that can be got are offered before the others are put, and got
+// after they have come.
+func (b *builder) exchange(out, in []part) {
+	offered := make([]Ref, b.Size)
+	for i := 1; i < b.Size; i++ {
+		if peer := b.to(i); b.gets(out[peer]) {
+			offered[peer] = b.offer(peer, out[peer].place, b.total(out[peer]))
+		}
+	}
+	b.exchangeMessages(b.toPut(out), b.toPut(in))
+	for i := 1; i < b.Size; i++ {
+		if peer := b.from(i); b.gets(in[peer]) {
+			b.get(peer, in[peer])
+		}
+	}
+	for i := 1; i < b.Size; i++ {
+		if peer := b.to(i); offered[peer].Space != None {
+			b.reclaim(Ref{}, offered[peer], 0)
+		}
+	}
+}
+
+// gets tells whether a part is got by its receiver from where it lies.
+func (b *builder) gets(p part) bool { return p.used() && b.GetMin > 0 && p.bytes >= b.GetMin }
+
+// toPut is the parts that are not got, and this rank's own.
+func (b *builder) toPut(parts []part) []part {
+	left := slices.Clone(parts)
+	for r, p := range parts {
+		if r != b.Rank && b.gets(p) {
+			left[r] = part{}
+		}
+	}
+	return left
+}
+
+// getMost is how much of a part one step gets: a run can be stopped between two.
+const getMost = 4 << 20
+
+// get gets a part from the peer that offers it.
+func (b *builder) get(peer int, p part) {
+	message := b.wait(peer, OfferBytes, b.total(p))
+	for off := int64(0); off < p.bytes; off += getMost {
+		b.emit(Step{Op: Get, Peer: int32(peer), Bytes: min(getMost, p.bytes-off), Dst: p.place.at(off)}, message.at(off))
+	}
+	b.release(peer)
+}
+
+// exchangeMessages exchanges parts by messages, one of each pair a round.
 //
 // It cannot deadlock: if all ranks have ended round k-1, then each put of round k finds a slot
 // (lag), and each wait of round k is for a message put in round k or before.
-func (b *builder) exchange(out, in []part) {
+func (b *builder) exchangeMessages(out, in []part) {
 	rounds, lag := max(b.rounds(out), b.rounds(in)), b.lag()
 	for k := range rounds + lag {
 		b.putRound(out, k)

@@ -40,6 +40,11 @@
 //
 // A rank finds out when it runs such a plan whether a peer's blocks are not to be had: then all ranks run the plan without it.
 //
+// Where each rank can read the others' memory, mapped or not (Thresholds.GetMin), what is long need not go through slots either:
+//
+//   - Offer tells a peer where a place of this rank's is, by a message of OfferBytes. The place stays as it is until that message is reclaimed.
+//   - Get copies from what a message offers that has been waited for, until it is released.
+//
 // # Local steps
 //
 // Copy moves bytes; a copy onto itself (a buffer in place) does nothing. Combine reduces the raw inputs of all ranks, given in rank order, in one pass
@@ -136,12 +141,17 @@ const (
 	Reclaim           // the message Src[0] to Peer
 	Expose            // Src, an input block, an output block or both, to Peer, which uses Bytes bytes of each
 	Access            // Src, what Peer exposes: Bytes bytes of each
+	Offer             // Src[0] to Peer, as one message of OfferBytes bytes
+	Get               // from what Peer offers by the message Src[0], from Src[0].Off on, to Dst
 )
+
+// OfferBytes is the length of the message of an Offer.
+const OfferBytes = 8
 
 // Step is one step of a plan.
 type Step struct {
 	Op    Op
-	Peer  int32 // Put, Wait, Release, Expose, Access
+	Peer  int32 // of all but Copy and Combine
 	Bytes int64
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
@@ -207,4 +217,7 @@ type Thresholds struct {
 	PipelineMin int64
 	// WindowMin is from where on alltoall by size exchanges blocks in a window, where ports join many ranks; 0: never.
 	WindowMin int64
+	// GetMin is from where on what goes to one peer, and needs no reduction, is got by it from where it lies; 0: never. It
+	// needs Memory, and that each rank can read the memory of those who send to it.
+	GetMin int64
 }

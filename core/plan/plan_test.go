@@ -17,8 +17,8 @@ type job struct {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v oneshot=%d flat=%d window=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.OneShotMax, j.FlatMax, j.WindowMin)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v oneshot=%d flat=%d window=%d get=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.OneShotMax, j.FlatMax, j.WindowMin, j.GetMin)
 }
 
 func (j job) rank(r int) Params {
@@ -87,6 +87,11 @@ func (j job) verify(t testing.TB) {
 		d := j
 		d.Memory, d.Direct = true, true
 		d.verify(t)
+	}
+	if !j.Collective.Reduces() && !j.Direct && j.GetMin == 0 {
+		g := j
+		g.Memory, g.GetMin = true, j.Chunk/2
+		g.verify(t)
 	}
 	plans, params := j.build(t)
 	for _, inPlace := range []bool{false, true} {
@@ -246,6 +251,7 @@ func TestBuildErrors(t *testing.T) {
 		"slots is 1":         func(p *Params) { p.Slots = 1 },
 		"element size is 0":  func(p *Params) { p.ElemSize = 0 },
 		"element size is 12": func(p *Params) { p.ElemSize = 12 },
+		"can be got":         func(p *Params) { p.GetMin = 1 },
 		"6 bytes":            func(p *Params) { p.InBytes = []int64{6, 8} },
 		"-4 bytes":           func(p *Params) { p.OutBytes = []int64{-4, 8} },
 		"1 input and 2":      func(p *Params) { p.InBytes = []int64{4} },

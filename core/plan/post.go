@@ -43,7 +43,7 @@ func (s *Step) uses(out Ref, bytes int64, apart bool) bool {
 	switch s.Op {
 	case Wait, Release, Reclaim:
 		return false
-	case Copy, Combine:
+	case Copy, Combine, Get:
 		if touches(s.Dst) {
 			return true
 		}

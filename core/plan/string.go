@@ -6,7 +6,7 @@ import (
 )
 
 var (
-	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access"}
+	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access", "offer", "get"}
 	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox", "peer in", "peer out"}
 )
 
@@ -46,6 +46,8 @@ func (s *Step) String() string {
 		return fmt.Sprintf("expose %d bytes of %v to %d", s.Bytes, s.Src, s.Peer)
 	case Access:
 		return fmt.Sprintf("access %d bytes of %v", s.Bytes, s.Src)
+	case Offer:
+		return fmt.Sprintf("offer %v to %d", s.Src, s.Peer)
 	case Reclaim:
 		return fmt.Sprintf("reclaim %v", s.Src)
 	case Combine:

@@ -21,8 +21,8 @@ import (
 //     is read or written out of bounds, and no input is written;
 //   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place;
 //   - each output byte ends up as what the collective promises;
-//   - of a peer's memory nothing is used but what it exposes, no rank ends before it knows that its peers are done with its memory, and no place
-//     that a rank writes is touched by another: so it does not matter when;
+//   - of a peer's memory nothing is used but what it exposes or offers, no rank ends before it knows that its peers are done with its memory, and no
+//     place that a rank writes is touched by another: so it does not matter when;
 //   - each rank has heard from the root, and the root from all; without a root each from each;
 //   - in the window of a Schedule is no more than it says, see Peaks, and nothing at a plan's beginning and its end: so plans may follow one another.
 //
@@ -100,6 +100,9 @@ type message struct {
 	knows []int32 // its sender, when it was put; once released, its receiver then: see rankState
 	used  int     // how often its sender had used its receiver's memory
 	way   way
+	// Of an Offer:
+	offered *region
+	from    int64 // on in it
 }
 
 // way is when a message was under way, in steps of its two ranks.
@@ -199,7 +202,7 @@ type verifier struct {
 	segs  []segment // what a step reads, reused
 
 	exposures []exposure           // by owner and user
-	touched   map[*region]*touched // where plans are direct
+	touched   map[*region]*touched // where plans are direct, or get
 }
 
 func (v *verifier) ring(from, to int) *ring { return &v.rings[from*v.size+to] }
@@ -227,7 +230,7 @@ func (v *verifier) run() error {
 				blockedOn[r] = peer
 				break
 			}
-			if (step.Op == Put || step.Op == Release || step.Op == Expose) && blockedOn[peer] == r {
+			if (step.Op == Put || step.Op == Offer || step.Op == Release || step.Op == Expose) && blockedOn[peer] == r {
 				blockedOn[peer] = -1
 				ready = append(ready, peer)
 			}
@@ -249,19 +252,19 @@ func (v *verifier) run() error {
 func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 	s := &v.ranks[r]
 	switch step.Op {
-	case Put, Wait, Release, Reclaim, Expose, Access:
+	case Put, Wait, Release, Reclaim, Expose, Access, Offer, Get:
 		if step.Peer < 0 || int(step.Peer) >= v.size || int(step.Peer) == r {
 			return false, errors.New("there is no such peer")
 		}
 	case Copy, Combine:
-		if step.Bytes <= 0 {
-			return false, errors.New("moves nothing")
-		}
 	default:
 		return false, errors.New("there is no such step")
 	}
+	if (step.Op == Copy || step.Op == Combine || step.Op == Get) && step.Bytes <= 0 {
+		return false, errors.New("moves nothing")
+	}
 	switch step.Op {
-	case Put:
+	case Put, Offer:
 		return v.put(s, v.ring(r, int(step.Peer)), step)
 	case Wait:
 		return v.wait(s, v.ring(int(step.Peer), r), step)
@@ -285,6 +288,8 @@ func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 		return v.reclaim(s, v.ring(r, int(step.Peer)), step)
 	case Copy:
 		return false, v.copy(r, step)
+	case Get:
+		return false, v.get(s, step)
 	default:
 		return false, v.combine(r, step)
 	}
@@ -302,11 +307,16 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	}
 	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.now()), used: v.exposure(int(step.Peer), s.plan.Rank).used,
 		way: way{early: s.knows[step.Peer], put: int32(s.next), known: forever}}
-	if step.Bytes == 0 {
+	switch {
+	case step.Op == Offer:
+		if err := v.offer(s, step, &m); err != nil {
+			return false, err
+		}
+	case step.Bytes == 0:
 		if len(step.Src) != 0 {
 			return false, errors.New("puts nothing but has a source")
 		}
-	} else {
+	default:
 		if len(step.Src) != 1 {
 			return false, fmt.Errorf("has %d sources", len(step.Src))
 		}
@@ -332,6 +342,43 @@ func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err er
 	v.exposure(s.plan.Rank, int(step.Peer)).usedKnown = m.used
 	g.waited++
 	return false, nil
+}
+
+func (v *verifier) offer(s *rankState, step *Step, m *message) (err error) {
+	if s.params.GetMin == 0 || step.Bytes != OfferBytes || len(step.Src) != 1 || step.Src[0].Space != In && step.Src[0].Space != Out {
+		return errors.New("offers what cannot be got")
+	}
+	m.offered, err = v.locate(s, step.Src[0], 0)
+	m.from = step.Src[0].Off
+	return err
+}
+
+func (v *verifier) get(s *rankState, step *Step) error {
+	if len(step.Src) != 1 || step.Src[0].Space != Inbox || step.Src[0].Peer != step.Peer || step.Dst.Space != Out {
+		return errors.New("must name one message of its peer, and an output")
+	}
+	ref := step.Src[0]
+	g := v.ring(int(step.Peer), s.plan.Rank)
+	if ref.Block < g.released || ref.Block >= g.waited || g.held[ref.Block-g.released].offered == nil {
+		return fmt.Errorf("%v offers nothing, or not now", ref)
+	}
+	m := &g.held[ref.Block-g.released]
+	off := m.from + ref.Off
+	if ref.Off < 0 || off > m.offered.bytes-step.Bytes {
+		return fmt.Errorf("%d bytes from byte %d on of a block of %d", step.Bytes, off, m.offered.bytes)
+	}
+	dst, err := v.destination(s, step)
+	if err != nil {
+		return err
+	}
+	if v.segs, err = m.offered.read(off, step.Bytes, v.segs[:0]); err != nil {
+		return err
+	}
+	dst.write(step.Dst.Off, step.Bytes, v.segs)
+	if err := v.touch(s, m.offered, off, step.Bytes, false); err != nil {
+		return err
+	}
+	return v.touch(s, dst, step.Dst.Off, step.Bytes, true)
 }
 
 func (v *verifier) reclaim(s *rankState, g *ring, step *Step) (blocked bool, err error) {
@@ -414,7 +461,7 @@ func (v *verifier) access(e *exposure, step *Step) (blocked bool, err error) {
 
 // touch refuses what does depend on time: a place that two ranks use, and one of them writes.
 func (v *verifier) touch(s *rankState, m *region, off, bytes int64, writes bool) error {
-	if !s.params.Direct {
+	if !s.params.Direct && (s.params.GetMin == 0 || s.params.Collective.Reduces()) {
 		return nil
 	}
 	t := v.touched[m]
@@ -471,6 +518,9 @@ func (v *verifier) copy(r int, step *Step) error {
 	}
 	if err := overlap(dst, src, step.Dst.Off, step.Src[0].Off, step.Bytes); err != nil {
 		return err
+	}
+	if dst == src && step.Dst.Off == step.Src[0].Off {
+		return nil
 	}
 	dst.write(step.Dst.Off, step.Bytes, v.segs)
 	return v.touch(s, dst, step.Dst.Off, step.Bytes, true)
@@ -602,6 +652,12 @@ func (v *verifier) checkEnd(r int) error {
 		}
 	}
 	for peer := range v.size {
+		g := v.ring(r, peer)
+		for n, m := range g.left {
+			if m.offered != nil && !g.reclaimed[n] {
+				return fmt.Errorf("what message %d offers rank %d has not been reclaimed", n, peer)
+			}
+		}
 		if e := v.exposure(r, peer); e.exposed != e.accessed || e.used != e.usedKnown {
 			return fmt.Errorf("rank %d has not said that it is done with this rank's memory", peer)
 		}

@@ -25,6 +25,7 @@ func clone(plans []*Plan) []*Plan {
 // mutationJobs is one job an algorithm, each of several rounds.
 func mutationJobs() []job {
 	big := Thresholds{OneShotMax: 1 << 40, FlatMax: 1 << 40, PipelineMin: 64 << 10}
+	got := Thresholds{GetMin: 100}
 	return []job{
 		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
 		{Params{Collective: AllReduce}, []int64{300}},
@@ -46,6 +47,10 @@ func mutationJobs() []job {
 		{Params{Collective: AllGather, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: ReduceScatter, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Direct: true}, []int64{50, 20, 33}},
+		{Params{Collective: AllGather, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
+		{Params{Collective: AllToAll, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
+		{Params{Collective: Scatter, Root: 2, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
+		{Params{Collective: Broadcast, Root: 1, Memory: true, Thresholds: got}, []int64{50}},
 	}
 }
 
@@ -91,7 +96,7 @@ func TestMutations(t *testing.T) {
 		})
 		try("a doubled put, wait or release", func(p *Plan, i int) bool {
 			p.Steps = slices.Insert(p.Steps, i, p.Steps[i])
-			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release
+			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release || p.Steps[i].Op == Offer
 		})
 		try("other bytes", func(p *Plan, i int) bool {
 			p.Steps[i].Bytes -= 4
@@ -99,7 +104,7 @@ func TestMutations(t *testing.T) {
 		})
 		try("another total", func(p *Plan, i int) bool {
 			p.Steps[i].Total++
-			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait
+			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Offer
 		})
 		try("a shifted source", func(p *Plan, i int) bool {
 			for k := range p.Steps[i].Src {
@@ -114,7 +119,7 @@ func TestMutations(t *testing.T) {
 		try("another peer", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
 			s.Peer = int32(3 - p.Rank - int(s.Peer))
-			return s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim
+			return s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim || s.Op == Offer || s.Op == Get
 		})
 		try("swapped messages", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
@@ -192,7 +197,7 @@ func TestMutations(t *testing.T) {
 				return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release
 			})
 		}
-		try("no such op", func(p *Plan, i int) bool { p.Steps[i].Op = 9; return true })
+		try("no such op", func(p *Plan, i int) bool { p.Steps[i].Op = 99; return true })
 		also := func(what string, change func(s *Step)) {
 			try(what, func(p *Plan, i int) bool {
 				if len(p.Steps[i].Also) == 0 {
@@ -322,8 +327,12 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 		case Outbox:
 			m = rings[ref.Peer][r].messages[ref.Block]
 		}
+		if n < 0 { // all there is
+			n = int64(len(m)) - ref.Off
+		}
 		return m[ref.Off : ref.Off+n]
 	}
+	offered := map[[3]int][]value{} // by owner, user and message
 	// underWay is what a rank has under way now.
 	underWay := func(r int) (p Peaks) {
 		bytes := func(d *direction) (n int64) {
@@ -359,7 +368,7 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 		}
 		s := &plans[r].Steps[next[r]]
 		switch s.Op {
-		case Put:
+		case Put, Offer:
 			d := &rings[s.Peer][r]
 			if d.now = max(d.now, d.released-rnd.IntN(2)); params[r].Memory {
 				d.now = d.released
@@ -371,7 +380,11 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 				clear(d.messages[old]) // its slot is used again
 			}
 			var data []value
-			if s.Bytes > 0 {
+			switch {
+			case s.Op == Offer:
+				data = make([]value, OfferBytes)
+				offered[[3]int{r, int(s.Peer), len(d.messages)}] = place(r, s.Src[0], -1)
+			case s.Bytes > 0:
 				data = slices.Clone(place(r, s.Src[0], s.Bytes))
 			}
 			d.messages = append(d.messages, data)
@@ -400,6 +413,8 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 			if rings[s.Peer][r].released <= int(s.Src[0].Block) {
 				continue
 			}
+		case Get:
+			copy(place(r, s.Dst, s.Bytes), offered[[3]int{int(s.Peer), r, int(s.Src[0].Block)}][s.Src[0].Off:])
 		case Copy:
 			copy(place(r, s.Dst, s.Bytes), place(r, s.Src[0], s.Bytes))
 		case Combine:

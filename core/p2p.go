@@ -704,12 +704,15 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		}
 		p.arrive(&arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq})
 	case frameAccept:
+		if h.Arg[0] > 1 || h.Arg[0] == 1 && !p.c.byMail(src) {
+			return fmt.Errorf("%w: an offer accepted in the way %d", exec.ErrProtocol, h.Arg[0])
+		}
 		s := p.takeOffer(h.Seq, src)
 		if s == nil {
 			return nil // it has failed meanwhile, and with it the communicator
 		}
 		if p.c.byMail(src) {
-			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
+			p.transfer(&transfer{work: s.work, op: s.op, peer: src, get: h.Arg[0] == 1})
 		} else {
 			p.give(&gift{send: s, offer: h.Seq})
 		}

@@ -28,7 +28,11 @@ type runner struct {
 	waitingFrom time.Duration // since when the part has not got on; 0: it has
 	told        bool          // peers have been told of that
 	interrupted bool          // the last run was left because of a signal
-	credited    []uint64      // by peer on a port channel: messages whose release it has been told of
+	reads       bool          // this rank can read the memory of all peers that share any with it
+	voting      bool          // the present plan finds out whether all ranks can
+	voted       bool
+	gets        bool     // they can: see plan.Thresholds.GetMin
+	credited    []uint64 // by peer on a port channel: messages whose release it has been told of
 }
 
 // segment is a plan that moves a part of an operation.
@@ -101,7 +105,9 @@ func (c *Comm) run(w *Work, until time.Duration) {
 	}
 }
 
-func (r *runner) reset() { r.part, r.begun, r.segments, r.current = 0, false, nil, nil }
+func (r *runner) reset() {
+	r.part, r.begun, r.voting, r.segments, r.current = 0, false, false, nil, nil
+}
 
 // advance carries the head's present part on. It tells whether the part has finished, and how.
 func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Error) {
@@ -117,14 +123,19 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 		}
 		return finished, failure
 	}
-	if !r.begun {
-		if err := c.begin(p); err != nil {
-			c.fail(err, true)
-			return true, c.failed()
-		}
-	}
 	for {
+		if !r.begun {
+			if err := c.begin(p); err != nil {
+				c.fail(err, true)
+				return true, c.failed()
+			}
+		}
 		if r.current == nil {
+			if r.voting {
+				r.begun = false
+				c.counted()
+				continue
+			}
 			if len(r.segments) == 0 {
 				c.learn(p)
 				return true, nil
@@ -137,7 +148,7 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 				return true, c.failed()
 			}
 			r.current = compiled
-			r.run.Begin(compiled, s.offset, exec.AnyPeer)
+			r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer)
 		}
 		done, failure := c.carryOn(w, min(until, w.deadline, exec.Now()+workerSlice))
 		switch {
@@ -271,6 +282,8 @@ func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Erro
 			c.title(), c.rankName(peer), m.Sequence, describe(m))
 	case exec.Violation:
 		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have", c.title(), c.rankName(peer), exec.ErrProtocol)
+	case exec.Unreadable:
+		return errorf(ErrSystem, "%s: reading the memory of %s: %v", c.title(), c.rankName(peer), run.GetError())
 	case exec.Mismatch:
 		seen, bytes, total := run.Seen()
 		return c.mismatchError(m, run, peer, seen, bytes, total)
@@ -315,6 +328,9 @@ func (c *Comm) begin(p *part) *Error {
 		return nil
 	}
 	op := p.operation
+	if c.mustVote(op) {
+		return c.vote(p)
+	}
 	b := exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Factor: op.Factor, Message: p.message, Streams: c.shape.streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
@@ -334,7 +350,7 @@ func (c *Comm) begin(p *part) *Error {
 		r.current = c.direct(op)
 	}
 	if r.current != nil {
-		r.run.Begin(r.current, 0, exec.AnyPeer)
+		r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer)
 	}
 	r.waitingFrom, r.told = 0, false
 	return nil
@@ -346,7 +362,7 @@ func (c *Comm) layOut(op *Operation) {
 	apart := !c.shape.memory && apart(op)
 	if !r.laid.fits(op, apart) {
 		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
-			out: slices.Clone(op.OutCounts), segments: c.shape.segments(op, c.rank, c.size)}
+			out: slices.Clone(op.OutCounts), segments: c.shape.getting(c.runner.gets).segments(op, c.rank, c.size)}
 	}
 }
 

@@ -359,6 +359,17 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
 	c.window = window
+	c.runner.reads = true
+	for peer, kind := range kinds {
+		if kind != "shm" && kind != "mem" {
+			continue
+		}
+		if exec.CanGet(addresses[peer].PID, exec.Mark(addresses[peer].Mark)) == nil {
+			window.UsePID(peer, addresses[peer].PID)
+		} else {
+			c.runner.reads = false
+		}
+	}
 	var share []int
 	if shared {
 		share = append(share, window.FD())
@@ -439,7 +450,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		e.uses++
 		return e, nil
 	}
-	e, err := transport.Listen(transport.Config{Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
+	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
 		Verbs: key.verbs, Logf: r.config.Logf, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, asError(err, ErrSystem, "init")

@@ -16,6 +16,7 @@ type transfer struct {
 	work     *Work
 	op       *Operation
 	peer     int
+	get      bool      // the receiver reads the sender's memory
 	segments []segment // still to run; nil: it has not begun
 	compiled *exec.Compiled
 }
@@ -88,8 +89,12 @@ func (p *pointToPoint) background() {
 
 // accept lets the data of an offer come.
 func (p *pointToPoint) accept(r *receive, a *arrival) {
+	least := p.c.shape.thresholds.GetMin
+	t := &transfer{work: r.work, op: r.op, peer: a.source, get: least > 0 && r.bytes >= uint64(least) && p.c.window.Reads(a.source)}
 	h := transport.Header{Type: frameAccept, Seq: a.offer}
-	t := &transfer{work: r.work, op: r.op, peer: a.source}
+	if t.get {
+		h.Arg[0] = 1
+	}
 	q := &p.peers[a.source]
 	inline := func() bool { // the peer may have mapped this rank's window before this rank has mapped the peer's
 		if !p.c.window.Mail().Mapped(a.source) || !p.post(a.source, h, nil) {
@@ -240,7 +245,11 @@ func (p *pointToPoint) bind(t *transfer) {
 	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Element: int64(t.op.DType.Size()), Message: m})
 	sized := *t.op
 	sized.Root = t.peer
-	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)
+	shape := p.c.shape.getting(t.get)
+	if t.get { // all of it
+		shape.memory, shape.thresholds.GetMin = true, 1
+	}
+	t.segments = shape.segments(&sized, p.c.rank, p.c.size)
 	p.begin(t)
 }
 
@@ -254,11 +263,11 @@ func (p *pointToPoint) begin(t *transfer) {
 		return
 	}
 	t.compiled = exec.Compile(built, false, false)
-	from := t.peer
+	from, to := t.peer, exec.NoPeer
 	if t.op.Collective == plan.Send {
-		from = exec.NoPeer
+		from, to = to, from
 	}
-	p.queueOf(t).run.Begin(t.compiled, s.offset, from)
+	p.queueOf(t).run.Begin(t.compiled, s.offset, from, to)
 }
 
 // ran does what the loop in C leaves to be done.

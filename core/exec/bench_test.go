@@ -91,7 +91,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 				bind.Message.Sequence = uint64(i)
 				run.Bind(bind)
 				start := time.Now()
-				run.Begin(compiled, 0, AnyPeer)
+				run.Begin(compiled, 0, AnyPeer, AnyPeer)
 				if s := run.Continue(Now() + time.Minute); s != Done {
 					b.Errorf("status %d", s)
 					return

@@ -5,12 +5,13 @@
 #include <sched.h>
 #include <string.h>
 
+#include "get.h"
 #include "stream.h"
 #include "wait.h"
 
 /* As in package plan. */
 enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX, SPACE_PEER_IN, SPACE_PEER_OUT };
-enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, OP_ACCESS };
+enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, OP_ACCESS, OP_OFFER, OP_GET };
 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
@@ -228,11 +229,8 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   memcpy(words, &run->message, sizeof words);
   run->digest = 0;
   for (size_t i = 0; i < sizeof words / 8; i++) run->digest = mix(run->digest, words[i]);
-  for (int32_t i = run->first_peer; i < run->end_peer; i++) {
-    lane->channels[i].base = lane->channels[i].received;
-    /* Another run may be sending to a peer on the point-to-point lane, whose plans do not use this. */
-    lane->channels[i].put_base = __atomic_load_n(&lane->channels[i].sent, __ATOMIC_RELAXED);
-  }
+  for (int32_t i = run->first_from; i < run->end_from; i++) lane->channels[i].base = lane->channels[i].received;
+  for (int32_t i = run->first_to; i < run->end_to; i++) lane->channels[i].put_base = lane->channels[i].sent;
   run->begun = 1;
 }
 
@@ -283,6 +281,27 @@ static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
   return 1;
 }
 
+/* Waits for the news of what has become of a peer. */
+static int await_news(goccl_lane *lane, const goccl_run_state *run, uint64_t until) {
+  static const uint64_t nothing;
+  goal never = {&nothing, 1, 0};
+  return await(lane, run, never, until);
+}
+
+/* Gets from what the peer offers. Only if the peer has not stopped by then it is what was offered: its buffer was still its own. */
+static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *message, uint64_t until) {
+  goccl_channel *c = &lane->channels[step->peer];
+  run->peer = step->peer;
+  if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+  goccl_ref beginning = *message;
+  beginning.offset = 0;
+  uint64_t from;
+  memcpy(&from, goccl_resolve(lane, run, &beginning), sizeof from);
+  run->error = goccl_get(c->pid, goccl_resolve(lane, run, &step->dst), from + (uint64_t)message->offset, (size_t)step->bytes);
+  if (run->error == ESRCH || __atomic_load_n(&c->peer_bell->stopped, __ATOMIC_SEQ_CST)) return await_news(lane, run, until);
+  return run->error == 0 ? GOCCL_RUN_DONE : GOCCL_RUN_UNREADABLE;
+}
+
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
   if (!run->begun) {
@@ -294,6 +313,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
     const goccl_ref *source = plan->sources + step->first_source;
     switch (step->op) {
       case OP_PUT:
+      case OP_OFFER:
       case OP_EXPOSE: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
@@ -318,6 +338,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (step->op == OP_EXPOSE) {
           exposure e = exposed_by(lane, run, step);
           put_line(lane, run, c, &e, sizeof e, expose_stamp(run, step, c->sent));
+          break;
+        }
+        if (step->op == OP_OFFER) {
+          uint64_t at = (uint64_t)(uintptr_t)goccl_resolve(lane, run, source);
+          put_line(lane, run, c, &at, sizeof at, stamp(run, step, c->sent));
           break;
         }
         if (in_line(step->bytes)) {
@@ -394,6 +419,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           goccl_stream(to, from, (size_t)step->bytes);
         else
           memcpy(to, from, (size_t)step->bytes);
+        break;
+      }
+      case OP_GET: {
+        int r = get(lane, run, step, source, until);
+        if (r != GOCCL_RUN_DONE) return r;
         break;
       }
       case OP_COMBINE:

@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
   uint32_t value;
   uint32_t sleepers;
+  uint32_t stopped; /* set before the window's rank gives buffers back that its peers may be reading */
 } goccl_bell;
 
 enum { GOCCL_UNCONNECTED = 0, GOCCL_MEMORY = 1, GOCCL_PORT = 2, GOCCL_GONE = 3 };
@@ -76,6 +77,7 @@ typedef struct {
   goccl_posting *postings; /* one a slot */
   goccl_arena arena;       /* the peer's */
   uint32_t state;
+  int32_t pid; /* of the peer, whose memory can be read; 0: it cannot */
 } goccl_channel;
 
 /* The channels of a rank to all others, over one part of the windows. */
@@ -149,12 +151,16 @@ typedef struct {
   uint32_t begun;        /* the first step has been come to */
   uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
   uint32_t reading;      /* the caller does, for others too: waits on memory channels do not sleep */
-  int32_t first_peer;    /* the plan waits only for ranks from here ... */
-  int32_t end_peer;      /* ... up to before here */
+  int32_t first_from;    /* the plan waits only for ranks from here ... */
+  int32_t end_from;      /* ... up to before here */
+  int32_t first_to;      /* and puts only to these */
+  int32_t end_to;
   uint32_t step;         /* the next one: a run that was left goes on there */
   uint32_t post;         /* the next of the plan's posts */
   int32_t peer;          /* of the step that made the run leave */
   goccl_message seen;    /* the peer's message that did not match */
+  int error;             /* errno of reading the peer's memory */
+  int32_t vote[2];       /* this rank's, and of all: see Run.Votes */
 } goccl_run_state;
 
 enum {
@@ -169,7 +175,8 @@ enum {
   GOCCL_RUN_GONE,
   GOCCL_RUN_MISMATCH,
   GOCCL_RUN_INDIRECT, /* some rank's blocks cannot be exposed: all run the plan that needs no such thing */
-  GOCCL_RUN_VIOLATION /* the peer exposes what it does not have */
+  GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have */
+  GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
 
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in

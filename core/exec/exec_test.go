@@ -69,7 +69,7 @@ func started(t *testing.T, w [2]*Window, rank int, n int64, m Message) (*Run, un
 	r := NewRun(w[rank].Lane(1))
 	t.Cleanup(r.Free)
 	r.Bind(b)
-	r.Begin(c, 0, AnyPeer)
+	r.Begin(c, 0, AnyPeer, AnyPeer)
 	return r, buf
 }
 
@@ -127,7 +127,7 @@ func TestStreamedCopies(t *testing.T) {
 		for _, at := range []int{0, 1, 32, 63, 64, 100} {
 			clear(out)
 			r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Element: 1, Streams: StreamAll})
-			r.Begin(c, 0, AnyPeer)
+			r.Begin(c, 0, AnyPeer, AnyPeer)
 			if s := r.Continue(soon()); s != Done {
 				t.Fatalf("status %d", s)
 			}
@@ -261,7 +261,7 @@ func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
 	t.Cleanup(r.Free)
 	out := off(t, int(3*bytes))
 	r.Bind(Binding{Element: 1, Out: []unsafe.Pointer{out}})
-	r.Begin(c, 0, AnyPeer)
+	r.Begin(c, 0, AnyPeer, AnyPeer)
 	if s := r.Continue(soon()); s != Receive {
 		t.Fatalf("status %d, expected %d", s, Receive)
 	}

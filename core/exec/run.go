@@ -72,7 +72,7 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 		switch s.Op {
 		case plan.Wait:
 			waits[s.Peer] = append(waits[s.Peer], s.Bytes)
-		case plan.Put:
+		case plan.Put, plan.Offer:
 			puts[s.Peer] = append(puts[s.Peer], s.Bytes)
 		}
 		ref := func(r plan.Ref) C.goccl_ref {
@@ -130,6 +130,8 @@ const (
 	// Of direct plans: some rank's blocks are not in memory that all map, and all must run the plan that is not direct.
 	Indirect  Status = C.GOCCL_RUN_INDIRECT
 	Violation Status = C.GOCCL_RUN_VIOLATION // Peer exposes what it does not have
+	// What Peer offers cannot be read: GetError.
+	Unreadable Status = C.GOCCL_RUN_UNREADABLE
 )
 
 // Run is the state of one plan's run on a lane. It can be left and taken up again, by another
@@ -204,31 +206,41 @@ func (r *Run) Bind(b Binding) {
 	r.c.streams = C.uint32_t(b.Streams)
 }
 
-// What Begin may be told about the peers that a plan waits for, besides one rank.
+// What Begin may be told about the peers of a plan, besides one rank.
 const (
 	AnyPeer = -1
 	NoPeer  = -2
 )
 
 // Begin starts a plan. Offset is added to every place in input and output blocks. From is the only
-// peer whose messages the plan waits for, AnyPeer or NoPeer: runs on one lane at the same time
-// must wait for different peers.
-func (r *Run) Begin(p *Compiled, offset int64, from int) {
+// peer whose messages the plan waits for, AnyPeer or NoPeer, and to the only one to which it puts some: runs on one lane at
+// the same time must wait for different peers, and put to different ones.
+func (r *Run) Begin(p *Compiled, offset int64, from, to int) {
 	if p.Scratch > r.held {
 		C.free(unsafe.Pointer(r.c.scratch))
 		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
 		r.held = p.Scratch
 	}
 	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.offset = p.c, 0, 0, 0, C.int64_t(offset)
-	first, end := 0, r.lane.window.Layout.Ranks
-	switch {
-	case from == NoPeer:
-		end = 0
-	case from >= 0:
-		first, end = from, from+1
-	}
-	r.c.first_peer, r.c.end_peer = C.int32_t(first), C.int32_t(end)
+	r.c.first_from, r.c.end_from = r.peers(from)
+	r.c.first_to, r.c.end_to = r.peers(to)
 }
+
+func (r *Run) peers(which int) (first, end C.int32_t) {
+	switch which {
+	case AnyPeer:
+		return 0, C.int32_t(r.lane.window.Layout.Ranks)
+	case NoPeer:
+		return 0, 0
+	}
+	return C.int32_t(which), C.int32_t(which) + 1
+}
+
+// Votes is memory for plans by which ranks agree on something: what this rank says, and what came of it.
+func (r *Run) Votes() (own, all *int32) { return (*int32)(&r.c.vote[0]), (*int32)(&r.c.vote[1]) }
+
+// GetError is why what Peer offers could not be read.
+func (r *Run) GetError() error { return unix.Errno(r.c.error) }
 
 // Continue runs steps until the plan is done, until the given time, or until something is
 // needed of the caller.

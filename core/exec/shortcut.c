@@ -74,8 +74,8 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   s->history[sequence % s->kept] = run->message;
   __atomic_store_n(&s->sequence, sequence, __ATOMIC_RELEASE);
   run->offset = 0;
-  run->first_peer = 0;
-  run->end_peer = (int32_t)s->ranks;
+  run->first_from = run->first_to = 0;
+  run->end_from = run->end_to = (int32_t)s->ranks;
   int status = GOCCL_RUN_INDIRECT;
   if (k->direct != NULL) status = carry(s, run, k->direct, waits);
   if (status == GOCCL_RUN_INDIRECT) status = carry(s, run, k->plan, waits);

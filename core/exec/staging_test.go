@@ -140,7 +140,7 @@ func carryAll(t *testing.T, lanes []*Lane, plans []*plan.Plan, params []plan.Par
 			b.Out = append(b.Out, off(t, int(params[r].OutBytes[i])+1))
 		}
 		runs[r].Bind(b)
-		runs[r].Begin(c, 0, AnyPeer)
+		runs[r].Begin(c, 0, AnyPeer, AnyPeer)
 		defer c.Free()
 		defer runs[r].Free()
 	}

@@ -209,6 +209,16 @@ func (w *Window) ConnectArena(peer int, mem []byte) {
 	}
 }
 
+// UsePID tells that a peer's memory can be read, under that number of its process: before any run.
+func (w *Window) UsePID(peer, pid int) {
+	for _, lane := range w.lanes {
+		lane.channels[peer].pid = C.int32_t(pid)
+	}
+}
+
+// Reads tells whether a peer's memory can be read.
+func (w *Window) Reads(peer int) bool { return w.lanes[0].channels[peer].pid != 0 }
+
 func arenaOf(mem []byte) C.goccl_arena {
 	return C.goccl_arena{base: (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(mem))), size: C.uint64_t(len(mem))}
 }
@@ -226,10 +236,11 @@ func (w *Window) setState(peer int, state uint32) {
 	}
 }
 
-// Stop makes every wait on the window end, now and later.
+// Stop makes every wait on the window end, now and later. Peers take nothing for good that they read of this rank's memory from now on.
 func (w *Window) Stop() {
 	atomic.StoreUint32((*uint32)(w.stop), 1)
 	for _, lane := range w.lanes {
+		atomic.StoreUint32((*uint32)(&lane.c.bell.stopped), 1)
 		C.goccl_ring(lane.c.bell)
 	}
 }

@@ -47,8 +47,15 @@ type Address struct {
 	Verbs        string `json:"verbs,omitempty"`
 	VerbsProblem string `json:"verbs_problem,omitempty"` // why there is none, and what to do
 	CPUs         int    `json:"cpus"`                    // that the process may use
-	Forced       string `json:"forced,omitempty"`        // the transport that this process's user demands
-	Net          string `json:"net,omitempty"`           // and what he demands where no memory is shared
+	Mark         Mark   `json:"mark"`
+	Forced       string `json:"forced,omitempty"` // the transport that this process's user demands
+	Net          string `json:"net,omitempty"`    // and what he demands where no memory is shared
+}
+
+// Mark is a place in the process's memory, and what stands there, by which others find out whether they can read it.
+type Mark struct {
+	At    uint64 `json:"at"`
+	Value uint64 `json:"value"`
 }
 
 // demandsVerbs tells whether TCP must not stand in for verbs.

@@ -1,0 +1,63 @@
+package exec
+
+/*
+#include "get.h"
+*/
+import "C"
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mark is a place in a process's memory, and what stands there: who reads just that there can read the process's memory.
+type Mark struct{ At, Value uint64 }
+
+// OwnMark is this process's.
+var OwnMark = sync.OnceValue(func() Mark {
+	var b [8]byte
+	rand.Read(b[:])
+	C.goccl_mark = C.uint64_t(binary.NativeEndian.Uint64(b[:]))
+	return Mark{At: uint64(uintptr(unsafe.Pointer(&C.goccl_mark))), Value: uint64(C.goccl_mark)}
+})
+
+// CanGet tells why the memory of a process cannot be read; nil: it can.
+func CanGet(pid int, m Mark) error {
+	var seen C.uint64_t
+	switch errno := unix.Errno(C.goccl_get(C.int32_t(pid), unsafe.Pointer(&seen), C.uint64_t(m.At), C.size_t(unsafe.Sizeof(seen)))); {
+	case errno != 0:
+		return fmt.Errorf("process_vm_readv of pid %d: %w", pid, errno)
+	case uint64(seen) != m.Value:
+		return fmt.Errorf("pid %d is another process here: pid namespaces differ", pid)
+	}
+	return nil
+}
+
+// GetProblem tells why processes like this one cannot read each other's memory on this host, and what to do; "" if nothing is known to be
+// in their way.
+func GetProblem() string {
+	if err := CanGet(os.Getpid(), OwnMark()); err != nil {
+		return fmt.Sprintf("%v; allow it in the sandbox (seccomp) profile of the container", err)
+	}
+	const yama = "/proc/sys/kernel/yama/ptrace_scope"
+	scope, err := os.ReadFile(yama)
+	if errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(scope)) == "0" || tracer() {
+		return ""
+	}
+	return fmt.Sprintf("%s is %s: set it to 0 (sysctl kernel.yama.ptrace_scope=0), or give the processes CAP_SYS_PTRACE", yama, strings.TrimSpace(string(scope)))
+}
+
+// tracer tells whether this process has CAP_SYS_PTRACE.
+func tracer() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
+}

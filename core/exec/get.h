@@ -1,0 +1,13 @@
+#ifndef GOCCL_GET_H
+#define GOCCL_GET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* See Mark in get.go. */
+extern uint64_t goccl_mark;
+
+/* Copies bytes from a process's memory, whose address there is given. It returns 0 or an errno. */
+int goccl_get(int32_t pid, void *to, uint64_t from, size_t bytes);
+
+#endif

@@ -29,7 +29,7 @@ func (c *Comm) mustVote(op *Operation) bool {
 	switch op.Collective {
 	case plan.AllToAll:
 		return true
-	case plan.AllGather, plan.Broadcast, plan.Gather, plan.Scatter:
+	case plan.Scatter:
 		p := c.shape.params(op, c.rank, c.size)
 		return mostBytes(&p) >= least
 	}

@@ -3,6 +3,7 @@ package core
 import (
 	"runtime"
 
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -31,6 +32,12 @@ func (r *Runtime) Info() map[string]any {
 		transports["verbs"] = verbs
 		transports["tcp"] = map[string]any{"usable": true, "address": a.TCP}
 		shm := map[string]any{"usable": a.ShmProblem == "", "problem": a.ShmProblem}
+		if a.ShmProblem == "" {
+			shm["copies"] = "1 of what is long"
+			if problem := exec.GetProblem(); problem != "" {
+				shm["copies"] = "2, for ranks cannot read each other's memory: " + problem
+			}
+		}
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}

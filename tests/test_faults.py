@@ -68,6 +68,19 @@ def all_reduce_until_it_fails(rank, count):
             rank.tell("busy")
 
 
+def exchange_until_it_fails(rank, count):
+    """Of so much that ranks of one host read each other's memory."""
+    sent, received = torch.ones(count), torch.ones(count)
+    left, right = (rank.rank - 1) % rank.size, (rank.rank + 1) % rank.size
+    for i in range(1_000_000):
+        dist.all_to_all_single(received, sent)
+        works = [dist.isend(sent, right), dist.irecv(received, left)]
+        for work in works:
+            work.wait()
+        if i == 1:
+            rank.tell("busy")
+
+
 def wait_for_all_reduce(rank, victim):
     if rank.rank == victim:
         rank.tell("waiting")
@@ -98,10 +111,11 @@ def wait_for_message(rank, victim):
     [
         (all_reduce_until_it_fails, 10),
         (all_reduce_until_it_fails, 4_000_000),
+        (exchange_until_it_fails, 3 << 23),
         (wait_for_all_reduce, "victim"),
         (wait_for_message, "victim"),
     ],
-    ids=["small", "large", "waiting", "chain of receives"],
+    ids=["small", "large", "exchange", "waiting", "chain of receives"],
 )
 def test_killed_rank(make_world, transport, size, case, of):
     """Every survivor, alive and well itself, gets an error that names the dead rank, at once."""
@@ -276,6 +290,36 @@ def test_late_data_goes_nowhere(make_world, how):
     assert 0 < world.told(1) < count, "rank 0 was to be stopped in the middle"
     world.signal(0, signal.SIGCONT)
     world.say("go on", ranks=1)
+    world.values(world.finish(20))
+
+
+def send_until_given_up(rank, count):
+    """Rank 0 gives up, and uses its buffer again, while rank 1 is in the middle of reading it."""
+    if rank.rank == 0:
+        t = torch.full((count,), 1, dtype=torch.uint8)
+        with pytest.raises(RuntimeError, match="timeout"):
+            dist.isend(t, 1).wait()
+        t.fill_(9)
+        rank.tell("given up")
+        rank.hear()
+        return
+    t = torch.zeros(count, dtype=torch.uint8)
+    work = dist.irecv(t, 0)
+    harness.until(lambda: t[0] == 1)
+    rank.tell("coming")
+    with pytest.raises(RuntimeError, match="rank [01]"):
+        work.wait()
+    assert t[-1] in (0, 9), "it had all come"
+
+
+def test_what_is_read_too_late_is_an_error(make_world):
+    world = made(make_world, 2, "shm", timeout=4)
+    world.start(send_until_given_up, 1_000_000_000)
+    assert world.told(1) == "coming"
+    world.signal(1, signal.SIGSTOP)
+    assert world.told(0) == "given up"
+    world.signal(1, signal.SIGCONT)
+    world.say("go on", ranks=0)
     world.values(world.finish(20))
 
 

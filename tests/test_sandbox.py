@@ -26,8 +26,8 @@ from goccl import cli
 
 pytestmark = pytest.mark.skipif(harness.BACKEND != "goccl", reason="is about our shared memory")
 
-# System calls: memfd_create, socket, socketpair.
-NUMBERS = {"x86_64": (319, 41, 53), "aarch64": (279, 198, 199)}
+# System calls: memfd_create, socket, socketpair, process_vm_readv.
+NUMBERS = {"x86_64": (319, 41, 53, 310), "aarch64": (279, 198, 199, 270)}
 WINDOW = "goccl-window"  # as /proc/self/maps shows shared memory of ranks
 MEGABYTE = 1 << 20
 
@@ -61,18 +61,22 @@ def refuse(calls, error):
 
 
 def without_memfd(error):
-    memfd_create, _, _ = NUMBERS[platform.machine()]
+    memfd_create, *_ = NUMBERS[platform.machine()]
     refuse([(memfd_create, None)], error)
     with pytest.raises(OSError, match=os.strerror(error)):
         os.memfd_create("probe")
 
 
 def without_unix_sockets(error):
-    _, socket_, socketpair = NUMBERS[platform.machine()]
+    _, socket_, socketpair, _ = NUMBERS[platform.machine()]
     refuse([(socket_, socket.AF_UNIX), (socketpair, socket.AF_UNIX)], error)
     for attempt in (socket.socketpair, lambda: socket.socket(socket.AF_UNIX)):
         with pytest.raises(OSError, match=os.strerror(error)):
             attempt()
+
+
+def without_reading(error):
+    refuse([(NUMBERS[platform.machine()][3], None)], error)
 
 
 def with_small_files(limit):
@@ -178,3 +182,41 @@ def test_info_says_why_and_what_to_do(make_world, restrict, how, what, why, reme
     assert line == f"  shm       NOT usable: {transports['shm']['problem']}"
     for part in (what, why, remedy, 'transport "tcp"'):
         assert part in line
+
+
+def move(rank, restricted, error):
+    if rank.rank in restricted:
+        without_reading(error)
+    rank.init()
+    me, size = rank.rank, rank.size
+    for n in (1, 1000, 700_001):
+        sent = {r: oracle.values(torch.float32, n * size, r, "general") for r in range(size)}
+        out = torch.empty(n * size)
+        dist.all_to_all_single(out, sent[me])
+        assert torch.equal(out, torch.cat([sent[r][n * me : n * (me + 1)] for r in range(size)]))
+        part = torch.empty(n)
+        dist.scatter(part, list(sent[1].split(n)) if me == 1 else None, src=1)
+        assert torch.equal(part, sent[1][n * me : n * (me + 1)])
+        received = torch.empty(n * size)
+        works = [dist.isend(sent[me], (me + 1) % size), dist.irecv(received, (me - 1) % size)]
+        for work in works:
+            work.wait()
+        assert torch.equal(received, sent[(me - 1) % size])
+    dist.barrier()
+    return shares_memory()
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS], ids=["EPERM", "ENOSYS"])
+@pytest.mark.parametrize("restricted", [(), (0,), (0, 1, 2)], ids=["nobody", "first", "all"])
+def test_ranks_that_may_not_read_memory_share_windows(make_world, restricted, error):
+    world = make_world(3, env={"GOCCL_TRANSPORT": "shm", "GOCCL_THRESHOLDS": "get_min=1"})
+    assert world.run(move, restricted, error) == [True] * 3
+
+
+def test_info_says_why_memory_cannot_be_read(make_world):
+    text, report = make_world(1).run(info_in_sandbox, without_reading, errno.EPERM)[0]
+    shm = json.loads(report)["transports"]["shm"]
+    assert shm["usable"]
+    for part in ("process_vm_readv", "operation not permitted", "seccomp"):
+        assert part in shm["copies"]
+        assert part in text

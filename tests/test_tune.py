@@ -59,7 +59,7 @@ def command(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 3), (3, "tcp", 4)])
+@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 4), (3, "tcp", 5)])
 def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
     monkeypatch.setattr(tune, "THRESHOLDS", few)
@@ -79,8 +79,8 @@ def test_thresholds_that_are_none():
     refused = command(*BENCH, GOCCL_THRESHOLDS="one_shot=4")
     assert refused.returncode == 1
     assert (
-        '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min, window_min, stream_min '
-        "and direct_min" in refused.stderr
+        '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, '
+        "stream_min and direct_min" in refused.stderr
     )
 
 

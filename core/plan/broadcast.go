@@ -6,8 +6,6 @@ const starMax = 8
 func (b *builder) broadcast() {
 	n := b.OutBytes[0]
 	switch {
-	case b.gets(part{block(Out, 0), n}):
-		b.broadcastStar(n)
 	case b.Size > 2 && n > b.FlatMax && n > 0:
 		b.broadcastSlices(n)
 	case b.Size <= starMax:
@@ -17,13 +15,13 @@ func (b *builder) broadcast() {
 	}
 }
 
-// broadcastStar sends everything from the root to every other rank, or has them get it.
+// broadcastStar sends everything from the root to every other rank.
 func (b *builder) broadcastStar(n int64) {
 	all := part{block(Out, 0), n}
 	if b.Rank == b.Root {
-		b.exchange(b.same(all), make([]part, b.Size))
+		b.exchangeMessages(b.same(all), make([]part, b.Size))
 	} else {
-		b.exchange(make([]part, b.Size), b.only(b.Root, all))
+		b.exchangeMessages(make([]part, b.Size), b.only(b.Root, all))
 	}
 	b.acknowledge()
 }

@@ -47,10 +47,8 @@ func mutationJobs() []job {
 		{Params{Collective: AllGather, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: ReduceScatter, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Direct: true}, []int64{50, 20, 33}},
-		{Params{Collective: AllGather, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
-		{Params{Collective: Broadcast, Root: 1, Memory: true, Thresholds: got}, []int64{50}},
 	}
 }
 

@@ -63,6 +63,16 @@ THRESHOLDS = (
         of_slice=True,
     ),
     Threshold(
+        "get_min",
+        "alltoall",
+        _NEVER,
+        1,
+        "what goes to a rank is copied into a window and out of it",
+        of_slice=True,
+        least=1 << 20,
+        most=64 << 20,
+    ),
+    Threshold(
         "stream_min",
         "alltoall",
         _ALWAYS,

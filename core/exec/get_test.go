@@ -1,0 +1,115 @@
+package exec
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+const offeredBytes = 3 * 4096
+
+// offered returns the runs of a Send of rank 0 and of the Recv of rank 1, which gets; the former has offered.
+func offered(t *testing.T, w [2]*Window) (send, recv *Run, in, out []byte) {
+	t.Helper()
+	var runs [2]*Run
+	var bufs [2][]byte
+	for rank := range w {
+		w[rank].UsePID(1-rank, os.Getpid())
+		mem, err := unix.Mmap(-1, 0, offeredBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bufs[rank] = mem
+		p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
+			Memory: true, Thresholds: plan.Thresholds{GetMin: 1}}
+		b := Binding{Element: 1}
+		at, bytes := []unsafe.Pointer{unsafe.Pointer(&mem[0])}, []int64{offeredBytes}
+		from, to := NoPeer, 1
+		if rank == 0 {
+			p.InBytes, b.In = bytes, at
+		} else {
+			p.Collective, p.OutBytes, b.Out = plan.Recv, bytes, at
+			from, to = 0, NoPeer
+		}
+		built, err := plan.Build(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Compile(built, false, false)
+		t.Cleanup(c.Free)
+		runs[rank] = NewRun(w[rank].Lane(1))
+		t.Cleanup(runs[rank].Free)
+		runs[rank].Bind(b)
+		runs[rank].Begin(c, 0, from, to)
+	}
+	for i := range bufs[0] {
+		bufs[0][i] = byte(i / 7)
+	}
+	if s := runs[0].Continue(soon()); s != Blocked {
+		t.Fatalf("send: status %d before anybody has got it", s)
+	}
+	return runs[0], runs[1], bufs[0], bufs[1]
+}
+
+func TestGet(t *testing.T) {
+	w := newPair(t)
+	for range 3 * layout.Slots {
+		send, recv, in, out := offered(t, w)
+		if s := recv.Continue(soon()); s != Done {
+			t.Fatalf("recv: status %d", s)
+		}
+		if s := send.Continue(soon()); s != Done {
+			t.Fatalf("send: status %d", s)
+		}
+		if !slices.Equal(in, out) {
+			t.Fatal("it has got something else")
+		}
+	}
+}
+
+// Who has stopped may have given its buffer back: what is read there then is not taken for good.
+func TestGetFromStopped(t *testing.T) {
+	w := newPair(t)
+	_, recv, _, _ := offered(t, w)
+	w[0].Stop()
+	if s := recv.Continue(soon()); s != Blocked {
+		t.Fatalf("status %d, though the sender has stopped", s)
+	}
+	w[1].Leave(0)
+	if s := recv.Continue(soon()); s != Gone {
+		t.Fatalf("status %d, though the sender has left", s)
+	}
+}
+
+func TestGetUnreadable(t *testing.T) {
+	w := newPair(t)
+	_, recv, in, _ := offered(t, w)
+	if err := unix.Munmap(in); err != nil {
+		t.Fatal(err)
+	}
+	if s := recv.Continue(soon()); s != Unreadable || !errors.Is(recv.GetError(), unix.EFAULT) {
+		t.Fatalf("status %d, %v", s, recv.GetError())
+	}
+}
+
+func TestCanGet(t *testing.T) {
+	m := OwnMark()
+	if err := CanGet(os.Getpid(), m); err != nil {
+		t.Error(err)
+	}
+	if err := CanGet(os.Getpid(), Mark{m.At, m.Value + 1}); err == nil {
+		t.Error("another process is taken for this one")
+	}
+	if err := CanGet(os.Getpid(), Mark{}); !errors.Is(err, unix.EFAULT) {
+		t.Errorf("at 0: %v", err)
+	}
+	if err := CanGet(1<<30, m); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("of no process: %v", err)
+	}
+}

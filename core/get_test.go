@@ -1,0 +1,80 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+const getAll = "get_min=1"
+
+// Collectives and sends come out right where all is got that can be, where one rank cannot, and where it has not been asked.
+func TestGets(t *testing.T) {
+	for _, tr := range []string{"mem", "shm"} {
+		for _, size := range []int{1, 2, 3, 5} {
+			for _, able := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%d/%v", tr, size, able), func(t *testing.T) {
+					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: getAll})
+					last := w.comms[size-1]
+					last.runner.reads = able
+					if !able {
+						for peer := range size {
+							last.window.UsePID(peer, 0)
+						}
+					}
+					for _, n := range sizes(true) {
+						collectives(t, w, size, n, false)
+						collectives(t, w, size, n, true)
+					}
+					for rank, c := range w.comms {
+						if r := &c.runner; r.gets != (able && size > 1) || r.voted != (size > 1) {
+							t.Errorf("rank %d: voted %v, gets %v", rank, r.voted, r.gets)
+						}
+					}
+					around(t, w, size, 3<<20/4+1)
+				})
+			}
+		}
+	}
+}
+
+// around sends n elements from each rank to the next.
+func around(t *testing.T, w *world, size, n int) {
+	t.Helper()
+	w.each(func(rank int) error {
+		in, out := buffer(t, n), buffer(t, n)
+		fill(in, rank, 1)
+		from := (rank + size - 1) % size
+		work, err := w.comms[rank].Start(CallOptions{}, sendOp(in, (rank+1)%size, 7), recvOp(out, from, 7))
+		if err != nil {
+			return err
+		}
+		if _, err := work.Wait(-1); err != nil {
+			return err
+		}
+		return expect("received", out, func(i int) int32 { return value(from, 1, i) })
+	})
+}
+
+// A vote is held in the name of the collective that it is for: who calls something else is told of that.
+func TestVoteTellsMismatch(t *testing.T) {
+	w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: getAll})
+	errs := w.try(func(rank int) error {
+		if rank == 0 {
+			return run(w.comms[rank], allReduce(t, 1000))
+		}
+		op := allReduce(t, 1000)
+		op.Collective, op.Root = plan.Scatter, 1
+		op.In, op.InCounts = []unsafe.Pointer{ptr(buffer(t, 1000)), op.Out[0]}, []uint64{1000, 1000}
+		return run(w.comms[rank], op)
+	})
+	for rank, err := range errs {
+		if !errors.Is(err, ErrMismatch) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from goccl import bench
-from goccl.bench import barrier, capi, libraries, markdown, options, placement, plot, report, wire
+from goccl.bench import barrier, capi, hosts, libraries, markdown, options, placement, plot, report, wire
 from goccl.bench.adapters import Setup, adapter
 from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
 from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
@@ -669,6 +669,125 @@ def test_suite_from_end_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "host.png").read_bytes().startswith(b"\x89PNG")
 
 
+def _launched(arguments: Sequence[Sequence[str]], tmp_path: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Runs a bench a rank, with these arguments, as torchrun does."""
+    pytest.importorskip("torch")
+    package = str(Path(bench.__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": str(len(arguments)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def run(rank: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "goccl.bench", *arguments[rank]],
+            cwd=tmp_path,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(paths), "GOCCL_SOCKET_IFNAME": "lo", "RANK": str(rank)}
+            | world,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(run, range(len(arguments))))
+
+
+def test_ranks_of_a_launcher(tmp_path: Path) -> None:
+    arguments = "alltoall --schedule sequential,parallel --through c,torch --sizes 4,64K --iters 4 --blocks 2"
+    first, *others = _launched(
+        [[*arguments.split(), "--json", "out.json"], *[arguments.split()] * 2], tmp_path
+    )
+    assert first.returncode == 0, first.stderr
+    assert [(done.returncode, done.stdout) for done in others] == [(0, "")] * 2
+    rows = json.loads((tmp_path / "out.json").read_text())
+    ours = {(way, "tcp", schedule) for way in ("goccl", "goccl-c") for schedule in ("sequential", "parallel")}
+    assert {(row["library"], row["transport"], row["schedule"]) for row in rows} == {
+        *ours,
+        ("gloo", "tcp", ""),
+    }
+    assert len(rows) == 2 * (len(ours) + 1)
+    assert {(row["ranks"], row["wrong"], row["placement"]) for row in rows} == {(3, 0, "unknown")}
+    assert {row["incast"] for row in rows if row["schedule"] == "parallel"} == {2}
+
+
+def test_other_options_on_another_rank_are_told(tmp_path: Path) -> None:
+    one = ["allreduce", "--through", "c", "--sizes", "4", "--iters", "4", "--blocks", "1"]
+    first, second = _launched([one, [*one, "--transport", "shm"]], tmp_path)
+    assert first.returncode == 1
+    assert "goccl-c/tcp: rank 1 does not have it, or was started with other options" in first.stderr
+    assert " gloo " in first.stdout
+    assert second.returncode == 0, second.stderr
+
+
+def test_ranks_are_those_of_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    args = _parse("allreduce")
+    assert (args.ranks, args.transport) == ([3], ["tcp"])
+    assert bench.main(_parse("allreduce", "--ranks", "2")) == 1
+    assert "--ranks is [2], and the launcher has started 3" in capsys.readouterr().err
+
+
+def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    other = "import os; os.environ['RANK'] = '1'; from goccl.bench.hosts import World; World()"
+    package = str(Path(bench.__file__).parents[2])
+    paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = subprocess.Popen([sys.executable, "-c", other], env=os.environ | {"PYTHONPATH": paths})
+    with process:
+        world = hosts.World()
+        assert process.wait(60) == 0
+        world.tell({"do": "close"})
+        (answer,) = world.answers(0.1)
+        assert answer["failed"].startswith("there was no answer of rank 1 in 0 s")
+        begun = time.monotonic()
+        (answer,) = world.answers(60)
+        assert answer["failed"] == "rank 1 answers no more"
+        assert time.monotonic() - begun < 30
+
+
+def test_barrier_of_hosts() -> None:
+    """Nobody leaves before all have come; who does not come is named."""
+    pairs = {(0, 1): socket.socketpair(), (0, 2): socket.socketpair(), (1, 2): socket.socketpair()}
+
+    def links(rank: int) -> dict[int, socket.socket]:
+        found = {}
+        for pair, ends in pairs.items():
+            if rank in pair:
+                found[pair[1 - pair.index(rank)]] = ends[pair.index(rank)]
+        return found
+
+    barriers = [barrier.HostBarrier(links(rank), 20) for rank in range(3)]
+    come = [0] * 3
+
+    def meet(rank: int) -> None:
+        for turn in range(1, 100):
+            come[rank] = turn
+            barriers[rank].wait()
+            assert min(come) >= turn
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(meet, range(3)))
+    with pytest.raises(barrier.BarrierTimeout, match=r"ranks \[1\] did not come .* in 0.05 s"):
+        barrier.HostBarrier(links(0), 0.05).wait()
+    for end in links(1).values():
+        end.close()
+    with pytest.raises((EOFError, OSError)):
+        barriers[0].wait()
+    for ends in pairs.values():
+        for end in ends:
+            end.close()
+
+
 @pytest.mark.parametrize("library", [_gloo, lambda: _goccl_c("shm")], ids=["gloo", "c"])
 def test_bfloat16_and_chosen_iterations(library: Callable[[], Library]) -> None:
     settings = Settings(["allreduce"], 2, [1000], dtype="bfloat16", blocks=1, timeout=60)
@@ -688,7 +807,7 @@ def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
 def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(capi, "LIBRARY", tmp_path / "absent.so")
     with pytest.raises(Unavailable, match=r"absent\.so"):
-        adapter("goccl-c").join(Setup("goccl-c", 2, 0, 0, -1, 1))
+        adapter("goccl-c").join(Setup("goccl-c", 2, 0, "127.0.0.1", 0, -1, 1))
 
 
 @pytest.fixture

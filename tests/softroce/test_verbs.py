@@ -101,6 +101,25 @@ def test_schedules(hosts, local):
         guests.check()
 
 
+def test_bench():
+    """A bench a rank, as a launcher starts them. By C functions: loading torch takes its time here."""
+    line = (
+        f"exec {sys.executable} -m goccl bench alltoall --schedule sequential,parallel --net verbs,tcp"
+        " --through c --sizes 4,64K --peers '' --iters 8 --blocks 2"
+    )
+    with Guests([line] * 2, memory=MEMORY, env={"GOCCL_SOCKET_IFNAME": "vec0"}, deadline=300) as guests:
+        guests.check()
+        rows = [line.split() for line in guests[0].stdout.splitlines() if " goccl-c " in line]
+        assert not guests[1].stdout
+    assert {(row[0], row[2], row[10]) for row in rows} == {
+        (size, net, schedule)
+        for size in ("8", "65536")
+        for net in ("verbs", "tcp")
+        for schedule in ("sequential", "parallel")
+    }
+    assert {row[9] for row in rows} == {"0"}, "some elements were wrong"
+
+
 def test_training():
     case = "rank_functions.digits"
     with start(2, case) as guests:

@@ -44,6 +44,12 @@ The whole comparison
     ``host.png``. The Markdown holds the machine, how often GoCCL was ahead, and a table for each collective;
     a cell in which GoCCL loses is bold and names the winner.
 
+Several hosts
+    Where a launcher such as torchrun has started a ``goccl bench`` for each rank, with the same options, they
+    are the ranks. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell. Rank 0 writes the result. The barrier
+    is made of TCP connections: ranks leave it within about a message's way of each other. Nothing is known
+    of the placement of CPUs, and no MPI takes part.
+
 Peers
     Gloo comes with torch. An MPI is looked for in a folder of its own, ``~/.cache/goccl/peers/PACKAGE`` (or
     ``$GOCCL_BENCH_PEERS/PACKAGE``), and in this environment where no other MPI is installed beside it. The

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import capi, wire
-from .barrier import Barrier
+from .barrier import Barrier, HostBarrier
 from .buffers import PERIOD, Array, Buffer, DType, ordinary
 from .collectives import ROOT
 from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
@@ -22,11 +22,12 @@ from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
 
 @dataclass(frozen=True)
 class Setup:
-    """What a rank needs to join its group. store_fd: a listening socket for rank 0's store, else -1."""
+    """What a rank needs to join its group. store_fd: for rank 0, a listening socket of its store."""
 
     library: str
     ranks: int
     rank: int
+    store_host: str
     store_port: int
     store_fd: int
     timeout: float
@@ -52,7 +53,12 @@ class Adapter(ABC):
         """A call of the collective on these buffers, complete when it returns, or Unavailable."""
 
     def measure(
-        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: Barrier, iterations: int
+        self,
+        call: Callable[[], None],
+        send: Buffer,
+        result: Buffer,
+        barrier: Barrier | HostBarrier,
+        iterations: int,
     ) -> tuple[list[int], Array]:
         """Repeats: new values into `send`, all ranks meet, the call that bind() made last.
 
@@ -109,8 +115,15 @@ class CoreAdapter(Adapter):
         return run
 
     def measure(
-        self, call: Callable[[], None], send: Buffer, result: Buffer, barrier: Barrier, iterations: int
+        self,
+        call: Callable[[], None],
+        send: Buffer,
+        result: Buffer,
+        barrier: Barrier | HostBarrier,
+        iterations: int,
     ) -> tuple[list[int], Array]:
+        if isinstance(barrier, HostBarrier):  # the loop in C meets in memory only
+            return super().measure(call, send, result, barrier, iterations)
         values = send.values(self.rank)
         ends = result.ends(iterations)
         self._loop.values, self._loop.value_count = values.ctypes.data, PERIOD
@@ -130,7 +143,7 @@ class CoreAdapter(Adapter):
 
     def _share_id(self, setup: Setup) -> bytes:
         if setup.rank != ROOT:
-            with socket.create_connection(("127.0.0.1", setup.store_port), setup.timeout) as root:
+            with socket.create_connection((setup.store_host, setup.store_port), setup.timeout) as root:
                 return wire.exactly(root, capi.UNIQUE_ID_SIZE)
         unique_id = self._core.unique_id()
         with socket.socket(fileno=setup.store_fd) as listener:
@@ -157,7 +170,9 @@ class TorchAdapter(Adapter):
             importlib.import_module("goccl")
         timeout = timedelta(seconds=setup.timeout)
         own = {"master_listen_fd": setup.store_fd} if setup.rank == ROOT else {}
-        store = dist.TCPStore("127.0.0.1", setup.store_port, setup.ranks, setup.rank == ROOT, timeout, **own)
+        store = dist.TCPStore(
+            setup.store_host, setup.store_port, setup.ranks, setup.rank == ROOT, timeout, **own
+        )
         try:
             dist.init_process_group(
                 self._backend, store=store, rank=setup.rank, world_size=setup.ranks, timeout=timeout

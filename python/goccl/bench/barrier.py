@@ -1,4 +1,4 @@
-"""A barrier of shared memory: ranks start an iteration together without help of the library under test."""
+"""Barriers by which ranks start an iteration together, without help of the library under test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ctypes
 import mmap
 import os
 import platform
+import socket
 import time
+from collections.abc import Mapping
 
 _LINE = 128  # bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
 _SPINS = 200  # looks at a counter before the CPU is offered to others
@@ -99,6 +101,30 @@ class Barrier:
     def _give_up(self) -> None:
         turn = self._counters[self._own]
         absent = [rank for rank, slot in enumerate(self._slots) if self._counters[slot] < turn]
-        raise BarrierTimeout(
-            f"ranks {absent} did not come to the start of an iteration in {self.timeout:g} s"
-        )
+        raise _timeout(absent, self.timeout)
+
+
+class HostBarrier:
+    """One rank's end of a barrier of ranks that share no memory: each tells each that it has come."""
+
+    def __init__(self, links: Mapping[int, socket.socket], timeout: float) -> None:
+        self._links = links
+        self._timeout = timeout
+
+    def wait(self) -> None:
+        """Returns when all ranks have called it as often as this one."""
+        deadline = time.monotonic() + self._timeout
+        for link in self._links.values():
+            link.settimeout(self._timeout)
+            link.sendall(b"\0")
+        for rank, link in self._links.items():
+            link.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                if not link.recv(1):
+                    raise EOFError(f"rank {rank} has left the barrier")
+            except TimeoutError as error:
+                raise _timeout([rank], self._timeout) from error
+
+
+def _timeout(absent: list[int], seconds: float) -> BarrierTimeout:
+    return BarrierTimeout(f"ranks {absent} did not come to the start of an iteration in {seconds:g} s")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,19 @@ class _Folder(tempfile.TemporaryDirectory[str]):
         super().__init__(prefix="goccl-bench-", ignore_cleanup_errors=True)
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Which rank a group starts here, where other processes start its others, and how it meets those.
+
+    store: a listening socket, at rank 0 only; store_address is its. links: to all other ranks, to meet by.
+    """
+
+    rank: int
+    store: socket.socket | None
+    store_address: tuple[str, int]
+    links: Mapping[int, socket.socket]
+
+
 @dataclass
 class _Member:
     sock: socket.socket
@@ -47,11 +61,13 @@ class _Member:
 
 
 class RankGroup:
-    """The processes of one library. Use as a context manager, or call close()."""
+    """The processes of one library, or the one of this seat. Use as a context manager, or call close()."""
 
-    def __init__(self, library: Library, ranks: int, timeout: float) -> None:
+    def __init__(self, library: Library, ranks: int, timeout: float, seat: Seat | None = None) -> None:
         self.library = library
         self.ranks = ranks
+        self._seat = seat
+        self._here = [seat.rank] if seat else range(ranks)  # that this process starts
         self.version = ""
         self._timeout = timeout
         self._members: list[_Member] = []
@@ -127,31 +143,41 @@ class RankGroup:
         deadline = time.monotonic() + START_TIMEOUT
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
-            socket.create_server(("127.0.0.1", 0)) as store,
+            self._handed() as (setup, fds),
         ):
             listener.bind("\0" + address)
-            listener.listen(self.ranks)
+            listener.listen(len(self._here))
             self._spawn(address)
-            fd = barrier.create(self.ranks)
-            try:
-                setup = {
-                    "library": self.library.name,
-                    "ranks": self.ranks,
-                    "store_port": store.getsockname()[1],
-                    "timeout": self._timeout,
-                }
-                for _ in range(self.ranks):
-                    member = self._accept(listener, deadline)
-                    socket.send_fds(member.sock, [b"F"], [fd, store.fileno()])
-                    wire.send(member.sock, setup)
-            finally:
-                os.close(fd)
+            for _ in self._here:
+                member = self._accept(listener, deadline)
+                socket.send_fds(member.sock, [b"F"], fds)
+                wire.send(member.sock, setup)
             answers = self._collect(deadline)
         for member, (answer, _) in zip(self._members, answers, strict=True):
             member.rank = int(answer["rank"])
             self.version = str(answer["version"])
         self._note_segments()
         self._members.sort(key=lambda member: member.rank)
+
+    @contextlib.contextmanager
+    def _handed(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """What each rank is told, and the descriptors that come with it: of the store, and to meet by."""
+        setup = {"library": self.library.name, "ranks": self.ranks, "timeout": self._timeout}
+        if self._seat:
+            host, port = self._seat.store_address
+            setup |= {"store_host": host, "store_port": port}
+            setup |= {"store_here": self._seat.store is not None, "linked": list(self._seat.links)}
+            sockets = [self._seat.store] if self._seat.store else []
+            yield setup, [sock.fileno() for sock in [*sockets, *self._seat.links.values()]]
+            return
+        with socket.create_server(("127.0.0.1", 0)) as store:
+            host, port = store.getsockname()
+            setup |= {"store_host": host, "store_port": port, "store_here": True, "linked": None}
+            fd = barrier.create(self.ranks)
+            try:
+                yield setup, [store.fileno(), fd]
+            finally:
+                os.close(fd)
 
     def _spawn(self, address: str) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -165,7 +191,7 @@ class RankGroup:
         if self.library.launcher:
             commands = [self.library.launcher + worker]
         else:
-            commands = [[*worker, str(rank)] for rank in range(self.ranks)]
+            commands = [[*worker, str(rank)] for rank in self._here]
         for command in commands:
             # A session of its own: Ctrl-C reaches the coordinator only, which then ends the ranks.
             process = subprocess.Popen(
@@ -187,7 +213,7 @@ class RankGroup:
                     raise self._failure(f"{what} ended with status {process.returncode} at start-up")
             if time.monotonic() > deadline:
                 raise self._failure(
-                    f"{len(self._members)} of {self.ranks} ranks started within {START_TIMEOUT:g} s"
+                    f"{len(self._members)} of {len(self._here)} ranks started within {START_TIMEOUT:g} s"
                 )
             try:
                 sock, _ = listener.accept()

@@ -65,9 +65,14 @@ _MPIS = {
 PEERS = ("gloo", *_MPIS)
 
 
-def goccl_library(way: str, transport: str, schedule: str = "") -> Library:
-    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED; schedule: of alltoall."""
-    environment = {"GOCCL_TRANSPORT": transport, "GOCCL_SOCKET_IFNAME": "lo"}
+def goccl_library(way: str, transport: str, schedule: str = "", *, hosts: bool = False) -> Library:
+    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED; schedule: of alltoall.
+
+    hosts: the ranks may be on several hosts.
+    """
+    environment = {"GOCCL_TRANSPORT": transport}
+    if not hosts:
+        environment["GOCCL_SOCKET_IFNAME"] = "lo"
     if transport == MAPPED:
         environment |= {"GOCCL_TRANSPORT": "shm", MAPPED_VARIABLE: "1"}
     if schedule:
@@ -77,11 +82,13 @@ def goccl_library(way: str, transport: str, schedule: str = "") -> Library:
     return Library(GOCCL[way], transport, environment=environment, schedule=schedule)
 
 
-def peer_library(name: str, ranks: int) -> Library:
-    """A peer as it is installed here, or Unavailable."""
+def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:
+    """A peer as it is installed here, or Unavailable. hosts: the ranks may be on several hosts."""
     if name == "gloo":
         _need_torch()
-        return Library("gloo", "tcp", environment={"GLOO_SOCKET_IFNAME": "lo"})
+        return Library("gloo", "tcp", environment={} if hosts else {"GLOO_SOCKET_IFNAME": "lo"})
+    if hosts:
+        raise Unavailable("an MPI's ranks are started by its own launcher, on this host only")
     mpi = _MPIS[name]
     home, packages = _find_mpi(mpi)
     environment = {

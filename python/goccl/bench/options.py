@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import markdown, placement, plot, report
-from .collectives import COLLECTIVES, ITEMSIZE
+from . import hosts, markdown, placement, plot, report
+from .collectives import COLLECTIVES, ITEMSIZE, ROOT
+from .group import RankGroup
 from .libraries import (
     GOCCL,
     GOCCL_TRANSPORTS,
@@ -29,7 +30,7 @@ from .libraries import (
     peer_library,
 )
 from .report import Row
-from .run import Bench, Pace, Progress, Settings
+from .run import Bench, Pace, Progress, Settings, Start
 
 DESCRIPTION = (
     "Measures collectives beside other libraries, taking turns in one run. The last columns of the table tell"
@@ -110,6 +111,7 @@ _PLAIN: dict[str, Any] = {
     "ranks": [2],
     "sizes": parse_sizes(_SIZES),
     "peers": ["gloo"],
+    "transport": ["shm", "tcp"],
     "through": ["torch"],
     "limit": inf,
     "json": None,
@@ -122,6 +124,7 @@ _SUITES: dict[str, dict[str, Any]] = {
         "ranks": [2, 4],
         "sizes": parse_sizes(_HOST_SIZES),
         "peers": list(PEERS),
+        "transport": ["shm", "tcp"],
         "through": list(GOCCL),
         "limit": 60,
         "json": Path("host.json"),
@@ -133,6 +136,9 @@ _SUITES: dict[str, dict[str, Any]] = {
 
 def complete(args: argparse.Namespace) -> None:
     """Sets the options that were not given: to those of the suite, or to the usual ones."""
+    if hosts.size() > 1:
+        args.ranks = args.ranks or [hosts.size()]
+        args.transport = args.transport or ["tcp"]
     for name, value in (_SUITES[args.suite] if args.suite else _PLAIN).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -157,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--ranks",
         type=_numbers(2, MAX_RANKS),
-        help=f"2 to {MAX_RANKS}; several with commas between (default 2)",
+        help=f"2 to {MAX_RANKS}; several with commas between (default: 2, or what a launcher has started)",
     )
     add(
         "--sizes",
@@ -173,9 +179,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--transport",
         "--net",
         type=_choices((*GOCCL_TRANSPORTS, MAPPED)),
-        default="shm,tcp",
-        help="transports of GoCCL (default: %(default)s); also verbs, which needs an RDMA device, and"
-        f" {MAPPED}: shm, buffers in shareable memory",
+        help="transports of GoCCL (default: shm,tcp, or tcp where a launcher has started the ranks); also"
+        f" verbs, which needs an RDMA device, and {MAPPED}: shm, buffers in shareable memory",
     )
     add(
         "--through",
@@ -228,10 +233,40 @@ def main(args: argparse.Namespace) -> int:
     if args.schedule != [""] and args.collective != ["alltoall"]:
         progress.say("goccl bench: --schedule is of alltoall, and of no other collective")
         return 2
+    world_size = hosts.size()
     problem = _missing(args)
+    if world_size > 1 and args.ranks != [world_size]:
+        problem = f"--ranks is {args.ranks}, and the launcher has started {world_size} (WORLD_SIZE)"
+    if world_size > MAX_RANKS:
+        problem = f"the launcher has started {world_size} ranks (WORLD_SIZE), allowed are {MAX_RANKS}"
     if problem:
         progress.say(f"goccl bench: {problem}")
         return 1
+    if world_size > 1:
+        return _run_on_hosts(args, progress)
+    probe, reason = placement.open_probe()
+    if reason:
+        progress.say(f"placement of CPUs is unknown: {reason}")
+    return _run(args, progress, probe, RankGroup)
+
+
+def _run_on_hosts(args: argparse.Namespace, progress: Progress) -> int:
+    with hosts.World() as world:
+        part = hosts.Part(world, float(args.timeout))
+        if world.rank == ROOT:
+            return _run(args, progress, placement.no_probe, part.start)
+        try:
+            with _signals():
+                part.serve(_libraries(args, world.size, progress)[0])
+        except TimeoutError as error:
+            progress.say(f"goccl bench: rank {world.rank} gives up: {error}")
+            return 1
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+    return 0
+
+
+def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, start: Start) -> int:
     settings = [
         Settings(
             collectives=args.collective,
@@ -247,9 +282,6 @@ def main(args: argparse.Namespace) -> int:
         for ranks in args.ranks
     ]
     pace = Pace([part for setting in settings for part in setting.parts()])
-    probe, reason = placement.open_probe()
-    if reason:
-        progress.say(f"placement of CPUs is unknown: {reason}")
     facts = markdown.machine()
     benches: list[Bench] = []
     absent = interrupted = False
@@ -258,7 +290,7 @@ def main(args: argparse.Namespace) -> int:
             for setting in settings:
                 libraries, missing = _libraries(args, setting.ranks, progress)
                 absent = absent or missing
-                benches.append(Bench(setting, libraries, probe, progress, _print, pace))
+                benches.append(Bench(setting, libraries, probe, progress, _print, pace, start))
                 with benches[-1] as bench:
                     bench.run()
     except KeyboardInterrupt:
@@ -296,11 +328,11 @@ def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tupl
     for way in args.through:
         for transport in args.transport:
             for schedule in args.schedule:
-                make = partial(goccl_library, way, transport, schedule)
+                make = partial(goccl_library, way, transport, schedule, hosts=hosts.size() > 1)
                 libraries += find(label_of(GOCCL[way], transport, schedule), make)
     failed = len(libraries) < len(args.through) * len(args.transport) * len(args.schedule)
     for name in args.peers:
-        libraries += find(name, partial(peer_library, name, ranks))
+        libraries += find(name, partial(peer_library, name, ranks, hosts=hosts.size() > 1))
     return libraries, failed
 
 

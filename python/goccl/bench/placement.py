@@ -27,11 +27,11 @@ def open_probe(library: Path = LIBRARY) -> tuple[Probe, str]:
     """A function that measures the round trip in ns, and why it cannot, or ""."""
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
-        return _no_probe, "this process may use one CPU only"
+        return no_probe, "this process may use one CPU only"
     try:
         ping_pong = ctypes.CDLL(str(library)).goccl_core_ping_pong
     except (OSError, AttributeError) as error:
-        return _no_probe, f"no probe: {error}"
+        return no_probe, f"no probe: {error}"
     ping_pong.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_double)]
     ping_pong.restype = ctypes.c_int
 
@@ -42,5 +42,6 @@ def open_probe(library: Path = LIBRARY) -> tuple[Probe, str]:
     return probe, ""
 
 
-def _no_probe() -> float | None:
+def no_probe() -> float | None:
+    """Of ranks whose CPUs cannot be compared."""
     return None

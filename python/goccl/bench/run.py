@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from . import capi, placement
 from .collectives import ITEMSIZE, element_count
@@ -108,12 +108,30 @@ class Pace:
         return f"{text}, about {left / 60:.0f} min left"
 
 
+class Group(Protocol):
+    """What a run needs of the ranks of a library: see RankGroup."""
+
+    version: str
+
+    def prepare(self, collective: str, count: int, dtype: str) -> None: ...
+
+    def block(
+        self, iterations: int, warmup: int, seed: int, timeout: float
+    ) -> tuple[list[int], int, float]: ...
+
+    def close(self) -> None: ...
+
+
+Start = Callable[[Library, int, float], Group]
+"""Starts so many ranks of a library, each wait of which has this limit in seconds."""
+
+
 @dataclass
 class _Entrant:
     """A library with its ranks, while there are any."""
 
     library: Library
-    group: RankGroup | None = None
+    group: Group | None = None
     iterations: int = 0
     samples: Samples = field(default_factory=Samples)
 
@@ -122,7 +140,7 @@ class Bench:
     """A run over all collectives and sizes. Use as a context manager; leaving it ends all ranks.
 
     rows: what has been measured so far. failures: what went wrong with a library, in words. versions: of the
-    libraries by label. pace: of several runs together; default: of this one.
+    libraries by label. pace: of several runs together; default: of this one. start: of the ranks.
     """
 
     def __init__(
@@ -133,6 +151,7 @@ class Bench:
         progress: Progress,
         write: Callable[[str], object] = print,
         pace: Pace | None = None,
+        start: Start = RankGroup,
     ) -> None:
         self._settings = settings
         self._entrants = [_Entrant(library) for library in libraries]
@@ -144,6 +163,7 @@ class Bench:
         self._progress = progress
         self._write = write
         self._pace = pace or Pace(settings.parts())
+        self._start = start
         self.rows: list[Row] = []
         self.failures: list[str] = []
         self.versions: dict[str, str] = {}
@@ -185,7 +205,7 @@ class Bench:
             label = entrant.library.label
             self._progress.step(f"starting {label}")
             try:
-                entrant.group = RankGroup(entrant.library, self._settings.ranks, self._settings.timeout)
+                entrant.group = self._start(entrant.library, self._settings.ranks, self._settings.timeout)
                 self.versions[label] = entrant.group.version
                 self._progress.say(f"{label}: {entrant.group.version}, {self._settings.ranks} ranks")
             except Unavailable as error:
@@ -253,7 +273,7 @@ class Bench:
             replace(row, in_flight=most.in_flight, staging=most.staging, incast=most.incast) for row in rows
         ]
 
-    def _iterations(self, group: RankGroup) -> int:
+    def _iterations(self, group: Group) -> int:
         """How many iterations a block of this library has. The first calls also make its connections."""
         settings = self._settings
         if settings.iterations:
@@ -274,7 +294,7 @@ class Bench:
         self._progress.say(problem)
 
     @contextmanager
-    def _guarded(self, entrant: _Entrant, refused: set[str]) -> Iterator[RankGroup]:
+    def _guarded(self, entrant: _Entrant, refused: set[str]) -> Iterator[Group]:
         """What a library cannot do leaves it out of the collective; a failure also ends its ranks."""
         assert entrant.group is not None
         try:

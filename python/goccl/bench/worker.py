@@ -23,6 +23,7 @@ from .collectives import Segment, expected, layout
 from .libraries import Unavailable
 
 _PR_SET_PDEATHSIG = 1
+_MOST_FDS = 253  # that a message can carry
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class _Prepared:
 class _Rank:
     """The state of a rank between two requests."""
 
-    def __init__(self, library: Adapter, barrier_fd: int, timeout: float) -> None:
+    def __init__(self, library: Adapter, meeting: barrier.Barrier | barrier.HostBarrier) -> None:
         self._library = library
-        self._barrier = barrier.Barrier(barrier_fd, library.rank, library.ranks, timeout)
+        self._barrier = meeting
         self._prepared: _Prepared | None = None
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +89,16 @@ class _Rank:
         return prepared.result.count_wrong(prepared.wanted, seed)
 
 
+def _meeting(
+    library: Adapter, setup: dict[str, Any], fds: list[int]
+) -> barrier.Barrier | barrier.HostBarrier:
+    """The barrier: the descriptors are that of memory, or those of links to the ranks of other processes."""
+    if setup["linked"] is None:
+        return barrier.Barrier(fds[0], library.rank, library.ranks, setup["timeout"])
+    links = {rank: socket.socket(fileno=fd) for rank, fd in zip(setup["linked"], fds, strict=True)}
+    return barrier.HostBarrier(links, setup["timeout"])
+
+
 def _serve(sock: socket.socket, rank: _Rank) -> None:
     while True:
         request, _ = wire.receive(sock)
@@ -113,8 +124,9 @@ def main(argv: list[str]) -> int:
         return 1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect("\0" + argv[0])
-    _, fds, _, _ = socket.recv_fds(sock, 1, 2)
+    _, fds, _, _ = socket.recv_fds(sock, 1, _MOST_FDS)
     setup, _ = wire.receive(sock)
+    store_fd = fds.pop(0) if setup["store_here"] else -1
     try:
         library = adapter(setup["library"])
         library.join(
@@ -122,12 +134,13 @@ def main(argv: list[str]) -> int:
                 library=setup["library"],
                 ranks=setup["ranks"],
                 rank=int(argv[1]) if len(argv) > 1 else -1,
+                store_host=setup["store_host"],
                 store_port=setup["store_port"],
-                store_fd=fds[1],
+                store_fd=store_fd,
                 timeout=setup["timeout"],
             )
         )
-        rank = _Rank(library, fds[0], setup["timeout"])
+        rank = _Rank(library, _meeting(library, setup, fds))
         wire.send(sock, {"rank": library.rank, "version": library.version})
         _serve(sock, rank)
         library.leave()

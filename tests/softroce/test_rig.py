@@ -125,3 +125,18 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
     gone = until(lambda: None if processes_with(str(tmp_path)) else True, time.monotonic() + 10)
     assert gone
     assert not list(tmp_path.iterdir())
+
+
+def test_mpirun_starts_commands_on_other_guests(tmp_path: Path) -> None:
+    """With one of its own for Open MPI's, which does no more than call ssh for each other host."""
+    (tmp_path / "mpirun").write_text(
+        "#!/bin/bash\n"
+        '[ "$1 $2 ${*: -1}" = "--prtemca plm_ssh_agent command" ] || exit 1\n'
+        "for host in host1 host2; do $3 $host 'echo on $(hostname);' exit 3; echo $host: $?; done\n"
+    )
+    (tmp_path / "mpirun").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with Guests([[str(HERE / "mpirun.py"), "command"]] * 3, env={"PATH": path}) as guests:
+        assert guests.wait(timeout=60) == [0, 3, 3]
+    assert guests[0].stdout == "host1: 3\nhost2: 3\n"
+    assert [guest.stdout for guest in guests][1:] == ["on host1\n", "on host2\n"]

@@ -5,6 +5,10 @@
 //	speed stream              what the stream over a queue pair reaches, of two hosts, and a plain TCP connection
 //	speed allreduce 64K 1M    allreduce over each; the same for alltoall, of so many bytes a rank
 //	speed schedules 64K 1M    alltoall over verbs by several schedules
+//
+// or by Open MPI's mpirun, with MASTER_ADDR and MASTER_PORT:
+//
+//	speed openmpi 64K 1M      alltoall over verbs by several schedules, over TCP, and by that Open MPI
 package main
 
 import (
@@ -37,11 +41,11 @@ func main() {
 }
 
 func run(args []string) error {
-	rank, err := strconv.Atoi(os.Getenv("RANK"))
+	rank, err := number("OMPI_COMM_WORLD_RANK", "RANK")
 	if err != nil {
 		return err
 	}
-	size, err := strconv.Atoi(os.Getenv("WORLD_SIZE"))
+	size, err := number("OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
 	if err != nil {
 		return err
 	}
@@ -54,11 +58,27 @@ func run(args []string) error {
 		return compare(allreduce, nets, args[1:], rank, size)
 	case len(args) > 1 && args[0] == "alltoall":
 		return compare(alltoall, nets, args[1:], rank, size)
+	case len(args) > 1 && args[0] == "openmpi":
+		other, err := openMPI()
+		if err != nil {
+			return err
+		}
+		return compare(alltoall, append(scheduled, nets[1]), args[1:], rank, size, other)
 	}
-	return errors.New("usage: speed stream, or speed allreduce|alltoall|schedules SIZE...")
+	return errors.New("usage: speed stream, or speed allreduce|alltoall|schedules|openmpi SIZE...")
 }
 
-// conn joins rank 0 to another rank.
+// number is that of the first of these variables that is set.
+func number(variables ...string) (n int, err error) {
+	for _, variable := range variables {
+		if n, err = strconv.Atoi(os.Getenv(variable)); err == nil {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%s: %w", strings.Join(variables, " or "), err)
+}
+
+// dial joins rank 0 to another rank.
 func dial() (net.Conn, error) {
 	target := net.JoinHostPort(os.Getenv("MASTER_ADDR"), os.Getenv("MASTER_PORT"))
 	for end := time.Now().Add(20 * time.Second); ; {
@@ -218,7 +238,7 @@ func move(s *rdma.Stream, b []byte, out bool) error {
 	return nil
 }
 
-// What is compared, by name: the first is what the others are divided by.
+// What is compared, by name.
 var (
 	nets = []core.Config{
 		{GroupName: "verbs", Transport: "verbs"},
@@ -231,38 +251,90 @@ var (
 	}
 )
 
-func allreduce(bytes, _ int) core.Operation {
-	in, counts := blocks(1, bytes)
-	return core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: in, Out: in, InCounts: counts, OutCounts: counts}
+// problem is an operation on memory of its own. check tells whether its result is right, and forgets it.
+type problem struct {
+	core.Operation
+	check func() error
 }
 
-func alltoall(bytes, size int) core.Operation {
-	in, counts := blocks(size, bytes/size)
-	out, _ := blocks(size, bytes/size)
-	return core.Operation{Collective: plan.AllToAll, DType: reduce.Float32, In: in, Out: out, InCounts: counts, OutCounts: counts}
-}
-
-// blocks are n blocks of so many bytes, touched.
-func blocks(n, bytes int) (l []unsafe.Pointer, counts []uint64) {
-	for range n {
-		b, err := unix.Mmap(-1, 0, max(bytes, 4), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
-		if err != nil {
-			panic(err)
-		}
-		l = append(l, unsafe.Pointer(&b[0]))
-		counts = append(counts, uint64(max(bytes, 4)/4))
+func allreduce(bytes, _, _ int) (problem, error) {
+	in, err := blocks[float32](1, bytes/4)
+	if err != nil {
+		return problem{}, err
 	}
-	return l, counts
+	places, counts := operands(in)
+	op := core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: places, Out: places, InCounts: counts, OutCounts: counts}
+	return problem{op, func() error { return nil }}, nil
 }
 
-func compare(operation func(bytes, size int) core.Operation, configs []core.Config, sizes []string, rank, size int) error {
+func alltoall(bytes, rank, size int) (problem, error) {
+	count := max(bytes/size/4, 1)
+	in, err := blocks[float32](size, count)
+	if err != nil {
+		return problem{}, err
+	}
+	out, err := blocks[float32](size, count)
+	if err != nil {
+		return problem{}, err
+	}
+	for r, b := range in {
+		b[0], b[count-1] = float32(rank), float32(r)
+	}
+	op := core.Operation{Collective: plan.AllToAll, DType: reduce.Float32}
+	op.In, op.InCounts = operands(in)
+	op.Out, op.OutCounts = operands(out)
+	check := func() error {
+		for r, b := range out {
+			if (count > 1 && b[0] != float32(r)) || b[count-1] != float32(rank) {
+				return fmt.Errorf("the block from rank %d begins with %v and ends with %v", r, b[0], b[count-1])
+			}
+			b[0], b[count-1] = -1, -1
+		}
+		return nil
+	}
+	return problem{op, check}, nil
+}
+
+// blocks are n slices, one after the other in memory that is not Go's, touched.
+func blocks[E any](n, count int) ([][]E, error) {
+	bytes := count * int(unsafe.Sizeof(*new(E)))
+	b, err := unix.Mmap(-1, 0, n*bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("%d blocks of %d bytes: %w", n, bytes, err)
+	}
+	l := make([][]E, n)
+	for i := range l {
+		l[i] = unsafe.Slice((*E)(unsafe.Pointer(&b[i*bytes])), count)
+	}
+	return l, nil
+}
+
+func operands[E any](blocks [][]E) (places []unsafe.Pointer, counts []uint64) {
+	for _, b := range blocks {
+		places, counts = append(places, unsafe.Pointer(&b[0])), append(counts, uint64(len(b)))
+	}
+	return places, counts
+}
+
+// entrant is one of those that are compared.
+type entrant struct {
+	name  string
+	call  func(core.Operation) error
+	close func() error
+}
+
+// turns is how often it is the turn of each, in which it is called once to warm up, and then some times that are measured.
+const turns = 10
+
+// compare prints a line a size: of each entrant the median of the times, in µs, of the slowest rank.
+func compare(operation func(bytes, rank, size int) (problem, error), configs []core.Config, sizes []string, rank, size int, others ...entrant) error {
 	store, err := meet(rank, size)
 	if err != nil {
 		return err
 	}
 	r := core.NewRuntime(core.RuntimeConfig{})
 	defer r.Close()
-	var comms []*core.Comm
+	var entrants []entrant
 	for _, config := range configs {
 		config.Rank, config.Size, config.Store = rank, size, store
 		config.StoreHost, config.Timeout = os.Getenv("MASTER_ADDR"), time.Minute
@@ -270,50 +342,80 @@ func compare(operation func(bytes, size int) core.Operation, configs []core.Conf
 		if err != nil {
 			return err
 		}
-		comms = append(comms, c)
+		run := func(o core.Operation) error { return call(c, o) }
+		leave := func() error { return run(core.Operation{Collective: plan.Barrier}) }
+		entrants = append(entrants, entrant{config.GroupName, run, leave})
 	}
-	barrier := core.Operation{Collective: plan.Barrier}
+	entrants = append(entrants, others...)
+	head := fmt.Sprintf("%8s", "µs")
+	for _, e := range entrants {
+		head += fmt.Sprintf(" %12s", e.name)
+	}
+	if rank == 0 {
+		fmt.Println(head)
+	}
 	for _, text := range sizes {
 		bytes, err := parseSize(text)
 		if err != nil {
 			return err
 		}
-		op := operation(bytes, size)
-		times := make([][]time.Duration, len(comms))
-		rounds := max(10, min(100, 32<<20/bytes))
-		for i := range rounds + 2 {
-			for k, c := range comms {
-				if err := call(c, barrier); err != nil {
-					return err
-				}
-				start := time.Now()
-				if err := call(c, op); err != nil {
-					return err
-				}
-				if i >= 2 {
-					times[k] = append(times[k], time.Since(start))
-				}
-			}
+		p, err := operation(bytes, rank, size)
+		if err != nil {
+			return err
 		}
-		line := fmt.Sprintf("%8s:", text)
-		for k, config := range configs {
-			slices.Sort(times[k])
-			median, first := times[k][rounds/2], times[0][rounds/2]
-			line += fmt.Sprintf("  %s %.1f us", config.GroupName, float64(median.Nanoseconds())/1000)
-			if k > 0 {
-				line += fmt.Sprintf(" (%.2f x)", float64(median)/float64(first))
-			}
+		times, err := measure(entrants, p, max(1, min(10, 4<<20/bytes)))
+		if err != nil {
+			return err
+		}
+		line := fmt.Sprintf("%8s", text)
+		for _, t := range times {
+			slices.Sort(t)
+			line += fmt.Sprintf(" %12.1f", t[len(t)/2])
 		}
 		if rank == 0 {
 			fmt.Println(line)
 		}
 	}
-	for _, c := range comms {
-		if err := call(c, barrier); err != nil {
+	for _, e := range entrants {
+		if err := e.close(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// measure returns how long the slowest rank took for each call, by entrant. All meet in the same barrier, the first entrant's: how far apart the
+// ranks leave it is in what is measured.
+func measure(entrants []entrant, p problem, calls int) ([][]float64, error) {
+	times, err := blocks[float64](len(entrants), turns*calls)
+	if err != nil {
+		return nil, err
+	}
+	for turn := range turns {
+		for i := range entrants {
+			k := (turn + i) % len(entrants) // none always follows the same one
+			e := entrants[k]
+			for n := range calls + 1 {
+				if err := entrants[0].call(core.Operation{Collective: plan.Barrier}); err != nil {
+					return nil, err
+				}
+				start := time.Now()
+				if err := e.call(p.Operation); err != nil {
+					return nil, fmt.Errorf("%s: %w", e.name, err)
+				}
+				if n > 0 {
+					times[k][turn*calls+n-1] = float64(time.Since(start).Nanoseconds()) / 1000
+				}
+			}
+			if err := p.check(); err != nil {
+				return nil, fmt.Errorf("%s: %w", e.name, err)
+			}
+		}
+	}
+	slowest := core.Operation{Collective: plan.AllReduce, DType: reduce.Float64, Op: reduce.Max}
+	slowest.In, slowest.InCounts = operands(times)
+	slowest.Out, slowest.OutCounts = slowest.In, slowest.InCounts
+	return times, entrants[0].call(slowest)
 }
 
 func call(c *core.Comm, o core.Operation) error {

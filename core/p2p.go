@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -181,10 +182,26 @@ func (s *serial) drain() {
 	}
 }
 
+// buffers are kept for eager sends that no receive waits for: fresh memory costs more than the copy. Each is as long as a power of two, and
+// what is not used for long Go takes back.
+type buffers [64]sync.Pool
+
+func (b *buffers) get(n uint64) []byte {
+	class := bits.Len64(max(n, 1) - 1)
+	if kept, ok := b[class].Get().(*[]byte); ok {
+		return (*kept)[:n]
+	}
+	return make([]byte, n, 1<<class)
+}
+
+func (b *buffers) put(data []byte) { b[bits.Len64(uint64(cap(data))-1)].Put(&data) }
+
 // pointToPoint is a communicator's sends and receives.
 type pointToPoint struct {
 	c     *Comm
 	peers []peerQueues
+
+	held buffers // of eager sends
 
 	eagerWindow uint64 // bytes of eager sends to one peer that it has not received yet
 
@@ -489,6 +506,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 			copy(r.buffer(), a.data)
 		}
 		p.consumed(a)
+		p.held.put(a.data)
 		r.work.end(bad)
 	case bad != nil:
 		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
@@ -538,7 +556,7 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 		return r.buffer(), nil
 	}
 	q.unexpected += a.bytes
-	a.data = make([]byte, a.bytes)
+	a.data = p.held.get(a.bytes)
 	return a.data, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -128,31 +127,19 @@ func TestMismatchOfSchedules(t *testing.T) {
 
 // The groups' schedules are compared when they are made, in whatever form they are written; a split has its parent's.
 func TestScheduleOfGroups(t *testing.T) {
-	join := func(of ...string) (comms []*Comm, errs []error) {
-		store := bootstrap.NewMemStore()
-		w := &world{t: t, comms: make([]*Comm, len(of))}
-		errs = w.try(func(rank int) (err error) {
-			getenv := func(name string) string {
-				if name == EnvSchedule && rank == 0 {
-					return of[0]
+	join := func(of ...string) (*world, []error) {
+		return tryWorld(t, len(of), func(rank int, r *RuntimeConfig, c *Config) {
+			if rank == 0 {
+				r.Getenv = func(name string) string {
+					if name == EnvSchedule {
+						return of[0]
+					}
+					return ""
 				}
-				return ""
-			}
-			config := Config{Rank: rank, Size: len(of), Store: store, GroupName: "test", Timeout: 20 * time.Second}
-			if rank > 0 {
-				config.AllToAllSchedule = of[rank]
-			}
-			w.comms[rank], err = NewRuntime(RuntimeConfig{Logf: t.Logf, Getenv: getenv}).Init(context.Background(), config)
-			return err
-		})
-		t.Cleanup(func() {
-			for _, c := range w.comms {
-				if c != nil {
-					c.Destroy()
-				}
+			} else {
+				c.AllToAllSchedule = of[rank]
 			}
 		})
-		return w.comms, errs
 	}
 	_, errs := join("sequential", "window=2")
 	for rank, err := range errs {
@@ -166,13 +153,12 @@ func TestScheduleOfGroups(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
-	comms, errs := join("sequential", "window=1")
+	w, errs := join("sequential", "window=1")
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, comms: comms}
 	w.each(func(rank int) error {
-		child, err := comms[rank].Split(context.Background(), 0, 0)
+		child, err := w.comms[rank].Split(context.Background(), 0, 0)
 		if err != nil {
 			return err
 		}

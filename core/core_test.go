@@ -80,17 +80,36 @@ func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size in
 		w.comms[rank] = c
 		return err
 	})
-	t.Cleanup(func() {
-		for _, c := range w.comms {
-			if c != nil {
-				c.Destroy()
-			}
-		}
-		for _, r := range w.runtimes {
-			r.Close()
-		}
-	})
+	t.Cleanup(w.close)
 	return w
+}
+
+// tryWorld has ranks join that are not all configured alike, and returns how that went.
+func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig, c *Config)) (*world, []error) {
+	t.Helper()
+	store := bootstrap.NewMemStore()
+	w := &world{t: t, comms: make([]*Comm, size), runtimes: make([]*Runtime, size)}
+	errs := w.try(func(rank int) (err error) {
+		r := RuntimeConfig{Logf: t.Logf}
+		c := Config{Rank: rank, Size: size, Store: store, GroupName: "test", Timeout: 20 * time.Second}
+		configure(rank, &r, &c)
+		w.runtimes[rank] = NewRuntime(r)
+		w.comms[rank], err = w.runtimes[rank].Init(context.Background(), c)
+		return err
+	})
+	t.Cleanup(w.close)
+	return w, errs
+}
+
+func (w *world) close() {
+	for _, c := range w.comms {
+		if c != nil {
+			c.Destroy()
+		}
+	}
+	for _, r := range w.runtimes {
+		r.Close()
+	}
 }
 
 // each runs f for every rank at once and fails the test on an error.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
-	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -37,22 +35,8 @@ func TestSetThresholds(t *testing.T) {
 
 // Thresholds decide about plans, so ranks that have others are told, and splits have their parent's.
 func TestThresholdsOfRanks(t *testing.T) {
-	join := func(of ...string) ([]*Comm, []error) {
-		store := bootstrap.NewMemStore()
-		w := &world{t: t, comms: make([]*Comm, len(of))}
-		errs := w.try(func(rank int) (err error) {
-			w.comms[rank], err = NewRuntime(RuntimeConfig{Logf: t.Logf}).Init(context.Background(),
-				Config{Rank: rank, Size: len(of), Store: store, GroupName: "test", Timeout: 20 * time.Second, Thresholds: of[rank]})
-			return err
-		})
-		t.Cleanup(func() {
-			for _, c := range w.comms {
-				if c != nil {
-					c.Destroy()
-				}
-			}
-		})
-		return w.comms, errs
+	join := func(of ...string) (*world, []error) {
+		return tryWorld(t, len(of), func(rank int, _ *RuntimeConfig, c *Config) { c.Thresholds = of[rank] })
 	}
 	_, errs := join("flat_max=1", "flat_max=2")
 	for rank, err := range errs {
@@ -66,13 +50,12 @@ func TestThresholdsOfRanks(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
-	comms, errs := join("one_shot_max=5", "one_shot_max=5")
-	w := &world{t: t, comms: comms}
+	w, errs := join("one_shot_max=5", "one_shot_max=5")
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	w.each(func(rank int) error {
-		child, err := comms[rank].Split(context.Background(), 0, 0)
+		child, err := w.comms[rank].Split(context.Background(), 0, 0)
 		if err != nil {
 			return err
 		}

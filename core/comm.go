@@ -45,6 +45,7 @@ type Comm struct {
 	group    *transport.Group
 	attached chan struct{} // closed once group is set
 	window   *exec.Window
+	known    []byte // of it, to devices; nil where verbs join no peer
 
 	ctx    context.Context // ends when the communicator fails or is destroyed
 	cancel context.CancelFunc
@@ -540,6 +541,7 @@ func (c *Comm) Destroy() {
 	c.mu.Unlock()
 	c.runner.free()
 	c.p2p.free()
+	c.unknow()
 	c.window.Close()
 	c.partArenas()
 	c.runtime.forget(c)

@@ -105,6 +105,15 @@ func (c handler) Dropped(src int, h transport.Header) {
 	c.window.Lane(int(h.Flags)).Dropped(src, h.Arg[0])
 }
 
+// Fetched implements transport.Handler.
+func (c handler) Fetched(dst int, h transport.Header) {
+	if h.Flags >= acceptedSend {
+		c.p2p.fetched(h.Seq)
+		return
+	}
+	c.window.Lane(int(h.Flags)).Fetched(dst)
+}
+
 // PeerAttached implements transport.Handler.
 func (c handler) PeerAttached(src int, fds []int) {
 	switch {

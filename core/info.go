@@ -8,7 +8,8 @@ import (
 )
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
-// and if not why and what to do. It opens what a communicator would, and closes it again.
+// and if not why and what to do; and of this process's shareable memory, how many bytes adapters have access to, and how many peers have read there by
+// themselves, and this process of peers'. It opens what a communicator would, and closes it again.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
 	verbs, err := r.verbs(Config{Transport: r.config.Getenv(EnvTransport), Net: r.config.Getenv(EnvNet)})
@@ -41,5 +42,7 @@ func (r *Runtime) Info() map[string]any {
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
-	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "transports": transports}
+	known := &r.arenas.known
+	memory := map[string]any{"registered": known.Registered(), "given": known.Given.Load(), "taken": known.Taken.Load()}
+	return map[string]any{"memory": memory, "version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "transports": transports}
 }

@@ -75,6 +75,19 @@ func (r *linkReader) send(ctx context.Context, peer int, h transport.Header, pay
 	return r.c.group.Send(ctx, peer, h, payload...)
 }
 
+// put carries the message of the run's present step, which the peer may be left to read by itself.
+func (r *linkReader) put(ctx context.Context, peer int, h transport.Header) error {
+	header, payload := r.run.PortMessage()
+	if !r.c.group.Lends(peer, payload) || !r.run.Lend() {
+		return r.send(ctx, peer, h, header, payload)
+	}
+	lent, err := r.c.group.Lend(ctx, r.reads, peer, h, header, payload)
+	if !lent {
+		r.run.TakeBack()
+	}
+	return err
+}
+
 // leave leaves the links to others.
 func (r *linkReader) leave() {
 	switch {

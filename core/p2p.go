@@ -79,6 +79,13 @@ type send struct {
 	timer *time.Timer
 }
 
+func (s *send) payload() []byte {
+	if s.bytes == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(s.op.In[0]), s.bytes)
+}
+
 // matcher pairs arrivals with receives: in the order of their coming, by source and tag.
 type matcher struct {
 	posted     []*receive
@@ -213,6 +220,7 @@ type pointToPoint struct {
 	match   matcher
 	filling map[*receive]bool // matched, and their data comes into their buffers
 	offers  map[uint64]*send  // offered and not accepted
+	given   map[uint64]*gift  // of the offers that have been, those whose data is in use
 	next    uint64
 	moving  int // transfers
 
@@ -248,6 +256,7 @@ func (p *pointToPoint) init(c *Comm) {
 	p.peers = make([]peerQueues, c.size)
 	p.eagerWindow = uint64(max(eagerBudget/max(c.size-1, 1), eagerLeast))
 	p.offers = map[uint64]*send{}
+	p.given = map[uint64]*gift{}
 	p.filling = map[*receive]bool{}
 	for i := range p.peers {
 		p.peers[i].accepted = map[uint64]*arrival{}
@@ -293,7 +302,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		most = uint64(p.c.shape.letter)
 	}
 	// Not all of the window, so that the news of what was received keep it open.
-	small := s.bytes <= min(most, p.eagerWindow*2/3)
+	small := s.bytes <= min(most, p.eagerWindow*2/3) && !p.c.group.Lends(s.peer, s.payload())
 	fits := func() bool { return small && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow }
 	p.mu.Lock()
 	if small && !fits() && p.c.byLink(s.peer) {
@@ -321,9 +330,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	var payload []byte
 	if eager {
 		h = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{h.Arg[0]}}
-		if s.bytes > 0 {
-			payload = unsafe.Slice((*byte)(op.In[0]), s.bytes)
-		}
+		payload = s.payload()
 	}
 	frame := func(most time.Duration) (sent bool) {
 		ctx := &lateContext{parent: w.context(), deadline: exec.Now() + most}
@@ -640,12 +647,17 @@ type gift struct {
 	send  *send
 	offer uint64
 	given uint64 // bytes
+	// Under pointToPoint.mu:
+	users int  // of the data: who gives it, and frames that the peer is still to fetch
+	lone  bool // nobody gives it any more
+	timer *time.Timer
 }
 
 // give sends the data of an accepted send: a waiter does who reads the links for this communicator, or else a
 // goroutine.
 func (p *pointToPoint) give(g *gift) {
 	p.mu.Lock()
+	g.users, p.given[g.offer] = 1, g
 	attended := p.attended
 	if attended {
 		p.gifts = append(p.gifts, g)
@@ -659,7 +671,7 @@ func (p *pointToPoint) give(g *gift) {
 }
 
 func (p *pointToPoint) giveLater(g *gift) {
-	p.peers[g.send.peer].give.do(p.c, func() { p.giveFrames(g, g.send.work.context(), p.c.group.Send) })
+	p.peers[g.send.peer].give.do(p.c, func() { p.giveFrames(g, g.send.work.context(), false) })
 }
 
 // attendLinks has accepted sends wait for giveAccepted, or have them wait no longer.
@@ -683,32 +695,98 @@ func (p *pointToPoint) giveAccepted() {
 	p.mu.Unlock()
 	for _, g := range gifts {
 		ctx := &lateContext{parent: g.send.work.context(), deadline: exec.Now() + giveTime}
-		if !p.giveFrames(g, ctx, p.c.group.SendReading) {
+		if !p.giveFrames(g, ctx, true) {
 			p.giveLater(g)
 		}
 		ctx.end()
 	}
 }
 
-// giveFrames tells whether the send has ended. It has not if only the context has.
-func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, send func(context.Context, int, transport.Header, ...[]byte) error) bool {
+// giveFrames tells whether all has been given, or never will be. It has not if only the context has ended.
+func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bool {
 	s := g.send
-	data := unsafe.Slice((*byte)(s.op.In[0]), s.bytes)
-	for g.given < s.bytes {
+	data := s.payload()
+	var failure *Error
+	for failure == nil && g.given < s.bytes {
 		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
 		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
-		if err := send(ctx, s.peer, h, part); err != nil {
+		p.mu.Lock()
+		g.users++ // before the peer can have fetched it
+		p.mu.Unlock()
+		lent, err := p.c.group.Lend(ctx, reading, s.peer, h, part)
+		if !lent {
+			p.fetched(g.offer)
+		}
+		if err != nil {
 			if ctx.Err() != nil && s.work.context().Err() == nil {
 				return false
 			}
 			p.c.fail(p.sendError(s, err), true)
-			s.work.end(p.c.failed())
-			return true
+			failure = p.c.failed()
 		}
 		g.given += uint64(len(part))
 	}
-	s.work.end(nil)
+	p.mu.Lock()
+	if failure == nil && g.users > 1 {
+		failure = p.refuse(s.peer)
+	}
+	if failure == nil {
+		g.lone = true
+		g.timer = time.AfterFunc(s.work.deadline-exec.Now(), func() { p.expireGift(g) })
+	} else {
+		delete(p.given, g.offer)
+	}
+	p.mu.Unlock()
+	if failure == nil {
+		p.fetched(g.offer)
+	} else {
+		s.work.end(failure)
+	}
 	return true
+}
+
+// fetched tells that a frame of a gift needs its memory no more, or that nobody gives it any more.
+func (p *pointToPoint) fetched(offer uint64) {
+	p.mu.Lock()
+	g := p.given[offer]
+	if g == nil { // it has failed
+		p.mu.Unlock()
+		return
+	}
+	g.users--
+	ended := g.users == 0
+	if ended {
+		delete(p.given, offer)
+		g.timer.Stop()
+	}
+	p.mu.Unlock()
+	if ended {
+		g.send.work.end(nil)
+	}
+}
+
+// expireGift fails the communicator because the peer has not fetched in time what it has accepted.
+func (p *pointToPoint) expireGift(g *gift) {
+	p.mu.Lock()
+	late := p.given[g.offer] == g
+	p.mu.Unlock()
+	if late {
+		s := g.send
+		p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: its data was not fetched", p.c.title(),
+			s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
+	}
+}
+
+// takeLone takes the works of gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
+func (p *pointToPoint) takeLone(peer int) (works []*Work) {
+	for offer, g := range p.given {
+		if g.lone && (peer == AnySource || g.send.peer == peer) {
+			g.timer.Stop()
+			works = append(works, g.send.work)
+			delete(p.given, offer)
+		}
+	}
+	return works
 }
 
 // control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where letters are
@@ -780,6 +858,7 @@ func (p *pointToPoint) left(peer int) {
 			delete(p.offers, id)
 		}
 	}
+	works = append(works, p.takeLone(peer)...)
 	p.mu.Unlock()
 	for _, w := range works {
 		w.end(err)
@@ -806,6 +885,7 @@ func (p *pointToPoint) fail(err *Error) {
 		s.timer.Stop()
 		works = append(works, s.work)
 	}
+	works = append(works, p.takeLone(AnySource)...)
 	for _, a := range p.match.unexpected {
 		if a.local != nil {
 			a.local.timer.Stop()

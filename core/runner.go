@@ -234,11 +234,10 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 				return false, nil
 			}
 		case exec.NeedPut:
-			header, payload := run.PortMessage()
 			h := transport.Header{Type: transport.Data, Flags: collectiveLane, Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
 			l.MarkSent(peer)
 			ctx := &lateContext{parent: w.context(), deadline: until}
-			err := links.send(ctx, peer, h, header, payload)
+			err := links.put(ctx, peer, h)
 			ctx.end()
 			if err != nil {
 				l.MarkUnsent(peer)

@@ -204,7 +204,7 @@ func (r *Runtime) complete(c *Config) error {
 
 // verbs says how RDMA devices are to be used.
 func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
-	v := transport.VerbsConfig{Library: r.config.Verbs, HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
+	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.known, HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
 	switch {
 	case c.Transport != "" && c.Transport != transport.Verbs:
 		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)
@@ -370,6 +370,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 			c.runner.reads = false
 		}
 	}
+	c.know()
 	var share []int
 	if shared {
 		share = append(share, window.FD())

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -8,13 +9,17 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/rdma"
 )
 
 // Shareable memory lies in the process's arena, which the ranks of the host map. Where the buffers of all ranks do,
-// large collectives work on them in place: see package plan, direct plans.
+// large collectives work on them in place: see package plan, direct plans. Over verbs it is lent: see transport.Group.Lend.
 
 // arenas are a process's own arena, and those of its peers, which its communicators share.
 type arenas struct {
+	known rdma.Memory // to devices: what is allocated, and windows
+
 	mu    sync.Mutex
 	own   *exec.Arena // while there are communicators, or something is allocated
 	uses  int         // of own
@@ -58,7 +63,8 @@ func (a *arenas) arena() *exec.Arena {
 }
 
 // Alloc returns shareable memory, aligned to 128 bytes, of undefined contents. Collectives on it work as on any other,
-// and faster, where all ranks of a communicator share a host and all their buffers of a call are shareable.
+// and faster: where all ranks of a communicator share a host and all their buffers of a call are shareable; and over verbs, where a rank reads what
+// is shareable of another's without a copy.
 // A forked child shares it with its parent: what one writes the other sees.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
@@ -73,6 +79,7 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 		r.arenas.release()
 		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
 	}
+	r.arenas.known.Add(p, bytes, arena.Twin(p))
 	return p, nil
 }
 
@@ -81,6 +88,9 @@ func (r *Runtime) Free(p unsafe.Pointer) error {
 	arena := r.arenas.arena()
 	if arena == nil {
 		return errorf(ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
+	}
+	if err := r.arenas.known.Remove(p); err != nil {
+		r.config.Logf("freeing memory: %v", err)
 	}
 	if err := arena.Free(p); err != nil {
 		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
@@ -133,6 +143,25 @@ func (c *Comm) joinArena(peer, fd int) {
 	c.mapped = append(c.mapped, id)
 	c.mu.Unlock()
 	c.window.ConnectArena(peer, mem)
+}
+
+// know has devices write what peers lend into the window.
+func (c *Comm) know() {
+	if slices.Contains(c.kinds, transport.Verbs) {
+		c.known = c.window.Inboxes(collectiveLane)
+		p := unsafe.Pointer(unsafe.SliceData(c.known))
+		c.runtime.arenas.known.Add(p, int64(len(c.known)), p)
+	}
+}
+
+// unknow undoes it, before the window is closed.
+func (c *Comm) unknow() {
+	if c.known == nil {
+		return
+	}
+	if err := c.runtime.arenas.known.Remove(unsafe.Pointer(unsafe.SliceData(c.known))); err != nil {
+		c.runtime.config.Logf("%s: closing the window: %v", c.title(), err)
+	}
 }
 
 // partArenas gives the arenas back, once nothing runs any more.

@@ -2,10 +2,15 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -57,6 +62,132 @@ func TestBrokenConnectionIsTold(t *testing.T) {
 		if !errors.Is(err, ErrPeerFailed) {
 			t.Errorf("rank %d: %v", rank, err)
 		} else if strings.Contains(err.Error(), "the connection is broken") {
+			said++
+		}
+	}
+	if said == 0 {
+		t.Error("nobody tells why", errs)
+	}
+}
+
+// lent are the bytes that each rank's peers have read by themselves, and that it has read of theirs.
+func lent(w *world) (given, taken []int64) {
+	for _, r := range w.runtimes {
+		given, taken = append(given, r.arenas.known.Given.Load()), append(taken, r.arenas.known.Taken.Load())
+	}
+	return given, taken
+}
+
+// What is shareable is read by who needs it, into whatever memory; the results are the same.
+func TestShareableIsLent(t *testing.T) {
+	for _, size := range []int{2, 3, 4} {
+		for _, ordinary := range []int{-1, 0, size - 1} { // whose memory is not
+			t.Run(fmt.Sprintf("%d/ordinary %d", size, ordinary), func(t *testing.T) {
+				w, double := newVerbsWorld(t, size)
+				before := double.Live("mr")
+				t.Run("collectives", func(t *testing.T) {
+					w.alloc = func(rank, n int) []int32 {
+						if rank == ordinary {
+							return buffer(t, n)
+						}
+						return shareable(t, w, rank, n)
+					}
+					for _, n := range []int{1000, 70_001, 600_001} {
+						collectives(t, w, size, n, false)
+						collectives(t, w, size, n, true)
+					}
+				})
+				given, taken := lent(w)
+				for rank := range size {
+					alone := ordinary >= 0 && ordinary != rank && size == 2 // whose memory is not ordinary
+					if (given[rank] > 0) == (rank == ordinary) || (taken[rank] > 0) == alone {
+						t.Errorf("peers of rank %d have read %d bytes by themselves, and it %d of theirs", rank, given[rank], taken[rank])
+					}
+				}
+				// All has been freed, but for the windows.
+				if n := double.Live("mr") - before; n > size {
+					t.Errorf("%d regions are left", n)
+				}
+			})
+		}
+	}
+}
+
+// Sends of shareable memory, to receives of shareable and of ordinary memory.
+func TestShareableSendsAreLent(t *testing.T) {
+	const n = 3_000_001 // more than one frame
+	w, _ := newVerbsWorld(t, 2)
+	for _, to := range []func(n int) []int32{
+		func(n int) []int32 { return shareable(t, w, 1, n) },
+		func(n int) []int32 { return buffer(t, n) },
+	} {
+		for _, n := range []int{1, lendLeast / 4, n} {
+			from := shareable(t, w, 0, n)
+			fill(from, 0, n)
+			into := to(n)
+			given, _ := lent(w)
+			w.each(func(rank int) error {
+				if rank == 0 {
+					return run(w.comms[0], Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(from)}, InCounts: []uint64{uint64(n)}})
+				}
+				return run(w.comms[1], Operation{Collective: plan.Recv, DType: reduce.Int32, Root: 0, Out: []unsafe.Pointer{ptr(into)}, OutCounts: []uint64{uint64(n)}})
+			})
+			if err := expect("received", into, func(i int) int32 { return value(0, n, i) }); err != nil {
+				t.Fatal(err)
+			}
+			after, _ := lent(w)
+			if want := int64(4 * n); n > 1 && after[0]-given[0] != want || n == 1 && after[0] != given[0] {
+				t.Errorf("of %d bytes %d were lent", want, after[0]-given[0])
+			}
+		}
+	}
+}
+
+// lendLeast is as long as a payload must be to be lent.
+const lendLeast = 64 << 10
+
+// Where memory cannot be registered, all goes through the rings, and that is said once.
+func TestShareableThatCannotBeRegistered(t *testing.T) {
+	double := fake.New(t)
+	said := make(chan string, 100)
+	logf := func(format string, args ...any) { said <- fmt.Sprintf(format, args...) }
+	w := newWorldWith(t, RuntimeConfig{Verbs: double.Path, Logf: logf}, "verbs", 2, Config{Timeout: time.Minute})
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+	double.Fail("reg_mr", 1, -1, syscall.ENOMEM)
+	w.alloc = func(rank, n int) []int32 { return shareable(t, w, rank, n) }
+	collectives(t, w, 2, 600_001, true)
+	collectives(t, w, 2, 600_001, false)
+	if given, taken := lent(w); given[0]+given[1]+taken[0]+taken[1] != 0 {
+		t.Errorf("%d and %d bytes were lent", given, taken)
+	}
+	for range 2 {
+		if text := <-said; !strings.Contains(text, "copied") || !strings.Contains(text, "locked memory") {
+			t.Errorf("the log says %q", text)
+		}
+	}
+	if len(said) > 0 {
+		t.Errorf("the log says it again: %q", <-said)
+	}
+}
+
+// A read that fails breaks the connection, on both sides, and all memory can be freed.
+func TestReadThatFailsIsTold(t *testing.T) {
+	const read, accessError = 4, 10
+	w, double := newVerbsWorld(t, 3)
+	double.Complete(3, read, 0, accessError, 0x88)
+	errs := w.try(func(rank int) error {
+		op := inPlace(shareable(t, w, rank, 600_001))
+		for {
+			if err := run(w.comms[rank], op); err != nil {
+				return err
+			}
+		}
+	})
+	said := 0
+	for rank, err := range errs {
+		if !errors.Is(err, ErrPeerFailed) {
+			t.Errorf("rank %d: %v", rank, err)
+		} else if strings.Contains(err.Error(), "RDMA READ") {
 			said++
 		}
 	}

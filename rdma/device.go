@@ -28,7 +28,11 @@ type Device struct {
 	lib     *Library
 	context *C.struct_ibv_context
 	pd      *C.struct_ibv_pd
+	reads   int // RDMA READs that it makes for a queue pair at a time, and answers
 }
+
+// mostReads is as many as are ever under way.
+const mostReads = 16
 
 // Open opens the device that was chosen.
 func (l *Library) Open(c Choice) (d *Device, err error) {
@@ -61,6 +65,11 @@ func (l *Library) Open(c Choice) (d *Device, err error) {
 	if d.pd, err = C.goccl_alloc_pd(l.verbs, d.context); d.pd == nil {
 		return d, newError("ibv_alloc_pd", c.Device, errnoOf(err))
 	}
+	var limits C.struct_ibv_device_attr
+	if e := C.goccl_query_device(l.verbs, d.context, &limits); e != 0 {
+		return d, newError("ibv_query_device", c.Device, syscall.Errno(e))
+	}
+	d.reads = max(0, min(int(limits.max_qp_rd_atom), int(limits.max_qp_init_rd_atom), mostReads))
 	return d, nil
 }
 

@@ -8,10 +8,15 @@
 #include <string.h>
 #include <time.h>
 
-/* What the immediate data of a message says: how many bytes of it there are, or what is given back. */
+/* What the immediate data of a message says: how many bytes of it there are, or how much is given back, in bytes and messages, and how many
+ * loans are answered for. */
 #define GIVE_BACK (1u << 31)
 #define MESSAGES_AT 21
+#define ANSWERS_AT 28
 #define BYTES ((1u << MESSAGES_AT) - 1)
+#define MESSAGES ((1u << (ANSWERS_AT - MESSAGES_AT)) - 1)
+#define ANSWERS ((GIVE_BACK >> ANSWERS_AT) - 1)
+_Static_assert(GOCCL_STREAM_LOANS <= ANSWERS, "so many loans are answered for at once");
 
 static int failed(struct goccl_stream *s, const char *verb, int error)
 {
@@ -90,6 +95,15 @@ static int post_receives(struct goccl_stream *s)
   return 0;
 }
 
+/* is_read tells what a send was: of one that has failed the completion does not. */
+static int is_read(const struct goccl_stream *s, uint32_t number)
+{
+  for (uint32_t i = s->fetch.ended; i != s->fetch.begun; i++)
+    if (s->fetch.reads[i % GOCCL_STREAM_READS].number == number)
+      return 1;
+  return 0;
+}
+
 /* reap learns of sends that are done. */
 static void reap(struct goccl_stream *s)
 {
@@ -108,9 +122,27 @@ static void reap(struct goccl_stream *s)
       if (wc[i].status == IBV_WC_SUCCESS)
         s->done = (uint32_t)wc[i].wr_id; /* and with it those before it, which tell nothing */
       else
-        broken(s, "RDMA WRITE", &wc[i]);
+        broken(s, is_read(s, (uint32_t)wc[i].wr_id) ? "RDMA READ" : "RDMA WRITE", &wc[i]);
     }
   } while (n == 8);
+}
+
+/* enqueue gives the send queue a request, and the request its number. */
+static int enqueue(struct goccl_stream *s, struct ibv_send_wr *wr)
+{
+  struct ibv_send_wr *bad;
+  if (!s->live)
+    return EPIPE;
+  wr->wr_id = (uint64_t)s->life << 32 | (s->posts + 1);
+  if (wr->wr_id % GOCCL_STREAM_SIGNAL == 0)
+    wr->send_flags |= IBV_SEND_SIGNALED;
+  int error = ibv_post_send(s->qp, wr, &bad);
+  if (error) {
+    s->live = 0;
+    return failed(s, "ibv_post_send", error);
+  }
+  s->posts++;
+  return 0;
 }
 
 /* post writes bytes of the copy to the peer's ring (of none: only tells), and tells. */
@@ -119,26 +151,17 @@ static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t te
   uint64_t place = at & (s->size - 1);
   struct ibv_sge from = {.addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->copy->lkey};
   struct ibv_send_wr wr = {
-    .wr_id = (uint64_t)s->life << 32 | (s->posts + 1),
     .sg_list = &from,
     .num_sge = bytes > 0,
     .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
     .imm_data = htonl(tell),
     .wr.rdma = {.remote_addr = s->peer_ring + place, .rkey = s->peer_key},
-  }, *bad;
-  if (!s->live)
-    return EPIPE;
-  if (signal || wr.wr_id % GOCCL_STREAM_SIGNAL == 0)
+  };
+  if (signal)
     wr.send_flags |= IBV_SEND_SIGNALED;
   if (bytes > 0 && bytes <= s->inlined)
     wr.send_flags |= IBV_SEND_INLINE;
-  int error = ibv_post_send(s->qp, &wr, &bad);
-  if (error) {
-    s->live = 0;
-    return failed(s, "ibv_post_send", error);
-  }
-  s->posts++;
-  return 0;
+  return enqueue(s, &wr);
 }
 
 /* sends_left tells how many more sends the queue takes, but for the spare ones. */
@@ -156,11 +179,12 @@ static int may_write(struct goccl_stream *s)
   return s->live && s->limit > s->sent && s->unreturned < GOCCL_STREAM_DEPTH && sends_left(s) > 0;
 }
 
-/* give_back tells the peer what has been consumed, where that is much. */
+/* give_back tells the peer what has been consumed, where that is much, and which loans are answered for. */
 static void give_back(struct goccl_stream *s)
 {
   uint64_t bytes = s->consumed - s->returned;
-  if (!s->live || (s->taken < GOCCL_STREAM_RETURN && bytes < s->size / 4))
+  uint32_t answers = s->unanswered < ANSWERS ? s->unanswered : ANSWERS;
+  if (!s->live || (!answers && s->taken < GOCCL_STREAM_RETURN && bytes < s->size / 4))
     return;
   if (sends_left(s) <= -GOCCL_STREAM_SPARE) {
     ibv_req_notify_cq(s->went, 0); /* so that this is tried again: the peer may be waiting for it */
@@ -168,10 +192,11 @@ static void give_back(struct goccl_stream *s)
     if (sends_left(s) <= -GOCCL_STREAM_SPARE)
       return;
   }
-  if (post(s, 0, 0, GIVE_BACK | s->taken << MESSAGES_AT | (uint32_t)bytes, 0))
+  if (post(s, 0, 0, GIVE_BACK | answers << ANSWERS_AT | s->taken << MESSAGES_AT | (uint32_t)bytes, 0))
     return;
   s->returned = s->consumed;
   s->taken = 0;
+  s->unanswered -= answers;
 }
 
 /* drain learns of what has come. It tells whether the peer has given something back. */
@@ -201,7 +226,8 @@ static int drain(struct goccl_stream *s)
         s->taken++;
       } else {
         s->limit += told & BYTES;
-        s->unreturned -= (told & ~GIVE_BACK) >> MESSAGES_AT;
+        s->unreturned -= told >> MESSAGES_AT & MESSAGES;
+        __atomic_store_n(&s->served, s->served + (told >> ANSWERS_AT & ANSWERS), __ATOMIC_RELEASE);
         room = 1;
       }
     }
@@ -294,7 +320,7 @@ int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, st
   mine->consumed = s->returned = s->consumed;
   s->taken = 0;
   pthread_mutex_unlock(&s->lock);
-  struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
   error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
   pthread_mutex_lock(&s->lock);
   if (!error)
@@ -323,7 +349,7 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
     .path_mtu = peers->mtu < mine->mtu ? peers->mtu : mine->mtu,
     .dest_qp_num = peers->qpn,
     .rq_psn = peers->psn,
-    .max_dest_rd_atomic = 1,
+    .max_dest_rd_atomic = mine->reads,
     .min_rnr_timer = 12,
     .ah_attr = {.is_global = path->global, .dlid = peers->lid, .port_num = path->port,
                 .grh = {.sgid_index = path->gid_index, .hop_limit = 255}},
@@ -338,7 +364,7 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
     .retry_cnt = path->retries,
     .rnr_retry = 7, /* for ever: messages are sent only where a receive waits for them */
     .sq_psn = mine->psn,
-    .max_rd_atomic = 1,
+    .max_rd_atomic = peers->reads < mine->reads ? peers->reads : mine->reads,
   };
   if (!error)
     error = change(s, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
@@ -501,6 +527,94 @@ int goccl_stream_settled(struct goccl_stream *s)
   int settled = s->live ? (int32_t)(s->done - s->nudge) >= 0 : -1;
   pthread_mutex_unlock(&s->lock);
   return settled;
+}
+
+void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, const struct goccl_place *to)
+{
+  s->fetch = (struct goccl_fetch){.from = from, .key = key, .to = {to[0], to[1]}};
+}
+
+/* staging is where a read goes whose place is not registered. */
+static uint8_t *staging(const struct goccl_stream *s, uint32_t read)
+{
+  return s->ring + 2 * s->size + read % GOCCL_STREAM_READS * (s->size / 4 / GOCCL_STREAM_READS);
+}
+
+/* request asks for the next bytes, as far as may be. */
+static void request(struct goccl_stream *s)
+{
+  struct goccl_fetch *f = &s->fetch;
+  for (;;) {
+    struct goccl_place *left = f->to[0].bytes ? &f->to[0] : &f->to[1];
+    if (!left->bytes || !s->live || f->begun - f->ended == GOCCL_STREAM_READS || sends_left(s) <= 0)
+      return;
+    uint64_t most = left->staged ? s->size / 4 / GOCCL_STREAM_READS : GOCCL_STREAM_SEGMENT;
+    struct goccl_read *r = &f->reads[f->begun % GOCCL_STREAM_READS];
+    r->to = *left;
+    r->to.bytes = left->bytes < most ? left->bytes : most;
+    struct ibv_sge to = {
+      .addr = left->staged ? (uintptr_t)staging(s, f->begun) : left->at,
+      .length = (uint32_t)r->to.bytes,
+      .lkey = left->staged ? s->copy->lkey : left->key,
+    };
+    struct ibv_send_wr wr = {
+      .sg_list = &to,
+      .num_sge = 1,
+      .opcode = IBV_WR_RDMA_READ,
+      .send_flags = IBV_SEND_SIGNALED,
+      .wr.rdma = {.remote_addr = f->from, .rkey = f->key},
+    };
+    r->number = s->posts + 1;
+    if (enqueue(s, &wr))
+      return;
+    f->begun++;
+    f->from += r->to.bytes;
+    left->at += r->to.bytes;
+    left->bytes -= r->to.bytes;
+  }
+}
+
+/* take takes what has come. It tells whether all has. */
+static int take(struct goccl_stream *s)
+{
+  struct goccl_fetch *f = &s->fetch;
+  for (reap(s); f->ended != f->begun; f->ended++) {
+    const struct goccl_read *r = &f->reads[f->ended % GOCCL_STREAM_READS];
+    if ((int32_t)(s->done - r->number) < 0)
+      return 0;
+    if (r->to.staged) {
+      pthread_mutex_unlock(&s->lock); /* nobody else touches these bytes */
+      memcpy((void *)r->to.at, staging(s, f->ended), r->to.bytes);
+      pthread_mutex_lock(&s->lock);
+    }
+  }
+  return !f->to[0].bytes && !f->to[1].bytes;
+}
+
+int goccl_stream_fetched(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  request(s);
+  int all = take(s);
+  if (!all && s->live) {
+    ibv_req_notify_cq(s->went, 0); /* what came before does not ring */
+    all = take(s);
+    request(s);
+  }
+  if (!all && !s->live)
+    all = -1;
+  pthread_mutex_unlock(&s->lock);
+  return all;
+}
+
+void goccl_stream_forgo(struct goccl_stream *s) { s->fetch.to[0].bytes = s->fetch.to[1].bytes = 0; }
+
+void goccl_stream_answer(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  s->unanswered++;
+  give_back(s);
+  pthread_mutex_unlock(&s->lock);
 }
 
 void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault)

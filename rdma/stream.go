@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -27,15 +28,18 @@ import (
 // much). So no receive is matched with a buffer: receives are of zero length and only tell. A shared receive queue would save nothing,
 // therefore, and would let one peer use up what all need.
 //
+// Memory that is registered need not go through the rings: one side tells of it, by bytes of the stream, and the other reads it
+// (RDMA READ) to where it belongs, or through a little staging memory where that is not registered ([Stream.Fetch]), and answers ([Stream.Answer]).
+//
 // What is written lies in a copy of the peer's ring, at the same places, until the peer has read it. So a connection that breaks costs
 // nothing but time: both sides make their queue pairs anew ([Stream.Offer]), tell each other what has arrived, over
-// whatever channel they have, join ([Stream.Join]), and when both have, go on from there ([Stream.Resume]).
+// whatever channel they have, join ([Stream.Join]), and when both have, go on from there ([Stream.Resume]). What is fetched meanwhile is lost.
 //
 // No method waits, but for Offer and Join, which may take a second each. One goroutine may write while another reads; the other methods may be
 // called at any time.
 type Stream struct {
 	device     *Device
-	ring, copy *Region // the halves of memory
+	ring, copy *Region // of memory
 	memory     []byte
 
 	life         sync.RWMutex // held for writing where the queue pair goes
@@ -69,18 +73,18 @@ const (
 // RecordSize is the length of what Offer tells, in bytes.
 const RecordSize = 80
 
-// NewStream makes a stream of rings of the given size, connected to nobody. Each stream takes twice that of locked memory.
+// NewStream makes a stream of rings of the given size, connected to nobody. Each stream takes two and a quarter times that of locked memory.
 func (d *Device) NewStream(ring int) (*Stream, error) {
 	if ring < LeastRing || ring > MostRing || ring&(ring-1) != 0 {
 		return nil, fmt.Errorf("a ring of %d bytes: allowed are powers of two from %d to %d", ring, LeastRing, MostRing)
 	}
-	memory, err := unix.Mmap(-1, 0, 2*ring, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	memory, err := unix.Mmap(-1, 0, 2*ring+ring/4, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		return nil, fmt.Errorf("mmap of %d bytes for a stream: %w", 2*ring, err)
+		return nil, fmt.Errorf("mmap of %d bytes for a stream: %w", 2*ring+ring/4, err)
 	}
 	s := &Stream{device: d, memory: memory, c: (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))}
 	if s.ring, err = d.Register(unsafe.Pointer(&memory[0]), ring, LocalWrite|RemoteWrite); err == nil {
-		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), ring, LocalWrite)
+		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), len(memory)-ring, LocalWrite)
 	}
 	if err == nil && C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.ring.mr, s.copy.mr, C.uint64_t(ring)) != 0 {
 		err = s.Fault()
@@ -153,7 +157,8 @@ func (s *Stream) Offer() ([RecordSize]byte, error) {
 	var number [4]byte
 	rand.Read(number[:])
 	r := &s.mine
-	*r = C.struct_goccl_record{psn: C.uint32_t(binary.NativeEndian.Uint32(number[:]) & 0xffffff), mtu: C.uint32_t(mtuCode(c.MTU)), lid: C.uint16_t(c.LID)}
+	*r = C.struct_goccl_record{psn: C.uint32_t(binary.NativeEndian.Uint32(number[:]) & 0xffffff), mtu: C.uint32_t(mtuCode(c.MTU)), lid: C.uint16_t(c.LID),
+		reads: C.uint8_t(s.device.reads)}
 	for i, v := range c.GID {
 		r.gid[i] = C.uint8_t(v)
 	}
@@ -171,6 +176,7 @@ func (s *Stream) Offer() ([RecordSize]byte, error) {
 	le.PutUint32(b[40:], uint32(r.psn))
 	le.PutUint32(b[44:], uint32(r.mtu))
 	le.PutUint16(b[48:], uint16(r.lid))
+	b[50] = byte(r.reads)
 	copy(b[64:], c.GID[:])
 	return b, nil
 }
@@ -188,6 +194,7 @@ func (s *Stream) Join(peers [RecordSize]byte) error {
 		arrived: C.uint64_t(le.Uint64(peers[16:])), consumed: C.uint64_t(le.Uint64(peers[24:])),
 		key: C.uint32_t(le.Uint32(peers[32:])), qpn: C.uint32_t(le.Uint32(peers[36:])),
 		psn: C.uint32_t(le.Uint32(peers[40:])), mtu: C.uint32_t(le.Uint32(peers[44:])), lid: C.uint16_t(le.Uint16(peers[48:])),
+		reads: C.uint8_t(peers[50]),
 	}
 	for i, v := range peers[64:] {
 		r.gid[i] = C.uint8_t(v)
@@ -215,8 +222,14 @@ func (s *Stream) Resume() error {
 	return nil
 }
 
-// Number is that of the queue pair.
-func (s *Stream) Number() uint32 { return uint32(s.c.number) }
+// Number is that of the queue pair; 0 where there is none any more.
+func (s *Stream) Number() uint32 {
+	if !s.enter() {
+		return 0
+	}
+	defer s.life.RUnlock()
+	return uint32(s.c.number)
+}
 
 // Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when it has returned.
 func (s *Stream) Write(iov *unix.Iovec, n int) (int, error) {
@@ -296,6 +309,71 @@ func (s *Stream) Settled() (bool, error) {
 		return false, nil
 	}
 	return false, s.fault()
+}
+
+// MostLoans is of how much memory, in pieces, a peer may have been told that has not answered for it.
+const MostLoans = C.GOCCL_STREAM_LOANS
+
+// Reads tells whether the two sides can read each other's memory. They have joined.
+func (s *Stream) Reads() bool { return s.mine.reads > 0 && s.theirs.reads > 0 }
+
+// Fetch begins to read memory of the peer's into two pieces of memory, one after the other; either may be empty. Of a piece that is registered
+// the use is given. They stay as they are until Fetched tells that all has come. The last fetch has ended.
+func (s *Stream) Fetch(from uint64, key uint32, to [2][]byte, uses [2]*Use) error {
+	if !s.enter() {
+		return ErrClosed
+	}
+	defer s.life.RUnlock()
+	var places [2]C.struct_goccl_place
+	for i, b := range to {
+		places[i] = C.struct_goccl_place{at: C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), bytes: C.uint64_t(len(b)), staged: 1}
+		if u := uses[i]; u != nil {
+			places[i].at, places[i].key, places[i].staged = C.uintptr_t(uintptr(u.at)), C.uint32_t(u.r.region.LKey), 0
+		}
+	}
+	C.goccl_stream_fetch(s.c, C.uint64_t(from), C.uint32_t(key), &places[0])
+	return nil
+}
+
+// Fetched carries the fetch on, and tells whether all has come. If not, FD will tell when more has.
+func (s *Stream) Fetched() (bool, error) {
+	if !s.enter() {
+		return false, ErrClosed
+	}
+	defer s.life.RUnlock()
+	switch C.goccl_stream_fetched(s.c) {
+	case 1:
+		return true, nil
+	case 0:
+		return false, nil
+	}
+	return false, s.fault()
+}
+
+// Forgo has the fetch end soon, with what is under way: until Fetched tells that it has, or the stream is closed, it may still be written to
+// where it was to come.
+func (s *Stream) Forgo() {
+	if s.enter() {
+		defer s.life.RUnlock()
+		C.goccl_stream_forgo(s.c)
+	}
+}
+
+// Answer tells the peer that the oldest of its memory that has not been answered for is not read, or not any more.
+func (s *Stream) Answer() {
+	if s.enter() {
+		defer s.life.RUnlock()
+		C.goccl_stream_answer(s.c)
+	}
+}
+
+// Served is how often the peer has answered. Read learns of it.
+func (s *Stream) Served() uint32 {
+	if !s.enter() {
+		return 0
+	}
+	defer s.life.RUnlock()
+	return atomic.LoadUint32((*uint32)(&s.c.served))
 }
 
 // Fault is why the connection is broken.

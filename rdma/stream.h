@@ -16,7 +16,10 @@ enum {
   GOCCL_STREAM_SENDS = 128, /* entries of the send queue */
   GOCCL_STREAM_SPARE = 32, /* of them, those that only what gives back may use */
   GOCCL_STREAM_SIGNAL = 16, /* one send in so many tells that it is done */
-  GOCCL_STREAM_RECEIVES = GOCCL_STREAM_DEPTH + 16, /* for messages, and for what gives them back */
+  GOCCL_STREAM_LOANS = 7, /* pieces of memory that the peer has been told of and has not answered for, at most */
+  GOCCL_STREAM_RECEIVES = GOCCL_STREAM_DEPTH + 16 + GOCCL_STREAM_LOANS, /* for messages, and for what gives back and answers */
+  GOCCL_STREAM_READS = 4, /* RDMA READs that are under way, at most */
+  GOCCL_STREAM_SEGMENT = 256 << 10, /* the most bytes of one */
 };
 
 /* Where a verb fails: its name, and errno or the status of a completion. */
@@ -27,15 +30,38 @@ struct goccl_fault {
   uint32_t vendor;
 };
 
+/* Memory of this side that bytes of the peer's memory are to come into. It may be Go's. */
+struct goccl_place {
+  uintptr_t at;
+  uint64_t bytes;
+  uint32_t key; /* of its registration */
+  uint8_t staged; /* it has none: the bytes are copied there */
+};
+
+/* An RDMA READ. */
+struct goccl_read {
+  struct goccl_place to;
+  uint32_t number; /* of the send that it is */
+};
+
+/* Memory of the peer that is being read, in the order of its bytes. Only who reads the stream touches it. */
+struct goccl_fetch {
+  uint64_t from;
+  uint32_t key;
+  struct goccl_place to[2]; /* what is left */
+  struct goccl_read reads[GOCCL_STREAM_READS];
+  uint32_t begun, ended; /* of the reads */
+};
+
 struct goccl_stream {
   const struct goccl_verbs *verbs;
   struct ibv_comp_channel *channel;
   struct ibv_cq *came, *went; /* completions of receives, and of sends */
   struct ibv_pd *pd;
   struct ibv_qp *qp; /* of this life */
-  struct ibv_mr *mr, *copy; /* of the two halves of ring */
-  uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring */
-  uint64_t size; /* of each, a power of two */
+  struct ibv_mr *mr, *copy; /* of ring, and of what is behind it */
+  uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring; behind that the staging */
+  uint64_t size; /* of the ring and of the copy, a power of two; the staging has a quarter */
   uint64_t piece; /* the most bytes of a message */
   uint32_t inlined; /* the most bytes that a work request carries itself */
 
@@ -54,8 +80,12 @@ struct goccl_stream {
   uint32_t taken; /* messages that are to be given back */
   uint32_t waiting; /* receives that are posted */
   int armed; /* the next receive rings */
+  uint32_t served; /* loans that the peer has answered for; Go reads it without the lock */
+  uint32_t unanswered; /* loans of the peer's that it is to be told of */
   uint32_t rung[2]; /* events that are not acknowledged, of came and of went */
   struct goccl_fault fault;
+
+  struct goccl_fetch fetch;
 };
 
 /* What one side must know of the other: its ring, its queue pair, and its account of the stream. */
@@ -66,6 +96,7 @@ struct goccl_record {
   uint32_t psn;
   uint32_t mtu; /* an enum ibv_mtu */
   uint16_t lid;
+  uint8_t reads; /* RDMA READs that it takes at a time, and makes */
   uint8_t gid[16];
   uint64_t size;
   uint64_t arrived;
@@ -81,8 +112,8 @@ struct goccl_path {
   uint8_t retries;
 };
 
-/* goccl_stream_open makes the queue pair over memory of 2*size bytes: the ring is registered as mr, which peers may write, its
- * other half as copy. On failure it returns an errno, with the verb in fault. */
+/* goccl_stream_open makes the queue pair over memory of 2.25*size bytes: the ring is registered as mr, which peers may write, the
+ * rest as copy. On failure it returns an errno, with the verb in fault. */
 int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
                       uint64_t size);
 
@@ -117,6 +148,23 @@ int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes);
 
 /* goccl_stream_settled tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
 int goccl_stream_settled(struct goccl_stream *s);
+
+/* A loan is memory of one side that the other reads (RDMA READ), in the order in which it is told of them. What tells of it are bytes of the
+ * stream; that it has been answered for, the immediate of a message. */
+
+/* goccl_stream_fetch begins to read memory of the peer's; the last fetch has ended. */
+void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, const struct goccl_place *to);
+
+/* goccl_stream_fetched carries the fetch on. It tells whether all has come; if not, the channel's descriptor will be readable when more has.
+ * -1: the connection is broken. */
+int goccl_stream_fetched(struct goccl_stream *s);
+
+/* goccl_stream_forgo has the fetch end with the reads that are under way, which write where they were to until goccl_stream_fetched tells that
+ * they have ended, or the stream is closed. */
+void goccl_stream_forgo(struct goccl_stream *s);
+
+/* goccl_stream_answer tells the peer that its oldest loan that has not been answered for is not read, or not any more. */
+void goccl_stream_answer(struct goccl_stream *s);
 
 void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault);
 

@@ -15,8 +15,9 @@ import (
 //
 // A peer may still have it mapped, and write to it, when it has been closed.
 type Arena struct {
-	fd  int
-	mem []byte
+	fd   int
+	mem  []byte
+	twin []byte
 
 	mu   sync.Mutex
 	heap heap
@@ -47,12 +48,15 @@ func NewArena() (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	mem, err := mapArena(fd, int(size))
+	a := &Arena{fd: fd, heap: heap{free: []extent{{0, int64(size)}}, used: map[int64]int64{}}}
+	if a.mem, err = mapArena(fd, int(size)); err == nil {
+		a.twin, err = mapArena(fd, int(size))
+	}
 	if err != nil {
-		unix.Close(fd)
+		a.Close()
 		return nil, err
 	}
-	return &Arena{fd: fd, mem: mem, heap: heap{free: []extent{{0, int64(size)}}, used: map[int64]int64{}}}, nil
+	return a, nil
 }
 
 // ArenaID tells the arenas that processes of this host have at one time apart.
@@ -89,12 +93,21 @@ func mapArena(fd, size int) ([]byte, error) {
 
 // Close frees the arena, and all that was allocated in it.
 func (a *Arena) Close() {
-	_ = unix.Munmap(a.mem)
+	for _, mem := range [][]byte{a.mem, a.twin} {
+		if mem != nil {
+			_ = unix.Munmap(mem) // fails only for what was not mapped
+		}
+	}
 	unix.Close(a.fd)
 }
 
 // FD is the descriptor to hand to peers, which stays the arena's.
 func (a *Arena) FD() int { return a.fd }
+
+// Twin is where memory of the arena is mapped a second time: devices get to know it there, for what they know is taken away from forked children.
+func (a *Arena) Twin(p unsafe.Pointer) unsafe.Pointer {
+	return unsafe.Pointer(&a.twin[uintptr(p)-uintptr(unsafe.Pointer(unsafe.SliceData(a.mem)))])
+}
 
 // Memory is all of the arena.
 func (a *Arena) Memory() []byte { return a.mem }

@@ -150,6 +150,39 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
   }
 }
 
+/* Waits until no peer has a loan of these bytes any more; at NULL: of any. */
+static int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes, uint64_t until) {
+  if (!run->lending) return GOCCL_RUN_DONE;
+  int others = 0;
+  for (int32_t peer = run->first_to; peer < run->end_to; peer++) {
+    goccl_channel *c = &lane->channels[peer];
+    for (uint64_t n = acquire(&c->fetched); n < c->lent; n++) {
+      const goccl_loan *l = &c->loans[n % lane->slots];
+      if (at != NULL && (at + bytes <= l->at || l->at + l->bytes <= at)) {
+        others = 1;
+        continue;
+      }
+      run->peer = peer;
+      goal fetched = {&c->fetched, n + 1, 0};
+      int r = await(lane, run, fetched, until);
+      if (r != GOCCL_RUN_DONE) return r;
+    }
+  }
+  run->lending = (uint32_t)others;
+  return GOCCL_RUN_DONE;
+}
+
+/* What a step writes to outputs, which inputs may share memory with. */
+static int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
+  int r = GOCCL_RUN_DONE;
+  if (!run->lending) return r;
+  const goccl_ref *also = run->plan->sources + step->first_source + step->sources;
+  if (step->dst.space == SPACE_OUT) r = settle(lane, run, goccl_resolve(lane, run, &step->dst), step->bytes, until);
+  for (uint32_t i = 0; r == GOCCL_RUN_DONE && i < step->also; i++)
+    if (also[i].space == SPACE_OUT) r = settle(lane, run, goccl_resolve(lane, run, &also[i]), step->bytes, until);
+  return r;
+}
+
 static goccl_posting *posting(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
   return &c->postings[n % lane->slots];
 }
@@ -167,8 +200,13 @@ static void post(goccl_lane *lane, goccl_run_state *run) {
     if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != GOCCL_PORT) continue;
     uint64_t n = c->base + (uint64_t)source->block;
     if (n >= c->freed + lane->slots) return; /* the posting is another message's still */
+    uint8_t *to = goccl_resolve(lane, run, &copy->dst);
+    int32_t peer = run->peer; /* of the step that the caller is at */
+    int lent = settle(lane, run, to, copy->bytes, 0) != GOCCL_RUN_DONE;
+    run->peer = peer;
+    if (lent) return;
     goccl_posting *e = posting(lane, c, n);
-    e->to = goccl_resolve(lane, run, &copy->dst);
+    e->to = to;
     e->bytes = (uint64_t)copy->bytes;
     release(&e->state, GOCCL_POSTED(n));
   }
@@ -414,6 +452,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
         if (to == from || step->bytes == 0) break;
+        int r = settle_outputs(lane, run, step, until);
+        if (r != GOCCL_RUN_DONE) return r;
         int out = step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT;
         if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
@@ -426,10 +466,13 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (r != GOCCL_RUN_DONE) return r;
         break;
       }
-      case OP_COMBINE:
+      case OP_COMBINE: {
         if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+        int r = settle_outputs(lane, run, step, until);
+        if (r != GOCCL_RUN_DONE) return r;
         combine(lane, run, step, source);
         break;
+      }
       case OP_ACCESS: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
@@ -462,5 +505,5 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       }
     }
   }
-  return GOCCL_RUN_DONE;
+  return settle(lane, run, NULL, 0, until);
 }

@@ -51,6 +51,12 @@ typedef struct {
   uint64_t bytes;
 } goccl_posting;
 
+/* Memory that a peer reads by itself, over a port channel. */
+typedef struct {
+  const uint8_t *at;
+  uint64_t bytes;
+} goccl_loan;
+
 /* A process's shareable memory, as this process maps it: see arena.go. */
 typedef struct {
   uint8_t *base; /* NULL: it is not mapped */
@@ -74,7 +80,10 @@ typedef struct {
   uint64_t freed;    /* messages released; read by the reader of a port channel */
   uint64_t base;     /* `received` when the running plan began */
   uint64_t put_base; /* `sent` then */
+  uint64_t lent;     /* loans */
+  uint64_t fetched;  /* of them, those that the peer has done with; told by the reader of a port channel */
   goccl_posting *postings; /* one a slot */
+  goccl_loan *loans;       /* likewise */
   goccl_arena arena;       /* the peer's */
   uint32_t state;
   int32_t pid; /* of the peer, whose memory can be read; 0: it cannot */
@@ -157,7 +166,8 @@ typedef struct {
   int32_t end_to;
   uint32_t step;         /* the next one: a run that was left goes on there */
   uint32_t post;         /* the next of the plan's posts */
-  int32_t peer;          /* of the step that made the run leave */
+  uint32_t lending;      /* some of what it has put may still be lent */
+  int32_t peer;          /* of the step that made the run leave, or that has a loan which keeps it from going on */
   goccl_message seen;    /* the peer's message that did not match */
   int error;             /* errno of reading the peer's memory */
   int32_t vote[2];       /* this rank's, and of all: see Run.Votes */

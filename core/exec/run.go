@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -221,7 +222,7 @@ func (r *Run) Begin(p *Compiled, offset int64, from, to int) {
 		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.offset = p.c, 0, 0, 0, C.int64_t(offset)
+	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.offset = p.c, 0, 0, 0, 0, C.int64_t(offset)
 	r.c.first_from, r.c.end_from = r.peers(from)
 	r.c.first_to, r.c.end_to = r.peers(to)
 }
@@ -262,8 +263,11 @@ func (r *Run) Seen() (m Message, bytes, total uint64) {
 	return fromC(r.c.seen), uint64(r.c.seen.bytes), uint64(r.c.seen.total)
 }
 
-// Expected is what this run waits for at its present step.
+// Expected is what this run waits for at its present step; nothing, where that is only that peers fetch what it has lent.
 func (r *Run) Expected() (bytes, total uint64) {
+	if r.c.step == r.c.plan.n_steps {
+		return 0, 0
+	}
 	s := r.stepNow()
 	return uint64(s.bytes), uint64(s.total)
 }
@@ -283,6 +287,24 @@ func (r *Run) PortMessage() (header, payload []byte) {
 	}
 	return header, payload
 }
+
+// Lend notes that the peer is going to read the present step's payload by itself: until [Lane.Fetched], the run leaves those bytes as they are, and is not
+// done. It tells whether it could. It comes before the message is carried, for the peer may be quick.
+func (r *Run) Lend() bool {
+	peer, slots := int(r.stepNow().peer), r.lane.window.Layout.Slots
+	ch := &r.lane.channels[peer]
+	if uint64(ch.lent)-atomic.LoadUint64((*uint64)(&ch.fetched)) >= uint64(slots) {
+		return false
+	}
+	_, payload := r.PortMessage()
+	r.lane.loans[peer*slots+int(uint64(ch.lent)%uint64(slots))] = C.goccl_loan{at: (*C.uint8_t)(unsafe.SliceData(payload)), bytes: C.uint64_t(len(payload))}
+	ch.lent++
+	r.c.lending = 1
+	return true
+}
+
+// TakeBack undoes the last Lend: the message was carried in another way, or not at all.
+func (r *Run) TakeBack() { r.lane.channels[r.stepNow().peer].lent-- }
 
 // Withdraw ends a run that will not go on: when it returns, no reader writes to the run's buffers any
 // more. A reader in the middle of a payload is waited for: its group must have been halted.

@@ -97,6 +97,7 @@ type Lane struct {
 	c        *C.goccl_lane
 	channels []C.goccl_channel
 	postings []C.goccl_posting // Layout.Slots a channel
+	loans    []C.goccl_loan    // likewise
 	// The loop and the readers are ordered by their C atomics; Go's memory model, and its race detector,
 	// hear of it through this one.
 	order atomic.Uint32
@@ -142,9 +143,12 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
 	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
 	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)
+	loans := (*C.goccl_loan)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_loan{}))))
+	lane.loans = unsafe.Slice(loans, l.Ranks*l.Slots)
 	for peer := range lane.channels {
 		ch := &lane.channels[peer]
 		ch.postings = &lane.postings[peer*l.Slots]
+		ch.loans = &lane.loans[peer*l.Slots]
 		ch.released = (*C.uint64_t)(w.at(l.released(index, peer)))
 		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
 	}
@@ -155,6 +159,11 @@ func (w *Window) at(offset int64) unsafe.Pointer { return unsafe.Pointer(&w.mem[
 
 // FD is the descriptor to hand to peers, which stays the window's; -1 if it is not shared.
 func (w *Window) FD() int { return w.fd }
+
+// Inboxes is the memory of a lane that peers' messages come into, and the counters before it.
+func (w *Window) Inboxes(lane int) []byte {
+	return w.mem[w.Layout.bell(lane):][:w.Layout.laneSize()]
+}
 
 // Lane returns a lane by its number.
 func (w *Window) Lane(i int) *Lane { return w.lanes[i] }
@@ -252,6 +261,7 @@ func (w *Window) Close() {
 	}
 	for _, lane := range w.lanes {
 		C.free(unsafe.Pointer(&lane.postings[0]))
+		C.free(unsafe.Pointer(&lane.loans[0]))
 		C.free(unsafe.Pointer(lane.c.channels))
 		C.free(unsafe.Pointer(lane.c))
 	}
@@ -356,4 +366,11 @@ func (l *Lane) MarkSent(peer int) {
 // MarkUnsent takes the last MarkSent back: the message was not carried after all.
 func (l *Lane) MarkUnsent(peer int) {
 	atomic.AddUint64((*uint64)(&l.channels[peer].sent), ^uint64(0))
+}
+
+// Fetched tells the lane that a peer has done with the oldest loan that it has.
+func (l *Lane) Fetched(peer int) {
+	l.order.Add(1)
+	atomic.AddUint64((*uint64)(&l.channels[peer].fetched), 1)
+	C.goccl_ring(l.c.bell)
 }

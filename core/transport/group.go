@@ -373,12 +373,31 @@ func (g *Group) dupShare() ([]int, error) {
 // then is finished by a goroutine, and Send returns nil; an error means that nothing of it is sent.
 // Frames of one sender arrive in order.
 func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte) error {
-	return g.send(ctx, rank, h, payload, false)
+	_, err := g.send(ctx, rank, h, payload, manner{})
+	return err
 }
 
 // SendReading is Send for who holds the token of the endpoint's poller.
 func (g *Group) SendReading(ctx context.Context, rank int, h Header, payload ...[]byte) error {
-	return g.send(ctx, rank, h, payload, true)
+	_, err := g.send(ctx, rank, h, payload, manner{reading: true})
+	return err
+}
+
+// Lend sends a Data frame, by who holds the poller's token or does not, whose last piece of the payload may stay where it is, for the peer to read
+// by itself: in memory that VerbsConfig.Memory knows, over verbs. Lent tells whether it is so: then its memory may be reused
+// when Handler.Fetched has been called, which may be before Lend returns; or the group is left, or fails.
+func (g *Group) Lend(ctx context.Context, reading bool, rank int, h Header, payload ...[]byte) (lent bool, err error) {
+	return g.send(ctx, rank, h, payload, manner{reading: reading, lend: true})
+}
+
+// Lends tells whether Lend may lend a payload that is this memory.
+func (g *Group) Lends(rank int, payload []byte) bool {
+	m, err := g.member(rank)
+	if err != nil {
+		return false
+	}
+	r := m.ready.Load()
+	return r != nil && r.link != nil && r.link.lends(payload)
 }
 
 // TrySend sends a frame to a rank if that takes no waiting. It tells whether it did, or the link has ended. Handlers
@@ -403,31 +422,37 @@ func (g *Group) Pump(rank int) {
 	}
 }
 
-func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, reading bool) error {
+// manner is how a frame is sent.
+type manner struct {
+	reading bool // by who holds the poller's token
+	lend    bool // the last piece of its payload may be lent
+}
+
+func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, how manner) (lent bool, err error) {
 	m, err := g.member(rank)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := g.fill(&h, m, payload); err != nil {
-		return err
+		return false, err
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
 	r := m.ready.Load()
 	if r == nil {
 		if r, err = m.connect(ctx); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if r.local != nil {
-		return r.local.inbox.send(ctx, r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
+		return false, r.local.inbox.send(ctx, r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
 	}
-	err = r.link.send(ctx, g, &h, payload, reading)
+	lent, err = r.link.send(ctx, g, &h, payload, how)
 	if err == errLinkEnded {
 		// Who reads the link knows best why it ended.
-		if err := r.link.await(ctx, nil, reading); err != errLinkEnded {
-			return err
+		if err := r.link.await(ctx, nil, how.reading); err != errLinkEnded {
+			return false, err
 		}
 		m.mu.Lock()
 		err = m.err
@@ -436,7 +461,7 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, 
 			err = m.text(ErrClosed)
 		}
 	}
-	return err
+	return lent, err
 }
 
 func join(parts [][]byte) []byte {

@@ -69,6 +69,12 @@ func (r *recorder) Dropped(src int, h Header) {
 	r.note("dropped %d", src)
 }
 
+func (r *recorder) Fetched(dst int, h Header) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.note("fetched %d", dst)
+}
+
 func (r *recorder) Arrived(src int, h Header) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

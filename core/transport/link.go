@@ -68,7 +68,7 @@ type link struct {
 	// Writing: who has put a token into lock owns the rest.
 	lock     chan struct{}
 	turn     atomic.Int32 // to write, of who has the poller's token
-	header   [headerSize]byte
+	header   [headerSize + loanSize]byte
 	iov      []unix.Iovec
 	rest     []unix.Iovec // of iov: not yet sent
 	wrote    int          // bytes of the current frame
@@ -136,12 +136,13 @@ func (l *link) finish(err error) {
 	l.e.mu.Unlock()
 	l.e.unwatch(pulse)
 	l.reading.lock.Lock()
+	l.e.verbs.drop(stream) // first: what it has asked for is on its way to where drop says that nothing more comes
 	l.drop()
 	closeFDs(l.reading.fds)
 	l.reading.fds = nil
 	l.reading.lock.Unlock()
+	l.endLoans()
 	l.sock.Close()
-	l.e.verbs.drop(stream)
 	l.e.forgetLink(l)
 	l.mu.Lock()
 	l.ended = true

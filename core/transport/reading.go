@@ -21,6 +21,7 @@ type reading struct {
 	lock    sync.Mutex
 	phase   phase
 	h       Header // of the current frame
+	fetch   fetch  // if its payload is lent
 	raw     [headerSize]byte
 	from    *inbound  // of a frame of a group: who sends it
 	dst     [2][]byte // what is still to come of its payload, and where it goes
@@ -51,6 +52,7 @@ type phase uint8
 const (
 	atHeader  phase = iota
 	inPayload       // dst is being filled
+	fetching        // and then the rest is read from the peer's memory
 	skipping
 	atSlow // a whole frame is there that catchUp handles
 )
@@ -157,7 +159,7 @@ func (l *link) unlock() {
 	for {
 		in.lock.Unlock()
 		g := in.into.Load()
-		if g == nil || !g.halted.Load() || !in.lock.TryLock() {
+		if g == nil || !g.halted.Load() || in.fetch.forgone.Load() || !in.lock.TryLock() {
 			return
 		}
 		l.drop()
@@ -176,7 +178,7 @@ func (l *link) leaveAlone(g *Group) {
 func (l *link) drop() {
 	in := &l.reading
 	g := in.into.Load()
-	if g == nil || !g.halted.Load() && !l.over.Load() {
+	if g == nil || !g.halted.Load() && !l.over.Load() || in.phase == fetching && !l.forgo() {
 		return
 	}
 	l.forget(g)
@@ -189,7 +191,7 @@ func (l *link) forget(g *Group) {
 		l.expect(1)
 	}
 	in.skip = in.left()
-	in.phase, in.dst = skipping, [2][]byte{}
+	in.phase, in.dst, in.fetch.to = skipping, [2][]byte{}, [2][]byte{}
 	defer g.exit()
 	defer in.into.Store(nil)
 	if in.slotted {
@@ -358,10 +360,19 @@ func (l *link) step() (slow bool, err error) {
 				return false, nil
 			}
 			in.raw = [headerSize]byte(in.in[in.r:])
-			in.r += headerSize
 			if in.h, err = parseHeader(&in.raw); err != nil {
 				return false, protocolError{fmt.Errorf("protocol violation: %w", err)}
 			}
+			size := headerSize
+			if in.h.lent {
+				if size += loanSize; in.w-in.r < size {
+					return false, nil
+				}
+				if err := l.borrow((*[loanSize]byte)(in.in[in.r+headerSize:])); err != nil {
+					return false, err
+				}
+			}
+			in.r += size
 			if err := l.begin(); err != nil {
 				return false, err
 			}
@@ -377,7 +388,17 @@ func (l *link) step() (slow bool, err error) {
 			if in.expected > 1 {
 				l.expect(1)
 			}
+			if in.h.lent {
+				if err := l.beginFetch(); err != nil {
+					return false, err
+				}
+				continue
+			}
 			l.complete()
+		case fetching:
+			if all, err := l.carryFetch(); !all || err != nil {
+				return false, err
+			}
 		case skipping:
 			k := min(in.skip, in.w-in.r)
 			in.r += k
@@ -385,6 +406,7 @@ func (l *link) step() (slow bool, err error) {
 			if in.skip > 0 {
 				return false, nil
 			}
+			l.answer()
 			in.phase = atHeader
 		}
 	}
@@ -411,7 +433,7 @@ func (l *link) begin() error {
 	case h.Epoch > a.epoch:
 		return violation("a frame of epoch %d, where %d is attached", h.Epoch, a.epoch)
 	case h.Epoch < a.epoch || a.from.over.Load():
-		in.phase, in.skip = skipping, int(h.Bytes)
+		in.phase, in.skip = skipping, in.inline()
 		return nil
 	}
 	in.from = a
@@ -421,7 +443,7 @@ func (l *link) begin() error {
 	}
 	g := a.group
 	if g.halted.Load() || !g.enter() {
-		in.phase, in.skip = skipping, int(h.Bytes)
+		in.phase, in.skip = skipping, in.inline()
 		return nil
 	}
 	in.into.Store(g) // before halted is looked at again, by unlock
@@ -436,6 +458,9 @@ func (l *link) begin() error {
 		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(head)+len(body), h.Bytes)
 	}
 	in.phase, in.dst = inPayload, [2][]byte{head, body}
+	if h.lent {
+		in.split()
+	}
 	return nil
 }
 

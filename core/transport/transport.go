@@ -68,6 +68,8 @@ const (
 	readBuffer       = 16 << 10
 	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader: these, or a quarter of it
 	defaultGrace     = 10 * time.Second
+	lendMin          = 64 << 10    // bytes of a payload for which telling of them costs less than copying them
+	fetchGrace       = time.Second // how long what has been asked for may come that nobody wants any more
 )
 
 // Config says how an endpoint listens and when it gives a host up.
@@ -102,6 +104,8 @@ type Handler interface {
 	// Dropped tells that the payload will not come, and that nothing more is written to its slot: the group
 	// is halted or left, or the link has ended.
 	Dropped(src int, h Header)
+	// Fetched tells that the peer has done with what [Group.Lend] lent it with that header, the oldest that it had.
+	Fetched(dst int, h Header)
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
 	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's GroupConfig.Share,

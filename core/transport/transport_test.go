@@ -580,7 +580,8 @@ func TestStaleFramesAreDropped(t *testing.T) {
 				{Type: Data, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 100_000},
 				{Type: ControlBase, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 10},
 			} {
-				ok(t, k.send(ctx, w.groups[0], &h, [][]byte{make([]byte, h.Bytes)}, false))
+				_, err := k.send(ctx, w.groups[0], &h, [][]byte{make([]byte, h.Bytes)}, manner{})
+				ok(t, err)
 			}
 			ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: 1}))
 			if f := w.handlers[1].untilFrames(t, 1); len(f) != 1 || f[0].h.Seq != 1 {

@@ -29,6 +29,8 @@ type VerbsConfig struct {
 	HCA      string // which: see rdma.Want
 	GIDIndex int    // negative: the endpoint chooses
 	Library  string // the path of libibverbs; "" is the system's
+	// Memory is what peers may read, and what is read of them may come into, without a copy. It outlives the endpoint.
+	Memory *rdma.Memory
 }
 
 // verbsEnd is an endpoint's RDMA port.
@@ -36,6 +38,8 @@ type verbsEnd struct {
 	e       *Endpoint
 	library *rdma.Library
 	choice  rdma.Choice
+	memory  *rdma.Memory
+	copies  sync.Once // it has been said that memory cannot be registered
 
 	mu     sync.Mutex
 	device *rdma.Device // opened by the first link
@@ -56,7 +60,10 @@ func (e *Endpoint) findPort(c Config) {
 		if c.Verbs.Off != "" {
 			return errors.New(c.Verbs.Off)
 		}
-		v := &verbsEnd{e: e, told: map[ProcessID]bool{}}
+		v := &verbsEnd{e: e, memory: c.Verbs.Memory, told: map[ProcessID]bool{}}
+		if v.memory == nil {
+			v.memory = &rdma.Memory{}
+		}
 		if v.library, err = rdma.Load(c.Verbs.Library); err != nil {
 			return err
 		}
@@ -163,7 +170,7 @@ func (v *verbsEnd) close() error {
 	for _, fd := range v.device.FDs() {
 		v.e.onFD(fd, false)
 	}
-	return v.device.Close()
+	return errors.Join(v.memory.Leave(v.device), v.device.Close())
 }
 
 // hear takes what the device reports unasked.
@@ -339,6 +346,11 @@ type side struct {
 	spoken atomic.Bool // so is the socket's
 	gone   error       // the socket has ended
 	wants  atomic.Bool // a writer waits for room
+	served uint32      // loans that the peer has answered for
+
+	mu    sync.Mutex
+	loans []*outstanding // in the order of their frames
+	ended bool           // there are no more
 }
 
 // receiveStream is receive for a stream: once, into l.reading.iov.
@@ -358,6 +370,9 @@ func (l *link) receiveStream(iov []unix.Iovec) (n int, err error) {
 	n, room, err := v.stream.Read(&iov[0], len(iov))
 	if room {
 		l.makeRoom()
+	}
+	if err := l.settle(); err != nil {
+		return 0, err
 	}
 	switch {
 	case n > 0:

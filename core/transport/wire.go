@@ -39,6 +39,8 @@ type Header struct {
 	Epoch, Src, Dst uint32
 	Seq             uint64
 	Arg             [2]uint64
+
+	lent bool // a loan comes behind it, in place of the payload's last bytes
 }
 
 // put writes the header's 64 bytes.
@@ -47,6 +49,9 @@ func (h *Header) put(b *[headerSize]byte) {
 	le.PutUint16(b[0:], headerMagic)
 	b[2], b[3], b[4] = wireVersion, h.Type, h.Flags
 	b[5], b[6], b[7] = 0, 0, 0
+	if h.lent {
+		b[5] = 1
+	}
 	le.PutUint32(b[8:], h.Bytes)
 	le.PutUint32(b[12:], h.Epoch)
 	le.PutUint64(b[16:], h.Job)
@@ -67,7 +72,7 @@ func parseHeader(b *[headerSize]byte) (Header, error) {
 	if b[2] != wireVersion {
 		return Header{}, fmt.Errorf("frame of wire version %d; this side speaks %d", b[2], wireVersion)
 	}
-	if b[5]|b[6]|b[7] != 0 {
+	if b[5] > 1 || b[6]|b[7] != 0 || b[5] == 1 && b[3] != Data {
 		return Header{}, errors.New("frame with reserved bytes set")
 	}
 	h := Header{
@@ -76,6 +81,7 @@ func parseHeader(b *[headerSize]byte) (Header, error) {
 		Job: le.Uint64(b[16:]), Group: le.Uint64(b[24:]),
 		Src: le.Uint32(b[32:]), Dst: le.Uint32(b[36:]),
 		Seq: le.Uint64(b[40:]), Arg: [2]uint64{le.Uint64(b[48:]), le.Uint64(b[56:])},
+		lent: b[5] == 1,
 	}
 	most, known := uint32(0), true
 	switch {
@@ -98,6 +104,31 @@ func parseHeader(b *[headerSize]byte) (Header, error) {
 		return Header{}, fmt.Errorf("frame of type %d with %d bytes; at most %d are allowed", h.Type, h.Bytes, most)
 	}
 	return h, nil
+}
+
+// loan says where the last bytes of a payload lie, which the receiver is to read by itself.
+type loan struct {
+	addr       uint64
+	bytes, key uint32
+}
+
+const loanSize = 16
+
+func (l *loan) put(b *[loanSize]byte) {
+	le := binary.LittleEndian
+	le.PutUint64(b[0:], l.addr)
+	le.PutUint32(b[8:], l.bytes)
+	le.PutUint32(b[12:], l.key)
+}
+
+// parseLoan reads a loan for a payload of so many bytes.
+func parseLoan(b *[loanSize]byte, payload uint32) (loan, error) {
+	le := binary.LittleEndian
+	l := loan{addr: le.Uint64(b[0:]), bytes: le.Uint32(b[8:]), key: le.Uint32(b[12:])}
+	if l.bytes == 0 || l.bytes > payload || l.addr+uint64(l.bytes) < l.addr {
+		return loan{}, fmt.Errorf("a loan of %d bytes at %#x for a payload of %d", l.bytes, l.addr, payload)
+	}
+	return l, nil
 }
 
 // The handshake, dialer to acceptor and back: hello, challenge, proof, verdict. Each is of one

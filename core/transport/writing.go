@@ -12,39 +12,44 @@ import (
 
 // send writes a frame. It returns when the payload has gone to the kernel, or, with the context's
 // error, when the context ends; then what is left of a frame begun is copied and sent later.
-// Reading tells that the caller holds the poller's token.
-func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, reading bool) error {
-	if err := l.awaitTurn(ctx, reading); err != nil {
-		return err
+// Lent tells that the last piece of the payload has not gone anywhere.
+func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, how manner) (lent bool, err error) {
+	if err := l.awaitTurn(ctx, how.reading); err != nil {
+		return false, err
 	}
 	if g.leaving() { // its BYE may have been sent
 		l.endTurn()
-		return ErrClosed
+		return false, ErrClosed
 	}
 	if l.broken.Load() {
 		l.endTurn()
-		return errLinkEnded
+		return false, errLinkEnded
 	}
-	l.load(h, payload)
+	var out *outstanding
+	if how.lend {
+		out = l.lend(g, h, payload)
+	}
+	l.load(h, payload, out)
 	for l.flush(); l.writeErr == nil && len(l.rest) > 0; l.flush() {
-		switch err := l.awaitRoom(ctx, reading); {
+		switch err := l.awaitRoom(ctx, how.reading); {
 		case err == errLinkEnded:
 			l.writeErr = err
 		case err != nil:
 			if l.wrote > 0 && l.finishLater() {
-				return nil
+				return out != nil, nil
 			}
+			l.takeBack(out)
 			l.unload()
-			return err
+			return false, err
 		}
 	}
-	err := l.writeErr
+	err = l.writeErr
 	if err != nil {
 		l.writeFailed(err)
 		err = errLinkEnded
 	}
 	l.unload()
-	return err
+	return out != nil && err == nil, err
 }
 
 // awaitTurn waits until nobody else writes. Who has the poller's token reads meanwhile: the other writer may be waiting
@@ -139,7 +144,7 @@ func (l *link) trySend(g *Group, h *Header, payload [][]byte) bool {
 		l.endTurn()
 		return true
 	}
-	l.load(h, payload)
+	l.load(h, payload, nil)
 	l.flush()
 	switch {
 	case l.writeErr != nil:
@@ -178,10 +183,15 @@ func (l *link) awaitRoom(ctx context.Context, reading bool) error {
 
 var errLinkEnded = errors.New("the link has ended")
 
-// load makes a frame the current one.
-func (l *link) load(h *Header, payload [][]byte) {
-	h.put(&l.header)
+// load makes a frame the current one. The last piece of its payload may be lent.
+func (l *link) load(h *Header, payload [][]byte, out *outstanding) {
+	h.put((*[headerSize]byte)(l.header[:]))
 	l.iov = append(l.iov[:0], unix.Iovec{Base: &l.header[0], Len: headerSize})
+	if out != nil {
+		out.loan.put((*[loanSize]byte)(l.header[headerSize:]))
+		l.iov[0].Len += loanSize
+		payload = payload[:len(payload)-1]
+	}
 	for _, p := range payload {
 		if len(p) > 0 {
 			l.iov = append(l.iov, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
@@ -355,7 +365,7 @@ func (l *link) drain() {
 			l.endTurn()
 			continue
 		}
-		l.load(&q.h, [][]byte{q.payload})
+		l.load(&q.h, [][]byte{q.payload}, nil)
 		if len(q.fds) > 0 {
 			l.rights = unix.UnixRights(q.fds...)
 		}

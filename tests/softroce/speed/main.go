@@ -3,7 +3,8 @@
 // It is run on each host, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set:
 //
 //	speed stream              what the stream over a queue pair reaches, of two hosts, and a plain TCP connection
-//	speed allreduce 64K 1M    allreduce over each; the same for alltoall, of so many bytes a rank
+//	speed allreduce 64K 1M    allreduce over each, over verbs of shareable memory, too; the same for alltoall, of so many bytes a rank, and for
+//	                          sendrecv, to the next rank and from the one before
 //	speed schedules 64K 1M    alltoall over verbs by several schedules
 //
 // or by Open MPI's mpirun, with MASTER_ADDR and MASTER_PORT:
@@ -58,14 +59,16 @@ func run(args []string) error {
 		return compare(allreduce, nets, args[1:], rank, size)
 	case len(args) > 1 && args[0] == "alltoall":
 		return compare(alltoall, nets, args[1:], rank, size)
+	case len(args) > 1 && args[0] == "sendrecv":
+		return compare(sendrecv, nets, args[1:], rank, size)
 	case len(args) > 1 && args[0] == "openmpi":
 		other, err := openMPI()
 		if err != nil {
 			return err
 		}
-		return compare(alltoall, append(scheduled, nets[1]), args[1:], rank, size, other)
+		return compare(alltoall, append(scheduled, tcp), args[1:], rank, size, other)
 	}
-	return errors.New("usage: speed stream, or speed allreduce|alltoall|schedules|openmpi SIZE...")
+	return errors.New("usage: speed stream, or speed allreduce|alltoall|sendrecv|schedules|openmpi SIZE...")
 }
 
 // number is that of the first of these variables that is set.
@@ -240,9 +243,11 @@ func move(s *rdma.Stream, b []byte, out bool) error {
 
 // What is compared, by name.
 var (
+	tcp  = core.Config{GroupName: "tcp", Transport: "tcp"}
 	nets = []core.Config{
 		{GroupName: "verbs", Transport: "verbs"},
-		{GroupName: "tcp", Transport: "tcp"},
+		{GroupName: shareable, Transport: "verbs"},
+		tcp,
 	}
 	scheduled = []core.Config{
 		{GroupName: "parallel", Transport: "verbs", AllToAllSchedule: "parallel"},
@@ -251,29 +256,75 @@ var (
 	}
 )
 
-// problem is an operation on memory of its own. check tells whether its result is right, and forgets it.
-type problem struct {
-	core.Operation
-	check func() error
+// shareable is the name of what has shareable memory.
+const shareable = "shareable"
+
+// memory gives memory that is not Go's, touched.
+type memory func(bytes int) (unsafe.Pointer, error)
+
+func ordinary(bytes int) (unsafe.Pointer, error) {
+	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes: %w", bytes, err)
+	}
+	return unsafe.Pointer(&b[0]), nil
 }
 
-func allreduce(bytes, _, _ int) (problem, error) {
-	in, err := blocks[float32](1, bytes/4)
+func shareableOf(r *core.Runtime) memory {
+	return func(bytes int) (unsafe.Pointer, error) {
+		p, err := r.Alloc(int64(bytes))
+		if err == nil {
+			clear(unsafe.Slice((*byte)(p), bytes))
+		}
+		return p, err
+	}
+}
+
+// problem is some operations at once on memory of their own. check tells whether their results are right, and forgets them.
+type problem struct {
+	operations []core.Operation
+	check      func() error
+}
+
+func allreduce(m memory, bytes, _, _ int) (problem, error) {
+	in, err := blocks[float32](m, 1, bytes/4)
 	if err != nil {
 		return problem{}, err
 	}
 	places, counts := operands(in)
 	op := core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: places, Out: places, InCounts: counts, OutCounts: counts}
-	return problem{op, func() error { return nil }}, nil
+	return problem{[]core.Operation{op}, func() error { return nil }}, nil
 }
 
-func alltoall(bytes, rank, size int) (problem, error) {
-	count := max(bytes/size/4, 1)
-	in, err := blocks[float32](size, count)
+func sendrecv(m memory, bytes, rank, size int) (problem, error) {
+	b, err := blocks[float32](m, 2, max(bytes/4, 1))
 	if err != nil {
 		return problem{}, err
 	}
-	out, err := blocks[float32](size, count)
+	left, right := (rank+size-1)%size, (rank+1)%size
+	last := len(b[0]) - 1
+	b[0][last] = float32(rank)
+	places, counts := operands(b)
+	check := func() error {
+		if b[1][last] != float32(left) {
+			return fmt.Errorf("what came from rank %d ends with %v", left, b[1][last])
+		}
+		b[1][last] = -1
+		return nil
+	}
+	return problem{[]core.Operation{
+		{Collective: plan.Recv, DType: reduce.Float32, Root: left, Out: places[1:], OutCounts: counts[1:]},
+		{Collective: plan.Send, DType: reduce.Float32, Root: right, In: places[:1], InCounts: counts[:1]},
+	}, check}, nil
+}
+
+func alltoall(m memory, bytes, rank, size int) (problem, error) {
+	count := max(bytes/size/4, 1)
+	in, err := blocks[float32](m, size, count)
+	if err != nil {
+		return problem{}, err
+	}
+	out, err := blocks[float32](m, size, count)
 	if err != nil {
 		return problem{}, err
 	}
@@ -292,19 +343,19 @@ func alltoall(bytes, rank, size int) (problem, error) {
 		}
 		return nil
 	}
-	return problem{op, check}, nil
+	return problem{[]core.Operation{op}, check}, nil
 }
 
-// blocks are n slices, one after the other in memory that is not Go's, touched.
-func blocks[E any](n, count int) ([][]E, error) {
+// blocks are n slices, one after the other.
+func blocks[E any](m memory, n, count int) ([][]E, error) {
 	bytes := count * int(unsafe.Sizeof(*new(E)))
-	b, err := unix.Mmap(-1, 0, n*bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	b, err := m(n * bytes)
 	if err != nil {
-		return nil, fmt.Errorf("%d blocks of %d bytes: %w", n, bytes, err)
+		return nil, err
 	}
 	l := make([][]E, n)
 	for i := range l {
-		l[i] = unsafe.Slice((*E)(unsafe.Pointer(&b[i*bytes])), count)
+		l[i] = unsafe.Slice((*E)(unsafe.Add(b, i*bytes)), count)
 	}
 	return l, nil
 }
@@ -318,16 +369,17 @@ func operands[E any](blocks [][]E) (places []unsafe.Pointer, counts []uint64) {
 
 // entrant is one of those that are compared.
 type entrant struct {
-	name  string
-	call  func(core.Operation) error
-	close func() error
+	name   string
+	call   func(...core.Operation) error
+	close  func() error
+	memory memory
 }
 
 // turns is how often it is the turn of each, in which it is called once to warm up, and then some times that are measured.
 const turns = 10
 
 // compare prints a line a size: of each entrant the median of the times, in µs, of the slowest rank.
-func compare(operation func(bytes, rank, size int) (problem, error), configs []core.Config, sizes []string, rank, size int, others ...entrant) error {
+func compare(operation func(m memory, bytes, rank, size int) (problem, error), configs []core.Config, sizes []string, rank, size int, others ...entrant) error {
 	store, err := meet(rank, size)
 	if err != nil {
 		return err
@@ -342,9 +394,13 @@ func compare(operation func(bytes, rank, size int) (problem, error), configs []c
 		if err != nil {
 			return err
 		}
-		run := func(o core.Operation) error { return call(c, o) }
+		run := func(ops ...core.Operation) error { return call(c, ops) }
 		leave := func() error { return run(core.Operation{Collective: plan.Barrier}) }
-		entrants = append(entrants, entrant{config.GroupName, run, leave})
+		m := memory(ordinary)
+		if config.GroupName == shareable {
+			m = shareableOf(r)
+		}
+		entrants = append(entrants, entrant{config.GroupName, run, leave, m})
 	}
 	entrants = append(entrants, others...)
 	head := fmt.Sprintf("%8s", "µs")
@@ -359,11 +415,13 @@ func compare(operation func(bytes, rank, size int) (problem, error), configs []c
 		if err != nil {
 			return err
 		}
-		p, err := operation(bytes, rank, size)
-		if err != nil {
-			return err
+		problems := make([]problem, len(entrants))
+		for k, e := range entrants {
+			if problems[k], err = operation(e.memory, bytes, rank, size); err != nil {
+				return err
+			}
 		}
-		times, err := measure(entrants, p, max(1, min(10, 4<<20/bytes)))
+		times, err := measure(entrants, problems, max(1, min(10, 4<<20/bytes)))
 		if err != nil {
 			return err
 		}
@@ -386,21 +444,21 @@ func compare(operation func(bytes, rank, size int) (problem, error), configs []c
 
 // measure returns how long the slowest rank took for each call, by entrant. All meet in the same barrier, the first entrant's: how far apart the
 // ranks leave it is in what is measured.
-func measure(entrants []entrant, p problem, calls int) ([][]float64, error) {
-	times, err := blocks[float64](len(entrants), turns*calls)
+func measure(entrants []entrant, problems []problem, calls int) ([][]float64, error) {
+	times, err := blocks[float64](ordinary, len(entrants), turns*calls)
 	if err != nil {
 		return nil, err
 	}
 	for turn := range turns {
 		for i := range entrants {
 			k := (turn + i) % len(entrants) // none always follows the same one
-			e := entrants[k]
+			e, p := entrants[k], problems[k]
 			for n := range calls + 1 {
 				if err := entrants[0].call(core.Operation{Collective: plan.Barrier}); err != nil {
 					return nil, err
 				}
 				start := time.Now()
-				if err := e.call(p.Operation); err != nil {
+				if err := e.call(p.operations...); err != nil {
 					return nil, fmt.Errorf("%s: %w", e.name, err)
 				}
 				if n > 0 {
@@ -418,8 +476,8 @@ func measure(entrants []entrant, p problem, calls int) ([][]float64, error) {
 	return times, entrants[0].call(slowest)
 }
 
-func call(c *core.Comm, o core.Operation) error {
-	w, err := c.Start(core.CallOptions{WaitSoon: true}, o)
+func call(c *core.Comm, ops []core.Operation) error {
+	w, err := c.Start(core.CallOptions{WaitSoon: true}, ops...)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,8 @@ func openMPI() (entrant, error) {
 	if wrong := C.open_mpi(); wrong != nil {
 		return entrant{}, errors.New(C.GoString(wrong))
 	}
-	alltoall := func(op core.Operation) error {
+	alltoall := func(ops ...core.Operation) error {
+		op := ops[0]
 		if code := C.mpi_alltoall(op.In[0], op.Out[0], C.int(4*op.InCounts[0])); code != 0 {
 			return fmt.Errorf("MPI_Alltoall returns %d", code)
 		}
@@ -67,5 +68,5 @@ func openMPI() (entrant, error) {
 		}
 		return nil
 	}
-	return entrant{name: strings.TrimSpace("openmpi " + os.Getenv("OMPI_MCA_pml")), call: alltoall, close: end}, nil
+	return entrant{name: strings.TrimSpace("openmpi " + os.Getenv("OMPI_MCA_pml")), call: alltoall, close: end, memory: ordinary}, nil
 }

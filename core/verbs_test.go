@@ -144,7 +144,7 @@ func TestShareableSendsAreLent(t *testing.T) {
 }
 
 // lendLeast is as long as a payload must be to be lent.
-const lendLeast = 64 << 10
+const lendLeast = 128 << 10
 
 // Where memory cannot be registered, all goes through the rings, and that is said once.
 func TestShareableThatCannotBeRegistered(t *testing.T) {

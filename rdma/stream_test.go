@@ -282,6 +282,7 @@ func testGone(t *testing.T, d *Device) {
 func TestStream(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *Device){
 		"lengths": testLengths, "echo": testEcho, "full": testFull, "break": testBreak, "settled": testSettled, "gone": testGone,
+		"fetch": testFetch, "refused fetch": testFetchRefused,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Run("double", func(t *testing.T) {
@@ -332,7 +333,7 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good[:])
-	for _, at := range []int{0, 8, 16, 24, 32, 36, 40, 44, 48} { // each field in turn
+	for _, at := range []int{0, 8, 16, 24, 32, 36, 40, 44, 48, 50} { // each field in turn
 		bad := good
 		bad[at] ^= 0xff
 		f.Add(bad[:])

@@ -68,7 +68,7 @@ const (
 	readBuffer       = 16 << 10
 	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader: these, or a quarter of it
 	defaultGrace     = 10 * time.Second
-	lendMin          = 64 << 10    // bytes of a payload for which telling of them costs less than copying them
+	lendMin          = 128 << 10   // bytes of a payload for which telling of them costs less than copying them
 	fetchGrace       = time.Second // how long what has been asked for may come that nobody wants any more
 )
 

@@ -1,0 +1,182 @@
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// use asks for memory, and expects it to be given or not.
+func use(t *testing.T, m *Memory, d *Device, p unsafe.Pointer, bytes int, given bool) *Use {
+	t.Helper()
+	u, err := m.Use(d, p, bytes)
+	if err != nil || (u != nil) != given {
+		t.Fatalf("%d bytes: %v, %v", bytes, u, err)
+	}
+	return u
+}
+
+func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
+	const page, length = 4096, 3000
+	f, d := openFake(t)
+	var m Memory
+	at := pages(t, 3*page)
+	blocks := []unsafe.Pointer{unsafe.Add(at, 2*page), at, unsafe.Add(at, page)}
+	for _, b := range blocks {
+		m.Add(b, length, b)
+	}
+	for _, outside := range []struct{ from, bytes int }{{length, 1}, {0, length + 1}, {length - 1, 2}, {page - 1, 2}, {3 * page, 1}, {-1, 2}, {0, 3 * page}} {
+		use(t, &m, d, unsafe.Add(at, outside.from), outside.bytes, false)
+	}
+	if n := f.Live("mr"); n != 0 {
+		t.Fatalf("%d regions before the first use", n)
+	}
+	var uses []*Use
+	for _, inside := range []struct{ from, bytes int }{{0, length}, {page + length - 1, 1}, {page, 1}, {2*page + 7, 100}} {
+		u := use(t, &m, d, unsafe.Add(at, inside.from), inside.bytes, true)
+		if addr, _ := u.Remote(); addr != uint64(uintptr(at))+uint64(inside.from) {
+			t.Errorf("%d is given out as %#x of %p", inside.from, addr, at)
+		}
+		uses = append(uses, u)
+	}
+	if n := f.Live("mr"); n != 3 || m.Registered() != 3*length {
+		t.Fatalf("%d regions of %d bytes for three blocks", n, m.Registered())
+	}
+	// The end of a block in use is put off, that of another is not.
+	for i, left := range []int{3, 3, 2, 2, 1} {
+		var err error
+		switch i {
+		case 0:
+			err = m.Remove(blocks[2])
+		case 1:
+			err = uses[1].End()
+		case 2:
+			err = uses[2].End()
+		case 3:
+			err = uses[3].End()
+		case 4:
+			err = m.Remove(blocks[0])
+		}
+		if n := f.Live("mr"); n != left || err != nil {
+			t.Errorf("after step %d %d regions live: %v", i, n, err)
+		}
+	}
+	use(t, &m, d, blocks[2], 1, false)
+	if err := errors.Join(uses[0].End(), m.Leave(d), d.Close()); err != nil || f.Live("") != 0 || m.Registered() != 0 {
+		t.Errorf("%d objects live, %d bytes are registered: %v", f.Live(""), m.Registered(), err)
+	}
+}
+
+func TestMemoryThatCannotBeRegistered(t *testing.T) {
+	f, d := openFake(t)
+	var m Memory
+	at := pages(t, 1<<20)
+	for i := range MostRegistered + 1 {
+		m.Add(unsafe.Add(at, 128*i), 128, unsafe.Add(at, 128*i))
+	}
+	f.Fail("reg_mr", 1, 1, syscall.ENOMEM)
+	if _, err := m.Use(d, at, 1); err == nil || !strings.Contains(err.Error(), "locked memory") {
+		t.Errorf("the error is %v", err)
+	}
+	use(t, &m, d, at, 1, false) // it is not tried again
+	for i := range MostRegistered {
+		use(t, &m, d, unsafe.Add(at, 128*(i+1)), 1, true)
+	}
+	m.Add(unsafe.Add(at, 1<<19), 128, unsafe.Add(at, 1<<19))
+	use(t, &m, d, unsafe.Add(at, 1<<19), 1, false) // it is too much
+	if err := errors.Join(m.Leave(d), d.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// lent is memory of side 0 that side 1 may read.
+func lent(t *testing.T, m *Memory, d *Device, b []byte) *Use {
+	at := pages(t, len(b))
+	copy(unsafe.Slice((*byte)(at), len(b)), b)
+	m.Add(at, int64(len(b)), at)
+	t.Cleanup(func() {
+		if err := m.Remove(at); err != nil {
+			t.Error(err)
+		}
+	})
+	u := use(t, m, d, at, len(b), true)
+	t.Cleanup(func() { u.End() })
+	return u
+}
+
+// fetched waits until a fetch has ended.
+func fetched(s *Stream) error {
+	for {
+		if all, err := s.Fetched(); all || err != nil {
+			return err
+		}
+		if err := await(s); err != nil {
+			return err
+		}
+	}
+}
+
+// testFetch reads the peer's memory, to where it is registered and where it is not.
+func testFetch(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	var m Memory
+	for i, n := range []int{1, 5000, 70_000, 1 << 20, 3<<20 + 1} {
+		want := random(n, uint64(i))
+		addr, key := lent(t, &m, d, want).Remote()
+		for _, cut := range []int{0, n / 3, n} {
+			staged := make([]byte, cut)
+			var to Use
+			var uses [2]*Use
+			rest := []byte(nil)
+			if cut < n {
+				to = *lent(t, &m, d, make([]byte, n-cut))
+				uses[1], rest = &to, unsafe.Slice((*byte)(to.at), n-cut)
+			}
+			if err := s[1].Fetch(addr, key, [2][]byte{staged, rest}, uses); err != nil {
+				t.Fatal(err)
+			}
+			if err := fetched(s[1]); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(slices.Concat(staged, rest), want) {
+				t.Fatalf("of %d bytes, %d of them staged: others have come", n, cut)
+			}
+			before := s[0].Served()
+			s[1].Answer()
+			for s[0].Served() == before {
+				if _, _, err := s[0].Read(&unix.Iovec{}, 1); err != nil {
+					t.Fatal(err)
+				}
+				if s[0].Served() == before {
+					if err := await(s[0]); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if s[0].Served() != before+1 {
+				t.Fatalf("%d answers for one", s[0].Served()-before)
+			}
+		}
+	}
+}
+
+// testFetchRefused reads what the peer does not lend.
+func testFetchRefused(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	var m Memory
+	addr, key := lent(t, &m, d, make([]byte, 4096)).Remote()
+	if err := s[1].Fetch(addr+1, key, [2][]byte{make([]byte, 4096)}, [2]*Use{}); err != nil {
+		t.Fatal(err)
+	}
+	err := fetched(s[1])
+	var fault *Error
+	if !errors.Is(err, ErrBroken) || !errors.As(err, &fault) || fault.Verb != "RDMA READ" {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -375,3 +375,78 @@ func TestWithdraw(t *testing.T) {
 		t.Error("the second posting was taken after Withdraw")
 	}
 }
+
+// What is lent stays as it is until the peer has fetched it: no step writes there, nothing that comes is put there, and the run is not done before.
+func TestLoansAreNotOverwritten(t *testing.T) {
+	const bytes = 32 << 10
+	for _, early := range []bool{false, true} { // the loan is fetched before anything has come
+		w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: bytes}, false, Waiting{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ConnectPort(1)
+		l := w.Lane(0)
+		c := Compile(&plan.Plan{Rank: 0, Size: 2, Steps: []plan.Step{
+			{Op: plan.Put, Peer: 1, Bytes: bytes, Src: []plan.Ref{{Space: plan.In}}},
+			{Op: plan.Wait, Peer: 1, Bytes: bytes},
+			{Op: plan.Copy, Bytes: bytes, Dst: plan.Ref{Space: plan.Out}, Src: []plan.Ref{{Space: plan.Inbox, Peer: 1}}},
+			{Op: plan.Release, Peer: 1},
+			{Op: plan.Put, Peer: 1, Bytes: bytes, Src: []plan.Ref{{Space: plan.Out}}},
+		}}, true, false)
+		r := NewRun(l)
+		p := off(t, bytes)
+		mine := unsafe.Slice((*byte)(p), bytes)
+		r.Bind(Binding{Element: 1, In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
+		r.Begin(c, 0, AnyPeer)
+		lend := func() {
+			t.Helper()
+			if s := r.Continue(soon()); s != NeedPut {
+				t.Fatalf("status %d, expected %d", s, NeedPut)
+			}
+			l.MarkSent(1)
+			if !r.Lend() {
+				t.Fatal("nothing can be lent")
+			}
+			r.Advance()
+		}
+		waits := func(what string) {
+			t.Helper()
+			if s := r.Continue(soon()); s != Receive || r.Peer() != 1 {
+				t.Fatalf("status %d of peer %d, expected %d: %s", s, r.Peer(), Receive, what)
+			}
+		}
+		lend()
+		waits("the message")
+		if early {
+			l.Fetched(1)
+			waits("the message")
+		}
+		body := bring(t, l, 0, bytes, 7)
+		if placed := &body[0] == &mine[0]; placed != early {
+			t.Errorf("the message is put to its place: %v", placed)
+		}
+		l.Arrived(1)
+		if !early {
+			waits("the loan")
+			if mine[0] != 0 || mine[bytes-1] != 0 {
+				t.Fatal("what is lent has been overwritten")
+			}
+			l.Fetched(1)
+		}
+		if s := r.Continue(soon()); s != Released || mine[0] != 7 || mine[bytes-1] != 7 {
+			t.Fatalf("status %d, and %d is there", s, mine[0])
+		}
+		lend()
+		waits("the second loan")
+		if bytes, total := r.Expected(); bytes != 0 || total != 0 {
+			t.Errorf("%d bytes are expected behind the last step", bytes)
+		}
+		l.Fetched(1)
+		if s := r.Continue(soon()); s != Done {
+			t.Fatalf("status %d, expected %d", s, Done)
+		}
+		r.Free()
+		c.Free()
+		w.Close()
+	}
+}

@@ -1,10 +1,11 @@
-"""Tensors in memory that the ranks of a host map, so that large collectives work on them in place.
+"""Tensors in memory that the ranks of a host map, and RDMA adapters read, so that large collectives work on them in place.
 
 Where all ranks of a group share a host, and every buffer of an all_reduce, all_gather_into_tensor,
 reduce_scatter_tensor or all_to_all_single was made here, and the longest part of one rank has 32 KiB or
 more, nothing is copied on the way: the ranks read and write each other's tensors. Anywhere else these are
 tensors like all others. The ranks find out by themselves, call by call. Several tensors reduced in one
-call (coalesced) go the ordinary way.
+call (coalesced) go the ordinary way. Over verbs, what a rank sends of such a tensor, 128 KiB or more at a
+time, its peer reads by itself; it comes without a copy into tensors made here, and with one into others.
 
 What one process writes to such a tensor after os.fork() its children see too, and the other way round. When a
 collective has failed, a peer that is late may still read and write its tensors: make new ones.
@@ -12,6 +13,7 @@ collective has failed, a peer that is late may still read and write its tensors:
 
 from __future__ import annotations
 
+import json
 import operator
 from typing import TYPE_CHECKING
 
@@ -51,6 +53,17 @@ def empty(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = 
 def zeros(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Is empty(), filled with zeros."""
     return empty(*size, dtype=dtype).zero_()
+
+
+def memory_stats() -> dict[str, int]:
+    """Returns what adapters do with this process's shareable memory, in bytes.
+
+    "registered": that adapters have access to now, and that is locked.
+    "given": that peers have read there by themselves; "taken": that were read so of peers'. Where both stay 0
+    over verbs, tensors are copied: they are ordinary, too small, or could not be registered (see the log).
+    """
+    found: dict[str, int] = json.loads(load().info())["memory"]
+    return found
 
 
 class MemPool:

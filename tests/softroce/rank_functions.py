@@ -4,6 +4,7 @@ import time
 
 import goccl
 import numpy as np
+import oracle
 import test_schedules
 import torch
 import torch.distributed as dist
@@ -17,13 +18,42 @@ def transports(rank):
     return [group.transport(r) for r in range(rank.size)]
 
 
-def work(rank, seconds, count):
+def shareable(rank, count):
+    """Shareable tensors, against the oracle; returns how many bytes peers have read by themselves, and this rank of theirs."""
+    me, size = rank.rank, rank.size
+    values = [oracle.values(torch.float32, count, r, "general") for r in range(size)]
+    mine = goccl.empty(count)
+    for make in (goccl.zeros, torch.zeros):
+        mine.copy_(values[me])
+        dist.all_reduce(mine)
+        oracle.check(mine, oracle.reduce(values, "SUM"), "sum")
+        mine.copy_(values[me])
+        all_of_them = make(size * count)
+        dist.all_gather_into_tensor(all_of_them, mine)
+        oracle.check(all_of_them, torch.cat(values), "gathered")
+        given = goccl.empty(size * count)
+        given.copy_(torch.cat([v + me for v in values]))
+        dist.all_to_all_single(all_of_them, given)
+        oracle.check(all_of_them, torch.cat([values[me] + r for r in range(size)]), "exchanged")
+        received = make(count)
+        request = dist.isend(mine, (me + 1) % size)
+        dist.recv(received, (me - 1) % size)
+        request.wait()
+        oracle.check(received, values[me - 1], "received")
+        del all_of_them, given, received
+    dist.barrier()
+    found = goccl.memory_stats()
+    return found["given"], found["taken"]
+
+
+def work(rank, seconds, count, ordinary=True):
     """Reduces again and again, and prints a line from time to time."""
     ends = time.monotonic() + seconds
     shown = 0.0
     steps = 0
+    full = torch.full if ordinary else lambda size, value: goccl.empty(size).fill_(value)
     while True:
-        t = torch.full((count,), float(rank.rank))
+        t = full((count,), float(rank.rank))
         t[0] = time.monotonic() > ends
         dist.all_reduce(t)
         steps += 1

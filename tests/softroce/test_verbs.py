@@ -120,6 +120,19 @@ def test_bench():
     assert {row[9] for row in rows} == {"0"}, "some elements were wrong"
 
 
+@pytest.mark.parametrize(
+    ("hosts", "local", "netem"), [(2, 1, ""), (3, 1, ""), (2, 2, ""), (2, 1, "loss 0.5%")]
+)
+def test_shareable(hosts, local, netem):
+    """What is shareable is read by who needs it: without a copy, and the same."""
+    case = "rank_functions.shareable:300001"
+    with start(hosts, case, local=local, netem=netem, timeout=200) as guests:
+        guests.check()
+        found = results(guests, case)
+    assert all(given > 0 and taken > 0 for given, taken in found), found
+    assert sum(given for given, _ in found) == sum(taken for _, taken in found)
+
+
 def test_training():
     case = "rank_functions.digits"
     with start(2, case) as guests:
@@ -133,9 +146,10 @@ def test_bad_network(netem):
         guests.check()
 
 
-def working(hosts, timeout=60, seconds=300, env=None):
+def working(hosts, timeout=60, seconds=300, env=None, ordinary=True):
     """Starts ranks that reduce without end, and waits until they do."""
-    guests = start(hosts, f"rank_functions.work:{seconds},20000", timeout=timeout, env=env)
+    work = f"rank_functions.work:{seconds},{20000 if ordinary else 200000},{ordinary}"
+    guests = start(hosts, work, timeout=timeout, env=env)
     try:
         for guest in guests:
             guest.wait_for(r"has done \d+ steps")
@@ -155,10 +169,10 @@ def signal(guest, name):
     guest.wait_for(f"sent {name}")
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
-def test_killed_rank(hosts):
+@pytest.mark.parametrize(("hosts", "ordinary"), [(2, True), (3, True), (2, False)])
+def test_killed_rank(hosts, ordinary):
     """All are told at once; the promise is a second, the rest is for a slow guest."""
-    with working(hosts) as guests:
+    with working(hosts, ordinary=ordinary) as guests:
         signal(guests[hosts - 1], "KILL")
         at = time.monotonic()
         for guest in guests[: hosts - 1]:
@@ -209,9 +223,10 @@ def test_powered_off():
         assert "rank 1" in text, text
 
 
-def test_link_cut_and_mended():
+@pytest.mark.parametrize("ordinary", [True, False])
+def test_link_cut_and_mended(ordinary):
     """A link that is down for some seconds costs nothing but time."""
-    with working(2) as guests:
+    with working(2, ordinary=ordinary) as guests:
         for seconds in (0.3, 5):
             guests[0].cut()
             time.sleep(seconds)

@@ -1,0 +1,167 @@
+package transport
+
+import (
+	"bytes"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma"
+	"github.com/goccl/goccl/rdma/fake"
+)
+
+// lender is a pair joined by a double, with memory of so many bytes that it knows.
+func lender(t *testing.T, size int) (eps []*Endpoint, double *fake.Library, known []byte) {
+	double = fake.New(t)
+	known, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, unix.Munmap(known)) })
+	memory := &rdma.Memory{}
+	p := unsafe.Pointer(&known[0])
+	memory.Add(p, int64(size), p)
+	return pair(t, Verbs, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1, Memory: memory}}), double, known
+}
+
+// A lent payload comes in its place in the order, wherever its slot is cut and whatever it lies in.
+func TestLoans(t *testing.T) {
+	const size = 1 << 20
+	eps, _, known := lender(t, 2*size)
+	w := newWorld(t, eps, Verbs, 1)
+	from, to := known[:size], known[size:]
+	for i := range from {
+		from[i] = byte(i * 7 / 5)
+	}
+	slots := 0
+	w.handlers[1].slot = func(_ int, h Header) ([]byte, error) {
+		if slots++; slots%2 == 0 && h.Bytes <= size {
+			return to[:h.Bytes], nil
+		}
+		return make([]byte, h.Bytes), nil
+	}
+	ctx := within(t)
+	ok(t, w.groups[0].Connect(ctx, 1))
+	for i, c := range []struct {
+		head, body int
+		lent       bool
+	}{{0, size, true}, {64, size - 64, true}, {size / 2, size / 2, true}, {size - lendMin, lendMin, true}, {64, lendMin - 1, false}, {size, 0, false}} {
+		for time := range 2 {
+			if c.body > 0 && w.groups[0].Lends(1, from[:c.body]) != c.lent {
+				t.Errorf("%d bytes: whether they may be lent is wrong", c.body)
+			}
+			before := len(w.handlers[1].untilFrames(t, 0))
+			head := bytes.Repeat([]byte{byte(i)}, c.head)
+			lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data, Seq: uint64(i)}, head, from[:c.body])
+			if err != nil || lent != c.lent {
+				t.Fatalf("%d and %d bytes: lent %v, %v", c.head, c.body, lent, err)
+			}
+			ok(t, w.groups[0].Send(ctx, 1, Header{Type: QuickBase, Seq: uint64(i)}))
+			frames := w.handlers[1].untilFrames(t, before+2)[before:]
+			if frames[0].h.Type != Data || !bytes.Equal(frames[0].payload, slices.Concat(head, from[:c.body])) || frames[1].h.Type != QuickBase {
+				t.Fatalf("%d and %d bytes, time %d: others have come", c.head, c.body, time)
+			}
+		}
+	}
+	w.handlers[0].until(t, "the last answer", func() bool {
+		return len(slices.DeleteFunc(slices.Clone(w.handlers[0].order), func(s string) bool { return s != "fetched 1" })) == 8
+	})
+	if lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, make([]byte, size)); lent || err != nil {
+		t.Errorf("memory that is not known is lent: %v, %v", lent, err)
+	}
+}
+
+// A group is halted while what was lent to it is on its way: it is told that nothing more comes when that is so, and not before; or, where that takes too
+// long, when the queue pair is gone.
+func TestHaltDuringAFetch(t *testing.T) {
+	for _, mended := range []bool{true, false} {
+		eps, double, known := lender(t, 1<<20)
+		w, other := newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
+		ctx := within(t)
+		ok(t, w.groups[0].Connect(ctx, 1))
+		ok(t, other.groups[0].Connect(ctx, 1))
+		asked := make(chan int, 1)
+		w.handlers[1].slot = func(_ int, h Header) ([]byte, error) {
+			double.Link(0, 1, false) // before the read
+			asked <- double.Calls("wr")
+			return make([]byte, h.Bytes), nil
+		}
+		lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known)
+		if !lent || err != nil {
+			t.Fatal(lent, err)
+		}
+		before := <-asked
+		for end := time.Now().Add(patience); double.Calls("wr") == before; runtime.Gosched() {
+			if time.Now().After(end) {
+				t.Fatal("nothing is asked for")
+			}
+		}
+		w.groups[1].Halt()
+		r := w.handlers[1]
+		dropped := func() bool { return slices.Contains(r.order, "dropped 0") }
+		r.mu.Lock()
+		early := dropped()
+		r.mu.Unlock()
+		if early {
+			t.Error("what is on its way is said not to come")
+		}
+		if mended {
+			double.Link(0, 1, true)
+		}
+		r.until(t, "the end of the payload", dropped)
+		if !mended {
+			if err := other.handlers[1].untilDown(t, 0); !strings.Contains(err.Error(), "does not come") {
+				t.Errorf("the link has ended by %v", err)
+			}
+			continue
+		}
+		w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "fetched 1") })
+		ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
+		other.handlers[1].untilFrames(t, 1)
+	}
+}
+
+// What nobody wants is answered for all the same.
+func TestLoansToAHaltedGroup(t *testing.T) {
+	eps, double, known := lender(t, 1<<20)
+	w := newWorld(t, eps, Verbs, 1)
+	ctx := within(t)
+	ok(t, w.groups[0].Connect(ctx, 1))
+	w.groups[1].Halt()
+	reads := double.Calls("wr")
+	for range 20 { // more than may be under way
+		_, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, make([]byte, 100), known)
+		ok(t, err)
+		ok(t, w.groups[0].Send(ctx, 1, Header{Type: QuickBase}))
+	}
+	w.handlers[1].untilFrames(t, 20)
+	w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "fetched 1") })
+	if n := eps[1].verbs.memory.Taken.Load(); n != 0 || double.Calls("wr") == reads {
+		t.Errorf("%d bytes were fetched for a group that is halted", n)
+	}
+}
+
+func FuzzLoan(f *testing.F) {
+	for _, l := range []loan{{1 << 40, 100, 7}, {1<<64 - 100, 100, 1}, {0, 1, 0}, {1 << 63, MaxData, 1 << 31}, {5, 0, 5}} {
+		var b [loanSize]byte
+		l.put(&b)
+		f.Add(b[:], uint32(MaxData))
+	}
+	f.Fuzz(func(t *testing.T, in []byte, payload uint32) {
+		var b, again [loanSize]byte
+		copy(b[:], in)
+		l, err := parseLoan(&b, payload)
+		if err != nil {
+			return
+		}
+		if l.bytes == 0 || l.bytes > payload || l.addr > l.addr+uint64(l.bytes) {
+			t.Fatalf("%+v is let through for %d bytes", l, payload)
+		}
+		if l.put(&again); again != b {
+			t.Fatalf("% x became % x", b, again)
+		}
+	})
+}

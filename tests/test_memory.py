@@ -344,3 +344,7 @@ def test_stopped_rank(make_world):
     assert world.told(1) == "failed"
     world.say("check")
     world.values(world.finish())
+
+
+def test_memory_stats_without_an_adapter():
+    assert goccl.memory_stats() == {"registered": 0, "given": 0, "taken": 0}

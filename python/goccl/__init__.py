@@ -2,8 +2,8 @@
 
 Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: the installed package
 is found by torch. This module is for options (goccl.Options), for collectives with less around them
-(goccl.Communicator), for tensors on which collectives of one host, or over RDMA, are faster (goccl.empty, goccl.zeros,
-goccl.MemPool), and for registering by hand where entry points are off.
+(goccl.Communicator), for tensors on which collectives of one host, or over RDMA, are faster (goccl.empty,
+goccl.zeros, goccl.MemPool), and for registering by hand where entry points are off.
 
 Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
 

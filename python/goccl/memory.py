@@ -1,4 +1,5 @@
-"""Tensors in memory that the ranks of a host map, and RDMA adapters read, so that large collectives work on them in place.
+"""Tensors in memory that the ranks of a host map, so that large collectives work on them in place, and that
+RDMA adapters read.
 
 Where all ranks of a group share a host, and every buffer of an all_reduce, all_gather_into_tensor,
 reduce_scatter_tensor or all_to_all_single was made here, and the longest part of one rank has 32 KiB or

@@ -19,7 +19,10 @@ def transports(rank):
 
 
 def shareable(rank, count):
-    """Shareable tensors, against the oracle; returns how many bytes peers have read by themselves, and this rank of theirs."""
+    """Shareable tensors, against the oracle.
+
+    Returns how many bytes peers have read by themselves, and this rank of theirs.
+    """
     me, size = rank.rank, rank.size
     values = [oracle.values(torch.float32, count, r, "general") for r in range(size)]
     mine = goccl.empty(count)

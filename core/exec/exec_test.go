@@ -397,7 +397,7 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		p := off(t, bytes)
 		mine := unsafe.Slice((*byte)(p), bytes)
 		r.Bind(Binding{Element: 1, In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
-		r.Begin(c, 0, AnyPeer)
+		r.Begin(c, 0, AnyPeer, AnyPeer)
 		lend := func() {
 			t.Helper()
 			if s := r.Continue(soon()); s != NeedPut {

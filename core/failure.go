@@ -26,12 +26,12 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	c.failure = cause
 	c.shortcut.Shut()
 	idle, group := len(c.queue) == 0, c.group
+	c.window.Stop() // before anybody can hear of the failure, and give buffers back that peers are reading
 	c.mu.Unlock()
 	defer close(c.stopped)
 	if tell && group != nil {
 		group.Broadcast(failFrame(cause))
 	}
-	c.window.Stop()
 	c.cancel()
 	c.kick()
 	if group != nil {

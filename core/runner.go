@@ -282,7 +282,8 @@ func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Erro
 	case exec.Violation:
 		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have", c.title(), c.rankName(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return errorf(ErrSystem, "%s: reading the memory of %s: %v", c.title(), c.rankName(peer), run.GetError())
+		return errorf(ErrSystem, "%s: #%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
+			"shared memory", c.title(), m.Sequence, describe(m), c.rankName(peer), run.GetError())
 	case exec.Mismatch:
 		seen, bytes, total := run.Seen()
 		return c.mismatchError(m, run, peer, seen, bytes, total)

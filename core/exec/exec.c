@@ -331,12 +331,15 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, c
   goccl_channel *c = &lane->channels[step->peer];
   run->peer = step->peer;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+  const uint32_t *stopped = &c->peer_bell->stopped;
+  if (__atomic_load_n(stopped, __ATOMIC_RELAXED)) return await_news(lane, run, until);
   goccl_ref beginning = *message;
   beginning.offset = 0;
   uint64_t from;
   memcpy(&from, goccl_resolve(lane, run, &beginning), sizeof from);
   run->error = goccl_get(c->pid, goccl_resolve(lane, run, &step->dst), from + (uint64_t)message->offset, (size_t)step->bytes);
-  if (run->error == ESRCH || __atomic_load_n(&c->peer_bell->stopped, __ATOMIC_SEQ_CST)) return await_news(lane, run, until);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST); /* first the copy, then the look */
+  if (run->error == ESRCH || __atomic_load_n(stopped, __ATOMIC_RELAXED)) return await_news(lane, run, until);
   return run->error == 0 ? GOCCL_RUN_DONE : GOCCL_RUN_UNREADABLE;
 }
 

@@ -8,7 +8,6 @@ import "C"
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -48,11 +47,17 @@ func GetProblem() string {
 		return fmt.Sprintf("%v; allow it in the sandbox (seccomp) profile of the container", err)
 	}
 	const yama = "/proc/sys/kernel/yama/ptrace_scope"
-	scope, err := os.ReadFile(yama)
-	if errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(scope)) == "0" || tracer() {
+	text, err := os.ReadFile(yama)
+	if err != nil { // without Yama there is none
 		return ""
 	}
-	return fmt.Sprintf("%s is %s: set it to 0 (sysctl kernel.yama.ptrace_scope=0), or give the processes CAP_SYS_PTRACE", yama, strings.TrimSpace(string(scope)))
+	switch scope := strings.TrimSpace(string(text)); {
+	case scope == "3":
+		return fmt.Sprintf("%s is 3, which cannot be undone before the next start of the system", yama)
+	case scope != "0" && !tracer():
+		return fmt.Sprintf("%s is %s: set it to 0 (sysctl kernel.yama.ptrace_scope=0), or give the processes CAP_SYS_PTRACE", yama, scope)
+	}
+	return ""
 }
 
 // tracer tells whether this process has CAP_SYS_PTRACE.

@@ -121,7 +121,7 @@ class HostBarrier:
             link.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 if not link.recv(1):
-                    raise EOFError(f"rank {rank} has left the barrier")
+                    raise ConnectionError(f"rank {rank} has left the barrier")
             except TimeoutError as error:
                 raise _timeout([rank], self._timeout) from error
 

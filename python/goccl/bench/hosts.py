@@ -7,6 +7,7 @@ rank 0 tells it through the store by which the processes have found each other.
 from __future__ import annotations
 
 import importlib
+import ipaddress
 import json
 import os
 import secrets
@@ -19,10 +20,12 @@ from typing import Any
 from .collectives import ROOT
 from .group import START_TIMEOUT, GroupFailure, RankGroup, Seat
 from .libraries import Library, Unavailable
+from .wire import exactly
 
 _JOIN = 300.0  # seconds for all processes to be started
 _MARGIN = 30.0  # beyond what an answer may take, for the way there and back
 _TOKEN = 16  # bytes
+_SAYS = 10.0  # seconds, for who has connected to say who it is
 
 
 def size() -> int:
@@ -47,7 +50,7 @@ class World:
     def __exit__(self, *_: object) -> None:
         if self.rank == ROOT:
             self.tell({"do": "leave"})
-            self.answers(_MARGIN)
+            self.answers(time.monotonic() + _MARGIN)
 
     def tell(self, request: Mapping[str, Any]) -> None:
         """Rank 0: tells the others what to do."""
@@ -64,9 +67,11 @@ class World:
         """The others: tells rank 0 how the last request went."""
         self._set(f"answer of rank {self.rank}", answer)
 
-    def answers(self, timeout: float) -> list[dict[str, Any]]:
-        """Rank 0: what the others have answered to the last request. Who says nothing in time has failed."""
-        deadline = time.monotonic() + timeout
+    def answers(self, deadline: float) -> list[dict[str, Any]]:
+        """Rank 0: what the others have answered to the last request. Who says nothing in time has failed.
+
+        deadline: by time.monotonic().
+        """
         return [self._answer(rank, deadline - time.monotonic()) for rank in range(1, self.size)]
 
     def seat(self, token: bytes) -> Seat:
@@ -99,9 +104,12 @@ class World:
             listener.settimeout(START_TIMEOUT)
             while len(links) < self.size - 1:
                 link, _ = listener.accept()
-                link.settimeout(START_TIMEOUT)
-                said = link.recv(_TOKEN + 1, socket.MSG_WAITALL)
-                if len(said) <= _TOKEN or not secrets.compare_digest(said[:_TOKEN], token):
+                link.settimeout(_SAYS)
+                try:
+                    said = exactly(link, _TOKEN + 1)
+                except (EOFError, OSError):
+                    said = b""
+                if not secrets.compare_digest(said[:_TOKEN], token):  # a stranger's
                     link.close()
                     continue
                 links[said[_TOKEN]] = link
@@ -114,12 +122,15 @@ class World:
         return socket.create_server((self._host, 0), family=family, backlog=self.size)
 
     def _find_host(self) -> str:
-        """This process's address for the others: of the way to rank 0, and at rank 0, of that to rank 1."""
+        """This process's address for the others: of the way to rank 0, or at rank 0 to the last rank."""
         if self.rank == ROOT:
-            return _way_to(self._get("host of rank 1", _JOIN))
+            host = _way_to(self._get(f"host of rank {self.size - 1}", _JOIN))
+            self._set("host of rank 0", host)
+            return host
         host = _way_to(os.environ["MASTER_ADDR"])
         self._set(f"host of rank {self.rank}", host)
-        return host
+        # Loopback is rank 0's own host, which others may know by another address.
+        return self._get("host of rank 0", _JOIN) if ipaddress.ip_address(host).is_loopback else host
 
     def _set(self, name: str, value: object) -> None:
         self._store.set(f"{self._turn} {name}", json.dumps(value))
@@ -253,4 +264,5 @@ class HostsGroup:
     def _ask(self, what: str, timeout: float, **more: object) -> list[dict[str, Any]]:
         request = {"do": what, "library": self._library.label, **more}
         self._world.tell(request)
-        return [self._part.do(request), *self._world.answers(timeout + _MARGIN)]
+        deadline = time.monotonic() + timeout + _MARGIN  # of all, this process's own rank among them
+        return [self._part.do(request), *self._world.answers(deadline)]

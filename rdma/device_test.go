@@ -19,7 +19,7 @@ import (
 )
 
 // loadFake gives a double and its library. When the test ends, nothing made with it may be left.
-func loadFake(t *testing.T) (*fake.Library, *Library) {
+func loadFake(t testing.TB) (*fake.Library, *Library) {
 	t.Helper()
 	f := fake.New(t)
 	t.Cleanup(func() {
@@ -30,7 +30,7 @@ func loadFake(t *testing.T) (*fake.Library, *Library) {
 	return f, loadAt(t, f.Path)
 }
 
-func loadAt(t *testing.T, path string) *Library {
+func loadAt(t testing.TB, path string) *Library {
 	t.Helper()
 	l, err := Load(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func loadAt(t *testing.T, path string) *Library {
 }
 
 // openFake opens the device of a double.
-func openFake(t *testing.T) (*fake.Library, *Device) {
+func openFake(t testing.TB) (*fake.Library, *Device) {
 	t.Helper()
 	f, l := loadFake(t)
 	ports, err := l.Ports()

@@ -3,10 +3,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* What the immediate data of a message says: how many bytes of it there are, or how much is given back, in bytes and messages, and how many
  * loans are answered for. */
@@ -32,33 +30,10 @@ static void broken(struct goccl_stream *s, const char *verb, const struct ibv_wc
   s->live = 0;
 }
 
-static int make_queue_pair(struct goccl_stream *s)
-{
-  struct ibv_qp_init_attr a = {
-    .send_cq = s->went,
-    .recv_cq = s->came,
-    .qp_type = IBV_QPT_RC,
-    .cap = {.max_send_wr = GOCCL_STREAM_SENDS, .max_recv_wr = GOCCL_STREAM_RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
-  };
-  /* How much a provider takes inline only trying tells. */
-  struct ibv_qp *qp = NULL;
-  for (uint32_t most = 220; !qp; most /= 2) {
-    a.cap.max_inline_data = most;
-    qp = s->verbs->create_qp(s->pd, &a);
-    if (!qp && !most)
-      return failed(s, "ibv_create_qp", errno);
-  }
-  s->qp = qp;
-  s->number = qp->qp_num;
-  s->inlined = a.cap.max_inline_data;
-  return 0;
-}
-
 int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
                       uint64_t size)
 {
   s->verbs = verbs;
-  s->pd = pd;
   s->mr = mr;
   s->copy = copy;
   s->ring = mr->addr;
@@ -77,7 +52,21 @@ int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, s
     s->went = verbs->create_cq(pd->context, GOCCL_STREAM_SENDS, NULL, s->channel, 0);
   if (!s->went)
     return failed(s, "ibv_create_cq", errno);
-  return make_queue_pair(s);
+  struct ibv_qp_init_attr a = {
+    .send_cq = s->went,
+    .recv_cq = s->came,
+    .qp_type = IBV_QPT_RC,
+    .cap = {.max_send_wr = GOCCL_STREAM_SENDS, .max_recv_wr = GOCCL_STREAM_RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
+  };
+  /* How much a provider takes inline only trying tells. */
+  for (uint32_t most = 220; !s->qp; most /= 2) {
+    a.cap.max_inline_data = most;
+    s->qp = verbs->create_qp(pd, &a);
+    if (!s->qp && !most)
+      return failed(s, "ibv_create_qp", errno);
+  }
+  s->inlined = a.cap.max_inline_data;
+  return 0;
 }
 
 static int post_receives(struct goccl_stream *s)
@@ -87,7 +76,7 @@ static int post_receives(struct goccl_stream *s)
   if (!n)
     return 0;
   for (uint32_t i = 0; i < n; i++)
-    wr[i] = (struct ibv_recv_wr){.wr_id = s->life, .next = i + 1 < n ? &wr[i + 1] : NULL};
+    wr[i] = (struct ibv_recv_wr){.next = i + 1 < n ? &wr[i + 1] : NULL};
   int error = ibv_post_recv(s->qp, wr, &bad);
   if (error)
     return failed(s, "ibv_post_recv", error);
@@ -117,8 +106,6 @@ static void reap(struct goccl_stream *s)
       return;
     }
     for (int i = 0; i < n; i++) {
-      if (wc[i].wr_id >> 32 != s->life)
-        continue;
       if (wc[i].status == IBV_WC_SUCCESS)
         s->done = (uint32_t)wc[i].wr_id; /* and with it those before it, which tell nothing */
       else
@@ -133,7 +120,7 @@ static int enqueue(struct goccl_stream *s, struct ibv_send_wr *wr)
   struct ibv_send_wr *bad;
   if (!s->live)
     return EPIPE;
-  wr->wr_id = (uint64_t)s->life << 32 | (s->posts + 1);
+  wr->wr_id = s->posts + 1;
   if (wr->wr_id % GOCCL_STREAM_SIGNAL == 0)
     wr->send_flags |= IBV_SEND_SIGNALED;
   int error = ibv_post_send(s->qp, wr, &bad);
@@ -212,8 +199,6 @@ static int drain(struct goccl_stream *s)
       return room;
     }
     for (int i = 0; i < n; i++) {
-      if (wc[i].wr_id != s->life)
-        continue;
       s->waiting--;
       if (wc[i].status != IBV_WC_SUCCESS) {
         reap(s); /* a receive is mostly flushed because a send has failed */
@@ -243,13 +228,6 @@ static int drain(struct goccl_stream *s)
   return room;
 }
 
-static double now(void)
-{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
 /* change moves the queue pair to another state, which may take long: the kernel may have to ask for the peer's address. Nobody posts
  * meanwhile, for the stream is not live, and so the lock is not held. */
 static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb)
@@ -263,65 +241,14 @@ static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const
   return error;
 }
 
-/* flush ends the connection, and learns of all that has come: the receives are flushed out behind it. */
-static int flush(struct goccl_stream *s)
-{
-  pthread_mutex_lock(&s->lock);
-  s->live = 0;
-  int waiting = s->waiting;
-  s->fault = (struct goccl_fault){0};
-  pthread_mutex_unlock(&s->lock);
-  struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
-  if (!waiting)
-    return 0;
-  int error = change(s, &a, IBV_QP_STATE, "ibv_modify_qp to ERR");
-  for (double end = now() + 1; !error && waiting; sched_yield()) {
-    pthread_mutex_lock(&s->lock);
-    drain(s);
-    waiting = s->waiting;
-    if (waiting && now() > end) {
-      s->fault.verb = NULL;
-      error = failed(s, "flushing a queue pair", ETIMEDOUT);
-    }
-    pthread_mutex_unlock(&s->lock);
-  }
-  return error;
-}
-
 int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine)
 {
-  int error = flush(s);
-  if (error)
-    return error;
-  pthread_mutex_lock(&s->lock);
-  reap(s);
-  if (s->life) {
-    /* Packets of the last connection may still be on their way. To a queue pair of another number they are nothing; one that was
-     * only reset would take its acknowledgements for those of the next. */
-    error = s->verbs->destroy_qp(s->qp);
-    if (error)
-      failed(s, "ibv_destroy_qp", error);
-    s->qp = NULL;
-    if (!error)
-      error = make_queue_pair(s);
-    if (error) {
-      pthread_mutex_unlock(&s->lock);
-      return error;
-    }
-  }
-  s->life++;
-  s->posts = s->done = s->nudge = s->waiting = 0;
-  s->fault = (struct goccl_fault){0};
   mine->ring = (uintptr_t)s->ring;
   mine->key = s->mr->rkey;
-  mine->qpn = s->number;
+  mine->qpn = s->qp->qp_num;
   mine->size = s->size;
-  mine->arrived = s->arrived;
-  mine->consumed = s->returned = s->consumed;
-  s->taken = 0;
-  pthread_mutex_unlock(&s->lock);
   struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
-  error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
+  int error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
   pthread_mutex_lock(&s->lock);
   if (!error)
     error = post_receives(s);
@@ -332,18 +259,8 @@ int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, st
 int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
                       const struct goccl_record *peers)
 {
-  pthread_mutex_lock(&s->lock);
-  int error = 0;
-  /* limit - size is what the peer had consumed when it last spoke of it. */
-  if (peers->size != s->size || peers->consumed > peers->arrived || peers->arrived > s->sent || peers->consumed < s->limit - s->size)
-    error = failed(s, "the peer's account of the stream", EPROTO);
-  if (!error) { /* before the peer can say more */
-    s->peer_ring = peers->ring;
-    s->peer_key = peers->key;
-    s->limit = peers->consumed + s->size;
-    s->unreturned = 0;
-  }
-  pthread_mutex_unlock(&s->lock);
+  s->peer_ring = peers->ring;
+  s->peer_key = peers->key;
   struct ibv_qp_attr a = {
     .qp_state = IBV_QPS_RTR,
     .path_mtu = peers->mtu < mine->mtu ? peers->mtu : mine->mtu,
@@ -355,9 +272,8 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
                 .grh = {.sgid_index = path->gid_index, .hop_limit = 255}},
   };
   memcpy(a.ah_attr.grh.dgid.raw, peers->gid, sizeof peers->gid);
-  if (!error)
-    error = change(s, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                            IBV_QP_MIN_RNR_TIMER, "ibv_modify_qp to RTR");
+  int error = change(s, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                                IBV_QP_MIN_RNR_TIMER, "ibv_modify_qp to RTR");
   a = (struct ibv_qp_attr){
     .qp_state = IBV_QPS_RTS,
     .timeout = path->timeout,
@@ -369,23 +285,8 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
   if (!error)
     error = change(s, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
                    "ibv_modify_qp to RTS");
-  return error;
-}
-
-int goccl_stream_resume(struct goccl_stream *s, const struct goccl_record *peers)
-{
   pthread_mutex_lock(&s->lock);
-  int error = 0;
-  s->live = 1;
-  for (uint64_t at = peers->arrived; !error && at < s->sent;) {
-    uint64_t bytes = s->sent - at, whole = s->size - (at & (s->size - 1));
-    bytes = bytes < whole ? bytes : whole;
-    bytes = bytes < s->piece ? bytes : s->piece;
-    error = post(s, at, bytes, bytes, at + bytes == s->sent);
-    s->unreturned++;
-    at += bytes;
-  }
-  s->nudge = s->posts;
+  s->live = !error;
   pthread_mutex_unlock(&s->lock);
   return error;
 }
@@ -421,7 +322,6 @@ ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
       }
     }
     pthread_mutex_lock(&s->lock);
-    /* If the connection breaks now, the bytes are sent again by the next. */
     s->sent += bytes;
     s->unreturned++;
     total += bytes;

@@ -31,9 +31,9 @@ import (
 // Memory that is registered need not go through the rings: one side tells of it, by bytes of the stream, and the other reads it
 // (RDMA READ) to where it belongs, or through a little staging memory where that is not registered ([Stream.Fetch]), and answers ([Stream.Answer]).
 //
-// What is written lies in a copy of the peer's ring, at the same places, until the peer has read it. So a connection that breaks costs
-// nothing but time: both sides make their queue pairs anew ([Stream.Offer]), tell each other what has arrived, over
-// whatever channel they have, join ([Stream.Join]), and when both have, go on from there ([Stream.Resume]). What is fetched meanwhile is lost.
+// What is written lies in a copy of the peer's ring, at the same places, until the peer has read it, for it may have to be sent again. Both
+// sides get ready ([Stream.Offer]), tell each other how, over whatever channel they have, and join ([Stream.Join]), once: a
+// connection that breaks ends the stream.
 //
 // No method waits, but for Offer and Join, which may take a second each. One goroutine may write while another reads; the other methods may be
 // called at any time.
@@ -50,7 +50,7 @@ type Stream struct {
 
 // Errors of streams, by errors.Is.
 var (
-	// ErrBroken: the connection is broken; see Stream.Fault. Offer and Join make another.
+	// ErrBroken: the connection is broken; see Stream.Fault.
 	ErrBroken = errors.New("the connection is broken")
 	// ErrClosed: the stream has been closed.
 	ErrClosed = errors.New("the stream is closed")
@@ -71,7 +71,7 @@ const (
 )
 
 // RecordSize is the length of what Offer tells, in bytes.
-const RecordSize = 80
+const RecordSize = 64
 
 // NewStream makes a stream of rings of the given size, connected to nobody. Each stream takes two and a quarter times that of locked memory.
 func (d *Device) NewStream(ring int) (*Stream, error) {
@@ -146,7 +146,7 @@ func (s *Stream) path() C.struct_goccl_path {
 	return p
 }
 
-// Offer breaks the connection off, if there is one, gets ready for the next, and returns what the peer's Join needs.
+// Offer gets ready for a connection, and returns what the peer's Join needs.
 func (s *Stream) Offer() ([RecordSize]byte, error) {
 	var b [RecordSize]byte
 	if !s.enter() {
@@ -169,57 +169,51 @@ func (s *Stream) Offer() ([RecordSize]byte, error) {
 	le := binary.LittleEndian
 	le.PutUint64(b[0:], uint64(r.ring))
 	le.PutUint64(b[8:], uint64(r.size))
-	le.PutUint64(b[16:], uint64(r.arrived))
-	le.PutUint64(b[24:], uint64(r.consumed))
-	le.PutUint32(b[32:], uint32(r.key))
-	le.PutUint32(b[36:], uint32(r.qpn))
-	le.PutUint32(b[40:], uint32(r.psn))
-	le.PutUint32(b[44:], uint32(r.mtu))
-	le.PutUint16(b[48:], uint16(r.lid))
-	b[50] = byte(r.reads)
-	copy(b[64:], c.GID[:])
+	le.PutUint32(b[16:], uint32(r.key))
+	le.PutUint32(b[20:], uint32(r.qpn))
+	le.PutUint32(b[24:], uint32(r.psn))
+	le.PutUint32(b[28:], uint32(r.mtu))
+	le.PutUint16(b[32:], uint16(r.lid))
+	b[34] = byte(r.reads)
+	copy(b[48:], c.GID[:])
 	return b, nil
 }
 
-// Join connects to the peer whose Offer it is given, after this side's own.
+// Join connects to the peer whose Offer it is given, after this side's own. When the peer has joined, too, bytes can be written: earlier
+// ones would be lost, and sent again only after a while.
 func (s *Stream) Join(peers [RecordSize]byte) error {
 	if !s.enter() {
 		return ErrClosed
 	}
 	defer s.life.RUnlock()
-	le := binary.LittleEndian
-	r := &s.theirs
-	*r = C.struct_goccl_record{
-		ring: C.uint64_t(le.Uint64(peers[0:])), size: C.uint64_t(le.Uint64(peers[8:])),
-		arrived: C.uint64_t(le.Uint64(peers[16:])), consumed: C.uint64_t(le.Uint64(peers[24:])),
-		key: C.uint32_t(le.Uint32(peers[32:])), qpn: C.uint32_t(le.Uint32(peers[36:])),
-		psn: C.uint32_t(le.Uint32(peers[40:])), mtu: C.uint32_t(le.Uint32(peers[44:])), lid: C.uint16_t(le.Uint16(peers[48:])),
-		reads: C.uint8_t(peers[50]),
-	}
-	for i, v := range peers[64:] {
-		r.gid[i] = C.uint8_t(v)
-	}
-	if r.qpn > 0xffffff || r.psn > 0xffffff || r.mtu < 1 || r.mtu > 5 {
-		return fmt.Errorf("%w: its queue pair is number %d, with packets from %d on, of MTU code %d", ErrProtocol, r.qpn, r.psn, r.mtu)
+	var err error
+	if s.theirs, err = parseRecord(peers, int(s.c.size)); err != nil {
+		return err
 	}
 	path := s.path()
-	if C.goccl_stream_join(s.c, &path, &s.mine, r) != 0 {
+	if C.goccl_stream_join(s.c, &path, &s.mine, &s.theirs) != 0 {
 		return s.fault()
 	}
 	return nil
 }
 
-// Resume has bytes flow over a connection that both sides have joined: first those that had not arrived. Before, requests
-// would be lost, and retried only after a while.
-func (s *Stream) Resume() error {
-	if !s.enter() {
-		return ErrClosed
+// parseRecord reads what a peer has offered.
+func parseRecord(b [RecordSize]byte, ring int) (C.struct_goccl_record, error) {
+	le := binary.LittleEndian
+	r := C.struct_goccl_record{
+		ring: C.uint64_t(le.Uint64(b[0:])), size: C.uint64_t(le.Uint64(b[8:])),
+		key: C.uint32_t(le.Uint32(b[16:])), qpn: C.uint32_t(le.Uint32(b[20:])),
+		psn: C.uint32_t(le.Uint32(b[24:])), mtu: C.uint32_t(le.Uint32(b[28:])), lid: C.uint16_t(le.Uint16(b[32:])),
+		reads: C.uint8_t(b[34]),
 	}
-	defer s.life.RUnlock()
-	if C.goccl_stream_resume(s.c, &s.theirs) != 0 {
-		return s.fault()
+	for i, v := range b[48:] {
+		r.gid[i] = C.uint8_t(v)
 	}
-	return nil
+	if r.size != C.uint64_t(ring) || r.qpn > 0xffffff || r.psn > 0xffffff || r.mtu < 1 || r.mtu > 5 {
+		return r, fmt.Errorf("%w: its ring is of %d bytes, its queue pair number %d, with packets from %d on, of MTU code %d",
+			ErrProtocol, r.size, r.qpn, r.psn, r.mtu)
+	}
+	return r, nil
 }
 
 // Number is that of the queue pair; 0 where there is none any more.
@@ -228,7 +222,7 @@ func (s *Stream) Number() uint32 {
 		return 0
 	}
 	defer s.life.RUnlock()
-	return uint32(s.c.number)
+	return uint32(s.c.qp.qp_num)
 }
 
 // Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when it has returned.

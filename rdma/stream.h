@@ -57,8 +57,7 @@ struct goccl_stream {
   const struct goccl_verbs *verbs;
   struct ibv_comp_channel *channel;
   struct ibv_cq *came, *went; /* completions of receives, and of sends */
-  struct ibv_pd *pd;
-  struct ibv_qp *qp; /* of this life */
+  struct ibv_qp *qp;
   struct ibv_mr *mr, *copy; /* of ring, and of what is behind it */
   uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring; behind that the staging */
   uint64_t size; /* of the ring and of the copy, a power of two; the staging has a quarter */
@@ -66,15 +65,13 @@ struct goccl_stream {
   uint32_t inlined; /* the most bytes that a work request carries itself */
 
   pthread_mutex_t lock; /* over all that follows */
-  uint32_t number; /* of qp */
   int live; /* requests can be posted */
-  uint16_t life; /* how many queue pairs there have been: completions of earlier ones mean nothing */
   uint64_t peer_ring;
   uint32_t peer_key;
   uint64_t sent; /* bytes, since the stream began */
   uint64_t limit; /* up to which there is room in the peer's ring */
   uint32_t unreturned; /* messages */
-  uint32_t posts, done; /* sends, in this life */
+  uint32_t posts, done; /* sends */
   uint32_t nudge; /* the send that goccl_stream_settled asks for */
   uint64_t arrived, consumed, returned; /* bytes */
   uint32_t taken; /* messages that are to be given back */
@@ -88,7 +85,7 @@ struct goccl_stream {
   struct goccl_fetch fetch;
 };
 
-/* What one side must know of the other: its ring, its queue pair, and its account of the stream. */
+/* What one side must know of the other: its ring and its queue pair. */
 struct goccl_record {
   uint64_t ring;
   uint32_t key;
@@ -99,8 +96,6 @@ struct goccl_record {
   uint8_t reads; /* RDMA READs that it takes at a time, and makes */
   uint8_t gid[16];
   uint64_t size;
-  uint64_t arrived;
-  uint64_t consumed;
 };
 
 /* A way of this side's port. */
@@ -117,15 +112,12 @@ struct goccl_path {
 int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
                       uint64_t size);
 
-/* goccl_stream_offer breaks a connection off, and gets ready for the next. It takes at most a second. */
+/* goccl_stream_offer gets ready for a connection. It may take a second, and so may goccl_stream_join. */
 int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine);
 
-/* goccl_stream_join connects to the peer whose record it is. EPROTO: the record contradicts what has been sent. */
+/* goccl_stream_join connects to the peer whose record it is. */
 int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
                       const struct goccl_record *peers);
-
-/* goccl_stream_resume has bytes flow, once the peer has joined, too: first those that have not arrived there. */
-int goccl_stream_resume(struct goccl_stream *s, const struct goccl_record *peers);
 
 /* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of more of Go's: they are used
  * during the call. */

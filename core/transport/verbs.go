@@ -313,9 +313,6 @@ func (n *note) set(err error) {
 
 // try sends a first message over a queue pair, of the largest packet that there is, and waits until it has reached the peer.
 func (e *Endpoint) try(ctx context.Context, stream *rdma.Stream) error {
-	if err := stream.Resume(); err != nil {
-		return err
-	}
 	if !stream.Nudge(tryBytes) {
 		return stream.Fault()
 	}

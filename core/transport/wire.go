@@ -25,7 +25,7 @@ const (
 const (
 	headerSize  = 64
 	headerMagic = 0xC7C1
-	wireVersion = 1
+	wireVersion = 2
 	macSize     = sha256.Size
 	nonceSize   = 32
 )

@@ -153,9 +153,6 @@ func stream(rank int) error {
 	if _, err := io.ReadFull(c, joined); err != nil {
 		return err
 	}
-	if err := s.Resume(); err != nil {
-		return err
-	}
 	for _, n := range []int{4, 64, 4 << 10, 64 << 10} {
 		b := make([]byte, n)
 		var times []time.Duration

@@ -3,6 +3,7 @@ package rdma
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -10,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma/fake"
 )
 
 // use asks for memory, and expects it to be given or not.
@@ -122,6 +125,21 @@ func fetched(s *Stream) error {
 	}
 }
 
+// served waits until the peer has answered so often, and not more often.
+func served(s *Stream, n uint32) error {
+	for {
+		_, _, err := s.Read(&unix.Iovec{}, 1)
+		if has := s.Served(); err != nil || has == n {
+			return err
+		} else if has > n {
+			return fmt.Errorf("%d answers for %d", has, n)
+		}
+		if err := await(s); err != nil {
+			return err
+		}
+	}
+}
+
 // testFetch reads the peer's memory, to where it is registered and where it is not.
 func testFetch(t *testing.T, d *Device) {
 	s := pair(t, d, LeastRing)
@@ -149,18 +167,8 @@ func testFetch(t *testing.T, d *Device) {
 			}
 			before := s[0].Served()
 			s[1].Answer()
-			for s[0].Served() == before {
-				if _, _, err := s[0].Read(&unix.Iovec{}, 1); err != nil {
-					t.Fatal(err)
-				}
-				if s[0].Served() == before {
-					if err := await(s[0]); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			if s[0].Served() != before+1 {
-				t.Fatalf("%d answers for one", s[0].Served()-before)
+			if err := served(s[0], before+1); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
@@ -178,5 +186,36 @@ func testFetchRefused(t *testing.T, d *Device) {
 	var fault *Error
 	if !errors.Is(err, ErrBroken) || !errors.As(err, &fault) || fault.Verb != "RDMA READ" {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// What is read twice is the same. An answer that comes twice counts once, one that does not come is made good by the next, and one that comes again
+// behind another is noticed before it counts.
+func TestLoanTwiceOrLost(t *testing.T) {
+	const writeWithImm, read = 1, 4 // of ibv_wr_opcode
+	for _, fault := range []struct{ opcode, status int }{{read, fake.Twice}, {writeWithImm, fake.Twice}, {writeWithImm, 0}} {
+		f, d := openFake(t)
+		t.Cleanup(func() { d.Close() })
+		s := pair(t, d, LeastRing)
+		var m Memory
+		want, got := random(5000, 11), make([]byte, 5000)
+		addr, key := lent(t, &m, d, want).Remote()
+		f.Complete(1, fault.opcode, s[1].Number(), fault.status, 0)
+		if err := s[1].Fetch(addr, key, [2][]byte{got}, [2]*Use{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fetched(s[1]); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%+v: others have come: %v", fault, err)
+		}
+		s[1].Answer()
+		s[1].Answer()
+		if err := served(s[0], 2); err != nil {
+			t.Errorf("%+v: %v", fault, err)
+		}
+		s[1].c.answered, s[1].c.reported = 0, 0
+		s[1].Answer()
+		if err := served(s[0], 3); !errors.Is(err, ErrProtocol) || s[0].Served() != 2 {
+			t.Errorf("%+v: the first answer comes again, and there are %d: %v", fault, s[0].Served(), err)
+		}
 	}
 }

@@ -6,15 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the immediate data of a message says: how many bytes of it there are, or how much is given back, in bytes and messages, and how many
- * loans are answered for. */
+/* What the immediate data of a message says: how many bytes of it there are, and its number; or up to where all is given back, in messages and
+ * grains of bytes, and how many loans are answered for. But for the bytes of a message these are the low bits of what is counted from the
+ * beginning, so that a message that comes twice, or not at all, is noticed. No connection should do that, but SoftRoCE does: what it is sending
+ * again when the acknowledgement comes, and then has to send once more, goes as new, alone or with some of those behind it. */
 #define GIVE_BACK (1u << 31)
-#define MESSAGES_AT 21
-#define ANSWERS_AT 28
-#define BYTES ((1u << MESSAGES_AT) - 1)
+#define NUMBER_AT 18
+#define BYTES ((1u << NUMBER_AT) - 1)
+#define NUMBERS ((GIVE_BACK >> NUMBER_AT) - 1)
+#define GRAIN 16 /* less than that is never worth giving back */
+#define MESSAGES_AT 17
+#define ANSWERS_AT 24
+#define GRAINS ((1u << MESSAGES_AT) - 1)
 #define MESSAGES ((1u << (ANSWERS_AT - MESSAGES_AT)) - 1)
 #define ANSWERS ((GIVE_BACK >> ANSWERS_AT) - 1)
-_Static_assert(GOCCL_STREAM_LOANS <= ANSWERS, "so many loans are answered for at once");
+/* Half of what the bits can tell is taken for what is behind. */
+_Static_assert(2 * GOCCL_STREAM_DEPTH <= MESSAGES + 1, "so many may be given back at once");
+_Static_assert(2 * GOCCL_STREAM_LOANS <= ANSWERS + 1, "so many may be answered for at once");
 
 static int failed(struct goccl_stream *s, const char *verb, int error)
 {
@@ -151,6 +159,9 @@ static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t te
   return enqueue(s, &wr);
 }
 
+/* number is what the next message of bytes tells. */
+static uint32_t number(struct goccl_stream *s, uint32_t bytes) { return (s->wrote++ & NUMBERS) << NUMBER_AT | bytes; }
+
 /* sends_left tells how many more sends the queue takes, but for the spare ones. */
 static int sends_left(struct goccl_stream *s)
 {
@@ -163,15 +174,13 @@ static int sends_left(struct goccl_stream *s)
 /* may_write tells whether there is room for bytes, and for a message. */
 static int may_write(struct goccl_stream *s)
 {
-  return s->live && s->limit > s->sent && s->unreturned < GOCCL_STREAM_DEPTH && sends_left(s) > 0;
+  return s->live && s->limit > s->sent && s->wrote - s->freed < GOCCL_STREAM_DEPTH && sends_left(s) > 0;
 }
 
 /* give_back tells the peer what has been consumed, where that is much, and which loans are answered for. */
 static void give_back(struct goccl_stream *s)
 {
-  uint64_t bytes = s->consumed - s->returned;
-  uint32_t answers = s->unanswered < ANSWERS ? s->unanswered : ANSWERS;
-  if (!s->live || (!answers && s->taken < GOCCL_STREAM_RETURN && bytes < s->size / 4))
+  if (!s->live || (s->answered == s->reported && s->got - s->gave < GOCCL_STREAM_RETURN && s->consumed - s->returned < s->size / 4))
     return;
   if (sends_left(s) <= -GOCCL_STREAM_SPARE) {
     ibv_req_notify_cq(s->went, 0); /* so that this is tried again: the peer may be waiting for it */
@@ -179,11 +188,33 @@ static void give_back(struct goccl_stream *s)
     if (sends_left(s) <= -GOCCL_STREAM_SPARE)
       return;
   }
-  if (post(s, 0, 0, GIVE_BACK | answers << ANSWERS_AT | s->taken << MESSAGES_AT | (uint32_t)bytes, 0))
+  uint32_t grains = s->consumed / GRAIN & GRAINS;
+  if (post(s, 0, 0, GIVE_BACK | (s->answered & ANSWERS) << ANSWERS_AT | (s->got & MESSAGES) << MESSAGES_AT | grains, 0))
     return;
   s->returned = s->consumed;
-  s->taken = 0;
-  s->unanswered -= answers;
+  s->gave = s->got;
+  s->reported = s->answered;
+}
+
+/* account takes what a message tells into the account, if it fits. */
+static int account(struct goccl_stream *s, uint32_t told)
+{
+  if (told & GIVE_BACK) {
+    uint64_t read = s->limit - s->size, bytes = (uint64_t)((told - read / GRAIN) & GRAINS) * GRAIN;
+    uint32_t messages = ((told >> MESSAGES_AT) - s->freed) & MESSAGES, answers = ((told >> ANSWERS_AT) - s->served) & ANSWERS;
+    if (bytes > s->sent - read || messages > s->wrote - s->freed || answers > GOCCL_STREAM_LOANS)
+      return 0;
+    s->limit += bytes;
+    s->freed += messages;
+    __atomic_store_n(&s->served, s->served + answers, __ATOMIC_RELEASE);
+    return 1;
+  }
+  uint32_t bytes = told & BYTES;
+  if (told >> NUMBER_AT != (s->got & NUMBERS) || bytes > s->size - (s->arrived - s->consumed))
+    return 0;
+  s->arrived += bytes;
+  s->got++;
+  return 1;
 }
 
 /* drain learns of what has come. It tells whether the peer has given something back. */
@@ -206,23 +237,14 @@ static int drain(struct goccl_stream *s)
         continue;
       }
       uint32_t told = ntohl(wc[i].imm_data);
-      if (!(told & GIVE_BACK)) {
-        s->arrived += told;
-        s->taken++;
-      } else {
-        s->limit += told & BYTES;
-        s->unreturned -= told >> MESSAGES_AT & MESSAGES;
-        __atomic_store_n(&s->served, s->served + (told >> ANSWERS_AT & ANSWERS), __ATOMIC_RELEASE);
-        room = 1;
+      if (!s->astray && !account(s, told)) {
+        s->astray = 1;
+        s->live = 0;
+        failed(s, "the peer's account of the stream", EPROTO);
       }
+      room |= !!(told & GIVE_BACK);
     }
   } while (n == 16);
-  /* What a peer claims is no index before it has been looked at. */
-  if (s->arrived - s->consumed > s->size || s->limit - s->sent > s->size || s->unreturned > GOCCL_STREAM_DEPTH) {
-    failed(s, "the peer's account of the stream", EPROTO);
-    s->live = 0;
-    s->arrived = s->consumed;
-  }
   if (s->live && s->waiting <= GOCCL_STREAM_RECEIVES - 8 && post_receives(s))
     s->live = 0;
   return room;
@@ -323,10 +345,9 @@ ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
     }
     pthread_mutex_lock(&s->lock);
     s->sent += bytes;
-    s->unreturned++;
     total += bytes;
     left -= bytes;
-    if (post(s, s->sent - bytes, bytes, bytes, 0))
+    if (post(s, s->sent - bytes, bytes, number(s, bytes), 0))
       break;
   }
   int live = s->live;
@@ -409,12 +430,10 @@ int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes)
 {
   pthread_mutex_lock(&s->lock);
   int error = EAGAIN;
-  if (s->unreturned < GOCCL_STREAM_DEPTH && sends_left(s) > 0)
-    error = post(s, s->sent, bytes, 0, 1);
-  if (!error) {
-    s->unreturned++;
+  if (s->wrote - s->freed < GOCCL_STREAM_DEPTH && sends_left(s) > 0)
+    error = post(s, s->sent, bytes, number(s, 0), 1);
+  if (!error)
     s->nudge = s->posts;
-  }
   pthread_mutex_unlock(&s->lock);
   return error;
 }
@@ -512,7 +531,7 @@ void goccl_stream_forgo(struct goccl_stream *s) { s->fetch.to[0].bytes = s->fetc
 void goccl_stream_answer(struct goccl_stream *s)
 {
   pthread_mutex_lock(&s->lock);
-  s->unanswered++;
+  s->answered++;
   give_back(s);
   pthread_mutex_unlock(&s->lock);
 }

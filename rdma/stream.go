@@ -24,8 +24,8 @@ import (
 // Stream is one end of an ordered stream of bytes between two processes, each way, over a reliable connection (RC).
 //
 // Each side has a ring of registered memory. The other writes into it (RDMA WRITE WITH IMMEDIATE: the data, and in the immediate
-// how much of it), as far as the ring is known to have room, and what is read gives room back (a write of nothing, whose immediate says how
-// much). So no receive is matched with a buffer: receives are of zero length and only tell. A shared receive queue would save nothing,
+// how much of it, and its number), as far as the ring is known to have room, and what is read gives room back (a write of nothing, whose
+// immediate says up to where). So no receive is matched with a buffer: receives are of zero length and only tell. A shared receive queue would save nothing,
 // therefore, and would let one peer use up what all need.
 //
 // Memory that is registered need not go through the rings: one side tells of it, by bytes of the stream, and the other reads it
@@ -54,8 +54,8 @@ var (
 	ErrBroken = errors.New("the connection is broken")
 	// ErrClosed: the stream has been closed.
 	ErrClosed = errors.New("the stream is closed")
-	// ErrProtocol: what the peer says of the stream contradicts it.
-	ErrProtocol = errors.New("the peer breaks the protocol")
+	// ErrProtocol: what the peer says of the stream, or what an adapter makes of that, contradicts it.
+	ErrProtocol = errors.New("the peer, or an adapter, breaks the protocol")
 )
 
 const (
@@ -386,7 +386,8 @@ func (s *Stream) fault() error {
 	case f.verb == nil:
 		return ErrBroken
 	case syscall.Errno(f.error) == syscall.EPROTO:
-		return fmt.Errorf("%w: %s does not fit", ErrProtocol, C.GoString(f.verb))
+		return fmt.Errorf("%w: %s does not fit; SoftRoCE may do a message twice where packets are lost",
+			ErrProtocol, C.GoString(f.verb))
 	}
 	e := newError(C.GoString(f.verb), s.device.Choice.Device, syscall.Errno(f.error))
 	e.Status, e.Vendor = int(f.status), uint32(f.vendor)

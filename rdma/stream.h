@@ -70,15 +70,16 @@ struct goccl_stream {
   uint32_t peer_key;
   uint64_t sent; /* bytes, since the stream began */
   uint64_t limit; /* up to which there is room in the peer's ring */
-  uint32_t unreturned; /* messages */
+  uint32_t wrote, freed; /* messages: sent, and given back by the peer */
   uint32_t posts, done; /* sends */
   uint32_t nudge; /* the send that goccl_stream_settled asks for */
   uint64_t arrived, consumed, returned; /* bytes */
-  uint32_t taken; /* messages that are to be given back */
+  uint32_t got, gave; /* messages: that have come, and that have been given back */
+  int astray; /* what came did not fit, and nothing counts any more */
   uint32_t waiting; /* receives that are posted */
   int armed; /* the next receive rings */
   uint32_t served; /* loans that the peer has answered for; Go reads it without the lock */
-  uint32_t unanswered; /* loans of the peer's that it is to be told of */
+  uint32_t answered, reported; /* loans of the peer's: answered for, and those of them that it has been told of */
   uint32_t rung[2]; /* events that are not acknowledged, of came and of went */
   struct goccl_fault fault;
 

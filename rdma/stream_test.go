@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/rdma/fake"
 )
 
 // realDevice opens a device of this host, if it has one.
@@ -263,6 +265,56 @@ func TestStream(t *testing.T) {
 			})
 			t.Run("real", func(t *testing.T) { test(t, realDevice(t)) })
 		})
+	}
+}
+
+// What an adapter does twice or not at all is noticed before it is read.
+func TestMessageTwiceOrLost(t *testing.T) {
+	for status, right := range map[int]int{fake.Twice: 200, 0: 100} { // of the second of three messages
+		f, d := openFake(t)
+		t.Cleanup(func() { d.Close() })
+		s := pair(t, d, LeastRing)
+		f.Complete(2, -1, 0, status, 0)
+		all := random(300, 8)
+		for i := range 3 {
+			write(t, s[0], all[100*i:100*(i+1)])
+		}
+		var got []byte
+		for {
+			b := make([]byte, 400)
+			v := iovec(b)
+			n, _, err := s[1].Read(&v, 1)
+			got = append(got, b[:n]...)
+			if err == nil && n == 0 {
+				err = await(s[1])
+			}
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, ErrProtocol) || !bytes.Equal(got, all[:right]) {
+				t.Errorf("status %d: after %d bytes, of which %d had come: %v", status, len(got), right, err)
+			}
+			break
+		}
+	}
+}
+
+// Where what gives back comes twice or not at all, the next makes it good.
+func TestRoomTwiceOrLost(t *testing.T) {
+	for _, status := range []int{fake.Twice, 0} {
+		f, d := openFake(t)
+		t.Cleanup(func() { d.Close() })
+		s := pair(t, d, LeastRing)
+		f.Complete(17, -1, 0, status, 0)
+		for range 16 {
+			write(t, s[0], []byte{1})
+		}
+		if _, err := exchange(s[1], nil, 16); err != nil {
+			t.Fatal(err)
+		}
+		if err := both(s, [2][]byte{random(3*LeastRing, 9), random(3*LeastRing, 10)}); err != nil {
+			t.Errorf("status %d: %v", status, err)
+		}
 	}
 }
 

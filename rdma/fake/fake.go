@@ -136,10 +136,13 @@ func (l *Library) Fail(verb string, nth, times int, errno syscall.Errno) {
 }
 
 // Complete makes the nth work request from now on, of an ibv_wr_opcode (-1: any) on a queue pair (0: any),
-// end with a status instead of being done.
+// end with a status instead of being done, or be done Twice.
 func (l *Library) Complete(nth, opcode int, qpn uint32, status int, vendor uint32) {
 	C.complete(&l.c, C.int(nth), C.int(opcode), C.uint32_t(qpn), C.int(status), C.uint32_t(vendor))
 }
+
+// Twice has a work request done twice, as by an adapter that is wrong. Success, which is 0, has it not done at all, and nobody told.
+const Twice = -2
 
 // Mend takes back what Fail and Complete said.
 func (l *Library) Mend() { C.mend(&l.c) }

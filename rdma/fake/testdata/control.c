@@ -54,7 +54,7 @@ void fake_fail(const char *verb, int nth, int times, int error) {
 }
 
 /* The nth work request from now on, of that opcode (-1: any) on that queue pair (0: any), is not done but
- * ends with a status. */
+ * ends with a status; or is done twice (TWICE), as by an adapter that is wrong. */
 void fake_complete(int nth, int opcode, uint32_t qpn, int status, uint32_t vendor_err) {
   pthread_mutex_lock(&lock);
   int i = 0;

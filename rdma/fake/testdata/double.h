@@ -44,6 +44,7 @@ enum {
   ALIVE = 0x600dca7e,
   ACK_SECONDS = 2, /* a real one waits for ever until events are acknowledged */
   PARKED = -1,
+  TWICE = -2,
 };
 
 enum kind { LIST, CONTEXT, PD, MR, CHANNEL, CQ, QP, KINDS };
@@ -119,6 +120,7 @@ struct cq {
 struct send {
   struct ibv_send_wr wr;
   int counted; /* it may be tried again */
+  int twice;
   struct ibv_sge sge[MAX_SGE];
   uint8_t data[MAX_INLINE];
 };

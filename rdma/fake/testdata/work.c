@@ -99,6 +99,10 @@ static int execute(struct qp *q, struct send *s, uint32_t *vendor_err) {
     struct sentence *x = &sentences[i];
     if (!x->after || (x->opcode >= 0 && x->opcode != (int)w->opcode) || (x->qpn && x->qpn != q->ibv.qp_num)) continue;
     if (--x->after) continue;
+    if (x->status == TWICE) {
+      s->twice = 1;
+      continue;
+    }
     *vendor_err = x->vendor;
     return x->status;
   }
@@ -174,6 +178,7 @@ static int progress(struct qp *q) {
     uint32_t v = 0;
     int status = execute(q, s, &v);
     if (status == PARKED) break;
+    if (s->twice && status == IBV_WC_SUCCESS) execute(q, s, &v);
     if (held) steps--;
     did = 1;
     complete_send(q, status, v ? v : vendor(status), total(s->sge, s->wr.num_sge));
@@ -199,7 +204,7 @@ static int take_send(struct qp *q, const struct ibv_send_wr *w) {
   if (inlined && (w->opcode == IBV_WR_RDMA_READ || total(w->sg_list, w->num_sge) > q->init.cap.max_inline_data)) return EINVAL;
   struct send *s = &q->sends[q->posted++ % q->init.cap.max_send_wr];
   s->wr = *w;
-  s->counted = 0;
+  s->counted = s->twice = 0;
   for (int i = 0, at = 0; i < w->num_sge; i++) {
     s->sge[i] = w->sg_list[i];
     if (!inlined) continue;

@@ -727,25 +727,25 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 		g.given += uint64(len(part))
 	}
 	p.mu.Lock()
-	if failure == nil && g.users > 1 {
+	g.users--
+	if failure == nil && g.users > 0 {
 		failure = p.refuse(s.peer)
 	}
-	if failure == nil {
+	ended := failure != nil || g.users == 0
+	if ended {
+		delete(p.given, g.offer)
+	} else {
 		g.lone = true
 		g.timer = time.AfterFunc(s.work.deadline-exec.Now(), func() { p.expireGift(g) })
-	} else {
-		delete(p.given, g.offer)
 	}
 	p.mu.Unlock()
-	if failure == nil {
-		p.fetched(g.offer)
-	} else {
+	if ended {
 		s.work.end(failure)
 	}
 	return true
 }
 
-// fetched tells that a frame of a gift needs its memory no more, or that nobody gives it any more.
+// fetched tells that a frame of a gift needs its memory no more.
 func (p *pointToPoint) fetched(offer uint64) {
 	p.mu.Lock()
 	g := p.given[offer]

@@ -391,7 +391,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	r.mu.Unlock()
 	if config.Size > 1 {
 		group, err := end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, Share: share})
+			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
 		c.mu.Unlock()

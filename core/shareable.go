@@ -154,6 +154,14 @@ func (c *Comm) know() {
 	}
 }
 
+// stoppedWord is transport.GroupConfig's.
+func (c *Comm) stoppedWord() unsafe.Pointer {
+	if c.known == nil {
+		return nil
+	}
+	return c.window.Stopped(collectiveLane)
+}
+
 // unknow undoes it, before the window is closed.
 func (c *Comm) unknow() {
 	if c.known == nil {

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -193,5 +194,40 @@ func TestReadThatFailsIsTold(t *testing.T) {
 	}
 	if said == 0 {
 		t.Error("nobody tells why", errs)
+	}
+}
+
+// A sender gives up, and its memory is its user's again, at any moment of its being read: the receiver has what was sent, or an error.
+func TestLentByWhoGaveUp(t *testing.T) {
+	const n = 600_001
+	late := 0
+	for i := range 30 {
+		w, double := newVerbsWorld(t, 2)
+		from, into := shareable(t, w, 0, n), buffer(t, n)
+		fill(from, 0, i)
+		received := make(chan error, 1)
+		go func() { received <- run(w.comms[1], recvOp(into, 0, 0)) }()
+		work, err := w.comms[0].Start(CallOptions{Timeout: 50 * time.Millisecond}, sendOp(from, 1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for begin := time.Now(); time.Since(begin) < time.Duration(i)*10*time.Microsecond; {
+			runtime.Gosched()
+		}
+		double.Link(0, 1, false)
+		if _, err := work.Wait(-1); err != nil {
+			late++
+			fill(from, 7, 7)
+		}
+		double.Link(0, 1, true)
+		if err := <-received; err != nil {
+			continue
+		}
+		if err := expect("received", into, func(k int) int32 { return value(0, i, k) }); err != nil {
+			t.Fatalf("time %d: %v", i, err)
+		}
+	}
+	if late == 0 {
+		t.Error("no sender gave up")
 	}
 }

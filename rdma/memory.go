@@ -3,6 +3,7 @@ package rdma
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,7 @@ type Memory struct {
 	registered int      // so often
 }
 
-// MostRegistered is how many registrations there are at most. For what is more Use returns nil.
+// MostRegistered is how many registrations there are at most.
 const MostRegistered = 1024
 
 type block struct {
@@ -79,8 +80,8 @@ func (m *Memory) Remove(p unsafe.Pointer) error {
 	return err
 }
 
-// Use gives a device access to memory. It returns nil where the memory is not known, or is too much; the error, why
-// registering it has failed, comes once a block.
+// Use gives a device access to memory. It returns nil where the memory is not known, or could not be registered; the error, why
+// not, comes once a block.
 func (m *Memory) Use(d *Device, p unsafe.Pointer, bytes int) (*Use, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,11 +91,11 @@ func (m *Memory) Use(d *Device, p unsafe.Pointer, bytes int) (*Use, error) {
 	}
 	r := b.at[d]
 	if r == nil {
-		if m.registered >= MostRegistered {
-			return nil, nil
-		}
 		r = &registration{m: m, block: b}
 		b.at[d] = r
+		if m.registered >= MostRegistered {
+			return nil, fmt.Errorf("%d pieces of memory are registered, which is the most", m.registered)
+		}
 		var err error
 		if r.region, err = d.Register(b.twin, int(b.end-b.from), LocalWrite|RemoteRead); err != nil {
 			return nil, err
@@ -161,8 +162,14 @@ func (r *registration) end() error {
 	return err
 }
 
-// Remote is the address and the key by which a peer can read the memory.
-func (u *Use) Remote() (addr uint64, key uint32) { return uint64(uintptr(u.at)), u.r.region.RKey }
+// Remote is where a peer can read memory, and by which key.
+type Remote struct {
+	Addr uint64
+	Key  uint32
+}
+
+// Remote tells it of the memory.
+func (u *Use) Remote() Remote { return Remote{uint64(uintptr(u.at)), u.r.region.RKey} }
 
 // End ends the use. Of nil it does nothing.
 func (u *Use) End() error {

@@ -43,7 +43,7 @@ func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
 	var uses []*Use
 	for _, inside := range []struct{ from, bytes int }{{0, length}, {page + length - 1, 1}, {page, 1}, {2*page + 7, 100}} {
 		u := use(t, &m, d, unsafe.Add(at, inside.from), inside.bytes, true)
-		if addr, _ := u.Remote(); addr != uint64(uintptr(at))+uint64(inside.from) {
+		if addr := u.Remote().Addr; addr != uint64(uintptr(at))+uint64(inside.from) {
 			t.Errorf("%d is given out as %#x of %p", inside.from, addr, at)
 		}
 		uses = append(uses, u)
@@ -92,7 +92,9 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 		use(t, &m, d, unsafe.Add(at, 128*(i+1)), 1, true)
 	}
 	m.Add(unsafe.Add(at, 1<<19), 128, unsafe.Add(at, 1<<19))
-	use(t, &m, d, unsafe.Add(at, 1<<19), 1, false) // it is too much
+	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil || !strings.Contains(err.Error(), "which is the most") {
+		t.Errorf("one too many: %v, %v", u, err)
+	}
 	if err := errors.Join(m.Leave(d), d.Close()); err != nil {
 		t.Error(err)
 	}
@@ -111,6 +113,11 @@ func lent(t *testing.T, m *Memory, d *Device, b []byte) *Use {
 	u := use(t, m, d, at, len(b), true)
 	t.Cleanup(func() { u.End() })
 	return u
+}
+
+// word is a word of side 0, which says whether it has stopped.
+func word(t *testing.T, m *Memory, d *Device, stopped byte) Remote {
+	return lent(t, m, d, []byte{stopped, 0, 0, 0}).Remote()
 }
 
 // fetched waits until a fetch has ended.
@@ -146,7 +153,7 @@ func testFetch(t *testing.T, d *Device) {
 	var m Memory
 	for i, n := range []int{1, 5000, 70_000, 1 << 20, 3<<20 + 1} {
 		want := random(n, uint64(i))
-		addr, key := lent(t, &m, d, want).Remote()
+		from := lent(t, &m, d, want).Remote()
 		for _, cut := range []int{0, n / 3, n} {
 			staged := make([]byte, cut)
 			var to Use
@@ -156,7 +163,7 @@ func testFetch(t *testing.T, d *Device) {
 				to = *lent(t, &m, d, make([]byte, n-cut))
 				uses[1], rest = &to, unsafe.Slice((*byte)(to.at), n-cut)
 			}
-			if err := s[1].Fetch(addr, key, [2][]byte{staged, rest}, uses); err != nil {
+			if err := s[1].Fetch(from, word(t, &m, d, 0), [2][]byte{staged, rest}, uses); err != nil {
 				t.Fatal(err)
 			}
 			if err := fetched(s[1]); err != nil {
@@ -178,14 +185,28 @@ func testFetch(t *testing.T, d *Device) {
 func testFetchRefused(t *testing.T, d *Device) {
 	s := pair(t, d, LeastRing)
 	var m Memory
-	addr, key := lent(t, &m, d, make([]byte, 4096)).Remote()
-	if err := s[1].Fetch(addr+1, key, [2][]byte{make([]byte, 4096)}, [2]*Use{}); err != nil {
+	from := lent(t, &m, d, make([]byte, 4096)).Remote()
+	if err := s[1].Fetch(Remote{from.Addr + 1, from.Key}, word(t, &m, d, 0), [2][]byte{make([]byte, 4096)}, [2]*Use{}); err != nil {
 		t.Fatal(err)
 	}
 	err := fetched(s[1])
 	var fault *Error
 	if !errors.Is(err, ErrBroken) || !errors.As(err, &fault) || fault.Verb != "RDMA READ" {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// testFetchFromStopped reads what is no longer what was lent.
+func testFetchFromStopped(t *testing.T, d *Device) {
+	s := pair(t, d, LeastRing)
+	var m Memory
+	for _, stopped := range []byte{1, 0} {
+		if err := s[1].Fetch(lent(t, &m, d, make([]byte, 70_000)).Remote(), word(t, &m, d, stopped), [2][]byte{make([]byte, 70_000)}, [2]*Use{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fetched(s[1]); errors.Is(err, ErrWithdrawn) != (stopped == 1) || err != nil && stopped == 0 {
+			t.Errorf("the word is %d, the error %v", stopped, err)
+		}
 	}
 }
 
@@ -199,9 +220,9 @@ func TestLoanTwiceOrLost(t *testing.T) {
 		s := pair(t, d, LeastRing)
 		var m Memory
 		want, got := random(5000, 11), make([]byte, 5000)
-		addr, key := lent(t, &m, d, want).Remote()
+		from := lent(t, &m, d, want).Remote()
 		f.Complete(1, fault.opcode, s[1].Number(), fault.status, 0)
-		if err := s[1].Fetch(addr, key, [2][]byte{got}, [2]*Use{}); err != nil {
+		if err := s[1].Fetch(from, word(t, &m, d, 0), [2][]byte{got}, [2]*Use{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := fetched(s[1]); err != nil || !bytes.Equal(got, want) {

@@ -448,9 +448,14 @@ int goccl_stream_settled(struct goccl_stream *s)
   return settled;
 }
 
-void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, const struct goccl_place *to)
+void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from, uint32_t stopped_key,
+                        const struct goccl_place *to)
 {
-  s->fetch = (struct goccl_fetch){.from = from, .key = key, .to = {to[0], to[1]}};
+  struct goccl_place word = {.at = (uintptr_t)&s->fetch.stopped, .bytes = sizeof s->fetch.stopped, .staged = 1};
+  pthread_mutex_lock(&s->lock);
+  s->fetch = (struct goccl_fetch){
+    .from = from, .key = key, .stopped_from = stopped_from, .stopped_key = stopped_key, .to = {to[0], to[1], word}};
+  pthread_mutex_unlock(&s->lock);
 }
 
 /* staging is where a read goes whose place is not registered. */
@@ -464,7 +469,8 @@ static void request(struct goccl_stream *s)
 {
   struct goccl_fetch *f = &s->fetch;
   for (;;) {
-    struct goccl_place *left = f->to[0].bytes ? &f->to[0] : &f->to[1];
+    struct goccl_place *left = f->to[0].bytes ? &f->to[0] : f->to[1].bytes ? &f->to[1] : &f->to[2];
+    int word = left == &f->to[2];
     if (!left->bytes || !s->live || f->begun - f->ended == GOCCL_STREAM_READS || sends_left(s) <= 0)
       return;
     uint64_t most = left->staged ? s->size / 4 / GOCCL_STREAM_READS : GOCCL_STREAM_SEGMENT;
@@ -480,8 +486,8 @@ static void request(struct goccl_stream *s)
       .sg_list = &to,
       .num_sge = 1,
       .opcode = IBV_WR_RDMA_READ,
-      .send_flags = IBV_SEND_SIGNALED,
-      .wr.rdma = {.remote_addr = f->from, .rkey = f->key},
+      .send_flags = IBV_SEND_SIGNALED | (word ? IBV_SEND_FENCE : 0), /* read when all before it has been */
+      .wr.rdma = {.remote_addr = word ? f->stopped_from : f->from, .rkey = word ? f->stopped_key : f->key},
     };
     r->number = s->posts + 1;
     if (enqueue(s, &wr))
@@ -507,7 +513,7 @@ static int take(struct goccl_stream *s)
       pthread_mutex_lock(&s->lock);
     }
   }
-  return !f->to[0].bytes && !f->to[1].bytes;
+  return !f->to[0].bytes && !f->to[1].bytes && !f->to[2].bytes;
 }
 
 int goccl_stream_fetched(struct goccl_stream *s)
@@ -522,11 +528,19 @@ int goccl_stream_fetched(struct goccl_stream *s)
   }
   if (!all && !s->live)
     all = -1;
+  if (all > 0 && s->fetch.stopped)
+    all = 2;
   pthread_mutex_unlock(&s->lock);
   return all;
 }
 
-void goccl_stream_forgo(struct goccl_stream *s) { s->fetch.to[0].bytes = s->fetch.to[1].bytes = 0; }
+void goccl_stream_forgo(struct goccl_stream *s)
+{
+  pthread_mutex_lock(&s->lock);
+  for (int i = 0; i < 3; i++)
+    s->fetch.to[i].bytes = 0;
+  pthread_mutex_unlock(&s->lock);
+}
 
 void goccl_stream_answer(struct goccl_stream *s)
 {

@@ -313,7 +313,8 @@ func (s *Stream) Reads() bool { return s.mine.reads > 0 && s.theirs.reads > 0 }
 
 // Fetch begins to read memory of the peer's into two pieces of memory, one after the other; either may be empty. Of a piece that is registered
 // the use is given. They stay as they are until Fetched tells that all has come. The last fetch has ended.
-func (s *Stream) Fetch(from uint64, key uint32, to [2][]byte, uses [2]*Use) error {
+// Then a word of the peer's is read, of which Fetched tells.
+func (s *Stream) Fetch(from, stopped Remote, to [2][]byte, uses [2]*Use) error {
 	if !s.enter() {
 		return ErrClosed
 	}
@@ -325,17 +326,23 @@ func (s *Stream) Fetch(from uint64, key uint32, to [2][]byte, uses [2]*Use) erro
 			places[i].at, places[i].key, places[i].staged = C.uintptr_t(uintptr(u.at)), C.uint32_t(u.r.region.LKey), 0
 		}
 	}
-	C.goccl_stream_fetch(s.c, C.uint64_t(from), C.uint32_t(key), &places[0])
+	C.goccl_stream_fetch(s.c, C.uint64_t(from.Addr), C.uint32_t(from.Key), C.uint64_t(stopped.Addr), C.uint32_t(stopped.Key), &places[0])
 	return nil
 }
 
-// Fetched carries the fetch on, and tells whether all has come. If not, FD will tell when more has.
+// ErrWithdrawn tells that the peer had stopped before it had been read to the end: what has come may be something else by then.
+var ErrWithdrawn = errors.New("the peer has taken back what it had lent")
+
+// Fetched carries the fetch on, and tells whether all has come. If not, FD will tell when more has. Where the peer's word is not 0 the error
+// is ErrWithdrawn.
 func (s *Stream) Fetched() (bool, error) {
 	if !s.enter() {
 		return false, ErrClosed
 	}
 	defer s.life.RUnlock()
 	switch C.goccl_stream_fetched(s.c) {
+	case 2:
+		return true, ErrWithdrawn
 	case 1:
 		return true, nil
 	case 0:

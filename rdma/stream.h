@@ -44,11 +44,12 @@ struct goccl_read {
   uint32_t number; /* of the send that it is */
 };
 
-/* Memory of the peer that is being read, in the order of its bytes. Only who reads the stream touches it. */
+/* Memory of the peer that is being read, in the order of its bytes, and after all of that the word that tells whether the peer had stopped. */
 struct goccl_fetch {
-  uint64_t from;
-  uint32_t key;
-  struct goccl_place to[2]; /* what is left */
+  uint64_t from, stopped_from;
+  uint32_t key, stopped_key;
+  uint32_t stopped;
+  struct goccl_place to[3]; /* what is left; the last is the word */
   struct goccl_read reads[GOCCL_STREAM_READS];
   uint32_t begun, ended; /* of the reads */
 };
@@ -145,8 +146,9 @@ int goccl_stream_settled(struct goccl_stream *s);
 /* A loan is memory of one side that the other reads (RDMA READ), in the order in which it is told of them. What tells of it are bytes of the
  * stream; that it has been answered for, the immediate of a message. */
 
-/* goccl_stream_fetch begins to read memory of the peer's; the last fetch has ended. */
-void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, const struct goccl_place *to);
+/* goccl_stream_fetch begins to read memory of the peer's into two places, and a word; the last fetch has ended. */
+void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from, uint32_t stopped_key,
+                        const struct goccl_place *to);
 
 /* goccl_stream_fetched carries the fetch on. It tells whether all has come; if not, the channel's descriptor will be readable when more has.
  * -1: the connection is broken. */

@@ -255,7 +255,7 @@ func testGone(t *testing.T, d *Device) {
 func TestStream(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *Device){
 		"lengths": testLengths, "echo": testEcho, "full": testFull, "settled": testSettled, "gone": testGone,
-		"fetch": testFetch, "refused fetch": testFetchRefused,
+		"fetch": testFetch, "refused fetch": testFetchRefused, "fetch from who has stopped": testFetchFromStopped,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Run("double", func(t *testing.T) {

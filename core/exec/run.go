@@ -291,7 +291,11 @@ func (r *Run) PortMessage() (header, payload []byte) {
 // Lend notes that the peer is going to read the present step's payload by itself: until [Lane.Fetched], the run leaves those bytes as they are, and is not
 // done. It tells whether it could. It comes before the message is carried, for the peer may be quick.
 func (r *Run) Lend() bool {
-	peer, slots := int(r.stepNow().peer), r.lane.window.Layout.Slots
+	s := r.stepNow()
+	if from := unsafe.Slice(r.c.plan.sources, s.first_source+1)[s.first_source]; plan.Space(from.space) != plan.In && plan.Space(from.space) != plan.Out {
+		return false // the run waits only before it writes to those
+	}
+	peer, slots := int(s.peer), r.lane.window.Layout.Slots
 	ch := &r.lane.channels[peer]
 	if uint64(ch.lent)-atomic.LoadUint64((*uint64)(&ch.fetched)) >= uint64(slots) {
 		return false

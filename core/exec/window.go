@@ -165,6 +165,11 @@ func (w *Window) Inboxes(lane int) []byte {
 	return w.mem[w.Layout.bell(lane):][:w.Layout.laneSize()]
 }
 
+// Stopped is a word of those that Inboxes returns, which Stop sets: peers that have read this rank's memory look there afterwards.
+func (w *Window) Stopped(lane int) unsafe.Pointer {
+	return unsafe.Pointer(&w.lanes[lane].c.bell.stopped)
+}
+
 // Lane returns a lane by its number.
 func (w *Window) Lane(i int) *Lane { return w.lanes[i] }
 

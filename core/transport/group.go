@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,8 @@ type Group struct {
 	secret  []byte
 	name    string
 	handler Handler
-	share   []int     // descriptors
+	share   []int // descriptors
+	stopped unsafe.Pointer
 	members []*member // by rank; nil for this rank
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -76,7 +78,7 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 	}
 	g := &Group{
 		e: e, key: rankKey{c.Job, c.Group, c.Rank}, epoch: c.Epoch, secret: append([]byte(nil), c.Secret...),
-		name: c.Name, handler: c.Handler, share: c.Share, members: make([]*member, n),
+		name: c.Name, handler: c.Handler, share: c.Share, stopped: c.Stopped, members: make([]*member, n),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	for r, k := range c.Kinds {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,7 @@ type got struct {
 
 // recorder is a Handler that remembers.
 type recorder struct {
+	stopped  *uint32 // GroupConfig.Stopped
 	mu       sync.Mutex
 	cond     *sync.Cond
 	frames   []got
@@ -227,6 +229,14 @@ func groupConfig(eps []*Endpoint, kind string, group uint64, rank int) GroupConf
 func attach(t testing.TB, e *Endpoint, c GroupConfig, h *recorder) *Group {
 	t.Helper()
 	c.Handler = h
+	if m := e.verbs.memory; m != nil {
+		page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		ok(t, err)
+		t.Cleanup(func() { ok(t, unix.Munmap(page)) })
+		c.Stopped = unsafe.Pointer(&page[0])
+		m.Add(c.Stopped, 4096, c.Stopped)
+		h.stopped = (*uint32)(c.Stopped)
+	}
 	g, err := e.Attach(c)
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,9 @@ import (
 // loan comes in their place, and the receiver reads them by itself (RDMA READ), to where they belong. The frame's place in the order is that of its
 // loan: nothing behind it is handled before it has been fetched. The receiver answers for each loan, in order, also for one that it does not want.
 //
-// What has been lent stays registered until it is answered for, or the queue pair is gone.
+// What has been lent stays registered until it is answered for, or the queue pair is gone. But a rank that gives up gives its memory back to its user,
+// whether it has been read or not. So it sets a word before that, GroupConfig.Stopped, which the receiver reads after the rest: if it is set, nothing of
+// the group's data counts any more, and the news of why are on their way.
 
 // outstanding is a loan that the peer has not answered for.
 type outstanding struct {
@@ -22,7 +24,7 @@ type outstanding struct {
 	g    *Group
 	rank int // of the peer
 	h    Header
-	use  *rdma.Use
+	uses [2]*rdma.Use // of the payload, and of the word
 }
 
 // use gives the device access to memory; nil where that is not to be had.
@@ -35,9 +37,11 @@ func (v *verbsEnd) use(b []byte) *rdma.Use {
 }
 
 // unuse takes it away again.
-func (v *verbsEnd) unuse(use *rdma.Use) {
-	if err := use.End(); err != nil {
-		v.e.logf("%v", err)
+func (v *verbsEnd) unuse(uses [2]*rdma.Use) {
+	for _, use := range uses {
+		if err := use.End(); err != nil {
+			v.e.logf("%v", err)
+		}
 	}
 }
 
@@ -49,25 +53,21 @@ func (l *link) lends(payload []byte) bool {
 
 // lend makes a loan of the last piece of a payload, or returns nil. The frame is written next.
 func (l *link) lend(g *Group, h *Header, payload [][]byte) *outstanding {
-	if len(payload) == 0 || !l.lends(payload[len(payload)-1]) {
+	if len(payload) == 0 || g.stopped == nil || !l.lends(payload[len(payload)-1]) {
 		return nil
 	}
 	last := payload[len(payload)-1]
-	use := l.e.verbs.use(last)
-	if use == nil {
-		return nil
-	}
+	uses := [2]*rdma.Use{l.e.verbs.use(last), l.e.verbs.use(unsafe.Slice((*byte)(g.stopped), 4))}
 	v := &l.side
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.ended || len(v.loans) == rdma.MostLoans {
-		l.e.verbs.unuse(use)
+	if uses[0] == nil || uses[1] == nil || v.ended || len(v.loans) == rdma.MostLoans {
+		l.e.verbs.unuse(uses)
 		return nil
 	}
 	h.lent = true
-	out := &outstanding{g: g, rank: int(h.Dst), h: *h, use: use}
-	out.addr, out.key = use.Remote()
-	out.bytes = uint32(len(last))
+	out := &outstanding{g: g, rank: int(h.Dst), h: *h, uses: uses}
+	out.loan = loan{at: uses[0].Remote(), bytes: uint32(len(last)), stopped: uses[1].Remote()}
 	v.loans = append(v.loans, out)
 	return out
 }
@@ -79,7 +79,7 @@ func (l *link) takeBack(out *outstanding) {
 	defer v.mu.Unlock()
 	if i := slices.Index(v.loans, out); i >= 0 {
 		v.loans = slices.Delete(v.loans, i, i+1)
-		l.e.verbs.unuse(out.use)
+		l.e.verbs.unuse(out.uses)
 	}
 }
 
@@ -95,7 +95,7 @@ func (l *link) settle() error {
 		out := v.loans[0]
 		v.loans = slices.Delete(v.loans, 0, 1)
 		v.mu.Unlock()
-		l.e.verbs.unuse(out.use)
+		l.e.verbs.unuse(out.uses)
 		l.e.verbs.memory.Given.Add(int64(out.bytes))
 		out.g.call(func(to Handler) { to.Fetched(out.rank, out.h) })
 	}
@@ -108,7 +108,7 @@ func (l *link) endLoans() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, out := range v.loans {
-		l.e.verbs.unuse(out.use)
+		l.e.verbs.unuse(out.uses)
 	}
 	v.loans, v.ended = nil, true
 }
@@ -163,14 +163,15 @@ func (l *link) beginFetch() error {
 		}
 	}
 	l.reading.phase = fetching
-	return l.side.stream.Fetch(f.loan.addr, f.loan.key, f.to, f.uses)
+	return l.side.stream.Fetch(f.loan.at, f.loan.stopped, f.to, f.uses)
 }
 
 // carryFetch carries a fetch on. It tells whether that has ended.
 func (l *link) carryFetch() (bool, error) {
 	f := &l.reading.fetch
 	all, err := l.side.stream.Fetched()
-	if err != nil {
+	withdrawn := errors.Is(err, rdma.ErrWithdrawn)
+	if err != nil && !withdrawn {
 		return false, l.broke(err)
 	}
 	if !all {
@@ -178,8 +179,10 @@ func (l *link) carryFetch() (bool, error) {
 	}
 	unwanted := f.forgone.Load()
 	l.endFetch()
-	if unwanted {
-		l.forget(l.reading.into.Load())
+	if unwanted || withdrawn {
+		g := l.reading.into.Load()
+		l.forget(g)
+		g.Halt()
 		return true, nil
 	}
 	l.e.verbs.memory.Taken.Add(int64(f.loan.bytes))
@@ -217,10 +220,8 @@ func (l *link) endFetch() {
 	if f.forgone.Swap(false) {
 		f.late.Stop()
 	}
-	for i, use := range f.uses {
-		l.e.verbs.unuse(use)
-		f.uses[i] = nil
-	}
+	l.e.verbs.unuse(f.uses)
+	f.uses = [2]*rdma.Use{}
 	l.answer()
 }
 

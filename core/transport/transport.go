@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"time"
+	"unsafe"
 )
 
 // The kinds of link, as [Decide] names them.
@@ -128,6 +129,9 @@ type GroupConfig struct {
 	Kinds      []string  // by rank: what Decide said; that of Rank itself is not looked at
 	Handler    Handler
 	Share      []int // descriptors that are passed to peers over mem and shm links, few. The caller keeps them.
+	// Stopped is a word (of four bytes) in memory that VerbsConfig.Memory knows. It is set before what has been lent may change that has not been
+	// fetched. Where it is nil nothing is lent.
+	Stopped unsafe.Pointer
 }
 
 // sleep waits, or ends early with the context.

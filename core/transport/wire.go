@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/goccl/goccl/rdma"
 )
 
 // Frame types. Those below ControlBase belong to the transport.
@@ -108,25 +110,29 @@ func parseHeader(b *[headerSize]byte) (Header, error) {
 
 // loan says where the last bytes of a payload lie, which the receiver is to read by itself.
 type loan struct {
-	addr       uint64
-	bytes, key uint32
+	at      rdma.Remote
+	bytes   uint32
+	stopped rdma.Remote // GroupConfig.Stopped
 }
 
-const loanSize = 16
+const loanSize = 28
 
 func (l *loan) put(b *[loanSize]byte) {
 	le := binary.LittleEndian
-	le.PutUint64(b[0:], l.addr)
+	le.PutUint64(b[0:], l.at.Addr)
 	le.PutUint32(b[8:], l.bytes)
-	le.PutUint32(b[12:], l.key)
+	le.PutUint32(b[12:], l.at.Key)
+	le.PutUint64(b[16:], l.stopped.Addr)
+	le.PutUint32(b[24:], l.stopped.Key)
 }
 
 // parseLoan reads a loan for a payload of so many bytes.
 func parseLoan(b *[loanSize]byte, payload uint32) (loan, error) {
 	le := binary.LittleEndian
-	l := loan{addr: le.Uint64(b[0:]), bytes: le.Uint32(b[8:]), key: le.Uint32(b[12:])}
-	if l.bytes == 0 || l.bytes > payload || l.addr+uint64(l.bytes) < l.addr {
-		return loan{}, fmt.Errorf("a loan of %d bytes at %#x for a payload of %d", l.bytes, l.addr, payload)
+	l := loan{at: rdma.Remote{Addr: le.Uint64(b[0:]), Key: le.Uint32(b[12:])}, bytes: le.Uint32(b[8:]),
+		stopped: rdma.Remote{Addr: le.Uint64(b[16:]), Key: le.Uint32(b[24:])}}
+	if l.bytes == 0 || l.bytes > payload || l.at.Addr+uint64(l.bytes) < l.at.Addr {
+		return loan{}, fmt.Errorf("a loan of %d bytes at %#x for a payload of %d", l.bytes, l.at.Addr, payload)
 	}
 	return l, nil
 }

@@ -45,7 +45,7 @@ type Comm struct {
 	group    *transport.Group
 	attached chan struct{} // closed once group is set
 	window   *exec.Window
-	known    []byte // of it, to devices; nil where verbs join no peer
+	known    [][]byte // of it, to devices; nil where verbs join no peer
 
 	ctx    context.Context // ends when the communicator fails or is destroyed
 	cancel context.CancelFunc

@@ -145,12 +145,16 @@ func (c *Comm) joinArena(peer, fd int) {
 	c.window.ConnectArena(peer, mem)
 }
 
-// know has devices write what peers lend into the window.
+// know has devices write what peers lend into the window, and peers read the word that tells whether this rank has stopped.
 func (c *Comm) know() {
-	if slices.Contains(c.kinds, transport.Verbs) {
-		c.known = c.window.Inboxes(collectiveLane)
-		p := unsafe.Pointer(unsafe.SliceData(c.known))
-		c.runtime.arenas.known.Add(p, int64(len(c.known)), p)
+	if !slices.Contains(c.kinds, transport.Verbs) {
+		return
+	}
+	counters, inboxes := c.window.Memory(collectiveLane)
+	c.known = [][]byte{counters, inboxes} // apart: the word alone does not lock it all
+	for _, b := range c.known {
+		p := unsafe.Pointer(unsafe.SliceData(b))
+		c.runtime.arenas.known.Add(p, int64(len(b)), p)
 	}
 }
 
@@ -162,13 +166,12 @@ func (c *Comm) stoppedWord() unsafe.Pointer {
 	return c.window.Stopped(collectiveLane)
 }
 
-// unknow undoes it, before the window is closed.
+// unknow undoes know, before the window is closed.
 func (c *Comm) unknow() {
-	if c.known == nil {
-		return
-	}
-	if err := c.runtime.arenas.known.Remove(unsafe.Pointer(unsafe.SliceData(c.known))); err != nil {
-		c.runtime.config.Logf("%s: closing the window: %v", c.title(), err)
+	for _, b := range c.known {
+		if err := c.runtime.arenas.known.Remove(unsafe.Pointer(unsafe.SliceData(b))); err != nil {
+			c.runtime.config.Logf("%s: closing the window: %v", c.title(), err)
+		}
 	}
 }
 

@@ -160,12 +160,14 @@ func (w *Window) at(offset int64) unsafe.Pointer { return unsafe.Pointer(&w.mem[
 // FD is the descriptor to hand to peers, which stays the window's; -1 if it is not shared.
 func (w *Window) FD() int { return w.fd }
 
-// Inboxes is the memory of a lane that peers' messages come into, and the counters before it.
-func (w *Window) Inboxes(lane int) []byte {
-	return w.mem[w.Layout.bell(lane):][:w.Layout.laneSize()]
+// Memory is the memory of a lane: the counters, and what peers' messages come into.
+func (w *Window) Memory(lane int) (counters, inboxes []byte) {
+	l := w.Layout
+	first := l.inbox(lane, 0)
+	return w.mem[l.bell(lane):first], w.mem[first:l.bell(lane+1)]
 }
 
-// Stopped is a word of those that Inboxes returns, which Stop sets: peers that have read this rank's memory look there afterwards.
+// Stopped is a word among a lane's counters, which Stop sets: peers that have read this rank's memory look there afterwards.
 func (w *Window) Stopped(lane int) unsafe.Pointer {
 	return unsafe.Pointer(&w.lanes[lane].c.bell.stopped)
 }

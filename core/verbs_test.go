@@ -151,7 +151,11 @@ const lendLeast = 128 << 10
 func TestShareableThatCannotBeRegistered(t *testing.T) {
 	double := fake.New(t)
 	said := make(chan string, 100)
-	logf := func(format string, args ...any) { said <- fmt.Sprintf(format, args...) }
+	logf := func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); strings.Contains(text, "copied") { // not what is logged of links
+			said <- text
+		}
+	}
 	w := newWorldWith(t, RuntimeConfig{Verbs: double.Path, Logf: logf}, "verbs", 2, Config{Timeout: time.Minute})
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 	double.Fail("reg_mr", 1, -1, syscall.ENOMEM)
@@ -162,7 +166,7 @@ func TestShareableThatCannotBeRegistered(t *testing.T) {
 		t.Errorf("%d and %d bytes were lent", given, taken)
 	}
 	for range 2 {
-		if text := <-said; !strings.Contains(text, "copied") || !strings.Contains(text, "locked memory") {
+		if text := <-said; !strings.Contains(text, "locked memory") {
 			t.Errorf("the log says %q", text)
 		}
 	}

@@ -473,6 +473,8 @@ static void request(struct goccl_stream *s)
     int word = left == &f->to[2];
     if (!left->bytes || !s->live || f->begun - f->ended == GOCCL_STREAM_READS || sends_left(s) <= 0)
       return;
+    if (word && f->begun != f->ended) /* it is read when all before it has been */
+      return;
     uint64_t most = left->staged ? s->size / 4 / GOCCL_STREAM_READS : GOCCL_STREAM_SEGMENT;
     struct goccl_read *r = &f->reads[f->begun % GOCCL_STREAM_READS];
     r->to = *left;
@@ -486,7 +488,7 @@ static void request(struct goccl_stream *s)
       .sg_list = &to,
       .num_sge = 1,
       .opcode = IBV_WR_RDMA_READ,
-      .send_flags = IBV_SEND_SIGNALED | (word ? IBV_SEND_FENCE : 0), /* read when all before it has been */
+      .send_flags = IBV_SEND_SIGNALED,
       .wr.rdma = {.remote_addr = word ? f->stopped_from : f->from, .rkey = word ? f->stopped_key : f->key},
     };
     r->number = s->posts + 1;

@@ -229,12 +229,12 @@ func groupConfig(eps []*Endpoint, kind string, group uint64, rank int) GroupConf
 func attach(t testing.TB, e *Endpoint, c GroupConfig, h *recorder) *Group {
 	t.Helper()
 	c.Handler = h
-	if m := e.verbs.memory; m != nil {
+	if e.verbs != nil {
 		page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		ok(t, err)
 		t.Cleanup(func() { ok(t, unix.Munmap(page)) })
 		c.Stopped = unsafe.Pointer(&page[0])
-		m.Add(c.Stopped, 4096, c.Stopped)
+		e.verbs.memory.Add(c.Stopped, 4096, c.Stopped)
 		h.stopped = (*uint32)(c.Stopped)
 	}
 	g, err := e.Attach(c)

@@ -38,7 +38,7 @@ type Poller struct {
 }
 
 const (
-	// lull is how long no waiter must have read before the watcher reads again; longLull where one does all along.
+	// lull is how long no waiter must have read before the watcher reads again; longLull where they do all along.
 	lull     = time.Millisecond
 	longLull = 16 * time.Millisecond
 	// readMost is how much of one link is read before the others get their turn, in bytes.
@@ -281,14 +281,10 @@ func (p *Poller) rest() {
 			return
 		case <-t.C:
 		}
-		switch {
-		case len(p.token) > 0:
-			d = min(2*d, longLull)
-		case !p.used.Load():
+		if len(p.token) == 0 && !p.used.Load() {
 			return
-		default:
-			d = lull
 		}
+		d = min(2*d, longLull)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -233,5 +234,60 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	}
 	if late == 0 {
 		t.Error("no sender gave up")
+	}
+}
+
+// A rank leaves before what it has lent has been read: who was to receive that is told so, and receives what others send.
+func TestLentByWhoLeft(t *testing.T) {
+	const n = 600_001
+	w, _ := newVerbsWorld(t, 3)
+	from, small := shareable(t, w, 0, n), buffer(t, 1)
+	receives := make([]*Work, 2)
+	for i, op := range []Operation{recvOp(buffer(t, n), 0, 0), recvOp(small, 2, 0)} {
+		var err error
+		if receives[i], err = w.comms[1].Start(CallOptions{}, op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until := func(what string, f func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what + " does not come")
+			}
+		}
+	}
+	hold := func(p *transport.Poller) {
+		until("the poller's token", func() bool { p.Relieve(); return p.Take() })
+	}
+	// It is lent while the receiver does not read its links, so that all of this lies before the read.
+	sender, receiver := w.comms[0], w.comms[1]
+	hold(sender.poller)
+	if _, err := sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	until("the offer", func() bool { return receiver.p2p.hasAccepted(0) })
+	hold(receiver.poller)
+	sender.poller.Leave()
+	until("the loan", func() bool {
+		sender.p2p.mu.Lock()
+		defer sender.p2p.mu.Unlock()
+		for _, g := range sender.p2p.given {
+			return g.lone
+		}
+		return false
+	})
+	sender.fail(errorf(ErrAborted, "destroyed"), false) // as Destroy begins; a double cannot read the word of a window that has been unmapped
+	receiver.poller.Leave()
+	until("the answer", func() bool { given, _ := lent(w); return given[0] > 0 })
+	sender.Destroy()
+	if _, err := receives[0].Wait(-1); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
+		t.Errorf("what was lent: %v", err)
+	}
+	if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 0)); err != nil {
+		t.Error(err)
+	}
+	if done, err := receives[1].Wait(20 * time.Second); !done || err != nil {
+		t.Errorf("what another sends: %v, %v", done, err)
 	}
 }

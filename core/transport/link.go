@@ -22,6 +22,7 @@ type inbound struct {
 	epoch uint32
 	group *Group
 	from  *member
+	cut   bool // it has withdrawn a loan: its Data frames are skipped. It belongs to who has locked the receiving half
 }
 
 // pendingAttach is one for a group that is not here yet.

@@ -15,8 +15,8 @@ import (
 // loan: nothing behind it is handled before it has been fetched. The receiver answers for each loan, in order, also for one that it does not want.
 //
 // What has been lent stays registered until it is answered for, or the queue pair is gone. But a rank that gives up gives its memory back to its user,
-// whether it has been read or not. So it sets a word before that, GroupConfig.Stopped, which the receiver reads after the rest: if it is set, nothing of
-// the group's data counts any more, and the news of why are on their way.
+// whether it has been read or not. So it sets a word before that, GroupConfig.Stopped, which the receiver reads after the rest: if it is set, no data of
+// that rank counts any more. That it has failed, or has left, comes behind them; only a failure concerns the other ranks.
 
 // outstanding is a loan that the peer has not answered for.
 type outstanding struct {
@@ -180,9 +180,8 @@ func (l *link) carryFetch() (bool, error) {
 	unwanted := f.forgone.Load()
 	l.endFetch()
 	if unwanted || withdrawn {
-		g := l.reading.into.Load()
-		l.forget(g)
-		g.Halt()
+		l.reading.from.cut = l.reading.from.cut || withdrawn
+		l.forget(l.reading.into.Load())
 		return true, nil
 	}
 	l.e.verbs.memory.Taken.Add(int64(f.loan.bytes))

@@ -145,15 +145,19 @@ func TestLoansToAHaltedGroup(t *testing.T) {
 	}
 }
 
-// A rank gives its memory back to its user before it has been read: what is read then is not taken for what was lent, nor is what comes after it.
+// A rank gives its memory back to its user before it has been read: what is read then is not taken for what was lent, nor is what comes after it from
+// that rank. What others send is.
 func TestWithdrawnLoan(t *testing.T) {
-	eps, _, known := lender(t, 1<<20)
+	eps, double, known := lender(t, 1<<20)
+	eps = append(eps, listen(t, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}))
 	w, other := newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
 	ctx := within(t)
 	ok(t, w.groups[0].Connect(ctx, 1))
 	ok(t, other.groups[0].Connect(ctx, 1))
-	w.handlers[1].slot = func(_ int, h Header) ([]byte, error) {
-		atomic.StoreUint32(w.handlers[0].stopped, 1)
+	w.handlers[1].slot = func(src int, h Header) ([]byte, error) {
+		if src == 0 {
+			atomic.StoreUint32(w.handlers[0].stopped, 1)
+		}
 		return make([]byte, h.Bytes), nil
 	}
 	lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known)
@@ -167,6 +171,12 @@ func TestWithdrawnLoan(t *testing.T) {
 	}
 	w.handlers[1].until(t, "the end of the payload", func() bool { return slices.Contains(w.handlers[1].order, "dropped 0") })
 	w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "fetched 1") })
+	ok(t, w.groups[2].Send(ctx, 1, Header{Type: Data}, make([]byte, 100)))
+	if f := w.handlers[1].untilFrames(t, 2)[1]; f.src != 2 || f.h.Type != Data {
+		t.Errorf("a frame of rank %d has come: %+v", f.src, f.h)
+	}
+	w.groups[0].Detach()
+	w.handlers[1].until(t, "the news that rank 0 has left", func() bool { return w.handlers[1].left[0] })
 	ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 	other.handlers[1].untilFrames(t, 1)
 }

@@ -442,7 +442,7 @@ func (l *link) begin() error {
 		return nil
 	}
 	g := a.group
-	if g.halted.Load() || !g.enter() {
+	if g.halted.Load() || a.cut || !g.enter() {
 		in.phase, in.skip = skipping, in.inline()
 		return nil
 	}
@@ -588,7 +588,7 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	l.mu.Lock()
 	closing := l.closing
 	if !closing {
-		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{h.Epoch, g, m}
+		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{epoch: h.Epoch, group: g, from: m}
 	}
 	l.mu.Unlock()
 	if closing {

@@ -118,9 +118,9 @@ func (d *Device) Register(mem unsafe.Pointer, length int, access Access) (*Regio
 	return &Region{LKey: uint32(mr.lkey), RKey: uint32(mr.rkey), device: d, mr: mr}, nil
 }
 
-// Close ends the registration. After an error it may be called again; closing twice does nothing.
+// Close ends the registration. After an error it may be called again; closing twice does nothing, nor does closing nil.
 func (r *Region) Close() error {
-	if r.mr == nil {
+	if r == nil || r.mr == nil {
 		return nil
 	}
 	if e := C.goccl_dereg_mr(r.device.lib.verbs, r.mr); e != 0 {

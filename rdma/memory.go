@@ -16,10 +16,12 @@ import (
 type Memory struct {
 	Given, Taken atomic.Int64 // bytes that peers have read by themselves, and that were read so of peers' memory
 
-	mu         sync.Mutex
-	blocks     []*block // by address
-	bytes      int64    // that are registered
-	registered int      // so often
+	mu         sync.Mutex // registering takes long, and so does ending that: without it
+	blocks     []*block   // by address
+	bytes      int64      // that are registered
+	registered int        // so often, or about to be
+
+	ending sync.RWMutex // held where registrations end, so that Leave leaves none behind; before mu
 }
 
 // MostRegistered is how many registrations there are at most.
@@ -35,7 +37,8 @@ type block struct {
 type registration struct {
 	m      *Memory
 	block  *block
-	region *Region // nil where registering has failed
+	made   chan struct{} // closed when registering has ended
+	region *Region       // since then; nil where that has failed, or is over
 	uses   int
 }
 
@@ -62,52 +65,72 @@ func (m *Memory) search(from uintptr) (int, bool) {
 
 // Remove ends the block that begins at p: its registrations end now, or with their last use.
 func (m *Memory) Remove(p unsafe.Pointer) error {
+	m.ending.RLock()
+	defer m.ending.RUnlock()
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	i, ok := m.search(uintptr(p))
 	if !ok {
+		m.mu.Unlock()
 		return nil
 	}
 	b := m.blocks[i]
 	m.blocks = slices.Delete(m.blocks, i, i+1)
 	b.gone = true
+	m.mu.Unlock()
 	var err error
-	for _, r := range b.at {
-		if r.uses == 0 {
-			err = errors.Join(err, r.end())
-		}
+	for _, r := range b.at { // which nobody changes any more
+		<-r.made // else what comes to lie there next might be registered
+		err = errors.Join(err, r.leave(0))
 	}
 	return err
 }
 
-// Use gives a device access to memory. It returns nil where the memory is not known, or could not be registered; the error, why
-// not, comes once a block.
+// Use gives a device access to memory. It returns nil where the memory is not known, or is not registered; an error says why that
+// has just failed, which is not tried again. Nobody waits for another's registering, but goes without.
 func (m *Memory) Use(d *Device, p unsafe.Pointer, bytes int) (*Use, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	b := m.find(uintptr(p), bytes)
 	if b == nil {
+		m.mu.Unlock()
 		return nil, nil
 	}
-	r := b.at[d]
-	if r == nil {
-		r = &registration{m: m, block: b}
-		b.at[d] = r
-		if m.registered >= MostRegistered {
-			return nil, fmt.Errorf("%d pieces of memory are registered, which is the most", m.registered)
-		}
-		var err error
-		if r.region, err = d.Register(b.twin, int(b.end-b.from), LocalWrite|RemoteRead); err != nil {
+	u := &Use{at: unsafe.Add(b.twin, uintptr(p)-b.from), r: b.at[d]}
+	switch {
+	case u.r == nil && m.registered >= MostRegistered:
+		m.mu.Unlock()
+		return nil, fmt.Errorf("%d pieces of memory are registered, which is the most", MostRegistered)
+	case u.r == nil:
+		u.r = &registration{m: m, block: b, made: make(chan struct{})}
+		b.at[d] = u.r
+		m.registered++
+		m.mu.Unlock()
+		if err := u.r.register(d); err != nil {
 			return nil, err
 		}
-		m.registered++
-		m.bytes += int64(b.end - b.from)
-	}
-	if r.region == nil {
+		return u, nil
+	case u.r.region == nil:
+		m.mu.Unlock()
 		return nil, nil
 	}
-	r.uses++
-	return &Use{at: unsafe.Add(b.twin, uintptr(p)-b.from), r: r}, nil
+	u.r.uses++
+	m.mu.Unlock()
+	return u, nil
+}
+
+// register makes the registration, and its first use.
+func (r *registration) register(d *Device) error {
+	b := r.block
+	region, err := d.Register(b.twin, int(b.end-b.from), LocalWrite|RemoteRead)
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	defer close(r.made)
+	if err != nil {
+		r.m.registered--
+		return err
+	}
+	r.region, r.uses = region, 1
+	r.m.bytes += int64(b.end - b.from)
+	return nil
 }
 
 // find needs m.mu.
@@ -138,28 +161,44 @@ func (m *Memory) Registered() int64 {
 
 // Leave ends the registrations of a device, before it is closed. Nothing of it is in use.
 func (m *Memory) Leave(d *Device) error {
+	m.ending.Lock()
+	defer m.ending.Unlock()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	var err error
+	var regions []*Region
 	for _, b := range m.blocks {
 		if r := b.at[d]; r != nil {
-			err = errors.Join(err, r.end())
+			regions = append(regions, r.end())
 			delete(b.at, d)
 		}
+	}
+	m.mu.Unlock()
+	var err error
+	for _, r := range regions {
+		err = errors.Join(err, r.Close())
 	}
 	return err
 }
 
-// end needs m.mu.
-func (r *registration) end() error {
-	if r.region == nil {
-		return nil
+// leave gives uses back, and ends the registration with the last one, if its block has ended. It needs m.ending.
+func (r *registration) leave(uses int) error {
+	r.m.mu.Lock()
+	var region *Region
+	if r.uses -= uses; r.uses == 0 && r.block.gone {
+		region = r.end()
 	}
-	r.m.registered--
-	r.m.bytes -= int64(r.block.end - r.block.from)
-	err := r.region.Close()
-	r.region = nil
-	return err
+	r.m.mu.Unlock()
+	return region.Close()
+}
+
+// end takes the region out, for the caller to close. It needs m.mu.
+func (r *registration) end() *Region {
+	region := r.region
+	if region != nil {
+		r.region = nil
+		r.m.registered--
+		r.m.bytes -= int64(r.block.end - r.block.from)
+	}
+	return region
 }
 
 // Remote is where a peer can read memory, and by which key.
@@ -176,11 +215,8 @@ func (u *Use) End() error {
 	if u == nil {
 		return nil
 	}
-	u.r.m.mu.Lock()
-	defer u.r.m.mu.Unlock()
-	u.r.uses--
-	if u.r.uses == 0 && u.r.block.gone {
-		return u.r.end()
-	}
-	return nil
+	m := u.r.m
+	m.ending.RLock()
+	defer m.ending.RUnlock()
+	return u.r.leave(1)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -88,15 +89,94 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	use(t, &m, d, at, 1, false) // it is not tried again
-	for i := range MostRegistered {
-		use(t, &m, d, unsafe.Add(at, 128*(i+1)), 1, true)
+	first := use(t, &m, d, unsafe.Add(at, 128), 1, true)
+	for i := range MostRegistered - 1 {
+		use(t, &m, d, unsafe.Add(at, 128*(i+2)), 1, true)
 	}
 	m.Add(unsafe.Add(at, 1<<19), 128, unsafe.Add(at, 1<<19))
 	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil || !strings.Contains(err.Error(), "which is the most") {
 		t.Errorf("one too many: %v, %v", u, err)
 	}
+	spare := unsafe.Add(at, 128)
+	if err := errors.Join(use(t, &m, d, spare, 1, true).End(), first.End(), m.Remove(spare)); err != nil {
+		t.Error(err)
+	}
+	use(t, &m, d, unsafe.Add(at, 1<<19), 1, true)
 	if err := errors.Join(m.Leave(d), d.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who comes while somebody registers goes without; the memory does not end before that is over.
+func TestMemoryThatIsBeingRegistered(t *testing.T) {
+	_, d := openFake(t)
+	var m Memory
+	at := pages(t, 4096)
+	m.Add(at, 4096, at)
+	r := &registration{m: &m, block: m.blocks[0], made: make(chan struct{})}
+	m.blocks[0].at[d] = r
+	m.registered++
+	use(t, &m, d, at, 1, false)
+	removed := make(chan error)
+	go func() { removed <- m.Remove(at) }()
+	select {
+	case <-removed:
+		t.Error("memory that is being registered has ended")
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := r.register(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-removed; err != nil || m.Registered() != 4096 {
+		t.Errorf("%d bytes are registered, which are in use: %v", m.Registered(), err)
+	}
+	if err := errors.Join((&Use{r: r}).End(), d.Close()); err != nil || m.Registered() != 0 {
+		t.Errorf("%d bytes are registered: %v", m.Registered(), err)
+	}
+}
+
+func TestMemoryOfManyAtOnce(t *testing.T) {
+	const blocks, length, users = 8, 4096, 4
+	f, d := openFake(t)
+	var m Memory
+	at := pages(t, blocks*length)
+	block := func(i int) unsafe.Pointer { return unsafe.Add(at, i%blocks*length) }
+	for i := range blocks {
+		m.Add(block(i), length, block(i))
+	}
+	f.Fail("reg_mr", 20, 20, syscall.ENOMEM)
+	errs := make(chan error, users+1)
+	for user := range users {
+		go func() {
+			var err error
+			for i := range 3000 {
+				u, _ := m.Use(d, block(i*(user+1)), length) // which may fail
+				if u != nil && u.Remote().Addr != uint64(uintptr(block(i*(user+1)))) {
+					err = errors.New("other memory is given out")
+				}
+				err = errors.Join(err, u.End())
+			}
+			errs <- err
+		}()
+	}
+	go func() {
+		var err error
+		for i := range 1000 {
+			err = errors.Join(err, m.Remove(block(i)))
+			m.Add(block(i), length, block(i))
+		}
+		errs <- err
+	}()
+	for range users + 1 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := f.Live("mr"); n != m.registered || m.Registered() != int64(n*length) {
+		t.Errorf("%d regions, and there should be %d, of %d bytes", n, m.registered, m.Registered())
+	}
+	if err := errors.Join(m.Leave(d), d.Close()); err != nil || f.Live("") != 0 || m.registered != 0 {
+		t.Errorf("%d objects live, %d are counted: %v", f.Live(""), m.registered, err)
 	}
 }
 

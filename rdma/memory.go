@@ -145,11 +145,18 @@ func (m *Memory) find(p uintptr, bytes int) *block {
 	return m.blocks[i]
 }
 
-// Knows tells whether memory is known.
-func (m *Memory) Knows(p unsafe.Pointer, bytes int) bool {
+// Knows tells whether memory is known, and nothing that a device cannot be given access to.
+func (m *Memory) Knows(d *Device, p unsafe.Pointer, bytes int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.find(uintptr(p), bytes) != nil
+	b := m.find(uintptr(p), bytes)
+	if b == nil {
+		return false
+	}
+	if r := b.at[d]; r != nil {
+		return r.region != nil
+	}
+	return m.registered < MostRegistered
 }
 
 // Registered is how much memory devices have access to.

@@ -20,7 +20,7 @@ import (
 func use(t *testing.T, m *Memory, d *Device, p unsafe.Pointer, bytes int, given bool) *Use {
 	t.Helper()
 	u, err := m.Use(d, p, bytes)
-	if err != nil || (u != nil) != given {
+	if err != nil || (u != nil) != given || m.Knows(d, p, bytes) != given {
 		t.Fatalf("%d bytes: %v, %v", bytes, u, err)
 	}
 	return u
@@ -96,6 +96,9 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	m.Add(unsafe.Add(at, 1<<19), 128, unsafe.Add(at, 1<<19))
 	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil || !strings.Contains(err.Error(), "which is the most") {
 		t.Errorf("one too many: %v, %v", u, err)
+	}
+	if m.Knows(d, unsafe.Add(at, 1<<19), 1) {
+		t.Error("one too many is said to do")
 	}
 	spare := unsafe.Add(at, 128)
 	if err := errors.Join(use(t, &m, d, spare, 1, true).End(), first.End(), m.Remove(spare)); err != nil {

@@ -399,7 +399,7 @@ func (g *Group) Lends(rank int, payload []byte) bool {
 		return false
 	}
 	r := m.ready.Load()
-	return r != nil && r.link != nil && r.link.lends(payload)
+	return r != nil && r.link != nil && r.link.lends(g, payload)
 }
 
 // TrySend sends a frame to a rank if that takes no waiting. It tells whether it did, or the link has ended. Handlers

@@ -27,6 +27,11 @@ type outstanding struct {
 	uses [2]*rdma.Use // of the payload, and of the word
 }
 
+// knows tells whether the device may be given access to memory.
+func (v *verbsEnd) knows(b []byte) bool {
+	return v.memory.Knows(v.device, unsafe.Pointer(unsafe.SliceData(b)), len(b))
+}
+
 // use gives the device access to memory; nil where that is not to be had.
 func (v *verbsEnd) use(b []byte) *rdma.Use {
 	use, err := v.memory.Use(v.device, unsafe.Pointer(unsafe.SliceData(b)), len(b))
@@ -46,22 +51,34 @@ func (v *verbsEnd) unuse(uses [2]*rdma.Use) {
 }
 
 // lends tells whether a payload may be lent.
-func (l *link) lends(payload []byte) bool {
-	s := l.side.stream
-	return len(payload) >= lendMin && s != nil && s.Reads() && l.e.verbs.memory.Knows(unsafe.Pointer(unsafe.SliceData(payload)), len(payload))
+func (l *link) lends(g *Group, payload []byte) bool {
+	return l.lendable(g, payload) && l.e.verbs.knows(payload) && l.e.verbs.knows(g.word())
 }
+
+// lendable tells it of the link, and of how long the payload is.
+func (l *link) lendable(g *Group, payload []byte) bool {
+	s := l.side.stream
+	return len(payload) >= lendMin && g.stopped != nil && s != nil && s.Reads()
+}
+
+// word is GroupConfig.Stopped.
+func (g *Group) word() []byte { return unsafe.Slice((*byte)(g.stopped), 4) }
 
 // lend makes a loan of the last piece of a payload, or returns nil. The frame is written next.
 func (l *link) lend(g *Group, h *Header, payload [][]byte) *outstanding {
-	if len(payload) == 0 || g.stopped == nil || !l.lends(payload[len(payload)-1]) {
+	if len(payload) == 0 || !l.lendable(g, payload[len(payload)-1]) {
 		return nil
 	}
 	last := payload[len(payload)-1]
-	uses := [2]*rdma.Use{l.e.verbs.use(last), l.e.verbs.use(unsafe.Slice((*byte)(g.stopped), 4))}
+	uses := [2]*rdma.Use{l.e.verbs.use(last)}
+	if uses[0] == nil {
+		return nil
+	}
+	uses[1] = l.e.verbs.use(g.word())
 	v := &l.side
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if uses[0] == nil || uses[1] == nil || v.ended || len(v.loans) == rdma.MostLoans {
+	if uses[1] == nil || v.ended || len(v.loans) == rdma.MostLoans {
 		l.e.verbs.unuse(uses)
 		return nil
 	}

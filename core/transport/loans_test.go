@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -179,6 +180,26 @@ func TestWithdrawnLoan(t *testing.T) {
 	w.handlers[1].until(t, "the news that rank 0 has left", func() bool { return w.handlers[1].left[0] })
 	ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 	other.handlers[1].untilFrames(t, 1)
+}
+
+// Memory that could not be registered is taken for ordinary memory from then on.
+func TestMemoryThatCannotBeRegisteredIsNotLent(t *testing.T) {
+	for failing := range 2 { // the payload, or the word
+		eps, double, known := lender(t, 1<<20)
+		w := newWorld(t, eps, Verbs, 1)
+		ctx := within(t)
+		ok(t, w.groups[0].Connect(ctx, 1))
+		double.Fail("reg_mr", 1+failing, 1, syscall.ENOMEM)
+		for _, may := range []bool{true, false} {
+			if lends := w.groups[0].Lends(1, known); lends != may {
+				t.Errorf("whether it may be lent: %v", lends)
+			}
+			if lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known); lent || err != nil {
+				t.Errorf("it is lent: %v, %v", lent, err)
+			}
+		}
+		w.handlers[1].untilFrames(t, 2)
+	}
 }
 
 func FuzzLoan(f *testing.F) {

@@ -46,6 +46,8 @@ type Stream struct {
 	closed       bool
 	c            *C.struct_goccl_stream
 	mine, theirs C.struct_goccl_record
+
+	fetching [2][]byte // C writes there between calls, which Go is not told of
 }
 
 // Errors of streams, by errors.Is.
@@ -319,6 +321,7 @@ func (s *Stream) Fetch(from, stopped Remote, to [2][]byte, uses [2]*Use) error {
 		return ErrClosed
 	}
 	defer s.life.RUnlock()
+	s.fetching = to
 	var places [2]C.struct_goccl_place
 	for i, b := range to {
 		places[i] = C.struct_goccl_place{at: C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), bytes: C.uint64_t(len(b)), staged: 1}
@@ -340,7 +343,11 @@ func (s *Stream) Fetched() (bool, error) {
 		return false, ErrClosed
 	}
 	defer s.life.RUnlock()
-	switch C.goccl_stream_fetched(s.c) {
+	all := C.goccl_stream_fetched(s.c)
+	if all != 0 {
+		s.fetching = [2][]byte{}
+	}
+	switch all {
 	case 2:
 		return true, ErrWithdrawn
 	case 1:

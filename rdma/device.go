@@ -1,6 +1,7 @@
 package rdma
 
 // #include "device.h"
+// #include "stream.h"
 import "C"
 
 import (
@@ -30,9 +31,6 @@ type Device struct {
 	pd      *C.struct_ibv_pd
 	reads   int // RDMA READs that it makes for a queue pair at a time, and answers
 }
-
-// mostReads is as many as are ever under way.
-const mostReads = 16
 
 // Open opens the device that was chosen.
 func (l *Library) Open(c Choice) (d *Device, err error) {
@@ -69,7 +67,7 @@ func (l *Library) Open(c Choice) (d *Device, err error) {
 	if e := C.goccl_query_device(l.verbs, d.context, &limits); e != 0 {
 		return d, newError("ibv_query_device", c.Device, syscall.Errno(e))
 	}
-	d.reads = max(0, min(int(limits.max_qp_rd_atom), int(limits.max_qp_init_rd_atom), mostReads))
+	d.reads = max(0, min(int(limits.max_qp_rd_atom), int(limits.max_qp_init_rd_atom), C.GOCCL_STREAM_READS)) // no more are ever under way
 	return d, nil
 }
 

@@ -182,6 +182,56 @@ func TestWithdrawnLoan(t *testing.T) {
 	other.handlers[1].untilFrames(t, 1)
 }
 
+// A peer lends, says its last, and closes the connection before it has been read: what it has said is heard, unless the read takes long.
+func TestLastWordsBehindALoan(t *testing.T) {
+	for _, mended := range []bool{true, false} {
+		eps, double, known := lender(t, 1<<20)
+		w, other := newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
+		ctx := within(t)
+		ok(t, w.groups[0].Connect(ctx, 1))
+		ok(t, other.groups[0].Connect(ctx, 1))
+		until := func(f func() bool) {
+			t.Helper()
+			for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("it does not come to that")
+				}
+			}
+		}
+		from, to := w.groups[0].members[1].ready.Load().link, other.groups[1].members[0].ready.Load().link
+		until(func() bool { eps[1].poller.Relieve(); return eps[1].poller.Take() })
+		lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known)
+		if !lent || err != nil {
+			t.Fatal(lent, err)
+		}
+		ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
+		w.groups[0].Detach()
+		from.retire(true)
+		until(func() bool {
+			from.mu.Lock()
+			defer from.mu.Unlock()
+			return !from.drains
+		})
+		double.Link(0, 1, false)
+		eps[1].poller.Leave()
+		until(func() bool {
+			to.reading.lock.Lock()
+			defer to.reading.lock.Unlock()
+			return to.reading.phase == fetching && to.side.gone != nil
+		})
+		if mended {
+			double.Link(0, 1, true)
+			if frames := w.handlers[1].untilFrames(t, 2); frames[0].h.Type != Data || frames[1].h.Type != ControlBase {
+				t.Errorf("%+v have come", frames)
+			}
+			w.handlers[1].until(t, "the goodbye", func() bool { return w.handlers[1].left[0] })
+		}
+		if err := other.handlers[1].untilDown(t, 0); !strings.Contains(err.Error(), "closed the connection") {
+			t.Errorf("the link has ended by %v", err)
+		}
+	}
+}
+
 // Memory that could not be registered is taken for ordinary memory from then on.
 func TestMemoryThatCannotBeRegisteredIsNotLent(t *testing.T) {
 	for failing := range 2 { // the payload, or the word

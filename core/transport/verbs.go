@@ -342,6 +342,7 @@ type side struct {
 	rung   atomic.Bool // the stream's descriptor is readable
 	spoken atomic.Bool // so is the socket's
 	gone   error       // the socket has ended
+	late   sync.Once   // so the link ends soon
 	wants  atomic.Bool // a writer waits for room
 	served uint32      // loans that the peer has answered for
 
@@ -374,6 +375,10 @@ func (l *link) receiveStream(iov []unix.Iovec) (n int, err error) {
 	switch {
 	case n > 0:
 		return n, nil
+	case v.gone != nil && l.reading.phase == fetching: // what the peer has said last lies behind that
+		gone := v.gone
+		v.late.Do(func() { time.AfterFunc(closeFlush, func() { l.end(l.cause(gone)) }) })
+		return 0, nil
 	case v.gone != nil: // all that it had sent before has come
 		return 0, v.gone
 	case err != nil:

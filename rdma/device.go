@@ -22,7 +22,7 @@ const (
 	RemoteRead  Access = C.IBV_ACCESS_REMOTE_READ
 )
 
-// Device is an opened device, at the port that was chosen, with a protection domain. Open, Register
+// Device is an opened device, at the port that was chosen, with a protection domain. Open, Register, NewStream
 // and NextEvent are safe for several goroutines; Close comes after everything else.
 type Device struct {
 	Choice  Choice

@@ -122,29 +122,39 @@ func (e *Endpoint) RDMAPort() (rdma.Choice, bool) {
 	return e.verbs.choice, true
 }
 
-// stream makes one end of a stream for a link of a group of so many ranks.
-func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
+// open opens the device, once.
+func (v *verbsEnd) open() (*rdma.Device, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.device == nil {
-		d, err := v.library.Open(v.choice)
-		if err != nil {
-			return nil, err
-		}
-		if err := v.e.poller.listen(d.AsyncFD(), func() { v.hear(d) }); err != nil {
-			_ = d.Close() // there is a better reason
-			return nil, err
-		}
-		v.device = d
-		for _, fd := range d.FDs() {
-			v.e.onFD(fd, true)
-		}
+	if v.device != nil {
+		return v.device, nil
+	}
+	d, err := v.library.Open(v.choice)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.e.poller.listen(d.AsyncFD(), func() { v.hear(d) }); err != nil {
+		_ = d.Close() // there is a better reason
+		return nil, err
+	}
+	v.device = d
+	for _, fd := range d.FDs() {
+		v.e.onFD(fd, true)
+	}
+	return d, nil
+}
+
+// stream makes one end of a stream for a link of a group of so many ranks. Links to several peers are made at once.
+func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
+	d, err := v.open()
+	if err != nil {
+		return nil, err
 	}
 	ring := rdma.MostRing
 	for ring > rdma.LeastRing && 2*ring*(ranks-1) > ringBudget {
 		ring /= 2
 	}
-	s, err := v.device.NewStream(ring)
+	s, err := d.NewStream(ring)
 	if err == nil {
 		v.e.onFD(s.FD(), true)
 	}

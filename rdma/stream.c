@@ -565,8 +565,6 @@ int goccl_stream_close(struct goccl_stream *s)
   const struct goccl_verbs *v = s->verbs;
   if (s->qp)
     error = v->destroy_qp(s->qp);
-  for (int i = 0; s->went && i < 2; i++) /* no more: each queue was armed once at most */
-    goccl_stream_wake(s);
   struct ibv_cq *queues[] = {s->came, s->went};
   for (int i = 0; i < 2; i++) {
     if (!queues[i])

@@ -79,7 +79,7 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 		r.arenas.release()
 		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
 	}
-	r.arenas.known.Add(p, bytes, arena.Twin(p))
+	r.arenas.known.Add(p, bytes, arena.Twin)
 	return p, nil
 }
 
@@ -154,7 +154,7 @@ func (c *Comm) know() {
 	c.known = [][]byte{counters, inboxes} // apart: the word alone does not lock it all
 	for _, b := range c.known {
 		p := unsafe.Pointer(unsafe.SliceData(b))
-		c.runtime.arenas.known.Add(p, int64(len(b)), p)
+		c.runtime.arenas.known.Add(p, int64(len(b)), nil)
 	}
 }
 

@@ -28,8 +28,9 @@ type Memory struct {
 const MostRegistered = 1024
 
 type block struct {
+	memory    unsafe.Pointer
 	from, end uintptr
-	twin      unsafe.Pointer
+	twin      func(unsafe.Pointer) (unsafe.Pointer, error) // nil: it has none
 	at        map[*Device]*registration
 	gone      bool
 }
@@ -37,8 +38,9 @@ type block struct {
 type registration struct {
 	m      *Memory
 	block  *block
-	made   chan struct{} // closed when registering has ended
-	region *Region       // since then; nil where that has failed, or is over
+	made   chan struct{}  // closed when registering has ended
+	region *Region        // since then; nil where that has failed, or is over
+	memory unsafe.Pointer // where the device finds it
 	uses   int
 }
 
@@ -48,12 +50,12 @@ type Use struct {
 	r  *registration
 }
 
-// Add makes memory known. Twin is where it is mapped a second time, for devices alone, or the same: what a device knows may be missing in a
+// Add makes memory known. Twin maps it a second time, for devices alone, when it is first used, or is nil: what a device knows may be missing in a
 // forked child.
-func (m *Memory) Add(p unsafe.Pointer, bytes int64, twin unsafe.Pointer) {
+func (m *Memory) Add(p unsafe.Pointer, bytes int64, twin func(unsafe.Pointer) (unsafe.Pointer, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := &block{from: uintptr(p), end: uintptr(p) + uintptr(bytes), twin: twin, at: map[*Device]*registration{}}
+	b := &block{memory: p, from: uintptr(p), end: uintptr(p) + uintptr(bytes), twin: twin, at: map[*Device]*registration{}}
 	i, _ := m.search(b.from)
 	m.blocks = slices.Insert(m.blocks, i, b)
 }
@@ -94,33 +96,40 @@ func (m *Memory) Use(d *Device, p unsafe.Pointer, bytes int) (*Use, error) {
 		m.mu.Unlock()
 		return nil, nil
 	}
-	u := &Use{at: unsafe.Add(b.twin, uintptr(p)-b.from), r: b.at[d]}
+	r := b.at[d]
 	switch {
-	case u.r == nil && m.registered >= MostRegistered:
+	case r == nil && m.registered >= MostRegistered:
 		m.mu.Unlock()
 		return nil, fmt.Errorf("%d pieces of memory are registered, which is the most", MostRegistered)
-	case u.r == nil:
-		u.r = &registration{m: m, block: b, made: make(chan struct{})}
-		b.at[d] = u.r
+	case r == nil:
+		r = &registration{m: m, block: b, made: make(chan struct{})}
+		b.at[d] = r
 		m.registered++
 		m.mu.Unlock()
-		if err := u.r.register(d); err != nil {
+		if err := r.register(d); err != nil {
 			return nil, err
 		}
-		return u, nil
-	case u.r.region == nil:
+	case r.region == nil:
 		m.mu.Unlock()
 		return nil, nil
+	default:
+		r.uses++
+		m.mu.Unlock()
 	}
-	u.r.uses++
-	m.mu.Unlock()
-	return u, nil
+	return &Use{at: unsafe.Add(r.memory, uintptr(p)-b.from), r: r}, nil
 }
 
 // register makes the registration, and its first use.
 func (r *registration) register(d *Device) error {
 	b := r.block
-	region, err := d.Register(b.twin, int(b.end-b.from), LocalWrite|RemoteRead)
+	memory, err := b.memory, error(nil)
+	if b.twin != nil {
+		memory, err = b.twin(memory)
+	}
+	var region *Region
+	if err == nil {
+		region, err = d.Register(memory, int(b.end-b.from), LocalWrite|RemoteRead)
+	}
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()
 	defer close(r.made)
@@ -128,7 +137,7 @@ func (r *registration) register(d *Device) error {
 		r.m.registered--
 		return err
 	}
-	r.region, r.uses = region, 1
+	r.region, r.memory, r.uses = region, memory, 1
 	r.m.bytes += int64(b.end - b.from)
 	return nil
 }

@@ -33,7 +33,7 @@ func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
 	at := pages(t, 3*page)
 	blocks := []unsafe.Pointer{unsafe.Add(at, 2*page), at, unsafe.Add(at, page)}
 	for _, b := range blocks {
-		m.Add(b, length, b)
+		m.Add(b, length, nil)
 	}
 	for _, outside := range []struct{ from, bytes int }{{length, 1}, {0, length + 1}, {length - 1, 2}, {page - 1, 2}, {3 * page, 1}, {-1, 2}, {0, 3 * page}} {
 		use(t, &m, d, unsafe.Add(at, outside.from), outside.bytes, false)
@@ -82,7 +82,7 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	var m Memory
 	at := pages(t, 1<<20)
 	for i := range MostRegistered + 1 {
-		m.Add(unsafe.Add(at, 128*i), 128, unsafe.Add(at, 128*i))
+		m.Add(unsafe.Add(at, 128*i), 128, nil)
 	}
 	f.Fail("reg_mr", 1, 1, syscall.ENOMEM)
 	if _, err := m.Use(d, at, 1); err == nil || !strings.Contains(err.Error(), "locked memory") {
@@ -93,7 +93,7 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	for i := range MostRegistered - 1 {
 		use(t, &m, d, unsafe.Add(at, 128*(i+2)), 1, true)
 	}
-	m.Add(unsafe.Add(at, 1<<19), 128, unsafe.Add(at, 1<<19))
+	m.Add(unsafe.Add(at, 1<<19), 128, nil)
 	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil || !strings.Contains(err.Error(), "which is the most") {
 		t.Errorf("one too many: %v, %v", u, err)
 	}
@@ -110,12 +110,42 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	}
 }
 
+// What a device gets to know is the second mapping, made when it is first needed, where that can be.
+func TestMemoryThatHasATwin(t *testing.T) {
+	_, d := openFake(t)
+	var m Memory
+	at := pages(t, 3*4096)
+	twins := 0
+	m.Add(at, 4096, func(p unsafe.Pointer) (unsafe.Pointer, error) {
+		twins++
+		return unsafe.Add(p, 2*4096), nil
+	})
+	m.Add(unsafe.Add(at, 4096), 4096, func(p unsafe.Pointer) (unsafe.Pointer, error) {
+		return nil, errors.New("no room")
+	})
+	if twins > 0 {
+		t.Error("it is mapped before it is used")
+	}
+	for range 2 {
+		if addr := use(t, &m, d, unsafe.Add(at, 100), 1, true).Remote().Addr; addr != uint64(uintptr(at))+2*4096+100 || twins != 1 {
+			t.Errorf("%p is given out as %#x, and was mapped %d times", at, addr, twins)
+		}
+	}
+	if u, err := m.Use(d, unsafe.Add(at, 4096), 1); u != nil || err == nil || err.Error() != "no room" {
+		t.Errorf("what cannot be mapped: %v, %v", u, err)
+	}
+	use(t, &m, d, unsafe.Add(at, 4096), 1, false)
+	if err := errors.Join(m.Leave(d), d.Close()); err != nil || m.registered != 0 {
+		t.Errorf("%d are counted: %v", m.registered, err)
+	}
+}
+
 // Who comes while somebody registers goes without; the memory does not end before that is over.
 func TestMemoryThatIsBeingRegistered(t *testing.T) {
 	_, d := openFake(t)
 	var m Memory
 	at := pages(t, 4096)
-	m.Add(at, 4096, at)
+	m.Add(at, 4096, nil)
 	r := &registration{m: &m, block: m.blocks[0], made: make(chan struct{})}
 	m.blocks[0].at[d] = r
 	m.registered++
@@ -145,7 +175,7 @@ func TestMemoryOfManyAtOnce(t *testing.T) {
 	at := pages(t, blocks*length)
 	block := func(i int) unsafe.Pointer { return unsafe.Add(at, i%blocks*length) }
 	for i := range blocks {
-		m.Add(block(i), length, block(i))
+		m.Add(block(i), length, nil)
 	}
 	f.Fail("reg_mr", 20, 20, syscall.ENOMEM)
 	errs := make(chan error, users+1)
@@ -166,7 +196,7 @@ func TestMemoryOfManyAtOnce(t *testing.T) {
 		var err error
 		for i := range 1000 {
 			err = errors.Join(err, m.Remove(block(i)))
-			m.Add(block(i), length, block(i))
+			m.Add(block(i), length, nil)
 		}
 		errs <- err
 	}()
@@ -187,7 +217,7 @@ func TestMemoryOfManyAtOnce(t *testing.T) {
 func lent(t *testing.T, m *Memory, d *Device, b []byte) *Use {
 	at := pages(t, len(b))
 	copy(unsafe.Slice((*byte)(at), len(b)), b)
-	m.Add(at, int64(len(b)), at)
+	m.Add(at, int64(len(b)), nil)
 	t.Cleanup(func() {
 		if err := m.Remove(at); err != nil {
 			t.Error(err)

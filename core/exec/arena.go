@@ -15,12 +15,12 @@ import (
 //
 // A peer may still have it mapped, and write to it, when it has been closed.
 type Arena struct {
-	fd   int
-	mem  []byte
-	twin []byte
+	fd  int
+	mem []byte
 
 	mu   sync.Mutex
 	heap heap
+	twin []byte // made when it is first asked for
 }
 
 const (
@@ -49,10 +49,7 @@ func NewArena() (*Arena, error) {
 		return nil, err
 	}
 	a := &Arena{fd: fd, heap: heap{free: []extent{{0, int64(size)}}, used: map[int64]int64{}}}
-	if a.mem, err = mapArena(fd, int(size)); err == nil {
-		a.twin, err = mapArena(fd, int(size))
-	}
-	if err != nil {
+	if a.mem, err = mapArena(fd, int(size)); err != nil {
 		a.Close()
 		return nil, err
 	}
@@ -105,8 +102,17 @@ func (a *Arena) Close() {
 func (a *Arena) FD() int { return a.fd }
 
 // Twin is where memory of the arena is mapped a second time: devices get to know it there, for what they know is taken away from forked children.
-func (a *Arena) Twin(p unsafe.Pointer) unsafe.Pointer {
-	return unsafe.Pointer(&a.twin[uintptr(p)-uintptr(unsafe.Pointer(unsafe.SliceData(a.mem)))])
+func (a *Arena) Twin(p unsafe.Pointer) (unsafe.Pointer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.twin == nil {
+		twin, err := mapArena(a.fd, len(a.mem))
+		if err != nil {
+			return nil, err
+		}
+		a.twin = twin
+	}
+	return unsafe.Pointer(&a.twin[uintptr(p)-uintptr(unsafe.Pointer(unsafe.SliceData(a.mem)))]), nil
 }
 
 // Memory is all of the arena.

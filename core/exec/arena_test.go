@@ -32,6 +32,30 @@ func TestArenaIsSeenByPeers(t *testing.T) {
 	}
 }
 
+// The second mapping is of the same memory, and is not there before it is asked for.
+func TestArenaHasATwin(t *testing.T) {
+	a, err := NewArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	p, err := a.Alloc(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.twin != nil {
+		t.Error("it is there already")
+	}
+	twin, err := a.Twin(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*(*byte)(p) = 7
+	if got := *(*byte)(twin); got != 7 || twin == p || a.Contains(twin) {
+		t.Errorf("at %p the twin of %p holds %d", twin, p, got)
+	}
+}
+
 // Memory of large blocks goes back to the system, that of small ones stays.
 func TestArenaGivesMemoryBack(t *testing.T) {
 	a, err := NewArena()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -167,8 +166,13 @@ func TestShareableThatCannotBeRegistered(t *testing.T) {
 		t.Errorf("%d and %d bytes were lent", given, taken)
 	}
 	for range 2 {
-		if text := <-said; !strings.Contains(text, "locked memory") {
-			t.Errorf("the log says %q", text)
+		select {
+		case text := <-said:
+			if !strings.Contains(text, "locked memory") {
+				t.Errorf("the log says %q", text)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the log does not say it")
 		}
 	}
 	if len(said) > 0 {
@@ -235,41 +239,52 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	if late == 0 {
 		t.Error("no sender gave up")
 	}
+	// It gives up when all has been received, and it has not heard of that.
+	w, _ := newVerbsWorld(t, 2)
+	from, into := shareable(t, w, 0, n), buffer(t, n)
+	fill(from, 0, 1)
+	sent, received := lendUnread(t, w, from, into)
+	hold(t, w.comms[0])
+	w.comms[1].poller.Leave()
+	if _, err := received.Wait(-1); err != nil {
+		t.Error(err)
+	}
+	w.comms[0].Abort("enough")
+	if _, err := sent.Wait(-1); !errors.Is(err, ErrAborted) {
+		t.Error(err)
+	}
+	fill(from, 7, 7)
+	w.comms[0].poller.Leave()
+	if err := expect("received", into, func(k int) int32 { return value(0, 1, k) }); err != nil {
+		t.Error(err)
+	}
 }
 
-// A rank leaves before what it has lent has been read: who was to receive that is told so, and receives what others send.
-func TestLentByWhoLeft(t *testing.T) {
-	const n = 600_001
-	w, _ := newVerbsWorld(t, 3)
-	from, small := shareable(t, w, 0, n), buffer(t, 1)
-	receives := make([]*Work, 2)
-	for i, op := range []Operation{recvOp(buffer(t, n), 0, 0), recvOp(small, 2, 0)} {
-		var err error
-		if receives[i], err = w.comms[1].Start(CallOptions{}, op); err != nil {
-			t.Fatal(err)
-		}
-	}
-	until := func(what string, f func() bool) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal(what + " does not come")
-			}
-		}
-	}
-	hold := func(p *transport.Poller) {
-		until("the poller's token", func() bool { p.Relieve(); return p.Take() })
-	}
-	// It is lent while the receiver does not read its links, so that all of this lies before the read.
+// hold has nobody read a rank's links, until the test leaves its poller.
+func hold(t *testing.T, c *Comm) {
+	t.Helper()
+	until(t, "the poller's token", func() bool {
+		c.poller.Relieve()
+		return c.poller.Take()
+	})
+}
+
+// lendUnread has rank 0 lend what it sends to rank 1, whose links nobody reads from before that on.
+func lendUnread(t *testing.T, w *world, from, into []int32) (sent, received *Work) {
+	t.Helper()
 	sender, receiver := w.comms[0], w.comms[1]
-	hold(sender.poller)
-	if _, err := sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
+	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
+	if err != nil {
 		t.Fatal(err)
 	}
-	until("the offer", func() bool { return receiver.p2p.hasAccepted(0) })
-	hold(receiver.poller)
+	hold(t, sender)
+	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the offer", func() bool { return receiver.p2p.hasAccepted(0) })
+	hold(t, receiver)
 	sender.poller.Leave()
-	until("the loan", func() bool {
+	until(t, "the loan", func() bool {
 		sender.p2p.mu.Lock()
 		defer sender.p2p.mu.Unlock()
 		for _, g := range sender.p2p.given {
@@ -277,17 +292,31 @@ func TestLentByWhoLeft(t *testing.T) {
 		}
 		return false
 	})
+	return sent, received
+}
+
+// A rank leaves before what it has lent has been read: who was to receive that is told so, and receives what others send.
+func TestLentByWhoLeft(t *testing.T) {
+	const n = 600_001
+	w, _ := newVerbsWorld(t, 3)
+	small := buffer(t, 1)
+	other, err := w.comms[1].Start(CallOptions{}, recvOp(small, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, received := lendUnread(t, w, shareable(t, w, 0, n), buffer(t, n))
+	sender := w.comms[0]
 	sender.fail(errorf(ErrAborted, "destroyed"), false) // as Destroy begins; a double cannot read the word of a window that has been unmapped
-	receiver.poller.Leave()
-	until("the answer", func() bool { given, _ := lent(w); return given[0] > 0 })
+	w.comms[1].poller.Leave()
+	until(t, "the answer", func() bool { given, _ := lent(w); return given[0] > 0 })
 	sender.Destroy()
-	if _, err := receives[0].Wait(-1); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
+	if _, err := received.Wait(-1); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
 		t.Errorf("what was lent: %v", err)
 	}
 	if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 0)); err != nil {
 		t.Error(err)
 	}
-	if done, err := receives[1].Wait(20 * time.Second); !done || err != nil {
+	if done, err := other.Wait(20 * time.Second); !done || err != nil {
 		t.Errorf("what another sends: %v, %v", done, err)
 	}
 }

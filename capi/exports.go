@@ -190,6 +190,22 @@ func guestMemFree(memory unsafe.Pointer) C.goccl_result {
 	return export(func() error { return process.Free(memory) })
 }
 
+//export guestMemStats
+func guestMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
+	return export(func() error {
+		stats := process.MemoryStats()
+		set := func(to *C.uint64_t, n int64) {
+			if to != nil {
+				*to = C.uint64_t(n)
+			}
+		}
+		set(registered, stats.Registered)
+		set(given, stats.Given)
+		set(taken, stats.Taken)
+		return nil
+	})
+}
+
 //export guestCommRank
 func guestCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
 	return export(func() error {

@@ -209,6 +209,11 @@ goccl_result goccl_mem_alloc(void **memory, size_t bytes);
  * that is free already, is refused. In a child made by fork() it does nothing: the memory is the parent's. */
 goccl_result goccl_mem_free(void *memory);
 
+/* What RDMA devices do with this process's shareable memory, in bytes; each pointer may be NULL. *registered: what they have access
+ * to now, which is locked; parts of communicators' own memory count, too. *given: what peers have read by themselves since the
+ * library was loaded. *taken: what was read so of peers' memory. Thread-safe. */
+goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken);
+
 /* ---- the end ------------------------------------------------------------------------------ */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told

@@ -207,6 +207,11 @@ goccl_result goccl_mem_free(void *memory) {
   return memory == NULL ? GOCCL_OK : guestMemFree(memory);
 }
 
+goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken) {
+  NOT_FORKED;
+  return guestMemStats(registered, given, taken);
+}
+
 goccl_result goccl_abort(goccl_comm comm, const char *reason) {
   NOTHING_IF_FORKED;
   return guestAbort(comm, (char *)reason);

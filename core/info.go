@@ -8,8 +8,7 @@ import (
 )
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
-// and if not why and what to do; and of this process's shareable memory, how many bytes adapters have access to, and how many peers have read there by
-// themselves, and this process of peers'. It opens what a communicator would, and closes it again.
+// and if not why and what to do. It opens what a communicator would, and closes it again.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
 	verbs, err := r.verbs(Config{Transport: r.config.Getenv(EnvTransport), Net: r.config.Getenv(EnvNet)})
@@ -42,7 +41,16 @@ func (r *Runtime) Info() map[string]any {
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "transports": transports}
+}
+
+// MemoryStats tells what adapters do with this process's shareable memory, in bytes.
+type MemoryStats struct {
+	Registered   int64 // what they have access to now, windows of communicators included
+	Given, Taken int64 // what peers have read there by themselves, and what was read so of peers'
+}
+
+func (r *Runtime) MemoryStats() MemoryStats {
 	known := &r.arenas.known
-	memory := map[string]any{"registered": known.Registered(), "given": known.Given.Load(), "taken": known.Taken.Load()}
-	return map[string]any{"memory": memory, "version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "transports": transports}
+	return MemoryStats{Registered: known.Registered(), Given: known.Given.Load(), Taken: known.Taken.Load()}
 }

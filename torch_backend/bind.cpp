@@ -26,11 +26,15 @@ using IntrusiveClass = py::class_<T, c10::intrusive_ptr<T>, Extra...>;
 
 std::string info() {
   const goccl::Library& lib = goccl::library();
-  size_t needed = 0;
-  goccl::check(lib.info(nullptr, 0, &needed));
-  std::vector<char> json(needed + 1);
-  goccl::check(lib.info(json.data(), json.size(), &needed));
-  return json.data();
+  std::vector<char> json(4096);
+  for (;;) {  // it may be longer the next time
+    size_t needed = 0;
+    goccl::check(lib.info(json.data(), json.size(), &needed));
+    if (needed <= json.size()) {
+      return json.data();
+    }
+    json.resize(needed);
+  }
 }
 
 // Ends what is left when Python goes. A library that is not loaded stays so.

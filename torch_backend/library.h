@@ -19,6 +19,7 @@ namespace goccl {
   X(refuse)                \
   X(mem_alloc)             \
   X(mem_free)              \
+  X(mem_stats)             \
   X(async_error)           \
   X(shutdown)              \
   X(comm_transport)        \

@@ -88,6 +88,18 @@ at::Tensor empty(const std::vector<int64_t>& size, at::ScalarType dtype) {
                                    std::nullopt);
 }
 
+py::dict memoryStats() {
+  uint64_t registered = 0;
+  uint64_t given = 0;
+  uint64_t taken = 0;
+  check(library().mem_stats(&registered, &given, &taken));
+  py::dict stats;
+  stats["registered"] = registered;
+  stats["given"] = given;
+  stats["taken"] = taken;
+  return stats;
+}
+
 }  // namespace
 
 void bindMemory(py::module_& module) {
@@ -95,6 +107,7 @@ void bindMemory(py::module_& module) {
              "A tensor in shareable memory, of undefined contents.");
   module.def("enter_pool", &enterPool, "Has the thread's CPU tensors allocated in shareable memory.");
   module.def("leave_pool", &leavePool, "Undoes enter_pool().");
+  module.def("memory_stats", &memoryStats, "What adapters do with the process's shareable memory, in bytes.");
 }
 
 }  // namespace goccl

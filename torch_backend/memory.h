@@ -1,4 +1,4 @@
-// goccl.empty() and goccl.MemPool: tensors in memory that peers on the same host map.
+// goccl.empty(), goccl.MemPool and goccl.memory_stats(): tensors in memory that peers on the same host map.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -135,6 +135,13 @@ static void test_memory(void) {
   OK(goccl_mem_free(b));
   REFUSED(GOCCL_INVALID_ARGUMENT, "nothing is", goccl_mem_free(b));
   OK(goccl_mem_free(NULL));
+
+  uint64_t registered = 1, given = 1, taken = 1;
+  OK(goccl_mem_stats(&registered, &given, &taken));
+  TRUE(registered == 0 && given == 0 && taken == 0);
+  given = 1;
+  OK(goccl_mem_stats(NULL, &given, NULL));
+  TRUE(given == 0);
 }
 
 static void shared(goccl_comm comm, int rank, int size) {
@@ -684,6 +691,7 @@ static int in_child(goccl_comm comm, goccl_work work) {
   GIVES(GOCCL_FORKED, goccl_core_ping_pong(0, 1, &ns));
   void *memory;
   GIVES(GOCCL_FORKED, goccl_mem_alloc(&memory, 1));
+  GIVES(GOCCL_FORKED, goccl_mem_stats(NULL, NULL, NULL));
   OK(goccl_mem_free(&rank));
   OK(goccl_work_free(work));
   OK(goccl_abort(comm, "in the child"));

@@ -14,7 +14,6 @@ collective has failed, a peer that is late may still read and write its tensors:
 
 from __future__ import annotations
 
-import json
 import operator
 from typing import TYPE_CHECKING
 
@@ -59,12 +58,12 @@ def zeros(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = 
 def memory_stats() -> dict[str, int]:
     """Returns what adapters do with this process's shareable memory, in bytes.
 
-    "registered": that adapters have access to now, and that is locked.
-    "given": that peers have read there by themselves; "taken": that were read so of peers'. Where both stay 0
-    over verbs, tensors are copied: they are ordinary, too small, or could not be registered (see the log).
-    Takes some milliseconds: it looks at the host's adapters, too.
+    "registered": that adapters have access to now, and that is locked; what groups over verbs keep for
+    themselves counts, too. "given": that peers have read there by themselves; "taken": that were read so of
+    peers'. Where both stay 0 over verbs, tensors are copied: they are ordinary, too small, or could not be
+    registered (see the log).
     """
-    found: dict[str, int] = json.loads(load().info())["memory"]
+    found: dict[str, int] = load().memory_stats()
     return found
 
 

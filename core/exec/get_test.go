@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,21 +18,22 @@ import (
 const offeredBytes = 3 * 4096
 
 // offered returns the runs of a Send of rank 0 and of the Recv of rank 1, which gets; the former has offered.
-func offered(t *testing.T, w [2]*Window) (send, recv *Run, in, out []byte) {
+func offered(t *testing.T, w [2]*Window, length int) (send, recv *Run, in, out []byte) {
 	t.Helper()
 	var runs [2]*Run
 	var bufs [2][]byte
 	for rank := range w {
 		w[rank].UsePID(1-rank, os.Getpid())
-		mem, err := unix.Mmap(-1, 0, offeredBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = unix.Munmap(mem) })
 		bufs[rank] = mem
 		p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
 			Memory: true, Thresholds: plan.Thresholds{GetMin: 1}}
 		b := Binding{Element: 1}
-		at, bytes := []unsafe.Pointer{unsafe.Pointer(&mem[0])}, []int64{offeredBytes}
+		at, bytes := []unsafe.Pointer{unsafe.Pointer(&mem[0])}, []int64{int64(length)}
 		from, to := NoPeer, 1
 		if rank == 0 {
 			p.InBytes, b.In = bytes, at
@@ -60,7 +64,7 @@ func offered(t *testing.T, w [2]*Window) (send, recv *Run, in, out []byte) {
 func TestGet(t *testing.T) {
 	w := newPair(t)
 	for range 3 * layout.Slots {
-		send, recv, in, out := offered(t, w)
+		send, recv, in, out := offered(t, w, offeredBytes)
 		if s := recv.Continue(soon()); s != Done {
 			t.Fatalf("recv: status %d", s)
 		}
@@ -76,7 +80,7 @@ func TestGet(t *testing.T) {
 // Who has stopped may have given its buffer back: what is read there then is not taken for good.
 func TestGetFromStopped(t *testing.T) {
 	w := newPair(t)
-	_, recv, _, _ := offered(t, w)
+	_, recv, _, _ := offered(t, w, offeredBytes)
 	w[0].Stop()
 	if s := recv.Continue(soon()); s != Blocked {
 		t.Fatalf("status %d, though the sender has stopped", s)
@@ -87,9 +91,45 @@ func TestGetFromStopped(t *testing.T) {
 	}
 }
 
+// The sender may stop, and give its buffer to others, at any moment of the copy.
+func TestGetFromWhoStopsMeanwhile(t *testing.T) {
+	const length, rounds = 1 << 20, 100
+	w := newPair(t)
+	_, recv, _, _ := offered(t, w, length)
+	begun := Now()
+	if s := recv.Continue(soon()); s != Done {
+		t.Fatalf("recv: status %d", s)
+	}
+	took := Now() - begun
+	for round := range rounds {
+		delay := 2 * took * time.Duration(round) / rounds
+		t.Run(delay.String(), func(t *testing.T) {
+			w := newPair(t)
+			_, recv, in, out := offered(t, w, length)
+			want := slices.Clone(in)
+			var receives atomic.Bool
+			var stops sync.WaitGroup
+			stops.Go(func() {
+				for !receives.Load() {
+				}
+				for begun := Now(); Now()-begun < delay; {
+				}
+				w[0].Stop()
+				clear(in)
+			})
+			receives.Store(true)
+			status := recv.Continue(soon())
+			stops.Wait()
+			if status == Done && !slices.Equal(out, want) {
+				t.Error("what the sender has given up is taken for what it offered")
+			}
+		})
+	}
+}
+
 func TestGetUnreadable(t *testing.T) {
 	w := newPair(t)
-	_, recv, in, _ := offered(t, w)
+	_, recv, in, _ := offered(t, w, offeredBytes)
 	if err := unix.Munmap(in); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ class Threshold:
     least_ranks: with fewer both algorithms are the same.
     least, most: the sizes that are measured, in bytes, are the powers of two between them.
     of_slice: it is compared with what goes to one rank, not with the whole.
+    shm_only: where ranks share no memory both algorithms are the same.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Threshold:
     least: int = 1 << 10
     most: int = 4 << 20
     of_slice: bool = False
+    shm_only: bool = False
 
     @property
     def sizes(self) -> list[int]:
@@ -71,6 +73,7 @@ THRESHOLDS = (
         of_slice=True,
         least=1 << 20,
         most=64 << 20,
+        shm_only=True,
     ),
     Threshold(
         "stream_min",
@@ -78,6 +81,7 @@ THRESHOLDS = (
         _ALWAYS,
         0,
         "outputs are written through the caches",
+        "get_min=0",
         least=1 << 20,
         most=64 << 20,
     ),
@@ -154,7 +158,7 @@ def measure(
 ) -> Iterator[tuple[Threshold, list[tuple[int, float, float, float]]]]:
     """Each threshold that matters, with (bytes, us of the small algorithm, of the other, ratio)."""
     for threshold in THRESHOLDS:
-        if ranks < threshold.least_ranks:
+        if ranks < threshold.least_ranks or (threshold.shm_only and transport != "shm"):
             continue
         rows = []
         with _Pair(threshold, transport, ranks, timeout) as pair:

@@ -807,7 +807,7 @@ def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
 def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(capi, "LIBRARY", tmp_path / "absent.so")
     with pytest.raises(Unavailable, match=r"absent\.so"):
-        adapter("goccl-c").join(Setup("goccl-c", 2, 0, "127.0.0.1", 0, -1, 1))
+        adapter("goccl-c").join(Setup("goccl-c", 2, 0, "", 0, -1, {}, 1))
 
 
 @pytest.fixture
@@ -816,6 +816,33 @@ def core() -> capi.Core:
         return capi.Core()
     except OSError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("core")
+def test_id_of_a_group_on_several_hosts_goes_by_its_links() -> None:
+    ends = socket.socketpair()
+
+    def join(rank: int) -> int:
+        library = adapter("goccl-c")
+        library.join(Setup("goccl-c", 2, rank, "", 0, -1, {1 - rank: ends[rank]}, 20))
+        library.leave()
+        return library.rank
+
+    with ends[0], ends[1], ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(join, range(2))) == [0, 1]
+
+
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize(
+    ("rank", "closes", "words"), [(1, True, "closed"), (1, False, "timed out"), (0, True, "pipe")]
+)
+def test_id_that_does_not_come_is_told(rank: int, closes: bool, words: str) -> None:
+    own, other = socket.socketpair()
+    with own, other:
+        if closes:
+            other.close()
+        with pytest.raises(RuntimeError, match=f"the group's id could not be handed on: .*{words}"):
+            adapter("goccl-c").join(Setup("goccl-c", 2, rank, "", 0, -1, {1 - rank: own}, 0.05))
 
 
 def _loop(buffer: Buffer, **changes: Any) -> capi.Loop:

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,11 @@ from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
 
 @dataclass(frozen=True)
 class Setup:
-    """What a rank needs to join its group. store_fd: for rank 0, a listening socket of its store."""
+    """What a rank needs to join its group.
+
+    store_fd: for rank 0, a listening socket of its store. links: where the ranks are of several processes, to
+    all others; CoreAdapter needs no store then.
+    """
 
     library: str
     ranks: int
@@ -30,6 +34,7 @@ class Setup:
     store_host: str
     store_port: int
     store_fd: int
+    links: Mapping[int, socket.socket]
     timeout: float
 
 
@@ -88,10 +93,13 @@ class CoreAdapter(Adapter):
     def join(self, setup: Setup) -> None:
         try:
             self._core = capi.Core()
-            unique_id = self._share_id(setup)
-            self._comm = self._core.init(unique_id, setup.rank, setup.ranks, setup.timeout)
         except OSError as error:
             raise Unavailable(str(error)) from error
+        try:
+            unique_id = self._share_id(setup)
+            self._comm = self._core.init(unique_id, setup.rank, setup.ranks, setup.timeout)
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"the group's id could not be handed on: {error}") from error
         except capi.Failed as error:
             if error.result == capi.UNSUPPORTED:
                 raise Unavailable(str(error)) from error
@@ -142,6 +150,16 @@ class CoreAdapter(Adapter):
         return [round(time * 1000) for time in us]
 
     def _share_id(self, setup: Setup) -> bytes:
+        """The id of rank 0. It holds a secret: between hosts only a known rank gets it."""
+        if setup.links:
+            for link in setup.links.values():
+                link.settimeout(setup.timeout)
+            if setup.rank != ROOT:
+                return wire.exactly(setup.links[ROOT], capi.UNIQUE_ID_SIZE)
+            unique_id = self._core.unique_id()
+            for link in setup.links.values():
+                link.sendall(unique_id)
+            return unique_id
         if setup.rank != ROOT:
             with socket.create_connection((setup.store_host, setup.store_port), setup.timeout) as root:
                 return wire.exactly(root, capi.UNIQUE_ID_SIZE)

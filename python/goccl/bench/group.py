@@ -43,7 +43,8 @@ class _Folder(tempfile.TemporaryDirectory[str]):
 class Seat:
     """Which rank a group starts here, where other processes start its others, and how it meets those.
 
-    store: a listening socket, at rank 0 only; store_address is its. links: to all other ranks, to meet by.
+    store: a listening socket, at rank 0 only, for libraries that have a store; store_address is its.
+    links: to all other ranks, which have proved that they are.
     """
 
     rank: int
@@ -172,7 +173,7 @@ class RankGroup:
             return
         with socket.create_server(("127.0.0.1", 0)) as store:
             host, port = store.getsockname()
-            setup |= {"store_host": host, "store_port": port, "store_here": True, "linked": None}
+            setup |= {"store_host": host, "store_port": port, "store_here": True, "linked": []}
             fd = barrier.create(self.ranks)
             try:
                 yield setup, [store.fileno(), fd]

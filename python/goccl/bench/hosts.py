@@ -19,7 +19,7 @@ from typing import Any
 
 from .collectives import ROOT
 from .group import START_TIMEOUT, GroupFailure, RankGroup, Seat
-from .libraries import Library, Unavailable
+from .libraries import GOCCL, Library, Unavailable
 from .wire import exactly
 
 _JOIN = 300.0  # seconds for all processes to be started
@@ -74,13 +74,16 @@ class World:
         """
         return [self._answer(rank, deadline - time.monotonic()) for rank in range(1, self.size)]
 
-    def seat(self, token: bytes) -> Seat:
+    def seat(self, token: bytes, with_store: bool) -> Seat:
         """This rank's place in a new group. token: is the same at all ranks, and nobody else knows it."""
+        links = self._links(token)
+        if not with_store:
+            return Seat(self.rank, None, ("", 0), links)
         store = self._listen() if self.rank == ROOT else None
         if store:
             self._set("store", store.getsockname()[:2])
         host, port = self._get("store", START_TIMEOUT)
-        return Seat(self.rank, store, (host, port), self._links(token))
+        return Seat(self.rank, store, (host, port), links)
 
     def _answer(self, rank: int, timeout: float) -> dict[str, Any]:
         if rank in self._silent:
@@ -210,7 +213,7 @@ class Part:
 
     def _open(self, label: str, token: bytes) -> RankGroup:
         library = self._find(label)
-        seat = self._world.seat(token)
+        seat = self._world.seat(token, with_store=library.name != GOCCL["c"])
         try:
             group = RankGroup(library, self._world.size, self._timeout, seat)
         finally:

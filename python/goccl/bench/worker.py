@@ -89,16 +89,6 @@ class _Rank:
         return prepared.result.count_wrong(prepared.wanted, seed)
 
 
-def _meeting(
-    library: Adapter, setup: dict[str, Any], fds: list[int]
-) -> barrier.Barrier | barrier.HostBarrier:
-    """The barrier: the descriptors are that of memory, or those of links to the ranks of other processes."""
-    if setup["linked"] is None:
-        return barrier.Barrier(fds[0], library.rank, library.ranks, setup["timeout"])
-    links = {rank: socket.socket(fileno=fd) for rank, fd in zip(setup["linked"], fds, strict=True)}
-    return barrier.HostBarrier(links, setup["timeout"])
-
-
 def _serve(sock: socket.socket, rank: _Rank) -> None:
     while True:
         request, _ = wire.receive(sock)
@@ -127,6 +117,9 @@ def main(argv: list[str]) -> int:
     _, fds, _, _ = socket.recv_fds(sock, 1, _MOST_FDS)
     setup, _ = wire.receive(sock)
     store_fd = fds.pop(0) if setup["store_here"] else -1
+    barrier_fd = -1 if setup["linked"] else fds.pop(0)
+    links = {rank: socket.socket(fileno=fd) for rank, fd in zip(setup["linked"], fds, strict=True)}
+    timeout = setup["timeout"]
     try:
         library = adapter(setup["library"])
         library.join(
@@ -137,10 +130,16 @@ def main(argv: list[str]) -> int:
                 store_host=setup["store_host"],
                 store_port=setup["store_port"],
                 store_fd=store_fd,
-                timeout=setup["timeout"],
+                links=links,
+                timeout=timeout,
             )
         )
-        rank = _Rank(library, _meeting(library, setup, fds))
+        meeting = (
+            barrier.HostBarrier(links, timeout)
+            if links
+            else barrier.Barrier(barrier_fd, library.rank, library.ranks, timeout)
+        )
+        rank = _Rank(library, meeting)
         wire.send(sock, {"rank": library.rank, "version": library.version})
         _serve(sock, rank)
         library.leave()

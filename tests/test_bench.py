@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import io
 import json
@@ -753,6 +754,56 @@ def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.Monkey
         (answer,) = world.answers(time.monotonic() + 60)
         assert answer["failed"] == "rank 1 answers no more"
         assert time.monotonic() - begun < 30
+
+
+def test_others_have_time_to_answer_however_long_the_own_rank_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+
+    class World:
+        def tell(self, _request: object) -> None:
+            pass
+
+        def answers(self, deadline: float) -> list[dict[str, str]]:
+            left.append(deadline - time.monotonic())
+            return [{}]
+
+    class Part:
+        def do(self, _request: object) -> dict[str, str]:
+            time.sleep(0.3)
+            return {"version": ""}
+
+    monkeypatch.setattr(hosts, "_MARGIN", 0.2)
+    group: Any = hosts.HostsGroup
+    group(World(), Part(), _goccl_c("tcp"), 60)
+    assert min(left) > 0
+
+
+@pytest.mark.parametrize("says", [b"", b"\0" * 17])
+def test_strangers_do_not_keep_a_group_from_giving_up(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr(hosts, "_SAYS", 0.05)
+    world = hosts.World.__new__(hosts.World)
+    world.rank, world.size = 0, 2
+    world._turn, world._host, world._store = 0, "127.0.0.1", dist.HashStore()
+    over = threading.Event()
+
+    def knock() -> None:
+        address = tuple(json.loads(world._store.get("0 link to rank 0")))
+        while not over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(address, 1) as stranger:
+                stranger.sendall(says)
+                over.wait(0.02)
+
+    begun = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        knocking = pool.submit(knock)
+        try:
+            with pytest.raises(TimeoutError, match=r"ranks \[1\] did not connect in time"):
+                world._links(b"t" * 16, begun + 0.5)
+        finally:
+            over.set()
+        knocking.result()
+    assert time.monotonic() - begun < 10
 
 
 def test_barrier_of_hosts() -> None:

@@ -44,13 +44,14 @@ class Seat:
     """Which rank a group starts here, where other processes start its others, and how it meets those.
 
     store: a listening socket, at rank 0 only, for libraries that have a store; store_address is its.
-    links: to all other ranks, which have proved that they are.
+    links: to all other ranks, which have proved that they are. deadline: by time.monotonic(), for the start.
     """
 
     rank: int
     store: socket.socket | None
     store_address: tuple[str, int]
     links: Mapping[int, socket.socket]
+    deadline: float
 
 
 @dataclass
@@ -141,7 +142,7 @@ class RankGroup:
 
     def _start(self) -> None:
         address = "goccl-bench-" + secrets.token_hex(16)
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = self._seat.deadline if self._seat else time.monotonic() + START_TIMEOUT
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
             self._handed() as (setup, fds),

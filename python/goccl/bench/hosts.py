@@ -6,6 +6,7 @@ rank 0 tells it through the store by which the processes have found each other.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import ipaddress
 import json
@@ -20,7 +21,6 @@ from typing import Any
 from .collectives import ROOT
 from .group import START_TIMEOUT, GroupFailure, RankGroup, Seat
 from .libraries import GOCCL, Library, Unavailable
-from .wire import exactly
 
 _JOIN = 300.0  # seconds for all processes to be started
 _MARGIN = 30.0  # beyond what an answer may take, for the way there and back
@@ -76,14 +76,15 @@ class World:
 
     def seat(self, token: bytes, with_store: bool) -> Seat:
         """This rank's place in a new group. token: is the same at all ranks, and nobody else knows it."""
-        links = self._links(token)
+        deadline = time.monotonic() + START_TIMEOUT
+        links = self._links(token, deadline)
         if not with_store:
-            return Seat(self.rank, None, ("", 0), links)
+            return Seat(self.rank, None, ("", 0), links, deadline)
         store = self._listen() if self.rank == ROOT else None
         if store:
             self._set("store", store.getsockname()[:2])
-        host, port = self._get("store", START_TIMEOUT)
-        return Seat(self.rank, store, (host, port), links)
+        host, port = self._get("store", _left(deadline))
+        return Seat(self.rank, store, (host, port), links, deadline)
 
     def _answer(self, rank: int, timeout: float) -> dict[str, Any]:
         if rank in self._silent:
@@ -95,23 +96,24 @@ class World:
             return {"failed": str(error)}
         return answer
 
-    def _links(self, token: bytes) -> dict[int, socket.socket]:
+    def _links(self, token: bytes, deadline: float) -> dict[int, socket.socket]:
         """Connections to all other ranks."""
-        links = {}
+        links: dict[int, socket.socket] = {}
         with self._listen() as listener:
             self._set(f"link to rank {self.rank}", listener.getsockname()[:2])
             for rank in range(self.rank):
-                host, port = self._get(f"link to rank {rank}", START_TIMEOUT)
-                links[rank] = socket.create_connection((host, port), START_TIMEOUT)
+                host, port = self._get(f"link to rank {rank}", _left(deadline))
+                links[rank] = socket.create_connection((host, port), _left(deadline))
                 links[rank].sendall(token + bytes([self.rank]))
-            listener.settimeout(START_TIMEOUT)
-            while len(links) < self.size - 1:
-                link, _ = listener.accept()
-                link.settimeout(_SAYS)
+            while absent := [rank for rank in range(self.rank + 1, self.size) if rank not in links]:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"ranks {absent} did not connect in time")
+                listener.settimeout(_left(deadline))
                 try:
-                    said = exactly(link, _TOKEN + 1)
-                except (EOFError, OSError):
-                    said = b""
+                    link, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                said = _said(link, min(deadline, time.monotonic() + _SAYS))
                 if not secrets.compare_digest(said[:_TOKEN], token):  # a stranger's
                     link.close()
                     continue
@@ -145,6 +147,26 @@ class World:
             return json.loads(self._store.get(key))
         except RuntimeError as error:  # the store's, of any kind
             raise TimeoutError(f"there was no {name} in {timeout:.0f} s: {error}") from error
+
+
+def _left(deadline: float) -> float:
+    """As a timeout: 0 would mean that nothing is waited for."""
+    return max(0.001, deadline - time.monotonic())
+
+
+def _said(link: socket.socket, deadline: float) -> bytes:
+    """The token and rank that who has connected says by then; nothing if that is not all."""
+    said = b""
+    with contextlib.suppress(OSError):
+        while time.monotonic() < deadline:
+            link.settimeout(_left(deadline))
+            part = link.recv(_TOKEN + 1 - len(said))
+            said += part
+            if len(said) > _TOKEN:
+                return said
+            if not part:
+                break
+    return b""
 
 
 def _way_to(host: str) -> str:
@@ -268,4 +290,6 @@ class HostsGroup:
         request = {"do": what, "library": self._library.label, **more}
         self._world.tell(request)
         deadline = time.monotonic() + timeout + _MARGIN  # of all, this process's own rank among them
-        return [self._part.do(request), *self._world.answers(deadline)]
+        own = self._part.do(request)
+        # Who is waited for in vain is not asked again: all get time, even if the own rank took it all.
+        return [own, *self._world.answers(max(deadline, time.monotonic() + _MARGIN))]

@@ -26,7 +26,8 @@ func TestStagingIsBounded(t *testing.T) {
 			if at.memory {
 				perPeer = lanes*perPeer + exec.MailboxFor(s.letter)
 			}
-			if held := int64(size-1)*perPeer + scratch + eagerBudget; held > promised {
+			_, eager := bufferClass(eagerBudget/8 + 1) // of eight sends
+			if held := int64(size-1)*perPeer + scratch + int64(8*eager); held > promised {
 				t.Errorf("%d ranks, %+v: %d bytes", size, at, held)
 			}
 		}
@@ -151,6 +152,18 @@ func TestCrowdedHosts(t *testing.T) {
 	} {
 		if got := crowdedHosts(c.addresses); !maps.Equal(got, c.want) {
 			t.Errorf("%v: %v", c.addresses, got)
+		}
+	}
+}
+
+func TestBufferClasses(t *testing.T) {
+	for n := uint64(0); n <= eagerBudget; n += 1 + n/64 {
+		class, length := bufferClass(n)
+		if length < n || length > max(n+n/8, 1) || class >= len(buffers{}) {
+			t.Fatalf("%d bytes: class %d, %d bytes", n, class, length)
+		}
+		if same, as := bufferClass(length); same != class || as != length {
+			t.Fatalf("%d bytes: class %d, but %d of the same length, %d", n, class, same, length)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	op := Operation{Collective: plan.AllToAll, InCounts: counts, OutCounts: counts}
 	plans, params := make([]*plan.Plan, ranks), make([]plan.Params, ranks)
 	for r := range ranks {
-		params[r] = s.getting(false).params(&op, r, ranks)
+		params[r] = s.params(&op, r, ranks)
 		if plans[r], err = plan.Build(params[r]); err != nil {
 			return most, asError(err, ErrInternal, "alltoall_peaks")
 		}

@@ -12,14 +12,6 @@ import (
 // once, by its receiver (plan.Get). Of a send its receiver decides. For a collective all ranks must be able to, as all
 // of them build the same plans: they vote before the first one for which it matters.
 
-// getting is the shape with or without gets.
-func (s shape) getting(yes bool) shape {
-	if !yes {
-		s.thresholds.GetMin = 0
-	}
-	return s
-}
-
 // mustVote tells whether the ranks must vote first. All find the same: only in AllToAll do they not know each other's sizes.
 func (c *Comm) mustVote(op *Operation) bool {
 	least := c.shape.thresholds.GetMin
@@ -40,20 +32,22 @@ func (c *Comm) mustVote(op *Operation) bool {
 func (c *Comm) vote(p *part) *Error {
 	r := &c.runner
 	own, all := r.run.Votes()
-	if *own = 0; r.reads {
-		*own = 1
+	*own = 1
+	for peer := range c.size {
+		if peer != c.rank && !c.window.Reads(peer) {
+			*own = 0
+		}
 	}
 	kernel, err := reduce.Kernel(reduce.Int32, reduce.Min)
 	if err != nil {
 		return asError(err, ErrInternal, "%s", describe(p.message))
 	}
-	const bytes = int64(unsafe.Sizeof(*own))
-	compiled, err := r.plans.get(plan.Params{Collective: plan.AllReduce, Rank: c.rank, Size: c.size, InBytes: []int64{bytes}, OutBytes: []int64{bytes},
-		ElemSize: bytes, Chunk: c.shape.chunk, Slots: c.shape.slots, Memory: true, Thresholds: c.shape.thresholds.Thresholds}, false)
+	op := Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
+	compiled, err := r.plans.get(c.shape.params(&op, c.rank, c.size), false)
 	if err != nil {
 		return asError(err, ErrInternal, "%s", describe(p.message))
 	}
-	r.run.Bind(exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)}, Out: []unsafe.Pointer{unsafe.Pointer(all)}, Element: bytes, Kernel: kernel, Message: p.message})
+	r.run.Bind(exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)}, Out: []unsafe.Pointer{unsafe.Pointer(all)}, Element: int64(op.DType.Size()), Kernel: kernel, Message: p.message})
 	r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer)
 	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
 	r.waitingFrom, r.told = 0, false
@@ -65,4 +59,5 @@ func (c *Comm) counted() {
 	r := &c.runner
 	_, all := r.run.Votes()
 	r.voting, r.voted, r.gets = false, true, *all == 1
+	r.laid = layout{} // which gets nothing
 }

@@ -19,11 +19,9 @@ func TestGets(t *testing.T) {
 			for _, able := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s/%d/%v", tr, size, able), func(t *testing.T) {
 					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: getAll})
-					last := w.comms[size-1]
-					last.runner.reads = able
-					if !able {
-						for peer := range size {
-							last.window.UsePID(peer, 0)
+					for peer := range size {
+						if !able {
+							w.comms[size-1].window.UsePID(peer, 0)
 						}
 					}
 					for _, n := range sizes(true) {

@@ -28,10 +28,9 @@ type runner struct {
 	waitingFrom time.Duration // since when the part has not got on; 0: it has
 	told        bool          // peers have been told of that
 	interrupted bool          // the last run was left because of a signal
-	reads       bool          // this rank can read the memory of all peers that share any with it
-	voting      bool          // the present plan finds out whether all ranks can
+	voting      bool          // the present plan finds out whether all ranks can read each other's memory
 	voted       bool
-	gets        bool     // they can: see plan.Thresholds.GetMin
+	gets        bool     // they can
 	credited    []uint64 // by peer on a port channel: messages whose release it has been told of
 }
 
@@ -361,8 +360,10 @@ func (c *Comm) layOut(op *Operation) {
 	r := &c.runner
 	apart := !c.shape.memory && apart(op)
 	if !r.laid.fits(op, apart) {
+		s := c.shape
+		s.gets = r.gets
 		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
-			out: slices.Clone(op.OutCounts), segments: c.shape.getting(c.runner.gets).segments(op, c.rank, c.size)}
+			out: slices.Clone(op.OutCounts), segments: s.segments(op, c.rank, c.size)}
 	}
 }
 
@@ -395,6 +396,7 @@ type shape struct {
 	slots      int
 	ahead      int
 	memory     bool
+	gets       bool // receivers may read their senders' memory: for one operation, where it has been found out
 	crowded    bool
 	letter     int64 // the most bytes of an eager send where memory is shared
 	thresholds thresholds
@@ -465,8 +467,12 @@ func (s shape) streams(o *Operation) exec.Streams {
 
 // params is what a builder is told of an operation.
 func (s shape) params(op *Operation, rank, size int) plan.Params {
-	return plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
+	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
 		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
+	if !s.gets {
+		p.GetMin = 0
+	}
+	return p
 }
 
 // segments cuts an operation into plans of bounded length.

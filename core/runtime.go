@@ -359,15 +359,12 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
 	c.window = window
-	c.runner.reads = true
 	for peer, kind := range kinds {
 		if kind != "shm" && kind != "mem" {
 			continue
 		}
 		if exec.CanGet(addresses[peer].PID, exec.Mark(addresses[peer].Mark)) == nil {
 			window.UsePID(peer, addresses[peer].PID)
-		} else {
-			c.runner.reads = false
 		}
 	}
 	c.know()

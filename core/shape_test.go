@@ -39,6 +39,7 @@ func TestShapesArePlanned(t *testing.T) {
 	for _, size := range []int{2, 3, 4, 8} {
 		for _, at := range []site{{memory: true}, {ports: true, memory: true}, {ports: true}, {memory: true, crowded: true}} {
 			s := newShape(size, at)
+			s.gets = s.memory
 			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verifyShape(t, s, c, size, n)

@@ -245,9 +245,9 @@ func (p *pointToPoint) bind(t *transfer) {
 	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Element: int64(t.op.DType.Size()), Message: m})
 	sized := *t.op
 	sized.Root = t.peer
-	shape := p.c.shape.getting(t.get)
+	shape := p.c.shape
 	if t.get { // all of it
-		shape.memory, shape.thresholds.GetMin = true, 1
+		shape.memory, shape.gets, shape.thresholds.GetMin = true, true, 1
 	}
 	t.segments = shape.segments(&sized, p.c.rank, p.c.size)
 	p.begin(t)

@@ -1,13 +1,17 @@
 package core
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
 )
 
 const getAll = "get_min=1"
@@ -36,6 +40,45 @@ func TestGets(t *testing.T) {
 					around(t, w, size, 3<<20/4+1)
 				})
 			}
+		}
+	}
+}
+
+// elsewhere is rank 0's store, by which all learn that rank 2 is on another host.
+type elsewhere struct{ bootstrap.Store }
+
+func (e elsewhere) Get(key string) ([]byte, bool, error) {
+	value, ok, err := e.Store.Get(key)
+	if _, host, found := bytes.Cut(value, []byte(`"host":"`)); found && strings.HasSuffix(key, "/2") {
+		host[0] = 'x'
+	}
+	return value, ok, err
+}
+
+// Where only some ranks share a host, what is long is got within it, and everything comes out right.
+func TestGetsWithinAHost(t *testing.T) {
+	const size = 3
+	store := bootstrap.NewMemStore()
+	w, errs := tryWorld(t, size, func(rank int, _ *RuntimeConfig, c *Config) {
+		if c.Store = store; rank == 0 {
+			c.Store = elsewhere{store}
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if kinds := w.comms[1].kinds; kinds[0] != "shm" || !transport.IsPort(kinds[2]) {
+		t.Fatal(kinds)
+	}
+	for _, n := range sizes(true) {
+		collectives(t, w, size, n, false)
+	}
+	lane := w.comms[0].window.Lane(pointToPointLane)
+	for _, n := range []int{1000, int(memoryThresholds.GetMin)/4 - 1, int(memoryThresholds.GetMin) / 4} {
+		before := lane.Sent(1)
+		around(t, w, size, n)
+		if got := lane.Sent(1)-before == 1; got != (int64(4*n) >= w.comms[1].shape.thresholds.GetMin) {
+			t.Errorf("%d bytes: got %v", 4*n, got)
 		}
 	}
 }

@@ -39,6 +39,9 @@ func (s site) thresholds() thresholds {
 		if !s.apart { // there is no network to be crowded
 			t.WindowMin = 0
 		}
+		if s.memory { // sends within a host
+			t.GetMin = site{crowded: s.crowded}.thresholds().GetMin
+		}
 		return t
 	case s.crowded:
 		return crowdedThresholds

@@ -50,6 +50,7 @@ type MemoryStats struct {
 	Given, Taken int64 // what peers have read there by themselves, and what was read so of peers'
 }
 
+// MemoryStats counts since the process began; it may be called at any time.
 func (r *Runtime) MemoryStats() MemoryStats {
 	known := &r.arenas.known
 	return MemoryStats{Registered: known.Registered(), Given: known.Given.Load(), Taken: known.Taken.Load()}

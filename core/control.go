@@ -164,9 +164,6 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		}
 		c.fail(&Error{Kind: kind, Text: inWords(payload)}, true)
 	case frameAnnounce:
-		if c.failedBefore(src) {
-			return
-		}
 		if err := c.onAnnounce(src, payload); err != nil {
 			c.violation(src, err)
 		}
@@ -194,9 +191,6 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, encodeMessage(m))
 		})
 	case frameCheckIn:
-		if c.failedBefore(src) {
-			return
-		}
 		c.mu.Lock()
 		if c.checkIns[h.Seq] == nil && h.Seq > c.barriers && len(c.checkIns) < maxCheckIns {
 			c.checkIns[h.Seq] = map[int]bool{}

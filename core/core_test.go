@@ -454,6 +454,25 @@ func TestManyEagerSends(t *testing.T) {
 	})
 }
 
+// A rank that had no connection to the one that failed, and waits for that one only, hears of it when it makes one.
+func TestFailedBeforeAPeerConnects(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 3, time.Minute)
+			w.comms[0].Abort("too hot")
+			for i, op := range []Operation{recvOp(buffer(t, 1), 0, 0), sendOp(buffer(t, 1<<20), 0, 0)} {
+				begun := time.Now()
+				if err := run(w.comms[1+i], op); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "too hot") {
+					t.Errorf("rank %d: %v", 1+i, err)
+				}
+				if d := time.Since(begun); d > 10*time.Second {
+					t.Errorf("rank %d hears of it after %v", 1+i, d)
+				}
+			}
+		})
+	}
+}
+
 func sendOp(b []int32, peer, tag int) Operation {
 	return Operation{Collective: plan.Send, DType: reduce.Int32, Root: peer, Tag: tag, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(len(b))}}
 }

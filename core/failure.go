@@ -16,7 +16,7 @@ import (
 )
 
 // fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
-// all ranks that can be reached are told.
+// all other ranks are told: those that have a connection now, others when they make one.
 func (c *Comm) fail(cause *Error, tell bool) {
 	c.mu.Lock()
 	if c.failure != nil {
@@ -30,7 +30,7 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	c.mu.Unlock()
 	defer close(c.stopped)
 	if tell && group != nil {
-		group.Broadcast(failFrame(cause))
+		group.Fail(failFrame(cause))
 	}
 	c.cancel()
 	c.kick()
@@ -46,23 +46,6 @@ func (c *Comm) fail(cause *Error, tell bool) {
 // failFrame is what tells a peer of a failure.
 func failFrame(cause *Error) (transport.Header, []byte) {
 	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(cause.Text[:min(len(cause.Text), maxFailText)])
-}
-
-// failedBefore tells a peer that waits of a failure: one that has connected since then has not been told.
-func (c *Comm) failedBefore(peer int) bool {
-	c.mu.Lock()
-	cause, destroyed := c.failure, c.destroyed
-	c.mu.Unlock()
-	if cause == nil || destroyed { // that is no failure, and is told by the transport
-		return cause != nil
-	}
-	c.spawn(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), askTime)
-		defer cancel()
-		h, text := failFrame(cause)
-		_ = c.group.Send(ctx, peer, h, text) // an error means that the peer is gone
-	})
-	return true
 }
 
 func (c *Comm) failed() *Error {

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // badRoot is a call that every rank refuses.
@@ -432,41 +430,5 @@ func TestMonitoredBarrierFailsInABatch(t *testing.T) {
 		if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "Rank 2 failed to pass") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
-	}
-}
-
-// A failed rank tells those that it had no connection to, once they say that they wait. One that leaves does
-// not: it may have ended all that it had to, and be told late of what it was refused too.
-func TestFailedBefore(t *testing.T) {
-	for _, leaves := range []bool{false, true} {
-		w := newWorld(t, "shm", 2, time.Minute)
-		waits, failed := w.comms[0], w.comms[1]
-		setLeaves := func(leaves bool) {
-			failed.mu.Lock()
-			defer failed.mu.Unlock()
-			failed.destroyed = leaves
-		}
-		setLeaves(leaves)
-		failed.fail(errorf(ErrAborted, "it failed"), false)
-		waits.mu.Lock()
-		waits.answers = map[int]exec.Message{}
-		waits.mu.Unlock()
-		if !failed.failedBefore(0) {
-			t.Error("it has not failed")
-		}
-		failed.tasks.Wait()
-		// Comes after all that was sent before.
-		if err := failed.group.Send(context.Background(), 0, transport.Header{Type: frameStatus}, encodeMessage(exec.Message{})); err != nil {
-			t.Fatal(err)
-		}
-		until(t, "the status came", func() bool {
-			waits.mu.Lock()
-			defer waits.mu.Unlock()
-			return len(waits.answers) == 1
-		})
-		if told := waits.Err() != nil; told == leaves {
-			t.Errorf("leaves: %v; the peer was told: %v", leaves, told)
-		}
-		setLeaves(false)
 	}
 }

@@ -391,8 +391,13 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
+		failure := c.failure
 		c.mu.Unlock()
 		close(c.attached)
+		if group != nil && failure != nil { // a peer was quick
+			group.Fail(failFrame(failure))
+			group.Halt()
+		}
 		if err != nil {
 			c.end = nil // the caller's
 			c.Destroy()

@@ -27,12 +27,19 @@ type Group struct {
 	cancel  context.CancelFunc
 	inbox   inbox
 	halted  atomic.Bool // no more Data frames
+	failed  atomic.Pointer[farewell]
 
 	// The gate: whoever calls the handler is inside, and nobody is once Detach has returned.
 	gate   sync.Mutex
 	closed atomic.Bool
 	inside int
 	empty  chan struct{} // made by Detach if somebody is inside
+}
+
+// farewell is a frame for all ranks, whenever they attach.
+type farewell struct {
+	h       Header
+	payload []byte
 }
 
 // member is what one rank knows of another.
@@ -297,9 +304,10 @@ func (m *member) arrive(l *link, tell func(Handler)) bool {
 		return false
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.in = l
 	m.settle()
+	m.mu.Unlock()
+	m.g.sayFarewell(m)
 	return true
 }
 
@@ -503,6 +511,19 @@ func (g *Group) Broadcast(h Header, payload []byte) {
 		if m != nil {
 			g.post(m, h, payload)
 		}
+	}
+}
+
+// Fail is Broadcast, and says the same to ranks that attach later: the group has failed.
+func (g *Group) Fail(h Header, payload []byte) {
+	g.failed.Store(&farewell{h, append([]byte(nil), payload...)})
+	g.Broadcast(h, payload)
+}
+
+// sayFarewell comes when a rank has attached: Fail has seen that, or this sees what it says.
+func (g *Group) sayFarewell(m *member) {
+	if f := g.failed.Load(); f != nil {
+		g.post(m, f.h, f.payload)
 	}
 }
 

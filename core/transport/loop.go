@@ -123,11 +123,12 @@ func (g *Group) take(it item) {
 			return
 		}
 		m.mu.Lock()
-		defer m.mu.Unlock()
 		if m.err == nil {
 			m.ready.Store(&route{local: m.local})
 			m.notify()
 		}
+		m.mu.Unlock()
+		g.sayFarewell(m)
 	case itemLeft:
 		m.leftNow()
 	case itemFrame:

@@ -93,6 +93,7 @@ func export(f func() error) (code C.goccl_result) {
 			keep(fmt.Sprintf("a defect in GoCCL: %v\n%s", p, debug.Stack()))
 		}
 	}()
+	schedule()
 	err := f()
 	code = codeOf(err)
 	if code != codeOK && code != codeInProgress {

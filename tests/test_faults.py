@@ -811,11 +811,13 @@ def levels_around(rank, times):
 def test_nothing_is_left_after_destroy(make_world, transport):
     names = harness.shared_memory_names()
     world = make_world(2, env={"GOCCL_TRANSPORT": transport})
-    for levels in world.run(levels_around, 6):
+    times = 12
+    for levels in world.run(levels_around, times):
         assert levels[-1][2] == 0, f"still listening: {levels}"
-        assert levels[-1][0] <= levels[0][0] + 2, f"threads grow: {levels}"
+        # Go's runtime starts some more now and then, up to a number that has nothing to do with groups.
+        assert levels[-1][0] <= levels[0][0] + times // 3, f"threads grow: {levels}"
         # The test's own store keeps one descriptor a time.
-        assert levels[-1][1] <= levels[0][1] + 2 * 6, f"descriptors grow: {levels}"
+        assert levels[-1][1] <= levels[0][1] + 2 * times, f"descriptors grow: {levels}"
     assert harness.shared_memory_names() <= names
 
 

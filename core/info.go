@@ -47,10 +47,10 @@ func (r *Runtime) Info() map[string]any {
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.
 type MemoryStats struct {
 	Registered   int64 // what they have access to now, windows of communicators included
-	Given, Taken int64 // what peers have read there by themselves, and what was read so of peers'
+	Given, Taken int64 // since the process began: what peers have read there by themselves, and what was read so of peers'
 }
 
-// MemoryStats counts since the process began; it may be called at any time.
+// MemoryStats may be called at any time, by any goroutine.
 func (r *Runtime) MemoryStats() MemoryStats {
 	known := &r.arenas.known
 	return MemoryStats{Registered: known.Registered(), Given: known.Given.Load(), Taken: known.Taken.Load()}

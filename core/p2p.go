@@ -194,8 +194,9 @@ func (s *serial) drain() {
 type buffers [8 * 24]sync.Pool // for more than eagerBudget
 
 func bufferClass(n uint64) (class int, length uint64) {
-	shift := max(bits.Len64(max(n, 1)-1)-4, 0)
-	eighths := (max(n, 1)-1)>>shift + 1
+	last := max(n, 1) - 1
+	shift := max(bits.Len64(last)-4, 0)
+	eighths := last>>shift + 1
 	return 8*shift + int(eighths), eighths << shift
 }
 

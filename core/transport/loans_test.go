@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,6 +28,14 @@ func lender(t *testing.T, size int) (eps []*Endpoint, double *fake.Library, know
 	p := unsafe.Pointer(&known[0])
 	memory.Add(p, int64(size), nil)
 	return pair(t, Verbs, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1, Memory: memory}}), double, known
+}
+
+// inTwoGroups joins the first two endpoints in two groups, over one link.
+func inTwoGroups(t *testing.T, eps []*Endpoint) (ctx context.Context, w, other *world) {
+	ctx, w, other = within(t), newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
+	ok(t, w.groups[0].Connect(ctx, 1))
+	ok(t, other.groups[0].Connect(ctx, 1))
+	return ctx, w, other
 }
 
 // A lent payload comes in its place in the order, wherever its slot is cut and whatever it lies in.
@@ -81,10 +90,7 @@ func TestLoans(t *testing.T) {
 func TestHaltDuringAFetch(t *testing.T) {
 	for _, mended := range []bool{true, false} {
 		eps, double, known := lender(t, 1<<20)
-		w, other := newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
-		ctx := within(t)
-		ok(t, w.groups[0].Connect(ctx, 1))
-		ok(t, other.groups[0].Connect(ctx, 1))
+		ctx, w, other := inTwoGroups(t, eps)
 		asked := make(chan int, 1)
 		w.handlers[1].slot = func(_ int, h Header) ([]byte, error) {
 			double.Link(0, 1, false) // before the read
@@ -167,10 +173,7 @@ func TestLoansToAHaltedGroup(t *testing.T) {
 func TestWithdrawnLoan(t *testing.T) {
 	eps, double, known := lender(t, 1<<20)
 	eps = append(eps, listen(t, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}))
-	w, other := newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
-	ctx := within(t)
-	ok(t, w.groups[0].Connect(ctx, 1))
-	ok(t, other.groups[0].Connect(ctx, 1))
+	ctx, w, other := inTwoGroups(t, eps)
 	w.handlers[1].slot = func(src int, h Header) ([]byte, error) {
 		if src == 0 {
 			atomic.StoreUint32(w.handlers[0].stopped, 1)
@@ -202,10 +205,7 @@ func TestWithdrawnLoan(t *testing.T) {
 func TestLastWordsBehindALoan(t *testing.T) {
 	for _, mended := range []bool{true, false} {
 		eps, double, known := lender(t, 1<<20)
-		w, other := newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
-		ctx := within(t)
-		ok(t, w.groups[0].Connect(ctx, 1))
-		ok(t, other.groups[0].Connect(ctx, 1))
+		ctx, w, other := inTwoGroups(t, eps)
 		until := func(f func() bool) {
 			t.Helper()
 			for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {

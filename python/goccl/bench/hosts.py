@@ -6,7 +6,6 @@ rank 0 tells it through the store by which the processes have found each other.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import ipaddress
 import json
@@ -21,6 +20,7 @@ from typing import Any
 from .collectives import ROOT
 from .group import START_TIMEOUT, GroupFailure, RankGroup, Seat
 from .libraries import GOCCL, Library, Unavailable
+from .wire import exactly
 
 _JOIN = 300.0  # seconds for all processes to be started
 _MARGIN = 30.0  # beyond what an answer may take, for the way there and back
@@ -113,7 +113,10 @@ class World:
                     link, _ = listener.accept()
                 except TimeoutError:
                     continue
-                said = _said(link, min(deadline, time.monotonic() + _SAYS))
+                try:
+                    said = exactly(link, _TOKEN + 1, min(deadline, time.monotonic() + _SAYS))
+                except (EOFError, OSError):
+                    said = b""
                 if not secrets.compare_digest(said[:_TOKEN], token):  # a stranger's
                     link.close()
                     continue
@@ -152,21 +155,6 @@ class World:
 def _left(deadline: float) -> float:
     """As a timeout: 0 would mean that nothing is waited for."""
     return max(0.001, deadline - time.monotonic())
-
-
-def _said(link: socket.socket, deadline: float) -> bytes:
-    """The token and rank that who has connected says by then; nothing if that is not all."""
-    said = b""
-    with contextlib.suppress(OSError):
-        while time.monotonic() < deadline:
-            link.settimeout(_left(deadline))
-            part = link.recv(_TOKEN + 1 - len(said))
-            said += part
-            if len(said) > _TOKEN:
-                return said
-            if not part:
-                break
-    return b""
 
 
 def _way_to(host: str) -> str:

@@ -6,6 +6,7 @@ import array
 import json
 import socket
 import struct
+import time
 from typing import Any
 
 _HEADER = struct.Struct("<IQ")
@@ -46,10 +47,19 @@ def unpack_times(payload: bytes) -> list[int]:
     return times.tolist()
 
 
-def exactly(sock: socket.socket, size: int) -> bytes:
-    """Receives so many bytes. EOFError where the other side has closed."""
+def exactly(sock: socket.socket, size: int, deadline: float | None = None) -> bytes:
+    """Receives so many bytes. EOFError where the other side has closed.
+
+    deadline: by time.monotonic(), until when all must have come, else TimeoutError. Without one each part may
+    take as long as the socket's timeout says.
+    """
     data = bytearray()
     while len(data) < size:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{len(data)} of {size} bytes came in time")
+            sock.settimeout(left)
         part = sock.recv(min(size - len(data), 1 << 20))
         if not part:
             raise EOFError("connection closed")

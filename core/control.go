@@ -27,10 +27,11 @@ const (
 // Those that whoever reads the links handles.
 const (
 	frameCredit   = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
-	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes
+	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
 	frameAccept                                // Seq: number of the offer; data may flow
 	frameReject                                // Seq: number of the offer; payload: why
 	frameConsumed                              // Arg[0]: bytes of eager sends received so far
+	frameGot                                   // Seq: number of the offer, whose data the receiver has read by itself
 )
 
 // What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of the

@@ -22,6 +22,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte{})
 	f.Add(frameAccept, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
 	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("not this"))
+	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte("somewhere"))
+	f.Add(frameGot, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
 	f.Add(frameConsumed, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
 	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), encodeMessage(allReduceMessage()))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-const getAll = "get_min=1"
+const getAll = "get_min=1,send_get_min=1"
 
 // Collectives and sends come out right where all is got that can be, where one rank cannot, and where it has not been asked.
 func TestGets(t *testing.T) {
@@ -74,12 +75,60 @@ func TestGetsWithinAHost(t *testing.T) {
 		collectives(t, w, size, n, false)
 	}
 	lane := w.comms[0].window.Lane(pointToPointLane)
-	for _, n := range []int{1000, int(memoryThresholds.GetMin)/4 - 1, int(memoryThresholds.GetMin) / 4} {
+	for _, got := range []bool{false, true} {
+		n := int(w.comms[1].shape.thresholds.sendGetMin) / 4
+		if !got {
+			n--
+		}
 		before := lane.Sent(1)
 		around(t, w, size, n)
-		if got := lane.Sent(1)-before == 1; got != (int64(4*n) >= w.comms[1].shape.thresholds.GetMin) {
-			t.Errorf("%d bytes: got %v", 4*n, got)
+		if lane.Sent(1) == before != got {
+			t.Errorf("%d bytes: got %v", 4*n, !got)
 		}
+	}
+}
+
+// What cannot be read after all comes through the windows.
+func TestGetsUnreadable(t *testing.T) {
+	w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
+	other := exec.Command("sleep", "inf") // which has nothing at such an address
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
+	w.comms[1].window.UsePID(0, other.Process.Pid)
+	for _, n := range []int{1, 1000, 5 << 20} {
+		around(t, w, 2, n)
+	}
+}
+
+// Who leaves takes what nobody has received from it back: a receive of it ends, and the communicator goes on.
+func TestGetFromWhoHasLeft(t *testing.T) {
+	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
+	around(t, w, 3, 1000)
+	const n = 10
+	send, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.comms[0].Destroy()
+	if done, err := send.Wait(time.Minute); !done || !errors.Is(err, ErrAborted) {
+		t.Errorf("send: %v, %v", done, err)
+	}
+	if err := run(w.comms[1], recvOp(buffer(t, n), 0, 0)); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
+		t.Errorf("receive: %v", err)
+	}
+	errs := w.try(func(rank int) error {
+		switch rank {
+		case 1:
+			return run(w.comms[1], sendOp(buffer(t, n), 2, 0))
+		case 2:
+			return run(w.comms[2], recvOp(buffer(t, n), 1, 0))
+		}
+		return nil
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
 	}
 }
 

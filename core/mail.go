@@ -18,8 +18,9 @@ const (
 	letterSlice = 100 * time.Millisecond
 	// announceDelay is for how long a peer is left to find a letter by itself, while this rank waits for it.
 	announceDelay = 100 * time.Microsecond
-	// leftOver is how long letters and transfers wait for a waiter.
+	// leftOver is how long letters and transfers wait for a waiter; mostCalm, how often that is doubled at most.
 	leftOver = time.Millisecond
+	mostCalm = 4
 )
 
 // byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
@@ -83,17 +84,19 @@ func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
 	return posted
 }
 
-// announce tells the peers who do not look for letters of those that need them. It is put off for a while, in which
+// announce tells the peers who do not look for letters of those that need them, and whether there were some. It is put off for a while, in which
 // a peer mostly comes to look.
-func (p *pointToPoint) announce() {
+func (p *pointToPoint) announce() (any bool) {
 	if !p.unannounced.Swap(false) {
-		return
+		return false
 	}
 	for peer := range p.peers {
 		if p.peers[peer].unannounced.Swap(false) && p.c.window.Mail().Unread(peer) {
 			p.c.group.Notify(peer, transport.Header{Type: frameMail})
+			any = true
 		}
 	}
+	return any
 }
 
 // collect takes the letters out of the mailboxes.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
@@ -42,6 +43,7 @@ type arrival struct {
 	receive     *receive // whose buffer the payload comes into
 	come        uint64   // bytes of it that are there
 	offer       uint64   // number of the offer, where the data has not come
+	at          uint64   // and where it lies in the sender's memory, where memory is shared
 	local       *send    // a send of this rank to itself
 }
 
@@ -50,7 +52,6 @@ type receive struct {
 	work   *Work
 	op     *Operation
 	bytes  uint64
-	timer  *time.Timer
 	source int // wanted; AnySource
 	// Under pointToPoint.mu, of one whose data comes into its buffer:
 	from    int  // the sender
@@ -76,7 +77,6 @@ type send struct {
 	op    *Operation
 	peer  int
 	bytes uint64
-	timer *time.Timer
 }
 
 func (s *send) payload() []byte {
@@ -234,6 +234,9 @@ type pointToPoint struct {
 	next    uint64
 	moving  int // transfers
 
+	alarm *time.Timer   // calls expireLate
+	due   time.Duration // when; 0: never
+
 	attended bool    // a waiter reads the links, and gives
 	gifts    []*gift // for him
 	failure  *Error
@@ -241,6 +244,7 @@ type pointToPoint struct {
 
 	unannounced atomic.Bool   // some of the peers' are
 	watching    atomic.Bool   // later has been called, and its time has not come
+	calm        atomic.Uint32 // how many of the last times there was nothing left over
 	never       atomic.Uint32 // 0: what an attendant waits for who waits for no work
 }
 
@@ -302,17 +306,16 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	s := &send{work: w, op: op, peer: op.Root, bytes: op.length()}
 	if s.peer == p.c.rank {
 		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
-		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expireLocal(a) })
 		p.arrive(a)
 		return
 	}
 	q := &p.peers[s.peer]
-	most := uint64(eagerPortMax)
+	most, own := uint64(eagerPortMax), p.c.group.Lends(s.peer, s.payload())
 	if p.c.byMail(s.peer) {
-		most = uint64(p.c.shape.letter)
+		most, own = uint64(p.c.shape.letter), p.gets(s.peer, s.bytes)
 	}
 	// Not all of the window, so that the news of what was received keep it open.
-	small := s.bytes <= min(most, p.eagerWindow*2/3) && !p.c.group.Lends(s.peer, s.payload())
+	small := s.bytes <= min(most, p.eagerWindow*2/3) && !own
 	fits := func() bool { return small && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow }
 	p.mu.Lock()
 	if small && !fits() && p.c.byLink(s.peer) {
@@ -333,14 +336,17 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		p.next++
 		id = p.next
 		p.offers[id] = s
-		s.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expire(id, s.peer) })
+		p.expect(w.deadline)
 	}
 	p.mu.Unlock()
 	h := transport.Header{Type: frameOffer, Seq: id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
 	var payload []byte
-	if eager {
+	switch {
+	case eager:
 		h = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{h.Arg[0]}}
 		payload = s.payload()
+	case p.c.byMail(s.peer):
+		payload = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
 	}
 	frame := func(most time.Duration) (sent bool) {
 		ctx := &lateContext{parent: w.context(), deadline: exec.Now() + most}
@@ -387,33 +393,6 @@ func (p *pointToPoint) sendError(s *send, err error) *Error {
 	return p.c.peerError(s.peer, err)
 }
 
-// expire fails the communicator because an offer was not accepted in time: the peer may still accept
-// it later, and would wait for data.
-func (p *pointToPoint) expire(id uint64, peer int) {
-	p.collect()
-	s := p.takeOffer(id, peer)
-	if s == nil {
-		return
-	}
-	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: no receive matched it", p.c.title(),
-		s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
-	s.work.end(p.c.failed())
-}
-
-// expireLocal fails a send of this rank to itself that no receive matched.
-func (p *pointToPoint) expireLocal(a *arrival) {
-	p.mu.Lock()
-	i := slices.Index(p.match.unexpected, a)
-	if i >= 0 {
-		p.match.unexpected = slices.Delete(p.match.unexpected, i, i+1)
-	}
-	p.mu.Unlock()
-	if i >= 0 {
-		a.local.work.end(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to itself: timeout after %v: no receive matched it",
-			p.c.title(), a.bytes, a.tag, a.local.work.timeout))
-	}
-}
-
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
 func (p *pointToPoint) takeOffer(id uint64, peer int) *send {
 	p.mu.Lock()
@@ -422,7 +401,6 @@ func (p *pointToPoint) takeOffer(id uint64, peer int) *send {
 	if s == nil || s.peer != peer {
 		return nil
 	}
-	s.timer.Stop()
 	delete(p.offers, id)
 	return s
 }
@@ -433,9 +411,13 @@ func (p *pointToPoint) refuse(peer int) *Error {
 		return p.failure
 	}
 	if peer != AnySource && p.gone[peer] {
-		return errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
+		return p.hasLeft(peer)
 	}
 	return nil
+}
+
+func (p *pointToPoint) hasLeft(peer int) *Error {
+	return errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
 }
 
 func (p *pointToPoint) receive(w *Work, op *Operation) {
@@ -449,7 +431,7 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 			w.end(err)
 			return
 		}
-		r.timer = time.AfterFunc(w.deadline-exec.Now(), func() { p.expireReceive(r) })
+		p.expect(w.deadline)
 	}
 	p.mu.Unlock()
 	if a != nil {
@@ -459,40 +441,19 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 	}
 }
 
-// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of it. It
-// does not where half of the data has come.
-func (p *pointToPoint) expireReceive(r *receive) {
-	p.collect()
-	p.mu.Lock()
-	mine := p.match.cancel(r)
-	r.expired = p.filling[r]
-	p.mu.Unlock()
-	if r.expired {
-		p.c.fail(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: the rest of the data did not come",
-			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.from), r.work.timeout), true)
-	}
-	if !mine {
-		return
-	}
-	from := "any rank"
-	if r.source != AnySource {
-		from = p.c.rankName(r.source)
-	}
-	r.work.end(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: no send matched it",
-		p.c.title(), r.bytes, r.op.Tag, from, r.work.timeout))
-}
-
 func (p *pointToPoint) arrive(a *arrival) {
 	p.mu.Lock()
 	if p.failure != nil {
 		p.mu.Unlock()
 		if a.local != nil {
-			a.local.timer.Stop()
 			a.local.work.end(p.failure)
 		}
 		return
 	}
 	r := p.match.arrive(a)
+	if r == nil && a.local != nil {
+		p.expect(a.local.work.deadline)
+	}
 	p.mu.Unlock()
 	if r != nil {
 		p.deliver(r, a)
@@ -501,9 +462,6 @@ func (p *pointToPoint) arrive(a *arrival) {
 
 // deliver brings an arrival's data to the receive that it met.
 func (p *pointToPoint) deliver(r *receive, a *arrival) {
-	if r.timer != nil {
-		r.timer.Stop()
-	}
 	r.work.source.Store(int32(a.source))
 	var bad *Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
@@ -512,7 +470,6 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	}
 	switch {
 	case a.local != nil:
-		a.local.timer.Stop()
 		if bad == nil && r.bytes > 0 {
 			copy(r.buffer(), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
 		}
@@ -529,7 +486,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
 		r.work.end(bad)
 	case p.c.byMail(a.source):
-		p.accept(r, a)
+		p.carry(r, a)
 	default:
 		p.take(r, a)
 	}
@@ -537,8 +494,15 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 
 // reply tells a peer something without waiting. A peer that does not get it has failed, which its link tells.
 func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
-	if p.c.byMail(peer) || !p.c.group.TrySend(peer, h, payload) {
-		p.peers[peer].take.do(p.c, func() { _ = p.tell(p.c.ctx, peer, h, payload) })
+	q := &p.peers[peer]
+	now := func() bool {
+		if p.c.byMail(peer) {
+			return p.c.window.Mail().Mapped(peer) && p.post(peer, h, payload)
+		}
+		return p.c.group.TrySend(peer, h, payload)
+	}
+	if !q.take.now(p.c, now) {
+		q.take.do(p.c, func() { _ = p.tell(p.c.ctx, peer, h, payload) })
 	}
 }
 
@@ -583,7 +547,6 @@ func (p *pointToPoint) arrived(src int, h transport.Header) {
 	case a.receive == nil:
 		p.arrive(a)
 	case complete:
-		a.receive.timer.Stop()
 		if h.Flags == eagerSend {
 			p.consumed(a)
 		}
@@ -614,7 +577,6 @@ func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, comp
 	}
 	p.mu.Unlock()
 	if failure != nil && !complete {
-		r.timer.Stop()
 		r.work.end(failure)
 	}
 	return a, complete
@@ -646,7 +608,7 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 		return
 	}
 	a.receive, p.filling[r], p.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
-	r.timer = time.AfterFunc(r.work.deadline-exec.Now(), func() { p.expireReceive(r) })
+	p.expect(r.work.deadline)
 	p.mu.Unlock()
 	// Who reads the link does the rest.
 	p.reply(a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
@@ -660,7 +622,6 @@ type gift struct {
 	// Under pointToPoint.mu:
 	users int  // of the data: who gives it, and frames that the peer is still to fetch
 	lone  bool // nobody gives it any more
-	timer *time.Timer
 }
 
 // give sends the data of an accepted send: a waiter does who reads the links for this communicator, or else a
@@ -746,7 +707,7 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 		delete(p.given, g.offer)
 	} else {
 		g.lone = true
-		g.timer = time.AfterFunc(s.work.deadline-exec.Now(), func() { p.expireGift(g) })
+		p.expect(s.work.deadline)
 	}
 	p.mu.Unlock()
 	if ended {
@@ -767,7 +728,6 @@ func (p *pointToPoint) fetched(offer uint64) {
 	ended := g.users == 0
 	if ended {
 		delete(p.given, offer)
-		g.timer.Stop()
 	}
 	p.mu.Unlock()
 	if ended {
@@ -775,23 +735,10 @@ func (p *pointToPoint) fetched(offer uint64) {
 	}
 }
 
-// expireGift fails the communicator because the peer has not fetched in time what it has accepted.
-func (p *pointToPoint) expireGift(g *gift) {
-	p.mu.Lock()
-	late := p.given[g.offer] == g
-	p.mu.Unlock()
-	if late {
-		s := g.send
-		p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: its data was not fetched", p.c.title(),
-			s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
-	}
-}
-
 // takeLone takes the works of gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
 func (p *pointToPoint) takeLone(peer int) (works []*Work) {
 	for offer, g := range p.given {
 		if g.lone && (peer == AnySource || g.send.peer == peer) {
-			g.timer.Stop()
 			works = append(works, g.send.work)
 			delete(p.given, offer)
 		}
@@ -808,19 +755,26 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		if !dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 {
 			return fmt.Errorf("%w: an offer of dtype %d, tag %d", exec.ErrProtocol, dtype, h.Arg[0]>>8)
 		}
-		p.arrive(&arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq})
-	case frameAccept:
-		if h.Arg[0] > 1 || h.Arg[0] == 1 && !p.c.byMail(src) {
-			return fmt.Errorf("%w: an offer accepted in the way %d", exec.ErrProtocol, h.Arg[0])
-		}
-		s := p.takeOffer(h.Seq, src)
-		if s == nil {
-			return nil // it has failed meanwhile, and with it the communicator
-		}
+		a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq}
 		if p.c.byMail(src) {
-			p.transfer(&transfer{work: s.work, op: s.op, peer: src, get: h.Arg[0] == 1})
-		} else {
+			if len(payload) != 8 {
+				return fmt.Errorf("%w: an offer with %d bytes of payload", exec.ErrProtocol, len(payload))
+			}
+			a.at = binary.NativeEndian.Uint64(payload)
+		}
+		p.arrive(a)
+	case frameAccept:
+		s := p.takeOffer(h.Seq, src)
+		switch {
+		case s == nil: // it has failed meanwhile, and with it the communicator
+		case p.c.byMail(src):
+			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
+		default:
 			p.give(&gift{send: s, offer: h.Seq})
+		}
+	case frameGot:
+		if s := p.takeOffer(h.Seq, src); s != nil {
+			s.work.end(nil)
 		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
@@ -842,7 +796,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 
 // left ends what can no longer be matched because a peer has left.
 func (p *pointToPoint) left(peer int) {
-	err := errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
+	err := p.hasLeft(peer)
 	p.collect() // what it sent before
 	p.mu.Lock()
 	p.gone[peer] = true
@@ -855,7 +809,6 @@ func (p *pointToPoint) left(peer int) {
 	})
 	for r := range p.filling {
 		if r.from == peer {
-			r.timer.Stop()
 			works = append(works, r.work)
 			delete(p.filling, r)
 		}
@@ -863,15 +816,18 @@ func (p *pointToPoint) left(peer int) {
 	clear(p.peers[peer].accepted)
 	for id, s := range p.offers {
 		if s.peer == peer {
-			s.timer.Stop()
 			works = append(works, s.work)
 			delete(p.offers, id)
 		}
 	}
 	works = append(works, p.takeLone(peer)...)
+	moving := p.moving > 0
 	p.mu.Unlock()
 	for _, w := range works {
 		w.end(err)
+	}
+	if moving { // one may be a receive from the peer
+		p.c.window.Mail().Poke()
 	}
 }
 
@@ -879,26 +835,25 @@ func (p *pointToPoint) left(peer int) {
 func (p *pointToPoint) fail(err *Error) {
 	p.mu.Lock()
 	p.failure = err
+	if p.alarm != nil {
+		p.alarm.Stop()
+	}
 	var works []*Work
 	for _, r := range p.match.posted {
-		r.timer.Stop()
 		works = append(works, r.work)
 	}
 	for r := range p.filling {
 		if !r.reading { // else its reader ends it
-			r.timer.Stop()
 			works = append(works, r.work)
 			delete(p.filling, r)
 		}
 	}
 	for _, s := range p.offers {
-		s.timer.Stop()
 		works = append(works, s.work)
 	}
 	works = append(works, p.takeLone(AnySource)...)
 	for _, a := range p.match.unexpected {
 		if a.local != nil {
-			a.local.timer.Stop()
 			works = append(works, a.local.work)
 		}
 	}

@@ -15,6 +15,9 @@ type thresholds struct {
 	// streamMin is from how many bytes of outputs on they are written past the caches; see shape.streams. Ranks
 	// need not agree on it.
 	streamMin int64
+	// sendGetMin is from how many bytes on a send is read by its receiver from where it lies, where it can be; 0: never. Ranks need
+	// not agree on it.
+	sendGetMin int64
 	// directMin is from how many bytes of a block on direct plans are tried.
 	directMin int64
 }
@@ -24,12 +27,12 @@ type thresholds struct {
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (
-	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 32 << 10}
+	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 32 << 10}
 	// Where a wait costs a change of threads, fewer messages are better.
-	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, PipelineMin: 256 << 10, GetMin: 2 << 20}, 16 << 20, 32 << 10}
+	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, PipelineMin: 256 << 10, GetMin: 2 << 20}, 16 << 20, 128 << 10, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. WindowMin is not measured: between hosts it keeps switches
 	// from crowds of senders; on one host, where none would be, a window of eight takes 1.3 to 1.8 times as long as none.
-	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20, WindowMin: 1 << 20}, 16 << 20, math.MaxInt64}
+	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20, WindowMin: 1 << 20}, 16 << 20, 0, math.MaxInt64}
 )
 
 func (s site) thresholds() thresholds {
@@ -40,7 +43,7 @@ func (s site) thresholds() thresholds {
 			t.WindowMin = 0
 		}
 		if s.memory { // sends within a host
-			t.GetMin = site{crowded: s.crowded}.thresholds().GetMin
+			t.sendGetMin = site{crowded: s.crowded}.thresholds().sendGetMin
 		}
 		return t
 	case s.crowded:
@@ -51,7 +54,8 @@ func (s site) thresholds() thresholds {
 
 // set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
 func (t *thresholds) set(text string) error {
-	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin, "get_min": &t.GetMin, "stream_min": &t.streamMin, "direct_min": &t.directMin}
+	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin, "get_min": &t.GetMin, "stream_min": &t.streamMin,
+		"send_get_min": &t.sendGetMin, "direct_min": &t.directMin}
 	if text == "" {
 		return nil
 	}
@@ -59,7 +63,7 @@ func (t *thresholds) set(text string) error {
 		name, value, _ := strings.Cut(item, "=")
 		field := fields[name]
 		if field == nil {
-			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, stream_min and direct_min, each with =bytes", item)
+			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, stream_min, send_get_min and direct_min, each with =bytes", item)
 		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 {

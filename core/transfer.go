@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
@@ -10,15 +11,20 @@ import (
 )
 
 // transfer is a send over a memory channel, or the receive that has accepted it: two-rank plans on the
-// point-to-point lane. All transfers are carried on by one attendant: a waiter, or else a goroutine that is there as
-// long as there are some.
+// point-to-point lane; or a receive alone, which reads the sender's memory. All transfers are carried on by one attendant: a waiter, or else a
+// goroutine that is there as long as there are some.
 type transfer struct {
-	work     *Work
-	op       *Operation
-	peer     int
-	get      bool      // the receiver reads the sender's memory
+	work  *Work
+	op    *Operation
+	peer  int
+	offer uint64 // of a receive
+
 	segments []segment // still to run; nil: it has not begun
 	compiled *exec.Compiled
+
+	get bool
+	at  uint64 // what is still to be got, in the sender's memory
+	got uint64
 }
 
 // transfers go to one peer, or come from it, one after the other in the order in which they were accepted.
@@ -58,12 +64,13 @@ func (p *pointToPoint) hasTransfers() bool {
 	return p.moving > 0
 }
 
-// later has background run, so that a waiter who comes first does it all.
+// later has background run, so that a waiter who comes first does it all. Where waiters have come so far, it is given more time: to be woken for nothing
+// takes a CPU from them.
 func (p *pointToPoint) later() {
 	if p.watching.Swap(true) {
 		return
 	}
-	time.AfterFunc(leftOver, func() {
+	time.AfterFunc(leftOver<<min(p.calm.Load(), mostCalm), func() {
 		p.watching.Store(false)
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -76,8 +83,13 @@ func (p *pointToPoint) later() {
 // background does what waiters have left over: it announces letters, and attends where there are transfers and
 // nobody does.
 func (p *pointToPoint) background() {
-	p.announce()
-	if !p.hasTransfers() {
+	announced, moving := p.announce(), p.hasTransfers()
+	if announced || moving {
+		p.calm.Store(0)
+	} else {
+		p.calm.Add(1)
+	}
+	if !moving {
 		return
 	}
 	select {
@@ -87,17 +99,24 @@ func (p *pointToPoint) background() {
 	}
 }
 
-// accept lets the data of an offer come.
-func (p *pointToPoint) accept(r *receive, a *arrival) {
-	least := p.c.shape.thresholds.GetMin
-	t := &transfer{work: r.work, op: r.op, peer: a.source, get: least > 0 && r.bytes >= uint64(least) && p.c.window.Reads(a.source)}
-	h := transport.Header{Type: frameAccept, Seq: a.offer}
-	if t.get {
-		h.Arg[0] = 1
-	}
-	q := &p.peers[a.source]
+// carry has the data of an offer come.
+func (p *pointToPoint) carry(r *receive, a *arrival) {
+	p.accept(&transfer{work: r.work, op: r.op, peer: a.source, offer: a.offer, get: p.gets(a.source, r.bytes), at: a.at})
+}
+
+// gets tells whether one of two ranks that share memory, of which the other is a peer, reads a send of so many bytes from where it lies. The receiver decides; the
+// sender takes it that they find the same.
+func (p *pointToPoint) gets(peer int, bytes uint64) bool {
+	least := p.c.shape.thresholds.sendGetMin
+	return least > 0 && bytes >= uint64(least) && p.c.window.Reads(peer)
+}
+
+// accept begins a transfer, of which the sender must know unless its memory is read.
+func (p *pointToPoint) accept(t *transfer) {
+	h := transport.Header{Type: frameAccept, Seq: t.offer}
+	q := &p.peers[t.peer]
 	inline := func() bool { // the peer may have mapped this rank's window before this rank has mapped the peer's
-		if !p.c.window.Mail().Mapped(a.source) || !p.post(a.source, h, nil) {
+		if !p.c.window.Mail().Mapped(t.peer) || !t.get && !p.post(t.peer, h, nil) {
 			return false
 		}
 		p.transfer(t)
@@ -105,8 +124,14 @@ func (p *pointToPoint) accept(r *receive, a *arrival) {
 	}
 	if !q.take.now(p.c, inline) {
 		q.take.do(p.c, func() {
-			if err := p.tell(r.work.context(), a.source, h, nil); err != nil {
-				p.c.fail(p.c.peerError(a.source, err), true)
+			var err error
+			if t.get {
+				err = p.c.group.Connect(t.work.context(), t.peer)
+			} else {
+				err = p.tell(t.work.context(), t.peer, h, nil)
+			}
+			if err != nil {
+				p.c.fail(p.c.peerError(t.peer, err), true)
 			}
 			p.transfer(t)
 		})
@@ -130,9 +155,9 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	announceAt := time.Duration(0)
 	for {
 		p.collect()
-		heads := p.advance()
+		heads, more := p.advance()
 		now := exec.Now()
-		if over.Load() != 0 || w == nil && len(heads) == 0 || now >= until || interrupted || p.c.failed() != nil {
+		if over.Load() != 0 || w == nil && len(heads) == 0 && !p.hasTransfers() || now >= until || interrupted || p.c.failed() != nil {
 			break
 		}
 		runs := make([]*exec.Run, len(heads))
@@ -151,6 +176,9 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 		}
 		if announceAt != 0 {
 			next = min(next, announceAt)
+		}
+		if more {
+			continue
 		}
 		why, run, status := mail.Await(runs, over, next)
 		switch why {
@@ -209,12 +237,16 @@ func (p *pointToPoint) endTransfersHeld(err *Error) {
 	}
 }
 
-// advance readies the first transfer of each queue, and returns these. Those that are late fail the communicator.
-func (p *pointToPoint) advance() []*transfer {
+// getMost is how much is got before the attendant looks around.
+const getMost = 4 << 20
+
+// advance readies the first transfer of each queue, and returns those that run plans. Of the others it gets a part, and tells whether there is more
+// to get. Those that are late fail the communicator.
+func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	p.mu.Lock()
 	if p.moving == 0 {
 		p.mu.Unlock()
-		return nil
+		return nil, false
 	}
 	var moving []*transfer
 	for i := range p.peers {
@@ -226,14 +258,48 @@ func (p *pointToPoint) advance() []*transfer {
 	}
 	p.mu.Unlock()
 	for _, t := range moving {
-		if t.segments == nil {
-			p.bind(t)
-		}
-		if t.work.deadline <= exec.Now() {
+		switch {
+		case t.work.deadline <= exec.Now():
 			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(t.peer), t.work.timeout), true)
+		case t.get:
+			more = p.get(t) || more
+		case t.segments == nil:
+			p.bind(t)
+			fallthrough
+		default:
+			running = append(running, t)
 		}
 	}
-	return moving
+	return running, more
+}
+
+// get gets a part of what a sender has offered. It tells whether something else may be done for the peer now.
+func (p *pointToPoint) get(t *transfer) bool {
+	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.length())[t.got:]
+	out = out[:min(getMost, len(out))]
+	taken, err := p.c.window.Lane(pointToPointLane).Take(t.peer, out, t.at+t.got)
+	switch {
+	case err != nil: // there are mappings that cannot be read so
+		p.done(t)
+		t.get = false
+		p.accept(t)
+	case !taken:
+		p.mu.Lock()
+		left := p.gone[t.peer]
+		p.mu.Unlock()
+		if !left { // there will be news of a failure
+			return false
+		}
+		p.done(t)
+		t.work.end(p.hasLeft(t.peer))
+	default:
+		if t.got += uint64(len(out)); t.got == t.op.length() {
+			p.done(t)
+			p.reply(t.peer, transport.Header{Type: frameGot, Seq: t.offer}, nil)
+			t.work.end(nil)
+		}
+	}
+	return true
 }
 
 func (p *pointToPoint) bind(t *transfer) {
@@ -245,11 +311,7 @@ func (p *pointToPoint) bind(t *transfer) {
 	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Element: int64(t.op.DType.Size()), Message: m})
 	sized := *t.op
 	sized.Root = t.peer
-	shape := p.c.shape
-	if t.get { // all of it
-		shape.memory, shape.gets, shape.thresholds.GetMin = true, true, 1
-	}
-	t.segments = shape.segments(&sized, p.c.rank, p.c.size)
+	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)
 	p.begin(t)
 }
 
@@ -283,9 +345,15 @@ func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 		p.begin(t)
 		return
 	}
+	p.done(t)
+	t.work.end(nil)
+}
+
+// done takes the first transfer of a queue out.
+func (p *pointToPoint) done(t *transfer) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.queueOf(t)
 	q.queue = q.queue[1:]
 	p.moving--
-	p.mu.Unlock()
-	t.work.end(nil)
 }

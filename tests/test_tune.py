@@ -59,7 +59,7 @@ def command(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 4), (3, "tcp", 4)])
+@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 5), (3, "tcp", 4)])
 def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
     monkeypatch.setattr(tune, "THRESHOLDS", few)
@@ -80,7 +80,7 @@ def test_thresholds_that_are_none():
     assert refused.returncode == 1
     assert (
         '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, '
-        "stream_min and direct_min" in refused.stderr
+        "stream_min, send_get_min and direct_min" in refused.stderr
     )
 
 

@@ -326,20 +326,23 @@ static int await_news(goccl_lane *lane, const goccl_run_state *run, uint64_t unt
   return await(lane, run, never, until);
 }
 
-/* Gets from what the peer offers. Only if the peer has not stopped by then it is what was offered: its buffer was still its own. */
+int goccl_take(const goccl_channel *c, void *to, uint64_t from, size_t bytes) {
+  const uint32_t *stopped = &c->peer_bell->stopped;
+  if (__atomic_load_n(stopped, __ATOMIC_RELAXED)) return ESRCH;
+  int error = goccl_get(c->pid, to, from, bytes);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST); /* first the copy, then the look */
+  return __atomic_load_n(stopped, __ATOMIC_RELAXED) ? ESRCH : error;
+}
+
 static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *message, uint64_t until) {
-  goccl_channel *c = &lane->channels[step->peer];
   run->peer = step->peer;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
-  const uint32_t *stopped = &c->peer_bell->stopped;
-  if (__atomic_load_n(stopped, __ATOMIC_RELAXED)) return await_news(lane, run, until);
   goccl_ref beginning = *message;
   beginning.offset = 0;
   uint64_t from;
   memcpy(&from, goccl_resolve(lane, run, &beginning), sizeof from);
-  run->error = goccl_get(c->pid, goccl_resolve(lane, run, &step->dst), from + (uint64_t)message->offset, (size_t)step->bytes);
-  __atomic_thread_fence(__ATOMIC_SEQ_CST); /* first the copy, then the look */
-  if (run->error == ESRCH || __atomic_load_n(stopped, __ATOMIC_RELAXED)) return await_news(lane, run, until);
+  run->error = goccl_take(&lane->channels[step->peer], goccl_resolve(lane, run, &step->dst), from + (uint64_t)message->offset, (size_t)step->bytes);
+  if (run->error == ESRCH) return await_news(lane, run, until);
   return run->error == 0 ? GOCCL_RUN_DONE : GOCCL_RUN_UNREADABLE;
 }
 

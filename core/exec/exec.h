@@ -200,6 +200,11 @@ void goccl_withdraw(goccl_lane *lane, goccl_run_state *run);
 /* The address that a reference names. */
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref);
 
+/* Copies from the memory of a channel's peer. Only if the peer has not stopped by then it is what was offered: its buffer was
+ * still its own. Returns 0, ESRCH if the peer has stopped or is no more (of which there will be news), or another errno: it cannot be
+ * read so. */
+int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
+
 void goccl_ring(goccl_bell *bell);
 
 #endif

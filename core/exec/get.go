@@ -1,6 +1,7 @@
 package exec
 
 /*
+#include "exec.h"
 #include "get.h"
 */
 import "C"
@@ -38,6 +39,19 @@ func CanGet(pid int, m Mark) error {
 		return fmt.Errorf("pid %d is another process here: pid namespaces differ", pid)
 	}
 	return nil
+}
+
+// Take copies from the memory of a peer, which can be read and is mapped, what the peer has offered there. It tells whether it has: if not, and there is no
+// error, the peer has stopped, or is no more.
+func (l *Lane) Take(peer int, to []byte, from uint64) (taken bool, err error) {
+	switch errno := unix.Errno(C.goccl_take(&l.channels[peer], unsafe.Pointer(&to[0]), C.uint64_t(from), C.size_t(len(to)))); errno {
+	case 0:
+		return true, nil
+	case unix.ESRCH:
+		return false, nil
+	default:
+		return false, errno
+	}
 }
 
 // GetProblem tells why processes like this one cannot read each other's memory on this host, and what to do; "" if nothing is known to be

@@ -17,7 +17,7 @@ import (
 
 const offeredBytes = 3 * 4096
 
-// offered returns the runs of a Send of rank 0 and of the Recv of rank 1, which gets; the former has offered.
+// offered returns the runs of a Scatter from rank 0 to rank 1, which gets; the former has offered.
 func offered(t *testing.T, w [2]*Window, length int) (send, recv *Run, in, out []byte) {
 	t.Helper()
 	var runs [2]*Run
@@ -30,17 +30,11 @@ func offered(t *testing.T, w [2]*Window, length int) (send, recv *Run, in, out [
 		}
 		t.Cleanup(func() { _ = unix.Munmap(mem) })
 		bufs[rank] = mem
-		p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
-			Memory: true, Thresholds: plan.Thresholds{GetMin: 1}}
-		b := Binding{Element: 1}
-		at, bytes := []unsafe.Pointer{unsafe.Pointer(&mem[0])}, []int64{int64(length)}
-		from, to := NoPeer, 1
-		if rank == 0 {
-			p.InBytes, b.In = bytes, at
-		} else {
-			p.Collective, p.OutBytes, b.Out = plan.Recv, bytes, at
-			from, to = 0, NoPeer
-		}
+		p := plan.Params{Collective: plan.Scatter, Rank: rank, Size: 2, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
+			InBytes: []int64{0, int64(length)}, Memory: true, Thresholds: plan.Thresholds{GetMin: 1}} // rank 0 keeps nothing
+		at := unsafe.Pointer(&mem[0])
+		p.OutBytes = p.InBytes[rank : rank+1]
+		b := Binding{In: []unsafe.Pointer{at, at}, Out: []unsafe.Pointer{at}, Element: 1}
 		built, err := plan.Build(p)
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +44,7 @@ func offered(t *testing.T, w [2]*Window, length int) (send, recv *Run, in, out [
 		runs[rank] = NewRun(w[rank].Lane(1))
 		t.Cleanup(runs[rank].Free)
 		runs[rank].Bind(b)
-		runs[rank].Begin(c, 0, from, to)
+		runs[rank].Begin(c, 0, AnyPeer, AnyPeer)
 	}
 	for i := range bufs[0] {
 		bufs[0][i] = byte(i / 7)

@@ -164,9 +164,9 @@ func (b *builder) scatter() {
 }
 
 func (b *builder) send() {
-	b.exchange(b.only(b.Root, part{block(In, 0), b.InBytes[0]}), make([]part, b.Size))
+	b.exchangeMessages(b.only(b.Root, part{block(In, 0), b.InBytes[0]}), make([]part, b.Size))
 }
 
 func (b *builder) recv() {
-	b.exchange(make([]part, b.Size), b.only(b.Root, part{block(Out, 0), b.OutBytes[0]}))
+	b.exchangeMessages(make([]part, b.Size), b.only(b.Root, part{block(Out, 0), b.OutBytes[0]}))
 }

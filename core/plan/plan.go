@@ -217,7 +217,7 @@ type Thresholds struct {
 	PipelineMin int64
 	// WindowMin is from where on alltoall by size exchanges blocks in a window, where ports join many ranks; 0: never.
 	WindowMin int64
-	// GetMin is from where on what AllToAll, Scatter and Send send to one peer is got by it from where it lies; 0: never. It
+	// GetMin is from where on what AllToAll and Scatter send to one peer is got by it from where it lies; 0: never. It
 	// needs Memory, and that each rank can read the memory of those who send to it.
 	GetMin int64
 }

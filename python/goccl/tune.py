@@ -76,6 +76,16 @@ THRESHOLDS = (
         shm_only=True,
     ),
     Threshold(
+        "send_get_min",
+        "sendrecv",
+        _NEVER,
+        1,
+        "a send is copied into a mailbox or a window and out of it",
+        least=16 << 10,
+        most=64 << 20,
+        shm_only=True,
+    ),
+    Threshold(
         "stream_min",
         "alltoall",
         _ALWAYS,

@@ -29,7 +29,7 @@ type thresholds struct {
 var (
 	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 32 << 10}
 	// Where a wait costs a change of threads, fewer messages are better.
-	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, PipelineMin: 256 << 10, GetMin: 2 << 20}, 16 << 20, 128 << 10, 32 << 10}
+	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, PipelineMin: 256 << 10, GetMin: 2 << 20}, 16 << 20, 256 << 10, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. WindowMin is not measured: between hosts it keeps switches
 	// from crowds of senders; on one host, where none would be, a window of eight takes 1.3 to 1.8 times as long as none.
 	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20, WindowMin: 1 << 20}, 16 << 20, 0, math.MaxInt64}

@@ -83,19 +83,21 @@ func (p *pointToPoint) later() {
 // background does what waiters have left over: it announces letters, and attends where there are transfers and
 // nobody does.
 func (p *pointToPoint) background() {
-	announced, moving := p.announce(), p.hasTransfers()
-	if announced || moving {
+	left, attends := p.announce(), false
+	if p.hasTransfers() {
+		select {
+		case p.token <- struct{}{}:
+			left, attends = true, true
+		default:
+		}
+	}
+	if left {
 		p.calm.Store(0)
 	} else {
 		p.calm.Add(1)
 	}
-	if !moving {
-		return
-	}
-	select {
-	case p.token <- struct{}{}:
+	if attends {
 		p.attend(nil, 1<<62)
-	default:
 	}
 }
 

@@ -120,6 +120,12 @@ func (c *Comm) SetTimeout(d time.Duration) error {
 	return nil
 }
 
+func (c *Comm) defaultTimeout() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.timeout
+}
+
 // Err is the first cause of the communicator's failure, nil while it works.
 func (c *Comm) Err() error {
 	c.mu.Lock()

@@ -210,7 +210,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		notify(c.checked)
 	case frameMail:
 		c.p2p.collect()
-		c.spawn(c.p2p.background)
+		c.spawn(func() { c.p2p.background() })
 	default:
 		if err := c.p2p.control(src, h, payload); err != nil {
 			c.violation(src, err)

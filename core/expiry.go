@@ -65,16 +65,20 @@ func (p *pointToPoint) expireLate() {
 	}
 }
 
-// expire fails the communicator because an offer was not accepted in time: the peer may still accept
-// it later, and would wait for data.
+// expire fails the communicator because an offer was not accepted, or its data not read, in time: the peer may still come to it
+// later.
 func (p *pointToPoint) expire(id uint64, peer int) {
 	p.collect()
 	s := p.takeOffer(id, peer)
 	if s == nil {
 		return
 	}
-	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: no receive matched it", p.c.title(),
-		s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
+	why := "no receive matched it"
+	if p.c.byMail(peer) && p.gets(peer, s.bytes) {
+		why += ", or its data was not read"
+	}
+	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: %s", p.c.title(),
+		s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout, why), true)
 	s.work.end(p.c.failed())
 }
 
@@ -98,9 +102,10 @@ func (p *pointToPoint) expireReceive(r *receive) {
 	p.collect()
 	p.mu.Lock()
 	mine := p.match.cancel(r)
-	r.expired = p.filling[r]
+	half := p.filling[r]
+	r.expired = half
 	p.mu.Unlock()
-	if r.expired {
+	if half {
 		p.c.fail(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: the rest of the data did not come",
 			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.from), r.work.timeout), true)
 	}

@@ -22,7 +22,7 @@ func FuzzControl(f *testing.F) {
 	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte{})
 	f.Add(frameAccept, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
 	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("not this"))
-	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte("somewhere"))
+	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte("anywhere"))
 	f.Add(frameGot, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
 	f.Add(frameConsumed, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
@@ -31,7 +31,7 @@ func FuzzControl(f *testing.F) {
 		if kind != transport.Data && kind < transport.ControlBase || len(payload) > transport.MaxControl {
 			t.Skip("not let through by a link")
 		}
-		w := newWorld(t, "mem", 2, time.Minute)
+		w := newWorldOf(t, "mem", 2, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
 		c := w.comms[0]
 		var works []*Work
 		for _, op := range []Operation{

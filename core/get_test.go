@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -61,6 +62,7 @@ func TestGetsWithinAHost(t *testing.T) {
 	const size = 3
 	store := bootstrap.NewMemStore()
 	w, errs := tryWorld(t, size, func(rank int, _ *RuntimeConfig, c *Config) {
+		c.Thresholds = "send_get_min=1048576"
 		if c.Store = store; rank == 0 {
 			c.Store = elsewhere{store}
 		}
@@ -166,5 +168,40 @@ func TestVoteTellsMismatch(t *testing.T) {
 		if !errors.Is(err, ErrMismatch) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
+	}
+}
+
+// A rank leaves while it reads what another sends, whose buffer is then its own again: a receive that has ended well has what was sent.
+func TestLeaveDuringAGet(t *testing.T) {
+	const n, rounds = getMost / 4, 60 // which it reads in one go
+	for round := range rounds {
+		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
+		around(t, w, 2, 1)
+		in, out := buffer(t, n), buffer(t, n)
+		fill(in, 0, 1)
+		send, err := w.comms[0].Start(CallOptions{}, sendOp(in, 1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		receive, err := w.comms[1].Start(CallOptions{}, recvOp(out, 0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left sync.WaitGroup
+		left.Go(func() {
+			for begun := time.Now(); time.Since(begun) < time.Duration(round)*20*time.Microsecond; {
+			}
+			w.comms[1].Destroy()
+		})
+		left.Go(func() {
+			_, _ = send.Wait(-1)
+			clear(in[n-n/8:])
+		})
+		if _, err := receive.Wait(-1); err == nil {
+			if err := expect("received", out, func(i int) int32 { return value(0, 1, i) }); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+		}
+		left.Wait()
 	}
 }

@@ -42,6 +42,8 @@ func (c *Comm) joined(peer int, port bool) bool {
 	return false
 }
 
+var errUnmapped = fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol)
+
 // tell carries a frame to a peer. Nothing of it is sent when there is an error.
 func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, payload []byte) error {
 	if !p.c.byMail(peer) {
@@ -53,7 +55,7 @@ func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, p
 			return err
 		}
 		if !mail.Mapped(peer) {
-			return fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol) // and the communicator has failed
+			return errUnmapped // and the communicator has failed
 		}
 		if p.post(peer, h, payload) {
 			return nil

@@ -21,9 +21,9 @@ import (
 // Sends and receives meet in the receiver's matching engine. A small send goes there at once with
 // its data (eager), straight into the buffer of a receive that waits for it; a large one is offered, and
 // its data flows once a receive has accepted it: over a port channel straight into its buffer too, and
-// over a memory channel as a two-rank plan on the point-to-point lane. So
+// over a memory channel as a two-rank plan on the point-to-point lane, or the receiver reads it where it lies (see transfer.go). So
 // a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
-// tag is not held up by data of another. Where memory is shared, all but those plans are letters (see mail.go).
+// tag is not held up by data of another. Where memory is shared, all but the data of large sends goes in letters (see mail.go).
 const (
 	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20               // where no memory is shared
@@ -229,7 +229,7 @@ type pointToPoint struct {
 	mu      sync.Mutex
 	match   matcher
 	filling map[*receive]bool // matched, and their data comes into their buffers
-	offers  map[uint64]*send  // offered and not accepted
+	offers  map[uint64]*send  // offered, and neither accepted nor got
 	given   map[uint64]*gift  // of the offers that have been, those whose data is in use
 	next    uint64
 	moving  int // transfers
@@ -252,7 +252,7 @@ type pointToPoint struct {
 type peerQueues struct {
 	frames serial // eager sends and offers, in the order of their calls
 	give   serial // accepted sends over a port channel: data out, in the order in which they were accepted
-	take   serial // accepted receives: word of it to the peer
+	take   serial // answers
 
 	giving, taking transfers   // over a memory channel
 	unannounced    atomic.Bool // a letter of which it must be told, unless it looks itself
@@ -502,7 +502,15 @@ func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 		return p.c.group.TrySend(peer, h, payload)
 	}
 	if !q.take.now(p.c, now) {
-		q.take.do(p.c, func() { _ = p.tell(p.c.ctx, peer, h, payload) })
+		timeout := p.c.defaultTimeout()
+		until := exec.Now() + timeout
+		q.take.do(p.c, func() {
+			ctx := &lateContext{parent: p.c.ctx, deadline: until}
+			defer ctx.end()
+			if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
+				p.c.fail(errorf(ErrTimeout, "%s: answer to %s: timeout after %v: it takes nothing", p.c.title(), p.c.rankName(peer), timeout), true)
+			}
+		})
 	}
 }
 
@@ -773,6 +781,9 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 			p.give(&gift{send: s, offer: h.Seq})
 		}
 	case frameGot:
+		if !p.c.byMail(src) {
+			return fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
+		}
 		if s := p.takeOffer(h.Seq, src); s != nil {
 			s.work.end(nil)
 		}

@@ -508,10 +508,7 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 		mac.Write(b[:])
 	}
 	derived := mac.Sum(nil)
-	c.mu.Lock()
-	timeout := c.timeout
-	c.mu.Unlock()
-	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: timeout, LivenessGrace: c.grace,
+	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: c.defaultTimeout(), LivenessGrace: c.grace,
 		GroupName: fmt.Sprintf("%s/split %d color %d", c.name, split, color)}
 	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
 	for i, r := range members {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 	"time"
 	"unsafe"
@@ -75,30 +76,32 @@ func (p *pointToPoint) later() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.failure == nil {
-			p.c.spawn(p.background)
+			p.c.spawn(func() {
+				if !p.background() {
+					p.calm.Add(1)
+				}
+			})
 		}
 	})
 }
 
 // background does what waiters have left over: it announces letters, and attends where there are transfers and
-// nobody does.
-func (p *pointToPoint) background() {
-	left, attends := p.announce(), false
+// nobody does. It tells whether there was anything left over.
+func (p *pointToPoint) background() bool {
+	left := p.announce()
+	if left {
+		p.calm.Store(0)
+	}
 	if p.hasTransfers() {
 		select {
 		case p.token <- struct{}{}:
-			left, attends = true, true
+			p.calm.Store(0)
+			p.attend(nil, 1<<62)
+			return true
 		default:
 		}
 	}
-	if left {
-		p.calm.Store(0)
-	} else {
-		p.calm.Add(1)
-	}
-	if attends {
-		p.attend(nil, 1<<62)
-	}
+	return left
 }
 
 // carry has the data of an offer come.
@@ -113,12 +116,30 @@ func (p *pointToPoint) gets(peer int, bytes uint64) bool {
 	return least > 0 && bytes >= uint64(least) && p.c.window.Reads(peer)
 }
 
-// accept begins a transfer, of which the sender must know unless its memory is read.
+// accept begins a transfer, of which the sender must know unless its memory is read. The peer may have mapped this rank's window before this rank has
+// mapped the peer's.
 func (p *pointToPoint) accept(t *transfer) {
+	mail := p.c.window.Mail()
+	if t.get {
+		if mail.Mapped(t.peer) {
+			p.transfer(t)
+			return
+		}
+		p.c.spawn(func() {
+			err := p.c.group.Connect(t.work.context(), t.peer)
+			if mail.Mapped(t.peer) { // even if the peer has left meanwhile, which the transfer will find
+				p.transfer(t)
+				return
+			}
+			p.c.fail(p.c.peerError(t.peer, cmp.Or(err, errUnmapped)), true)
+			t.work.end(p.c.failed())
+		})
+		return
+	}
 	h := transport.Header{Type: frameAccept, Seq: t.offer}
 	q := &p.peers[t.peer]
-	inline := func() bool { // the peer may have mapped this rank's window before this rank has mapped the peer's
-		if !p.c.window.Mail().Mapped(t.peer) || !t.get && !p.post(t.peer, h, nil) {
+	inline := func() bool {
+		if !mail.Mapped(t.peer) || !p.post(t.peer, h, nil) {
 			return false
 		}
 		p.transfer(t)
@@ -126,13 +147,7 @@ func (p *pointToPoint) accept(t *transfer) {
 	}
 	if !q.take.now(p.c, inline) {
 		q.take.do(p.c, func() {
-			var err error
-			if t.get {
-				err = p.c.group.Connect(t.work.context(), t.peer)
-			} else {
-				err = p.tell(t.work.context(), t.peer, h, nil)
-			}
-			if err != nil {
+			if err := p.tell(t.work.context(), t.peer, h, nil); err != nil {
 				p.c.fail(p.c.peerError(t.peer, err), true)
 			}
 			p.transfer(t)
@@ -179,8 +194,11 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 		if announceAt != 0 {
 			next = min(next, announceAt)
 		}
-		if more {
+		switch {
+		case more && len(runs) == 0:
 			continue
+		case more: // the runs get on between two parts
+			next = now
 		}
 		why, run, status := mail.Await(runs, over, next)
 		switch why {
@@ -281,6 +299,8 @@ func (p *pointToPoint) get(t *transfer) bool {
 	out = out[:min(getMost, len(out))]
 	taken, err := p.c.window.Lane(pointToPointLane).Take(t.peer, out, t.at+t.got)
 	switch {
+	case p.c.failed() != nil: // where this rank has left, its peer has its buffer back
+		return false
 	case err != nil: // there are mappings that cannot be read so
 		p.done(t)
 		t.get = false
@@ -297,11 +317,24 @@ func (p *pointToPoint) get(t *transfer) bool {
 	default:
 		if t.got += uint64(len(out)); t.got == t.op.length() {
 			p.done(t)
-			p.reply(t.peer, transport.Header{Type: frameGot, Seq: t.offer}, nil)
-			t.work.end(nil)
+			p.finish(t)
 		}
 	}
 	return true
+}
+
+// finish tells the sender of a transfer that its data has been read, and ends it: only then, as the communicator may be destroyed after it.
+func (p *pointToPoint) finish(t *transfer) {
+	h := transport.Header{Type: frameGot, Seq: t.offer}
+	q := &p.peers[t.peer]
+	if q.take.now(p.c, func() bool { return p.post(t.peer, h, nil) }) {
+		t.work.end(nil)
+		return
+	}
+	q.take.do(p.c, func() {
+		_ = p.tell(t.work.context(), t.peer, h, nil) // a sender that is not told has left, or finds that it is late
+		t.work.end(nil)
+	})
 }
 
 func (p *pointToPoint) bind(t *transfer) {

@@ -209,7 +209,7 @@ def move(rank, restricted, error):
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS], ids=["EPERM", "ENOSYS"])
 @pytest.mark.parametrize("restricted", [(), (0,), (0, 1, 2)], ids=["nobody", "first", "all"])
 def test_ranks_that_may_not_read_memory_share_windows(make_world, restricted, error):
-    world = make_world(3, env={"GOCCL_TRANSPORT": "shm", "GOCCL_THRESHOLDS": "get_min=1"})
+    world = make_world(3, env={"GOCCL_TRANSPORT": "shm", "GOCCL_THRESHOLDS": "get_min=1,send_get_min=1"})
     assert world.run(move, restricted, error) == [True] * 3
 
 

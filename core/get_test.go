@@ -173,7 +173,7 @@ func TestVoteTellsMismatch(t *testing.T) {
 
 // A rank leaves while it reads what another sends, whose buffer is then its own again: a receive that has ended well has what was sent.
 func TestLeaveDuringAGet(t *testing.T) {
-	const n, rounds = getMost / 4, 60 // which it reads in one go
+	const n, rounds = plan.GetMost / 4, 60 // which it reads in one go
 	for round := range rounds {
 		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
 		around(t, w, 2, 1)

@@ -257,9 +257,6 @@ func (p *pointToPoint) endTransfersHeld(err *Error) {
 	}
 }
 
-// getMost is how much is got before the attendant looks around.
-const getMost = 4 << 20
-
 // advance readies the first transfer of each queue, and returns those that run plans. Of the others it gets a part, and tells whether there is more
 // to get. Those that are late fail the communicator.
 func (p *pointToPoint) advance() (running []*transfer, more bool) {
@@ -283,10 +280,10 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(t.peer), t.work.timeout), true)
 		case t.get:
 			more = p.get(t) || more
-		case t.segments == nil:
-			p.bind(t)
-			fallthrough
 		default:
+			if t.segments == nil {
+				p.bind(t)
+			}
 			running = append(running, t)
 		}
 	}
@@ -296,7 +293,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 // get gets a part of what a sender has offered. It tells whether something else may be done for the peer now.
 func (p *pointToPoint) get(t *transfer) bool {
 	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.length())[t.got:]
-	out = out[:min(getMost, len(out))]
+	out = out[:min(plan.GetMost, len(out))] // then the attendant looks around
 	taken, err := p.c.window.Lane(pointToPointLane).Take(t.peer, out, t.at+t.got)
 	switch {
 	case p.c.failed() != nil: // where this rank has left, its peer has its buffer back

@@ -51,14 +51,14 @@ func (b *builder) toPut(parts []part) []part {
 	return left
 }
 
-// getMost is how much of a part one step gets: a run can be stopped between two.
-const getMost = 4 << 20
+// GetMost is how much of a part one step gets: a run can be stopped between two.
+const GetMost = 4 << 20
 
 // get gets a part from the peer that offers it.
 func (b *builder) get(peer int, p part) {
 	message := b.wait(peer, OfferBytes, b.total(p))
-	for off := int64(0); off < p.bytes; off += getMost {
-		b.emit(Step{Op: Get, Peer: int32(peer), Bytes: min(getMost, p.bytes-off), Dst: p.place.at(off)}, message.at(off))
+	for off := int64(0); off < p.bytes; off += GetMost {
+		b.emit(Step{Op: Get, Peer: int32(peer), Bytes: min(GetMost, p.bytes-off), Dst: p.place.at(off)}, message.at(off))
 	}
 	b.release(peer)
 }

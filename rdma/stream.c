@@ -141,7 +141,7 @@ static int enqueue(struct goccl_stream *s, struct ibv_send_wr *wr)
 }
 
 /* post writes bytes of the copy to the peer's ring (of none: only tells), and tells. */
-static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t tell, int signal)
+static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t tell)
 {
   uint64_t place = at & (s->size - 1);
   struct ibv_sge from = {.addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->copy->lkey};
@@ -152,8 +152,6 @@ static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t te
     .imm_data = htonl(tell),
     .wr.rdma = {.remote_addr = s->peer_ring + place, .rkey = s->peer_key},
   };
-  if (signal)
-    wr.send_flags |= IBV_SEND_SIGNALED;
   if (bytes > 0 && bytes <= s->inlined)
     wr.send_flags |= IBV_SEND_INLINE;
   return enqueue(s, &wr);
@@ -189,7 +187,7 @@ static void give_back(struct goccl_stream *s)
       return;
   }
   uint32_t grains = s->consumed / GRAIN & GRAINS;
-  if (post(s, 0, 0, GIVE_BACK | (s->answered & ANSWERS) << ANSWERS_AT | (s->got & MESSAGES) << MESSAGES_AT | grains, 0))
+  if (post(s, 0, 0, GIVE_BACK | (s->answered & ANSWERS) << ANSWERS_AT | (s->got & MESSAGES) << MESSAGES_AT | grains))
     return;
   s->returned = s->consumed;
   s->gave = s->got;
@@ -347,7 +345,7 @@ ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
     s->sent += bytes;
     total += bytes;
     left -= bytes;
-    if (post(s, s->sent - bytes, bytes, number(s, bytes), 0))
+    if (post(s, s->sent - bytes, bytes, number(s, bytes)))
       break;
   }
   int live = s->live;
@@ -431,21 +429,30 @@ int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes)
   pthread_mutex_lock(&s->lock);
   int error = EAGAIN;
   if (s->wrote - s->freed < GOCCL_STREAM_DEPTH && sends_left(s) > 0)
-    error = post(s, s->sent, bytes, number(s, 0), 1);
-  if (!error)
-    s->nudge = s->posts;
+    error = post(s, s->sent, bytes, number(s, 0));
   pthread_mutex_unlock(&s->lock);
   return error;
 }
 
-int goccl_stream_settled(struct goccl_stream *s)
+int goccl_stream_flush(struct goccl_stream *s)
 {
   pthread_mutex_lock(&s->lock);
+  reap(s);
+  /* A write of nothing tells when all before it is done. The peer need not have room for it, and may be sent it twice. */
+  if (s->posts != s->flushed && s->posts != s->done && sends_left(s) > -GOCCL_STREAM_SPARE) {
+    struct ibv_send_wr wr = {
+      .opcode = IBV_WR_RDMA_WRITE,
+      .send_flags = IBV_SEND_SIGNALED,
+      .wr.rdma = {.remote_addr = s->peer_ring, .rkey = s->peer_key},
+    };
+    if (!enqueue(s, &wr))
+      s->flushed = s->posts;
+  }
   ibv_req_notify_cq(s->went, 0);
   reap(s);
-  int settled = s->live ? (int32_t)(s->done - s->nudge) >= 0 : -1;
+  int all = s->live ? s->done == s->posts : -1;
   pthread_mutex_unlock(&s->lock);
-  return settled;
+  return all;
 }
 
 void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from, uint32_t stopped_key,

@@ -282,8 +282,8 @@ func (s *Stream) Ask() bool {
 	return C.goccl_stream_ask(s.c) != 0
 }
 
-// Nudge sends the peer a message of so many bytes (at most 4096) that mean nothing, by which [Stream.Settled] learns whether it and all
-// before it has reached the peer's memory. It tells whether there was room for it. Only where nothing has been written yet may there be bytes.
+// Nudge sends the peer a message of so many bytes (at most 4096) that mean nothing, before anything has been written. It tells whether there
+// was room for it.
 func (s *Stream) Nudge(bytes int) bool {
 	if !s.enter() {
 		return false
@@ -292,13 +292,14 @@ func (s *Stream) Nudge(bytes int) bool {
 	return C.goccl_stream_nudge(s.c, C.uint32_t(bytes)) == 0
 }
 
-// Settled tells whether the last Nudge has reached the peer. If not, FD will tell when it may have.
-func (s *Stream) Settled() (bool, error) {
+// Flush tells whether all that has been sent has reached the peer's memory, though the peer may not have read it. If not, FD will tell when it
+// may have. It comes to an end: what does not reach the peer breaks the connection some time.
+func (s *Stream) Flush() (bool, error) {
 	if !s.enter() {
 		return false, ErrClosed
 	}
 	defer s.life.RUnlock()
-	switch C.goccl_stream_settled(s.c) {
+	switch C.goccl_stream_flush(s.c) {
 	case 1:
 		return true, nil
 	case 0:

@@ -73,7 +73,7 @@ struct goccl_stream {
   uint64_t limit; /* up to which there is room in the peer's ring */
   uint32_t wrote, freed; /* messages: sent, and given back by the peer */
   uint32_t posts, done; /* sends */
-  uint32_t nudge; /* the send that goccl_stream_settled asks for */
+  uint32_t flushed; /* the send behind which goccl_stream_flush has asked last */
   uint64_t arrived, consumed, returned; /* bytes */
   uint32_t got, gave; /* messages: that have come, and that have been given back */
   int astray; /* what came did not fit, and nothing counts any more */
@@ -137,11 +137,11 @@ void goccl_stream_wake(struct goccl_stream *s);
 /* goccl_stream_ask has the descriptor become readable when a send is done. It tells whether there is room by now. */
 int goccl_stream_ask(struct goccl_stream *s);
 
-/* goccl_stream_nudge sends a message, of bytes that the next one overwrites, that tells when it is done, and so do all before it. */
+/* goccl_stream_nudge sends a message, of bytes that the next one overwrites. */
 int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes);
 
-/* goccl_stream_settled tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
-int goccl_stream_settled(struct goccl_stream *s);
+/* goccl_stream_flush tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
+int goccl_stream_flush(struct goccl_stream *s);
 
 /* A loan is memory of one side that the other reads (RDMA READ), in the order in which it is told of them. What tells of it are bytes of the
  * stream; that it has been answered for, the immediate of a message. */

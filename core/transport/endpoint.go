@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -338,8 +339,9 @@ func (e *Endpoint) find(k rankKey, epoch uint32) (g *Group, left bool, wait chan
 	return nil, left && last >= epoch, e.changed
 }
 
-// Close ends all groups (peers are told BYE), links and goroutines, within a second. No handler is
-// called after it. It must not be called by a handler.
+// Close ends all groups (peers are told BYE), links and goroutines, within a second, or, where an adapter
+// has to send again what a peer has not acknowledged, when it has or gives up. No handler is called
+// after it. It must not be called by a handler.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
 	if e.closed {
@@ -372,16 +374,7 @@ func (e *Endpoint) Close() error {
 	for _, l := range links {
 		l.retire(true)
 	}
-	deadline := time.NewTimer(closeFlush)
-	defer deadline.Stop()
-flush:
-	for _, l := range links {
-		select {
-		case <-l.done:
-		case <-deadline.C:
-			break flush
-		}
-	}
+	awaitGoodbyes(links)
 	for _, l := range links {
 		l.end(ErrClosed)
 	}
@@ -402,6 +395,27 @@ flush:
 			_ = errors.Join(e.poller.close(nil), e.verbs.close()) // there is nobody to tell
 		}()
 		return errors.New("transport: a goroutine did not end in time: a handler blocks")
+	}
+}
+
+// awaitGoodbyes waits until links have ended, or until nothing has been on its way for closeFlush.
+func awaitGoodbyes(links []*link) {
+	const looks = 8
+	t := time.NewTicker(closeFlush / looks)
+	defer t.Stop()
+	for left := looks; len(links) > 0; {
+		select {
+		case <-links[0].done:
+			links = links[1:]
+		case <-t.C:
+			left--
+			if slices.ContainsFunc(links, (*link).delivers) {
+				left = looks
+			}
+			if left == 0 {
+				return
+			}
+		}
 	}
 }
 

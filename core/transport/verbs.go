@@ -329,7 +329,7 @@ func (e *Endpoint) try(ctx context.Context, stream *rdma.Stream) error {
 	until := time.Now().Add(tryTimeout)
 	fds := []unix.PollFd{{Fd: int32(stream.FD()), Events: unix.POLLIN}}
 	for {
-		done, err := stream.Settled()
+		done, err := stream.Flush()
 		if done || err != nil {
 			return err
 		}
@@ -457,16 +457,20 @@ func (l *link) broke(err error) error {
 	return err
 }
 
-// finishStream waits until all that has been written has reached the peer, for a little while: then it may be told that no more comes.
+// delivers tells whether something is on its way to the peer, who may have it at the second try only.
+func (l *link) delivers() bool {
+	if l.side.stream == nil {
+		return false // the kernel goes on with it when the socket has been closed
+	}
+	all, err := l.side.stream.Flush()
+	return !all && err == nil
+}
+
+// finishStream waits until all that has been written has reached the peer: then it may be told that no more comes.
 func (l *link) finishStream() {
-	nudged := false
 	t := time.NewTicker(time.Millisecond)
 	defer t.Stop()
-	for deadline := time.Now().Add(closeFlush); time.Now().Before(deadline); {
-		nudged = nudged || l.side.stream.Nudge(0)
-		if done, err := l.side.stream.Settled(); nudged && done || errors.Is(err, rdma.ErrClosed) {
-			return
-		}
+	for l.delivers() {
 		select {
 		case <-l.done:
 			return

@@ -2,10 +2,13 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -81,6 +84,44 @@ func TestVerbsThatAreDemandedMustWork(t *testing.T) {
 					t.Errorf("the error is %v", err)
 				}
 			}
+		})
+	}
+}
+
+// What has been said last may have to be sent again, long after Close was called: it is waited for, until the adapter gives up.
+func TestCloseDelivers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		bytes  int
+		mended bool
+	}{{"little", 100, true}, {"more than there is room for", 3 * rdma.MostRing, true}, {"in vain", 100, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			double := fake.New(t)
+			w := newWorld(t, pair(t, Verbs, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}), Verbs, 1)
+			ok(t, w.groups[0].Connect(within(t), 1))
+			payload := bytes.Repeat([]byte{7}, c.bytes)
+			double.Link(0, 1, false)
+			short, cancel := context.WithTimeout(context.Background(), readSlice)
+			defer cancel()
+			ok(t, w.groups[0].Send(short, 1, Header{Type: Data}, payload))
+			closed := make(chan error)
+			go func() { closed <- w.groups[0].e.Close() }()
+			select {
+			case err := <-closed:
+				t.Fatalf("it was not waited for: %v", err)
+			case <-time.After(3 * closeFlush):
+			}
+			if !c.mended {
+				double.Expire()
+				ok(t, <-closed)
+				return
+			}
+			double.Link(0, 1, true)
+			if f := w.handlers[1].untilFrames(t, 1)[0]; !bytes.Equal(f.payload, payload) {
+				t.Error("others have come")
+			}
+			w.handlers[1].until(t, "the goodbye", func() bool { return w.handlers[1].left[0] })
+			ok(t, <-closed)
 		})
 	}
 }

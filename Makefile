@@ -23,6 +23,9 @@ SOURCES := $(shell find capi core rdma torch_backend python/build_backend -type 
 	$(wildcard go.mod go.sum) setup.py pyproject.toml
 GO_FOLDERS := $(wildcard capi core rdma examples)
 
+# Two makes at once would both install into .venv: the second waits, and looks then at what is still to be done.
+ALONE = flock --close Makefile $(MAKE) --no-print-directory
+
 # bash's `time` in front of a command tells what a stage took.
 TIMED = TIMEFORMAT="== $@: %0lR"; time
 
@@ -31,44 +34,46 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: train
-train: $(VENV)/.goccl ## Train on handwritten digits: DDP, two ranks, backend goccl
+train: setup ## Train on handwritten digits: DDP, two ranks, backend goccl
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 
 .PHONY: test
 test: test-go test-race test-python ## Run all the tests
 
 .PHONY: test-go
-test-go: $(VENV)/.goccl ## Run the Go tests, with the C ABI and the C and Go examples
+test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
 	@unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l $(GO_FOLDERS)); \
 		if [ -n "$$unformatted" ]; then echo "not as gofmt writes it:" $$unformatted; exit 1; fi
 	go vet ./...
 	@$(TIMED) go test ./...
 
 .PHONY: test-race
-test-race: $(VENV)/.goccl ## Run the Go tests of the core under the race detector
+test-race: setup ## Run the Go tests of the core under the race detector
 	@$(TIMED) go test -race $$(go list ./core/... ./rdma/... | grep -v /core/plan) # which has no goroutines, and long proofs
 
 .PHONY: test-python
-test-python: $(VENV)/.goccl ## Run the tests of the package and the torch backend
+test-python: setup ## Run the tests of the package and the torch backend
 	@$(TIMED) $(BIN)/python -m pytest
 
 .PHONY: test-rdma
-test-rdma: $(VENV)/.goccl ## Run the tests of verbs on hosts with SoftRoCE; a kernel is built for them first, once, in minutes
+test-rdma: setup ## Run the tests of verbs on hosts with SoftRoCE; a kernel is built for them first, once, in minutes
 	@$(TIMED) tests/softroce/build_kernel.sh >/dev/null
 	@$(TIMED) $(BIN)/python -m pytest tests/softroce
 
 .PHONY: bench
-bench: $(VENV)/.goccl ## Compare allreduce with Gloo
+bench: setup ## Compare allreduce with Gloo
 	$(BIN)/goccl bench allreduce --ranks 2 --sizes 4,64K,64M --peers gloo
 
 .PHONY: lint
-lint: $(VENV)/.lint ## Check the style and the types of the Python code
+lint: ## Check the style and the types of the Python code
+	@$(ALONE) $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 .PHONY: setup
-setup: $(VENV)/.goccl ## Set up .venv with everything, and build goccl into it
+setup: ## Set up .venv with everything, and build goccl into it
+	@$(ALONE) $(VENV)/.goccl
 
 .PHONY: clean
 clean: ## Remove what was built; .venv stays, for torch is large

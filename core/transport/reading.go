@@ -333,10 +333,12 @@ const (
 	longTailBuffer = 1 << 10
 )
 
+// recvmsg does not tell Go's scheduler of the call, which never waits: else its monitor would look after the thread, 15 times in a
+// millisecond, and take the CPU from ranks.
 func (l *link) recvmsg(fd uintptr) {
 	in := &l.reading
 	for {
-		r, _, errno := syscall.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&in.msg)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		r, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&in.msg)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		if errno != unix.EINTR {
 			in.got, in.errno = int(r), errno
 			return

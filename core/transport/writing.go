@@ -227,6 +227,7 @@ func (l *link) flush() {
 	}
 }
 
+// write does not tell Go's scheduler of its calls; see recvmsg.
 func (l *link) write(fd uintptr) {
 	for len(l.rest) > 0 {
 		n := min(len(l.rest), 1024)
@@ -235,7 +236,7 @@ func (l *link) write(fd uintptr) {
 			l.msg.Control = &l.rights[0]
 			l.msg.SetControllen(len(l.rights))
 		}
-		r, _, errno := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		r, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		switch errno {
 		case 0:
 		case unix.EINTR:

@@ -19,9 +19,6 @@ const (
 	Parallel   Schedule = 255 // all peers at once
 )
 
-// usualWindow is the window of large blocks. Where peers are no more than that, they are no crowd.
-const usualWindow = 8
-
 // Window is the number of peers, 0 if it is not limited as a whole.
 func (s Schedule) Window() int {
 	if s == Parallel {
@@ -65,8 +62,8 @@ func (b *builder) allToAll() {
 	out, in := blocks(In, b.InBytes), blocks(Out, b.OutBytes)
 	k, least := b.Schedule.Window(), int64(0)
 	// Over memory a direct plan may be tried first, and then each rank must at once hear from all.
-	if b.Schedule == BySize && b.WindowMin > 0 && !b.Memory && b.Size-1 > usualWindow {
-		k, least = usualWindow, b.WindowMin
+	if b.Schedule == BySize && b.WindowMin > 0 && !b.Memory && b.Size-1 > b.Window {
+		k, least = b.Window, b.WindowMin
 	}
 	later := make([]bool, b.Size)
 	outNow, inNow := make([]part, b.Size), make([]part, b.Size)

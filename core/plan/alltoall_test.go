@@ -56,7 +56,7 @@ func TestWindows(t *testing.T) {
 					for _, layout := range layouts(AllToAll, size, n) {
 						for _, s := range slots {
 							job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: s, Ahead: s - 1,
-								Thresholds: Thresholds{WindowMin: 100}}, layout}.verify(t)
+								Thresholds: Thresholds{WindowMin: 100, Window: 2 + size%7}}, layout}.verify(t)
 						}
 					}
 				}

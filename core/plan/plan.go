@@ -215,8 +215,9 @@ type Thresholds struct {
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.
 	PipelineMin int64
-	// WindowMin is from where on alltoall by size exchanges blocks in a window, where ports join many ranks; 0: never.
+	// WindowMin is from where on alltoall by size exchanges blocks in a window of Window peers, where ports join more; 0: never.
 	WindowMin int64
+	Window    int
 	// GetMin is from where on what AllToAll and Scatter send to one peer is got by it from where it lies; 0: never. It
 	// needs Memory, and that each rank can read the memory of those who send to it.
 	GetMin int64

@@ -17,8 +17,8 @@ type job struct {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v oneshot=%d flat=%d window=%d get=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.OneShotMax, j.FlatMax, j.WindowMin, j.GetMin)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v oneshot=%d flat=%d window=%d:%d get=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.OneShotMax, j.FlatMax, j.WindowMin, j.Window, j.GetMin)
 }
 
 func (j job) rank(r int) Params {
@@ -224,7 +224,7 @@ func TestRandom(t *testing.T) {
 		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
 			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(10), Ahead: rnd.IntN(6),
 			Schedule:   []Schedule{BySize, BySize, Sequential, 2, 5, Parallel}[rnd.IntN(6)],
-			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000)}}}
+			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
 		j.Root = rnd.IntN(j.Size)
 		counts := layouts(j.Collective, j.Size, 1)
 		for range counts[rnd.IntN(len(counts))] {

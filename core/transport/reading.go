@@ -333,8 +333,8 @@ const (
 	longTailBuffer = 1 << 10
 )
 
-// recvmsg does not tell Go's scheduler of the call, which never waits: else its monitor would look after the thread, 15 times in a
-// millisecond, and take the CPU from ranks.
+// recvmsg does not tell Go's scheduler of the call, which never waits: else its monitor would look after the thread, over a thousand
+// times a second, and take the CPU from ranks.
 func (l *link) recvmsg(fd uintptr) {
 	in := &l.reading
 	for {

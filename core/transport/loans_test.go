@@ -33,8 +33,9 @@ func lender(t *testing.T, size int) (eps []*Endpoint, double *fake.Library, know
 // inTwoGroups joins the first two endpoints in two groups, over one link.
 func inTwoGroups(t *testing.T, eps []*Endpoint) (ctx context.Context, w, other *world) {
 	ctx, w, other = within(t), newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
-	ok(t, w.groups[0].Connect(ctx, 1))
-	ok(t, other.groups[0].Connect(ctx, 1))
+	for _, g := range []*Group{w.groups[0], w.groups[1], other.groups[0], other.groups[1]} { // each side learns of it by itself
+		ok(t, g.Connect(ctx, 1-g.key.rank))
+	}
 	return ctx, w, other
 }
 

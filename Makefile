@@ -66,14 +66,14 @@ bench: setup ## Compare allreduce with Gloo
 
 .PHONY: lint
 lint: ## Check the style and the types of the Python code
-	@$(ALONE) $(VENV)/.lint
+	+@$(ALONE) $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 .PHONY: setup
 setup: ## Set up .venv with everything, and build goccl into it
-	@$(ALONE) $(VENV)/.goccl
+	+@$(ALONE) $(VENV)/.goccl
 
 .PHONY: clean
 clean: ## Remove what was built; .venv stays, for torch is large

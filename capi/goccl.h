@@ -294,8 +294,9 @@ typedef struct {
    *                 the next k come all that was sent to these has been taken; nobody else sends meanwhile. Of
    *                 staging memory no more than 2 k chunks (of at most 512 KiB) are in use at a time.
    *   "sequential"  is "window=1".
-   *   NULL, ""      the communicator's. If it has none: as "parallel", but among more than 9 ranks on several
-   *                 hosts pairs with a block of 1 MiB or more come in a window of 8. */
+   *   NULL, ""      the communicator's. If it has none: as "parallel", but pairs with a block of 1 MiB or more
+   *                 come in a window: of 8 among more than 9 ranks on several hosts; of 2 among more than 3
+   *                 on one host that do not share memory and outnumber its CPUs. */
   const char *alltoall_schedule;
 } goccl_call;
 

@@ -69,7 +69,7 @@ func TestAllToAllBySize(t *testing.T) {
 	for at, window := range map[site]int{
 		{ports: true}: 0, {ports: true, crowded: true}: 2, {ports: true, apart: true}: 8, {ports: true, apart: true, crowded: true}: 8,
 	} {
-		if s := newShape(size, at); s.thresholds.Window != window && (window > 0 || s.thresholds.WindowMin > 0) {
+		if s := newShape(size, at); window > 0 && s.thresholds.Window != window || s.thresholds.WindowMin > 0 != (window > 0) {
 			t.Errorf("%+v: a window of %d from %d bytes", at, s.thresholds.Window, s.thresholds.WindowMin)
 		}
 	}

@@ -14,7 +14,7 @@ enum {
   GOCCL_STREAM_DEPTH = 64, /* messages that the peer has not given back, at most */
   GOCCL_STREAM_RETURN = 16, /* so many are given back at once */
   GOCCL_STREAM_SENDS = 128, /* entries of the send queue */
-  GOCCL_STREAM_SPARE = 32, /* of them, those that only what gives back may use */
+  GOCCL_STREAM_SPARE = 32, /* of them, those that only what gives back may use, and what flushes */
   GOCCL_STREAM_SIGNAL = 16, /* one send in so many tells that it is done */
   GOCCL_STREAM_LOANS = 7, /* pieces of memory that the peer has been told of and has not answered for, at most */
   GOCCL_STREAM_RECEIVES = GOCCL_STREAM_DEPTH + 16 + GOCCL_STREAM_LOANS, /* for messages, and for what gives back and answers */

@@ -340,8 +340,8 @@ func (e *Endpoint) find(k rankKey, epoch uint32) (g *Group, left bool, wait chan
 }
 
 // Close ends all groups (peers are told BYE), links and goroutines, within a second, or, where an adapter
-// has to send again what a peer has not acknowledged, when it has or gives up. No handler is called
-// after it. It must not be called by a handler.
+// has to send again what a peer has not acknowledged, when it has or gives up, or after the liveness
+// grace. No handler is called after it. It must not be called by a handler.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
 	if e.closed {
@@ -374,7 +374,7 @@ func (e *Endpoint) Close() error {
 	for _, l := range links {
 		l.retire(true)
 	}
-	awaitGoodbyes(links)
+	awaitGoodbyes(links, max(closeFlush, e.grace))
 	for _, l := range links {
 		l.end(ErrClosed)
 	}
@@ -398,11 +398,12 @@ func (e *Endpoint) Close() error {
 	}
 }
 
-// awaitGoodbyes waits until links have ended, or until nothing has been on its way for closeFlush.
-func awaitGoodbyes(links []*link) {
+// awaitGoodbyes waits until links have ended, or until nothing has been on its way for closeFlush, but no longer than limit.
+func awaitGoodbyes(links []*link, limit time.Duration) {
 	const looks = 8
 	t := time.NewTicker(closeFlush / looks)
 	defer t.Stop()
+	until := time.Now().Add(limit)
 	for left := looks; len(links) > 0; {
 		select {
 		case <-links[0].done:
@@ -412,7 +413,7 @@ func awaitGoodbyes(links []*link) {
 			if slices.ContainsFunc(links, (*link).delivers) {
 				left = looks
 			}
-			if left == 0 {
+			if left == 0 || time.Now().After(until) {
 				return
 			}
 		}

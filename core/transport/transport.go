@@ -64,7 +64,7 @@ const (
 	maxInbox         = 8 << 20                // bytes that wait for a rank of the same process
 	idleDelay        = 200 * time.Millisecond // a link without groups is closed after it
 	readSlice        = 100 * time.Millisecond // how long who reads waits before he looks around
-	closeFlush       = 400 * time.Millisecond // Endpoint.Close waits so long for goodbyes to go out
+	closeFlush       = 400 * time.Millisecond // Endpoint.Close waits so long for goodbyes to go out, after nothing is on its way any more
 	closeWait        = 500 * time.Millisecond // and then so long for its goroutines
 	readBuffer       = 16 << 10
 	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader: these, or a quarter of it

@@ -459,10 +459,13 @@ func (l *link) broke(err error) error {
 
 // delivers tells whether something is on its way to the peer, who may have it at the second try only.
 func (l *link) delivers() bool {
-	if l.side.stream == nil {
+	l.e.mu.Lock() // it may be about to start
+	stream := l.side.stream
+	l.e.mu.Unlock()
+	if stream == nil {
 		return false // the kernel goes on with it when the socket has been closed
 	}
-	all, err := l.side.stream.Flush()
+	all, err := stream.Flush()
 	return !all && err == nil
 }
 

@@ -104,7 +104,7 @@ func TestCloseDelivers(t *testing.T) {
 			short, cancel := context.WithTimeout(context.Background(), readSlice)
 			defer cancel()
 			ok(t, w.groups[0].Send(short, 1, Header{Type: Data}, payload))
-			closed := make(chan error)
+			closed := make(chan error, 1)
 			go func() { closed <- w.groups[0].e.Close() }()
 			select {
 			case err := <-closed:

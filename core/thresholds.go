@@ -39,12 +39,11 @@ func (s site) thresholds() thresholds {
 	switch {
 	case s.ports:
 		t := portThresholds
-		switch { // where there is no network to be crowded
-		case s.apart:
-		case s.crowded: // what little is under way stays in the caches: four ranks take 0.75 to 0.85 times as long as without
-			t.Window = 2
-		default:
-			t.WindowMin = 0
+		if !s.apart { // there is no network to be crowded
+			t.Window = 2 // but what little is under way stays in the caches: four ranks on two cores take 0.75 to 0.85 times as long as without
+			if !s.crowded {
+				t.WindowMin = 0
+			}
 		}
 		if s.memory { // sends within a host
 			t.sendGetMin = site{crowded: s.crowded}.thresholds().sendGetMin

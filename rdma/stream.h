@@ -73,7 +73,7 @@ struct goccl_stream {
   uint64_t limit; /* up to which there is room in the peer's ring */
   uint32_t wrote, freed; /* messages: sent, and given back by the peer */
   uint32_t posts, done; /* sends */
-  uint32_t flushed; /* the send behind which goccl_stream_flush has asked last */
+  uint32_t flushed; /* the send by which goccl_stream_flush has asked last */
   uint64_t arrived, consumed, returned; /* bytes */
   uint32_t got, gave; /* messages: that have come, and that have been given back */
   int astray; /* what came did not fit, and nothing counts any more */

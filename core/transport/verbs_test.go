@@ -88,16 +88,25 @@ func TestVerbsThatAreDemandedMustWork(t *testing.T) {
 	}
 }
 
-// What has been said last may have to be sent again, long after Close was called: it is waited for, until the adapter gives up.
+// What has been said last may have to be sent again, long after Close was called: it is waited for, until the adapter gives up, or for the
+// liveness grace.
 func TestCloseDelivers(t *testing.T) {
+	mend := func(double *fake.Library) { double.Link(0, 1, true) }
 	for _, c := range []struct {
-		name   string
-		bytes  int
-		mended bool
-	}{{"little", 100, true}, {"more than there is room for", 3 * rdma.MostRing, true}, {"in vain", 100, false}} {
+		name  string
+		bytes int
+		grace time.Duration
+		ends  func(*fake.Library)
+		comes bool
+	}{
+		{"little", 100, time.Hour, mend, true},
+		{"more than there is room for", 3 * rdma.MostRing, time.Hour, mend, true},
+		{"given up by the adapter", 100, time.Hour, (*fake.Library).Expire, false},
+		{"given up after the grace", 100, 10 * closeFlush, func(*fake.Library) {}, false},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			double := fake.New(t)
-			w := newWorld(t, pair(t, Verbs, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}), Verbs, 1)
+			w := newWorld(t, pair(t, Verbs, Config{Grace: c.grace, Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}), Verbs, 1)
 			ok(t, w.groups[0].Connect(within(t), 1))
 			payload := bytes.Repeat([]byte{7}, c.bytes)
 			double.Link(0, 1, false)
@@ -111,17 +120,19 @@ func TestCloseDelivers(t *testing.T) {
 				t.Fatalf("it was not waited for: %v", err)
 			case <-time.After(3 * closeFlush):
 			}
-			if !c.mended {
-				double.Expire()
-				ok(t, <-closed)
-				return
+			c.ends(double)
+			if c.comes {
+				if f := w.handlers[1].untilFrames(t, 1)[0]; !bytes.Equal(f.payload, payload) {
+					t.Error("others have come")
+				}
+				w.handlers[1].until(t, "the goodbye", func() bool { return w.handlers[1].left[0] })
 			}
-			double.Link(0, 1, true)
-			if f := w.handlers[1].untilFrames(t, 1)[0]; !bytes.Equal(f.payload, payload) {
-				t.Error("others have come")
+			select {
+			case err := <-closed:
+				ok(t, err)
+			case <-time.After(patience):
+				t.Fatal("it does not end")
 			}
-			w.handlers[1].until(t, "the goodbye", func() bool { return w.handlers[1].left[0] })
-			ok(t, <-closed)
 		})
 	}
 }

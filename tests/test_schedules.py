@@ -119,10 +119,13 @@ def test_bad_text(make_world):
     make_world(2).run(run_bad_text)
 
 
-def mismatched_calls(rank):
+def matched_call(rank):
     rank.init(timeout=30)
+    goccl.Communicator().all_to_all_into(torch.empty(3000), torch.ones(3000))
+
+
+def mismatched_calls(rank):
     comm, t = goccl.Communicator(), torch.ones(3000)
-    comm.all_to_all_into(torch.empty(3000), t)
     schedule = "sequential" if rank.rank == 2 else "window=2"
     with pytest.raises(dist.DistBackendError) as caught:
         comm.all_to_all_into(torch.empty(3000), t, schedule=schedule)
@@ -131,7 +134,9 @@ def mismatched_calls(rank):
 
 @both_transports
 def test_mismatch_of_calls(make_world, transport):
-    for text in make_world(3, env={"GOCCL_TRANSPORT": transport}).run(mismatched_calls, deadline=20):
+    world = make_world(3, env={"GOCCL_TRANSPORT": transport})
+    world.run(matched_call)  # all ranks leave it before one can hear that the next has failed
+    for text in world.run(mismatched_calls, deadline=20):
         assert "alltoall(float32, schedule sequential)" in text, text
         assert "alltoall(float32, schedule window=2)" in text, text
 

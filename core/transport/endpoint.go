@@ -354,7 +354,6 @@ func (e *Endpoint) Close() error {
 		groups = append(groups, g)
 	}
 	e.mu.Unlock()
-	e.closeListeners()
 	for _, g := range groups {
 		g.Detach()
 	}
@@ -375,6 +374,7 @@ func (e *Endpoint) Close() error {
 		l.retire(true)
 	}
 	awaitGoodbyes(links, max(closeFlush, e.grace))
+	e.closeListeners() // not sooner: a peer that hears nothing asks there whether this process is alive
 	for _, l := range links {
 		l.end(ErrClosed)
 	}

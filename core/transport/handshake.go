@@ -134,7 +134,10 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 		if dead == len(targets) {
 			return nil, fmt.Errorf("%w: its process has ended: %w", ErrPeerDown, last)
 		}
-		if time.Since(start) > e.grace && handshakes == 0 || handshakes > 20 {
+		if handshakes > 20 {
+			return nil, fmt.Errorf("%w: its process closes what it accepts: %w", ErrPeerDown, last)
+		}
+		if time.Since(start) > e.grace && handshakes == 0 {
 			return nil, fmt.Errorf("%w: not reachable for %v: %w", ErrPeerDown, e.grace, last)
 		}
 		if err := sleep(ctx, pause); err != nil {

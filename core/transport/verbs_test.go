@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,6 +121,11 @@ func TestCloseDelivers(t *testing.T) {
 				t.Fatalf("it was not waited for: %v", err)
 			case <-time.After(3 * closeFlush):
 			}
+			probe, err := net.Dial("tcp", w.groups[0].e.Address().TCP[0])
+			if err != nil {
+				t.Fatalf("whoever asks is told that the process has ended: %v", err)
+			}
+			probe.Close()
 			c.ends(double)
 			if c.comes {
 				if f := w.handlers[1].untilFrames(t, 1)[0]; !bytes.Equal(f.payload, payload) {

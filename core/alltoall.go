@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -33,6 +35,9 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	s := newShape(ranks, site{ports: ports, memory: !ports, crowded: ranks > usableCPUs()})
 	if s.schedule, err = plan.ParseSchedule(schedule); err != nil {
 		return bad("schedule is %v", err)
+	}
+	if ports {
+		s.ports = slices.Repeat([]bool{true}, ranks)
 	}
 	counts := make([]uint64, ranks)
 	for i := range counts {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,21 +90,84 @@ func TestAllToAllBySize(t *testing.T) {
 	if last := plan.Steps[len(plan.Steps)-1]; data != 1 || last.Peer != size-1 {
 		t.Errorf("the only large block does not come last:\n%v", plan)
 	}
-	// Only the other direction of a pair is of one size at one end and of another at the other.
-	errs := w.try(func(rank int) error {
-		return allToAll(t, w.comms[rank], 0, func(from, to int) int {
-			if from == 1 && to == 0 && rank == 0 {
-				return least
-			}
-			return 5
+	// One direction of a pair is of one size at one end and of another at the other.
+	for _, c := range []struct {
+		n, other int
+		says     string
+	}{
+		{5, least, "ranks 0 and 1 have different counts for what they send to each other"}, // only one goes through a window
+		{least, 2 * least, "rank 1 sends 16384 bytes to rank 0, which expects 32768 bytes from it"},
+	} {
+		w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
+		errs := w.try(func(rank int) error {
+			return allToAll(t, w.comms[rank], 0, func(from, to int) int {
+				if from == 1 && to == 0 && rank == 0 {
+					return c.other
+				}
+				return c.n
+			})
 		})
-	})
-	for rank, err := range errs {
-		if rank > 1 && err == nil {
-			continue // it had all that it needs
+		for rank, err := range errs {
+			if rank > 1 && err == nil {
+				continue // it had all that it needs
+			}
+			if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("rank %d: %v", rank, err)
+			}
 		}
-		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "different counts for what rank 1 sends to rank 0") && !strings.Contains(err.Error(), "rank 1 sends 20 bytes to rank 0, which expects 16384") {
-			t.Errorf("rank %d: %v", rank, err)
+	}
+}
+
+// Messages longer than a slot go straight to their places, and are fewer.
+func TestLongMessages(t *testing.T) {
+	const size = 8
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: "window_min=1"})
+	chunk := w.comms[0].shape.chunk
+	if chunk >= longMessage {
+		t.Fatalf("a slot takes %d bytes, so that no message is longer", chunk)
+	}
+	const n = 2*longMessage/4 + 1
+	for range 2 {
+		w.each(func(rank int) error {
+			return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n * ((from + 2*to) % 3) / 2 })
+		})
+	}
+	before := sent(w.comms[1])
+	w.each(func(rank int) error {
+		return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n })
+	})
+	for peer, now := range sent(w.comms[1]) {
+		if messages := now - before[peer]; peer != 1 && messages != 3+4 {
+			t.Errorf("%d messages to %d, expected 3 of data and 4 tokens", messages, peer)
+		}
+	}
+}
+
+// Scatter by tokens, in long messages, in one plan and several.
+func TestLongScatter(t *testing.T) {
+	const size, root = 8, 3
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: "window_min=1"})
+	for _, n := range []int{1, 2*longMessage/4 + 1, segmentBytes/size/4 + 1} {
+		for _, inPlace := range []bool{false, true} {
+			w.each(func(rank int) error {
+				op := Operation{Collective: plan.Scatter, DType: reduce.Int32, Root: root, InCounts: slices.Repeat([]uint64{uint64(n)}, size), OutCounts: []uint64{uint64(n)}}
+				out := buffer(t, n)
+				if rank == root {
+					for r := range size {
+						in := buffer(t, n)
+						if r == root && inPlace {
+							in = out
+						}
+						fill(in, root, r)
+						op.In = append(op.In, ptr(in))
+					}
+				}
+				op.Out = []unsafe.Pointer{ptr(out)}
+				if err := run(w.comms[rank], op); err != nil {
+					return err
+				}
+				return expect(fmt.Sprintf("%d elements", n), out, func(i int) int32 { return value(root, rank, i) })
+			})
 		}
 	}
 }

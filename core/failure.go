@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -100,15 +99,19 @@ func (c *Comm) peerError(peer int, err error) *Error {
 func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen exec.Message, bytes, total uint64) *Error {
 	if mine == seen {
 		want, wantTotal := run.Expected()
-		switch {
+		from, to := peer, c.rank
+		// Tokens of a window tell what their sender expects, and one more.
+		switch asked, asks := total > 0 && bytes == 0, wantTotal > 0 && want == 0; {
+		case asked && asks:
+			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
+		case asked != asks: // of such size that one goes through a window, and the other does not
+			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: ranks %d and %d have different counts for what they send to each other",
+				c.title(), mine.Sequence, describe(mine), min(peer, c.rank), max(peer, c.rank))
 		case total != wantTotal:
 			bytes, want = total, wantTotal
-		case plan.Collective(mine.Collective) == plan.AllToAll: // of such size that one goes through a window, and the other does not
-			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: ranks %d and %d have different counts for what rank %d sends to rank %d",
-				c.title(), mine.Sequence, describe(mine), peer, c.rank, c.rank, peer)
 		}
 		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: rank %d sends %d bytes to rank %d, which expects %d bytes from it",
-			c.title(), mine.Sequence, describe(mine), peer, bytes, c.rank, want)
+			c.title(), mine.Sequence, describe(mine), from, bytes, to, want)
 	}
 	if seen.Sequence > mine.Sequence {
 		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.

@@ -279,7 +279,7 @@ func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Erro
 		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
 			c.title(), c.rankName(peer), m.Sequence, describe(m))
 	case exec.Violation:
-		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have", c.title(), c.rankName(peer), exec.ErrProtocol)
+		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.title(), c.rankName(peer), exec.ErrProtocol)
 	case exec.Unreadable:
 		return errorf(ErrSystem, "%s: #%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
 			"shared memory", c.title(), m.Sequence, describe(m), c.rankName(peer), run.GetError())
@@ -368,8 +368,11 @@ func (c *Comm) layOut(op *Operation) {
 }
 
 // apart tells whether the inputs and outputs that a rank uses share no memory for certain: all of the ones lie before all of
-// the others.
+// the others. Those of an AllToAll always share none: else it is refused.
 func apart(o *Operation) bool {
+	if o.Collective == plan.AllToAll {
+		return true
+	}
 	size := uint64(o.DType.Size())
 	span := func(blocks []unsafe.Pointer, counts []uint64) (from, to uintptr) {
 		for i, b := range blocks {
@@ -401,6 +404,7 @@ type shape struct {
 	letter     int64 // the most bytes of an eager send where memory is shared
 	thresholds thresholds
 	schedule   plan.Schedule // of alltoall, where a call names none
+	ports      []bool        // the ranks that are joined to this one by ports; nil: none
 }
 
 const (
@@ -413,6 +417,7 @@ const (
 	largestChunk   = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10
+	longMessage      = largestPortChunk
 	smallestChunk    = 4 << 10
 	mailBudget       = 2 << 20 // bytes of mailboxes a communicator, about
 	leastEager       = 4 << 10
@@ -468,7 +473,7 @@ func (s shape) streams(o *Operation) exec.Streams {
 // params is what a builder is told of an operation.
 func (s shape) params(op *Operation, rank, size int) plan.Params {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: longMessage, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
 	if !s.gets {
 		p.GetMin = 0
 	}

@@ -348,6 +348,12 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	if err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err) // they have been looked at before
 	}
+	if ports {
+		c.shape.ports = make([]bool, config.Size)
+		for peer := range c.shape.ports {
+			c.shape.ports[peer] = c.byLink(peer)
+		}
+	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
 	c.waiting = waiting(crowded[addresses[config.Rank].Host])
 	if end != nil {

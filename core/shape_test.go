@@ -2,6 +2,7 @@ package core
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -37,9 +38,12 @@ func TestStagingIsBounded(t *testing.T) {
 // The plans of the shapes that are used, with the segments that they are cut into, are proved.
 func TestShapesArePlanned(t *testing.T) {
 	for _, size := range []int{2, 3, 4, 8} {
-		for _, at := range []site{{memory: true}, {ports: true, memory: true}, {ports: true}, {memory: true, crowded: true}} {
+		for _, at := range []site{{memory: true}, {ports: true, memory: true}, {ports: true}, {memory: true, crowded: true}, {ports: true, crowded: true}} {
 			s := newShape(size, at)
 			s.gets = s.memory
+			if at.ports && !at.memory {
+				s.ports = slices.Repeat([]bool{true}, size)
+			}
 			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verifyShape(t, s, c, size, n)

@@ -197,7 +197,9 @@ static void post(goccl_lane *lane, goccl_run_state *run) {
     const goccl_step *copy = &plan->steps[p->wait + 1];
     const goccl_ref *source = plan->sources + copy->first_source;
     const goccl_channel *c = &lane->channels[source->peer];
-    if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) != GOCCL_PORT) continue;
+    uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
+    if (state == GOCCL_UNCONNECTED) return;
+    if (state != GOCCL_PORT) continue;
     uint64_t n = c->base + (uint64_t)source->block;
     if (n >= c->freed + lane->slots) return; /* the posting is another message's still */
     uint8_t *to = goccl_resolve(lane, run, &copy->dst);
@@ -377,6 +379,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           case GOCCL_GONE:
             return GOCCL_RUN_GONE;
           case GOCCL_PORT:
+            post(lane, run); /* the peer may answer with a long message */
             return GOCCL_RUN_PUT;
         }
         if (step->op == OP_EXPOSE) {
@@ -457,6 +460,10 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
+        if (step->posted && (uint64_t)step->bytes > lane->stride - sizeof(goccl_line)) {
+          run->peer = source->peer; /* it has said that a message is long, and sent a short one */
+          return GOCCL_RUN_VIOLATION;
+        }
         if (to == from || step->bytes == 0) break;
         int r = settle_outputs(lane, run, step, until);
         if (r != GOCCL_RUN_DONE) return r;

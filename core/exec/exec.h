@@ -185,7 +185,7 @@ enum {
   GOCCL_RUN_GONE,
   GOCCL_RUN_MISMATCH,
   GOCCL_RUN_INDIRECT, /* some rank's blocks cannot be exposed: all run the plan that needs no such thing */
-  GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have */
+  GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have, or has sent less than it says */
   GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -205,6 +206,20 @@ func TestPortChecks(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	place := off(t, 4096)
+	p := l.posting(1, 0)
+	for _, c := range []struct{ posted, message int }{{4096, 4096}, {100, 4096}, {4096, int(layout.Chunk)}} {
+		*(*unsafe.Pointer)(unsafe.Pointer(&p.to)) = place
+		*(*uint64)(&p.bytes), *(*uint64)(&p.state) = uint64(c.posted), posted(0)
+		_, body, err := l.Slot(1, 0, header+c.message)
+		switch fits, slots := c.posted == c.message, c.message <= int(layout.Chunk); {
+		case fits && (err != nil || unsafe.Pointer(&body[0]) != place), !fits && slots && (err != nil || unsafe.Pointer(&body[0]) == place):
+			t.Errorf("%+v: %d bytes at %p, %v", c, len(body), body, err)
+		case !fits && !slots && !errors.Is(err, ErrProtocol):
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	p.state = 0
 	for n := range layout.Slots {
 		head, body, err := l.Slot(1, uint64(n), header+int(layout.Chunk))
 		if err != nil || len(head) != header || len(body) != int(layout.Chunk) {
@@ -214,6 +229,12 @@ func TestPortChecks(t *testing.T) {
 	}
 	if _, _, err := l.Slot(1, uint64(layout.Slots), header); !errors.Is(err, ErrProtocol) {
 		t.Errorf("one too many: %v", err)
+	}
+	// A run that has given up has no places any more, which is no fault of the peer's.
+	w.Stop()
+	atomic.AddUint64((*uint64)(&l.channels[1].freed), 1)
+	if _, body, err := l.Slot(1, uint64(layout.Slots), header+4096); err != nil || len(body) != 4096 {
+		t.Errorf("after the end: %d bytes, %v", len(body), err)
 	}
 }
 
@@ -245,7 +266,13 @@ func TestForeignWindowIsChecked(t *testing.T) {
 // that waits for the first.
 func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
 	t.Helper()
-	w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: bytes}, false, Waiting{})
+	return postedRecvInSlots(t, bytes, bytes)
+}
+
+// postedRecvInSlots is postedRecv with slots of another length.
+func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) {
+	t.Helper()
+	w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: slot}, false, Waiting{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,6 +343,23 @@ func TestPayloadsGoStraightToPostedPlaces(t *testing.T) {
 	for i, b := range out {
 		if int(b) != i/bytes+1 {
 			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+}
+
+// A message longer than a slot goes to its place only; one that is shorter than it says goes nowhere.
+func TestLongerThanASlot(t *testing.T) {
+	const bytes = 32 << 10
+	for _, sent := range []int64{bytes, 100} {
+		w, r, out := postedRecvInSlots(t, bytes, 128)
+		l := w.Lane(0)
+		body := bring(t, l, 0, sent, 7)
+		head := unsafe.Slice((*byte)(unsafe.Pointer(l.channels[1].inbox)), MessageHeader)
+		binary.LittleEndian.PutUint32(head[44:], bytes)
+		l.Arrived(1)
+		s := r.Continue(soon())
+		if sent == bytes && (s != Released || &body[0] != &out[0] || out[bytes-1] != 7) || sent < bytes && (s != Violation || out[0] != 0) {
+			t.Errorf("%d bytes: status %d, the first is %d", sent, s, out[0])
 		}
 	}
 }

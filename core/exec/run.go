@@ -130,7 +130,7 @@ const (
 	Mismatch Status = C.GOCCL_RUN_MISMATCH // Peer does something else: Seen
 	// Of direct plans: some rank's blocks are not in memory that all map, and all must run the plan that is not direct.
 	Indirect  Status = C.GOCCL_RUN_INDIRECT
-	Violation Status = C.GOCCL_RUN_VIOLATION // Peer exposes what it does not have
+	Violation Status = C.GOCCL_RUN_VIOLATION // Peer exposes what it does not have, or has sent less than it says
 	// What Peer offers cannot be read: GetError.
 	Unreadable Status = C.GOCCL_RUN_UNREADABLE
 )

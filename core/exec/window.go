@@ -291,7 +291,7 @@ func (w *Window) Close() {
 var ErrProtocol = errors.New("protocol violation")
 
 // Slot returns where message number n of a peer on a port channel goes, size bytes in all: its header, and
-// then its payload, at the place that a run has posted for it or else in the inbox.
+// then its payload, at the place that a run has posted for it or else in the inbox, unless it is too long for that.
 func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err error) {
 	ch := &l.channels[peer]
 	arrived := atomic.LoadUint64((*uint64)(&ch.arrived))
@@ -302,18 +302,25 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 		return nil, nil, fmt.Errorf("%w: message %d where %d was due", ErrProtocol, n, arrived)
 	case arrived-freed >= uint64(layout.Slots):
 		return nil, nil, fmt.Errorf("%w: more than %d messages in flight", ErrProtocol, layout.Slots)
-	case int64(size) < MessageHeader || int64(size) > layout.stride():
-		return nil, nil, fmt.Errorf("%w: message of %d bytes, allowed are %d to %d", ErrProtocol, size, MessageHeader, layout.stride())
+	case int64(size) < MessageHeader:
+		return nil, nil, fmt.Errorf("%w: message of %d bytes, %d are its header", ErrProtocol, size, MessageHeader)
 	}
+	bytes := int64(size) - MessageHeader
 	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*layout.stride())
-	slot := unsafe.Slice((*byte)(at), size)
-	header, payload = slot[:MessageHeader], slot[MessageHeader:]
+	header = unsafe.Slice((*byte)(at), MessageHeader)
 	l.order.Load()
 	p := l.posting(peer, n)
 	state := (*uint64)(&p.state)
 	// A posting of another length is left alone: the run will find the mismatch in the header.
-	if atomic.LoadUint64(state) == posted(n) && uint64(p.bytes) == uint64(len(payload)) && atomic.CompareAndSwapUint64(state, posted(n), taken(n)) {
-		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), len(payload))
+	switch {
+	case atomic.LoadUint64(state) == posted(n) && int64(p.bytes) == bytes && atomic.CompareAndSwapUint64(state, posted(n), taken(n)):
+		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), bytes)
+	case bytes <= layout.Chunk:
+		payload = unsafe.Slice((*byte)(unsafe.Add(at, MessageHeader)), bytes)
+	case atomic.LoadUint32((*uint32)(l.window.stop)) != 0: // the posting may have been withdrawn
+		payload = make([]byte, bytes)
+	default:
+		return nil, nil, fmt.Errorf("%w: message of %d bytes, for which no place is posted; allowed are %d", ErrProtocol, size, layout.stride())
 	}
 	return header, payload, nil
 }

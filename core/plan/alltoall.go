@@ -102,28 +102,39 @@ func partner(rank, size, round int) int {
 	return opposite(rank)
 }
 
-// window exchanges with a few peers, whose messages take turns.
+// window exchanges with a few peers, or sends to them or receives from them, in messages that take turns.
 //
 // A rank puts a chunk only when it has a token for it from its peer, a message of zero bytes, which the peer puts when it has come to this
 // window, and again whenever it has taken a chunk. The token after the last chunk says that the pair is done. So when the window ends all
 // that this rank has put has been taken, though Put does not wait for that; and nothing is put to a rank that has not come so far. Only a
 // token may still lie there unread.
 //
+// The total of a token is what its sender expects in all, and one more, so that nothing else is taken for it: who gets it knows that the next chunk
+// fits the place that is posted for it. So it may be a long one, which saves turns. With a schedule that was asked for it is not: that bounds what is under way.
+//
 // It cannot deadlock: windows, in them rounds of chunks, in these first tokens and puts and then takes, and in these rounds of partners are
 // one order that all ranks keep, and each wait is for what comes before it.
 func (b *builder) window(peers []int, out, in []part) {
-	chunks := func(p part) int { return int((p.bytes + b.Chunk - 1) / b.Chunk) }
-	token := func(peer int) { b.put(peer, Ref{}, 0, b.total(out[peer])) }
+	chunks := func(peer int, p part) int {
+		most := b.Chunk
+		if b.Schedule == BySize && b.Ports != nil && b.Ports[peer] && p.bytes >= b.Long {
+			most = max(most, b.Long)
+		}
+		return int((p.bytes + most - 1) / most)
+	}
+	token := func(peer int) { b.put(peer, Ref{}, 0, in[peer].bytes+1) }
 	for _, peer := range peers {
-		token(peer)
+		if in[peer].used() {
+			token(peer)
+		}
 	}
 	for i, more := 0, true; more; i++ {
 		more = false
 		for _, peer := range peers {
 			p := out[peer]
-			n := chunks(p)
-			if i <= n {
-				b.take(peer, Ref{}, 0, b.total(in[peer]))
+			n := chunks(peer, p)
+			if i <= n && p.used() {
+				b.take(peer, Ref{}, 0, p.bytes+1)
 			}
 			if i < n {
 				off, bytes := cut(p.bytes, n, i)
@@ -133,7 +144,7 @@ func (b *builder) window(peers []int, out, in []part) {
 		}
 		for _, peer := range peers {
 			p := in[peer]
-			if n := chunks(p); i < n {
+			if n := chunks(peer, p); i < n {
 				off, bytes := cut(p.bytes, n, i)
 				b.take(peer, p.place.at(off), bytes, b.total(p))
 				token(peer)

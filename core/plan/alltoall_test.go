@@ -55,13 +55,75 @@ func TestWindows(t *testing.T) {
 				for _, n := range counts {
 					for _, layout := range layouts(AllToAll, size, n) {
 						for _, s := range slots {
-							job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: s, Ahead: s - 1,
-								Thresholds: Thresholds{WindowMin: 100, Window: 2 + size%7}}, layout}.verify(t)
+							j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: s, Ahead: s - 1,
+								Thresholds: Thresholds{WindowMin: 100, Window: 2 + size%7}}, layout}
+							j.verify(t)
+							j.Long = 2*chunk + 64
+							j.inHosts(1 + size%3).verify(t)
 						}
 					}
 				}
 			}
 		})
+	}
+}
+
+// TestScatterByTokens proves scatter where each message is asked for.
+func TestScatterByTokens(t *testing.T) {
+	for size := 1; size <= 33; size++ {
+		for _, n := range []int64{0, 24, 25, 48, 49, 200} {
+			for _, counts := range layouts(Scatter, size, n) {
+				for _, slots := range []int{2, 4} {
+					j := job{Params{Collective: Scatter, Size: size, Root: size / 2, ElemSize: 4, Chunk: 192, Slots: slots, Thresholds: Thresholds{WindowMin: 100, Window: size % 4}}, counts}
+					j.verify(t)
+					j.Long = 448
+					j.inHosts(1 + size%3).verify(t)
+				}
+			}
+		}
+	}
+}
+
+// TestLong gives the verifier plans with long messages that are not proved to have a place.
+func TestLong(t *testing.T) {
+	const chunk, long = 64, 256
+	j := job{Params: Params{Collective: AllToAll, Long: long, Thresholds: Thresholds{WindowMin: 1, Window: 1}}, counts: []int64{300, 120, 70, 299}}.with(4).inHosts(1)
+	longest := func(plans []*Plan) (most int64) {
+		for _, p := range plans {
+			for _, s := range p.Steps {
+				most = max(most, s.Bytes*int64(1-min(s.Op, 1)))
+			}
+		}
+		return most
+	}
+	plans, params := j.build(t)
+	if err := Verify(plans, params, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := longest(plans); n <= chunk || n > long {
+		t.Fatalf("the longest message has %d bytes", n)
+	}
+	tooLong := "a message has at most 64 bytes"
+	for what, change := range map[string]func(){
+		"longer than they may be": func() { params[2].Long = long - 64 },
+		"where memory is shared":  func() { params[2].Ports = nil },
+		"without a token": func() {
+			for _, p := range plans {
+				p.dropTokens(func(n, all int) bool { return n == 0 })
+			}
+		},
+		"used before it is there": func() { // its place is no more free when the token is put
+			for _, p := range plans {
+				i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Op == Wait && s.Bytes > chunk })
+				p.Steps = slices.Insert(p.Steps, i, Step{Op: Copy, Bytes: 4, Dst: p.Steps[i+1].Dst, Src: []Ref{block(In, p.Rank)}})
+			}
+		},
+	} {
+		plans, params = j.build(t)
+		change()
+		if err := Verify(plans, params, false); err == nil || !strings.Contains(err.Error(), tooLong) {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -294,7 +294,7 @@ func (b *builder) count(n int64) int {
 	}
 	c := max(1, (n+b.Chunk-1)/b.Chunk)
 	if b.PipelineMin > 0 && n >= b.PipelineMin {
-		c = max(c, pipelineDepth)
+		c = max(c, min(pipelineDepth, (n+align-1)/align)) // none of them empty
 	}
 	return int(c)
 }

@@ -159,8 +159,21 @@ func (b *builder) scatter() {
 	if b.Rank == b.Root {
 		out = blocks(In, b.InBytes)
 	}
-	b.exchange(out, in)
-	b.acknowledge()
+	if b.WindowMin == 0 || slices.Min(b.InBytes) < b.WindowMin || b.Memory || b.Size-1 <= b.Window {
+		b.exchange(out, in)
+		b.acknowledge()
+		return
+	}
+	// So that little is under way, and stays in the caches.
+	peers := []int{b.Root}
+	if own := in[b.Rank]; b.Rank == b.Root {
+		b.copy(own.place, out[b.Rank].place, own.bytes)
+		in, peers = make([]part, b.Size), peers[:0]
+		for i := 1; i < b.Size; i++ {
+			peers = append(peers, b.to(i))
+		}
+	}
+	b.window(peers, out, in)
 }
 
 func (b *builder) send() {

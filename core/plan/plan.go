@@ -32,6 +32,9 @@
 // learn of a release late, as long as at most one release is unknown to it at any time; plans make
 // do with Slots-1 slots.
 //
+// Over a port channel a message may be longer than a slot (Params.Long), if its receiver has posted its place before it is put: see Post. Then it
+// goes straight there.
+//
 // Where the blocks of all ranks lie in memory that all of them map (Params.Direct), a plan needs no slots:
 //
 //   - Expose tells a peer where blocks of this rank are, for the peer to read (an input) or to write (an output).
@@ -190,8 +193,12 @@ type Params struct {
 	InBytes, OutBytes []int64
 	ElemSize          int64 // a divisor of 64
 
-	Chunk int64 // the most bytes one message carries: a multiple of 64, at least 64
-	Slots int   // how many messages a direction of a channel holds: at least 2; 4 give full overlap
+	Chunk int64 // the most bytes one message carries that goes through a slot: a multiple of 64, at least 64
+	// Long is the most bytes that a message carries whose place its receiver has posted for certain before it is put, to or from those ranks that Ports
+	// says are joined to this one by a port channel; 0: there is none such.
+	Long  int64
+	Ports []bool
+	Slots int // how many messages a direction of a channel holds: at least 2; 4 give full overlap
 	// Ahead is by how many rounds puts may run ahead of waits, where slots allow: 0 means 1, which is
 	// enough where both ends share memory. Where a message has a way to go, more hide that way.
 	Ahead int
@@ -215,7 +222,8 @@ type Thresholds struct {
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.
 	PipelineMin int64
-	// WindowMin is from where on alltoall by size exchanges blocks in a window of Window peers, where ports join more; 0: never.
+	// WindowMin is from where on alltoall by size exchanges blocks in a window of Window peers, where ports join more, and scatter, where there are
+	// more ranks, sends each but a message at once; 0: never.
 	WindowMin int64
 	Window    int
 	// GetMin is from where on what AllToAll and Scatter send to one peer is got by it from where it lies; 0: never. It

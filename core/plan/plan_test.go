@@ -16,14 +16,26 @@ type job struct {
 	counts []int64
 }
 
+// inHosts has so many ranks in succession share memory, and ports join the others.
+func (j job) inHosts(ranks int) job {
+	j.Ports = make([]bool, ranks) // see rank
+	return j
+}
+
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v oneshot=%d flat=%d window=%d:%d get=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.OneShotMax, j.FlatMax, j.WindowMin, j.Window, j.GetMin)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d window=%d:%d get=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.WindowMin, j.Window, j.GetMin)
 }
 
 func (j job) rank(r int) Params {
 	p := j.Params
 	p.Rank = r
+	if each := len(j.Ports); each > 0 {
+		p.Ports = make([]bool, j.Size)
+		for peer := range p.Ports {
+			p.Ports[peer] = peer/each != r/each
+		}
+	}
 	bytes := make([]int64, len(j.counts))
 	for i, n := range j.counts {
 		bytes[i] = n * j.ElemSize

@@ -15,7 +15,7 @@ import (
 //
 // It proves that
 //   - no rank waits for ever, and all rings are empty at the end;
-//   - each message has the length that its receiver waits for, and fits a slot;
+//   - each message has the length that its receiver waits for, and fits a slot, or its place is posted before it is put;
 //   - nothing is read that has not been written, no message is read before its Wait or after its
 //     Release, none of the outbox before it is reclaimed or when its slot may be another's, nothing
 //     is read or written out of bounds, and no input is written;
@@ -152,7 +152,8 @@ type rankState struct {
 	next    int     // the step to be done
 	in, out []*region
 	scratch *region
-	knows   []int32 // of each rank, how many of its steps have been done for certain by now, at least; 0: it may not have begun
+	posted  map[posting]int32 // nil: not asked for yet
+	knows   []int32           // of each rank, how many of its steps have been done for certain by now, at least; 0: it may not have begun
 }
 
 // newRankState lays out the memory that a rank may use.
@@ -296,7 +297,7 @@ func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 }
 
 func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err error) {
-	if step.Bytes < 0 || step.Bytes > s.params.Chunk {
+	if step.Bytes < 0 || step.Bytes > s.params.Chunk && !v.mayBeLong(s, g.put, step) {
 		return false, fmt.Errorf("a message has at most %d bytes", s.params.Chunk)
 	}
 	if int(g.put-g.released) >= s.params.Slots-1 {
@@ -327,6 +328,56 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	g.put++
 	g.held = append(g.held, m)
 	return false, nil
+}
+
+// mayBeLong tells whether the receiver of message n has posted its place for certain.
+func (v *verifier) mayBeLong(s *rankState, n int32, step *Step) bool {
+	peer := &v.ranks[step.Peer]
+	if s.params.Ports == nil || !s.params.Ports[step.Peer] || step.Bytes > s.params.Long || peer.params == nil ||
+		peer.params.Collective != AllToAll && peer.params.Collective != Scatter {
+		return false
+	}
+	if peer.posted == nil {
+		peer.posted = peer.postings()
+	}
+	at, ok := peer.posted[posting{int32(s.plan.Rank), n}]
+	return ok && at < s.knows[step.Peer]
+}
+
+// posting names a message that is posted.
+type posting struct{ peer, n int32 }
+
+// postings is the messages that a run of the plan posts, with the Put by which they are so at the latest. It posts them in the order of their Waits, and
+// stops at one that has to wait: until nothing uses the place, a slot is free, and the peer is connected. Inputs and outputs are taken to be apart: an AllToAll is
+// never in place, and of a Scatter only the root has inputs.
+func (s *rankState) postings() map[posting]int32 {
+	posted := map[posting]int32{}
+	posts := s.plan.Posts(1, true)
+	freed, met := make([]int32, s.plan.Size), make([]bool, s.plan.Size)
+	next := 0
+	for i := range s.plan.Steps {
+		step := &s.plan.Steps[i]
+		switch step.Op {
+		case Wait:
+			met[step.Peer] = true
+		case Release:
+			freed[step.Peer]++
+		case Put:
+			met[step.Peer] = true
+			for ; next < len(posts); next++ {
+				if posts[next].Wait < i {
+					continue
+				}
+				from := s.plan.Steps[posts[next].Wait+1].Src[0] // of the Copy
+				p := posting{from.Peer, from.Block}
+				if posts[next].From > i || !met[p.peer] || p.n >= freed[p.peer]+int32(s.params.Slots) {
+					break
+				}
+				posted[p] = int32(i)
+			}
+		}
+	}
+	return posted
 }
 
 func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err error) {

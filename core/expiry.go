@@ -46,7 +46,7 @@ func (p *pointToPoint) expireLate() {
 		check(r.work, func() { p.expireReceive(r) })
 	}
 	for _, g := range p.given {
-		if g.lone {
+		if g.idle {
 			check(g.send.work, func() { p.expireGift(g) })
 		}
 	}
@@ -120,14 +120,14 @@ func (p *pointToPoint) expireReceive(r *receive) {
 		p.c.title(), r.bytes, r.op.Tag, from, r.work.timeout))
 }
 
-// expireGift fails the communicator because the peer has not fetched in time what it has accepted.
+// expireGift fails the communicator because the peer has not taken in time what it has accepted.
 func (p *pointToPoint) expireGift(g *gift) {
 	p.mu.Lock()
 	late := p.given[g.offer] == g
 	p.mu.Unlock()
 	if late {
 		s := g.send
-		p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: its data was not fetched", p.c.title(),
+		p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: its receiver has not taken all of it", p.c.title(),
 			s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
 	}
 }

@@ -137,6 +137,14 @@ func (c *Comm) readNews(peer int) {
 	}
 }
 
+// readLinks reads what has come over the links, unless somebody else reads.
+func (c *Comm) readLinks() {
+	if c.poller.Take() {
+		c.poller.Wait(0)
+		c.poller.Leave()
+	}
+}
+
 // kick has who reads the links look at what he waits for.
 func (c *Comm) kick() {
 	if c.poller != nil {

@@ -2,8 +2,13 @@ package core
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // Waits without patience, again and again, read what they ask for.
@@ -92,7 +97,7 @@ func TestBusyPairHearsTheThird(t *testing.T) {
 
 // A large send that its receiver has accepted, and takes slowly, does not hold up who waits for something else.
 func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
-	w := newWorld(t, "tcp", 3, time.Minute)
+	w := newWorldOf(t, "tcp", 3, Config{Timeout: time.Minute, Thresholds: "send_window=0"})
 	const big = 16 << 20 // elements: more than the sockets hold
 	accepted := make(chan struct{})
 	release := make(chan struct{})
@@ -169,5 +174,148 @@ func TestRejectReachesTheSender(t *testing.T) {
 		if !errors.Is(err, ErrMismatch) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
+	}
+}
+
+// Sends of which no more than a window is under way, several to one peer at once, and both ways.
+func TestPacedSends(t *testing.T) {
+	for _, window := range []int{1, 2, 4099, 1 << 20} {
+		w := newWorldOf(t, "tcp", 2, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("send_window=%d", window)})
+		for _, n := range []int{1, window / 4, window/4 + 1, 2 * window / 4, 9*window/4 + 3} {
+			w.each(func(rank int) error {
+				var ops []Operation
+				var out [2][]int32
+				for tag := range out {
+					in := buffer(t, n+tag)
+					fill(in, rank, tag)
+					out[tag] = buffer(t, n+tag)
+					ops = append(ops, sendOp(in, 1-rank, tag), recvOp(out[tag], 1-rank, tag))
+				}
+				work, err := w.comms[rank].Start(CallOptions{}, ops...)
+				if err != nil {
+					return err
+				}
+				if _, err := work.Wait(-1); err != nil {
+					return err
+				}
+				for tag := range out {
+					if err := expect(fmt.Sprintf("window %d, tag %d", window, tag), out[tag], func(i int) int32 { return value(1-rank, tag, i) }); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// A send of which its receiver allows no more for now ends well when it does, and with an error when it never will.
+func TestPausedSend(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		reads   bool // its receiver does so again
+		aborts  int  // who does; -1: nobody
+		failure error
+	}{
+		{"it goes on", true, -1, nil},
+		{"it is late", false, -1, ErrTimeout},
+		{"its communicator fails", false, 0, ErrAborted},
+		{"its receiver leaves", true, 1, ErrAborted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			timeout := time.Minute
+			if c.failure == ErrTimeout {
+				timeout = 2 * time.Second
+			}
+			w := newWorldOf(t, "tcp", 2, Config{Timeout: timeout, Thresholds: "send_window=4096"})
+			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
+			const n = 1 << 22
+			from, into := buffer(t, n), buffer(t, n)
+			fill(from, 0, 1)
+			sent, received := lendUnread(t, w, from, into)
+			if c.reads {
+				w.comms[1].poller.Leave()
+			}
+			if c.aborts >= 0 {
+				w.comms[c.aborts].Abort("for a test")
+			}
+			done, err := sent.Wait(20 * time.Second)
+			if !done || !errors.Is(err, c.failure) {
+				t.Fatalf("%v, %v", done, err)
+			}
+			if !c.reads {
+				w.comms[1].poller.Leave()
+			}
+			if done, err := received.Wait(20 * time.Second); !done || (err == nil) != (c.failure == nil) {
+				t.Errorf("the receive: %v, %v", done, err)
+			}
+			if c.failure == nil {
+				if err := expect("all", into, func(i int) int32 { return value(0, 1, i) }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A paced send gets on though nobody waits for it, and the links are read now and then by others, who find nothing.
+func TestPacedSendAmongWaiters(t *testing.T) {
+	w := newWorldOf(t, "tcp", 2, Config{Timeout: time.Minute, Thresholds: "send_window=4096"})
+	const n = 1 << 21 // so many windows that what the others do for it now and then would take longer than until allows
+	received, err := w.comms[1].Start(CallOptions{}, recvOp(buffer(t, n), 0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the end", func() bool {
+		for _, c := range w.comms {
+			if c.poller.Take() {
+				c.poller.Leave()
+			}
+		}
+		time.Sleep(time.Millisecond) // a waiter's other work
+		return sent.ended() && received.ended()
+	})
+}
+
+// What a peer says that it takes of a send is checked.
+func TestAcceptsAreChecked(t *testing.T) {
+	const n, window = 1 << 20, 4096
+	w := newWorldOf(t, "tcp", 3, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("send_window=%d", window)})
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
+	lendUnread(t, w, buffer(t, n), buffer(t, n))
+	offered, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &w.comms[0].p2p
+	for _, c := range []struct {
+		src, offer    int
+		allowed, part uint64
+	}{
+		{1, 1, window, 1}, // again
+		{1, 1, window - 1, 1},
+		{1, 1, 0, 1},
+		{1, 1, 4*n + 1, 1},
+		{1, 1, math.MaxUint64, 1},
+		{1, 1, 2 * window, 0},
+		{1, 1, 2 * window, math.MaxUint64},
+		{2, 1, 2 * window, 1}, // another's
+		{1, 2, window, 1},
+	} {
+		h := transport.Header{Type: frameAccept, Seq: uint64(c.offer), Arg: [2]uint64{c.allowed, c.part}}
+		if err := p.control(c.src, h, nil); !errors.Is(err, exec.ErrProtocol) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if err := p.control(1, transport.Header{Type: frameAccept, Seq: 3, Arg: [2]uint64{1, 1}}, nil); err != nil {
+		t.Errorf("of none: %v", err)
+	}
+	w.comms[1].poller.Leave()
+	if done, _ := offered.Test(); done {
+		t.Error("the other send has ended")
 	}
 }

@@ -358,6 +358,9 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	c.waiting = waiting(crowded[addresses[config.Rank].Host])
 	if end != nil {
 		c.poller = end.Poller()
+		if crowded[addresses[config.Rank].Host] {
+			c.poller.BePatient()
+		}
 	}
 	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter)}
 	window, err := exec.NewWindow(layout, shared, c.waiting)

@@ -26,7 +26,7 @@ type Work struct {
 
 	finished atomic.Uint32 // 1, set under mu; read without it by Test, and in C
 	mail     bool          // it has sends or receives whose letters a waiter looks for
-	links    bool          // it has such that come over links
+	links    bool          // it has such that come over links, which a waiter reads
 	peer     int           // of its only send or receive; -1: there are several, or it comes from any rank
 	bytes    uint64        // of the longest
 
@@ -55,6 +55,9 @@ func (w *Work) setTimeout(d time.Duration) {
 func (w *Work) Test() (done bool, err error) {
 	if !w.ended() && w.mail {
 		w.comm.p2p.collect()
+	}
+	if !w.ended() && w.links {
+		w.comm.readLinks()
 	}
 	if w.ended() {
 		return true, w.result()

@@ -24,6 +24,8 @@ type Poller struct {
 	pumped   int           // how often the token was given back since all links were looked at; the holder's
 	waiting  atomic.Int32  // who counts on somebody else to read
 	used     atomic.Bool   // a waiter has read since the watcher last looked
+	more     atomic.Bool   // there will be more to read
+	patient  atomic.Bool   // the watcher looks seldom from the start
 	onDuty   atomic.Bool   // the watcher reads
 	relieved atomic.Bool   // and shall stop
 	calls    chan struct{} // the watcher shall read again
@@ -38,7 +40,7 @@ type Poller struct {
 }
 
 const (
-	// lull is how long no waiter must have read before the watcher reads again; longLull where they do all along.
+	// lull is how long no waiter must have read before the watcher reads again; longLull where they do all along, or it is patient.
 	lull     = time.Millisecond
 	longLull = 16 * time.Millisecond
 	// readMost is how much of one link is read before the others get their turn, in bytes.
@@ -117,6 +119,13 @@ func (p *Poller) Relieve() {
 
 // Leaving tells whether the watcher reads, and is about to leave that to waiters.
 func (p *Poller) Leaving() bool { return p.onDuty.Load() && p.relieved.Load() && p.waiting.Load() == 0 }
+
+// ExpectMore says whether there is something under way of which more will come, even if nobody waits for it: then waiters who come now and then
+// are not enough.
+func (p *Poller) ExpectMore(yes bool) { p.more.Store(yes) }
+
+// BePatient is for where ranks outnumber the CPUs: whenever the watcher is woken, it takes one from the waiters.
+func (p *Poller) BePatient() { p.patient.Store(true) }
 
 // Wait reads what comes, and returns when something has, or somebody kicks, or after a time (negative: no sooner).
 // It tells whether a signal came to the thread instead. The caller has the token.
@@ -271,7 +280,11 @@ func (p *Poller) over() bool {
 func (p *Poller) rest() {
 	t := time.NewTimer(0)
 	defer t.Stop()
-	for d := lull; p.waiting.Load() == 0; {
+	d := lull
+	if p.patient.Load() {
+		d = longLull
+	}
+	for p.waiting.Load() == 0 {
 		p.used.Store(false)
 		t.Reset(d)
 		select {
@@ -281,7 +294,7 @@ func (p *Poller) rest() {
 			return
 		case <-t.C:
 		}
-		if len(p.token) == 0 && !p.used.Load() {
+		if len(p.token) == 0 && (!p.used.Load() || p.more.Swap(false)) {
 			return
 		}
 		d = min(2*d, longLull)

@@ -665,7 +665,7 @@ type gift struct {
 	idle    bool   // nobody gives it now: all has been given, or all that is allowed
 }
 
-// give sends the data of an accepted send as far as its receiver allows: a waiter does who reads the links for this communicator, or else a
+// give sends the data of a send as far as its receiver now accepts it: a waiter does who reads the links for this communicator, or else a
 // goroutine.
 func (p *pointToPoint) give(src int, h transport.Header) error {
 	p.mu.Lock()

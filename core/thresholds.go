@@ -18,7 +18,8 @@ type thresholds struct {
 	// sendGetMin is from how many bytes on a send is read by its receiver from where it lies, where it can be; 0: never. Ranks need
 	// not agree on it.
 	sendGetMin int64
-	// sendWindow is how many bytes of a long send are under way over a port at most; 0: all of it. The receiver decides.
+	// sendWindow is how many bytes of a long send are under way over a port at most, as its receiver says; what is longer than half of it is
+	// no eager send. 0: all of it.
 	sendWindow int64
 	// directMin is from how many bytes of a block on direct plans are tried.
 	directMin int64
@@ -42,10 +43,11 @@ func (s site) thresholds() thresholds {
 	case s.ports:
 		t := portThresholds
 		if !s.apart { // there is no network to be crowded
-			t.Window = 2           // but what little is under way stays in the caches: four ranks on two cores take 0.75 to 0.85 times as long as without
-			t.sendWindow = 1 << 20 // likewise
-			if !s.crowded {
-				t.WindowMin, t.sendWindow = 0, 0
+			t.Window = 2 // but what little is under way stays in the caches: four ranks on two cores take 0.75 to 0.85 times as long as without
+			if s.crowded {
+				t.sendWindow = 1 << 20 // likewise
+			} else {
+				t.WindowMin = 0
 			}
 		}
 		if s.memory { // sends within a host

@@ -167,6 +167,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 			w.parts = append(w.parts, part{operation: op, message: c.message(op)})
 		}
 	}
+	w.small = c.shape.memory && len(operations) == 1 && len(w.parts) == 1 && operations[0].small()
 	// One more than there are operations, so that the work cannot end while it is being started.
 	w.pending.Store(int32(len(operations)) + 1)
 
@@ -239,6 +240,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 		return nil, c.failure
 	}
 	w.setTimeout(o.Timeout)
+	w.small = c.shape.memory && operation.small()
 	w.first[0] = part{operation: &operation, message: c.shortcut.At(c.shortcut.Sequence()), begun: begun}
 	w.parts = w.first[:]
 	c.enqueue(w)
@@ -420,11 +422,15 @@ func (c *Comm) handOver() {
 	}
 }
 
-// workerDelay is how long the worker leaves works to somebody who comes to wait for them: it would take
-// the queue from a waiter who comes a little later, and then have to wake it in turn.
-const workerDelay = 20 * time.Microsecond
+// How long the worker leaves a work to somebody who comes to wait for it: it would take the queue from a
+// waiter who comes a little later, and then have to wake it in turn. The longer, the more often somebody has come:
+// where nobody is needed, to look around takes a CPU from those who work.
+const (
+	shortestDelay = 20 * time.Microsecond
+	longestDelay  = 640 * time.Microsecond
+)
 
-// wakeLater has the worker run the queue, unless it has been run within workerDelay.
+// wakeLater has the worker run the queue, unless somebody comes to do so.
 func (c *Comm) wakeLater() {
 	if len(c.token) > 0 {
 		return // who runs the queue looks at it again when done
@@ -432,18 +438,6 @@ func (c *Comm) wakeLater() {
 	c.hurry.Store(0)
 	c.notifyWorker()
 }
-
-// doze waits for workerDelay, or until somebody is in a hurry. Go's timers would make a millisecond of it.
-func (c *Comm) doze() {
-	t := unix.NsecToTimespec(int64(workerDelay))
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.hurry)), futexWaitPrivate, 0, uintptr(unsafe.Pointer(&t)), 0, 0)
-}
-
-// From linux/futex.h, for threads of one process.
-const (
-	futexWaitPrivate = 0 | 128
-	futexWakePrivate = 1 | 128
-)
 
 // wakeWorker has the worker run the queue at once.
 func (c *Comm) wakeWorker() {
@@ -453,30 +447,57 @@ func (c *Comm) wakeWorker() {
 }
 
 func (c *Comm) notifyWorker() {
-	c.worker.Do(func() {
-		c.spawn(func() {
-			for {
-				select {
-				case <-c.wake:
-					c.doze()
-				case <-c.ctx.Done():
-				}
-				c.runQueued()
-				if c.ctx.Err() != nil {
-					return
-				}
-			}
-		})
-	})
+	c.worker.Do(func() { c.spawn(c.runLeftovers) })
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// runQueued runs the queue until it is empty.
+// runLeftovers is the worker: it runs what no waiter does. It keeps away from the token where there is nothing for
+// it, for a waiter who finds it taken goes to sleep.
+func (c *Comm) runLeftovers() {
+	delay := shortestDelay
+	for {
+		select {
+		case <-c.wake:
+		case <-c.ctx.Done():
+			c.token <- struct{}{}
+			c.runQueued()
+			return
+		}
+		c.doze(delay)
+		w := c.head()
+		for ; w != nil && c.hurry.Load() == 0 && exec.Now() < w.started()+delay; w = c.head() {
+			c.doze(delay)
+		}
+		if w == nil {
+			delay = min(2*delay, longestDelay)
+			continue
+		}
+		delay = shortestDelay
+		select {
+		case c.token <- struct{}{}:
+			c.runQueued()
+		default: // who runs the queue wakes the worker if anything is left
+		}
+	}
+}
+
+// doze waits for a while, or until somebody is in a hurry. Go's timers would make a millisecond of it.
+func (c *Comm) doze(d time.Duration) {
+	t := unix.NsecToTimespec(int64(d))
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.hurry)), futexWaitPrivate, 0, uintptr(unsafe.Pointer(&t)), 0, 0)
+}
+
+// From linux/futex.h, for threads of one process.
+const (
+	futexWaitPrivate = 0 | 128
+	futexWakePrivate = 1 | 128
+)
+
+// runQueued runs the queue until it is empty. The caller holds the token, which is given back.
 func (c *Comm) runQueued() {
-	c.token <- struct{}{}
 	for c.head() != nil {
 		c.run(nil, exec.Now()+workerSlice)
 	}
@@ -535,6 +556,7 @@ func (c *Comm) Destroy() {
 	c.mu.Unlock()
 	c.fail(errorf(ErrAborted, "%s was destroyed on this rank (%d)", c.title(), c.rank), false)
 	<-c.stopped // by this call or by a failure before it
+	c.token <- struct{}{}
 	c.runQueued()
 	if c.group != nil {
 		c.group.Detach()

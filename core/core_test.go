@@ -865,24 +865,56 @@ func TestCallbackOfAReceive(t *testing.T) {
 }
 
 func TestAsynchronousWorksEndWithoutWaiters(t *testing.T) {
-	w := newWorld(t, "tcp", 2, time.Minute)
-	w.each(func(rank int) error {
-		const n = 50
-		done := make(chan error, n)
-		for range n {
-			work, err := w.comms[rank].Start(CallOptions{}, allReduce(t, 1000))
-			if err != nil {
-				return err
-			}
-			work.OnDone(func(err error) { done <- err })
-		}
-		for range n {
-			if err := <-done; err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 2, time.Minute)
+			w.each(func(rank int) error {
+				const n = 50
+				done := make(chan error, n)
+				for range n {
+					work, err := w.comms[rank].Start(CallOptions{}, allReduce(t, 1000))
+					if err != nil {
+						return err
+					}
+					work.OnDone(func(err error) { done <- err })
+				}
+				for range n {
+					if err := <-done; err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestAsynchronousWorksAmongWaitedOnes has the worker used to works that somebody waits for, and then leaves it one.
+func TestAsynchronousWorksAmongWaitedOnes(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorld(t, tr, 2, time.Minute)
+			ended := make(chan bool)
+			w.each(func(rank int) error {
+				for i := range 300 {
+					work, err := w.comms[rank].Start(CallOptions{}, allReduce(t, 100+i%2))
+					if err != nil {
+						return err
+					}
+					if left := i%30 == 29; left && rank == 0 {
+						<-ended
+					}
+					if _, err := work.Wait(-1); err != nil {
+						return err
+					}
+					if left := i%30 == 29; left && rank == 1 {
+						ended <- true
+					}
+				}
+				return nil
+			})
+		})
+	}
 }
 
 func TestCheckRefuses(t *testing.T) {

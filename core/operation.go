@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -56,6 +57,16 @@ func (o *Operation) length() uint64 {
 		count = o.InCounts
 	}
 	return count[0] * uint64(o.DType.Size())
+}
+
+// small tells whether a collective is as short as those that callers in C may be held up by.
+func (o *Operation) small() bool {
+	for _, counts := range [][]uint64{o.InCounts, o.OutCounts} {
+		if len(counts) > 0 && slices.Max(counts)*uint64(o.DType.Size()) > exec.AtOnceMax {
+			return false
+		}
+	}
+	return true
 }
 
 // uses tells whether a rank has the inputs, and the outputs: of some collectives only the root does.

@@ -18,6 +18,7 @@ type Work struct {
 	deadline time.Duration // on exec's clock
 	waitSoon bool
 	queued   bool         // it is in the queue; under Comm.mu
+	small    bool         // one collective, which holds nobody up but by waiting
 	ctx      *lateContext // made for the first that sends for the work
 
 	first   [1]part      // the memory of parts, mostly
@@ -50,6 +51,9 @@ func (w *Work) setTimeout(d time.Duration) {
 	}
 	w.timeout, w.deadline = d, exec.Now()+d
 }
+
+// started is when the work was, on exec's clock.
+func (w *Work) started() time.Duration { return w.deadline - w.timeout }
 
 // Test tells whether the work has ended, and how.
 func (w *Work) Test() (done bool, err error) {
@@ -111,9 +115,12 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 	}
 }
 
-// OnDone calls f once the work has ended: at once if it has, else on a goroutine of its own, so that f
-// may start works and wait for them.
+// OnDone calls f once the work has ended: at once if it has, or does so in about the time in which another thread
+// would have taken over, else on a goroutine of its own, so that f may start works and wait for them.
 func (w *Work) OnDone(f func(error)) {
+	if w.small && !w.ended() {
+		w.comm.helpNow(w, 0)
+	}
 	w.mu.Lock()
 	if !w.ended() {
 		w.onDone = append(w.onDone, f)

@@ -25,6 +25,9 @@ type Shortcut struct {
 	plan, direct [C.GOCCL_SHORTCUTS]*Compiled
 }
 
+// AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller who does not wait.
+const AtOnceMax = C.GOCCL_AT_ONCE_MAX
+
 // retired is memory of shortcuts that have ended. C code that holds a stale handle may still look into it.
 var retired struct {
 	sync.Mutex

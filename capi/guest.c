@@ -323,8 +323,7 @@ void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
   atomic_store(&recent[comm % RECENT].comm, comm);
 }
 
-/* Runs a collective without Go, if that is possible: where the caller will wait, with a short wait for its
- * peers, and else only if they have all come before. */
+/* Runs a collective without Go, if that is possible with a short wait for its peers. */
 static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
   if (call != NULL && (call->struct_size != sizeof *call || call->alltoall_schedule != NULL)) return 0;
   if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm || o->comm == 0) return 0;

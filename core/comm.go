@@ -352,6 +352,23 @@ func (c *Comm) helpAtOnce(w *Work) {
 	}
 }
 
+// spin runs a work for a little while, if it is the next and nobody runs the queue. If it has not ended then, the
+// caller leaves it to the worker.
+func (c *Comm) spin(w *Work) {
+	select {
+	case c.token <- struct{}{}:
+	default:
+		return
+	}
+	if c.head() == w {
+		c.run(w, exec.Spin)
+	}
+	<-c.token
+	if w.ended() {
+		c.handOver()
+	}
+}
+
 // helpNow does what a work needs, if nobody else does. It tells whether there is anything left to wait for.
 func (c *Comm) helpNow(w *Work, until time.Duration) bool {
 	token, do := c.needed(w)
@@ -437,6 +454,14 @@ func (c *Comm) wakeLater() {
 	}
 	c.hurry.Store(0)
 	c.notifyWorker()
+}
+
+// leave has the worker run a work at once, also one whose caller was about to wait for it.
+func (c *Comm) leave(w *Work) {
+	c.mu.Lock()
+	w.waitSoon = false
+	c.mu.Unlock()
+	c.wakeWorker()
 }
 
 // wakeWorker has the worker run the queue at once.

@@ -917,6 +917,49 @@ func TestAsynchronousWorksAmongWaitedOnes(t *testing.T) {
 	}
 }
 
+// TestLeftWorkBehindWaiter gives up waiting for a work while another waiter runs the one before it.
+func TestLeftWorkBehindWaiter(t *testing.T) {
+	w := newWorld(t, "mem", 2, 20*time.Second)
+	left := make(chan bool)
+	w.each(func(rank int) error {
+		c := w.comms[rank]
+		for range 20 {
+			if rank == 1 {
+				<-left
+				for range 2 {
+					if err := run(c, allReduce(t, 10)); err != nil {
+						return err
+					}
+				}
+				continue
+			}
+			first, err := c.Start(CallOptions{}, allReduce(t, 10))
+			if err != nil {
+				return err
+			}
+			waited := make(chan error)
+			go func() {
+				_, err := first.Wait(-1)
+				waited <- err
+			}()
+			for len(c.token) == 0 {
+				runtime.Gosched()
+			}
+			second, err := c.Start(CallOptions{WaitSoon: true}, allReduce(t, 10))
+			if err != nil {
+				return err
+			}
+			done := make(chan error)
+			second.OnDone(func(err error) { done <- err })
+			left <- true
+			if err := errors.Join(<-waited, <-done); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 func TestCheckRefuses(t *testing.T) {
 	w := newWorld(t, "mem", 2, time.Minute)
 	good := func() Operation { return allReduce(t, 4) }

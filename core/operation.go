@@ -61,6 +61,9 @@ func (o *Operation) length() uint64 {
 
 // small tells whether a collective is as short as those that callers in C may be held up by.
 func (o *Operation) small() bool {
+	if o.Collective == plan.MonitoredBarrier { // which sends
+		return false
+	}
 	for _, counts := range [][]uint64{o.InCounts, o.OutCounts} {
 		if len(counts) > 0 && slices.Max(counts)*uint64(o.DType.Size()) > exec.AtOnceMax {
 			return false

@@ -119,14 +119,14 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 // would have taken over, else on a goroutine of its own, so that f may start works and wait for them.
 func (w *Work) OnDone(f func(error)) {
 	if w.small && !w.ended() {
-		w.comm.helpNow(w, 0)
+		w.comm.spin(w)
 	}
 	w.mu.Lock()
 	if !w.ended() {
 		w.onDone = append(w.onDone, f)
 		w.mu.Unlock()
 		if len(w.parts) > 0 {
-			w.comm.wakeWorker()
+			w.comm.leave(w)
 		}
 		if w.mail {
 			w.comm.spawn(func() {

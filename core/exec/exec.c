@@ -50,17 +50,16 @@ static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t 
   const goccl_channel *c = &lane->channels[run->peer];
   if (reached(&g)) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
-  uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
-  /* Also for a caller who does not wait: in less time no other thread takes over, and ranks that are about as
-   * fast as each other so end what they start. */
-  if (state == GOCCL_MEMORY && spin(lane, &g)) return GOCCL_RUN_DONE;
   if (until == 0) {
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) != GOCCL_GONE) return GOCCL_RUN_BLOCKED;
     return reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
   }
+  uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
   if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
+    if (spin(lane, &g)) return GOCCL_RUN_DONE;
+    if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
     for (uint32_t i = 0; i < lane->yields; i++) {
       sched_yield();
       if (reached(&g)) return GOCCL_RUN_DONE;

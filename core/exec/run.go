@@ -243,6 +243,9 @@ func (r *Run) Votes() (own, all *int32) { return (*int32)(&r.c.vote[0]), (*int32
 // GetError is why what Peer offers could not be read.
 func (r *Run) GetError() error { return unix.Errno(r.c.error) }
 
+// Spin as the time for [Run.Continue] has waits poll memory for a little while, and neither yield nor sleep.
+const Spin = time.Duration(C.GOCCL_SPIN)
+
 // Continue runs steps until the plan is done, until the given time, or until something is
 // needed of the caller.
 func (r *Run) Continue(until time.Duration) Status {

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-enum { SHORT_WAIT = 1 }; /* a time that is over: until it is found so, a wait spins and yields */
-
 static void leave(goccl_shortcut *s) { __atomic_fetch_and(&s->gate, ~(uint32_t)GOCCL_GATE_INSIDE, __ATOMIC_RELEASE); }
 
 static int same(const goccl_known *k, const goccl_operation *o) {
@@ -47,7 +45,9 @@ static const goccl_known *find(const goccl_shortcut *s, const goccl_operation *o
 static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
   run->plan = plan;
   run->begun = run->step = run->post = 0;
-  return goccl_run(s->lane, run, waits ? SHORT_WAIT : 0);
+  /* A caller who does not wait is held up no longer than another thread would need to take over: ranks that
+   * are about as fast as each other so end what they start. */
+  return goccl_run(s->lane, run, waits ? GOCCL_YIELD : GOCCL_SPIN);
 }
 
 int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {

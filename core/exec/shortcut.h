@@ -5,7 +5,7 @@
 
 /* The way around Go: a collective that has been called before, over memory channels only, is
  * started and ended by its caller's thread in C, while nothing else of its communicator is under way. What
- * takes longer than a short wait, or than none, is left half done, for Go to carry on.
+ * takes longer than a short wait is left half done, for Go to carry on.
  *
  * The gate keeps the two apart. Go shuts it before it touches what is below it, and waits for
  * the thread inside to leave. */

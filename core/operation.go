@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -59,17 +58,20 @@ func (o *Operation) length() uint64 {
 	return count[0] * uint64(o.DType.Size())
 }
 
-// small tells whether a collective is as short as those that callers in C may be held up by.
-func (o *Operation) small() bool {
-	if o.Collective == plan.MonitoredBarrier { // which sends
-		return false
-	}
+// largest is the number of bytes in the largest block of a collective.
+func (o *Operation) largest() uint64 {
+	n := uint64(0)
 	for _, counts := range [][]uint64{o.InCounts, o.OutCounts} {
-		if len(counts) > 0 && slices.Max(counts)*uint64(o.DType.Size()) > exec.AtOnceMax {
-			return false
+		for _, count := range counts {
+			n = max(n, count)
 		}
 	}
-	return true
+	return n * uint64(o.DType.Size())
+}
+
+// small tells whether a collective is as short as those that callers in C may be held up by, and sends nothing.
+func (o *Operation) small() bool {
+	return o.Collective != plan.MonitoredBarrier && o.largest() <= exec.AtOnceMax
 }
 
 // uses tells whether a rank has the inputs, and the outputs: of some collectives only the root does.

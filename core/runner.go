@@ -298,15 +298,8 @@ func (c *Comm) learn(p *part) {
 	op := p.operation
 	// Calls by the shortcut name no schedule.
 	if p.begun != nil || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
-		op.Collective == plan.AllReduce && len(op.InCounts) != 1 {
+		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.largest() > shortcutMax {
 		return
-	}
-	for _, counts := range [][]uint64{op.InCounts, op.OutCounts} {
-		for _, n := range counts {
-			if n*uint64(op.DType.Size()) > shortcutMax {
-				return
-			}
-		}
 	}
 	k := exec.Known{Binding: c.runner.binding, Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
 		InCounts: op.InCounts, OutCounts: op.OutCounts}

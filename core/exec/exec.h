@@ -189,10 +189,12 @@ enum {
   GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
 
+/* Times for goccl_run, below. */
+enum { GOCCL_SPIN = 1, GOCCL_YIELD };
+
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in
  * nanoseconds of CLOCK_MONOTONIC; 0: nothing is waited for at all; GOCCL_SPIN: a wait polls memory for
  * a little while, and neither yields nor sleeps; another time that is over: it also yields. */
-enum { GOCCL_SPIN = 1, GOCCL_YIELD };
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
 
 /* Takes back what was posted for a run that will not go on: then no reader writes to its buffers any

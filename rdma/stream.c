@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../core/reduce/copy.h"
+
 /* What the immediate data of a message says: how many bytes of it there are, and its number; or up to where all is given back, in messages and
  * grains of bytes, and how many loans are answered for. But for the bytes of a message these are the low bits of what is counted from the
  * beginning, so that a message that comes twice, or not at all, is noticed. No connection should do that, but SoftRoCE does: what it is sending
@@ -333,7 +335,7 @@ ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
     uint8_t *to = s->ring + s->size + place;
     for (uint64_t copied = 0; copied < bytes;) {
       uint64_t some = iov->iov_len - at < bytes - copied ? iov->iov_len - at : bytes - copied;
-      memcpy(to + copied, (const uint8_t *)iov->iov_base + at, some);
+      goccl_copy(to + copied, (const uint8_t *)iov->iov_base + at, some);
       copied += some;
       at += some;
       if (at == iov->iov_len) {

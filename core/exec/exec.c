@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "../reduce/copy.h"
 #include "get.h"
 #include "stream.h"
 #include "wait.h"
@@ -406,7 +407,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         }
         goccl_line *line = slot(lane, c->peer_inbox, c->sent);
         line->header = run->message;
-        memcpy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
+        goccl_copy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
         release(&line->stamp, stamp(run, step, c->sent++));
         goccl_ring(c->peer_bell);
         break;
@@ -478,7 +479,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
         else
-          memcpy(to, from, (size_t)step->bytes);
+          goccl_copy(to, from, (size_t)step->bytes);
         break;
       }
       case OP_GET: {

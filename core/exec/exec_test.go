@@ -104,7 +104,7 @@ func TestRunIsLeftAndTakenUpAgain(t *testing.T) {
 }
 
 // Of any alignment and length, and nothing beside it.
-func TestStreamedCopies(t *testing.T) {
+func TestCopies(t *testing.T) {
 	win, err := NewWindow(Layout{Ranks: 1, Lanes: 1, Slots: 2, Chunk: 64}, false, Waiting{})
 	if err != nil {
 		t.Fatal(err)
@@ -125,17 +125,19 @@ func TestStreamedCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := Compile(p, false, false)
-		for _, at := range []int{0, 1, 32, 63, 64, 100} {
-			clear(out)
-			r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Element: 1, Streams: StreamAll})
-			r.Begin(c, 0, AnyPeer, AnyPeer)
-			if s := r.Continue(soon()); s != Done {
-				t.Fatalf("status %d", s)
-			}
-			want := make([]byte, room)
-			copy(want[at:], in[127-at:][:n])
-			if !bytes.Equal(out, want) {
-				t.Errorf("%d bytes at %d", n, at)
+		for _, at := range []int{0, 1, 32, 63, 64, 75, 79, 100} { // at 64, 75 and 79 rep movs would crawl
+			for _, streams := range []Streams{StreamNone, StreamAll} {
+				clear(out)
+				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Element: 1, Streams: streams})
+				r.Begin(c, 0, AnyPeer, AnyPeer)
+				if s := r.Continue(soon()); s != Done {
+					t.Fatalf("status %d", s)
+				}
+				want := make([]byte, room)
+				copy(want[at:], in[127-at:][:n])
+				if !bytes.Equal(out, want) {
+					t.Errorf("%d bytes at %d, streams %d", n, at, streams)
+				}
 			}
 		}
 		c.Free()

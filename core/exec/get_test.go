@@ -17,22 +17,23 @@ import (
 
 const offeredBytes = 3 * 4096
 
-// offered returns the runs of a Scatter from rank 0 to rank 1, which gets; the former has offered.
-func offered(t *testing.T, w [2]*Window, length int) (send, recv *Run, in, out []byte) {
+// offered returns the runs of a Scatter from rank 0 to rank 1, which gets; the former has offered. The output lies so many bytes
+// further in its page than the input.
+func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, in, out []byte) {
 	t.Helper()
 	var runs [2]*Run
 	var bufs [2][]byte
 	for rank := range w {
 		w[rank].UsePID(1-rank, os.Getpid())
-		mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		mem, err := unix.Mmap(-1, 0, length+rank*further, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = unix.Munmap(mem) })
-		bufs[rank] = mem
+		bufs[rank] = mem[rank*further:]
 		p := plan.Params{Collective: plan.Scatter, Rank: rank, Size: 2, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
 			InBytes: []int64{0, int64(length)}, Memory: true, Thresholds: plan.Thresholds{GetMin: 1}} // rank 0 keeps nothing
-		at := unsafe.Pointer(&mem[0])
+		at := unsafe.Pointer(&bufs[rank][0])
 		p.OutBytes = p.InBytes[rank : rank+1]
 		b := Binding{In: []unsafe.Pointer{at, at}, Out: []unsafe.Pointer{at}, Element: 1}
 		built, err := plan.Build(p)
@@ -57,8 +58,8 @@ func offered(t *testing.T, w [2]*Window, length int) (send, recv *Run, in, out [
 
 func TestGet(t *testing.T) {
 	w := newPair(t)
-	for range 3 * layout.Slots {
-		send, recv, in, out := offered(t, w, offeredBytes)
+	for i := range 3 * layout.Slots {
+		send, recv, in, out := offered(t, w, 100_001, i%2*31) // then rep movs would crawl
 		if s := recv.Continue(soon()); s != Done {
 			t.Fatalf("recv: status %d", s)
 		}
@@ -74,7 +75,7 @@ func TestGet(t *testing.T) {
 // Who has stopped may have given its buffer back: what is read there then is not taken for good.
 func TestGetFromStopped(t *testing.T) {
 	w := newPair(t)
-	_, recv, _, _ := offered(t, w, offeredBytes)
+	_, recv, _, _ := offered(t, w, offeredBytes, 0)
 	w[0].Stop()
 	if s := recv.Continue(soon()); s != Blocked {
 		t.Fatalf("status %d, though the sender has stopped", s)
@@ -89,7 +90,7 @@ func TestGetFromStopped(t *testing.T) {
 func TestGetFromWhoStopsMeanwhile(t *testing.T) {
 	const length, rounds = 1 << 20, 100
 	w := newPair(t)
-	_, recv, _, _ := offered(t, w, length)
+	_, recv, _, _ := offered(t, w, length, 0)
 	begun := Now()
 	if s := recv.Continue(soon()); s != Done {
 		t.Fatalf("recv: status %d", s)
@@ -99,7 +100,7 @@ func TestGetFromWhoStopsMeanwhile(t *testing.T) {
 		delay := 2 * took * time.Duration(round) / rounds
 		t.Run(delay.String(), func(t *testing.T) {
 			w := newPair(t)
-			_, recv, in, out := offered(t, w, length)
+			_, recv, in, out := offered(t, w, length, 0)
 			want := slices.Clone(in)
 			var receives atomic.Bool
 			var stops sync.WaitGroup
@@ -123,7 +124,7 @@ func TestGetFromWhoStopsMeanwhile(t *testing.T) {
 
 func TestGetUnreadable(t *testing.T) {
 	w := newPair(t)
-	_, recv, in, _ := offered(t, w, offeredBytes)
+	_, recv, in, _ := offered(t, w, offeredBytes, 0)
 	if err := unix.Munmap(in); err != nil {
 		t.Fatal(err)
 	}

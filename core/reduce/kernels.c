@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #endif
 
+#include "copy.h"
+
 int goccl_reduce_level(void) {
 #ifdef __x86_64__
   unsigned a, b, c, d;
@@ -96,7 +98,7 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
 
 // Copies a part of the result on from the first place to the others.
 static void spread(void *const *dst, int n_dst, size_t at, size_t bytes) {
-  for (int i = 1; i < n_dst; i++) memcpy((uint8_t *)dst[i] + at, (uint8_t *)dst[0] + at, bytes);
+  for (int i = 1; i < n_dst; i++) goccl_copy((uint8_t *)dst[i] + at, (uint8_t *)dst[0] + at, bytes);
 }
 
 // Up to GROUP inputs in one pass: block by block where there is more than one place to write to.
@@ -172,7 +174,7 @@ void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const
     g.integer = integer_factor(factor[0]);
   } else if (m->copies && n == 1) {
     for (int i = 0; i < n_dst; i++)
-      if (dst[i] != src[0]) memcpy(dst[i], src[0], bytes);
+      if (dst[i] != src[0]) goccl_copy(dst[i], src[0], bytes);
     return;
   }
   if (m->op == AVG && power_of_two) g.post = 1.0 / n;

@@ -26,7 +26,7 @@ type thresholds struct {
 }
 
 // The thresholds by kind of channel. `goccl tune` measures both sides of each at many sizes, in turn. These are for
-// two ranks on two cores that share a cache, for four and eight ranks on them, and for the loopback interface. The curves are flat
+// two ranks on two cores that share a cache, for four and eight ranks on them, and for the loopback interface where the kernel's congestion control is bbr. The curves are flat
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (

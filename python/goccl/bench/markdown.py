@@ -36,6 +36,7 @@ def machine() -> dict[str, str]:
         "Processor": _processor(),
         "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
         "Kernel": f"{platform.system()} {platform.release()}",
+        "TCP congestion control": _congestion_control(),
         "Python": platform.python_version(),
         "torch": _version("torch"),
         "goccl": _version("goccl"),
@@ -139,6 +140,14 @@ def _processor() -> str:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _congestion_control() -> str:
+    """What the kernel gives a new connection; it counts on the loopback interface, too."""
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except OSError:
+        return "unknown"
 
 
 def _version(package: str) -> str:

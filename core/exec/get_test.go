@@ -59,7 +59,7 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 func TestGet(t *testing.T) {
 	w := newPair(t)
 	for i := range 3 * layout.Slots {
-		send, recv, in, out := offered(t, w, 100_001, i%2*31) // then rep movs would crawl
+		send, recv, in, out := offered(t, w, 100_001, i%2*31) // 31 bytes further rep movs would crawl
 		if s := recv.Continue(soon()); s != Done {
 			t.Fatalf("recv: status %d", s)
 		}

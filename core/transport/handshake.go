@@ -151,6 +151,9 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	limit time.Duration) (l *link, shook bool, err error) {
 	d := net.Dialer{Timeout: limit}
 	d.SetMultipathTCP(false) // liveness reads plain TCP's state
+	if network == "tcp" && m.addr.Host == e.address.Host {
+		d.Control = unpaced
+	}
 	c, err := d.DialContext(ctx, network, target)
 	if err != nil {
 		return nil, false, err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -898,4 +899,47 @@ func TestDetachWhileAPeerAttaches(t *testing.T) {
 	}
 	h.until(t, "rank 1's goodbye", func() bool { return h.left[1] })
 	<-l.left
+}
+
+// Connections within a host do not pace what they send; others keep to the system's choice.
+func TestCongestionControl(t *testing.T) {
+	system, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		t.Skip(err)
+	}
+	eps := pair(t, TCP, Config{})
+	w := newWorld(t, eps, TCP, 1)
+	ok(t, w.groups[0].Connect(within(t), 1))
+	ok(t, w.groups[1].Connect(within(t), 0))
+	of := func(fd int) string {
+		name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		ok(t, err)
+		return name
+	}
+	for i, e := range eps {
+		e.mu.Lock()
+		for l := range e.links {
+			if name := of(l.sock.fd); name != "reno" {
+				t.Errorf("end %d: %s", i, name)
+			}
+		}
+		e.mu.Unlock()
+	}
+	elsewhere := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	c, err := elsewhere.DialContext(within(t), "tcp", eps[0].Address().TCP[0])
+	ok(t, err)
+	defer c.Close()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		eps[0].mu.Lock()
+		name := ""
+		if len(eps[0].guests) > 0 {
+			name = of(eps[0].guests[0].sock.fd)
+		}
+		eps[0].mu.Unlock()
+		if want := strings.TrimSpace(string(system)); name == want {
+			return
+		} else if name != "" || time.Now().After(deadline) {
+			t.Fatalf("from elsewhere: %q, the system's is %q", name, want)
+		}
+	}
 }

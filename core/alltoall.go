@@ -39,9 +39,13 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	if ports {
 		s.ports = slices.Repeat([]bool{true}, ranks)
 	}
+	enough := 4 * int64(s.slots) * s.chunk // with more it only goes on in the same way
+	if s.schedule == plan.BySize {
+		enough = max(enough, s.thresholds.WindowMin, 2*s.thresholds.longMax)
+	}
 	counts := make([]uint64, ranks)
 	for i := range counts {
-		counts[i] = min(bytes, uint64(4*s.slots)*uint64(s.chunk)) // with more it only goes on in the same way
+		counts[i] = min(bytes, uint64(enough))
 	}
 	op := Operation{Collective: plan.AllToAll, InCounts: counts, OutCounts: counts}
 	plans, params := make([]*plan.Plan, ranks), make([]plan.Params, ranks)

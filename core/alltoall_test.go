@@ -67,11 +67,12 @@ func TestAllToAllSchedules(t *testing.T) {
 // Large blocks go through windows by themselves where ports join many ranks, of several hosts, of a crowded one or if asked; each pair decides for itself.
 func TestAllToAllBySize(t *testing.T) {
 	const size, least = 11, 4096
-	for at, window := range map[site]int{
-		{ports: true}: 0, {ports: true, crowded: true}: 2, {ports: true, apart: true}: 8, {ports: true, apart: true, crowded: true}: 8,
+	for at, want := range map[site]plan.Thresholds{
+		{ports: true}: {}, {ports: true, crowded: true}: {WindowMin: 8 << 20},
+		{ports: true, apart: true}: {WindowMin: 1 << 20, Window: 8}, {ports: true, apart: true, crowded: true}: {WindowMin: 1 << 20, Window: 8},
 	} {
-		if s := newShape(size, at); window > 0 && s.thresholds.Window != window || s.thresholds.WindowMin > 0 != (window > 0) {
-			t.Errorf("%+v: a window of %d from %d bytes", at, s.thresholds.Window, s.thresholds.WindowMin)
+		if got := newShape(size, at).thresholds; got.WindowMin != want.WindowMin || want.WindowMin > 0 && got.Window != want.Window {
+			t.Errorf("%+v: a window of %d from %d bytes", at, got.Window, got.WindowMin)
 		}
 	}
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
@@ -121,7 +122,8 @@ func TestAllToAllBySize(t *testing.T) {
 // Messages longer than a slot go straight to their places, and are fewer.
 func TestLongMessages(t *testing.T) {
 	const size = 8
-	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: "window_min=1"})
+	const longMessage = 512 << 10
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
 	chunk := w.comms[0].shape.chunk
 	if chunk >= longMessage {
 		t.Fatalf("a slot takes %d bytes, so that no message is longer", chunk)
@@ -146,7 +148,8 @@ func TestLongMessages(t *testing.T) {
 // Scatter by tokens, in long messages, in one plan and several.
 func TestLongScatter(t *testing.T) {
 	const size, root = 8, 3
-	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: "window_min=1"})
+	const longMessage = 512 << 10
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
 	for _, n := range []int{1, 2*longMessage/4 + 1, segmentBytes/size/4 + 1} {
 		for _, inPlace := range []bool{false, true} {
 			w.each(func(rank int) error {
@@ -288,11 +291,8 @@ func TestAllToAllPeaks(t *testing.T) {
 			t.Errorf("%s: %+v, %v", by, more, err)
 		}
 	}
-	most := 15
-	if 16 > usableCPUs() {
-		most = 2
-	}
-	if p, err := AllToAllPeaks(16, "tcp", "", 1<<30); err != nil || p.Incast != most {
+	// On a crowded host large blocks go straight to their places.
+	if p, err := AllToAllPeaks(16, "tcp", "", 1<<30); err != nil || p.Incast != 15 || (p.Staging == 0) != (16 > usableCPUs()) {
 		t.Errorf("by size, on one host: %+v, %v", p, err)
 	}
 	for _, c := range []struct {

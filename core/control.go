@@ -28,7 +28,7 @@ const (
 const (
 	frameCredit   = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
 	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
-	frameAccept                                // Seq: number of the offer; over a port channel Arg: how many bytes of it may flow, the most in one frame
+	frameAccept                                // Seq: number of the offer; data may flow
 	frameReject                                // Seq: number of the offer; payload: why
 	frameConsumed                              // Arg[0]: bytes of eager sends received so far
 	frameGot                                   // Seq: number of the offer, whose data the receiver has read by itself

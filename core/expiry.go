@@ -46,7 +46,7 @@ func (p *pointToPoint) expireLate() {
 		check(r.work, func() { p.expireReceive(r) })
 	}
 	for _, g := range p.given {
-		if g.idle {
+		if g.lone {
 			check(g.send.work, func() { p.expireGift(g) })
 		}
 	}

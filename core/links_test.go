@@ -97,7 +97,7 @@ func TestBusyPairHearsTheThird(t *testing.T) {
 
 // A large send that its receiver has accepted, and takes slowly, does not hold up who waits for something else.
 func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
-	w := newWorldOf(t, "tcp", 3, Config{Timeout: time.Minute, Thresholds: "send_window=0"})
+	w := newWorld(t, "tcp", 3, time.Minute)
 	const big = 16 << 20 // elements: more than the sockets hold
 	accepted := make(chan struct{})
 	release := make(chan struct{})
@@ -177,40 +177,38 @@ func TestRejectReachesTheSender(t *testing.T) {
 	}
 }
 
-// Sends of which no more than a window is under way, several to one peer at once, and both ways.
-func TestPacedSends(t *testing.T) {
-	for _, window := range []int{1, 2, 4099, 1 << 20} {
-		w := newWorldOf(t, "tcp", 2, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("send_window=%d", window)})
-		for _, n := range []int{1, window / 4, window/4 + 1, 2 * window / 4, 9*window/4 + 3} {
-			w.each(func(rank int) error {
-				var ops []Operation
-				var out [2][]int32
-				for tag := range out {
-					in := buffer(t, n+tag)
-					fill(in, rank, tag)
-					out[tag] = buffer(t, n+tag)
-					ops = append(ops, sendOp(in, 1-rank, tag), recvOp(out[tag], 1-rank, tag))
-				}
-				work, err := w.comms[rank].Start(CallOptions{}, ops...)
-				if err != nil {
+// Sends that go in several frames, several to one peer at once, and both ways.
+func TestSendsInParts(t *testing.T) {
+	w := newWorld(t, "tcp", 2, time.Minute)
+	for _, n := range []int{eagerPortMax / 4, eagerPortMax/4 + 1, acceptedPart/4 - 1, acceptedPart/4 + 1, 2*acceptedPart/4 + 3} {
+		w.each(func(rank int) error {
+			var ops []Operation
+			var out [2][]int32
+			for tag := range out {
+				in := buffer(t, n+tag)
+				fill(in, rank, tag)
+				out[tag] = buffer(t, n+tag)
+				ops = append(ops, sendOp(in, 1-rank, tag), recvOp(out[tag], 1-rank, tag))
+			}
+			work, err := w.comms[rank].Start(CallOptions{}, ops...)
+			if err != nil {
+				return err
+			}
+			if _, err := work.Wait(-1); err != nil {
+				return err
+			}
+			for tag := range out {
+				if err := expect(fmt.Sprintf("%d elements, tag %d", n, tag), out[tag], func(i int) int32 { return value(1-rank, tag, i) }); err != nil {
 					return err
 				}
-				if _, err := work.Wait(-1); err != nil {
-					return err
-				}
-				for tag := range out {
-					if err := expect(fmt.Sprintf("window %d, tag %d", window, tag), out[tag], func(i int) int32 { return value(1-rank, tag, i) }); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		}
+			}
+			return nil
+		})
 	}
 }
 
-// A send of which its receiver allows no more for now ends well when it does, and with an error when it never will.
-func TestPausedSend(t *testing.T) {
+// An accepted send whose receiver does not read for now ends well when it does, and with an error when it never will.
+func TestUnreadSend(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		reads   bool // its receiver does so again
@@ -227,12 +225,12 @@ func TestPausedSend(t *testing.T) {
 			if c.failure == ErrTimeout {
 				timeout = 2 * time.Second
 			}
-			w := newWorldOf(t, "tcp", 2, Config{Timeout: timeout, Thresholds: "send_window=4096"})
+			w := newWorld(t, "tcp", 2, timeout)
 			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
-			const n = 1 << 22
+			const n = 16 << 20 // elements: more than the sockets hold
 			from, into := buffer(t, n), buffer(t, n)
 			fill(from, 0, 1)
-			sent, received := lendUnread(t, w, from, into)
+			sent, received := giveUnread(t, w, from, into)
 			if c.reads {
 				w.comms[1].poller.Leave()
 			}
@@ -258,64 +256,67 @@ func TestPausedSend(t *testing.T) {
 	}
 }
 
-// A paced send gets on though nobody waits for it, and the links are read now and then by others, who find nothing.
-func TestPacedSendAmongWaiters(t *testing.T) {
-	w := newWorldOf(t, "tcp", 2, Config{Timeout: time.Minute, Thresholds: "send_window=4096"})
-	const n = 1 << 21 // so many windows that what the others do for it now and then would take longer than until allows
-	received, err := w.comms[1].Start(CallOptions{}, recvOp(buffer(t, n), 0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 1, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the end", func() bool {
-		for _, c := range w.comms {
-			if c.poller.Take() {
-				c.poller.Leave()
-			}
-		}
-		time.Sleep(time.Millisecond) // a waiter's other work
-		return sent.ended() && received.ended()
-	})
-}
-
-// What a peer says that it takes of a send is checked.
+// What a peer accepts that was not offered to it moves nothing, and data that was not accepted breaks the protocol.
 func TestAcceptsAreChecked(t *testing.T) {
-	const n, window = 1 << 20, 4096
-	w := newWorldOf(t, "tcp", 3, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("send_window=%d", window)})
+	const n = 16 << 20
+	w := newWorld(t, "tcp", 3, time.Minute)
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
-	lendUnread(t, w, buffer(t, n), buffer(t, n))
+	giveUnread(t, w, buffer(t, n), buffer(t, n))
 	offered, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 2, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &w.comms[0].p2p
-	for _, c := range []struct {
-		src, offer    int
-		allowed, part uint64
-	}{
-		{1, 1, window, 1}, // again
-		{1, 1, window - 1, 1},
-		{1, 1, 0, 1},
-		{1, 1, 4*n + 1, 1},
-		{1, 1, math.MaxUint64, 1},
-		{1, 1, 2 * window, 0},
-		{1, 1, 2 * window, math.MaxUint64},
-		{2, 1, 2 * window, 1}, // another's
-		{1, 2, window, 1},
+	for _, c := range []struct{ src, offer int }{
+		{1, 1}, // again
+		{2, 1}, // another's
+		{1, 2},
+		{1, 3}, // none
 	} {
-		h := transport.Header{Type: frameAccept, Seq: uint64(c.offer), Arg: [2]uint64{c.allowed, c.part}}
-		if err := p.control(c.src, h, nil); !errors.Is(err, exec.ErrProtocol) {
+		if err := p.control(c.src, transport.Header{Type: frameAccept, Seq: uint64(c.offer)}, nil); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if err := p.control(1, transport.Header{Type: frameAccept, Seq: 3, Arg: [2]uint64{1, 1}}, nil); err != nil {
-		t.Errorf("of none: %v", err)
+	if gifts := p.gifts; len(p.given) != 1 || len(gifts) != 0 {
+		t.Errorf("%d sends are being given, and %d wait for it", len(p.given), len(gifts))
 	}
-	w.comms[1].poller.Leave()
 	if done, _ := offered.Test(); done {
 		t.Error("the other send has ended")
 	}
+	// The receiver has read nothing yet.
+	for _, c := range []struct {
+		offer, from uint64
+		bytes       uint32
+	}{
+		{1, 0, 0}, {1, 4, 4}, {1, math.MaxUint64, 4}, {2, 0, 4},
+	} {
+		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: c.offer, Arg: [2]uint64{c.from}, Bytes: c.bytes}
+		if _, err := w.comms[1].p2p.slot(0, h); !errors.Is(err, exec.ErrProtocol) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	w.comms[1].poller.Leave()
+}
+
+// giveUnread has rank 0 give what it sends to rank 1, whose links nobody reads from before that on.
+func giveUnread(t *testing.T, w *world, from, into []int32) (sent, received *Work) {
+	t.Helper()
+	sender, receiver := w.comms[0], w.comms[1]
+	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(t, sender)
+	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the offer", func() bool { return receiver.p2p.hasAccepted(0) })
+	hold(t, receiver)
+	sender.poller.Leave()
+	until(t, "the gift", func() bool {
+		sender.p2p.mu.Lock()
+		defer sender.p2p.mu.Unlock()
+		return len(sender.p2p.given) == 1
+	})
+	return sent, received
 }

@@ -27,7 +27,7 @@ import (
 const (
 	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20               // where no memory is shared
-	acceptedPart = 4 << 20               // the most bytes of an accepted send in one frame
+	acceptedPart = 4 << 20               // bytes of an accepted send that go in one frame
 	eagerBudget  = 5 << 20               // bytes of eager sends of all peers that have not been received yet
 	eagerLeast   = 16 << 10              // of a peer, whatever their number
 	inlineTime   = time.Millisecond      // how long a send may hold its caller
@@ -42,7 +42,6 @@ type arrival struct {
 	data        []byte   // eager: the payload, unless it goes into receive
 	receive     *receive // whose buffer the payload comes into
 	come        uint64   // bytes of it that are there
-	allowed     uint64   // bytes of it that its sender has been told to give
 	offer       uint64   // number of the offer, where the data has not come
 	at          uint64   // and where it lies in the sender's memory, where memory is shared
 	local       *send    // a send of this rank to itself
@@ -252,7 +251,7 @@ type pointToPoint struct {
 // peerQueues is what goes on with one peer.
 type peerQueues struct {
 	frames serial // eager sends and offers, in the order of their calls
-	give   serial // accepted sends over a port channel: data out, in the order in which it was allowed
+	give   serial // accepted sends over a port channel: data out, in the order in which they were accepted
 	take   serial // answers
 
 	giving, taking transfers   // over a memory channel
@@ -311,8 +310,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		return
 	}
 	q := &p.peers[s.peer]
-	// What would take several parts is better paced by its receiver.
-	most, own := min(eagerPortMax, p.part()), p.c.group.Lends(s.peer, s.payload())
+	most, own := uint64(eagerPortMax), p.c.group.Lends(s.peer, s.payload())
 	if p.c.byMail(s.peer) {
 		most, own = uint64(p.c.shape.letter), p.gets(s.peer, s.bytes)
 	}
@@ -529,8 +527,8 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	}
 	if h.Flags == acceptedSend {
 		a := q.accepted[h.Seq]
-		if a == nil || h.Arg[0] != a.come || h.Bytes == 0 || uint64(h.Bytes) > a.allowed-a.come {
-			return nil, fmt.Errorf("%w: %d bytes from %d on of send %d, which were not accepted or are not the next", exec.ErrProtocol, h.Bytes, h.Arg[0], h.Seq)
+		if a == nil || h.Arg[0] != a.come || h.Bytes == 0 || uint64(h.Bytes) > a.bytes-a.come {
+			return nil, fmt.Errorf("%w: %d bytes from %d on of send %d, which was not accepted or not so far", exec.ErrProtocol, h.Bytes, h.Arg[0], h.Seq)
 		}
 		q.coming, a.receive.reading = a, true
 		return a.receive.buffer()[a.come:][:h.Bytes], nil
@@ -561,8 +559,6 @@ func (p *pointToPoint) arrived(src int, h transport.Header) {
 			p.consumed(a)
 		}
 		a.receive.work.end(nil)
-	case h.Flags == acceptedSend:
-		p.allow(a)
 	}
 }
 
@@ -623,34 +619,7 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 	p.expect(r.work.deadline)
 	p.mu.Unlock()
 	// Who reads the link does the rest.
-	p.allow(a)
-}
-
-// window is how many bytes of an accepted send are under way at most.
-func (p *pointToPoint) window() uint64 {
-	if window := p.c.shape.thresholds.sendWindow; window > 0 {
-		return uint64(window)
-	}
-	return math.MaxUint64
-}
-
-// part is how many bytes of an accepted send go in one frame at most: one is on its way while the other is read.
-func (p *pointToPoint) part() uint64 { return min(acceptedPart, max(p.window()/2, 1)) }
-
-// allow has the sender of an accepted send give more of it, if that is a part or the rest.
-func (p *pointToPoint) allow(a *arrival) {
-	p.mu.Lock()
-	to := a.come + min(p.window(), a.bytes-a.come)
-	more := to - a.allowed
-	tell := more >= p.part() || more > 0 && to == a.bytes
-	if tell {
-		a.allowed = to
-	}
-	p.mu.Unlock()
-	p.c.poller.ExpectMore(to < a.bytes)
-	if tell {
-		p.reply(a.source, transport.Header{Type: frameAccept, Seq: a.offer, Arg: [2]uint64{to, p.part()}}, nil)
-	}
+	p.reply(a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
 }
 
 // gift is an accepted send over a port channel: there is a place for all of its data.
@@ -659,46 +628,25 @@ type gift struct {
 	offer uint64
 	given uint64 // bytes; only who gives it looks
 	// Under pointToPoint.mu:
-	allowed uint64 // bytes
-	part    uint64 // the most of them in one frame
-	users   int    // of the data: who gives it, now or later, and frames that the peer is still to fetch
-	idle    bool   // nobody gives it now: all has been given, or all that is allowed
+	users int  // of the data: who gives it, now or later, and frames that the peer is still to fetch
+	lone  bool // nobody gives it any more
 }
 
-// give sends the data of a send as far as its receiver now accepts it: a waiter does who reads the links for this communicator, or else a
+// give sends the data of an accepted send: a waiter does who reads the links for this communicator, or else a
 // goroutine.
-func (p *pointToPoint) give(src int, h transport.Header) error {
+func (p *pointToPoint) give(g *gift) {
 	p.mu.Lock()
-	g := p.given[h.Seq]
-	if s := p.offers[h.Seq]; s != nil {
-		g = &gift{send: s, offer: h.Seq, users: 1, idle: true}
-	}
-	if g == nil { // it has failed meanwhile, and with it the communicator
-		p.mu.Unlock()
-		return nil
-	}
-	allowed, part := h.Arg[0], h.Arg[1]
-	if g.send.peer != src || allowed <= g.allowed || allowed > g.send.bytes || part == 0 || part > acceptedPart {
-		p.mu.Unlock()
-		return fmt.Errorf("%w: it accepts %d bytes in parts of %d of send %d, which is of %d and to rank %d", exec.ErrProtocol, allowed, part, h.Seq, g.send.bytes, g.send.peer)
-	}
-	delete(p.offers, h.Seq)
-	p.given[h.Seq] = g
-	idle := g.idle
-	g.allowed, g.part, g.idle = allowed, part, false
+	g.users, p.given[g.offer] = 1, g
 	attended := p.attended
-	if idle && attended {
+	if attended {
 		p.gifts = append(p.gifts, g)
 	}
 	p.mu.Unlock()
-	switch {
-	case !idle:
-	case attended:
+	if attended {
 		p.c.kick()
-	default:
+	} else {
 		p.giveLater(g)
 	}
-	return nil
 }
 
 func (p *pointToPoint) giveLater(g *gift) {
@@ -733,20 +681,17 @@ func (p *pointToPoint) giveAccepted() {
 	}
 }
 
-// giveFrames tells whether all that is allowed has been given, or never will be. It has not if only the context has ended.
+// giveFrames tells whether all has been given, or never will be. It has not if only the context has ended.
 func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bool {
 	s := g.send
 	data := s.payload()
 	var failure *Error
-	for {
+	for failure == nil && g.given < s.bytes {
+		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
+		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
 		p.mu.Lock()
-		part := data[g.given:min(g.given+g.part, g.allowed)]
-		if failure != nil || len(part) == 0 {
-			break
-		}
 		g.users++ // before the peer can have fetched it
 		p.mu.Unlock()
-		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
 		lent, err := p.c.group.Lend(ctx, reading, s.peer, h, part)
 		if !lent {
 			p.fetched(g.offer)
@@ -760,9 +705,8 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 		}
 		g.given += uint64(len(part))
 	}
-	if g.given == s.bytes || failure != nil {
-		g.users--
-	}
+	p.mu.Lock()
+	g.users--
 	if failure == nil && g.users > 0 {
 		failure = p.refuse(s.peer)
 	}
@@ -770,8 +714,7 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 	if ended {
 		delete(p.given, g.offer)
 	} else {
-		g.idle = true
-		p.c.poller.ExpectMore(g.given < s.bytes)
+		g.lone = true
 		p.expect(s.work.deadline)
 	}
 	p.mu.Unlock()
@@ -800,10 +743,10 @@ func (p *pointToPoint) fetched(offer uint64) {
 	}
 }
 
-// takeIdle takes the works of gifts out that nobody gives now: to one peer, or (AnySource) to all. It needs p.mu.
-func (p *pointToPoint) takeIdle(peer int) (works []*Work) {
+// takeLone takes the works of gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
+func (p *pointToPoint) takeLone(peer int) (works []*Work) {
 	for offer, g := range p.given {
-		if g.idle && (peer == AnySource || g.send.peer == peer) {
+		if g.lone && (peer == AnySource || g.send.peer == peer) {
 			works = append(works, g.send.work)
 			delete(p.given, offer)
 		}
@@ -829,11 +772,13 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		}
 		p.arrive(a)
 	case frameAccept:
-		if !p.c.byMail(src) {
-			return p.give(src, h)
-		}
-		if s := p.takeOffer(h.Seq, src); s != nil { // else it has failed meanwhile, and with it the communicator
+		s := p.takeOffer(h.Seq, src)
+		switch {
+		case s == nil: // it has failed meanwhile, and with it the communicator
+		case p.c.byMail(src):
 			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
+		default:
+			p.give(&gift{send: s, offer: h.Seq})
 		}
 	case frameGot:
 		if !p.c.byMail(src) {
@@ -886,7 +831,7 @@ func (p *pointToPoint) left(peer int) {
 			delete(p.offers, id)
 		}
 	}
-	works = append(works, p.takeIdle(peer)...)
+	works = append(works, p.takeLone(peer)...)
 	moving := p.moving > 0
 	p.mu.Unlock()
 	for _, w := range works {
@@ -917,7 +862,7 @@ func (p *pointToPoint) fail(err *Error) {
 	for _, s := range p.offers {
 		works = append(works, s.work)
 	}
-	works = append(works, p.takeIdle(AnySource)...)
+	works = append(works, p.takeLone(AnySource)...)
 	for _, a := range p.match.unexpected {
 		if a.local != nil {
 			works = append(works, a.local.work)

@@ -410,7 +410,6 @@ const (
 	largestChunk   = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10
-	longMessage      = largestPortChunk
 	smallestChunk    = 4 << 10
 	mailBudget       = 2 << 20 // bytes of mailboxes a communicator, about
 	leastEager       = 4 << 10
@@ -466,7 +465,7 @@ func (s shape) streams(o *Operation) exec.Streams {
 // params is what a builder is told of an operation.
 func (s shape) params(op *Operation, rank, size int) plan.Params {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: longMessage, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData), Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
 	if !s.gets {
 		p.GetMin = 0
 	}

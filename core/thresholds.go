@@ -18,15 +18,14 @@ type thresholds struct {
 	// sendGetMin is from how many bytes on a send is read by its receiver from where it lies, where it can be; 0: never. Ranks need
 	// not agree on it.
 	sendGetMin int64
-	// sendWindow is how many bytes of a long send are under way over a port at most, as its receiver says; what is longer than half of it is
-	// no eager send. 0: all of it.
-	sendWindow int64
+	// longMax is the most bytes of a message whose receiver has posted its place; see plan.Params.Long.
+	longMax int64
 	// directMin is from how many bytes of a block on direct plans are tried.
 	directMin int64
 }
 
 // The thresholds by kind of channel. `goccl tune` measures both sides of each at many sizes, in turn. These are for
-// two ranks on two cores that share a cache, for four and eight ranks on them, and for the loopback interface where the kernel's congestion control is bbr. The curves are flat
+// two ranks on two cores that share a cache, for four and eight ranks on them, over TCP by the loopback interface. The curves are flat
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (
@@ -35,7 +34,7 @@ var (
 	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, PipelineMin: 256 << 10, GetMin: 2 << 20}, 16 << 20, 256 << 10, 0, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which
 	// is not measured.
-	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 0, math.MaxInt64}
+	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64}
 )
 
 func (s site) thresholds() thresholds {
@@ -43,11 +42,9 @@ func (s site) thresholds() thresholds {
 	case s.ports:
 		t := portThresholds
 		if !s.apart { // there is no network to be crowded
-			t.Window = 2 // but what little is under way stays in the caches: four ranks on two cores take 0.75 to 0.85 times as long as without
-			if s.crowded {
-				t.sendWindow = 1 << 20 // likewise
-			} else {
-				t.WindowMin = 0
+			t.WindowMin = 0
+			if s.crowded { // a large block goes to its place as a whole, in fewer changes of threads
+				t.WindowMin, t.Window, t.longMax = 8<<20, 0, 8<<20
 			}
 		}
 		if s.memory { // sends within a host
@@ -63,7 +60,7 @@ func (s site) thresholds() thresholds {
 // set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
 func (t *thresholds) set(text string) error {
 	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin, "get_min": &t.GetMin, "stream_min": &t.streamMin,
-		"send_get_min": &t.sendGetMin, "send_window": &t.sendWindow, "direct_min": &t.directMin}
+		"send_get_min": &t.sendGetMin, "long_max": &t.longMax, "direct_min": &t.directMin}
 	if text == "" {
 		return nil
 	}
@@ -71,7 +68,7 @@ func (t *thresholds) set(text string) error {
 		name, value, _ := strings.Cut(item, "=")
 		field := fields[name]
 		if field == nil {
-			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, stream_min, send_get_min, send_window and direct_min, each with =bytes", item)
+			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, stream_min, send_get_min, long_max and direct_min, each with =bytes", item)
 		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 {

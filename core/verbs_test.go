@@ -288,7 +288,7 @@ func lendUnread(t *testing.T, w *world, from, into []int32) (sent, received *Wor
 		sender.p2p.mu.Lock()
 		defer sender.p2p.mu.Unlock()
 		for _, g := range sender.p2p.given {
-			return g.idle
+			return g.lone
 		}
 		return false
 	})

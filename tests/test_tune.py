@@ -80,7 +80,7 @@ def test_thresholds_that_are_none():
     assert refused.returncode == 1
     assert (
         '"one_shot=4", allowed are one_shot_max, flat_max, pipeline_min, window_min, get_min, '
-        "stream_min, send_get_min, send_window and direct_min" in refused.stderr
+        "stream_min, send_get_min, long_max and direct_min" in refused.stderr
     )
 
 

@@ -13,7 +13,7 @@ import (
 type Schedule uint8
 
 const (
-	BySize     Schedule = 0   // as Parallel, but large blocks in a window: see Thresholds.WindowMin
+	BySize     Schedule = 0   // as Parallel, but large blocks by tokens: see Thresholds.WindowMin
 	Sequential Schedule = 1   // one peer at a time
 	LastWindow Schedule = 254 // Schedule(k) is a window of k peers
 	Parallel   Schedule = 255 // all peers at once
@@ -64,6 +64,9 @@ func (b *builder) allToAll() {
 	// Over memory a direct plan may be tried first, and then each rank must at once hear from all.
 	if b.Schedule == BySize && b.WindowMin > 0 && !b.Memory && b.Size-1 > b.Window {
 		k, least = b.Window, b.WindowMin
+		if k == 0 {
+			k = b.Size
+		}
 	}
 	later := make([]bool, b.Size)
 	outNow, inNow := make([]part, b.Size), make([]part, b.Size)
@@ -117,7 +120,7 @@ func partner(rank, size, round int) int {
 func (b *builder) window(peers []int, out, in []part) {
 	chunks := func(peer int, p part) int {
 		most := b.Chunk
-		if b.Schedule == BySize && b.Ports != nil && b.Ports[peer] && p.bytes >= b.Long {
+		if b.Schedule == BySize && b.Ports != nil && b.Ports[peer] {
 			most = max(most, b.Long)
 		}
 		return int((p.bytes + most - 1) / most)

@@ -56,7 +56,7 @@ func TestWindows(t *testing.T) {
 					for _, layout := range layouts(AllToAll, size, n) {
 						for _, s := range slots {
 							j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: s, Ahead: s - 1,
-								Thresholds: Thresholds{WindowMin: 100, Window: 2 + size%7}}, layout}
+								Thresholds: Thresholds{WindowMin: 100, Window: size % 7}}, layout}
 							j.verify(t)
 							j.Long = 2*chunk + 64
 							j.inHosts(1 + size%3).verify(t)

@@ -164,7 +164,7 @@ func (b *builder) scatter() {
 		b.acknowledge()
 		return
 	}
-	// So that little is under way, and stays in the caches.
+	// So that each message goes straight to its place.
 	peers := []int{b.Root}
 	if own := in[b.Rank]; b.Rank == b.Root {
 		b.copy(own.place, out[b.Rank].place, own.bytes)

@@ -222,7 +222,7 @@ type Thresholds struct {
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.
 	PipelineMin int64
-	// WindowMin is from where on alltoall by size exchanges blocks in a window of Window peers, where ports join more, and scatter, where there are
+	// WindowMin is from where on alltoall by size exchanges blocks in a window of Window peers (0: all), where ports join more, and scatter, where there are
 	// more ranks, sends each but a message at once; 0: never.
 	WindowMin int64
 	Window    int

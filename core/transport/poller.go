@@ -24,7 +24,6 @@ type Poller struct {
 	pumped   int           // how often the token was given back since all links were looked at; the holder's
 	waiting  atomic.Int32  // who counts on somebody else to read
 	used     atomic.Bool   // a waiter has read since the watcher last looked
-	more     atomic.Bool   // there will be more to read
 	patient  atomic.Bool   // the watcher looks seldom from the start
 	onDuty   atomic.Bool   // the watcher reads
 	relieved atomic.Bool   // and shall stop
@@ -119,10 +118,6 @@ func (p *Poller) Relieve() {
 
 // Leaving tells whether the watcher reads, and is about to leave that to waiters.
 func (p *Poller) Leaving() bool { return p.onDuty.Load() && p.relieved.Load() && p.waiting.Load() == 0 }
-
-// ExpectMore says whether there is something under way of which more will come, even if nobody waits for it: then waiters who come now and then
-// are not enough.
-func (p *Poller) ExpectMore(yes bool) { p.more.Store(yes) }
 
 // BePatient is for where ranks outnumber the CPUs: whenever the watcher is woken, it takes one from the waiters.
 func (p *Poller) BePatient() { p.patient.Store(true) }
@@ -294,7 +289,7 @@ func (p *Poller) rest() {
 			return
 		case <-t.C:
 		}
-		if len(p.token) == 0 && (!p.used.Load() || p.more.Swap(false)) {
+		if len(p.token) == 0 && !p.used.Load() {
 			return
 		}
 		d = min(2*d, longLull)

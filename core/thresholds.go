@@ -43,7 +43,8 @@ func (s site) thresholds() thresholds {
 		t := portThresholds
 		if !s.apart { // there is no network to be crowded
 			t.WindowMin = 0
-			if s.crowded { // a large block goes to its place as a whole, in fewer changes of threads
+			if s.crowded { // fewer and longer messages are fewer changes of threads
+				t.FlatMax = 512 << 10
 				t.WindowMin, t.Window, t.longMax = 8<<20, 0, 8<<20
 			}
 		}

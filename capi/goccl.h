@@ -295,9 +295,10 @@ typedef struct {
    *                 the next k come all that was sent to these has been taken; nobody else sends meanwhile. Of
    *                 staging memory no more than 2 k chunks (of at most 512 KiB) are in use at a time.
    *   "sequential"  is "window=1".
-   *   NULL, ""      the communicator's. If it has none: as "parallel", but pairs with a block of 1 MiB or more
-   *                 come in a window: of 8 among more than 9 ranks on several hosts; of 2 among more than 3
-   *                 on one host that do not share memory and outnumber its CPUs. */
+   *   NULL, ""      the communicator's. If it has none: as "parallel", but large blocks go when their
+   *                 receivers ask for them: of 1 MiB or more in a window of 8 among more than 9 ranks on several
+   *                 hosts; of 16 chunks or more from all at once among ranks of one host that do not share
+   *                 memory and outnumber its CPUs. */
   const char *alltoall_schedule;
 } goccl_call;
 
@@ -402,7 +403,7 @@ goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, ui
 /* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks are. */
 typedef struct {
   uint64_t in_flight; /* bytes that it has sent, and does not know to be taken */
-  uint64_t staging;   /* these and the bytes sent to it: as much staging memory is in use for it */
+  uint64_t staging;   /* these and the bytes sent to it, as far as they go through staging memory */
   int incast;         /* peers that send to it */
 } goccl_core_peaks;
 

@@ -40,8 +40,8 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 		s.ports = slices.Repeat([]bool{true}, ranks)
 	}
 	enough := 4 * int64(s.slots) * s.chunk // with more it only goes on in the same way
-	if s.schedule == plan.BySize {
-		enough = max(enough, s.thresholds.WindowMin, 2*s.thresholds.longMax)
+	if least := s.thresholds.WindowMin; s.schedule == plan.BySize && least > 0 && bytes >= uint64(least) {
+		enough = max(enough, least, 2*s.thresholds.longMax)
 	}
 	counts := make([]uint64, ranks)
 	for i := range counts {

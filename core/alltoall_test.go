@@ -68,7 +68,7 @@ func TestAllToAllSchedules(t *testing.T) {
 func TestAllToAllBySize(t *testing.T) {
 	const size, least = 11, 4096
 	for at, want := range map[site]plan.Thresholds{
-		{ports: true}: {}, {ports: true, crowded: true}: {WindowMin: 8 << 20},
+		{ports: true}: {}, {ports: true, crowded: true}: {WindowMin: manyChunks * 128 << 10},
 		{ports: true, apart: true}: {WindowMin: 1 << 20, Window: 8}, {ports: true, apart: true, crowded: true}: {WindowMin: 1 << 20, Window: 8},
 	} {
 		if got := newShape(size, at).thresholds; got.WindowMin != want.WindowMin || want.WindowMin > 0 && got.Window != want.Window {

@@ -288,7 +288,7 @@ func TestAcceptsAreChecked(t *testing.T) {
 		offer, from uint64
 		bytes       uint32
 	}{
-		{1, 0, 0}, {1, 4, 4}, {1, math.MaxUint64, 4}, {2, 0, 4},
+		{1, 0, 0}, {1, 0, 4*n + 4}, {1, 4, 4}, {1, math.MaxUint64, 4}, {2, 0, 4},
 	} {
 		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: c.offer, Arg: [2]uint64{c.from}, Bytes: c.bytes}
 		if _, err := w.comms[1].p2p.slot(0, h); !errors.Is(err, exec.ErrProtocol) {

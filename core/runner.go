@@ -411,8 +411,10 @@ const (
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10
 	smallestChunk    = 4 << 10
-	mailBudget       = 2 << 20 // bytes of mailboxes a communicator, about
-	leastEager       = 4 << 10
+	// manyChunks is of how many chunks a block is better put to its place in long messages, where ports join the ranks of a crowded host.
+	manyChunks = 16
+	mailBudget = 2 << 20 // bytes of mailboxes a communicator, about
+	leastEager = 4 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20
 )
@@ -437,6 +439,9 @@ func newShape(size int, at site) shape {
 		letter /= 2
 	}
 	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !at.ports, crowded: at.crowded, letter: letter, thresholds: at.thresholds()}
+	if at.ports && at.crowded && !at.apart {
+		s.thresholds.WindowMin = manyChunks * chunk
+	}
 	if at.ports {
 		// Until a slot's release is back at the sender, several more can be under way.
 		s.slots = int(max(slotsPerChannel, min(mostSlots, budget/(chunk*int64(max(size-1, 1))))))
@@ -465,7 +470,7 @@ func (s shape) streams(o *Operation) exec.Streams {
 // params is what a builder is told of an operation.
 func (s shape) params(op *Operation, rank, size int) plan.Params {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData), Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
 	if !s.gets {
 		p.GetMin = 0
 	}

@@ -42,10 +42,9 @@ func (s site) thresholds() thresholds {
 	case s.ports:
 		t := portThresholds
 		if !s.apart { // there is no network to be crowded
-			t.WindowMin = 0
-			if s.crowded { // fewer and longer messages are fewer changes of threads
-				t.FlatMax = 512 << 10
-				t.WindowMin, t.Window, t.longMax = 8<<20, 0, 8<<20
+			t.WindowMin, t.Window = 0, 0
+			if s.crowded { // fewer and longer messages are fewer changes of threads; see also newShape
+				t.FlatMax, t.longMax = 512<<10, 4<<20
 			}
 		}
 		if s.memory { // sends within a host

@@ -64,7 +64,7 @@ func (b *builder) allToAll() {
 	// Over memory a direct plan may be tried first, and then each rank must at once hear from all.
 	if b.Schedule == BySize && b.WindowMin > 0 && !b.Memory && b.Size-1 > b.Window {
 		k, least = b.Window, b.WindowMin
-		if k == 0 {
+		if k == 0 { // one window of all
 			k = b.Size
 		}
 	}

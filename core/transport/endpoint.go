@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -141,9 +142,7 @@ func (e *Endpoint) listenTCP(c Config) error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // liveness reads plain TCP's state
 	lc.Control = func(network, address string, c syscall.RawConn) error {
-		c.Control(func(fd uintptr) {
-			e.congestion, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-		})
+		c.Control(func(fd uintptr) { e.congestion = congestionOf(int(fd)) })
 		return unpaced(network, address, c) // what is accepted inherits it
 	}
 	var last error
@@ -162,15 +161,37 @@ func (e *Endpoint) listenTCP(c Config) error {
 	return nil
 }
 
-// unpaced, as the Control of a net.Dialer or net.ListenConfig, is for connections within a host, where no network can be congested. Reno, which
-// every kernel has, and allows unless it was told otherwise, sends at once what its peer has room for; bbr paces it, and long messages take 1.2 to 1.6 times as long. A
+const reno = "reno"
+
+// unpaced, as the Control of a net.Dialer or net.ListenConfig, is for connections within a host, where no network can be congested. Bbr would pace
+// what is sent, and long messages take 1.2 to 1.6 times as long; reno, which every kernel has, and allows unless it was told otherwise, sends what the peer has room for. A
 // connection that was made with bbr would go on pacing with any other.
 func unpaced(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) { _ = setCongestion(int(fd), "reno") })
+	return c.Control(func(fd uintptr) {
+		if strings.HasPrefix(congestionOf(int(fd)), "bbr") {
+			_ = setCongestion(int(fd), reno)
+		}
+	})
 }
 
-func setCongestion(fd int, algorithm string) error {
-	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, algorithm)
+// paceAgain gives an accepted connection from another host what the listener had before.
+func (e *Endpoint) paceAgain(s *sock) {
+	if congestionOf(s.fd) != reno || e.congestion == reno {
+		return
+	}
+	if err := setCongestion(s.fd, e.congestion); err != nil {
+		e.logf("a connection keeps to congestion control %s instead of %s: %v", reno, e.congestion, err)
+	}
+}
+
+// congestionOf is the TCP congestion control of a socket, "" where it cannot be told.
+func congestionOf(fd int) string {
+	name, _ := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	return name
+}
+
+func setCongestion(fd int, name string) error {
+	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
 }
 
 // withinHost tells whether both ends of an accepted connection have the same address.
@@ -461,7 +482,7 @@ func (e *Endpoint) accept(l *listener) {
 		}
 		s := e.newSock(c)
 		if l.kind == TCP && !withinHost(c) {
-			_ = setCongestion(s.fd, e.congestion)
+			e.paceAgain(s)
 		}
 		g := &guest{sock: s}
 		g.ctx, g.drop = context.WithCancel(e.ctx)

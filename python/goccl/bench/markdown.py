@@ -36,7 +36,7 @@ def machine() -> dict[str, str]:
         "Processor": _processor(),
         "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
         "Kernel": f"{platform.system()} {platform.release()}",
-        "TCP congestion control": _congestion_control(),
+        "TCP congestion control of the system": _congestion_control(),
         "Python": platform.python_version(),
         "torch": _version("torch"),
         "goccl": _version("goccl"),

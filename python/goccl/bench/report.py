@@ -35,7 +35,7 @@ class Row:
     wrong: int
     schedule: str = ""  # of alltoall, where it was asked for
     in_flight: int | None = None  # bytes that a rank may have sent, and not know to be taken, at most
-    staging: int | None = None  # these and the bytes sent to it
+    staging: int | None = None  # these and the bytes sent to it, in staging memory
     incast: int | None = None  # ranks that may send to one at a time, at most
 
     @property

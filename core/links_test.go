@@ -230,7 +230,7 @@ func TestUnreadSend(t *testing.T) {
 			const n = 16 << 20 // elements: more than the sockets hold
 			from, into := buffer(t, n), buffer(t, n)
 			fill(from, 0, 1)
-			sent, received := giveUnread(t, w, from, into)
+			sent, received := sendUnread(t, w, from, into, isBegun)
 			if c.reads {
 				w.comms[1].poller.Leave()
 			}
@@ -261,7 +261,7 @@ func TestAcceptsAreChecked(t *testing.T) {
 	const n = 16 << 20
 	w := newWorld(t, "tcp", 3, time.Minute)
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
-	giveUnread(t, w, buffer(t, n), buffer(t, n))
+	sendUnread(t, w, buffer(t, n), buffer(t, n), isBegun)
 	offered, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 2, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -296,27 +296,4 @@ func TestAcceptsAreChecked(t *testing.T) {
 		}
 	}
 	w.comms[1].poller.Leave()
-}
-
-// giveUnread has rank 0 give what it sends to rank 1, whose links nobody reads from before that on.
-func giveUnread(t *testing.T, w *world, from, into []int32) (sent, received *Work) {
-	t.Helper()
-	sender, receiver := w.comms[0], w.comms[1]
-	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold(t, sender)
-	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the offer", func() bool { return receiver.p2p.hasAccepted(0) })
-	hold(t, receiver)
-	sender.poller.Leave()
-	until(t, "the gift", func() bool {
-		sender.p2p.mu.Lock()
-		defer sender.p2p.mu.Unlock()
-		return len(sender.p2p.given) == 1
-	})
-	return sent, received
 }

@@ -243,7 +243,7 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	w, _ := newVerbsWorld(t, 2)
 	from, into := shareable(t, w, 0, n), buffer(t, n)
 	fill(from, 0, 1)
-	sent, received := lendUnread(t, w, from, into)
+	sent, received := sendUnread(t, w, from, into, isLent)
 	hold(t, w.comms[0])
 	w.comms[1].poller.Leave()
 	if _, err := received.Wait(-1); err != nil {
@@ -269,8 +269,8 @@ func hold(t *testing.T, c *Comm) {
 	})
 }
 
-// lendUnread has rank 0 lend what it sends to rank 1, whose links nobody reads from before that on.
-func lendUnread(t *testing.T, w *world, from, into []int32) (sent, received *Work) {
+// sendUnread has rank 1 accept what rank 0 sends, and nobody read its links from before that on, until what rank 0 gives is in a state.
+func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bool) (sent, received *Work) {
 	t.Helper()
 	sender, receiver := w.comms[0], w.comms[1]
 	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
@@ -284,16 +284,20 @@ func lendUnread(t *testing.T, w *world, from, into []int32) (sent, received *Wor
 	until(t, "the offer", func() bool { return receiver.p2p.hasAccepted(0) })
 	hold(t, receiver)
 	sender.poller.Leave()
-	until(t, "the loan", func() bool {
+	until(t, "what is given", func() bool {
 		sender.p2p.mu.Lock()
 		defer sender.p2p.mu.Unlock()
 		for _, g := range sender.p2p.given {
-			return g.lone
+			return state(g)
 		}
 		return false
 	})
 	return sent, received
 }
+
+// isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer is still to fetch it.
+func isBegun(*gift) bool  { return true }
+func isLent(g *gift) bool { return g.lone }
 
 // A rank leaves before what it has lent has been read: who was to receive that is told so, and receives what others send.
 func TestLentByWhoLeft(t *testing.T) {
@@ -304,7 +308,7 @@ func TestLentByWhoLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, received := lendUnread(t, w, shareable(t, w, 0, n), buffer(t, n))
+	_, received := sendUnread(t, w, shareable(t, w, 0, n), buffer(t, n), isLent)
 	sender := w.comms[0]
 	sender.fail(errorf(ErrAborted, "destroyed"), false) // as Destroy begins; a double cannot read the word of a window that has been unmapped
 	w.comms[1].poller.Leave()

@@ -774,7 +774,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 	case frameAccept:
 		s := p.takeOffer(h.Seq, src)
 		switch {
-		case s == nil: // it has failed meanwhile, and with it the communicator
+		case s == nil: // it has failed meanwhile, or is not for that peer
 		case p.c.byMail(src):
 			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
 		default:

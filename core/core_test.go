@@ -199,17 +199,51 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-func TestStreamedCollectives(t *testing.T) {
-	for _, tr := range transports {
-		for _, size := range []int{2, 3} {
-			t.Run(fmt.Sprintf("%s/%d", tr, size), func(t *testing.T) {
-				w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: "stream_min=0"})
-				for _, n := range sizes(true) {
-					collectives(t, w, size, n, false)
-					collectives(t, w, size, n, true)
-				}
-			})
+func TestCollectivesByOtherWays(t *testing.T) {
+	// Of multicast_min the first shares whatever it can, the second some blocks of an uneven allgather.
+	for thresholds, sizesOf := range map[string][]int{"stream_min=0": {2, 3}, "multicast_min=1": {2, 3, 5}, "multicast_min=2001": {4}, "multicast_min=0": {3}} {
+		for _, tr := range transports {
+			for _, size := range sizesOf {
+				t.Run(fmt.Sprintf("%s/%s/%d", thresholds, tr, size), func(t *testing.T) {
+					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: thresholds})
+					for _, n := range sizes(true) {
+						collectives(t, w, size, n, false)
+						collectives(t, w, size, n, true)
+					}
+				})
+			}
 		}
+	}
+}
+
+// Who has filled its stage waits for all that read it, and names the one that does not.
+func TestShareWaitsForAll(t *testing.T) {
+	for _, tr := range []string{"mem", "shm"} {
+		t.Run(tr, func(t *testing.T) {
+			const size, absent = 4, 2
+			w := newWorldOf(t, tr, size, Config{Timeout: 2 * time.Second, Thresholds: "multicast_min=1"})
+			broadcast := func(rank int) error {
+				b := buffer(t, 2<<20)
+				fill(b, rank, 0)
+				op := Operation{Collective: plan.Broadcast, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(len(b))}}
+				op.Out, op.OutCounts = op.In, op.InCounts
+				if err := run(w.comms[rank], op); err != nil {
+					return err
+				}
+				return expect("broadcast", b, func(i int) int32 { return value(0, 0, i) })
+			}
+			w.each(broadcast)
+			for rank, err := range w.try(func(rank int) error {
+				if rank == absent {
+					return nil
+				}
+				return broadcast(rank)
+			}) {
+				if rank != absent && (!errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d", absent))) {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
 	}
 }
 

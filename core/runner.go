@@ -403,11 +403,10 @@ type shape struct {
 const (
 	slotsPerChannel = 4
 	mostSlots       = 16
-	// Bytes of inboxes a lane: with mailBudget and eagerBudget, staging stays within 16 MiB a communicator. Where no
+	// Bytes of inboxes and of a stage: with mailBudget and eagerBudget, staging stays within 16 MiB a communicator. Where no
 	// ranks share memory there is one lane in use instead of two, and no mailboxes.
-	laneBudget     = 4 << 20
-	portLaneBudget = 8 << 20
-	largestChunk   = 256 << 10 // what a core's cache holds of several
+	windowBudget = 8 << 20
+	largestChunk = 256 << 10 // what a core's cache holds of several
 	// Over a port channel each message also costs system calls and wake-ups at both ends.
 	largestPortChunk = 512 << 10
 	smallestChunk    = 4 << 10
@@ -424,14 +423,18 @@ const (
 type site struct{ ports, memory, crowded, apart bool }
 
 func newShape(size int, at site) shape {
-	chunk, budget := int64(largestChunk), int64(laneBudget)
+	chunk := int64(largestChunk)
+	rings := int64(size - 1) // of slots, of which a window is made
 	if at.ports {
 		chunk = largestPortChunk
 	}
-	if !at.memory {
-		budget = portLaneBudget
+	if at.memory {
+		rings *= lanes
 	}
-	for chunk > smallestChunk && chunk*slotsPerChannel*int64(size-1) > budget {
+	if !at.ports && size > 2 {
+		rings++ // the stage
+	}
+	for chunk > smallestChunk && chunk*slotsPerChannel*rings > windowBudget {
 		chunk /= 2
 	}
 	letter := int64(eagerMax)
@@ -444,7 +447,7 @@ func newShape(size int, at site) shape {
 	}
 	if at.ports {
 		// Until a slot's release is back at the sender, several more can be under way.
-		s.slots = int(max(slotsPerChannel, min(mostSlots, budget/(chunk*int64(max(size-1, 1))))))
+		s.slots = int(max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1)))))
 		s.ahead = s.slots / 4
 	}
 	return s

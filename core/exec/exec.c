@@ -12,7 +12,7 @@
 
 /* As in package plan. */
 enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX, SPACE_PEER_IN, SPACE_PEER_OUT };
-enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, OP_ACCESS, OP_OFFER, OP_GET };
+enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, OP_ACCESS, OP_OFFER, OP_GET, OP_SHARE };
 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
@@ -101,7 +101,12 @@ static goccl_line *slot(goccl_lane *lane, uint8_t *inbox, uint64_t n) {
   return (goccl_line *)(inbox + (n % lane->slots) * lane->stride);
 }
 
-static int in_line(int64_t bytes) { return bytes <= (int64_t)sizeof(goccl_message); }
+/* The place of shared message n of a rank. */
+static uint8_t *shared(const goccl_lane *lane, const uint8_t *stage, uint64_t n) {
+  return (uint8_t *)stage + (n % lane->slots) * lane->stride + sizeof(goccl_line);
+}
+
+static int in_line(const goccl_step *step) { return !step->shared && step->bytes <= (int64_t)sizeof(goccl_message); }
 
 /* A stamp's upper half: the number, so that no stamp of an earlier message is taken for it, and the form. */
 static uint64_t stamp_number(uint64_t n) { return (n + 1) & 0x7fffffff; }
@@ -113,7 +118,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 
 static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
   uint64_t digest = mix(mix(run->digest, (uint64_t)step->bytes), (uint64_t)step->total);
-  return (stamp_number(n) << 1 | (uint64_t)in_line(step->bytes)) << 32 | (digest & 0xfffffffe);
+  return (stamp_number(n) << 1 | (uint64_t)in_line(step)) << 32 | (digest & 0xfffffffe);
 }
 
 /* What an Expose carries: where its blocks begin in its rank's arena, and one more; 0 where there is none. And how much of
@@ -138,14 +143,15 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
       return run->out[ref->block] + run->offset + ref->offset;
     case SPACE_INBOX: {
       goccl_channel *c = &lane->channels[ref->peer];
+      if (ref->form == GOCCL_SHARED) return shared(lane, c->peer_stage, c->shared_base + (uint64_t)ref->block) + ref->offset;
       goccl_line *line = slot(lane, c->inbox, c->base + (uint64_t)ref->block);
-      if (ref->line && c->peer_inbox != NULL) return line->payload + ref->offset;
+      if (ref->form == GOCCL_IN_LINE && c->peer_inbox != NULL) return line->payload + ref->offset;
       return (uint8_t *)(line + 1) + ref->offset;
     }
     case SPACE_OUTBOX: {
       goccl_channel *c = &lane->channels[ref->peer];
       goccl_line *line = slot(lane, c->peer_inbox, c->put_base + (uint64_t)ref->block);
-      return (ref->line ? line->payload : (uint8_t *)(line + 1)) + ref->offset;
+      return (ref->form == GOCCL_IN_LINE ? line->payload : (uint8_t *)(line + 1)) + ref->offset;
     }
     case SPACE_SCRATCH:
       return run->scratch + ref->offset;
@@ -277,7 +283,10 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   memcpy(words, &run->message, sizeof words);
   run->digest = 0;
   for (size_t i = 0; i < sizeof words / 8; i++) run->digest = mix(run->digest, words[i]);
-  for (int32_t i = run->first_from; i < run->end_from; i++) lane->channels[i].base = lane->channels[i].received;
+  for (int32_t i = run->first_from; i < run->end_from; i++) {
+    lane->channels[i].base = lane->channels[i].received;
+    lane->channels[i].shared_base = lane->channels[i].shared;
+  }
   for (int32_t i = run->first_to; i < run->end_to; i++) lane->channels[i].put_base = lane->channels[i].sent;
   run->begun = 1;
 }
@@ -356,6 +365,46 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, c
   return run->error == 0 ? GOCCL_RUN_DONE : GOCCL_RUN_UNREADABLE;
 }
 
+/* Waits for a free slot in a peer's inbox. */
+static inline int await_slot(goccl_lane *lane, const goccl_run_state *run, goccl_channel *c, uint64_t until) {
+  if (c->sent - c->returned < lane->slots) return GOCCL_RUN_DONE;
+  goal released = {c->released, c->sent - lane->slots + 1, 0};
+  int r = await(lane, run, released, until);
+  if (r == GOCCL_RUN_DONE) c->returned = acquire(c->released);
+  return r;
+}
+
+/* Waits for one in every peer's. Then there is one in the stage, too: what lies in it has been announced to all peers, so each has released
+ * the oldest. */
+static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uint64_t until) {
+  for (int32_t i = 1; i < run->end_to; i++) {
+    run->peer = (rank + i) % run->end_to;
+    goccl_channel *c = &lane->channels[run->peer];
+    int r = await_slot(lane, run, c, until);
+    if (r != GOCCL_RUN_DONE) return r;
+    switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
+      case GOCCL_UNCONNECTED:
+        return GOCCL_RUN_CONNECT;
+      case GOCCL_GONE:
+        return GOCCL_RUN_GONE;
+    }
+  }
+  return GOCCL_RUN_DONE;
+}
+
+static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const uint8_t *from) {
+  run->message.bytes = (uint32_t)step->bytes;
+  run->message.total = (uint64_t)step->total;
+  goccl_copy(shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
+  for (int32_t i = 1; i < run->end_to; i++) {
+    goccl_channel *c = &lane->channels[(step->peer + i) % run->end_to];
+    goccl_line *line = slot(lane, c->peer_inbox, c->sent);
+    line->header = run->message;
+    release(&line->stamp, stamp(run, step, c->sent++));
+    goccl_ring(c->peer_bell);
+  }
+}
+
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
   if (!run->begun) {
@@ -373,12 +422,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         run->peer = step->peer;
         if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
         post(lane, run);
-        if (c->sent - c->returned >= lane->slots) {
-          goal released = {c->released, c->sent - lane->slots + 1, 0};
-          int r = await(lane, run, released, until);
-          if (r != GOCCL_RUN_DONE) return r;
-          c->returned = acquire(c->released);
-        }
+        int r = await_slot(lane, run, c, until);
+        if (r != GOCCL_RUN_DONE) return r;
         run->message.bytes = (uint32_t)step->bytes;
         run->message.total = (uint64_t)step->total;
         switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
@@ -400,7 +445,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           put_line(lane, run, c, &at, sizeof at, stamp(run, step, c->sent));
           break;
         }
-        if (in_line(step->bytes)) {
+        if (in_line(step)) {
           put_line(lane, run, c, step->bytes > 0 ? goccl_resolve(lane, run, source) : NULL, (size_t)step->bytes,
                    stamp(run, step, c->sent));
           break;
@@ -410,6 +455,13 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         goccl_copy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
         release(&line->stamp, stamp(run, step, c->sent++));
         goccl_ring(c->peer_bell);
+        break;
+      }
+      case OP_SHARE: {
+        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+        int r = await_slots(lane, run, step->peer, until);
+        if (r != GOCCL_RUN_DONE) return r;
+        share(lane, run, step, goccl_resolve(lane, run, source));
         break;
       }
       case OP_WAIT: {
@@ -445,6 +497,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           }
         }
         c->received++;
+        c->shared += step->shared;
         break;
       }
       case OP_RELEASE: {

@@ -73,6 +73,7 @@ typedef struct {
   uint8_t *inbox;
   uint64_t *peer_released; /* in the peer's window, mapped: memory channels only */
   uint8_t *peer_inbox;
+  const uint8_t *peer_stage;
   goccl_bell *peer_bell;
   uint64_t sent;     /* messages put */
   uint64_t returned; /* of them, those that were seen to be released */
@@ -80,6 +81,8 @@ typedef struct {
   uint64_t freed;    /* messages released; read by the reader of a port channel */
   uint64_t base;     /* `received` when the running plan began */
   uint64_t put_base; /* `sent` then */
+  uint64_t shared;   /* messages waited for that lie in the peer's stage */
+  uint64_t shared_base; /* that, when the running plan began */
   uint64_t lent;     /* loans */
   uint64_t fetched;  /* of them, those that the peer has done with; told by the reader of a port channel */
   goccl_posting *postings; /* one a slot */
@@ -92,6 +95,8 @@ typedef struct {
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
   goccl_channel *channels;
+  uint8_t *stage;  /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
+  uint64_t shared; /* messages put there */
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
   uint32_t *stop; /* not 0: leave every wait */
@@ -101,18 +106,22 @@ typedef struct {
   uint32_t yields;     /* polls with sched_yield before sleeping */
 } goccl_lane;
 
+/* Where a message's payload lies. */
+enum { GOCCL_BEHIND /* its slot's first line */, GOCCL_IN_LINE, GOCCL_SHARED /* in its sender's stage */ };
+
 typedef struct {
   uint8_t space;
-  uint8_t line; /* of a message: it fits into its slot's first line */
+  uint8_t form; /* of a message */
   int32_t peer;
-  int32_t block;
+  int32_t block; /* of a shared message: its number among those of its sender */
   int64_t offset;
 } goccl_ref;
 
 typedef struct {
   uint8_t op;
   uint8_t posted; /* of a copy: its message may have been posted */
-  int32_t peer;
+  uint8_t shared; /* of a wait: for a shared message; of a share */
+  int32_t peer;   /* of a share: this rank */
   int64_t bytes;
   int64_t total;
   goccl_ref dst;

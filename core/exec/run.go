@@ -67,24 +67,52 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 	refMem := (*C.goccl_ref)(C.calloc(C.size_t(sources+1), C.size_t(unsafe.Sizeof(C.goccl_ref{}))))
 	steps, refs := unsafe.Slice(stepMem, len(p.Steps)), unsafe.Slice(refMem, sources)
 	next := 0
-	waits, puts := make([][]int64, p.Size), make([][]int64, p.Size) // bytes, by peer and message
+	type message struct {
+		form   C.uint8_t
+		number C.int32_t
+	}
+	waits, puts := make([][]message, p.Size), make([][]message, p.Size) // by peer
+	shared := make([]C.int32_t, p.Size)                                 // messages waited for, by sender
+	messageOf := func(bytes int64, number int) message {
+		m := message{C.GOCCL_BEHIND, C.int32_t(number)}
+		if bytes <= lineMax {
+			m.form = C.GOCCL_IN_LINE
+		}
+		return m
+	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
+		peer := s.Peer
 		switch s.Op {
 		case plan.Wait:
-			waits[s.Peer] = append(waits[s.Peer], s.Bytes)
+			m := messageOf(s.Bytes, len(waits[peer]))
+			if s.Shared {
+				m = message{C.GOCCL_SHARED, shared[peer]}
+				shared[peer]++
+			}
+			waits[peer] = append(waits[peer], m)
 		case plan.Put, plan.Offer:
-			puts[s.Peer] = append(puts[s.Peer], s.Bytes)
+			puts[peer] = append(puts[peer], messageOf(s.Bytes, len(puts[peer])))
+		case plan.Share:
+			for to := range puts {
+				puts[to] = append(puts[to], message{form: C.GOCCL_SHARED}) // which is never reclaimed
+			}
+			peer = int32(p.Rank)
 		}
 		ref := func(r plan.Ref) C.goccl_ref {
 			to := C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block), offset: C.int64_t(r.Off)}
-			if r.Space == plan.Inbox && waits[r.Peer][r.Block] <= lineMax || r.Space == plan.Outbox && puts[r.Peer][r.Block] <= lineMax {
-				to.line = 1
+			switch r.Space {
+			case plan.Inbox:
+				m := waits[r.Peer][r.Block]
+				to.form, to.block = m.form, m.number
+			case plan.Outbox:
+				to.form = puts[r.Peer][r.Block].form
 			}
 			return to
 		}
-		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(s.Peer), bytes: C.int64_t(s.Bytes),
-			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also))}
+		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(peer), bytes: C.int64_t(s.Bytes),
+			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also)),
+			shared: C.uint8_t(flag(s.Shared || s.Op == plan.Share))}
 		for _, list := range [][]plan.Ref{s.Src, s.Also} {
 			for _, r := range list {
 				refs[next] = ref(r)

@@ -1,7 +1,7 @@
 // Package exec runs plans.
 //
 // A [Window] is the memory through which a rank's peers reach it: for every peer a counter and
-// an inbox, a ring of message slots. It is a sealed memfd, handed to peers on the same host as a
+// an inbox, a ring of message slots; and a stage, such a ring that all peers read. It is a sealed memfd, handed to peers on the same host as a
 // descriptor and mapped by them; or, where no peer shares memory with this rank, private memory that
 // the readers of this rank's links fill. Either way a plan sees the same layout.
 //
@@ -54,8 +54,9 @@ func (l Layout) inbox(lane, peer int) int64 {
 	return l.bell(lane) + pageRound(bellSize+int64(l.Ranks)*lineBytes) +
 		int64(peer)*pageRound(int64(l.Slots)*l.stride())
 }
+func (l Layout) stage(lane int) int64 { return l.inbox(lane, l.Ranks) }
 func (l Layout) laneSize() int64 {
-	return pageRound(bellSize+int64(l.Ranks)*lineBytes) + int64(l.Ranks)*pageRound(int64(l.Slots)*l.stride())
+	return pageRound(bellSize+int64(l.Ranks)*lineBytes) + int64(l.Ranks+1)*pageRound(int64(l.Slots)*l.stride())
 }
 
 func (l Layout) door() int64 { return int64(l.Lanes) * l.laneSize() }
@@ -135,6 +136,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c := (*C.goccl_lane)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_lane{}))))
 	c.channels = (*C.goccl_channel)(C.calloc(C.size_t(l.Ranks), C.size_t(unsafe.Sizeof(C.goccl_channel{}))))
 	c.bell = (*C.goccl_bell)(w.at(l.bell(index)))
+	c.stage = (*C.uint8_t)(w.at(l.stage(index)))
 	c.stop = w.stop
 	c.slots = C.uint64_t(l.Slots)
 	c.stride = C.uint64_t(l.stride())
@@ -164,7 +166,7 @@ func (w *Window) FD() int { return w.fd }
 func (w *Window) Memory(lane int) (counters, inboxes []byte) {
 	l := w.Layout
 	first := l.inbox(lane, 0)
-	return w.mem[l.bell(lane):first], w.mem[first:l.bell(lane+1)]
+	return w.mem[l.bell(lane):first], w.mem[first:l.stage(lane)]
 }
 
 // Stopped is a word among a lane's counters, which Stop sets: peers that have read this rank's memory look there afterwards.
@@ -202,6 +204,7 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 		ch := &lane.channels[peer]
 		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.released(i, rank)]))
 		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
+		ch.peer_stage = (*C.uint8_t)(unsafe.Pointer(&mem[l.stage(i)]))
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
 	}
 	w.setState(peer, C.GOCCL_MEMORY)

@@ -6,6 +6,8 @@ const starMax = 8
 func (b *builder) broadcast() {
 	n := b.OutBytes[0]
 	switch {
+	case b.shares(n):
+		b.broadcastStar(n)
 	case b.Size > 2 && n > b.FlatMax && n > 0:
 		b.broadcastSlices(n)
 	case b.Size <= starMax:

@@ -192,6 +192,22 @@ func (b *builder) put(peer int, src Ref, bytes, total int64) Ref {
 	return Ref{Space: Outbox, Peer: int32(peer), Block: n}
 }
 
+// share puts the same to every peer.
+func (b *builder) share(src Ref, bytes int64) {
+	b.emit(Step{Op: Share, Bytes: bytes}, src)
+	for peer := range b.puts {
+		if peer != b.Rank {
+			b.puts[peer]++
+		}
+	}
+}
+
+// shares tells whether a block that goes to all is written once for all.
+func (b *builder) shares(bytes int64) bool {
+	all := b.Collective == AllGather || b.Collective == Broadcast
+	return all && b.Memory && b.Size > 2 && b.MulticastMin > 0 && bytes >= b.MulticastMin
+}
+
 // offer returns the place where the message can be reclaimed.
 func (b *builder) offer(peer int, src Ref, total int64) Ref {
 	b.emit(Step{Op: Offer, Peer: int32(peer), Bytes: OfferBytes, Total: total}, src)
@@ -208,10 +224,14 @@ func (b *builder) reclaim(dst, message Ref, bytes int64) {
 
 // wait returns the place of the message.
 func (b *builder) wait(peer int, bytes, total int64) Ref {
-	b.emit(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: total})
-	n := b.waits[peer]
-	b.waits[peer]++
-	return Ref{Space: Inbox, Peer: int32(peer), Block: n}
+	return b.waitFor(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: total})
+}
+
+func (b *builder) waitFor(s Step) Ref {
+	b.emit(s)
+	n := b.waits[s.Peer]
+	b.waits[s.Peer]++
+	return Ref{Space: Inbox, Peer: s.Peer, Block: n}
 }
 
 func (b *builder) release(peer int) { b.emit(Step{Op: Release, Peer: int32(peer)}) }
@@ -224,9 +244,13 @@ func (b *builder) copy(dst, src Ref, bytes int64) {
 
 // take waits for a message, copies it to dst and releases it.
 func (b *builder) take(peer int, dst Ref, bytes, total int64) {
-	src := b.wait(peer, bytes, total)
-	b.copy(dst, src, bytes)
-	b.release(peer)
+	b.takeBy(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: total}, dst)
+}
+
+func (b *builder) takeBy(wait Step, dst Ref) {
+	src := b.waitFor(wait)
+	b.copy(dst, src, wait.Bytes)
+	b.release(int(wait.Peer))
 }
 
 // combine waits for one message of every peer, combines them with this rank's own contribution,

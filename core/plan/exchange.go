@@ -80,7 +80,7 @@ func (b *builder) exchangeMessages(out, in []part) {
 			p, j := in[peer], k-lag
 			if n := b.count(p.bytes); p.used() && j >= 0 && j < n {
 				off, bytes := cut(p.bytes, n, j)
-				b.take(peer, p.place.at(off), bytes, b.total(p))
+				b.takeBy(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: b.total(p), Shared: b.shares(p.bytes)}, p.place.at(off))
 			}
 		}
 	}
@@ -88,6 +88,13 @@ func (b *builder) exchangeMessages(out, in []part) {
 
 // putRound puts message k of each part to its rank.
 func (b *builder) putRound(out []part, k int) {
+	if p := out[b.to(1)]; p.used() && b.shares(p.bytes) { // what goes to all is the same
+		if n := b.count(p.bytes); k < n {
+			off, bytes := cut(p.bytes, n, k)
+			b.share(p.place.at(off), bytes)
+		}
+		return
+	}
 	for i := 1; i < b.Size; i++ {
 		peer := b.to(i)
 		p := out[peer]

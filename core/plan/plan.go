@@ -35,6 +35,10 @@
 // Over a port channel a message may be longer than a slot (Params.Long), if its receiver has posted its place before it is put: see Post. Then it
 // goes straight there.
 //
+// What is for all peers need not be written once for each: Share puts one message to every peer, whose payload lies in this rank's stage,
+// memory that they all read. It waits as a Put to each of them would, and is waited for, read and released like one; nothing is left in it to be
+// reclaimed. A stage holds Params.Slots messages.
+//
 // Where the blocks of all ranks lie in memory that all of them map (Params.Direct), a plan needs no slots:
 //
 //   - Expose tells a peer where blocks of this rank are, for the peer to read (an input) or to write (an output).
@@ -146,6 +150,7 @@ const (
 	Access            // Src, what Peer exposes: Bytes bytes of each
 	Offer             // Src[0] to Peer, as one message of OfferBytes bytes
 	Get               // from what Peer offers by the message Src[0], from Src[0].Off on, to Dst
+	Share             // Src[0] to every peer, as one message each, written once
 )
 
 // OfferBytes is the length of the message of an Offer.
@@ -154,7 +159,7 @@ const OfferBytes = 8
 // Step is one step of a plan.
 type Step struct {
 	Op    Op
-	Peer  int32 // of all but Copy and Combine
+	Peer  int32 // of all but Copy, Combine and Share
 	Bytes int64
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
@@ -163,6 +168,8 @@ type Step struct {
 	Dst   Ref
 	Src   []Ref
 	Also  []Ref // Combine only: further destinations, in the inbox or of peers
+	// Shared, of a Wait, tells that the message is a Share's.
+	Shared bool
 }
 
 // Plan is one rank's part of a collective.
@@ -218,6 +225,9 @@ type Params struct {
 type Thresholds struct {
 	OneShotMax int64 // up to it, allreduce sends every input to every rank
 	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
+	// MulticastMin is from where on, among more than two ranks, a block of AllGather, or that of Broadcast, is written once for all; 0: never. It has no
+	// effect but over memory channels.
+	MulticastMin int64
 	// PipelineMin is from where on what goes to one peer is cut into several messages even if it
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.

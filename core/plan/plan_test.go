@@ -23,8 +23,8 @@ func (j job) inHosts(ranks int) job {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d window=%d:%d get=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.WindowMin, j.Window, j.GetMin)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d multicast=%d window=%d:%d get=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.MulticastMin, j.WindowMin, j.Window, j.GetMin)
 }
 
 func (j job) rank(r int) Params {
@@ -104,6 +104,11 @@ func (j job) verify(t testing.TB) {
 		g := j
 		g.Memory, g.GetMin = true, j.Chunk/2
 		g.verify(t)
+	}
+	if c := j.Collective; (c == AllGather || c == Broadcast) && !j.Direct && j.MulticastMin == 0 {
+		s := j
+		s.Memory, s.MulticastMin = true, j.Chunk/2
+		s.verify(t)
 	}
 	plans, params := j.build(t)
 	for _, inPlace := range []bool{false, true} {

@@ -6,7 +6,7 @@ import (
 )
 
 var (
-	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access", "offer", "get"}
+	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access", "offer", "get", "share"}
 	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox", "peer in", "peer out"}
 )
 
@@ -38,6 +38,8 @@ func (s *Step) String() string {
 	switch s.Op {
 	case Put:
 		return fmt.Sprintf("put %d bytes %v to %d", s.Bytes, s.Src, s.Peer)
+	case Share:
+		return fmt.Sprintf("share %d bytes %v", s.Bytes, s.Src)
 	case Wait:
 		return fmt.Sprintf("wait %d bytes from %d", s.Bytes, s.Peer)
 	case Release:

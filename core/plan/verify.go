@@ -31,7 +31,8 @@ import (
 // one reader, and no step can ask whether it would block. So what a step reads depends on the steps
 // before it only, never on timing (a Kahn network with bounded buffers). And if any run, with Slots
 // slots and releases that become known late (at most one of a direction unknown), got stuck, then
-// compare it with the run made here, with Slots-1 slots, which ends: take the first step here that
+// compare it with the run made here, with Slots-1 slots, which ends (a Share counts as one step a peer, each of which waits for that peer's
+// release, and one that waits for nothing): take the first step here that
 // the stuck run never did. All that came before it here was done there as well. If it is a Wait,
 // its message has been put there too; if it is a Put, at least as many messages were released
 // there, and all but one are known. So it is not blocked, and that run was not stuck. (A Reclaim waits
@@ -95,11 +96,12 @@ func checkPhases(p *Plan) error {
 }
 
 type message struct {
-	total int64
-	data  region
-	knows []int32 // its sender, when it was put; once released, its receiver then: see rankState
-	used  int     // how often its sender had used its receiver's memory
-	way   way
+	total  int64
+	shared bool
+	data   region
+	knows  []int32 // its sender, when it was put; once released, its receiver then: see rankState
+	used   int     // how often its sender had used its receiver's memory
+	way    way
 	// Of an Offer:
 	offered *region
 	from    int64 // on in it
@@ -202,6 +204,8 @@ type verifier struct {
 	rings []ring
 	segs  []segment // what a step reads, reused
 
+	blocker int // the rank for which a step waits that is blocked
+
 	exposures []exposure           // by owner and user
 	touched   map[*region]*touched // where plans are direct, or get
 }
@@ -226,14 +230,23 @@ func (v *verifier) run() error {
 			if err != nil {
 				return fmt.Errorf("rank %d, step %d (%v): %w", r, s.next, step, err)
 			}
-			peer := int(step.Peer)
 			if blocked {
-				blockedOn[r] = peer
+				blockedOn[r] = v.blocker
 				break
 			}
-			if (step.Op == Put || step.Op == Offer || step.Op == Release || step.Op == Expose) && blockedOn[peer] == r {
-				blockedOn[peer] = -1
-				ready = append(ready, peer)
+			wake := func(peer int) {
+				if blockedOn[peer] == r {
+					blockedOn[peer] = -1
+					ready = append(ready, peer)
+				}
+			}
+			switch step.Op {
+			case Put, Offer, Release, Expose:
+				wake(int(step.Peer))
+			case Share:
+				for peer := range v.size {
+					wake(peer)
+				}
 			}
 		}
 	}
@@ -257,16 +270,19 @@ func (v *verifier) do(r int, step *Step) (blocked bool, err error) {
 		if step.Peer < 0 || int(step.Peer) >= v.size || int(step.Peer) == r {
 			return false, errors.New("there is no such peer")
 		}
-	case Copy, Combine:
+	case Copy, Combine, Share:
 	default:
 		return false, errors.New("there is no such step")
 	}
-	if (step.Op == Copy || step.Op == Combine || step.Op == Get) && step.Bytes <= 0 {
+	if (step.Op == Copy || step.Op == Combine || step.Op == Get || step.Op == Share) && step.Bytes <= 0 {
 		return false, errors.New("moves nothing")
 	}
+	v.blocker = int(step.Peer)
 	switch step.Op {
 	case Put, Offer:
 		return v.put(s, v.ring(r, int(step.Peer)), step)
+	case Share:
+		return v.share(s, step)
 	case Wait:
 		return v.wait(s, v.ring(int(step.Peer), r), step)
 	case Release:
@@ -300,14 +316,10 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	if step.Bytes < 0 || step.Bytes > s.params.Chunk && !v.mayBeLong(s, g.put, step) {
 		return false, fmt.Errorf("a message has at most %d bytes", s.params.Chunk)
 	}
-	if int(g.put-g.released) >= s.params.Slots-1 {
+	if v.full(s, g) {
 		return true, nil
 	}
-	if n := int(g.put) - s.params.Slots; n >= 0 { // whose slot the message takes: a put waits for its release
-		v.hear(s, &g.left[n])
-	}
-	m := message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.now()), used: v.exposure(int(step.Peer), s.plan.Rank).used,
-		way: way{early: s.knows[step.Peer], put: int32(s.next), known: forever}}
+	m := v.message(s, g, int(step.Peer), step)
 	switch {
 	case step.Op == Offer:
 		if err := v.offer(s, step, &m); err != nil {
@@ -327,6 +339,51 @@ func (v *verifier) put(s *rankState, g *ring, step *Step) (blocked bool, err err
 	}
 	g.put++
 	g.held = append(g.held, m)
+	return false, nil
+}
+
+// full tells whether a put must wait.
+func (v *verifier) full(s *rankState, g *ring) bool { return int(g.put-g.released) >= s.params.Slots-1 }
+
+// message is the next of a ring, but for what it carries.
+func (v *verifier) message(s *rankState, g *ring, peer int, step *Step) message {
+	if n := int(g.put) - s.params.Slots; n >= 0 { // whose slot the message takes: a put waits for its release
+		v.hear(s, &g.left[n])
+	}
+	return message{total: step.Total, data: region{bytes: step.Bytes}, knows: slices.Clone(s.now()), used: v.exposure(peer, s.plan.Rank).used,
+		way: way{early: s.knows[peer], put: int32(s.next), known: forever}}
+}
+
+// share needs no proof of its own that nothing in the stage is overwritten while somebody reads it: a Share finds a free slot in each ring, so of the last Params.Slots
+// messages to a peer, to which its Shares of as many slots ago belong at the latest, that one has been released.
+func (v *verifier) share(s *rankState, step *Step) (blocked bool, err error) {
+	switch {
+	case !s.params.Memory:
+		return false, errors.New("needs memory channels")
+	case step.Bytes > s.params.Chunk:
+		return false, fmt.Errorf("a message has at most %d bytes", s.params.Chunk)
+	case len(step.Src) != 1:
+		return false, fmt.Errorf("has %d sources", len(step.Src))
+	}
+	for peer := range v.size {
+		if peer != s.plan.Rank && v.full(s, v.ring(s.plan.Rank, peer)) {
+			v.blocker = peer
+			return true, nil
+		}
+	}
+	if v.segs, _, err = v.read(s, step.Src[0], step.Bytes, v.segs[:0]); err != nil {
+		return false, err
+	}
+	for peer := range v.size {
+		if peer == s.plan.Rank {
+			continue
+		}
+		g := v.ring(s.plan.Rank, peer)
+		m := v.message(s, g, peer, step)
+		m.shared, m.data.segs = true, slices.Clone(v.segs)
+		g.put++
+		g.held = append(g.held, m)
+	}
 	return false, nil
 }
 
@@ -389,6 +446,9 @@ func (v *verifier) wait(s *rankState, g *ring, step *Step) (blocked bool, err er
 		return false, fmt.Errorf("the message has %d bytes, total %d; total %d is waited for",
 			m.data.bytes, m.total, step.Total)
 	}
+	if m.shared != step.Shared {
+		return false, fmt.Errorf("the message is shared: %v; shared %v is waited for", m.shared, step.Shared)
+	}
 	v.hear(s, m)
 	v.exposure(s.plan.Rank, int(step.Peer)).usedKnown = m.used
 	g.waited++
@@ -446,8 +506,8 @@ func (v *verifier) reclaim(s *rankState, g *ring, step *Step) (blocked bool, err
 	if n >= g.released {
 		return true, nil
 	}
-	if g.reclaimed[n] {
-		return false, errors.New("reclaims a message twice")
+	if g.reclaimed[n] || g.left[n].shared {
+		return false, errors.New("reclaims a message twice, or one that is shared")
 	}
 	g.reclaimed[n] = true
 	v.hear(s, &g.left[n])
@@ -592,6 +652,9 @@ func (v *verifier) combine(r int, step *Step) error {
 		m, err := v.locate(s, ref, step.Bytes)
 		if err != nil {
 			return err
+		}
+		if g := v.ring(int(ref.Peer), s.plan.Rank); ref.Space == Inbox && g.held[ref.Block-g.released].shared {
+			return fmt.Errorf("writes to %v, which others read", ref)
 		}
 		destinations[i] = m
 	}

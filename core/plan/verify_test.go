@@ -26,6 +26,7 @@ func clone(plans []*Plan) []*Plan {
 func mutationJobs() []job {
 	big := Thresholds{OneShotMax: 1 << 40, FlatMax: 1 << 40, PipelineMin: 64 << 10}
 	got := Thresholds{GetMin: 100}
+	cast := Thresholds{MulticastMin: 100}
 	return []job{
 		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
 		{Params{Collective: AllReduce}, []int64{300}},
@@ -35,7 +36,9 @@ func mutationJobs() []job {
 		{Params{Collective: Reduce, Root: 1, Memory: true}, []int64{300}},
 		{Params{Collective: Broadcast, Root: 1, Thresholds: big}, []int64{50}},
 		{Params{Collective: Broadcast, Root: 1}, []int64{300}},
+		{Params{Collective: Broadcast, Root: 1, Memory: true, Thresholds: cast}, []int64{300}},
 		{Params{Collective: AllGather}, []int64{50, 20, 33}},
+		{Params{Collective: AllGather, Memory: true, Thresholds: cast}, []int64{50, 20, 33}}, // of each kind
 		{Params{Collective: ReduceScatter}, []int64{50, 20, 33}},
 		{Params{Collective: Gather, Root: 2}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2}, []int64{50, 20, 33}},
@@ -94,7 +97,12 @@ func TestMutations(t *testing.T) {
 		})
 		try("a doubled put, wait or release", func(p *Plan, i int) bool {
 			p.Steps = slices.Insert(p.Steps, i, p.Steps[i])
-			return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release || p.Steps[i].Op == Offer
+			op := p.Steps[i].Op
+			return op == Put || op == Wait || op == Release || op == Offer || op == Share
+		})
+		try("another kind of message", func(p *Plan, i int) bool {
+			p.Steps[i].Shared = !p.Steps[i].Shared
+			return p.Steps[i].Op == Wait
 		})
 		try("other bytes", func(p *Plan, i int) bool {
 			p.Steps[i].Bytes -= 4
@@ -275,7 +283,8 @@ func TestSchedules(t *testing.T) {
 func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) string {
 	type direction struct {
 		messages              [][]value
-		waited, released, now int // now: of the releases, those that the sender knows
+		shared                map[int]bool // those of them that lie in their sender's stage
+		waited, released, now int          // now: of the releases, those that the sender knows
 	}
 	type memory struct{ in, out, scratch [][]value }
 	size := len(plans)
@@ -301,6 +310,7 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 		}
 		mem[r].scratch = [][]value{make([]value, plans[r].ScratchBytes)}
 	}
+	stages := make([][][]value, size)
 	exposed := map[[2]int]*Step{} // by owner and user
 	place := func(r int, ref Ref, n int64) []value {
 		if ref.Space == PeerIn || ref.Space == PeerOut {
@@ -374,7 +384,7 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 			if len(d.messages)-d.now == params[r].Slots {
 				continue
 			}
-			if old := len(d.messages) - params[r].Slots; old >= 0 {
+			if old := len(d.messages) - params[r].Slots; old >= 0 && !d.shared[old] {
 				clear(d.messages[old]) // its slot is used again
 			}
 			var data []value
@@ -386,6 +396,29 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 				data = slices.Clone(place(r, s.Src[0], s.Bytes))
 			}
 			d.messages = append(d.messages, data)
+		case Share:
+			full := false
+			for peer := range size {
+				d := &rings[peer][r]
+				full = full || peer != r && len(d.messages)-d.released == params[r].Slots
+			}
+			if full {
+				continue
+			}
+			if old := len(stages[r]) - params[r].Slots; old >= 0 {
+				clear(stages[r][old])
+			}
+			data := slices.Clone(place(r, s.Src[0], s.Bytes))
+			stages[r] = append(stages[r], data)
+			for peer := range size {
+				if d := &rings[peer][r]; peer != r {
+					if d.shared == nil {
+						d.shared = map[int]bool{}
+					}
+					d.shared[len(d.messages)] = true
+					d.messages = append(d.messages, data)
+				}
+			}
 		case Wait:
 			d := &rings[r][s.Peer]
 			if d.waited == len(d.messages) {
@@ -533,6 +566,34 @@ func TestVerifyTells(t *testing.T) {
 	}
 	plans[0].Steps = plans[0].Steps[:4]
 	verifyError(t, "has not heard from rank 1", plans, params, false)
+
+	// What is shared can be combined, but nothing can be left in it.
+	shared := job{Params{Collective: AllReduce, Memory: true, Thresholds: Thresholds{OneShotMax: 1 << 20}}, []int64{16}}.with(3)
+	plans, params = shared.build(t)
+	for _, p := range plans {
+		share := Step{Op: Share, Bytes: 64, Src: []Ref{block(In, 0)}}
+		p.Steps = slices.Insert(slices.DeleteFunc(p.Steps, func(s Step) bool { return s.Op == Put }), 0, share)
+		for i := range p.Steps {
+			p.Steps[i].Shared = p.Steps[i].Op == Wait
+		}
+	}
+	if err := Verify(plans, params, false); err != nil {
+		t.Error(err)
+	}
+	broken := clone(plans)
+	broken[1].Steps = append(broken[1].Steps, Step{Op: Reclaim, Peer: 2, Src: []Ref{{Space: Outbox, Peer: 2}}})
+	verifyError(t, "reclaims a message twice, or one that is shared", broken, params, false)
+	broken = clone(plans)
+	for i := range broken[1].Steps {
+		if s := &broken[1].Steps[i]; s.Op == Combine {
+			s.Also = []Ref{{Space: Inbox, Peer: 2}}
+		}
+	}
+	verifyError(t, "writes to inbox[2 #0]+0, which others read", broken, params, false)
+	for r := range params {
+		params[r].Memory = false
+	}
+	verifyError(t, "needs memory channels", plans, params, false)
 
 	// Plans that do not belong together.
 	plans, params = j.build(t)

@@ -53,7 +53,25 @@ class Threshold:
 
 THRESHOLDS = (
     Threshold("one_shot_max", "allreduce", _ALWAYS, _NEVER, "every rank sends all to every rank"),
-    Threshold("flat_max", "broadcast", _ALWAYS, _NEVER, "the root itself sends to every rank", least_ranks=3),
+    Threshold(
+        "flat_max",
+        "broadcast",
+        _ALWAYS,
+        _NEVER,
+        "the root itself sends to every rank",
+        "multicast_min=0",
+        least_ranks=3,
+    ),
+    Threshold(
+        "multicast_min",
+        "allgather",
+        _NEVER,
+        1,
+        "a block is written once for each rank that is to have it",
+        least_ranks=3,
+        of_slice=True,
+        shm_only=True,
+    ),
     # The other way round: what is as long as the threshold is already cut.
     Threshold(
         "pipeline_min",

@@ -595,8 +595,7 @@ func (c *Comm) Destroy() {
 	c.mu.Unlock()
 	c.runner.free()
 	c.p2p.free()
-	c.unknow()
-	c.window.Close()
+	c.closeWindow()
 	c.partArenas()
 	c.runtime.forget(c)
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ type arenas struct {
 	known rdma.Memory // to devices: what is allocated, and windows
 
 	mu    sync.Mutex
-	own   *exec.Arena // while there are communicators, or something is allocated
+	own   *exec.Arena // while there are communicators, or something is allocated, or known to a device
 	uses  int         // of own
 	peers map[exec.ArenaID]*peerArena
 }
@@ -31,7 +32,7 @@ type peerArena struct {
 	uses int
 }
 
-// acquire returns the process's arena, and makes it if there is none. Release must follow.
+// acquire is hold that makes an arena if there is none.
 func (a *arenas) acquire() (*exec.Arena, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,10 +56,13 @@ func (a *arenas) release() {
 	}
 }
 
-// arena is the process's arena, nil if there is none.
-func (a *arenas) arena() *exec.Arena {
+// hold returns the process's arena, nil if there is none. Release must follow.
+func (a *arenas) hold() *exec.Arena {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.own != nil {
+		a.uses++
+	}
 	return a.own
 }
 
@@ -79,23 +83,23 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 		r.arenas.release()
 		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
 	}
-	r.arenas.known.Add(p, bytes, arena.Twin)
+	r.arenas.known.Add(p, bytes, arena.Twin, r.arenas.release)
 	return p, nil
 }
 
 // Free gives memory of Alloc back. No work may be using it; it may outlive every communicator.
 func (r *Runtime) Free(p unsafe.Pointer) error {
-	arena := r.arenas.arena()
+	arena := r.arenas.hold()
 	if arena == nil {
 		return errorf(ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
 	}
+	defer r.arenas.release()
 	if err := r.arenas.known.Remove(p); err != nil {
 		r.config.Logf("freeing memory: %v", err)
 	}
 	if err := arena.Free(p); err != nil {
 		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
 	}
-	r.arenas.release()
 	return nil
 }
 
@@ -152,9 +156,15 @@ func (c *Comm) know() {
 	}
 	counters, inboxes := c.window.Memory(collectiveLane)
 	c.known = [][]byte{counters, inboxes} // apart: the word alone does not lock it all
+	var left atomic.Int32
+	left.Store(int32(len(c.known)))
 	for _, b := range c.known {
 		p := unsafe.Pointer(unsafe.SliceData(b))
-		c.runtime.arenas.known.Add(p, int64(len(b)), nil)
+		c.runtime.arenas.known.Add(p, int64(len(b)), nil, func() {
+			if left.Add(-1) == 0 {
+				c.window.Close()
+			}
+		})
 	}
 }
 
@@ -166,8 +176,12 @@ func (c *Comm) stoppedWord() unsafe.Pointer {
 	return c.window.Stopped(collectiveLane)
 }
 
-// unknow undoes know, before the window is closed.
-func (c *Comm) unknow() {
+// closeWindow closes the window, once no device has access to it any more: a peer may still be about to read whether this rank has stopped.
+func (c *Comm) closeWindow() {
+	if c.known == nil {
+		c.window.Close()
+		return
+	}
 	for _, b := range c.known {
 		if err := c.runtime.arenas.known.Remove(unsafe.Pointer(unsafe.SliceData(b))); err != nil {
 			c.runtime.config.Logf("%s: closing the window: %v", c.title(), err)

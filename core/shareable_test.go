@@ -261,14 +261,14 @@ func TestArenaEnds(t *testing.T) {
 	}
 	slices.Reverse(all)
 	for _, p := range all {
-		if r.arenas.arena() == nil {
+		if r.arenas.own == nil {
 			t.Fatal("it ended before its memory")
 		}
 		if err := r.Free(p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r.arenas.arena() != nil {
+	if r.arenas.own != nil {
 		t.Error("it is still there")
 	}
 }

@@ -31,7 +31,9 @@ type block struct {
 	memory    unsafe.Pointer
 	from, end uintptr
 	twin      func(unsafe.Pointer) (unsafe.Pointer, error) // nil: it has none
+	ended     func()                                       // nil: nobody wants to know
 	at        map[*Device]*registration
+	holds     int // while it is known, and by each region
 	gone      bool
 }
 
@@ -51,11 +53,12 @@ type Use struct {
 }
 
 // Add makes memory known. Twin maps it a second time, for devices alone, when it is first used, or is nil: what a device knows may be missing in a
-// forked child.
-func (m *Memory) Add(p unsafe.Pointer, bytes int64, twin func(unsafe.Pointer) (unsafe.Pointer, error)) {
+// forked child. Ended, if it is not nil, is called when the block has ended and nothing of it is registered any more: until then the memory stays
+// mapped.
+func (m *Memory) Add(p unsafe.Pointer, bytes int64, twin func(unsafe.Pointer) (unsafe.Pointer, error), ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := &block{memory: p, from: uintptr(p), end: uintptr(p) + uintptr(bytes), twin: twin, at: map[*Device]*registration{}}
+	b := &block{memory: p, from: uintptr(p), end: uintptr(p) + uintptr(bytes), twin: twin, ended: ended, at: map[*Device]*registration{}, holds: 1}
 	i, _ := m.search(b.from)
 	m.blocks = slices.Insert(m.blocks, i, b)
 }
@@ -84,7 +87,19 @@ func (m *Memory) Remove(p unsafe.Pointer) error {
 		<-r.made // else what comes to lie there next might be registered
 		err = errors.Join(err, r.leave(0))
 	}
+	m.drop(b)
 	return err
+}
+
+// drop gives a hold on a block back.
+func (m *Memory) drop(b *block) {
+	m.mu.Lock()
+	b.holds--
+	over := b.holds == 0
+	m.mu.Unlock()
+	if over && b.ended != nil {
+		b.ended()
+	}
 }
 
 // Use gives a device access to memory. It returns nil where the memory is not known, or is not registered; an error says why that
@@ -138,6 +153,7 @@ func (r *registration) register(d *Device) error {
 		return err
 	}
 	r.region, r.memory, r.uses = region, memory, 1
+	b.holds++
 	r.m.bytes += int64(b.end - b.from)
 	return nil
 }
@@ -180,41 +196,45 @@ func (m *Memory) Leave(d *Device) error {
 	m.ending.Lock()
 	defer m.ending.Unlock()
 	m.mu.Lock()
-	var regions []*Region
+	var ends []func() error
 	for _, b := range m.blocks {
 		if r := b.at[d]; r != nil {
-			regions = append(regions, r.end())
+			ends = append(ends, r.end())
 			delete(b.at, d)
 		}
 	}
 	m.mu.Unlock()
 	var err error
-	for _, r := range regions {
-		err = errors.Join(err, r.Close())
+	for _, end := range ends {
+		err = errors.Join(err, end())
 	}
 	return err
 }
 
 // leave gives uses back, and ends the registration with the last one, if its block has ended. It needs m.ending.
 func (r *registration) leave(uses int) error {
+	end := func() error { return nil }
 	r.m.mu.Lock()
-	var region *Region
 	if r.uses -= uses; r.uses == 0 && r.block.gone {
-		region = r.end()
+		end = r.end()
 	}
 	r.m.mu.Unlock()
-	return region.Close()
+	return end()
 }
 
-// end takes the region out, for the caller to close. It needs m.mu.
-func (r *registration) end() *Region {
+// end takes the region out, and returns what closes it. It needs m.mu, which that must not.
+func (r *registration) end() func() error {
 	region := r.region
-	if region != nil {
-		r.region = nil
-		r.m.registered--
-		r.m.bytes -= int64(r.block.end - r.block.from)
+	if region == nil {
+		return func() error { return nil }
 	}
-	return region
+	r.region = nil
+	r.m.registered--
+	r.m.bytes -= int64(r.block.end - r.block.from)
+	return func() error {
+		defer r.m.drop(r.block)
+		return region.Close()
+	}
 }
 
 // Remote is where a peer can read memory, and by which key.

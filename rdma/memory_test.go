@@ -32,8 +32,13 @@ func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
 	var m Memory
 	at := pages(t, 3*page)
 	blocks := []unsafe.Pointer{unsafe.Add(at, 2*page), at, unsafe.Add(at, page)}
+	ended := 0
 	for _, b := range blocks {
-		m.Add(b, length, nil)
+		m.Add(b, length, nil, func() {
+			if ended++; f.Live("mr") != 3-ended {
+				t.Errorf("%d blocks have ended, and %d regions are left", ended, f.Live("mr"))
+			}
+		})
 	}
 	for _, outside := range []struct{ from, bytes int }{{length, 1}, {0, length + 1}, {length - 1, 2}, {page - 1, 2}, {3 * page, 1}, {-1, 2}, {0, 3 * page}} {
 		use(t, &m, d, unsafe.Add(at, outside.from), outside.bytes, false)
@@ -67,8 +72,8 @@ func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
 		case 4:
 			err = m.Remove(blocks[0])
 		}
-		if n := f.Live("mr"); n != left || err != nil {
-			t.Errorf("after step %d %d regions live: %v", i, n, err)
+		if n := f.Live("mr"); n != left || ended != 3-left || err != nil {
+			t.Errorf("after step %d %d regions live, and %d blocks have ended: %v", i, n, ended, err)
 		}
 	}
 	use(t, &m, d, blocks[2], 1, false)
@@ -82,7 +87,7 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	var m Memory
 	at := pages(t, 1<<20)
 	for i := range MostRegistered + 1 {
-		m.Add(unsafe.Add(at, 128*i), 128, nil)
+		m.Add(unsafe.Add(at, 128*i), 128, nil, nil)
 	}
 	f.Fail("reg_mr", 1, 1, syscall.ENOMEM)
 	if _, err := m.Use(d, at, 1); err == nil || !strings.Contains(err.Error(), "locked memory") {
@@ -93,7 +98,7 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	for i := range MostRegistered - 1 {
 		use(t, &m, d, unsafe.Add(at, 128*(i+2)), 1, true)
 	}
-	m.Add(unsafe.Add(at, 1<<19), 128, nil)
+	m.Add(unsafe.Add(at, 1<<19), 128, nil, nil)
 	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil || !strings.Contains(err.Error(), "which is the most") {
 		t.Errorf("one too many: %v, %v", u, err)
 	}
@@ -119,10 +124,10 @@ func TestMemoryThatHasATwin(t *testing.T) {
 	m.Add(at, 4096, func(p unsafe.Pointer) (unsafe.Pointer, error) {
 		twins++
 		return unsafe.Add(p, 2*4096), nil
-	})
+	}, nil)
 	m.Add(unsafe.Add(at, 4096), 4096, func(p unsafe.Pointer) (unsafe.Pointer, error) {
 		return nil, errors.New("no room")
-	})
+	}, nil)
 	if twins > 0 {
 		t.Error("it is mapped before it is used")
 	}
@@ -145,7 +150,7 @@ func TestMemoryThatIsBeingRegistered(t *testing.T) {
 	_, d := openFake(t)
 	var m Memory
 	at := pages(t, 4096)
-	m.Add(at, 4096, nil)
+	m.Add(at, 4096, nil, nil)
 	r := &registration{m: &m, block: m.blocks[0], made: make(chan struct{})}
 	m.blocks[0].at[d] = r
 	m.registered++
@@ -175,7 +180,7 @@ func TestMemoryOfManyAtOnce(t *testing.T) {
 	at := pages(t, blocks*length)
 	block := func(i int) unsafe.Pointer { return unsafe.Add(at, i%blocks*length) }
 	for i := range blocks {
-		m.Add(block(i), length, nil)
+		m.Add(block(i), length, nil, nil)
 	}
 	f.Fail("reg_mr", 20, 20, syscall.ENOMEM)
 	errs := make(chan error, users+1)
@@ -196,7 +201,7 @@ func TestMemoryOfManyAtOnce(t *testing.T) {
 		var err error
 		for i := range 1000 {
 			err = errors.Join(err, m.Remove(block(i)))
-			m.Add(block(i), length, nil)
+			m.Add(block(i), length, nil, nil)
 		}
 		errs <- err
 	}()
@@ -217,7 +222,7 @@ func TestMemoryOfManyAtOnce(t *testing.T) {
 func lent(t *testing.T, m *Memory, d *Device, b []byte) *Use {
 	at := pages(t, len(b))
 	copy(unsafe.Slice((*byte)(at), len(b)), b)
-	m.Add(at, int64(len(b)), nil)
+	m.Add(at, int64(len(b)), nil, nil)
 	t.Cleanup(func() {
 		if err := m.Remove(at); err != nil {
 			t.Error(err)

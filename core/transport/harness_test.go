@@ -234,7 +234,7 @@ func attach(t testing.TB, e *Endpoint, c GroupConfig, h *recorder) *Group {
 		ok(t, err)
 		t.Cleanup(func() { ok(t, unix.Munmap(page)) })
 		c.Stopped = unsafe.Pointer(&page[0])
-		e.verbs.memory.Add(c.Stopped, 4096, nil)
+		e.verbs.memory.Add(c.Stopped, 4096, nil, nil)
 		h.stopped = (*uint32)(c.Stopped)
 	}
 	g, err := e.Attach(c)

@@ -132,7 +132,8 @@ func (l *link) end(err error) {
 }
 
 func (l *link) finish(err error) {
-	l.e.mu.Lock() // start is done, or will do nothing
+	l.because(err) // before writers find the link closed, and say that
+	l.e.mu.Lock()  // start is done, or will do nothing
 	pulse, stream := l.pulse, l.side.stream
 	l.e.mu.Unlock()
 	l.e.unwatch(pulse)
@@ -147,9 +148,6 @@ func (l *link) finish(err error) {
 	l.e.forgetLink(l)
 	l.mu.Lock()
 	l.ended = true
-	if l.err == nil {
-		l.err = err
-	}
 	err = l.err
 	attachs, outs := l.attachs, l.outs
 	l.attachs, l.outs = nil, nil
@@ -172,6 +170,15 @@ func (l *link) finish(err error) {
 	}()
 	for _, a := range attachs {
 		a.from.downOn(l, err)
+	}
+}
+
+// because keeps why the link ends: the first reason counts.
+func (l *link) because(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
 	}
 }
 

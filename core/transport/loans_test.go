@@ -26,7 +26,7 @@ func lender(t *testing.T, size int) (eps []*Endpoint, double *fake.Library, know
 	t.Cleanup(func() { ok(t, unix.Munmap(known)) })
 	memory := &rdma.Memory{}
 	p := unsafe.Pointer(&known[0])
-	memory.Add(p, int64(size), nil)
+	memory.Add(p, int64(size), nil, nil)
 	return pair(t, Verbs, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1, Memory: memory}}), double, known
 }
 

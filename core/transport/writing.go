@@ -307,11 +307,7 @@ func (l *link) writeFailed(err error) {
 	if l.broken.Load() {
 		return
 	}
-	l.mu.Lock()
-	if l.err == nil && !l.ended {
-		l.err = err
-	}
-	l.mu.Unlock()
+	l.because(err)
 	l.broken.Store(true)
 	time.AfterFunc(closeFlush, func() { l.end(err) })
 }

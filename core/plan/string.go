@@ -41,6 +41,9 @@ func (s *Step) String() string {
 	case Share:
 		return fmt.Sprintf("share %d bytes %v", s.Bytes, s.Src)
 	case Wait:
+		if s.Shared {
+			return fmt.Sprintf("wait %d shared bytes from %d", s.Bytes, s.Peer)
+		}
 		return fmt.Sprintf("wait %d bytes from %d", s.Bytes, s.Peer)
 	case Release:
 		return fmt.Sprintf("release %d", s.Peer)

@@ -354,8 +354,8 @@ func (v *verifier) message(s *rankState, g *ring, peer int, step *Step) message 
 		way: way{early: s.knows[peer], put: int32(s.next), known: forever}}
 }
 
-// share needs no proof of its own that nothing in the stage is overwritten while somebody reads it: a Share finds a free slot in each ring, so of the last Params.Slots
-// messages to a peer, to which its Shares of as many slots ago belong at the latest, that one has been released.
+// share needs no proof of its own that nothing in the stage is overwritten while somebody reads it: a Share finds a free slot in each ring, and the Share of
+// Params.Slots Shares ago lies at least that many messages back in every one of them, so each peer has released it.
 func (v *verifier) share(s *rankState, step *Step) (blocked bool, err error) {
 	switch {
 	case !s.params.Memory:
@@ -653,8 +653,10 @@ func (v *verifier) combine(r int, step *Step) error {
 		if err != nil {
 			return err
 		}
-		if g := v.ring(int(ref.Peer), s.plan.Rank); ref.Space == Inbox && g.held[ref.Block-g.released].shared {
-			return fmt.Errorf("writes to %v, which others read", ref)
+		if ref.Space == Inbox {
+			if g := v.ring(int(ref.Peer), s.plan.Rank); g.held[ref.Block-g.released].shared {
+				return fmt.Errorf("writes to %v, which others read", ref)
+			}
 		}
 		destinations[i] = m
 	}

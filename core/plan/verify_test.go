@@ -590,6 +590,15 @@ func TestVerifyTells(t *testing.T) {
 		}
 	}
 	verifyError(t, "writes to inbox[2 #0]+0, which others read", broken, params, false)
+	broken = clone(plans)
+	for i := range broken[1].Steps {
+		if s := &broken[1].Steps[i]; s.Op == Combine {
+			s.Dst.Peer = 3 // an output belongs to no peer, so that means nothing
+		}
+	}
+	if err := Verify(broken, params, false); err != nil {
+		t.Error(err)
+	}
 	for r := range params {
 		params[r].Memory = false
 	}

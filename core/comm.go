@@ -569,7 +569,8 @@ func (c *Comm) Abort(reason string) {
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
-// are told that this rank has left, and all that it held is given back. It waits for no peer, but the last
+// are told that this rank has left, and all that it held is given back: memory that an adapter may still
+// read for a peer once that is over. It waits for no peer, but the last
 // of a process may wait for an adapter that has to send its last words again.
 func (c *Comm) Destroy() {
 	c.mu.Lock()

@@ -232,8 +232,11 @@ func (r *registration) end() func() error {
 	r.m.registered--
 	r.m.bytes -= int64(r.block.end - r.block.from)
 	return func() error {
-		defer r.m.drop(r.block)
-		return region.Close()
+		if err := region.Close(); err != nil {
+			return err // the device may still have access: what is mapped there stays
+		}
+		r.m.drop(r.block)
+		return nil
 	}
 }
 

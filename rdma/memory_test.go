@@ -145,6 +145,28 @@ func TestMemoryThatHasATwin(t *testing.T) {
 	}
 }
 
+// What a device may still have access to is not said to have ended.
+func TestMemoryThatStaysRegistered(t *testing.T) {
+	f, d := openFake(t)
+	var m Memory
+	at := pages(t, 4096)
+	ended := false
+	m.Add(at, 4096, nil, func() { ended = true })
+	u := use(t, &m, d, at, 4096, true)
+	region := u.r.region
+	if err := u.End(); err != nil {
+		t.Fatal(err)
+	}
+	f.Fail("dereg_mr", 1, 1, syscall.EBUSY)
+	if err := m.Remove(at); !errors.Is(err, syscall.EBUSY) || ended {
+		t.Errorf("%v, and it has ended: %v", err, ended)
+	}
+	use(t, &m, d, at, 4096, false)
+	if err := errors.Join(region.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Who comes while somebody registers goes without; the memory does not end before that is over.
 func TestMemoryThatIsBeingRegistered(t *testing.T) {
 	_, d := openFake(t)

@@ -123,17 +123,17 @@ func (l *link) end(err error) {
 	if l.over.Swap(true) {
 		return
 	}
+	l.because(err) // before writers find the link over, and say that
 	if l.started.Load() {
 		l.e.poller.remove(l)
 	}
-	if !l.e.spawn("link end", func() { l.finish(err) }) {
-		l.finish(err) // the endpoint is being closed: there is nobody to tell
+	if !l.e.spawn("link end", l.finish) {
+		l.finish() // the endpoint is being closed: there is nobody to tell
 	}
 }
 
-func (l *link) finish(err error) {
-	l.because(err) // before writers find the link closed, and say that
-	l.e.mu.Lock()  // start is done, or will do nothing
+func (l *link) finish() {
+	l.e.mu.Lock() // start is done, or will do nothing
 	pulse, stream := l.pulse, l.side.stream
 	l.e.mu.Unlock()
 	l.e.unwatch(pulse)
@@ -148,7 +148,7 @@ func (l *link) finish(err error) {
 	l.e.forgetLink(l)
 	l.mu.Lock()
 	l.ended = true
-	err = l.err
+	err := l.err
 	attachs, outs := l.attachs, l.outs
 	l.attachs, l.outs = nil, nil
 	for _, p := range l.pending {

@@ -120,10 +120,10 @@ func (l *link) start(stream *rdma.Stream, peer *Address) error {
 
 // end ends the link, and then tells all who are attached.
 func (l *link) end(err error) {
+	l.because(err) // before writers find the link over, and say that
 	if l.over.Swap(true) {
 		return
 	}
-	l.because(err) // before writers find the link over, and say that
 	if l.started.Load() {
 		l.e.poller.remove(l)
 	}

@@ -201,7 +201,7 @@ func TestCollectives(t *testing.T) {
 
 func TestCollectivesByOtherWays(t *testing.T) {
 	// Of multicast_min the first shares whatever it can, the second some blocks of an uneven allgather.
-	for thresholds, sizesOf := range map[string][]int{"stream_min=0": {2, 3}, "multicast_min=1": {2, 3, 5}, "multicast_min=2001": {4}, "multicast_min=0": {3}} {
+	for thresholds, sizesOf := range map[string][]int{"stream_min=0": {2, 3}, "multicast_min=1": {2, 3, 5}, "multicast_min=2001": {4}, "multicast_min=0": {3}, "swap_min=1": {2, 3, 5}} {
 		for _, tr := range transports {
 			for _, size := range sizesOf {
 				t.Run(fmt.Sprintf("%s/%s/%d", thresholds, tr, size), func(t *testing.T) {

@@ -29,7 +29,7 @@ type thresholds struct {
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (
-	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
+	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
 	// Where a wait costs a change of threads, fewer messages are better.
 	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, PipelineMin: 256 << 10, GetMin: 2 << 20}, 16 << 20, 256 << 10, 0, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which
@@ -59,7 +59,7 @@ func (s site) thresholds() thresholds {
 
 // set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
 func (t *thresholds) set(text string) error {
-	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "multicast_min": &t.MulticastMin, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin, "get_min": &t.GetMin, "stream_min": &t.streamMin,
+	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "multicast_min": &t.MulticastMin, "swap_min": &t.SwapMin, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin, "get_min": &t.GetMin, "stream_min": &t.streamMin,
 		"send_get_min": &t.sendGetMin, "long_max": &t.longMax, "direct_min": &t.directMin}
 	if text == "" {
 		return nil
@@ -68,7 +68,7 @@ func (t *thresholds) set(text string) error {
 		name, value, _ := strings.Cut(item, "=")
 		field := fields[name]
 		if field == nil {
-			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, multicast_min, pipeline_min, window_min, get_min, stream_min, send_get_min, long_max and direct_min, each with =bytes", item)
+			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, multicast_min, swap_min, pipeline_min, window_min, get_min, stream_min, send_get_min, long_max and direct_min, each with =bytes", item)
 		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 {

@@ -59,7 +59,7 @@ def command(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 5), (3, "tcp", 4)])
+@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 6), (3, "tcp", 4)])
 def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
     monkeypatch.setattr(tune, "THRESHOLDS", few)
@@ -79,7 +79,7 @@ def test_thresholds_that_are_none():
     refused = command(*BENCH, GOCCL_THRESHOLDS="one_shot=4")
     assert refused.returncode == 1
     assert (
-        '"one_shot=4", allowed are one_shot_max, flat_max, multicast_min, pipeline_min, window_min, get_min, '
+        '"one_shot=4", allowed are one_shot_max, flat_max, multicast_min, swap_min, pipeline_min, window_min, get_min, '
         "stream_min, send_get_min, long_max and direct_min" in refused.stderr
     )
 

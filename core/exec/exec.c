@@ -7,7 +7,6 @@
 
 #include "../reduce/copy.h"
 #include "get.h"
-#include "stream.h"
 #include "wait.h"
 
 /* As in package plan. */
@@ -395,7 +394,7 @@ static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uin
 static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const uint8_t *from) {
   run->message.bytes = (uint32_t)step->bytes;
   run->message.total = (uint64_t)step->total;
-  goccl_copy(shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
+  goccl_write(&lane->writer, shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
   for (int32_t i = 1; i < run->end_to; i++) {
     goccl_channel *c = &lane->channels[(step->peer + i) % run->end_to];
     goccl_line *line = slot(lane, c->peer_inbox, c->sent);
@@ -452,7 +451,10 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         }
         goccl_line *line = slot(lane, c->peer_inbox, c->sent);
         line->header = run->message;
-        goccl_copy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
+        if (step->kept)
+          goccl_copy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
+        else
+          goccl_write(&c->writer, line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
         release(&line->stamp, stamp(run, step, c->sent++));
         goccl_ring(c->peer_bell);
         break;

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "stream.h"
+
 /* What a message's sender is doing. All but bytes and total is the same on every rank that makes the
  * same call. */
 typedef struct {
@@ -88,6 +90,7 @@ typedef struct {
   goccl_posting *postings; /* one a slot */
   goccl_loan *loans;       /* likewise */
   goccl_arena arena;       /* the peer's */
+  goccl_writer writer;     /* of what is put to the peer */
   uint32_t state;
   int32_t pid; /* of the peer, whose memory can be read; 0: it cannot */
 } goccl_channel;
@@ -97,6 +100,7 @@ typedef struct {
   goccl_channel *channels;
   uint8_t *stage;  /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
   uint64_t shared; /* messages put there */
+  goccl_writer writer; /* of them */
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
   uint32_t *stop; /* not 0: leave every wait */
@@ -121,6 +125,7 @@ typedef struct {
   uint8_t op;
   uint8_t posted; /* of a copy: its message may have been posted */
   uint8_t shared; /* of a wait: for a shared message; of a share */
+  uint8_t kept;   /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the lines */
   int32_t peer;   /* of a share: this rank */
   int64_t bytes;
   int64_t total;

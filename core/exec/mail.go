@@ -39,6 +39,7 @@ type outbox struct {
 	door   *C.goccl_mail_door
 	bell   *C.goccl_bell
 	posted uint64
+	writer C.goccl_writer
 }
 
 // Letter is what precedes a letter's payload.
@@ -137,7 +138,11 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 		at = 0
 	}
 	l.encode(bytes[at:])
-	copy(bytes[at+letterHeader:], payload)
+	if len(payload) < C.GOCCL_WRITE_MIN {
+		copy(bytes[at+letterHeader:], payload)
+	} else {
+		C.goccl_write(&o.writer, unsafe.Pointer(&bytes[at+letterHeader]), unsafe.Pointer(&payload[0]), C.size_t(len(payload)))
+	}
 	o.posted += skip + size
 	// Sequentially consistent, as all of package atomic: either the peer, who counts itself first and then
 	// looks, sees the letter, or this rank sees the peer.

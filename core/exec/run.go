@@ -70,11 +70,12 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 	type message struct {
 		form   C.uint8_t
 		number C.int32_t
+		step   int // of a put
 	}
 	waits, puts := make([][]message, p.Size), make([][]message, p.Size) // by peer
 	shared := make([]C.int32_t, p.Size)                                 // messages waited for, by sender
 	messageOf := func(bytes int64, number int) message {
-		m := message{C.GOCCL_BEHIND, C.int32_t(number)}
+		m := message{form: C.GOCCL_BEHIND, number: C.int32_t(number)}
 		if bytes <= lineMax {
 			m.form = C.GOCCL_IN_LINE
 		}
@@ -87,17 +88,21 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 		case plan.Wait:
 			m := messageOf(s.Bytes, len(waits[peer]))
 			if s.Shared {
-				m = message{C.GOCCL_SHARED, shared[peer]}
+				m = message{form: C.GOCCL_SHARED, number: shared[peer]}
 				shared[peer]++
 			}
 			waits[peer] = append(waits[peer], m)
 		case plan.Put, plan.Offer:
-			puts[peer] = append(puts[peer], messageOf(s.Bytes, len(puts[peer])))
+			m := messageOf(s.Bytes, len(puts[peer]))
+			m.step = i
+			puts[peer] = append(puts[peer], m)
 		case plan.Share:
 			for to := range puts {
 				puts[to] = append(puts[to], message{form: C.GOCCL_SHARED}) // which is never reclaimed
 			}
 			peer = int32(p.Rank)
+		case plan.Reclaim:
+			steps[puts[peer][s.Src[0].Block].step].kept = 1
 		}
 		ref := func(r plan.Ref) C.goccl_ref {
 			to := C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block), offset: C.int64_t(r.Off)}

@@ -2,9 +2,23 @@
 #define GOCCL_STREAM_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* memcpy for a destination that will not be read soon: past the caches, where the CPU can. Its lines are not
  * fetched before they are overwritten, which saves a third of the memory traffic, and what lies in the caches stays. */
 void goccl_stream(void *to, const void *from, size_t bytes);
+
+/* How what one rank writes is best written for another to read: by way of the caches, or past them. What a writer must take line by line
+ * from the cache of who has read it last is faster streamed, by far where the two CPUs share no cache; what the caches have let go of
+ * meanwhile is not. And a CPU is not told when it is moved. So it is measured: see goccl_write. One thread at a time uses a writer. */
+enum { GOCCL_WRITER_CLASSES = 3 };
+typedef struct {
+  uint32_t streams[GOCCL_WRITER_CLASSES]; /* of these lengths: how many more writes are streamed before one is measured again */
+} goccl_writer;
+
+enum { GOCCL_WRITE_MIN = 4 << 10 }; /* what is shorter is never streamed */
+
+/* memcpy for a destination that another CPU is about to read. */
+void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes);
 
 #endif

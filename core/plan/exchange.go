@@ -63,14 +63,20 @@ func (b *builder) get(peer int, p part) {
 	b.release(peer)
 }
 
-// exchangeMessages exchanges parts by messages, one of each pair a round.
+// exchangeMessages exchanges parts by messages, one of each pair a round, and swaps those of pairs that are better off so.
 //
 // It cannot deadlock: if all ranks have ended round k-1, then each put of round k finds a slot
 // (lag), and each wait of round k is for a message put in round k or before.
 func (b *builder) exchangeMessages(out, in []part) {
+	swaps, out, in := b.swapsOf(out, in)
 	rounds, lag := max(b.rounds(out), b.rounds(in)), b.lag()
+	if len(swaps) > 0 {
+		lag = b.swapLag()
+		rounds = max(rounds, b.swapRounds(swaps)+lag)
+	}
 	for k := range rounds + lag {
 		b.putRound(out, k)
+		b.putSwaps(swaps, k)
 		if own, to := out[b.Rank], in[b.Rank]; own.used() && to.used() && k < b.count(own.bytes) {
 			off, bytes := cut(own.bytes, b.count(own.bytes), k)
 			b.copy(to.place.at(off), own.place.at(off), bytes)
@@ -83,6 +89,8 @@ func (b *builder) exchangeMessages(out, in []part) {
 				b.takeBy(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: b.total(p), Shared: b.shares(p.bytes)}, p.place.at(off))
 			}
 		}
+		b.takeSwaps(swaps, k-lag)
+		b.collectSwaps(swaps, k-2*lag)
 	}
 }
 

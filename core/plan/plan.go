@@ -20,7 +20,7 @@
 //
 // Where both ends map the same memory (Params.Memory), a message's slot also carries something back:
 //
-//   - Combine may write to messages of the inbox, before they are released.
+//   - Combine and Copy may write to messages of the inbox, before they are released.
 //   - Reclaim waits until the peer has released message n, counted from 0, of this plan's Puts to it.
 //     From then on, until the Put Params.Slots later, steps may read what the peer has left in the slot,
 //     as (Outbox, peer, n).
@@ -228,6 +228,9 @@ type Thresholds struct {
 	// MulticastMin is from where on, among more than two ranks, a block of AllGather, or that of Broadcast, is written once for all; 0: never. It has no
 	// effect but over memory channels.
 	MulticastMin int64
+	// SwapMin is from where on what two ranks send each other, as much in either direction, goes to and fro in the same slots: a block of AllToAll, of
+	// AllGather where it is not multicast, and among two ranks of ReduceScatter; 0: never. It has no effect but over memory channels.
+	SwapMin int64
 	// PipelineMin is from where on what goes to one peer is cut into several messages even if it
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.

@@ -23,8 +23,8 @@ func (j job) inHosts(ranks int) job {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d multicast=%d window=%d:%d get=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.MulticastMin, j.WindowMin, j.Window, j.GetMin)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d multicast=%d swap=%d window=%d:%d get=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.MulticastMin, j.SwapMin, j.WindowMin, j.Window, j.GetMin)
 }
 
 func (j job) rank(r int) Params {
@@ -51,9 +51,9 @@ func (j job) rank(r int) Params {
 		p.InBytes, p.OutBytes = bytes, bytes[r:r+1]
 	case AllToAll:
 		p.InBytes, p.OutBytes = make([]int64, j.Size), make([]int64, j.Size)
-		sends := func(from, to int) int64 { // not symmetric
+		sends := func(from, to int) int64 { // not symmetric, but for some pairs that may swap
 			n := j.counts[(from+to)%j.Size]
-			if to < from {
+			if to < from && (j.SwapMin == 0 || (from+to)%3 == 0) {
 				n /= 2
 			}
 			return n * j.ElemSize
@@ -108,6 +108,11 @@ func (j job) verify(t testing.TB) {
 	if c := j.Collective; (c == AllGather || c == Broadcast) && !j.Direct && j.MulticastMin == 0 {
 		s := j
 		s.Memory, s.MulticastMin = true, j.Chunk/2
+		s.verify(t)
+	}
+	if c := j.Collective; (c == AllGather || c == ReduceScatter || c == AllToAll) && !j.Direct && j.GetMin == 0 && j.MulticastMin == 0 && j.SwapMin == 0 {
+		s := j
+		s.Memory, s.SwapMin = true, j.Chunk/2
 		s.verify(t)
 	}
 	plans, params := j.build(t)

@@ -13,8 +13,19 @@ func (b *builder) reduceDirect(out []part, dst part) {
 	}
 }
 
+// reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with one peer would have to hear from others first.
 func (b *builder) reduceScatter() {
-	b.reduceDirect(blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]})
+	out, dst := blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]}
+	peer := b.to(b.Size - 1)
+	if b.Size != 2 || !b.swaps(out[peer], dst) {
+		b.reduceDirect(out, dst)
+		return
+	}
+	b.swap(swap{peer, b.puts[peer], out[peer], func(from Ref, off, bytes int64) {
+		b.src = b.src[:b.Size]
+		b.src[b.Rank], b.src[peer] = out[b.Rank].place.at(off), from
+		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst.place.at(off)}, b.src...)
+	}})
 }
 
 // reduce lets the root combine everything itself, or for large data lets every rank combine a

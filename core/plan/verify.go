@@ -650,13 +650,11 @@ func (v *verifier) combine(r int, step *Step) error {
 			return fmt.Errorf("writes to %v", ref)
 		}
 		m, err := v.locate(s, ref, step.Bytes)
+		if err == nil && ref.Space == Inbox {
+			err = v.notShared(s, ref)
+		}
 		if err != nil {
 			return err
-		}
-		if ref.Space == Inbox {
-			if g := v.ring(int(ref.Peer), s.plan.Rank); g.held[ref.Block-g.released].shared {
-				return fmt.Errorf("writes to %v, which others read", ref)
-			}
 		}
 		destinations[i] = m
 	}
@@ -714,10 +712,23 @@ func (v *verifier) read(s *rankState, ref Ref, bytes int64, segs []segment) ([]s
 }
 
 func (v *verifier) destination(s *rankState, step *Step) (*region, error) {
-	if step.Dst.Space != Out && step.Dst.Space != Scratch && step.Dst.Space != PeerOut {
+	answers := step.Dst.Space == Inbox && step.Op == Copy && s.params.Memory
+	if !answers && step.Dst.Space != Out && step.Dst.Space != Scratch && step.Dst.Space != PeerOut {
 		return nil, fmt.Errorf("writes to %v", step.Dst.Space)
 	}
-	return v.locate(s, step.Dst, step.Bytes)
+	m, err := v.locate(s, step.Dst, step.Bytes)
+	if err == nil && answers {
+		err = v.notShared(s, step.Dst)
+	}
+	return m, err
+}
+
+// notShared refuses to write to a message in the inbox that other ranks read too.
+func (v *verifier) notShared(s *rankState, ref Ref) error {
+	if g := v.ring(int(ref.Peer), s.plan.Rank); g.held[ref.Block-g.released].shared {
+		return fmt.Errorf("writes to %v, which others read", ref)
+	}
+	return nil
 }
 
 // locate finds the memory of a place, and refuses one that the rank does not have.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,6 +28,7 @@ func mutationJobs() []job {
 	big := Thresholds{OneShotMax: 1 << 40, FlatMax: 1 << 40, PipelineMin: 64 << 10}
 	got := Thresholds{GetMin: 100}
 	cast := Thresholds{MulticastMin: 100}
+	swapped := Thresholds{SwapMin: 100}
 	return []job{
 		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
 		{Params{Collective: AllReduce}, []int64{300}},
@@ -40,6 +42,9 @@ func mutationJobs() []job {
 		{Params{Collective: AllGather}, []int64{50, 20, 33}},
 		{Params{Collective: AllGather, Memory: true, Thresholds: cast}, []int64{50, 20, 33}}, // of each kind
 		{Params{Collective: ReduceScatter}, []int64{50, 20, 33}},
+		{Params{Collective: AllGather, Memory: true, Thresholds: swapped}, []int64{50, 50, 33}},
+		{Params{Collective: ReduceScatter, Size: 2, Memory: true, Thresholds: swapped}, []int64{70, 70}},
+		{Params{Collective: AllToAll, Memory: true, Thresholds: swapped}, []int64{50, 70, 33}},
 		{Params{Collective: Gather, Root: 2}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll}, []int64{50, 20, 33}},
@@ -79,7 +84,7 @@ func mustReject(t *testing.T, j job, plans []*Plan, params []Params, r, i int, w
 // TestMutations breaks plans in every place, each time in one, which the verifier must see.
 func TestMutations(t *testing.T) {
 	for _, j := range mutationJobs() {
-		j := j.with(3)
+		j := j.with(cmp.Or(j.Size, 3))
 		plans, params := j.build(t)
 		if err := Verify(clone(plans), params, false); err != nil {
 			t.Fatal(err)
@@ -148,8 +153,8 @@ func TestMutations(t *testing.T) {
 			})
 		}
 		combine("a wrong order", func(s *Step) { s.Src[0], s.Src[1] = s.Src[1], s.Src[0] })
-		combine("a doubled rank", func(s *Step) { s.Src[2] = s.Src[1] })
-		combine("a missing rank", func(s *Step) { s.Src = s.Src[:2] })
+		combine("a doubled rank", func(s *Step) { s.Src[len(s.Src)-1] = s.Src[len(s.Src)-2] })
+		combine("a missing rank", func(s *Step) { s.Src = s.Src[:len(s.Src)-1] })
 		combine("a rank too many", func(s *Step) { s.Src = append(s.Src, s.Src[0]) })
 		try("a read after release", func(p *Plan, i int) bool {
 			s := p.Steps[i]
@@ -248,7 +253,7 @@ func TestMutations(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, j := range mutationJobs() {
-		j := j.with(4)
+		j := j.with(cmp.Or(j.Size, 4))
 		if len(j.counts) == 3 {
 			j.counts = append(j.counts, 41)
 		}

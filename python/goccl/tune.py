@@ -72,6 +72,16 @@ THRESHOLDS = (
         of_slice=True,
         shm_only=True,
     ),
+    Threshold(
+        "swap_min",
+        "alltoall",
+        _NEVER,
+        1,
+        "what two ranks send each other goes each way in slots of its own",
+        "get_min=0",
+        of_slice=True,
+        shm_only=True,
+    ),
     # The other way round: what is as long as the threshold is already cut.
     Threshold(
         "pipeline_min",

@@ -90,6 +90,7 @@ func newMail(w *Window) *Mail {
 	m := &Mail{c: c, lane: lane, ring: l.Mailbox, peers: make([]outbox, l.Ranks)}
 	for i := range l.Ranks {
 		m.mine = append(m.mine, (*C.goccl_mailbox)(w.at(l.mailbox(i))))
+		m.peers[i].writer = lane.c.writer
 	}
 	return m
 }

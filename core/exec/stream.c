@@ -56,7 +56,7 @@ enum { PROBE = 16 << 10, STREAMED = 64 /* writes in succession */ };
 void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes) {
   int class = GOCCL_WRITER_CLASSES - 1;
   while (class >= 0 && bytes < classes[class].least) class--;
-  if (class < 0) {
+  if (class < 0 || writer->plain) {
     goccl_copy(to, from, bytes);
     return;
   }

@@ -76,7 +76,7 @@ func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }
 
 // Waiting says how long a wait polls before it sleeps.
 type Waiting struct {
-	Spins     int // polls with a pause, on memory channels
+	Spins     int // polls with a pause, on memory channels; 0: ranks share CPUs
 	Yields    int // polls that give the CPU away, on memory channels
 	PortPolls int // polls that give the CPU away, on port channels
 }
@@ -142,6 +142,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.stride = C.uint64_t(l.stride())
 	c.spins = C.uint32_t(wait.Spins)
 	c.yields = C.uint32_t(wait.Yields)
+	c.writer.plain = flag(wait.Spins == 0)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
 	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
 	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)
@@ -153,6 +154,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 		ch.loans = &lane.loans[peer*l.Slots]
 		ch.released = (*C.uint64_t)(w.at(l.released(index, peer)))
 		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
+		ch.writer = c.writer
 	}
 	return lane
 }

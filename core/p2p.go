@@ -410,7 +410,10 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	if p.failure != nil {
 		return p.failure
 	}
-	if peer != AnySource && p.gone[peer] {
+	switch {
+	case peer == AnySource && len(p.gone) == p.c.size-1 && p.c.size > 1:
+		return errorf(ErrAborted, "%s: all other ranks have left: nobody can send any more", p.c.title())
+	case p.gone[peer]:
 		return p.hasLeft(peer)
 	}
 	return nil
@@ -610,7 +613,7 @@ func (p *pointToPoint) consumed(a *arrival) {
 // take receives the data of an offer over a port channel.
 func (p *pointToPoint) take(r *receive, a *arrival) {
 	p.mu.Lock()
-	if err := p.failure; err != nil {
+	if err := p.refuse(a.source); err != nil {
 		p.mu.Unlock()
 		r.work.end(err)
 		return
@@ -807,35 +810,41 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 
 // left ends what can no longer be matched because a peer has left.
 func (p *pointToPoint) left(peer int) {
-	err := p.hasLeft(peer)
 	p.collect() // what it sent before
 	p.mu.Lock()
 	p.gone[peer] = true
 	var works []*Work
+	var errs []*Error // of each
+	end := func(w *Work, err *Error) { works, errs = append(works, w), append(errs, err) }
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
-		if r.source == peer {
-			works = append(works, r.work)
+		err := p.refuse(r.source)
+		if err != nil {
+			end(r.work, err)
 		}
-		return r.source == peer
+		return err != nil
 	})
+	// What was offered, and will not come.
+	p.match.unexpected = slices.DeleteFunc(p.match.unexpected, func(a *arrival) bool { return a.source == peer && a.offer != 0 })
 	for r := range p.filling {
 		if r.from == peer {
-			works = append(works, r.work)
+			end(r.work, p.hasLeft(peer))
 			delete(p.filling, r)
 		}
 	}
 	clear(p.peers[peer].accepted)
 	for id, s := range p.offers {
 		if s.peer == peer {
-			works = append(works, s.work)
+			end(s.work, p.hasLeft(peer))
 			delete(p.offers, id)
 		}
 	}
-	works = append(works, p.takeLone(peer)...)
+	for _, w := range p.takeLone(peer) {
+		end(w, p.hasLeft(peer))
+	}
 	moving := p.moving > 0
 	p.mu.Unlock()
-	for _, w := range works {
-		w.end(err)
+	for i, w := range works {
+		w.end(errs[i])
 	}
 	if moving { // one may be a receive from the peer
 		p.c.window.Mail().Poke()

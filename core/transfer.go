@@ -44,7 +44,7 @@ func (p *pointToPoint) queueOf(t *transfer) *transfers {
 // transfer gives a transfer to the attendant.
 func (p *pointToPoint) transfer(t *transfer) {
 	p.mu.Lock()
-	if err := p.failure; err != nil {
+	if err := p.refuse(t.peer); err != nil {
 		p.mu.Unlock()
 		t.work.end(err)
 		return
@@ -367,12 +367,17 @@ func (p *pointToPoint) begin(t *transfer) {
 // ran does what the loop in C leaves to be done.
 func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 	q := p.queueOf(t)
-	if status != exec.Done {
-		p.c.fail(p.c.runError(q.run, exec.Message{Collective: uint8(plan.Send), Root: -1}, status), true)
+	if status != exec.Done && status != exec.Gone {
+		p.c.fail(p.c.runError(q.run, t.op.message(), status), true)
 		return
 	}
 	t.compiled.Free()
 	t.compiled = nil
+	if status == exec.Gone { // who has left is missed by nobody else
+		p.done(t)
+		t.work.end(p.hasLeft(t.peer))
+		return
+	}
 	if len(t.segments) > 0 {
 		p.begin(t)
 		return

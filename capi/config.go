@@ -9,7 +9,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log"
 	"math"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -31,6 +33,7 @@ var process = core.NewRuntime(core.RuntimeConfig{
 		}
 		C.guest_socket(C.int(fd), n)
 	},
+	Logf: log.New(os.Stderr, "goccl: ", log.LstdFlags).Printf,
 })
 
 // settle makes the Go runtime a modest guest: buffers are not in its heap, so a small heap with

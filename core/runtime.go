@@ -132,7 +132,7 @@ type member struct {
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	if err := r.complete(&config); err != nil {
-		return nil, err
+		return nil, stayOut(ctx, config, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
@@ -141,11 +141,11 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	}
 	verbs, err := r.verbs(config)
 	if err != nil {
-		return nil, err
+		return nil, stayOut(ctx, config, err)
 	}
 	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
 	if err != nil {
-		return nil, err
+		return nil, stayOut(ctx, config, err)
 	}
 	comm, err := r.meet(ctx, config, end)
 	if err != nil {
@@ -153,6 +153,15 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 		return nil, err
 	}
 	return comm, nil
+}
+
+// stayOut tells the other ranks, which would wait for this one, why it cannot take part. It returns that.
+func stayOut(ctx context.Context, config Config, why error) error {
+	if config.Size > 1 && config.Store != nil {
+		_, _ = bootstrap.Join(ctx, config.Store, bootstrap.JoinConfig{Rank: config.Rank, Size: config.Size,
+			GroupName: config.GroupName, Incarnation: config.Incarnation, Secret: config.Secret, Problem: why.Error()})
+	}
+	return why
 }
 
 func (r *Runtime) complete(c *Config) error {

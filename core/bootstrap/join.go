@@ -34,6 +34,8 @@ type JoinConfig struct {
 	Secret string
 	// Member is handed to all ranks as it is.
 	Member []byte
+	// Problem tells why this rank can be in no group; "" where it can. Then there is none, and all ranks that come within a moment are told so.
+	Problem string
 }
 
 // Roster is what all ranks know of their group once they have joined.
@@ -65,6 +67,7 @@ const linger = 3 * time.Second
 //	roster       by rank 0:  the group's fresh nonce, and the nonce and member of every rank
 //	confirm/<r>  by rank r:  the group's nonce, once r has found its own nonce in the roster
 //	go           by rank 0:  the group's nonce, once all have confirmed it
+//	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process may keep the store, stays until then
 //
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
 // nothing, and when its successor joins, rank 0 writes a new roster with a new nonce. A rank that
@@ -78,7 +81,12 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	}
 	j := &joiner{ctx: ctx, store: s, config: c, wait: pollFirst}
 	j.prefix = "goccl/" + url.PathEscape(c.Incarnation) + "/" + url.PathEscape(c.GroupName) + "/"
-	j.own = joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "", member: c.Member}
+	j.own = joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "", problem: c.Problem[:min(len(c.Problem), maxProblem)], member: c.Member}
+	if c.Problem != "" {
+		var cancel context.CancelFunc
+		j.ctx, cancel = context.WithTimeout(ctx, linger)
+		defer cancel()
+	}
 	if j.own.keyed {
 		j.own.proof = j.own.prove(c.Secret)
 	}
@@ -133,6 +141,7 @@ type joiner struct {
 
 func (j *joiner) joinKey(r int) string    { return fmt.Sprintf("join/%d", r) }
 func (j *joiner) confirmKey(r int) string { return fmt.Sprintf("confirm/%d", r) }
+func (j *joiner) heardKey(r int) string   { return fmt.Sprintf("heard/%d", r) }
 
 func (j *joiner) set(key string, value []byte) error {
 	if err := j.store.Set(j.prefix+key, value); err != nil {
@@ -283,10 +292,14 @@ func (j *joiner) pollJoins() (changed bool, err error) {
 	return changed, nil
 }
 
-// compare finds settings that do not fit rank 0's, and the ranks that have them.
+// compare finds settings that do not fit rank 0's, and the ranks that have them, but for rank 0 itself: what it says of itself is not of an earlier run.
 func (j *joiner) compare() (problem string, concerned []int) {
 	size := j.config.Size
+	concerned = []int{}
 	var lines []string
+	if j.own.problem != "" {
+		lines = append(lines, "rank 0: "+j.own.problem)
+	}
 	most := size
 	for r, rec := range j.joins[:size] {
 		if rec == nil || r == 0 {
@@ -296,6 +309,8 @@ func (j *joiner) compare() (problem string, concerned []int) {
 		switch {
 		case rec.size != size:
 			line = fmt.Sprintf("rank %d was started with size %d, rank 0 with size %d", r, rec.size, size)
+		case rec.problem != "":
+			line = fmt.Sprintf("rank %d: %s", r, rec.problem)
 		case rec.keyed && !j.own.keyed:
 			line = fmt.Sprintf("rank %d was given a secret, rank 0 none", r)
 		case !rec.keyed && j.own.keyed:
@@ -391,7 +406,7 @@ func (j *joiner) refuse(roster *rosterRecord) error {
 	ctx, cancel := context.WithTimeout(j.ctx, linger)
 	defer cancel()
 	j.ctx = ctx
-	for !j.haveConfirmed(nil) && j.pause(false) {
+	for !j.haveHeard(roster) && j.pause(false) {
 		changed, e := j.pollJoins()
 		if e != nil {
 			return err
@@ -410,6 +425,19 @@ func (j *joiner) refuse(roster *rosterRecord) error {
 		}
 	}
 	return err
+}
+
+// haveHeard tells whether all ranks know that there is no group.
+func (j *joiner) haveHeard(roster *rosterRecord) bool {
+	if !j.haveConfirmed(nil) {
+		return false
+	}
+	for r := 1; r < len(j.confirmed); r++ {
+		if v, err := j.get(j.heardKey(r)); err != nil || !bytes.Equal(v, roster.nonce[:]) {
+			return false
+		}
+	}
+	return true
 }
 
 func (j *joiner) mismatch(problem string) error {
@@ -467,6 +495,9 @@ func (j *joiner) follow() (*Roster, error) {
 				return nil, err
 			}
 			if bytes.Equal(g, mine.nonce[:]) {
+				if mine.problem != "" {
+					_ = j.set(j.heardKey(me), mine.nonce[:]) // else rank 0 stays a little longer
+				}
 				switch {
 				case mine.absent:
 					return nil, fmt.Errorf("%w: rank 0 has given up: %s", ErrAbsent, mine.problem)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -39,11 +40,36 @@ func joinAll(ctx context.Context, s Store, configs []JoinConfig) []result {
 	for i, c := range configs {
 		wg.Go(func() {
 			r, err := Join(ctx, s, c)
+			if m, ok := s.(*mortalStore); ok && c.Rank == 0 {
+				m.dead.Store(true)
+			}
 			out[i] = result{c.Rank, r, err}
 		})
 	}
 	wg.Wait()
 	return out
+}
+
+// mortalStore is in rank 0's process, which ends when rank 0 has failed to join.
+type mortalStore struct {
+	Store
+	dead atomic.Bool
+}
+
+var errDead = errors.New("the store's process has ended")
+
+func (m *mortalStore) Set(key string, value []byte) error {
+	if m.dead.Load() {
+		return errDead
+	}
+	return m.Store.Set(key, value)
+}
+
+func (m *mortalStore) Get(key string) ([]byte, bool, error) {
+	if m.dead.Load() {
+		return nil, false, errDead
+	}
+	return m.Store.Get(key)
 }
 
 func ranks(size int) []JoinConfig {
@@ -329,6 +355,9 @@ func TestJoinSettingsDiffer(t *testing.T) {
 		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" }, "rank 0 was given a secret, rank 1 none"},
 		{"another secret", func(c []JoinConfig) { c[0].Secret, c[1].Secret, c[2].Secret = "s", "t", "s" },
 			"rank 1 was given another secret than rank 0"},
+		{"one takes no part", func(c []JoinConfig) { c[1].Problem = "no such interface" }, "rank 1: no such interface"},
+		{"rank 0 takes no part", func(c []JoinConfig) { c[0].Problem = "no such interface" }, "rank 0: no such interface"},
+		{"several", func(c []JoinConfig) { c[0].Problem, c[2].Problem = "no", "neither" }, "rank 0: no; rank 2: neither"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -336,7 +365,7 @@ func TestJoinSettingsDiffer(t *testing.T) {
 			configs := ranks(3)
 			test.change(configs)
 			s := NewMemStore()
-			for _, r := range joinAll(within(t, limit), s, configs) {
+			for _, r := range joinAll(within(t, limit), &mortalStore{Store: s}, configs) {
 				if !errors.Is(r.err, ErrMismatch) || !strings.Contains(r.err.Error(), test.want) {
 					t.Errorf("rank %d: %v, want %q", r.rank, r.err, test.want)
 				}

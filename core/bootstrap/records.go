@@ -33,7 +33,7 @@ const (
 
 const (
 	flagKeyed   = 1 // the writer has a secret of its own, so the record is sealed with it
-	flagProblem = 2 // the roster tells why there can be no group
+	flagProblem = 2 // the roster tells why there can be no group, the join why its rank takes no part
 	flagAbsent  = 4 // and the reason is that ranks have not joined in time
 )
 
@@ -45,6 +45,7 @@ type joinRecord struct {
 	nonce      nonce
 	keyed      bool
 	proof      [proofSize]byte // of the secret, where keyed
+	problem    string          // why the rank can be in no group; "" where it can
 	member     []byte
 }
 
@@ -53,11 +54,15 @@ func (j *joinRecord) prove(secret string) [proofSize]byte {
 }
 
 func (j *joinRecord) encode() []byte {
-	b := append([]byte(joinMagic), flags(j.keyed, false, false))
+	b := append([]byte(joinMagic), flags(j.keyed, j.problem != "", false))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.rank))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.size))
 	b = append(b, j.nonce[:]...)
 	b = append(b, j.proof[:]...)
+	if j.problem != "" {
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(j.problem)))
+		b = append(b, j.problem...)
+	}
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(j.member)))
 	return append(b, j.member...)
 }
@@ -68,8 +73,11 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0}
 	r.fixed(j.nonce[:])
 	r.fixed(j.proof[:])
+	if f&flagProblem != 0 {
+		j.problem = string(r.bytes(maxProblem))
+	}
 	j.member = r.bytes(MaxMember)
-	if f&^flagKeyed != 0 || j.rank >= j.size {
+	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) || j.rank >= j.size {
 		r.fail()
 	}
 	if err := r.end(); err != nil {

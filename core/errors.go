@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // The kinds of errors. Every error of this package wraps one of them, for errors.Is.
@@ -34,6 +35,14 @@ func (e *Error) Unwrap() error { return e.Kind }
 
 func errorf(kind error, format string, args ...any) *Error {
 	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
+}
+
+// ending is the error for one of the works that a failure has ended. What it names already is not named again.
+func (e *Error) ending(what string) *Error {
+	if strings.Contains(e.Text, what) {
+		return e
+	}
+	return &Error{e.Kind, e.Text + ". It ended " + what}
 }
 
 // asError gives an error that came from below a kind, unless it has one.

@@ -77,8 +77,7 @@ func (p *pointToPoint) expire(id uint64, peer int) {
 	if p.c.byMail(peer) && p.gets(peer, s.bytes) {
 		why += ", or its data was not read"
 	}
-	p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: %s", p.c.title(),
-		s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout, why), true)
+	p.c.fail(errorf(ErrTimeout, "%s: %s: timeout after %v: %s", p.c.title(), p.title(s.op), s.work.timeout, why), true)
 	s.work.end(p.c.failed())
 }
 
@@ -112,12 +111,7 @@ func (p *pointToPoint) expireReceive(r *receive) {
 	if !mine {
 		return
 	}
-	from := "any rank"
-	if r.source != AnySource {
-		from = p.c.rankName(r.source)
-	}
-	r.work.end(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: no send matched it",
-		p.c.title(), r.bytes, r.op.Tag, from, r.work.timeout))
+	r.work.end(errorf(ErrTimeout, "%s: %s: timeout after %v: no send matched it", p.c.title(), p.title(r.op), r.work.timeout))
 }
 
 // expireGift fails the communicator because the peer has not taken in time what it has accepted.
@@ -127,7 +121,6 @@ func (p *pointToPoint) expireGift(g *gift) {
 	p.mu.Unlock()
 	if late {
 		s := g.send
-		p.c.fail(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v: its receiver has not taken all of it", p.c.title(),
-			s.bytes, s.op.Tag, p.c.rankName(s.peer), s.work.timeout), true)
+		p.c.fail(errorf(ErrTimeout, "%s: %s: timeout after %v: its receiver has not taken all of it", p.c.title(), p.title(s.op), s.work.timeout), true)
 	}
 }

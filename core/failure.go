@@ -92,7 +92,20 @@ func (c *Comm) peerError(peer int, err error) *Error {
 	if errors.Is(err, transport.ErrPeerLeft) {
 		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended)", c.title(), c.rankName(peer))
 	}
-	return errorf(ErrPeerFailed, "%s: %s failed: %v", c.title(), c.rankName(peer), err)
+	what := err.Error()
+	if !strings.Contains(what, fmt.Sprintf("rank %d (", peer)) {
+		what = c.rankName(peer) + ": " + what
+	}
+	return errorf(ErrPeerFailed, "%s has failed: %s. The ranks that are left can make a new one, or all are restarted (torchrun --max-restarts does that)", c.title(), what)
+}
+
+// undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
+func (c *Comm) undone(p *part, begun bool, cause *Error) *Error {
+	e := cause.ending(fmt.Sprintf("#%d %s", p.message.Sequence, describe(p.message)))
+	if state := p.operation.aftermath(c.rank, begun); state != "" {
+		e = &Error{e.Kind, e.Text + ". " + state}
+	}
+	return e
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.

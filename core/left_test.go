@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 )
 
 // awaitLeft waits until a rank knows that a peer has left.
@@ -97,6 +101,58 @@ func TestReceiveFromAnyWhenAllHaveLeft(t *testing.T) {
 				}
 				if err := <-received; !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "all other ranks have left") {
 					t.Errorf("receive: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// A failure names what it has ended, and tells what has become of its buffers.
+func TestFailureNamesWhatItEnded(t *testing.T) {
+	const n = 1 << 20
+	b := buffer(t, n)
+	inPlace := allReduce(t, n)
+	inPlace.Out = inPlace.In
+	apart := inPlace
+	apart.Out = []unsafe.Pointer{ptr(b)}
+	broadcast := func(root int) Operation {
+		return Operation{Collective: plan.Broadcast, DType: reduce.Int32, In: apart.In, Out: apart.In, InCounts: apart.InCounts, OutCounts: apart.InCounts, Root: root}
+	}
+	for _, tr := range transports {
+		for want, op := range map[string]Operation{
+			"allreduce(int32, 1048576 elements, SUM). Its output holds no usable data, its input is as it was":                         apart,
+			"allreduce(int32, 1048576 elements, SUM). Its buffer, into which the result was to come in place, holds no usable data":    inPlace,
+			"broadcast(int32, 1048576 elements, root 1). Its buffer, into which the result was to come in place, holds no usable data": broadcast(1),
+			"broadcast(int32, 1048576 elements, root 0). Its buffers are as they were":                                                 broadcast(0),
+			"barrier": {Collective: plan.Barrier},
+		} {
+			t.Run(tr+"/"+want, func(t *testing.T) {
+				w := newWorldOf(t, tr, 2, Config{Timeout: time.Minute})
+				around(t, w, 2, 10)
+				c := w.comms[0]
+				works := map[*Work]string{}
+				for i, next := range []struct {
+					op   Operation
+					want string
+				}{
+					{op, "enough. It ended #1 " + want},
+					{apart, "enough. It ended #2 allreduce(int32, 1048576 elements, SUM). Its buffers are as they were"},
+					{recvOp(b, 1, 7), fmt.Sprintf("enough. It ended the receive of 4194304 bytes with tag 7 from rank 1 (pid %d)", c.addresses[1].PID)},
+				} {
+					work, err := c.Start(CallOptions{}, next.op)
+					if err != nil {
+						t.Fatal(err)
+					}
+					works[work] = next.want
+					if done, _ := work.Wait(10 * time.Millisecond); done && i == 0 { // it has begun after that
+						t.Fatal("ended without its peer")
+					}
+				}
+				w.comms[1].Abort("enough")
+				for work, want := range works {
+					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || !strings.HasSuffix(err.Error(), want) {
+						t.Errorf("%v\nwant %s", err, want)
+					}
 				}
 			})
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -78,6 +79,21 @@ func (o *Operation) small() bool {
 func (o *Operation) uses(rank int) (in, out bool) {
 	isRoot := o.Root == rank
 	return o.Collective != plan.Scatter || isRoot, o.Collective != plan.Reduce && o.Collective != plan.Gather || isRoot
+}
+
+// aftermath is what a rank finds in its buffers of a collective that has failed; "" where it has none.
+func (o *Operation) aftermath(rank int, begun bool) string {
+	in, out := o.uses(rank)
+	result := out && slices.ContainsFunc(o.OutCounts, func(n uint64) bool { return n > 0 })
+	switch {
+	case len(o.InCounts)+len(o.OutCounts) == 0:
+		return ""
+	case !begun, !result, o.Collective == plan.Broadcast && o.Root == rank:
+		return "Its buffers are as they were"
+	case o.Collective == plan.Broadcast, in && slices.ContainsFunc(o.In, func(p unsafe.Pointer) bool { return p != nil && slices.Contains(o.Out, p) }):
+		return "Its buffer, into which the result was to come in place, holds no usable data"
+	}
+	return "Its output holds no usable data, its input is as it was"
 }
 
 // check refuses what no rank may ask for.

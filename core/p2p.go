@@ -387,10 +387,22 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 
 func (p *pointToPoint) sendError(s *send, err error) *Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
-		return errorf(ErrTimeout, "%s: send of %d bytes with tag %d to %s: timeout after %v", p.c.title(), s.bytes, s.op.Tag,
-			p.c.rankName(s.peer), s.work.timeout)
+		return errorf(ErrTimeout, "%s: %s: timeout after %v", p.c.title(), p.title(s.op), s.work.timeout)
 	}
 	return p.c.peerError(s.peer, err)
+}
+
+// title names a send or receive.
+func (p *pointToPoint) title(op *Operation) string {
+	peer, way := "any rank", "from"
+	if op.Root != AnySource {
+		peer = p.c.rankName(op.Root)
+	}
+	name := "receive"
+	if op.Collective == plan.Send {
+		name, way = "send", "to"
+	}
+	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.length(), op.Tag, way, peer)
 }
 
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
@@ -746,15 +758,15 @@ func (p *pointToPoint) fetched(offer uint64) {
 	}
 }
 
-// takeLone takes the works of gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
-func (p *pointToPoint) takeLone(peer int) (works []*Work) {
+// takeLone takes gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
+func (p *pointToPoint) takeLone(peer int) (lone []*gift) {
 	for offer, g := range p.given {
 		if g.lone && (peer == AnySource || g.send.peer == peer) {
-			works = append(works, g.send.work)
+			lone = append(lone, g)
 			delete(p.given, offer)
 		}
 	}
-	return works
+	return lone
 }
 
 // control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where letters are
@@ -838,8 +850,8 @@ func (p *pointToPoint) left(peer int) {
 			delete(p.offers, id)
 		}
 	}
-	for _, w := range p.takeLone(peer) {
-		end(w, p.hasLeft(peer))
+	for _, g := range p.takeLone(peer) {
+		end(g.send.work, p.hasLeft(peer))
 	}
 	moving := p.moving > 0
 	p.mu.Unlock()
@@ -859,29 +871,33 @@ func (p *pointToPoint) fail(err *Error) {
 		p.alarm.Stop()
 	}
 	var works []*Work
+	var ops []*Operation // of each
+	end := func(w *Work, op *Operation) { works, ops = append(works, w), append(ops, op) }
 	for _, r := range p.match.posted {
-		works = append(works, r.work)
+		end(r.work, r.op)
 	}
 	for r := range p.filling {
 		if !r.reading { // else its reader ends it
-			works = append(works, r.work)
+			end(r.work, r.op)
 			delete(p.filling, r)
 		}
 	}
 	for _, s := range p.offers {
-		works = append(works, s.work)
+		end(s.work, s.op)
 	}
-	works = append(works, p.takeLone(AnySource)...)
+	for _, g := range p.takeLone(AnySource) {
+		end(g.send.work, g.send.op)
+	}
 	for _, a := range p.match.unexpected {
 		if a.local != nil {
-			works = append(works, a.local.work)
+			end(a.local.work, a.local.op)
 		}
 	}
 	p.match = matcher{}
 	clear(p.offers)
 	p.mu.Unlock()
-	for _, w := range works {
-		w.end(err)
+	for i, w := range works {
+		w.end(err.ending("the " + p.title(ops[i])))
 	}
 	p.endTransfers(err)
 }

@@ -83,7 +83,9 @@ func (c *Comm) run(w *Work, until time.Duration) {
 		if err != nil {
 			// Nothing after a failed part can run: the communicator has failed.
 			r.run.Withdraw()
-			c.retire(head.parts[r.part].operation)
+			part := &head.parts[r.part]
+			err = c.undone(part, r.begun || part.begun != nil, err)
+			c.retire(part.operation)
 			c.pop()
 			left := len(head.parts) - r.part
 			r.reset()

@@ -253,7 +253,7 @@ func (p *pointToPoint) endTransfersHeld(err *Error) {
 		if t.compiled != nil {
 			t.compiled.Free()
 		}
-		t.work.end(err)
+		t.work.end(err.ending("the " + p.title(t.op)))
 	}
 }
 

@@ -275,7 +275,10 @@ type admission struct {
 func admit(rw io.ReadWriter, a admission) error {
 	a.silence()
 	var hb [helloSize]byte
-	if _, err := io.ReadFull(rw, hb[:]); err != nil {
+	switch _, err := io.ReadFull(rw, hb[:]); {
+	case err == io.EOF: // who only looks whether this host is there, or a peer that has changed its mind
+		return errQuiet
+	case err != nil:
 		return fmt.Errorf("no handshake: %w", err)
 	}
 	h, err := parseHello(&hb)

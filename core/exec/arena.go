@@ -84,6 +84,7 @@ func mapArena(fd, size int) ([]byte, error) {
 	mem, err := mapMemfd(fd, size)
 	if err == nil {
 		_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // a core dump would give memory to all of it
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // no effect where the system keeps shared memory to small pages, as most do unless told
 	}
 	return mem, err
 }

@@ -288,6 +288,57 @@ def test_ddp(make_world):
     make_world(2).run(joined, run_ddp)
 
 
+def run_fsdp(rank):
+    """What FSDP gathers and scatters lies in the pool on both sides; the model is that of one process."""
+    from torch.distributed.fsdp import fully_shard
+
+    seen = []
+
+    def watched(call):
+        def wrapped(*args, **kwargs):
+            tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+            if min(t.nbytes for t in tensors) >= DIRECT:
+                seen.append((call.__name__, len(tensors) == 2 and all(map(shareable, tensors))))
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    # The first two have the names of the others up to torch 2.14.
+    calls = ("all_gather_single", "reduce_scatter_single", "all_gather_into_tensor", "reduce_scatter_tensor")
+    for name in calls:
+        if hasattr(dist, name):
+            setattr(dist, name, watched(getattr(dist, name)))
+
+    def make():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 10))
+
+    def train(model, inputs):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x in inputs:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    inputs = torch.randn(4, 8 * rank.size, 200)
+    alone = make()
+    train(alone, inputs)
+    with goccl.MemPool():
+        model = make()
+        fully_shard(model[0])
+        fully_shard(model)
+        train(model, inputs[:, rank.rank * 8 : rank.rank * 8 + 8])
+    assert {name[:7] for name, _ in seen} == {"all_gat", "reduce_"}
+    assert all(inside for _, inside in seen), seen
+    for mine, reference in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.full_tensor(), reference)
+
+
+def test_fsdp(make_world):
+    make_world(2).run(joined, run_fsdp)
+
+
 # -- faults
 
 

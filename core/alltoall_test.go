@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,27 @@ func TestAllToAllBySize(t *testing.T) {
 			}
 			if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("rank %d: %v", rank, err)
+			}
+		}
+	}
+}
+
+// One end of a pair takes it that both send as much, and swaps; the other does not.
+func TestSwapOfDifferentCounts(t *testing.T) {
+	const n, other = 4096, 2048
+	says := regexp.MustCompile("ranks 0 and 1 have different counts for what they send to each other|rank 1 sends 16384 bytes to rank 0, which expects 8192 bytes from it")
+	for _, tr := range []string{"mem", "shm"} {
+		w := newWorldOf(t, tr, 2, Config{Timeout: time.Minute, Thresholds: "swap_min=1"})
+		for rank, err := range w.try(func(rank int) error {
+			return allToAll(t, w.comms[rank], 0, func(from, to int) int {
+				if from == 1 && to == 0 && rank == 0 {
+					return other
+				}
+				return n
+			})
+		}) {
+			if !errors.Is(err, ErrMismatch) || !says.MatchString(err.Error()) {
+				t.Errorf("%s, rank %d: %v", tr, rank, err)
 			}
 		}
 	}

@@ -117,7 +117,7 @@ func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen ex
 		switch asked, asks := total > 0 && bytes == 0, wantTotal > 0 && want == 0; {
 		case asked && asks:
 			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
-		case asked != asks: // of such size that one goes through a window, and the other does not
+		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
 			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: ranks %d and %d have different counts for what they send to each other",
 				c.title(), mine.Sequence, describe(mine), min(peer, c.rank), max(peer, c.rank))
 		case total != wantTotal:

@@ -42,7 +42,12 @@ func (e *Error) ending(what string) *Error {
 	if strings.Contains(e.Text, what) {
 		return e
 	}
-	return &Error{e.Kind, e.Text + ". It ended " + what}
+	return e.with("It ended " + what)
+}
+
+// with adds a sentence.
+func (e *Error) with(sentence string) *Error {
+	return &Error{e.Kind, strings.TrimSuffix(e.Text, ".") + ". " + sentence}
 }
 
 // asError gives an error that came from below a kind, unless it has one.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -101,9 +102,12 @@ func (c *Comm) peerError(peer int, err error) *Error {
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
 func (c *Comm) undone(p *part, begun bool, cause *Error) *Error {
+	if p.operation.Collective == plan.MonitoredBarrier {
+		return cause // which is in torch's words
+	}
 	e := cause.ending(fmt.Sprintf("#%d %s", p.message.Sequence, describe(p.message)))
 	if state := p.operation.aftermath(c.rank, begun); state != "" {
-		e = &Error{e.Kind, e.Text + ". " + state}
+		e = e.with(state)
 	}
 	return e
 }

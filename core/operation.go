@@ -89,9 +89,12 @@ func (o *Operation) aftermath(rank int, begun bool) string {
 	case len(o.InCounts)+len(o.OutCounts) == 0:
 		return ""
 	case !begun, !result, o.Collective == plan.Broadcast && o.Root == rank:
-		return "Its buffers are as they were"
+		return "It has not changed its buffers"
 	case o.Collective == plan.Broadcast, in && slices.ContainsFunc(o.In, func(p unsafe.Pointer) bool { return p != nil && slices.Contains(o.Out, p) }):
 		return "Its buffer, into which the result was to come in place, holds no usable data"
+	}
+	if !in {
+		return "Its output holds no usable data"
 	}
 	return "Its output holds no usable data, its input is as it was"
 }

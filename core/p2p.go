@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -360,9 +361,9 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		case ctx.Err() != nil && w.context().Err() == nil:
 			return false
 		default:
-			p.c.fail(p.sendError(s, err), true)
+			lost := p.loseSend(s, err)
 			if eager || p.takeOffer(id, s.peer) != nil {
-				w.end(p.c.failed())
+				w.end(lost)
 			}
 		}
 		return true
@@ -385,11 +386,23 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	}
 }
 
-func (p *pointToPoint) sendError(s *send, err error) *Error {
+// loseSend is lose for a send that may have come too late.
+func (p *pointToPoint) loseSend(s *send, err error) *Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
-		return errorf(ErrTimeout, "%s: %s: timeout after %v", p.c.title(), p.title(s.op), s.work.timeout)
+		p.c.fail(errorf(ErrTimeout, "%s: %s: timeout after %v", p.c.title(), p.title(s.op), s.work.timeout), true)
+		return p.c.failed()
 	}
-	return p.c.peerError(s.peer, err)
+	return p.lose(s.peer, err)
+}
+
+// lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in good order nobody else misses it; else the communicator
+// has failed.
+func (p *pointToPoint) lose(peer int, err error) *Error {
+	if errors.Is(err, transport.ErrPeerLeft) && p.c.failed() == nil {
+		return p.hasLeft(peer)
+	}
+	p.c.fail(p.c.peerError(peer, err), true)
+	return p.c.failed()
 }
 
 // title names a send or receive.
@@ -424,7 +437,7 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	}
 	switch {
 	case peer == AnySource && len(p.gone) == p.c.size-1 && p.c.size > 1:
-		return errorf(ErrAborted, "%s: all other ranks have left: nobody can send any more", p.c.title())
+		return errorf(ErrAborted, "%s: all other ranks have left: no other rank can send any more", p.c.title())
 	case p.gone[peer]:
 		return p.hasLeft(peer)
 	}
@@ -600,7 +613,7 @@ func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, comp
 	}
 	p.mu.Unlock()
 	if failure != nil && !complete {
-		r.work.end(failure)
+		r.work.end(failure.ending("the " + p.title(r.op)))
 	}
 	return a, complete
 }
@@ -715,8 +728,7 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 			if ctx.Err() != nil && s.work.context().Err() == nil {
 				return false
 			}
-			p.c.fail(p.sendError(s, err), true)
-			failure = p.c.failed()
+			failure = p.loseSend(s, err)
 		}
 		g.given += uint64(len(part))
 	}
@@ -820,14 +832,19 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 	return nil
 }
 
+// ending is an operation's end, for when no lock is held.
+type ending struct {
+	work *Work
+	err  *Error
+}
+
 // left ends what can no longer be matched because a peer has left.
 func (p *pointToPoint) left(peer int) {
 	p.collect() // what it sent before
 	p.mu.Lock()
 	p.gone[peer] = true
-	var works []*Work
-	var errs []*Error // of each
-	end := func(w *Work, err *Error) { works, errs = append(works, w), append(errs, err) }
+	var ended []ending
+	end := func(w *Work, err *Error) { ended = append(ended, ending{w, err}) }
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
 		err := p.refuse(r.source)
 		if err != nil {
@@ -855,8 +872,8 @@ func (p *pointToPoint) left(peer int) {
 	}
 	moving := p.moving > 0
 	p.mu.Unlock()
-	for i, w := range works {
-		w.end(errs[i])
+	for _, e := range ended {
+		e.work.end(e.err)
 	}
 	if moving { // one may be a receive from the peer
 		p.c.window.Mail().Poke()
@@ -870,9 +887,8 @@ func (p *pointToPoint) fail(err *Error) {
 	if p.alarm != nil {
 		p.alarm.Stop()
 	}
-	var works []*Work
-	var ops []*Operation // of each
-	end := func(w *Work, op *Operation) { works, ops = append(works, w), append(ops, op) }
+	var ended []ending
+	end := func(w *Work, op *Operation) { ended = append(ended, ending{w, err.ending("the " + p.title(op))}) }
 	for _, r := range p.match.posted {
 		end(r.work, r.op)
 	}
@@ -896,8 +912,8 @@ func (p *pointToPoint) fail(err *Error) {
 	p.match = matcher{}
 	clear(p.offers)
 	p.mu.Unlock()
-	for i, w := range works {
-		w.end(err.ending("the " + p.title(ops[i])))
+	for _, e := range ended {
+		e.work.end(e.err)
 	}
 	p.endTransfers(err)
 }

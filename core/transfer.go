@@ -44,9 +44,9 @@ func (p *pointToPoint) queueOf(t *transfer) *transfers {
 // transfer gives a transfer to the attendant.
 func (p *pointToPoint) transfer(t *transfer) {
 	p.mu.Lock()
-	if err := p.refuse(t.peer); err != nil {
+	if err := p.failure; err != nil {
 		p.mu.Unlock()
-		t.work.end(err)
+		t.work.end(err.ending("the " + p.title(t.op)))
 		return
 	}
 	q := p.queueOf(t)
@@ -131,8 +131,7 @@ func (p *pointToPoint) accept(t *transfer) {
 				p.transfer(t)
 				return
 			}
-			p.c.fail(p.c.peerError(t.peer, cmp.Or(err, errUnmapped)), true)
-			t.work.end(p.c.failed())
+			t.work.end(p.lose(t.peer, cmp.Or(err, errUnmapped)))
 		})
 		return
 	}
@@ -148,7 +147,8 @@ func (p *pointToPoint) accept(t *transfer) {
 	if !q.take.now(p.c, inline) {
 		q.take.do(p.c, func() {
 			if err := p.tell(t.work.context(), t.peer, h, nil); err != nil {
-				p.c.fail(p.c.peerError(t.peer, err), true)
+				t.work.end(p.lose(t.peer, err))
+				return
 			}
 			p.transfer(t)
 		})

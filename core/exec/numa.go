@@ -16,14 +16,18 @@ const (
 type nodes [16]uint64
 
 // placeHere has memory come from the node on which the caller runs, as far as there is some, whichever process touches it first: what peers write into
-// a window is read by its own rank. Without NUMA, or where the call is forbidden, it has no effect.
-func placeHere(mem []byte) {
+// a window is read by its own rank. Without NUMA, or where it is forbidden, that is an error without effect.
+func placeHere(mem []byte) error {
 	var node uint32
-	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, 0, uintptr(unsafe.Pointer(&node)), 0); errno != 0 || int(node) >= 64*len(nodes{}) {
-		return
-	}
 	var set nodes
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, 0, uintptr(unsafe.Pointer(&node)), 0); errno != 0 || int(node) >= 64*len(set) {
+		return errno
+	}
 	set[node/64] = 1 << (node % 64)
-	_, _, _ = unix.RawSyscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), policyPreferred,
+	_, _, errno := unix.RawSyscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), policyPreferred,
 		uintptr(unsafe.Pointer(&set)), 64*uintptr(len(set)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }

@@ -121,7 +121,7 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 		win.Close()
 		return nil, fmt.Errorf("a window of %d bytes: %w", size, err)
 	}
-	placeHere(win.mem)
+	_ = placeHere(win.mem)
 	win.stop = (*C.uint32_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.uint32_t(0)))))
 	for i := range l.Lanes {
 		win.lanes = append(win.lanes, newLane(win, i, w))

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -110,9 +111,9 @@ func (j job) verify(t testing.TB) {
 		s.Memory, s.MulticastMin = true, j.Chunk/2
 		s.verify(t)
 	}
-	if c := j.Collective; (c == AllGather || c == ReduceScatter || c == AllToAll) && !j.Direct && j.GetMin == 0 && j.MulticastMin == 0 && j.SwapMin == 0 {
+	if c := j.Collective; (c == AllGather || c == ReduceScatter || c == AllToAll) && !j.Direct && (j.SwapMin == 0 || !j.Memory) {
 		s := j
-		s.Memory, s.SwapMin = true, j.Chunk/2
+		s.Memory, s.SwapMin = true, cmp.Or(j.SwapMin, j.Chunk/2)
 		s.verify(t)
 	}
 	plans, params := j.build(t)
@@ -218,7 +219,7 @@ func TestRealSizes(t *testing.T) {
 				if c == Send && size == 1 {
 					continue
 				}
-				for _, n := range []int64{1, 63 << 8, 64 << 8, 64<<8 + 1, 1 << 18, 1<<20 + 3, 5 << 28} {
+				for _, n := range []int64{1, 63 << 8, 64 << 8, 64<<8 + 1, 128<<8 - 8, 1 << 18, 1<<20 + 3, 5 << 28} {
 					if testing.Short() && n > 1<<28 {
 						continue
 					}
@@ -227,7 +228,7 @@ func TestRealSizes(t *testing.T) {
 					}
 					for _, counts := range layouts(c, size, n) {
 						job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
-							Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}, counts}.verify(t)
+							Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}}, counts}.verify(t)
 					}
 				}
 			}
@@ -246,7 +247,7 @@ func TestRandom(t *testing.T) {
 		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
 			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(10), Ahead: rnd.IntN(6),
 			Schedule:   []Schedule{BySize, BySize, Sequential, 2, 5, Parallel}[rnd.IntN(6)],
-			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
+			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
 		j.Root = rnd.IntN(j.Size)
 		counts := layouts(j.Collective, j.Size, 1)
 		for range counts[rnd.IntN(len(counts))] {

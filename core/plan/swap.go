@@ -67,8 +67,10 @@ func (b *builder) swapLag() int { return min(max(b.Ahead, 1), (b.Slots-2)/2) }
 
 func (b *builder) swapRounds(swaps []swap) (n int) {
 	for _, s := range swaps {
-		_, half := cut(s.out.bytes, 2, 1) // the longer one
-		n = max(n, b.count(half))
+		for half := range 2 { // the first may be as long as the second, longer, or shorter
+			_, bytes := cut(s.out.bytes, 2, half)
+			n = max(n, b.count(bytes))
+		}
 	}
 	return n
 }

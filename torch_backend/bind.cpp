@@ -118,6 +118,9 @@ PYBIND11_MODULE(_C, module) {
       .def("transport", &ProcessGroupGoccl::transport, py::arg("peer"),
            py::call_guard<py::gil_scoped_release>(),
            "What joins this rank to another: \"mem\" (one process), \"shm\", \"tcp\", or \"self\".")
+      .def("_add_ephemeral_timeout", &ProcessGroupGoccl::addEphemeralTimeout, py::arg("timeout"),
+           "Adds to the timeouts of the operations that start from now on, until the first of them has ended. As "
+           "newer versions of torch bind it for all back ends.")
       .def(
           "perform_nocolor_split", [](ProcessGroupGoccl&, const py::object&) {}, py::arg("device"),
           "Does nothing. Torch calls it, where a group is bound to a device and can be split, on the ranks "

@@ -572,6 +572,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
   const Operation operation{OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout};
   refuseInBatch(operation.title);
   auto work = newWork(comm(), operation, 1);
+  const auto extension = extraTime_->share().extension;  // with all three steps, which get the time by themselves
 
   const at::AutoDispatchBelowAutograd noGradients;
   const at::Tensor mine = tensor.coalesce();

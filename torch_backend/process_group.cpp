@@ -179,6 +179,12 @@ void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
   timeoutMs_.store(timeout.count());
 }
 
+void ProcessGroupGoccl::addEphemeralTimeout(const milliseconds& timeout) {
+  GOCCL_CHECK(timeout.count() >= 0, "addEphemeralTimeout", "the timeout is ", timeout.count(),
+              " ms, it must not be negative");
+  extraTime_->add(timeout);
+}
+
 #ifdef GOCCL_TORCH_SPLITS
 intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::Store>& store,
                                                       const std::vector<int>& ranks,
@@ -207,6 +213,14 @@ goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async, cons
           schedule};
 }
 
+std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
+  auto [time, extension] = extraTime_->share();
+  if (time.count() > 0) {
+    timeout = (timeout.count() > 0 ? timeout : milliseconds(timeoutMs_.load())) + time;
+  }
+  return extension;
+}
+
 intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation,
                                                 uint64_t collectives) const {
   const WorkInfo info{operation.type, operation.title,
@@ -223,16 +237,17 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffe
   if (auto work = record(operation, buffers, calls)) {
     return work;
   }
+  auto extension = extend(operation.timeout);
   auto work = newWork(comm(), operation, calls.size());
   launch(work, std::move(buffers), std::move(operation.outputs), calls,
-         callOptions(operation.timeout, operation.async));
+         callOptions(operation.timeout, operation.async), std::move(extension));
   sequence_.fetch_add(calls.size());
   return work;
 }
 
 void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
                                std::vector<at::Tensor> outputs, const std::vector<Call>& calls,
-                               const goccl_call& options) {
+                               const goccl_call& options, std::shared_ptr<void> extension) {
   if (calls.empty()) {
     work->end(nullptr, std::move(outputs));
     return;
@@ -256,7 +271,7 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
     raise(refused, why);
   }
   check(ended);
-  work->begin(handle, std::move(buffers), std::move(outputs));
+  work->begin(handle, std::move(buffers), std::move(outputs), std::move(extension));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::record(Operation& operation, Buffers& buffers,
@@ -308,9 +323,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
   GOCCL_CHECK(
       batch.has_value(), "endCoalescing",
       "no batch is open on this thread: startCoalescing() was not called, or a refused call closed it");
+  auto extension = extend(batch->timeout);
   try {
     launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
-           callOptions(batch->timeout, true));
+           callOptions(batch->timeout, true), std::move(extension));
   } catch (...) {
     batch->work->end(std::current_exception());
     throw;

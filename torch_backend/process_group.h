@@ -5,6 +5,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
 
+#include "extra_time.h"
 #include "library.h"
 #include "work.h"
 
@@ -59,6 +61,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions();
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout);
+  // Counts for the operations that start after it, until the first of them has ended.
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
 #ifdef GOCCL_TORCH_SPLITS
   bool supportsSplitting() const override { return true; }
   // A group of its own of the given ranks of this one; nullptr on the others. Nothing of this group is shared.
@@ -189,6 +193,9 @@ class ProcessGroupGoccl : public c10d::Backend {
   // The communicator; throws after shutdown().
   goccl_comm comm() const;
   goccl_call callOptions(std::chrono::milliseconds timeout, bool async, const char* schedule = nullptr) const;
+  // Adds the extra time to the timeout of an operation that is about to start. What it returns is to be kept
+  // until the operation has ended.
+  std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation, uint64_t collectives) const;
   // Starts one library call, or records it if this thread is coalescing.
   template <typename AnyCall>
@@ -202,7 +209,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Records the calls if this thread is coalescing, and returns the work of its batch; else nullptr.
   c10::intrusive_ptr<c10d::Work> record(Operation& operation, Buffers& buffers, std::vector<Call> calls);
   void launch(const c10::intrusive_ptr<Work>& work, Buffers buffers, std::vector<at::Tensor> outputs,
-              const std::vector<Call>& calls, const goccl_call& options);
+              const std::vector<Call>& calls, const goccl_call& options, std::shared_ptr<void> extension);
   // Takes this thread's batch out of the books, if there is one.
   std::optional<Batch> takeBatch();
   bool coalescing() const { return openBatches_.load(std::memory_order_relaxed) != 0; }
@@ -225,6 +232,7 @@ class ProcessGroupGoccl : public c10d::Backend {
                                        std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<ExtraTime> extraTime_ = std::make_shared<ExtraTime>();
   std::atomic<goccl_comm> comm_{0};
   std::atomic<int64_t> timeoutMs_;
   std::atomic<uint64_t> sequence_{0};
@@ -262,13 +270,14 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buf
   }
   const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
   const goccl_comm comm = this->comm();
+  auto extension = extend(operation.timeout);
   auto work = newWork(comm, operation, collectives);
   const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
   CallGuard::handOver();
   check(call(comm, &options, &handle));
   sequence_.fetch_add(collectives);
-  work->begin(handle, std::move(buffers), std::move(operation.outputs));
+  work->begin(handle, std::move(buffers), std::move(operation.outputs), std::move(extension));
   return work;
 }
 
@@ -280,6 +289,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
     start(std::move(operation), std::move(buffers), std::move(call))->wait();
     return;
   }
+  auto extension = extend(operation.timeout);
   const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
   const goccl_comm comm = this->comm();
@@ -291,7 +301,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
     return;
   }
   auto work = newWork(comm, operation, 0);
-  work->begin(handle, std::move(buffers), {});
+  work->begin(handle, std::move(buffers), {}, std::move(extension));
   work->wait();
 }
 

@@ -141,10 +141,12 @@ Work::~Work() {
   lib.work_free(handle);
 }
 
-void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs) {
+void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
+                 std::shared_ptr<void> extension) {
   buffers_ = std::move(buffers);
   outputs_ = std::move(outputs);
-  const bool recorded = recordFunctionEndCallback_ != nullptr;
+  extension_ = std::move(extension);
+  const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr;
   if (handle == GOCCL_WORK_DONE) {
     complete(GOCCL_OK, {});
     return;
@@ -155,7 +157,7 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
     std::lock_guard<std::mutex> lock(mutex_);
     awaited = future_ != nullptr;
   }
-  if (recorded || awaited) {
+  if (observed || awaited) {
     listen();
   }
 }
@@ -171,6 +173,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
   if (const auto record = std::exchange(recordFunctionEndCallback_, nullptr)) {
     record();
   }
+  extension_.reset();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,8 +59,10 @@ class Work : public c10d::Work {
   Work(int rank, goccl_comm comm, const WorkInfo& info, at::TensorList inputs);
   ~Work() override;
 
-  // Called once, right after the start. `outputs` become result() and the value of the future.
-  void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs);
+  // Called once, right after the start. `outputs` become result() and the value of the future. `extension` is
+  // what is to be let go of at the work's end, even if nobody asks for that.
+  void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
+             std::shared_ptr<void> extension);
   // Called instead of begin(): ends a work that the library never had.
   void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {});
 
@@ -105,6 +108,7 @@ class Work : public c10d::Work {
   std::atomic<bool> complete_{false};
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
+  std::shared_ptr<void> extension_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
   const std::chrono::steady_clock::time_point started_;
   std::chrono::steady_clock::time_point ended_;

@@ -1,14 +1,17 @@
 """What torch's backends have besides collectives: timeouts that are extended, hooks, memory, groups merged.
 Real processes."""
 
+import pickle
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import goccl
 import harness
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import OpType
 
 if harness.BACKEND != "goccl":
     pytest.skip("what is tested is GoCCL's own", allow_module_level=True)
@@ -113,3 +116,126 @@ def run_negative(rank):
 
 def test_negative_extension(make_world):
     make_world(1).run(run_negative)
+
+
+# -- hooks
+
+
+def run_completion_hook(rank):
+    rank.init()
+    group = dist.group.WORLD
+    assert not group._has_hooks()
+    told = []
+    group._register_on_completion_hook(lambda info: told.append((info.op_type, info.seq, info.active_duration)))
+    assert group._has_hooks()
+    with pytest.raises(ValueError, match="has an onCompletion hook already"):
+        group._register_on_completion_hook(print)
+    for _ in range(3):  # and forgotten
+        dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    group._wait_for_pending_works()
+    assert [(kind, number) for kind, number, _ in told] == [(OpType.ALLREDUCE, n) for n in (1, 2, 3)]
+    assert all(timedelta(0) < duration < timedelta(seconds=30) for *_, duration in told)
+    dist.barrier()
+    group._wait_for_pending_works()
+    assert told[-1][0] == OpType.BARRIER
+
+
+def test_completion_hook(make_world):
+    make_world(2).run(run_completion_hook)
+
+
+def run_failing_hook(rank):
+    """What a hook raises is logged, and disturbs nobody."""
+    rank.init()
+    dist.group.WORLD._register_on_completion_hook(lambda info: 1 / 0)
+    all_reduce(rank)
+    dist.group.WORLD._wait_for_pending_works()
+    all_reduce(rank)
+
+
+def test_failing_hook(make_world):
+    world = make_world(2)
+    world.run(run_failing_hook)
+    assert "a hook of a process group failed: ZeroDivisionError" in world.logs()
+
+
+hooks_by_number = pytest.mark.skipif(
+    not hasattr(dist.ProcessGroup, "register_abort_hook"), reason="torch before 2.15 has no such hooks"
+)
+
+
+def run_abort_hook(rank):
+    rank.init(timeout=1)
+    group = dist.group.WORLD
+    called = []
+    group.register_abort_hook(1, lambda: called.append("kept"))
+    group.register_abort_hook(2, lambda: called.append("taken back"))
+    group.unregister_abort_hook(2)
+    with pytest.raises(ValueError, match="invalid root rank"):
+        group.broadcast([torch.ones(1)], root(rank.size))  # by all, which breaks nothing
+    all_reduce(rank)
+    assert called == []
+    if rank.rank == 0:
+        for _ in range(2):
+            with pytest.raises(dist.DistBackendError, match="timeout after 1s"):
+                all_reduce(rank)
+            assert called == ["kept"]
+        rank.tell("failed")
+    rank.hear()
+
+
+def root(number):
+    options = dist.BroadcastOptions()
+    options.rootRank = number
+    return options
+
+
+@hooks_by_number
+def test_abort_hook(make_world):
+    world = make_world(2)
+    world.start(run_abort_hook)
+    assert world.told(0) == "failed"
+    world.say("leave")
+    world.values(world.finish())
+
+
+def run_recorded(rank):
+    dist.set_debug_level_from_env()
+    rank.init(timeout=1)
+    all_reduce(rank)
+    dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    rank.tell("started")
+    rank.hear()
+    if rank.rank == 0:
+        with pytest.raises(dist.DistBackendError, match="timeout after 1s"):
+            all_reduce(rank)
+        rank.tell("failed")
+    rank.hear()
+
+
+@hooks_by_number
+def test_flight_recorder(make_world, tmp_path):
+    """Where more is to be told, a trace tells what has ended and what has not."""
+    env = {"TORCH_DISTRIBUTED_DEBUG": "INFO", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/rank"}
+    world = make_world(2, env=env)
+    world.start(run_recorded)
+    for r in range(2):
+        world.told(r)
+    time.sleep(0.1)
+    world.say("go")
+    assert world.told(0) == "failed"
+    world.say("leave")
+    world.values(world.finish())
+    entries = pickle.loads((tmp_path / "rank0").read_bytes())["entries"]
+    assert [entry["state"] for entry in entries] == ["completed", "completed", "scheduled"]
+
+
+def run_unrecorded(rank):
+    rank.init(timeout=1)
+    assert not dist.group.WORLD.supports_abort_hooks
+    assert not dist.group.WORLD.supports_completion_hooks
+
+
+@hooks_by_number
+def test_flight_recorder_costs_nothing_unasked(make_world):
+    make_world(1).run(run_unrecorded)

@@ -96,6 +96,14 @@ intrusive_ptr<ProcessGroupGoccl::Options> copyOf(const intrusive_ptr<ProcessGrou
                             : c10::make_intrusive<ProcessGroupGoccl::Options>(*options);
 }
 
+// A copy of the options of a new group that torch makes from another one.
+intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::Backend::Options>& options,
+                                                     const char* name) {
+  const auto given = c10::dynamic_intrusive_pointer_cast<ProcessGroupGoccl::Options>(options);
+  GOCCL_CHECK(given != nullptr, name, "pg_options of backend goccl must be None or a goccl.Options");
+  return copyOf(given);
+}
+
 // What is known of this thread's call. A destructor cannot see the exception that calls it.
 struct {
   bool handedOver = false;
@@ -193,9 +201,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
   if (mine == ranks.end()) {
     return nullptr;
   }
-  const auto given = c10::dynamic_intrusive_pointer_cast<Options>(opts);
-  GOCCL_CHECK(given != nullptr, "split", "pg_options of backend goccl must be None or a goccl.Options");
-  auto options = copyOf(given);
+  auto options = ownOptions(opts, "split");
   const auto& globalRanks = options_->global_ranks_in_group;  // empty: those of the default group
   options->global_ranks_in_group.clear();
   for (const int rank : ranks) {
@@ -204,6 +210,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
   return c10::make_intrusive<ProcessGroupGoccl>(store, static_cast<int>(mine - ranks.begin()),
                                                 static_cast<int>(ranks.size()), options, options->group_name);
 }
+
 #endif
 
 // ---- starting ---------------------------------------------------------------------------------
@@ -226,7 +233,15 @@ intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation&
   const WorkInfo info{operation.type, operation.title,
                       operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
                       sequence_.load() + collectives, operation.source};
-  return c10::make_intrusive<Work>(rank_, comm, info, operation.inputs);
+  return c10::make_intrusive<Work>(rank_, comm, hooks_, info, operation.inputs);
+}
+
+void ProcessGroupGoccl::checkStart(goccl_result result) const {
+  if (result != GOCCL_OK) {
+    const std::string why = lastError(result);  // which a hook's calls may change
+    hooks_->failed(result);
+    raise(result, why);
+  }
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffers buffers,
@@ -255,7 +270,7 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
   const Library& lib = library();
   const goccl_comm comm = this->comm();
   CallGuard::handOver();
-  check(lib.group_start(comm));
+  checkStart(lib.group_start(comm));
   goccl_result refused = GOCCL_OK;
   std::string why;
   for (const Call& call : calls) {
@@ -270,7 +285,7 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
   if (refused != GOCCL_OK) {
     raise(refused, why);
   }
-  check(ended);
+  checkStart(ended);
   work->begin(handle, std::move(buffers), std::move(outputs), std::move(extension));
 }
 
@@ -338,6 +353,30 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
 // ---- state ------------------------------------------------------------------------------------
 
 uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequence_.load(); }
+
+void ProcessGroupGoccl::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  GOCCL_CHECK(hooks_->completion.empty(), "registerOnCompletionHook",
+              "the group has an onCompletion hook already, one is allowed");
+  hooks_->completion.set(0, std::move(hook));
+  onCompletionHook_ = [](const std::shared_ptr<c10d::WorkInfo>&) {};  // for hasHooks()
+}
+
+void ProcessGroupGoccl::waitForPendingWorks() { hooks_->waitForExpected(); }
+
+#ifdef GOCCL_TORCH_HOOKS
+void ProcessGroupGoccl::registerAbortHook(int64_t id, c10d::AbortHook hook) {
+  hooks_->failure.set(id, std::move(hook));
+}
+
+void ProcessGroupGoccl::unregisterAbortHook(int64_t id) { hooks_->failure.remove(id); }
+
+void ProcessGroupGoccl::registerCompletionHook(int64_t id, c10d::CompletionHook hook) {
+  hooks_->completionByKey.set(id, std::move(hook));
+}
+
+void ProcessGroupGoccl::unregisterCompletionHook(int64_t id) { hooks_->completionByKey.remove(id); }
+#endif
 
 c10d::ErrorType ProcessGroupGoccl::getError() {
   switch (library().async_error(comm())) {

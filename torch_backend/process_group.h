@@ -18,6 +18,7 @@
 #include <torch/version.h>
 
 #include "extra_time.h"
+#include "hooks.h"
 #include "library.h"
 #include "work.h"
 
@@ -141,6 +142,27 @@ class ProcessGroupGoccl : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
 
+  // The hook is called for every work that ends well, soon after its end, though nobody asks for that. This
+  // takes a callback of the library for each.
+  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  // Waits until the hook has been called for all works that have been started.
+  void waitForPendingWorks() override;
+#ifdef GOCCL_TORCH_HOOKS
+  // These can be registered always. But where they are said to be supported the flight recorder, which torch
+  // makes a part of every group, registers its own: they cost each operation a third of a microsecond, and hold
+  // up the news of a failure for a second or two, in which a trace is written. So that is said to those only
+  // who want to know more of their groups: TORCH_DISTRIBUTED_DEBUG=INFO.
+  bool supportsAbortHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
+  bool supportsCompletionHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
+  // Called when an operation fails, before anybody is told; once in the life of the group. Not for abort(), nor
+  // for what is refused.
+  void registerAbortHook(int64_t id, c10d::AbortHook hook);
+  void unregisterAbortHook(int64_t id);
+  // As registerOnCompletionHook().
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook);
+  void unregisterCompletionHook(int64_t id);
+#endif
+
   c10d::ErrorType getError() override;
   // Breaks the group here and on all peers: whoever waits is freed with an error.
   void abort() override;
@@ -197,6 +219,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   // until the operation has ended.
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation, uint64_t collectives) const;
+  // Throws where the start that has just returned `result` failed.
+  void checkStart(goccl_result result) const;
   // Starts one library call, or records it if this thread is coalescing.
   template <typename AnyCall>
   c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, AnyCall call);
@@ -232,6 +256,7 @@ class ProcessGroupGoccl : public c10d::Backend {
                                        std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   const std::shared_ptr<ExtraTime> extraTime_ = std::make_shared<ExtraTime>();
   std::atomic<goccl_comm> comm_{0};
   std::atomic<int64_t> timeoutMs_;
@@ -275,7 +300,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buf
   const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
   CallGuard::handOver();
-  check(call(comm, &options, &handle));
+  checkStart(call(comm, &options, &handle));
   sequence_.fetch_add(collectives);
   work->begin(handle, std::move(buffers), std::move(operation.outputs), std::move(extension));
   return work;
@@ -294,7 +319,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
   goccl_work handle = 0;
   const goccl_comm comm = this->comm();
   CallGuard::handOver();
-  check(call(comm, &options, &handle));
+  checkStart(call(comm, &options, &handle));
   sequence_.fetch_add(1);
   if (handle == GOCCL_WORK_DONE) {
     buffers.finish();

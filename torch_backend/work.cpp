@@ -17,14 +17,13 @@
 namespace goccl {
 namespace {
 
-// How long a wait may leave a signal unseen.
-constexpr std::chrono::milliseconds kSlice{100};
-
 // A wait of this length is one without an end, and cannot be added to a clock.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24) * 365 * 100;
 
 // How long the process's exit waits for callbacks that are under way.
 constexpr std::chrono::milliseconds kLastCallbacks{2000};
+
+std::atomic<uint64_t> lastKey{0};
 
 std::atomic<int> callbacksRunning{0};
 std::atomic<bool> callbacksClosed{false};
@@ -102,10 +101,12 @@ void Buffers::finish() {
   held_.clear();
 }
 
-Work::Work(int rank, goccl_comm comm, const WorkInfo& info, at::TensorList inputs)
+Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info, at::TensorList inputs)
     : c10d::Work(rank, info.type, at::hasCallbacks() ? info.title : nullptr, shown(inputs)),
       comm_(comm),
+      hooks_(std::move(hooks)),
       info_(info),
+      key_(lastKey.fetch_add(1, std::memory_order_relaxed) + 1),
       started_(std::chrono::steady_clock::now()) {}
 
 Work::~Work() {
@@ -146,11 +147,12 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   buffers_ = std::move(buffers);
   outputs_ = std::move(outputs);
   extension_ = std::move(extension);
-  const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr;
   if (handle == GOCCL_WORK_DONE) {
     complete(GOCCL_OK, {});
     return;
   }
+  expected_ = hooks_->expect();
+  const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != nullptr;
   handle_.store(handle, std::memory_order_release);
   bool awaited = false;
   {
@@ -174,6 +176,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
     record();
   }
   extension_.reset();
+  const bool well = exception == nullptr;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -194,6 +197,22 @@ void Work::settle(std::exception_ptr exception) noexcept {
     LOG(ERROR) << "goccl: a callback of a collective's future failed: " << e.what();
   }
   finish(std::move(exception));
+  if (well) {
+    tellHooks();
+  }
+  expected_.reset();
+}
+
+void Work::tellHooks() const noexcept {
+  if (!hooks_->completion.empty()) {
+    hooks_->completion.call(std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_,
+                                                               ended_ - started_));
+  }
+#ifdef GOCCL_TORCH_HOOKS
+  if (!hooks_->completionByKey.empty()) {
+    hooks_->completionByKey.call({key_, std::chrono::duration<float, std::milli>(ended_ - started_).count()});
+  }
+#endif
 }
 
 void Work::complete(goccl_result result, const std::string& message) noexcept {
@@ -205,6 +224,7 @@ void Work::complete(goccl_result result, const std::string& message) noexcept {
     if (result == GOCCL_OK) {
       buffers_.finish();
     } else {
+      hooks_->failed(result);
       raise(result, message);
     }
   } catch (...) {
@@ -378,6 +398,8 @@ float Work::getDuration() const {
 uint64_t Work::getSequencenumber() const { return info_.sequence; }
 
 std::chrono::milliseconds Work::getTimeout() const { return info_.timeout; }
+
+uint64_t Work::getCompletionKey() const { return key_; }
 
 void closeCallbacks() {
   callbacksClosed.store(true);

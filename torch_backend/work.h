@@ -14,6 +14,7 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "hooks.h"
 #include "library.h"
 
 namespace goccl {
@@ -56,7 +57,7 @@ struct WorkInfo {
 class Work : public c10d::Work {
  public:
   // The profiler shows the shapes of `inputs`.
-  Work(int rank, goccl_comm comm, const WorkInfo& info, at::TensorList inputs);
+  Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info, at::TensorList inputs);
   ~Work() override;
 
   // Called once, right after the start. `outputs` become result() and the value of the future. `extension` is
@@ -85,6 +86,7 @@ class Work : public c10d::Work {
 
   // Not virtual in the oldest torch that is supported.
   std::chrono::milliseconds getTimeout() const;
+  uint64_t getCompletionKey() const;
   void blockCurrentStream();
 
  private:
@@ -96,12 +98,15 @@ class Work : public c10d::Work {
   void complete(goccl_result result, const std::string& message) noexcept;
   // Tells everyone.
   void settle(std::exception_ptr exception) noexcept;
+  void tellHooks() const noexcept;
   // Whether everyone can see the end, in the work and in its future alike. Called with mutex_ held.
   bool told() const;
   std::string message() const;
 
   const goccl_comm comm_;
+  const std::shared_ptr<Hooks> hooks_;
   const WorkInfo info_;
+  const uint64_t key_;  // of this work only, in this process
   std::atomic<goccl_work> handle_{0};  // 0: not begun
   std::atomic<bool> ending_{false};
   std::atomic<bool> listening_{false};
@@ -109,6 +114,7 @@ class Work : public c10d::Work {
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;
+  std::shared_ptr<void> expected_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
   const std::chrono::steady_clock::time_point started_;
   std::chrono::steady_clock::time_point ended_;
@@ -116,6 +122,9 @@ class Work : public c10d::Work {
 
 // Called once at the process's exit: from its return on no callback of the library touches anything.
 void closeCallbacks();
+
+// How long a wait may leave a signal unseen.
+constexpr std::chrono::milliseconds kSlice{100};
 
 // Raises KeyboardInterrupt, or whatever a Python signal handler raises, if this is the main thread and a
 // signal is pending. Needs no GIL.

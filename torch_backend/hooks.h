@@ -1,0 +1,101 @@
+// Who wants to be told how a group's works end: torch's hooks.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <c10/util/Logging.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
+
+#include "library.h"
+
+// Those of older ones are NCCL's own, but for registerOnCompletionHook().
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#define GOCCL_TORCH_HOOKS
+#endif
+
+namespace goccl {
+
+// Functions by their numbers. No lock is held while one runs, or is destroyed: it may want the GIL, or take
+// itself out.
+template <typename... Arguments>
+class HookTable {
+ public:
+  using Hook = std::function<void(Arguments...)>;
+  using Table = std::map<int64_t, std::shared_ptr<const Hook>>;
+
+  void set(int64_t id, Hook hook) {
+    auto shared = std::make_shared<const Hook>(std::move(hook));
+    std::lock_guard<std::mutex> lock(mutex_);
+    hooks_[id].swap(shared);
+    empty_.store(false, std::memory_order_relaxed);
+  }
+
+  void remove(int64_t id) {
+    typename Table::node_type removed;
+    std::lock_guard<std::mutex> lock(mutex_);
+    removed = hooks_.extract(id);
+    empty_.store(hooks_.empty(), std::memory_order_relaxed);
+  }
+
+  bool empty() const { return empty_.load(std::memory_order_relaxed); }
+
+  // What a hook throws is logged.
+  void call(const Arguments&... arguments) const noexcept {
+    c10::SmallVector<std::shared_ptr<const Hook>, 4> hooks;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [id, hook] : hooks_) {
+        hooks.push_back(hook);
+      }
+    }
+    for (const auto& hook : hooks) {
+      try {
+        (*hook)(arguments...);
+      } catch (const std::exception& e) {
+        LOG(ERROR) << "goccl: a hook of a process group failed: " << e.what();
+      }
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Table hooks_;  // guarded by mutex_
+  std::atomic<bool> empty_{true};
+};
+
+// The hooks of a group. Its works, which may outlive it, have a share in them.
+class Hooks : public std::enable_shared_from_this<Hooks> {
+ public:
+  // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits for their end.
+  HookTable<> failure;
+  // Called for every work that ends well, soon after its end, though nobody asks for that.
+  HookTable<std::shared_ptr<c10d::WorkInfo>> completion;
+#ifdef GOCCL_TORCH_HOOKS
+  HookTable<const c10d::CompletionHookArgs&> completionByKey;
+#endif
+
+  // To be called with every result that is not GOCCL_OK.
+  void failed(goccl_result result);
+  // What a work that begins is to keep until the hooks have been told of its end; nullptr where there are none.
+  std::shared_ptr<void> expect();
+  // Waits until they have been told of all that were expected, or Ctrl-C.
+  void waitForExpected();
+
+ private:
+  std::once_flag failed_;
+  std::mutex mutex_;
+  std::condition_variable cv_;
+  int64_t expected_ = 0;  // guarded by mutex_
+};
+
+}  // namespace goccl

@@ -126,7 +126,9 @@ def run_completion_hook(rank):
     group = dist.group.WORLD
     assert not group._has_hooks()
     told = []
-    group._register_on_completion_hook(lambda info: told.append((info.op_type, info.seq, info.active_duration)))
+    group._register_on_completion_hook(
+        lambda info: told.append((info.op_type, info.seq, info.active_duration))
+    )
     assert group._has_hooks()
     with pytest.raises(ValueError, match="has an onCompletion hook already"):
         group._register_on_completion_hook(print)
@@ -239,3 +241,69 @@ def run_unrecorded(rank):
 @hooks_by_number
 def test_flight_recorder_costs_nothing_unasked(make_world):
     make_world(1).run(run_unrecorded)
+
+
+# -- memory
+
+
+def run_memory(rank):
+    rank.init()
+    cpu = torch.device("cpu")
+    assert backend().supports_tensor_alloc(cpu)
+    t = backend().allocate_tensor(1 << 20, dtype=torch.int32, device=cpu)
+    assert (t.shape, t.dtype, t.device) == ((1 << 20,), torch.int32, cpu)
+    assert in_shareable_memory(t)
+    dist.all_reduce(t.fill_(1))
+    assert (t == rank.size).all()
+    with pytest.raises(ValueError, match="only makes CPU tensors; `device` is meta"):
+        backend().allocate_tensor(1, dtype=torch.int32, device=torch.device("meta"))
+    with pytest.raises(ValueError, match="`size` is -1, it must be 0 or more"):
+        backend().allocate_tensor(-1, dtype=torch.int32, device=cpu)
+    if hasattr(backend(), "memory_stats"):
+        assert backend().memory_stats() == goccl.memory_stats()
+
+
+def in_shareable_memory(tensor):
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, _, end = line.split()[0].partition("-")
+        if int(begin, 16) <= tensor.data_ptr() < int(end, 16):
+            return "memfd" in line
+    return False
+
+
+def test_memory(make_world):
+    make_world(2).run(run_memory)
+
+
+def run_timing(rank):
+    rank.init()
+    dist.group.WORLD._enable_collectives_timing()
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    work.wait()
+    assert work._get_duration() > 0
+
+
+def test_timing(make_world):
+    make_world(1).run(run_timing)
+
+
+# -- groups merged
+
+
+def run_merged(rank):
+    """Two groups of two become one of four."""
+    rank.init()
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    merged = halves[rank.rank // 2].merge_remote_group(rank.make_store("merging"), 4)
+    assert merged.size() == 4
+    t = torch.tensor([1 << rank.rank, 1 << merged.rank()])
+    merged.allreduce([t]).wait()
+    assert t.tolist() == [15, 15]
+    all_reduce(rank)
+
+
+@pytest.mark.skipif(
+    not hasattr(dist.ProcessGroup, "merge_remote_group"), reason="torch before 2.9 merges none"
+)
+def test_merged(make_world):
+    make_world(4).run(run_merged)

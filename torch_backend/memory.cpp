@@ -1,7 +1,6 @@
 #include "memory.h"
 
 #include <mutex>
-#include <vector>
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
@@ -83,27 +82,32 @@ void enterPool() {
 
 void leavePool() { pools--; }
 
-at::Tensor empty(const std::vector<int64_t>& size, at::ScalarType dtype) {
+}  // namespace
+
+bool hasShareableMemory() {
+  void* memory = nullptr;
+  if (library().mem_alloc(&memory, 1) != GOCCL_OK) {
+    return false;
+  }
+  freeShareable(memory);
+  return true;
+}
+
+at::Tensor emptyShareable(at::IntArrayRef size, at::ScalarType dtype) {
   return at::detail::empty_generic(size, &shareable, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
                                    std::nullopt);
 }
 
-py::dict memoryStats() {
+std::unordered_map<std::string, uint64_t> memoryStats() {
   uint64_t registered = 0;
   uint64_t given = 0;
   uint64_t taken = 0;
   check(library().mem_stats(&registered, &given, &taken));
-  py::dict stats;
-  stats["registered"] = registered;
-  stats["given"] = given;
-  stats["taken"] = taken;
-  return stats;
+  return {{"registered", registered}, {"given", given}, {"taken", taken}};
 }
 
-}  // namespace
-
 void bindMemory(py::module_& module) {
-  module.def("empty", &empty, py::arg("size"), py::arg("dtype"),
+  module.def("empty", &emptyShareable, py::arg("size"), py::arg("dtype"),
              "A tensor in shareable memory, of undefined contents.");
   module.def("enter_pool", &enterPool, "Has the thread's CPU tensors allocated in shareable memory.");
   module.def("leave_pool", &leavePool, "Undoes enter_pool().");

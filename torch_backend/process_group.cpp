@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "arguments.h"
+#include "memory.h"
 #include "store.h"
 
 namespace goccl {
@@ -96,6 +97,7 @@ intrusive_ptr<ProcessGroupGoccl::Options> copyOf(const intrusive_ptr<ProcessGrou
                             : c10::make_intrusive<ProcessGroupGoccl::Options>(*options);
 }
 
+#ifdef GOCCL_TORCH_SPLITS
 // A copy of the options of a new group that torch makes from another one.
 intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::Backend::Options>& options,
                                                      const char* name) {
@@ -103,6 +105,7 @@ intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::B
   GOCCL_CHECK(given != nullptr, name, "pg_options of backend goccl must be None or a goccl.Options");
   return copyOf(given);
 }
+#endif
 
 // What is known of this thread's call. A destructor cannot see the exception that calls it.
 struct {
@@ -211,6 +214,14 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
                                                 static_cast<int>(ranks.size()), options, options->group_name);
 }
 
+intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(const intrusive_ptr<c10d::Store>& store,
+                                                      const intrusive_ptr<c10d::Backend::Options>& opts,
+                                                      const int& rank, const int& size) {
+  auto options = ownOptions(opts, "merge");
+  options->global_ranks_in_group.clear();  // there is nothing that they would be ranks of
+  // Torch's own name for it may differ from rank to rank, and the library's is part of the store's keys.
+  return c10::make_intrusive<ProcessGroupGoccl>(store, rank, size, options, "merged");
+}
 #endif
 
 // ---- starting ---------------------------------------------------------------------------------
@@ -377,6 +388,17 @@ void ProcessGroupGoccl::registerCompletionHook(int64_t id, c10d::CompletionHook 
 
 void ProcessGroupGoccl::unregisterCompletionHook(int64_t id) { hooks_->completionByKey.remove(id); }
 #endif
+
+bool ProcessGroupGoccl::supportsTensorAlloc(c10::DeviceIndex) { return hasShareableMemory(); }
+
+at::Tensor ProcessGroupGoccl::allocateTensor(long size, at::TensorOptions options) {
+  GOCCL_CHECK(size >= 0, "allocateTensor", "`size` is ", size, ", it must be 0 or more");
+  GOCCL_CHECK(options.device().is_cpu(), "allocateTensor", "only makes CPU tensors; `device` is ",
+              options.device());
+  return emptyShareable({size}, c10::typeMetaToScalarType(options.dtype()));
+}
+
+std::unordered_map<std::string, uint64_t> ProcessGroupGoccl::getMemoryStats() { return memoryStats(); }
 
 c10d::ErrorType ProcessGroupGoccl::getError() {
   switch (library().async_error(comm())) {

@@ -70,6 +70,11 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  // A group of its own of all who call this with the same store, members of this group or of others. Nothing of
+  // this group is shared.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size);
 #endif
 
   c10::intrusive_ptr<c10d::Work> broadcast(
@@ -162,6 +167,14 @@ class ProcessGroupGoccl : public c10d::Backend {
   void registerCompletionHook(int64_t id, c10d::CompletionHook hook);
   void unregisterCompletionHook(int64_t id);
 #endif
+
+  // Memory as of goccl.empty().
+  bool supportsTensorAlloc(c10::DeviceIndex device);
+  at::Tensor allocateTensor(long size, at::TensorOptions options = {});
+  std::unordered_map<std::string, uint64_t> getMemoryStats();
+
+  // Works are always timed.
+  void enableCollectivesTiming() override {}
 
   c10d::ErrorType getError() override;
   // Breaks the group here and on all peers: whoever waits is freed with an error.

@@ -128,9 +128,18 @@ def test_options() -> None:
         (["alltoall", "--schedule", "in turn"], "'in turn' is not one of sequential, window=2 and the like"),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
         (["allreduce", "--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
+        (["allreduce", "--markdown", "/no/such/folder/x"], "is not a file in a folder that exists"),
+        (["allreduce", "--plot", "/no/such/folder/x.png"], "is not a file in a folder that exists"),
+        (
+            ["allreduce", "--plot", "x.foo"],
+            r"--plot: 'x.foo' does not end as .*; allowed are .*\.pdf, .*\.png",
+        ),
+        (["allreduce", "--plot", "x"], "--plot: 'x' does not end as a picture's file does"),
     ],
 )
 def test_bad_options(arguments: list[str], told: str) -> None:
+    if "--plot" in arguments:
+        pytest.importorskip("matplotlib")
     with pytest.raises(argparse.ArgumentError, match=told):
         _parse(*arguments)
 

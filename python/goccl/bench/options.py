@@ -104,6 +104,16 @@ def _file(text: str) -> Path:
     return path
 
 
+def _picture(text: str) -> Path:
+    path = _file(text)
+    allowed = plot.formats()
+    if allowed and path.suffix.lower() not in allowed:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} does not end as a picture's file does; allowed are {', '.join(allowed)}"
+        )
+    return path
+
+
 _SIZES = "4,1K,64K,1M,16M,64M"
 _HOST_SIZES = "4,1K,4K,16K,64K,256K,1M,4M,16M,64M"
 _PLAIN: dict[str, Any] = {
@@ -220,7 +230,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", type=_file, metavar="FILE", help="also write the rows as JSON")
     add("--markdown", type=_file, metavar="FILE", help="also write the machine and a comparison as Markdown")
-    add("--plot", type=_file, metavar="FILE", help="also draw them, as PNG, SVG or PDF (needs matplotlib)")
+    add("--plot", type=_picture, metavar="FILE", help="also draw them, as PNG, SVG or PDF (needs matplotlib)")
 
 
 def main(args: argparse.Namespace) -> int:

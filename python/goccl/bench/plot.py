@@ -22,6 +22,14 @@ def missing() -> str:
     return ""
 
 
+def formats() -> list[str]:
+    """The endings of files that can be drawn; none where missing() says why."""
+    if missing():
+        return []
+    figure_module: Any = importlib.import_module("matplotlib.figure")
+    return sorted(f".{name}" for name in figure_module.Figure().canvas.get_supported_filetypes())
+
+
 def write_plot(rows: Sequence[Row], path: Path) -> None:
     """Draws the rows that have a size into a file whose ending names the format."""
     figure_module: Any = importlib.import_module("matplotlib.figure")

@@ -89,6 +89,9 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             )
         package = ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
         self.build_core(go[0], package / "lib")
+        if not self.inplace:  # there the header of the sources is used
+            self.mkpath(str(package / "include"))
+            self.copy_file(str(ROOT / "capi" / "goccl.h"), str(package / "include"))
         self.write_build_info(package / "_build_info.py", go[1])
         super().run()
 

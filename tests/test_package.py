@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,11 +109,35 @@ def test_info_tells_what_it_can_with_another_torch(monkeypatch, capsys):
     assert "pssst" not in text
 
 
+def test_config_is_what_a_compiler_needs(tmp_path):
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("no C compiler")
+    program = tmp_path / "program.c"
+    program.write_text(
+        '#include "goccl.h"\n#include <stdio.h>\nint main(void) { return puts(goccl_version()) < 0; }\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "config"], capture_output=True, text=True, check=True
+    )
+    subprocess.run([cc, program, *done.stdout.split(), "-o", tmp_path / "program"], check=True)
+    printed = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout
+    assert printed == f"{goccl.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "printed"), [("--cflags", r"-I\S+"), ("--libs", r"-L\S+ -lgoccl -Wl,-rpath,\S+")]
+)
+def test_config_in_parts(asked, printed, capsys):
+    assert cli.main(["config", asked]) == 0
+    assert re.fullmatch(printed, capsys.readouterr().out.strip())
+
+
 def test_command_line_names_its_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["nonsense"])
     assert caught.value.code == 2
-    assert "'info', 'bench'" in capsys.readouterr().err
+    assert "'config', 'info', 'bench'" in capsys.readouterr().err
 
 
 @pytest.fixture

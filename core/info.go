@@ -8,10 +8,16 @@ import (
 )
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
-// and if not why and what to do. It opens what a communicator would, and closes it again.
+// and if not why and what to do. It opens what a communicator would, and closes it again. "problem" is what Init
+// would say of the environment.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
-	verbs, err := r.verbs(Config{Transport: r.config.Getenv(EnvTransport), Net: r.config.Getenv(EnvNet)})
+	config := Config{Size: 1}
+	problem := ""
+	if err := r.complete(&config); err != nil {
+		problem = err.Error()
+	}
+	verbs, err := r.verbs(config)
 	if err != nil {
 		verbs.Off = err.Error()
 	}
@@ -33,15 +39,15 @@ func (r *Runtime) Info() map[string]any {
 		transports["tcp"] = map[string]any{"usable": true, "address": a.TCP}
 		shm := map[string]any{"usable": a.ShmProblem == "", "problem": a.ShmProblem}
 		if a.ShmProblem == "" {
-			shm["copies"] = "1 of what is long"
+			shm["long_blocks"] = "are copied once, straight from one rank's memory to another's, instead of twice through shared memory"
 			if problem := exec.GetProblem(); problem != "" {
-				shm["copies"] = "2, for ranks cannot read each other's memory: " + problem
+				shm["long_blocks"] = "are copied twice, through shared memory, for ranks cannot read each other's memory: " + problem
 			}
 		}
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
-	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "transports": transports}
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "transports": transports}
 }
 
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.

@@ -109,6 +109,29 @@ def test_info_tells_what_it_can_with_another_torch(monkeypatch, capsys):
     assert "pssst" not in text
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("GOCCL_TRANSPORT", r'transport is "foo" .* allowed are "shm", "tcp", "verbs" and nothing'),
+        ("GOCCL_NET", r'network is "foo" .* allowed are "tcp", "verbs" and nothing'),
+    ],
+)
+def test_info_tells_of_a_bad_environment(name, told):
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info"],
+        env={**os.environ, name: "foo"}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.search(f"PROBLEM +init: {told}", done.stdout), done.stdout
+
+
+def test_info_tells_how_often_long_blocks_are_copied():
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info"], capture_output=True, text=True, timeout=120
+    )
+    assert re.search(r"shm .*long blocks are copied (once|twice)", done.stdout), done.stdout
+
+
 def test_config_is_what_a_compiler_needs(tmp_path):
     cc = shutil.which("cc")
     if cc is None:

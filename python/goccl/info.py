@@ -21,6 +21,7 @@ _VARIABLES = (
     "GOCCL_SOCKET_IFNAME",
     "GOCCL_SECRET",
     "GOCCL_THRESHOLDS",
+    "GOCCL_ALLTOALL_SCHEDULE",
     "TORCHELASTIC_RESTART_COUNT",
 )
 
@@ -59,6 +60,7 @@ def collect() -> dict[str, Any]:
     else:
         report["library"] = core.get("version")
         report["transports"] = core.get("transports", {})
+        report["problem"] = core.get("problem") or None
     return report
 
 
@@ -88,7 +90,9 @@ def render(report: dict[str, Any]) -> str:
 def _transport_line(name: str, facts: dict[str, Any]) -> str:
     text = "usable" if facts.get("usable") else f"NOT usable: {facts.get('problem') or 'no reason given'}"
     details = [
-        f"{key} {_plain(value)}" for key, value in facts.items() if key not in ("usable", "problem") and value
+        f"{key.replace('_', ' ')} {_plain(value)}"
+        for key, value in facts.items()
+        if key not in ("usable", "problem") and value
     ]
     return f"  {name:<8}  {text}" + (f" ({', '.join(details)})" if details else "")
 

@@ -156,6 +156,28 @@ def test_config_in_parts(asked, printed, capsys):
     assert re.fullmatch(printed, capsys.readouterr().out.strip())
 
 
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("timeout", "at least 1 ms$"), ("liveness_grace", r"at least 1 ms \(or 0: the default\)$")],
+)
+def test_options_refuse_what_would_become_zero(name, allowed):
+    told = f"goccl.Options: `{name}` is 10 us, it must be {allowed}"
+    with pytest.raises(ValueError, match=told):
+        goccl.Options(**{name: timedelta(microseconds=10)})
+    options = goccl.Options(**{name: timedelta(microseconds=1500)})
+    assert getattr(options, name) == timedelta(milliseconds=2), "rounded up"
+    with pytest.raises(ValueError, match=told):
+        setattr(options, name, timedelta(microseconds=10))
+    with pytest.raises(ValueError, match=f"is -1000 us, it must be {allowed}"):
+        setattr(options, name, timedelta(milliseconds=-1))
+
+
+def test_options_take_zero_for_the_default_grace():
+    assert goccl.Options(liveness_grace=timedelta(0)).liveness_grace == timedelta(0)
+    with pytest.raises(ValueError, match="`timeout` is 0 us"):
+        goccl.Options(timeout=timedelta(0))
+
+
 def test_command_line_names_its_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["nonsense"])

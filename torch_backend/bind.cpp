@@ -37,6 +37,19 @@ std::string info() {
   }
 }
 
+// A timedelta in the library's unit, rounded up: what is too short must not become 0, which means the default.
+std::chrono::milliseconds duration(const char* name, std::chrono::microseconds given, const char* also) {
+  TORCH_CHECK_VALUE(given >= std::chrono::milliseconds(1) || (*also != '\0' && given.count() == 0),
+                    "goccl.Options: `", name, "` is ", given.count(), " us, it must be at least 1 ms", also);
+  return std::chrono::ceil<std::chrono::milliseconds>(given);
+}
+
+std::chrono::milliseconds timeoutOf(std::chrono::microseconds given) { return duration("timeout", given, ""); }
+
+std::chrono::milliseconds graceOf(std::chrono::microseconds given) {
+  return duration("liveness_grace", given, " (or 0: the default)");
+}
+
 // Ends what is left when Python goes. A library that is not loaded stays so.
 void atExit() {
   if (const goccl::Library* lib = goccl::loadedLibrary()) {
@@ -72,13 +85,13 @@ PYBIND11_MODULE(_C, module) {
   IntrusiveClass<Options, c10d::Backend::Options>(
       group, "Options",
       "Options of a goccl process group, for the argument pg_options of init_process_group().")
-      .def(py::init([](std::chrono::milliseconds timeout, std::string transport, std::string interface,
-                       std::chrono::milliseconds livenessGrace, std::string secret,
+      .def(py::init([](std::chrono::microseconds timeout, std::string transport, std::string interface,
+                       std::chrono::microseconds livenessGrace, std::string secret,
                        std::string alltoallSchedule) {
-             auto options = c10::make_intrusive<Options>(timeout);
+             auto options = c10::make_intrusive<Options>(timeoutOf(timeout));
              options->transport = std::move(transport);
              options->interface = std::move(interface);
-             options->livenessGrace = livenessGrace;
+             options->livenessGrace = graceOf(livenessGrace);
              options->secret = std::move(secret);
              options->alltoallSchedule = std::move(alltoallSchedule);
              return options;
@@ -86,8 +99,10 @@ PYBIND11_MODULE(_C, module) {
            py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "",
            py::arg("interface") = "", py::arg("liveness_grace") = std::chrono::milliseconds(0),
            py::arg("secret") = "", py::arg("alltoall_schedule") = "")
-      .def_readwrite("timeout", &Options::timeout,
-                     "How long making the group and every operation may take (timedelta; 30 minutes).")
+      .def_property(
+          "timeout", [](const Options& self) { return self.timeout; },
+          [](Options& self, std::chrono::microseconds given) { self.timeout = timeoutOf(given); },
+          "How long making the group and every operation may take (timedelta; 30 minutes).")
       .def_readwrite(
           "transport", &Options::transport,
           "What joins ranks: \"\" for the best of each pair, or \"shm\" or \"tcp\" forced for all; a forced "
@@ -96,8 +111,9 @@ PYBIND11_MODULE(_C, module) {
           "interface", &Options::interface,
           "The network interface to use; \"\" for that of the route to the store. Also by the environment "
           "variable GOCCL_SOCKET_IFNAME.")
-      .def_readwrite(
-          "liveness_grace", &Options::livenessGrace,
+      .def_property(
+          "liveness_grace", [](const Options& self) { return self.livenessGrace; },
+          [](Options& self, std::chrono::microseconds given) { self.livenessGrace = graceOf(given); },
           "A host that acknowledges nothing is given up after it (timedelta; zero for the default of 10 s).")
       .def_readwrite(
           "secret", &Options::secret,

@@ -46,6 +46,14 @@ static int spin(const goccl_lane *lane, const goal *g) {
   return 0;
 }
 
+enum { LEAST_PATIENCE = 4 };
+
+void goccl_yielded(goccl_lane *lane, int came) {
+  uint32_t n = came ? 2 * lane->patience : lane->patience - (lane->patience + 7) / 8;
+  if (n < LEAST_PATIENCE) n = LEAST_PATIENCE;
+  lane->patience = n < lane->yields ? n : lane->yields;
+}
+
 static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t until) {
   const goccl_channel *c = &lane->channels[run->peer];
   if (reached(&g)) return GOCCL_RUN_DONE;
@@ -60,11 +68,15 @@ static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t 
   if (state == GOCCL_MEMORY) {
     if (spin(lane, &g)) return GOCCL_RUN_DONE;
     if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
-    for (uint32_t i = 0; i < lane->yields; i++) {
+    for (uint32_t i = 0; i < lane->patience; i++) {
       sched_yield();
-      if (reached(&g)) return GOCCL_RUN_DONE;
+      if (reached(&g)) {
+        goccl_yielded(lane, 1);
+        return GOCCL_RUN_DONE;
+      }
       if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
     }
+    goccl_yielded(lane, 0);
     if (run->reading) return GOCCL_RUN_REST;
   }
   int result = GOCCL_RUN_DONE;

@@ -107,7 +107,8 @@ typedef struct {
   uint64_t slots;
   uint64_t stride;
   uint32_t spins;      /* polls with a pause before yielding */
-  uint32_t yields;     /* polls with sched_yield before sleeping */
+  uint32_t yields;     /* polls with sched_yield before sleeping: at most, */
+  uint32_t patience;   /* and at present */
 } goccl_lane;
 
 /* Where a message's payload lies. */
@@ -224,5 +225,9 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
 int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
 
 void goccl_ring(goccl_bell *bell);
+
+/* Notes whether what was waited for came while the CPU was given away. Where it does not come so, as where programs that are no ranks want the CPUs, too,
+ * yielding only keeps from sleep, in which a rank is given a CPU sooner when it is woken. */
+void goccl_yielded(goccl_lane *lane, int came);
 
 #endif

@@ -159,6 +159,22 @@ func TestRunTellsMismatch(t *testing.T) {
 	}
 }
 
+// Waits that give the CPU away in vain do so less and less.
+func TestPatience(t *testing.T) {
+	w := newPair(t)
+	recv, _ := started(t, w, 1, 10, Message{})
+	lane := recv.lane.c
+	for before := lane.patience + 1; lane.patience < before; {
+		before = lane.patience
+		if s := recv.Continue(soon()); s != Blocked {
+			t.Fatalf("status %d", s)
+		}
+	}
+	if lane.patience == 0 || lane.patience >= lane.yields {
+		t.Errorf("%d of %d yields", lane.patience, lane.yields)
+	}
+}
+
 func TestStopAndLeaveEndWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(*Window)

@@ -40,20 +40,22 @@ static int look(const goccl_mail *mail, const event *e, int *moved) {
 }
 
 static int await(const goccl_mail *mail, const event *e, uint64_t until) {
-  const goccl_lane *lane = mail->lane;
+  goccl_lane *lane = mail->lane;
   goccl_bell *bell = lane->bell;
   for (;;) {
-    int moved, seen = look(mail, e, &moved);
-    for (uint32_t i = 0; seen < 0 && i < lane->spins + lane->yields; i = moved ? 0 : i + 1) {
+    int moved, seen = look(mail, e, &moved), yielded = 0;
+    for (uint32_t i = 0; seen < 0 && i < lane->spins + lane->patience; i = moved ? 0 : i + 1) {
       if (i < lane->spins) {
         cpu_pause();
       } else if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) {
         break;
       } else {
         sched_yield();
+        yielded = 1;
       }
       seen = look(mail, e, &moved);
     }
+    if (yielded) goccl_yielded(lane, seen >= 0);
     if (seen >= 0) return seen;
     __atomic_fetch_add(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
     uint32_t value = __atomic_load_n(&bell->value, __ATOMIC_SEQ_CST);

@@ -142,7 +142,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.slots = C.uint64_t(l.Slots)
 	c.stride = C.uint64_t(l.stride())
 	c.spins = C.uint32_t(wait.Spins)
-	c.yields = C.uint32_t(wait.Yields)
+	c.yields, c.patience = C.uint32_t(wait.Yields), C.uint32_t(wait.Yields)
 	c.writer.plain = flag(wait.Spins == 0)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
 	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))

@@ -543,10 +543,10 @@ def run_again(rank, turns, fresh):
 def test_init_and_destroy_many_times(make_world, store, fresh):
     world = make_world(3, store=store)
     if store == "file":
-        # A FileStore of torch that is made while the last user of another one removes the file goes on to show what
-        # that one held. So all ranks have left a group before any begins the next.
+        # A FileStore of torch that is made while the last user of another one removes the file goes on to
+        # show what that one held. So all ranks have left a group before any begins the next.
         turns = [world.run(run_again, [i], fresh) for i in range(12)]
-        ranks = [sum(levels, []) for levels in zip(*turns, strict=True)]
+        ranks = [[level for part in levels for level in part] for levels in zip(*turns, strict=True)]
     else:
         ranks = world.run(run_again, range(12), fresh)
     for levels in ranks:

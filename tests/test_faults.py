@@ -721,7 +721,9 @@ def test_strangers_on_the_ports_harm_nothing(make_world, transport):
         world.run(check)
     if ports and harness.BACKEND == "goccl":
         told = r"goccl: .* refused a connection from .*: .* \(further ones from there are not logged\)"
-        harness.until(lambda: len(re.findall(told, world.logs())) == len(ports), 20, "each rank logs them once")
+        harness.until(
+            lambda: len(re.findall(told, world.logs())) == len(ports), 20, "each rank logs them once"
+        )
     for s in kept:
         s.close()
     harness.until(

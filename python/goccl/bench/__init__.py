@@ -21,7 +21,8 @@ Schedules of alltoall
     ``--schedule sequential,window=2,parallel`` measures alltoall with each. ``in flight``, ``staging``
     and ``incast`` are the most that a rank may have under way at once, however fast or slow the ranks are:
     bytes that it has sent and does not know to be taken, these together with the bytes sent to it as far as
-    they go through staging memory, and how many ranks send to it. They are found from the plans, by their prover, and not measured.
+    they go through staging memory, and how many ranks send to it. They are found from the plans, by their
+    prover, and not measured.
 
 Bandwidth
     ``algbw = bytes / median``, and ``busbw = algbw * factor`` with the factors of nccl-tests, see

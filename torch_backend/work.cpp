@@ -107,7 +107,7 @@ Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkIn
       hooks_(std::move(hooks)),
       info_(info),
       key_(lastKey.fetch_add(1, std::memory_order_relaxed) + 1),
-      started_(std::chrono::steady_clock::now()) {}
+      started_(Time::clock::now()) {}
 
 Work::~Work() {
   const goccl_work handle = handle_.load();
@@ -182,7 +182,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
     future = future_;
     exception_ = exception;
-    ended_ = std::chrono::steady_clock::now();
+    ended_ = Time::clock::now();
     completed_ = true;
     complete_.store(true);
   }

@@ -116,8 +116,9 @@ class Work : public c10d::Work {
   std::shared_ptr<void> extension_;
   std::shared_ptr<void> expected_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
-  const std::chrono::steady_clock::time_point started_;
-  std::chrono::steady_clock::time_point ended_;
+  using Time = decltype(c10d::WorkInfo::timeStarted);  // of the system's clock in older versions of torch
+  const Time started_;
+  Time ended_;
 };
 
 // Called once at the process's exit: from its return on no callback of the library touches anything.

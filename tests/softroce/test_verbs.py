@@ -61,7 +61,7 @@ def test_info():
         guests.check()
         verbs = next(line for line in guests[0].stdout.splitlines() if line.strip().startswith("verbs"))
     assert "NOT" not in verbs
-    for fact in ("usable", "device rxe0", "port 1", "interface vec0", "gid_index 1", "why"):
+    for fact in ("usable", "device rxe0", "port 1", "interface vec0", "gid index 1", "why"):
         assert fact in verbs, verbs
 
 

@@ -120,18 +120,7 @@ func TestGetFromWhoHasLeft(t *testing.T) {
 	if err := run(w.comms[1], recvOp(buffer(t, n), 0, 0)); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
 		t.Errorf("receive: %v", err)
 	}
-	errs := w.try(func(rank int) error {
-		switch rank {
-		case 1:
-			return run(w.comms[1], sendOp(buffer(t, n), 2, 0))
-		case 2:
-			return run(w.comms[2], recvOp(buffer(t, n), 1, 0))
-		}
-		return nil
-	})
-	if err := errors.Join(errs...); err != nil {
-		t.Error(err)
-	}
+	othersGoOn(t, w, n)
 }
 
 // around sends n elements from each rank to the next.

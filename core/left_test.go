@@ -29,6 +29,23 @@ func awaitLeft(t *testing.T, c *Comm, peer int) {
 	}
 }
 
+// othersGoOn has ranks 1 and 2 exchange something after rank 0 has left.
+func othersGoOn(t *testing.T, w *world, n int) {
+	t.Helper()
+	errs := w.try(func(rank int) error {
+		switch rank {
+		case 1:
+			return run(w.comms[1], sendOp(buffer(t, n), 2, 0))
+		case 2:
+			return run(w.comms[2], recvOp(buffer(t, n), 1, 0))
+		}
+		return nil
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a rank has offered ends with it, for who receives it and for nobody else: at once, whether the receive comes before or after the rank has left.
 func TestSendsOfWhoHasLeft(t *testing.T) {
 	const n = 1 << 19
@@ -66,18 +83,7 @@ func TestSendsOfWhoHasLeft(t *testing.T) {
 					if took := time.Since(begun); took > 30*time.Second {
 						t.Errorf("it took %v", took)
 					}
-					errs := w.try(func(rank int) error {
-						switch rank {
-						case 1:
-							return run(w.comms[1], sendOp(buffer(t, n), 2, 0))
-						case 2:
-							return run(w.comms[2], recvOp(buffer(t, n), 1, 0))
-						}
-						return nil
-					})
-					if err := errors.Join(errs...); err != nil {
-						t.Error(err)
-					}
+					othersGoOn(t, w, n)
 				})
 			}
 		}

@@ -232,6 +232,9 @@ def test_stopped_rank_is_waited_for_until_the_timeout(make_world, transport, siz
         text = failed(outcome, since, timeout + AT_ONCE)
         assert outcome.at - since > timeout - 0.1, f"given up early: {text}"
         assert harness.absent_ranks(text) == {victim}, text
+    # Those who then end without a destroy do not wait for it again: sooner than the grace of 10 s.
+    for r in others:
+        assert world.exit(r, deadline=8) == 0, world.logs()
 
 
 @both_transports

@@ -475,7 +475,7 @@ func (s shape) streams(o *Operation) exec.Streams {
 // params is what a builder is told of an operation.
 func (s shape) params(op *Operation, rank, size int) plan.Params {
 	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
+		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Crowded: s.crowded, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
 	if !s.gets {
 		p.GetMin = 0
 	}

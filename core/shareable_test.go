@@ -36,7 +36,7 @@ func sent(c *Comm) (n []uint64) {
 
 func TestShareableCollectives(t *testing.T) {
 	for _, tr := range []string{"mem", "shm"} {
-		for _, size := range []int{1, 2, 3, 4, 8} {
+		for _, size := range []int{1, 2, 3, 4, 9} { // of nine, a short broadcast goes along a tree
 			// Whose memory is ordinary: then all plans must be.
 			for _, ordinary := range []int{-1, 0, size - 1} {
 				t.Run(fmt.Sprintf("%s/%d/ordinary %d", tr, size, ordinary), func(t *testing.T) {
@@ -83,7 +83,13 @@ func TestDirectPlansAreRun(t *testing.T) {
 			return inPlace(shared[rank])
 		}, false},
 		{"shareable again", func(rank int) Operation { return inPlace(shared[rank]) }, true},
+		{"reduce", func(rank int) Operation { return rooted(plan.Reduce, shared[rank]) }, true},
+		{"broadcast", func(rank int) Operation { return rooted(plan.Broadcast, shared[rank]) }, true},
+		{"gather", func(rank int) Operation { return rooted(plan.Gather, shared[rank]) }, true},
+		{"scatter", func(rank int) Operation { return rooted(plan.Scatter, shared[rank]) }, true},
 	} {
+		op := c.op(0)
+		star := op.Collective.Rooted() && op.Collective != plan.Reduce
 		for range 3 {
 			before := make([][]uint64, size)
 			for rank := range size {
@@ -92,13 +98,33 @@ func TestDirectPlansAreRun(t *testing.T) {
 			w.each(func(rank int) error { return run(w.comms[rank], c.op(rank)) })
 			for rank := range size {
 				for peer, now := range sent(w.comms[rank]) {
-					if messages := now - before[rank][peer]; peer != rank && (messages == 2) != c.direct {
+					meet := !star || rank == op.Root || peer == op.Root
+					if messages := now - before[rank][peer]; peer != rank && (messages == 2) != (c.direct && meet) {
 						t.Errorf("%s: rank %d sent %d messages to %d", c.name, rank, messages, peer)
 					}
 				}
 			}
 		}
 	}
+}
+
+// rooted is an operation in place with root 1: of a block, or of one a rank on the root's side.
+func rooted(collective plan.Collective, b []int32) Operation {
+	op := inPlace(b)
+	op.Collective, op.Root = collective, 1
+	const size = 3
+	var each []unsafe.Pointer
+	for r := range size {
+		each = append(each, ptr(b[r*len(b)/size:]))
+	}
+	counts := slices.Repeat([]uint64{uint64(len(b) / size)}, size)
+	switch collective {
+	case plan.Gather:
+		op.In, op.InCounts, op.Out, op.OutCounts = each[1:2], counts[:1], each, counts
+	case plan.Scatter:
+		op.In, op.InCounts, op.Out, op.OutCounts = each, counts, each[1:2], counts[:1]
+	}
+	return op
 }
 
 func inPlace(b []int32) Operation {

@@ -83,6 +83,21 @@ def run_collectives(rank, dtype, ordinary):
                 oracle.zeros_alike(dtype, op),
             )
             oracle.check(source, given[me], "its input")
+        for root in {0, n - 1}:
+            t, want = make(given[me]), oracle.reduce(given, "SUM")
+            dist.reduce(t, root)
+            if me == root:
+                oracle.check(t, want, f"reduce of {count}", oracle.zeros_alike(dtype, "SUM"))
+            t = make(given[me])
+            dist.broadcast(t, root)
+            oracle.check(t, given[root], f"broadcast of {count}")
+            source, outs = make(given[me]), [make(torch.zeros(per * n, dtype=dtype)) for _ in range(n)]
+            dist.gather(source, outs if me == root else None, root)
+            for out, want in zip(outs, given, strict=True) if me == root else ():
+                oracle.check(out, want, f"gather of {count}")
+            dist.scatter(outs[me], [make(g) for g in given] if me == root else None, root)
+            oracle.check(outs[me], given[me], f"scatter of {count}")
+            oracle.check(source, given[me], "an input")
         out, source = make(torch.zeros(per * n * n, dtype=dtype)), make(given[me])
         dist.all_gather_into_tensor(out, source)
         oracle.check(out, torch.cat(given), f"all_gather of {count}")

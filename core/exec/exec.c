@@ -339,10 +339,14 @@ static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run, c
   return e;
 }
 
+/* Of a plan's first step, whether it is a direct plan. */
+static int is_direct(const goccl_step *step) { return step->op == OP_EXPOSE || step->op == OP_ACCESS; }
+
 /* Whether all that a direct plan is to expose can be: before any of it is, so that all ranks find the same. */
 static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
-  for (uint32_t i = 0; i < run->plan->n_steps && run->plan->steps[i].op == OP_EXPOSE; i++) {
+  for (uint32_t i = 0; i < run->plan->n_steps && is_direct(&run->plan->steps[i]); i++) {
     const goccl_step *step = &run->plan->steps[i];
+    if (step->op == OP_ACCESS) continue;
     exposure e = exposed_by(lane, run, step);
     if ((e.in != 0) + (e.out != 0) != (int)step->sources || lane->channels[step->peer].arena.base == NULL) return 0;
   }
@@ -419,7 +423,7 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
   if (!run->begun) {
-    if (plan->n_steps > 0 && plan->steps[0].op == OP_EXPOSE && !can_expose(lane, run)) return GOCCL_RUN_INDIRECT;
+    if (plan->n_steps > 0 && is_direct(&plan->steps[0]) && !can_expose(lane, run)) return GOCCL_RUN_INDIRECT;
     begin(lane, run);
   }
   for (; run->step < plan->n_steps; run->step++) {

@@ -136,7 +136,7 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 	}
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
 	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
-	return &Compiled{c: c, Scratch: p.ScratchBytes, Direct: len(p.Steps) > 0 && p.Steps[0].Op == plan.Expose}
+	return &Compiled{c: c, Scratch: p.ScratchBytes, Direct: p.Direct()}
 }
 
 // Free gives the plan's memory back. No run may hold it.

@@ -9,7 +9,7 @@ func (b *builder) broadcast() {
 	case b.shares(n):
 		b.broadcastStar(n)
 	case b.Size > 2 && n > b.FlatMax && n > 0:
-		b.broadcastSlices(n)
+		b.fromRoot(func() { b.broadcastSlices(n) })
 	case b.Size <= starMax:
 		b.broadcastStar(n)
 	default:
@@ -20,12 +20,11 @@ func (b *builder) broadcast() {
 // broadcastStar sends everything from the root to every other rank.
 func (b *builder) broadcastStar(n int64) {
 	all := part{block(Out, 0), n}
-	if b.Rank == b.Root {
-		b.exchangeMessages(b.same(all), make([]part, b.Size))
-	} else {
-		b.exchangeMessages(make([]part, b.Size), b.only(b.Root, all))
+	out, in := b.same(all), make([]part, b.Size)
+	if b.Rank != b.Root {
+		out, in = make([]part, b.Size), b.only(b.Root, all)
 	}
-	b.acknowledge()
+	b.fromRoot(func() { b.exchangeMessages(out, in) })
 }
 
 // broadcastTree sends along a binomial tree: ranks are counted from the root, and the parent of v
@@ -111,5 +110,4 @@ func (b *builder) broadcastSlices(n int64) {
 			}
 		}
 	}
-	b.acknowledge()
 }

@@ -1,6 +1,9 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // align is the unit in which messages are cut: a cache line, and a whole number of elements.
 const align = 64
@@ -24,8 +27,12 @@ var builders = [...]func(*builder){
 
 var directBuilders = [...]func(*builder){
 	AllReduce:     (*builder).directAllReduce,
+	Reduce:        (*builder).directReduce,
+	Broadcast:     (*builder).directBroadcast,
 	AllGather:     (*builder).directAllGather,
 	ReduceScatter: (*builder).directReduceScatter,
+	Gather:        (*builder).directGather,
+	Scatter:       (*builder).directScatter,
 	AllToAll:      (*builder).directAllToAll,
 }
 
@@ -283,26 +290,58 @@ func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
 func (b *builder) to(i int) int   { return (b.Rank + i) % b.Size }
 func (b *builder) from(i int) int { return (b.Rank - i + b.Size) % b.Size }
 
-// answer lets the root tell every other rank that it has ended.
-func (b *builder) answer() {
-	if b.Rank != b.Root {
-		b.take(b.Root, Ref{}, 0, 0)
-		return
+// fromRoot lets the root hear from all others, from whom nothing else comes to it.
+//
+// On a crowded host it stays until they have what they want: else it would take a CPU from them, and soon be waiting for them.
+func (b *builder) fromRoot(exchange func()) {
+	others, root := b.others(), []int{b.Root}
+	first := b.Memory || !b.Crowded // and not only last: for direct plans
+	if first {
+		b.greet(others, root)
 	}
-	for i := 1; i < b.Size; i++ {
-		b.put(b.to(i), Ref{}, 0, 0)
+	exchange()
+	if first {
+		b.heed(others, root)
+	}
+	if b.Crowded {
+		b.greet(others, root)
+		b.heed(others, root)
 	}
 }
 
-// acknowledge lets every other rank tell the root that it has ended.
-func (b *builder) acknowledge() {
-	if b.Rank != b.Root {
-		b.put(b.Root, Ref{}, 0, 0)
-		return
+// toRoot lets those hear from the root to whom nothing else comes from it.
+func (b *builder) toRoot(others []int, exchange func()) {
+	root := []int{b.Root}
+	b.greet(root, others)
+	exchange()
+	b.heed(root, others)
+}
+
+// greet puts an empty message from each to each: first of all, so that nobody has to wait, once he has what he wants, for what the others still
+// do. It is taken by heed, last of all.
+func (b *builder) greet(from, to []int) {
+	if slices.Contains(from, b.Rank) {
+		for _, peer := range to {
+			b.put(peer, Ref{}, 0, 0)
+		}
 	}
-	for i := 1; i < b.Size; i++ {
-		b.take(b.from(i), Ref{}, 0, 0)
+}
+
+func (b *builder) heed(from, to []int) {
+	if slices.Contains(to, b.Rank) {
+		for _, peer := range from {
+			b.take(peer, Ref{}, 0, 0)
+		}
 	}
+}
+
+// others is all ranks but the root, as it puts to them.
+func (b *builder) others() []int {
+	ranks := make([]int, b.Size-1)
+	for i := range ranks {
+		ranks[i] = (b.Root + i + 1) % b.Size
+	}
+	return ranks
 }
 
 // lag is by how many rounds the waits run behind the puts where each round puts one message to a

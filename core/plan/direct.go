@@ -1,18 +1,32 @@
 package plan
 
+import "math"
+
 // Direct plans are for blocks in memory that every rank maps: whoever owns a slice reads it where the others have it, and
 // writes it where they want it. Nothing is staged.
 //
 // A rank first exposes to each peer the block that is the peer's to read, or to write, and waits until it has access
 // to theirs. Then all work at once, each on places that nobody else touches. A rank ends when all
 // have told it that they are done with its memory.
+//
+// A rank may find, as long as it waits for access, that another runs the other plan, and so must all. So in that one, too, each rank hears
+// first from each, or of a star, the root from each and each from the root; and its root exposes nothing before it has access to all.
 
 // HasDirect tells whether there is a direct plan.
 func (p *Params) HasDirect() bool {
+	if p.Size == 1 {
+		return false
+	}
+	least := align * pipelineDepth * int64(p.Size) // so long that in the other plan no slice of the first round is empty
+	if p.Chunk < 2*align {
+		least = math.MaxInt64
+	}
 	switch p.Collective {
-	case AllReduce: // so long that in the other plan, too, every rank hears first from each
-		return len(p.InBytes) == 1 && p.InBytes[0] >= align*pipelineDepth*int64(p.Size)
-	case AllGather, ReduceScatter:
+	case AllReduce:
+		return len(p.InBytes) == 1 && p.InBytes[0] >= least
+	case Reduce, Broadcast: // what goes to or from the root alone is too short
+		return p.OutBytes[0] >= max(least, p.FlatMax+1)
+	case AllGather, ReduceScatter, Gather, Scatter:
 		return true
 	case AllToAll: // in which all work at once
 		return p.Schedule.Window() == 0
@@ -20,124 +34,237 @@ func (p *Params) HasDirect() bool {
 	return false
 }
 
-// direct exposes in[r] and out[r] to rank r, has it work on theirs, and waits for their ends.
-func (b *builder) direct(in, out []part, work func()) {
-	for i := 1; i < b.Size; i++ {
-		peer := b.to(i)
-		b.expose(peer, in[peer], out[peer])
+// star tells whether the direct plan joins the root with each other rank, and no others.
+func star(c Collective) bool { return c.Rooted() && c != Reduce }
+
+// exposed is what a rank exposes to a peer, an input, an output or both, as far as the peer uses it; the zero value is nothing.
+type exposed struct{ in, out part }
+
+func (e exposed) bytes() int64 { return max(e.in.bytes, e.out.bytes) }
+
+// direct exposes mine[r] to rank r, has this rank work on theirs[r], of which only the lengths count, and waits for the ends of all. The ranks that a
+// rank exposes nothing to expose nothing to it.
+func (b *builder) direct(mine, theirs []exposed, work func()) {
+	last := star(b.Collective) && b.Rank == b.Root
+	if !last {
+		b.expose(mine, theirs)
 	}
 	for i := 1; i < b.Size; i++ {
-		peer := b.from(i)
-		b.access(peer, in[b.Rank].used(), out[b.Rank].used(), theirs(in[peer], out[peer]))
+		if peer := b.from(i); theirs[peer] != (exposed{}) {
+			b.access(peer, theirs[peer], mine[peer])
+		}
+	}
+	if last {
+		b.expose(mine, theirs)
 	}
 	work()
 	for i := 1; i < b.Size; i++ {
-		b.put(b.to(i), Ref{}, 0, 0)
-	}
-	for i := 1; i < b.Size; i++ {
-		b.take(b.from(i), Ref{}, 0, 0)
-	}
-}
-
-// theirs is how much of this rank's memory a peer uses to whom these parts are exposed.
-func theirs(in, out part) int64 { return max(in.bytes, out.bytes) }
-
-func (b *builder) expose(peer int, in, out part) {
-	s := Step{Op: Expose, Peer: int32(peer), Bytes: theirs(in, out), Total: b.total(part{bytes: b.mine(peer)})}
-	var refs [2]Ref
-	n := 0
-	for _, p := range []part{in, out} {
-		if p.used() {
-			refs[n] = p.place
-			n++
+		if peer := b.to(i); mine[peer] != (exposed{}) {
+			b.put(peer, Ref{}, 0, 0)
 		}
 	}
-	b.emit(s, refs[:n]...)
+	for i := 1; i < b.Size; i++ {
+		if peer := b.from(i); mine[peer] != (exposed{}) {
+			b.take(peer, Ref{}, 0, 0)
+		}
+	}
 }
 
-// access takes what the peer exposes, an input, an output or both; the peer uses so many bytes here.
-func (b *builder) access(peer int, in, out bool, theirs int64) {
+func (b *builder) expose(mine, theirs []exposed) {
+	for i := 1; i < b.Size; i++ {
+		peer := b.to(i)
+		var refs [2]Ref
+		n := 0
+		for _, p := range []part{mine[peer].in, mine[peer].out} {
+			if p.used() {
+				refs[n] = p.place
+				n++
+			}
+		}
+		if n > 0 {
+			b.emit(Step{Op: Expose, Peer: int32(peer), Bytes: mine[peer].bytes(), Total: b.total(part{bytes: theirs[peer].bytes()})}, refs[:n]...)
+		}
+	}
+}
+
+func (b *builder) access(peer int, theirs, mine exposed) {
 	var refs [2]Ref
 	n := 0
-	if in {
+	if theirs.in.used() {
 		refs[n] = Ref{Space: PeerIn, Peer: int32(peer)}
 		n++
 	}
-	if out {
+	if theirs.out.used() {
 		refs[n] = Ref{Space: PeerOut, Peer: int32(peer)}
 		n++
 	}
-	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: b.mine(peer), Total: b.total(part{bytes: theirs})}, refs[:n]...)
+	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: theirs.bytes(), Total: b.total(part{bytes: mine.bytes()})}, refs[:n]...)
 }
 
-// mine is how much of a peer's memory this rank uses.
-func (b *builder) mine(peer int) int64 {
-	switch b.Collective {
-	case ReduceScatter:
-		return b.OutBytes[0]
-	case AllToAll:
-		return b.InBytes[peer]
+// withEach is the same between this rank and every peer.
+func (b *builder) withEach(e exposed) []exposed {
+	all := make([]exposed, b.Size)
+	for r := range all {
+		all[r] = e
 	}
-	return b.InBytes[0]
+	return all
+}
+
+// inputs and outputs are one part a peer.
+func inputs(parts []part) []exposed {
+	all := make([]exposed, len(parts))
+	for r, p := range parts {
+		all[r].in = p
+	}
+	return all
+}
+
+func outputs(parts []part) []exposed {
+	all := make([]exposed, len(parts))
+	for r, p := range parts {
+		all[r].out = p
+	}
+	return all
 }
 
 func (b *builder) directAllReduce() {
 	n := b.InBytes[0]
-	b.direct(b.same(part{block(In, 0), n}), b.same(part{block(Out, 0), n}), func() {
+	all := b.withEach(exposed{part{block(In, 0), n}, part{block(Out, 0), n}})
+	b.direct(all, all, func() {
 		off, bytes := cut(n, b.Size, b.Rank)
-		b.combineThere(block(In, 0).at(off), block(Out, 0).at(off), off, bytes, true)
+		b.combineThere(block(In, 0).at(off), block(Out, 0).at(off), off, bytes, everyRank)
+	})
+}
+
+func (b *builder) directReduce() {
+	n := b.InBytes[0]
+	in, both := exposed{in: part{block(In, 0), n}}, exposed{part{block(In, 0), n}, part{block(Out, 0), n}}
+	mine, theirs := b.withEach(in), b.withEach(in)
+	if theirs[b.Root] = both; b.Rank == b.Root {
+		mine = b.withEach(both)
+	}
+	b.direct(mine, theirs, func() {
+		off, bytes := cut(n, b.Size, b.Rank)
+		b.combineThere(block(In, 0).at(off), block(Out, 0).at(off), off, bytes, b.Root)
 	})
 }
 
 func (b *builder) directReduceScatter() {
-	b.direct(blocks(In, b.InBytes), make([]part, b.Size), func() {
-		b.combineThere(block(In, b.Rank), block(Out, 0), 0, b.OutBytes[0], false)
+	own := part{block(In, b.Rank), b.OutBytes[0]}
+	b.direct(inputs(blocks(In, b.InBytes)), inputs(b.same(own)), func() {
+		b.combineThere(own.place, block(Out, 0), 0, own.bytes, b.Rank)
 	})
 }
 
-// combineThere combines this rank's slice where it lies, off from the beginning of what the peers expose, and writes the result to dst
-// and, if it goes back, to where they want it.
-func (b *builder) combineThere(own, dst Ref, off, bytes int64, back bool) {
+// combineThere combines this rank's slice where it lies, off from the beginning of what the peers expose, and writes the result to dst if it is for this
+// rank, and to where the peers want it that it is for: the root, or every rank.
+func (b *builder) combineThere(own, dst Ref, off, bytes int64, root int) {
 	for at := int64(0); at < bytes; at += b.Chunk {
 		b.src, b.also = b.src[:b.Size], b.also[:0]
+		if root == everyRank || root == b.Rank {
+			b.also = append(b.also, dst.at(at))
+		}
 		for r := range b.Size {
 			if r == b.Rank {
 				b.src[r] = own.at(at)
 				continue
 			}
 			b.src[r] = Ref{Space: PeerIn, Peer: int32(r), Off: off + at}
-			if back {
+			if root == everyRank || root == r {
 				b.also = append(b.also, Ref{Space: PeerOut, Peer: int32(r), Off: off + at})
 			}
 		}
-		b.emit(Step{Op: Combine, Bytes: min(b.Chunk, bytes-at), Dst: dst.at(at), Also: b.also}, b.src...)
+		b.emit(Step{Op: Combine, Bytes: min(b.Chunk, bytes-at), Dst: b.also[0], Also: b.also[1:]}, b.src...)
 	}
 }
 
 func (b *builder) directAllGather() {
-	b.direct(make([]part, b.Size), blocks(Out, b.OutBytes), func() {
-		b.copyThere(b.same(part{block(In, 0), b.InBytes[0]}), block(Out, b.Rank))
+	all := b.same(part{block(In, 0), b.InBytes[0]})
+	b.direct(outputs(blocks(Out, b.OutBytes)), outputs(all), func() {
+		b.moveThere(append(b.pushes(all), move{block(Out, b.Rank), block(In, 0), b.InBytes[0]}))
 	})
 }
 
 func (b *builder) directAllToAll() {
-	b.direct(make([]part, b.Size), blocks(Out, b.OutBytes), func() {
-		b.copyThere(blocks(In, b.InBytes), block(Out, b.Rank))
+	out := blocks(In, b.InBytes)
+	b.direct(outputs(blocks(Out, b.OutBytes)), outputs(out), func() {
+		b.moveThere(append(b.pushes(out), move{block(Out, b.Rank), block(In, b.Rank), b.InBytes[b.Rank]}))
 	})
 }
 
-// copyThere copies out[r] to where rank r wants it, and this rank's own part to dst, a chunk of each in turn.
-func (b *builder) copyThere(out []part, dst Ref) {
+func (b *builder) directBroadcast() {
+	all := part{block(Out, 0), b.OutBytes[0]}
+	if b.Rank == b.Root {
+		b.directStar(outputs(b.same(all)), outputs(b.same(all)), b.pushes(b.same(all)), move{})
+		return
+	}
+	root := outputs(b.only(b.Root, all))
+	b.directStar(root, root, []move{{all.place, Ref{Space: PeerOut, Peer: int32(b.Root)}, all.bytes}}, move{})
+}
+
+func (b *builder) directScatter() {
+	if b.Rank == b.Root {
+		in := blocks(In, b.InBytes)
+		b.directStar(inputs(in), outputs(in), b.pushes(in), move{block(Out, 0), block(In, b.Rank), b.OutBytes[0]})
+		return
+	}
+	own := part{block(Out, 0), b.OutBytes[0]}
+	root := b.only(b.Root, own)
+	b.directStar(outputs(root), inputs(root), []move{{own.place, Ref{Space: PeerIn, Peer: int32(b.Root)}, own.bytes}}, move{})
+}
+
+func (b *builder) directGather() {
+	own := part{block(In, 0), b.InBytes[0]}
+	if b.Rank != b.Root {
+		root := b.only(b.Root, own)
+		b.directStar(inputs(root), outputs(root), []move{{Ref{Space: PeerOut, Peer: int32(b.Root)}, own.place, own.bytes}}, move{})
+		return
+	}
+	out := blocks(Out, b.OutBytes)
+	var pulls []move
+	for i := 1; i < b.Size; i++ {
+		r := b.from(i)
+		pulls = append(pulls, move{out[r].place, Ref{Space: PeerIn, Peer: int32(r)}, out[r].bytes})
+	}
+	b.directStar(outputs(out), inputs(out), pulls, move{out[b.Rank].place, own.place, own.bytes})
+}
+
+// directStar makes moves between the root and each other rank, of which both know: the root makes its share of each, and the other the rest, so that
+// all move the same. And it makes a rank's own move.
+func (b *builder) directStar(mine, theirs []exposed, moves []move, own move) {
+	for i, m := range moves {
+		_, share := cut(m.bytes, b.Size, 0)
+		off, bytes := int64(0), share
+		if b.Rank != b.Root {
+			off, bytes = share, m.bytes-share
+		}
+		moves[i] = move{m.dst.at(off), m.src.at(off), bytes}
+	}
+	b.direct(mine, theirs, func() { b.moveThere(append(moves, own)) })
+}
+
+// move is a copy of so many bytes.
+type move struct {
+	dst, src Ref
+	bytes    int64
+}
+
+// pushes moves out[r] to where each other rank r wants it.
+func (b *builder) pushes(out []part) (moves []move) {
+	for i := 1; i < b.Size; i++ {
+		r := b.to(i)
+		moves = append(moves, move{Ref{Space: PeerOut, Peer: int32(r)}, out[r].place, out[r].bytes})
+	}
+	return moves
+}
+
+// moveThere makes moves, a chunk of each in turn.
+func (b *builder) moveThere(moves []move) {
 	for at, more := int64(0), true; more; at += b.Chunk {
 		more = false
-		for i := range b.Size {
-			r := b.to(i)
-			to := Ref{Space: PeerOut, Peer: int32(r)}
-			if r == b.Rank {
-				to = dst
-			}
-			if left := out[r].bytes - at; left > 0 {
-				b.copy(to.at(at), out[r].place.at(at), min(left, b.Chunk))
+		for _, m := range moves {
+			if left := m.bytes - at; left > 0 {
+				b.copy(m.dst.at(at), m.src.at(at), min(left, b.Chunk))
 				more = true
 			}
 		}

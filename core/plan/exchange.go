@@ -165,8 +165,7 @@ func (b *builder) gather() {
 	if b.Rank == b.Root {
 		in = blocks(Out, b.OutBytes)
 	}
-	b.exchangeMessages(out, in)
-	b.answer()
+	b.toRoot(b.others(), func() { b.exchangeMessages(out, in) })
 }
 
 func (b *builder) scatter() {
@@ -175,18 +174,14 @@ func (b *builder) scatter() {
 		out = blocks(In, b.InBytes)
 	}
 	if b.WindowMin == 0 || slices.Min(b.InBytes) < b.WindowMin || b.Memory || b.Size-1 <= b.Window {
-		b.exchange(out, in)
-		b.acknowledge()
+		b.fromRoot(func() { b.exchange(out, in) })
 		return
 	}
 	// So that each message goes straight to its place.
 	peers := []int{b.Root}
 	if own := in[b.Rank]; b.Rank == b.Root {
 		b.copy(own.place, out[b.Rank].place, own.bytes)
-		in, peers = make([]part, b.Size), peers[:0]
-		for i := 1; i < b.Size; i++ {
-			peers = append(peers, b.to(i))
-		}
+		in, peers = make([]part, b.Size), b.others()
 	}
 	b.window(peers, out, in)
 }

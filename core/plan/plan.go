@@ -180,6 +180,11 @@ type Plan struct {
 	ScratchBytes int64
 }
 
+// Direct tells whether the plan works on the peers' blocks.
+func (p *Plan) Direct() bool {
+	return len(p.Steps) > 0 && (p.Steps[0].Op == Expose || p.Steps[0].Op == Access)
+}
+
 // Params is all that a builder may know.
 type Params struct {
 	Collective Collective
@@ -212,6 +217,8 @@ type Params struct {
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool
+	// Crowded tells that on some host ranks outnumber the CPUs.
+	Crowded bool
 	// Schedule is of AllToAll.
 	Schedule Schedule
 	// Direct, which needs Memory, asks for the plan that works on the peers' blocks; see HasDirect.

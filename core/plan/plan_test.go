@@ -24,8 +24,8 @@ func (j job) inHosts(ranks int) job {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d multicast=%d swap=%d window=%d:%d get=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.MulticastMin, j.SwapMin, j.WindowMin, j.Window, j.GetMin)
+	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v crowded=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d multicast=%d swap=%d window=%d:%d get=%d", j.Collective,
+		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Crowded, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.MulticastMin, j.SwapMin, j.WindowMin, j.Window, j.GetMin)
 }
 
 func (j job) rank(r int) Params {
@@ -88,6 +88,28 @@ func (j job) build(t testing.TB) ([]*Plan, []Params) {
 	return plans, params
 }
 
+// verifyHeardFirst proves of a plan that may stand in for a direct one that those who wait for access hear from its rank, whatever others do.
+func (j job) verifyHeardFirst(t testing.TB) {
+	t.Helper()
+	plans, _ := j.build(t)
+	for r, p := range plans {
+		told := make([]bool, j.Size)
+		for _, s := range p.Steps {
+			if s.Op == Wait || s.Op == Reclaim {
+				break
+			}
+			for peer := range told {
+				told[peer] = told[peer] || s.Op == Share || (s.Op == Put || s.Op == Offer) && int(s.Peer) == peer
+			}
+		}
+		for peer, ok := range told {
+			if !ok && peer != r && (!star(j.Collective) || r == j.Root || peer == j.Root) {
+				t.Fatalf("%v: rank %d waits before it puts to %d\n%v", j, r, peer, p)
+			}
+		}
+	}
+}
+
 // verify proves the job, and where that makes a difference also with memory channels.
 func (j job) verify(t testing.TB) {
 	t.Helper()
@@ -100,11 +122,18 @@ func (j job) verify(t testing.TB) {
 		d := j
 		d.Memory, d.Direct = true, true
 		d.verify(t)
+		d.Direct = false
+		d.verifyHeardFirst(t)
 	}
 	if c := j.Collective; (c == AllToAll || c == Scatter) && !j.Direct && j.GetMin == 0 {
 		g := j
 		g.Memory, g.GetMin = true, j.Chunk/2
 		g.verify(t)
+	}
+	if c := j.Collective; (c == Scatter || c == Broadcast) && !j.Crowded {
+		d := j
+		d.Crowded = true
+		d.verify(t)
 	}
 	if c := j.Collective; (c == AllGather || c == Broadcast) && !j.Direct && j.MulticastMin == 0 {
 		s := j

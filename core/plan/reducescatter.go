@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // reduceDirect sends out[r] to each rank r, which combines what all have sent it into its dst.
 // The zero dst is of a rank that gets nothing.
 func (b *builder) reduceDirect(out []part, dst part) {
@@ -29,7 +31,7 @@ func (b *builder) reduceScatter() {
 }
 
 // reduce lets the root combine everything itself, or for large data lets every rank combine a
-// slice (see reduceSlices).
+// slice (see reduceSlices), and so hear from the root.
 func (b *builder) reduce() {
 	n := b.InBytes[0]
 	if b.Size == 1 || n == 0 || n <= b.FlatMax {
@@ -37,9 +39,15 @@ func (b *builder) reduce() {
 		if b.Rank == b.Root {
 			dst = part{block(Out, 0), n}
 		}
-		b.reduceDirect(b.only(b.Root, part{block(In, 0), n}), dst)
-	} else {
-		b.reduceSlices(b.sliceRounds(nil, 0, n), b.Root)
+		b.toRoot(b.others(), func() { b.reduceDirect(b.only(b.Root, part{block(In, 0), n}), dst) })
+		return
 	}
-	b.answer()
+	rounds := b.sliceRounds(nil, 0, n)
+	idle := slices.DeleteFunc(b.others(), func(owner int) bool {
+		return slices.ContainsFunc(rounds, func(round span) bool {
+			_, bytes := b.slice(In, round, owner)
+			return bytes > 0
+		})
+	})
+	b.toRoot(idle, func() { b.reduceSlices(rounds, b.Root) })
 }

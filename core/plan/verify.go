@@ -62,7 +62,7 @@ func prove(plans []*Plan, params []Params, inPlace bool) (*verifier, error) {
 			return nil, fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d", r, p.ScratchBytes, params[r].Chunk)
 		}
 		if params[r].Direct {
-			if err := checkPhases(p); err != nil {
+			if err := checkPhases(p, &params[r]); err != nil {
 				return nil, fmt.Errorf("rank %d: %w", r, err)
 			}
 		}
@@ -82,13 +82,19 @@ func prove(plans []*Plan, params []Params, inPlace bool) (*verifier, error) {
 	return &v, nil
 }
 
-// checkPhases refuses a direct plan that does anything before it has exposed to all and has access to all: until then all
-// may yet have to run the other plan.
-func checkPhases(p *Plan) error {
-	peers := p.Size - 1
+// checkPhases refuses a direct plan that does anything before it has exposed to all and has access to all (of a star, before its root has access and has
+// exposed): until then all may yet have to run the other plan.
+func checkPhases(p *Plan, q *Params) error {
+	peers, first, then := p.Size-1, Expose, Access
+	switch {
+	case star(q.Collective) && q.Rank == q.Root:
+		first, then = Access, Expose
+	case star(q.Collective):
+		peers = 1
+	}
 	for i := range p.Steps {
-		want := i < 2*peers
-		if op := p.Steps[i].Op; (op == Expose) != (want && i < peers) || (op == Access) != (want && i >= peers) {
+		op := p.Steps[i].Op
+		if (op == first) != (i < peers) || (op == then) != (i >= peers && i < 2*peers) {
 			return fmt.Errorf("step %d (%v) is out of order in a direct plan", i, &p.Steps[i])
 		}
 	}

@@ -51,17 +51,21 @@ func mutationJobs() []job {
 		{Params{Collective: AllToAll, Schedule: Sequential}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Schedule: 2}, []int64{50, 20, 33}},
 		{Params{Collective: Barrier}, nil},
-		{Params{Collective: AllReduce, Memory: true, Direct: true}, []int64{300}},
+		{Params{Collective: AllReduce, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
 		{Params{Collective: AllGather, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: ReduceScatter, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Direct: true}, []int64{50, 20, 33}},
+		{Params{Collective: Reduce, Root: 1, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
+		{Params{Collective: Broadcast, Root: 1, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
+		{Params{Collective: Gather, Root: 2, Memory: true, Direct: true}, []int64{50, 20, 33}},
+		{Params{Collective: Scatter, Root: 2, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
 	}
 }
 
 func (j job) with(size int) job {
-	j.Size, j.ElemSize, j.Chunk, j.Slots = size, 4, 64, 4
+	j.Size, j.ElemSize, j.Chunk, j.Slots = size, 4, cmp.Or(j.Chunk, 64), 4
 	return j
 }
 

@@ -192,55 +192,47 @@ func (b *builder) directAllToAll() {
 	})
 }
 
+// directBroadcast has the root write a share of the block to each other rank, and that one read the rest, so that all move the same.
 func (b *builder) directBroadcast() {
 	all := part{block(Out, 0), b.OutBytes[0]}
+	_, share := cut(all.bytes, b.Size, 0)
 	if b.Rank == b.Root {
-		b.directStar(outputs(b.same(all)), outputs(b.same(all)), b.pushes(b.same(all)), move{})
+		each := outputs(b.same(all))
+		b.direct(each, each, func() { b.moveThere(b.pushes(b.same(part{all.place, share}))) })
 		return
 	}
 	root := outputs(b.only(b.Root, all))
-	b.directStar(root, root, []move{{all.place, Ref{Space: PeerOut, Peer: int32(b.Root)}, all.bytes}}, move{})
+	b.direct(root, root, func() {
+		b.moveThere([]move{{all.place.at(share), Ref{Space: PeerOut, Peer: int32(b.Root), Off: share}, all.bytes - share}})
+	})
 }
 
+// directScatter has each rank read its block, so that all move the same.
 func (b *builder) directScatter() {
+	own := part{block(Out, 0), b.OutBytes[0]}
 	if b.Rank == b.Root {
 		in := blocks(In, b.InBytes)
-		b.directStar(inputs(in), outputs(in), b.pushes(in), move{block(Out, 0), block(In, b.Rank), b.OutBytes[0]})
+		b.direct(inputs(in), outputs(in), func() { b.moveThere([]move{{own.place, in[b.Rank].place, own.bytes}}) })
 		return
 	}
-	own := part{block(Out, 0), b.OutBytes[0]}
 	root := b.only(b.Root, own)
-	b.directStar(outputs(root), inputs(root), []move{{own.place, Ref{Space: PeerIn, Peer: int32(b.Root)}, own.bytes}}, move{})
+	b.direct(outputs(root), inputs(root), func() {
+		b.moveThere([]move{{own.place, Ref{Space: PeerIn, Peer: int32(b.Root)}, own.bytes}})
+	})
 }
 
+// directGather has each rank write its block, so that all move the same.
 func (b *builder) directGather() {
 	own := part{block(In, 0), b.InBytes[0]}
-	if b.Rank != b.Root {
-		root := b.only(b.Root, own)
-		b.directStar(inputs(root), outputs(root), []move{{Ref{Space: PeerOut, Peer: int32(b.Root)}, own.place, own.bytes}}, move{})
+	if b.Rank == b.Root {
+		out := blocks(Out, b.OutBytes)
+		b.direct(outputs(out), inputs(out), func() { b.moveThere([]move{{out[b.Rank].place, own.place, own.bytes}}) })
 		return
 	}
-	out := blocks(Out, b.OutBytes)
-	var pulls []move
-	for i := 1; i < b.Size; i++ {
-		r := b.from(i)
-		pulls = append(pulls, move{out[r].place, Ref{Space: PeerIn, Peer: int32(r)}, out[r].bytes})
-	}
-	b.directStar(outputs(out), inputs(out), pulls, move{out[b.Rank].place, own.place, own.bytes})
-}
-
-// directStar makes moves between the root and each other rank, of which both know: the root makes its share of each, and the other the rest, so that
-// all move the same. And it makes a rank's own move.
-func (b *builder) directStar(mine, theirs []exposed, moves []move, own move) {
-	for i, m := range moves {
-		_, share := cut(m.bytes, b.Size, 0)
-		off, bytes := int64(0), share
-		if b.Rank != b.Root {
-			off, bytes = share, m.bytes-share
-		}
-		moves[i] = move{m.dst.at(off), m.src.at(off), bytes}
-	}
-	b.direct(mine, theirs, func() { b.moveThere(append(moves, own)) })
+	root := b.only(b.Root, own)
+	b.direct(inputs(root), outputs(root), func() {
+		b.moveThere([]move{{Ref{Space: PeerOut, Peer: int32(b.Root)}, own.place, own.bytes}})
+	})
 }
 
 // move is a copy of so many bytes.

@@ -197,10 +197,8 @@ static int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int
   return GOCCL_RUN_DONE;
 }
 
-/* What a step writes to outputs, which inputs may share memory with. */
-static int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
+static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
   int r = GOCCL_RUN_DONE;
-  if (!run->lending) return r;
   const goccl_ref *also = run->plan->sources + step->first_source + step->sources;
   if (step->dst.space == SPACE_OUT) r = settle(lane, run, goccl_resolve(lane, run, &step->dst), step->bytes, until);
   for (uint32_t i = 0; r == GOCCL_RUN_DONE && i < step->also; i++)
@@ -208,12 +206,16 @@ static int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_st
   return r;
 }
 
+/* What a step writes to outputs, which inputs may share memory with. */
+static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
+  return run->lending ? settle_all(lane, run, step, until) : GOCCL_RUN_DONE;
+}
+
 static goccl_posting *posting(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
   return &c->postings[n % lane->slots];
 }
 
-/* Posts the messages whose destinations nothing uses any more before they come. */
-static void post(goccl_lane *lane, goccl_run_state *run) {
+static void post_all(goccl_lane *lane, goccl_run_state *run) {
   const goccl_plan *plan = run->plan;
   for (; run->post < plan->n_posts; run->post++) {
     const goccl_post *p = &plan->posts[run->post];
@@ -237,6 +239,11 @@ static void post(goccl_lane *lane, goccl_run_state *run) {
     e->bytes = (uint64_t)copy->bytes;
     release(&e->state, GOCCL_POSTED(n));
   }
+}
+
+/* Posts the messages whose destinations nothing uses any more before they come. */
+static inline void post(goccl_lane *lane, goccl_run_state *run) {
+  if (run->post < run->plan->n_posts) post_all(lane, run);
 }
 
 /* Tells, once the message is here, whether the reader has put it where a copy would. */
@@ -287,13 +294,19 @@ static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *st
               (size_t)step->bytes / run->element, run->factor);
 }
 
+uint64_t goccl_fixed(const goccl_message *message) {
+  goccl_message m = *message;
+  m.sequence = 0, m.bytes = 0, m.total = 0;
+  uint64_t words[sizeof m / 8], h = 0;
+  memcpy(words, &m, sizeof words);
+  for (size_t i = 0; i < sizeof words / 8; i++) h = mix(h, words[i]);
+  return h;
+}
+
 /* Before the first step: the digest of the message, and from where the plan counts messages. */
 static void begin(goccl_lane *lane, goccl_run_state *run) {
-  uint64_t words[sizeof(goccl_message) / 8];
-  run->message.bytes = 0, run->message.total = 0;
-  memcpy(words, &run->message, sizeof words);
-  run->digest = 0;
-  for (size_t i = 0; i < sizeof words / 8; i++) run->digest = mix(run->digest, words[i]);
+  if (run->fixed == 0) run->fixed = goccl_fixed(&run->message);
+  run->digest = mix(run->fixed, run->message.sequence);
   for (int32_t i = run->first_from; i < run->end_from; i++) {
     lane->channels[i].base = lane->channels[i].received;
     lane->channels[i].shared_base = lane->channels[i].shared;
@@ -302,11 +315,18 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   run->begun = 1;
 }
 
+static inline void write_header(const goccl_run_state *run, const goccl_step *step, goccl_message *to) {
+  *to = run->message;
+  to->bytes = (uint32_t)step->bytes;
+  to->total = (uint64_t)step->total;
+}
+
 /* Puts what is no longer than a line. */
-static void put_line(goccl_lane *lane, goccl_run_state *run, goccl_channel *c, const void *payload, size_t bytes, uint64_t stamp) {
+static void put_line(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const void *payload, size_t bytes, uint64_t stamp) {
+  goccl_channel *c = &lane->channels[step->peer];
   goccl_line *line = slot(lane, c->peer_inbox, c->sent);
-  memcpy(line + 1, &run->message, sizeof(goccl_message));
-  if (bytes > 0) memcpy(line, payload, bytes);
+  write_header(run, step, &line[1].header);
+  goccl_copy_few(line, payload, bytes);
   release(&line->stamp, stamp);
   c->sent++;
   goccl_ring(c->peer_bell);
@@ -408,13 +428,11 @@ static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uin
 }
 
 static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const uint8_t *from) {
-  run->message.bytes = (uint32_t)step->bytes;
-  run->message.total = (uint64_t)step->total;
   goccl_write(&lane->writer, shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
   for (int32_t i = 1; i < run->end_to; i++) {
     goccl_channel *c = &lane->channels[(step->peer + i) % run->end_to];
     goccl_line *line = slot(lane, c->peer_inbox, c->sent);
-    line->header = run->message;
+    write_header(run, step, &line->header);
     release(&line->stamp, stamp(run, step, c->sent++));
     goccl_ring(c->peer_bell);
   }
@@ -439,34 +457,33 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         post(lane, run);
         int r = await_slot(lane, run, c, until);
         if (r != GOCCL_RUN_DONE) return r;
-        run->message.bytes = (uint32_t)step->bytes;
-        run->message.total = (uint64_t)step->total;
         switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
           case GOCCL_UNCONNECTED:
             return GOCCL_RUN_CONNECT;
           case GOCCL_GONE:
             return GOCCL_RUN_GONE;
           case GOCCL_PORT:
+            write_header(run, step, &run->message);
             post(lane, run); /* the peer may answer with a long message */
             return GOCCL_RUN_PUT;
         }
         if (step->op == OP_EXPOSE) {
           exposure e = exposed_by(lane, run, step);
-          put_line(lane, run, c, &e, sizeof e, expose_stamp(run, step, c->sent));
+          put_line(lane, run, step, &e, sizeof e, expose_stamp(run, step, c->sent));
           break;
         }
         if (step->op == OP_OFFER) {
           uint64_t at = (uint64_t)(uintptr_t)goccl_resolve(lane, run, source);
-          put_line(lane, run, c, &at, sizeof at, stamp(run, step, c->sent));
+          put_line(lane, run, step, &at, sizeof at, stamp(run, step, c->sent));
           break;
         }
         if (in_line(step)) {
-          put_line(lane, run, c, step->bytes > 0 ? goccl_resolve(lane, run, source) : NULL, (size_t)step->bytes,
+          put_line(lane, run, step, step->bytes > 0 ? goccl_resolve(lane, run, source) : NULL, (size_t)step->bytes,
                    stamp(run, step, c->sent));
           break;
         }
         goccl_line *line = slot(lane, c->peer_inbox, c->sent);
-        line->header = run->message;
+        write_header(run, step, &line->header);
         if (step->kept)
           goccl_copy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
         else
@@ -549,6 +566,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         int out = step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT;
         if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
+        else if (step->bytes <= (int64_t)sizeof(goccl_message))
+          goccl_copy_few(to, from, (size_t)step->bytes);
         else
           goccl_copy(to, from, (size_t)step->bytes);
         break;

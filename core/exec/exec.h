@@ -171,6 +171,7 @@ typedef struct {
   double factor[2];
   goccl_message message; /* this rank's; bytes and total belong to the step */
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
+  uint64_t fixed;        /* goccl_fixed() of the message; 0: to be found */
   uint32_t streams;      /* GOCCL_STREAM_... */
   uint32_t begun;        /* the first step has been come to */
   uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
@@ -203,6 +204,9 @@ enum {
   GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have, or has sent less than it says */
   GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
+
+/* The digest of what a message has in common with those of the next calls like it: all but sequence, bytes and total. */
+uint64_t goccl_fixed(const goccl_message *message);
 
 /* Times for goccl_run, below. */
 enum { GOCCL_SPIN = 1, GOCCL_YIELD };

@@ -236,7 +236,7 @@ func (r *Run) Bind(b Binding) {
 	r.c.element = C.size_t(max(b.Element, 1))
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
-	r.c.message = b.Message.c()
+	r.c.message, r.c.fixed = b.Message.c(), 0
 	r.c.streams = C.uint32_t(b.Streams)
 }
 

@@ -1,14 +1,17 @@
 #include "shortcut.h"
 
-#include <string.h>
-
 static void leave(goccl_shortcut *s) { __atomic_fetch_and(&s->gate, ~(uint32_t)GOCCL_GATE_INSIDE, __ATOMIC_RELEASE); }
+
+static int equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (a[i] != b[i]) return 0;
+  return 1;
+}
 
 static int same(const goccl_known *k, const goccl_operation *o) {
   return k->plan != NULL && k->collective == o->collective && k->dtype == o->dtype && k->op == o->op &&
          k->root == o->root && k->n_in == o->n_in && k->n_out == o->n_out &&
-         memcmp(k->in_counts, o->in_counts, k->n_in * sizeof *k->in_counts) == 0 &&
-         memcmp(k->out_counts, o->out_counts, k->n_out * sizeof *k->out_counts) == 0;
+         equal(k->in_counts, o->in_counts, k->n_in) && equal(k->out_counts, o->out_counts, k->n_out);
 }
 
 static int all_there(void *const *blocks, const uint64_t *counts, uint32_t n) {
@@ -63,15 +66,18 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   run->in = (uint8_t **)s->pointers;
   run->out = run->in + o->n_in;
   run->operands = s->pointers + o->n_in + o->n_out;
-  if (k->uses_in) memcpy(run->in, o->in, o->n_in * sizeof *run->in);
-  if (k->uses_out) memcpy(run->out, o->out, o->n_out * sizeof *run->out);
+  for (uint32_t i = 0; k->uses_in && i < o->n_in; i++) run->in[i] = o->in[i];
+  for (uint32_t i = 0; k->uses_out && i < o->n_out; i++) run->out[i] = o->out[i];
   run->element = k->element;
   run->kernel = k->kernel;
   run->streams = GOCCL_STREAM_NONE;
   run->message = k->message;
+  run->fixed = k->fixed;
   uint64_t sequence = s->sequence + 1;
   run->message.sequence = sequence;
-  s->history[sequence % s->kept] = run->message;
+  goccl_message *noted = &s->history[sequence & (s->kept - 1)];
+  *noted = k->message;
+  noted->sequence = sequence;
   __atomic_store_n(&s->sequence, sequence, __ATOMIC_RELEASE);
   run->offset = 0;
   run->first_from = run->first_to = 0;

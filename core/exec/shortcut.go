@@ -35,7 +35,7 @@ var retired struct {
 }
 
 // NewShortcut makes the shortcut of a run whose channels are memory channels, or which is never opened.
-// Of the collectives it keeps so many.
+// Of the collectives it keeps so many, a power of two.
 func NewShortcut(r *Run, rank, keep int) *Shortcut {
 	retired.Lock()
 	defer retired.Unlock()
@@ -146,6 +146,7 @@ func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
+	e.fixed = C.goccl_fixed(&e.message)
 	if direct != nil {
 		e.direct = direct.c
 	}

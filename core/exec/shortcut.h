@@ -35,6 +35,7 @@ typedef struct {
   size_t element;
   uint64_t bytes; /* of the largest block */
   goccl_message message;
+  uint64_t fixed; /* of it, as in goccl_run_state */
   uint8_t collective;
   uint8_t dtype;
   uint8_t op;
@@ -59,7 +60,7 @@ typedef struct goccl_shortcut {
   uint64_t handle;   /* of the communicator; 0: none */
   uint64_t sequence; /* of its last collective */
   goccl_message *history; /* of the last `kept` collectives, by sequence */
-  uint64_t kept;
+  uint64_t kept; /* a power of two */
   goccl_lane *lane;
   goccl_run_state *run;
   void **pointers; /* of the run: room for inputs, outputs and operands */

@@ -81,7 +81,8 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
   const void *last[GROUP];
   for (int i = 0; i < k; i++) {
     last[i] = (const uint8_t *)src[i] + steps * in;
-    if (!src_whole) {
+    // What lies behind in the same line of memory may be read, and is read at once.
+    if (!src_whole && (uintptr_t)last[i] % 64 + in > 64) {
       memset(pad[i], 0, in);
       memcpy(pad[i], last[i], rest);
       last[i] = pad[i];
@@ -92,7 +93,7 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
     f(end, last, k, 1, g);
   } else {
     f(result, last, k, 1, g);
-    memcpy(end, result, rest * out / in);
+    goccl_copy_few(end, result, rest * out / in);
   }
 }
 

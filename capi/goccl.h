@@ -197,8 +197,8 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
 /* ---- shareable memory --------------------------------------------------------------------- */
 
 /* Memory that the ranks of this host can map, so that large collectives work on it in place instead of passing
- * messages: where all ranks of a communicator share the host, and all their buffers of an allreduce, allgather,
- * reduce_scatter or alltoall lie in such memory. Else it is memory like any other. It belongs to the process, not
+ * messages: where all ranks of a communicator share the host, and all their buffers of a collective
+ * lie in such memory (but for a coalesced allreduce, and an alltoall with a window). Else it is memory like any other. It belongs to the process, not
  * to a communicator. Aligned to 128 bytes; its contents are undefined. After fork() parent and child share it: what
  * one writes the other sees. When an operation has failed, a peer that is late may still read and write its buffers:
  * use others, or free them, which keeps the place from new owners. GOCCL_UNSUPPORTED where this host has no shared memory to give, GOCCL_SYSTEM where

@@ -32,6 +32,7 @@ type refusals []refusal
 
 // maxRefusals bounds what is kept of one rank: of this rank's own, all that history holds. A peer's
 // beyond it are found out when this rank waits in a call that the peer was refused, and announces it.
+// A power of two.
 const maxRefusals = 64
 
 func (r refusals) add(f refusal) refusals {

@@ -210,7 +210,8 @@ func (c *Comm) direct(op *Operation) *exec.Compiled {
 		return l.direct
 	}
 	p := c.shape.params(op, c.rank, c.size)
-	if p.Direct = true; !p.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
+	// Of the other plan the first segment must do what HasDirect asks for.
+	if p.Direct = true; !p.HasDirect() || !c.shape.segments(op, c.rank, c.size)[0].params.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
 		l.looked = true
 		return nil
 	}

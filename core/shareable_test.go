@@ -83,10 +83,10 @@ func TestDirectPlansAreRun(t *testing.T) {
 			return inPlace(shared[rank])
 		}, false},
 		{"shareable again", func(rank int) Operation { return inPlace(shared[rank]) }, true},
-		{"reduce", func(rank int) Operation { return rooted(plan.Reduce, shared[rank]) }, true},
-		{"broadcast", func(rank int) Operation { return rooted(plan.Broadcast, shared[rank]) }, true},
-		{"gather", func(rank int) Operation { return rooted(plan.Gather, shared[rank]) }, true},
-		{"scatter", func(rank int) Operation { return rooted(plan.Scatter, shared[rank]) }, true},
+		{"reduce", func(rank int) Operation { return rooted(plan.Reduce, rank, size, 1, shared[rank]) }, true},
+		{"broadcast", func(rank int) Operation { return rooted(plan.Broadcast, rank, size, 1, shared[rank]) }, true},
+		{"gather", func(rank int) Operation { return rooted(plan.Gather, rank, size, 1, shared[rank]) }, true},
+		{"scatter", func(rank int) Operation { return rooted(plan.Scatter, rank, size, 1, shared[rank]) }, true},
 	} {
 		op := c.op(0)
 		star := op.Collective.Rooted() && op.Collective != plan.Reduce
@@ -108,21 +108,24 @@ func TestDirectPlansAreRun(t *testing.T) {
 	}
 }
 
-// rooted is an operation in place with root 1: of a block, or of one a rank on the root's side.
-func rooted(collective plan.Collective, b []int32) Operation {
+// rooted is an operation in place: of a block, or of one a rank on the root's side.
+func rooted(collective plan.Collective, rank, size, root int, b []int32) Operation {
 	op := inPlace(b)
-	op.Collective, op.Root = collective, 1
-	const size = 3
+	op.Collective, op.Root = collective, root
 	var each []unsafe.Pointer
 	for r := range size {
 		each = append(each, ptr(b[r*len(b)/size:]))
 	}
 	counts := slices.Repeat([]uint64{uint64(len(b) / size)}, size)
+	all, one := each, each[rank:rank+1]
+	if rank != root {
+		all = nil
+	}
 	switch collective {
 	case plan.Gather:
-		op.In, op.InCounts, op.Out, op.OutCounts = each[1:2], counts[:1], each, counts
+		op.In, op.InCounts, op.Out, op.OutCounts = one, counts[:1], all, counts
 	case plan.Scatter:
-		op.In, op.InCounts, op.Out, op.OutCounts = each, counts, each[1:2], counts[:1]
+		op.In, op.InCounts, op.Out, op.OutCounts = all, counts, one, counts[:1]
 	}
 	return op
 }
@@ -135,21 +138,38 @@ func inPlace(b []int32) Operation {
 // A peer that calls something else is found out, whether its memory is shareable or not.
 func TestMismatchOfShareable(t *testing.T) {
 	const n = 100_000
-	for _, ordinary := range []bool{false, true} {
-		w := newWorld(t, "shm", 2, 20*time.Second)
-		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
-		errs := w.try(func(rank int) error {
-			switch {
-			case rank == 0:
-				return run(w.comms[rank], inPlace(shareable(t, w, rank, n)))
-			case ordinary:
-				return run(w.comms[rank], allReduce(t, n+1))
-			}
-			return run(w.comms[rank], inPlace(shareable(t, w, rank, n+1)))
-		})
-		for rank, err := range errs {
-			if !errors.Is(err, ErrMismatch) {
-				t.Errorf("ordinary %v, rank %d: %v", ordinary, rank, err)
+	star := func(c plan.Collective, root int) func(int, []int32) Operation {
+		return func(rank int, b []int32) Operation { return rooted(c, rank, 2, root, b) }
+	}
+	all := func(_ int, b []int32) Operation { return inPlace(b) }
+	for _, c := range []struct {
+		name   string
+		ops    [2]func(rank int, b []int32) Operation
+		counts [2]int
+	}{
+		{"counts", [2]func(int, []int32) Operation{all, all}, [2]int{n, n + 1}},
+		{"counts of a broadcast", [2]func(int, []int32) Operation{star(plan.Broadcast, 0), star(plan.Broadcast, 0)}, [2]int{n, n + 1}},
+		{"counts of a gather", [2]func(int, []int32) Operation{star(plan.Gather, 1), star(plan.Gather, 1)}, [2]int{n, n + 2}},
+		{"roots", [2]func(int, []int32) Operation{star(plan.Scatter, 0), star(plan.Scatter, 1)}, [2]int{n, n}},
+		{"roots of a reduce", [2]func(int, []int32) Operation{star(plan.Reduce, 0), star(plan.Reduce, 1)}, [2]int{n, n}},
+		{"collectives", [2]func(int, []int32) Operation{star(plan.Broadcast, 0), all}, [2]int{n, n}},
+		{"stars", [2]func(int, []int32) Operation{star(plan.Scatter, 0), star(plan.Gather, 0)}, [2]int{n, n}},
+	} {
+		for _, ordinary := range []bool{false, true} {
+			w := newWorld(t, "shm", 2, 20*time.Second)
+			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
+			w.each(func(rank int) error { return run(w.comms[rank], inPlace(shareable(t, w, rank, n))) }) // maps the memory
+			errs := w.try(func(rank int) error {
+				b := shareable(t, w, rank, c.counts[rank])
+				if rank == 1 && ordinary {
+					b = buffer(t, c.counts[rank])
+				}
+				return run(w.comms[rank], c.ops[rank](rank, b))
+			})
+			for rank, err := range errs {
+				if !errors.Is(err, ErrMismatch) {
+					t.Errorf("%s, ordinary %v, rank %d: %v", c.name, ordinary, rank, err)
+				}
 			}
 		}
 	}
@@ -165,6 +185,8 @@ func TestShareableShapes(t *testing.T) {
 		{4, 255, "one_shot_max=0,direct_min=0,pipeline_min=1"},
 		{4, 1024, "one_shot_max=0,direct_min=0,pipeline_min=1"},
 		{2, 20_000_000, ""},
+		{3, 20_000_000, "flat_max=67108864"}, // of which each is the first segment's, not the whole's
+		{3, 100_000, "flat_max=9223372036854775807"},
 	} {
 		w := newWorldOf(t, "shm", c.size, Config{Timeout: 20 * time.Second, Thresholds: c.thresholds})
 		for _, ordinary := range []int{-1, 0, c.size - 1} {
@@ -175,15 +197,26 @@ func TestShareableShapes(t *testing.T) {
 						b = shareable(t, w, rank, c.n)
 					}
 					fill(b, rank, 0)
-					if err := run(w.comms[rank], inPlace(b)); err != nil {
-						return err
-					}
-					return expect("sum", b, func(i int) (sum int32) {
+					sum := func(i int) (sum int32) {
 						for r := range c.size {
 							sum += value(r, 0, i)
 						}
 						return sum
-					})
+					}
+					root := c.size / 2
+					if err := run(w.comms[rank], rooted(plan.Reduce, rank, c.size, root, b)); err != nil {
+						return err
+					}
+					if rank == root {
+						if err := expect("reduced", b, sum); err != nil {
+							return err
+						}
+						fill(b, rank, 0)
+					}
+					if err := run(w.comms[rank], inPlace(b)); err != nil {
+						return err
+					}
+					return expect("sum", b, sum)
 				})
 			}
 		}

@@ -386,7 +386,11 @@ func TestJoinNamesAllProblems(t *testing.T) {
 		joined := s.written(fmt.Sprintf("goccl//g/join/%d", c.Rank))
 		e := make(chan error, 1)
 		go func() { _, err := Join(ctx, s, c); e <- err }()
-		<-joined
+		select {
+		case <-joined:
+		case <-ctx.Done():
+			t.Fatal(<-e)
+		}
 		told = append(told, e)
 	}
 	_, err := Join(ctx, s, configs[0])

@@ -359,13 +359,15 @@ static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run, c
   return e;
 }
 
-/* Of a plan's first step, whether it is a direct plan. */
+/* Of the steps with which a direct plan begins, and no other one. */
 static int is_direct(const goccl_step *step) { return step->op == OP_EXPOSE || step->op == OP_ACCESS; }
 
-/* Whether all that a direct plan is to expose can be: before any of it is, so that all ranks find the same. */
+/* Whether all that a direct plan is to expose can be, to peers that are connected: before any of it is, so that all ranks find the same. */
 static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
   for (uint32_t i = 0; i < run->plan->n_steps && is_direct(&run->plan->steps[i]); i++) {
     const goccl_step *step = &run->plan->steps[i];
+    /* Looked at first: what else is known of a peer is set before. */
+    if (__atomic_load_n(&lane->channels[step->peer].state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED) return 0;
     if (step->op == OP_ACCESS) continue;
     exposure e = exposed_by(lane, run, step);
     if ((e.in != 0) + (e.out != 0) != (int)step->sources || lane->channels[step->peer].arena.base == NULL) return 0;

@@ -169,7 +169,7 @@ typedef struct {
   size_t element;
   goccl_kernel kernel;
   double factor[2];
-  goccl_message message; /* this rank's; bytes and total belong to the step */
+  goccl_message message; /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
   uint64_t fixed;        /* goccl_fixed() of the message; 0: to be found */
   uint32_t streams;      /* GOCCL_STREAM_... */
@@ -204,6 +204,8 @@ enum {
   GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have, or has sent less than it says */
   GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
+
+_Static_assert(offsetof(goccl_run_state, digest) == offsetof(goccl_run_state, message) + offsetof(goccl_line, stamp), "they are sent as a goccl_line");
 
 /* The digest of what a message has in common with those of the next calls like it: all but sequence, bytes and total. */
 uint64_t goccl_fixed(const goccl_message *message);

@@ -118,7 +118,7 @@ func TestCopies(t *testing.T) {
 	for i := range in {
 		in[i] = byte(1 + i%251)
 	}
-	for _, n := range []int{0, 1, 63, 64, 65, 255, 256, 257, 319, 320, 4095, 4096, 10_000} {
+	for _, n := range []int{0, 1, 2, 3, 7, 8, 12, 15, 31, 55, 56, 57, 63, 64, 65, 255, 256, 257, 319, 320, 4095, 4096, 10_000} {
 		p, err := plan.Build(plan.Params{Collective: plan.AllGather, Size: 1, InBytes: []int64{int64(n)}, OutBytes: []int64{int64(n)},
 			ElemSize: 1, Chunk: 64, Slots: 2, Memory: true})
 		if err != nil {
@@ -510,5 +510,33 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		r.Free()
 		c.Free()
 		w.Close()
+	}
+}
+
+// A peer's memory may be known before the peer is connected: the root of a star looks at its peers before it has put anything to them.
+func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
+	win, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 4, Chunk: 4096}, false, Waiting{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer win.Close()
+	const n = 4096
+	mem, theirs := off(t, n), off(t, n)
+	win.UseArena(unsafe.Slice((*byte)(mem), n))
+	win.ConnectArena(1, unsafe.Slice((*byte)(theirs), n))
+	p, err := plan.Build(plan.Params{Collective: plan.Broadcast, Size: 2, InBytes: []int64{n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: 4096, Slots: 4,
+		Memory: true, Direct: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Compile(p, false, false)
+	defer c.Free()
+	r := NewRun(win.Lane(0))
+	defer r.Free()
+	blocks := []unsafe.Pointer{mem}
+	r.Bind(Binding{In: blocks, Out: blocks, Element: 1})
+	r.Begin(c, 0, AnyPeer, AnyPeer)
+	if status := r.Continue(Now() + time.Millisecond); status != Indirect {
+		t.Fatal(status)
 	}
 }

@@ -48,6 +48,9 @@ func NewShortcut(r *Run, rank, keep int) *Shortcut {
 		c.call = (*[0]byte)(C.goccl_shortcut_call)
 	}
 	c.rank, c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
+	if keep&(keep-1) != 0 {
+		panic("exec: a shortcut keeps a power of two of collectives")
+	}
 	c.sequence, c.kept = 0, C.uint64_t(keep)
 	c.history = (*C.goccl_message)(C.calloc(C.size_t(keep), C.size_t(unsafe.Sizeof(C.goccl_message{}))))
 	c.lane, c.run = r.lane.c, r.c

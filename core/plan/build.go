@@ -295,7 +295,8 @@ func (b *builder) from(i int) int { return (b.Rank - i + b.Size) % b.Size }
 // On a crowded host it stays until they have what they want: else it would take a CPU from them, and soon be waiting for them.
 func (b *builder) fromRoot(exchange func()) {
 	others, root := b.others(), []int{b.Root}
-	first := b.Memory || !b.Crowded // and not only last: for direct plans
+	// With a direct plan the root must hear at once from those who run this one.
+	first := !b.Crowded || b.Memory && b.HasDirect()
 	if first {
 		b.greet(others, root)
 	}
@@ -317,7 +318,7 @@ func (b *builder) toRoot(others []int, exchange func()) {
 	b.heed(root, others)
 }
 
-// greet puts an empty message from each to each: first of all, so that nobody has to wait, once he has what he wants, for what the others still
+// greet puts an empty message from each of some ranks to each of others: first of all, so that nobody has to wait, once he has what he wants, for what the others still
 // do. It is taken by heed, last of all.
 func (b *builder) greet(from, to []int) {
 	if slices.Contains(from, b.Rank) {

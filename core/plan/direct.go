@@ -25,7 +25,7 @@ func (p *Params) HasDirect() bool {
 	case AllReduce:
 		return len(p.InBytes) == 1 && p.InBytes[0] >= least
 	case Reduce, Broadcast: // what goes to or from the root alone is too short
-		return p.OutBytes[0] >= max(least, p.FlatMax+1)
+		return len(p.OutBytes) == 1 && p.OutBytes[0] >= least && p.OutBytes[0] > p.FlatMax
 	case AllGather, ReduceScatter, Gather, Scatter:
 		return true
 	case AllToAll: // in which all work at once

@@ -130,7 +130,7 @@ func (j job) verify(t testing.TB) {
 		g.Memory, g.GetMin = true, j.Chunk/2
 		g.verify(t)
 	}
-	if c := j.Collective; (c == Scatter || c == Broadcast) && !j.Crowded {
+	if c := j.Collective; (c == Scatter || c == Broadcast) && !j.Crowded && !j.Direct {
 		d := j
 		d.Crowded = true
 		d.verify(t)

@@ -81,7 +81,7 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
   const void *last[GROUP];
   for (int i = 0; i < k; i++) {
     last[i] = (const uint8_t *)src[i] + steps * in;
-    // What lies behind in the same line of memory may be read, and is read at once.
+    // What lies behind in the same line of memory can be read, whoever it belongs to, and comes to nothing.
     if (!src_whole && (uintptr_t)last[i] % 64 + in > 64) {
       memset(pad[i], 0, in);
       memcpy(pad[i], last[i], rest);

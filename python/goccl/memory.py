@@ -1,9 +1,9 @@
 """Tensors in memory that the ranks of a host map, so that large collectives work on them in place, and that
 RDMA adapters read.
 
-Where all ranks of a group share a host, and every buffer of an all_reduce, all_gather_into_tensor,
-reduce_scatter_tensor or all_to_all_single was made here, and the longest part of one rank has 32 KiB or
-more, nothing is copied on the way: the ranks read and write each other's tensors. Anywhere else these are
+Where all ranks of a group share a host, and every buffer of a collective was made here, and the longest
+part of one rank has 32 KiB or more (in a reduce or broadcast more than that, or than 128 KiB where ranks
+outnumber the CPUs), nothing is copied on the way: the ranks read and write each other's tensors. Anywhere else these are
 tensors like all others. The ranks find out by themselves, call by call. Several tensors reduced in one
 call (coalesced) go the ordinary way. Over verbs, what a rank sends of such a tensor, 128 KiB or more at a
 time, its peer reads by itself; it comes without a copy into tensors made here, and with one into others.

@@ -211,7 +211,7 @@ func (c *Comm) direct(op *Operation) *exec.Compiled {
 	}
 	p := c.shape.params(op, c.rank, c.size)
 	// Of the other plan the first segment must do what HasDirect asks for.
-	if p.Direct = true; !p.HasDirect() || !c.shape.segments(op, c.rank, c.size)[0].params.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
+	if p.Direct = true; !p.HasDirect() || !l.segments[0].params.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
 		l.looked = true
 		return nil
 	}

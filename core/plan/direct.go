@@ -1,6 +1,9 @@
 package plan
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Direct plans are for blocks in memory that every rank maps: whoever owns a slice reads it where the others have it, and
 // writes it where they want it. Nothing is staged.
@@ -101,15 +104,6 @@ func (b *builder) access(peer int, theirs, mine exposed) {
 	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: theirs.bytes(), Total: b.total(part{bytes: mine.bytes()})}, refs[:n]...)
 }
 
-// withEach is the same between this rank and every peer.
-func (b *builder) withEach(e exposed) []exposed {
-	all := make([]exposed, b.Size)
-	for r := range all {
-		all[r] = e
-	}
-	return all
-}
-
 // inputs and outputs are one part a peer.
 func inputs(parts []part) []exposed {
 	all := make([]exposed, len(parts))
@@ -129,7 +123,7 @@ func outputs(parts []part) []exposed {
 
 func (b *builder) directAllReduce() {
 	n := b.InBytes[0]
-	all := b.withEach(exposed{part{block(In, 0), n}, part{block(Out, 0), n}})
+	all := slices.Repeat([]exposed{{part{block(In, 0), n}, part{block(Out, 0), n}}}, b.Size)
 	b.direct(all, all, func() {
 		off, bytes := cut(n, b.Size, b.Rank)
 		b.combineThere(block(In, 0).at(off), block(Out, 0).at(off), off, bytes, everyRank)
@@ -139,9 +133,9 @@ func (b *builder) directAllReduce() {
 func (b *builder) directReduce() {
 	n := b.InBytes[0]
 	in, both := exposed{in: part{block(In, 0), n}}, exposed{part{block(In, 0), n}, part{block(Out, 0), n}}
-	mine, theirs := b.withEach(in), b.withEach(in)
+	mine, theirs := slices.Repeat([]exposed{in}, b.Size), slices.Repeat([]exposed{in}, b.Size)
 	if theirs[b.Root] = both; b.Rank == b.Root {
-		mine = b.withEach(both)
+		mine = slices.Repeat([]exposed{both}, b.Size)
 	}
 	b.direct(mine, theirs, func() {
 		off, bytes := cut(n, b.Size, b.Rank)
@@ -210,29 +204,25 @@ func (b *builder) directBroadcast() {
 // directScatter has each rank read its block, so that all move the same.
 func (b *builder) directScatter() {
 	own := part{block(Out, 0), b.OutBytes[0]}
+	root := b.only(b.Root, own)
+	mine, theirs, from := outputs(root), inputs(root), Ref{Space: PeerIn, Peer: int32(b.Root)}
 	if b.Rank == b.Root {
 		in := blocks(In, b.InBytes)
-		b.direct(inputs(in), outputs(in), func() { b.moveThere([]move{{own.place, in[b.Rank].place, own.bytes}}) })
-		return
+		mine, theirs, from = inputs(in), outputs(in), in[b.Rank].place
 	}
-	root := b.only(b.Root, own)
-	b.direct(outputs(root), inputs(root), func() {
-		b.moveThere([]move{{own.place, Ref{Space: PeerIn, Peer: int32(b.Root)}, own.bytes}})
-	})
+	b.direct(mine, theirs, func() { b.moveThere([]move{{own.place, from, own.bytes}}) })
 }
 
 // directGather has each rank write its block, so that all move the same.
 func (b *builder) directGather() {
 	own := part{block(In, 0), b.InBytes[0]}
+	root := b.only(b.Root, own)
+	mine, theirs, to := inputs(root), outputs(root), Ref{Space: PeerOut, Peer: int32(b.Root)}
 	if b.Rank == b.Root {
 		out := blocks(Out, b.OutBytes)
-		b.direct(outputs(out), inputs(out), func() { b.moveThere([]move{{out[b.Rank].place, own.place, own.bytes}}) })
-		return
+		mine, theirs, to = outputs(out), inputs(out), out[b.Rank].place
 	}
-	root := b.only(b.Root, own)
-	b.direct(inputs(root), outputs(root), func() {
-		b.moveThere([]move{{Ref{Space: PeerOut, Peer: int32(b.Root)}, own.place, own.bytes}})
-	})
+	b.direct(mine, theirs, func() { b.moveThere([]move{{to, own.place, own.bytes}}) })
 }
 
 // move is a copy of so many bytes.

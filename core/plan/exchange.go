@@ -149,11 +149,7 @@ func (b *builder) only(rank int, p part) []part {
 
 // same is the same block for every rank.
 func (b *builder) same(p part) []part {
-	parts := make([]part, b.Size)
-	for i := range parts {
-		parts[i] = p
-	}
-	return parts
+	return slices.Repeat([]part{p}, b.Size)
 }
 
 func (b *builder) allGather() {

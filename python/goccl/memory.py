@@ -3,10 +3,11 @@ RDMA adapters read.
 
 Where all ranks of a group share a host, and every buffer of a collective was made here, and the longest
 part of one rank has 32 KiB or more (in a reduce or broadcast more than that, or than 128 KiB where ranks
-outnumber the CPUs), nothing is copied on the way: the ranks read and write each other's tensors. Anywhere else these are
-tensors like all others. The ranks find out by themselves, call by call. Several tensors reduced in one
-call (coalesced) go the ordinary way. Over verbs, what a rank sends of such a tensor, 128 KiB or more at a
-time, its peer reads by itself; it comes without a copy into tensors made here, and with one into others.
+outnumber the CPUs), nothing is copied on the way: the ranks read and write each other's tensors. Anywhere
+else these are tensors like all others. The ranks find out by themselves, call by call. Several tensors
+reduced in one call (coalesced) go the ordinary way. Over verbs, what a rank sends of such a tensor, 128 KiB
+or more at a time, its peer reads by itself; it comes without a copy into tensors made here, and with one into
+others.
 
 What one process writes to such a tensor after os.fork() its children see too, and the other way round. When a
 collective has failed, a peer that is late may still read and write its tensors: make new ones.

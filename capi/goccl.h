@@ -267,7 +267,7 @@ goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms);
 
 /* Calls `callback(context, result, text)` once when the work has ended: on a thread of the library,
  * on the waiting thread, or before this call returns if it has ended already or, being short, does so within
- * some microseconds. No lock is held.
+ * some microseconds. No lock is held. Callbacks of several works may run at once, and in any order.
  * `text` is the message ("" on success), valid during the call. One callback per work. */
 typedef void (*goccl_callback)(void *context, goccl_result result, const char *text);
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context);

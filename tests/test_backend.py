@@ -2,6 +2,7 @@
 Real processes."""
 
 import pickle
+import queue
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -122,24 +123,32 @@ def test_negative_extension(make_world):
 
 
 def run_completion_hook(rank):
+    """Works are told of in the order in which they began, but for those that go on."""
     rank.init()
     group = dist.group.WORLD
     assert not group._has_hooks()
-    told = []
-    group._register_on_completion_hook(
-        lambda info: told.append((info.op_type, info.seq, info.active_duration))
-    )
+    told = queue.Queue()
+    group._register_on_completion_hook(lambda info: told.put((info.op_type, info.seq, info.active_duration)))
     assert group._has_hooks()
     with pytest.raises(ValueError, match="has an onCompletion hook already"):
         group._register_on_completion_hook(print)
-    for _ in range(3):  # and forgotten
-        dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    sizes = [1, 1 << 20, 1 << 10] * 40
+    for size in sizes:  # and forgotten
+        dist.all_reduce(torch.ones(size), async_op=True)
     group._wait_for_pending_works()
-    assert [(kind, number) for kind, number, _ in told] == [(OpType.ALLREDUCE, n) for n in (1, 2, 3)]
-    assert all(timedelta(0) < duration < timedelta(seconds=30) for *_, duration in told)
+    answers = [told.get_nowait() for _ in sizes]
+    assert [answer[:2] for answer in answers] == [(OpType.ALLREDUCE, n + 1) for n in range(len(sizes))]
+    assert all(timedelta(0) < duration < timedelta(seconds=30) for *_, duration in answers)
+    other = 1 - rank.rank
+    received = torch.zeros(1)
+    dist.irecv(received, other)
     dist.barrier()
+    assert told.get(timeout=30)[0] == OpType.BARRIER
+    dist.barrier()  # until both have been told
+    dist.isend(torch.ones(1), other)
     group._wait_for_pending_works()
-    assert told[-1][0] == OpType.BARRIER
+    assert {told.get_nowait()[0] for _ in range(3)} == {OpType.BARRIER, OpType.SEND, OpType.RECV}
+    assert received == 1
 
 
 def test_completion_hook(make_world):

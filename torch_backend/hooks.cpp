@@ -1,5 +1,8 @@
 #include "hooks.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "work.h"
 
 namespace goccl {
@@ -31,28 +34,66 @@ void Hooks::failed(goccl_result result) {
   });
 }
 
-std::shared_ptr<void> Hooks::expect() {
+uint64_t Hooks::expect(goccl_work handle) {
 #ifdef GOCCL_TORCH_HOOKS
   const bool wanted = !completion.empty() || !completionByKey.empty();
 #else
   const bool wanted = !completion.empty();
 #endif
   if (!wanted) {
-    return nullptr;
+    return 0;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  expected_++;
-  return {this, [self = shared_from_this()](void*) {
-            std::lock_guard<std::mutex> lock(self->mutex_);
-            self->expected_--;
-            self->cv_.notify_all();
-          }};
+  expected_.emplace(++lastExpected_, Expected{handle});
+  return lastExpected_;
+}
+
+void Hooks::ended(uint64_t number, std::optional<Completion> completion) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Expected& work = expected_.at(number);
+  work.ended = true;
+  work.completion = std::move(completion);
+  endedUntold_++;
+  if (telling_) {
+    return;
+  }
+  telling_ = true;
+  for (auto next = nextToTell(); next != expected_.end(); next = nextToTell()) {
+    const auto told = expected_.extract(next);
+    endedUntold_--;
+    if (told.mapped().completion.has_value()) {
+      lock.unlock();
+      tell(*told.mapped().completion);
+      lock.lock();
+    }
+  }
+  telling_ = false;
+  cv_.notify_all();
+}
+
+std::map<uint64_t, Hooks::Expected>::iterator Hooks::nextToTell() {
+  if (endedUntold_ == 0) {
+    return expected_.end();
+  }
+  // Works that run still are passed by: a receive may wait for long.
+  const auto over = std::find_if(expected_.begin(), expected_.end(), [](const auto& numbered) {
+    const Expected& work = numbered.second;
+    return work.ended || library().work_test(work.handle) != GOCCL_IN_PROGRESS;
+  });
+  return over == expected_.end() || over->second.ended ? over : expected_.end();
+}
+
+void Hooks::tell(const Completion& ended) const noexcept {
+  completion.call(ended.info);
+#ifdef GOCCL_TORCH_HOOKS
+  completionByKey.call({ended.key, std::chrono::duration<float, std::milli>(ended.info->activeDuration).count()});
+#endif
 }
 
 void Hooks::waitForExpected() {
   const WithoutGil released;
   std::unique_lock<std::mutex> lock(mutex_);
-  while (expected_ > 0) {
+  while (!expected_.empty() || telling_) {
     if (cv_.wait_for(lock, kSlice) == std::cv_status::timeout) {
       lock.unlock();
       checkSignals();

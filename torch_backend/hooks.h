@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <c10/util/Logging.h>
@@ -74,11 +76,18 @@ class HookTable {
 };
 
 // The hooks of a group. Its works, which may outlive it, have a share in them.
-class Hooks : public std::enable_shared_from_this<Hooks> {
+class Hooks {
  public:
+  // What they are told of a work that has ended well.
+  struct Completion {
+    std::shared_ptr<c10d::WorkInfo> info;
+    uint64_t key;
+  };
+
   // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits for their end.
   HookTable<> failure;
-  // Called for every work that ends well, soon after its end, though nobody asks for that.
+  // Called for every work that ends well, soon after its end, though nobody asks for that: one call at a time, and in the
+  // order in which works began where they have ended in it.
   HookTable<std::shared_ptr<c10d::WorkInfo>> completion;
 #ifdef GOCCL_TORCH_HOOKS
   HookTable<const c10d::CompletionHookArgs&> completionByKey;
@@ -86,16 +95,33 @@ class Hooks : public std::enable_shared_from_this<Hooks> {
 
   // To be called with every result that is not GOCCL_OK.
   void failed(goccl_result result);
-  // What a work that begins is to keep until the hooks have been told of its end; nullptr where there are none.
-  std::shared_ptr<void> expect();
+  // The number of a work that begins, for ended(); 0 where there are no hooks to tell of it.
+  uint64_t expect(goccl_work handle);
+  // Called once for every work that is expected, on whatever thread sees its end, while its handle is valid.
+  void ended(uint64_t number, std::optional<Completion> completion);
   // Waits until they have been told of all that were expected, or Ctrl-C.
   void waitForExpected();
 
  private:
+  struct Expected {
+    goccl_work handle;
+    bool ended = false;
+    std::optional<Completion> completion;
+  };
+
+  // The first work that has ended, if its end has been seen here. If not, whoever is about to see it tells of it, and then
+  // of later ones. Called with mutex_ held.
+  std::map<uint64_t, Expected>::iterator nextToTell();
+  void tell(const Completion& ended) const noexcept;
+
   std::once_flag failed_;
   std::mutex mutex_;
   std::condition_variable cv_;
-  int64_t expected_ = 0;  // guarded by mutex_
+  // Guarded by mutex_:
+  std::map<uint64_t, Expected> expected_;
+  uint64_t lastExpected_ = 0;
+  size_t endedUntold_ = 0;  // of the expected ones
+  bool telling_ = false;
 };
 
 }  // namespace goccl

@@ -147,12 +147,12 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   buffers_ = std::move(buffers);
   outputs_ = std::move(outputs);
   extension_ = std::move(extension);
+  expected_ = hooks_->expect(handle);
   if (handle == GOCCL_WORK_DONE) {
     complete(GOCCL_OK, {});
     return;
   }
-  expected_ = hooks_->expect();
-  const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != nullptr;
+  const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != 0;
   handle_.store(handle, std::memory_order_release);
   bool awaited = false;
   {
@@ -166,6 +166,7 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
 
 void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs) {
   outputs_ = std::move(outputs);
+  expected_ = hooks_->expect(GOCCL_WORK_DONE);
   ending_.store(true);
   settle(std::move(exception));
 }
@@ -197,22 +198,13 @@ void Work::settle(std::exception_ptr exception) noexcept {
     LOG(ERROR) << "goccl: a callback of a collective's future failed: " << e.what();
   }
   finish(std::move(exception));
-  if (well) {
-    tellHooks();
+  if (expected_ != 0) {
+    hooks_->ended(expected_, well ? std::make_optional(completion()) : std::nullopt);
   }
-  expected_.reset();
 }
 
-void Work::tellHooks() const noexcept {
-  if (!hooks_->completion.empty()) {
-    hooks_->completion.call(std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_,
-                                                               ended_ - started_));
-  }
-#ifdef GOCCL_TORCH_HOOKS
-  if (!hooks_->completionByKey.empty()) {
-    hooks_->completionByKey.call({key_, std::chrono::duration<float, std::milli>(ended_ - started_).count()});
-  }
-#endif
+Hooks::Completion Work::completion() const {
+  return {std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_, ended_ - started_), key_};
 }
 
 void Work::complete(goccl_result result, const std::string& message) noexcept {

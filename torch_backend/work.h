@@ -98,7 +98,7 @@ class Work : public c10d::Work {
   void complete(goccl_result result, const std::string& message) noexcept;
   // Tells everyone.
   void settle(std::exception_ptr exception) noexcept;
-  void tellHooks() const noexcept;
+  Hooks::Completion completion() const;
   // Whether everyone can see the end, in the work and in its future alike. Called with mutex_ held.
   bool told() const;
   std::string message() const;
@@ -114,7 +114,7 @@ class Work : public c10d::Work {
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;
-  std::shared_ptr<void> expected_;
+  uint64_t expected_ = 0;  // its number in hooks_; 0: nobody is to be told
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
   using Time = decltype(c10d::WorkInfo::timeStarted);  // of the system's clock in older versions of torch
   const Time started_;

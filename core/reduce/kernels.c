@@ -69,32 +69,46 @@ static inline void leave_float_mode(float_mode was) { (void)was; }
 // them, or of a block of a result that is copied on: it is still in the first level of the cache.
 enum { STEP_MAX = 256, STACK = 1 << 16, BLOCK = 8192 };
 
+// Where a whole step can be read that begins with these bytes: in the pad, if need be.
+static inline const void *whole_step(const void *src, size_t bytes, size_t step, uint8_t *pad) {
+  // What lies behind in the same line of memory can be read, whoever it belongs to, and comes to nothing.
+  if ((uintptr_t)src % 64 + step <= 64) return src;
+  memset(pad, 0, step);
+  memcpy(pad, src, bytes);
+  return pad;
+}
+
 // Runs a kernel on `bytes` bytes of each input, where the last step may be cut short: it is then
 // done in buffers of its own. A partial result lies in scratch memory that holds whole steps, so
 // that a cut step is read (src_whole) or written (dst_whole) in place.
 static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole, const void *const *src,
                       int src_whole, int k, size_t bytes, const struct scalars *g) {
-  const size_t steps = bytes / in, rest = bytes % in;
+  const size_t steps = bytes >> __builtin_ctzll(in), rest = bytes & (in - 1);
   if (steps) f(dst, src, k, steps, g);
   if (!rest) return;
   uint8_t pad[GROUP][STEP_MAX], result[STEP_MAX];
   const void *last[GROUP];
   for (int i = 0; i < k; i++) {
     last[i] = (const uint8_t *)src[i] + steps * in;
-    // What lies behind in the same line of memory can be read, whoever it belongs to, and comes to nothing.
-    if (!src_whole && (uintptr_t)last[i] % 64 + in > 64) {
-      memset(pad[i], 0, in);
-      memcpy(pad[i], last[i], rest);
-      last[i] = pad[i];
-    }
+    if (!src_whole) last[i] = whole_step(last[i], rest, in, pad[i]);
   }
   uint8_t *end = (uint8_t *)dst + steps * out;
   if (dst_whole) {
     f(end, last, k, 1, g);
   } else {
     f(result, last, k, 1, g);
-    goccl_copy_few(end, result, rest * out / in);
+    goccl_copy_few(end, result, (rest * out) >> __builtin_ctzll(in));
   }
+}
+
+// No more than a step of up to GROUP inputs, to one place: what small messages take.
+static void run_step(const struct method *m, void *dst, const void *const *src, int n, size_t bytes,
+                     const struct scalars *g) {
+  uint8_t pad[GROUP][STEP_MAX], result[STEP_MAX];
+  const void *all[GROUP];
+  for (int i = 0; i < n; i++) all[i] = whole_step(src[i], bytes, m->raw, pad[i]);
+  m->whole(result, all, n, 1, g);
+  goccl_copy_few(dst, result, bytes);
 }
 
 // Copies a part of the result on from the first place to the others.
@@ -118,9 +132,10 @@ static void run_whole(const struct method *m, void *const *dst, int n_dst, const
 
 // More than GROUP inputs, or inputs that are widened: block by block, with a stack of partial
 // results. Group number i of leaves is merged with as many partials as i has trailing one bits (a
-// binary counter), which is the canonical order.
-static void run_blocks(const struct method *m, kernel finish, void *const *dst, int n_dst,
-                       const void *const *src, int n, size_t bytes, const struct scalars *g) {
+// binary counter), which is the canonical order. Not inlined, or the small ones would have its registers to save, too.
+static __attribute__((noinline)) void run_blocks(const struct method *m, kernel finish, void *const *dst, int n_dst,
+                                                 const void *const *src, int n, size_t bytes,
+                                                 const struct scalars *g) {
   uint8_t stack[STACK] __attribute__((aligned(64)));
   size_t slots = 2;  // the most partials at once: a bit of the counter each, and a new one
   for (int groups = (n - 1) / GROUP; groups > 1; groups >>= 1) slots++;
@@ -181,7 +196,10 @@ void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const
   if (m->op == AVG && power_of_two) g.post = 1.0 / n;
   const kernel finish = m->divide && !power_of_two ? m->divide : m->finish;
   const float_mode was = enter_float_mode();
-  if (n <= GROUP && m->whole && (power_of_two || !m->divide))
+  const int whole = n <= GROUP && m->whole && (power_of_two || !m->divide);
+  if (whole && bytes <= m->raw && n_dst == 1)
+    run_step(m, dst[0], src, n, bytes, &g);
+  else if (whole)
     run_whole(m, dst, n_dst, src, n, bytes, &g);
   else
     run_blocks(m, finish, dst, n_dst, src, n, bytes, &g);

@@ -22,8 +22,12 @@ struct thread {
 
 static pthread_key_t thread_key;
 
+/* By all threads: mostly none, and then nobody need find out which thread it is. */
+static _Atomic int batches_recorded;
+
 static void free_thread(void *p) {
   struct thread *t = p;
+  batches_recorded -= t->batches;
   free(t->error);
   free(t);
 }
@@ -41,6 +45,18 @@ static struct thread *this_thread(void) {
     t->number = ++last;
   }
   return t;
+}
+
+static void record_batches(struct thread *t, int more) {
+  if (t == NULL) return;
+  t->batches += more;
+  batches_recorded += more;
+}
+
+static int records_batch(void) {
+  if (atomic_load_explicit(&batches_recorded, memory_order_relaxed) == 0) return 0;
+  struct thread *t = this_thread();
+  return t == NULL || t->batches > 0;
 }
 
 uint64_t guest_thread(void) {
@@ -330,12 +346,12 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
   goccl_shortcut *shortcut = atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
   if (__atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != o->comm) return 0; /* a stale handle */
   uint32_t ranks = shortcut->ranks, rank = shortcut->rank;
-  struct thread *t = this_thread();
-  if (t == NULL || t->batches > 0 || ranks > GOCCL_SHORTCUT_BLOCKS || o->coalesced) return 0;
+  if (records_batch() || ranks > GOCCL_SHORTCUT_BLOCKS || o->coalesced) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
 
   void *in = (void *)o->in;
-  uint64_t counts[GOCCL_SHORTCUT_BLOCKS] = {o->count};
+  uint64_t counts[GOCCL_SHORTCUT_BLOCKS];
+  counts[0] = o->count;
   goccl_operation op = {.collective = (uint8_t)o->collective, .dtype = (uint8_t)o->dtype, .op = (uint8_t)o->op,
                         .root = o->root, .n_in = 1, .n_out = 1, .in = &in, .out = &o->out, .in_counts = counts,
                         .out_counts = counts};
@@ -494,7 +510,7 @@ goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
   struct thread *t = this_thread();
   goccl_result r = guestGroupStart(comm, guest_thread());
-  if (t != NULL && r == GOCCL_OK) t->batches++;
+  if (r == GOCCL_OK) record_batches(t, 1);
   return r;
 }
 
@@ -503,7 +519,7 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
   struct thread *t = this_thread();
   int ended = 0;
   goccl_result r = guestGroupEnd(comm, guest_thread(), (goccl_call *)call, work, &ended);
-  if (t != NULL) t->batches -= ended;
+  record_batches(t, -ended);
   return r;
 }
 

@@ -1,6 +1,6 @@
 #include "shortcut.h"
 
-static void leave(goccl_shortcut *s) { __atomic_fetch_and(&s->gate, ~(uint32_t)GOCCL_GATE_INSIDE, __ATOMIC_RELEASE); }
+static void leave(goccl_shortcut *s) { __atomic_store_n(&s->gate.inside, 0, __ATOMIC_RELEASE); }
 
 static int equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
@@ -24,6 +24,8 @@ static int all_there(void *const *blocks, const uint64_t *counts, uint32_t n) {
 
 /* Whether the buffers are as they may be: what is wrong with them Go says. */
 static int good(const goccl_known *k, const goccl_operation *o) {
+  if (o->n_in == 1 && o->n_out == 1 && k->uses_in && k->uses_out && o->in[0] == o->out[0] && o->in[0] != NULL)
+    return o->in_counts[0] == o->out_counts[0] && (k->in_place[0] & 1);
   if (k->uses_in && !all_there(o->in, o->in_counts, o->n_in)) return 0;
   if (k->uses_out && !all_there(o->out, o->out_counts, o->n_out)) return 0;
   if (!k->uses_in || !k->uses_out) return 1;
@@ -54,8 +56,8 @@ static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan
 }
 
 int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {
-  uint32_t open = 0;
-  if (!__atomic_compare_exchange_n(&s->gate, &open, GOCCL_GATE_INSIDE, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+  goccl_gate open = {0}, inside = {.inside = 1};
+  if (!__atomic_compare_exchange_n(&s->gate.both, &open.both, inside.both, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     return GOCCL_SHORTCUT_NONE;
   const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
   if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX)) {

@@ -44,7 +44,7 @@ func NewShortcut(r *Run, rank, keep int) *Shortcut {
 		c, retired.free = retired.free[n-1], retired.free[:n-1]
 	} else {
 		c = (*C.goccl_shortcut)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_shortcut{}))))
-		c.gate = C.GOCCL_GATE_SHUT
+		*gateOf(c).shut() = 1
 		c.call = (*[0]byte)(C.goccl_shortcut_call)
 	}
 	c.rank, c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
@@ -80,13 +80,28 @@ func (s *Shortcut) C(handle uint64) unsafe.Pointer {
 	return unsafe.Pointer(s.c)
 }
 
-func (s *Shortcut) gate() *uint32 { return (*uint32)(&s.c.gate) }
+// gate is a goccl_gate.
+type gate struct{ words *[2]uint32 }
+
+func gateOf(c *C.goccl_shortcut) gate { return gate{(*[2]uint32)(unsafe.Pointer(&c.gate))} }
+
+func (g gate) inside() *uint32 { return &g.words[0] }
+func (g gate) shut() *uint32   { return &g.words[1] }
+
+// leave is for who is inside.
+func (g gate) leave() {
+	atomic.StoreUint32(g.shut(), 1)
+	atomic.StoreUint32(g.inside(), 0)
+}
 
 // Shut lets nobody in any more. One may still be inside.
-func (s *Shortcut) Shut() { atomic.OrUint32(s.gate(), C.GOCCL_GATE_SHUT) }
+func (s *Shortcut) Shut() { atomic.StoreUint32(gateOf(s.c).shut(), 1) }
 
 // Closed tells whether the gate is shut, and nobody inside.
-func (s *Shortcut) Closed() bool { return atomic.LoadUint32(s.gate()) == C.GOCCL_GATE_SHUT }
+func (s *Shortcut) Closed() bool {
+	g := gateOf(s.c)
+	return atomic.LoadUint32(g.shut()) == 1 && atomic.LoadUint32(g.inside()) == 0
+}
 
 // Open lets callers in, if they are not.
 func (s *Shortcut) Open() {
@@ -94,7 +109,7 @@ func (s *Shortcut) Open() {
 		return
 	}
 	s.c.pointers = &s.run.pointers[0]
-	atomic.AndUint32(s.gate(), ^uint32(C.GOCCL_GATE_SHUT))
+	atomic.StoreUint32(gateOf(s.c).shut(), 0)
 }
 
 // Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate behind it.
@@ -104,14 +119,12 @@ func (s *Shortcut) Leave() *Compiled {
 	if d := s.direct[s.c.begun]; d != nil && d.c == s.run.c.plan {
 		begun = d
 	}
-	atomic.StoreUint32(s.gate(), C.GOCCL_GATE_SHUT)
+	gateOf(s.c).leave()
 	return begun
 }
 
 // LeaveStale does it for a communicator that is no more.
-func LeaveStale(c unsafe.Pointer) {
-	atomic.StoreUint32((*uint32)(&(*C.goccl_shortcut)(c).gate), C.GOCCL_GATE_SHUT)
-}
+func LeaveStale(c unsafe.Pointer) { gateOf((*C.goccl_shortcut)(c)).leave() }
 
 // Sequence is the number of the last collective.
 func (s *Shortcut) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }

@@ -49,12 +49,19 @@ typedef struct {
   uint32_t in_place[GOCCL_SHORTCUT_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
 } goccl_known;
 
-enum { GOCCL_GATE_INSIDE = 1, GOCCL_GATE_SHUT = 2 };
+/* Who comes in sets `inside` where neither is set, by a compare-and-exchange of both. So to leave needs only a store. */
+typedef union {
+  uint64_t both;
+  struct {
+    uint32_t inside;
+    uint32_t shut;
+  };
+} goccl_gate;
 
 /* Memory of this form is used again, but never given back: a stale handle may lead here. */
 typedef struct goccl_shortcut {
   int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *, int waits);
-  uint32_t gate;
+  goccl_gate gate;
   uint32_t rank;
   uint32_t ranks;
   uint64_t handle;   /* of the communicator; 0: none */

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 	"time"
 	"unsafe"
@@ -449,7 +450,8 @@ func newShape(size int, at site) shape {
 	}
 	if at.ports {
 		// Until a slot's release is back at the sender, several more can be under way.
-		s.slots = int(max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1)))))
+		most := max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1))))
+		s.slots = 1 << (bits.Len(uint(most)) - 1)
 		s.ahead = s.slots / 4
 	}
 	return s

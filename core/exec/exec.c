@@ -16,12 +16,20 @@ enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
 void goccl_ring(goccl_bell *bell) {
-  /* The counter was changed before; a sleeper counts itself before it looks at the counter. So
-   * one of the two sees the other. */
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (bell->naps) /* else one of the two sees the other: see goccl_bell */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
   if (__atomic_load_n(&bell->sleepers, __ATOMIC_RELAXED) == 0) return;
   __atomic_fetch_add(&bell->value, 1, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &bell->value, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+}
+
+int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped) {
+  int nap = bell->naps && !*napped && ns > GOCCL_NAP;
+  if (futex_wait(&bell->value, value, nap ? GOCCL_NAP : ns) == 0) return 0;
+  *napped |= errno == ETIMEDOUT;
+  return errno == EINTR;
 }
 
 /* What is waited for: a counter that is at least a number, or a stamp of just that number. */
@@ -54,23 +62,23 @@ void goccl_yielded(goccl_lane *lane, int came) {
   lane->patience = n < lane->yields ? n : lane->yields;
 }
 
-static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t until) {
+static int await(goccl_lane *lane, const goccl_run_state *run, const goal *g, uint64_t until) {
   const goccl_channel *c = &lane->channels[run->peer];
-  if (reached(&g)) return GOCCL_RUN_DONE;
+  if (reached(g)) return GOCCL_RUN_DONE;
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
   if (until == 0) {
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) != GOCCL_GONE) return GOCCL_RUN_BLOCKED;
-    return reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
+    return reached(g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
   }
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
   if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
-    if (spin(lane, &g)) return GOCCL_RUN_DONE;
+    if (spin(lane, g)) return GOCCL_RUN_DONE;
     if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
     for (uint32_t i = 0; i < lane->patience; i++) {
       sched_yield();
-      if (reached(&g)) {
+      if (reached(g)) {
         goccl_yielded(lane, 1);
         return GOCCL_RUN_DONE;
       }
@@ -79,18 +87,18 @@ static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t 
     goccl_yielded(lane, 0);
     if (run->reading) return GOCCL_RUN_REST;
   }
-  int result = GOCCL_RUN_DONE;
+  int result = GOCCL_RUN_DONE, napped = 0;
   __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
   for (;;) {
     uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
-    if (reached(&g)) break;
+    if (reached(g)) break;
     if (__atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) {
       result = GOCCL_RUN_STOPPED;
       break;
     }
     /* Looked at after the goal: a peer that has left may have signalled before. */
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) == GOCCL_GONE) {
-      result = reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
+      result = reached(g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
       break;
     }
     uint64_t t = now();
@@ -98,8 +106,8 @@ static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t 
       result = GOCCL_RUN_BLOCKED;
       break;
     }
-    if (futex_wait(&lane->bell->value, value, until - t) != 0 && errno == EINTR) {
-      result = reached(&g) ? GOCCL_RUN_DONE : GOCCL_RUN_BLOCKED;
+    if (goccl_sleep(lane->bell, value, until - t, &napped)) {
+      result = reached(g) ? GOCCL_RUN_DONE : GOCCL_RUN_BLOCKED;
       break;
     }
   }
@@ -109,12 +117,12 @@ static int await(goccl_lane *lane, const goccl_run_state *run, goal g, uint64_t 
 
 /* Of message n of a direction. */
 static goccl_line *slot(goccl_lane *lane, uint8_t *inbox, uint64_t n) {
-  return (goccl_line *)(inbox + (n % lane->slots) * lane->stride);
+  return (goccl_line *)(inbox + (n & (lane->slots - 1)) * lane->stride);
 }
 
 /* The place of shared message n of a rank. */
 static uint8_t *shared(const goccl_lane *lane, const uint8_t *stage, uint64_t n) {
-  return (uint8_t *)stage + (n % lane->slots) * lane->stride + sizeof(goccl_line);
+  return (uint8_t *)stage + (n & (lane->slots - 1)) * lane->stride + sizeof(goccl_line);
 }
 
 static int in_line(const goccl_step *step) { return !step->shared && step->bytes <= (int64_t)sizeof(goccl_message); }
@@ -182,14 +190,14 @@ static int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int
   for (int32_t peer = run->first_to; peer < run->end_to; peer++) {
     goccl_channel *c = &lane->channels[peer];
     for (uint64_t n = acquire(&c->fetched); n < c->lent; n++) {
-      const goccl_loan *l = &c->loans[n % lane->slots];
+      const goccl_loan *l = &c->loans[n & (lane->slots - 1)];
       if (at != NULL && (at + bytes <= l->at || l->at + l->bytes <= at)) {
         others = 1;
         continue;
       }
       run->peer = peer;
       goal fetched = {&c->fetched, n + 1, 0};
-      int r = await(lane, run, fetched, until);
+      int r = await(lane, run, &fetched, until);
       if (r != GOCCL_RUN_DONE) return r;
     }
   }
@@ -212,7 +220,7 @@ static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const g
 }
 
 static goccl_posting *posting(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
-  return &c->postings[n % lane->slots];
+  return &c->postings[n & (lane->slots - 1)];
 }
 
 static void post_all(goccl_lane *lane, goccl_run_state *run) {
@@ -268,11 +276,12 @@ void goccl_withdraw(goccl_lane *lane, goccl_run_state *run) {
     uint64_t expected = GOCCL_POSTED(n);
     if (__atomic_compare_exchange_n(&e->state, &expected, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
       continue;
+    int napped = 0;
     __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
     for (;;) {
       uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
       if (acquire(&e->state) != GOCCL_TAKEN(n) || acquire(&c->arrived) > n) break;
-      futex_wait(&lane->bell->value, value, 1000000000u);
+      goccl_sleep(lane->bell, value, 1000000000u, &napped);
     }
     __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
   }
@@ -291,7 +300,7 @@ static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *st
   dst[0] = goccl_resolve(lane, run, &step->dst);
   for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
   run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
-              (size_t)step->bytes / run->element, run->factor);
+              (size_t)step->bytes >> __builtin_ctzll(run->element), run->factor);
 }
 
 uint64_t goccl_fixed(const goccl_message *message) {
@@ -379,7 +388,7 @@ static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
 static int await_news(goccl_lane *lane, const goccl_run_state *run, uint64_t until) {
   static const uint64_t nothing;
   goal never = {&nothing, 1, 0};
-  return await(lane, run, never, until);
+  return await(lane, run, &never, until);
 }
 
 int goccl_take(const goccl_channel *c, void *to, uint64_t from, size_t bytes) {
@@ -406,7 +415,7 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, c
 static inline int await_slot(goccl_lane *lane, const goccl_run_state *run, goccl_channel *c, uint64_t until) {
   if (c->sent - c->returned < lane->slots) return GOCCL_RUN_DONE;
   goal released = {c->released, c->sent - lane->slots + 1, 0};
-  int r = await(lane, run, released, until);
+  int r = await(lane, run, &released, until);
   if (r == GOCCL_RUN_DONE) c->returned = acquire(c->released);
   return r;
 }
@@ -512,7 +521,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         const goccl_line *line = slot(lane, c->inbox, c->received);
         if (c->peer_inbox == NULL) {
           goal arrived = {&c->arrived, c->received + 1, 0};
-          int r = await(lane, run, arrived, until);
+          int r = await(lane, run, &arrived, until);
           if (r != GOCCL_RUN_DONE) return r;
           if (!matches(run, step, &line->header)) {
             run->seen = line->header;
@@ -520,10 +529,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           }
         } else {
           goal stamped = {&line->stamp, stamp_number(c->received), 1};
-          int r = await(lane, run, stamped, until);
+          uint64_t expected = stamp(run, step, c->received);
+          int r = await(lane, run, &stamped, until);
           if (r != GOCCL_RUN_DONE) return r;
           uint64_t seen = acquire(&line->stamp);
-          if (seen != stamp(run, step, c->received)) {
+          if (seen != expected) {
             if (c->received == c->base && seen == expose_stamp(run, step, c->received)) {
               take_expose(c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
               run->step--;    /* waited for again */
@@ -591,7 +601,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         run->peer = step->peer;
         const goccl_line *line = slot(lane, c->inbox, c->received);
         goal stamped = {&line->stamp, stamp_number(c->received), 1};
-        int r = await(lane, run, stamped, until);
+        int r = await(lane, run, &stamped, until);
         if (r != GOCCL_RUN_DONE) return r;
         /* A message of the other plan, or of another operation, which that plan will find. */
         if (acquire(&line->stamp) != expose_stamp(run, step, c->received)) return GOCCL_RUN_INDIRECT;
@@ -612,11 +622,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
         goal released = {c->released, c->put_base + (uint64_t)source->block + 1, 0};
-        int r = await(lane, run, released, until);
+        int r = await(lane, run, &released, until);
         if (r != GOCCL_RUN_DONE) return r;
         break;
       }
     }
   }
-  return settle(lane, run, NULL, 0, until);
+  return run->lending ? settle(lane, run, NULL, 0, until) : GOCCL_RUN_DONE;
 }

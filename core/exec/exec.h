@@ -36,12 +36,18 @@ typedef struct {
 } goccl_line;
 
 /* What sleepers on a window wait for: whoever changes a counter in the window while somebody
- * sleeps adds one and wakes the futex. */
+ * sleeps adds one and wakes the futex. A sleeper counts itself, and then looks at the counter once more. With a fence between
+ * the change and the look for sleepers one of the two sees the other. But there it would wait for the counter's line of memory to
+ * come from the other CPU. So where sleepers nap first there is none: who was not seen looks again after the nap, when the
+ * change has long been visible, and stays counted. */
 typedef struct {
   uint32_t value;
   uint32_t sleepers;
   uint32_t stopped; /* set before the window's rank gives buffers back that its peers may be reading */
+  uint32_t naps;    /* not 0: sleepers nap first */
 } goccl_bell;
+
+enum { GOCCL_NAP = 50000 }; /* nanoseconds, to which the kernel adds as much */
 
 enum { GOCCL_UNCONNECTED = 0, GOCCL_MEMORY = 1, GOCCL_PORT = 2, GOCCL_GONE = 3 };
 
@@ -104,7 +110,7 @@ typedef struct {
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
   uint32_t *stop; /* not 0: leave every wait */
-  uint64_t slots;
+  uint64_t slots; /* a power of two */
   uint64_t stride;
   uint32_t spins;      /* polls with a pause before yielding */
   uint32_t yields;     /* polls with sched_yield before sleeping: at most, */
@@ -166,7 +172,7 @@ typedef struct {
   uint8_t *scratch;
   void **operands; /* room for a source and a destination a rank */
   int64_t offset;  /* added to every place in `in` and `out` */
-  size_t element;
+  size_t element; /* bytes: a power of two */
   goccl_kernel kernel;
   double factor[2];
   goccl_message message; /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
@@ -231,6 +237,10 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
 int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
 
 void goccl_ring(goccl_bell *bell);
+
+/* Sleeps until the bell is rung or a signal comes, for at most so many nanoseconds, or less. `value` is the bell's before the last
+ * look at what is waited for. `*napped` is 0 when the caller counts itself as a sleeper. Returns not 0 after a signal. */
+int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
 
 /* Notes whether what was waited for came while the CPU was given away. Where it does not come so, as where programs that are no ranks want the CPUs, too,
  * yielding only keeps from sleep, in which a rank is given a CPU sooner when it is woken. */

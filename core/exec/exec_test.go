@@ -159,6 +159,41 @@ func TestRunTellsMismatch(t *testing.T) {
 	}
 }
 
+// A bell is rung without a fence: who has gone to sleep meanwhile is not seen, and looks again after a nap.
+func TestMissedRing(t *testing.T) {
+	w := newPair(t)
+	bell := w[1].lanes[1].c.bell
+	unheard := *bell
+	w[0].lanes[1].channels[1].peer_bell = &unheard
+	const trials = 100
+	missed := 0 // this thread has lost its CPU for longer than the nap took: then a look for sleepers would have seen one
+	for i := range trials {
+		m := Message{Sequence: uint64(i + 1)}
+		send, _ := started(t, w, 0, 10, m)
+		recv, _ := started(t, w, 1, 10, m)
+		status := make(chan Status)
+		go func() { status <- recv.Continue(Now() + time.Minute) }()
+		for atomic.LoadUint32((*uint32)(&bell.sleepers)) == 0 {
+		}
+		if s := send.Continue(soon()); s != Done {
+			t.Fatalf("send %d: status %d", i, s)
+		}
+		select {
+		case s := <-status:
+			if s != Done {
+				t.Fatalf("recv %d: status %d", i, s)
+			}
+		case <-time.After(20 * time.Millisecond):
+			missed++
+			w[1].setState(0, uint32(w[1].lanes[1].channels[0].state)) // rings
+			<-status
+		}
+	}
+	if missed > trials*95/100 {
+		t.Errorf("%d of %d sleepers have missed what they waited for", missed, trials)
+	}
+}
+
 // Waits that give the CPU away in vain do so less and less.
 func TestPatience(t *testing.T) {
 	w := newPair(t)

@@ -57,14 +57,17 @@ static int await(const goccl_mail *mail, const event *e, uint64_t until) {
     }
     if (yielded) goccl_yielded(lane, seen >= 0);
     if (seen >= 0) return seen;
+    int napped = 0;
     __atomic_fetch_add(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
-    uint32_t value = __atomic_load_n(&bell->value, __ATOMIC_SEQ_CST);
-    seen = look(mail, e, &moved);
-    if (seen < 0 && __atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) seen = GOCCL_MAIL_STOPPED;
-    if (seen < 0 && !moved) {
-      uint64_t t = now();
-      if (t >= until || (futex_wait(&bell->value, value, until - t) != 0 && errno == EINTR)) seen = GOCCL_MAIL_BLOCKED;
-    }
+    do {
+      uint32_t value = __atomic_load_n(&bell->value, __ATOMIC_SEQ_CST);
+      seen = look(mail, e, &moved);
+      if (seen < 0 && __atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) seen = GOCCL_MAIL_STOPPED;
+      if (seen < 0 && !moved) {
+        uint64_t t = now();
+        if (t >= until || goccl_sleep(bell, value, until - t, &napped)) seen = GOCCL_MAIL_BLOCKED;
+      }
+    } while (seen < 0 && !moved);
     __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
     if (seen >= 0) return seen;
   }

@@ -40,7 +40,7 @@ const (
 type Layout struct {
 	Ranks   int
 	Lanes   int
-	Slots   int   // messages a direction of a channel holds
+	Slots   int   // messages a direction of a channel holds: a power of two
 	Chunk   int64 // the most bytes a message carries
 	Mailbox int64 // bytes of a peer's mailbox, by MailboxFor; 0: there are none
 }
@@ -106,6 +106,9 @@ type Lane struct {
 
 // NewWindow makes a window. A shared one can be handed to processes of this host.
 func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
+	if l.Slots&(l.Slots-1) != 0 {
+		panic("exec: the slots of a channel are a power of two")
+	}
 	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}
 	size := int(l.Size())
 	var err error
@@ -141,6 +144,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.stop = w.stop
 	c.slots = C.uint64_t(l.Slots)
 	c.stride = C.uint64_t(l.stride())
+	c.bell.naps = flag(wait.Spins > 0) // a nap costs a rank that shares its CPU more than a fence does
 	c.spins = C.uint32_t(wait.Spins)
 	c.yields, c.patience = C.uint32_t(wait.Yields), C.uint32_t(wait.Yields)
 	c.writer.plain = flag(wait.Spins == 0)

@@ -48,7 +48,6 @@ static struct thread *this_thread(void) {
 }
 
 static void record_batches(struct thread *t, int more) {
-  if (t == NULL) return;
   t->batches += more;
   batches_recorded += more;
 }
@@ -509,7 +508,8 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
   struct thread *t = this_thread();
-  goccl_result r = guestGroupStart(comm, guest_thread());
+  if (t == NULL) return GOCCL_SYSTEM; /* no memory, not even for a text */
+  goccl_result r = guestGroupStart(comm, t->number);
   if (r == GOCCL_OK) record_batches(t, 1);
   return r;
 }
@@ -517,8 +517,9 @@ goccl_result goccl_group_start(goccl_comm comm) {
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
   struct thread *t = this_thread();
+  if (t == NULL) return GOCCL_SYSTEM;
   int ended = 0;
-  goccl_result r = guestGroupEnd(comm, guest_thread(), (goccl_call *)call, work, &ended);
+  goccl_result r = guestGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
   record_batches(t, -ended);
   return r;
 }

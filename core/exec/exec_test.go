@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -164,6 +165,9 @@ func TestMissedRing(t *testing.T) {
 	w := newPair(t)
 	bell := w[1].lanes[1].c.bell
 	unheard := *bell
+	var pinner runtime.Pinner
+	pinner.Pin(&unheard)
+	defer pinner.Unpin()
 	w[0].lanes[1].channels[1].peer_bell = &unheard
 	const trials = 100
 	missed := 0 // this thread has lost its CPU for longer than the nap took: then a look for sleepers would have seen one

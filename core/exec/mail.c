@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "mail.h"
 
-#include <errno.h>
 #include <sched.h>
 
 #include "wait.h"

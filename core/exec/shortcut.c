@@ -24,11 +24,11 @@ static int all_there(void *const *blocks, const uint64_t *counts, uint32_t n) {
 
 /* Whether the buffers are as they may be: what is wrong with them Go says. */
 static int good(const goccl_known *k, const goccl_operation *o) {
-  if (o->n_in == 1 && o->n_out == 1 && k->uses_in && k->uses_out && o->in[0] == o->out[0] && o->in[0] != NULL)
-    return o->in_counts[0] == o->out_counts[0] && (k->in_place[0] & 1);
   if (k->uses_in && !all_there(o->in, o->in_counts, o->n_in)) return 0;
   if (k->uses_out && !all_there(o->out, o->out_counts, o->n_out)) return 0;
   if (!k->uses_in || !k->uses_out) return 1;
+  if (o->n_in == 1 && o->n_out == 1 && o->in[0] == o->out[0]) /* mostly, and then there is less to look at */
+    return o->in_counts[0] == o->out_counts[0] && (k->in_place[0] & 1);
   for (uint32_t i = 0; i < o->n_in; i++) {
     for (uint32_t j = 0; j < o->n_out; j++) {
       uintptr_t a = (uintptr_t)o->in[i], b = (uintptr_t)o->out[j];

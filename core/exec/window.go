@@ -106,7 +106,7 @@ type Lane struct {
 
 // NewWindow makes a window. A shared one can be handed to processes of this host.
 func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
-	if l.Slots&(l.Slots-1) != 0 {
+	if l.Slots < 1 || l.Slots&(l.Slots-1) != 0 {
 		panic("exec: the slots of a channel are a power of two")
 	}
 	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}

@@ -34,7 +34,7 @@ void Hooks::failed(goccl_result result) {
   });
 }
 
-uint64_t Hooks::expect(goccl_work handle) {
+uint64_t Hooks::expect(c10d::OpType type) {
 #ifdef GOCCL_TORCH_HOOKS
   const bool wanted = !completion.empty() || !completionByKey.empty();
 #else
@@ -43,8 +43,10 @@ uint64_t Hooks::expect(goccl_work handle) {
   if (!wanted) {
     return 0;
   }
+  const bool inOrder = type != c10d::OpType::SEND && type != c10d::OpType::RECV &&
+                       type != c10d::OpType::RECVANYSOURCE && type != c10d::OpType::COALESCED;
   std::lock_guard<std::mutex> lock(mutex_);
-  expected_.emplace(++lastExpected_, Expected{handle});
+  expected_.emplace(++lastExpected_, Expected{inOrder});
   return lastExpected_;
 }
 
@@ -53,15 +55,13 @@ void Hooks::ended(uint64_t number, std::optional<Completion> completion) {
   Expected& work = expected_.at(number);
   work.ended = true;
   work.completion = std::move(completion);
-  endedUntold_++;
   if (telling_) {
     return;
   }
   telling_ = true;
   for (auto next = nextToTell(); next != expected_.end(); next = nextToTell()) {
     const auto told = expected_.extract(next);
-    endedUntold_--;
-    if (told.mapped().completion.has_value()) {
+    if (told.mapped().completion.has_value() && !callbacksAreClosed()) {
       lock.unlock();
       tell(*told.mapped().completion);
       lock.lock();
@@ -72,15 +72,13 @@ void Hooks::ended(uint64_t number, std::optional<Completion> completion) {
 }
 
 std::map<uint64_t, Hooks::Expected>::iterator Hooks::nextToTell() {
-  if (endedUntold_ == 0) {
-    return expected_.end();
-  }
-  // Works that run still are passed by: a receive may wait for long.
-  const auto over = std::find_if(expected_.begin(), expected_.end(), [](const auto& numbered) {
+  bool othersInOrder = false;
+  return std::find_if(expected_.begin(), expected_.end(), [&](const auto& numbered) {
     const Expected& work = numbered.second;
-    return work.ended || library().work_test(work.handle) != GOCCL_IN_PROGRESS;
+    const bool next = work.ended && !(work.inOrder && othersInOrder);
+    othersInOrder |= work.inOrder;
+    return next;
   });
-  return over == expected_.end() || over->second.ended ? over : expected_.end();
 }
 
 void Hooks::tell(const Completion& ended) const noexcept {

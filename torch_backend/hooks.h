@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -86,8 +85,8 @@ class Hooks {
 
   // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits for their end.
   HookTable<> failure;
-  // Called for every work that ends well, soon after its end, though nobody asks for that: one call at a time, and in the
-  // order in which works began where they have ended in it.
+  // Called for every work that begins from then on and ends well, soon after its end, though nobody asks for that: one call
+  // at a time, and for collectives in the order in which they began. A hook must not wait for another call of it.
   HookTable<std::shared_ptr<c10d::WorkInfo>> completion;
 #ifdef GOCCL_TORCH_HOOKS
   HookTable<const c10d::CompletionHookArgs&> completionByKey;
@@ -96,21 +95,20 @@ class Hooks {
   // To be called with every result that is not GOCCL_OK.
   void failed(goccl_result result);
   // The number of a work that begins, for ended(); 0 where there are no hooks to tell of it.
-  uint64_t expect(goccl_work handle);
-  // Called once for every work that is expected, on whatever thread sees its end, while its handle is valid.
+  uint64_t expect(c10d::OpType type);
+  // Called once for every work that is expected, on whatever thread sees its end. That thread may have to tell of others, too.
   void ended(uint64_t number, std::optional<Completion> completion);
   // Waits until they have been told of all that were expected, or Ctrl-C.
   void waitForExpected();
 
  private:
   struct Expected {
-    goccl_work handle;
+    bool inOrder;  // it ends after those that began before it: whoever sees their ends will tell of this one, too
     bool ended = false;
     std::optional<Completion> completion;
   };
 
-  // The first work that has ended, if its end has been seen here. If not, whoever is about to see it tells of it, and then
-  // of later ones. Called with mutex_ held.
+  // Called with mutex_ held.
   std::map<uint64_t, Expected>::iterator nextToTell();
   void tell(const Completion& ended) const noexcept;
 
@@ -120,7 +118,6 @@ class Hooks {
   // Guarded by mutex_:
   std::map<uint64_t, Expected> expected_;
   uint64_t lastExpected_ = 0;
-  size_t endedUntold_ = 0;  // of the expected ones
   bool telling_ = false;
 };
 

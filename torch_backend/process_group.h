@@ -147,10 +147,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
 
-  // The hook is called for every work that ends well, soon after its end, though nobody asks for that. This
-  // takes a callback of the library for each.
+  // The hook is called for every work that begins from now on and ends well: see Hooks. This takes a callback of the
+  // library for each.
   void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
-  // Waits until the hook has been called for all works that have been started.
+  // Waits until the hook has been called for all works that have begun since its registration.
   void waitForPendingWorks() override;
 #ifdef GOCCL_TORCH_HOOKS
   // These can be registered always. But where they are said to be supported the flight recorder, which torch

@@ -147,7 +147,7 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   buffers_ = std::move(buffers);
   outputs_ = std::move(outputs);
   extension_ = std::move(extension);
-  expected_ = hooks_->expect(handle);
+  expected_ = hooks_->expect(info_.type);
   if (handle == GOCCL_WORK_DONE) {
     complete(GOCCL_OK, {});
     return;
@@ -166,7 +166,7 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
 
 void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs) {
   outputs_ = std::move(outputs);
-  expected_ = hooks_->expect(GOCCL_WORK_DONE);
+  expected_ = hooks_->expect(info_.type);
   ending_.store(true);
   settle(std::move(exception));
 }
@@ -400,6 +400,8 @@ void closeCallbacks() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
+
+bool callbacksAreClosed() { return callbacksClosed.load(); }
 
 void checkSignals() {
   // Python looks at signals on its main thread only. Others need not ask for the GIL.

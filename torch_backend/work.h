@@ -123,6 +123,7 @@ class Work : public c10d::Work {
 
 // Called once at the process's exit: from its return on no callback of the library touches anything.
 void closeCallbacks();
+bool callbacksAreClosed();
 
 // How long a wait may leave a signal unseen.
 constexpr std::chrono::milliseconds kSlice{100};

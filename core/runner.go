@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"time"
 	"unsafe"
@@ -450,8 +449,7 @@ func newShape(size int, at site) shape {
 	}
 	if at.ports {
 		// Until a slot's release is back at the sender, several more can be under way.
-		most := max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1))))
-		s.slots = 1 << (bits.Len(uint(most)) - 1)
+		s.slots = int(max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1)))))
 		s.ahead = s.slots / 4
 	}
 	return s

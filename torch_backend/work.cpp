@@ -37,7 +37,7 @@ class Passage {
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
-  bool open() const { return !callbacksClosed.load(); }
+  bool open() const { return !callbacksAreClosed(); }
 };
 
 bool liesInOrder(const at::Tensor& tensor) {

@@ -117,12 +117,12 @@ static int await(goccl_lane *lane, const goccl_run_state *run, const goal *g, ui
 
 /* Of message n of a direction. */
 static goccl_line *slot(goccl_lane *lane, uint8_t *inbox, uint64_t n) {
-  return (goccl_line *)(inbox + (n & (lane->slots - 1)) * lane->stride);
+  return (goccl_line *)(inbox + (n % lane->slots) * lane->stride);
 }
 
 /* The place of shared message n of a rank. */
 static uint8_t *shared(const goccl_lane *lane, const uint8_t *stage, uint64_t n) {
-  return (uint8_t *)stage + (n & (lane->slots - 1)) * lane->stride + sizeof(goccl_line);
+  return (uint8_t *)stage + (n % lane->slots) * lane->stride + sizeof(goccl_line);
 }
 
 static int in_line(const goccl_step *step) { return !step->shared && step->bytes <= (int64_t)sizeof(goccl_message); }
@@ -183,14 +183,12 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
   }
 }
 
-/* Waits until no peer has a loan of these bytes any more; at NULL: of any. */
-static int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes, uint64_t until) {
-  if (!run->lending) return GOCCL_RUN_DONE;
+static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes, uint64_t until) {
   int others = 0;
   for (int32_t peer = run->first_to; peer < run->end_to; peer++) {
     goccl_channel *c = &lane->channels[peer];
     for (uint64_t n = acquire(&c->fetched); n < c->lent; n++) {
-      const goccl_loan *l = &c->loans[n & (lane->slots - 1)];
+      const goccl_loan *l = &c->loans[n % lane->slots];
       if (at != NULL && (at + bytes <= l->at || l->at + l->bytes <= at)) {
         others = 1;
         continue;
@@ -203,6 +201,11 @@ static int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int
   }
   run->lending = (uint32_t)others;
   return GOCCL_RUN_DONE;
+}
+
+/* Waits until no peer has a loan of these bytes any more; at NULL: of any. */
+static inline int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes, uint64_t until) {
+  return run->lending ? settle_loans(lane, run, at, bytes, until) : GOCCL_RUN_DONE;
 }
 
 static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
@@ -220,7 +223,7 @@ static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const g
 }
 
 static goccl_posting *posting(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
-  return &c->postings[n & (lane->slots - 1)];
+  return &c->postings[n % lane->slots];
 }
 
 static void post_all(goccl_lane *lane, goccl_run_state *run) {
@@ -300,7 +303,7 @@ static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *st
   dst[0] = goccl_resolve(lane, run, &step->dst);
   for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
   run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
-              (size_t)step->bytes >> __builtin_ctzll(run->element), run->factor);
+              (size_t)step->bytes / run->element, run->factor);
 }
 
 uint64_t goccl_fixed(const goccl_message *message) {
@@ -628,5 +631,5 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       }
     }
   }
-  return run->lending ? settle(lane, run, NULL, 0, until) : GOCCL_RUN_DONE;
+  return settle(lane, run, NULL, 0, until);
 }

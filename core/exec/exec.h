@@ -110,7 +110,7 @@ typedef struct {
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
   uint32_t *stop; /* not 0: leave every wait */
-  uint64_t slots; /* a power of two */
+  uint64_t slots;
   uint64_t stride;
   uint32_t spins;      /* polls with a pause before yielding */
   uint32_t yields;     /* polls with sched_yield before sleeping: at most, */
@@ -172,7 +172,7 @@ typedef struct {
   uint8_t *scratch;
   void **operands; /* room for a source and a destination a rank */
   int64_t offset;  /* added to every place in `in` and `out` */
-  size_t element; /* bytes: a power of two */
+  size_t element;
   goccl_kernel kernel;
   double factor[2];
   goccl_message message; /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */

@@ -40,7 +40,7 @@ const (
 type Layout struct {
 	Ranks   int
 	Lanes   int
-	Slots   int   // messages a direction of a channel holds: a power of two
+	Slots   int   // messages a direction of a channel holds
 	Chunk   int64 // the most bytes a message carries
 	Mailbox int64 // bytes of a peer's mailbox, by MailboxFor; 0: there are none
 }
@@ -106,9 +106,6 @@ type Lane struct {
 
 // NewWindow makes a window. A shared one can be handed to processes of this host.
 func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
-	if l.Slots < 1 || l.Slots&(l.Slots-1) != 0 {
-		panic("exec: the slots of a channel are a power of two")
-	}
 	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}
 	size := int(l.Size())
 	var err error

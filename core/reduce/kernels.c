@@ -83,7 +83,7 @@ static inline const void *whole_step(const void *src, size_t bytes, size_t step,
 // that a cut step is read (src_whole) or written (dst_whole) in place.
 static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole, const void *const *src,
                       int src_whole, int k, size_t bytes, const struct scalars *g) {
-  const size_t steps = bytes >> __builtin_ctzll(in), rest = bytes & (in - 1);
+  const size_t steps = bytes / in, rest = bytes % in;
   if (steps) f(dst, src, k, steps, g);
   if (!rest) return;
   uint8_t pad[GROUP][STEP_MAX], result[STEP_MAX];
@@ -97,7 +97,7 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
     f(end, last, k, 1, g);
   } else {
     f(result, last, k, 1, g);
-    goccl_copy_few(end, result, (rest * out) >> __builtin_ctzll(in));
+    goccl_copy_few(end, result, rest * out / in);
   }
 }
 

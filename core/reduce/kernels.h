@@ -51,10 +51,9 @@ struct method {
   kernel merge;          // two partials to one
   kernel finish;         // partial to raw, or NULL: a partial is raw and is the result
   kernel divide;         // instead of whole and finish where n is not a power of two, or NULL
-  // Bytes, all powers of two:
-  uint16_t element;      // of a raw element
-  uint16_t raw, partial; // of a step; partial is a multiple of raw
-  uint16_t merged;       // of a step of merge; partial is a multiple of it
+  uint16_t element;      // bytes of a raw element
+  uint16_t raw, partial; // bytes of a step; partial is a multiple of raw
+  uint16_t merged;       // bytes of a step of merge; partial is a multiple of it
   uint8_t op;
   uint8_t complex;       // factor[1] counts
   uint8_t copies;        // one input is its own result

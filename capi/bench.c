@@ -145,7 +145,7 @@ goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
 
 /* ---- goccl_core_measure ------------------------------------------------------------------------- */
 
-enum { LINE = 128, SPINS = 4096, LOOKS_A_CLOCK = 1024, ROOT = 0 };
+enum { LINE = 128, SPINS = 4096, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
 
 static const unsigned char size_of[GOCCL_DTYPE_COUNT] = {
     [GOCCL_INT8] = 1, [GOCCL_UINT8] = 1, [GOCCL_INT16] = 2, [GOCCL_UINT16] = 2, [GOCCL_INT32] = 4,
@@ -260,8 +260,9 @@ static long futex(_Atomic uint64_t *word, int operation, uint32_t value, const s
   return syscall(SYS_futex, word, operation, value, limit, NULL, 0); /* of the lower half: little-endian */
 }
 
-/* Waits for all ranks to come as often as this one. Where they are more than the CPUs it sleeps: a rank that spins,
- * even one that yields, takes the CPU from those that are not done. */
+/* Waits for all ranks to come as often as this one. Where they are more than the CPUs it soon sleeps: a rank that yields on
+ * and on takes the CPU from those that are not done. But not at once, or calls of a few microseconds would begin with the wake-ups of
+ * this barrier, which take longer. */
 static goccl_result meet(const struct bench *b, int crowded) {
   _Atomic uint64_t *own = (void *)((char *)b->loop->meeting + b->rank * LINE);
   uint64_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
@@ -273,16 +274,18 @@ static goccl_result meet(const struct bench *b, int crowded) {
     _Atomic uint64_t *other = (void *)((char *)b->loop->meeting + rank * LINE);
     uint64_t seen;
     while ((seen = atomic_load_explicit(other, memory_order_acquire)) < turn) {
-      if (!crowded && ++looks < SPINS) {
+      looks++;
+      if (!crowded && looks < SPINS) {
         relax();
         continue;
       }
+      int tired = crowded && looks > YIELDS;
       double left = 0;
-      if ((crowded || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
+      if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
         return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms", rank,
                     (long long)b->loop->meeting_ms);
       }
-      if (crowded) {
+      if (tired) {
         int64_t ns = (int64_t)left;
         struct timespec limit = {ns / 1000000000, ns % 1000000000};
         futex(other, FUTEX_WAIT, (uint32_t)seen, &limit);

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 _LINE = 128  # bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
 _SPINS = 200  # looks at a counter before the CPU is offered to others
+_YIELDS = 200  # looks before a rank sleeps, where ranks outnumber the CPUs
 _CHECK_EVERY = 1024  # looks between two looks at the clock
 # The C library has no function for it. It looks at 32 bits: on these machines, the lower half of a counter.
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -38,8 +39,9 @@ class Barrier:
     """One rank's end of a barrier. Each rank writes its own counter only, so no atomic addition is needed.
 
     Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where they
-    outnumber the CPUs it sleeps: a rank that spins, even one that yields, takes the CPU from those that
-    are not done, and what is measured is that.
+    outnumber the CPUs it yields for a while, and then sleeps: a rank that yields on and on takes the CPU
+    from those that are not done, and one that slept at once would have to be woken, which takes longer than
+    a small call: what is measured would be that.
 
     All of its state is in the shared memory, at `address`, where goccl_core_measure() goes on with it.
     """
@@ -82,9 +84,14 @@ class Barrier:
 
     def _sleep(self, turn: int) -> None:
         self._call(self._own, _FUTEX_WAKE, _ALL, None)
+        looks = 0
         deadline = time.monotonic() + self.timeout
         for slot in self._others:
             while (seen := self._counters[slot]) < turn:
+                looks += 1
+                if looks <= _YIELDS:
+                    os.sched_yield()
+                    continue
                 left = deadline - time.monotonic()
                 if left <= 0:
                     self._give_up()

@@ -65,7 +65,7 @@ class Adapter(ABC):
         barrier: Barrier | HostBarrier,
         iterations: int,
     ) -> tuple[list[int], Array]:
-        """Repeats: new values into `send`, all ranks meet, the call that bind() made last.
+        """Repeats: new values into `send`, all ranks meet, the call that bind() made last, all ranks meet.
 
         Returns how long each call took, in ns, and the first and last elements that it left in `result`.
         """
@@ -78,6 +78,7 @@ class Adapter(ABC):
             begun = now()
             call()
             times.append(now() - begun)
+            meet()  # nobody rewrites on a CPU that a call still needs
             if len(found):
                 ends[iteration] = found[0], found[-1]
         return times, ends

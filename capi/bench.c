@@ -260,10 +260,10 @@ static long futex(_Atomic uint64_t *word, int operation, uint32_t value, const s
   return syscall(SYS_futex, word, operation, value, limit, NULL, 0); /* of the lower half: little-endian */
 }
 
-/* Waits for all ranks to come as often as this one. Where they are more than the CPUs it soon sleeps: a rank that yields on
- * and on takes the CPU from those that are not done. But not at once, or calls of a few microseconds would begin with the wake-ups of
- * this barrier, which take longer. */
-static goccl_result meet(const struct bench *b, int crowded) {
+/* Waits for all ranks to come as often as this one. Where they are more than the CPUs it sleeps after so many yields. Before a call they are many,
+ * or calls of a few microseconds would begin with the wake-ups of this barrier, which take longer. After it there are none: a
+ * rank that yields may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
+static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
   _Atomic uint64_t *own = (void *)((char *)b->loop->meeting + b->rank * LINE);
   uint64_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
   atomic_store_explicit(own, turn, memory_order_release);
@@ -279,7 +279,7 @@ static goccl_result meet(const struct bench *b, int crowded) {
         relax();
         continue;
       }
-      int tired = crowded && looks > YIELDS;
+      int tired = crowded && looks > yields;
       double left = 0;
       if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
         return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms", rank,
@@ -306,12 +306,12 @@ static goccl_result run(const struct bench *b, goccl_result (*call)(const struct
   int crowded = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < b->ranks;
   for (uint64_t i = 0; i < iterations; i++) {
     if (l->value_count != 0) rewrite(b, i);
-    goccl_result r = l->meeting == NULL ? GOCCL_OK : meet(b, crowded);
+    goccl_result r = l->meeting == NULL ? GOCCL_OK : meet(b, crowded, YIELDS);
     if (r != GOCCL_OK) return r;
     double start = now();
     r = call(b);
     us[i] = (now() - start) / 1000;
-    if (r == GOCCL_OK && l->meeting != NULL) r = meet(b, crowded); /* nobody rewrites on a CPU that a call still needs */
+    if (r == GOCCL_OK && l->meeting != NULL) r = meet(b, crowded, 0); /* nobody rewrites on a CPU that a call still needs */
     if (r != GOCCL_OK) return r;
     if (ends == NULL || count == 0) continue;
     memcpy(ends + 2 * i * b->size, result, b->size);

@@ -74,7 +74,7 @@ class Adapter(ABC):
         ends = result.ends(iterations)
         for iteration in range(iterations):
             send.fill(rank, iteration)
-            meet()
+            meet(starts=True)
             begun = now()
             call()
             times.append(now() - begun)

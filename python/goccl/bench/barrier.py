@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 _LINE = 128  # bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
 _SPINS = 200  # looks at a counter before the CPU is offered to others
-_YIELDS = 200  # looks before a rank sleeps, where ranks outnumber the CPUs
+_YIELDS = 200  # before a rank sleeps at the start of a call, where ranks outnumber the CPUs
 _CHECK_EVERY = 1024  # looks between two looks at the clock
 # The C library has no function for it. It looks at 32 bits: on these machines, the lower half of a counter.
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -39,9 +39,8 @@ class Barrier:
     """One rank's end of a barrier. Each rank writes its own counter only, so no atomic addition is needed.
 
     Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where they
-    outnumber the CPUs it yields for a while, and then sleeps: a rank that yields on and on takes the CPU
-    from those that are not done, and one that slept at once would have to be woken, which takes longer than
-    a small call: what is measured would be that.
+    outnumber the CPUs it sleeps: a rank that spins, even one that yields, may go on for as long as the
+    scheduler likes, on a CPU that those who are not done need.
 
     All of its state is in the shared memory, at `address`, where goccl_core_measure() goes on with it.
     """
@@ -58,12 +57,16 @@ class Barrier:
         self._futex = _SYS_FUTEX.get(platform.machine(), 0)
         self._sleeps = ranks > len(os.sched_getaffinity(0)) and self._futex != 0
 
-    def wait(self) -> None:
-        """Returns when all ranks have called it as often as this one."""
+    def wait(self, starts: bool = False) -> None:
+        """Returns when all ranks have called it as often as this one.
+
+        Where something small starts ranks yield for a while before they sleep: to be woken takes longer, and
+        what is measured would be that.
+        """
         counters = self._counters
         counters[self._own] = turn = counters[self._own] + 1
         if self._sleeps:
-            self._sleep(turn)
+            self._sleep(turn, _YIELDS if starts else 0)
         else:
             self._spin(turn)
 
@@ -82,14 +85,13 @@ class Barrier:
                     if now > deadline:
                         self._give_up()
 
-    def _sleep(self, turn: int) -> None:
+    def _sleep(self, turn: int, yields: int) -> None:
         self._call(self._own, _FUTEX_WAKE, _ALL, None)
-        looks = 0
         deadline = time.monotonic() + self.timeout
         for slot in self._others:
             while (seen := self._counters[slot]) < turn:
-                looks += 1
-                if looks <= _YIELDS:
+                if yields > 0:
+                    yields -= 1
                     os.sched_yield()
                     continue
                 left = deadline - time.monotonic()
@@ -118,7 +120,7 @@ class HostBarrier:
         self._links = links
         self._timeout = timeout
 
-    def wait(self) -> None:
+    def wait(self, starts: bool = False) -> None:
         """Returns when all ranks have called it as often as this one."""
         deadline = time.monotonic() + self._timeout
         for link in self._links.values():

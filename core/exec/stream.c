@@ -45,18 +45,33 @@ void goccl_stream(void *to, const void *from, size_t bytes) { memcpy(to, from, b
 
 /* From so many bytes on a write is streamed where the plain one takes more than so long for 1024 lines. With the shortest a CPU goes on before its lines
  * have come; and a reader gets from memory what was streamed, which is why a cache between the two CPUs is the better way for them, and for those which have
- * more than one CPU's own caches hold. Found on Zen 4, where a line that another CPU has read takes 2 to 7 ns with a cache between them and 9 to 27 without. */
+ * more than one CPU's own caches hold. Where ranks share CPUs any cache between the two is. Found on Zen 4, where a line that another CPU has read takes 2 to
+ * 7 ns with a cache between them and 9 to 27 without. */
 static const struct {
   size_t least;
   uint64_t ns;
 } classes[GOCCL_WRITER_CLASSES] = {{GOCCL_WRITE_MIN, 7000}, {16 << 10, 4500}, {128 << 10, 10000}};
 
-enum { PROBE = 16 << 10, STREAMED = 64 /* writes in succession */ };
+enum { CROWDED_NS = 8000, PIECE = 4 << 10, PIECES = 4, STREAMED = 64 /* writes in succession */ };
+
+/* Copies, and returns how long the median piece took: this thread may have lost its CPU during another. */
+static uint64_t copy_pieces(uint8_t *to, const uint8_t *from, size_t pieces) {
+  uint64_t took[PIECES], start = now();
+  for (size_t i = 0; i < pieces; i++) {
+    goccl_copy(to + i * PIECE, from + i * PIECE, PIECE);
+    uint64_t end = now(), t = end - start;
+    size_t j = i;
+    for (; j > 0 && took[j - 1] > t; j--) took[j] = took[j - 1];
+    took[j] = t;
+    start = end;
+  }
+  return took[(pieces - 1) / 2];
+}
 
 void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes) {
   int class = GOCCL_WRITER_CLASSES - 1;
   while (class >= 0 && bytes < classes[class].least) class--;
-  if (class < 0 || writer->plain) {
+  if (class < 0) {
     goccl_copy(to, from, bytes);
     return;
   }
@@ -66,13 +81,12 @@ void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes)
     goccl_stream(to, from, bytes);
     return;
   }
-  size_t probe = bytes < PROBE ? bytes : PROBE;
-  uint64_t start = now();
-  goccl_copy(to, from, probe);
-  if ((now() - start) * 1024 > classes[class].ns * (probe / 64)) *streams = STREAMED;
-  to = (uint8_t *)to + probe, from = (const uint8_t *)from + probe;
+  size_t pieces = bytes / PIECE < PIECES ? bytes / PIECE : PIECES, done = pieces * PIECE;
+  uint64_t limit = writer->crowded ? CROWDED_NS : classes[class].ns;
+  if (copy_pieces(to, from, pieces) * (1024 * 64 / PIECE) > limit) *streams = STREAMED;
+  to = (uint8_t *)to + done, from = (const uint8_t *)from + done, bytes -= done;
   if (*streams > 0)
-    goccl_stream(to, from, bytes - probe);
+    goccl_stream(to, from, bytes);
   else
-    goccl_copy(to, from, bytes - probe);
+    goccl_copy(to, from, bytes);
 }

@@ -13,7 +13,7 @@ void goccl_stream(void *to, const void *from, size_t bytes);
  * meanwhile is not. And a CPU is not told when it is moved. So it is measured: see goccl_write. One thread at a time uses a writer. */
 enum { GOCCL_WRITER_CLASSES = 3 };
 typedef struct {
-  uint32_t plain; /* not 0: nothing is streamed, as ranks that share CPUs share their caches */
+  uint32_t crowded; /* not 0: ranks share CPUs */
   uint32_t streams[GOCCL_WRITER_CLASSES]; /* of these lengths: how many more writes are streamed before one is measured again */
 } goccl_writer;
 

@@ -144,7 +144,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.bell.naps = flag(wait.Spins > 0) // a nap costs a rank that shares its CPU more than a fence does
 	c.spins = C.uint32_t(wait.Spins)
 	c.yields, c.patience = C.uint32_t(wait.Yields), C.uint32_t(wait.Yields)
-	c.writer.plain = flag(wait.Spins == 0)
+	c.writer.crowded = flag(wait.Spins == 0)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
 	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
 	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)

@@ -43,7 +43,6 @@ func TestPutsAreWrittenAlike(t *testing.T) {
 // stream has so many writes to a peer, of each class of lengths, go past the caches.
 func stream(l *Lane, peer, writes int) {
 	c := &l.channels[peer]
-	c.writer.plain = 0
 	for i := range c.writer.streams {
 		c.writer.streams[i] = 0
 		for range writes {

@@ -34,7 +34,7 @@ var (
 	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, PipelineMin: 256 << 10, GetMin: 1 << 20}, 16 << 20, 256 << 10, 0, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which
 	// is not measured.
-	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, PipelineMin: 1 << 20, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64}
+	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64}
 )
 
 func (s site) thresholds() thresholds {

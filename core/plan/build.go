@@ -8,7 +8,7 @@ import (
 // align is the unit in which messages are cut: a cache line, and a whole number of elements.
 const align = 64
 
-// pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut.
+// pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut that would else be one.
 const pipelineDepth = 4
 
 var builders = [...]func(*builder){
@@ -357,8 +357,8 @@ func (b *builder) count(n int64) int {
 		return 1 // nothing is sent, nothing overlaps
 	}
 	c := max(1, (n+b.Chunk-1)/b.Chunk)
-	if b.PipelineMin > 0 && n >= b.PipelineMin {
-		c = max(c, min(pipelineDepth, (n+align-1)/align)) // none of them empty
+	if c == 1 && b.PipelineMin > 0 && n >= b.PipelineMin {
+		c = min(pipelineDepth, (n+align-1)/align) // none of them empty
 	}
 	return int(c)
 }

@@ -400,6 +400,7 @@ type shape struct {
 	thresholds thresholds
 	schedule   plan.Schedule // of alltoall, where a call names none
 	ports      []bool        // the ranks that are joined to this one by ports; nil: none
+	group      int           // so many ranks, from each multiple of it on, are on one host; 0: see groupsOf
 }
 
 const (
@@ -479,6 +480,9 @@ func (s shape) params(op *Operation, rank, size int) plan.Params {
 	if !s.gets {
 		p.GetMin = 0
 	}
+	if c := op.Collective; c.HasGroups() && (!c.Reduces() || reduce.Nests(op.DType, op.Op)) {
+		p.Group = s.group
+	}
 	return p
 }
 
@@ -528,7 +532,7 @@ func planKey(p *plan.Params, apart bool) string {
 		return ""
 	}
 	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d,%t,%t,%d", p.Collective, p.Root, p.ElemSize, apart, p.Direct, p.Schedule)
+	buf = fmt.Appendf(buf, "%d,%d,%d,%t,%t,%d,%d", p.Collective, p.Root, p.ElemSize, apart, p.Direct, p.Schedule, p.Group)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
 		buf = append(buf, ';')
 		for _, n := range b {

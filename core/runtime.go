@@ -350,6 +350,9 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	crowded := crowdedHosts(addresses)
 	apart := slices.ContainsFunc(addresses, func(a transport.Address) bool { return a.Host != addresses[0].Host })
 	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0, apart})
+	if apart {
+		c.shape.group = groupsOf(addresses)
+	}
 	err := c.shape.thresholds.set(config.Thresholds)
 	if err == nil {
 		c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule)
@@ -438,6 +441,20 @@ func crowdedHosts(addresses []transport.Address) map[string]bool {
 		}
 	}
 	return crowded
+}
+
+// groupsOf is the largest power of two of which it holds that so many ranks, from each multiple of it on, are on one host; 0 if they are none of several.
+func groupsOf(addresses []transport.Address) int {
+	size, group := len(addresses), 0
+	for g := 2; g < size && size%g == 0; g *= 2 {
+		for rank, a := range addresses {
+			if a.Host != addresses[rank-rank%g].Host {
+				return group
+			}
+		}
+		group = g
+	}
+	return group
 }
 
 // waiting chooses how waits poll: hardly at all on a crowded host.

@@ -55,6 +55,10 @@ func TestShapesArePlanned(t *testing.T) {
 				for _, s.schedule = range []plan.Schedule{plan.Sequential, 3} {
 					verifyShape(t, s, plan.AllToAll, size, n)
 				}
+				for s.group = 2; at.ports && s.group < size && size%s.group == 0; s.group *= 2 {
+					verifyShape(t, s, plan.AllReduce, size, n)
+				}
+				s.group = 0
 			}
 		}
 	}
@@ -161,6 +165,19 @@ func TestCrowdedHosts(t *testing.T) {
 	} {
 		if got := crowdedHosts(c.addresses); !maps.Equal(got, c.want) {
 			t.Errorf("%v: %v", c.addresses, got)
+		}
+	}
+}
+
+func TestGroupsOf(t *testing.T) {
+	for hosts, want := range map[string]int{"ab": 0, "aabb": 2, "abab": 0, "aaaabbbb": 4, "aaabbb": 0, "aabbcc": 2, "aaaaaabbbbbb": 2, "aaaabb": 2, "aaab": 0,
+		"aaaaaaaabbbb": 4, "aabba": 0, "aaaabbbbcccc": 4} {
+		var addresses []transport.Address
+		for _, host := range hosts {
+			addresses = append(addresses, transport.Address{Host: string(host)})
+		}
+		if got := groupsOf(addresses); got != want {
+			t.Errorf("%s: %d, not %d", hosts, got, want)
 		}
 	}
 }

@@ -14,7 +14,11 @@ func (b *builder) allReduce() {
 	var whole, sliced []span
 	flush := func() {
 		b.oneShot(whole)
-		b.reduceSlices(sliced, everyRank)
+		if b.Group > 0 {
+			b.reduceGroups(sliced)
+		} else {
+			b.reduceSlices(sliced, everyRank)
+		}
 		whole, sliced = whole[:0], sliced[:0]
 	}
 	empty := true
@@ -22,7 +26,7 @@ func (b *builder) allReduce() {
 		switch {
 		case n == 0:
 			continue
-		case b.Size == 1 || n <= b.OneShotMax:
+		case b.Size == 1 || b.Group == 0 && n <= b.OneShotMax || b.Group > 0 && !b.groups(b.InBytes[i:i+1]):
 			if len(sliced) > 0 {
 				flush()
 			}
@@ -151,6 +155,9 @@ func (b *builder) slice(s Space, round span, owner int) (Ref, int64) {
 // sliceRounds cuts a block into rounds, so that a slice is a message.
 func (b *builder) sliceRounds(to []span, blk int, n int64) []span {
 	size := int64(b.Size)
+	if b.Group > 0 {
+		size = int64(b.Group)
+	}
 	count := b.count((n + size - 1) / size)
 	to = slices.Grow(to, count)
 	for k := range count {

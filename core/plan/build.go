@@ -85,6 +85,9 @@ func (p *Params) check() error {
 	if p.Direct && (!p.Memory || !p.HasDirect()) {
 		return fail("has no direct plan for %d blocks, memory channels %v", len(p.InBytes), p.Memory)
 	}
+	if p.Group != 0 && (p.Group < 2 || p.Group&(p.Group-1) != 0 || p.Size%p.Group != 0 || p.Group == p.Size || p.Memory || !p.Collective.HasGroups()) {
+		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port channels", p.Group, p.Size)
+	}
 	if p.GetMin > 0 && !p.Memory {
 		return fail("nothing can be got over port channels")
 	}

@@ -153,6 +153,10 @@ func (b *builder) same(p part) []part {
 }
 
 func (b *builder) allGather() {
+	if b.groups(b.OutBytes) {
+		b.gatherGroups()
+		return
+	}
 	b.exchangeMessages(b.same(part{block(In, 0), b.InBytes[0]}), blocks(Out, b.OutBytes))
 }
 

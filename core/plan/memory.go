@@ -9,7 +9,8 @@ import (
 // value is what the verifier knows of a byte, in place of its contents.
 type value struct {
 	reduced bool  // the canonical reduction over all ranks, of a byte of the block
-	rank    int32 // else: whose input it is
+	rank    int32 // else: whose input it is,
+	ranks   int32 // or, if this is not 0, the reduction over so many ranks from it on
 	block   int32
 	off     int64 // where in that block; of a segment, where its first byte is
 }
@@ -17,6 +18,9 @@ type value struct {
 func (v value) String() string {
 	if v.reduced {
 		return fmt.Sprintf("the reduction of byte %d of block %d", v.off, v.block)
+	}
+	if v.ranks != 0 {
+		return fmt.Sprintf("the reduction over ranks %d to %d of byte %d of block %d", v.rank, v.rank+v.ranks-1, v.off, v.block)
 	}
 	return fmt.Sprintf("rank %d's input byte %d of block %d", v.rank, v.off, v.block)
 }

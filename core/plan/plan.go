@@ -58,7 +58,8 @@
 // and in the canonical order: the balanced binary tree over ranks, aligned at powers of two (of
 // three: (0+1)+2; of six: ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result
 // (the division of an average, the rounding of a 16-bit float). So plans move raw inputs and
-// results, never partial sums.
+// results, not partial sums, but for one case: with Params.Group, where nothing is done once, a Combine may be of the raw inputs of a group, which
+// are a subtree, and another one of what that has left of all groups.
 //
 // # In place
 //
@@ -108,6 +109,9 @@ func (c Collective) String() string {
 // Reduces tells whether the collective combines elements with a reduce op.
 func (c Collective) Reduces() bool { return c == AllReduce || c == Reduce || c == ReduceScatter }
 
+// HasGroups tells whether there is a plan for ranks in groups.
+func (c Collective) HasGroups() bool { return c == AllReduce || c == AllGather || c == ReduceScatter }
+
 // Rooted tells whether the collective has a root.
 func (c Collective) Rooted() bool {
 	return c == Reduce || c == Broadcast || c == Gather || c == Scatter
@@ -144,7 +148,7 @@ const (
 	Wait              // for the next message of Peer, which must be of Bytes bytes
 	Release           // of the oldest unreleased message of Peer
 	Copy              // Src[0] to Dst
-	Combine           // Src, one a rank and in rank order, into Dst and Also, which may be some of them
+	Combine           // Src, one a rank (or group) and in rank order, into Dst and Also, which may be some of them
 	Reclaim           // the message Src[0] to Peer
 	Expose            // Src, an input block, an output block or both, to Peer, which uses Bytes bytes of each
 	Access            // Src, what Peer exposes: Bytes bytes of each
@@ -217,6 +221,9 @@ type Params struct {
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool
+	// Group is how many ranks, from each multiple of it on, are joined by faster channels than others, where what some ranks have reduced may be reduced
+	// further; 0: neither matters. It is a power of two, and Size a multiple of it. See Collective.HasGroups.
+	Group int
 	// Crowded tells that on some host ranks outnumber the CPUs.
 	Crowded bool
 	// Schedule is of AllToAll.

@@ -31,6 +31,9 @@ func (j job) String() string {
 func (j job) rank(r int) Params {
 	p := j.Params
 	p.Rank = r
+	if p.Memory {
+		p.Group = 0
+	}
 	if each := len(j.Ports); each > 0 {
 		p.Ports = make([]bool, j.Size)
 		for peer := range p.Ports {
@@ -265,6 +268,66 @@ func TestRealSizes(t *testing.T) {
 	}
 }
 
+// TestGroups proves that ranks in groups reduce as others do, and how much less they send from group to group.
+func TestGroups(t *testing.T) {
+	const chunk, elem = 128, 4
+	for _, size := range []struct{ group, groups int }{{2, 2}, {4, 2}, {2, 3}, {4, 3}, {8, 2}, {2, 5}, {4, 4}} {
+		t.Run(fmt.Sprint(size.groups, " of ", size.group), func(t *testing.T) {
+			t.Parallel()
+			ranks := size.group * size.groups
+			for _, c := range []Collective{AllReduce, AllGather, ReduceScatter} {
+				for _, n := range []int64{0, 1, 16, 31, 33, 65, 32*int64(ranks) - 5} {
+					for _, counts := range layouts(c, ranks, n) {
+						for _, slots := range []int{2, 3, 4, 9} {
+							for _, most := range []int64{0, 1 << 10} {
+								verifyGroups(t, job{Params{Collective: c, Size: ranks, Group: size.group, ElemSize: elem, Chunk: chunk, Slots: slots, Ahead: slots - 1,
+									Thresholds: Thresholds{OneShotMax: most}}, counts})
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func verifyGroups(t *testing.T, j job) {
+	j.verify(t)
+	if j.OneShotMax > 0 {
+		return // some go from each to each
+	}
+	flat := j
+	flat.Group = 0
+	want := int64(j.Size/j.Group - 1)
+	if j.Collective == AllReduce { // there and back
+		want *= 2
+	}
+	bytes := int64(0)
+	for _, n := range j.counts {
+		bytes += n * j.ElemSize
+	}
+	if got := between(t, j, j.Group); got != want*bytes {
+		t.Errorf("%v: %d bytes from group to group, not %d", j, got, want*bytes)
+	}
+	if got := between(t, flat, j.Group); got != want*bytes*int64(j.Group) && j.Collective != AllReduce { // there it depends on whose slices are empty
+		t.Errorf("%v without groups: %d bytes from group to group, not %d", j, got, want*bytes*int64(j.Group))
+	}
+}
+
+// between is how many bytes the plans of a job put from each group to others, of all groups.
+func between(t *testing.T, j job, group int) (bytes int64) {
+	t.Helper()
+	plans, _ := j.build(t)
+	for rank, p := range plans {
+		for _, s := range p.Steps {
+			if s.Op == Put && int(s.Peer)/group != rank/group {
+				bytes += s.Bytes
+			}
+		}
+	}
+	return bytes
+}
+
 // TestRandom proves plans of random parameters.
 func TestRandom(t *testing.T) {
 	n := 3000
@@ -278,6 +341,9 @@ func TestRandom(t *testing.T) {
 			Schedule:   []Schedule{BySize, BySize, Sequential, 2, 5, Parallel}[rnd.IntN(6)],
 			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
 		j.Root = rnd.IntN(j.Size)
+		if g := 2 << rnd.IntN(3); j.Collective.HasGroups() && !j.Memory && j.Size%g == 0 && j.Size > g {
+			j.Group = g
+		}
 		counts := layouts(j.Collective, j.Size, 1)
 		for range counts[rnd.IntN(len(counts))] {
 			j.counts = append(j.counts, rnd.Int64N(1<<rnd.IntN(13)))
@@ -297,6 +363,8 @@ func TestBuildErrors(t *testing.T) {
 		"has no plan":        func(p *Params) { p.Collective = 200 },
 		"size is 0":          func(p *Params) { p.Size = 0 },
 		"rank is 2":          func(p *Params) { p.Rank = 2 },
+		"groups are of 1":    func(p *Params) { p.Group = 1 },
+		"ranks of 2; there":  func(p *Params) { p.Collective, p.Group = AllReduce, 2 },
 		"rank is -1":         func(p *Params) { p.Rank = -1 },
 		"chunk is 100":       func(p *Params) { p.Chunk = 100 },
 		"chunk is 0":         func(p *Params) { p.Chunk = 0 },

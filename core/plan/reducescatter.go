@@ -17,6 +17,10 @@ func (b *builder) reduceDirect(out []part, dst part) {
 
 // reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with one peer would have to hear from others first.
 func (b *builder) reduceScatter() {
+	if b.groups(b.InBytes) {
+		b.reduceScatterGroups()
+		return
+	}
 	out, dst := blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]}
 	peer := b.to(b.Size - 1)
 	if b.Size != 2 || !b.swaps(out[peer], dst) {

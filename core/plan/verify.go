@@ -19,7 +19,7 @@ import (
 //   - nothing is read that has not been written, no message is read before its Wait or after its
 //     Release, none of the outbox before it is reclaimed or when its slot may be another's, nothing
 //     is read or written out of bounds, and no input is written;
-//   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place;
+//   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place; or those of a group, or what came of those of all groups;
 //   - each output byte ends up as what the collective promises;
 //   - of a peer's memory nothing is used but what it exposes or offers, no rank ends before it knows that its peers are done with its memory, and no
 //     place that a rank writes is touched by another: so it does not matter when;
@@ -645,9 +645,6 @@ func (v *verifier) copy(r int, step *Step) error {
 
 func (v *verifier) combine(r int, step *Step) error {
 	s := &v.ranks[r]
-	if len(step.Src) != v.size {
-		return fmt.Errorf("combines %d inputs, of %d ranks", len(step.Src), v.size)
-	}
 	places := append([]Ref{step.Dst}, step.Also...)
 	destinations := make([]*region, len(places))
 	for i, ref := range places {
@@ -664,7 +661,7 @@ func (v *verifier) combine(r int, step *Step) error {
 		}
 		destinations[i] = m
 	}
-	result := value{reduced: true}
+	var first value
 	for i, ref := range step.Src {
 		var src *region
 		var err error
@@ -678,12 +675,18 @@ func (v *verifier) combine(r int, step *Step) error {
 		}
 		got := v.segs[0].val
 		if i == 0 {
-			result.block, result.off = got.block, got.off
+			first = got
 		}
+		want := first
+		want.rank += int32(i) * max(first.ranks, 1)
 		// Contents that are one run of one input are one segment.
-		if want := (value{rank: int32(i), block: result.block, off: result.off}); got != want || len(v.segs) > 1 {
+		if got != want || got.reduced || len(v.segs) > 1 {
 			return fmt.Errorf("source %d must be %v; in %d runs, it begins with %v", i, want, len(v.segs), got)
 		}
+	}
+	result, err := combined(first, len(step.Src), v.size, s.params.Group)
+	if err != nil {
+		return err
 	}
 	if e := s.params.ElemSize; step.Bytes%e != 0 || result.off%e != 0 || step.Dst.Off%e != 0 {
 		return fmt.Errorf("cuts elements of %d bytes", e)
@@ -695,6 +698,18 @@ func (v *verifier) combine(r int, step *Step) error {
 		}
 	}
 	return nil
+}
+
+// combined is what comes of so many sources, the first of which is given, and each of which goes on with the ranks where the one before it ends.
+func combined(first value, n, size, group int) (value, error) {
+	each := int(max(first.ranks, 1))
+	switch {
+	case first.rank == 0 && n*each == size && (each == 1 || each == group):
+		return value{reduced: true, block: first.block, off: first.off}, nil
+	case group > 0 && each == 1 && n == group && int(first.rank)%group == 0:
+		return value{rank: first.rank, ranks: int32(n), block: first.block, off: first.off}, nil
+	}
+	return value{}, fmt.Errorf("combines %d inputs, of %d ranks in groups of %d, from %v on", n, size, group, first)
 }
 
 // overlap refuses a source that is partly overwritten while it is read.

@@ -57,6 +57,7 @@ func mutationJobs() []job {
 		{Params{Collective: AllToAll, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: Reduce, Root: 1, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
 		{Params{Collective: Broadcast, Root: 1, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
+		{Params{Collective: AllReduce, Size: 4, Group: 2}, []int64{100}},
 		{Params{Collective: Gather, Root: 2, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2, Memory: true, Direct: true}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
@@ -133,8 +134,10 @@ func TestMutations(t *testing.T) {
 		})
 		try("another peer", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
-			s.Peer = int32(3 - p.Rank - int(s.Peer))
-			return s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim || s.Op == Offer || s.Op == Get
+			if s.Peer = (s.Peer + 1) % int32(p.Size); int(s.Peer) == p.Rank {
+				s.Peer = (s.Peer + 1) % int32(p.Size)
+			}
+			return p.Size > 2 && (s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim || s.Op == Offer || s.Op == Get)
 		})
 		try("swapped messages", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
@@ -206,7 +209,7 @@ func TestMutations(t *testing.T) {
 				return p.Steps[i].Op == Copy || p.Steps[i].Op == Combine
 			})
 		}
-		for _, peer := range []int32{-1, 3} {
+		for _, peer := range []int32{-1, int32(j.Size)} {
 			try("no such peer", func(p *Plan, i int) bool {
 				p.Steps[i].Peer = peer
 				return p.Steps[i].Op == Put || p.Steps[i].Op == Wait || p.Steps[i].Op == Release
@@ -460,13 +463,22 @@ func simulate(plans []*Plan, params []Params, peaks []Peaks, rnd *rand.Rand) str
 		case Combine:
 			for i := range s.Bytes {
 				first := place(r, s.Src[0], s.Bytes)[i]
+				result := value{rank: first.rank, block: first.block, off: first.off}
 				for k, ref := range s.Src {
-					if want := (value{rank: int32(k), block: first.block, off: first.off}); place(r, ref, s.Bytes)[i] != want {
-						return "a wrong source"
+					got := place(r, ref, s.Bytes)[i]
+					if got.reduced || got.rank != first.rank+result.ranks || got.ranks != first.ranks || got.block != first.block || got.off != first.off {
+						return fmt.Sprintf("a wrong source %d", k)
 					}
+					result.ranks += max(got.ranks, 1)
+				}
+				switch g := int32(params[r].Group); {
+				case result.rank == 0 && int(result.ranks) == len(plans) && (first.ranks == 0 || first.ranks == g):
+					result = value{reduced: true, block: first.block, off: first.off}
+				case first.ranks != 0 || result.ranks != g || result.rank%g != 0:
+					return "a wrong group"
 				}
 				for _, ref := range append([]Ref{s.Dst}, s.Also...) {
-					place(r, ref, s.Bytes)[i] = value{reduced: true, block: first.block, off: first.off}
+					place(r, ref, s.Bytes)[i] = result
 				}
 			}
 		}

@@ -115,6 +115,22 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
+// Nests tells whether what comes of some inputs, a subtree of the canonical order, may itself be an input, with the same bits in the end: nothing is
+// done once to a whole result, and no partial one has more bits than an element.
+func Nests(d DType, o Op) bool {
+	switch o {
+	case Sum, Product:
+		switch d {
+		case Float16, BFloat16, Complex32, Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ:
+			return false
+		}
+		return true
+	case Min, Max, BAnd, BOr, BXor:
+		return true
+	}
+	return false
+}
+
 // Check returns nil where the op has a meaning for the dtype, else an error that says what has.
 func Check(d DType, o Op) error {
 	if !d.Valid() {

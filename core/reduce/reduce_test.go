@@ -63,6 +63,43 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// What nests has the same bits whether it is reduced at once, or first in groups; of what does not, some has others.
+func TestNests(t *testing.T) {
+	const ranks, count = 8, 203
+	differ := map[Op]bool{}
+	eachLevel(t, func(t *testing.T, level int) {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for d := range numDTypes {
+			for o := range numOps {
+				for i := 0; i < 10 && allowed(d, o); i++ {
+					inputs := make([][]byte, ranks)
+					for k := range inputs {
+						inputs[k] = make([]byte, count*d.Size())
+						fill(d, inputs[k], rnd)
+					}
+					combine := func(inputs ...[]byte) []byte { return combineBytes(level, d, o, 1.5, inputs...) }
+					for _, group := range []int{2, 4} {
+						var partial [][]byte
+						for g := range slices.Chunk(inputs, group) {
+							partial = append(partial, combine(g...))
+						}
+						same := bytes.Equal(combine(inputs...), combine(partial...))
+						if !same && Nests(d, o) {
+							t.Fatalf("%v %v: other bits in groups of %d", d, o, group)
+						}
+						differ[o] = differ[o] || !same
+					}
+				}
+			}
+		}
+	})
+	for _, o := range []Op{Sum, Product, Avg, PreMulSum} {
+		if !differ[o] {
+			t.Errorf("%v: the same bits of all types", o)
+		}
+	}
+}
+
 func TestNames(t *testing.T) {
 	for d := range numDTypes {
 		if !d.Valid() || d.Size() == 0 || d.String() == "" {

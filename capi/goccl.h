@@ -390,7 +390,7 @@ typedef struct {
   const void *values; /* before call i every element of `in` becomes values[i % value_count] */
   uint64_t value_count; /* 0: `in` is left alone */
   void *meeting;      /* memory that all ranks share, 128 bytes for each, zeroed once: they meet there
-                         before every call, without help of the communicator. NULL: they do not */
+                         before and after every call, without help of the communicator. NULL: they do not */
   int64_t meeting_ms; /* for how long they wait there for each other */
 } goccl_core_loop;
 

@@ -49,13 +49,14 @@ type layout struct {
 	in, out    []uint64
 	segments   []segment
 	apart      bool           // inputs and outputs share no memory
+	group      int            // of the plans: see shape.groupFor
 	compiled   *exec.Compiled // of the only segment, once it is known
 	direct     *exec.Compiled // nil: there is none, if that has been looked for
 	looked     bool
 }
 
-func (l *layout) fits(o *Operation, apart bool) bool {
-	return l.segments != nil && l.apart == apart && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType && l.schedule == o.Schedule &&
+func (l *layout) fits(o *Operation, apart bool, group int) bool {
+	return l.segments != nil && l.apart == apart && l.group == group && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType && l.schedule == o.Schedule &&
 		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
 
@@ -353,11 +354,11 @@ func (c *Comm) begin(p *part) *Error {
 // layOut makes the layout that of an operation.
 func (c *Comm) layOut(op *Operation) {
 	r := &c.runner
-	apart := !c.shape.memory && apart(op)
-	if !r.laid.fits(op, apart) {
+	apart, group := !c.shape.memory && apart(op), c.shape.groupFor(op)
+	if !r.laid.fits(op, apart, group) {
 		s := c.shape
 		s.gets = r.gets
-		r.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
+		r.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: s.segments(op, c.rank, c.size)}
 	}
 }
@@ -480,10 +481,16 @@ func (s shape) params(op *Operation, rank, size int) plan.Params {
 	if !s.gets {
 		p.GetMin = 0
 	}
-	if c := op.Collective; c.HasGroups() && (!c.Reduces() || reduce.Nests(op.DType, op.Op)) {
-		p.Group = s.group
-	}
+	p.Group = s.groupFor(op)
 	return p
+}
+
+// groupFor is the size of groups in the plans of an operation, 0 if there are none.
+func (s shape) groupFor(op *Operation) int {
+	if c := op.Collective; !c.HasGroups() || c.Reduces() && !reduce.Nests(op.DType, op.Op) {
+		return 0
+	}
+	return s.group
 }
 
 // segments cuts an operation into plans of bounded length.

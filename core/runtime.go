@@ -443,7 +443,7 @@ func crowdedHosts(addresses []transport.Address) map[string]bool {
 	return crowded
 }
 
-// groupsOf is the largest power of two of which it holds that so many ranks, from each multiple of it on, are on one host; 0 if they are none of several.
+// groupsOf is the largest power of two of which it holds that so many ranks, from each multiple of it on, are on one host; 0 if that is 1.
 func groupsOf(addresses []transport.Address) int {
 	size, group := len(addresses), 0
 	for g := 2; g < size && size%g == 0; g *= 2 {

@@ -56,7 +56,11 @@ func TestShapesArePlanned(t *testing.T) {
 					verifyShape(t, s, plan.AllToAll, size, n)
 				}
 				for s.group = 2; at.ports && s.group < size && size%s.group == 0; s.group *= 2 {
-					verifyShape(t, s, plan.AllReduce, size, n)
+					for c := plan.AllReduce; c < plan.Barrier; c++ {
+						if c.HasGroups() {
+							verifyShape(t, s, c, size, n)
+						}
+					}
 				}
 				s.group = 0
 			}

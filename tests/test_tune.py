@@ -43,7 +43,7 @@ def test_values_are_sizes():
     sizes = most.sizes
     assert [tune.value(most, cut, 2) for cut in (0, 1, len(sizes))] == [0, 1024, sizes[-1]]
     # From this size of a slice on, where the other is up to it; 0 is never.
-    assert [tune.value(least, cut, 4) for cut in (0, 2, len(sizes))] == [256, 1024, 0]
+    assert [tune.value(least, cut, 4) for cut in (0, 2, len(least.sizes))] == [256, 1024, 0]
     streams = THRESHOLDS["stream_min"]
     assert [tune.value(streams, cut, 4) for cut in (0, 1, 7)] == [1 << 20, 2 << 20, 1 << 62]
 

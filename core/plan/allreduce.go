@@ -26,7 +26,7 @@ func (b *builder) allReduce() {
 		switch {
 		case n == 0:
 			continue
-		case b.Size == 1 || b.Group == 0 && n <= b.OneShotMax || b.Group > 0 && !b.groups(b.InBytes[i:i+1]):
+		case b.Size == 1 || n <= b.oneShotMax():
 			if len(sliced) > 0 {
 				flush()
 			}
@@ -155,9 +155,6 @@ func (b *builder) slice(s Space, round span, owner int) (Ref, int64) {
 // sliceRounds cuts a block into rounds, so that a slice is a message.
 func (b *builder) sliceRounds(to []span, blk int, n int64) []span {
 	size := int64(b.Size)
-	if b.Group > 0 {
-		size = int64(b.Group)
-	}
 	count := b.count((n + size - 1) / size)
 	to = slices.Grow(to, count)
 	for k := range count {

@@ -53,6 +53,7 @@ func Build(p Params) (*Plan, error) {
 		puts:   make([]int32, p.Size),
 		src:    make([]Ref, 0, p.Size),
 	}
+	b.findGroup()
 	// The first pass only counts, so that the second allocates once and exactly.
 	b.counting = true
 	build(&b)
@@ -86,7 +87,7 @@ func (p *Params) check() error {
 		return fail("has no direct plan for %d blocks, memory channels %v", len(p.InBytes), p.Memory)
 	}
 	if p.Group != 0 && (p.Group < 2 || p.Group&(p.Group-1) != 0 || p.Size%p.Group != 0 || p.Group == p.Size || p.Memory || !p.Collective.HasGroups()) {
-		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port channels", p.Group, p.Size)
+		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port channels, for a collective that has plans for them", p.Group, p.Size)
 	}
 	if p.GetMin > 0 && !p.Memory {
 		return fail("nothing can be got over port channels")
@@ -163,6 +164,8 @@ type builder struct {
 	puts  []int32 // by peer: how many Puts so far
 	src   []Ref   // combine's sources, reused
 	also  []Ref   // and its further destinations
+
+	members, twins []int // where ranks are in groups
 
 	counting        bool
 	steps, refCount int
@@ -267,14 +270,23 @@ func (b *builder) takeBy(wait Step, dst Ref) {
 // and releases them. The result goes to dst and into the messages of the peers that back names; where
 // dst is nothing, only there.
 func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
-	b.src = b.src[:b.Size]
-	b.src[b.Rank] = own
+	peers := make([]int, b.Size-1)
+	for i := range peers {
+		peers[i] = b.from(i + 1)
+	}
+	b.combineAmong(peers, func(rank int) int { return rank }, dst, own, bytes, back)
+}
+
+// combineAmong is combine with some peers, whose contributions are combined in the order of their places.
+func (b *builder) combineAmong(peers []int, place func(rank int) int, dst, own Ref, bytes int64, back func(peer int) bool) {
+	b.src = b.src[:len(peers)+1]
+	b.src[place(b.Rank)] = own
 	b.also = b.also[:0]
-	for i := 1; i < b.Size; i++ {
-		peer := b.from(i)
-		b.src[peer] = b.wait(peer, bytes, 0)
+	for _, peer := range peers {
+		message := b.wait(peer, bytes, 0)
+		b.src[place(peer)] = message
 		if back != nil && back(peer) {
-			b.also = append(b.also, b.src[peer])
+			b.also = append(b.also, message)
 		}
 	}
 	if dst.Space == None {
@@ -283,8 +295,8 @@ func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
 	if bytes > 0 {
 		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst, Also: b.also}, b.src...)
 	}
-	for i := 1; i < b.Size; i++ {
-		b.release(b.from(i))
+	for _, peer := range peers {
+		b.release(peer)
 	}
 }
 

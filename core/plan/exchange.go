@@ -153,7 +153,7 @@ func (b *builder) same(p part) []part {
 }
 
 func (b *builder) allGather() {
-	if b.groups(b.OutBytes) {
+	if b.inGroups(b.OutBytes) {
 		b.gatherGroups()
 		return
 	}

@@ -237,7 +237,9 @@ type Params struct {
 // Thresholds says where one algorithm gives way to another, in bytes of the whole message (of one
 // block, where allreduce has several; of what a pair exchanges, in the larger direction, where it is alltoall).
 type Thresholds struct {
-	OneShotMax int64 // up to it, allreduce sends every input to every rank
+	// OneShotMax is up to where allreduce sends every input to every rank. With groups it is that, divided by Group twice, and also up to where the blocks of AllGather and
+	// ReduceScatter do not go by groups.
+	OneShotMax int64
 	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
 	// MulticastMin is from where on, among more than two ranks, a block of AllGather, or that of Broadcast, is written once for all; 0: never. It has no
 	// effect but over memory channels.

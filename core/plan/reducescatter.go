@@ -17,7 +17,7 @@ func (b *builder) reduceDirect(out []part, dst part) {
 
 // reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with one peer would have to hear from others first.
 func (b *builder) reduceScatter() {
-	if b.groups(b.InBytes) {
+	if b.inGroups(b.InBytes) {
 		b.reduceScatterGroups()
 		return
 	}

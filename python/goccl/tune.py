@@ -91,6 +91,7 @@ THRESHOLDS = (
         "what goes to a rank is one message",
         "one_shot_max=0",
         of_slice=True,
+        most=512 << 10,  # what is longer is several messages anyway
     ),
     Threshold(
         "get_min",

@@ -8,9 +8,9 @@ Buffers, and how a size is counted
     rewritten with new values before every iteration, outside the measured time.
 
 Time
-    Before an iteration all ranks meet in a barrier of shared memory that has nothing to do with the library
-    under test. The time of an iteration is that of its slowest rank. Median and 99th percentile are
-    taken over the iterations of all blocks of one placement.
+    Before an iteration and after it all ranks meet in a barrier of shared memory that has nothing to do
+    with the library under test. The time of an iteration is that of its slowest rank. Median and 99th
+    percentile are taken over the iterations of all blocks of one placement.
 
 Ways into GoCCL
     ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through c``) is called by a

@@ -53,7 +53,7 @@ func Build(p Params) (*Plan, error) {
 		puts:   make([]int32, p.Size),
 		src:    make([]Ref, 0, p.Size),
 	}
-	b.findGroup()
+	b.findPeers()
 	// The first pass only counts, so that the second allocates once and exactly.
 	b.counting = true
 	build(&b)
@@ -165,7 +165,8 @@ type builder struct {
 	src   []Ref   // combine's sources, reused
 	also  []Ref   // and its further destinations
 
-	members, twins []int // where ranks are in groups
+	peers          []int // as from counts them
+	members, twins []int // where ranks are in groups: those of this rank's, and who is in others what it is in its own
 
 	counting        bool
 	steps, refCount int
@@ -270,11 +271,7 @@ func (b *builder) takeBy(wait Step, dst Ref) {
 // and releases them. The result goes to dst and into the messages of the peers that back names; where
 // dst is nothing, only there.
 func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
-	peers := make([]int, b.Size-1)
-	for i := range peers {
-		peers[i] = b.from(i + 1)
-	}
-	b.combineAmong(peers, func(rank int) int { return rank }, dst, own, bytes, back)
+	b.combineAmong(b.peers, func(rank int) int { return rank }, dst, own, bytes, back)
 }
 
 // combineAmong is combine with some peers, whose contributions are combined in the order of their places.
@@ -304,6 +301,21 @@ func (b *builder) combineAmong(peers []int, place func(rank int) int, dst, own R
 // to another one and none is written to by all at once.
 func (b *builder) to(i int) int   { return (b.Rank + i) % b.Size }
 func (b *builder) from(i int) int { return (b.Rank - i + b.Size) % b.Size }
+
+func (b *builder) findPeers() {
+	for i := 1; i < b.Size; i++ {
+		b.peers = append(b.peers, b.from(i))
+	}
+	if b.Group == 0 {
+		return
+	}
+	for i := 1; i < b.Group; i++ {
+		b.members = append(b.members, b.Rank-b.inGroup(b.Rank)+(b.Rank+i)%b.Group)
+	}
+	for i := b.Group; i < b.Size; i += b.Group {
+		b.twins = append(b.twins, (b.Rank+i)%b.Size)
+	}
+}
 
 // fromRoot lets the root hear from all others, from whom nothing else comes to it.
 //

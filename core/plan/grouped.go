@@ -6,19 +6,6 @@ import "slices"
 // there or from each rank there is. Each rank has members, the others of its group, and twins, the ranks that are in other groups what it is in its own. Only
 // twins send from group to group.
 
-// findGroup finds out who this rank's members and twins are: each list begins behind this rank.
-func (b *builder) findGroup() {
-	if b.Group == 0 {
-		return
-	}
-	for i := 1; i < b.Group; i++ {
-		b.members = append(b.members, b.Rank-b.inGroup(b.Rank)+(b.Rank+i)%b.Group)
-	}
-	for i := b.Group; i < b.Size; i += b.Group {
-		b.twins = append(b.twins, (b.Rank+i)%b.Size)
-	}
-}
-
 func (b *builder) inGroup(rank int) int { return rank % b.Group }
 func (b *builder) groupOf(rank int) int { return rank / b.Group }
 
@@ -33,35 +20,63 @@ func (b *builder) inGroups(bytes []int64) bool {
 	return b.Group > 0 && slices.Max(bytes) > b.oneShotMax()
 }
 
-// gatherGroups gets each block from its rank's twin in the group, to which it has gone from group to group, chunk by chunk. All members take those of one group after
-// those of another in the same order, so that few messages are under way from member to member.
-func (b *builder) gatherGroups() {
-	own, lag, rounds := part{block(In, 0), b.InBytes[0]}, b.lag(), b.rounds(blocks(Out, b.OutBytes))
-	for k := range rounds + lag {
-		if k < b.count(own.bytes) {
-			off, bytes := cut(own.bytes, b.count(own.bytes), k)
-			for _, twin := range b.twins {
-				b.put(twin, own.place.at(off), bytes, 0)
+// piece is what goes to or from a rank in one message, if there is any.
+type piece func(rank int) (place Ref, bytes int64, ok bool)
+
+// reduceInGroup reduces the pieces of one rank of each group after those of another: the members' own, then their twins'. What comes of them goes where partial says, and
+// that of a twin to it. All members go in the same order, so that few messages are under way from member to member.
+func (b *builder) reduceInGroup(in, partial piece) {
+	for i := 0; i < b.Size; i += b.Group {
+		for _, member := range b.members {
+			if place, bytes, ok := in((member + i) % b.Size); ok {
+				b.put(member, place, bytes, 0)
 			}
 		}
-		for i := 0; i < b.Size && k >= lag; i += b.Group {
-			like := (b.Rank + i) % b.Size // this rank itself, then its twins
-			if place, bytes, ok := b.chunk(Out, like, k-lag); ok {
-				if i > 0 {
-					b.take(like, place, bytes, 0)
-				} else {
-					b.copy(place, own.place.at(place.Off), bytes)
-				}
-				for _, member := range b.members {
-					b.put(member, place, bytes, 0)
-				}
+		like := (b.Rank + i) % b.Size // this rank itself, then its twins
+		own, bytes, ok := in(like)
+		if !ok {
+			continue
+		}
+		dst, _, _ := partial(like)
+		b.combineAmong(b.members, b.inGroup, dst, own, bytes, nil)
+		if i > 0 {
+			b.put(like, dst, bytes, 0)
+		}
+	}
+}
+
+// gatherInGroup hands this rank's own piece to the members, and then those that its twins have put to it; from the members it gets all others, in the same order.
+func (b *builder) gatherInGroup(out piece) {
+	for i := 0; i < b.Size; i += b.Group {
+		like := (b.Rank + i) % b.Size
+		if place, bytes, ok := out(like); ok {
+			if i > 0 {
+				b.take(like, place, bytes, 0)
 			}
 			for _, member := range b.members {
-				if place, bytes, ok := b.chunk(Out, (member+i)%b.Size, k-lag); ok {
-					b.take(member, place, bytes, 0)
-				}
+				b.put(member, place, bytes, 0)
 			}
 		}
+		for _, member := range b.members {
+			if place, bytes, ok := out((member + i) % b.Size); ok {
+				b.take(member, place, bytes, 0)
+			}
+		}
+	}
+}
+
+// gatherGroups gets each block from its rank's twin in the group, to which it has gone from group to group, chunk by chunk.
+func (b *builder) gatherGroups() {
+	lag, rounds := b.lag(), b.rounds(blocks(Out, b.OutBytes))
+	for k := range rounds + lag {
+		if place, bytes, ok := b.chunk(Out, b.Rank, k); ok {
+			own := block(In, 0).at(place.Off)
+			b.copy(place, own, bytes)
+			for _, twin := range b.twins {
+				b.put(twin, own, bytes, 0)
+			}
+		}
+		b.gatherInGroup(func(rank int) (Ref, int64, bool) { return b.chunk(Out, rank, k-lag) })
 	}
 }
 
@@ -69,24 +84,15 @@ func (b *builder) gatherGroups() {
 func (b *builder) reduceScatterGroups() {
 	lag, rounds := b.lag(), b.rounds(blocks(In, b.InBytes))
 	for k := range rounds + lag {
-		for i := 0; i < b.Size && k < rounds; i += b.Group {
-			for _, member := range b.members {
-				if place, bytes, ok := b.chunk(In, (member+i)%b.Size, k); ok {
-					b.put(member, place, bytes, 0)
-				}
+		in := func(rank int) (Ref, int64, bool) { return b.chunk(In, rank, k) }
+		b.reduceInGroup(in, func(rank int) (Ref, int64, bool) {
+			place, bytes, ok := in(rank)
+			if rank == b.Rank { // it stays where its result will be
+				return block(Out, 0).at(place.Off), bytes, ok
 			}
-			like := (b.Rank + i) % b.Size
-			place, bytes, ok := b.chunk(In, like, k)
-			switch {
-			case ok && i == 0: // it stays where its result will be
-				b.combineAmong(b.members, b.inGroup, block(Out, 0).at(place.Off), place, bytes, nil)
-			case ok:
-				partial := block(Scratch, 0)
-				b.plan.ScratchBytes = max(b.plan.ScratchBytes, bytes)
-				b.combineAmong(b.members, b.inGroup, partial, place, bytes, nil)
-				b.put(like, partial, bytes, 0)
-			}
-		}
+			b.plan.ScratchBytes = max(b.plan.ScratchBytes, bytes)
+			return block(Scratch, 0), bytes, ok
+		})
 		if place, bytes, ok := b.chunk(In, b.Rank, k-lag); ok {
 			own := block(Out, 0).at(place.Off)
 			b.combineAmong(b.twins, b.groupOf, own, own, bytes, nil)
@@ -116,7 +122,11 @@ func (b *builder) chunk(s Space, rank, k int) (place Ref, bytes int64, ok bool) 
 // A partial result needs no memory of its own: it lies where the result will.
 func (b *builder) reduceGroups(rounds []span) {
 	lag := min(max(b.Ahead, 1), (b.Slots-2)/2)
-	steps := []func(span){b.reduceInGroup, b.reduceAmongTwins, b.gatherFromTwins}
+	steps := []func(span){
+		func(round span) { b.reduceInGroup(b.part(In, round), b.part(Out, round)) },
+		b.reduceAmongTwins,
+		func(round span) { b.gatherInGroup(b.part(Out, round)) },
+	}
 	for k := range len(rounds) + (len(steps)-1)*lag {
 		for i, step := range steps {
 			if j := k - i*lag; j >= 0 && j < len(rounds) {
@@ -126,21 +136,11 @@ func (b *builder) reduceGroups(rounds []span) {
 	}
 }
 
-func (b *builder) reduceInGroup(round span) {
-	for i := 0; i < b.Size; i += b.Group {
-		for _, member := range b.members {
-			if place, bytes := b.slice(In, round, (member+i)%b.Size); bytes > 0 {
-				b.put(member, place, bytes, 0)
-			}
-		}
-		like := (b.Rank + i) % b.Size
-		if own, bytes := b.slice(In, round, like); bytes > 0 {
-			partial := block(Out, round.block).at(own.Off)
-			b.combineAmong(b.members, b.inGroup, partial, own, bytes, nil)
-			if i > 0 {
-				b.put(like, partial, bytes, 0)
-			}
-		}
+// part is the slices of a round, of which those that are empty are not sent.
+func (b *builder) part(s Space, round span) piece {
+	return func(rank int) (Ref, int64, bool) {
+		place, bytes := b.slice(s, round, rank)
+		return place, bytes, bytes > 0
 	}
 }
 
@@ -152,24 +152,5 @@ func (b *builder) reduceAmongTwins(round span) {
 	b.combineAmong(b.twins, b.groupOf, own, own, bytes, nil)
 	for _, twin := range b.twins {
 		b.put(twin, own, bytes, 0)
-	}
-}
-
-func (b *builder) gatherFromTwins(round span) {
-	for i := 0; i < b.Size; i += b.Group {
-		like := (b.Rank + i) % b.Size
-		if place, bytes := b.slice(Out, round, like); bytes > 0 {
-			if i > 0 {
-				b.take(like, place, bytes, 0)
-			}
-			for _, member := range b.members {
-				b.put(member, place, bytes, 0)
-			}
-		}
-		for _, member := range b.members {
-			if place, bytes := b.slice(Out, round, (member+i)%b.Size); bytes > 0 {
-				b.take(member, place, bytes, 0)
-			}
-		}
 	}
 }

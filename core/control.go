@@ -121,7 +121,11 @@ func (c handler) PeerAttached(src int, fds []int) {
 	case c.port(src):
 		c.window.ConnectPort(src)
 		return
-	case len(fds) == 0 || len(fds) > 2: // plans count on the memory
+	case len(fds) == 0: // plans count on the memory
+		c.fail(errorf(ErrSystem, "%s: shared memory with %s: no descriptor of it has come: its process or that of rank %d can open no more files; raise their limit (ulimit -n)",
+			c.title(), c.rankName(src), c.rank), true)
+		return
+	case len(fds) > 2:
 		for _, fd := range fds {
 			unix.Close(fd)
 		}

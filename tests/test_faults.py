@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -55,6 +56,38 @@ def failed(outcome, since=None, within=AT_ONCE):
 def state(pid):
     """R(unning), S(leeping), T (stopped), Z(ombie) ..."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+# -- no more files
+
+
+taken = []
+
+
+def take_descriptors(rank, left):
+    """All but a few of those that a rank may still open."""
+    if rank.rank == 1:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with contextlib.suppress(OSError):  # too many open files
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(left):
+            os.close(taken.pop())
+
+
+@pytest.mark.parametrize("left", range(1, 10))
+def test_no_more_files(make_world, left):
+    """Windows are mapped by descriptors. Where these give out all ranks fail, and are told why."""
+    world = make_world(3, env={"GOCCL_TRANSPORT": "shm"})
+    world.run(harness.Rank.init)
+    world.run(take_descriptors, left)
+    errors = [o.error for o in world.outcomes(check) if o.kind]
+    if left > 7:
+        assert not errors
+    if errors:
+        assert any("ulimit -n" in error for error in errors), errors
+        assert all(o.kind for o in world.outcomes(check))
 
 
 # -- death

@@ -333,11 +333,9 @@ func (g *Group) attachOver(l *link, m *member) error {
 	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
 		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, attach: m}
 	if l.key.kind == Shm {
-		fds, err := g.dupShare()
-		if err != nil {
-			return err
-		}
-		q.fds, q.h.Flags = fds, uint8(len(fds))
+		// Where no more files can be opened the peer, to which it comes without, finds that it cannot do without them, and says so.
+		q.fds, _ = g.dupShare()
+		q.h.Flags = uint8(len(q.fds))
 	}
 	var raw [headerSize]byte
 	q.h.put(&raw)

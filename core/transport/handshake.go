@@ -134,10 +134,14 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 		if dead == len(targets) {
 			return nil, fmt.Errorf("%w: its process has ended: %w", ErrPeerDown, last)
 		}
+		tried := time.Since(start) > e.grace
+		if (tried || handshakes > 20) && (errors.Is(last, syscall.EMFILE) || errors.Is(last, syscall.ENFILE)) { // no fault of the peer
+			return nil, fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w", last)
+		}
 		if handshakes > 20 {
 			return nil, fmt.Errorf("%w: its process closes what it accepts: %w", ErrPeerDown, last)
 		}
-		if time.Since(start) > e.grace && handshakes == 0 {
+		if tried && handshakes == 0 {
 			return nil, fmt.Errorf("%w: not reachable for %v: %w", ErrPeerDown, e.grace, last)
 		}
 		if err := sleep(ctx, pause); err != nil {

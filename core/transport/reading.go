@@ -315,8 +315,13 @@ func (l *link) receiveSocket(iov []unix.Iovec) (n int, err error) {
 	case in.errno != 0:
 		return 0, in.errno
 	}
-	if oobn := int(in.msg.Controllen); l.key.kind == Shm && oobn > 0 {
-		in.fds = append(in.fds, rights(in.oob[:oobn])...)
+	if oobn := int(in.msg.Controllen); l.key.kind == Shm && (oobn > 0 || in.msg.Flags&unix.MSG_CTRUNC != 0) {
+		fds := rights(in.oob[:oobn])
+		if in.msg.Flags&unix.MSG_CTRUNC != 0 {
+			closeFDs(fds)
+			fds = []int{lostRights}
+		}
+		in.fds = append(in.fds, fds...)
 		if len(in.fds) > maxRights {
 			return 0, errors.New("more descriptors than frames that take them")
 		}
@@ -329,6 +334,7 @@ func (l *link) receiveSocket(iov []unix.Iovec) (n int, err error) {
 
 const (
 	maxRights      = 64
+	lostRights     = -1 // in place of a frame's descriptors, of which this process can open no more
 	longTail       = 64 << 10
 	longTailBuffer = 1 << 10
 )
@@ -527,10 +533,15 @@ func (l *link) onAttach() error {
 	h := in.h
 	p := &pendingAttach{h: h, mac: [macSize]byte(in.scratch)}
 	if n := int(h.Flags); n > 0 { // so many descriptors come with it
-		if len(in.fds) < n {
+		lost := len(in.fds) > 0 && in.fds[0] == lostRights
+		switch {
+		case lost:
+			n = 1
+		case len(in.fds) < n:
 			return violation("an attach without the descriptors that it speaks of")
+		default:
+			p.fds = slices.Clone(in.fds[:n])
 		}
-		p.fds = slices.Clone(in.fds[:n])
 		in.fds = slices.Delete(in.fds, 0, n)
 	}
 	key := pairKey{h.Job, h.Group, h.Src, h.Dst}

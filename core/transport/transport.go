@@ -110,7 +110,7 @@ type Handler interface {
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
 	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's GroupConfig.Share,
-	// owned by the callee; none where the link carries none.
+	// owned by the callee; none where the link carries none, or where one of the two processes can open no more files.
 	PeerAttached(src int, fds []int)
 	// PeerDown tells, once, that the peer is lost. Nothing of that peer comes after it.
 	PeerDown(src int, err error)

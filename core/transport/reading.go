@@ -315,8 +315,8 @@ func (l *link) receiveSocket(iov []unix.Iovec) (n int, err error) {
 	case in.errno != 0:
 		return 0, in.errno
 	}
-	if oobn := int(in.msg.Controllen); l.key.kind == Shm && (oobn > 0 || in.msg.Flags&unix.MSG_CTRUNC != 0) {
-		fds := rights(in.oob[:oobn])
+	if l.key.kind == Shm {
+		fds := rights(in.oob[:in.msg.Controllen])
 		if in.msg.Flags&unix.MSG_CTRUNC != 0 {
 			closeFDs(fds)
 			fds = []int{lostRights}
@@ -533,10 +533,9 @@ func (l *link) onAttach() error {
 	h := in.h
 	p := &pendingAttach{h: h, mac: [macSize]byte(in.scratch)}
 	if n := int(h.Flags); n > 0 { // so many descriptors come with it
-		lost := len(in.fds) > 0 && in.fds[0] == lostRights
 		switch {
-		case lost:
-			n = 1
+		case len(in.fds) > 0 && in.fds[0] == lostRights:
+			n = 1 // in place of them all
 		case len(in.fds) < n:
 			return violation("an attach without the descriptors that it speaks of")
 		default:

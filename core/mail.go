@@ -111,9 +111,9 @@ func (p *pointToPoint) collect() {
 	}
 	for peer := range p.c.size {
 		for {
-			l, payload, ok, err := mail.Next(peer)
+			l, ok, err := mail.Next(peer)
 			if ok {
-				err = p.letter(peer, l, payload)
+				err = p.letter(peer, l)
 			}
 			if err != nil {
 				// Not here: the failure waits for who reads.
@@ -129,7 +129,8 @@ func (p *pointToPoint) collect() {
 }
 
 // letter takes a letter.
-func (p *pointToPoint) letter(src int, l exec.Letter, payload []byte) error {
+func (p *pointToPoint) letter(src int, l exec.Letter) error {
+	mail := p.c.window.Mail()
 	if !p.c.byMail(src) {
 		return fmt.Errorf("%w: a letter, where none are sent", exec.ErrProtocol)
 	}
@@ -138,14 +139,16 @@ func (p *pointToPoint) letter(src int, l exec.Letter, payload []byte) error {
 		if l.Bytes > transport.MaxControl {
 			return fmt.Errorf("%w: a letter of %d bytes", exec.ErrProtocol, l.Bytes)
 		}
-		return p.control(src, h, append([]byte(nil), payload...))
+		payload := make([]byte, l.Bytes)
+		mail.Read(src, l, payload)
+		return p.control(src, h, payload)
 	}
 	h.Flags = eagerSend
 	data, err := p.slot(src, h)
 	if err != nil {
 		return err
 	}
-	copy(data, payload)
+	mail.Read(src, l, data)
 	p.arrived(src, h)
 	return nil
 }

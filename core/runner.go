@@ -407,7 +407,7 @@ type shape struct {
 const (
 	slotsPerChannel = 4
 	mostSlots       = 16
-	// Bytes of inboxes and of a stage: with mailBudget and eagerBudget, staging stays within 16 MiB a communicator. Where no
+	// Bytes of inboxes and of a stage: with mailBudget and eagerBudget, staging stays within 17 MiB a communicator. Where no
 	// ranks share memory there is one lane in use instead of two, and no mailboxes.
 	windowBudget = 8 << 20
 	largestChunk = 256 << 10 // what a core's cache holds of several
@@ -416,7 +416,7 @@ const (
 	smallestChunk    = 4 << 10
 	// manyChunks is of how many chunks a block is better put to its place in long messages, where ports join the ranks of a crowded host.
 	manyChunks = 16
-	mailBudget = 2 << 20 // bytes of mailboxes a communicator, about
+	mailBudget = 3 << 20 // bytes of mailboxes and their shuttles a communicator, about: three of the longest letter a peer
 	leastEager = 4 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20
@@ -442,7 +442,7 @@ func newShape(size int, at site) shape {
 		chunk /= 2
 	}
 	letter := int64(eagerMax)
-	for letter > leastEager && 2*letter*int64(size-1) > mailBudget {
+	for letter > leastEager && 3*letter*int64(size-1) > mailBudget {
 		letter /= 2
 	}
 	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !at.ports, crowded: at.crowded, letter: letter, thresholds: at.thresholds()}

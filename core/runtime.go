@@ -374,7 +374,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 			c.poller.BePatient()
 		}
 	}
-	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter)}
+	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter), Shuttle: exec.ShuttleFor(c.shape.letter)}
 	window, err := exec.NewWindow(layout, shared, c.waiting)
 	if err != nil {
 		return nil, errorf(ErrSystem, "init: %v", err)

@@ -16,11 +16,19 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest)}
+var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest), Shuttle: ShuttleFor(longest)}
 
 func newPair(t *testing.T) [2]*Window {
 	t.Helper()
-	var w [2]*Window
+	w := newStrangers(t)
+	connect(t, w, 0)
+	connect(t, w, 1)
+	return w
+}
+
+// newStrangers makes the windows of two ranks, neither of which knows the other's.
+func newStrangers(t *testing.T) (w [2]*Window) {
+	t.Helper()
 	for i := range w {
 		win, err := NewWindow(layout, true, Waiting{Spins: 10, Yields: 10})
 		if err != nil {
@@ -29,16 +37,19 @@ func newPair(t *testing.T) [2]*Window {
 		w[i] = win
 		t.Cleanup(win.Close)
 	}
-	for i := range w {
-		fd, err := unix.Dup(w[1-i].FD())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w[i].ConnectMemory(i, 1-i, fd); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return w
+}
+
+// connect has a rank map the other's window.
+func connect(t *testing.T, w [2]*Window, rank int) {
+	t.Helper()
+	fd, err := unix.Dup(w[1-rank].FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w[rank].ConnectMemory(rank, 1-rank, fd); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func off(t *testing.T, n int) unsafe.Pointer {

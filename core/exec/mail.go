@@ -9,6 +9,9 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
+	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,15 +21,21 @@ import (
 // Mail is how ranks that share memory send each other letters: short messages that are no part of a plan. Each
 // rank's window has a mailbox for every peer, a ring of bytes that the peer writes and the rank reads.
 //
+// What is longer than a few lines travels in shuttles where the sender has enough of them: places that two ranks share, of which each belongs to
+// whoever has read it last, at first to who may write into the other's window. So what comes the other way comes in the same lines of memory, which are in the cache of who
+// writes them. Who sends more than it gets soon has none left, and the ring has the rest.
+//
 // A letter lies there until somebody looks. Who waits for one, and meanwhile carries on what runs on the last lane, is
 // counted at the rank's door, so that a peer knows whether it must tell the rank of a letter by other means.
 // Sleepers wait for the lane's bell.
 type Mail struct {
 	c     *C.goccl_mail
 	lane  *Lane
-	ring  int64 // bytes of a mailbox
+	ring  int64 // bytes of a mailbox's ring
 	mine  []*C.goccl_mailbox
 	peers []outbox
+
+	shuttle int64 // bytes of a shuttle; 0: there are none
 
 	mu     sync.RWMutex
 	closed bool
@@ -40,30 +49,44 @@ type outbox struct {
 	bell   *C.goccl_bell
 	posted uint64
 	writer C.goccl_writer
+
+	// The shuttles in the peer's window, whose numbers come first here, and those in this rank's. A number of the peer's is the same here plus or minus
+	// shuttlesEach, which changes one bit.
+	theirs, mine unsafe.Pointer
+	has          []uint8 // those that belong to this rank; the last was the last to come
 }
 
 // Letter is what precedes a letter's payload.
 type Letter struct {
-	Type  uint8 // not 0
-	Bytes uint32
+	Type  uint8  // not 0
+	Bytes uint32 // less than 16 MiB
 	Seq   uint64
 	Arg   [2]uint64
+
+	shuttles uint32 // in which the payload travels, by the numbers that its sender gives them, one bit each; 0: it follows
 }
 
-// letterHeader is the length of an encoded Letter; letterAlign, of which a letter's length is a multiple.
 const (
-	letterHeader = 32
-	letterAlign  = 64
+	letterHeader = 32 // bytes of an encoded Letter
+	letterAlign  = 64 // of which its length, with what follows, is a multiple
+	// shuttlesEach is the number of shuttles of a pair that lie in the window of each; shuttleMin, from how many bytes on a letter travels in them.
+	shuttlesEach = 16
+	shuttleMin   = 1 << 10
 )
 
+// size is what the letter takes of the ring.
 func (l Letter) size() uint64 {
-	return (letterHeader + uint64(l.Bytes) + letterAlign - 1) &^ (letterAlign - 1)
+	n := uint64(letterHeader)
+	if l.shuttles == 0 {
+		n += uint64(l.Bytes)
+	}
+	return (n + letterAlign - 1) &^ (letterAlign - 1)
 }
 
 func (l Letter) encode(b []byte) {
 	u := binary.NativeEndian
-	u.PutUint32(b, uint32(l.Type))
-	u.PutUint32(b[4:], l.Bytes)
+	u.PutUint32(b, uint32(l.Type)|l.Bytes<<8)
+	u.PutUint32(b[4:], l.shuttles)
 	u.PutUint64(b[8:], l.Seq)
 	u.PutUint64(b[16:], l.Arg[0])
 	u.PutUint64(b[24:], l.Arg[1])
@@ -71,13 +94,18 @@ func (l Letter) encode(b []byte) {
 
 func decodeLetter(b []byte) Letter {
 	u := binary.NativeEndian
-	return Letter{Type: uint8(u.Uint32(b)), Bytes: u.Uint32(b[4:]), Seq: u.Uint64(b[8:]),
+	return Letter{Type: uint8(u.Uint32(b)), Bytes: u.Uint32(b) >> 8, shuttles: u.Uint32(b[4:]), Seq: u.Uint64(b[8:]),
 		Arg: [2]uint64{u.Uint64(b[16:]), u.Uint64(b[24:])}}
 }
 
 // MailboxFor is the size of a mailbox for letters of so many bytes at most: wherever the last one ended, the longest
 // fits into an empty one.
 func MailboxFor(letter int64) int64 { return 2 * int64(Letter{Bytes: uint32(letter)}.size()) }
+
+// ShuttleFor is the size of a shuttle of which those in one window carry such a letter.
+func ShuttleFor(letter int64) int64 {
+	return (letter/shuttlesEach + lineBytes - 1) &^ (lineBytes - 1)
+}
 
 func newMail(w *Window) *Mail {
 	l, lane := w.Layout, w.lanes[len(w.lanes)-1]
@@ -87,10 +115,11 @@ func newMail(w *Window) *Mail {
 	c.stride = C.uint64_t(l.mailbox(1) - l.mailbox(0))
 	c.ranks = C.uint32_t(l.Ranks)
 	c.lane = lane.c
-	m := &Mail{c: c, lane: lane, ring: l.Mailbox, peers: make([]outbox, l.Ranks)}
+	m := &Mail{c: c, lane: lane, ring: l.Mailbox, peers: make([]outbox, l.Ranks), shuttle: l.Shuttle}
 	for i := range l.Ranks {
 		m.mine = append(m.mine, (*C.goccl_mailbox)(w.at(l.mailbox(i))))
 		m.peers[i].writer = lane.c.writer
+		m.peers[i].mine = m.behindRing(m.mine[i])
 	}
 	return m
 }
@@ -101,12 +130,51 @@ func (m *Mail) connect(peer int, door, box unsafe.Pointer) {
 	defer o.mu.Unlock()
 	o.door, o.box = (*C.goccl_mail_door)(door), (*C.goccl_mailbox)(box)
 	o.bell = m.lane.channels[peer].peer_bell
+	o.theirs = m.behindRing(o.box)
+	if m.shuttle > 0 {
+		for i := range shuttlesEach {
+			o.has = append(o.has, uint8(i))
+		}
+	}
 }
 
 func (m *Mail) ringOf(box *C.goccl_mailbox) []byte {
 	at := unsafe.Add(unsafe.Pointer(box), unsafe.Sizeof(C.goccl_mailbox{}))
 	return unsafe.Slice((*byte)(at), m.ring)
 }
+
+// behindRing is where a mailbox's shuttles lie.
+func (m *Mail) behindRing(box *C.goccl_mailbox) unsafe.Pointer {
+	return unsafe.Add(unsafe.Pointer(box), int64(unsafe.Sizeof(C.goccl_mailbox{}))+m.ring)
+}
+
+// places are the shuttles of a letter, as far as its payload fills them. Of its sender's numbers the lower are at lower, the others at upper.
+func (m *Mail) places(l Letter, lower, upper unsafe.Pointer) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		left := int64(l.Bytes)
+		for i := range numbers(l.shuttles) {
+			at := unsafe.Add(lower, int64(i)*m.shuttle)
+			if i >= shuttlesEach {
+				at = unsafe.Add(upper, int64(i-shuttlesEach)*m.shuttle)
+			}
+			if !yield(unsafe.Slice((*byte)(at), min(left, m.shuttle))) {
+				return
+			}
+			left -= m.shuttle
+		}
+	}
+}
+
+// numbers are those of the bits that are set.
+func numbers(set uint32) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for ; set != 0 && yield(bits.TrailingZeros32(set)); set &= set - 1 {
+		}
+	}
+}
+
+// fill is how many shuttles a payload fills.
+func (m *Mail) fill(bytes uint32) int { return int((int64(bytes) + m.shuttle - 1) / m.shuttle) }
 
 // Mapped tells whether letters can be posted to a peer.
 func (m *Mail) Mapped(peer int) bool {
@@ -127,7 +195,14 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	o := &m.peers[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.Bytes = uint32(len(payload))
+	l.Bytes, l.shuttles = uint32(len(payload)), 0
+	left := len(o.has) // that stay here
+	if m.shuttle > 0 && l.Bytes >= shuttleMin && m.fill(l.Bytes) <= left {
+		left -= m.fill(l.Bytes)
+		for _, i := range o.has[left:] { // those that have come last, which this rank's cache holds
+			l.shuttles |= 1 << i
+		}
+	}
 	size, bytes := l.size(), m.ringOf(o.box)
 	at := o.posted % uint64(m.ring)
 	skip := m.skip(o, size)
@@ -139,9 +214,15 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 		at = 0
 	}
 	l.encode(bytes[at:])
-	if len(payload) < C.GOCCL_WRITE_MIN {
+	switch {
+	case l.shuttles != 0:
+		o.has = o.has[:left]
+		for place := range m.places(l, o.theirs, o.mine) {
+			payload = payload[copy(place, payload):]
+		}
+	case len(payload) < C.GOCCL_WRITE_MIN:
 		copy(bytes[at+letterHeader:], payload)
-	} else {
+	default:
 		C.goccl_write(&o.writer, unsafe.Pointer(&bytes[at+letterHeader]), unsafe.Pointer(&payload[0]), C.size_t(len(payload)))
 	}
 	o.posted += skip + size
@@ -239,40 +320,79 @@ func (m *Mail) notify(change func()) {
 	}
 }
 
-// Next is the oldest letter of a peer, if there is one. Its payload is the peer's to write to: what is in it is
-// copied before it is looked at. Take then takes it out. Next and Take are called by one goroutine at a time.
-func (m *Mail) Next(peer int) (l Letter, payload []byte, ok bool, err error) {
+// Next is the oldest letter of a peer, if there is one. Read copies its payload, and Take takes it out. All three are called by one goroutine at a time.
+func (m *Mail) Next(peer int) (l Letter, ok bool, err error) {
 	box := m.mine[peer]
 	for {
 		posted, taken := atomic.LoadUint64((*uint64)(&box.posted)), uint64(box.taken)
 		held := posted - taken
 		if held == 0 {
-			return Letter{}, nil, false, nil
+			return Letter{}, false, nil
 		}
-		at := taken % uint64(m.ring)
-		left := uint64(m.ring) - at
+		left := min(held, uint64(m.ring)-taken%uint64(m.ring))
 		if held > uint64(m.ring) || held%letterAlign != 0 {
-			return Letter{}, nil, false, fmt.Errorf("%w: a mailbox of %d bytes with %d in it", ErrProtocol, m.ring, held)
+			return Letter{}, false, fmt.Errorf("%w: a mailbox of %d bytes with %d in it", ErrProtocol, m.ring, held)
 		}
 		var header [letterHeader]byte
-		copy(header[:], m.ringOf(box)[at:])
+		copy(header[:], m.unread(peer)) // before it is looked at: it is the peer's to write to
 		l = decodeLetter(header[:])
-		if l.size() > min(held, left) {
-			return Letter{}, nil, false, fmt.Errorf("%w: a letter of %d bytes, where %d are there", ErrProtocol, l.Bytes, min(held, left))
+		if l.size() > left {
+			return Letter{}, false, fmt.Errorf("%w: a letter of %d bytes, where %d are there", ErrProtocol, l.Bytes, left)
+		}
+		if l.shuttles != 0 && !m.sent(peer, l) {
+			return Letter{}, false, fmt.Errorf("%w: a letter of %d bytes in shuttles %#x of %d bytes, of which some are not the sender's", ErrProtocol, l.Bytes, l.shuttles, m.shuttle)
 		}
 		if l.Type != 0 {
-			return l, m.ringOf(box)[at+letterHeader:][:l.Bytes], true, nil
+			return l, true, nil
 		}
 		m.Take(peer, l)
 	}
 }
 
-// Take takes the letter that Next has shown out of the mailbox.
-func (m *Mail) Take(peer int, l Letter) {
-	atomic.AddUint64((*uint64)(&m.mine[peer].taken), l.size())
+// unread is the part of a peer's mailbox that begins with its oldest letter.
+func (m *Mail) unread(peer int) []byte {
+	box := m.mine[peer]
+	return m.ringOf(box)[uint64(box.taken)%uint64(m.ring):]
+}
+
+// sent tells whether a letter can have come in its shuttles.
+func (m *Mail) sent(peer int, l Letter) bool {
+	if m.shuttle == 0 || l.Bytes == 0 || bits.OnesCount32(l.shuttles) != m.fill(l.Bytes) {
+		return false
+	}
 	o := &m.peers[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.box == nil && l.shuttles>>shuttlesEach != 0 {
+		return false // where this rank has not been
+	}
+	return !slices.ContainsFunc(o.has, func(i uint8) bool { return l.shuttles>>(i^shuttlesEach)&1 != 0 })
+}
+
+// Read copies the payload of the letter that Next has shown.
+func (m *Mail) Read(peer int, l Letter, to []byte) {
+	if l.shuttles == 0 {
+		copy(to[:l.Bytes], m.unread(peer)[letterHeader:])
+		return
+	}
+	o := &m.peers[peer]
+	o.mu.Lock()
+	mine, theirs := o.mine, o.theirs
+	o.mu.Unlock()
+	for place := range m.places(l, mine, theirs) {
+		to = to[copy(to, place):]
+	}
+}
+
+// Take takes the letter that Next has shown out of the mailbox. Its shuttles are this rank's.
+func (m *Mail) Take(peer int, l Letter) {
+	o := &m.peers[peer]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range numbers(l.shuttles) {
+		o.has = append(o.has, uint8(i^shuttlesEach))
+	}
+	atomic.AddUint64((*uint64)(&m.mine[peer].taken), l.size())
 	if o.door != nil {
 		ring(o.bell)
 	}

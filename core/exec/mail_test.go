@@ -3,13 +3,24 @@ package exec
 import (
 	"bytes"
 	"errors"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// longest is the longest letter.
-const longest = 400
+// longest is the longest letter: twice as long as those that travel in shuttles are at least.
+const longest = 2 * shuttleMin
+
+// next takes the next letter of a peer.
+func next(m *Mail, peer int) (l Letter, payload []byte, ok bool, err error) {
+	if l, ok, err = m.Next(peer); ok {
+		payload = make([]byte, l.Bytes)
+		m.Read(peer, l, payload)
+		m.Take(peer, l)
+	}
+	return l, payload, ok, err
+}
 
 // TestLetters sends letters of all lengths around the ring many times, with as many under way as fit.
 func TestLetters(t *testing.T) {
@@ -23,11 +34,10 @@ func TestLetters(t *testing.T) {
 	taken, full := 0, 0
 	take := func() {
 		want, payload := letter(taken)
-		l, got, ok, err := to.Next(0)
-		if !ok || err != nil || l != want || !bytes.Equal(got, payload) {
+		l, got, ok, err := next(to, 0)
+		if l.shuttles = 0; !ok || err != nil || l != want || !bytes.Equal(got, payload) {
 			t.Fatalf("letter %d is %v with %d bytes, %v, %v", taken, l, len(got), ok, err)
 		}
-		to.Take(0, l)
 		taken++
 	}
 	const n = 3000
@@ -51,7 +61,7 @@ func TestLetters(t *testing.T) {
 	for taken < n {
 		take()
 	}
-	if _, _, ok, err := to.Next(0); ok || err != nil {
+	if _, ok, err := to.Next(0); ok || err != nil {
 		t.Fatalf("another letter: %v, %v", ok, err)
 	}
 	if full == 0 {
@@ -83,8 +93,7 @@ func TestMailWaits(t *testing.T) {
 	if s := <-ended; s != Came {
 		t.Fatalf("a letter: %d", s)
 	}
-	l, _, _, _ := to.Next(0)
-	to.Take(0, l)
+	next(to, 0)
 	to.Poll(-1)
 
 	wait()
@@ -124,13 +133,12 @@ func TestRoom(t *testing.T) {
 		close(ended)
 	}()
 	for kind := uint8(1); kind != 2; {
-		l, _, ok, err := to.Next(0)
+		l, _, ok, err := next(to, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if ok {
 			kind = l.Type
-			to.Take(0, l)
 		}
 	}
 	<-ended
@@ -141,8 +149,125 @@ func TestBadMailbox(t *testing.T) {
 	to := w[1].Mail()
 	for _, posted := range []uint64{1, 65, uint64(layout.Mailbox) + 64, 1 << 63} {
 		atomic.StoreUint64((*uint64)(&to.mine[0].posted), posted)
-		if _, _, ok, err := to.Next(0); ok || !errors.Is(err, ErrProtocol) {
+		if _, ok, err := to.Next(0); ok || !errors.Is(err, ErrProtocol) {
 			t.Errorf("%d bytes posted: %v, %v", posted, ok, err)
 		}
+	}
+}
+
+// TestShuttles has two ranks send each other letters of all lengths, one more and then the other. No shuttle is ever lost or has two owners.
+func TestShuttles(t *testing.T) {
+	w := newPair(t)
+	mail := [2]*Mail{w[0].Mail(), w[1].Mail()}
+	random := rand.New(rand.NewPCG(1, 2))
+	var under [2][][]byte // way, by sender
+	inShuttles, inRing := 0, 0
+	for step := range 20_000 {
+		i := random.IntN(2)
+		if step/1000%3 == 0 { // one is silent, and the other's shuttles run out
+			i = step / 3000 % 2
+		}
+		if random.IntN(3) > 0 || len(under[1-i]) == 0 {
+			payload := make([]byte, random.IntN(longest+1))
+			for j := range payload {
+				payload[j] = byte(random.Uint32())
+			}
+			if posted, _ := mail[i].Post(1-i, Letter{Type: 1}, payload); posted {
+				under[i] = append(under[i], payload)
+			}
+		}
+		if random.IntN(3) > 0 && len(under[1-i]) > 0 {
+			l, got, ok, err := next(mail[i], 1-i)
+			if !ok || err != nil || !bytes.Equal(got, under[1-i][0]) {
+				t.Fatalf("step %d: %d bytes of %d, %v, %v", step, len(got), len(under[1-i][0]), ok, err)
+			}
+			under[1-i] = under[1-i][1:]
+			if l.shuttles != 0 {
+				inShuttles++
+			} else if l.Bytes >= shuttleMin {
+				inRing++
+			}
+		}
+	}
+	for i := range mail {
+		for len(under[i]) > 0 {
+			if _, _, ok, err := next(mail[1-i], i); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			under[i] = under[i][1:]
+		}
+	}
+	owners := map[int]int{} // by rank 0's numbers
+	for i := range mail {
+		for _, n := range mail[i].peers[1-i].has {
+			owners[int(n)^i*shuttlesEach]++
+		}
+	}
+	if len(owners) != 2*shuttlesEach {
+		t.Errorf("shuttles and their owners: %v", owners)
+	}
+	for n, k := range owners {
+		if k != 1 {
+			t.Errorf("shuttle %d has %d owners", n, k)
+		}
+	}
+	if inShuttles < 1000 || inRing < 1000 {
+		t.Errorf("%d letters in shuttles, %d of such a length in the ring", inShuttles, inRing)
+	}
+}
+
+// TestShuttleOfStranger has a rank send in shuttles to one that has not mapped its window yet.
+func TestShuttleOfStranger(t *testing.T) {
+	w := newStrangers(t)
+	connect(t, w, 0)
+	payload := bytes.Repeat([]byte{7}, longest)
+	if posted, _ := w[0].Mail().Post(1, Letter{Type: 1}, payload); !posted {
+		t.Fatal("not posted")
+	}
+	l, got, ok, err := next(w[1].Mail(), 0)
+	if !ok || err != nil || l.shuttles == 0 || !bytes.Equal(got, payload) {
+		t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
+	}
+	connect(t, w, 1)
+	for range 2 { // what has come goes first
+		if posted, _ := w[1].Mail().Post(0, Letter{Type: 2}, payload); !posted {
+			t.Fatal("not posted")
+		}
+		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shuttles == 0 || !bytes.Equal(got, payload) {
+			t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
+		}
+	}
+}
+
+func TestBadShuttles(t *testing.T) {
+	fill := uint32(ShuttleFor(longest))
+	for _, c := range []struct {
+		name      string
+		connected bool
+		l         Letter
+		ok        bool
+	}{
+		{"the sender's", true, Letter{Bytes: fill, shuttles: 1}, true},
+		{"the sender's, before its window is known", false, Letter{Bytes: fill, shuttles: 1}, true},
+		{"the reader's", true, Letter{Bytes: fill, shuttles: 1 << shuttlesEach}, false},
+		{"the reader's, before the sender's window is known", false, Letter{Bytes: fill, shuttles: 1 << shuttlesEach}, false},
+		{"some the reader's", true, Letter{Bytes: 2 * fill, shuttles: 1<<shuttlesEach | 1}, false},
+		{"too many", true, Letter{Bytes: fill, shuttles: 3}, false},
+		{"too few", true, Letter{Bytes: fill + 1, shuttles: 1}, false},
+		{"nothing in them", true, Letter{shuttles: 1}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newStrangers(t)
+			if c.connected {
+				connect(t, w, 1)
+			}
+			to := w[1].Mail()
+			c.l.Type = 1
+			c.l.encode(to.ringOf(to.mine[0]))
+			atomic.StoreUint64((*uint64)(&to.mine[0].posted), c.l.size())
+			if _, ok, err := to.Next(0); ok != c.ok || !ok && !errors.Is(err, ErrProtocol) {
+				t.Errorf("%v, %v", ok, err)
+			}
+		})
 	}
 }

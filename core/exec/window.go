@@ -42,7 +42,8 @@ type Layout struct {
 	Lanes   int
 	Slots   int   // messages a direction of a channel holds
 	Chunk   int64 // the most bytes a message carries
-	Mailbox int64 // bytes of a peer's mailbox, by MailboxFor; 0: there are none
+	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
+	Shuttle int64 // bytes of each of a mailbox's shuttles, see [Mail]; a multiple of a line; 0: there are none
 }
 
 func (l Layout) stride() int64       { return MessageHeader + l.Chunk }
@@ -61,7 +62,7 @@ func (l Layout) laneSize() int64 {
 
 func (l Layout) door() int64 { return int64(l.Lanes) * l.laneSize() }
 func (l Layout) mailbox(peer int) int64 {
-	return l.door() + lineBytes + int64(peer)*(int64(unsafe.Sizeof(C.goccl_mailbox{}))+l.Mailbox)
+	return l.door() + lineBytes + int64(peer)*(int64(unsafe.Sizeof(C.goccl_mailbox{}))+l.Mailbox+shuttlesEach*l.Shuttle)
 }
 
 // Size is the length of a window in bytes of address space; memory is used only where messages went.

@@ -260,40 +260,48 @@ static long futex(_Atomic uint64_t *word, int operation, uint32_t value, const s
   return syscall(SYS_futex, word, operation, value, limit, NULL, 0); /* of the lower half: little-endian */
 }
 
-/* Waits for all ranks to come as often as this one. Where they are more than the CPUs it sleeps after so many yields. Before a call they are many,
+static _Atomic uint64_t *counter(const struct bench *b, int rank) {
+  return (void *)((char *)b->loop->meeting + rank * LINE);
+}
+
+/* A rank that has not come as often as that; -1: there is none. */
+static int absent(const struct bench *b, uint64_t turn) {
+  for (int rank = 0; rank < b->ranks; rank++) {
+    if (atomic_load(counter(b, rank)) < turn) return rank;
+  }
+  return -1;
+}
+
+/* Waits for all ranks to come as often as this one. Where they are more than the CPUs they sleep after so many yields, until the last one comes: to wake
+ * one for each that comes takes the CPU from those that do not. Before a call they are many,
  * or calls of a few microseconds would begin with the wake-ups of this barrier, which take longer. After it there are none: a
  * rank that yields may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
 static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
-  _Atomic uint64_t *own = (void *)((char *)b->loop->meeting + b->rank * LINE);
+  _Atomic uint64_t *own = counter(b, b->rank), *full = (void *)((char *)b->loop->meeting + LINE / 2);
   uint64_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
-  atomic_store_explicit(own, turn, memory_order_release);
-  if (crowded) futex(own, FUTEX_WAKE, INT_MAX, NULL);
-  unsigned looks = 0;
+  atomic_store(own, turn);
   double deadline = now() + (double)b->loop->meeting_ms * 1e6;
-  for (int rank = 0; rank < b->ranks; rank++) {
-    _Atomic uint64_t *other = (void *)((char *)b->loop->meeting + rank * LINE);
-    uint64_t seen;
-    while ((seen = atomic_load_explicit(other, memory_order_acquire)) < turn) {
-      looks++;
-      if (!crowded && looks < SPINS) {
-        relax();
-        continue;
-      }
-      int tired = crowded && looks > yields;
-      double left = 0;
-      if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
-        return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms", rank,
-                    (long long)b->loop->meeting_ms);
-      }
-      if (tired) {
-        int64_t ns = (int64_t)left;
-        struct timespec limit = {ns / 1000000000, ns % 1000000000};
-        futex(other, FUTEX_WAIT, (uint32_t)seen, &limit);
-      } else {
-        sched_yield();
-      }
+  int rank;
+  for (unsigned looks = 1; (rank = absent(b, turn)) >= 0; looks++) {
+    if (!crowded && looks < SPINS) {
+      relax();
+      continue;
+    }
+    int tired = crowded && looks > yields;
+    double left = 0;
+    if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
+      return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms", rank,
+                  (long long)b->loop->meeting_ms);
+    }
+    if (tired) {
+      int64_t ns = (int64_t)left;
+      struct timespec limit = {ns / 1000000000, ns % 1000000000};
+      futex(full, FUTEX_WAIT, (uint32_t)(turn - 1), &limit);
+    } else {
+      sched_yield();
     }
   }
+  if (crowded && atomic_exchange(full, turn) != turn) futex(full, FUTEX_WAKE, INT_MAX, NULL);
   return GOCCL_OK;
 }
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 _LINE = 128  # bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
+_LAST = _LINE // 2 // 8  # in the line of rank 0: the turn that the last rank has come to
 _SPINS = 200  # looks at a counter before the CPU is offered to others
 _YIELDS = 200  # before a rank sleeps at the start of a call, where ranks outnumber the CPUs
 _CHECK_EVERY = 1024  # looks between two looks at the clock
@@ -40,7 +41,8 @@ class Barrier:
 
     Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where they
     outnumber the CPUs it sleeps: a rank that spins, even one that yields, may go on for as long as the
-    scheduler likes, on a CPU that those who are not done need.
+    scheduler likes, on a CPU that those who are not done need. So may one that is woken before the last has
+    come, so all sleep on one word, which only who comes last changes.
 
     All of its state is in the shared memory, at `address`, where goccl_core_measure() goes on with it.
     """
@@ -86,20 +88,24 @@ class Barrier:
                         self._give_up()
 
     def _sleep(self, turn: int, yields: int) -> None:
+        counters = self._counters
+        # Wakes nobody; but a system call orders memory: of two that come at once one sees the other.
         self._call(self._own, _FUTEX_WAKE, _ALL, None)
         deadline = time.monotonic() + self.timeout
-        for slot in self._others:
-            while (seen := self._counters[slot]) < turn:
-                if yields > 0:
-                    yields -= 1
-                    os.sched_yield()
-                    continue
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    self._give_up()
-                whole = int(left)
-                limit = _Timespec(whole, int((left - whole) * 1e9))
-                self._call(slot, _FUTEX_WAIT, seen & 0xFFFFFFFF, ctypes.byref(limit))
+        while any(counters[slot] < turn for slot in self._others):
+            if yields > 0:
+                yields -= 1
+                os.sched_yield()
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._give_up()
+            whole = int(left)
+            limit = _Timespec(whole, int((left - whole) * 1e9))
+            self._call(_LAST, _FUTEX_WAIT, (turn - 1) & 0xFFFFFFFF, ctypes.byref(limit))
+        if counters[_LAST] != turn:
+            counters[_LAST] = turn
+            self._call(_LAST, _FUTEX_WAKE, _ALL, None)
 
     def _call(self, slot: int, operation: int, value: int, limit: object) -> None:
         word = ctypes.c_void_p(self.address + 8 * slot)

@@ -349,6 +349,9 @@ func (c *Comm) helpAtOnce(w *Work) {
 	until := exec.Now() + soon
 	if !w.ended() && c.helpNow(w, until) {
 		c.yieldUntil(w, until)
+		if w.links { // as in help
+			c.poller.Relieve()
+		}
 	}
 }
 

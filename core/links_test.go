@@ -42,6 +42,57 @@ func TestImpatientWaitsOverLinks(t *testing.T) {
 	})
 }
 
+// Who finds the watcher reading, after a pause, has it leave the links to the next waiter, also if he waits for a little while only.
+func TestStartRelievesTheWatcher(t *testing.T) {
+	w := newWorld(t, "tcp", 2, time.Minute)
+	sends := make(chan int, 1)
+	w.each(func(rank int) error {
+		data := buffer(t, 1)
+		if rank == 0 {
+			for n := 1; n > 0; n = <-sends { // the first makes the link
+				for range n {
+					if err := run(w.comms[0], sendOp(data, 1, 0)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}
+		defer close(sends)
+		if err := run(w.comms[1], recvOp(data, 0, 0)); err != nil {
+			return err
+		}
+		p := w.comms[1].poller
+		var works []*Work
+		leaves := false
+		for len(works) < 100 && !leaves { // it may be back before this looks
+			for p.Take() {
+				p.Leave()
+				time.Sleep(20 * time.Millisecond) // longer than the watcher leaves the links to waiters
+			}
+			work, err := w.comms[1].Start(CallOptions{WaitSoon: true}, recvOp(data, 0, 0))
+			if err != nil {
+				return err
+			}
+			works = append(works, work)
+			if leaves = p.Leaving(); !leaves && p.Take() {
+				p.Leave()
+				leaves = true
+			}
+		}
+		sends <- len(works)
+		for _, work := range works {
+			if _, err := work.Wait(-1); err != nil {
+				return err
+			}
+		}
+		if !leaves {
+			return errors.New("the watcher goes on reading")
+		}
+		return nil
+	})
+}
+
 // While two ranks keep each other busy, each looking at the other's link only, what a third one sends arrives too.
 func TestBusyPairHearsTheThird(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)

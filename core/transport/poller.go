@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,7 +135,7 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	if p.kicked.Swap(false) {
 		ms = 0
 	}
-	n, err := unix.EpollWait(p.epoll, p.events[:], ms)
+	n, err := p.wait(ms)
 	p.asleep.Store(false)
 	if err != nil {
 		return err == unix.EINTR
@@ -150,6 +151,18 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 		l.pump()
 	}
 	return false
+}
+
+// wait is epoll_wait. Go's scheduler is not told of a look that never waits: its monitor, which is about after a pause, would take the caller's processor away meanwhile.
+func (p *Poller) wait(ms int) (int, error) {
+	if ms != 0 {
+		return unix.EpollWait(p.epoll, p.events[:], ms)
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
 }
 
 // revisit has a link read soon whose reader has stopped before all was read. Sockets need no such thing.

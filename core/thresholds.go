@@ -29,7 +29,7 @@ type thresholds struct {
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (
-	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
+	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
 	// Where a wait costs a change of threads, fewer messages are better.
 	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 256 << 10, 0, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which

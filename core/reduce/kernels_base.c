@@ -10,8 +10,10 @@ static inline __attribute__((always_inline)) float32x4_t hard_f16_load(const uin
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
 static inline __attribute__((always_inline)) void hard_f16_store(uint8_t *p, float32x4_t v) {
-  v = vbslq_f32(vceqq_f32(v, v), v, vdupq_n_f32(__builtin_nanf("")));
   vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32(v)));
+}
+static inline __attribute__((always_inline)) int hard_nans(float32x4_t a, float32x4_t b) {
+  return vminvq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))) == 0;
 }
 #define HARD_LOOKUP
 static inline __attribute__((always_inline)) uint8x16_t hard_lookup(const uint8_t *table, uint8x16_t index) {

@@ -44,6 +44,10 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 	if s := r.run.Step(); s != r.step {
 		bytes, _ := r.run.Expected()
 		r.step, r.polls = s, r.c.portPolls(bytes)
+		if bytes > pumpMost {
+			p.Wait(0)
+			return false
+		}
 	}
 	if r.polls > 0 {
 		if r.polls < r.c.waiting.PortPolls {
@@ -59,6 +63,9 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 // pollMost is the most bytes that are polled for: who waits for more sleeps until it is there, and leaves the CPU to others. Up to 1 MiB
 // polling is the faster by up to 1.4 times between two ranks of a host.
 const pollMost = 1 << 20
+
+// pumpMost is the most bytes of a step for which a waiter looks at no other link: of longer ones many may come in succession, while others wait.
+const pumpMost = 64 << 10
 
 func (c *Comm) portPolls(bytes uint64) int {
 	if bytes > pollMost {

@@ -104,6 +104,7 @@ func FuzzMailbox(f *testing.F) {
 		box := m.mine[1]
 		copy(m.ringOf(box), bytes)
 		atomic.StoreUint64((*uint64)(&box.posted), posted)
+		atomic.StoreUint64((*uint64)(&box.taken), ^posted) // which is this rank's to count
 		for range 2 * layout.Mailbox / letterAlign {
 			l, ok, err := m.Next(1)
 			if err != nil && !errors.Is(err, ErrProtocol) {

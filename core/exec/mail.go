@@ -33,6 +33,7 @@ type Mail struct {
 	lane  *Lane
 	ring  int64 // bytes of a mailbox's ring
 	mine  []*C.goccl_mailbox
+	taken []uint64 // what this rank has published in each of them, where a peer may write to it
 	peers []outbox
 
 	shuttle int64 // bytes of a shuttle; 0: there are none
@@ -115,7 +116,7 @@ func newMail(w *Window) *Mail {
 	c.stride = C.uint64_t(l.mailbox(1) - l.mailbox(0))
 	c.ranks = C.uint32_t(l.Ranks)
 	c.lane = lane.c
-	m := &Mail{c: c, lane: lane, ring: l.Mailbox, peers: make([]outbox, l.Ranks), shuttle: l.Shuttle}
+	m := &Mail{c: c, lane: lane, ring: l.Mailbox, peers: make([]outbox, l.Ranks), taken: make([]uint64, l.Ranks), shuttle: l.Shuttle}
 	for i := range l.Ranks {
 		m.mine = append(m.mine, (*C.goccl_mailbox)(w.at(l.mailbox(i))))
 		m.peers[i].writer = lane.c.writer
@@ -132,9 +133,12 @@ func (m *Mail) connect(peer int, door, box unsafe.Pointer) {
 	o.bell = m.lane.channels[peer].peer_bell
 	o.theirs = m.behindRing(o.box)
 	if m.shuttle > 0 {
+		came := o.has
+		o.has = nil
 		for i := range shuttlesEach {
 			o.has = append(o.has, uint8(i))
 		}
+		o.has = append(o.has, came...)
 	}
 }
 
@@ -195,14 +199,8 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	o := &m.peers[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.Bytes, l.shuttles = uint32(len(payload)), 0
-	left := len(o.has) // that stay here
-	if m.shuttle > 0 && l.Bytes >= shuttleMin && m.fill(l.Bytes) <= left {
-		left -= m.fill(l.Bytes)
-		for _, i := range o.has[left:] { // those that have come last, which this rank's cache holds
-			l.shuttles |= 1 << i
-		}
-	}
+	l.Bytes = uint32(len(payload))
+	l.shuttles = m.choose(o, l.Bytes)
 	size, bytes := l.size(), m.ringOf(o.box)
 	at := o.posted % uint64(m.ring)
 	skip := m.skip(o, size)
@@ -216,7 +214,7 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	l.encode(bytes[at:])
 	switch {
 	case l.shuttles != 0:
-		o.has = o.has[:left]
+		o.has = o.has[:len(o.has)-m.fill(l.Bytes)]
 		for place := range m.places(l, o.theirs, o.mine) {
 			payload = payload[copy(place, payload):]
 		}
@@ -232,6 +230,17 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	seen = atomic.LoadUint32((*uint32)(&o.door.pollers)) > 0
 	ring(o.bell)
 	return true, seen
+}
+
+// choose chooses the shuttles for a payload: those that have come last, which this rank's cache holds; 0 where it goes into the ring.
+func (m *Mail) choose(o *outbox, bytes uint32) (shuttles uint32) {
+	if m.shuttle == 0 || bytes < shuttleMin || m.fill(bytes) > len(o.has) {
+		return 0
+	}
+	for _, i := range o.has[len(o.has)-m.fill(bytes):] {
+		shuttles |= 1 << i
+	}
+	return shuttles
 }
 
 // skip is how many bytes are left free before a letter of a size, because it lies in one piece.
@@ -258,8 +267,8 @@ func (m *Mail) Unread(peer int) bool {
 // AwaitRoom waits until there is room in a peer's mailbox for a letter with so many bytes, or until a time.
 func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	o := &m.peers[peer]
-	size := Letter{Bytes: uint32(bytes)}.size()
 	o.mu.Lock()
+	size := Letter{Bytes: uint32(bytes), shuttles: m.choose(o, uint32(bytes))}.size()
 	end := o.posted + m.skip(o, size) + size
 	o.mu.Unlock()
 	if end > uint64(m.ring) {
@@ -324,7 +333,7 @@ func (m *Mail) notify(change func()) {
 func (m *Mail) Next(peer int) (l Letter, ok bool, err error) {
 	box := m.mine[peer]
 	for {
-		posted, taken := atomic.LoadUint64((*uint64)(&box.posted)), uint64(box.taken)
+		posted, taken := atomic.LoadUint64((*uint64)(&box.posted)), m.taken[peer]
 		held := posted - taken
 		if held == 0 {
 			return Letter{}, false, nil
@@ -351,8 +360,7 @@ func (m *Mail) Next(peer int) (l Letter, ok bool, err error) {
 
 // unread is the part of a peer's mailbox that begins with its oldest letter.
 func (m *Mail) unread(peer int) []byte {
-	box := m.mine[peer]
-	return m.ringOf(box)[uint64(box.taken)%uint64(m.ring):]
+	return m.ringOf(m.mine[peer])[m.taken[peer]%uint64(m.ring):]
 }
 
 // sent tells whether a letter can have come in its shuttles.
@@ -392,7 +400,8 @@ func (m *Mail) Take(peer int, l Letter) {
 	for i := range numbers(l.shuttles) {
 		o.has = append(o.has, uint8(i^shuttlesEach))
 	}
-	atomic.AddUint64((*uint64)(&m.mine[peer].taken), l.size())
+	m.taken[peer] += l.size()
+	atomic.StoreUint64((*uint64)(&m.mine[peer].taken), m.taken[peer])
 	if o.door != nil {
 		ring(o.bell)
 	}

@@ -37,12 +37,12 @@ def create(ranks: int) -> int:
 
 
 class Barrier:
-    """One rank's end of a barrier. Each rank writes its own counter only, so no atomic addition is needed.
+    """One rank's end of a barrier. Each rank counts for itself, so no atomic addition is needed.
 
     Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where they
     outnumber the CPUs it sleeps: a rank that spins, even one that yields, may go on for as long as the
     scheduler likes, on a CPU that those who are not done need. So may one that is woken before the last has
-    come, so all sleep on one word, which only who comes last changes.
+    come, so all sleep on one word, which changes when all have.
 
     All of its state is in the shared memory, at `address`, where goccl_core_measure() goes on with it.
     """
@@ -89,7 +89,8 @@ class Barrier:
 
     def _sleep(self, turn: int, yields: int) -> None:
         counters = self._counters
-        # Wakes nobody; but a system call orders memory: of two that come at once one sees the other.
+        # Wakes nobody. But before it looks for sleepers Linux has a full memory barrier: of two ranks that come at
+        # once one sees the other.
         self._call(self._own, _FUTEX_WAKE, _ALL, None)
         deadline = time.monotonic() + self.timeout
         while any(counters[slot] < turn for slot in self._others):

@@ -399,6 +399,28 @@ def test_wire_survives_random_changes() -> None:
     assert {EOFError, ValueError, dict} <= outcomes
 
 
+@pytest.mark.parametrize("cpus", [1, 4], ids=["sleeping", "spinning"])
+def test_barrier_lets_nobody_go_before_all_have_come(cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, turns = 4, 300
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    fd = barrier.create(ranks)
+    try:
+        ends = [barrier.Barrier(fd, rank, ranks, 20) for rank in range(ranks)]
+    finally:
+        os.close(fd)
+    come = [0] * ranks
+
+    def run(rank: int) -> None:
+        for turn in range(1, turns + 1):
+            come[rank] = turn
+            ends[rank].wait(starts=turn % 2 == 1)
+            assert min(come) >= turn
+
+    with ThreadPoolExecutor(ranks) as pool:
+        for result in [pool.submit(run, rank) for rank in range(ranks)]:
+            result.result()
+
+
 def test_barrier_gives_up_and_names_the_absent() -> None:
     fd = barrier.create(3)
     try:

@@ -89,8 +89,8 @@ class Barrier:
 
     def _sleep(self, turn: int, yields: int) -> None:
         counters = self._counters
-        # Wakes nobody. But before it looks for sleepers Linux has a full memory barrier: of two ranks that come at
-        # once one sees the other.
+        # Wakes nobody. But before it looks for sleepers Linux has a full memory barrier: of two ranks that
+        # come at once one sees the other.
         self._call(self._own, _FUTEX_WAKE, _ALL, None)
         deadline = time.monotonic() + self.timeout
         while any(counters[slot] < turn for slot in self._others):

@@ -121,6 +121,9 @@ func newMail(w *Window) *Mail {
 		m.mine = append(m.mine, (*C.goccl_mailbox)(w.at(l.mailbox(i))))
 		m.peers[i].writer = lane.c.writer
 		m.peers[i].mine = m.behindRing(m.mine[i])
+		for n := range shuttlesEach {
+			m.peers[i].has = append(m.peers[i].has, uint8(n)) // to be used once the peer's window is mapped
+		}
 	}
 	return m
 }
@@ -132,14 +135,6 @@ func (m *Mail) connect(peer int, door, box unsafe.Pointer) {
 	o.door, o.box = (*C.goccl_mail_door)(door), (*C.goccl_mailbox)(box)
 	o.bell = m.lane.channels[peer].peer_bell
 	o.theirs = m.behindRing(o.box)
-	if m.shuttle > 0 {
-		came := o.has
-		o.has = nil
-		for i := range shuttlesEach {
-			o.has = append(o.has, uint8(i))
-		}
-		o.has = append(o.has, came...)
-	}
 }
 
 func (m *Mail) ringOf(box *C.goccl_mailbox) []byte {
@@ -214,7 +209,7 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	l.encode(bytes[at:])
 	switch {
 	case l.shuttles != 0:
-		o.has = o.has[:len(o.has)-m.fill(l.Bytes)]
+		o.has = o.has[:len(o.has)-bits.OnesCount32(l.shuttles)]
 		for place := range m.places(l, o.theirs, o.mine) {
 			payload = payload[copy(place, payload):]
 		}
@@ -234,10 +229,14 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 
 // choose chooses the shuttles for a payload: those that have come last, which this rank's cache holds; 0 where it goes into the ring.
 func (m *Mail) choose(o *outbox, bytes uint32) (shuttles uint32) {
-	if m.shuttle == 0 || bytes < shuttleMin || m.fill(bytes) > len(o.has) {
+	if m.shuttle == 0 || bytes < shuttleMin {
 		return 0
 	}
-	for _, i := range o.has[len(o.has)-m.fill(bytes):] {
+	left := len(o.has) - m.fill(bytes)
+	if left < 0 {
+		return 0
+	}
+	for _, i := range o.has[left:] {
 		shuttles |= 1 << i
 	}
 	return shuttles
@@ -371,9 +370,6 @@ func (m *Mail) sent(peer int, l Letter) bool {
 	o := &m.peers[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.box == nil && l.shuttles>>shuttlesEach != 0 {
-		return false // where this rank has not been
-	}
 	return !slices.ContainsFunc(o.has, func(i uint8) bool { return l.shuttles>>(i^shuttlesEach)&1 != 0 })
 }
 

@@ -1,8 +1,9 @@
 // The kernels of one level of the instruction set. Included once by the file of each level, which
 // first defines VB, the bytes of a vector, and TABLE, the name of its table. Where the level has
 // instructions for float16 it defines HARD_F16, hard_f16_load, hard_f16_store, and hard_nans, which
-// tells whether there are NaN in any of two vectors: mostly there are none. Where it can look up bytes in a table of 128 it defines HARD_LOOKUP and
-// hard_lookup, which heeds the low 7 bits of each index.
+// tells whether there are NaN in any of two vectors: mostly there are none. Where it can look up
+// bytes in a table of 128 it defines HARD_LOOKUP and hard_lookup, which heeds the low 7 bits of each
+// index.
 //
 // Vectors are those of the compiler, so that the same text serves every level. No order of
 // operations is left to the compiler, and none are fused: every level gives the same bits. Only

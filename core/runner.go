@@ -304,7 +304,7 @@ func (c *Comm) learn(p *part) {
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.largest() > shortcutMax {
 		return
 	}
-	k := exec.Known{Binding: c.runner.binding, Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
+	k := exec.Known{Binding: c.runner.binding, Element: op.DType.Size(), Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.uses(c.rank)
 	c.layOut(op)
@@ -326,7 +326,7 @@ func (c *Comm) begin(p *part) *Error {
 	if c.mustVote(op) {
 		return c.vote(p)
 	}
-	b := exec.Binding{In: op.In, Out: op.Out, Element: int64(op.DType.Size()), Factor: op.Factor, Message: p.message, Streams: c.shape.streams(op)}
+	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message, Streams: c.shape.streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}

@@ -340,7 +340,7 @@ func (p *pointToPoint) bind(t *transfer) {
 		q.run = exec.NewRun(p.c.window.Lane(pointToPointLane))
 	}
 	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
-	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Element: int64(t.op.DType.Size()), Message: m})
+	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m})
 	sized := *t.op
 	sized.Root = t.peer
 	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)

@@ -60,7 +60,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 			in, out := allocate(b, n), allocate(b, n)
 			p := plan.Params{Collective: c, Rank: r, Size: ranks, ElemSize: 4, Chunk: l.Chunk, Slots: l.Slots, Memory: true,
 				Thresholds: plan.Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
-			bind := Binding{Element: 4, Kernel: kernel}
+			bind := Binding{Kernel: kernel}
 			half := n / 8 * 4
 			switch whole := []int64{n}; c {
 			case plan.AllReduce, plan.Broadcast: // in place

@@ -135,9 +135,15 @@ static uint64_t mix(uint64_t h, uint64_t v) {
   return h ^ h >> 32;
 }
 
+#define DIGEST UINT64_C(0xfffffffe) /* in a stamp */
+
+void goccl_stamp_steps(goccl_step *steps, uint32_t n) {
+  for (goccl_step *step = steps; step < steps + n; step++)
+    step->stamp = (uint64_t)in_line(step) << 32 | (mix(mix(0, (uint64_t)step->bytes), (uint64_t)step->total) & DIGEST);
+}
+
 static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
-  uint64_t digest = mix(mix(run->digest, (uint64_t)step->bytes), (uint64_t)step->total);
-  return (stamp_number(n) << 1 | (uint64_t)in_line(step)) << 32 | (digest & 0xfffffffe);
+  return stamp_number(n) << 33 | (step->stamp ^ (run->digest & DIGEST));
 }
 
 /* What an Expose carries: where its blocks begin in its rank's arena, and one more; 0 where there is none. And how much of
@@ -151,7 +157,7 @@ typedef struct {
 /* Of an Expose: the lowest bit tells it from every message's. */
 static uint64_t expose_stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
   uint64_t digest = mix(run->digest, (uint64_t)step->total);
-  return (stamp_number(n) << 1 | 1) << 32 | (digest & 0xfffffffe) | 1;
+  return (stamp_number(n) << 1 | 1) << 32 | (digest & DIGEST) | 1;
 }
 
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref) {
@@ -302,8 +308,7 @@ static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *st
   /* This rank's own place, if there is one, is the first, which the kernel copies from. */
   dst[0] = goccl_resolve(lane, run, &step->dst);
   for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
-  run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
-              (size_t)step->bytes / run->element, run->factor);
+  run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources, (size_t)step->bytes, run->factor);
 }
 
 uint64_t goccl_fixed(const goccl_message *message) {

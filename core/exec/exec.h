@@ -140,9 +140,10 @@ typedef struct {
   uint32_t first_source;
   uint32_t sources;
   uint32_t also; /* of a combine: further destinations, behind its sources */
+  uint64_t stamp; /* what stamps of its message have of the step: see goccl_stamp_steps */
 } goccl_step;
 
-typedef void (*goccl_kernel)(void *const *dst, int n_dst, const void *const *src, int n, size_t count,
+typedef void (*goccl_kernel)(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes,
                              const double *factor);
 
 /* As plan.Post. */
@@ -172,7 +173,6 @@ typedef struct {
   uint8_t *scratch;
   void **operands; /* room for a source and a destination a rank */
   int64_t offset;  /* added to every place in `in` and `out` */
-  size_t element;
   goccl_kernel kernel;
   double factor[2];
   goccl_message message; /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
@@ -215,6 +215,9 @@ _Static_assert(offsetof(goccl_run_state, digest) == offsetof(goccl_run_state, me
 
 /* The digest of what a message has in common with those of the next calls like it: all but sequence, bytes and total. */
 uint64_t goccl_fixed(const goccl_message *message);
+
+/* Completes the steps of a plan: sets their stamps. */
+void goccl_stamp_steps(goccl_step *steps, uint32_t n);
 
 /* Times for goccl_run, below. */
 enum { GOCCL_SPIN = 1, GOCCL_YIELD };

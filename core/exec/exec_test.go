@@ -67,7 +67,7 @@ func started(t *testing.T, w [2]*Window, rank int, n int64, m Message) (*Run, un
 	t.Helper()
 	p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots}
 	buf := off(t, 4096)
-	b := Binding{Element: 1, Message: m}
+	b := Binding{Message: m}
 	if rank == 0 {
 		p.InBytes, b.In = []int64{n}, []unsafe.Pointer{buf}
 	} else {
@@ -140,7 +140,7 @@ func TestCopies(t *testing.T) {
 		for _, at := range []int{0, 1, 32, 63, 64, 75, 79, 100} { // at 64, 75 and 79 rep movs would crawl
 			for _, streams := range []Streams{StreamNone, StreamAll} {
 				clear(out)
-				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Element: 1, Streams: streams})
+				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Streams: streams})
 				r.Begin(c, 0, AnyPeer, AnyPeer)
 				if s := r.Continue(soon()); s != Done {
 					t.Fatalf("status %d", s)
@@ -355,7 +355,7 @@ func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) 
 	r := NewRun(w.Lane(0))
 	t.Cleanup(r.Free)
 	out := off(t, int(3*bytes))
-	r.Bind(Binding{Element: 1, Out: []unsafe.Pointer{out}})
+	r.Bind(Binding{Out: []unsafe.Pointer{out}})
 	r.Begin(c, 0, AnyPeer, AnyPeer)
 	if s := r.Continue(soon()); s != Receive {
 		t.Fatalf("status %d, expected %d", s, Receive)
@@ -508,7 +508,7 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		r := NewRun(l)
 		p := off(t, bytes)
 		mine := unsafe.Slice((*byte)(p), bytes)
-		r.Bind(Binding{Element: 1, In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
+		r.Bind(Binding{In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
 		r.Begin(c, 0, AnyPeer, AnyPeer)
 		lend := func() {
 			t.Helper()
@@ -584,7 +584,7 @@ func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
 	r := NewRun(win.Lane(0))
 	defer r.Free()
 	blocks := []unsafe.Pointer{mem}
-	r.Bind(Binding{In: blocks, Out: blocks, Element: 1})
+	r.Bind(Binding{In: blocks, Out: blocks})
 	r.Begin(c, 0, AnyPeer, AnyPeer)
 	if status := r.Continue(Now() + time.Millisecond); status != Indirect {
 		t.Fatal(status)

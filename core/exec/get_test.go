@@ -35,7 +35,7 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 			InBytes: []int64{0, int64(length)}, Memory: true, Thresholds: plan.Thresholds{GetMin: 1}} // rank 0 keeps nothing
 		at := unsafe.Pointer(&bufs[rank][0])
 		p.OutBytes = p.InBytes[rank : rank+1]
-		b := Binding{In: []unsafe.Pointer{at, at}, Out: []unsafe.Pointer{at}, Element: 1}
+		b := Binding{In: []unsafe.Pointer{at, at}, Out: []unsafe.Pointer{at}}
 		built, err := plan.Build(p)
 		if err != nil {
 			t.Fatal(err)

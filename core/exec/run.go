@@ -125,6 +125,7 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 			}
 		}
 	}
+	C.goccl_stamp_steps(stepMem, C.uint32_t(len(p.Steps)))
 	var posts []plan.Post
 	if ports {
 		posts = p.Posts(postMin, apart)
@@ -208,8 +209,7 @@ const (
 // Binding is what a plan's references mean in one operation.
 type Binding struct {
 	In, Out []unsafe.Pointer // by block; not Go memory
-	Element int64
-	Kernel  unsafe.Pointer // of package reduce; nil where nothing is combined
+	Kernel  unsafe.Pointer   // of package reduce; nil where nothing is combined
 	Factor  [2]float64
 	Message Message
 	Streams Streams
@@ -233,7 +233,6 @@ func (r *Run) Bind(b Binding) {
 	r.c.in = (**C.uint8_t)(at(0))
 	r.c.out = (**C.uint8_t)(at(len(b.In)))
 	r.c.operands = (*unsafe.Pointer)(at(len(b.In) + len(b.Out)))
-	r.c.element = C.size_t(max(b.Element, 1))
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message, r.c.fixed = b.Message.c(), 0

@@ -70,7 +70,6 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   run->operands = s->pointers + o->n_in + o->n_out;
   for (uint32_t i = 0; k->uses_in && i < o->n_in; i++) run->in[i] = o->in[i];
   for (uint32_t i = 0; k->uses_out && i < o->n_out; i++) run->out[i] = o->out[i];
-  run->element = k->element;
   run->kernel = k->kernel;
   run->streams = GOCCL_STREAM_NONE;
   run->message = k->message;

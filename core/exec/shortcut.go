@@ -146,6 +146,7 @@ func (s *Shortcut) history() []C.goccl_message { return unsafe.Slice(s.c.history
 // Known is a collective as it has just been run.
 type Known struct {
 	Binding
+	Element               int // bytes
 	Collective, DType, Op uint8
 	Root                  int
 	InCounts, OutCounts   []uint64 // elements, by block
@@ -158,7 +159,7 @@ const ShortcutBlocks = C.GOCCL_SHORTCUT_BLOCKS
 // Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective
 // that has not been learned for long is forgotten for it.
 func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
-	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(max(k.Element, 1)), message: k.Message.c(),
+	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(k.Element), message: k.Message.c(),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0

@@ -61,7 +61,6 @@ func play(t *testing.T, l *Lane, p plan.Params, b Binding) {
 	c, r := Compile(built, false, false), NewRun(l)
 	defer c.Free()
 	defer r.Free()
-	b.Element = 1
 	r.Bind(b)
 	r.Begin(c, 0, AnyPeer, AnyPeer)
 	if s := r.Continue(soon()); s != Done {

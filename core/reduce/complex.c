@@ -26,5 +26,5 @@ MERGE(merge, c128, 16, 4, load, plus, result)
 COMBINE(product, c128, 16, 16, 4, load, times, result)
 COMBINE(premul, c128, 16, 16, 4, scaled, plus, result)
 
-DIRECT(goccl_reduce_c128_product, product, product, 16, 16, PRODUCT, .copies = 1)
-DIRECT(goccl_reduce_c128_premul, premul, merge, 16, 16, PREMUL, .complex = 1)
+DIRECT(goccl_reduce_c128_product, product, product, 16, PRODUCT, .copies = 1)
+DIRECT(goccl_reduce_c128_premul, premul, merge, 16, PREMUL, .complex = 1)

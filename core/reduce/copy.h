@@ -23,19 +23,32 @@ static inline void goccl_copy(void *to, const void *from, size_t bytes) {
   memcpy(t, f, bytes);
 }
 
-// The same for few bytes, where a call of the C library's costs more than the copy.
+// The same for at most so many bytes, where a call of the C library's costs more than the copy. Two blocks that may overlap are
+// copied: of a loop a compiler would make a call.
+enum { GOCCL_FEW = 64 };
 static inline void goccl_copy_few(void *to, const void *from, size_t bytes) {
-  uint8_t *t = to;
-  const uint8_t *f = from;
-#define WHILE(type)                                     \
-  for (; bytes >= sizeof(type); bytes -= sizeof(type)) { \
-    memcpy(t, f, sizeof(type));                         \
-    t += sizeof(type), f += sizeof(type);               \
+  typedef struct {
+    uint64_t word[2];
+  } pair;
+  typedef struct {
+    uint64_t word[4];
+  } quad;
+#define ENDS(type)                                                           \
+  if (bytes >= sizeof(type)) {                                               \
+    type first, last;                                                        \
+    memcpy(&first, from, sizeof first);                                      \
+    memcpy(&last, (const uint8_t *)from + bytes - sizeof last, sizeof last); \
+    memcpy(to, &first, sizeof first);                                        \
+    memcpy((uint8_t *)to + bytes - sizeof last, &last, sizeof last);         \
+    return;                                                                  \
   }
-  WHILE(uint64_t)
-  WHILE(uint32_t)
-  WHILE(uint8_t)
-#undef WHILE
+  ENDS(quad)
+  ENDS(pair)
+  ENDS(uint64_t)
+  ENDS(uint32_t)
+  ENDS(uint16_t)
+#undef ENDS
+  if (bytes > 0) *(uint8_t *)to = *(const uint8_t *)from;
 }
 
 #endif

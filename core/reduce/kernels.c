@@ -69,13 +69,23 @@ static inline void leave_float_mode(float_mode was) { (void)was; }
 // them, or of a block of a result that is copied on: it is still in the first level of the cache.
 enum { STEP_MAX = 256, STACK = 1 << 16, BLOCK = 8192 };
 
+enum { PAGE = 4096 };  // the smallest of any system
+
 // Where a whole step can be read that begins with these bytes: in the pad, if need be.
 static inline const void *whole_step(const void *src, size_t bytes, size_t step, uint8_t *pad) {
-  // What lies behind in the same line of memory can be read, whoever it belongs to, and comes to nothing.
-  if ((uintptr_t)src % 64 + step <= 64) return src;
+  // What lies behind in the same page can be read, whoever it belongs to, and comes to nothing.
+  if ((uintptr_t)src % PAGE + step <= PAGE) return src;
   memset(pad, 0, step);
   memcpy(pad, src, bytes);
   return pad;
+}
+
+// Copies a step that is cut short.
+static inline void copy_rest(void *dst, const void *src, size_t bytes) {
+  if (bytes <= GOCCL_FEW)
+    goccl_copy_few(dst, src, bytes);
+  else
+    memcpy(dst, src, bytes);
 }
 
 // Runs a kernel on `bytes` bytes of each input, where the last step may be cut short: it is then
@@ -97,18 +107,18 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
     f(end, last, k, 1, g);
   } else {
     f(result, last, k, 1, g);
-    goccl_copy_few(end, result, rest * out / in);
+    copy_rest(end, result, rest * out / in);
   }
 }
 
 // No more than a step of up to GROUP inputs, to one place: what small messages take.
 static void run_step(const struct method *m, void *dst, const void *const *src, int n, size_t bytes,
                      const struct scalars *g) {
-  uint8_t pad[GROUP][STEP_MAX], result[STEP_MAX];
+  uint8_t pad[GROUP][STEP_MAX], result[STEP_MAX] __attribute__((aligned(64)));
   const void *all[GROUP];
   for (int i = 0; i < n; i++) all[i] = whole_step(src[i], bytes, m->raw, pad[i]);
   m->whole(result, all, n, 1, g);
-  goccl_copy_few(dst, result, bytes);
+  copy_rest(dst, result, bytes);
 }
 
 // Copies a part of the result on from the first place to the others.
@@ -179,8 +189,7 @@ static uint64_t integer_factor(double f) {
 }
 
 void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
-                      size_t count, const double *factor) {
-  const size_t bytes = count * m->element;
+                      size_t bytes, const double *factor) {
   if (bytes == 0) return;
   const int power_of_two = (n & (n - 1)) == 0;
   struct scalars g = {.factor = {1, 0}, .n = n, .post = 1};

@@ -8,9 +8,9 @@ package reduce
 #include "kernels.h"
 
 static void call(goccl_reduce_fn *f, void *const *dst, int n_dst, const void *const *src, int n,
-                 size_t count, double re, double im) {
+                 size_t bytes, double re, double im) {
   const double factor[2] = {re, im};
-  f(dst, n_dst, src, n, count, factor);
+  f(dst, n_dst, src, n, bytes, factor);
 }
 */
 import "C"
@@ -50,9 +50,9 @@ var kernels = func() (k [numDTypes][numOps]*C.goccl_reduce_fn) {
 
 // Kernel returns a C function that reduces: goccl_reduce_fn of kernels.h, that is
 //
-//	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count, const double *factor)
+//	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes, const double *factor)
 //
-// It combines n inputs of count elements, 1 <= n <= 65536, and reads them once. The n_dst places of
+// It combines n inputs of so many bytes, which are whole elements, 1 <= n <= 65536, and reads them once. The n_dst places of
 // the result must be apart from each other; each may be one of the inputs. All but the first are
 // copied from the first, part by part as that is written, so that the first should be the one that
 // nobody else reads. Any pointer may be of any alignment. factor is read for PreMulSum only: one
@@ -91,6 +91,6 @@ func combineAt(level int, d DType, o Op, dst, src []unsafe.Pointer, count int, f
 			}
 		}
 	}
-	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)), C.size_t(count),
+	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)), C.size_t(count*d.Size()),
 		C.double(factor[0]), C.double(factor[1]))
 }

@@ -12,10 +12,10 @@ enum {
 };
 enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
 
-// A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for `count` elements. The
-// n_dst places must be apart from each other; each may be any one of src. No pointer need be
+// A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for all elements of which each
+// has `bytes` bytes. The n_dst places must be apart from each other; each may be any one of src. No pointer need be
 // aligned. `factor` is read by PREMUL only: one double, or two for complex types.
-typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n, size_t count,
+typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes,
                              const double *factor);
 
 // Levels of the instruction set, each with kernels of its own that give the same bits.
@@ -51,7 +51,6 @@ struct method {
   kernel merge;          // two partials to one
   kernel finish;         // partial to raw, or NULL: a partial is raw and is the result
   kernel divide;         // instead of whole and finish where n is not a power of two, or NULL
-  uint16_t element;      // bytes of a raw element
   uint16_t raw, partial; // bytes of a step; partial is a multiple of raw
   uint16_t merged;       // bytes of a step of merge; partial is a multiple of it
   uint8_t op;
@@ -61,7 +60,7 @@ struct method {
 
 // Reduces by a method.
 void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
-                      size_t count, const double *factor);
+                      size_t bytes, const double *factor);
 
 // Products of complex128, the same at every level.
 goccl_reduce_fn goccl_reduce_c128_product, goccl_reduce_c128_premul;

@@ -523,119 +523,109 @@ COMBINE(c64_premul, pair, 2 * VB, 2 * VB, 1, c64_factor_times, pair_plus, c64_st
 
 // ---- the table ----
 
-#define PLAIN(N, SIZE, OP) DIRECT(N, N, N, SIZE, VB, OP, .copies = 1)
+#define PLAIN(N, OP) DIRECT(N, N, N, VB, OP, .copies = 1)
 
-PLAIN(u8_sum, 1, SUM)
-PLAIN(u16_sum, 2, SUM)
-PLAIN(u32_sum, 4, SUM)
-PLAIN(u64_sum, 8, SUM)
-PLAIN(u8_product, 1, PRODUCT)
-PLAIN(u16_product, 2, PRODUCT)
-PLAIN(u32_product, 4, PRODUCT)
-PLAIN(u64_product, 8, PRODUCT)
-PLAIN(f32_sum, 4, SUM)
-PLAIN(f64_sum, 8, SUM)
-PLAIN(f32_product, 4, PRODUCT)
-PLAIN(f64_product, 8, PRODUCT)
-DIRECT(c64_sum, f32_sum, f32_sum, 8, VB, SUM, .copies = 1)
-DIRECT(c128_sum, f64_sum, f64_sum, 16, VB, SUM, .copies = 1)
+PLAIN(u8_sum, SUM)
+PLAIN(u16_sum, SUM)
+PLAIN(u32_sum, SUM)
+PLAIN(u64_sum, SUM)
+PLAIN(u8_product, PRODUCT)
+PLAIN(u16_product, PRODUCT)
+PLAIN(u32_product, PRODUCT)
+PLAIN(u64_product, PRODUCT)
+PLAIN(f32_sum, SUM)
+PLAIN(f64_sum, SUM)
+PLAIN(f32_product, PRODUCT)
+PLAIN(f64_product, PRODUCT)
 
-DIRECT(u8_premul, u8_premul, u8_sum, 1, VB, PREMUL, )
-DIRECT(u16_premul, u16_premul, u16_sum, 2, VB, PREMUL, )
-DIRECT(u32_premul, u32_premul, u32_sum, 4, VB, PREMUL, )
-DIRECT(u64_premul, u64_premul, u64_sum, 8, VB, PREMUL, )
-DIRECT(f32_premul, f32_premul, f32_sum, 4, VB, PREMUL, )
-DIRECT(f64_premul, f64_premul, f64_sum, 8, VB, PREMUL, )
+DIRECT(u8_premul, u8_premul, u8_sum, VB, PREMUL, )
+DIRECT(u16_premul, u16_premul, u16_sum, VB, PREMUL, )
+DIRECT(u32_premul, u32_premul, u32_sum, VB, PREMUL, )
+DIRECT(u64_premul, u64_premul, u64_sum, VB, PREMUL, )
+DIRECT(f32_premul, f32_premul, f32_sum, VB, PREMUL, )
+DIRECT(f64_premul, f64_premul, f64_sum, VB, PREMUL, )
 
-#define BITS(N, SIZE)                                                                     \
-  DIRECT(N##_band, band, band, SIZE, VB, BAND, .copies = 1)                               \
-  DIRECT(N##_bor, bor, bor, SIZE, VB, BOR, .copies = 1)                                   \
-  DIRECT(N##_bxor, bxor, bxor, SIZE, VB, BXOR, .copies = 1)
-BITS(u8, 1)
-BITS(u16, 2)
-BITS(u32, 4)
-BITS(u64, 8)
-DIRECT(bool_and, bool_and, bool_and, 1, VB, BAND, )
-DIRECT(bool_or, bool_or, bool_or, 1, VB, BOR, )
-DIRECT(bool_xor, bool_xor, bool_xor, 1, VB, BXOR, )
+PLAIN(band, BAND)
+PLAIN(bor, BOR)
+PLAIN(bxor, BXOR)
+DIRECT(bool_and, bool_and, bool_and, VB, BAND, )
+DIRECT(bool_or, bool_or, bool_or, VB, BOR, )
+DIRECT(bool_xor, bool_xor, bool_xor, VB, BXOR, )
 
-#define MIN_AND_MAX(N, SIZE) PLAIN(N##_min, SIZE, MIN) PLAIN(N##_max, SIZE, MAX)
-MIN_AND_MAX(i8, 1)
-MIN_AND_MAX(u8, 1)
-MIN_AND_MAX(i16, 2)
-MIN_AND_MAX(u16, 2)
-MIN_AND_MAX(i32, 4)
-MIN_AND_MAX(u32, 4)
-MIN_AND_MAX(i64, 8)
-MIN_AND_MAX(u64, 8)
-MIN_AND_MAX(f32, 4)
-MIN_AND_MAX(f64, 8)
+#define MIN_AND_MAX(N) PLAIN(N##_min, MIN) PLAIN(N##_max, MAX)
+MIN_AND_MAX(i8)
+MIN_AND_MAX(u8)
+MIN_AND_MAX(i16)
+MIN_AND_MAX(u16)
+MIN_AND_MAX(i32)
+MIN_AND_MAX(u32)
+MIN_AND_MAX(i64)
+MIN_AND_MAX(u64)
+MIN_AND_MAX(f32)
+MIN_AND_MAX(f64)
 
-#define INTEGER_AVG(N, SIZE, LEAF, P, MERGE)                                              \
+#define INTEGER_AVG(N, LEAF, P, MERGE)                                                    \
   REDUCTION(N##_avg, .leaf = k_##LEAF, .merge = k_##MERGE, .finish = k_##N##_avg_finish,  \
-            .divide = k_##N##_avg_divide, .element = SIZE, .raw = VB, .partial = P * VB,  \
+            .divide = k_##N##_avg_divide, .raw = VB, .partial = P * VB, .merged = VB,     \
+            .op = AVG, .copies = 1)
+INTEGER_AVG(i8, i8_avg_leaf, 4, u32_sum)
+INTEGER_AVG(u8, u8_avg_leaf, 4, u32_sum)
+INTEGER_AVG(i16, i16_avg_leaf, 2, u32_sum)
+INTEGER_AVG(u16, u16_avg_leaf, 2, u32_sum)
+INTEGER_AVG(i32, i32_avg_leaf, 2, u64_sum)
+INTEGER_AVG(u32, u32_avg_leaf, 2, u64_sum)
+INTEGER_AVG(i64, u64_sum, 1, u64_sum)
+INTEGER_AVG(u64, u64_sum, 1, u64_sum)
+
+#define FLOAT_AVG(N)                                                                      \
+  REDUCTION(N##_avg, .whole = k_##N##_avg, .leaf = k_##N##_sum, .merge = k_##N##_sum,     \
+            .finish = k_##N##_finish, .divide = k_##N##_divide, .raw = VB, .partial = VB, \
             .merged = VB, .op = AVG, .copies = 1)
-INTEGER_AVG(i8, 1, i8_avg_leaf, 4, u32_sum)
-INTEGER_AVG(u8, 1, u8_avg_leaf, 4, u32_sum)
-INTEGER_AVG(i16, 2, i16_avg_leaf, 2, u32_sum)
-INTEGER_AVG(u16, 2, u16_avg_leaf, 2, u32_sum)
-INTEGER_AVG(i32, 4, i32_avg_leaf, 2, u64_sum)
-INTEGER_AVG(u32, 4, u32_avg_leaf, 2, u64_sum)
-INTEGER_AVG(i64, 8, u64_sum, 1, u64_sum)
-INTEGER_AVG(u64, 8, u64_sum, 1, u64_sum)
+FLOAT_AVG(f32)
+FLOAT_AVG(f64)
 
-#define FLOAT_AVG(N, F, SIZE)                                                             \
-  REDUCTION(N##_avg, .whole = k_##F##_avg, .leaf = k_##F##_sum, .merge = k_##F##_sum,     \
-            .finish = k_##F##_finish, .divide = k_##F##_divide, .element = SIZE, .raw = VB, \
-            .partial = VB, .merged = VB, .op = AVG, .copies = 1)
-FLOAT_AVG(f32, f32, 4)
-FLOAT_AVG(f64, f64, 8)
-FLOAT_AVG(c64, f32, 8)
-FLOAT_AVG(c128, f64, 16)
-
-#define WIDENED(R, N, L, P, SIZE, M, OP, ...)                                             \
-  REDUCTION(R, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_finish, .element = SIZE, \
-            .raw = VB, .partial = P * VB, .merged = VB, .op = OP, __VA_ARGS__)
-#define SMALL_FLOAT(N, P, SIZE, WHOLE)                                                    \
-  WIDENED(N##_sum, N, N##_sum, P, SIZE, f32_sum, SUM, .copies = 1, .whole = WHOLE(N##_sum)) \
-  WIDENED(N##_avg, N, N##_sum, P, SIZE, f32_sum, AVG, .copies = 1, .whole = WHOLE(N##_avg), \
+#define WIDENED(R, N, L, P, M, OP, ...)                                                   \
+  REDUCTION(R, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_finish, .raw = VB, \
+            .partial = P * VB, .merged = VB, .op = OP, __VA_ARGS__)
+#define SMALL_FLOAT(N, P, WHOLE)                                                          \
+  WIDENED(N##_sum, N, N##_sum, P, f32_sum, SUM, .copies = 1, .whole = WHOLE(N##_sum))     \
+  WIDENED(N##_avg, N, N##_sum, P, f32_sum, AVG, .copies = 1, .whole = WHOLE(N##_avg),     \
           .divide = k_##N##_divide)                                                       \
-  WIDENED(N##_premul, N, N##_sum, P, SIZE, f32_sum, PREMUL, .whole = WHOLE(N##_premul))   \
-  WIDENED(N##_product, N, N##_product, P, SIZE, f32_product, PRODUCT, .copies = 1,        \
+  WIDENED(N##_premul, N, N##_sum, P, f32_sum, PREMUL, .whole = WHOLE(N##_premul))         \
+  WIDENED(N##_product, N, N##_product, P, f32_product, PRODUCT, .copies = 1,              \
           .whole = WHOLE(N##_product))                                                    \
-  MIN_AND_MAX(N, SIZE)
+  MIN_AND_MAX(N)
 #define HAS(N) k_##N
 #define NONE(N) NULL
-SMALL_FLOAT(f16, 2, 2, HAS)
-SMALL_FLOAT(bf16, 2, 2, HAS)
-SMALL_FLOAT(e4m3fn, 4, 1, NONE)
-SMALL_FLOAT(e5m2, 4, 1, NONE)
-SMALL_FLOAT(e4m3fnuz, 4, 1, NONE)
-SMALL_FLOAT(e5m2fnuz, 4, 1, NONE)
+SMALL_FLOAT(f16, 2, HAS)
+SMALL_FLOAT(bf16, 2, HAS)
+SMALL_FLOAT(e4m3fn, 4, NONE)
+SMALL_FLOAT(e5m2, 4, NONE)
+SMALL_FLOAT(e4m3fnuz, 4, NONE)
+SMALL_FLOAT(e5m2fnuz, 4, NONE)
 
-WIDENED(c32_sum, f16, f16_sum, 2, 4, f32_sum, SUM, .copies = 1, .whole = k_f16_sum)
-WIDENED(c32_avg, f16, f16_sum, 2, 4, f32_sum, AVG, .copies = 1, .whole = k_f16_avg, .divide = k_f16_divide)
 REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge, .finish = k_c32_finish,
-          .element = 4, .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT, .copies = 1)
-WIDENED(c32_premul, c32, c32_premul, 2, 4, f32_sum, PREMUL, .complex = 1)
-DIRECT(c64_product, c64_product, c64_product, 8, 2 * VB, PRODUCT, .copies = 1)
-REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum, .element = 8,
+          .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT, .copies = 1)
+WIDENED(c32_premul, c32, c32_premul, 2, f32_sum, PREMUL, .complex = 1)
+DIRECT(c64_product, c64_product, c64_product, 2 * VB, PRODUCT, .copies = 1)
+REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum,
           .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
 #define INTEGER_ROW(I, U)                                                                 \
   {                                                                                       \
     [SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product,                            \
-    [MIN] = I##_min, [MAX] = I##_max, [BAND] = U##_band,                                  \
-    [BOR] = U##_bor, [BXOR] = U##_bxor, [PREMUL] = U##_premul                             \
+    [MIN] = I##_min, [MAX] = I##_max, [BAND] = band, [BOR] = bor, [BXOR] = bxor,          \
+    [PREMUL] = U##_premul                                                                 \
   }
 #define FLOAT_ROW(N)                                                                      \
   {                                                                                       \
     [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product,                            \
     [MIN] = N##_min, [MAX] = N##_max, [PREMUL] = N##_premul                               \
   }
-#define COMPLEX_ROW(N, PRODUCTS)                                                          \
+// Of complex numbers the parts are summed, and PARTS is their type.
+#define COMPLEX_ROW(PARTS, PRODUCTS)                                                      \
   {                                                                                       \
-    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = PRODUCTS##_product,                     \
+    [SUM] = PARTS##_sum, [AVG] = PARTS##_avg, [PRODUCT] = PRODUCTS##_product,             \
     [PREMUL] = PRODUCTS##_premul                                                          \
   }
 
@@ -654,9 +644,9 @@ goccl_reduce_fn *const TABLE[DTYPES][OPS] = {
     [FLOAT64] = FLOAT_ROW(f64),
     [BOOL] = {[SUM] = bool_or, [MAX] = bool_or, [BOR] = bool_or, [PRODUCT] = bool_and,
               [MIN] = bool_and, [BAND] = bool_and, [BXOR] = bool_xor},
-    [COMPLEX32] = COMPLEX_ROW(c32, c32),
-    [COMPLEX64] = COMPLEX_ROW(c64, c64),
-    [COMPLEX128] = COMPLEX_ROW(c128, goccl_reduce_c128),
+    [COMPLEX32] = COMPLEX_ROW(f16, c32),
+    [COMPLEX64] = COMPLEX_ROW(f32, c64),
+    [COMPLEX128] = COMPLEX_ROW(f64, goccl_reduce_c128),
     [E4M3FN] = FLOAT_ROW(e4m3fn),
     [E5M2] = FLOAT_ROW(e5m2),
     [E4M3FNUZ] = FLOAT_ROW(e4m3fnuz),

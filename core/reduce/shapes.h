@@ -93,14 +93,14 @@
 
 #define REDUCTION(N, ...)                                                                 \
   static const struct method N##_method = {__VA_ARGS__};                                  \
-  LINKAGE void N(void *const *dst, int n_dst, const void *const *src, int n, size_t count, \
+  LINKAGE void N(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes, \
                  const double *factor) {                                                  \
-    goccl_reduce_run(&N##_method, dst, n_dst, src, n, count, factor);                     \
+    goccl_reduce_run(&N##_method, dst, n_dst, src, n, bytes, factor);                     \
   }
 
 // Partials are raw, and one kernel does it all but for a merge that must not multiply again.
-#define DIRECT(N, K, M, SIZE, STEP, OP, ...)                                              \
-  REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .element = SIZE, .raw = STEP, \
+#define DIRECT(N, K, M, STEP, OP, ...)                                              \
+  REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .raw = STEP, \
             .partial = STEP, .merged = STEP, .op = OP, __VA_ARGS__)
 
 #endif

@@ -34,6 +34,10 @@ const (
 
 	lineBytes = 128 // adjacent cache lines are fetched in pairs
 	bellSize  = lineBytes
+	// apart is how far two inboxes are from having the same place in a page. What a rank puts to a peer would have the place of what it waits for
+	// from it, and CPUs compare a load with the stores before it by that: it would wait until these are done, which takes as long as it takes a
+	// line of memory to come from the other CPU. More than what small messages are long.
+	apart = 9 * lineBytes
 )
 
 // Layout is the shape of a window. All ranks of a communicator use the same.
@@ -52,13 +56,12 @@ func (l Layout) released(lane, peer int) int64 {
 	return l.bell(lane) + bellSize + int64(peer)*lineBytes
 }
 func (l Layout) inbox(lane, peer int) int64 {
-	return l.bell(lane) + pageRound(bellSize+int64(l.Ranks)*lineBytes) +
-		int64(peer)*pageRound(int64(l.Slots)*l.stride())
+	return l.bell(lane) + l.counters() + int64(peer)*l.inboxSize()
 }
 func (l Layout) stage(lane int) int64 { return l.inbox(lane, l.Ranks) }
-func (l Layout) laneSize() int64 {
-	return pageRound(bellSize+int64(l.Ranks)*lineBytes) + int64(l.Ranks+1)*pageRound(int64(l.Slots)*l.stride())
-}
+func (l Layout) counters() int64      { return pageRound(bellSize + int64(l.Ranks)*lineBytes) }
+func (l Layout) inboxSize() int64     { return pageRound(int64(l.Slots)*l.stride()) + apart }
+func (l Layout) laneSize() int64      { return l.counters() + pageRound(int64(l.Ranks+1)*l.inboxSize()) }
 
 func (l Layout) door() int64 { return int64(l.Lanes) * l.laneSize() }
 func (l Layout) mailbox(peer int) int64 {

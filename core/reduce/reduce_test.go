@@ -608,7 +608,7 @@ func TestFloatMode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointers, count, factor) {
+			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointers, len(got), factor) {
 				t.Errorf("%v %v: the thread's mode was changed", d, o)
 			}
 			if diff := firstDifference(got, want, d.Size()); diff != "" {

@@ -30,11 +30,11 @@ enum { ODD = 0 };
 #endif
 
 // Returns 1 where the kernel left the mode as it found it.
-static int run(void *f, void *dst, void *const *src, int n, size_t count, double re, double im) {
+static int run(void *f, void *dst, void *const *src, int n, size_t bytes, double re, double im) {
   const double factor[2] = {re, im};
   const uint64_t was = get();
   set(was | ODD);
-  ((kernel)f)(&dst, 1, (const void *const *)src, n, count, factor);
+  ((kernel)f)(&dst, 1, (const void *const *)src, n, bytes, factor);
   const int kept = (get() & ODD) == ODD;
   set(was);
   return kept;
@@ -48,12 +48,12 @@ import (
 )
 
 // Run calls the kernel in the odd mode and tells whether it left the mode as it was.
-func Run(kernel, dst unsafe.Pointer, src []unsafe.Pointer, count int, factor [2]float64) bool {
+func Run(kernel, dst unsafe.Pointer, src []unsafe.Pointer, bytes int, factor [2]float64) bool {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
 	for _, p := range src {
 		pinned.Pin(p)
 	}
-	return C.run(kernel, dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)), C.size_t(count),
+	return C.run(kernel, dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)), C.size_t(bytes),
 		C.double(factor[0]), C.double(factor[1])) == 1
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goccl/goccl/core/reduce/internal/floatmode"
 )
 
@@ -229,6 +231,56 @@ func TestCombine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nothing is read or written beyond the page in which an input or the result ends.
+func TestAtTheEndOfMemory(t *testing.T) {
+	page := os.Getpagesize()
+	var ends [3][]byte // two inputs and the result, each before a page that cannot be touched
+	for i := range ends {
+		mem, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Munmap(mem)
+		if err := unix.Mprotect(mem[page:], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = mem[:page]
+	}
+	r := rand.New(rand.NewPCG(3, 0))
+	factor := [2]float64{0.5, -0.25}
+	for d := range Bytes1 {
+		for o := range numOps {
+			for _, count := range []int{1, 2, 3, 5, 9, 15, 17, 33} {
+				if !allowed(d, o) {
+					continue
+				}
+				bytes := count * d.Size()
+				var at [3][]byte
+				for i := range at {
+					at[i] = ends[i][page-bytes:]
+				}
+				fill(d, at[0], r)
+				fill(d, at[1], r)
+				want := expect(d, o, at[:2], count, factor)
+				for l := 0; l <= level; l++ {
+					combineAt(l, d, o, pointersTo(at[2]), pointersTo(at[0], at[1]), count, factor)
+					if diff := firstDifference(at[2], want, d.Size()); diff != "" {
+						t.Errorf("%v %v of %d elements, level %d: %s", d, o, count, l, diff)
+					}
+				}
+			}
+		}
+	}
+}
+
+func pointersTo(blocks ...[]byte) []unsafe.Pointer {
+	var p []unsafe.Pointer
+	for _, b := range blocks {
+		p = append(p, unsafe.Pointer(&b[0]))
+	}
+	return p
 }
 
 // Long enough for every round of every kernel, several blocks and an odd end.

@@ -31,7 +31,7 @@ type thresholds struct {
 var (
 	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
 	// Where a wait costs a change of threads, fewer messages are better.
-	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 256 << 10, 0, 32 << 10}
+	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 384 << 10, 0, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which
 	// is not measured.
 	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64}

@@ -460,9 +460,9 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
 enum { FETCH_MAX = 1 << 10 }; /* a longer one is faster left to the CPU's own foresight */
 
 /* Has a short message come that lies behind its line: all of it at once, while the next step is being looked at. */
-static inline void fetch(const goccl_line *line, int64_t bytes) {
-  if (bytes > FETCH_MAX) return;
-  for (int64_t at = 0; at < bytes; at += (int64_t)sizeof *line) __builtin_prefetch((const uint8_t *)(line + 1) + at);
+static inline void fetch(const goccl_line *line, const goccl_step *step) {
+  if (in_line(step) || step->shared || step->bytes > FETCH_MAX) return;
+  for (int64_t at = 0; at < step->bytes; at += (int64_t)sizeof *line) __builtin_prefetch((const uint8_t *)(line + 1) + at);
 }
 
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
@@ -558,8 +558,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
             run->seen = seen >> 32 & 1 ? line[1].header : line->header;
             return GOCCL_RUN_MISMATCH;
           }
+          fetch(line, step);
         }
-        if (c->peer_inbox != NULL && !step->shared) fetch(line, step->bytes);
         c->received++;
         c->shared += step->shared;
         break;

@@ -6,24 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 
-// Whether `rep movs` crawls from one place to the other: AMD's Zen 3 takes 20 times as long where the destination lies 1 to 31 bytes
-// beyond the source, modulo the size of a page. The kernel copies so, and so does the C library's memcpy from some 4 KiB on.
-static inline int goccl_crawls(const void *to, uint64_t from) { return ((uintptr_t)to - from - 1) % 4096 < 31; }
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
-static inline void goccl_copy(void *to, const void *from, size_t bytes) {
-  typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
-  uint8_t *t = to;
-  const uint8_t *f = from;
-  if (goccl_crawls(to, (uintptr_t)from))
-    for (; bytes >= 64; t += 64, f += 64, bytes -= 64) {
-      vector v[4]; // loaded before they are stored, or a compiler might make a memcpy of it
-      for (int i = 0; i < 4; i++) v[i] = ((const vector *)f)[i];
-      for (int i = 0; i < 4; i++) ((vector *)t)[i] = v[i];
-    }
-  memcpy(t, f, bytes);
-}
-
-// The same for at most so many bytes, where a call of the C library's costs more than the copy. Two blocks that may overlap are
+// memcpy of at most so many bytes, where a call of the C library's costs more than the copy. Two blocks that may overlap are
 // copied: of a loop a compiler would make a call.
 enum { GOCCL_FEW = 64 };
 static inline void goccl_copy_few(void *to, const void *from, size_t bytes) {
@@ -49,6 +36,59 @@ static inline void goccl_copy_few(void *to, const void *from, size_t bytes) {
   ENDS(uint16_t)
 #undef ENDS
   if (bytes > 0) *(uint8_t *)to = *(const uint8_t *)from;
+}
+
+// memcpy of what is short, line by line from the first to the last. The C library's takes longer to begin with, and writes the first line last:
+// another CPU that waits for the lines fetches them as they are written.
+enum { GOCCL_SHORT = 4 << 10 };
+#ifdef __x86_64__
+#define LINES(name, isa, vector, load, store)                                                                      \
+  __attribute__((target(isa))) static inline void name(uint8_t *to, const uint8_t *from, size_t bytes) {           \
+    enum { LINE = 64, VECTORS = LINE / sizeof(vector) };                                                           \
+    for (; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE) {                                               \
+      vector v[VECTORS];                                                                                           \
+      for (int i = 0; i < VECTORS; i++) v[i] = load((const void *)(from + (size_t)i * sizeof v[0]));               \
+      for (int i = 0; i < VECTORS; i++) store((void *)(to + (size_t)i * sizeof v[0]), v[i]);                       \
+    }                                                                                                              \
+    goccl_copy_few(to, from, bytes);                                                                               \
+  }
+LINES(goccl_lines_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_storeu_si512)
+LINES(goccl_lines_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256)
+#undef LINES
+#endif
+static inline void goccl_copy_short(void *to, const void *from, size_t bytes) {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) {
+    goccl_lines_avx512(to, from, bytes);
+    return;
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    goccl_lines_avx2(to, from, bytes);
+    return;
+  }
+#endif
+  memcpy(to, from, bytes);
+}
+
+// Whether `rep movs` crawls from one place to the other: AMD's Zen 3 takes 20 times as long where the destination lies 1 to 31 bytes
+// beyond the source, modulo the size of a page. The kernel copies so, and so does the C library's memcpy from some 4 KiB on.
+static inline int goccl_crawls(const void *to, uint64_t from) { return ((uintptr_t)to - from - 1) % 4096 < 31; }
+
+static inline void goccl_copy(void *to, const void *from, size_t bytes) {
+  typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
+  uint8_t *t = to;
+  const uint8_t *f = from;
+  if (bytes < GOCCL_SHORT) {
+    goccl_copy_short(to, from, bytes);
+    return;
+  }
+  if (goccl_crawls(to, (uintptr_t)from))
+    for (; bytes >= 64; t += 64, f += 64, bytes -= 64) {
+      vector v[4]; // loaded before they are stored, or a compiler might make a memcpy of it
+      for (int i = 0; i < 4; i++) v[i] = ((const vector *)f)[i];
+      for (int i = 0; i < 4; i++) ((vector *)t)[i] = v[i];
+    }
+  memcpy(t, f, bytes);
 }
 
 #endif

@@ -595,8 +595,6 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         int out = step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT;
         if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
-        else if (step->bytes <= (int64_t)sizeof(goccl_message))
-          goccl_copy_few(to, from, (size_t)step->bytes);
         else
           goccl_copy(to, from, (size_t)step->bytes);
         break;

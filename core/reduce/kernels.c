@@ -80,14 +80,6 @@ static inline const void *whole_step(const void *src, size_t bytes, size_t step,
   return pad;
 }
 
-// Copies a step that is cut short.
-static inline void copy_rest(void *dst, const void *src, size_t bytes) {
-  if (bytes <= GOCCL_FEW)
-    goccl_copy_few(dst, src, bytes);
-  else
-    memcpy(dst, src, bytes);
-}
-
 // Runs a kernel on `bytes` bytes of each input, where the last step may be cut short: it is then
 // done in buffers of its own. A partial result lies in scratch memory that holds whole steps, so
 // that a cut step is read (src_whole) or written (dst_whole) in place.
@@ -107,7 +99,7 @@ static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
     f(end, last, k, 1, g);
   } else {
     f(result, last, k, 1, g);
-    copy_rest(end, result, rest * out / in);
+    goccl_copy(end, result, rest * out / in);
   }
 }
 
@@ -118,7 +110,7 @@ static void run_step(const struct method *m, void *dst, const void *const *src, 
   const void *all[GROUP];
   for (int i = 0; i < n; i++) all[i] = whole_step(src[i], bytes, m->raw, pad[i]);
   m->whole(result, all, n, 1, g);
-  copy_rest(dst, result, bytes);
+  goccl_copy(dst, result, bytes);
 }
 
 // Copies a part of the result on from the first place to the others.

@@ -646,11 +646,9 @@ func TestFloatMode(t *testing.T) {
 		}
 		const count = 4000
 		src := make([][]byte, 3)
-		pointers := make([]unsafe.Pointer, len(src))
 		for i := range src {
 			src[i] = make([]byte, count*d.Size())
 			fill(d, src[i], r)
-			pointers[i] = unsafe.Pointer(&src[i][0])
 		}
 		factor := [2]float64{1.0 / 3, 1.0 / 7}
 		for _, o := range []Op{Sum, Avg, Product, PreMulSum} {
@@ -660,7 +658,7 @@ func TestFloatMode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointers, len(got), factor) {
+			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointersTo(src...), len(got), factor) {
 				t.Errorf("%v %v: the thread's mode was changed", d, o)
 			}
 			if diff := firstDifference(got, want, d.Size()); diff != "" {

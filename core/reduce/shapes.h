@@ -99,8 +99,8 @@
   }
 
 // Partials are raw, and one kernel does it all but for a merge that must not multiply again.
-#define DIRECT(N, K, M, STEP, OP, ...)                                              \
-  REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .raw = STEP, \
-            .partial = STEP, .merged = STEP, .op = OP, __VA_ARGS__)
+#define DIRECT(N, K, M, STEP, OP, ...)                                                    \
+  REDUCTION(N, .whole = k_##K, .leaf = k_##K, .merge = k_##M, .raw = STEP, .partial = STEP, \
+            .merged = STEP, .op = OP, __VA_ARGS__)
 
 #endif

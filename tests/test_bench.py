@@ -879,6 +879,34 @@ def test_bfloat16_and_chosen_iterations(library: Callable[[], Library]) -> None:
     assert row.iterations >= 2
 
 
+class _Steady:
+    """A group whose blocks take a millisecond to begin, and a tenth of one for each iteration."""
+
+    version = "0"
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+
+    def prepare(self, collective: str, count: int, dtype: str) -> None:
+        pass
+
+    def block(self, iterations: int, warmup: int, seed: int, timeout: float) -> tuple[list[int], int, float]:
+        self.blocks.append(iterations)
+        return [100_000] * iterations, 0, (10 + iterations) * 1e-4
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_block_is_as_long_as_is_wanted_though_blocks_take_long_to_begin() -> None:
+    group = _Steady()
+    progress = Progress(io.StringIO())
+    settings = Settings(["allreduce"], 2, [4], blocks=1)
+    with Bench(settings, [_gloo()], lambda: 100.0, progress, lambda _: None, start=lambda *_: group) as run:
+        run.run()
+    assert 0.04 < (10 + group.blocks[-1]) * 1e-4 < 0.05
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
     run, _ = _run(Settings(["reduce_scatter"], 2, [4100], dtype, 4, 1, 1, 60), _goccl_c("shm"))

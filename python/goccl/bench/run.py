@@ -279,10 +279,15 @@ class Bench:
         if settings.iterations:
             group.block(1, 0, 0, settings.timeout)
             return -(-settings.iterations // settings.blocks)
-        # The shortest of three, for another process may have taken the CPU in one of them.
-        spent = min(group.block(_MIN_ITERATIONS, 0, 0, settings.timeout)[2] for _ in range(3))
-        wanted = int(_BLOCK_SECONDS * _MIN_ITERATIONS / max(spent, 1e-9))
-        return max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
+        # The second guess is by a block as long as the first one, where what a block takes to begin weighs
+        # less.
+        iterations = _MIN_ITERATIONS
+        for _ in range(2):
+            # The shortest of three, for another process may have taken the CPU in one of them.
+            spent = min(group.block(iterations, 0, 0, settings.timeout)[2] for _ in range(3))
+            wanted = int(_BLOCK_SECONDS * iterations / max(spent, 1e-9))
+            iterations = max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
+        return iterations
 
     def _present(self, refused: set[str]) -> list[_Entrant]:
         return [

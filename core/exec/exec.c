@@ -457,7 +457,7 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
   }
 }
 
-enum { FETCH_MAX = 1 << 10 }; /* a longer one is faster left to the CPU's own foresight */
+enum { FETCH_MAX = 2 << 10 }; /* a longer one gains nothing by it, or loses: the CPU has foresight of its own */
 
 /* Has a short message come that lies behind its line: all of it at once, while the next step is being looked at. */
 static inline void fetch(const goccl_line *line, const goccl_step *step) {

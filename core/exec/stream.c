@@ -52,7 +52,11 @@ static const struct {
   uint64_t ns;
 } classes[GOCCL_WRITER_CLASSES] = {{GOCCL_WRITE_MIN, 7000}, {16 << 10, 4500}, {128 << 10, 10000}};
 
-enum { CROWDED_NS = 8000, PIECE = 4 << 10, PIECES = 4, STREAMED = 64 /* writes in succession */ };
+/* The writes between two that are measured: to look at the clock for each piece takes a tenth as long as the piece. What is written by way of the caches
+ * where it should not be costs more than what is streamed. */
+enum { STREAMED = 64, CACHED = 8 };
+
+enum { CROWDED_NS = 8000, PIECE = 4 << 10, PIECES = 4 };
 
 /* Copies, and returns how long the median piece took, of an even number the lower: this thread may have lost its CPU during another. Looking at the clock does
  * not count, which some systems make a call of. */
@@ -77,17 +81,18 @@ void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes)
     goccl_copy(to, from, bytes);
     return;
   }
-  uint32_t *streams = &writer->streams[class];
-  if (*streams > 0) {
-    --*streams;
-    goccl_stream(to, from, bytes);
-    return;
+  int32_t *course = &writer->course[class];
+  int streamed = *course > 0;
+  if (*course != 0) {
+    *course += streamed ? -1 : 1;
+  } else {
+    size_t pieces = bytes / PIECE < PIECES ? bytes / PIECE : PIECES, done = pieces * PIECE;
+    uint64_t limit = writer->crowded ? CROWDED_NS : classes[class].ns;
+    streamed = copy_pieces(to, from, pieces) * (1024 * 64 / PIECE) > limit;
+    *course = streamed ? STREAMED : -CACHED;
+    to = (uint8_t *)to + done, from = (const uint8_t *)from + done, bytes -= done;
   }
-  size_t pieces = bytes / PIECE < PIECES ? bytes / PIECE : PIECES, done = pieces * PIECE;
-  uint64_t limit = writer->crowded ? CROWDED_NS : classes[class].ns;
-  if (copy_pieces(to, from, pieces) * (1024 * 64 / PIECE) > limit) *streams = STREAMED;
-  to = (uint8_t *)to + done, from = (const uint8_t *)from + done, bytes -= done;
-  if (*streams > 0)
+  if (streamed)
     goccl_stream(to, from, bytes);
   else
     goccl_copy(to, from, bytes);

@@ -14,7 +14,8 @@ void goccl_stream(void *to, const void *from, size_t bytes);
 enum { GOCCL_WRITER_CLASSES = 3 };
 typedef struct {
   uint32_t crowded; /* not 0: ranks share CPUs */
-  uint32_t streams[GOCCL_WRITER_CLASSES]; /* of these lengths: how many more writes are streamed before one is measured again */
+  /* Of these lengths: how many more writes there are before one is measured again; above 0 they are streamed, below by way of the caches. */
+  int32_t course[GOCCL_WRITER_CLASSES];
 } goccl_writer;
 
 enum { GOCCL_WRITE_MIN = 4 << 10 }; /* what is shorter is never streamed */

@@ -20,8 +20,8 @@ func TestPutsAreWrittenAlike(t *testing.T) {
 	}
 	for _, n := range []int{1, 64, 4095, 4096, 4097, 16<<10 - 1, 16 << 10, 16<<10 + 1, 128<<10 - 63, 128 << 10, 200<<10 + 77} {
 		for _, at := range []int{0, 1, 63, 75} {
-			for _, streamed := range []int{0, 2} { // writes to come: none is measured, and then decided
-				stream(lanes[0], 1, streamed)
+			for _, writes := range []int{0, 2, -2} { // the first is measured, or is to be streamed, or not
+				steer(lanes[0], 1, writes)
 				clear(out)
 				for rank, b := range []Binding{{In: []unsafe.Pointer{unsafe.Add(from, at)}}, {Out: []unsafe.Pointer{unsafe.Add(to, 100-at)}}} {
 					p := plan.Params{Collective: plan.Send, Size: 2, Root: 1, InBytes: []int64{int64(n)}, ElemSize: 1, Chunk: 256 << 10, Slots: 4, Memory: true}
@@ -33,21 +33,18 @@ func TestPutsAreWrittenAlike(t *testing.T) {
 				want := make([]byte, room)
 				copy(want[100-at:], in[at:][:n])
 				if !bytes.Equal(out, want) {
-					t.Errorf("%d bytes at %d, streamed %d", n, at, streamed)
+					t.Errorf("%d bytes at %d, course %d", n, at, writes)
 				}
 			}
 		}
 	}
 }
 
-// stream has so many writes to a peer, of each class of lengths, go past the caches.
-func stream(l *Lane, peer, writes int) {
-	c := &l.channels[peer]
-	for i := range c.writer.streams {
-		c.writer.streams[i] = 0
-		for range writes {
-			c.writer.streams[i]++
-		}
+// steer has so many writes to a peer, of each class of lengths, go past the caches, or, below 0, by way of them.
+func steer(l *Lane, peer, writes int) {
+	course := &l.channels[peer].writer.course
+	for i := range course {
+		*(*int32)(unsafe.Pointer(&course[i])) = int32(writes)
 	}
 }
 
@@ -75,7 +72,7 @@ func TestSwapsAreNotStreamed(t *testing.T) {
 		lanes := meshOf(t, 2, Layout{Ranks: 2, Lanes: 1, Slots: 4, Chunk: 256 << 10})
 		plans, params := make([]*plan.Plan, 2), make([]plan.Params, 2)
 		for r := range params {
-			stream(lanes[r], 1-r, 9)
+			steer(lanes[r], 1-r, 9)
 			blocks := []int64{bytes, bytes}
 			params[r] = plan.Params{Collective: plan.AllToAll, Rank: r, Size: 2, InBytes: blocks, OutBytes: blocks, ElemSize: 1,
 				Chunk: 256 << 10, Slots: 4, Memory: true, Thresholds: plan.Thresholds{SwapMin: swapMin}}
@@ -86,7 +83,7 @@ func TestSwapsAreNotStreamed(t *testing.T) {
 		}
 		carryAll(t, lanes, plans, params, rand.New(rand.NewPCG(1, 2)), func() {})
 		for r, l := range lanes {
-			if streamed := l.channels[1-r].writer.streams[1] < 9; streamed != want {
+			if streamed := l.channels[1-r].writer.course[1] < 9; streamed != want {
 				t.Errorf("swapped from %d bytes on: rank %d streamed %v", swapMin, r, streamed)
 			}
 		}

@@ -650,6 +650,18 @@ def test_markdown_tells_wins_and_losses() -> None:
     assert len(_cells(text, "allreduce, 4 ranks, float32")) == 1
 
 
+def test_mapped_buffers_meet_all() -> None:
+    rows = [
+        _row(library="goccl-c", transport="mapped", median_us=1.0),
+        _row(library="gloo", transport="tcp", median_us=10.0),
+        _row(library="impi", transport="auto", median_us=3.0),
+    ]
+    text = markdown.document(rows, {}, {}, [])
+    (line,) = _cells(text, "allreduce, 2 ranks, float32")
+    assert line["*best* ÷ goccl-c/mapped"] == "3.00 (impi)"
+    assert "| `goccl-c/mapped` | 1 | 1 | 0 |" in text
+
+
 def test_equal_times_are_no_win() -> None:
     rows = [_row(median_us=10.0), _row(library="gloo", transport="tcp", median_us=10.0)]
     text = markdown.document(rows, {}, {}, [])

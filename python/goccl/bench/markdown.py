@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .collectives import ROOT
-from .libraries import GOCCL
+from .libraries import GOCCL, MAPPED
 from .placement import FAR_FROM_NS, MIXED, NEAR
 from .report import OURS, Row
 
@@ -80,7 +80,7 @@ def best_rival(ours: Row, rows: Iterable[Row]) -> Row | None:
 
 
 def _meets_all(label: str) -> bool:
-    return label == f"{GOCCL['c']}/shm"
+    return label in (f"{GOCCL['c']}/shm", f"{GOCCL['c']}/{MAPPED}")
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -134,12 +134,16 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]], mark: str = "---
 
 
 def _processor() -> str:
+    """The name, with the family and model where the kernel tells them: generations may share a name."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        text = ""
+    first = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+    facts = {name.strip(): value.strip() for name, value in first.items()}
+    name = facts.get("model name", platform.machine())
+    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    return ", ".join([name, *numbers])
 
 
 def _congestion_control() -> str:

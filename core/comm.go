@@ -155,17 +155,22 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	w := &Work{comm: c, waitSoon: o.WaitSoon}
 	w.source.Store(-1)
 	w.parts = w.first[:0]
-	var p2p []*Operation
 	for i := range operations {
 		op := &operations[i]
 		if err := op.check(c.rank, c.size); err != nil {
 			return nil, c.RefuseStart(err, operations...)
 		}
-		if op.pointToPoint() {
-			p2p = append(p2p, op)
-		} else {
+		if !op.pointToPoint() {
 			w.parts = append(w.parts, part{operation: op, message: c.message(op)})
+			continue
 		}
+		w.mail = w.mail || c.byMail(op.Root)
+		w.links = w.links || c.byLink(op.Root)
+		w.bytes = max(w.bytes, op.length())
+		w.peer = op.Root
+	}
+	if len(operations) != len(w.parts)+1 {
+		w.peer = -1
 	}
 	w.small = c.shape.memory && len(operations) == 1 && len(w.parts) == 1 && operations[0].small()
 	// One more than there are operations, so that the work cannot end while it is being started.
@@ -195,17 +200,10 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	c.mu.Unlock()
 
-	w.peer = -1
-	for _, op := range p2p {
-		w.mail = w.mail || c.byMail(op.Root)
-		w.links = w.links || c.byLink(op.Root)
-		w.bytes = max(w.bytes, op.length())
-		if len(p2p) == 1 {
-			w.peer = op.Root
+	for i := range operations {
+		if op := &operations[i]; op.pointToPoint() {
+			c.p2p.start(w, op)
 		}
-	}
-	for _, op := range p2p {
-		c.p2p.start(w, op)
 	}
 	w.end(nil)
 	if mismatch != nil {

@@ -72,12 +72,23 @@ func (r *receive) matches(a *arrival) bool {
 	return r.op.Tag == a.tag && (r.source == AnySource || r.source == a.source)
 }
 
-// send is an offered send.
+// send is a send to a peer, or to this rank itself.
 type send struct {
 	work  *Work
 	op    *Operation
 	peer  int
 	bytes uint64
+
+	id     uint64           // of its offer; 0: it is eager
+	header transport.Header // of its first frame, the offer or all of it
+	first  []byte           // what goes with it
+}
+
+// begun tells that the first frame is on its way.
+func (s *send) begun() {
+	if s.id == 0 {
+		s.work.end(nil)
+	}
 }
 
 func (s *send) payload() []byte {
@@ -330,60 +341,59 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		return
 	}
 	eager := fits()
-	var id uint64
 	if eager {
 		q.eagerSent += s.bytes
 	} else {
 		p.next++
-		id = p.next
-		p.offers[id] = s
+		s.id = p.next
+		p.offers[s.id] = s
 		p.expect(w.deadline)
 	}
 	p.mu.Unlock()
-	h := transport.Header{Type: frameOffer, Seq: id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
-	var payload []byte
+	s.header = transport.Header{Type: frameOffer, Seq: s.id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
 	switch {
 	case eager:
-		h = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{h.Arg[0]}}
-		payload = s.payload()
+		s.header = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{s.header.Arg[0]}}
+		s.first = s.payload()
 	case p.c.byMail(s.peer):
-		payload = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
+		s.first = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
 	}
-	frame := func(most time.Duration) (sent bool) {
-		ctx := &lateContext{parent: w.context(), deadline: exec.Now() + most}
-		defer ctx.end()
-		err := p.tell(ctx, s.peer, h, payload)
-		switch {
-		case err == nil:
-			if eager {
-				w.end(nil)
-			}
-		case ctx.Err() != nil && w.context().Err() == nil:
-			return false
-		default:
-			lost := p.loseSend(s, err)
-			if eager || p.takeOffer(id, s.peer) != nil {
-				w.end(lost)
-			}
-		}
-		return true
-	}
-	inline := func() bool { return frame(inlineTime) }
+	inline := func() bool { return p.beginSend(s, inlineTime) }
 	if p.c.byMail(s.peer) {
-		inline = func() bool {
-			if !p.c.window.Mail().Mapped(s.peer) || !p.post(s.peer, h, payload) {
-				return false
-			}
-			if eager {
-				w.end(nil)
-			}
-			return true
-		}
+		inline = func() bool { return p.beginSendNow(s) }
 	}
 	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
 	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, inline) {
-		q.frames.do(p.c, func() { frame(w.timeout) })
+		q.frames.do(p.c, func() { p.beginSend(s, w.timeout) })
 	}
+}
+
+// beginSend carries a send's first frame, in so long at most. It tells whether that is over, well or not.
+func (p *pointToPoint) beginSend(s *send, most time.Duration) bool {
+	ctx := &lateContext{parent: s.work.context(), deadline: exec.Now() + most}
+	defer ctx.end()
+	err := p.tell(ctx, s.peer, s.header, s.first)
+	switch {
+	case err == nil:
+		s.begun()
+	case ctx.Err() != nil && s.work.context().Err() == nil:
+		return false
+	default:
+		lost := p.loseSend(s, err)
+		if s.id == 0 || p.takeOffer(s.id, s.peer) != nil {
+			s.work.end(lost)
+		}
+	}
+	return true
+}
+
+// beginSendNow is beginSend by mail, if there is room for it.
+func (p *pointToPoint) beginSendNow(s *send) bool {
+	if !p.c.window.Mail().Mapped(s.peer) || !p.post(s.peer, s.header, s.first) {
+		return false
+	}
+	s.begun()
+	return true
 }
 
 // loseSend is lose for a send that may have come too late.

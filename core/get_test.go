@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os/exec"
+	osexec "os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -43,6 +44,16 @@ func TestGets(t *testing.T) {
 					around(t, w, size, 3<<20/4+1)
 				})
 			}
+		}
+	}
+}
+
+// What nobody has asked for is got only where it is faster: from huge pages.
+func TestGetsFromHugePages(t *testing.T) {
+	for thresholds, want := range map[string]bool{"": exec.HugePages(), "flat_max=1": exec.HugePages(), "get_min=1": true, "send_get_min=1": true} {
+		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: thresholds})
+		if got := w.comms[0].window.Reads(1); got != want {
+			t.Errorf("%q: gets %v", thresholds, got)
 		}
 	}
 }
@@ -101,7 +112,7 @@ func TestGetsWithinAHost(t *testing.T) {
 // What cannot be read after all comes through the windows.
 func TestGetsUnreadable(t *testing.T) {
 	w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
-	other := exec.Command("sleep", "inf") // which has nothing at such an address
+	other := osexec.Command("sleep", "inf") // which has nothing at such an address
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -39,15 +39,24 @@ func (r *Runtime) Info() map[string]any {
 		transports["tcp"] = map[string]any{"usable": true, "address": a.TCP}
 		shm := map[string]any{"usable": a.ShmProblem == "", "problem": a.ShmProblem}
 		if a.ShmProblem == "" {
-			shm["long_blocks"] = "are copied once, straight from one rank's memory to another's, instead of twice through shared memory"
-			if problem := exec.GetProblem(); problem != "" {
-				shm["long_blocks"] = "are copied twice, through shared memory, for ranks cannot read each other's memory: " + problem
-			}
+			shm["long_blocks"] = longBlocks()
 		}
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
 	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "transports": transports}
+}
+
+// longBlocks says how the longest blocks get from one rank's memory to another's, and what to do where there is a better way.
+func longBlocks() string {
+	problem := exec.GetProblem()
+	switch {
+	case problem != "":
+		return "are copied twice, through shared memory, for ranks cannot read each other's memory: " + problem
+	case !exec.HugePages():
+		return "are copied twice, through shared memory, which is faster than once where memory has small pages; for huge ones: echo always > " + exec.HugePagesFile
+	}
+	return "are copied once, straight from one rank's memory to another's, instead of twice through shared memory"
 }
 
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.

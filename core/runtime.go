@@ -380,8 +380,9 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
 	c.window = window
+	pays := c.shape.thresholds.getsAsked || exec.HugePages()
 	for peer, kind := range kinds {
-		if kind != "shm" && kind != "mem" {
+		if !pays || kind != "shm" && kind != "mem" {
 			continue
 		}
 		if exec.CanGet(addresses[peer].PID, exec.Mark(addresses[peer].Mark)) == nil {

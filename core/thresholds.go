@@ -22,6 +22,8 @@ type thresholds struct {
 	longMax int64
 	// directMin is from how many bytes of a block on direct plans are tried.
 	directMin int64
+	// getsAsked tells that somebody has said from where on memory is got; else it is only where that pays, see exec.HugePages.
+	getsAsked bool
 }
 
 // The thresholds by kind of channel. `goccl tune` measures both sides of each at many sizes, in turn. These are for
@@ -29,12 +31,12 @@ type thresholds struct {
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (
-	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
+	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10, false}
 	// Where a wait costs a change of threads, fewer messages are better.
-	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 384 << 10, 0, 32 << 10}
+	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 384 << 10, 0, 32 << 10, false}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which
 	// is not measured.
-	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64}
+	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64, false}
 )
 
 func (s site) thresholds() thresholds {
@@ -75,6 +77,7 @@ func (t *thresholds) set(text string) error {
 			return fmt.Errorf("%q, the number of bytes must be 0 to %d", item, int64(math.MaxInt64))
 		}
 		*field = n
+		t.getsAsked = t.getsAsked || field == &t.GetMin || field == &t.sendGetMin
 	}
 	return nil
 }

@@ -182,7 +182,8 @@ class RankGroup:
                 os.close(fd)
 
     def _spawn(self, address: str) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        # NumPy would ask for huge pages, which other memory has only where all has.
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
         if self._folder:
             environment["TMPDIR"] = self._folder.name
         environment |= self.library.environment

@@ -50,9 +50,17 @@ func TestGets(t *testing.T) {
 
 // What nobody has asked for is got only where it is faster: from huge pages.
 func TestGetsFromHugePages(t *testing.T) {
-	for thresholds, want := range map[string]bool{"": exec.HugePages(), "flat_max=1": exec.HugePages(), "get_min=1": true, "send_get_min=1": true} {
+	for _, ports := range []bool{false, true} {
+		for _, huge := range []bool{false, true} {
+			s := site{memory: true, ports: ports, hugePages: huge}.thresholds()
+			if s.sendGetMin > 0 != huge || s.GetMin > 0 != (huge && !ports) {
+				t.Errorf("ports %v, huge pages %v: from %d on, sends from %d", ports, huge, s.GetMin, s.sendGetMin)
+			}
+		}
+	}
+	for thresholds, want := range map[string]bool{"": exec.HugePages(), "get_min=1": exec.HugePages(), "send_get_min=1": true, "send_get_min=0": false} {
 		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: thresholds})
-		if got := w.comms[0].window.Reads(1); got != want {
+		if got := w.comms[0].p2p.gets(1, 1<<30); got != want {
 			t.Errorf("%q: gets %v", thresholds, got)
 		}
 	}

@@ -423,8 +423,8 @@ const (
 )
 
 // site is where the ranks of a communicator are: whether some are joined by ports, some share memory, some are on
-// a crowded host, and some on another host than others.
-type site struct{ ports, memory, crowded, apart bool }
+// a crowded host, some on another host than others, and all have memory with huge pages.
+type site struct{ ports, memory, crowded, apart, hugePages bool }
 
 func newShape(size int, at site) shape {
 	chunk := int64(largestChunk)

@@ -349,7 +349,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)
 	apart := slices.ContainsFunc(addresses, func(a transport.Address) bool { return a.Host != addresses[0].Host })
-	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0, apart})
+	hugePages := !slices.ContainsFunc(addresses, func(a transport.Address) bool { return !a.HugePages })
+	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0, apart, hugePages})
 	if apart {
 		c.shape.group = groupsOf(addresses)
 	}
@@ -380,9 +381,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		return nil, errorf(ErrSystem, "init: %v", err)
 	}
 	c.window = window
-	pays := c.shape.thresholds.getsAsked || exec.HugePages()
 	for peer, kind := range kinds {
-		if !pays || kind != "shm" && kind != "mem" {
+		if kind != "shm" && kind != "mem" {
 			continue
 		}
 		if exec.CanGet(addresses[peer].PID, exec.Mark(addresses[peer].Mark)) == nil {
@@ -489,7 +489,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		e.uses++
 		return e, nil
 	}
-	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
+	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(), Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
 		Verbs: key.verbs, Logf: r.config.Logf, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, asError(err, ErrSystem, "init")

@@ -22,8 +22,6 @@ type thresholds struct {
 	longMax int64
 	// directMin is from how many bytes of a block on direct plans are tried.
 	directMin int64
-	// getsAsked tells that somebody has said from where on memory is got; else it is only where that pays, see exec.HugePages.
-	getsAsked bool
 }
 
 // The thresholds by kind of channel. `goccl tune` measures both sides of each at many sizes, in turn. These are for
@@ -31,17 +29,16 @@ type thresholds struct {
 // around the crossings: a factor of two costs a few per cent. Outputs are streamed from where they fill half of the cache
 // that the cores share: what is read soon is better off in it.
 var (
-	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10, false}
+	memoryThresholds = thresholds{plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20}, 16 << 20, 8 << 20, 0, 32 << 10}
 	// Where a wait costs a change of threads, fewer messages are better.
-	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 384 << 10, 0, 32 << 10, false}
+	crowdedThresholds = thresholds{plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10, GetMin: 1 << 20}, 16 << 20, 384 << 10, 0, 32 << 10}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window keeps switches from crowds of senders, which
 	// is not measured.
-	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64, false}
+	portThresholds = thresholds{plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20, Window: 8}, 16 << 20, 0, 512 << 10, math.MaxInt64}
 )
 
 func (s site) thresholds() thresholds {
-	switch {
-	case s.ports:
+	if s.ports {
 		t := portThresholds
 		if !s.apart { // there is no network to be crowded
 			t.WindowMin, t.Window = 0, 0
@@ -50,13 +47,18 @@ func (s site) thresholds() thresholds {
 			}
 		}
 		if s.memory { // sends within a host
-			t.sendGetMin = site{crowded: s.crowded}.thresholds().sendGetMin
+			t.sendGetMin = site{crowded: s.crowded, hugePages: s.hugePages}.thresholds().sendGetMin
 		}
 		return t
-	case s.crowded:
-		return crowdedThresholds
 	}
-	return memoryThresholds
+	t := memoryThresholds
+	if s.crowded {
+		t = crowdedThresholds
+	}
+	if !s.hugePages { // two copies through a window are faster: see exec.HugePages
+		t.GetMin, t.sendGetMin = 0, 0
+	}
+	return t
 }
 
 // set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
@@ -77,7 +79,6 @@ func (t *thresholds) set(text string) error {
 			return fmt.Errorf("%q, the number of bytes must be 0 to %d", item, int64(math.MaxInt64))
 		}
 		*field = n
-		t.getsAsked = t.getsAsked || field == &t.GetMin || field == &t.sendGetMin
 	}
 	return nil
 }

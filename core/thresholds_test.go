@@ -9,17 +9,17 @@ import (
 )
 
 func TestSetThresholds(t *testing.T) {
-	all := thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}, 4, 5, 6, 7, false}
+	all := thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}, 4, 5, 6, 7}
 	for _, c := range []struct {
 		text string
 		want thresholds
 		ok   bool
 	}{
 		{"", all, true},
-		{"flat_max=0", thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 4, 5, 6, 7, false}, true},
+		{"flat_max=0", thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 4, 5, 6, 7}, true},
 		{"one_shot_max=7,pipeline_min=8,multicast_min=15,swap_min=16,window_min=12,stream_min=10,send_get_min=13,long_max=14,direct_min=11,flat_max=9",
-			thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, MulticastMin: 15, SwapMin: 16, PipelineMin: 8, WindowMin: 12}, 10, 13, 14, 11, true}, true},
-		{"get_min=5", thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3, GetMin: 5}, 4, 5, 6, 7, true}, true},
+			thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, MulticastMin: 15, SwapMin: 16, PipelineMin: 8, WindowMin: 12}, 10, 13, 14, 11}, true},
+		{"get_min=5", thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3, GetMin: 5}, 4, 5, 6, 7}, true},
 		{"one_shot_max", all, false},
 		{"one_shot_max=", all, false},
 		{"one_shot_max=-1", all, false},

@@ -114,7 +114,7 @@ func Listen(c Config) (*Endpoint, error) {
 	if err != nil {
 		name = "unknown"
 	}
-	e.address = Address{Process: e.id, PID: os.Getpid(), Name: name, Mark: c.Mark}
+	e.address = Address{Process: e.id, PID: os.Getpid(), Name: name, HugePages: c.HugePages, Mark: c.Mark}
 	if err := e.listenTCP(c); err != nil {
 		e.closeListeners()
 		_ = e.poller.close(nil)

@@ -13,7 +13,7 @@ from statistics import median
 from .bench.collectives import ITEMSIZE, element_count
 from .bench.group import GroupFailure, RankGroup
 from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library
-from .bench.run import Progress
+from .bench.run import Progress, iterations_of
 
 VARIABLE = "GOCCL_THRESHOLDS"
 
@@ -179,8 +179,7 @@ class _Pair:
         iterations = []
         for group in self.groups:
             group.prepare(collective, count, "float32")
-            spent = min(group.block(2, 0, 0, self._timeout)[2] for _ in range(3))
-            iterations.append(max(2, min(1000, int(2 * _BLOCK_SECONDS / max(spent, 1e-9)))))
+            iterations.append(iterations_of(group, _BLOCK_SECONDS, self._timeout))
         times: list[list[float]] = [[], []]
         for block in range(blocks):
             for which in ((0, 1), (1, 0))[block % 2]:

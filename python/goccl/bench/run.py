@@ -126,6 +126,18 @@ Start = Callable[[Library, int, float], Group]
 """Starts so many ranks of a library, each wait of which has this limit in seconds."""
 
 
+def iterations_of(group: Group, seconds: float, timeout: float) -> int:
+    """How many iterations of what a group has prepared make a block of so many seconds, about."""
+    # The second guess is by a block as long as the first one, where what a block takes to begin weighs less.
+    iterations = _MIN_ITERATIONS
+    for _ in range(2):
+        # The shortest of three, for another process may have taken the CPU in one of them.
+        spent = min(group.block(iterations, 0, 0, timeout)[2] for _ in range(3))
+        wanted = int(seconds * iterations / max(spent, 1e-9))
+        iterations = max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
+    return iterations
+
+
 @dataclass
 class _Entrant:
     """A library with its ranks, while there are any."""
@@ -279,15 +291,7 @@ class Bench:
         if settings.iterations:
             group.block(1, 0, 0, settings.timeout)
             return -(-settings.iterations // settings.blocks)
-        # The second guess is by a block as long as the first one, where what a block takes to begin weighs
-        # less.
-        iterations = _MIN_ITERATIONS
-        for _ in range(2):
-            # The shortest of three, for another process may have taken the CPU in one of them.
-            spent = min(group.block(iterations, 0, 0, settings.timeout)[2] for _ in range(3))
-            wanted = int(_BLOCK_SECONDS * iterations / max(spent, 1e-9))
-            iterations = max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
-        return iterations
+        return iterations_of(group, _BLOCK_SECONDS, settings.timeout)
 
     def _present(self, refused: set[str]) -> list[_Entrant]:
         return [

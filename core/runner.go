@@ -69,6 +69,7 @@ const announceAfter = 200 * time.Millisecond
 func (c *Comm) run(w *Work, until time.Duration) {
 	r := &c.runner
 	r.interrupted = false
+	r.run.Waited(w != nil)
 	for {
 		if w != nil && !c.queues(w) {
 			return

@@ -461,9 +461,9 @@ func groupsOf(addresses []transport.Address) int {
 // waiting chooses how waits poll: hardly at all on a crowded host.
 func waiting(crowded bool) exec.Waiting {
 	if crowded {
-		return exec.Waiting{Spins: 0, Yields: 100, PortPolls: 3}
+		return exec.Waiting{Yields: 100, PortPolls: 3}
 	}
-	return exec.Waiting{Spins: 1000, Yields: 20, PortPolls: 300}
+	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
 }
 
 // usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.

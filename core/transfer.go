@@ -200,7 +200,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 		case more: // the runs get on between two parts
 			next = now
 		}
-		why, run, status := mail.Await(runs, over, next)
+		why, run, status := mail.Await(runs, over, w != nil, next)
 		switch why {
 		case exec.Ran:
 			p.ran(heads[slices.Index(runs, run)], status)

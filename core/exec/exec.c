@@ -44,27 +44,49 @@ static inline int reached(const goal *g) {
   return g->stamp ? v >> 33 == g->number : v >= g->number;
 }
 
-/* Polls a goal that a peer is about to reach. Nobody sleeps, and no CPU is given away. */
-static int spin(const goccl_lane *lane, const goal *g) {
-  for (uint32_t i = 0; i < lane->spins; i++) {
+int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, int yields) {
+  if (patience->spin_most > 0) {
     cpu_pause();
-    if (reached(g)) return 1;
-    if ((i & 63) == 63 && __atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return 0;
+    if (++polls->looks % GOCCL_LOOKS != 0) return 1;
+    uint64_t t = now();
+    if (polls->began == 0) polls->began = t;
+    uint64_t spun = t - polls->began;
+    if (spun < (waits ? patience->spin : GOCCL_SPIN_LEAST)) {
+      if (yields && spun / GOCCL_SPIN_TURN > polls->turns) {
+        polls->turns++;
+        sched_yield();
+      }
+      return 1;
+    }
+    polls->looks--; /* what follows comes back here */
+    if (waits) return 0;
   }
-  return 0;
+  if (!yields || polls->yields >= patience->yields) return 0;
+  polls->yields++;
+  sched_yield();
+  return 1;
 }
 
-enum { LEAST_PATIENCE = 4 };
-
-void goccl_yielded(goccl_lane *lane, int came) {
-  uint32_t n = came ? 2 * lane->patience : lane->patience - (lane->patience + 7) / 8;
-  if (n < LEAST_PATIENCE) n = LEAST_PATIENCE;
-  lane->patience = n < lane->yields ? n : lane->yields;
+/* Twice as much where it has paid, else an eighth less. */
+static uint32_t adapted(uint32_t now, int paid, uint32_t least, uint32_t most) {
+  uint32_t n = paid ? 2 * now : now - (now + 7) / 8;
+  if (n < least) n = least;
+  return n < most ? n : most;
 }
 
-static int await(goccl_lane *lane, const goccl_run_state *run, const goal *g, uint64_t until) {
+void goccl_polled(goccl_patience *p, goccl_polls *polls, int came) {
+  if (polls->yields > 0) p->yields = adapted(p->yields, came, GOCCL_YIELDS_LEAST, p->yields_most);
+  if (polls->began != 0 && !(came && p->spin == p->spin_most))
+    p->spin = adapted(p->spin, now() - polls->began <= p->spin_most, GOCCL_SPIN_LEAST, p->spin_most);
+  *polls = (goccl_polls){0};
+}
+
+static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t until) {
   const goccl_channel *c = &lane->channels[run->peer];
-  if (reached(g)) return GOCCL_RUN_DONE;
+  if (reached(g)) {
+    if (run->polls.looks + run->polls.yields > 0) goccl_polled(&lane->patience, &run->polls, 0);
+    return GOCCL_RUN_DONE;
+  }
   if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
   if (until == 0) {
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) != GOCCL_GONE) return GOCCL_RUN_BLOCKED;
@@ -74,17 +96,15 @@ static int await(goccl_lane *lane, const goccl_run_state *run, const goal *g, ui
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
   if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
-    if (spin(lane, g)) return GOCCL_RUN_DONE;
-    if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
-    for (uint32_t i = 0; i < lane->patience; i++) {
-      sched_yield();
+    int waits = run->waited && !run->reading;
+    while (goccl_poll(&lane->patience, &run->polls, waits, until != GOCCL_SPIN)) {
       if (reached(g)) {
-        goccl_yielded(lane, 1);
+        goccl_polled(&lane->patience, &run->polls, 1);
         return GOCCL_RUN_DONE;
       }
-      if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) break;
+      if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
     }
-    goccl_yielded(lane, 0);
+    if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
     if (run->reading) return GOCCL_RUN_REST;
   }
   int result = GOCCL_RUN_DONE, napped = 0;
@@ -112,6 +132,7 @@ static int await(goccl_lane *lane, const goccl_run_state *run, const goal *g, ui
     }
   }
   __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
+  if (result == GOCCL_RUN_DONE) goccl_polled(&lane->patience, &run->polls, 0);
   return result;
 }
 
@@ -329,6 +350,7 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
     lane->channels[i].shared_base = lane->channels[i].shared;
   }
   for (int32_t i = run->first_to; i < run->end_to; i++) lane->channels[i].put_base = lane->channels[i].sent;
+  run->polls = (goccl_polls){0};
   run->begun = 1;
 }
 
@@ -393,7 +415,7 @@ static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
 }
 
 /* Waits for the news of what has become of a peer. */
-static int await_news(goccl_lane *lane, const goccl_run_state *run, uint64_t until) {
+static int await_news(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   static const uint64_t nothing;
   goal never = {&nothing, 1, 0};
   return await(lane, run, &never, until);
@@ -420,7 +442,7 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, c
 }
 
 /* Waits for a free slot in a peer's inbox. */
-static inline int await_slot(goccl_lane *lane, const goccl_run_state *run, goccl_channel *c, uint64_t until) {
+static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_channel *c, uint64_t until) {
   if (c->sent - c->returned < lane->slots) return GOCCL_RUN_DONE;
   goal released = {c->released, c->sent - lane->slots + 1, 0};
   int r = await(lane, run, &released, until);

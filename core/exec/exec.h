@@ -101,6 +101,37 @@ typedef struct {
   int32_t pid; /* of the peer, whose memory can be read; 0: it cannot */
 } goccl_channel;
 
+/* How long the waits of a lane poll before they sleep.
+ *
+ * A caller that has nothing else to do spins for milliseconds, and sleeps only then. Each sleep and
+ * each sched_yield hands the CPU to any busy program of the host, one of the lowest priority too.
+ * And a sleep may end on the CPU of the peer: an idle CPU takes the task that waits for its
+ * neighbour, be it a rank. Two ranks on one CPU wait for each other, so at every moment one of them
+ * sleeps; the scheduler sees nothing to balance and leaves them there. Two ranks that do not sleep
+ * it parts within some 100 ms. Until then a yield once in GOCCL_SPIN_TURN lets the peer get on; a
+ * busy program of the lowest priority takes about 20 us at such a yield, in the mean.
+ *
+ * A thread that runs works while others of its process compute spins for a little while only, and
+ * then yields to them. Where ranks outnumber the CPUs, every rank yields, without a spin. */
+typedef struct {
+  uint32_t spin_most; /* ns, of a caller that has nothing else to do; 0: ranks share CPUs */
+  uint32_t spin;      /* ns, at present */
+  uint32_t yields_most;
+  uint32_t yields;    /* at present */
+} goccl_patience;
+
+enum { GOCCL_SPIN_LEAST = 20000, GOCCL_YIELDS_LEAST = 4 };
+
+/* The polls of one wait. All zero: none yet. */
+typedef struct {
+  uint64_t began; /* on the clock, which is read once in GOCCL_LOOKS polls; 0: not read yet */
+  uint32_t looks;
+  uint32_t turns;  /* yields in between spins */
+  uint32_t yields; /* yields in a row */
+} goccl_polls;
+
+enum { GOCCL_LOOKS = 64, GOCCL_SPIN_TURN = 100000 /* ns */ };
+
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
   goccl_channel *channels;
@@ -112,9 +143,7 @@ typedef struct {
   uint32_t *stop; /* not 0: leave every wait */
   uint64_t slots;
   uint64_t stride;
-  uint32_t spins;      /* polls with a pause before yielding */
-  uint32_t yields;     /* polls with sched_yield before sleeping: at most, */
-  uint32_t patience;   /* and at present */
+  goccl_patience patience;
 } goccl_lane;
 
 /* Where a message's payload lies. */
@@ -180,6 +209,8 @@ typedef struct {
   uint64_t fixed;        /* goccl_fixed() of the message; 0: to be found */
   uint32_t streams;      /* GOCCL_STREAM_... */
   uint32_t begun;        /* the first step has been come to */
+  uint32_t waited;       /* the caller has nothing else to do */
+  goccl_polls polls;     /* of the present wait, which more than one call may wait in */
   uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
   uint32_t reading;      /* the caller does, for others too: waits on memory channels do not sleep */
   int32_t first_from;    /* the plan waits only for ranks from here ... */
@@ -245,8 +276,14 @@ void goccl_ring(goccl_bell *bell);
  * look at what is waited for. `*napped` is 0 when the caller counts itself as a sleeper. Returns not 0 after a signal. */
 int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
 
-/* Notes whether what was waited for came while the CPU was given away. Where it does not come so, as where programs that are no ranks want the CPUs, too,
- * yielding only keeps from sleep, in which a rank is given a CPU sooner when it is woken. */
-void goccl_yielded(goccl_lane *lane, int came);
+/* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead. `waits`: the
+ * caller has nothing else to do. `yields`: it may yield. */
+int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, int yields);
+
+/* Ends the polls of a wait that is over, and learns from it: where waits last longer than any spin,
+ * as where two jobs share the CPUs, spinning only keeps others from work; and where nothing comes
+ * during yields, they only keep from sleep, in which a rank is given a CPU sooner when it is woken.
+ * `came`: what was waited for came during the polls. */
+void goccl_polled(goccl_patience *patience, goccl_polls *polls, int came);
 
 #endif

@@ -18,19 +18,27 @@ import (
 
 var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest), Shuttle: ShuttleFor(longest)}
 
+// brief is for waits that soon sleep.
+var brief = Waiting{Spin: time.Microsecond, Yields: 10}
+
 func newPair(t *testing.T) [2]*Window {
 	t.Helper()
-	w := newStrangers(t)
+	return newPairWaiting(t, brief)
+}
+
+func newPairWaiting(t *testing.T, wait Waiting) [2]*Window {
+	t.Helper()
+	w := newStrangers(t, wait)
 	connect(t, w, 0)
 	connect(t, w, 1)
 	return w
 }
 
 // newStrangers makes the windows of two ranks, neither of which knows the other's.
-func newStrangers(t *testing.T) (w [2]*Window) {
+func newStrangers(t *testing.T, wait Waiting) (w [2]*Window) {
 	t.Helper()
 	for i := range w {
-		win, err := NewWindow(layout, true, Waiting{Spins: 10, Yields: 10})
+		win, err := NewWindow(layout, true, wait)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,19 +217,71 @@ func TestMissedRing(t *testing.T) {
 	}
 }
 
-// Waits that give the CPU away in vain do so less and less.
-func TestPatience(t *testing.T) {
-	w := newPair(t)
-	recv, _ := started(t, w, 1, 10, Message{})
-	lane := recv.lane.c
-	for before := lane.patience + 1; lane.patience < before; {
-		before = lane.patience
-		if s := recv.Continue(soon()); s != Blocked {
-			t.Fatalf("status %d", s)
-		}
+// receiveAfter has rank 1 poll for a message, without sleep, and rank 0 send it when the wait has
+// lasted so long. It returns for how long the receiver polled.
+func receiveAfter(t *testing.T, w [2]*Window, sequence uint64, waited bool, d time.Duration) time.Duration {
+	t.Helper()
+	m := Message{Sequence: sequence}
+	send, _ := started(t, w, 0, 10, m)
+	recv, _ := started(t, w, 1, 10, m)
+	recv.Waited(waited)
+	began := Now()
+	if s := recv.Continue(began); s != Blocked { // a time that is over: to poll is all that it may
+		t.Fatalf("receive %d: status %d before the message is there", sequence, s)
 	}
-	if lane.patience == 0 || lane.patience >= lane.yields {
-		t.Errorf("%d of %d yields", lane.patience, lane.yields)
+	polled := Now() - began
+	for Now()-began <= d {
+	}
+	if s := send.Continue(soon()); s != Done {
+		t.Fatalf("send %d: status %d", sequence, s)
+	}
+	if s := recv.Continue(soon()); s != Done {
+		t.Fatalf("receive %d: status %d", sequence, s)
+	}
+	return polled
+}
+
+// Waits that yield in vain do so less and less.
+func TestYieldsInVain(t *testing.T) {
+	w := newPair(t)
+	p := &w[1].Lane(1).c.patience
+	for i := range uint64(50) {
+		receiveAfter(t, w, i+1, false, 0)
+	}
+	if p.yields == 0 || p.yields >= p.yields_most {
+		t.Errorf("%d of %d yields", p.yields, p.yields_most)
+	}
+}
+
+// A caller that has nothing else to do spins for as long as its peer may be at work. It spins for
+// less where waits last longer, and for as long as at first once they are short again.
+func TestSpinOfWaiters(t *testing.T) {
+	const most = time.Millisecond
+	w := newPairWaiting(t, Waiting{Spin: most, Yields: 10})
+	p := &w[1].Lane(1).c.patience
+	yields := p.yields
+	sequence := uint64(0)
+	receive := func(after time.Duration) time.Duration {
+		sequence++
+		return receiveAfter(t, w, sequence, true, after)
+	}
+	if polled := receive(0); polled < most {
+		t.Errorf("a wait polled for %v before sleep, want %v", polled, most)
+	}
+	for range 50 {
+		receive(2 * most)
+	}
+	if p.spin == 0 || time.Duration(p.spin) > most/10 {
+		t.Errorf("a spin of %d ns after long waits only", p.spin)
+	}
+	for range 50 {
+		receive(0)
+	}
+	if time.Duration(p.spin) < most/2 {
+		t.Errorf("a spin of %d ns after short waits only, of at most %d", p.spin, p.spin_most)
+	}
+	if p.yields != yields {
+		t.Errorf("%d yields a wait, want %d: a waiter does none in a row", p.yields, yields)
 	}
 }
 

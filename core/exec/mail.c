@@ -1,8 +1,6 @@
 #define _GNU_SOURCE
 #include "mail.h"
 
-#include <sched.h>
-
 #include "wait.h"
 
 /* Either the counter is waited for, or the others. */
@@ -14,6 +12,7 @@ typedef struct {
   const uint32_t *done;
   uint32_t *which;
   int *status;
+  int waits; /* the caller has nothing else to do */
 } event;
 
 /* Also tells, in *moved, whether a run has got on. */
@@ -38,24 +37,19 @@ static int look(const goccl_mail *mail, const event *e, int *moved) {
   return -1;
 }
 
-static int await(const goccl_mail *mail, const event *e, uint64_t until) {
+static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uint64_t until) {
   goccl_lane *lane = mail->lane;
   goccl_bell *bell = lane->bell;
   for (;;) {
-    int moved, seen = look(mail, e, &moved), yielded = 0;
-    for (uint32_t i = 0; seen < 0 && i < lane->spins + lane->patience; i = moved ? 0 : i + 1) {
-      if (i < lane->spins) {
-        cpu_pause();
-      } else if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) {
-        break;
-      } else {
-        sched_yield();
-        yielded = 1;
-      }
+    int moved, seen = look(mail, e, &moved);
+    while (seen < 0 && !__atomic_load_n(lane->stop, __ATOMIC_RELAXED) && goccl_poll(&lane->patience, polls, e->waits, 1)) {
       seen = look(mail, e, &moved);
+      if (moved) goccl_polled(&lane->patience, polls, 1);
     }
-    if (yielded) goccl_yielded(lane, seen >= 0);
-    if (seen >= 0) return seen;
+    if (seen >= 0) {
+      goccl_polled(&lane->patience, polls, 1);
+      return seen;
+    }
     int napped = 0;
     __atomic_fetch_add(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
     do {
@@ -68,17 +62,20 @@ static int await(const goccl_mail *mail, const event *e, uint64_t until) {
       }
     } while (seen < 0 && !moved);
     __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
+    if (seen == GOCCL_MAIL_BLOCKED || seen == GOCCL_MAIL_STOPPED) return seen;
+    goccl_polled(&lane->patience, polls, 0);
     if (seen >= 0) return seen;
   }
 }
 
-int goccl_mail_await(const goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs, const uint32_t *done,
-                     uint64_t until, uint32_t *which, int *status) {
-  event e = {.runs = runs, .n_runs = n_runs, .done = done, .which = which, .status = status};
-  return await(mail, &e, until);
+int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs, const uint32_t *done,
+                     int waits, uint64_t until, uint32_t *which, int *status) {
+  event e = {.runs = runs, .n_runs = n_runs, .done = done, .which = which, .status = status, .waits = waits};
+  return await(mail, &e, &mail->polls, until);
 }
 
 int goccl_mail_await_room(const goccl_mail *mail, const uint64_t *counter, uint64_t number, uint64_t until) {
   event e = {.counter = counter, .number = number};
-  return await(mail, &e, until);
+  goccl_polls polls = {0};
+  return await(mail, &e, &polls, until);
 }

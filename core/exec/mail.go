@@ -290,8 +290,8 @@ const (
 
 // Await waits for a letter or for Poke, until done is not 0, or until a time. Meanwhile it carries runs on the last
 // lane on, as their Continue would: it ends with the status of the one that has left its loop. Who sets done calls
-// Ring then.
-func (m *Mail) Await(runs []*Run, done *atomic.Uint32, until time.Duration) (why int, run *Run, status Status) {
+// Ring then. Waits: the caller has nothing else to do, and may spin.
+func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Duration) (why int, run *Run, status Status) {
 	states := make([]*C.goccl_run_state, len(runs))
 	for i, r := range runs {
 		states[i] = r.c
@@ -300,7 +300,7 @@ func (m *Mail) Await(runs []*Run, done *atomic.Uint32, until time.Duration) (why
 	var left C.int
 	m.lane.order.Add(1)
 	why = int(C.goccl_mail_await(m.c, unsafe.SliceData(states), C.uint32_t(len(states)), (*C.uint32_t)(unsafe.Pointer(done)),
-		C.uint64_t(max(until, 0)), &which, &left))
+		C.int(flag(waits)), C.uint64_t(max(until, 0)), &which, &left))
 	m.lane.order.Load()
 	atomic.StoreUint32((*uint32)(&m.c.poke), 0)
 	if why == Ran {

@@ -73,14 +73,14 @@ func TestMailWaits(t *testing.T) {
 	w := newPair(t)
 	from, to := w[0].Mail(), w[1].Mail()
 	var done atomic.Uint32
-	if s, _, _ := to.Await(nil, &done, Now()+time.Millisecond); s != Interrupted {
+	if s, _, _ := to.Await(nil, &done, true, Now()+time.Millisecond); s != Interrupted {
 		t.Fatalf("an empty mailbox: %d", s)
 	}
 	minute := func() time.Duration { return Now() + time.Minute }
 	ended := make(chan int)
 	wait := func() {
 		go func() {
-			s, _, _ := to.Await(nil, &done, minute())
+			s, _, _ := to.Await(nil, &done, true, minute())
 			ended <- s
 		}()
 	}
@@ -218,7 +218,7 @@ func TestShuttles(t *testing.T) {
 
 // TestShuttleOfStranger has a rank send in shuttles to one that has not mapped its window yet.
 func TestShuttleOfStranger(t *testing.T) {
-	w := newStrangers(t)
+	w := newStrangers(t, brief)
 	connect(t, w, 0)
 	payload := bytes.Repeat([]byte{7}, longest)
 	if posted, _ := w[0].Mail().Post(1, Letter{Type: 1}, payload); !posted {
@@ -257,7 +257,7 @@ func TestBadShuttles(t *testing.T) {
 		{"nothing in them", true, Letter{shuttles: 1}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newStrangers(t)
+			w := newStrangers(t, brief)
 			if c.connected {
 				connect(t, w, 1)
 			}

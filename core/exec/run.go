@@ -355,6 +355,9 @@ func (r *Run) Withdraw() {
 // Brought says whether another thread reads what comes over port channels, so that waits for it sleep.
 func (r *Run) Brought(yes bool) { r.c.brought = flag(yes) }
 
+// Waited says whether the caller has nothing else to do, and may spin.
+func (r *Run) Waited(yes bool) { r.c.waited = flag(yes) }
+
 // Reading says whether the caller reads what comes over port channels, for others too, so that no wait may sleep.
 func (r *Run) Reading(yes bool) { r.c.reading = flag(yes) }
 

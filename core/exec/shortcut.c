@@ -81,6 +81,7 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   noted->sequence = sequence;
   __atomic_store_n(&s->sequence, sequence, __ATOMIC_RELEASE);
   run->offset = 0;
+  run->waited = (uint32_t)waits;
   run->first_from = run->first_to = 0;
   run->end_from = run->end_to = (int32_t)s->ranks;
   int status = GOCCL_RUN_INDIRECT;

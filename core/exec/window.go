@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -80,7 +81,9 @@ func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }
 
 // Waiting says how long a wait polls before it sleeps.
 type Waiting struct {
-	Spins     int // polls with a pause, on memory channels; 0: ranks share CPUs
+	// Spin is how long a caller with nothing else to do polls with pauses, on memory channels, at
+	// most; 0: ranks share CPUs.
+	Spin      time.Duration
 	Yields    int // polls that give the CPU away, on memory channels
 	PortPolls int // polls that give the CPU away, on port channels
 }
@@ -145,10 +148,10 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.stop = w.stop
 	c.slots = C.uint64_t(l.Slots)
 	c.stride = C.uint64_t(l.stride())
-	c.bell.naps = flag(wait.Spins > 0) // a nap costs a rank that shares its CPU more than a fence does
-	c.spins = C.uint32_t(wait.Spins)
-	c.yields, c.patience = C.uint32_t(wait.Yields), C.uint32_t(wait.Yields)
-	c.writer.crowded = flag(wait.Spins == 0)
+	c.bell.naps = flag(wait.Spin > 0) // a nap costs a rank that shares its CPU more than a fence does
+	spin, yields := C.uint32_t(wait.Spin), C.uint32_t(wait.Yields)
+	c.patience = C.goccl_patience{spin_most: spin, spin: spin, yields_most: yields, yields: yields}
+	c.writer.crowded = flag(wait.Spin == 0)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
 	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
 	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)

@@ -26,6 +26,7 @@ import pytest
 from goccl import bench
 from goccl.bench import barrier, capi, hosts, libraries, markdown, options, placement, plot, report, wire
 from goccl.bench.adapters import Setup, adapter
+from goccl.bench.beside import Beside, Neighbours, NotBusy
 from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
 from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
 from goccl.bench.group import GroupFailure, RankGroup
@@ -45,6 +46,7 @@ JSON_KEYS = [
     "iterations",
     "placement",
     "median_us",
+    "mean_us",
     "p99_us",
     "algbw_GBps",
     "busbw_GBps",
@@ -53,6 +55,7 @@ JSON_KEYS = [
     "in_flight",
     "staging",
     "incast",
+    "beside",
 ]
 
 
@@ -67,6 +70,7 @@ def _row(**changes: Any) -> report.Row:
         "iterations": 10,
         "placement": "near",
         "median_us": 2.0,
+        "mean_us": 2.5,
         "p99_us": 3.0,
         "algbw_GBps": 1.0,
         "busbw_GBps": 1.0,
@@ -127,6 +131,9 @@ def test_options() -> None:
         (["allreduce", "--through", "go"], "'go' is not one of torch, c"),
         (["alltoall", "--schedule", "in turn"], "'in turn' is not one of sequential, window=2 and the like"),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
+        (["allreduce", "--beside", "0"], "--beside: '0' is not N or N:NICE; allowed are 1 to 256, and -20"),
+        (["allreduce", "--beside", "1:20"], "--beside: '1:20' is not N or N:NICE"),
+        (["allreduce", "--beside", "1:"], "--beside: '1:' is not N or N:NICE"),
         (["allreduce", "--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
         (["allreduce", "--markdown", "/no/such/folder/x"], "is not a file in a folder that exists"),
         (["allreduce", "--plot", "/no/such/folder/x.png"], "is not a file in a folder that exists"),
@@ -258,6 +265,7 @@ def test_samples_become_one_row_a_placement() -> None:
     samples.add("far", [5000, 7000], 3)
     near, far = samples.rows("goccl", "shm", "allreduce", 4, "float32", 1000)
     assert (near.placement, near.iterations, near.median_us, near.p99_us) == ("near", 100, 50.5, 99.0)
+    assert near.mean_us == 50.5
     assert (far.placement, far.iterations, far.median_us, far.p99_us, far.wrong) == ("far", 2, 6.0, 7.0, 3)
     assert far.algbw_GBps == pytest.approx(1000 / 6e-6 / 1e9)
     assert far.busbw_GBps == pytest.approx(far.algbw_GBps * 1.5)
@@ -286,7 +294,7 @@ def test_table() -> None:
     assert title == "# allreduce, 2 ranks, float32"
     assert {len(line) for line in lines} == {len(names)}
     assert lines[2].split() == [
-        "64", "gloo", "tcp", "near", "10", "20.00", "3.00", "1.000", "1.000", "0", "10.00", "20.00",
+        "64", "gloo", "tcp", "near", "10", "20.00", "2.50", "3.00", "1.000", "1.000", "0", "10.00", "20.00",
     ]  # fmt: skip
 
 
@@ -1018,6 +1026,84 @@ def test_c_gives_up_on_a_rank_that_does_not_come(core: capi.Core) -> None:
     core.destroy(second)
 
 
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _started(*arguments: str) -> subprocess.Popen[str]:
+    """A bench in a process of its own, whose output and messages are pipes."""
+    package = str(Path(bench.__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-m", "goccl.bench", *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+_BUSY_ALLREDUCE = ["allreduce", "--through", "c", "--transport", "shm", "--peers", "", "--sizes", "4"]
+
+
+@pytest.mark.parametrize(("given", "nice"), [("2", 19), ("1:7", 7)])
+def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    more = ["--iters", "4", "--blocks", "2", "--json", str(file), "--markdown", str(tmp_path / "out.md")]
+    process = _started(*_BUSY_ALLREDUCE, *more, "--beside", given)
+    output, messages = process.communicate(timeout=60)
+    assert process.returncode == 0, messages
+    programs = int(given[0])
+    plural = "s" if programs > 1 else ""
+    told = f"beside {programs} busy program{plural} of nice level {nice}"
+    assert f"# allreduce, 2 ranks, float32, {told}\n" in output
+    (row,) = json.loads(file.read_text())
+    assert row["beside"] == {"programs": programs, "nice": nice}
+    assert f"| Measured | {told} |" in (tmp_path / "out.md").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_busy_programs_end_with_the_bench(number: signal.Signals) -> None:
+    process = _started(*_BUSY_ALLREDUCE, "--blocks", "1000000", "--beside", "2")
+    assert process.stderr is not None
+    with process:
+        assert process.stderr.readline().startswith("goccl-c/shm: libgoccl")
+        pids = [pid for pid in _children(process.pid) if os.getpriority(os.PRIO_PROCESS, pid) == 19]
+        assert len(pids) == 2
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert _gone(pids)
+
+
+def test_busy_program_that_ends_is_told() -> None:
+    process = _started(*_BUSY_ALLREDUCE, "--iters", "4", "--blocks", "200", "--beside", "1")
+    assert process.stderr is not None
+    with process:
+        assert process.stderr.readline().startswith("goccl-c/shm: libgoccl")
+        for pid in _children(process.pid):
+            if os.getpriority(os.PRIO_PROCESS, pid) == 19:
+                os.kill(pid, signal.SIGKILL)
+        _, messages = process.communicate(timeout=60)
+    assert "goccl bench: a busy program ended before the measurement did\n" in messages
+    assert process.returncode == 1
+
+
+def test_busy_program_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    told = "a busy program of nice level 3 cannot run: it ended at once"
+    with pytest.raises(NotBusy, match=told), Neighbours(Beside(2, 3)):
+        pass
+
+
+def test_busy_programs_are_of_one_host(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert bench.main(_parse("allreduce", "--beside", "1")) == 2
+    assert "--beside is of one host" in capsys.readouterr().err
+
+
 @pytest.fixture(params=["gloo", "goccl-c"])
 def group(request: pytest.FixtureRequest) -> Iterator[RankGroup]:
     library = _gloo() if request.param == "gloo" else _goccl_c("tcp")
@@ -1064,20 +1150,10 @@ def test_unknown_backend_is_told() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_signals_leave_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_leave_nothing_behind(number: signal.Signals) -> None:
     pytest.importorskip("torch")
     arguments = ["allreduce", "--transport", "shm", "--sizes", "4", "--blocks", "1000000"]
-    command = [sys.executable, "-m", "goccl.bench", *arguments]
-    package = str(Path(bench.__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = _started(*arguments)
     assert process.stderr is not None
     with process, process.stderr:
         for line in process.stderr:
@@ -1091,7 +1167,3 @@ def test_signals_leave_nothing_behind(number: signal.Signals, tmp_path: Path) ->
         status = process.wait(60)
         assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert _gone(pids)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -190,7 +190,7 @@ class RankGroup:
         package = str(Path(__file__).resolve().parents[2])
         paths = [self.library.environment.get("PYTHONPATH"), package, os.environ.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        worker = [sys.executable, str(Path(__file__).with_name("standalone.py")), address]
+        worker = [sys.executable, str(Path(__file__).with_name("standalone.py")), "worker", address]
         if self.library.launcher:
             commands = [self.library.launcher + worker]
         else:

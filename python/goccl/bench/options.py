@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from . import hosts, markdown, placement, plot, report
+from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy
 from .collectives import COLLECTIVES, ITEMSIZE, ROOT
 from .group import RankGroup
 from .libraries import (
@@ -37,6 +38,7 @@ DESCRIPTION = (
     " how many times as long as GoCCL a library took where CPUs were placed alike: above 1, GoCCL is faster."
 )
 MAX_RANKS = 64
+_MOST_BESIDE = 256
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _INTERRUPTED = 130
 
@@ -91,6 +93,16 @@ def _schedules(text: str) -> list[str]:
                 f"{name!r} is not one of sequential, window=2 and the like, parallel"
             )
     return list(dict.fromkeys(names))
+
+
+def _beside(text: str) -> Beside:
+    match = re.fullmatch(r"(\d+)(?::(-?\d+))?", text)
+    programs, nice = (int(match[1]), int(match[2] or LOWEST_PRIORITY)) if match else (0, 0)
+    if not (1 <= programs <= _MOST_BESIDE and -20 <= nice <= LOWEST_PRIORITY):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not N or N:NICE; allowed are 1 to {_MOST_BESIDE}, and -20 to {LOWEST_PRIORITY}"
+        )
+    return Beside(programs, nice)
 
 
 def _iterations(text: str) -> int:
@@ -228,6 +240,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="begin no further block of a collective and size after so long (default: none)",
     )
+    add(
+        "--beside",
+        type=_beside,
+        metavar="N[:NICE]",
+        help="measure while N busy programs run on this host, of nice level NICE"
+        f" (default {LOWEST_PRIORITY}, the lowest priority)",
+    )
     add("--json", type=_file, metavar="FILE", help="also write the rows as JSON")
     add("--markdown", type=_file, metavar="FILE", help="also write the machine and a comparison as Markdown")
     add("--plot", type=_picture, metavar="FILE", help="also draw them, as PNG, SVG or PDF (needs matplotlib)")
@@ -244,6 +263,9 @@ def main(args: argparse.Namespace) -> int:
         progress.say("goccl bench: --schedule is of alltoall, and of no other collective")
         return 2
     world_size = hosts.size()
+    if args.beside and world_size > 1:
+        progress.say("goccl bench: --beside is of one host, a launcher has started the ranks (WORLD_SIZE)")
+        return 2
     problem = _missing(args)
     if world_size > 1 and args.ranks != [world_size]:
         problem = f"--ranks is {args.ranks}, and the launcher has started {world_size} (WORLD_SIZE)"
@@ -288,21 +310,29 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
             blocks=args.blocks,
             timeout=float(args.timeout),
             limit=args.limit,
+            beside=args.beside,
         )
         for ranks in args.ranks
     ]
     pace = Pace([part for setting in settings for part in setting.parts()])
     facts = markdown.machine()
+    if args.beside:
+        facts["Measured"] = str(args.beside)
     benches: list[Bench] = []
     absent = interrupted = False
     try:
-        with _signals():
+        with _signals(), Neighbours(args.beside) as neighbours:
             for setting in settings:
                 libraries, missing = _libraries(args, setting.ranks, progress)
                 absent = absent or missing
                 benches.append(Bench(setting, libraries, probe, progress, _print, pace, start))
                 with benches[-1] as bench:
                     bench.run()
+                if neighbours.ended():
+                    bench.fail("goccl bench: a busy program ended before the measurement did")
+    except NotBusy as error:
+        progress.say(f"goccl bench: {error}")
+        return 1
     except KeyboardInterrupt:
         interrupted = True
         progress.say("goccl bench: interrupted")

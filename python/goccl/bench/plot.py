@@ -41,6 +41,8 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     size = 9 * max(1, len(groups)), 4 * max(1, len(collectives)) + 1
     figure = figure_module.Figure(figsize=size, layout="constrained")
     axes = figure.subplots(max(1, len(collectives)), 2 * max(1, len(groups)), squeeze=False)
+    if shown and shown[0].beside:
+        figure.suptitle(f"measured {shown[0].beside}")
     lines: dict[str, Any] = {}
     for place in itertools.product(range(len(collectives)), range(len(groups))):
         collective, ranks = collectives[place[0]], groups[place[1]]

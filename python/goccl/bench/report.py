@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from .beside import Beside
 from .collectives import bandwidth
 from .libraries import GOCCL, label_of
 from .placement import FAR, MIXED, NEAR, UNKNOWN
@@ -29,6 +30,7 @@ class Row:
     iterations: int
     placement: str
     median_us: float
+    mean_us: float
     p99_us: float
     algbw_GBps: float  # noqa: N815  the unit's own spelling, as in the JSON
     busbw_GBps: float  # noqa: N815
@@ -37,6 +39,7 @@ class Row:
     in_flight: int | None = None  # bytes that a rank may have sent, and not know to be taken, at most
     staging: int | None = None  # these and the bytes sent to it, in staging memory
     incast: int | None = None  # ranks that may send to one at a time, at most
+    beside: Beside | None = None  # what else ran on the host
 
     @property
     def label(self) -> str:
@@ -57,7 +60,14 @@ class Samples:
         self.wrong[placement] = self.wrong.get(placement, 0) + wrong
 
     def rows(
-        self, library: str, transport: str, collective: str, ranks: int, dtype: str, nbytes: int
+        self,
+        library: str,
+        transport: str,
+        collective: str,
+        ranks: int,
+        dtype: str,
+        nbytes: int,
+        beside: Beside | None = None,
     ) -> list[Row]:
         """One row for each placement that was met."""
         rows = []
@@ -78,10 +88,12 @@ class Samples:
                     iterations=len(times),
                     placement=placement,
                     median_us=median / 1e3,
+                    mean_us=statistics.fmean(times) / 1e3,
                     p99_us=percentile(times, 0.99) / 1e3,
                     algbw_GBps=algorithm,
                     busbw_GBps=bus,
                     wrong=self.wrong[placement],
+                    beside=beside,
                 )
             )
         return rows
@@ -117,6 +129,7 @@ _COLUMNS = (
     ("placed", 7),
     ("iters", 6),
     ("median us", 11),
+    ("mean us", 11),
     ("p99 us", 11),
     ("algbw GB/s", 10),
     ("busbw GB/s", 10),
@@ -131,13 +144,20 @@ def _ratio_width(label: str) -> int:
 
 
 def table_head(
-    collective: str, ranks: int, dtype: str, ours: Iterable[str], *, schedules: bool = False
+    collective: str,
+    ranks: int,
+    dtype: str,
+    ours: Iterable[str],
+    *,
+    schedules: bool = False,
+    beside: Beside | None = None,
 ) -> str:
     """The lines above the rows of a collective. ours: labels of what all are compared with."""
     columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
     names = [f"{name:>{width}}" for name, width in columns]
     names += [f"{'x ' + label:>{_ratio_width(label)}}" for label in ours]
-    return f"\n# {collective}, {ranks} ranks, {dtype}\n#" + " ".join(names)[1:]
+    title = ", ".join([collective, f"{ranks} ranks", dtype, *([str(beside)] if beside else [])])
+    return f"\n# {title}\n#" + " ".join(names)[1:]
 
 
 def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str], *, schedules: bool = False) -> str:
@@ -149,6 +169,7 @@ def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str], *, schedules: 
         row.placement,
         str(row.iterations),
         f"{row.median_us:.2f}",
+        f"{row.mean_us:.2f}",
         f"{row.p99_us:.2f}",
         f"{row.algbw_GBps:.3f}",
         f"{row.busbw_GBps:.3f}",

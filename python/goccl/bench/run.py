@@ -12,6 +12,7 @@ from math import inf
 from typing import Protocol, TextIO
 
 from . import capi, placement
+from .beside import Beside
 from .collectives import ITEMSIZE, element_count
 from .group import GroupFailure, RankGroup
 from .libraries import GOCCL_TRANSPORTS, Library, Unavailable
@@ -27,6 +28,7 @@ class Settings:
     """What to measure. iterations: of all blocks together; 0 is chosen from the time that one takes.
 
     limit: seconds for a collective and size, after which no further turn of the libraries begins.
+    beside: what else runs on the host, started by who runs this.
     """
 
     collectives: Sequence[str]
@@ -38,6 +40,7 @@ class Settings:
     blocks: int = 10
     timeout: float = 120.0
     limit: float = inf
+    beside: Beside | None = None
 
     def counts(self, collective: str) -> list[int]:
         """The sizes in elements."""
@@ -201,6 +204,7 @@ class Bench:
                     self._settings.dtype,
                     self._ours,
                     schedules=self._schedules,
+                    beside=self._settings.beside,
                 )
             )
             self._progress.say(f"{self._pace}: {collective}, {self._settings.ranks} ranks")
@@ -209,6 +213,11 @@ class Bench:
                 begun = time.monotonic()
                 self._size(collective, count, refused)
                 self._pace.done(count, time.monotonic() - begun)
+
+    def fail(self, problem: str) -> None:
+        """Counts and says what went wrong."""
+        self.failures.append(problem)
+        self._progress.say(problem)
 
     def _start_missing(self) -> None:
         for entrant in list(self._entrants):
@@ -222,12 +231,12 @@ class Bench:
                 self._progress.say(f"{label}: {entrant.group.version}, {self._settings.ranks} ranks")
             except Unavailable as error:
                 if entrant.library.name in OURS:
-                    self._fail(f"{label}: {error}")
+                    self.fail(f"{label}: {error}")
                 else:
                     self._progress.say(f"{label} is skipped: {error}")
                 self._entrants.remove(entrant)
             except GroupFailure as error:
-                self._fail(str(error))
+                self.fail(str(error))
                 self._entrants.remove(entrant)
 
     def _size(self, collective: str, count: int, refused: set[str]) -> None:
@@ -267,6 +276,7 @@ class Bench:
                 self._settings.ranks,
                 self._settings.dtype,
                 nbytes,
+                self._settings.beside,
             )
             measured += self._with_peaks(rows, entrant.library, nbytes) if entrant.library.schedule else rows
         self.rows += measured
@@ -298,10 +308,6 @@ class Bench:
             entrant for entrant in self._entrants if entrant.group and entrant.library.label not in refused
         ]
 
-    def _fail(self, problem: str) -> None:
-        self.failures.append(problem)
-        self._progress.say(problem)
-
     @contextmanager
     def _guarded(self, entrant: _Entrant, refused: set[str]) -> Iterator[Group]:
         """What a library cannot do leaves it out of the collective; a failure also ends its ranks."""
@@ -314,4 +320,4 @@ class Bench:
         except GroupFailure as error:
             entrant.group.close()
             entrant.group = None
-            self._fail(str(error))
+            self.fail(str(error))

@@ -1,17 +1,28 @@
-"""The program of a rank: ``python standalone.py SOCKET [RANK]``.
+"""A program that the bench starts: ``python standalone.py MODULE ARGUMENTS``, a module of this folder.
 
 It loads this folder as a package of its own, because ``import goccl`` loads torch, which an MPI's ranks do
-without.
+without. It ends with the process that has started it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
+import os
+import signal
 import sys
 from pathlib import Path
 
 _PACKAGE = "goccl_bench"
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def _load() -> None:
@@ -27,7 +38,8 @@ def _load() -> None:
 
 
 if __name__ == "__main__":
+    _end_with_parent()
     # The script's folder, whose modules would hide others of the same name.
     sys.path.pop(0)
     _load()
-    sys.exit(importlib.import_module(f"{_PACKAGE}.worker").main(sys.argv[1:]))
+    sys.exit(importlib.import_module(f"{_PACKAGE}.{sys.argv[1]}").main(sys.argv[2:]))

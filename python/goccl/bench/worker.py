@@ -5,10 +5,7 @@ It joins the library's group, then sleeps in a socket read until the coordinator
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import os
-import signal
 import socket
 import time
 import traceback
@@ -22,7 +19,6 @@ from .buffers import DTYPES, Buffer
 from .collectives import Segment, expected, layout
 from .libraries import Unavailable
 
-_PR_SET_PDEATHSIG = 1
 _MOST_FDS = 253  # that a message can carry
 
 
@@ -108,10 +104,6 @@ def main(argv: list[str]) -> int:
 
     argv: the coordinator's socket and, where no MPI tells it, the rank.
     """
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        return 1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect("\0" + argv[0])
     _, fds, _, _ = socket.recv_fds(sock, 1, _MOST_FDS)

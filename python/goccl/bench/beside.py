@@ -101,7 +101,7 @@ def main(argv: list[str]) -> NoReturn:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, nice)
     except PermissionError as error:
-        sys.exit(str(error))
+        sys.exit(error.strerror)
     _set_autogroup(nice)
     # Fails, and so ends this process, where the bench had ended before this one was bound to it.
     os.write(sys.stdout.fileno(), _BUSY)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -183,6 +184,55 @@ def test_command_line_names_its_commands(capsys):
         cli.main(["nonsense"])
     assert caught.value.code == 2
     assert "'config', 'info', 'bench'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["config", "info", "bench", "tune"])
+def test_unknown_arguments_are_told_with_the_usage_of_their_command(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, *(["barrier"] if command == "bench" else []), "--nonsense", "x"])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"usage: goccl {command} ")
+    assert re.search(rf"^goccl {command}: error: unrecognized arguments: --nonsense", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["config", "info", "bench", "tune"])
+def test_help_is_a_sentence(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    sentence = " ".join(capsys.readouterr().out.split("\n\n")[1].split())
+    help_text = cli._COMMANDS[command][1]
+    assert sentence == f"{help_text[0].upper()}{help_text[1:]}."
+
+
+def command(arguments, **streams):
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    words = [sys.executable, "-m", "goccl", *arguments]
+    return subprocess.run(words, env=buffered, timeout=120, check=False, **streams)
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["config"], ["info"], ["bench", "--help"]])
+def test_output_that_nobody_reads_ends_the_command_quietly(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = command(arguments, stdout=writing, stderr=subprocess.PIPE)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_output_that_cannot_be_written_is_told():
+    with Path("/dev/full").open("w") as full:
+        done = command(["config"], stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, b"goccl config: No space left on device\n")
+
+
+def test_closed_streams_do_not_matter():
+    shell = ["/bin/sh", "-c", '"$0" -m goccl "$@" >&- 2>&-', sys.executable]
+    assert subprocess.run([*shell, "info"], timeout=120, check=False).returncode == 0
+    assert subprocess.run([*shell, "nonsense"], timeout=120, check=False).returncode == 2
 
 
 @pytest.fixture

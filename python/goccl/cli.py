@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import goccl
 
@@ -16,6 +19,7 @@ _COMMANDS = {
     "bench": ("goccl.bench", "measure collectives, also against other libraries"),
     "tune": ("goccl.tune", "measure at which sizes algorithms should give way to others"),
 }
+_STOPPED_BY = 128  # and the number of a signal is the status that a shell gives
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,12 +28,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"goccl {goccl.__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     arguments = sys.argv[1:] if argv is None else list(argv)
+    used = parser
     for name, (module_name, help_text) in _COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
+        description = f"{help_text[0].upper()}{help_text[1:]}."
+        command = commands.add_parser(name, help=help_text, description=description)
         if arguments[:1] == [name]:
+            used = command
             module = importlib.import_module(module_name)
             module.add_arguments(command)
             command.set_defaults(run=module.main)
-    parsed = parser.parse_args(arguments)
-    status: int = parsed.run(parsed)
+    _open_standard_streams()
+    try:
+        try:
+            # What the command does not know is told with its own usage.
+            parsed, unknown = parser.parse_known_args(arguments)
+            if unknown:
+                used.error(f"unrecognized arguments: {' '.join(unknown)}")
+            status: int = parsed.run(parsed)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _STOPPED_BY + signal.SIGINT
+    except BrokenPipeError:  # what reads the output, such as head, has read enough
+        _drop_output()
+        return _STOPPED_BY + signal.SIGPIPE
+    except OSError as error:
+        _drop_output()
+        print(f"{used.prog}: {error if error.filename else error.strerror}", file=sys.stderr)
+        return 1
     return status
+
+
+def _open_standard_streams() -> None:
+    """Has all that is printed go somewhere, also where the streams were closed or know few characters."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  open to the end
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Has Python not try again, at its end, to write what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

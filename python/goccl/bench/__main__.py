@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
-from .options import DESCRIPTION, add_arguments, main
+from goccl.cli import main
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m goccl.bench", description=DESCRIPTION)
-    add_arguments(parser)
-    sys.exit(main(parser.parse_args()))
+    sys.exit(main(["bench", *sys.argv[1:]]))

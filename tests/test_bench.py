@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -298,6 +299,22 @@ def test_table() -> None:
     ]  # fmt: skip
 
 
+def test_mpi_is_compared_with_goccl_through_c() -> None:
+    rows = [
+        _row(),
+        _row(library="goccl-c", median_us=1.0),
+        _row(library="impi", transport="auto", median_us=3.0),
+        _row(library="gloo", transport="tcp", median_us=20.0),
+    ]
+    last = [report.table_row(row, rows, OURS).split()[-2:] for row in rows]
+    assert last[2:] == [["-", "3.00"], ["10.00", "20.00"]]
+    assert report.table_row(rows[2], rows[:1], OURS[:1]).split()[-1] == "1.50", "C was not measured"
+    labels = [row.label for row in rows]
+    assert [report.base_of(row, labels) for row in rows] == [*OURS, "goccl-c/shm", "goccl/shm"]
+    assert [report.base_of(row, labels[:1]) for row in rows] == ["goccl/shm"] * 4
+    assert report.base_of(rows[3], labels[2:]) == ""
+
+
 def test_json(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     report.write_json([_row()], path)
@@ -325,6 +342,19 @@ def test_plot(tmp_path: Path) -> None:
     ]
     plot.write_plot(rows, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_legend_of_the_plot_is_not_cut() -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    labels = [f"goccl-c/shm/window=2 {number}" for number in range(16)]
+    plot._add_legend(figure, {label: axes.plot([1, 2])[0] for label in labels})
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    extent = legend.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.x1
+    assert [text.get_text() for text in legend.get_texts()] == labels
 
 
 def test_wire() -> None:
@@ -1043,14 +1073,110 @@ def _started(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-_BUSY_ALLREDUCE = ["allreduce", "--through", "c", "--transport", "shm", "--peers", "", "--sizes", "4"]
+_SMALL = ["allreduce", "--through", "c", "--transport", "shm", "--peers", "", "--sizes", "4"]
+
+
+def test_file_that_cannot_be_written_is_told_before_the_measurement(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for option in ("--json", "--markdown", "--plot"):
+        assert bench.main(_parse(*_SMALL, option, "/proc/no.png")) == 1
+        told = capsys.readouterr()
+        assert told.err.splitlines()[-1].startswith("goccl bench: /proc/no.png cannot be written: ")
+        assert told.out == ""
+
+
+def test_file_that_cannot_be_written_costs_only_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "out.md"
+    few = ["--iters", "2", "--blocks", "1"]
+    assert bench.main(_parse(*_SMALL, *few, "--json", "/dev/full", "--markdown", str(text))) == 1
+    told = capsys.readouterr()
+    assert "goccl bench: /dev/full cannot be written: No space left on device" in told.err
+    assert "goccl-c/shm" in text.read_text()
+    assert " goccl-c   shm " in told.out
+
+
+@pytest.mark.parametrize("way", ["c", "torch"])
+def test_refusal_of_goccl_is_one_line_and_old_results_stay(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.json"
+    file.write_text("old")
+    monkeypatch.setenv("GOCCL_THRESHOLDS", "nonsense=1")
+    arguments = ["barrier", "--through", way, "--transport", "shm", "--peers", "", "--json", str(file)]
+    assert bench.main(_parse(*arguments)) == 1
+    lines = capsys.readouterr().err.splitlines()
+    told = "goccl-c/shm" if way == "c" else "goccl/shm"
+    assert next(line for line in lines if "nonsense=1" in line).startswith(f"{told}: init: thresholds")
+    assert len(lines) <= 2, "the placement of CPUs may be unknown"
+    assert file.read_text() == "old"
+
+
+def test_reader_that_goes_ends_the_bench_and_rows_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    process = _started(*_SMALL, "--sizes", "4,8", "--blocks", "2", "--json", str(file))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        for line in process.stdout:
+            if line.startswith("#  "):
+                break
+        process.stdout.close()
+        messages = process.stderr.read()
+        assert process.wait(60) == 1
+    assert "goccl bench: stopped: " in messages
+    assert "Traceback" not in messages
+    assert "Exception ignored" not in messages
+    assert [row["bytes"] for row in json.loads(file.read_text())] == [4]
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [("0", "x"), ("x", "2"), ("2", "2"), ("0", "")])
+def test_nonsense_of_a_launcher_is_told(
+    rank: str, ranks: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = _parse("allreduce")
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    assert bench.main(args) == 2
+    assert f"RANK is {rank!r} and WORLD_SIZE {ranks!r}" in capsys.readouterr().err
+
+
+def test_ranks_that_cannot_meet_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert bench.main(_parse("allreduce")) == 1
+    assert re.search("the ranks cannot meet: .*MASTER_ADDR", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["bench", "--help"], 0, "usage: goccl bench"),
+        (["bench", "allreduce"], 1, "goccl bench: NumPy is not installed; to bring it: "),
+        (["bench", "allreduce", "--plot", "x.png"], 1, "goccl bench: NumPy is not installed; to bring it: "),
+        (["tune", "--help"], 0, "usage: goccl tune"),
+        (["tune"], 1, "goccl tune: NumPy is not installed; to bring it: "),
+    ],
+)
+def test_without_numpy(arguments: list[str], status: int, told: str) -> None:
+    code = f"import sys; sys.modules['numpy'] = None; from goccl.cli import main; sys.exit(main({arguments}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    assert (done.stdout + done.stderr).splitlines()[-1 if status else 0].startswith(told)
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("given", "nice"), [("2", 19), ("1:7", 7)])
 def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     more = ["--iters", "4", "--blocks", "2", "--json", str(file), "--markdown", str(tmp_path / "out.md")]
-    process = _started(*_BUSY_ALLREDUCE, *more, "--beside", given)
+    process = _started(*_SMALL, *more, "--beside", given)
     output, messages = process.communicate(timeout=60)
     assert process.returncode == 0, messages
     programs = int(given[0])
@@ -1064,7 +1190,7 @@ def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_busy_programs_end_with_the_bench(number: signal.Signals) -> None:
-    process = _started(*_BUSY_ALLREDUCE, "--blocks", "1000000", "--beside", "2")
+    process = _started(*_SMALL, "--blocks", "1000000", "--beside", "2")
     assert process.stderr is not None
     with process:
         assert process.stderr.readline().startswith("goccl-c/shm: libgoccl")
@@ -1076,7 +1202,7 @@ def test_busy_programs_end_with_the_bench(number: signal.Signals) -> None:
 
 
 def test_busy_program_that_ends_is_told() -> None:
-    process = _started(*_BUSY_ALLREDUCE, "--iters", "4", "--blocks", "200", "--beside", "1")
+    process = _started(*_SMALL, "--iters", "4", "--blocks", "200", "--beside", "1")
     assert process.stderr is not None
     with process:
         assert process.stderr.readline().startswith("goccl-c/shm: libgoccl")

@@ -91,6 +91,8 @@ def test_thresholds_that_are_none():
         ("--ranks", "65", "allowed are 2 to 64"),
         ("--blocks", "0", "allowed are 1 to 1000"),
         ("--timeout", "0", "must be more than 0"),
+        ("--timeout", "nan", "must be more than 0"),
+        ("--timeout", "inf", "at most 86400"),
     ],
 )
 def test_refuses_bad_options(option, given, words):

@@ -12,13 +12,14 @@ from statistics import median
 
 from .bench.collectives import ITEMSIZE, element_count
 from .bench.group import GroupFailure, RankGroup
-from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library
+from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library, missing
 from .bench.run import Progress, iterations_of
 
 VARIABLE = "GOCCL_THRESHOLDS"
 
 _NEVER, _ALWAYS = 0, 1 << 62
 _BLOCK_SECONDS = 0.03
+_MOST_SECONDS = 86400
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,13 @@ def main(options: argparse.Namespace) -> int:
     if not 1 <= options.blocks <= 1000:
         print(f"goccl tune: --blocks is {options.blocks}, allowed are 1 to 1000", file=sys.stderr)
         return 2
-    if not options.timeout > 0:
-        print(f"goccl tune: --timeout is {options.timeout:g}, it must be more than 0", file=sys.stderr)
+    if not 0 < options.timeout <= _MOST_SECONDS:
+        allowed = f"it must be more than 0, and at most {_MOST_SECONDS}"
+        print(f"goccl tune: --timeout is {options.timeout:g}, {allowed}", file=sys.stderr)
         return 2
+    if problem := missing("numpy", "NumPy"):
+        print(f"goccl tune: {problem}", file=sys.stderr)
+        return 1
     progress = Progress(sys.stderr)
     found: dict[str, int] = {}
     try:
@@ -243,7 +248,10 @@ def main(options: argparse.Namespace) -> int:
             for i, (nbytes, small, large, ratio) in enumerate(rows):
                 best = "small" if i < cut else "large"
                 print(f"{nbytes:12} {small:11.2f} {large:11.2f} {ratio:12.2f}  {best}")
-    except (GroupFailure, Unavailable) as error:
+    except (GroupFailure, OSError, Unavailable) as error:
+        progress.clear()
+        if isinstance(error, BrokenPipeError):  # the reader's of the table
+            raise
         progress.say(f"goccl tune: {error}")
         return 1
     except KeyboardInterrupt:

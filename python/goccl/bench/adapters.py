@@ -102,9 +102,7 @@ class CoreAdapter(Adapter):
         except (EOFError, OSError) as error:
             raise RuntimeError(f"the group's id could not be handed on: {error}") from error
         except capi.Failed as error:
-            if error.result == capi.UNSUPPORTED:
-                raise Unavailable(str(error)) from error
-            raise
+            raise Unavailable(str(error)) from error
         self.rank, self.ranks = setup.rank, setup.ranks
         self.version = f"libgoccl {self._core.version}"
 
@@ -196,7 +194,10 @@ class TorchAdapter(Adapter):
             dist.init_process_group(
                 self._backend, store=store, rank=setup.rank, world_size=setup.ranks, timeout=timeout
             )
-        except ImportError as error:
+        except Exception as error:
+            if self._backend != "goccl":
+                raise
+            # Its texts tell the cause and the remedy.
             raise Unavailable(str(error)) from error
         self.rank, self.ranks = setup.rank, setup.ranks
         self.version = f"torch {self._torch.__version__}"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .buffers import Array
+from .libraries import LIBRARY
 
-LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
 UNIQUE_ID_SIZE = 128
-UNSUPPORTED = 7
 
 DTYPES = {
     "int8": 0,
@@ -29,11 +27,7 @@ DTYPES = {
 
 
 class Failed(Exception):
-    """A call did not return GOCCL_OK; the text is the library's. result: what it returned."""
-
-    def __init__(self, result: int, text: str) -> None:
-        super().__init__(text)
-        self.result = result
+    """A call did not return GOCCL_OK; the text is the library's."""
 
 
 class Config(ctypes.Structure):
@@ -159,6 +153,5 @@ class Core:
     def _call(self, name: str, *arguments: Any) -> None:
         function = self._library[name]
         function.argtypes = _ARGUMENTS[name]
-        result = function(*arguments)
-        if result:
-            raise Failed(result, self._library.goccl_last_error().decode(errors="replace"))
+        if function(*arguments):
+            raise Failed(self._library.goccl_last_error().decode(errors="replace"))

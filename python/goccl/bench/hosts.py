@@ -6,6 +6,7 @@ rank 0 tells it through the store by which the processes have found each other.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import ipaddress
 import json
@@ -29,8 +30,16 @@ _SAYS = 10.0  # seconds, for who has connected to say who it is
 
 
 def size() -> int:
-    """How many ranks a launcher has started, this process one of them; 1 where none has."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    """How many ranks a launcher has started, this process one of them; 1 where none has.
+
+    Raises ValueError where its variables are not such numbers.
+    """
+    if "RANK" not in os.environ:
+        return 1
+    ranks, rank = os.environ.get("WORLD_SIZE", "1"), os.environ["RANK"]
+    if not (ranks.isdecimal() and rank.isdecimal() and int(rank) < int(ranks)):
+        raise ValueError(f"RANK is {rank!r} and WORLD_SIZE {ranks!r}: RANK must be a number below WORLD_SIZE")
+    return int(ranks)
 
 
 class World:
@@ -49,7 +58,8 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         if self.rank == ROOT:
-            self.tell({"do": "leave"})
+            with contextlib.suppress(OSError):
+                self.tell({"do": "leave"})
             self.answers(time.monotonic() + _MARGIN)
 
     def tell(self, request: Mapping[str, Any]) -> None:
@@ -141,7 +151,10 @@ class World:
         return self._get("host of rank 0", _JOIN) if ipaddress.ip_address(host).is_loopback else host
 
     def _set(self, name: str, value: object) -> None:
-        self._store.set(f"{self._turn} {name}", json.dumps(value))
+        try:
+            self._store.set(f"{self._turn} {name}", json.dumps(value))
+        except RuntimeError as error:  # the store's, of any kind
+            raise ConnectionError(f"the {name} cannot be told: {error}") from error
 
     def _get(self, name: str, timeout: float) -> Any:
         key = f"{self._turn} {name}"

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
 GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
 SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
 MAPPED = "mapped"
@@ -109,9 +110,21 @@ def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:
     return Library(name, "auto", launcher, environment)
 
 
+def is_mpi(name: str) -> bool:
+    """Whether a library is an MPI, which is called from C without torch between."""
+    return name in _MPIS
+
+
+def missing(module: str, name: str) -> str:
+    """That a Python module is not installed, and what to do; or ""."""
+    if importlib.util.find_spec(module) is None:
+        return f"{name} is not installed; {_pip(module)}"
+    return ""
+
+
 def _need_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise Unavailable(f"PyTorch is not installed; {_pip('torch')}")
+    if problem := missing("torch", "PyTorch"):
+        raise Unavailable(problem)
 
 
 def _pip(arguments: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import signal
 import sys
@@ -28,6 +27,7 @@ from .libraries import (
     Unavailable,
     goccl_library,
     label_of,
+    missing,
     peer_library,
 )
 from .report import Row
@@ -157,7 +157,10 @@ _SUITES: dict[str, dict[str, Any]] = {
 
 
 def complete(args: argparse.Namespace) -> None:
-    """Sets the options that were not given: to those of the suite, or to the usual ones."""
+    """Sets the options that were not given: to those of the suite, or to the usual ones.
+
+    Raises ValueError where a launcher's variables say nonsense.
+    """
     if hosts.size() > 1:
         args.ranks = args.ranks or [hosts.size()]
         args.transport = args.transport or ["tcp"]
@@ -255,7 +258,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Runs the command. 0: all went well; 1: something failed or was wrong; 130: interrupted."""
     progress = Progress(sys.stderr)
-    complete(args)
+    try:
+        complete(args)
+    except ValueError as error:
+        progress.say(f"goccl bench: {error}")
+        return 2
     if args.collective is None:
         progress.say(f"goccl bench: no collective is named; allowed are {', '.join(COLLECTIVES)}, or all")
         return 2
@@ -283,14 +290,19 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run_on_hosts(args: argparse.Namespace, progress: Progress) -> int:
-    with hosts.World() as world:
+    try:
+        meeting = hosts.World()
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        progress.say(f"goccl bench: the ranks cannot meet: {error}")
+        return 1
+    with meeting as world:
         part = hosts.Part(world, float(args.timeout))
         if world.rank == ROOT:
             return _run(args, progress, placement.no_probe, part.start)
         try:
             with _signals():
                 part.serve(_libraries(args, world.size, progress)[0])
-        except TimeoutError as error:
+        except OSError as error:
             progress.say(f"goccl bench: rank {world.rank} gives up: {error}")
             return 1
         except KeyboardInterrupt:
@@ -318,13 +330,16 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
     facts = markdown.machine()
     if args.beside:
         facts["Measured"] = str(args.beside)
+    if problem := _unwritable(args):
+        progress.say(f"goccl bench: {problem}")
+        return 1
     benches: list[Bench] = []
-    absent = interrupted = False
+    status = 0
     try:
         with _signals(), Neighbours(args.beside) as neighbours:
             for setting in settings:
-                libraries, missing = _libraries(args, setting.ranks, progress)
-                absent = absent or missing
+                libraries, absent = _libraries(args, setting.ranks, progress)
+                status = 1 if absent else status
                 benches.append(Bench(setting, libraries, probe, progress, _print, pace, start))
                 with benches[-1] as bench:
                     bench.run()
@@ -334,24 +349,26 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
         progress.say(f"goccl bench: {error}")
         return 1
     except KeyboardInterrupt:
-        interrupted = True
+        status = _INTERRUPTED
         progress.say("goccl bench: interrupted")
+    except OSError as error:  # the table's output, above all
+        status = 1
+        progress.say(f"goccl bench: stopped: {error}")
     rows = [row for bench in benches for row in bench.rows]
     failures = [failure for bench in benches for failure in bench.failures]
     versions = {label: version for bench in benches for label, version in bench.versions.items()}
-    _write(args, rows, partial(markdown.document, rows, facts, versions, failures), progress)
-    if interrupted:
-        return _INTERRUPTED
+    if not rows:
+        return status or 1
+    text = partial(markdown.document, rows, facts, versions, failures)
+    written = _write(args, rows, text, progress)
     wrong = sum(row.wrong for row in rows)
     if wrong:
         progress.say(f"goccl bench: {wrong} elements were wrong")
-    return 1 if absent or failures or wrong or not rows else 0
+    return status or int(bool(failures or wrong or not written))
 
 
 def _missing(args: argparse.Namespace) -> str:
-    if importlib.util.find_spec("numpy") is None:
-        return "NumPy is not installed; to bring it: python -m pip install numpy"
-    return plot.missing() if args.plot else ""
+    return missing("numpy", "NumPy") or (missing("matplotlib", "matplotlib") if args.plot else "")
 
 
 def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tuple[list[Library], bool]:
@@ -376,16 +393,40 @@ def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tupl
     return libraries, failed
 
 
-def _write(args: argparse.Namespace, rows: list[Row], text: Callable[[], str], progress: Progress) -> None:
-    if args.json:
-        report.write_json(rows, args.json)
-        progress.say(f"rows are in {args.json}")
-    if args.markdown:
-        args.markdown.write_text(text(), encoding="utf-8")
-        progress.say(f"the comparison is in {args.markdown}")
-    if args.plot and rows:
-        plot.write_plot(rows, args.plot)
-        progress.say(f"the picture is in {args.plot}")
+def _unwritable(args: argparse.Namespace) -> str:
+    """Which file could not be written after the measurement, and why; or "". What is in them stays."""
+    path = Path()
+    try:
+        for path in filter(None, (args.json, args.markdown, args.plot)):
+            if not path.exists():
+                path.touch()
+                path.unlink()
+            elif path.is_file():
+                path.open("ab").close()
+    except OSError as error:
+        return f"{path} cannot be written: {error.strerror}"
+    return ""
+
+
+def _write(args: argparse.Namespace, rows: list[Row], text: Callable[[], str], progress: Progress) -> bool:
+    """Writes the outputs that were asked for, each that can be written, and says whether all could."""
+    writers: list[tuple[Path | None, str, Callable[[Path], object]]] = [
+        (args.json, "rows are", partial(report.write_json, rows)),
+        (args.markdown, "the comparison is", lambda path: path.write_text(text(), encoding="utf-8")),
+        (args.plot, "the picture is", partial(plot.write_plot, rows)),
+    ]
+    written = True
+    for path, what, write in writers:
+        if path is None:
+            continue
+        try:
+            write(path)
+        except OSError as error:
+            written = False
+            progress.say(f"goccl bench: {path} cannot be written: {error.strerror}")
+        else:
+            progress.say(f"{what} in {path}")
+    return written
 
 
 def _print(text: str) -> None:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .libraries import missing
 from .placement import MIXED
-from .report import OURS, Row, ratio
+from .report import Row, base_of, ratio
 
 _DASHES = {"near": "-", "far": "--", "unknown": "-"}
 
 
-def missing() -> str:
-    """Why nothing can be drawn, or ""."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "matplotlib is not installed; to bring it: python -m pip install matplotlib"
-    return ""
-
-
 def formats() -> list[str]:
-    """The endings of files that can be drawn; none where missing() says why."""
-    if missing():
+    """The endings of files that can be drawn; none where matplotlib is missing."""
+    if missing("numpy", "NumPy") or missing("matplotlib", "matplotlib"):
         return []
     figure_module: Any = importlib.import_module("matplotlib.figure")
     return sorted(f".{name}" for name in figure_module.Figure().canvas.get_supported_filetypes())
@@ -36,7 +29,6 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
     shown = [row for row in rows if row.bytes and row.placement != MIXED]
     collectives = list(dict.fromkeys(row.collective for row in shown))
     groups = list(dict.fromkeys(row.ranks for row in shown))
-    ours = next((row.label for row in shown if row.library in OURS), "")
     labels = list(dict.fromkeys(row.label for row in shown))
     size = 9 * max(1, len(groups)), 4 * max(1, len(collectives)) + 1
     figure = figure_module.Figure(figsize=size, layout="constrained")
@@ -56,16 +48,27 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
             style = {"color": f"C{index}", "linestyle": _DASHES[placement], "marker": "o", "markersize": 3}
             name = label if placement == "unknown" else f"{label} {placement}"
             (lines[name],) = times.plot([row.bytes for row in line], [row.median_us for row in line], **style)
-            compared = [(row.bytes, ratio(row, shown, ours)) for row in line]
+            base = base_of(line[0], labels)
+            compared = [(row.bytes, ratio(row, shown, base)) for row in line]
             points = [(size, value) for size, value in compared if value is not None]
             if points:
                 ratios.plot([size for size, _ in points], [value for _, value in points], **style)
         times.set(xscale="log", yscale="log", xlabel="bytes", ylabel="median time, µs")
         times.set_title(f"{collective}, {ranks} ranks, {shown[0].dtype}")
         times.grid(True, alpha=0.3)
-        ratios.set(xscale="log", yscale="log", xlabel="bytes", ylabel=f"time / {ours or '-'}")
+        ratios.set(xscale="log", yscale="log", xlabel="bytes", ylabel="time / GoCCL, called the same way")
         ratios.axhline(1.0, color="black", linewidth=0.8)
         ratios.grid(True, alpha=0.3)
     if lines:
-        figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=6)
+        _add_legend(figure, lines)
     figure.savefig(path, dpi=100)
+
+
+def _add_legend(figure: Any, lines: Mapping[str, Any]) -> None:
+    """Below the axes, in as many columns as are sure to fit."""
+    place = {"handles": list(lines.values()), "labels": list(lines), "loc": "outside lower center"}
+    one_column = figure.legend(**place)
+    figure.draw_without_rendering()
+    columns = int(figure.bbox.width / one_column.get_window_extent().width)
+    one_column.remove()
+    figure.legend(**place, ncols=max(1, min(columns, len(lines))))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .beside import Beside
 from .collectives import bandwidth
-from .libraries import GOCCL, label_of
+from .libraries import GOCCL, is_mpi, label_of
 from .placement import FAR, MIXED, NEAR, UNKNOWN
 
 OURS = tuple(GOCCL.values())
@@ -122,6 +122,21 @@ def ratio(row: Row, rows: Iterable[Row], label: str) -> float | None:
     return None
 
 
+def way_of(label: str) -> str:
+    """The library's name in a label, which tells how GoCCL was called."""
+    return label.split("/")[0]
+
+
+def base_of(row: Row, labels: Iterable[str]) -> str:
+    """GoCCL's label that a row is to be compared with, of those measured: the first that is called as it is.
+
+    An MPI is called from C, Gloo through torch; where GoCCL was not called so, the first of all.
+    """
+    ours = [label for label in labels if way_of(label) in OURS]
+    way = GOCCL["c"] if is_mpi(row.library) or row.library == GOCCL["c"] else GOCCL["torch"]
+    return next((label for label in ours if way_of(label) == way), next(iter(ours), ""))
+
+
 _COLUMNS = (
     ("bytes", 12),
     ("library", 9),
@@ -180,8 +195,11 @@ def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str], *, schedules: 
         values += (row.schedule or "-", *map(_known, (row.in_flight, row.staging, row.incast)))
     cells = [f"{value:>{width}}" for value, (_, width) in zip(values, columns, strict=True)]
     known = list(rows)
-    for label in ours:
-        times = ratio(row, known, label)
+    labels = list(ours)
+    for label in labels:
+        # An MPI beside GoCCL through torch would be compared with what torch takes.
+        fair = not is_mpi(row.library) or way_of(label) == way_of(base_of(row, labels))
+        times = ratio(row, known, label) if fair else None
         cells.append(f"{'-' if times is None else f'{times:.2f}':>{_ratio_width(label)}}")
     return " ".join(cells)
 

@@ -6,12 +6,12 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol, TextIO
 
-from . import capi, placement
+from . import placement
 from .beside import Beside
 from .collectives import ITEMSIZE, element_count
 from .group import GroupFailure, RankGroup
@@ -54,7 +54,10 @@ class Settings:
 
 
 class Progress:
-    """A line on stderr that says what is being done; on a terminal it replaces the one before."""
+    """A line on stderr that says what is being done; on a terminal it replaces the one before.
+
+    A message that cannot be written is lost: that is no reason to stop measuring.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -66,22 +69,24 @@ class Progress:
         if self._terminal:
             # A text that wraps could not be replaced whole.
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r\x1b[K{text[:width]}")
-            self._stream.flush()
+            self._put(f"\r\x1b[K{text[:width]}")
             self._shown = text
 
     def clear(self) -> None:
         """Makes place for other output."""
         if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._put("\r\x1b[K")
             self._shown = ""
 
     def say(self, text: str) -> None:
         """A line that stays."""
         self.clear()
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        self._put(text + "\n")
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 class Pace:
@@ -238,6 +243,9 @@ class Bench:
             except GroupFailure as error:
                 self.fail(str(error))
                 self._entrants.remove(entrant)
+            except OSError as error:
+                self.fail(f"{label}: cannot be started: {error}")
+                self._entrants.remove(entrant)
 
     def _size(self, collective: str, count: int, refused: set[str]) -> None:
         nbytes = count * ITEMSIZE[self._settings.dtype]
@@ -287,6 +295,8 @@ class Bench:
     def _with_peaks(self, rows: list[Row], library: Library, nbytes: int) -> list[Row]:
         """The rows with the schedule of an alltoall, and what a rank may have under way with it at most."""
         rows = [replace(row, schedule=library.schedule) for row in rows]
+        from . import capi
+
         if library.transport not in GOCCL_TRANSPORTS:  # buffers that peers map may need no messages
             return rows
         ranks = self._settings.ranks

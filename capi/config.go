@@ -3,6 +3,7 @@ package main
 // #include <stdlib.h>
 // #include <string.h>
 // #include "guest.h"
+// extern char **environ;
 import "C"
 
 import (
@@ -26,7 +27,8 @@ import (
 // process is this process's end of all communicators: the one global state of the library, beside
 // what the handles name.
 var process = core.NewRuntime(core.RuntimeConfig{
-	Getenv: getenv,
+	Getenv:  getenv,
+	Environ: environ,
 	OnFD: func(fd int, open bool) {
 		var n C.int
 		if open {
@@ -60,6 +62,16 @@ func getenv(name string) string {
 		return C.GoString(v)
 	}
 	return ""
+}
+
+// environ lists what getenv reads.
+func environ() []string {
+	var all []string
+	for entry := C.environ; entry != nil && *entry != nil; {
+		all = append(all, C.GoString(*entry))
+		entry = (**C.char)(unsafe.Add(unsafe.Pointer(entry), unsafe.Sizeof(*entry)))
+	}
+	return all
 }
 
 // milliseconds makes a duration of a number of milliseconds, which may be too great for one.

@@ -62,10 +62,11 @@ const int64DType = reduce.Int64
 
 // RuntimeConfig says how a runtime meets its process.
 type RuntimeConfig struct {
-	Getenv func(string) string              // default: os.Getenv
-	OnFD   func(fd int, open bool)          // told of each socket that opens or closes
-	Logf   func(format string, args ...any) // for what no caller can be told; default: nowhere
-	Verbs  string                           // the path of libibverbs; default: the system's
+	Getenv  func(string) string              // default: os.Getenv
+	Environ func() []string                  // all of it, each as "name=value"; default: os.Environ
+	OnFD    func(fd int, open bool)          // told of each socket that opens or closes
+	Logf    func(format string, args ...any) // for what no caller can be told; default: nowhere
+	Verbs   string                           // the path of libibverbs; default: the system's
 }
 
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.
@@ -75,6 +76,7 @@ type Runtime struct {
 	endpoints map[endpointKey]*sharedEndpoint
 	comms     map[*Comm]bool
 	arenas    arenas
+	warned    sync.Once // of variables that are not known
 }
 
 // endpointKey is what communicators must have in common to share links.
@@ -94,6 +96,9 @@ type sharedEndpoint struct {
 func NewRuntime(c RuntimeConfig) *Runtime {
 	if c.Getenv == nil {
 		c.Getenv = os.Getenv
+	}
+	if c.Environ == nil {
+		c.Environ = os.Environ
 	}
 	if c.Logf == nil {
 		c.Logf = func(string, ...any) {}
@@ -131,6 +136,11 @@ type member struct {
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
+	r.warned.Do(func() {
+		for _, text := range r.unknownVariables() {
+			r.config.Logf("%s", text)
+		}
+	})
 	if err := r.complete(&config); err != nil {
 		return nil, stayOut(ctx, config, err)
 	}

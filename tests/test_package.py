@@ -126,6 +126,46 @@ def test_info_tells_of_a_bad_environment(name, told):
     assert re.search(f"PROBLEM +init: {told}", done.stdout), done.stdout
 
 
+def test_mistyped_variable_is_told_once():
+    code = """
+import torch.distributed as dist, goccl
+dist.init_process_group("goccl", store=dist.HashStore(), rank=0, world_size=1)
+goccl.Communicator(dist.new_group([0]))
+dist.destroy_process_group()
+"""
+    known = {"GOCCL_TRANSPORT": "tcp", "GOCCL_BENCH_PEERS": "x", "GOCCL_TEST_X": "x"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **known, "GOCCL_TRANPORT": "shm"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (told,) = [line for line in done.stderr.splitlines() if "is not known" in line]
+    assert '"GOCCL_TRANPORT" is not known' in told
+    assert told.endswith("did you mean GOCCL_TRANSPORT?")
+
+
+def test_info_warns_of_mistyped_variables_and_hides_a_mistyped_secret():
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info"],
+        env={**os.environ, "GOCCL_SECRT": "pssst", "GOCCL_NTE": "tcp"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for name, meant in (("GOCCL_SECRT", "GOCCL_SECRET"), ("GOCCL_NTE", "GOCCL_NET")):
+        assert re.search(f'WARNING +.*"{name}" is not known.*mean {meant}', done.stdout), done.stdout
+    assert "GOCCL_SECRT=(hidden)" in done.stdout
+    assert "GOCCL_NTE=tcp" in done.stdout
+    assert "pssst" not in done.stdout + done.stderr
+
+
+def test_info_without_torch():
+    code = "import sys; sys.modules['torch'] = None; from goccl.cli import main; sys.exit(main(['info']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert re.search("^torch +not found, goccl was built for", done.stdout, re.MULTILINE), done.stdout
+    assert re.search("^PROBLEM +.*torch", done.stdout, re.MULTILINE)
+
+
 def test_info_tells_how_often_long_blocks_are_copied():
     done = subprocess.run(
         [sys.executable, "-m", "goccl", "info"], capture_output=True, text=True, timeout=120

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import platform
@@ -12,18 +13,8 @@ from typing import Any
 import goccl
 from goccl import _native
 
-# Those that change what goccl does, besides what torch itself reads.
-_VARIABLES = (
-    "GOCCL_TRANSPORT",
-    "GOCCL_NET",
-    "GOCCL_IB_HCA",
-    "GOCCL_IB_GID_INDEX",
-    "GOCCL_SOCKET_IFNAME",
-    "GOCCL_SECRET",
-    "GOCCL_THRESHOLDS",
-    "GOCCL_ALLTOALL_SCHEDULE",
-    "TORCHELASTIC_RESTART_COUNT",
-)
+_PREFIX = "GOCCL_"
+_SECRET = "GOCCL_SECRET"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +31,16 @@ def main(args: argparse.Namespace) -> int:
 
 def collect() -> dict[str, Any]:
     """Returns the report as plain data. What cannot be found out is None, and "problem" says why."""
-    import torch
-
     report: dict[str, Any] = {
         "goccl": goccl.__version__,
         "go": _native.built_with_go(),
-        "torch": {"built_for": _native.built_for(), "found": str(torch.__version__)},
+        "torch": {"built_for": _native.built_for(), "found": _torch_version()},
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "installed_in": str(Path(goccl.__file__).parent),
-        "environment": {name: _shown(name) for name in _VARIABLES if name in os.environ},
+        "environment": _environment(),
         "transports": None,
+        "warnings": [],
         "problem": None,
     }
     try:
@@ -60,6 +50,7 @@ def collect() -> dict[str, Any]:
     else:
         report["library"] = core.get("version")
         report["transports"] = core.get("transports", {})
+        report["warnings"] = core.get("warnings", [])
         report["problem"] = core.get("problem") or None
     return report
 
@@ -70,13 +61,14 @@ def render(report: dict[str, Any]) -> str:
     lines = [
         f"goccl       {report['goccl']}, in {report['installed_in']}",
         f"core        {report.get('library') or 'not loaded'}, built with {report['go'] or 'unknown Go'}",
-        f"torch       {torch['found']}, goccl was built for {torch['built_for'] or 'none'}",
+        f"torch       {torch['found'] or 'not found'}, goccl was built for {torch['built_for'] or 'none'}",
         f"python      {report['python']}",
         f"system      {report['system']}",
     ]
     for name, value in report["environment"].items():
         lines.append(f"set         {name}={value}")
     lines.append("")
+    lines += [f"WARNING     {warning}" for warning in report["warnings"]]
     if report["problem"] is not None:
         lines.append(f"PROBLEM     {report['problem']}")
     if report["transports"] is None:
@@ -101,5 +93,21 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _shown(name: str) -> str:
-    return "(hidden)" if name == "GOCCL_SECRET" else os.environ[name]
+def _torch_version() -> str | None:
+    try:
+        import torch
+    except (ImportError, OSError):  # it is missing, or a library that it needs is
+        return None
+    return str(torch.__version__)
+
+
+def _environment() -> dict[str, str]:
+    """What is set of what changes what goccl does, besides what torch itself reads."""
+    names = [name for name in sorted(os.environ) if name.upper().startswith(_PREFIX)]
+    names += [name for name in ("TORCHELASTIC_RESTART_COUNT",) if name in os.environ]
+    return {name: "(hidden)" if _may_be_secret(name) else os.environ[name] for name in names}
+
+
+def _may_be_secret(name: str) -> bool:
+    """Whether the variable is the secret, or was meant to be."""
+    return bool(difflib.get_close_matches(name.upper(), [_SECRET], cutoff=0.8))

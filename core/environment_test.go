@@ -1,0 +1,72 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestMistypedVariablesAreToldOnce(t *testing.T) {
+	const unknown = "the environment variable %q is not known, and has no effect"
+	var logged []string
+	r := NewRuntime(RuntimeConfig{
+		Environ: func() []string {
+			return []string{
+				"GOCCL_TRANPORT=tcp", "goccl_net=tcp", "GOCCL_GID_INDEX=3", "GOCCL_SECERT=pssst",
+				"GOCCL_SOCKET_IFNAM=", "GOCCL_=", "GOCCL_ZEBRA=1", "GOCCL_NTE=tcp",
+				"GOCCL_TRANSPORT=", "GOCCL_NET=", "GOCCL_IB_HCA=", "GOCCL_IB_GID_INDEX=",
+				"GOCCL_SOCKET_IFNAME=", "GOCCL_SECRET=", "GOCCL_THRESHOLDS=", "GOCCL_ALLTOALL_SCHEDULE=",
+				"TORCHELASTIC_RESTART_COUNT=0", "GOCCL_BENCH_PEERS=x", "GOCCL_TEST_X=1",
+				"NCCL_NET=x", "PATH=GOCCL_X", "GOCCL",
+			}
+		},
+		Getenv: func(string) string { return "" },
+		Logf:   func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) },
+	})
+	for range 2 {
+		c, err := r.Init(context.Background(), Config{Size: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Destroy()
+	}
+	var want []string
+	for _, w := range [][2]string{
+		{"GOCCL_", ""},
+		{"GOCCL_GID_INDEX", "GOCCL_IB_GID_INDEX"},
+		{"GOCCL_NTE", "GOCCL_NET"},
+		{"GOCCL_SECERT", "GOCCL_SECRET"},
+		{"GOCCL_SOCKET_IFNAM", "GOCCL_SOCKET_IFNAME"},
+		{"GOCCL_TRANPORT", "GOCCL_TRANSPORT"},
+		{"GOCCL_ZEBRA", ""},
+		{"goccl_net", "GOCCL_NET"},
+	} {
+		text := fmt.Sprintf(unknown, w[0])
+		if w[1] != "" {
+			text += "; did you mean " + w[1] + "?"
+		}
+		want = append(want, text)
+	}
+	if !slices.Equal(logged, want) {
+		t.Errorf("logged:\n%s\nwanted:\n%s", strings.Join(logged, "\n"), strings.Join(want, "\n"))
+	}
+	if told := r.Info()["warnings"]; !slices.Equal(told.([]string), want) {
+		t.Errorf("Info tells %q", told)
+	}
+}
+
+func TestEditDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"", "net", 3}, {"net", "", 3}, {"net", "net", 0}, {"tranport", "transport", 1},
+		{"kitten", "sitting", 3}, {"nte", "net", 2}, {"flaw", "lawn", 2},
+	} {
+		if got := editDistance(c.a, c.b); got != c.want {
+			t.Errorf("editDistance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}

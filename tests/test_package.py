@@ -34,6 +34,7 @@ def python(code, **env):
         ("1", "import torch"),
         ("1", "import goccl, torch"),
         ("0", "import goccl, torch"),
+        ("0", "import goccl, importlib.util; importlib.util.find_spec('torch'); import torch"),
     ],
 )
 def test_import_registers_and_loads_neither_cpp_nor_go(autoload, code):
@@ -43,6 +44,37 @@ print(torch.distributed.Backend.backend_list.count("goccl"), "goccl._C" in sys.m
       "libgoccl" in open("/proc/self/maps").read())
 """
     assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload) == "1 False False"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import goccl, goccl.bench, goccl.tune, goccl.cli",
+        "from goccl import cli; cli.main(['config'])",
+        """
+from goccl import cli
+try:
+    cli.main(["--version"])
+except SystemExit:
+    pass
+""",
+    ],
+)
+def test_torch_is_imported_only_where_it_is_needed(code):
+    printed = python(f"{code}\nimport sys\nprint('torch' in sys.modules)")
+    assert printed.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("autoload", ["0", "1"])
+def test_what_needs_torch_imports_it_and_registers(autoload):
+    code = """
+import sys, goccl
+before = "torch" in sys.modules
+goccl.Options
+import torch
+print(before, torch.distributed.Backend.backend_list.count("goccl"))
+"""
+    assert python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload) == "False 1"
 
 
 def test_failing_registration_does_not_break_the_import_of_torch(monkeypatch, caplog):

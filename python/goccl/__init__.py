@@ -29,6 +29,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from goccl._later import when_imported
+
 if TYPE_CHECKING:
     from goccl._C import Communicator, ProcessGroupGoccl
     from goccl.memory import MemPool, empty, memory_stats, zeros
@@ -76,5 +78,5 @@ def __dir__() -> list[str]:
     return sorted([*globals(), "Communicator", "Options", *_MEMORY])
 
 
-# Last, for it imports torch, and that in turn may call _autoload() of this half-loaded module.
-_autoload()
+# Not before torch is there: its import takes seconds, which `goccl --version` does without.
+when_imported("torch", _autoload)

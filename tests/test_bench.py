@@ -96,7 +96,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "-4", "4X", "1.5K", "K", "4,,8"])
+@pytest.mark.parametrize("text", ["", "0", "-4", "4X", "1.5K", "K", "4,,8", "1025G"])
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size; allowed are"):
         parse_sizes(text)
@@ -627,8 +627,9 @@ def test_suite_sets_what_is_not_given() -> None:
     assert args.limit == 5
 
 
-def test_no_collective_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(_parse()) == 2
+@pytest.mark.parametrize("arguments", [[], [""]])
+def test_no_collective_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(_parse(*arguments)) == 2
     told = capsys.readouterr().err
     assert "no collective is named; allowed are allreduce, broadcast" in told
     assert told.endswith("or all\n")
@@ -1096,6 +1097,19 @@ def test_file_that_cannot_be_written_costs_only_itself(
     assert "goccl bench: /dev/full cannot be written: No space left on device" in told.err
     assert "goccl-c/shm" in text.read_text()
     assert " goccl-c   shm " in told.out
+
+
+def test_no_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(_parse("allreduce", "--transport", "", "--peers", "")) == 1
+    assert "goccl bench: no library is left to be measured\n" in capsys.readouterr().err
+
+
+def test_size_beyond_the_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["allreduce", "--through", "c", "--transport", "mapped", "--peers", "", "--sizes", "1024G"]
+    assert bench.main(_parse(*arguments)) == 1
+    told = capsys.readouterr().err
+    assert f"goccl-c/mapped is skipped: no memory for {1 << 38} elements: mem_alloc: " in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("way", ["c", "torch"])

@@ -40,6 +40,7 @@ DESCRIPTION = (
 MAX_RANKS = 64
 _MOST_BESIDE = 256
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MOST_BYTES = 1 << 40
 _INTERRUPTED = 130
 
 
@@ -47,8 +48,9 @@ def parse_size(text: str) -> int:
     """Bytes from a number and a unit: 4, 64K, 1M, 2G (powers of 1024)."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; allowed are such as 4, 64K, 16M, 1G")
+    if not 1 <= size <= _MOST_BYTES:
+        allowed = "allowed are such as 4, 64K, 16M, 1G, up to 1024G"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; {allowed}")
     return size
 
 
@@ -263,7 +265,7 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         progress.say(f"goccl bench: {error}")
         return 2
-    if args.collective is None:
+    if not args.collective:
         progress.say(f"goccl bench: no collective is named; allowed are {', '.join(COLLECTIVES)}, or all")
         return 2
     if args.schedule != [""] and args.collective != ["alltoall"]:
@@ -340,6 +342,9 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
             for setting in settings:
                 libraries, absent = _libraries(args, setting.ranks, progress)
                 status = 1 if absent else status
+                if not libraries:
+                    progress.say("goccl bench: no library is left to be measured")
+                    break
                 benches.append(Bench(setting, libraries, probe, progress, _print, pace, start))
                 with benches[-1] as bench:
                     bench.run()

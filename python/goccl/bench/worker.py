@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import barrier, wire
+from . import barrier, capi, wire
 from .adapters import Adapter, Setup, adapter
 from .buffers import DTYPES, Buffer
 from .collectives import Segment, expected, layout
@@ -49,7 +49,10 @@ class _Rank:
         dtype = DTYPES[str(request["dtype"])]
         shape = layout(collective, rank, ranks, count)
         allocate = self._library.allocate
-        send, recv = Buffer(dtype, shape.send, allocate), Buffer(dtype, shape.recv, allocate)
+        try:
+            send, recv = Buffer(dtype, shape.send, allocate), Buffer(dtype, shape.recv, allocate)
+        except (MemoryError, capi.Failed) as error:
+            raise Unavailable(f"no memory for {count} elements: {error}") from error
         self._prepared = _Prepared(
             send=send,
             recv=recv,

@@ -137,6 +137,10 @@ PYBIND11_MODULE(_C, module) {
       .def("_add_ephemeral_timeout", &ProcessGroupGoccl::addEphemeralTimeout, py::arg("timeout"),
            "Adds to the timeouts of the operations that start from now on, until the first of them has ended. As "
            "newer versions of torch bind it for all back ends.")
+      .def("_drop_batch", &ProcessGroupGoccl::dropBatch, py::arg("why"), py::arg("collective"),
+           py::call_guard<py::gil_scoped_release>(),
+           "Drops the batch that this thread records, if it does. `collective`: the other ranks are told "
+           "that a collective was refused, which they are in any case if the batch has one.")
       .def(
           "perform_nocolor_split", [](ProcessGroupGoccl&, const py::object&) {}, py::arg("device"),
           "Does nothing. Torch calls it, where a group is bound to a device and can be split, on the ranks "

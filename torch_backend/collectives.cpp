@@ -679,6 +679,7 @@ void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
               reason("Rank ", rank_, " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(),
                      " ms"));
   const int all = waitAllRanks ? 1 : 0;
+  refuseInBatch("goccl:monitored_barrier");
   start({OpType::BARRIER, "goccl:monitored_barrier", {}, {}, opts.timeout, false}, Buffers(),
         [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
           return library().monitored_barrier(comm, all, call, work);

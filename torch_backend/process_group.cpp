@@ -5,6 +5,9 @@
 #include <future>
 #include <iterator>
 #include <memory>
+#include <thread>
+
+#include <c10/util/Logging.h>
 
 #include "arguments.h"
 #include "memory.h"
@@ -107,6 +110,17 @@ intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::B
 }
 #endif
 
+// Ends the work of a batch that is not started.
+void endDropped(Work& work, const std::string& why) {
+  try {
+    TORCH_CHECK_WITH(
+        DistBackendError, false,
+        "goccl: the coalesced batch of this operation was dropped, and none of it was started: ", why);
+  } catch (...) {
+    work.end(std::current_exception());
+  }
+}
+
 // What is known of this thread's call. A destructor cannot see the exception that calls it.
 struct {
   bool handedOver = false;
@@ -132,12 +146,9 @@ ProcessGroupGoccl::CallGuard::~CallGuard() {
   if (std::uncaught_exceptions() == exceptions_) {
     return;
   }
-  const auto batch = group_.takeBatch();
-  const bool collective = collective_ || (batch.has_value() && batch->collectives > 0);
-  const goccl_comm comm = group_.comm_.load();
-  if (collective && !thisCall.handedOver && comm != 0) {
+  if (!thisCall.handedOver) {
     const auto& reason = thisCall.reason;
-    library().refuse(comm, reason.empty() ? "an exception came before its start" : reason.c_str());
+    group_.dropBatch(reason.empty() ? "an exception came before its start" : reason, collective_);
   }
   handOver();  // for the guards around this one
 }
@@ -303,11 +314,13 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::record(Operation& operation, Buffers& buffers,
                                                     std::vector<Call> calls) {
   std::lock_guard<std::mutex> lock(batchMutex_);
-  const auto found = batches_.find(std::this_thread::get_id());
+  const auto found = batches_.find(threadNumber());
   if (found == batches_.end()) {
     return nullptr;
   }
   Batch& batch = found->second;
+  // Sends and receives do not tell whether their caller waits.
+  batch.work->letPass(operation.pointToPoint() || !operation.async ? threadNumber() : 0);
   batch.buffers.append(std::move(buffers));
   batch.collectives += operation.pointToPoint() ? 0 : calls.size();
   batch.timeout = std::max(batch.timeout, operation.timeout);
@@ -321,13 +334,13 @@ void ProcessGroupGoccl::refuseInBatch(const char* title) {
     return;
   }
   std::lock_guard<std::mutex> lock(batchMutex_);
-  TORCH_CHECK_VALUE(batches_.count(std::this_thread::get_id()) == 0,
+  TORCH_CHECK_VALUE(batches_.count(threadNumber()) == 0,
                     reason(title, ": a call that blocks cannot be a part of a coalesced batch"));
 }
 
 std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
   std::lock_guard<std::mutex> lock(batchMutex_);
-  auto node = batches_.extract(std::this_thread::get_id());
+  auto node = batches_.extract(threadNumber());
   if (node.empty()) {
     return std::nullopt;
   }
@@ -335,12 +348,44 @@ std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
   return std::move(node.mapped());
 }
 
+void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
+  const auto batch = takeBatch();
+  const goccl_comm comm = comm_.load();
+  if (comm != 0 && (collective || (batch.has_value() && batch->collectives > 0))) {
+    library().refuse(comm, why.c_str());
+  }
+  if (batch.has_value()) {
+    endDropped(*batch->work, why);
+  }
+}
+
+void ProcessGroupGoccl::dropBatches(const std::string& why) {
+  std::vector<Batch> dropped;
+  {
+    std::lock_guard<std::mutex> lock(batchMutex_);
+    for (auto at = batches_.begin(); at != batches_.end();) {
+      if (at->second.calls.empty()) {
+        ++at;
+        continue;
+      }
+      dropped.push_back(std::move(at->second));
+      at = batches_.erase(at);
+      openBatches_.fetch_sub(1);
+    }
+  }
+  for (const Batch& batch : dropped) {
+    LOG(WARNING) << "goccl: " << batch.calls.size()
+                 << " calls of a coalesced batch were never started: " << why;
+    endDropped(*batch.work, why);
+  }
+}
+
 void ProcessGroupGoccl::startCoalescing() {
   Batch batch;
   batch.work = newWork(comm(), {OpType::COALESCED, "goccl:coalesced", {}, {}}, 0);
-  takeBatch();  // one that was left open by an exception in the caller's code
+  dropBatch("another batch was started before its end", false);
   std::lock_guard<std::mutex> lock(batchMutex_);
-  batches_.emplace(std::this_thread::get_id(), std::move(batch));
+  batches_.emplace(threadNumber(), std::move(batch));
   openBatches_.fetch_add(1);
 }
 
@@ -348,7 +393,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
   auto batch = takeBatch();
   GOCCL_CHECK(
       batch.has_value(), "endCoalescing",
-      "no batch is open on this thread: startCoalescing() was not called, or a refused call closed it");
+      "no batch is open on this thread: startCoalescing() was not called, or the batch was dropped, as "
+      "after a refused call, abort() or shutdown()");
   auto extension = extend(batch->timeout);
   try {
     launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
@@ -419,6 +465,7 @@ void ProcessGroupGoccl::abort() {
   if (comm != 0) {
     const WithoutGil released;
     library().abort(comm, "ProcessGroup.abort() was called");
+    dropBatches("ProcessGroup.abort() was called");
   }
 }
 
@@ -428,6 +475,7 @@ void ProcessGroupGoccl::shutdown() {
     // Works that end now call back, and a future's callback may want the GIL.
     const WithoutGil released;
     library().destroy(comm);
+    dropBatches("the process group was shut down");
   }
 }
 

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -139,9 +138,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks = false) override;
 
   // From here to endCoalescing() the calls of this thread are checked and recorded only. They all return the
-  // work that endCoalescing() starts. A refused call closes the batch, of which nothing is started.
+  // work that endCoalescing() starts. A refused call drops the batch.
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  // Drops this thread's batch, if it has one: nothing of it is started, its work ends with an error
+  // that says `why`, and if it has collectives, the other ranks are told that a call was refused.
+  // `collective`: they are told in any case.
+  void dropBatch(const std::string& why, bool collective);
 
   // Numbers count from 0 on every rank: there is nothing to agree on.
   void setSequenceNumberForGroup() override {}
@@ -249,6 +252,8 @@ class ProcessGroupGoccl : public c10d::Backend {
               const std::vector<Call>& calls, const goccl_call& options, std::shared_ptr<void> extension);
   // Takes this thread's batch out of the books, if there is one.
   std::optional<Batch> takeBatch();
+  // Drops the batches of all threads in which something was recorded.
+  void dropBatches(const std::string& why);
   bool coalescing() const { return openBatches_.load(std::memory_order_relaxed) != 0; }
 
   // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
@@ -277,12 +282,12 @@ class ProcessGroupGoccl : public c10d::Backend {
 
   std::atomic<int> openBatches_{0};
   std::mutex batchMutex_;
-  std::unordered_map<std::thread::id, Batch> batches_;  // guarded by batchMutex_
+  std::unordered_map<uint64_t, Batch> batches_;  // by threadNumber(); guarded by batchMutex_
 };
 
-// Where an exception leaves the method, it closes this thread's batch; and where the library has not had the
-// call, and so tells nobody, it tells the other ranks that it was refused. Of sends and receives nobody need
-// be told, unless they refuse a batch with collectives.
+// Where an exception leaves the method before the library has had the call, it drops this thread's
+// batch, and tells the other ranks that the call was refused. Of sends and receives nobody need be told,
+// unless they refuse a batch with collectives.
 class ProcessGroupGoccl::CallGuard {
  public:
   explicit CallGuard(ProcessGroupGoccl& group, bool collective = true);

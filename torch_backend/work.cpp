@@ -283,7 +283,10 @@ bool Work::wait(std::chrono::milliseconds timeout) {
                      info_.title, " has not ended after ", timeout.count(),
                      " ms; it goes on, and may be waited for again");
   };
-  if (handle == 0 && !complete_.load()) {
+  if (handle == 0 && !ending_.load()) {
+    TORCH_CHECK_VALUE(passes_.load() == threadNumber(),
+                      "goccl: wait(): the operation belongs to a coalesced batch that has not been "
+                      "started: it starts at the batch's end, where the `with` block or endCoalescing() is");
     return true;
   }
   while (!ending_.load()) {
@@ -392,6 +395,12 @@ uint64_t Work::getSequencenumber() const { return info_.sequence; }
 std::chrono::milliseconds Work::getTimeout() const { return info_.timeout; }
 
 uint64_t Work::getCompletionKey() const { return key_; }
+
+uint64_t threadNumber() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t mine = last.fetch_add(1) + 1;
+  return mine;
+}
 
 void closeCallbacks() {
   callbacksClosed.store(true);

@@ -66,6 +66,9 @@ class Work : public c10d::Work {
              std::shared_ptr<void> extension);
   // Called instead of begin(): ends a work that the library never had.
   void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {});
+  // Of a batch that is being recorded: names the thread on which wait() returns at once, by its
+  // threadNumber(); 0: none.
+  void letPass(uint64_t thread) { passes_.store(thread); }
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -74,8 +77,8 @@ class Work : public c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override;
   // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the work
-  // running. On the main thread a Ctrl-C ends the wait. Of a batch that is still being recorded it returns at
-  // once.
+  // running. On the main thread a Ctrl-C ends the wait. Of a batch that is being recorded nothing has
+  // started: it throws, but returns true after a blocking call, for torch has those wait too.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Breaks the communicator: no single operation of it can be given up alone.
   void abort() override;
@@ -111,6 +114,7 @@ class Work : public c10d::Work {
   std::atomic<bool> ending_{false};
   std::atomic<bool> listening_{false};
   std::atomic<bool> complete_{false};
+  std::atomic<uint64_t> passes_{0};
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;
@@ -120,6 +124,9 @@ class Work : public c10d::Work {
   const Time started_;
   Time ended_;
 };
+
+// A number of the calling thread that no other thread ever has, as thread ids are used again.
+uint64_t threadNumber();
 
 // Called once at the process's exit: from its return on no callback of the library touches anything.
 void closeCallbacks();

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _registered = False
+_batches_end = False
 
 
 def register_once() -> None:
@@ -54,4 +61,61 @@ def _create(group: Any, options: Any) -> Any:
     ):
         if hasattr(backend.options, name):
             setattr(backend.options, name, value)
+    _end_batches_on_errors()
     return backend
+
+
+def _end_batches_on_errors() -> None:
+    """Has every end of torch's _coalescing_manager() end the batch, at the first call only.
+
+    From the start of that context on, torch.distributed keeps calls of the group in a list, or the
+    backend records them, and they return with nothing done. Where an exception leaves the context,
+    torch ends neither: all later calls of the group would return with nothing done. Any code may raise
+    the exception, and the calls in torch's list reach no backend, so a backend alone cannot notice.
+    Hence torch's function is replaced by one that runs it, and that clears up after an exception if the
+    group is one of goccl.
+
+    The first group of goccl does so: programs without one run torch as it is. It replaces the function
+    in all modules that have imported it by then, for libraries take it by name.
+    """
+    global _batches_end
+    import torch.distributed.distributed_c10d as c10d
+
+    if _batches_end:
+        return
+    _batches_end = True
+    original = getattr(c10d, "_coalescing_manager", None)
+    if original is None:
+        return
+
+    @contextlib.contextmanager
+    @functools.wraps(original)
+    def coalescing_manager(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        group = (args[0] if args else kwargs.get("group")) or c10d._get_default_group()
+        try:
+            with original(*args, **kwargs) as manager:
+                yield manager
+        except BaseException as error:
+            _drop_batch(group, error)
+            raise
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("_coalescing_manager") is original:
+            setattr(module, "_coalescing_manager", coalescing_manager)  # noqa: B010
+
+
+def _drop_batch(group: Any, error: BaseException) -> None:
+    """Forgets what torch and the backend have of a group's batch that an exception ended."""
+    import torch
+    import torch.distributed.distributed_c10d as c10d
+
+    from goccl._native import load
+
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except (AttributeError, RuntimeError):  # no group, or one without a CPU backend
+        return
+    backend = getattr(backend, "wrapped_pg", backend)  # of TORCH_DISTRIBUTED_DEBUG=DETAIL
+    if isinstance(backend, load().ProcessGroupGoccl):
+        calls = c10d._world.pg_coalesce_state.pop(group, None)
+        backend._drop_batch(f"its batch was ended by {type(error).__name__}: {error}", bool(calls))

@@ -23,6 +23,46 @@ def backend():
     return dist.group.WORLD._get_backend(torch.device("cpu"))
 
 
+# -- timeouts that options give
+
+
+def run_timeout_of_options(rank):
+    """A given one is kept, torch's default of 30 minutes too; else it is the group's."""
+    half_an_hour, short = timedelta(minutes=30), timedelta(seconds=40)
+    given, none = goccl.Options(timeout=half_an_hour), goccl.Options(transport="tcp")
+    rank.init(timeout=50, pg_options=given)
+    groups = [
+        (dist.group.WORLD, half_an_hour),
+        (dist.new_group(timeout=short, pg_options=given), half_an_hour),
+        (dist.new_group(timeout=short, pg_options=none), short),
+        (dist.new_group(timeout=2 * short, pg_options=none), 2 * short),
+        (dist.new_group(timeout=short), short),
+    ]
+    if hasattr(dist.ProcessGroup, "split_group"):  # from torch 2.9 on
+        everybody = list(range(rank.size))
+        split = dist.group.WORLD.split_group
+        groups += [
+            (split(everybody, timeout=short, group_name="1"), short),
+            (split(everybody, timeout=short, opts=given, group_name="2"), half_an_hour),
+            (split(everybody, timeout=short, opts=none, group_name="3"), short),
+        ]
+    for group, timeout in groups:
+        options = group._get_backend(torch.device("cpu")).options
+        assert options.timeout == options._timeout == timeout
+        options.secret = "the group's own copy"
+    assert (given.timeout, given.transport, given.secret) == (half_an_hour, "", "")
+    assert (none.transport, none.secret) == ("tcp", "")
+    assert "timeout=None" in repr(none)
+    group, _ = groups[1]
+    group._get_backend(torch.device("cpu")).options.timeout = None
+    dist.distributed_c10d._set_pg_timeout(short, group)
+    assert group._get_backend(torch.device("cpu")).options.timeout == short
+
+
+def test_timeout_of_options(make_world):
+    make_world(1).run(run_timeout_of_options)
+
+
 # -- timeouts that are extended
 
 

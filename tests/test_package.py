@@ -1,8 +1,10 @@
 """The package: how torch finds it, what it says where it cannot work, the command line, the build backend."""
 
+import copy
 import importlib.util
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -249,6 +251,52 @@ def test_options_take_zero_for_the_default_grace():
     assert goccl.Options(liveness_grace=timedelta(0)).liveness_grace == timedelta(0)
     with pytest.raises(ValueError, match="`timeout` is 0 us"):
         goccl.Options(timeout=timedelta(0))
+
+
+def some_options():
+    options = goccl.Options(timeout=timedelta(seconds=5), transport="tcp", secret="hush")
+    options.interface = "lo"
+    options.liveness_grace = timedelta(seconds=2)
+    options.alltoall_schedule = "parallel"
+    for name, value in (("group_name", "some"), ("global_ranks_in_group", [3, 1])):
+        if hasattr(options, name):  # from torch 2.9 on
+            setattr(options, name, value)
+    return options
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda options: pickle.loads(pickle.dumps(options))]
+)
+def test_options_are_copied(copied):
+    options = some_options()
+    other = copied(options)
+    assert type(other) is goccl.Options
+    names = [name for name in dir(options) if not name.startswith("__")]
+    names = [name for name in names if not callable(getattr(options, name))]
+    assert {"timeout", "_timeout", "secret", "transport"} <= set(names)
+    for name in names:
+        assert getattr(other, name) == getattr(options, name), name
+    other.interface = "eth0"
+    other.timeout = None
+    assert (options.interface, options.timeout) == ("lo", timedelta(seconds=5))
+
+
+def test_options_of_no_timeout():
+    options = goccl.Options()
+    assert options.timeout == options._timeout == timedelta(minutes=30)
+    options.timeout = timedelta(seconds=1)
+    assert options.timeout == options._timeout == timedelta(seconds=1)
+    options.timeout = None
+    assert options.timeout == options._timeout == timedelta(minutes=30)
+    assert "timeout=None" in repr(copy.copy(options))
+
+
+def test_options_show_no_secret():
+    assert repr(some_options()) == (
+        "goccl.Options(timeout=datetime.timedelta(seconds=5), transport='tcp', interface='lo', "
+        "liveness_grace=datetime.timedelta(seconds=2), secret=..., alltoall_schedule='parallel')"
+    )
+    assert "secret=''" in repr(goccl.Options())
 
 
 def test_command_line_names_its_commands(capsys):

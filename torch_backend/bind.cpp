@@ -1,10 +1,14 @@
 // The Python module goccl._C.
 
+#include <array>
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
@@ -46,8 +50,54 @@ std::chrono::milliseconds duration(const char* name, std::chrono::microseconds g
 
 std::chrono::milliseconds timeoutOf(std::chrono::microseconds given) { return duration("timeout", given, ""); }
 
+void giveTimeout(Options& options, std::optional<std::chrono::microseconds> given) {
+  options.givenTimeout = given.has_value() ? std::make_optional(timeoutOf(*given)) : std::nullopt;
+  options.timeout = options.givenTimeout.value_or(kBackendDefaultTimeout);
+}
+
 std::chrono::milliseconds graceOf(std::chrono::microseconds given) {
   return duration("liveness_grace", given, " (or 0: the default)");
+}
+
+// What options are made of besides the timeout: ours, and those of torch's that this version has.
+constexpr std::array kOwnAttributes{"transport", "interface", "liveness_grace", "secret",
+                                    "alltoall_schedule"};
+constexpr std::array kTorchAttributes{"_timeout", "group_name", "global_ranks_in_group",
+                                      "use_pg_for_symm_mem_rendezvous", "enable_reconfigure"};
+
+py::dict stateOf(const py::object& options) {
+  py::dict state;
+  state["timeout"] = options.cast<const Options&>().givenTimeout;
+  for (const char* name : kOwnAttributes) {
+    state[name] = options.attr(name);
+  }
+  for (const char* name : kTorchAttributes) {
+    if (py::hasattr(options, name)) {
+      state[name] = options.attr(name);
+    }
+  }
+  return state;
+}
+
+c10::intrusive_ptr<Options> optionsOf(const py::dict& state) {
+  auto options = c10::make_intrusive<Options>();
+  py::object attributes = py::cast(options);
+  for (const auto& [name, value] : state) {
+    if (py::hasattr(attributes, name)) {
+      attributes.attr(name) = value;
+    }
+  }
+  return options;
+}
+
+std::string reprOf(const py::object& options) {
+  const auto& self = options.cast<const Options&>();
+  std::string text = "goccl.Options(timeout=" + std::string(py::repr(py::cast(self.givenTimeout)));
+  for (const char* name : kOwnAttributes) {
+    const bool hidden = std::string_view(name) == "secret" && !self.secret.empty();
+    text += c10::str(", ", name, "=", hidden ? "..." : std::string(py::repr(options.attr(name))));
+  }
+  return text + ")";
 }
 
 // Ends what is left when Python goes. A library that is not loaded stays so.
@@ -85,10 +135,11 @@ PYBIND11_MODULE(_C, module) {
   IntrusiveClass<Options, c10d::Backend::Options>(
       group, "Options",
       "Options of a goccl process group, for the argument pg_options of init_process_group().")
-      .def(py::init([](std::chrono::microseconds timeout, std::string transport, std::string interface,
-                       std::chrono::microseconds livenessGrace, std::string secret,
-                       std::string alltoallSchedule) {
-             auto options = c10::make_intrusive<Options>(timeoutOf(timeout));
+      .def(py::init([](std::optional<std::chrono::microseconds> timeout, std::string transport,
+                       std::string interface, std::chrono::microseconds livenessGrace,
+                       std::string secret, std::string alltoallSchedule) {
+             auto options = c10::make_intrusive<Options>();
+             giveTimeout(*options, timeout);
              options->transport = std::move(transport);
              options->interface = std::move(interface);
              options->livenessGrace = graceOf(livenessGrace);
@@ -96,13 +147,14 @@ PYBIND11_MODULE(_C, module) {
              options->alltoallSchedule = std::move(alltoallSchedule);
              return options;
            }),
-           py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "",
+           py::kw_only(), py::arg("timeout") = py::none(), py::arg("transport") = "",
            py::arg("interface") = "", py::arg("liveness_grace") = std::chrono::milliseconds(0),
            py::arg("secret") = "", py::arg("alltoall_schedule") = "")
       .def_property(
-          "timeout", [](const Options& self) { return self.timeout; },
-          [](Options& self, std::chrono::microseconds given) { self.timeout = timeoutOf(given); },
-          "How long making the group and every operation may take (timedelta; 30 minutes).")
+          "timeout", [](const Options& self) { return self.givenTimeout.value_or(self.timeout); },
+          &giveTimeout,
+          "How long making the group and every operation may take (timedelta). None, the default, is for "
+          "that of the group; before there is a group it reads as torch's default of 30 minutes.")
       .def_readwrite(
           "transport", &Options::transport,
           "What joins ranks: \"\" for the best of each pair, or \"shm\" or \"tcp\" forced for all; a forced "
@@ -123,7 +175,15 @@ PYBIND11_MODULE(_C, module) {
           "alltoall_schedule", &Options::alltoallSchedule,
           "With how many ranks one exchanges at once in an all-to-all: \"parallel\" with all, \"window=2\" (1 to "
           "254) with so many at most, \"sequential\" with one; \"\" by size. The same on all ranks. Also by the "
-          "environment variable GOCCL_ALLTOALL_SCHEDULE.");
+          "environment variable GOCCL_ALLTOALL_SCHEDULE.")
+      .def(
+          "_for_group",
+          [](const Options& self, std::chrono::microseconds timeout) {
+            return self.forGroup(timeoutOf(timeout));
+          },
+          py::arg("timeout"), "A copy for one group, with its timeout where none was given.")
+      .def("__repr__", &reprOf)
+      .def(py::pickle(&stateOf, &optionsOf));
 
   group
       .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,

@@ -95,18 +95,13 @@ goccl_comm join(const std::shared_ptr<Joining>& joining) {
   return joining->comm;
 }
 
-intrusive_ptr<ProcessGroupGoccl::Options> copyOf(const intrusive_ptr<ProcessGroupGoccl::Options>& options) {
-  return options == nullptr ? c10::make_intrusive<ProcessGroupGoccl::Options>()
-                            : c10::make_intrusive<ProcessGroupGoccl::Options>(*options);
-}
-
 #ifdef GOCCL_TORCH_SPLITS
 // A copy of the options of a new group that torch makes from another one.
 intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::Backend::Options>& options,
                                                      const char* name) {
   const auto given = c10::dynamic_intrusive_pointer_cast<ProcessGroupGoccl::Options>(options);
   GOCCL_CHECK(given != nullptr, name, "pg_options of backend goccl must be None or a goccl.Options");
-  return copyOf(given);
+  return given->forGroup(given->timeout);
 }
 #endif
 
@@ -157,9 +152,20 @@ intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::Options::clone() const 
   return c10::make_intrusive<Options>(*this);
 }
 
+intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::forGroup(
+    milliseconds groupTimeout) const {
+  auto own = c10::make_intrusive<Options>(*this);
+  own->timeout = givenTimeout.value_or(groupTimeout);
+  own->givenTimeout.reset();
+  return own;
+}
+
 ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                      intrusive_ptr<Options> options, const std::string& groupName)
-    : Backend(rank, size), options_(copyOf(options)), timeoutMs_(options_->timeout.count()) {
+    : Backend(rank, size),
+      options_(options == nullptr ? c10::make_intrusive<Options>()
+                                  : options->forGroup(options->timeout)),
+      timeoutMs_(options_->timeout.count()) {
   TORCH_CHECK_VALUE(store != nullptr,
                     "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");
   TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "ProcessGroupGoccl: `rank` is ", rank,
@@ -198,6 +204,7 @@ void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
               " ms, it must be at least 1 ms");
   check(library().comm_set_timeout(comm(), timeout.count()));
   options_->timeout = timeout;
+  options_->givenTimeout.reset();
   timeoutMs_.store(timeout.count());
 }
 

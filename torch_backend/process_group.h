@@ -41,7 +41,11 @@ class ProcessGroupGoccl : public c10d::Backend {
         : c10d::Backend::Options(kBackendName, timeout) {}
 
     c10::intrusive_ptr<c10d::Backend::Options> clone() const;
+    // A copy that one group has for itself, with the timeout that was given, else the group's.
+    c10::intrusive_ptr<Options> forGroup(std::chrono::milliseconds groupTimeout) const;
 
+    // What was given. Torch writes into `timeout` what a group has that it splits or merges.
+    std::optional<std::chrono::milliseconds> givenTimeout;
     std::string transport;                       // "", "shm", "tcp" or "verbs"
     std::string interface;                       // network interface; "" : by the route to the store
     std::chrono::milliseconds livenessGrace{0};  // 0: the library's default

@@ -19,7 +19,7 @@ class ProcessGroupGoccl(Backend):
     class Options(Backend.Options):
         """Options of one process group, for the argument pg_options of init_process_group() and new_group().
 
-        timeout: how long making the group and every operation may take; 30 minutes.
+        timeout: how long making the group and every operation may take; None for the group's.
         transport: "" for the best of each pair of ranks, or "shm" or "tcp" forced for all.
         interface: the network interface to use; "" for that of the route to the store.
         liveness_grace: a host that acknowledges nothing is given up after it; 10 seconds.
@@ -27,7 +27,10 @@ class ProcessGroupGoccl(Backend):
         alltoall_schedule: of all-to-all: "sequential", "window=2" and the like, "parallel"; "": by size.
         """
 
-        timeout: timedelta
+        @property
+        def timeout(self) -> timedelta: ...
+        @timeout.setter
+        def timeout(self, given: timedelta | None) -> None: ...
         transport: str
         interface: str
         liveness_grace: timedelta
@@ -36,13 +39,14 @@ class ProcessGroupGoccl(Backend):
         def __init__(
             self,
             *,
-            timeout: timedelta = ...,
+            timeout: timedelta | None = None,
             transport: str = "",
             interface: str = "",
             liveness_grace: timedelta = ...,
             secret: str = "",
             alltoall_schedule: str = "",
         ) -> None: ...
+        def _for_group(self, timeout: timedelta) -> ProcessGroupGoccl.Options: ...
 
     def __init__(
         self, store: Store, rank: int, size: int, options: Options | None = None, group_name: str = ""

@@ -28,39 +28,31 @@ def register_once() -> None:
 def _create(group: Any, options: Any) -> Any:
     """Makes the backend of one process group, as torch.distributed asks for.
 
-    `group` is torch's description of it (store, group_rank, group_size, timeout, group_id, ...), `options` is
-    what the user gave as pg_options. A timeout in the options wins over the group's.
+    `group` is torch's description of it (store, group_rank, group_size, timeout, group_id, ...),
+    `options` is what the user gave as pg_options, and stays as it is: the user may give it to another
+    group. A timeout in the options wins over the group's.
     """
     from goccl._native import load
 
     native = load()
     Options = native.ProcessGroupGoccl.Options  # noqa: N806
     if options is None:
-        options = Options(timeout=group.timeout)
+        options = Options()
     elif not isinstance(options, Options):
         raise TypeError(
             f"pg_options of backend goccl must be None or a goccl.Options, not {type(options).__qualname__}"
         )
-    elif options.timeout == Options().timeout:
-        # A copy, for the user may give the same options to another group.
-        options = Options(
-            timeout=group.timeout,
-            transport=options.transport,
-            interface=options.interface,
-            liveness_grace=options.liveness_grace,
-            secret=options.secret,
-            alltoall_schedule=options.alltoall_schedule,
-        )
-    backend = native.ProcessGroupGoccl(
-        group.store, group.group_rank, group.group_size, options=options, group_name=group.group_id
-    )
+    own = options._for_group(group.timeout)
     # Newer versions of torch read them from the options of any backend; older ones have no place for them.
     for name, value in (
         ("group_name", group.group_id),
         ("global_ranks_in_group", group.global_ranks_in_group),
     ):
-        if hasattr(backend.options, name):
-            setattr(backend.options, name, value)
+        if hasattr(own, name):
+            setattr(own, name, value)
+    backend = native.ProcessGroupGoccl(
+        group.store, group.group_rank, group.group_size, options=own, group_name=group.group_id
+    )
     _end_batches_on_errors()
     return backend
 

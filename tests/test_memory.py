@@ -10,6 +10,7 @@ from pathlib import Path
 
 import goccl
 import harness
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -255,7 +256,75 @@ def run_pool(_rank):
     assert not shareable(inside)
 
 
-@pytest.mark.parametrize("body", [run_sizes, run_memory, run_pool])
+def run_sizes_as_of_torch(_rank):
+    integers = [np.int64(4), np.array(4), torch.tensor(4), (np.int32(2), 3), [2, np.uint8(3)]]
+    for size in [*integers, torch.Size([2, 3]), (), []]:
+        assert goccl.empty(size).shape == goccl.zeros(size).shape == torch.empty(size).shape
+    assert goccl.zeros(np.int64(2), np.int64(3)).shape == (2, 3)
+    for size in ("three", 4.0, None, np.array([2, 3]), [[2]], range(2)):
+        for make in (torch.empty, goccl.empty, goccl.zeros):
+            with pytest.raises(TypeError, match="size"):
+                make(size)
+
+
+def run_arguments(_rank):
+    for make in (goccl.empty, goccl.zeros):
+        for device in (None, "cpu", torch.device("cpu"), "cpu:0"):
+            t = make(3, device=device, requires_grad=True)
+            assert t.is_leaf
+            assert t.requires_grad
+            assert t.device.type == "cpu"
+            assert not make(3, device=device).requires_grad
+        with pytest.raises(ValueError, match="device is 'meta', it must be 'cpu' or None"):
+            make(3, device="meta")
+        with pytest.raises(RuntimeError, match="floating point"):
+            make(3, dtype=torch.int32, requires_grad=True)
+    with torch.device("meta"):
+        assert goccl.empty(3).device.type == "cpu"
+
+
+def run_like(_rank):
+    strided = torch.ones(3, 4, dtype=torch.int16).t()
+    elsewhere = torch.empty(5, device="meta")
+    for make in (goccl.empty_like, goccl.zeros_like):
+        t = make(strided)
+        assert (t.shape, t.dtype) == ((4, 3), torch.int16)
+        assert t.is_contiguous()
+        assert shareable(t)
+        t = make(elsewhere, dtype=torch.float64, device="cpu", requires_grad=True)
+        assert (t.shape, t.dtype, t.device.type) == ((5,), torch.float64, "cpu")
+        assert t.requires_grad
+        with pytest.raises(ValueError, match="device is 'meta'"):
+            make(strided, device="meta")
+    assert (goccl.zeros_like(strided) == 0).all()
+
+
+def run_is_shareable(_rank):
+    t = goccl.zeros(8, 4)
+    for view in (t, t[3:], t.t(), t.detach(), t.view(torch.int32), nn.Parameter(t)):
+        assert goccl.is_shareable(view)
+    with goccl.MemPool():
+        assert goccl.is_shareable(torch.empty(1 << 20))
+        assert not goccl.is_shareable(torch.empty(1)), "small ones are ordinary"
+    ordinary = [torch.empty(1 << 20), t.clone(), torch.empty(3, device="meta")]
+    for other in [*ordinary, torch.eye(3).to_sparse()]:
+        assert not goccl.is_shareable(other)
+    with pytest.raises(TypeError):
+        goccl.is_shareable([1.0])
+
+
+WITHOUT_A_GROUP = [
+    run_sizes,
+    run_sizes_as_of_torch,
+    run_arguments,
+    run_like,
+    run_is_shareable,
+    run_memory,
+    run_pool,
+]
+
+
+@pytest.mark.parametrize("body", WITHOUT_A_GROUP)
 def test_without_a_group(make_world, body):
     make_world(1).run(body)
 

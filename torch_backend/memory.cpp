@@ -98,6 +98,10 @@ at::Tensor emptyShareable(at::IntArrayRef size, at::ScalarType dtype) {
                                    std::nullopt);
 }
 
+bool isShareable(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.storage().data_ptr().get_deleter() == &freeShareable;
+}
+
 std::unordered_map<std::string, uint64_t> memoryStats() {
   uint64_t registered = 0;
   uint64_t given = 0;
@@ -109,6 +113,8 @@ std::unordered_map<std::string, uint64_t> memoryStats() {
 void bindMemory(py::module_& module) {
   module.def("empty", &emptyShareable, py::arg("size"), py::arg("dtype"),
              "A tensor in shareable memory, of undefined contents.");
+  module.def("is_shareable", &isShareable, py::arg("tensor"),
+             "Whether a tensor's elements are in memory of empty() or of a pool.");
   module.def("enter_pool", &enterPool, "Has the thread's CPU tensors allocated in shareable memory.");
   module.def("leave_pool", &leavePool, "Undoes enter_pool().");
   module.def("memory_stats", &memoryStats, "What adapters do with the process's shareable memory, in bytes.");

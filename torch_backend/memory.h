@@ -14,6 +14,8 @@ namespace goccl {
 bool hasShareableMemory();
 // Of undefined contents. Throws where there is no such memory, or no room.
 at::Tensor emptyShareable(at::IntArrayRef size, at::ScalarType dtype);
+// Whether emptyShareable() or a pool made the memory of the tensor.
+bool isShareable(const at::Tensor& tensor);
 // What adapters do with the process's shareable memory, in bytes.
 std::unordered_map<std::string, uint64_t> memoryStats();
 

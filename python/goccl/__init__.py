@@ -3,7 +3,7 @@
 Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: the installed package
 is found by torch. This module is for options (goccl.Options), for collectives with less around them
 (goccl.Communicator), for tensors on which collectives of one host, or over RDMA, are faster (goccl.empty,
-goccl.zeros, goccl.MemPool), and for registering by hand where entry points are off.
+goccl.zeros, their *_like, goccl.MemPool), and for registering by hand where entry points are off.
 
 Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
 
@@ -33,15 +33,27 @@ from goccl._later import when_imported
 
 if TYPE_CHECKING:
     from goccl._C import Communicator, ProcessGroupGoccl
-    from goccl.memory import MemPool, empty, memory_stats, zeros
+    from goccl.memory import MemPool, empty, empty_like, is_shareable, memory_stats, zeros, zeros_like
 
     Options = ProcessGroupGoccl.Options
 
 __version__ = "0.1.0"
 
-_MEMORY = ("MemPool", "empty", "memory_stats", "zeros")
+_MEMORY = ("MemPool", "empty", "empty_like", "is_shareable", "memory_stats", "zeros", "zeros_like")
 
-__all__ = ["Communicator", "MemPool", "Options", "__version__", "empty", "memory_stats", "register", "zeros"]
+__all__ = [
+    "Communicator",
+    "MemPool",
+    "Options",
+    "__version__",
+    "empty",
+    "empty_like",
+    "is_shareable",
+    "memory_stats",
+    "register",
+    "zeros",
+    "zeros_like",
+]
 
 
 def register() -> None:

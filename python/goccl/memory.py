@@ -16,53 +16,156 @@ collective has failed, a peer that is late may still read and write its tensors:
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from goccl._native import load
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     import torch
 
 
-def _size(size: tuple[int | tuple[int, ...] | list[int], ...]) -> list[int]:
-    wanted = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    numbers = [operator.index(n) for n in wanted]  # type: ignore[arg-type]
+def _size(size: tuple[Any, ...]) -> list[int]:
+    """Reads the numbers of a size; TypeError or ValueError where it is none."""
+    wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    try:
+        numbers = [operator.index(n) for n in wanted]
+    except TypeError:
+        raise TypeError(f"size is {wanted!r}, it must be integers, or one tuple or list of them") from None
     if any(n < 0 for n in numbers):
         raise ValueError(f"size is {tuple(numbers)}, every number must be 0 or more")
     return numbers
 
 
-def empty(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Returns a contiguous CPU tensor in shareable memory, of undefined contents.
+def empty(
+    *size: SupportsIndex | Sequence[SupportsIndex],
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """Makes a contiguous CPU tensor in shareable memory, of undefined contents.
 
-    size: as of torch.empty(): numbers, or a tuple or list of them.
-    dtype: any of torch's; default torch.get_default_dtype().
-    Raises ValueError for a negative size, torch.distributed.DistBackendError where there is no such
-    memory, or no room.
+    Args:
+        size: as of torch.empty(): integers, NumPy's too, or one tuple or list of them, such as a torch.Size.
+        dtype: any of torch's; default torch.get_default_dtype().
+        device: the CPU, or None, which is the CPU whatever torch.set_default_device() says.
+        requires_grad: as of torch.empty().
+
+    Returns:
+        The tensor. Its memory is given back when the last tensor on it has gone.
+
+    Raises:
+        TypeError: `size` is something else.
+        ValueError: a number of `size` is negative, or `device` is another one than the CPU.
+        torch.distributed.DistBackendError: there is no shareable memory here, or no room.
 
     >>> gradients = goccl.empty(1 << 20)
     >>> dist.all_reduce(gradients)
     """
     import torch
 
+    if device is not None and torch.device(device).type != "cpu":
+        raise ValueError(f"device is {str(device)!r}, it must be 'cpu' or None: this is memory of the host")
     made: torch.Tensor = load().empty(_size(size), dtype or torch.get_default_dtype())
-    return made
+    return made.requires_grad_(requires_grad)
 
 
-def zeros(*size: int | tuple[int, ...] | list[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Is empty(), filled with zeros."""
-    return empty(*size, dtype=dtype).zero_()
+def zeros(
+    *size: SupportsIndex | Sequence[SupportsIndex],
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """Makes a tensor as empty() does, filled with zeros.
+
+    Args:
+        size, dtype, device, requires_grad: as of empty().
+
+    Returns:
+        The tensor.
+
+    Raises:
+        TypeError, ValueError, torch.distributed.DistBackendError: as empty().
+
+    >>> counts = goccl.zeros(4, 1024, dtype=torch.int64)
+    """
+    return empty(*size, dtype=dtype, device=device).zero_().requires_grad_(requires_grad)
+
+
+def empty_like(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """Makes a contiguous CPU tensor in shareable memory of another one's size, of undefined contents.
+
+    Args:
+        tensor: on any device, and of any strides.
+        dtype: any of torch's; default that of `tensor`.
+        device, requires_grad: as of empty().
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError, torch.distributed.DistBackendError: as empty().
+
+    >>> received = goccl.empty_like(sent)
+    """
+    return empty(tensor.shape, dtype=dtype or tensor.dtype, device=device, requires_grad=requires_grad)
+
+
+def zeros_like(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """Makes a tensor as empty_like() does, filled with zeros.
+
+    Args:
+        tensor, dtype, device, requires_grad: as of empty_like().
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError, torch.distributed.DistBackendError: as empty().
+
+    >>> total = goccl.zeros_like(gradients)
+    """
+    return zeros(tensor.shape, dtype=dtype or tensor.dtype, device=device, requires_grad=requires_grad)
+
+
+def is_shareable(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor lies in memory that peers can map.
+
+    Args:
+        tensor: any.
+
+    Returns:
+        True for tensors that empty(), its siblings or a MemPool made, and for views of them; of a tensor that
+        was made around their memory by other means, such as torch.from_numpy(), it is not known.
+
+    >>> goccl.is_shareable(goccl.empty(4)[1:])
+    True
+    """
+    return load().is_shareable(tensor)  # type: ignore[no-any-return]
 
 
 def memory_stats() -> dict[str, int]:
-    """Returns what adapters do with this process's shareable memory, in bytes.
+    """Tells what adapters do with this process's shareable memory.
 
-    "registered": that adapters have access to now, and that is locked; what groups over verbs keep for
-    themselves counts, too. "given": that peers have read there by themselves; "taken": that were read so of
-    peers'. Where both stay 0 over verbs, tensors are copied: they are ordinary, too small, or could not be
-    registered (see the log).
+    Returns:
+        Bytes. "registered": that adapters have access to now, and that is locked; what groups over verbs keep
+        for themselves counts, too. "given": that peers have read there by themselves; "taken": that were read
+        so of peers'. Where both stay 0 over verbs, tensors are copied: they are ordinary, too small, or could
+        not be registered (see the log).
     """
     found: dict[str, int] = load().memory_stats()
     return found

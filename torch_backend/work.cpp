@@ -284,7 +284,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
                      " ms; it goes on, and may be waited for again");
   };
   if (handle == 0 && !ending_.load()) {
-    TORCH_CHECK_VALUE(passes_.load() == threadNumber(),
+    uint64_t caller = threadNumber();
+    TORCH_CHECK_VALUE(passes_.compare_exchange_strong(caller, 0),
                       "goccl: wait(): the operation belongs to a coalesced batch that has not been "
                       "started: it starts at the batch's end, where the `with` block or endCoalescing() is");
     return true;

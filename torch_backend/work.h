@@ -66,8 +66,8 @@ class Work : public c10d::Work {
              std::shared_ptr<void> extension);
   // Called instead of begin(): ends a work that the library never had.
   void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {});
-  // Of a batch that is being recorded: names the thread on which wait() returns at once, by its
-  // threadNumber(); 0: none.
+  // Of a batch that is being recorded: lets the next wait() of a thread return at once. The thread is
+  // named by its threadNumber(); 0: none.
   void letPass(uint64_t thread) { passes_.store(thread); }
 
   bool isCompleted() override;
@@ -78,7 +78,7 @@ class Work : public c10d::Work {
   void synchronize() override;
   // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the work
   // running. On the main thread a Ctrl-C ends the wait. Of a batch that is being recorded nothing has
-  // started: it throws, but returns true after a blocking call, for torch has those wait too.
+  // started: it throws, but returns true once after a blocking call, for torch has those wait too.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Breaks the communicator: no single operation of it can be given up alone.
   void abort() override;

@@ -38,7 +38,7 @@ train: setup ## Train on handwritten digits: DDP, two ranks, backend goccl
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 
 .PHONY: test
-test: test-go test-race test-python ## Run all the tests
+test: test-go test-race test-asan test-python ## Run all the tests
 
 .PHONY: test-go
 test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
@@ -48,8 +48,12 @@ test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
 	@$(TIMED) go test ./...
 
 .PHONY: test-race
-test-race: setup ## Run the Go tests of the core under the race detector
-	@$(TIMED) go test -race $$(go list ./core/... ./rdma/... | grep -v /core/plan) # which has no goroutines, and long proofs
+test-race: setup ## Run the Go tests, with those of the C ABI, under the race detector
+	@$(TIMED) go test -race $$(go list ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
+
+.PHONY: test-asan
+test-asan: setup ## Run the tests of all that is written in C, and of the C ABI, under the address sanitizer
+	@$(TIMED) go test -asan -short ./core/reduce ./core/exec ./rdma ./capi
 
 .PHONY: test-python
 test-python: setup ## Run the tests of the package and the torch backend

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -48,14 +49,30 @@ func build(folder string) error {
 	if compiler == "" {
 		compiler = "cc"
 	}
-	c := func(source, program string) []string {
-		return []string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", "capi", source,
-			"-L", folder, "-lgoccl", "-Wl,-rpath," + folder, "-o", program}
+	mode, goFlags, cFlags := "c-shared", []string{}, []string{}
+	switch sanitizer := sanitizer(); sanitizer {
+	case "-race":
+		// It can watch only a program that does not move, and that has the library within.
+		built.library, mode = at("libgoccl.a"), "c-archive"
+		goFlags, cFlags = []string{sanitizer}, []string{"-no-pie", "-lresolv", "-lm"}
+		// A program in C ends without Go, which would make a race its exit status then.
+		if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
+			return err
+		}
+	case "-asan":
+		goFlags, cFlags = []string{sanitizer}, []string{"-fsanitize=address"}
 	}
+	goBuild := func(source, program string, flags ...string) []string {
+		return slices.Concat([]string{"go", "build"}, goFlags, flags, []string{"-o", program, source})
+	}
+	c := func(source, program string) []string {
+		return append([]string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", "capi", source,
+			"-L", folder, "-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags...)
+	}
+	script := "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map")
 	for _, command := range [][]string{
-		{"go", "build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map"),
-			"-o", built.library, "./capi"},
-		{"go", "build", "-o", built.exampleGo, "./examples/go/allreduce"},
+		goBuild("./capi", built.library, "-buildmode="+mode, script),
+		goBuild("./examples/go/allreduce", built.exampleGo),
 		c("capi/testdata/abi.c", built.abi),
 		c("examples/c/allreduce.c", built.exampleC),
 	} {
@@ -66,6 +83,17 @@ func build(folder string) error {
 		}
 	}
 	return nil
+}
+
+// sanitizer is the flag of that kind that the tests are built with, if any: what they run is built with it, too.
+func sanitizer() string {
+	info, _ := debug.ReadBuildInfo()
+	for _, flag := range []string{"-race", "-asan"} {
+		if slices.Contains(info.Settings, debug.BuildSetting{Key: flag, Value: "true"}) {
+			return flag
+		}
+	}
+	return ""
 }
 
 // runProgram runs a program that must end by itself and in success.
@@ -118,6 +146,9 @@ func TestExamples(t *testing.T) {
 // TestSymbols compares what the header declares, what the version script lists and what the library
 // shows: the three must be the same.
 func TestSymbols(t *testing.T) {
+	if filepath.Ext(built.library) != ".so" {
+		t.Skip("an archive shows all symbols that it has")
+	}
 	names := func(file, pattern string) []string {
 		text, err := os.ReadFile(file)
 		if err != nil {

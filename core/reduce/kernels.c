@@ -69,12 +69,26 @@ static inline void leave_float_mode(float_mode was) { (void)was; }
 // them, or of a block of a result that is copied on: it is still in the first level of the cache.
 enum { STEP_MAX = 256, STACK = 1 << 16, BLOCK = 8192 };
 
-enum { PAGE = 4096 };  // the smallest of any system
+// Memory comes in aligned pieces of this length: where one byte of a piece can be read, all can.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_HWADDRESS__)
+#define SANITIZED 1  // gcc
+#elif defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(hwaddress_sanitizer))
+#else
+#define SANITIZED 0
+#endif
+#if SANITIZED
+enum { PIECE = 1 };
+#elif defined(__aarch64__)
+enum { PIECE = 16 };  // has one tag of MTE, which programs turn on as they start
+#else
+enum { PIECE = 4096 };  // the smallest page of any system
+#endif
 
 // Where a whole step can be read that begins with these bytes: in the pad, if need be.
 static inline const void *whole_step(const void *src, size_t bytes, size_t step, uint8_t *pad) {
-  // What lies behind in the same page can be read, whoever it belongs to, and comes to nothing.
-  if ((uintptr_t)src % PAGE + step <= PAGE) return src;
+  // What lies behind in the same piece comes to nothing.
+  if ((uintptr_t)src % PIECE + step <= PIECE) return src;
   memset(pad, 0, step);
   memcpy(pad, src, bytes);
   return pad;

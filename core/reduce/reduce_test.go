@@ -68,12 +68,16 @@ func TestCheck(t *testing.T) {
 // What nests has the same bits whether it is reduced at once, or first in groups; of what does not, some has others.
 func TestNests(t *testing.T) {
 	const ranks, count = 8, 203
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
 	differ := map[Op]bool{}
 	eachLevel(t, func(t *testing.T, level int) {
 		rnd := rand.New(rand.NewPCG(3, 4))
 		for d := range numDTypes {
 			for o := range numOps {
-				for i := 0; i < 10 && allowed(d, o); i++ {
+				for i := 0; i < rounds && allowed(d, o); i++ {
 					inputs := make([][]byte, ranks)
 					for k := range inputs {
 						inputs[k] = make([]byte, count*d.Size())
@@ -220,10 +224,14 @@ func TestCombine(t *testing.T) {
 		t.Run(d.String(), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, uint64(d)))
+			counts := []int{0, 1, 3, 67, 1029}
+			if testing.Short() {
+				counts = counts[:4]
+			}
 			for o := range numOps {
 				if allowed(d, o) {
 					for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 33} {
-						for _, count := range []int{0, 1, 3, 67, 1029} {
+						for _, count := range counts {
 							testCombine(t, r, d, o, n, count)
 						}
 					}
@@ -591,6 +599,9 @@ func TestAverageEdges(t *testing.T) {
 		size, bits := d.Size(), 8*d.Size()
 		const count = 40
 		for _, n := range []int{3, 5, 7, 11, 255, 4095, 32768, 40000, 65535, 65536} {
+			if testing.Short() && n > 4095 {
+				break
+			}
 			// All inputs are one value but for a few, which are off by one.
 			value := make([]uint64, count)
 			for i := range value {

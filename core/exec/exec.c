@@ -25,6 +25,13 @@ void goccl_ring(goccl_bell *bell) {
   syscall(SYS_futex, &bell->value, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
 
+void goccl_stop(goccl_bell *bell) {
+  __atomic_store_n(&bell->stopped, 1, __ATOMIC_RELAXED);
+  /* Before all that is written to the buffers afterwards, which a release would not be. */
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  goccl_ring(bell);
+}
+
 int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped) {
   int nap = bell->naps && !*napped && ns > GOCCL_NAP;
   if (futex_wait(&bell->value, value, nap ? GOCCL_NAP : ns) == 0) return 0;

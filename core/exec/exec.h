@@ -6,6 +6,45 @@
 
 #include "stream.h"
 
+/* Memory order. These words are shared by ranks, or by the threads of one. Each publishes plain
+ * memory: what its writer has read and written before the store belongs to its reader after the
+ * load. Go's atomic operations are sequentially consistent (seq_cst), which is more than both.
+ *
+ *   word           stored by, as               loaded by, as           publishes
+ *   stamp          sender, release             receiver, seq_cst       a message, its header
+ *   released       receiver, release; of a     sender, seq_cst         a slot that is free, and
+ *                  port Go's reader, seq_cst                           what is left in it
+ *   freed          receiver, release           Go's reader, seq_cst    a free slot of a port
+ *   arrived        Go's reader, seq_cst        receiver, seq_cst       a message of a port
+ *   posting.state  run, release; Go's reader,  both, seq_cst           where a message goes, and
+ *                  compare-and-swap                                    whether it does
+ *   fetched        Go's reader, seq_cst        run, seq_cst            memory that is lent no more
+ *   channel.state  Go, seq_cst                 run, acquire            what is known of the peer
+ *   sequence       C and Go, release           Go, seq_cst             the history up to it
+ *   gate           C: acquire by a swap,       as stored               the shortcut, its lane and
+ *                  release by a store; Go:                             its run
+ *                  seq_cst
+ *   posted         poster, seq_cst             owner, seq_cst          letters, with shuttles
+ *   taken          owner, seq_cst              poster, seq_cst         room in the ring
+ *   done, poke     Go, seq_cst                 waiter, seq_cst         nothing: locks do
+ *   stop           Go, seq_cst                 all, relaxed; before    nothing
+ *                                              a sleep seq_cst
+ *   stopped        goccl_stop, before a fence  a peer, behind a fence  that this rank's buffers were
+ *                                                                      its own when they were read
+ *
+ * Where each of two threads stores one word and then loads the other's, one of them must see the
+ * other. That takes seq_cst at all four places, or a fence between store and load:
+ *   - A sleeper adds itself to `sleepers`, and loads what it waits for: a word above. Its peer
+ *     stores that word, and loads `sleepers`, with a fence between where sleepers do not nap.
+ *   - A thread that looks for letters adds itself to `pollers`, and loads `posted`. The poster
+ *     stores `posted`, and loads `pollers`.
+ *   - Go stores `shut`, and loads `inside`. A caller in C swaps both in one operation of 8 bytes:
+ *     it fails, or comes before the store in the order of that memory, and then Go sees it inside.
+ *
+ * Stores past the caches of x86 are weakly ordered: goccl_stream ends with a fence, so that no
+ * release needs to know how its data was written. What the kernel copies for process_vm_readv is
+ * ordered as the caller's own loads and stores. Every word lies at a multiple of its size. */
+
 /* What a message's sender is doing. All but bytes and total is the same on every rank that makes the
  * same call. */
 typedef struct {
@@ -271,6 +310,9 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
 int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
 
 void goccl_ring(goccl_bell *bell);
+
+/* Tells peers that what they read of this rank's memory from now on is not what was offered to them. */
+void goccl_stop(goccl_bell *bell);
 
 /* Sleeps until the bell is rung or a signal comes, for at most so many nanoseconds, or less. `value` is the bell's before the last
  * look at what is waited for. `*napped` is 0 when the caller counts itself as a sleeper. Returns not 0 after a signal. */

@@ -17,7 +17,9 @@ static inline void cpu_pause(void) {
 #endif
 }
 
-static inline uint64_t acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+/* Sequentially consistent, for a sleeper that has counted itself: see exec.h. On x86-64 and arm64
+ * it is the instruction of an acquire. */
+static inline uint64_t acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 
 /* CLOCK_MONOTONIC, in nanoseconds. */
 static inline uint64_t now(void) {

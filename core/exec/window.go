@@ -270,8 +270,7 @@ func (w *Window) setState(peer int, state uint32) {
 func (w *Window) Stop() {
 	atomic.StoreUint32((*uint32)(w.stop), 1)
 	for _, lane := range w.lanes {
-		atomic.StoreUint32((*uint32)(&lane.c.bell.stopped), 1)
-		C.goccl_ring(lane.c.bell)
+		C.goccl_stop(lane.c.bell)
 	}
 }
 

@@ -5,11 +5,11 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -208,7 +208,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	case frameCheckOut:
 		c.mu.Lock()
 		if src == 0 && h.Seq > c.barriers && len(c.checkOuts) < maxCheckIns {
-			c.checkOuts[h.Seq] = string(payload)
+			c.checkOuts[h.Seq] = printable.Text(string(payload), maxFailText)
 		}
 		c.mu.Unlock()
 		notify(c.checked)
@@ -224,7 +224,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 
 // inWords is what a peer says, made fit for an error's text.
 func inWords(payload []byte) string {
-	return cmp.Or(strings.ToValidUTF8(string(payload), "?"), "it gave no reason")
+	return cmp.Or(printable.Text(string(payload), maxFailText), "it gave no reason")
 }
 
 // maxCheckIns bounds what a peer can make this rank remember of barriers to come.

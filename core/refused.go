@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -69,7 +68,7 @@ func (c *Comm) Refuse(reason string) {
 	m := c.refusedMessage(0)
 	c.shortcut.Append(&m)
 	s := m.Sequence
-	c.refused = c.refused.add(refusal{s, s, clean(reason)})
+	c.refused = c.refused.add(refusal{s, s, printable.Text(reason, maxFailText)})
 	if len(c.refused) > maxRefusals {
 		c.refused = slices.Delete(c.refused, 0, 1)
 	}
@@ -135,7 +134,7 @@ func decodeRefusal(m exec.Message, reason []byte) (refusal, error) {
 	if m.Count == 0 || m.Count > m.Sequence || len(reason) > maxFailText {
 		return refusal{}, fmt.Errorf("%w: %d calls refused up to #%d, with a text of %d bytes", exec.ErrProtocol, m.Count, m.Sequence, len(reason))
 	}
-	return refusal{m.Sequence - m.Count + 1, m.Sequence, clean(string(reason))}, nil
+	return refusal{m.Sequence - m.Count + 1, m.Sequence, printable.Text(string(reason), maxFailText)}, nil
 }
 
 // onRefusal compares what a peer was refused with what this rank called there, and keeps it for
@@ -183,15 +182,4 @@ func (c *Comm) goodCall(f refusal) (exec.Message, bool) {
 func (c *Comm) refusedError(rank int, reason string, other int, good exec.Message) *Error {
 	return errorf(ErrMismatch, "%s: collective mismatch at #%d: rank %d called %s, but rank %d's call was refused: %s",
 		c.title(), good.Sequence, other, describe(good), rank, reason)
-}
-
-// clean makes a text that came from a caller or a peer fit for a message: of bounded length, and one line.
-func clean(text string) string {
-	text = text[:min(len(text), maxFailText)]
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, ""))
 }

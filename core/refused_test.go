@@ -397,7 +397,7 @@ func TestAnnouncementsOfAStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := run(c, allReduce(t, 8))
-	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "refused: a b cd [31mxxx") {
+	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `refused: a\x00b\nc\xffd\x1b[31mxxx`) {
 		t.Errorf("%q", err)
 	}
 }

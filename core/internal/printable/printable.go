@@ -1,0 +1,54 @@
+// Package printable makes foreign texts fit for errors and logs.
+package printable
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// mark stands at the end of a text that has been cut.
+const mark = "..."
+
+// Text returns a text of another process in at most limit bytes of one line. Runes that are not
+// printable, which a terminal may obey, and bytes that are no UTF-8 are written as Go escapes them. A
+// text that is printable and short enough stays as it is, so that to call Text again changes nothing.
+func Text(s string, limit int) string {
+	var b strings.Builder
+	fits := 0 // the length at which a mark still has room
+	for i, r := range s {
+		n := utf8.RuneLen(r)
+		bad := r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError))
+		var piece string
+		switch {
+		case bad:
+			piece = fmt.Sprintf(`\x%02x`, s[i])
+		case unicode.IsPrint(r):
+			piece = s[i : i+n]
+		default:
+			quoted := fmt.Sprintf("%+q", r)
+			piece = quoted[1 : len(quoted)-1]
+		}
+		if b.Len()+len(piece) > limit {
+			return b.String()[:fits] + mark[:min(len(mark), limit-fits)]
+		}
+		b.WriteString(piece)
+		if b.Len()+len(mark) <= limit {
+			fits = b.Len()
+		}
+	}
+	return b.String()
+}
+
+// Error is an error whose text is [Text] of another's, which it wraps.
+func Error(err error, limit int) error { return &cleaned{err, limit} }
+
+type cleaned struct {
+	error
+	limit int
+}
+
+func (c *cleaned) Error() string { return Text(c.error.Error(), c.limit) }
+
+func (c *cleaned) Unwrap() error { return c.error }

@@ -56,7 +56,8 @@ typedef enum {
   GOCCL_TIMEOUT = 3,      /* the text names the ranks that did not arrive */
   GOCCL_ABORTED = 4,      /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
   GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; the text names it */
-  GOCCL_MISMATCH = 6,     /* ranks called different collectives; the text tells which */
+  GOCCL_MISMATCH = 6,     /* ranks called different collectives, or were started with different settings; the
+                             text tells which */
   GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
   GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
   GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
@@ -179,7 +180,9 @@ typedef struct {
   const char *transport;   /* NULL: best per pair. "shm", "tcp", "verbs": forced. Also GOCCL_TRANSPORT */
   const char *interface_;  /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
   const char *store_host;  /* host of the store: the route to it names the default interface */
-  const char *secret;      /* the job's; default: through the store. Also GOCCL_SECRET */
+  const char *secret;      /* the job's, best 32 random bytes or more (a shorter one is stretched, which takes some
+                              tenths of a second). Default: a random one in the store, which whoever reads the store
+                              has too. Also GOCCL_SECRET */
   const char *incarnation; /* part of every key; default: TORCHELASTIC_RESTART_COUNT */
   /* Of every goccl_alltoall() that names none: see goccl_call. The same on all ranks. Also
    * GOCCL_ALLTOALL_SCHEDULE */

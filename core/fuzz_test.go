@@ -1,12 +1,15 @@
 package core
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -26,6 +29,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(frameGot, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
 	f.Add(frameConsumed, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
+	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), bytes.Repeat([]byte("\x1b[2J\n\xff"), transport.MaxControl/6))
+	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
 	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), encodeMessage(allReduceMessage()))
 	f.Fuzz(func(t *testing.T, kind, flags uint8, seq, a, b uint64, payload []byte) {
 		if kind != transport.Data && kind < transport.ControlBase || len(payload) > transport.MaxControl {
@@ -58,8 +63,12 @@ func FuzzControl(f *testing.F) {
 		}
 		c.Destroy()
 		for _, work := range works {
-			if done, err := work.Wait(time.Minute); !done || err != nil && err.Error() == "" {
+			done, err := work.Wait(time.Minute)
+			if !done || err != nil && err.Error() == "" {
 				t.Fatal(done, err)
+			}
+			if err != nil && printable.Text(err.Error(), 2*maxFailText) != err.Error() {
+				t.Fatalf("a text for a terminal: %q", err)
 			}
 		}
 	})
@@ -89,7 +98,7 @@ func FuzzComplete(f *testing.F) {
 
 // FuzzMember reads what another rank says of itself.
 func FuzzMember(f *testing.F) {
-	f.Add([]byte(`{"Version":"` + Version + `","Address":{"process":"00000000000000000000000000000001","pid":7,"name":"a","host":"h","unix":"@x","tcp":["127.0.0.1:1"]}}`))
+	f.Add([]byte(`{"process":"00000000000000000000000000000001","pid":7,"name":"a","host":"h","unix":"@x","tcp":["127.0.0.1:1"]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > bootstrap.MaxMember {
 			t.Skip("not let through by a roster")
@@ -99,14 +108,21 @@ func FuzzMember(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		go func() {
-			_, err := bootstrap.Join(ctx, store, bootstrap.JoinConfig{Rank: 1, Size: 2, Member: b})
+			c := Config{Rank: 1, Size: 2, Store: store}
+			if err := NewRuntime(RuntimeConfig{}).complete(&c); err != nil {
+				joined <- err
+				return
+			}
+			join := joinConfig(c)
+			join.Member = b
+			_, err := bootstrap.Join(ctx, store, join)
 			joined <- err
 		}()
 		r := NewRuntime(RuntimeConfig{})
 		defer r.Close()
 		c, err := r.Init(ctx, Config{Rank: 0, Size: 2, Store: store, Timeout: time.Minute})
-		if joinErr := <-joined; joinErr != nil {
-			t.Fatal(joinErr)
+		if joinErr := <-joined; !errors.Is(joinErr, bootstrap.ErrUnfit) == (err != nil) {
+			t.Fatalf("rank 0: %v, rank 1: %v", err, joinErr)
 		}
 		if err != nil {
 			return

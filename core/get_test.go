@@ -1,18 +1,15 @@
 package core
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	osexec "os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -66,25 +63,11 @@ func TestGetsFromHugePages(t *testing.T) {
 	}
 }
 
-// elsewhere is rank 0's store, by which all learn that ranks from 2 on are on another host.
-type elsewhere struct{ bootstrap.Store }
-
-func (e elsewhere) Get(key string) ([]byte, bool, error) {
-	value, ok, err := e.Store.Get(key)
-	rank, numbered := strconv.Atoi(key[strings.LastIndex(key, "/")+1:])
-	if _, host, found := bytes.Cut(value, []byte(`"host":"`)); found && numbered == nil && rank >= 2 {
-		host[0] = 'x'
-	}
-	return value, ok, err
-}
-
 // twoHosts is a world of two ranks that share memory and others that do as well, on another host.
 func twoHosts(t *testing.T, size int, thresholds string) *world {
-	store := bootstrap.NewMemStore()
-	w, errs := tryWorld(t, size, func(rank int, _ *RuntimeConfig, c *Config) {
-		c.Thresholds = thresholds
-		if c.Store = store; rank == 0 {
-			c.Store = elsewhere{store}
+	w, errs := tryWorld(t, size, func(rank int, r *RuntimeConfig, c *Config) {
+		if c.Thresholds = thresholds; rank >= 2 {
+			r.host = "elsewhere"
 		}
 	})
 	if err := errors.Join(errs...); err != nil {

@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -67,16 +68,19 @@ type RuntimeConfig struct {
 	OnFD    func(fd int, open bool)          // told of each socket that opens or closes
 	Logf    func(format string, args ...any) // for what no caller can be told; default: nowhere
 	Verbs   string                           // the path of libibverbs; default: the system's
+
+	host string // in tests: the name of the host that this process claims to be on
 }
 
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.
 type Runtime struct {
-	config    RuntimeConfig
-	mu        sync.Mutex
-	endpoints map[endpointKey]*sharedEndpoint
-	comms     map[*Comm]bool
-	arenas    arenas
-	warned    sync.Once // of variables that are not known
+	config      RuntimeConfig
+	mu          sync.Mutex
+	endpoints   map[endpointKey]*sharedEndpoint
+	comms       map[*Comm]bool
+	arenas      arenas
+	warned      sync.Once // of variables that are not known
+	warnOfStore sync.Once
 }
 
 // endpointKey is what communicators must have in common to share links.
@@ -125,14 +129,6 @@ type Config struct {
 	AllToAllSchedule string
 }
 
-// member is what a rank publishes of itself.
-type member struct {
-	Version    string
-	Address    transport.Address
-	Thresholds string
-	Schedule   string
-}
-
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
@@ -146,12 +142,18 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
-	if config.Size == 1 {
-		return r.newComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
-	}
 	verbs, err := r.verbs(config)
 	if err != nil {
 		return nil, stayOut(ctx, config, err)
+	}
+	if config.Size == 1 {
+		return r.alone(ctx, config, verbs)
+	}
+	if host := config.StoreHost; config.Rank == 0 && config.Secret == "" && host != "" && !loopback(host) {
+		r.warnOfStore.Do(func() {
+			r.config.Logf("the secret of group %q lies in the store on host %s, so whoever can reach the store can join, "+
+				"and read and change all data: set %s, or keep others off that host's port", config.GroupName, host, EnvSecret)
+		})
 	}
 	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
 	if err != nil {
@@ -165,11 +167,60 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	return comm, nil
 }
 
+// loopback tells whether other hosts cannot reach a host by its name.
+func loopback(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.IsLoopback()
+}
+
+// alone makes a communicator of one rank. It refuses what Init refuses with more ranks.
+func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.VerbsConfig) (*Comm, error) {
+	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
+	problem, err := transport.Check(listen, config.Transport)
+	if err != nil {
+		return nil, asError(err, ErrSystem, "init")
+	}
+	if problem != "" {
+		return nil, errorf(ErrUnsupported, "init: %s", problem)
+	}
+	c := joinConfig(config)
+	c.Secret = "" // there is nobody to prove it to
+	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
+		return nil, initError(ctx, err, config)
+	}
+	return r.newComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
+}
+
+// joinConfig is how a rank meets the others, but for what it publishes.
+func joinConfig(c Config) bootstrap.JoinConfig {
+	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName, Incarnation: c.Incarnation, Secret: c.Secret,
+		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "transport", Value: c.Transport},
+			{Name: "the network", Value: c.Net}, {Name: "thresholds", Value: c.Thresholds},
+			{Name: "the all-to-all schedule", Value: c.AllToAllSchedule}}}
+}
+
+// initError gives a failure to meet the other ranks its kind.
+func initError(ctx context.Context, err error, c Config) error {
+	kind := ErrSystem
+	switch {
+	case errors.Is(err, bootstrap.ErrMismatch):
+		kind = ErrMismatch
+	case errors.Is(err, bootstrap.ErrUnfit):
+		kind = ErrUnsupported
+	case errors.Is(err, bootstrap.ErrInvalid):
+		kind = ErrInvalidArgument
+	case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
+		kind = ErrTimeout
+	}
+	return asError(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
+}
+
 // stayOut tells the other ranks, which would wait for this one, why it cannot take part. It returns that.
 func stayOut(ctx context.Context, config Config, why error) error {
 	if config.Size > 1 && config.Store != nil {
-		_, _ = bootstrap.Join(ctx, config.Store, bootstrap.JoinConfig{Rank: config.Rank, Size: config.Size,
-			GroupName: config.GroupName, Incarnation: config.Incarnation, Secret: config.Secret, Problem: why.Error()})
+		c := joinConfig(config)
+		c.Settings, c.Problem = nil, why.Error() // settings that cannot be right are not to be compared
+		_, _ = bootstrap.Join(ctx, config.Store, c)
 	}
 	return why
 }
@@ -244,81 +295,56 @@ const maxRanks = 65536
 
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
-	me := member{Version: Version, Address: end.Address(), Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule}
-	me.Address.Forced, me.Address.Net, me.Address.CPUs = config.Transport, config.Net, usableCPUs()
+	me := end.Address()
+	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
+	me.Host = cmp.Or(r.config.host, me.Host)
 	published, err := json.Marshal(me)
 	if err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err)
 	}
-	roster, err := bootstrap.Join(ctx, config.Store, bootstrap.JoinConfig{Rank: config.Rank, Size: config.Size,
-		GroupName: config.GroupName, Incarnation: config.Incarnation, Secret: config.Secret, Member: published})
-	if err != nil {
-		kind := ErrSystem
-		switch {
-		case errors.Is(err, bootstrap.ErrMismatch):
-			kind = ErrMismatch
-		case errors.Is(err, bootstrap.ErrInvalid):
-			kind = ErrInvalidArgument
-		case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
-			kind = ErrTimeout
+	var addresses []transport.Address
+	var kinds []string
+	c := joinConfig(config)
+	c.Member = published
+	c.Check = func(members [][]byte) (err error) {
+		if addresses, err = readAddresses(members); err == nil {
+			kinds, err = decide(addresses, config.Rank, config.Transport)
 		}
-		return nil, asError(err, kind, "init of group %q on rank %d", config.GroupName, config.Rank)
+		return err
 	}
-	addresses := make([]transport.Address, config.Size)
-	for rank, b := range roster.Members {
-		var m member
-		if err := json.Unmarshal(b, &m); err != nil {
-			return nil, errorf(ErrSystem, "init: rank %d published no valid record: %v", rank, err)
-		}
-		if m.Version != Version {
-			return nil, errorf(ErrUnsupported, "init: rank %d runs GoCCL %s, rank %d runs %s: all ranks must run the same", rank, m.Version, config.Rank, Version)
-		}
-		if m.Address.Forced != config.Transport {
-			return nil, errorf(ErrUnsupported, "init: transport is forced to %q on rank %d and to %q on rank %d: it must be the same on all ranks",
-				m.Address.Forced, rank, config.Transport, config.Rank)
-		}
-		if m.Address.Net != config.Net {
-			return nil, errorf(ErrUnsupported, "init: the network is forced to %q on rank %d and to %q on rank %d: it must be the same on all ranks",
-				m.Address.Net, rank, config.Net, config.Rank)
-		}
-		if m.Thresholds != config.Thresholds {
-			return nil, errorf(ErrUnsupported, "init: thresholds are %q on rank %d and %q on rank %d: they must be the same on all ranks",
-				m.Thresholds, rank, config.Thresholds, config.Rank)
-		}
-		if m.Schedule != config.AllToAllSchedule {
-			return nil, errorf(ErrUnsupported, "init: the all-to-all schedule is %q on rank %d and %q on rank %d: it must be the same on all ranks",
-				m.Schedule, rank, config.AllToAllSchedule, config.Rank)
-		}
-		addresses[rank] = m.Address
-	}
-	kinds, err := decide(addresses, config.Rank, config.Transport)
+	roster, err := bootstrap.Join(ctx, config.Store, c)
 	if err != nil {
-		return nil, err
+		return nil, initError(ctx, err, config)
 	}
 	return r.newComm(config, end, identity{roster.Job, roster.Group, 0, roster.Secret}, addresses, kinds)
 }
 
-// decide tells what joins this rank to each peer. Where a transport is forced, all ranks find the
-// same pair at which it cannot be had.
-func decide(addresses []transport.Address, rank int, forced string) ([]string, error) {
-	kinds := make([]string, len(addresses))
-	for a := range addresses {
-		for b := range addresses {
-			if a >= b || forced == "" && a != rank && b != rank {
-				continue
-			}
-			kind, err := transport.Decide(addresses[a], addresses[b], forced)
-			if err != nil {
-				return nil, errorf(ErrUnsupported, "init: ranks %d and %d cannot be joined: %v", a, b, err)
-			}
-			if a == rank {
-				kinds[b] = kind
-			} else if b == rank {
-				kinds[a] = kind
-			}
+// readAddresses reads what the ranks publish of themselves.
+func readAddresses(members [][]byte) ([]transport.Address, error) {
+	addresses := make([]transport.Address, len(members))
+	for rank, b := range members {
+		if err := json.Unmarshal(b, &addresses[rank]); err != nil {
+			return nil, fmt.Errorf("rank %d published no valid record: %w", rank, err)
 		}
 	}
-	kinds[rank] = "self"
+	return addresses, nil
+}
+
+// decide tells what joins this rank to each peer. The error for a pair is the same on both ranks.
+func decide(addresses []transport.Address, rank int, forced string) ([]string, error) {
+	kinds := make([]string, len(addresses))
+	for peer := range addresses {
+		if peer == rank {
+			kinds[peer] = "self"
+			continue
+		}
+		a, b := min(rank, peer), max(rank, peer)
+		kind, err := transport.Decide(addresses[a], addresses[b], forced)
+		if err != nil {
+			return nil, fmt.Errorf("ranks %d and %d cannot be joined: %w", a, b, err)
+		}
+		kinds[peer] = kind
+	}
 	return kinds, nil
 }
 
@@ -547,13 +573,6 @@ func (r *Runtime) Close() {
 
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
 func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
-	mac := hmac.New(sha256.New, c.identity.secret)
-	for _, v := range []uint64{c.identity.group, split, uint64(color)} {
-		var b [8]byte
-		binary.LittleEndian.PutUint64(b[:], v)
-		mac.Write(b[:])
-	}
-	derived := mac.Sum(nil)
 	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: c.defaultTimeout(), LivenessGrace: c.grace,
 		GroupName: fmt.Sprintf("%s/split %d color %d", c.name, split, color)}
 	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
@@ -564,7 +583,7 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	if len(members) == 1 {
 		return c.runtime.newComm(config, nil, identity{}, addresses, kinds)
 	}
-	id := identity{job: c.identity.job, group: binary.LittleEndian.Uint64(derived), secret: derived}
+	id := c.identity.ofSplit(split, color)
 	c.runtime.mu.Lock()
 	c.end.uses++
 	c.runtime.mu.Unlock()
@@ -574,6 +593,22 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 		return nil, err
 	}
 	return comm, nil
+}
+
+// ofSplit is the identity of a part of the group. Each of its two values has a label of its own: the id is
+// sent in clear, and must tell nothing of the secret.
+func (id identity) ofSplit(split uint64, color int64) identity {
+	derive := func(label string) []byte {
+		mac := hmac.New(sha256.New, id.secret)
+		mac.Write([]byte("goccl split " + label + "\x00"))
+		var b []byte
+		for _, v := range []uint64{id.group, split, uint64(color)} {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+		mac.Write(b)
+		return mac.Sum(nil)
+	}
+	return identity{job: id.job, group: binary.LittleEndian.Uint64(derive("id")), secret: derive("secret")}
 }
 
 // splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.

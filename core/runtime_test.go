@@ -1,10 +1,20 @@
 package core
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/rdma"
+	"github.com/goccl/goccl/rdma/fake"
 )
 
 // A rank that is refused by its own process tells the others, which would wait for it.
@@ -35,6 +45,163 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 			})
+		}
+	}
+}
+
+// A group of one rank accepts no setting that a greater one refuses.
+func TestInitAloneRefused(t *testing.T) {
+	verbs := fake.New(t).Path
+	env := func(name, value string) func(*RuntimeConfig, *Config) {
+		return func(r *RuntimeConfig, _ *Config) {
+			r.Verbs = verbs
+			r.Getenv = func(n string) string {
+				switch n {
+				case name:
+					return value
+				case EnvTransport:
+					return "verbs"
+				}
+				return ""
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*RuntimeConfig, *Config)
+		kind   error
+		want   string
+	}{
+		"interface":     {func(_ *RuntimeConfig, c *Config) { c.Interface = "none7" }, ErrSystem, "none7"},
+		"GID":           {env(rdma.EnvGIDIndex, "x"), ErrInvalidArgument, rdma.EnvGIDIndex},
+		"missing GID":   {env(rdma.EnvGIDIndex, "99"), ErrUnsupported, "no GID of index 99"},
+		"device":        {env(rdma.EnvHCA, "none7"), ErrUnsupported, "none7"},
+		"no libibverbs": {func(r *RuntimeConfig, c *Config) { r.Verbs, c.Transport = "/none7", "verbs" }, ErrUnsupported, `transport "verbs" cannot work`},
+		"name":          {func(_ *RuntimeConfig, c *Config) { c.GroupName = strings.Repeat("x", 1000) }, ErrInvalidArgument, "group name"},
+		"incarnation":   {func(_ *RuntimeConfig, c *Config) { c.Incarnation = strings.Repeat("x", 1000) }, ErrInvalidArgument, "incarnation"},
+		"thresholds": {func(_ *RuntimeConfig, c *Config) { c.Thresholds = strings.Repeat("flat_max=1,", 1000) + "flat_max=1" },
+			ErrInvalidArgument, "bytes long"},
+	} {
+		for _, size := range []int{1, 2} {
+			_, errs := tryWorld(t, size, func(rank int, r *RuntimeConfig, c *Config) { test.change(r, c) })
+			for rank, err := range errs {
+				if err == nil || !strings.Contains(err.Error(), test.want) || !errors.Is(err, test.kind) {
+					t.Errorf("%s, rank %d of %d: %v", name, rank, size, err)
+				}
+			}
+		}
+	}
+	w, errs := tryWorld(t, 1, func(_ int, r *RuntimeConfig, c *Config) {
+		r.Verbs, c.Transport, c.Interface = verbs, "verbs", "lo"
+	})
+	if errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+}
+
+// endingStore is one that a process keeps, and that ends with it.
+type endingStore struct {
+	bootstrap.Store
+	ended atomic.Bool
+}
+
+func (s *endingStore) Get(key string) ([]byte, bool, error) {
+	if s.ended.Load() {
+		return nil, false, errors.New("connection was closed")
+	}
+	return s.Store.Get(key)
+}
+
+// TestInitSettingsDiffer: all ranks learn what must agree and does not, also where rank 0's process, which keeps
+// the store, ends at once.
+func TestInitSettingsDiffer(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(rank int, c *Config)
+		kind   error
+		want   string
+	}{
+		"transport": {func(rank int, c *Config) { c.Transport = []string{"shm", "tcp", "shm"}[rank] }, ErrMismatch,
+			`transport is "shm" on rank 0 and "tcp" on rank 1: it must be the same on all ranks`},
+		"network": {func(rank int, c *Config) { c.Net = []string{"", "", "tcp"}[rank] }, ErrMismatch,
+			`the network is "" on rank 0 and "tcp" on rank 2`},
+		"thresholds": {func(rank int, c *Config) { c.Thresholds = []string{"flat_max=1", "", ""}[rank] }, ErrMismatch,
+			`thresholds is "flat_max=1" on rank 0 and "" on rank 2`},
+		"schedule": {func(rank int, c *Config) { c.AllToAllSchedule = []string{"", "parallel", ""}[rank] }, ErrMismatch,
+			`the all-to-all schedule is "" on rank 0 and "parallel" on rank 1`},
+		"a pair that cannot be joined": {func(rank int, c *Config) { c.Transport = "verbs" }, ErrUnsupported,
+			`ranks 0 and 1 cannot be joined: transport "verbs" cannot work`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &endingStore{Store: bootstrap.NewMemStore()}
+			w := &world{t: t, comms: make([]*Comm, 3)}
+			errs := w.try(func(rank int) error {
+				if rank == 0 {
+					defer store.ended.Store(true)
+				}
+				c := Config{Rank: rank, Size: 3, Store: store, Timeout: 20 * time.Second}
+				test.change(rank, &c)
+				_, err := NewRuntime(RuntimeConfig{Verbs: "/none7"}).Init(context.Background(), c)
+				return err
+			})
+			for rank, err := range errs {
+				if err == nil || !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("rank %d: %v, want %q", rank, err, test.want)
+				}
+			}
+		})
+	}
+}
+
+// TestInitWarnsOfAnOpenStore: once in a process, where others can reach the store, and nothing keeps them out.
+func TestInitWarnsOfAnOpenStore(t *testing.T) {
+	for _, test := range []struct {
+		host, secret string
+		warns        bool
+	}{
+		{"127.0.0.1", "", false}, {"::1", "", false}, {"localhost", "", false}, {"", "", false},
+		{"192.0.2.1", "", true}, {"192.0.2.1", strings.Repeat("s", 32), false},
+	} {
+		var mu sync.Mutex
+		var said []string // guarded by mu
+		r := NewRuntime(RuntimeConfig{Logf: func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			said = append(said, fmt.Sprintf(format, args...))
+		}})
+		w := &world{t: t, comms: make([]*Comm, 2)}
+		for range 2 {
+			store := bootstrap.NewMemStore()
+			w.each(func(rank int) error {
+				c, err := r.Init(context.Background(), Config{Rank: rank, Size: 2, Store: store, StoreHost: test.host, Secret: test.secret})
+				w.comms[rank] = c
+				return err
+			})
+			for _, c := range w.comms {
+				c.Destroy()
+			}
+		}
+		mu.Lock()
+		if n := len(said); (n == 1) != test.warns || n > 1 || n == 1 && (!strings.Contains(said[0], EnvSecret) || !strings.Contains(said[0], test.host)) {
+			t.Errorf("%q, secret %q: %q", test.host, test.secret, said)
+		}
+		mu.Unlock()
+	}
+}
+
+// A split's id is sent in clear: it must not be a part of its secret, which differs from all others.
+func TestSplitsOfAnIdentity(t *testing.T) {
+	parent := identity{1, 2, 0, bytes.Repeat([]byte{3}, 32)}
+	seen := map[string]bool{string(parent.secret): true}
+	for split := range uint64(3) {
+		for color := range int64(3) {
+			id := parent.ofSplit(split, color)
+			var clear [8]byte
+			binary.LittleEndian.PutUint64(clear[:], id.group)
+			if bytes.Contains(id.secret, clear[:]) || len(id.secret) != 32 || seen[string(id.secret)] || id.job != parent.job {
+				t.Errorf("split %d, color %d: %+v", split, color, id)
+			}
+			seen[string(id.secret)] = true
 		}
 	}
 }

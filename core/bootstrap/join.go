@@ -3,25 +3,36 @@ package bootstrap
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
+	"crypto/pbkdf2"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
-// ErrMismatch is wrapped by an error that tells of ranks whose settings do not fit together.
-var ErrMismatch = errors.New("the ranks' settings differ")
+// ErrMismatch is wrapped by an error that tells of ranks whose settings or records do not fit together.
+var ErrMismatch = errors.New("the ranks do not agree")
+
+// ErrUnfit is wrapped by an error that tells why a rank's Check has failed.
+var ErrUnfit = errors.New("the ranks cannot work together")
 
 // ErrAbsent is wrapped by an error that names ranks that have not joined within rank 0's time.
 var ErrAbsent = errors.New("not all ranks have joined")
 
 // ErrInvalid is wrapped by an error that tells of a bad argument on this rank.
 var ErrInvalid = errors.New("invalid argument")
+
+// Setting is a setting that must be the same on all ranks.
+type Setting struct{ Name, Value string }
 
 // JoinConfig is what a rank brings to [Join].
 type JoinConfig struct {
@@ -32,10 +43,18 @@ type JoinConfig struct {
 	// Secret is the job's. With it, every rank must hold the same; it is never written into the
 	// store. Without it, rank 0 puts a fresh one there.
 	Secret string
+	// Settings must have the same names, in the same order, and the same values on all ranks. Where they
+	// differ there is no group, and all ranks are told which, and whose.
+	Settings []Setting
 	// Member is handed to all ranks as it is.
 	Member []byte
-	// Problem tells why this rank can be in no group; "" where it can. Then there is none, and all ranks that come within a moment are told so.
+	// Problem tells why this rank can be in no group; "" where it can. Then there is none, and all ranks
+	// that come within a moment are told so.
 	Problem string
+	// Check, where it is set, tells whether this rank can work with the others, given what they publish.
+	// Its error is told to all ranks, and there is no group. It may be called several times: those that it
+	// is asked about may turn out to be of an earlier run.
+	Check func(members [][]byte) error
 }
 
 // Roster is what all ranks know of their group once they have joined.
@@ -44,6 +63,12 @@ type Roster struct {
 	Secret     []byte   // of this group: 32 bytes
 	Members    [][]byte // by rank
 }
+
+const (
+	patience      = time.Second // for a store that has been asked when the context ends
+	maxStoreError = 2 << 10     // bytes of a store's error
+	maxShown      = 512         // bytes of a setting's value in an error
+)
 
 // Ranks poll the store: a torch store can wait for a key, but not for one to change.
 const (
@@ -64,38 +89,65 @@ const linger = 3 * time.Second
 // unless it holds a nonce that its reader has just made:
 //
 //	join/<r>     by rank r:  a fresh nonce, and what r says of itself
-//	roster       by rank 0:  the group's fresh nonce, and the nonce and member of every rank
-//	confirm/<r>  by rank r:  the group's nonce, once r has found its own nonce in the roster
+//	roster       by rank 0:  the group's fresh nonce, and the joins of all ranks
+//	confirm/<r>  by rank r:  the group's nonce, once r has found its own join in the roster, and whether it
+//	                         can be in that group
 //	go           by rank 0:  the group's nonce, once all have confirmed it
-//	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process may keep the store, stays until then
+//	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process may
+//	                         keep the store, stays until then
 //
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
 // nothing, and when its successor joins, rank 0 writes a new roster with a new nonce. A rank that
 // died after it confirmed is noticed in the same way until rank 0 writes go.
 //
 // Settings that do not fit are told through the roster as well. They are believed once the ranks
-// concerned have confirmed it: before, their joins may be stale.
+// concerned have confirmed it: before, their joins may be stale. For the same reason a failed Check is
+// believed once all ranks have confirmed.
+//
+// # Trust
+//
+// Where the ranks have a secret, each join and the roster are sealed with it as a whole. Confirmations
+// and go are sealed with the group's secret, which is made of the job's and of the whole roster: see
+// groupSecret. So who can write the store, but does not hold the secret, can keep a group from being
+// made, and no more.
+//
+// Without a secret the group's lies in the store, and who can read and write the store can be a member.
+// Who can write it without reading knows no nonce, and a rank believes no roster without its own. A
+// rank compares its own join in the roster byte for byte with what it wrote, so a change of it is noticed.
+// A roster that is changed for one reader gives that reader another secret, and rank 0 notices that by its
+// confirmation, unless who changes the one also writes the other, with the secret that it has read.
 func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	if err := c.check(s); err != nil {
 		return nil, err
 	}
 	j := &joiner{ctx: ctx, store: s, config: c, wait: pollFirst}
 	j.prefix = "goccl/" + url.PathEscape(c.Incarnation) + "/" + url.PathEscape(c.GroupName) + "/"
-	j.own = joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "", problem: c.Problem[:min(len(c.Problem), maxProblem)], member: c.Member}
+	j.own = &joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "",
+		problem: printable.Text(c.Problem, maxProblem), settings: c.Settings, member: c.Member}
+	if j.own.keyed {
+		var err error
+		if j.job, err = jobKey(c.Secret, c.Incarnation); err != nil {
+			return nil, err
+		}
+		key := seal(j.job, "goccl meeting", []byte(j.prefix))
+		j.key = string(key[:])
+	}
 	if c.Problem != "" {
 		var cancel context.CancelFunc
 		j.ctx, cancel = context.WithTimeout(ctx, linger)
 		defer cancel()
 	}
-	if j.own.keyed {
-		j.own.proof = j.own.prove(c.Secret)
-	}
-	j.join = j.own.encode()
+	j.own.encode(j.key)
+	j.joins = []*joinRecord{j.own}
 	if c.Size == 1 {
-		j.joins = []*joinRecord{&j.own}
-		return j.roster(j.newRoster("")), nil
+		r := j.newRoster("", 0)
+		r.encode(j.key)
+		if err := j.check(r); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnfit, err)
+		}
+		return j.roster(r), nil
 	}
-	if err := j.set(j.joinKey(c.Rank), j.join); err != nil {
+	if err := j.set(j.joinKey(c.Rank), j.own.encoded); err != nil {
 		return nil, err
 	}
 	if c.Rank == 0 {
@@ -119,8 +171,19 @@ func (c *JoinConfig) check(s Store) error {
 		return bad("incarnation", fmt.Sprintf("%d bytes long", len(c.Incarnation)), fmt.Sprintf("up to %d", MaxName))
 	case len(c.Member) > MaxMember:
 		return bad("member", fmt.Sprintf("%d bytes long", len(c.Member)), fmt.Sprintf("up to %d", MaxMember))
+	case len(c.Settings) > MaxSettings:
+		return bad("number of settings", len(c.Settings), fmt.Sprintf("up to %d", MaxSettings))
 	case s == nil && c.Size > 1:
 		return bad("store", "missing", "none only where size is 1")
+	}
+	for i, t := range c.Settings {
+		if len(t.Name) > MaxSetting || len(t.Value) > MaxSetting {
+			return bad(fmt.Sprintf("setting %d", i), fmt.Sprintf("%d and %d bytes long", len(t.Name), len(t.Value)),
+				fmt.Sprintf("up to %d", MaxSetting))
+		}
+		if printable.Text(t.Name+t.Value, 2*MaxSetting) != t.Name+t.Value {
+			return bad("setting "+strconv.Quote(t.Name), strconv.Quote(t.Value), "printable text")
+		}
 	}
 	return nil
 }
@@ -130,13 +193,14 @@ type joiner struct {
 	store  Store
 	config JoinConfig
 	prefix string
-	own    joinRecord
-	join   []byte // own, encoded
+	job    string // the key of all that the job seals; "" without a secret
+	key    string // the key of this meeting; "" without a secret
+	own    *joinRecord
 	wait   time.Duration
 
 	// Rank 0's.
-	joins     []*joinRecord // by rank; longer than the size where another rank counts more ranks
-	confirmed []bool
+	joins    []*joinRecord    // by rank; longer than the size where another rank counts more ranks
+	confirms []*confirmRecord // of the roster in the store, by rank
 }
 
 func (j *joiner) joinKey(r int) string    { return fmt.Sprintf("join/%d", r) }
@@ -144,22 +208,60 @@ func (j *joiner) confirmKey(r int) string { return fmt.Sprintf("confirm/%d", r) 
 func (j *joiner) heardKey(r int) string   { return fmt.Sprintf("heard/%d", r) }
 
 func (j *joiner) set(key string, value []byte) error {
-	if err := j.store.Set(j.prefix+key, value); err != nil {
-		return fmt.Errorf("rank %d of %s: writing %q to the store: %w", j.config.Rank, j.group(), j.prefix+key, err)
-	}
-	return nil
+	_, err := j.ask("writing %q to the store", key, func(key string) ([]byte, error) { return nil, j.store.Set(key, value) })
+	return err
 }
 
+// get returns nil where there is no value.
 func (j *joiner) get(key string) ([]byte, error) {
-	v, ok, err := j.store.Get(j.prefix + key)
-	if err != nil {
-		return nil, fmt.Errorf("rank %d of %s: reading %q from the store: %w",
-			j.config.Rank, j.group(), j.prefix+key, err)
+	return j.ask("reading %q from the store", key, func(key string) ([]byte, error) {
+		v, ok, err := j.store.Get(key)
+		if !ok {
+			v = nil
+		}
+		return v, err
+	})
+}
+
+// ask has the store do something. A store is foreign code, which may not return: its host may stand
+// still. So it is waited for until the context ends, and a moment longer, for it may just be about to
+// answer. What comes after that is dropped.
+func (j *joiner) ask(what, key string, f func(key string) ([]byte, error)) ([]byte, error) {
+	type answer struct {
+		value []byte
+		err   error
 	}
-	if !ok {
-		return nil, nil
+	answers := make(chan answer, 1)
+	begun := time.Now()
+	failed := func(err error) error {
+		return fmt.Errorf("rank %d of %s: %s: %w", j.config.Rank, j.group(), fmt.Sprintf(what, j.prefix+key), err)
 	}
-	return v, nil
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				answers <- answer{err: fmt.Errorf("it has panicked: %v", p)}
+			}
+		}()
+		v, err := f(j.prefix + key)
+		answers <- answer{v, err}
+	}()
+	var a answer
+	select {
+	case a = <-answers:
+	case <-j.ctx.Done():
+		t := time.NewTimer(patience)
+		defer t.Stop()
+		select {
+		case a = <-answers:
+		case <-t.C:
+			return nil, failed(fmt.Errorf("%w: it has not answered within %v",
+				context.Cause(j.ctx), time.Since(begun).Round(time.Millisecond)))
+		}
+	}
+	if a.err != nil {
+		return nil, failed(printable.Error(a.err, maxStoreError))
+	}
+	return a.value, nil
 }
 
 func (j *joiner) group() string {
@@ -197,20 +299,19 @@ func (j *joiner) stands() (lost bool, err error) {
 	case err != nil:
 		return false, err
 	case v == nil:
-		return true, j.set(key, j.join)
-	case !bytes.Equal(v, j.join):
-		return false, fmt.Errorf("%w: another process joined %s as rank %d after this one: every rank may be started once",
-			ErrMismatch, j.group(), j.config.Rank)
+		return true, j.set(key, j.own.encoded)
+	case !bytes.Equal(v, j.own.encoded):
+		return false, fmt.Errorf("%w: another process joined %s as rank %d after this one: every rank may be started once, "+
+			"and nobody else may write to the store", ErrMismatch, j.group(), j.config.Rank)
 	}
 	return false, nil
 }
 
 // lead is rank 0's part.
 func (j *joiner) lead() (*Roster, error) {
-	size := j.config.Size
-	j.joins = make([]*joinRecord, size)
-	j.joins[0] = &j.own
+	j.joins = append(j.joins, make([]*joinRecord, j.config.Size-1)...)
 	var roster *rosterRecord // the one in the store
+	var unfit error          // why rank 0 cannot be in its group
 	for {
 		changed, err := j.pollJoins()
 		if err != nil {
@@ -228,14 +329,17 @@ func (j *joiner) lead() (*Roster, error) {
 		// A roster with gaps tells those who wait whom they wait for, and their confirmations tell
 		// rank 0 which joins are alive. While ranks are still coming in it is not worth a write.
 		if roster == nil && (!absent || j.wait == pollLast) {
+			text, why := problem, causeMismatch
 			if absent {
-				problem = "have not joined yet: " + j.late(nil)
+				text, why = "have not joined yet: "+j.late(nil), causeAbsent
 			}
-			roster = j.newRoster(problem)
-			roster.absent = absent
-			j.confirmed = make([]bool, len(j.joins))
-			if err := j.set("roster", roster.encode(j.config.Secret)); err != nil {
+			roster = j.newRoster(text, why)
+			if err := j.set("roster", roster.encode(j.key)); err != nil {
 				return nil, err
+			}
+			j.confirms = make([]*confirmRecord, len(j.joins))
+			if text == "" {
+				unfit = j.check(roster) // while the others do the same
 			}
 		}
 		progress := changed
@@ -257,14 +361,22 @@ func (j *joiner) lead() (*Roster, error) {
 					roster = nil
 					continue
 				}
-				if err := j.set("go", roster.nonce[:]); err != nil {
+				if problem, why := j.objections(roster, unfit); problem != "" {
+					roster = j.newRoster(problem, why)
+					if err := j.set("roster", roster.encode(j.key)); err != nil {
+						return nil, err
+					}
+					j.confirms = make([]*confirmRecord, len(j.joins))
+					return nil, j.refuse(roster)
+				}
+				if err := j.set("go", j.word(roster)); err != nil {
 					return nil, err
 				}
 				return j.roster(roster), nil
 			}
 		}
 		if !j.pause(progress) {
-			return nil, j.missing(roster)
+			return nil, j.missing(roster, problem)
 		}
 	}
 }
@@ -276,23 +388,26 @@ func (j *joiner) pollJoins() (changed bool, err error) {
 		if err != nil {
 			return false, err
 		}
+		old := j.joins[r]
+		if old != nil && bytes.Equal(v, old.encoded) {
+			continue
+		}
 		// A record that cannot be read is one that is not there: it may be of a dead run of
 		// another version.
 		rec, err := decodeJoin(v)
 		if v == nil || err != nil || rec.rank != r {
 			rec = nil
 		}
-		old := j.joins[r]
-		if rec == nil && old == nil || rec != nil && old != nil && rec.nonce == old.nonce {
-			continue
+		if rec != nil || old != nil {
+			j.joins[r] = rec
+			changed = true
 		}
-		j.joins[r] = rec
-		changed = true
 	}
 	return changed, nil
 }
 
-// compare finds settings that do not fit rank 0's, and the ranks that have them, but for rank 0 itself: what it says of itself is not of an earlier run.
+// compare finds settings that do not fit rank 0's, and the ranks that have them, but for rank 0
+// itself: what it says of itself is not of an earlier run.
 func (j *joiner) compare() (problem string, concerned []int) {
 	size := j.config.Size
 	concerned = []int{}
@@ -307,6 +422,8 @@ func (j *joiner) compare() (problem string, concerned []int) {
 		}
 		var line string
 		switch {
+		case rec.keyed && j.own.keyed && !authentic(rec.encoded, j.key, "goccl join"):
+			line = fmt.Sprintf("rank %d was given another secret than rank 0, or its record was changed in the store", r)
 		case rec.size != size:
 			line = fmt.Sprintf("rank %d was started with size %d, rank 0 with size %d", r, rec.size, size)
 		case rec.problem != "":
@@ -315,10 +432,8 @@ func (j *joiner) compare() (problem string, concerned []int) {
 			line = fmt.Sprintf("rank %d was given a secret, rank 0 none", r)
 		case !rec.keyed && j.own.keyed:
 			line = fmt.Sprintf("rank 0 was given a secret, rank %d none", r)
-		case rec.keyed:
-			if want := rec.prove(j.config.Secret); !hmac.Equal(want[:], rec.proof[:]) {
-				line = fmt.Sprintf("rank %d was given another secret than rank 0", r)
-			}
+		case j.own.problem == "":
+			line = j.own.differ(rec)
 		}
 		if line == "" {
 			continue
@@ -335,49 +450,115 @@ func (j *joiner) compare() (problem string, concerned []int) {
 	} else {
 		j.joins = j.joins[:max(most, size)]
 	}
-	if len(lines) > 8 {
-		lines = append(lines[:8], fmt.Sprintf("and %d more", len(lines)-8))
-	}
-	return strings.Join(lines, "; "), concerned
+	return list(lines), concerned
 }
 
-func (j *joiner) newRoster(problem string) *rosterRecord {
-	r := &rosterRecord{keyed: j.own.keyed, problem: problem, size: j.config.Size, nonce: newNonce()}
-	if len(r.problem) > maxProblem {
-		r.problem = r.problem[:maxProblem]
+// differ tells in which setting two ranks differ, "" where in none.
+func (j *joinRecord) differ(o *joinRecord) string {
+	for i, s := range j.settings {
+		switch {
+		case i >= len(o.settings) || o.settings[i].Name != s.Name:
+			return fmt.Sprintf("%s is set on rank %d, and not known on rank %d", s.Name, j.rank, o.rank)
+		case o.settings[i].Value != s.Value:
+			return fmt.Sprintf("%s is %q on rank %d and %q on rank %d: it must be the same on all ranks", s.Name,
+				printable.Text(s.Value, maxShown), j.rank, printable.Text(o.settings[i].Value, maxShown), o.rank)
+		}
 	}
+	if n := len(j.settings); n < len(o.settings) {
+		return fmt.Sprintf("%s is set on rank %d, and not known on rank %d", o.settings[n].Name, o.rank, j.rank)
+	}
+	return ""
+}
+
+// list joins what there is to say of several ranks, each once, and not of too many.
+func list(lines []string) string {
+	var l []string
+	for _, s := range lines {
+		if !slices.Contains(l, s) {
+			l = append(l, s)
+		}
+	}
+	if len(l) > 8 {
+		l = append(l[:8], fmt.Sprintf("and %d more", len(l)-8))
+	}
+	return strings.Join(l, "; ")
+}
+
+// check asks whether this rank can be in the group of a roster.
+func (j *joiner) check(r *rosterRecord) error {
+	if j.config.Check == nil {
+		return nil
+	}
+	return j.config.Check(r.members())
+}
+
+// objections are why ranks cannot be in the group of a roster that all have confirmed; unfit is rank 0's.
+func (j *joiner) objections(roster *rosterRecord, unfit error) (problem string, why cause) {
+	var lines []string
+	if unfit != nil {
+		lines, why = append(lines, unfit.Error()), causeUnfit
+	}
+	secret := roster.groupSecret(j.key)
+	for r, c := range j.confirms {
+		switch {
+		case r == 0:
+			continue
+		case c.problem != "":
+			lines, why = append(lines, c.problem), c.cause
+		case !c.proven(secret, r):
+			lines = append(lines, fmt.Sprintf("rank %d has read another roster than rank 0 wrote: it was changed in the store", r))
+			why = causeMismatch
+		}
+	}
+	return list(lines), why
+}
+
+func (j *joiner) newRoster(problem string, why cause) *rosterRecord {
+	r := &rosterRecord{keyed: j.own.keyed, problem: printable.Text(problem, maxProblem), cause: why, size: j.config.Size,
+		nonce: newNonce()}
 	switch {
 	case problem != "":
 	case r.keyed:
-		key := seal(j.config.Secret, "goccl job", []byte(j.config.Incarnation))
+		key := seal(j.job, "goccl job", nil)
 		r.job = binary.LittleEndian.Uint64(key[:])
 	default:
 		key := newNonce()
 		r.job = binary.LittleEndian.Uint64(key[:])
 		random(r.secret[:])
 	}
+	if problem == "" {
+		r.joins = slices.Clone(j.joins)
+	}
 	for _, rec := range j.joins {
 		if rec == nil {
 			rec = &joinRecord{}
 		}
 		r.nonces = append(r.nonces, rec.nonce)
-		r.members = append(r.members, rec.member)
 	}
 	return r
 }
 
+// word is what rank 0 writes under go when a roster is settled: the nonce, sealed where it is a group's.
+func (j *joiner) word(r *rosterRecord) []byte {
+	if r.problem != "" {
+		return r.nonce[:]
+	}
+	proof := seal(string(r.groupSecret(j.key)), "goccl go")
+	return slices.Concat(r.nonce[:], proof[:])
+}
+
 // pollConfirms reads the confirmations that are still missing and tells whether one has come.
 func (j *joiner) pollConfirms(roster *rosterRecord) (progress bool, err error) {
-	for r := 1; r < len(j.confirmed); r++ {
-		if j.confirmed[r] {
+	for r := 1; r < len(j.confirms); r++ {
+		if j.confirms[r] != nil {
 			continue
 		}
 		v, err := j.get(j.confirmKey(r))
 		if err != nil {
 			return false, err
 		}
-		if bytes.Equal(v, roster.nonce[:]) {
-			j.confirmed[r] = true
+		if c, err := decodeConfirm(v); err == nil && c.nonce == roster.nonce {
+			j.confirms[r] = c
 			progress = true
 		}
 	}
@@ -387,10 +568,10 @@ func (j *joiner) pollConfirms(roster *rosterRecord) (progress bool, err error) {
 // haveConfirmed tells whether the given ranks, nil for all, have confirmed the roster.
 func (j *joiner) haveConfirmed(ranks []int) bool {
 	if ranks == nil {
-		return !slices.Contains(j.confirmed[1:], false)
+		return !slices.Contains(j.confirms[1:], nil)
 	}
 	for _, r := range ranks {
-		if !j.confirmed[r] {
+		if j.confirms[r] == nil {
 			return false
 		}
 	}
@@ -399,8 +580,8 @@ func (j *joiner) haveConfirmed(ranks []int) bool {
 
 // refuse tells all ranks that there is no group, those too that come within a moment.
 func (j *joiner) refuse(roster *rosterRecord) error {
-	err := j.mismatch(roster.problem)
-	if j.set("go", roster.nonce[:]) != nil {
+	err := j.refused(roster)
+	if j.set("go", j.word(roster)) != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, linger)
@@ -413,10 +594,10 @@ func (j *joiner) refuse(roster *rosterRecord) error {
 		}
 		if changed {
 			// Under the same nonce: those who have seen go may be gone.
-			again := j.newRoster(roster.problem)
+			again := j.newRoster(roster.problem, roster.cause)
 			again.nonce = roster.nonce
 			roster = again
-			if j.set("roster", roster.encode(j.config.Secret)) != nil {
+			if j.set("roster", roster.encode(j.key)) != nil {
 				return err
 			}
 		}
@@ -432,7 +613,7 @@ func (j *joiner) haveHeard(roster *rosterRecord) bool {
 	if !j.haveConfirmed(nil) {
 		return false
 	}
-	for r := 1; r < len(j.confirmed); r++ {
+	for r := 1; r < len(j.confirms); r++ {
 		if v, err := j.get(j.heardKey(r)); err != nil || !bytes.Equal(v, roster.nonce[:]) {
 			return false
 		}
@@ -440,15 +621,23 @@ func (j *joiner) haveHeard(roster *rosterRecord) bool {
 	return true
 }
 
-func (j *joiner) mismatch(problem string) error {
-	return fmt.Errorf("%w: %s cannot be made: %s", ErrMismatch, j.group(), problem)
+// refused is the error that a roster with a problem stands for.
+func (j *joiner) refused(r *rosterRecord) error {
+	kind := ErrMismatch
+	switch r.cause {
+	case causeAbsent:
+		return fmt.Errorf("%w: rank 0 has given up: %s", ErrAbsent, r.problem)
+	case causeUnfit:
+		kind = ErrUnfit
+	}
+	return fmt.Errorf("%w: %s cannot be made: %s", kind, j.group(), r.problem)
 }
 
 // late lists the ranks that have not joined, as far as rank 0 knows.
 func (j *joiner) late(roster *rosterRecord) string {
 	var late []string
 	for r := 1; r < j.config.Size; r++ {
-		if j.joins[r] == nil || roster != nil && !j.confirmed[r] {
+		if j.joins[r] == nil || roster != nil && j.confirms[r] == nil {
 			late = append(late, fmt.Sprint(r))
 		}
 	}
@@ -458,8 +647,9 @@ func (j *joiner) late(roster *rosterRecord) string {
 	return strings.Join(late, ", ")
 }
 
-// missing tells who has not come when the context ends, and lets those that wait know.
-func (j *joiner) missing(roster *rosterRecord) error {
+// missing tells who has not come when the context ends, and lets those that wait know. There may be a
+// problem as well, of ranks that have not confirmed it.
+func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	if roster != nil {
 		if _, err := j.pollConfirms(roster); err != nil {
 			return err
@@ -467,11 +657,13 @@ func (j *joiner) missing(roster *rosterRecord) error {
 	}
 	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (all must be given the same store, size, group name and "+
 		"incarnation)", j.config.Size, j.group(), j.late(roster))
-	note := j.newRoster(text)
-	note.absent = true
-	if j.set("roster", note.encode(j.config.Secret)) == nil {
+	if problem != "" {
+		text += "; in the store it looks as if " + problem
+	}
+	note := j.newRoster(text, causeAbsent)
+	if j.set("roster", note.encode(j.key)) == nil {
 		// Nobody is left to hear of an error here.
-		_ = j.set("go", note.nonce[:])
+		_ = j.set("go", j.word(note))
 	}
 	return fmt.Errorf("%w: %w: %s", context.Cause(j.ctx), ErrAbsent, text)
 }
@@ -480,7 +672,8 @@ func (j *joiner) missing(roster *rosterRecord) error {
 func (j *joiner) follow() (*Roster, error) {
 	me := j.config.Rank
 	var mine *rosterRecord // the roster that this rank has confirmed
-	var last []byte        // the one read last
+	var word []byte        // what rank 0 writes when it is settled; nil where this rank cannot be in its group
+	var last []byte        // the roster read last
 	hint := ""
 	for {
 		v, err := j.get("roster")
@@ -489,20 +682,15 @@ func (j *joiner) follow() (*Roster, error) {
 		}
 		// After the roster, which may be of the next group under these keys already: rank 0 has then
 		// written go for this rank's group before, and leaves it until this rank confirms.
-		if mine != nil {
+		if word != nil {
 			g, err := j.get("go")
 			if err != nil {
 				return nil, err
 			}
-			if bytes.Equal(g, mine.nonce[:]) {
+			if bytes.Equal(g, word) {
 				if mine.problem != "" {
 					_ = j.set(j.heardKey(me), mine.nonce[:]) // else rank 0 stays a little longer
-				}
-				switch {
-				case mine.absent:
-					return nil, fmt.Errorf("%w: rank 0 has given up: %s", ErrAbsent, mine.problem)
-				case mine.problem != "":
-					return nil, j.mismatch(mine.problem)
+					return nil, j.refused(mine)
 				}
 				return j.roster(mine), nil
 			}
@@ -520,13 +708,13 @@ func (j *joiner) follow() (*Roster, error) {
 					hint += fmt.Sprintf(", or was started with another size (%d, this rank with %d)", rec.size, j.config.Size)
 				}
 			default:
-				if err := j.trust(rec); err != nil {
+				mine, word, hint, progress = rec, j.word(rec), "", true
+				if hint, err = j.confirm(rec); err != nil {
 					return nil, err
 				}
-				if err := j.set(j.confirmKey(me), rec.nonce[:]); err != nil {
-					return nil, err
+				if hint != "" {
+					word = nil
 				}
-				mine, hint, progress = rec, "", true
 			}
 		}
 		if _, err := j.stands(); err != nil {
@@ -546,28 +734,77 @@ func (j *joiner) follow() (*Roster, error) {
 	}
 }
 
-// trust tells whether rank 0 holds this rank's secret. A roster with a problem says itself what is
-// wrong, and grants nothing.
-func (j *joiner) trust(r *rosterRecord) error {
-	switch {
-	case r.problem != "" || !j.own.keyed && !r.keyed:
-		return nil
-	case j.own.keyed && !r.authentic(j.config.Secret):
-		return j.mismatch(fmt.Sprintf("the roster was not written with the secret that rank %d was given", j.config.Rank))
-	case !j.own.keyed:
-		return j.mismatch(fmt.Sprintf("rank 0 was given a secret, rank %d none", j.config.Rank))
+// confirm answers a roster that lists this rank, and rank 0 tells the answer to all. The error is final:
+// what has changed a record that holds this rank's fresh nonce is not an earlier run. An objection is
+// not, for other records may be of an earlier run.
+func (j *joiner) confirm(r *rosterRecord) (objection string, err error) {
+	c := &confirmRecord{nonce: r.nonce}
+	if r.problem == "" {
+		if problem := j.distrust(r); problem != "" {
+			c.problem = problem
+			err = j.refused(&rosterRecord{problem: problem})
+		} else if unfit := j.check(r); unfit != nil {
+			c.problem, c.cause = printable.Text(unfit.Error(), maxProblem), causeUnfit
+			objection = "; " + c.problem
+		}
+		c.proof = c.prove(r.groupSecret(j.key), j.config.Rank)
 	}
-	return nil
+	if e := j.set(j.confirmKey(j.config.Rank), c.encode()); err == nil {
+		err = e
+	}
+	return objection, err
+}
+
+// distrust tells why a roster is not what rank 0 wrote, or not of what this rank wrote.
+func (j *joiner) distrust(r *rosterRecord) string {
+	me := j.config.Rank
+	switch {
+	case j.own.keyed && (!r.keyed || !authentic(r.encoded, j.key, "goccl roster")):
+		return fmt.Sprintf("the roster was not written with the secret that rank %d was given, or was changed in the store", me)
+	case !j.own.keyed && r.keyed:
+		return fmt.Sprintf("rank 0 was given a secret, rank %d none", me)
+	case !bytes.Equal(r.joins[me].encoded, j.own.encoded):
+		return fmt.Sprintf("the roster holds another record of rank %d than that rank wrote: it was changed in the store", me)
+	}
+	return ""
 }
 
 // roster is what the caller gets of an agreed record.
 func (j *joiner) roster(r *rosterRecord) *Roster {
-	o := &Roster{Job: r.job, Group: binary.LittleEndian.Uint64(r.nonce[:]), Members: r.members, Secret: r.secret[:]}
-	if j.own.keyed {
-		key := seal(j.config.Secret, "goccl group", r.nonce[:])
-		o.Secret = key[:]
+	return &Roster{Job: r.job, Group: binary.LittleEndian.Uint64(r.nonce[:]), Members: r.members(), Secret: r.groupSecret(j.key)}
+}
+
+const (
+	// A secret of so many bytes is taken to be random. One that is shorter may be a word, which a reader of
+	// the store, where proofs lie, can guess: then each guess is to cost much.
+	longSecret = 32
+	stretching = 600_000
+)
+
+// stretched holds the keys that have been made of short secrets: making one takes some tenths of a second.
+var stretched = struct {
+	sync.Mutex
+	keys map[[2]string]string // by secret and incarnation; guarded by the mutex
+}{keys: map[[2]string]string{}}
+
+// jobKey is the key of all that the ranks of a job seal.
+func jobKey(secret, incarnation string) (string, error) {
+	if len(secret) >= longSecret {
+		key := seal(secret, "goccl secret", []byte(incarnation))
+		return string(key[:]), nil
 	}
-	return o
+	stretched.Lock()
+	defer stretched.Unlock()
+	which := [2]string{secret, incarnation}
+	if key, ok := stretched.keys[which]; ok {
+		return key, nil
+	}
+	key, err := pbkdf2.Key(sha256.New, secret, []byte("goccl secret\x00"+incarnation), stretching, secretSize)
+	if err != nil {
+		return "", fmt.Errorf("stretching the secret: %w", err)
+	}
+	stretched.keys[which] = string(key)
+	return string(key), nil
 }
 
 // newNonce returns fresh random bytes, of which the first eight are not all zero: zero stands for

@@ -355,6 +355,14 @@ func TestJoinSettingsDiffer(t *testing.T) {
 		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" }, "rank 0 was given a secret, rank 1 none"},
 		{"another secret", func(c []JoinConfig) { c[0].Secret, c[1].Secret, c[2].Secret = "s", "t", "s" },
 			"rank 1 was given another secret than rank 0"},
+		{"a setting", func(c []JoinConfig) { c[1].Settings = []Setting{{"version", "1"}, {"transport", ""}} },
+			`transport is "tcp" on rank 0 and "" on rank 1: it must be the same on all ranks`},
+		{"rank 0's setting", func(c []JoinConfig) { c[0].Settings = []Setting{{"version", "2"}, {"transport", "tcp"}} },
+			`version is "2" on rank 0 and "1" on rank 1: it must be the same on all ranks; version is "2" on rank 0 and "1" on rank 2`},
+		{"an unknown setting", func(c []JoinConfig) { c[2].Settings = []Setting{{"version", "1"}} },
+			"transport is set on rank 0, and not known on rank 2"},
+		{"a further setting", func(c []JoinConfig) { c[2].Settings = append(c[2].Settings, Setting{"colour", "red"}) },
+			"colour is set on rank 2, and not known on rank 0"},
 		{"one takes no part", func(c []JoinConfig) { c[1].Problem = "no such interface" }, "rank 1: no such interface"},
 		{"rank 0 takes no part", func(c []JoinConfig) { c[0].Problem = "no such interface" }, "rank 0: no such interface"},
 	}
@@ -362,6 +370,9 @@ func TestJoinSettingsDiffer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			configs := ranks(3)
+			for r := range configs {
+				configs[r].Settings = []Setting{{"version", "1"}, {"transport", "tcp"}}
+			}
 			test.change(configs)
 			s := NewMemStore()
 			for _, r := range joinAll(within(t, limit), &mortalStore{Store: s}, configs) {
@@ -437,7 +448,9 @@ func TestJoinRefusesForgedRoster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(), nonces: []nonce{{}, j.nonce}, members: [][]byte{nil, nil}}
+		other := &joinRecord{size: 2, nonce: newNonce()}
+		other.encode("guess")
+		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(), nonces: []nonce{other.nonce, j.nonce}, joins: []*joinRecord{other, j}}
 		_ = s.Set("goccl//g/roster", forged.encode("guess"))
 		_ = s.Set("goccl//g/go", forged.nonce[:])
 		if err := <-done; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "secret") {
@@ -468,6 +481,8 @@ func TestJoinRefusesBadArguments(t *testing.T) {
 	for _, c := range []JoinConfig{
 		{Size: 0}, {Size: -1}, {Size: MaxSize + 1}, {Rank: -1, Size: 2}, {Rank: 2, Size: 2}, {Size: 1, GroupName: long},
 		{Size: 1, Incarnation: long}, {Size: 1, Member: make([]byte, MaxMember+1)},
+		{Size: 1, Settings: make([]Setting, MaxSettings+1)}, {Size: 1, Settings: []Setting{{"a", strings.Repeat("x", MaxSetting+1)}}},
+		{Size: 1, Settings: []Setting{{"a", "b\n"}}},
 	} {
 		if _, err := Join(context.Background(), NewMemStore(), c); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "allowed is") {
 			t.Errorf("%d of %d: %v", c.Rank, c.Size, err)
@@ -556,48 +571,97 @@ func (m *mortal) Get(key string) ([]byte, bool, error) {
 }
 
 // sampleRecords returns one record of each kind, encoded.
-func sampleRecords() (join []byte, rosters [][]byte) {
-	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true, member: []byte("address")}
-	j.proof = j.prove("s")
-	three := []nonce{newNonce(), newNonce(), newNonce()}
+func sampleRecords() (join []byte, rosters, confirms [][]byte) {
+	settings := []Setting{{"version", "1"}, {"transport", ""}}
+	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true, settings: settings, member: []byte("address")}
+	var three []*joinRecord
+	var nonces []nonce
+	for r := range 3 {
+		one := &joinRecord{rank: r, size: 3, nonce: newNonce(), settings: settings[:r], member: bytes.Repeat([]byte("m"), r)}
+		one.encode("")
+		three, nonces = append(three, one), append(nonces, one.nonce)
+	}
 	for _, r := range []rosterRecord{
-		{nonce: newNonce(), job: 7, size: 3, nonces: three, members: [][]byte{[]byte("a"), nil, []byte("ccc")}},
-		{nonce: newNonce(), keyed: true, size: 3, nonces: three, members: make([][]byte, 3)},
-		{nonce: newNonce(), size: 2, nonces: three, problem: "rank 2 is one too many"},
-		{nonce: newNonce(), size: 3, nonces: three, problem: "rank 2 has not come", absent: true},
+		{nonce: newNonce(), job: 7, size: 3, nonces: nonces, joins: three},
+		{nonce: newNonce(), keyed: true, size: 3, nonces: nonces, joins: three},
+		{nonce: newNonce(), size: 2, nonces: nonces, problem: "rank 2 is one too many"},
+		{nonce: newNonce(), size: 3, nonces: nonces, problem: "rank 2 has not come", cause: causeAbsent},
 	} {
 		rosters = append(rosters, r.encode("s"))
 	}
-	return j.encode(), rosters
+	for _, c := range []confirmRecord{
+		{nonce: newNonce(), proof: [proofSize]byte{1}},
+		{nonce: newNonce(), problem: "no way", cause: causeUnfit},
+	} {
+		confirms = append(confirms, c.encode())
+	}
+	return j.encode("s"), rosters, confirms
 }
 
 func TestRecordsRefuseEveryCut(t *testing.T) {
-	join, rosters := sampleRecords()
-	if _, err := decodeJoin(join); err != nil {
-		t.Fatal(err)
+	join, rosters, confirms := sampleRecords()
+	decoders := map[string]struct {
+		records [][]byte
+		decode  func(b []byte) error
+	}{
+		"join":         {[][]byte{join}, func(b []byte) error { _, err := decodeJoin(b); return err }},
+		"roster":       {rosters, func(b []byte) error { _, err := decodeRoster(b); return err }},
+		"confirmation": {confirms, func(b []byte) error { _, err := decodeConfirm(b); return err }},
 	}
-	for n := range join {
-		if _, err := decodeJoin(join[:n]); err == nil {
-			t.Fatalf("a join record cut at %d is taken", n)
-		}
-	}
-	for _, b := range rosters {
-		if _, err := decodeRoster(b); err != nil {
-			t.Fatal(err)
-		}
-		for n := range b {
-			if _, err := decodeRoster(b[:n]); err == nil {
-				t.Fatalf("a roster cut at %d is taken", n)
+	for name, d := range decoders {
+		for i, b := range d.records {
+			if err := d.decode(b); err != nil {
+				t.Fatal(name, i, err)
+			}
+			for n := range b {
+				if d.decode(b[:n]) == nil {
+					t.Fatalf("%s %d cut at %d is taken", name, i, n)
+				}
+			}
+			if d.decode(append(slices.Clone(b), 0)) == nil {
+				t.Fatalf("%s %d with a byte too many is taken", name, i)
 			}
 		}
-		if _, err := decodeRoster(append(slices.Clone(b), 0)); err == nil {
-			t.Fatal("a roster with a byte too many is taken")
+	}
+}
+
+// TestRecordsHoldPrintableTexts puts what a terminal would obey into each text of each record.
+func TestRecordsHoldPrintableTexts(t *testing.T) {
+	for _, j := range []joinRecord{{problem: "\x1b[2J"}, {settings: []Setting{{"a\nb", ""}}}, {settings: []Setting{{"a", "\xff"}}}} {
+		j.size = 1
+		if _, err := decodeJoin(j.encode("")); err == nil {
+			t.Errorf("%+v is taken", j)
+		}
+	}
+	r := rosterRecord{size: 1, nonces: []nonce{{}}, problem: "\x1b[2J"}
+	if _, err := decodeRoster(r.encode("")); err == nil {
+		t.Errorf("%+v is taken", r)
+	}
+	c := confirmRecord{problem: "\r"}
+	if _, err := decodeConfirm(c.encode()); err == nil {
+		t.Errorf("%+v is taken", c)
+	}
+}
+
+// TestSealsCoverEveryByte changes each bit of a sealed record.
+func TestSealsCoverEveryByte(t *testing.T) {
+	join, rosters, _ := sampleRecords()
+	for label, b := range map[string][]byte{"goccl join": join, "goccl roster": rosters[1]} {
+		if !authentic(b, "s", label) || authentic(b, "t", label) {
+			t.Fatalf("%s: the secret is not what decides", label)
+		}
+		for bit := range 8 * len(b) {
+			b[bit/8] ^= 1 << (bit % 8)
+			if authentic(b, "s", label) {
+				t.Fatalf("%s with bit %d changed is taken", label, bit)
+			}
+			b[bit/8] ^= 1 << (bit % 8)
 		}
 	}
 }
 
 func FuzzDecodeJoin(f *testing.F) {
-	join, _ := sampleRecords()
+	join, _, _ := sampleRecords()
 	f.Add(join)
 	f.Add([]byte(joinMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -608,14 +672,14 @@ func FuzzDecodeJoin(f *testing.F) {
 		if j.rank < 0 || j.rank >= j.size || j.size > MaxSize || len(j.member) > MaxMember {
 			t.Fatalf("%+v", j)
 		}
-		if !bytes.Equal(j.encode(), b) {
+		if again := j.encode(""); !bytes.Equal(again[:len(again)-proofSize], b[:len(b)-proofSize]) {
 			t.Fatal("one record has two forms")
 		}
 	})
 }
 
 func FuzzDecodeRoster(f *testing.F) {
-	_, rosters := sampleRecords()
+	_, rosters, _ := sampleRecords()
 	for _, r := range rosters {
 		f.Add(r)
 	}
@@ -624,7 +688,7 @@ func FuzzDecodeRoster(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.size < 1 || len(r.nonces) < r.size || r.problem == "" && (len(r.nonces) != r.size || len(r.members) != r.size) {
+		if r.size < 1 || len(r.nonces) < r.size || r.problem == "" && (len(r.nonces) != r.size || len(r.members()) != r.size) {
 			t.Fatalf("%+v", r)
 		}
 		again := r.encode("s")
@@ -632,4 +696,128 @@ func FuzzDecodeRoster(f *testing.F) {
 			t.Fatal("one roster has two forms")
 		}
 	})
+}
+
+func FuzzDecodeConfirm(f *testing.F) {
+	_, _, confirms := sampleRecords()
+	for _, c := range confirms {
+		f.Add(c)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if c, err := decodeConfirm(b); err == nil && !bytes.Equal(c.encode(), b) {
+			t.Fatalf("%+v has two forms", c)
+		}
+	})
+}
+
+// deafStore answers until a key is used.
+type deafStore struct {
+	Store
+	key     string
+	release chan struct{}
+}
+
+func (d *deafStore) wait(key string) {
+	if key == d.key {
+		<-d.release
+	}
+}
+
+func (d *deafStore) Set(key string, value []byte) error {
+	d.wait(key)
+	return d.Store.Set(key, value)
+}
+
+func (d *deafStore) Get(key string) ([]byte, bool, error) {
+	d.wait(key)
+	return d.Store.Get(key)
+}
+
+// A store is foreign code: it may not return.
+func TestJoinLeavesAStoreThatDoesNotAnswer(t *testing.T) {
+	for rank, keys := range [][]string{{"join/0", "join/1", "roster"}, {"join/1", "roster"}} {
+		for _, key := range keys {
+			t.Run(fmt.Sprintf("rank %d, %s", rank, key), func(t *testing.T) {
+				t.Parallel()
+				d := &deafStore{NewMemStore(), "goccl//g/" + key, make(chan struct{})}
+				defer close(d.release)
+				_, err := Join(within(t, short), d, ranks(2)[rank])
+				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "has not answered within") ||
+					!strings.Contains(err.Error(), d.key) || !strings.Contains(err.Error(), "the store") {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+type panickyStore struct{ Store }
+
+func (panickyStore) Get(string) ([]byte, bool, error) { panic("no\nstore") }
+
+func TestJoinStorePanics(t *testing.T) {
+	_, err := Join(within(t, limit), panickyStore{NewMemStore()}, ranks(2)[1])
+	if err == nil || !strings.Contains(err.Error(), `from the store: it has panicked: no\nstore`) {
+		t.Fatal(err)
+	}
+}
+
+// TestJoinCheckFails: what one rank finds of the others' records, all are told.
+func TestJoinCheckFails(t *testing.T) {
+	for bad := range 3 {
+		t.Run(fmt.Sprint(bad), func(t *testing.T) {
+			t.Parallel()
+			configs := ranks(3)
+			for r := range configs {
+				configs[r].Check = func(members [][]byte) error {
+					for i, m := range members {
+						if string(m) != string(configs[i].Member) {
+							return fmt.Errorf("member %d is %q", i, m)
+						}
+					}
+					if r == bad {
+						return errors.New("0 and 2 do not\nfit")
+					}
+					return nil
+				}
+			}
+			s := NewMemStore()
+			for _, r := range joinAll(within(t, limit), &mortalStore{Store: s}, configs) {
+				if !errors.Is(r.err, ErrUnfit) || !strings.Contains(r.err.Error(), `0 and 2 do not\nfit`) {
+					t.Errorf("rank %d: %v", r.rank, r.err)
+				}
+			}
+			agree(t, ranks(3), joinAll(within(t, limit), s, ranks(3)))
+		})
+	}
+}
+
+// TestJoinChecksNoDeadRank: a Check that fails of an earlier run's record does no harm.
+func TestJoinChecksNoDeadRank(t *testing.T) {
+	s := newWatched()
+	configs := ranks(3)
+	old := ranks(3)
+	old[2].Member = []byte("unfit")
+	agree(t, old, joinAll(within(t, limit), s, old))
+	for r := range configs {
+		configs[r].Check = func(members [][]byte) error {
+			if string(members[2]) == "unfit" {
+				return errors.New("unfit")
+			}
+			return nil
+		}
+	}
+	// Rank 2 comes when rank 1 has seen the record of the last run.
+	confirmed := s.written("goccl//g/confirm/1")
+	ctx := within(t, limit)
+	results := make(chan result, 3)
+	join := func(r int) {
+		o, err := Join(ctx, s, configs[r])
+		results <- result{r, o, err}
+	}
+	go join(0)
+	go join(1)
+	<-confirmed
+	go join(2)
+	agree(t, configs, []result{<-results, <-results, <-results})
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // What ranks write into the store has a fixed binary form, little endian, and is read as foreign
@@ -19,168 +21,263 @@ const (
 	MaxMember = 64 << 10
 	// MaxName is the longest group name and incarnation, in bytes.
 	MaxName = 256
+	// MaxSetting is the longest name or value of a setting, in bytes, and MaxSettings how many there may be.
+	MaxSetting  = 4 << 10
+	MaxSettings = 16
 
 	nonceSize  = 16
 	proofSize  = sha256.Size
 	secretSize = 32
 	maxProblem = 4096
+	maxJoin    = 256 << 10 // of an encoded join
 )
 
 const (
-	joinMagic   = "GCJ1"
-	rosterMagic = "GCR1"
+	joinMagic    = "GCJ2"
+	rosterMagic  = "GCR2"
+	confirmMagic = "GCC2"
 )
 
 const (
 	flagKeyed   = 1 // the writer has a secret of its own, so the record is sealed with it
-	flagProblem = 2 // the roster tells why there can be no group, the join why its rank takes no part
-	flagAbsent  = 4 // and the reason is that ranks have not joined in time
+	flagProblem = 2 // the record tells why there can be no group, or why its rank takes no part
 )
 
 type nonce [nonceSize]byte
 
-// joinRecord is what a rank says of itself.
+// cause is the kind of a problem.
+type cause byte
+
+const (
+	causeMismatch cause = iota // of settings, or of records
+	causeAbsent                // ranks have not joined in time
+	causeUnfit                 // a rank's Check has failed
+	causes
+)
+
+// joinRecord is what a rank says of itself. Where the rank has a secret, proof covers all the rest, so
+// that whoever can write the store, but holds no secret, can change nothing in it.
 type joinRecord struct {
 	rank, size int
 	nonce      nonce
 	keyed      bool
-	proof      [proofSize]byte // of the secret, where keyed
-	problem    string          // why the rank can be in no group; "" where it can
+	problem    string // why the rank can be in no group; "" where it can
+	settings   []Setting
 	member     []byte
+	encoded    []byte // the whole record, in one that encode or decodeJoin has made
 }
 
-func (j *joinRecord) prove(secret string) [proofSize]byte {
-	return seal(secret, "goccl join", j.nonce[:], binary.LittleEndian.AppendUint32(nil, uint32(j.rank)))
-}
-
-func (j *joinRecord) encode() []byte {
-	b := append([]byte(joinMagic), flags(j.keyed, j.problem != "", false))
+func (j *joinRecord) encode(key string) []byte {
+	b := append([]byte(joinMagic), flags(j.keyed, j.problem != ""))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.rank))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.size))
 	b = append(b, j.nonce[:]...)
-	b = append(b, j.proof[:]...)
 	if j.problem != "" {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(j.problem)))
-		b = append(b, j.problem...)
+		b = appendBytes(b, j.problem)
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(j.member)))
-	return append(b, j.member...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(j.settings)))
+	for _, s := range j.settings {
+		b = appendBytes(appendBytes(b, s.Name), s.Value)
+	}
+	b = appendBytes(b, j.member)
+	j.encoded = appendProof(b, j.keyed, key, "goccl join")
+	return j.encoded
 }
 
 func decodeJoin(b []byte) (*joinRecord, error) {
 	r := reader{b: b}
 	f := r.header(joinMagic)
-	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0}
+	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0, encoded: b}
 	r.fixed(j.nonce[:])
-	r.fixed(j.proof[:])
 	if f&flagProblem != 0 {
-		j.problem = string(r.bytes(maxProblem))
+		j.problem = r.text(maxProblem)
+	}
+	for n := r.number(MaxSettings); len(j.settings) < n && !r.bad; {
+		j.settings = append(j.settings, Setting{r.text(MaxSetting), r.text(MaxSetting)})
 	}
 	j.member = r.bytes(MaxMember)
 	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) || j.rank >= j.size {
 		r.fail()
 	}
+	r.take(proofSize)
 	if err := r.end(); err != nil {
 		return nil, fmt.Errorf("a join record: %w", err)
 	}
 	return j, nil
 }
 
-// rosterRecord is what rank 0 says of all: the group, or why there is none.
+// rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a secret,
+// proof covers all the rest.
 type rosterRecord struct {
 	nonce   nonce // the group's
 	job     uint64
 	secret  [secretSize]byte // zero where keyed
 	keyed   bool
 	problem string // "" where there is a group
-	absent  bool   // the problem is that ranks have not joined in time
+	cause   cause  // of the problem
 	size    int    // rank 0's
-	// ranks, by rank. With a problem there may be more than size of them, a zero nonce stands for a
-	// rank that has not joined, and no member is given.
+	// nonces are the ranks', by rank. With a problem there may be more than size of them, and a zero nonce
+	// stands for a rank that has not joined.
 	nonces  []nonce
-	members [][]byte
-	sealed  []byte // what proof covers, in a decoded record
-	proof   [proofSize]byte
+	joins   []*joinRecord // by rank; none with a problem
+	encoded []byte        // the whole record, in one that encode or decodeRoster has made
 }
 
-func (r *rosterRecord) encode(secret string) []byte {
-	b := append([]byte(rosterMagic), flags(r.keyed, r.problem != "", r.absent))
+func (r *rosterRecord) encode(key string) []byte {
+	b := append([]byte(rosterMagic), flags(r.keyed, r.problem != ""), byte(r.cause))
 	b = append(b, r.nonce[:]...)
 	b = binary.LittleEndian.AppendUint64(b, r.job)
 	b = append(b, r.secret[:]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.size))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(r.nonces)))
-	for i, n := range r.nonces {
-		b = append(b, n[:]...)
-		if r.problem == "" {
-			b = binary.LittleEndian.AppendUint32(b, uint32(len(r.members[i])))
-			b = append(b, r.members[i]...)
+	if r.problem != "" {
+		for _, n := range r.nonces {
+			b = append(b, n[:]...)
+		}
+		b = appendBytes(b, r.problem)
+	} else {
+		for _, j := range r.joins {
+			b = appendBytes(b, j.encoded)
 		}
 	}
-	if r.problem != "" {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(r.problem)))
-		b = append(b, r.problem...)
-	}
-	var proof [proofSize]byte
-	if r.keyed {
-		proof = seal(secret, "goccl roster", b)
-	}
-	return append(b, proof[:]...)
+	r.encoded = appendProof(b, r.keyed, key, "goccl roster")
+	return r.encoded
 }
 
 func decodeRoster(b []byte) (*rosterRecord, error) {
 	r := reader{b: b}
 	f := r.header(rosterMagic)
 	problem := f&flagProblem != 0
-	o := &rosterRecord{keyed: f&flagKeyed != 0, absent: f&flagAbsent != 0}
+	o := &rosterRecord{keyed: f&flagKeyed != 0, cause: cause(r.byte()), encoded: b}
 	r.fixed(o.nonce[:])
 	o.job = r.uint64()
 	r.fixed(o.secret[:])
 	o.size = r.number(MaxSize)
 	n := r.number(MaxSize)
-	if f&^(flagKeyed|flagProblem|flagAbsent) != 0 || o.absent && !problem || o.size < 1 || n < o.size || !problem && n != o.size {
+	if f&^(flagKeyed|flagProblem) != 0 || o.cause >= causes || o.cause != 0 && !problem ||
+		o.size < 1 || n < o.size || !problem && n != o.size {
 		r.fail()
 	}
 	for i := 0; i < n && !r.bad; i++ {
 		var x nonce
-		r.fixed(x[:])
-		o.nonces = append(o.nonces, x)
-		if !problem {
-			o.members = append(o.members, r.bytes(MaxMember))
+		if problem {
+			r.fixed(x[:])
+		} else if j, err := decodeJoin(r.bytes(maxJoin)); err != nil || j.rank != i || j.size != o.size || j.problem != "" {
+			r.fail()
+		} else {
+			x = j.nonce
+			o.joins = append(o.joins, j)
 		}
+		o.nonces = append(o.nonces, x)
 	}
 	if problem {
-		o.problem = string(r.bytes(maxProblem))
-		if o.problem == "" {
+		if o.problem = r.text(maxProblem); o.problem == "" {
 			r.fail()
 		}
 	}
-	if !r.bad {
-		o.sealed = b[:len(b)-len(r.b)]
-	}
-	r.fixed(o.proof[:])
+	r.take(proofSize)
 	if err := r.end(); err != nil {
 		return nil, fmt.Errorf("a roster: %w", err)
 	}
 	return o, nil
 }
 
-// authentic tells whether a decoded roster was sealed with the secret.
-func (r *rosterRecord) authentic(secret string) bool {
-	want := seal(secret, "goccl roster", r.sealed)
-	return r.keyed && hmac.Equal(want[:], r.proof[:])
+// members are what the ranks of a group publish, by rank.
+func (r *rosterRecord) members() [][]byte {
+	var m [][]byte
+	for _, j := range r.joins {
+		m = append(m, j.member)
+	}
+	return m
 }
 
-func flags(keyed, problem, absent bool) byte {
+// groupSecret is the secret of the group that a roster makes. It is of the whole record, that is of all
+// that every rank has published. All proofs between ranks are keyed with it, so ranks that have read
+// different rosters can prove nothing to each other: who puts another address or another user into the
+// roster that one rank reads has no link made by it.
+func (r *rosterRecord) groupSecret(key string) []byte {
+	if !r.keyed {
+		key = string(r.secret[:])
+	}
+	digest := sha256.Sum256(r.encoded)
+	secret := seal(key, "goccl group", digest[:])
+	return secret[:]
+}
+
+// confirmRecord is what a rank says of a roster that lists it.
+type confirmRecord struct {
+	nonce   nonce  // the roster's
+	problem string // why the rank cannot be in the group; "" where it can
+	cause   cause  // of the problem
+	proof   [proofSize]byte
+}
+
+// prove proves that the rank has read the very roster that the group's secret is made of.
+func (c *confirmRecord) prove(secret []byte, rank int) [proofSize]byte {
+	head := binary.LittleEndian.AppendUint32(c.nonce[:], uint32(rank))
+	return seal(string(secret), "goccl confirm", append(head, byte(c.cause)), []byte(c.problem))
+}
+
+// proven tells whether it was.
+func (c *confirmRecord) proven(secret []byte, rank int) bool {
+	want := c.prove(secret, rank)
+	return hmac.Equal(want[:], c.proof[:])
+}
+
+func (c *confirmRecord) encode() []byte {
+	b := append([]byte(confirmMagic), flags(false, c.problem != ""), byte(c.cause))
+	b = append(b, c.nonce[:]...)
+	if c.problem != "" {
+		b = appendBytes(b, c.problem)
+	}
+	return append(b, c.proof[:]...)
+}
+
+func decodeConfirm(b []byte) (*confirmRecord, error) {
+	r := reader{b: b}
+	f := r.header(confirmMagic)
+	c := &confirmRecord{cause: cause(r.byte())}
+	r.fixed(c.nonce[:])
+	if f&flagProblem != 0 {
+		c.problem = r.text(maxProblem)
+	}
+	r.fixed(c.proof[:])
+	if f&^flagProblem != 0 || (c.problem != "") != (f&flagProblem != 0) || c.cause >= causes || c.cause != 0 && c.problem == "" {
+		r.fail()
+	}
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("a confirmation: %w", err)
+	}
+	return c, nil
+}
+
+// appendProof seals a record that has a key. One that has none ends in zeros.
+func appendProof(b []byte, keyed bool, key, label string) []byte {
+	var proof [proofSize]byte
+	if keyed {
+		proof = seal(key, label, b)
+	}
+	return append(b, proof[:]...)
+}
+
+// authentic tells whether an encoded record was sealed with the key.
+func authentic(encoded []byte, key, label string) bool {
+	sealed, proof := encoded[:len(encoded)-proofSize], encoded[len(encoded)-proofSize:]
+	want := seal(key, label, sealed)
+	return hmac.Equal(want[:], proof)
+}
+
+func appendBytes[T string | []byte](b []byte, v T) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(v))), v...)
+}
+
+func flags(keyed, problem bool) byte {
 	var f byte
 	if keyed {
 		f |= flagKeyed
 	}
 	if problem {
 		f |= flagProblem
-	}
-	if absent {
-		f |= flagAbsent
 	}
 	return f
 }
@@ -222,6 +319,10 @@ func (r *reader) header(magic string) byte {
 	if m := r.take(len(magic)); !bytes.Equal(m, []byte(magic)) {
 		r.fail()
 	}
+	return r.byte()
+}
+
+func (r *reader) byte() byte {
 	if f := r.take(1); f != nil {
 		return f[0]
 	}
@@ -252,6 +353,16 @@ func (r *reader) number(most int) int {
 
 func (r *reader) bytes(most int) []byte {
 	return append([]byte{}, r.take(r.number(most))...)
+}
+
+// text is foreign text. Every writer makes its texts printable, so what is not is no record.
+func (r *reader) text(most int) string {
+	t := string(r.take(r.number(most)))
+	if printable.Text(t, most) != t {
+		r.fail()
+		return ""
+	}
+	return t
 }
 
 func (r *reader) end() error {

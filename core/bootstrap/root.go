@@ -15,6 +15,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -533,7 +535,7 @@ func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
 	case statusAbsent:
 		return nil, false, nil
 	}
-	return nil, false, fmt.Errorf("the root says: %q", answer)
+	return nil, false, fmt.Errorf("the root says: %s", printable.Text(string(answer), maxStoreError))
 }
 
 func (c *client) exchange(op byte, key string, value []byte) (status byte, answer []byte, err error) {

@@ -3,6 +3,7 @@ package transport
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -51,6 +53,20 @@ type Address struct {
 	Mark         Mark   `json:"mark"`
 	Forced       string `json:"forced,omitempty"` // the transport that this process's user demands
 	Net          string `json:"net,omitempty"`    // and what he demands where no memory is shared
+}
+
+// UnmarshalJSON reads what another process publishes. What only stands in texts is made printable.
+func (a *Address) UnmarshalJSON(b []byte) error {
+	type plain Address
+	if err := json.Unmarshal(b, (*plain)(a)); err != nil {
+		return err
+	}
+	a.Name = printable.Text(a.Name, maxHostName)
+	a.ShmProblem, a.VerbsProblem = printable.Text(a.ShmProblem, maxText), printable.Text(a.VerbsProblem, maxText)
+	for i, t := range a.TCP {
+		a.TCP[i] = printable.Text(t, maxHostName)
+	}
+	return nil
 }
 
 // Mark is a place in the process's memory, and what stands there, by which others find out whether they can read it.
@@ -151,6 +167,32 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 		return "", fmt.Errorf("transport \"verbs\" cannot work: %s", problem)
 	}
 	return Verbs, nil
+}
+
+// Check is for a process without peers: it tells what [Listen] would say of a configuration, and what [Decide]
+// would of the transport that is demanded. It does not listen.
+func Check(c Config, forced string) (problem string, err error) {
+	if c.Interface != "" {
+		if _, err := interfaceAddrs(c.Interface); err != nil {
+			return "", err
+		}
+	}
+	switch forced {
+	case Shm:
+		problem = checkShm()
+	case Verbs:
+		addrs, err := listenAddrs(c.Interface, c.StoreHost)
+		if err != nil {
+			return "", err
+		}
+		if _, _, err := choosePort(c, addrs); err != nil {
+			problem = err.Error()
+		}
+	}
+	if problem != "" {
+		problem = fmt.Sprintf("transport %q cannot work: %s", forced, problem)
+	}
+	return problem, nil
 }
 
 // hostIdentity is equal for processes that share a kernel and a network namespace.

@@ -58,6 +58,8 @@ const (
 	handshakeTimeout = 10 * time.Second       // how long a stranger may be silent
 	maxHandshakes    = 256                    // the oldest is dropped beyond it
 	maxPending       = 1024                   // attaches a link keeps for groups that are not here yet
+	maxHostName      = 256                    // bytes of a peer's host name or address, in texts
+	maxText          = 1024                   // bytes of any other text of a peer's
 	maxGone          = 4096                   // detached groups that are remembered
 	maxLogged        = 1024                   // remote addresses that are remembered as logged
 	maxQueued        = 1 << 20                // bytes of best-effort frames that a link queues

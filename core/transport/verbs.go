@@ -8,14 +8,13 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -56,35 +55,35 @@ const (
 
 // findPort chooses the RDMA port.
 func (e *Endpoint) findPort(c Config) {
-	err := func() (err error) {
-		if c.Verbs.Off != "" {
-			return errors.New(c.Verbs.Off)
-		}
-		v := &verbsEnd{e: e, memory: c.Verbs.Memory, told: map[ProcessID]bool{}}
-		if v.memory == nil {
-			v.memory = &rdma.Memory{}
-		}
-		if v.library, err = rdma.Load(c.Verbs.Library); err != nil {
-			return err
-		}
-		if why := v.library.ForkProblem(); why != "" {
-			return errors.New(why)
-		}
-		ports, err := v.library.Ports()
-		if err != nil {
-			return err
-		}
-		v.choice, err = rdma.Choose(ports, rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, Interface: c.Interface, NetAddr: e.tcpAddrs()})
-		if err != nil {
-			return err
-		}
-		e.verbs = v
-		e.address.Verbs = network(&v.choice)
-		return nil
-	}()
+	library, choice, err := choosePort(c, e.tcpAddrs())
 	if err != nil {
 		e.address.VerbsProblem = err.Error()
+		return
 	}
+	e.verbs = &verbsEnd{e: e, library: library, choice: choice, memory: c.Verbs.Memory, told: map[ProcessID]bool{}}
+	if e.verbs.memory == nil {
+		e.verbs.memory = &rdma.Memory{}
+	}
+	e.address.Verbs = network(&choice)
+}
+
+// choosePort chooses the RDMA port of an endpoint that listens on the given addresses.
+func choosePort(c Config, addrs []netip.Addr) (library *rdma.Library, choice rdma.Choice, err error) {
+	if c.Verbs.Off != "" {
+		return nil, choice, errors.New(c.Verbs.Off)
+	}
+	if library, err = rdma.Load(c.Verbs.Library); err != nil {
+		return nil, choice, err
+	}
+	if why := library.ForkProblem(); why != "" {
+		return nil, choice, errors.New(why)
+	}
+	ports, err := library.Ports()
+	if err != nil {
+		return nil, choice, err
+	}
+	choice, err = rdma.Choose(ports, rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, Interface: c.Interface, NetAddr: addrs})
+	return library, choice, err
 }
 
 // network is the kind of network that a port is in.
@@ -240,19 +239,9 @@ func parseNote(b *[noteSize]byte) (note, error) {
 		return note{}, violation("what came beside a verbs link is no note of its peer")
 	}
 	why, _, _ := bytes.Cut(b[16+rdma.RecordSize:], []byte{0})
-	n := note{ok: b[12] == 1, why: printable(string(why))}
+	n := note{ok: b[12] == 1, why: printable.Text(string(why), maxText)}
 	copy(n.record[:], b[16:])
 	return n, nil
-}
-
-// printable is a text of a peer's, for logs.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // errNoVerbs: verbs are demanded, and do not work.

@@ -109,10 +109,12 @@ func text(s *C.char) string {
 	return C.GoString(s)
 }
 
-// store is the caller's key-value store.
+// store is the caller's key-value store. A callback may not return, and goccl_init does not wait for it then.
 type store struct {
-	mu sync.Mutex
-	c  *C.goccl_store
+	c    *C.goccl_store
+	mu   sync.Mutex
+	busy bool // a callback runs; guarded by mu
+	left bool // goccl_init makes no more calls; guarded by mu
 }
 
 const storeMessage = 1024
@@ -130,12 +132,42 @@ func newStore(from *C.goccl_store) (*store, error) {
 	return s, nil
 }
 
-func (s *store) free() { C.free(unsafe.Pointer(s.c)) }
-
-// call runs one callback of the store: one at a time.
-func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, error) {
+// leave ends the use of the store: no callback begins any more. One that still runs frees what it uses.
+func (s *store) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.left = true
+	if !s.busy {
+		C.free(unsafe.Pointer(s.c))
+	}
+}
+
+// begin lets one callback run at a time.
+func (s *store) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left || s.busy {
+		return errorf(C.GOCCL_SYSTEM, "an earlier call of the store has not returned")
+	}
+	s.busy = true
+	return nil
+}
+
+func (s *store) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = false
+	if s.left {
+		C.free(unsafe.Pointer(s.c))
+	}
+}
+
+// call runs one callback of the store.
+func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, error) {
+	if err := s.begin(); err != nil {
+		return 0, err
+	}
+	defer s.end()
 	k := C.CString(key)
 	defer C.free(unsafe.Pointer(k))
 	message := (*C.char)(C.calloc(1, storeMessage))
@@ -248,7 +280,7 @@ func initialize(from *C.goccl_config) (*core.Comm, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer s.free()
+		defer s.leave()
 		c.Store = s
 	case in.unique_id != nil:
 		done, err := meetAtRoot(ctx, &c, *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id)))

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import harness
@@ -785,6 +786,54 @@ def test_wrong_secret(make_world, size):
 
 def test_right_secret(make_world):
     make_world(3, env={"GOCCL_SECRET": "right"}).run(join_with_secret)
+
+
+# -- a store that stands still
+
+
+def keep_store(rank, keys):
+    """Serves a store until it has so many more keys than at first. Then this process stops."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    at_first = store.num_keys()
+    rank.tell(store.port)
+    harness.until(lambda: store.num_keys() >= at_first + keys, harness.DEADLINE)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class StuckStore(dist.Store):
+    """A store in Python, from which no call returns."""
+
+    def set(self, key, value):
+        time.sleep(3600)
+
+
+def join_over_stuck_store(rank, port, timeout):
+    store = StuckStore() if port is None else dist.TCPStore("127.0.0.1", port, is_master=False)
+    rank.tell("has a store")
+    rank.hear()
+    dist.init_process_group(
+        harness.BACKEND, store=store, rank=0, world_size=2, timeout=timedelta(seconds=timeout)
+    )
+
+
+@pytest.mark.parametrize("how", ["stopped before", "stopped when this rank has joined", "in Python"])
+def test_store_that_does_not_answer(make_world, how):
+    """Init ends at its timeout, while a call of the store does not return, and so can the process."""
+    world, timeout, port = make_world(2), 2, None
+    if how != "in Python":
+        world.start(keep_store, 1, ranks=[1])
+        port = world.told(1)
+    world.start(join_over_stuck_store, port, timeout, ranks=[0])
+    world.told(0)
+    if how == "stopped before":
+        world.signal(1, signal.SIGSTOP)
+        harness.until(lambda: state(world.pids[1]) == "T")
+    since = time.monotonic()
+    world.say(None, ranks=[0])
+    outcome = world.finish(30, ranks=[0])[0]
+    text = failed(outcome, since, timeout + 1 + AT_ONCE)
+    assert re.search(r'(reading|writing) "\S+" (from|to) the store: .*it has not answered within', text), text
+    assert world.exit(0) == 0, world.logs()
 
 
 # -- options

@@ -1,7 +1,7 @@
 // A c10d::Store as the key-value store that goccl_init() asks for.
 #pragma once
 
-#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -12,14 +12,18 @@ namespace goccl {
 
 class StoreAdapter {
  public:
-  explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> store);
+  explicit StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store);
+  StoreAdapter(const StoreAdapter&) = delete;
+  StoreAdapter& operator=(const StoreAdapter&) = delete;
+  ~StoreAdapter() { interrupt(); }
 
-  // The callbacks; valid as long as this object.
+  // The callbacks. They may outlive this object, and fail then: goccl_init() does not wait for one that does
+  // not return.
   const goccl_store* callbacks() const { return &callbacks_; }
   // The host that serves the store, "" if it cannot be told.
   const std::string& host() const { return host_; }
   // Makes every further access fail, so that goccl_init() gives up.
-  void interrupt() { interrupted_.store(true); }
+  void interrupt();
 
  private:
   static int set(void* context, const char* key, const void* value, size_t size, char* err,
@@ -27,10 +31,9 @@ class StoreAdapter {
   static int get(void* context, const char* key, void** value, size_t* size, char* err,
                  size_t err_size) noexcept;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
+  const uint64_t id_;
   const std::string host_;
   const goccl_store callbacks_;
-  std::atomic<bool> interrupted_{false};
 };
 
 }  // namespace goccl

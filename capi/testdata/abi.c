@@ -682,6 +682,33 @@ static void test_store(void) {
   REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_init(&comm, &config));
 }
 
+/* A store whose function returns when somebody lets it. */
+static int stuck_get(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size) {
+  (void)key, (void)value, (void)size, (void)err, (void)err_size;
+  pthread_barrier_t *barriers = context;
+  pthread_barrier_wait(&barriers[0]);
+  pthread_barrier_wait(&barriers[1]);
+  return 1;
+}
+
+static int quick_set(void *context, const char *key, const void *value, size_t size, char *err, size_t err_size) {
+  (void)context, (void)key, (void)value, (void)size, (void)err, (void)err_size;
+  return 0;
+}
+
+static void test_stuck_store(void) {
+  pthread_barrier_t barriers[2];
+  for (int i = 0; i < 2; i++) TRUE(pthread_barrier_init(&barriers[i], NULL, 2) == 0);
+  const goccl_store store = {barriers, quick_set, stuck_get};
+  goccl_config config = {.struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 100, .group_name = "stuck"};
+  config.store = &store;
+  goccl_comm comm;
+  REFUSED(GOCCL_TIMEOUT, "has not answered within", goccl_init(&comm, &config));
+  pthread_barrier_wait(&barriers[0]);
+  pthread_barrier_wait(&barriers[1]); /* its copy of the struct is freed when it has returned */
+  on_ranks(2, PATIENCE, NULL, collectives);
+}
+
 static int in_child(goccl_comm comm, goccl_work work) {
   float a = 1, b = 2;
   int rank;
@@ -783,6 +810,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
                {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures}, {"store", test_store},
+               {"stuck_store", test_stuck_store},
                {"fork", test_fork}, {"leaks", test_leaks}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {

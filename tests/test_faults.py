@@ -874,6 +874,38 @@ def test_shared_memory_and_tcp_ranks_cannot_be_forced_together(make_world):
         assert all(word in text for word in ("shm", "tcp")), text
 
 
+def join_and_end(rank, port):
+    """Rank 0's process keeps the store, as with env://. Every process ends as soon as it knows its fate."""
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank.rank), WORLD_SIZE=str(rank.size)
+    )
+    try:
+        dist.init_process_group(harness.BACKEND, timeout=timedelta(seconds=20))
+    except RuntimeError as error:
+        rank.tell(str(error))
+        os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("GOCCL_THRESHOLDS", ("flat_max=1", "flat_max=2", "flat_max=1")),
+        ("GOCCL_ALLTOALL_SCHEDULE", ("parallel", "sequential", "sequential")),
+        ("GOCCL_NET", ("tcp", "tcp", "verbs")),
+        ("GOCCL_TRANSPORT", ("verbs", "verbs", "verbs")),  # which no pair of these can have
+    ],
+)
+def test_settings_that_differ_are_told_to_all(make_world, setting, values):
+    world = make_world(3, rank_env={r: {setting: v, "GOCCL_IB_HCA": "none7"} for r, v in enumerate(values)})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    world.outcomes(join_and_end, port)
+    for rank in range(3):
+        text = world.told(rank)
+        assert all(f'"{v}"' in text for v in values), text
+        assert not re.search(r"connection|frame #", text), text
+
+
 # -- what is left
 
 

@@ -36,7 +36,8 @@ func (p *ProcessID) UnmarshalText(b []byte) error {
 }
 
 // Address says all that a peer must know to reach an endpoint. It is published as JSON. It need not
-// be believed: whoever answers there must prove to be Process and to hold the group's secret.
+// be believed: whoever answers there must prove to be Process and to hold the group's secret, which is made of
+// all the ranks' addresses as they were published.
 type Address struct {
 	Process    ProcessID `json:"process"`
 	PID        int       `json:"pid"`

@@ -4,9 +4,13 @@ package main
 // #include "guest.h"
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
 
-// callBack tells C that a work has ended.
+	"github.com/goccl/goccl/capi/deep"
+)
+
+// callBack tells C that a work has ended. C may call in again, on the same stack.
 func callBack(callback C.goccl_callback, context unsafe.Pointer, err error) {
 	text := ""
 	if err != nil {
@@ -14,5 +18,5 @@ func callBack(callback C.goccl_callback, context unsafe.Pointer, err error) {
 	}
 	message := C.CString(text)
 	defer C.free(unsafe.Pointer(message))
-	C.guest_call_back(callback, context, codeOf(err), message)
+	deep.Call(func() { C.guest_call_back(callback, context, codeOf(err), message) })
 }

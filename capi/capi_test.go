@@ -19,7 +19,7 @@ import (
 
 // built is what the tests run: the library and the C and Go programs that use it.
 var built struct {
-	library, abi, exampleC, exampleGo string
+	library, abi, signals, exampleC, exampleGo string
 }
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func build(folder string) error {
 		return err
 	}
 	at := func(name string) string { return filepath.Join(folder, name) }
-	built.library, built.abi = at("libgoccl.so"), at("abi")
+	built.library, built.abi, built.signals = at("libgoccl.so"), at("abi"), at("signals")
 	built.exampleC, built.exampleGo = at("allreduce-c"), at("allreduce-go")
 	compiler := os.Getenv("CC")
 	if compiler == "" {
@@ -67,13 +67,14 @@ func build(folder string) error {
 	}
 	c := func(source, program string) []string {
 		return append([]string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", "capi", source,
-			"-L", folder, "-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags...)
+			"-L", folder, "-Wl,--as-needed", "-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags...)
 	}
 	script := "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map")
 	for _, command := range [][]string{
 		goBuild("./capi", built.library, "-buildmode="+mode, script),
 		goBuild("./examples/go/allreduce", built.exampleGo),
 		c("capi/testdata/abi.c", built.abi),
+		c("capi/testdata/signals.c", built.signals),
 		c("examples/c/allreduce.c", built.exampleC),
 	} {
 		run := exec.Command(command[0], command[1:]...)
@@ -137,6 +138,22 @@ func TestExamples(t *testing.T) {
 					if n := strings.Count(out, "is right (next rank by: "+want+")\n"); n != size {
 						t.Fatalf("%d of %d ranks say that the sum is right by %s:\n%s", n, size, want, out)
 					}
+				})
+			}
+		}
+	}
+}
+
+// TestSignals has signals come to a host whose handlers want much stack.
+func TestSignals(t *testing.T) {
+	if s := sanitizer(); s != "" {
+		t.Skipf("the program loads a library, which %s cannot watch, and %s has handlers of its own", s, s)
+	}
+	for _, transport := range []string{"tcp", "shm"} {
+		for _, flags := range []string{"plain", "onstack"} {
+			for _, when := range []string{"before", "after"} {
+				t.Run(transport+"/"+flags+"/"+when, func(t *testing.T) {
+					runProgram(t, nil, built.signals, built.library, transport, flags, when)
 				})
 			}
 		}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/capi/deep"
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
 )
@@ -162,7 +163,7 @@ func (s *store) end() {
 	}
 }
 
-// call runs one callback of the store.
+// call runs one callback of the store. C may call in again, on the same stack.
 func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, error) {
 	if err := s.begin(); err != nil {
 		return 0, err
@@ -172,7 +173,8 @@ func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, err
 	defer C.free(unsafe.Pointer(k))
 	message := (*C.char)(C.calloc(1, storeMessage))
 	defer C.free(unsafe.Pointer(message))
-	status := f(k, message)
+	var status C.int
+	deep.Call(func() { status = f(k, message) })
 	if status < 0 || status > 1 {
 		return 0, errorf(C.GOCCL_SYSTEM, "%s", C.GoStringN(message, C.int(C.strnlen(message, storeMessage))))
 	}

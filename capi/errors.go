@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"unsafe"
 
+	"github.com/goccl/goccl/capi/deep"
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
 )
@@ -85,8 +86,13 @@ func codeOf(err error) C.goccl_result {
 }
 
 // export is the frame of every exported function: errors become result codes and are kept for
-// goccl_last_error(), and so do panics.
+// goccl_last_error(), and so do panics. Signal handlers of the host may run on the stack of f.
 func export(f func() error) (code C.goccl_result) {
+	deep.Call(func() { code = guarded(f) })
+	return code
+}
+
+func guarded(f func() error) (code C.goccl_result) {
 	defer func() {
 		if p := recover(); p != nil {
 			code = codeInternal

@@ -18,6 +18,8 @@ struct thread {
   size_t room;
   char *error;
   int batches; /* that the thread is recording */
+  int adopted;
+  struct guest_signals signals;
 };
 
 static pthread_key_t thread_key;
@@ -28,6 +30,7 @@ static _Atomic int batches_recorded;
 static void free_thread(void *p) {
   struct thread *t = p;
   batches_recorded -= t->batches;
+  guest_leave_thread(&t->signals);
   free(t->error);
   free(t);
 }
@@ -56,11 +59,6 @@ static int records_batch(void) {
   if (atomic_load_explicit(&batches_recorded, memory_order_relaxed) == 0) return 0;
   struct thread *t = this_thread();
   return t == NULL || t->batches > 0;
-}
-
-uint64_t guest_thread(void) {
-  struct thread *t = this_thread();
-  return t == NULL ? 0 : t->number;
 }
 
 void guest_keep_error(const char *text, size_t size) {
@@ -130,20 +128,41 @@ static goccl_result refuse_fork(void) {
 #define NOT_FORKED \
   if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork()
 
+/* Every call of Go stands behind this one. NULL where there is no memory, not even for a text. */
+static struct thread *enter_go(void) {
+  struct thread *t = this_thread();
+  if (t != NULL && !t->adopted) {
+    t->adopted = 1;
+    guest_adopt_thread(&t->signals);
+  }
+  return t;
+}
+
+#define ENTER_GO \
+  if (enter_go() == NULL) return GOCCL_SYSTEM
+
 /* ---- calls through pointers ------------------------------------------------------------------- */
 
 void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text) {
+  struct guest_mask mask = guest_enter_host();
   callback(context, result, text);
+  guest_leave_host(mask);
 }
 
 int guest_store_set(const goccl_store *store, const char *key, const char *value, size_t size,
                     char *err, size_t err_size) {
-  return store->set(store->context, key, value, size, err, err_size);
+  struct guest_mask mask = guest_enter_host();
+  int status = store->set(store->context, key, value, size, err, err_size);
+  guest_leave_host(mask);
+  return status;
 }
 
 int guest_store_get(const goccl_store *store, const char *key, void **value, size_t *size,
                     char *err, size_t err_size) {
-  return store->get(store->context, key, value, size, err, err_size);
+  struct guest_mask mask = guest_enter_host();
+  int status = store->get(store->context, key, value, size, err, err_size);
+  guest_leave_host(mask);
+  return status;
 }
 
 const char *guest_transport_name(const char *name) {
@@ -183,6 +202,7 @@ const char *goccl_result_string(goccl_result r) {
 
 goccl_result goccl_info(char *json, size_t size, size_t *needed) {
   NOT_FORKED;
+  ENTER_GO;
   return guestInfo(json, size, needed);
 }
 
@@ -190,21 +210,25 @@ goccl_result goccl_info(char *json, size_t size, size_t *needed) {
 
 goccl_result goccl_get_unique_id(goccl_unique_id *id) {
   NOT_FORKED;
+  ENTER_GO;
   return guestGetUniqueID(id);
 }
 
 goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
   NOT_FORKED;
+  ENTER_GO;
   return guestInit(comm, (goccl_config *)config);
 }
 
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {
   NOT_FORKED;
+  ENTER_GO;
   return guestSplit(comm, color, key, child);
 }
 
 goccl_result goccl_mem_alloc(void **memory, size_t bytes) {
   NOT_FORKED;
+  ENTER_GO;
   return guestMemAlloc(memory, bytes);
 }
 
@@ -214,61 +238,74 @@ goccl_result goccl_mem_alloc(void **memory, size_t bytes) {
 
 goccl_result goccl_destroy(goccl_comm comm) {
   NOTHING_IF_FORKED;
+  ENTER_GO;
   return guestDestroy(comm);
 }
 
 goccl_result goccl_mem_free(void *memory) {
   NOTHING_IF_FORKED;
-  return memory == NULL ? GOCCL_OK : guestMemFree(memory);
+  if (memory == NULL) return GOCCL_OK;
+  ENTER_GO;
+  return guestMemFree(memory);
 }
 
 goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken) {
   NOT_FORKED;
+  ENTER_GO;
   return guestMemStats(registered, given, taken);
 }
 
 goccl_result goccl_abort(goccl_comm comm, const char *reason) {
   NOTHING_IF_FORKED;
+  ENTER_GO;
   return guestAbort(comm, (char *)reason);
 }
 
 goccl_result goccl_refuse(goccl_comm comm, const char *reason) {
   NOTHING_IF_FORKED;
+  ENTER_GO;
   return guestRefuse(comm, (char *)reason);
 }
 
 goccl_result goccl_async_error(goccl_comm comm) {
   NOT_FORKED;
+  ENTER_GO;
   return guestAsyncError(comm);
 }
 
 goccl_result goccl_shutdown(void) {
   NOTHING_IF_FORKED;
+  ENTER_GO;
   return guestShutdown();
 }
 
 goccl_result goccl_comm_rank(goccl_comm comm, int *rank) {
   NOT_FORKED;
+  ENTER_GO;
   return guestCommRank(comm, rank);
 }
 
 goccl_result goccl_comm_size(goccl_comm comm, int *size) {
   NOT_FORKED;
+  ENTER_GO;
   return guestCommSize(comm, size);
 }
 
 goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name) {
   NOT_FORKED;
+  ENTER_GO;
   return guestCommTransport(comm, peer, (char **)name);
 }
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;
+  ENTER_GO;
   return guestCommSequence(comm, sequence);
 }
 
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
   NOT_FORKED;
+  ENTER_GO;
   return guestCommSetTimeout(comm, timeout_ms);
 }
 
@@ -277,6 +314,7 @@ goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
 goccl_result goccl_work_test(goccl_work work) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) return GOCCL_OK;
+  ENTER_GO;
   return guestWorkTest(work);
 }
 
@@ -290,6 +328,7 @@ goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   if (work == GOCCL_WORK_DONE) {
     return timeout_ms >= GOCCL_NO_TIMEOUT ? GOCCL_OK : invalid("work_wait: timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
   }
+  ENTER_GO;
   return guestWorkWait(work, timeout_ms);
 }
 
@@ -300,6 +339,7 @@ goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *
     callback(context, GOCCL_OK, "");
     return GOCCL_OK;
   }
+  ENTER_GO;
   return guestWorkOnDone(work, callback, context);
 }
 
@@ -310,17 +350,20 @@ goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
     if (size > 0) *text = '\0';
     return GOCCL_OK;
   }
+  ENTER_GO;
   return guestWorkError(work, text, size);
 }
 
 goccl_result goccl_work_source(goccl_work work, int *rank) {
   NOT_FORKED;
+  ENTER_GO;
   return guestWorkSource(work, rank);
 }
 
 goccl_result goccl_work_free(goccl_work work) {
   NOTHING_IF_FORKED;
   if (work == GOCCL_WORK_DONE) return GOCCL_OK;
+  ENTER_GO;
   return guestWorkFree(work);
 }
 
@@ -402,8 +445,10 @@ static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work
     if (work != NULL) *work = GOCCL_WORK_DONE;
     return GOCCL_OK;
   }
+  struct thread *t = enter_go();
+  if (t == NULL) return GOCCL_SYSTEM;
   if (o->begun != NULL) return guestCarryOn(o, (goccl_call *)call, work);
-  o->thread = guest_thread();
+  o->thread = t->number;
   return guestStart(o, (goccl_call *)call, work);
 }
 
@@ -507,8 +552,8 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 
 goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
-  struct thread *t = this_thread();
-  if (t == NULL) return GOCCL_SYSTEM; /* no memory, not even for a text */
+  struct thread *t = enter_go();
+  if (t == NULL) return GOCCL_SYSTEM;
   goccl_result r = guestGroupStart(comm, t->number);
   if (r == GOCCL_OK) record_batches(t, 1);
   return r;
@@ -516,7 +561,7 @@ goccl_result goccl_group_start(goccl_comm comm) {
 
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  struct thread *t = this_thread();
+  struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   int ended = 0;
   goccl_result r = guestGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
@@ -536,5 +581,6 @@ goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns) {
 goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule, uint64_t bytes,
                                        goccl_core_peaks *peaks) {
   NOT_FORKED;
+  ENTER_GO;
   return guestAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
 }

@@ -8,6 +8,8 @@
 #ifndef GOCCL_GUEST_H
 #define GOCCL_GUEST_H
 
+#include <signal.h>
+
 #include "../core/exec/shortcut.h"
 #include "goccl.h"
 
@@ -46,15 +48,27 @@ typedef struct {
   int root; /* or peer */
   int tag;
   int wait_all;
-  uint64_t thread; /* guest_thread() */
+  uint64_t thread; /* a number that no other thread of the process has or had */
   goccl_shortcut *begun; /* the shortcut that it has been begun by */
 } guest_operation;
 
 /* Lets the calls with a communicator's handle go by its shortcut where they can. */
 void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut);
 
-/* A number that no other thread of the process has or had. */
-uint64_t guest_thread(void);
+/* What a thread of the host has against its own signal handlers, from its first call of Go to its end. */
+struct guest_signals {
+  void *alternate; /* the stack of handlers with SA_ONSTACK, NULL if the host has given one */
+};
+void guest_adopt_thread(struct guest_signals *signals);
+void guest_leave_thread(struct guest_signals *signals);
+
+/* Around calls of the host's functions, which a thread of the library makes with the host's mask. */
+struct guest_mask {
+  int changed;
+  sigset_t before;
+};
+struct guest_mask guest_enter_host(void);
+void guest_leave_host(struct guest_mask mask);
 
 /* Keeps a message for goccl_last_error() on this thread. */
 void guest_keep_error(const char *text, size_t size);

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -106,13 +107,21 @@ func (r *Runtime) Free(p unsafe.Pointer) error {
 // join maps a peer's arena, once for all communicators. It takes the descriptor over.
 func (a *arenas) join(fd int) (id exec.ArenaID, mem []byte, err error) {
 	defer unix.Close(fd)
-	if id, err = exec.IdentifyArena(fd); err != nil {
+	id, size, err := exec.IdentifyArena(fd)
+	if err != nil {
 		return id, nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.peers[id]
 	if p == nil {
+		most := exec.MostOfPeers()
+		for _, p := range a.peers {
+			most -= int64(len(p.mem))
+		}
+		if size > most {
+			return id, nil, fmt.Errorf("%d bytes are too many where the address space is limited (ulimit -v)", size)
+		}
 		if mem, err = exec.MapArena(fd); err != nil {
 			return id, nil, err
 		}

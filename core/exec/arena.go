@@ -3,6 +3,7 @@ package exec
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"unsafe"
@@ -26,24 +27,42 @@ type Arena struct {
 const (
 	// arenaMost bounds an arena: a process maps those of all ranks of its host.
 	arenaMost = 256 << 30
+	// arenaShare is the part of a limited address space (ulimit -v) that an arena may have.
+	arenaShare = 16
+	// peersShare is the part that the arenas of all peers may have.
+	peersShare = 4
 	// allocUnit is what no two blocks share: two cache lines, which are fetched together.
 	allocUnit = 128
 	// keptFree is how many freed bytes at least stay with the process, so that a block that is allocated again and again costs no page faults.
 	keptFree = 64 << 20
 )
 
-// NewArena makes an arena that may grow to this host's memory.
+// arenaSize bounds an arena by the host's memory and by the limits on files and on address space.
+func arenaSize(memory, files, addresses uint64) uint64 {
+	size := min(memory, files, arenaMost)
+	if addresses != unix.RLIM_INFINITY {
+		size = min(size, addresses/arenaShare)
+	}
+	return max(size&^4095, 4096)
+}
+
+// limit is what this process may have of a resource at most.
+func limit(resource int) uint64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(resource, &l); err != nil {
+		return unix.RLIM_INFINITY
+	}
+	return l.Cur
+}
+
+// NewArena makes an arena that may grow to this host's memory, as far as the process's limits allow.
 func NewArena() (*Arena, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return nil, fmt.Errorf("sysinfo: %w", err)
 	}
-	size := min(uint64(info.Totalram)*uint64(info.Unit), arenaMost)
-	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil {
-		size = min(size, files.Cur)
-	}
-	size = max(size&^4095, 4096)
+	memory := uint64(info.Totalram) * uint64(info.Unit)
+	size := arenaSize(memory, limit(unix.RLIMIT_FSIZE), limit(unix.RLIMIT_AS))
 	fd, err := newMemfd("goccl-arena", "an arena", int(size))
 	if err != nil {
 		return nil, err
@@ -59,13 +78,21 @@ func NewArena() (*Arena, error) {
 // ArenaID tells the arenas that processes of this host have at one time apart.
 type ArenaID struct{ dev, ino uint64 }
 
-// IdentifyArena returns the identity of a peer's arena.
-func IdentifyArena(fd int) (ArenaID, error) {
+// IdentifyArena returns the identity of a peer's arena, and how many bytes it has.
+func IdentifyArena(fd int) (id ArenaID, size int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return ArenaID{}, fmt.Errorf("fstat: %w", err)
+		return ArenaID{}, 0, fmt.Errorf("fstat: %w", err)
 	}
-	return ArenaID{st.Dev, st.Ino}, nil
+	return ArenaID{st.Dev, st.Ino}, st.Size, nil
+}
+
+// MostOfPeers is how many bytes of peers' arenas a process maps at most.
+func MostOfPeers() int64 {
+	if most := limit(unix.RLIMIT_AS); most != unix.RLIM_INFINITY {
+		return int64(most / peersShare)
+	}
+	return math.MaxInt64
 }
 
 // MapArena maps a peer's arena.

@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"unsafe"
@@ -147,5 +148,39 @@ func TestHeap(t *testing.T) {
 	}
 	if _, ok := h.alloc(size + 1); ok {
 		t.Error("allocated more than there is")
+	}
+}
+
+// Other users of the host cannot open it through /proc.
+func TestMemoryIsOfThisUserOnly(t *testing.T) {
+	fd, err := newMemfd("goccl-test", "a test", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o777 != 0o600 {
+		t.Errorf("mode is %o, error %v", st.Mode, err)
+	}
+	if _, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDWR, 0); err != nil {
+		t.Errorf("this user is refused: %v", err)
+	}
+	if err := unix.Ftruncate(fd, 0); err == nil {
+		t.Error("it could be made shorter")
+	}
+}
+
+func TestArenaSize(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct{ memory, files, addresses, want uint64 }{
+		{16 * gib, unix.RLIM_INFINITY, unix.RLIM_INFINITY, 16 * gib},
+		{1024 * gib, unix.RLIM_INFINITY, unix.RLIM_INFINITY, arenaMost},
+		{16 * gib, gib + 1, unix.RLIM_INFINITY, gib},
+		{16 * gib, unix.RLIM_INFINITY, 8 * gib, gib / 2},
+		{16 * gib, 0, unix.RLIM_INFINITY, 4096},
+	} {
+		if got := arenaSize(c.memory, c.files, c.addresses); got != c.want {
+			t.Errorf("%+v: it is %d", c, got)
+		}
 	}
 }

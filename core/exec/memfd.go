@@ -21,11 +21,14 @@ func newMemfd(name, what string, size int) (fd int, err error) {
 			fd = -1
 		}
 	}()
+	// Others of this user get it by a socket, and no other user may open it through /proc.
+	if err := unix.Fchmod(fd, 0o600); err != nil {
+		return fd, fmt.Errorf("fchmod of %s: %w", what, err)
+	}
 	// Not left to ftruncate, which would also raise a signal that ends the process.
-	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil && files.Cur < uint64(size) {
+	if files := limit(unix.RLIMIT_FSIZE); files < uint64(size) {
 		return fd, fmt.Errorf("%s needs %d bytes of shared memory: raise the limit on the file size (ulimit -f), which is %d",
-			what, size, files.Cur)
+			what, size, files)
 	}
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return fd, fmt.Errorf("ftruncate of %s of %d bytes: %w", what, size, err)
@@ -48,7 +51,15 @@ func checkSealed(fd int) error {
 func mapMemfd(fd, size int) ([]byte, error) {
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("mmap of %d bytes: %w", size, outOfMemory(err))
 	}
 	return mem, nil
+}
+
+// outOfMemory adds the limit that a process without address space has come to.
+func outOfMemory(err error) error {
+	if most := limit(unix.RLIMIT_AS); err == unix.ENOMEM && most != unix.RLIM_INFINITY {
+		return fmt.Errorf("%w: the address space is limited to %d bytes (ulimit -v)", err, most)
+	}
+	return err
 }

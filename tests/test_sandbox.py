@@ -17,6 +17,7 @@ import socket
 import struct
 from pathlib import Path
 
+import goccl
 import harness
 import oracle
 import pytest
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(harness.BACKEND != "goccl", reason="is about our
 NUMBERS = {"x86_64": (319, 41, 53, 310), "aarch64": (279, 198, 199, 270)}
 WINDOW = "goccl-window"  # as /proc/self/maps shows shared memory of ranks
 MEGABYTE = 1 << 20
+NOBODY = 65534
 
 
 def refuse(calls, error):
@@ -182,6 +184,52 @@ def test_info_says_why_and_what_to_do(make_world, restrict, how, what, why, reme
     assert line == f"  shm       NOT usable: {transports['shm']['problem']}"
     for part in (what, why, remedy, 'transport "tcp"'):
         assert part in line
+
+
+def with_address_space(more):
+    """A limit on address space that leaves so many bytes."""
+    limit = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0]) + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def with_threads(more):
+    """A limit on threads, which does not bind root."""
+    if os.getuid() == 0:
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    resource.setrlimit(resource.RLIMIT_NPROC, (more, more))
+
+
+def load_in_sandbox(rank, restrict, more):
+    restrict(more)
+    goccl.empty(1)
+
+
+@pytest.mark.parametrize(
+    ("restrict", "more", "what", "remedy"),
+    [
+        pytest.param(with_address_space, 256 * MEGABYTE, "address space", "ulimit -v", id="address space"),
+        pytest.param(with_threads, 1, "threads", "ulimit -u", id="threads"),
+    ],
+)
+def test_too_little_to_load_the_library_is_an_error(make_world, restrict, more, what, remedy):
+    world = make_world(1)
+    outcome = world.outcomes(load_in_sandbox, restrict, more)[0]
+    assert outcome.kind == "RuntimeError", outcome
+    for part in (what, remedy):
+        assert part in outcome.error
+
+
+def share_in_little_address_space(rank):
+    with_address_space(4096 * MEGABYTE)
+    rank.init()
+    mine = goccl.empty(1000).fill_(1)  # of an arena no larger than what the limit allows
+    dist.all_reduce(mine)
+    assert (mine == rank.size).all()
+    torch.empty(1024 * MEGABYTE, dtype=torch.uint8)  # the arenas leave something
+
+
+def test_shareable_memory_in_little_address_space(make_world):
+    make_world(2).run(share_in_little_address_space)
 
 
 def move(rank, restricted, error):

@@ -1,8 +1,13 @@
 #include "library.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <atomic>
+#include <future>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
@@ -35,10 +40,46 @@ std::string remedyFor(const std::string& problem) {
   return "Reinstall the goccl package for this platform (glibc on Linux is needed).";
 }
 
+// What the library takes while it is loaded and a group is made. Where it cannot have that, the Go
+// runtime in it ends the process.
+constexpr std::size_t kAddressSpace = std::size_t{1700} << 20;
+constexpr int kThreads = 12;
+
+// Throws where the process may not have what the library takes.
+void tryLimits() {
+  void* space = mmap(nullptr, kAddressSpace, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(space != MAP_FAILED,
+              "goccl: the library needs ", kAddressSpace >> 20,
+              " MiB of address space, which this process may not have: raise its limit (ulimit -v)");
+  std::promise<void> tried;
+  const std::shared_future<void> end = tried.get_future().share();
+  std::vector<std::thread> threads;
+  std::string problem;
+  try {
+    threads.reserve(kThreads);
+    while (threads.size() < kThreads) {
+      threads.emplace_back([end] { end.wait(); });
+    }
+  } catch (const std::system_error& e) {
+    problem = e.what();
+  }
+  tried.set_value();
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  munmap(space, kAddressSpace);
+  TORCH_CHECK(problem.empty(), "goccl: the library needs ", kThreads, " threads, and only ",
+              threads.size(), " more can be started (", problem,
+              "): raise the limit on the user's processes (ulimit -u), on those of the container "
+              "(pids.max of its cgroup), or on address space (ulimit -v)");
+}
+
 // A Library is leaked on purpose: threads of the library may call back until the process is gone, and a Go
 // runtime cannot be unloaded.
 const Library* load() {
   const std::string path = packageDirectory() + "/" + kLibraryPath;
+  tryLimits();
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* text = dlerror();

@@ -162,3 +162,25 @@ func TestChooseKeeps(t *testing.T) {
 		t.Errorf("%v; the list has become %+v", err, ports)
 	}
 }
+
+// FuzzHCA reads filters as users write them. One that is let through names devices, and ports from
+// 1 if any.
+func FuzzHCA(f *testing.F) {
+	for _, text := range []string{"", "^=mlx5_0:1, mlx5_1", "mlx5:0", "^", ":1", "a:9999999999999999999"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		filter, err := parseHCA(text)
+		if err != nil {
+			return
+		}
+		if (text == "") != (len(filter.items) == 0) {
+			t.Fatalf("%q is %+v", text, filter)
+		}
+		for _, i := range filter.items {
+			if i.device == "" || i.port < 0 {
+				t.Fatalf("%q is %+v", text, filter)
+			}
+		}
+	})
+}

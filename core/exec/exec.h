@@ -29,8 +29,8 @@
  *   done, poke     Go, seq_cst                 waiter, seq_cst         nothing: locks do
  *   stop           Go, seq_cst                 all, relaxed; before    nothing
  *                                              a sleep seq_cst
- *   stopped        goccl_stop, before a fence  a peer, behind a fence  that this rank's buffers were
- *                                                                      its own when they were read
+ *   stopped        goccl_stop, before a fence  a peer, behind a fence  that buffers of this rank
+ *                                                                      were its own when read
  *
  * Where each of two threads stores one word and then loads the other's, one of them must see the
  * other. That takes seq_cst at all four places, or a fence between store and load:

@@ -6,6 +6,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/plan"
 )
 
 // FuzzMessage changes the stamp of a message in shared memory, and the count of what was released, as a
@@ -39,6 +43,67 @@ func FuzzMessage(f *testing.F) {
 		}
 		if got := string(unsafe.Slice((*byte)(out), 10)); (got == "0123456789") != (want == Done) {
 			t.Fatalf("received %q", got)
+		}
+	})
+}
+
+// FuzzExposure has a peer say what it likes of where its blocks lie in its arena, to a rank that
+// writes to one. What it writes lies within.
+func FuzzExposure(f *testing.F) {
+	const n, arena = 100, 4096
+	f.Add(uint64(1), uint64(1), uint64(n))
+	f.Add(uint64(0), uint64(arena-n+1), uint64(n))
+	f.Add(uint64(0), uint64(arena-n+2), uint64(n))
+	f.Add(uint64(0), uint64(0), uint64(n))
+	f.Add(^uint64(0), ^uint64(0), uint64(n))
+	f.Add(uint64(1), uint64(1), ^uint64(0))
+	f.Fuzz(func(t *testing.T, in, out, bytes uint64) {
+		w := newPair(t)
+		var arenas [2][]byte
+		for i := range arenas {
+			mem := unsafe.Slice((*byte)(off(t, 3*arena)), 3*arena)
+			for _, guard := range [][]byte{mem[:arena], mem[2*arena:]} {
+				if err := unix.Mprotect(guard, unix.PROT_NONE); err != nil {
+					t.Fatal(err)
+				}
+			}
+			arenas[i] = mem[arena:][:arena]
+		}
+		var runs [2]*Run
+		for i := range runs {
+			w[i].UseArena(arenas[i])
+			w[i].ConnectArena(1-i, arenas[1-i])
+			blocks := []unsafe.Pointer{unsafe.Pointer(&arenas[i][0])}
+			b := Binding{In: append(blocks, unsafe.Pointer(&arenas[i][n])), Out: blocks}
+			p, err := plan.Build(plan.Params{Collective: plan.Scatter, Rank: i, Size: 2,
+				InBytes: []int64{n, n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots, Memory: true, Direct: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := Compile(p, false, false)
+			t.Cleanup(c.Free)
+			runs[i] = NewRun(w[i].Lane(1))
+			t.Cleanup(runs[i].Free)
+			runs[i].Bind(b)
+			runs[i].Begin(c, 0, AnyPeer, AnyPeer)
+		}
+		if s := runs[1].Continue(soon()); s != Blocked {
+			t.Fatalf("the peer: status %d", s)
+		}
+		exposure := unsafe.Slice((*uint64)(w[0].at(layout.inbox(1, 1))), 3)
+		exposure[0], exposure[1], exposure[2] = in, out, bytes
+		s := runs[0].Continue(soon())
+		switch within := out != 0 && out-1 <= arena-n; {
+		case bytes != n:
+			if s != Indirect {
+				t.Fatalf("status %d, %d bytes are exposed", s, bytes)
+			}
+		case !within:
+			if s != Violation {
+				t.Fatalf("status %d, %d is exposed", s, out)
+			}
+		case s != Done && s != Blocked:
+			t.Fatalf("status %d, %d is exposed", s, out)
 		}
 	})
 }

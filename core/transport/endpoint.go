@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/guests"
 )
 
 // Endpoint is a process's end of all its links.
@@ -29,6 +31,7 @@ type Endpoint struct {
 	listeners []*listener
 	// congestion is the system's own choice of a TCP congestion control.
 	congestion string
+	guests     guests.List     // whose handshakes are under way
 	deaf       sync.Once       // the listeners have been closed
 	ctx        context.Context // ends with the endpoint
 	cancel     context.CancelFunc
@@ -47,7 +50,6 @@ type Endpoint struct {
 	changed   chan struct{} // closed and made anew when a group comes or goes
 	peers     map[peerKey]*peer
 	links     map[*link]struct{}
-	guests    []*guest // handshakes under way, the oldest first
 	pulses    map[*pulse]struct{}
 	watching  bool
 	logged    map[string]struct{}
@@ -72,13 +74,6 @@ type peer struct {
 	dial *attempt
 }
 
-// guest is an accepted connection that has not proved itself yet.
-type guest struct {
-	sock *sock
-	ctx  context.Context
-	drop context.CancelFunc
-}
-
 type listener struct {
 	net.Listener
 	kind string
@@ -97,7 +92,7 @@ func Listen(c Config) (*Endpoint, error) {
 		id: newProcessID(), grace: c.Grace, logf: c.Logf, onFD: c.OnFD,
 		groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{}, changed: make(chan struct{}),
 		peers: map[peerKey]*peer{}, links: map[*link]struct{}{}, pulses: map[*pulse]struct{}{},
-		logged: map[string]struct{}{},
+		logged: map[string]struct{}{}, guests: guests.List{Most: maxHandshakes},
 	}
 	if e.logf == nil {
 		e.logf = func(string, ...any) {}
@@ -407,13 +402,7 @@ func (e *Endpoint) Close() error {
 	e.cancel()
 	e.mu.Lock()
 	links := e.allLinks()
-	guests := e.guests
-	e.guests = nil
 	e.mu.Unlock()
-	for _, g := range guests {
-		g.drop()
-		g.sock.Close()
-	}
 	// Each link says its goodbyes, closes its sending half, and reads on until the peer does the
 	// same: closing a TCP socket that holds unread data would destroy goodbyes on their way.
 	e.poller.Rely()
@@ -484,24 +473,9 @@ func (e *Endpoint) accept(l *listener) {
 		if l.kind == TCP && !withinHost(c) {
 			e.paceAgain(s)
 		}
-		g := &guest{sock: s}
-		g.ctx, g.drop = context.WithCancel(e.ctx)
-		e.mu.Lock()
-		closed := e.closed
-		var oldest *guest
-		if !closed {
-			if len(e.guests) >= maxHandshakes {
-				oldest, e.guests = e.guests[0], e.guests[1:]
-			}
-			e.guests = append(e.guests, g)
-		}
-		e.mu.Unlock()
-		if oldest != nil {
-			oldest.drop()
-			oldest.sock.Close()
-		}
-		if closed || !e.spawn("handshake", func() { e.welcome(g, l.kind) }) {
-			g.drop()
+		g := e.guests.Enter(e.ctx)
+		if !e.spawn("handshake", func() { e.welcome(g, s, l.kind) }) {
+			g.Close()
 			s.Close()
 		}
 	}

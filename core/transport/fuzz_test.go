@@ -130,7 +130,7 @@ func FuzzAdmit(f *testing.F) {
 			silence: func() {},
 			find: func(h hello) ([]byte, status) {
 				if h.group != 1 {
-					return nil, statusUnknown
+					return nil, statusLater
 				}
 				return secret, statusOK
 			},

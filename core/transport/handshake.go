@@ -15,12 +15,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/rdma"
 )
 
 var (
 	errStranger  = errors.New("another process listens there now")
 	errDuplicate = errors.New("the peer is making this link itself")
+	errLater     = errors.New("the peer is busy, or has not come to the group yet")
 	errQuiet     = errors.New("in good order: nothing to log")
 )
 
@@ -95,20 +97,24 @@ func (e *Endpoint) unusable() error {
 	return e.failure
 }
 
-// dial tries a member's addresses until a link stands, the process proves dead, the host has not
-// been reachable for the grace, or the context ends.
+// dial tries a member's addresses until a link stands, the peer is known to be dead, or the context
+// ends: a peer may come to the group as late as the caller's patience allows.
 func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*link, error) {
 	network, targets := "tcp", m.addr.reachable(&e.address)
 	if m.kind == Shm {
 		network, targets = "unix", []string{m.addr.Unix}
 	}
-	start := time.Now()
-	handshakes := 0
+	d := doubt{grace: e.grace, since: time.Now()}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
-		var last error
-		dead := 0
+		e.mu.Lock()
+		err := e.unusable()
+		e.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		errs := make([]error, 0, len(targets))
 		for _, t := range targets {
-			limit := time.Until(start.Add(e.grace))
+			limit := time.Until(d.since.Add(e.grace))
 			if len(targets) > 1 { // one that swallows packets must not use up the time of the next
 				limit = min(limit, max(e.grace/4, time.Second))
 			}
@@ -117,40 +123,67 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 				return l, nil
 			}
 			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
+				return nil, d.interrupted(ctx)
 			}
-			switch {
-			case errors.Is(err, ErrRefused), errors.Is(err, ErrPeerLeft), errors.Is(err, errNoVerbs):
-				return nil, err
-			case errors.Is(err, errDuplicate):
-				start = time.Now() // it is alive; its own dial, or its old link, ends in time
-			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, errStranger):
-				dead++
-			case shook:
-				handshakes++
+			if shook {
+				d.since = time.Now()
 			}
-			last = err
+			errs = append(errs, err)
 		}
-		if dead == len(targets) {
-			return nil, fmt.Errorf("%w: its process has ended: %w", ErrPeerDown, last)
-		}
-		tried := time.Since(start) > e.grace
-		if (tried || handshakes > 20) && (errors.Is(last, syscall.EMFILE) || errors.Is(last, syscall.ENFILE)) { // no fault of the peer
-			return nil, fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w", last)
-		}
-		if handshakes > 20 {
-			return nil, fmt.Errorf("%w: its process closes what it accepts: %w", ErrPeerDown, last)
-		}
-		if tried && handshakes == 0 {
-			return nil, fmt.Errorf("%w: not reachable for %v: %w", ErrPeerDown, e.grace, last)
-		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := d.judge(errs, time.Now()); err != nil {
 			return nil, err
+		}
+		if sleep(ctx, pause) != nil {
+			return nil, d.interrupted(ctx)
 		}
 	}
 }
 
-// dialOne tries one address. shook tells that a connection stood.
+// doubt is that of a dialer whether its peer lives. A peer whose process accepts a connection does,
+// whatever becomes of the handshake.
+type doubt struct {
+	grace time.Duration
+	since time.Time // when the peer has last shown itself, or the dialing has begun
+	last  error
+}
+
+// judge returns the error that the dialing ends with after each of the peer's addresses has been
+// tried; nil if it goes on.
+func (d *doubt) judge(errs []error, now time.Time) error {
+	dead, own := 0, false
+	for _, err := range errs {
+		d.last = err
+		switch {
+		case errors.Is(err, ErrRefused), errors.Is(err, ErrPeerLeft), errors.Is(err, errNoVerbs):
+			return err
+		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, errStranger):
+			dead++
+		case errors.Is(err, syscall.EAGAIN): // a Unix socket on which more wait than are let in at once
+			d.since = now
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+			own = true
+		}
+	}
+	switch late := now.Sub(d.since) > d.grace; {
+	case dead == len(errs):
+		return fmt.Errorf("%w: its process has ended: %w", ErrPeerDown, d.last)
+	case late && own: // no fault of the peer
+		return fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w", d.last)
+	case late:
+		return fmt.Errorf("%w: not reachable for %v: %w", ErrPeerDown, d.grace, d.last)
+	}
+	return nil
+}
+
+// interrupted is what the dialing ends with when its context has ended.
+func (d *doubt) interrupted(ctx context.Context) error {
+	if d.last == nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), d.last)
+}
+
+// dialOne tries one address. shook tells that the peer has shown itself: a connection stood.
 func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member, network, target string,
 	limit time.Duration) (l *link, shook bool, err error) {
 	d := net.Dialer{Timeout: limit}
@@ -204,7 +237,8 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	if err != nil {
 		s.Close()
 		e.verbs.drop(stream)
-		return nil, true, err
+		own := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+		return nil, dead == nil && !own, err
 	}
 	return l, true, nil
 }
@@ -229,8 +263,8 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	case statusOK:
 	case statusStranger:
 		return nonces, errStranger
-	case statusUnknown:
-		return nonces, fmt.Errorf("%w: the peer does not know group %s", ErrRefused, g.name)
+	case statusLater:
+		return nonces, errLater
 	case statusGone:
 		return nonces, ErrPeerLeft
 	default:
@@ -248,7 +282,10 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	if st, err = parseAnswerHead(verdict[:]); err != nil {
 		return nonces, fmt.Errorf("%w: %w", errStranger, err)
 	}
-	if st == statusRefused {
+	switch st {
+	case statusLater:
+		return nonces, errLater
+	case statusRefused:
 		return nonces, fmt.Errorf("%w: the peer does not accept this side's proof: the secrets of group %s differ", ErrRefused, g.name)
 	}
 	want := verdictMAC(g.secret, hb[:], nonce, st)
@@ -302,12 +339,10 @@ func admit(rw io.ReadWriter, a admission) error {
 		answerHead(challenge[:], st)
 		rw.Write(challenge[:]) // it is refused anyway
 		switch st {
-		case statusGone:
+		case statusGone, statusLater:
 			return errQuiet
 		case statusStranger:
 			return errors.New("it means another process")
-		case statusUnknown:
-			return fmt.Errorf("it names job %x, group %x, which is not known here", h.job, h.group)
 		}
 		return fmt.Errorf("process %v is no member of the group", h.from)
 	}
@@ -328,7 +363,7 @@ func admit(rw io.ReadWriter, a admission) error {
 	verdict := func(st status) error {
 		var b [verdictSize]byte
 		answerHead(b[:], st)
-		if st != statusRefused {
+		if st == statusOK || st == statusDuplicate {
 			m := verdictMAC(secret, hb[:], nonces[1][:], st)
 			copy(b[8:], m[:])
 		}
@@ -343,17 +378,25 @@ func admit(rw io.ReadWriter, a admission) error {
 	return a.decide(h, nonces, verdict)
 }
 
-// welcome runs the handshake with a guest.
-func (e *Endpoint) welcome(g *guest, kind string) {
-	defer g.drop()
-	s := g.sock
+// welcome runs the handshake with a guest. One that has to go is told to try again: it may be a
+// member.
+func (e *Endpoint) welcome(g *guests.Guest, s *sock, kind string) {
+	defer g.Close()
+	atOnce := time.Unix(1, 0)
+	stop := context.AfterFunc(g, func() { s.SetReadDeadline(atOnce) })
+	defer stop()
 	var from Address
 	ranks := 0
 	err := admit(s, admission{
-		self:    e.id,
-		silence: func() { s.SetDeadline(time.Now().Add(handshakeTimeout)) },
+		self: e.id,
+		silence: func() {
+			s.SetDeadline(time.Now().Add(handshakeTimeout))
+			if g.Err() != nil { // this may have come after that of AfterFunc
+				s.SetReadDeadline(atOnce)
+			}
+		},
 		find: func(h hello) ([]byte, status) {
-			local, st := e.hold(g.ctx, h)
+			local, st := e.hold(g, h)
 			if local == nil {
 				return nil, st
 			}
@@ -366,37 +409,32 @@ func (e *Endpoint) welcome(g *guest, kind string) {
 			return nil, statusRefused
 		},
 		decide: func(h hello, nonces [2][nonceSize]byte, verdict func(status) error) error {
-			if !e.leave(g) { // it has been dropped for a newer guest, or the endpoint is being closed
+			if !g.Leave() {
+				verdict(statusLater)
 				return errQuiet
 			}
-			return e.decide(g, peerKey{h.from, kind}, nonces, &from, ranks, verdict)
+			stop() // whatever has the guest go now closes the link
+			return e.decide(s, peerKey{h.from, kind}, nonces, &from, ranks, verdict)
 		},
 	})
-	e.leave(g)
-	if err != nil {
-		s.Close()
-		if !errors.Is(err, errQuiet) && !errors.Is(err, errDuplicate) && g.ctx.Err() == nil {
-			e.refuse(s.remote(), err)
-		}
+	if err == nil {
+		return
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		var later [challengeSize]byte // as long as a verdict
+		answerHead(later[:], statusLater)
+		s.SetWriteDeadline(time.Now().Add(handshakeTimeout))
+		s.Write(later[:])
+	}
+	s.Close()
+	if !errors.Is(err, errQuiet) && !errors.Is(err, errDuplicate) && g.Err() == nil {
+		e.refuse(s.remote(), err)
 	}
 }
 
-// leave takes a guest off the list. It tells whether it was there.
-func (e *Endpoint) leave(g *guest) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i, o := range e.guests {
-		if o == g {
-			e.guests = append(e.guests[:i:i], e.guests[i+1:]...)
-			return true
-		}
-	}
-	return false
-}
-
-// hold waits until a group is attached here: ranks do not all come at once.
+// hold waits a while until a group is attached here: ranks do not all come at once.
 func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
-	limit := time.NewTimer(max(handshakeTimeout, e.grace))
+	limit := time.NewTimer(handshakeTimeout)
 	defer limit.Stop()
 	for {
 		e.mu.Lock()
@@ -416,9 +454,9 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 		e.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return nil, statusUnknown
+			return nil, statusLater
 		case <-limit.C:
-			return nil, statusUnknown
+			return nil, statusLater
 		case <-changed:
 		}
 	}
@@ -427,7 +465,7 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 // decide accepts an authenticated connection as the link, unless there is one. Where both sides
 // dial at once, the dial of the lower process id wins; but one that stands wins over one that does
 // not, because perhaps only one direction can be dialed.
-func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int, verdict func(status) error) error {
+func (e *Endpoint) decide(s *sock, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int, verdict func(status) error) error {
 	e.mu.Lock()
 	p := e.peers[key]
 	duplicate := p != nil && (p.link != nil ||
@@ -439,11 +477,11 @@ func (e *Endpoint) decide(g *guest, key peerKey, nonces [2][nonceSize]byte, from
 		}
 		return errDuplicate
 	}
-	l := newLink(e, g.sock, key, nonces)
+	l := newLink(e, s, key, nonces)
 	l.lock <- struct{}{} // nothing may overtake the verdict
 	var err error
 	if key.kind != Verbs {
-		g.sock.SetDeadline(time.Time{})
+		s.SetDeadline(time.Time{})
 		err = l.start(nil, from)
 	}
 	if err == nil {

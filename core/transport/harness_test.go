@@ -185,6 +185,38 @@ func (l *logs) wait(t *testing.T, n int) []string {
 	}
 }
 
+// sockets follows the sockets of an endpoint, as its Config.OnFD.
+type sockets struct {
+	mu     sync.Mutex
+	opened int // so far
+	last   int // opened
+}
+
+func (s *sockets) note(fd int, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if open {
+		s.opened++
+		s.last = fd
+	}
+}
+
+func (s *sockets) seen() (opened, last int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened, s.last
+}
+
+// until looks at something again and again that has nothing to wait for.
+func until(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not come", what)
+		}
+	}
+}
+
 func listen(t testing.TB, c Config) *Endpoint {
 	t.Helper()
 	if c.StoreHost == "" && c.Interface == "" {

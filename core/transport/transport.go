@@ -56,7 +56,7 @@ const (
 	MaxData = 1 << 30
 
 	handshakeTimeout = 10 * time.Second       // how long a stranger may be silent
-	maxHandshakes    = 256                    // the oldest is dropped beyond it
+	maxHandshakes    = 256                    // beyond it the oldest is told to try again
 	maxPending       = 1024                   // attaches a link keeps for groups that are not here yet
 	maxHostName      = 256                    // bytes of a peer's host name or address, in texts
 	maxText          = 1024                   // bytes of any other text of a peer's

@@ -247,31 +247,28 @@ func TestSimultaneousDial(t *testing.T) {
 func TestSkewedAttach(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			eps := pair(t, kind, Config{})
+			var here sockets
+			eps := pair(t, kind, Config{OnFD: here.note})
 			for group := uint64(1); group <= 3; group++ { // the first has no link yet, the others have
+				before, _ := here.seen()
 				h0, h1 := newRecorder(), newRecorder()
 				g0 := attach(t, eps[0], groupConfig(eps, kind, group, 0), h0)
 				sent := make(chan error, 1)
 				go func() { sent <- g0.Send(within(t), 1, Header{Type: ControlBase}) }()
 				if kind != Mem {
 					// Not before the other side has heard of the group.
-					for deadline := time.Now().Add(patience); ; {
+					until(t, "news of the group", func() bool {
+						opened, _ := here.seen()
+						heard := opened >= before+2 // the dialer's end, and the other
 						eps[1].mu.Lock()
-						heard := len(eps[1].guests) > 0
+						defer eps[1].mu.Unlock()
 						for l := range eps[1].links {
 							l.mu.Lock()
 							heard = heard || len(l.pending) > 0
 							l.mu.Unlock()
 						}
-						eps[1].mu.Unlock()
-						if heard {
-							break
-						}
-						if time.Now().After(deadline) {
-							t.Fatal("nothing heard of the group")
-						}
-						time.Sleep(time.Millisecond)
-					}
+						return heard
+					})
 				}
 				attach(t, eps[1], groupConfig(eps, kind, group, 1), h1)
 				ok(t, <-sent)
@@ -912,7 +909,8 @@ func TestCongestionControl(t *testing.T) {
 	if strings.HasPrefix(system, "bbr") {
 		want = "reno"
 	}
-	eps := pair(t, TCP, Config{})
+	var here sockets
+	eps := []*Endpoint{listen(t, Config{OnFD: here.note}), listen(t, Config{})}
 	w := newWorld(t, eps, TCP, 1)
 	ok(t, w.groups[0].Connect(within(t), 1))
 	ok(t, w.groups[1].Connect(within(t), 0))
@@ -932,17 +930,8 @@ func TestCongestionControl(t *testing.T) {
 	c, err := elsewhere.DialContext(within(t), "tcp", eps[0].Address().TCP[0])
 	ok(t, err)
 	defer c.Close()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		eps[0].mu.Lock()
-		name := ""
-		if len(eps[0].guests) > 0 {
-			name = congestionOf(eps[0].guests[0].sock.fd)
-		}
-		eps[0].mu.Unlock()
-		if name == system {
-			return
-		} else if name != "" || time.Now().After(deadline) {
-			t.Fatalf("from elsewhere: %q, the system's is %q", name, system)
-		}
-	}
+	until(t, "the system's choice from elsewhere", func() bool {
+		_, fd := here.seen()
+		return congestionOf(fd) == system
+	})
 }

@@ -1,0 +1,171 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// More ranks than the endpoint has places for, and as many silent strangers, wait for a rank that is
+// late for the group. All come through, and nobody is taken for dead.
+func TestManyDialALateRank(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			const dialers, strangers = maxHandshakes + 44, maxHandshakes + 44
+			var here sockets
+			late := listen(t, Config{OnFD: here.note})
+			eps := []*Endpoint{late}
+			for range dialers {
+				e, err := Listen(Config{StoreHost: "127.0.0.1"})
+				ok(t, err)
+				eps = append(eps, e)
+			}
+			t.Cleanup(func() {
+				var all sync.WaitGroup
+				for _, e := range eps {
+					all.Go(func() { _ = e.Close() })
+				}
+				all.Wait()
+			})
+			network, target := "tcp", late.Address().TCP[0]
+			if kind == Shm {
+				network, target = "unix", late.Address().Unix
+			}
+			base, _ := here.seen()
+			for range strangers {
+				c, err := net.Dial(network, target)
+				ok(t, err)
+				t.Cleanup(func() { c.Close() })
+			}
+			c := groupConfig(eps, kind, 1, 0)
+			ctx := within(t)
+			var connecting sync.WaitGroup
+			var handlers []*recorder
+			for i, e := range eps[1:] {
+				c := c
+				c.Rank = i + 1
+				c.Kinds = append([]string(nil), c.Kinds...)
+				c.Kinds[0], c.Kinds[i+1] = kind, Mem
+				h := newRecorder()
+				handlers = append(handlers, h)
+				g := attach(t, e, c, h)
+				connecting.Go(func() {
+					if err := g.Connect(ctx, 0); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			until(t, "a dialer that has been told to try again", func() bool {
+				opened, _ := here.seen()
+				return opened-base > dialers+strangers
+			})
+			attach(t, late, c, newRecorder())
+			connecting.Wait()
+			for i, h := range handlers {
+				h.mu.Lock()
+				if err := h.down[0]; err != nil {
+					t.Errorf("rank %d: %v", i+1, err)
+				}
+				h.mu.Unlock()
+			}
+		})
+	}
+}
+
+// Who has to go, in whatever part of the handshake, is told to try again.
+func TestGuestsAreToldToTryAgain(t *testing.T) {
+	e := listen(t, Config{})
+	dial := func(said []byte) net.Conn {
+		c, err := net.Dial("unix", e.Address().Unix)
+		ok(t, err)
+		t.Cleanup(func() { c.Close() })
+		_, err = c.Write(said)
+		ok(t, err)
+		return c
+	}
+	from := ProcessID{1}
+	c := groupConfig([]*Endpoint{e}, Shm, 1, 0)
+	c.Peers = append(c.Peers, Address{Process: from, Unix: "@nobody", Host: e.Address().Host})
+	c.Kinds = append(c.Kinds, Shm)
+	attach(t, e, c, newRecorder())
+	known := hello{purpose: purposeLink, job: 1, group: 1, from: from, to: e.id}
+	unknown := known
+	unknown.group = 2
+	helloKnown, helloUnknown := known.bytes(), unknown.bytes()
+	proving, waiting, silent := dial(helloKnown[:]), dial(helloUnknown[:]), dial(nil)
+	var answer [challengeSize]byte
+	_, err := io.ReadFull(proving, answer[:])
+	ok(t, err)
+	for range maxHandshakes {
+		dial(nil)
+	}
+	for name, c := range map[string]net.Conn{"proving": proving, "waiting": waiting, "silent": silent} {
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.ReadFull(c, answer[:]); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if st, err := parseAnswerHead(answer[:]); err != nil || st != statusLater {
+			t.Errorf("%s: status %d, %v", name, st, err)
+		}
+		if _, err := c.Read(answer[:]); err == nil {
+			t.Errorf("%s is kept", name)
+		}
+	}
+}
+
+// A peer is dead where nothing or another process listens in its place, or its host has been silent for the
+// grace; not because it is busy, or closes what it accepts.
+func TestDoubt(t *testing.T) {
+	const grace = time.Second
+	closed, full := fmt.Errorf("closed during the handshake: %w", io.EOF), &net.OpError{Err: syscall.EAGAIN}
+	refused, files := &net.OpError{Err: syscall.ECONNREFUSED}, &net.OpError{Err: syscall.EMFILE}
+	silent := context.DeadlineExceeded
+	anything := errors.New("")
+	for _, c := range []struct {
+		name  string
+		errs  []error
+		tries int // one in each half grace
+		shows bool
+		want  error // nil: it goes on
+	}{
+		{"busy", []error{errLater}, 100, true, nil},
+		{"closes", []error{closed}, 100, true, nil},
+		{"makes the link itself", []error{errDuplicate}, 100, true, nil},
+		{"full backlog", []error{full}, 100, false, nil},
+		{"refused", []error{refused}, 1, false, ErrPeerDown},
+		{"another process", []error{errStranger}, 1, true, ErrPeerDown},
+		{"one address refused", []error{refused, errLater}, 100, true, nil},
+		{"all addresses refused", []error{refused, errStranger}, 1, false, ErrPeerDown},
+		{"silent for a moment", []error{silent}, 2, false, nil},
+		{"silent", []error{silent}, 3, false, ErrPeerDown},
+		{"no files for a moment", []error{files}, 2, false, nil},
+		{"no files", []error{files}, 3, false, anything},
+		{"not admitted", []error{ErrRefused}, 1, true, ErrRefused},
+		{"has left", []error{ErrPeerLeft}, 1, true, ErrPeerLeft},
+	} {
+		now := time.Now()
+		d := doubt{grace: grace, since: now}
+		var err error
+		for i := 0; i < c.tries && err == nil; i++ {
+			now = now.Add(grace / 2)
+			if c.shows {
+				d.since = now
+			}
+			err = d.judge(c.errs, now)
+		}
+		switch {
+		case c.want == anything:
+			if err == nil || errors.Is(err, ErrPeerDown) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		case !errors.Is(err, c.want):
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}

@@ -26,7 +26,7 @@ func TestGets(t *testing.T) {
 					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: getAll})
 					for peer := range size {
 						if !able {
-							w.comms[size-1].window.UsePID(peer, 0)
+							w.comms[size-1].window.UseProcess(peer, exec.Process{})
 						}
 					}
 					for _, n := range sizes(true) {
@@ -108,7 +108,7 @@ func TestGetsUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
-	w.comms[1].window.UsePID(0, other.Process.Pid)
+	w.comms[1].window.UseProcess(0, exec.Process{PID: other.Process.Pid, FD: -1})
 	for _, n := range []int{1, 1000, 5 << 20} {
 		around(t, w, 2, n)
 	}

@@ -421,8 +421,12 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		if kind != "shm" && kind != "mem" {
 			continue
 		}
-		if exec.CanGet(addresses[peer].PID, exec.Mark(addresses[peer].Mark)) == nil {
-			window.UsePID(peer, addresses[peer].PID)
+		// The number is the peer's word: its link will stand only if the kernel says the same.
+		if fd, err := end.PIDFD(&addresses[peer]); err == nil {
+			process := exec.Process{PID: addresses[peer].PID, FD: fd}
+			if exec.CanGet(process, exec.Mark(addresses[peer].Mark)) == nil {
+				window.UseProcess(peer, process)
+			}
 		}
 	}
 	c.know()

@@ -433,7 +433,7 @@ int goccl_take(const goccl_channel *c, void *to, uint64_t from, size_t bytes) {
   if (__atomic_load_n(stopped, __ATOMIC_RELAXED)) return ESRCH;
   int error = goccl_get(c->pid, to, from, bytes);
   __atomic_thread_fence(__ATOMIC_SEQ_CST); /* first the copy, then the look */
-  return __atomic_load_n(stopped, __ATOMIC_RELAXED) ? ESRCH : error;
+  return __atomic_load_n(stopped, __ATOMIC_RELAXED) || goccl_ended(c->pidfd) ? ESRCH : error;
 }
 
 static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *message, uint64_t until) {

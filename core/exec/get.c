@@ -2,6 +2,7 @@
 #include "get.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/uio.h>
 
 #include "../reduce/copy.h"
@@ -32,4 +33,9 @@ int goccl_get(int32_t pid, void *to, uint64_t from, size_t bytes) {
     to = (uint8_t *)to + n, from += (uint64_t)n, bytes -= (size_t)n;
   }
   return 0;
+}
+
+int goccl_ended(int32_t pidfd) {
+  struct pollfd process = {.fd = pidfd, .events = POLLIN};
+  return pidfd >= 0 && poll(&process, 1, 0) == 1;
 }

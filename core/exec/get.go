@@ -29,14 +29,21 @@ var OwnMark = sync.OnceValue(func() Mark {
 	return Mark{At: uint64(uintptr(unsafe.Pointer(&C.goccl_mark))), Value: uint64(C.goccl_mark)}
 })
 
+// Process is a process by its number, and by a descriptor (pidfd) that goes on naming it when it has ended and another has the
+// number; FD is -1 where there is none.
+type Process struct{ PID, FD int }
+
 // CanGet tells why the memory of a process cannot be read; nil: it can.
-func CanGet(pid int, m Mark) error {
+func CanGet(p Process, m Mark) error {
 	var seen C.uint64_t
-	switch errno := unix.Errno(C.goccl_get(C.int32_t(pid), unsafe.Pointer(&seen), C.uint64_t(m.At), C.size_t(unsafe.Sizeof(seen)))); {
+	errno := unix.Errno(C.goccl_get(C.int32_t(p.PID), unsafe.Pointer(&seen), C.uint64_t(m.At), C.size_t(unsafe.Sizeof(seen))))
+	switch {
 	case errno != 0:
-		return fmt.Errorf("process_vm_readv of pid %d: %w", pid, errno)
+		return fmt.Errorf("process_vm_readv of pid %d: %w", p.PID, errno)
 	case uint64(seen) != m.Value:
-		return fmt.Errorf("pid %d is another process here: pid namespaces differ", pid)
+		return fmt.Errorf("pid %d is another process here: pid namespaces differ", p.PID)
+	case C.goccl_ended(C.int32_t(p.FD)) != 0: // after the look: so it was the process that the number named
+		return fmt.Errorf("pid %d: the process has ended", p.PID)
 	}
 	return nil
 }
@@ -67,7 +74,7 @@ func (l *Lane) Take(peer int, to []byte, from uint64) (taken bool, err error) {
 // GetProblem tells why processes like this one cannot read each other's memory on this host, and what to do; "" if nothing is known to be
 // in their way.
 func GetProblem() string {
-	if err := CanGet(os.Getpid(), OwnMark()); err != nil {
+	if err := CanGet(Process{os.Getpid(), -1}, OwnMark()); err != nil {
 		return fmt.Sprintf("%v; allow it in the sandbox (seccomp) profile of the container", err)
 	}
 	const yama = "/proc/sys/kernel/yama/ptrace_scope"

@@ -10,4 +10,7 @@ extern uint64_t goccl_mark;
 /* Copies bytes from a process's memory, whose address there is given. It returns 0 or an errno. */
 int goccl_get(int32_t pid, void *to, uint64_t from, size_t bytes);
 
+/* Whether the process of a pidfd has ended. Of -1 it is not known: 0. */
+int goccl_ended(int32_t pidfd);
+
 #endif

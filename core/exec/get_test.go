@@ -3,6 +3,7 @@ package exec
 import (
 	"errors"
 	"os"
+	osexec "os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,7 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 	var runs [2]*Run
 	var bufs [2][]byte
 	for rank := range w {
-		w[rank].UsePID(1-rank, os.Getpid())
+		w[rank].UseProcess(1-rank, Process{os.Getpid(), -1})
 		mem, err := unix.Mmap(-1, 0, length+rank*further, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			t.Fatal(err)
@@ -133,18 +134,50 @@ func TestGetUnreadable(t *testing.T) {
 	}
 }
 
+// ended is a descriptor of a process that has ended.
+func ended(t *testing.T) int {
+	t.Helper()
+	other := osexec.Command("true")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(other.Process.Pid, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := other.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// The number of a process that has ended may be another's: what is read under it is not taken for good.
+func TestGetFromWhoHasTheNumberOfAnother(t *testing.T) {
+	w := newPair(t)
+	_, recv, _, _ := offered(t, w, offeredBytes, 0)
+	other := Process{os.Getpid(), ended(t)}
+	w[1].UseProcess(0, other)
+	if s := recv.Continue(soon()); s != Blocked {
+		t.Fatalf("status %d, though the sender has ended", s)
+	}
+	if err := CanGet(other, OwnMark()); err == nil {
+		t.Error("another process is taken for one that has ended")
+	}
+}
+
 func TestCanGet(t *testing.T) {
 	m := OwnMark()
-	if err := CanGet(os.Getpid(), m); err != nil {
+	if err := CanGet(Process{os.Getpid(), -1}, m); err != nil {
 		t.Error(err)
 	}
-	if err := CanGet(os.Getpid(), Mark{m.At, m.Value + 1}); err == nil {
+	if err := CanGet(Process{os.Getpid(), -1}, Mark{m.At, m.Value + 1}); err == nil {
 		t.Error("another process is taken for this one")
 	}
-	if err := CanGet(os.Getpid(), Mark{}); !errors.Is(err, unix.EFAULT) {
+	if err := CanGet(Process{os.Getpid(), -1}, Mark{}); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("at 0: %v", err)
 	}
-	if err := CanGet(1<<30, m); !errors.Is(err, unix.ESRCH) {
+	if err := CanGet(Process{1 << 30, -1}, m); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("of no process: %v", err)
 	}
 }

@@ -239,10 +239,10 @@ func (w *Window) ConnectArena(peer int, mem []byte) {
 	}
 }
 
-// UsePID tells that a peer's memory can be read, under that number of its process: before any run.
-func (w *Window) UsePID(peer, pid int) {
+// UseProcess tells that the memory of a peer's process can be read: before any run.
+func (w *Window) UseProcess(peer int, p Process) {
 	for _, lane := range w.lanes {
-		lane.channels[peer].pid = C.int32_t(pid)
+		lane.channels[peer].pid, lane.channels[peer].pidfd = C.int32_t(p.PID), C.int32_t(p.FD)
 	}
 }
 

@@ -41,6 +41,9 @@ func (p *ProcessID) UnmarshalText(b []byte) error {
 type Address struct {
 	Process    ProcessID `json:"process"`
 	PID        int       `json:"pid"`
+	UID        int       `json:"uid"`                   // effective
+	PIDSpace   string    `json:"pid_space,omitempty"`   // the namespace of PID, "" where unknown
+	UserSpace  string    `json:"user_space,omitempty"`  // and that of UID
 	Name       string    `json:"name"`                  // host name, for texts
 	Host       string    `json:"host"`                  // boot id and network namespace: equal means the same host
 	Unix       string    `json:"unix,omitempty"`        // abstract socket, "" where shared memory cannot work

@@ -51,6 +51,7 @@ type Endpoint struct {
 	peers     map[peerKey]*peer
 	links     map[*link]struct{}
 	pulses    map[*pulse]struct{}
+	pidfds    map[ProcessID]int
 	watching  bool
 	logged    map[string]struct{}
 	loops     sync.Mutex // held while two local ranks attach to each other
@@ -91,7 +92,7 @@ func Listen(c Config) (*Endpoint, error) {
 	e := &Endpoint{
 		id: newProcessID(), grace: c.Grace, logf: c.Logf, onFD: c.OnFD,
 		groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{}, changed: make(chan struct{}),
-		peers: map[peerKey]*peer{}, links: map[*link]struct{}{}, pulses: map[*pulse]struct{}{},
+		peers: map[peerKey]*peer{}, links: map[*link]struct{}{}, pulses: map[*pulse]struct{}{}, pidfds: map[ProcessID]int{},
 		logged: map[string]struct{}{}, guests: guests.List{Most: maxHandshakes},
 	}
 	if e.logf == nil {
@@ -109,7 +110,8 @@ func Listen(c Config) (*Endpoint, error) {
 	if err != nil {
 		name = "unknown"
 	}
-	e.address = Address{Process: e.id, PID: os.Getpid(), Name: name, HugePages: c.HugePages, Mark: c.Mark}
+	e.address = Address{Process: e.id, Name: name, HugePages: c.HugePages, Mark: c.Mark}
+	e.address.credentials()
 	if err := e.listenTCP(c); err != nil {
 		e.closeListeners()
 		_ = e.poller.close(nil)
@@ -414,6 +416,7 @@ func (e *Endpoint) Close() error {
 	for _, l := range links {
 		l.end(ErrClosed)
 	}
+	e.closePIDFDs()
 	e.poller.end()
 	e.life.Lock()
 	e.ended = true

@@ -128,11 +128,11 @@ func FuzzAdmit(f *testing.F) {
 		err := admit(s, admission{
 			self:    ProcessID{2},
 			silence: func() {},
-			find: func(h hello) ([]byte, status) {
+			find: func(h hello) ([]byte, status, error) {
 				if h.group != 1 {
-					return nil, statusLater
+					return nil, statusLater, errQuiet
 				}
-				return secret, statusOK
+				return secret, statusOK, nil
 			},
 			decide: func(hello, [2][nonceSize]byte, func(status) error) error {
 				t.Error("let in without the secret")

@@ -205,6 +205,12 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 		s.Close()
 		return nil, true, errDuplicate
 	}
+	if m.kind == Shm {
+		if err := e.peerOf(s, &m.addr); err != nil {
+			s.Close()
+			return nil, true, fmt.Errorf("%w: %w", errStranger, err)
+		}
+	}
 	// A peer may be stopped: the handshake waits for it as long as the caller does, and as long as
 	// its host is there.
 	var dead error
@@ -303,8 +309,9 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 // admission is what the acceptor's handshake asks of the endpoint.
 type admission struct {
 	self ProcessID
-	// find returns the secret for a hello, or the status to refuse with.
-	find func(hello) ([]byte, status)
+	// find returns the secret for a hello, or the status to refuse with, and why if that is to be
+	// logged.
+	find func(hello) ([]byte, status, error)
 	// decide is asked once the dialer has proved itself, and sees the verdict sent before anything
 	// else is.
 	decide func(hello, [2][nonceSize]byte, func(status) error) error
@@ -331,20 +338,14 @@ func admit(rw io.ReadWriter, a admission) error {
 	}
 	var challenge [challengeSize]byte
 	answerHead(challenge[:], statusOK)
-	secret, st := []byte(nil), statusStranger
+	secret, st, why := []byte(nil), statusStranger, errors.New("it means another process")
 	if h.to == a.self {
-		secret, st = a.find(h)
+		secret, st, why = a.find(h)
 	}
 	if st != statusOK {
 		answerHead(challenge[:], st)
 		rw.Write(challenge[:]) // it is refused anyway
-		switch st {
-		case statusGone, statusLater:
-			return errQuiet
-		case statusStranger:
-			return errors.New("it means another process")
-		}
-		return fmt.Errorf("process %v is no member of the group", h.from)
+		return why
 	}
 	rand.Read(challenge[8:])
 	nonces := [2][nonceSize]byte{h.nonce, [nonceSize]byte(challenge[8:])}
@@ -395,18 +396,24 @@ func (e *Endpoint) welcome(g *guests.Guest, s *sock, kind string) {
 				s.SetReadDeadline(atOnce)
 			}
 		},
-		find: func(h hello) ([]byte, status) {
+		find: func(h hello) ([]byte, status, error) {
 			local, st := e.hold(g, h)
 			if local == nil {
-				return nil, st
+				return nil, st, errQuiet
 			}
 			for _, m := range local.members {
-				if m != nil && m.addr.Process == h.from && (m.kind == Shm) == (kind == Shm) {
-					from, kind, ranks = m.addr, m.kind, len(local.members)
-					return local.secret, statusOK
+				if m == nil || m.addr.Process != h.from || (m.kind == Shm) != (kind == Shm) {
+					continue
 				}
+				if kind == Shm {
+					if err := e.peerOf(s, &m.addr); err != nil {
+						return nil, statusRefused, err
+					}
+				}
+				from, kind, ranks = m.addr, m.kind, len(local.members)
+				return local.secret, statusOK, nil
 			}
-			return nil, statusRefused
+			return nil, statusRefused, fmt.Errorf("process %v is no member of the group", h.from)
 		},
 		decide: func(h hello, nonces [2][nonceSize]byte, verdict func(status) error) error {
 			if !g.Leave() {

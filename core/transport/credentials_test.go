@@ -1,0 +1,101 @@
+package transport
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestImpostor(t *testing.T) {
+	here := Address{PID: 10, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}
+	for _, c := range []struct {
+		name      string
+		published Address
+		pid       int32
+		uid       uint32
+		want      string // in the error; "": none
+	}{
+		{"the same user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 1000, ""},
+		{"another user that has said so", Address{PID: 11, UID: 0, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, ""},
+		{"another user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 1001, "user 1001 instead of 1000"},
+		{"root in place of a user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, "user 0"},
+		{"another process", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 12, 1000, "process 12 instead of 11"},
+		{"another container", Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1000, ""},
+		{"another container and user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1001, "user 1001"},
+		{"another user namespace", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 11, 65534, ""},
+		{"another user namespace and process", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 12, 65534, "process 12"},
+	} {
+		err := here.impostor(&c.published, &unix.Ucred{Pid: c.pid, Uid: c.uid})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// A process that is not the one that its member's address names is neither dialled nor let in.
+func TestImpostorsGetNoLink(t *testing.T) {
+	for _, claim := range []struct {
+		name  string
+		alter func(*Address)
+		want  string
+	}{
+		{"pid", func(a *Address) { a.PID++ }, "instead of"},
+		{"user", func(a *Address) { a.UID++ }, "instead of"},
+	} {
+		for _, dials := range []bool{false, true} {
+			t.Run(claim.name, func(t *testing.T) {
+				l := newLogs()
+				eps := []*Endpoint{listen(t, Config{Logf: l.add}), listen(t, Config{})}
+				h := newRecorder()
+				c := groupConfig(eps, Shm, 1, 0)
+				claim.alter(&c.Peers[1])
+				victim := attach(t, eps[0], c, h)
+				impostor := attach(t, eps[1], groupConfig(eps, Shm, 1, 1), newRecorder())
+				if dials {
+					wants(t, impostor.Connect(within(t), 0), ErrRefused)
+					if lines := l.wait(t, 1); !strings.Contains(lines[0], claim.want) {
+						t.Errorf("log: %q", lines)
+					}
+				} else {
+					err := victim.Connect(within(t), 1)
+					wants(t, err, ErrPeerDown)
+					if !strings.Contains(err.Error(), claim.want) {
+						t.Error(err)
+					}
+				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if len(h.attached) > 0 {
+					t.Error("it is attached")
+				}
+			})
+		}
+	}
+}
+
+func TestPIDFD(t *testing.T) {
+	e := listen(t, Config{})
+	a := e.Address()
+	if fd, err := e.PIDFD(&a); fd != -1 || err != nil {
+		t.Errorf("of its own process: %d, %v", fd, err)
+	}
+	a.Process, a.PID = ProcessID{1}, os.Getpid()
+	fd, err := e.PIDFD(&a)
+	ok(t, err)
+	if again, err := e.PIDFD(&a); again != fd || err != nil {
+		t.Errorf("asked again: %d, %v", again, err)
+	}
+	gone := exec.Command("true")
+	ok(t, gone.Run())
+	a.Process, a.PID = ProcessID{2}, gone.Process.Pid
+	if fd, err := e.PIDFD(&a); err == nil {
+		t.Errorf("of a process that has ended: %d", fd)
+	}
+	a.PIDSpace = "pid:[1]"
+	if fd, err := e.PIDFD(&a); err == nil {
+		t.Errorf("of another namespace: %d", fd)
+	}
+}

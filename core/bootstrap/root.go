@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
@@ -53,7 +54,7 @@ type Root struct {
 	addresses []netip.AddrPort
 	secret    [secretSize]byte
 
-	strangers chan struct{} // a token for each connection that has proved nothing yet
+	strangers guests.List // connections that have proved nothing yet
 
 	mu      sync.Mutex
 	values  map[string][]byte
@@ -70,8 +71,7 @@ func NewRoot(listenHost string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Root{values: map[string][]byte{}, conns: map[net.Conn]struct{}{},
-		strangers: make(chan struct{}, maxStrangers)}
+	r := &Root{values: map[string][]byte{}, conns: map[net.Conn]struct{}{}, strangers: guests.List{Most: maxStrangers}}
 	random(r.secret[:])
 	for _, h := range hosts {
 		var l net.Listener
@@ -262,10 +262,8 @@ func (r *Root) get(key string) ([]byte, bool) {
 func (r *Root) accept(l net.Listener) {
 	defer r.serving.Done()
 	for {
-		r.strangers <- struct{}{}
 		c, err := l.Accept()
 		if err != nil {
-			<-r.strangers
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
@@ -277,7 +275,6 @@ func (r *Root) accept(l net.Listener) {
 		if r.closed {
 			r.mu.Unlock()
 			_ = c.Close()
-			<-r.strangers
 			continue
 		}
 		r.conns[c] = struct{}{}
@@ -298,10 +295,11 @@ func (r *Root) accept(l net.Listener) {
 //
 //	root:    greeting, nonce
 //	client:  nonce, HMAC(secret, "client", both nonces)
-//	root:    HMAC(secret, "root", both nonces), or it hangs up
+//	root:    HMAC(secret, "root", both nonces), or zeros and the end
 //
-// and then answers requests: op, key length (2 bytes), value length (4), key, value; by: status,
-// value length (4), value.
+// A client that is hung up on without an answer has had to go for others, and dials again. After the
+// proofs the root answers requests: op, key length (2 bytes), value length (4), key, value; by:
+// status, value length (4), value.
 const (
 	greeting = "GoCCL root 1\n"
 
@@ -318,11 +316,12 @@ const (
 	answerHead  = 5
 )
 
-// serve speaks to one connection until it ends. It gives back the stranger's token.
+// serve speaks to one connection until it ends.
 func (r *Root) serve(c net.Conn) {
-	err := r.greet(c)
-	<-r.strangers
-	if err != nil {
+	stranger := r.strangers.Enter(context.Background())
+	defer stranger.Close()
+	defer context.AfterFunc(stranger, func() { _ = c.Close() })()
+	if r.greet(c, stranger) != nil {
 		return
 	}
 	in := bufio.NewReader(c)
@@ -354,7 +353,8 @@ func (r *Root) serve(c net.Conn) {
 	}
 }
 
-func (r *Root) greet(c net.Conn) error {
+// greet makes a stranger a client.
+func (r *Root) greet(c net.Conn, stranger *guests.Guest) error {
 	_ = c.SetDeadline(time.Now().Add(greetingTime))
 	var mine [secretSize]byte
 	random(mine[:])
@@ -366,7 +366,11 @@ func (r *Root) greet(c net.Conn) error {
 		return err
 	}
 	if want := seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(want[:], proof[:]) {
+		_, _ = c.Write(make([]byte, secretSize)) // it is refused anyway
 		return ErrRefused
+	}
+	if !stranger.Leave() {
+		return stranger.Err()
 	}
 	answer := seal(string(r.secret[:]), "goccl root", mine[:], theirs[:])
 	_, err := c.Write(answer[:])
@@ -490,9 +494,6 @@ func meet(conn io.ReadWriter, secret [secretSize]byte) error {
 		return err
 	}
 	if err := readAll(conn, proof[:]); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("%w: it hung up", ErrRefused)
-		}
 		return err
 	}
 	if want := seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(want[:], proof[:]) {

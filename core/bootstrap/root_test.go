@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/guests"
 )
 
 func newRoot(t *testing.T) *Root {
@@ -191,6 +193,76 @@ func TestRootSurvivesGarbage(t *testing.T) {
 	}
 }
 
+// More silent strangers than the root bears at once, before and among the ranks: the group meets all
+// the same, before any of them has been given up.
+func TestRootMeetsAmongStrangers(t *testing.T) {
+	r := newRoot(t)
+	address := r.addresses[0].String()
+	stranger := func() {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	for range 2 * maxStrangers {
+		stranger()
+	}
+	ctx := within(t, greetingTime)
+	for range 20 {
+		stranger()
+		s, c, err := DialRoot(ctx, r.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range maxStrangers { // a client has left their list
+			stranger()
+		}
+		if err := s.Set("k", []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A client that the root hangs up on has had to go for others: it dials again.
+func TestRootDropsAndIsDialledAgain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r := newRoot(t)
+	real := r.addresses[0].String()
+	r.addresses = []netip.AddrPort{netip.MustParseAddrPort(l.Addr().String())}
+	go func() {
+		for i := range 3 {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if i < 2 { // before and after the client's proof
+				_, _ = c.Write(append([]byte(greeting), make([]byte, secretSize)...))
+				_, _ = io.ReadFull(c, make([]byte, 2*i*secretSize))
+				_ = c.Close()
+				continue
+			}
+			to, err := net.Dial("tcp", real)
+			if err != nil {
+				return
+			}
+			defer to.Close()
+			go func() { _, _ = io.Copy(to, c) }()
+			_, _ = io.Copy(c, to)
+		}
+	}()
+	s := dial(t, r.ID())
+	if err := s.Set("k", []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRootLimits(t *testing.T) {
 	r := newRoot(t)
 	s := dial(t, r.ID())
@@ -324,8 +396,7 @@ func FuzzServe(f *testing.F) {
 	f.Add(true, []byte{opSet, 1, 0, 1, 0, 0, 0, 'k', 'v', 9, 9, 9})
 	f.Add(false, bytes.Repeat([]byte{0}, 100))
 	f.Fuzz(func(t *testing.T, knows bool, b []byte) {
-		r := &Root{values: map[string][]byte{}, strangers: make(chan struct{}, 1)}
-		r.strangers <- struct{}{}
+		r := &Root{values: map[string][]byte{}, strangers: guests.List{Most: 1}}
 		ours, theirs := net.Pipe()
 		done := make(chan struct{})
 		go func() { r.serve(ours); _ = ours.Close(); close(done) }()

@@ -95,10 +95,14 @@ func (c *Comm) Rank() int { return c.rank }
 // Size is the number of ranks.
 func (c *Comm) Size() int { return c.size }
 
-// Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for itself.
+// Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for itself, and "" for
+// a rank that does not exist.
 func (c *Comm) Transport(peer int) string {
-	if peer == c.rank {
+	switch {
+	case peer == c.rank:
 		return "self"
+	case peer < 0 || peer >= c.size:
+		return ""
 	}
 	return c.group.Kind(peer)
 }

@@ -527,6 +527,26 @@ func broadcast(t testing.TB, n, root int) Operation {
 	return op
 }
 
+// A rank that does not exist is named by nobody, and refused as a root or a peer, also where there are no peers at all.
+func TestRanksThatDoNotExist(t *testing.T) {
+	for _, size := range []int{1, 2} {
+		c := newWorldOf(t, "", size, Config{Timeout: time.Minute}).comms[0]
+		if own := c.Transport(0); own != "self" {
+			t.Errorf("size %d: this rank is joined to itself by %q", size, own)
+		}
+		for _, rank := range []int{-2, size, 1 << 40} {
+			if name := c.Transport(rank); name != "" {
+				t.Errorf("size %d: rank %d is joined by %q", size, rank, name)
+			}
+			for _, op := range []Operation{sendOp(buffer(t, 1), rank, 0), recvOp(buffer(t, 1), rank, 0), broadcast(t, 1, rank)} {
+				if err := run(c, op); !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), fmt.Sprint("allowed are 0 to ", size-1)) {
+					t.Errorf("size %d: %s with rank %d: %v", size, op.Collective, rank, err)
+				}
+			}
+		}
+	}
+}
+
 func TestMismatch(t *testing.T) {
 	other := func(f func(*Operation)) func(t testing.TB, rank int) Operation {
 		return func(t testing.TB, rank int) Operation {

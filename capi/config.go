@@ -37,13 +37,8 @@ var process = core.NewRuntime(core.RuntimeConfig{
 		}
 		C.guest_socket(C.int(fd), n)
 	},
-	Logf: log.New(stderr{}, "goccl: ", log.LstdFlags).Printf,
+	Logf: log.New(&lines{fd: unix.Stderr}, "goccl: ", log.LstdFlags).Printf,
 })
-
-// stderr is written to without the os package, which has SIGPIPE end a process whose stderr is closed.
-type stderr struct{}
-
-func (stderr) Write(b []byte) (int, error) { return unix.Write(unix.Stderr, b) }
 
 // settle makes the Go runtime a modest guest: buffers are not in its heap, so a small heap with
 // few collections does; and threads that poll must not starve the others.

@@ -152,7 +152,7 @@ func FuzzIntroduce(f *testing.F) {
 	f.Add(b[:])
 	answerHead(b[challengeSize:], statusDuplicate)
 	f.Add(b[:])
-	for s := statusOK; s <= statusDuplicate+1; s++ {
+	for s := statusOK; s <= statusUnable+1; s++ {
 		answerHead(b[:], s)
 		f.Add(b[:challengeSize])
 	}

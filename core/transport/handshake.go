@@ -23,6 +23,7 @@ var (
 	errStranger  = errors.New("another process listens there now")
 	errDuplicate = errors.New("the peer is making this link itself")
 	errLater     = errors.New("the peer is busy, or has not come to the group yet")
+	errUnable    = errors.New("its process can open no more files; raise their limit (ulimit -n)")
 	errQuiet     = errors.New("in good order: nothing to log")
 )
 
@@ -183,7 +184,8 @@ func (d *doubt) interrupted(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", context.Cause(ctx), d.last)
 }
 
-// dialOne tries one address. shook tells that the peer has shown itself: a connection stood.
+// dialOne tries one address. shook tells that the peer has shown itself: a connection stood, and not only files are
+// missing at one of its ends.
 func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member, network, target string,
 	limit time.Duration) (l *link, shook bool, err error) {
 	d := net.Dialer{Timeout: limit}
@@ -243,8 +245,8 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	if err != nil {
 		s.Close()
 		e.verbs.drop(stream)
-		own := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
-		return nil, dead == nil && !own, err
+		unable := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, errUnable)
+		return nil, dead == nil && !unable, err
 	}
 	return l, true, nil
 }
@@ -298,7 +300,11 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	if !hmac.Equal(want[:], verdict[8:]) {
 		return nonces, fmt.Errorf("%w: the peer cannot prove the secret of group %s", ErrRefused, g.name)
 	}
-	if st != statusOK {
+	switch st {
+	case statusOK:
+	case statusUnable:
+		return nonces, errUnable
+	default:
 		return nonces, errDuplicate
 	}
 	nonces[0] = h.nonce
@@ -364,7 +370,7 @@ func admit(rw io.ReadWriter, a admission) error {
 	verdict := func(st status) error {
 		var b [verdictSize]byte
 		answerHead(b[:], st)
-		if st == statusOK || st == statusDuplicate {
+		if st == statusOK || st == statusDuplicate || st == statusUnable {
 			m := verdictMAC(secret, hb[:], nonces[1][:], st)
 			copy(b[8:], m[:])
 		}
@@ -499,6 +505,7 @@ func (e *Endpoint) decide(s *sock, key peerKey, nonces [2][nonceSize]byte, from 
 	}
 	e.mu.Unlock()
 	if err != nil {
+		verdict(statusUnable)
 		return err
 	}
 	// A failure to write shows to who reads, too.

@@ -144,6 +144,8 @@ func TestDoubt(t *testing.T) {
 		{"all addresses refused", []error{refused, errStranger}, 1, false, ErrPeerDown},
 		{"silent for a moment", []error{silent}, 2, false, nil},
 		{"silent", []error{silent}, 3, false, ErrPeerDown},
+		{"peer has no files for a moment", []error{errUnable}, 2, false, nil},
+		{"peer has no files", []error{errUnable}, 3, false, ErrPeerDown},
 		{"no files for a moment", []error{files}, 2, false, nil},
 		{"no files", []error{files}, 3, false, anything},
 		{"not admitted", []error{ErrRefused}, 1, true, ErrRefused},

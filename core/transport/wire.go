@@ -161,6 +161,7 @@ const (
 	statusGone      status = 3 // that group has been left here
 	statusRefused   status = 4 // not a member of the group, or the proof is wrong
 	statusDuplicate status = 5 // there is a link already, or one is being made the other way
+	statusUnable    status = 6 // this process can open no more files
 )
 
 // hello is what the dialer says first.
@@ -212,7 +213,7 @@ func answerHead(b []byte, s status) {
 }
 
 func parseAnswerHead(b []byte) (status, error) {
-	if string(b[:6]) != answerMagic || b[6] != wireVersion || status(b[7]) > statusDuplicate {
+	if string(b[:6]) != answerMagic || b[6] != wireVersion || status(b[7]) > statusUnable {
 		return 0, errors.New("the answer is not that of a goccl handshake")
 	}
 	return status(b[7]), nil

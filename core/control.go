@@ -30,8 +30,12 @@ const (
 	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
 	frameAccept                                // Seq: number of the offer; data may flow
 	frameReject                                // Seq: number of the offer; payload: why
-	frameConsumed                              // Arg[0]: bytes of eager sends received so far
-	frameGot                                   // Seq: number of the offer, whose data the receiver has read by itself
+	frameConsumed                              // Arg: bytes of eager sends received so far; number of sends that met a receive
+	frameGot                                   // Seq: number of the offer, whose data, if any, the receiver has read by itself
+	frameProbe                                 // a send that is held: as an offer, which is forgotten if no receive waits for it
+	frameNotNow                                // Seq: of a probe: no receive waits for it
+	frameWanted                                // Arg[0]: tag of a receive that nothing matches, to who holds sends back
+	frameNoneHeld                              // no more sends are held
 )
 
 // What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of the

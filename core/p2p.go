@@ -24,7 +24,7 @@ import (
 // its data flows once a receive has accepted it: over a port channel straight into its buffer too, and
 // over a memory channel as a two-rank plan on the point-to-point lane, or the receiver reads it where it lies (see transfer.go). So
 // a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
-// tag is not held up by data of another. Where memory is shared, all but the data of large sends goes in letters (see mail.go).
+// tag is not held up by data of another. Neither does it hold more than so many sends (see held.go). Where memory is shared, all but the data of large sends goes in letters (see mail.go).
 const (
 	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20               // where no memory is shared
@@ -44,6 +44,7 @@ type arrival struct {
 	receive     *receive // whose buffer the payload comes into
 	come        uint64   // bytes of it that are there
 	offer       uint64   // number of the offer, where the data has not come
+	uncounted   bool     // it was held: its peer has asked whether a receive waits for it
 	at          uint64   // and where it lies in the sender's memory, where memory is shared
 	local       *send    // a send of this rank to itself
 }
@@ -82,6 +83,11 @@ type send struct {
 	id     uint64           // of its offer; 0: it is eager
 	header transport.Header // of its first frame, the offer or all of it
 	first  []byte           // what goes with it
+
+	// Under pointToPoint.mu:
+	held   bool  // it waits for the peer to receive others
+	probe  probe // of one that is held
+	wanted bool  // a receive has come while the peer was asked whether one waits
 }
 
 // begun tells that the first frame is on its way.
@@ -90,6 +96,9 @@ func (s *send) begun() {
 		s.work.end(nil)
 	}
 }
+
+// about is what the first frame says of tag and dtype.
+func (s *send) about() uint64 { return uint64(s.op.Tag)<<8 | uint64(s.op.DType) }
 
 func (s *send) payload() []byte {
 	if s.bytes == 0 {
@@ -233,6 +242,7 @@ type pointToPoint struct {
 	held buffers // of eager sends
 
 	eagerWindow uint64 // bytes of eager sends to one peer that it has not received yet
+	most        uint64 // sends to one peer that it has not received yet
 
 	token   chan struct{} // held by the attendant: who looks for letters, and carries the transfers on
 	reading sync.Mutex    // by who takes letters out
@@ -240,6 +250,7 @@ type pointToPoint struct {
 
 	mu      sync.Mutex
 	match   matcher
+	holding int               // peers that hold sends back
 	filling map[*receive]bool // matched, and their data comes into their buffers
 	offers  map[uint64]*send  // offered, and neither accepted nor got
 	given   map[uint64]*gift  // of the offers that have been, those whose data is in use
@@ -273,14 +284,21 @@ type peerQueues struct {
 	// Under pointToPoint.mu:
 	accepted             map[uint64]*arrival // offers whose data comes into a receive's buffer
 	eagerSent, eagerDone uint64              // bytes to the peer
+	sent, done           uint64              // eager sends and offers to the peer
 	received, told       uint64              // bytes from the peer that were received; that it has been told of
 	unexpected           uint64              // bytes from the peer that are held for a receive to come
+	came, taken          uint64              // eager sends and offers from the peer; of them, those that met a receive
+	toldTaken            uint64              // of these, those that it has been told of
+	held                 heldBack            // sends to the peer
+	holds                bool                // the peer does so, too
+	refusing             int                 // answers to it that are on their way
 }
 
 func (p *pointToPoint) init(c *Comm) {
 	p.c = c
 	p.peers = make([]peerQueues, c.size)
 	p.eagerWindow = uint64(max(eagerBudget/max(c.size-1, 1), eagerLeast))
+	p.most = uint64(max(arrivalsBudget/max(c.size-1, 1), arrivalsLeast))
 	p.offers = map[uint64]*send{}
 	p.given = map[uint64]*gift{}
 	p.filling = map[*receive]bool{}
@@ -330,9 +348,13 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	small := s.bytes <= min(most, p.eagerWindow*2/3) && !own
 	fits := func() bool { return small && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow }
 	p.mu.Lock()
-	if small && !fits() && p.c.byLink(s.peer) {
+	if port, hold := p.c.byLink(s.peer), p.mustHold(s.peer); hold || port && small && !fits() {
 		p.mu.Unlock()
-		p.c.readNews(s.peer) // nobody may have had a reason to
+		if port { // nobody may have had a reason to
+			p.c.readNews(s.peer)
+		} else {
+			p.collect()
+		}
 		p.mu.Lock()
 	}
 	if err := p.refuse(s.peer); err != nil {
@@ -340,39 +362,43 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 		w.end(err)
 		return
 	}
-	eager := fits()
-	if eager {
+	hold := p.mustHold(s.peer)
+	if fits() && !hold {
 		q.eagerSent += s.bytes
+		s.header = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{s.about()}}
+		s.first = s.payload()
 	} else {
 		p.next++
 		s.id = p.next
 		p.offers[s.id] = s
 		p.expect(w.deadline)
+		s.header = transport.Header{Type: frameOffer, Seq: s.id, Arg: [2]uint64{s.about(), s.bytes}}
+		if p.c.byMail(s.peer) {
+			s.first = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
+		}
 	}
+	if hold {
+		p.hold(s)
+		p.mu.Unlock()
+		return
+	}
+	q.sent++
 	p.mu.Unlock()
-	s.header = transport.Header{Type: frameOffer, Seq: s.id, Arg: [2]uint64{uint64(op.Tag)<<8 | uint64(op.DType), s.bytes}}
-	switch {
-	case eager:
-		s.header = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{s.header.Arg[0]}}
-		s.first = s.payload()
-	case p.c.byMail(s.peer):
-		s.first = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
-	}
-	inline := func() bool { return p.beginSend(s, inlineTime) }
+	inline := func() bool { return p.beginSend(s, s.header, inlineTime) }
 	if p.c.byMail(s.peer) {
 		inline = func() bool { return p.beginSendNow(s) }
 	}
 	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
 	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, inline) {
-		q.frames.do(p.c, func() { p.beginSend(s, w.timeout) })
+		q.frames.do(p.c, func() { p.beginSend(s, s.header, w.timeout) })
 	}
 }
 
-// beginSend carries a send's first frame, in so long at most. It tells whether that is over, well or not.
-func (p *pointToPoint) beginSend(s *send, most time.Duration) bool {
+// beginSend carries a send's first frame, with that header, in so long at most. It tells whether that is over, well or not.
+func (p *pointToPoint) beginSend(s *send, h transport.Header, most time.Duration) bool {
 	ctx := &lateContext{parent: s.work.context(), deadline: exec.Now() + most}
 	defer ctx.end()
-	err := p.tell(ctx, s.peer, s.header, s.first)
+	err := p.tell(ctx, s.peer, h, s.first)
 	switch {
 	case err == nil:
 		s.begun()
@@ -437,6 +463,9 @@ func (p *pointToPoint) takeOffer(id uint64, peer int) *send {
 		return nil
 	}
 	delete(p.offers, id)
+	if s.held {
+		p.unhold(s)
+	}
 	return s
 }
 
@@ -460,6 +489,7 @@ func (p *pointToPoint) hasLeft(peer int) *Error {
 
 func (p *pointToPoint) receive(w *Work, op *Operation) {
 	r := &receive{work: w, op: op, source: op.Root, bytes: op.length()}
+	var holders []int
 	p.mu.Lock()
 	a := p.match.post(r)
 	if a == nil {
@@ -470,8 +500,12 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 			return
 		}
 		p.expect(w.deadline)
+		holders = p.holders(r.source)
 	}
 	p.mu.Unlock()
+	for _, peer := range holders {
+		p.reply(peer, transport.Header{Type: frameWanted, Arg: [2]uint64{uint64(op.Tag)}}, nil)
+	}
 	if a != nil {
 		p.deliver(r, a)
 	} else if r.source >= 0 && r.source != p.c.rank && !p.c.group.Connected(r.source) {
@@ -521,35 +555,47 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		p.held.put(a.data)
 		r.work.end(bad)
 	case bad != nil:
+		p.consumed(a)
 		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
 		r.work.end(bad)
-	case p.c.byMail(a.source):
-		p.carry(r, a)
 	default:
-		p.take(r, a)
+		p.consumed(a)
+		switch {
+		case a.bytes == 0:
+			p.finish(r.work, a.source, a.offer)
+		case p.c.byMail(a.source):
+			p.carry(r, a)
+		default:
+			p.take(r, a)
+		}
 	}
 }
 
 // reply tells a peer something without waiting. A peer that does not get it has failed, which its link tells.
 func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 	q := &p.peers[peer]
-	now := func() bool {
-		if p.c.byMail(peer) {
-			return p.c.window.Mail().Mapped(peer) && p.post(peer, h, payload)
-		}
-		return p.c.group.TrySend(peer, h, payload)
-	}
-	if !q.take.now(p.c, now) {
+	if !q.take.now(p.c, func() bool { return p.tellNow(peer, h, payload) }) {
 		timeout := p.c.defaultTimeout()
 		until := exec.Now() + timeout
-		q.take.do(p.c, func() {
-			ctx := &lateContext{parent: p.c.ctx, deadline: until}
-			defer ctx.end()
-			if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
-				p.c.fail(errorf(ErrTimeout, "%s: answer to %s: timeout after %v: it takes nothing", p.c.title(), p.c.rankName(peer), timeout), true)
-			}
-		})
+		q.take.do(p.c, func() { p.replyBy(until, timeout, peer, h, payload) })
 	}
+}
+
+// replyBy is reply on a goroutine, until a time, which comes after so long.
+func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transport.Header, payload []byte) {
+	ctx := &lateContext{parent: p.c.ctx, deadline: until}
+	defer ctx.end()
+	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
+		p.c.fail(errorf(ErrTimeout, "%s: answer to %s: timeout after %v: it takes nothing", p.c.title(), p.c.rankName(peer), timeout), true)
+	}
+}
+
+// tellNow is tell if that takes no waiting. It tells whether it did.
+func (p *pointToPoint) tellNow(peer int, h transport.Header, payload []byte) bool {
+	if p.c.byMail(peer) {
+		return p.c.window.Mail().Mapped(peer) && p.post(peer, h, payload)
+	}
+	return p.c.group.TrySend(peer, h, payload)
 }
 
 // slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or that an
@@ -574,6 +620,9 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff), bytes: uint64(h.Bytes)}
 	if !a.dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 || q.unexpected+a.bytes > p.eagerWindow {
 		return nil, fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol, a.dtype, h.Arg[0]>>8, a.bytes)
+	}
+	if err := p.count(src); err != nil {
+		return nil, err
 	}
 	q.coming = a
 	if r := p.match.wanting(a); r != nil && r.bytes == a.bytes && r.op.DType == a.dtype {
@@ -628,20 +677,26 @@ func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, comp
 	return a, complete
 }
 
-// consumed counts an eager send that was received, and tells the sender now and then.
+// consumed counts a send that has met a receive, and tells the sender now and then.
 func (p *pointToPoint) consumed(a *arrival) {
+	if a.uncounted {
+		return
+	}
 	q := &p.peers[a.source]
 	p.mu.Lock()
 	q.unexpected -= uint64(len(a.data))
-	q.received += a.bytes
-	n := q.received
-	tell := n-q.told >= p.eagerWindow/4
+	q.taken++
+	if a.offer == 0 {
+		q.received += a.bytes
+	}
+	bytes, number := q.received, q.taken
+	tell := bytes-q.told >= p.eagerWindow/4 || number-q.toldTaken >= max(p.most/4, 1)
 	if tell {
-		q.told = n
+		q.told, q.toldTaken = bytes, number
 	}
 	p.mu.Unlock()
 	if tell {
-		p.reply(a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{n}}, nil)
+		p.reply(a.source, transport.Header{Type: frameConsumed, Arg: [2]uint64{bytes, number}}, nil)
 	}
 }
 
@@ -795,7 +850,7 @@ func (p *pointToPoint) takeLone(peer int) (lone []*gift) {
 // collected.
 func (p *pointToPoint) control(src int, h transport.Header, payload []byte) error {
 	switch h.Type {
-	case frameOffer:
+	case frameOffer, frameProbe:
 		dtype := reduce.DType(h.Arg[0] & 0xff)
 		if !dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 {
 			return fmt.Errorf("%w: an offer of dtype %d, tag %d", exec.ErrProtocol, dtype, h.Arg[0]>>8)
@@ -807,7 +862,27 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 			}
 			a.at = binary.NativeEndian.Uint64(payload)
 		}
+		if h.Type == frameProbe {
+			return p.probed(a)
+		}
+		p.mu.Lock()
+		err := p.count(src)
+		p.mu.Unlock()
+		if err != nil {
+			return err
+		}
 		p.arrive(a)
+	case frameNotNow:
+		p.notNow(h.Seq, src)
+	case frameWanted:
+		if h.Arg[0] > math.MaxInt32 {
+			return fmt.Errorf("%w: it wants tag %d", exec.ErrProtocol, h.Arg[0])
+		}
+		p.wantsHeld(src, int(h.Arg[0]))
+	case frameNoneHeld:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.setHolds(src, false)
 	case frameAccept:
 		s := p.takeOffer(h.Seq, src)
 		switch {
@@ -818,10 +893,13 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 			p.give(&gift{send: s, offer: h.Seq})
 		}
 	case frameGot:
-		if !p.c.byMail(src) {
-			return fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
-		}
-		if s := p.takeOffer(h.Seq, src); s != nil {
+		switch s := p.takeOffer(h.Seq, src); {
+		case s == nil:
+		case s.bytes > 0 && !p.c.byMail(src):
+			err := fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
+			s.work.end(asError(err, ErrInternal, "%s", p.title(s.op)))
+			return err
+		default:
 			s.work.end(nil)
 		}
 	case frameReject:
@@ -832,10 +910,11 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		q := &p.peers[src]
-		if h.Arg[0] > q.eagerSent {
-			return fmt.Errorf("%w: it received %d eager bytes of %d", exec.ErrProtocol, h.Arg[0], q.eagerSent)
+		if h.Arg[0] > q.eagerSent || h.Arg[1] > q.sent {
+			return fmt.Errorf("%w: it received %d eager bytes of %d, %d sends of %d", exec.ErrProtocol, h.Arg[0], q.eagerSent, h.Arg[1], q.sent)
 		}
-		q.eagerDone = max(q.eagerDone, h.Arg[0])
+		q.eagerDone, q.done = max(q.eagerDone, h.Arg[0]), max(q.done, h.Arg[1])
+		p.release(src)
 	default:
 		return fmt.Errorf("%w: a frame of type %d", exec.ErrProtocol, h.Type)
 	}
@@ -877,6 +956,7 @@ func (p *pointToPoint) left(peer int) {
 			delete(p.offers, id)
 		}
 	}
+	p.peers[peer].held = heldBack{}
 	for _, g := range p.takeLone(peer) {
 		end(g.send.work, p.hasLeft(peer))
 	}
@@ -921,6 +1001,9 @@ func (p *pointToPoint) fail(err *Error) {
 	}
 	p.match = matcher{}
 	clear(p.offers)
+	for i := range p.peers {
+		p.peers[i].held = heldBack{}
+	}
 	p.mu.Unlock()
 	for _, e := range ended {
 		e.work.end(e.err)

@@ -314,23 +314,23 @@ func (p *pointToPoint) get(t *transfer) bool {
 	default:
 		if t.got += uint64(len(out)); t.got == t.op.length() {
 			p.done(t)
-			p.finish(t)
+			p.finish(t.work, t.peer, t.offer)
 		}
 	}
 	return true
 }
 
-// finish tells the sender of a transfer that its data has been read, and ends it: only then, as the communicator may be destroyed after it.
-func (p *pointToPoint) finish(t *transfer) {
-	h := transport.Header{Type: frameGot, Seq: t.offer}
-	q := &p.peers[t.peer]
-	if q.take.now(p.c, func() bool { return p.post(t.peer, h, nil) }) {
-		t.work.end(nil)
+// finish tells a sender that its offer has been read, and ends the receive: only then, as the communicator may be destroyed after it.
+func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
+	h := transport.Header{Type: frameGot, Seq: offer}
+	q := &p.peers[peer]
+	if q.take.now(p.c, func() bool { return p.tellNow(peer, h, nil) }) {
+		w.end(nil)
 		return
 	}
 	q.take.do(p.c, func() {
-		_ = p.tell(t.work.context(), t.peer, h, nil) // a sender that is not told has left, or finds that it is late
-		t.work.end(nil)
+		_ = p.tell(w.context(), peer, h, nil) // a sender that is not told has left, or finds that it is late
+		w.end(nil)
 	})
 }
 

@@ -55,6 +55,7 @@ type Comm struct {
 	queue     []*Work
 	failure   *Error
 	destroyed bool
+	departed  map[int]departure       // peers that are gone
 	announced map[int]*announcement   // what peers told of calls that this rank has not come to
 	refused   refusals                // this rank's own, the last of them
 	told      []telling               // of them, by peer; made by the first
@@ -275,7 +276,7 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first. It is called with the
 // lock held.
 func (c *Comm) openShortcut() {
-	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && c.shape.memory {
+	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.memory {
 		c.shortcut.Open()
 	}
 }

@@ -145,16 +145,10 @@ func (c handler) PeerAttached(src int, fds []int) {
 }
 
 // PeerDown implements transport.Handler.
-func (c handler) PeerDown(src int, err error) {
-	c.p2p.collect() // what it sent before
-	c.fail(c.peerError(src, err), true)
-}
+func (c handler) PeerDown(src int, err error) { c.depart(src, c.peerError(src, err)) }
 
 // PeerLeft implements transport.Handler.
-func (c handler) PeerLeft(src int) {
-	c.window.Leave(src)
-	c.p2p.left(src)
-}
+func (c handler) PeerLeft(src int) { c.depart(src, c.peerError(src, transport.ErrPeerLeft)) }
 
 // Control implements transport.Handler.
 func (c handler) Control(src int, h transport.Header, payload []byte) {

@@ -85,19 +85,84 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 	return ended
 }
 
+// departure is a peer's end, by a goodbye or without one. It harms those operations only that still need the peer: a
+// process that ends without a goodbye may have been killed, or may have done its part.
+type departure struct {
+	cause *Error // ErrPeerFailed where there was no goodbye
+	last  uint64 // number of this rank's last collective when it heard of it
+}
+
+// lost tells whether the peer has ended without a goodbye. Then whoever misses it fails the communicator, so that all
+// ranks hear of it.
+func (d departure) lost() bool { return d.cause.Kind == ErrPeerFailed }
+
+// missedBy is the failure of a collective that needs the peer.
+func (d departure) missedBy(m exec.Message) *Error {
+	if d.lost() {
+		return d.cause
+	}
+	return &Error{d.cause.Kind, fmt.Sprintf("%s and can no longer take part in #%d %s", d.cause.Text, m.Sequence, describe(m))}
+}
+
+// depart takes the news that a peer is gone.
+func (c *Comm) depart(peer int, cause *Error) {
+	d := departure{cause: cause}
+	c.lockOrder()
+	d.last = c.Sequence()
+	c.departed[peer] = d
+	var doomed *Error
+	for _, a := range c.announced {
+		if doomed == nil {
+			doomed = c.missing(a.waits)
+		}
+	}
+	c.mu.Unlock()
+	c.window.Leave(peer)
+	c.p2p.depart(peer, d)
+	notify(c.checked)
+	c.kick()
+	if doomed != nil {
+		c.fail(doomed, true)
+	}
+}
+
+func (c *Comm) departure(peer int) (d departure, gone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, gone = c.departed[peer]
+	return d, gone
+}
+
+// missing tells whether a collective misses a peer that was gone before this rank came to it. No rank is through a
+// collective before it has heard from all others, which plans are proved to do: in one with a root the root has heard
+// from all others, and these from the root. It is called with the lock held.
+func (c *Comm) missing(m exec.Message) *Error {
+	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
+		root, d := int(m.Root), c.departed[peer]
+		if m.Sequence > d.last && (root < 0 || root == c.rank || root == peer) {
+			return d.missedBy(m)
+		}
+	}
+	return nil
+}
+
 // peerError is the failure to reach a peer.
 func (c *Comm) peerError(peer int, err error) *Error {
 	if e := c.failed(); e != nil {
 		return e
 	}
 	if errors.Is(err, transport.ErrPeerLeft) {
-		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended)", c.title(), c.rankName(peer))
+		return c.hasLeft(peer)
 	}
 	what := err.Error()
 	if !strings.Contains(what, fmt.Sprintf("rank %d (", peer)) {
 		what = c.rankName(peer) + ": " + what
 	}
 	return errorf(ErrPeerFailed, "%s has failed: %s. The ranks that are left can make a new one, or all are restarted (torchrun --max-restarts does that)", c.title(), what)
+}
+
+func (c *Comm) hasLeft(peer int) *Error {
+	return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended)", c.title(), c.rankName(peer))
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
@@ -215,6 +280,7 @@ func (c *Comm) onWaiting(peer int, m exec.Message) {
 	switch mine := c.shortcut.At(m.Sequence); {
 	case m.Sequence > c.Sequence():
 		c.announcedBy(peer).waits = m
+		err = c.missing(m) // nobody else may know that it waits in vain
 	case mine.Sequence == m.Sequence && mine != m:
 		err = c.differ(mine, peer, m)
 	}
@@ -370,12 +436,15 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 		deadline += 2 * askTime
 	}
 	for {
-		here, verdict, told := c.barrierState(sequence)
+		here, verdict, told, missed := c.barrierState(p.message)
 		switch {
 		case told && verdict == "":
 			return true, nil
 		case told:
 			return true, c.barrierError(verdict)
+		case missed != nil:
+			c.fail(missed, true)
+			return true, c.failed()
 		case c.rank == 0 && here == c.size-1:
 			return true, c.checkOut(w, sequence, "")
 		case exec.Now() >= deadline && c.rank == 0:
@@ -410,11 +479,18 @@ func (c *Comm) barrierError(verdict string) *Error {
 		"Please check rank 0 logs for faulty rank. Rank 0 said: %s", c.rank, c.rank, verdict)
 }
 
-func (c *Comm) barrierState(sequence uint64) (here int, verdict string, told bool) {
+// barrierState tells who has come to rank 0 or what that has said, and whether one is missed that is gone.
+func (c *Comm) barrierState(m exec.Message) (here int, verdict string, told bool, missed *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	verdict, told = c.checkOuts[sequence]
-	return len(c.checkIns[sequence]), verdict, told
+	verdict, told = c.checkOuts[m.Sequence]
+	missed = c.missing(m)
+	for peer, d := range c.departed {
+		if missed == nil && (peer == 0 || c.rank == 0 && !c.checkIns[m.Sequence][peer]) {
+			missed = d.missedBy(m)
+		}
+	}
+	return len(c.checkIns[m.Sequence]), verdict, told, missed
 }
 
 // endBarrier forgets a monitored barrier. What comes of it later is dropped.

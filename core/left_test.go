@@ -10,8 +10,10 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // awaitLeft waits until a rank knows that a peer has left.
@@ -19,7 +21,7 @@ func awaitLeft(t *testing.T, c *Comm, peer int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		c.p2p.mu.Lock()
-		gone := c.p2p.gone[peer]
+		_, gone := c.p2p.gone[peer]
 		c.p2p.mu.Unlock()
 		if gone {
 			return
@@ -171,6 +173,215 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || !strings.HasSuffix(err.Error(), want) {
 						t.Errorf("%v\nwant %s", err, want)
 					}
+				}
+			})
+		}
+	}
+}
+
+// end has a rank's process end for all others, as far as they know: without a goodbye.
+func (w *world) end(rank int) {
+	for peer := range w.comms {
+		if peer != rank {
+			w.endFor(peer, rank)
+		}
+	}
+}
+
+func (w *world) endFor(peer, rank int) {
+	handler{w.comms[peer]}.PeerDown(rank, fmt.Errorf("%w: its process has ended", transport.ErrPeerDown))
+}
+
+// namesTheEnded checks the error of an operation that needs a rank whose process has ended.
+func namesTheEnded(t *testing.T, rank int, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrPeerFailed) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d (pid", rank)) {
+		t.Errorf("%v\nwas to name rank %d, whose process has ended", err, rank)
+	}
+}
+
+// A process that ends without a goodbye harms those only who need it. It may have done its part.
+func TestProcessThatEndsHarmsOnlyWhoNeedsIt(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorldOf(t, tr, 3, Config{Timeout: time.Minute})
+			around(t, w, 3, 10)
+			fromAny, err := w.comms[1].Start(CallOptions{}, recvOp(buffer(t, 1), AnySource, 7))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.end(0)
+			othersGoOn(t, w, 1<<19)
+			if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 7)); err != nil {
+				t.Error(err)
+			}
+			if _, err := fromAny.Wait(-1); err != nil {
+				t.Error(err)
+			}
+			// A rank is idle, and has a receive that it may get. Another comes to a collective.
+			idle, err := w.comms[2].Start(CallOptions{}, recvOp(buffer(t, 1), 1, 8))
+			if err != nil {
+				t.Fatal(err)
+			}
+			namesTheEnded(t, 0, run(w.comms[1], allReduce(t, 8)))
+			_, err = idle.Wait(-1)
+			namesTheEnded(t, 0, err)
+			namesTheEnded(t, 0, run(w.comms[2], allReduce(t, 8)))
+		})
+	}
+}
+
+// Sends and receives that need an ended process fail the communicator, whenever they were started.
+func TestSendsAndReceivesOfAnEndedProcess(t *testing.T) {
+	const n = 1 << 20 // an offer, over each transport
+	for _, tr := range transports {
+		for name, op := range map[string]func() Operation{
+			"send":             func() Operation { return sendOp(buffer(t, n), 0, 0) },
+			"receive":          func() Operation { return recvOp(buffer(t, n), 0, 0) },
+			"receive from any": func() Operation { return recvOp(buffer(t, n), AnySource, 0) },
+		} {
+			for _, late := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%s/%v", tr, name, late), func(t *testing.T) {
+					size := 3
+					if name == "receive from any" {
+						size = 2
+					}
+					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute})
+					around(t, w, size, 10)
+					if late {
+						w.end(0)
+					}
+					c := w.comms[1]
+					work, err := c.Start(CallOptions{}, op())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !late {
+						w.end(0)
+					}
+					_, err = work.Wait(-1)
+					namesTheEnded(t, 0, err)
+					for _, c := range w.comms[1:] {
+						<-c.ctx.Done()
+						namesTheEnded(t, 0, c.Err())
+					}
+				})
+			}
+		}
+	}
+}
+
+// A collective that an ended process has been through, and whose messages from it have all come, needs it no more.
+func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
+	for _, tr := range transports {
+		for _, left := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%v", tr, left), func(t *testing.T) {
+				w := newWorldOf(t, tr, 3, Config{Timeout: time.Minute})
+				around(t, w, 3, 10)
+				late := w.comms[1]
+				late.token <- struct{}{} // nobody else runs its queue
+				work, err := late.Start(CallOptions{}, allReduce(t, 8))
+				if err != nil {
+					t.Fatal(err)
+				}
+				until(t, "rank 1 has sent its part", func() bool {
+					late.run(work, exec.Now()+time.Millisecond)
+					return late.runner.run.Step() == 2
+				})
+				w.each(func(rank int) error {
+					if rank == 1 {
+						return nil
+					}
+					return run(w.comms[rank], allReduce(t, 8))
+				})
+				w.each(func(rank int) error { // which comes behind all of the collective
+					switch rank {
+					case 0:
+						return run(w.comms[0], sendOp(buffer(t, 1), 1, 9))
+					case 1:
+						return run(late, recvOp(buffer(t, 1), 0, 9))
+					}
+					return nil
+				})
+				if left {
+					w.comms[0].Destroy()
+					awaitLeft(t, late, 0)
+				} else {
+					w.end(0)
+				}
+				<-late.token
+				if _, err := work.Wait(-1); err != nil {
+					t.Error(err)
+				}
+				err = run(late, allReduce(t, 8))
+				if want := map[bool]error{true: ErrAborted, false: ErrPeerFailed}[left]; !errors.Is(err, want) {
+					t.Errorf("a collective that rank 0 has not come to: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// A barrier of six passes no message between ranks 0 and 3. It ends at once all the same where rank 3 is gone, also
+// if rank 0 does not know it, and only a rank that does not come to the barrier does.
+func TestBarrierMissesARankThatItDoesNotHearFrom(t *testing.T) {
+	barrier := Operation{Collective: plan.Barrier}
+	for _, before := range []bool{true, false} {
+		for _, known := range []int{0, 4} {
+			t.Run(fmt.Sprintf("%v/%d", before, known), func(t *testing.T) {
+				w := newWorldOf(t, "shm", 6, Config{Timeout: time.Minute})
+				w.each(func(rank int) error { return run(w.comms[rank], barrier) })
+				if before {
+					w.endFor(known, 3)
+				}
+				work, err := w.comms[0].Start(CallOptions{}, barrier)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !before {
+					until(t, "rank 4 knows what rank 0 waits in", func() bool {
+						w.comms[4].mu.Lock()
+						defer w.comms[4].mu.Unlock()
+						return w.comms[4].announced[0] != nil
+					})
+					w.endFor(4, 3)
+				}
+				_, err = work.Wait(-1)
+				namesTheEnded(t, 3, err)
+			})
+		}
+	}
+}
+
+func TestMonitoredBarrierMissesAnEndedProcess(t *testing.T) {
+	barrier := Operation{Collective: plan.MonitoredBarrier}
+	for _, ended := range []int{0, 2} {
+		for _, late := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d/%v", ended, late), func(t *testing.T) {
+				w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute})
+				around(t, w, 3, 10)
+				if late {
+					w.end(ended)
+				}
+				var works []*Work
+				for rank, c := range w.comms {
+					if rank == ended {
+						continue
+					}
+					work, err := c.Start(CallOptions{}, barrier)
+					if err != nil && !late { // the failure of another may have come already
+						t.Fatal(err)
+					}
+					if err == nil {
+						works = append(works, work)
+					}
+				}
+				if !late {
+					w.end(ended)
+				}
+				for _, work := range works {
+					_, err := work.Wait(-1)
+					namesTheEnded(t, ended, err)
 				}
 			})
 		}

@@ -263,7 +263,7 @@ type pointToPoint struct {
 	attended bool    // a waiter reads the links, and gives
 	gifts    []*gift // for him
 	failure  *Error
-	gone     map[int]bool
+	gone     map[int]departure
 
 	unannounced atomic.Bool   // some of the peers' are
 	watching    atomic.Bool   // later has been called, and its time has not come
@@ -305,7 +305,7 @@ func (p *pointToPoint) init(c *Comm) {
 	for i := range p.peers {
 		p.peers[i].accepted = map[uint64]*arrival{}
 	}
-	p.gone = map[int]bool{}
+	p.gone = map[int]departure{}
 	p.token = make(chan struct{}, 1)
 }
 
@@ -359,7 +359,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	}
 	if err := p.refuse(s.peer); err != nil {
 		p.mu.Unlock()
-		w.end(err)
+		p.miss(w, op, err)
 		return
 	}
 	hold := p.mustHold(s.peer)
@@ -435,7 +435,7 @@ func (p *pointToPoint) loseSend(s *send, err error) *Error {
 // has failed.
 func (p *pointToPoint) lose(peer int, err error) *Error {
 	if errors.Is(err, transport.ErrPeerLeft) && p.c.failed() == nil {
-		return p.hasLeft(peer)
+		return p.c.hasLeft(peer)
 	}
 	p.c.fail(p.c.peerError(peer, err), true)
 	return p.c.failed()
@@ -474,17 +474,27 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	if p.failure != nil {
 		return p.failure
 	}
+	d, gone := p.gone[peer]
 	switch {
+	case gone:
+		return d.cause
 	case peer == AnySource && len(p.gone) == p.c.size-1 && p.c.size > 1:
+		for _, d := range p.gone {
+			if d.lost() {
+				return d.cause.with("All other ranks have left or ended")
+			}
+		}
 		return errorf(ErrAborted, "%s: all other ranks have left: no other rank can send any more", p.c.title())
-	case p.gone[peer]:
-		return p.hasLeft(peer)
 	}
 	return nil
 }
 
-func (p *pointToPoint) hasLeft(peer int) *Error {
-	return errorf(ErrAborted, "%s: %s has left", p.c.title(), p.c.rankName(peer))
+// miss ends a send or receive whose peer is gone.
+func (p *pointToPoint) miss(w *Work, op *Operation, err *Error) {
+	if err.Kind == ErrPeerFailed {
+		p.c.fail(err, true)
+	}
+	w.end(err.ending("the " + p.title(op)))
 }
 
 func (p *pointToPoint) receive(w *Work, op *Operation) {
@@ -496,7 +506,7 @@ func (p *pointToPoint) receive(w *Work, op *Operation) {
 		if err := p.refuse(r.source); err != nil {
 			p.match.cancel(r)
 			p.mu.Unlock()
-			w.end(err)
+			p.miss(w, op, err)
 			return
 		}
 		p.expect(w.deadline)
@@ -705,7 +715,7 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 	p.mu.Lock()
 	if err := p.refuse(a.source); err != nil {
 		p.mu.Unlock()
-		r.work.end(err)
+		p.miss(r.work, r.op, err)
 		return
 	}
 	a.receive, p.filling[r], p.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
@@ -810,8 +820,11 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 		p.expect(s.work.deadline)
 	}
 	p.mu.Unlock()
-	if ended {
-		s.work.end(failure)
+	switch {
+	case ended && failure != nil:
+		p.miss(s.work, s.op, failure)
+	case ended:
+		s.work.end(nil)
 	}
 	return true
 }
@@ -921,23 +934,24 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 	return nil
 }
 
-// ending is an operation's end, for when no lock is held.
+// ending is the end of a send or receive, for when no lock is held.
 type ending struct {
 	work *Work
+	op   *Operation
 	err  *Error
 }
 
-// left ends what can no longer be matched because a peer has left.
-func (p *pointToPoint) left(peer int) {
+// depart ends what can no longer be matched because a peer is gone.
+func (p *pointToPoint) depart(peer int, d departure) {
 	p.collect() // what it sent before
 	p.mu.Lock()
-	p.gone[peer] = true
+	p.gone[peer] = d
 	var ended []ending
-	end := func(w *Work, err *Error) { ended = append(ended, ending{w, err}) }
+	end := func(w *Work, op *Operation, err *Error) { ended = append(ended, ending{w, op, err}) }
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
 		err := p.refuse(r.source)
 		if err != nil {
-			end(r.work, err)
+			end(r.work, r.op, err)
 		}
 		return err != nil
 	})
@@ -945,25 +959,25 @@ func (p *pointToPoint) left(peer int) {
 	p.match.unexpected = slices.DeleteFunc(p.match.unexpected, func(a *arrival) bool { return a.source == peer && a.offer != 0 })
 	for r := range p.filling {
 		if r.from == peer {
-			end(r.work, p.hasLeft(peer))
+			end(r.work, r.op, d.cause)
 			delete(p.filling, r)
 		}
 	}
 	clear(p.peers[peer].accepted)
 	for id, s := range p.offers {
 		if s.peer == peer {
-			end(s.work, p.hasLeft(peer))
+			end(s.work, s.op, d.cause)
 			delete(p.offers, id)
 		}
 	}
 	p.peers[peer].held = heldBack{}
 	for _, g := range p.takeLone(peer) {
-		end(g.send.work, p.hasLeft(peer))
+		end(g.send.work, g.send.op, d.cause)
 	}
 	moving := p.moving > 0
 	p.mu.Unlock()
 	for _, e := range ended {
-		e.work.end(e.err)
+		p.miss(e.work, e.op, e.err)
 	}
 	if moving { // one may be a receive from the peer
 		p.c.window.Mail().Poke()
@@ -978,7 +992,7 @@ func (p *pointToPoint) fail(err *Error) {
 		p.alarm.Stop()
 	}
 	var ended []ending
-	end := func(w *Work, op *Operation) { ended = append(ended, ending{w, err.ending("the " + p.title(op))}) }
+	end := func(w *Work, op *Operation) { ended = append(ended, ending{w, op, err}) }
 	for _, r := range p.match.posted {
 		end(r.work, r.op)
 	}
@@ -1006,7 +1020,7 @@ func (p *pointToPoint) fail(err *Error) {
 	}
 	p.mu.Unlock()
 	for _, e := range ended {
-		e.work.end(e.err)
+		e.work.end(e.err.ending("the " + p.title(e.op)))
 	}
 	p.endTransfers(err)
 }

@@ -280,8 +280,8 @@ func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Erro
 		}
 		return errorf(ErrInternal, "%s was stopped without a cause", c.title())
 	case exec.Gone:
-		return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended) and can no longer take part in #%d %s",
-			c.title(), c.rankName(peer), m.Sequence, describe(m))
+		d, _ := c.departure(peer)
+		return d.missedBy(m)
 	case exec.Violation:
 		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.title(), c.rankName(peer), exec.ErrProtocol)
 	case exec.Unreadable:
@@ -322,6 +322,9 @@ func (c *Comm) begin(p *part) *Error {
 		r.begun, r.segments, r.current = true, nil, p.begun
 		r.waitingFrom, r.told = 0, false
 		return nil
+	}
+	if err := c.missing(p.message); err != nil {
+		return err
 	}
 	op := p.operation
 	if c.mustVote(op) {

@@ -380,7 +380,7 @@ func anyMemory(addresses []transport.Address, forced string) bool {
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
 		identity: id, grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
-		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
+		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)

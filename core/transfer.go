@@ -303,14 +303,12 @@ func (p *pointToPoint) get(t *transfer) bool {
 		t.get = false
 		p.accept(t)
 	case !taken:
-		p.mu.Lock()
-		left := p.gone[t.peer]
-		p.mu.Unlock()
-		if !left { // there will be news of a failure
+		d, gone := p.c.departure(t.peer)
+		if !gone { // there will be news of it
 			return false
 		}
 		p.done(t)
-		t.work.end(p.hasLeft(t.peer))
+		p.miss(t.work, t.op, d.cause)
 	default:
 		if t.got += uint64(len(out)); t.got == t.op.length() {
 			p.done(t)
@@ -373,9 +371,10 @@ func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 	}
 	t.compiled.Free()
 	t.compiled = nil
-	if status == exec.Gone { // who has left is missed by nobody else
+	if status == exec.Gone {
+		d, _ := p.c.departure(t.peer)
 		p.done(t)
-		t.work.end(p.hasLeft(t.peer))
+		p.miss(t.work, t.op, d.cause)
 		return
 	}
 	if len(t.segments) > 0 {

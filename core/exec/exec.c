@@ -51,6 +51,16 @@ static inline int reached(const goal *g) {
   return g->stamp ? v >> 33 == g->number : v >= g->number;
 }
 
+/* Whether the lane has news that the run does not know. */
+static inline int has_news(const goccl_lane *lane, const goccl_run_state *run) {
+  return __atomic_load_n(lane->news, __ATOMIC_RELAXED) != run->news;
+}
+
+static int hear(goccl_lane *lane, goccl_run_state *run);
+
+/* Whether the run must be left: the rank has stopped, or a peer is gone that the run needs. */
+static inline int leaves(goccl_lane *lane, goccl_run_state *run) { return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE; }
+
 int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, int yields) {
   if (patience->spin_most > 0) {
     cpu_pause();
@@ -94,7 +104,8 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
     if (run->polls.looks + run->polls.yields > 0) goccl_polled(&lane->patience, &run->polls, 0);
     return GOCCL_RUN_DONE;
   }
-  if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+  int left = leaves(lane, run);
+  if (left) return left;
   if (until == 0) {
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) != GOCCL_GONE) return GOCCL_RUN_BLOCKED;
     return reached(g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
@@ -109,7 +120,7 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
         goccl_polled(&lane->patience, &run->polls, 1);
         return GOCCL_RUN_DONE;
       }
-      if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+      if (has_news(lane, run)) break;
     }
     if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
     if (run->reading) return GOCCL_RUN_REST;
@@ -119,10 +130,8 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
   for (;;) {
     uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
     if (reached(g)) break;
-    if (__atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) {
-      result = GOCCL_RUN_STOPPED;
-      break;
-    }
+    result = leaves(lane, run);
+    if (result) break;
     /* Looked at after the goal: a peer that has left may have signalled before. */
     if (__atomic_load_n(&c->state, __ATOMIC_SEQ_CST) == GOCCL_GONE) {
       result = reached(g) ? GOCCL_RUN_DONE : GOCCL_RUN_GONE;
@@ -438,7 +447,8 @@ int goccl_take(const goccl_channel *c, void *to, uint64_t from, size_t bytes) {
 
 static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *message, uint64_t until) {
   run->peer = step->peer;
-  if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+  int r = leaves(lane, run);
+  if (r) return r;
   goccl_ref beginning = *message;
   beginning.offset = 0;
   uint64_t from;
@@ -486,6 +496,52 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
   }
 }
 
+/* Whether message n of a peer is here. */
+static int has_come(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
+  if (c->peer_inbox == NULL) return acquire(&c->arrived) > n;
+  return n < c->freed + lane->slots && acquire(&slot(lane, c->inbox, n)->stamp) >> 33 == stamp_number(n);
+}
+
+/* Whether the rest of the plan needs a peer that is gone: it is to take something, or has not sent all. A peer that
+ * has been through the same plan has done both. */
+static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
+  const goccl_plan *plan = run->plan;
+  const goccl_channel *c = &lane->channels[peer];
+  uint64_t next = c->received;
+  if (run->lending && acquire(&c->fetched) < c->lent) return 1;
+  for (const goccl_step *step = plan->steps + run->step; step < plan->steps + plan->n_steps; step++) {
+    if (step->op == OP_SHARE) return 1;
+    if (step->peer != peer) continue;
+    switch (step->op) {
+      case OP_PUT:
+      case OP_OFFER:
+      case OP_EXPOSE:
+      case OP_GET:
+        return 1;
+      case OP_WAIT:
+      case OP_ACCESS:
+        if (!has_come(lane, c, next++)) return 1;
+        break;
+      case OP_RECLAIM:
+        if (acquire(c->released) < c->put_base + (uint64_t)plan->sources[step->first_source].block + 1) return 1;
+    }
+  }
+  return 0;
+}
+
+static int hear(goccl_lane *lane, goccl_run_state *run) {
+  uint32_t news = __atomic_load_n(lane->news, __ATOMIC_ACQUIRE); /* before the look at who is gone */
+  if (news & GOCCL_STOPPED) return GOCCL_RUN_STOPPED;
+  int32_t end = run->end_from > run->end_to ? run->end_from : run->end_to;
+  for (int32_t peer = 0; peer < end; peer++) {
+    if (__atomic_load_n(&lane->channels[peer].state, __ATOMIC_ACQUIRE) != GOCCL_GONE || !needs(lane, run, peer)) continue;
+    run->peer = peer;
+    return GOCCL_RUN_GONE;
+  }
+  run->news = news;
+  return GOCCL_RUN_DONE;
+}
+
 enum { FETCH_MAX = 2 << 10 }; /* a longer one gains nothing by it, or loses: the CPU has foresight of its own */
 
 /* Has a short message come that lies behind its line: all of it at once, while the next step is being looked at. */
@@ -508,10 +564,11 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_OFFER:
       case OP_EXPOSE: {
         goccl_channel *c = &lane->channels[step->peer];
+        int r = leaves(lane, run);
+        if (r) return r;
         run->peer = step->peer;
-        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
         post(lane, run);
-        int r = await_slot(lane, run, c, until);
+        r = await_slot(lane, run, c, until);
         if (r != GOCCL_RUN_DONE) return r;
         switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
           case GOCCL_UNCONNECTED:
@@ -549,8 +606,9 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_SHARE: {
-        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
-        int r = await_slots(lane, run, step->peer, until);
+        int r = leaves(lane, run);
+        if (r) return r;
+        r = await_slots(lane, run, step->peer, until);
         if (r != GOCCL_RUN_DONE) return r;
         share(lane, run, step, goccl_resolve(lane, run, source));
         break;
@@ -560,8 +618,10 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         run->peer = step->peer;
         /* A peer that is connected may put before this side is: its message can be read, but
          * could not be released. */
-        if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED)
-          return __atomic_load_n(lane->stop, __ATOMIC_RELAXED) ? GOCCL_RUN_STOPPED : GOCCL_RUN_CONNECT;
+        if (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED) {
+          int r = leaves(lane, run);
+          return r ? r : GOCCL_RUN_CONNECT;
+        }
         post(lane, run);
         const goccl_line *line = slot(lane, c->inbox, c->received);
         if (c->peer_inbox == NULL) {
@@ -610,7 +670,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       }
       case OP_COPY: {
         /* A direct plan has many of these between two waits. */
-        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
+        int r = leaves(lane, run);
+        if (r) return r;
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
@@ -619,7 +680,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           return GOCCL_RUN_VIOLATION;
         }
         if (to == from || step->bytes == 0) break;
-        int r = settle_outputs(lane, run, step, until);
+        r = settle_outputs(lane, run, step, until);
         if (r != GOCCL_RUN_DONE) return r;
         int out = step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT;
         if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
@@ -634,8 +695,9 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_COMBINE: {
-        if (__atomic_load_n(lane->stop, __ATOMIC_RELAXED)) return GOCCL_RUN_STOPPED;
-        int r = settle_outputs(lane, run, step, until);
+        int r = leaves(lane, run);
+        if (r) return r;
+        r = settle_outputs(lane, run, step, until);
         if (r != GOCCL_RUN_DONE) return r;
         combine(lane, run, step, source);
         break;

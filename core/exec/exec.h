@@ -90,6 +90,8 @@ enum { GOCCL_NAP = 50000 }; /* nanoseconds, to which the kernel adds as much */
 
 enum { GOCCL_UNCONNECTED = 0, GOCCL_MEMORY = 1, GOCCL_PORT = 2, GOCCL_GONE = 3 };
 
+enum { GOCCL_STOPPED = 1, GOCCL_DEPARTED = 2 }; /* of goccl_lane.news */
+
 /* Where the reader of a port channel puts the payload of a message to come, instead of into its slot.
  * It is posted by the run, and taken by the reader when the message comes. */
 typedef struct {
@@ -180,7 +182,7 @@ typedef struct {
   goccl_writer writer; /* of them */
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
-  uint32_t *stop; /* not 0: leave every wait */
+  uint32_t *news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is gone */
   uint64_t slots;
   uint64_t stride;
   goccl_patience patience;
@@ -260,6 +262,7 @@ typedef struct {
   uint32_t step;         /* the next one: a run that was left goes on there */
   uint32_t post;         /* the next of the plan's posts */
   uint32_t lending;      /* some of what it has put may still be lent */
+  uint32_t news;         /* of the lane, as far as the run has looked whom of those that are gone it needs */
   int32_t peer;          /* of the step that made the run leave, or that has a loan which keeps it from going on */
   goccl_message seen;    /* the peer's message that did not match */
   int error;             /* errno of reading the peer's memory */

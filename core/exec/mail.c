@@ -42,7 +42,7 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
   goccl_bell *bell = lane->bell;
   for (;;) {
     int moved, seen = look(mail, e, &moved);
-    while (seen < 0 && !__atomic_load_n(lane->stop, __ATOMIC_RELAXED) && goccl_poll(&lane->patience, polls, e->waits, 1)) {
+    while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) && goccl_poll(&lane->patience, polls, e->waits, 1)) {
       seen = look(mail, e, &moved);
       if (moved) goccl_polled(&lane->patience, polls, 1);
     }
@@ -55,7 +55,7 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
     do {
       uint32_t value = __atomic_load_n(&bell->value, __ATOMIC_SEQ_CST);
       seen = look(mail, e, &moved);
-      if (seen < 0 && __atomic_load_n(lane->stop, __ATOMIC_SEQ_CST)) seen = GOCCL_MAIL_STOPPED;
+      if (seen < 0 && __atomic_load_n(lane->news, __ATOMIC_SEQ_CST) & GOCCL_STOPPED) seen = GOCCL_MAIL_STOPPED;
       if (seen < 0 && !moved) {
         uint64_t t = now();
         if (t >= until || goccl_sleep(bell, value, until - t, &napped)) seen = GOCCL_MAIL_BLOCKED;

@@ -254,7 +254,7 @@ func (r *Run) Begin(p *Compiled, offset int64, from, to int) {
 		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.offset = p.c, 0, 0, 0, 0, C.int64_t(offset)
+	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.news, r.c.offset = p.c, 0, 0, 0, 0, 0, C.int64_t(offset)
 	r.c.first_from, r.c.end_from = r.peers(from)
 	r.c.first_to, r.c.end_to = r.peers(to)
 }

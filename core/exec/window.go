@@ -96,7 +96,7 @@ type Window struct {
 	peers  [][]byte
 	lanes  []*Lane
 	mail   *Mail
-	stop   *C.uint32_t
+	news   *C.uint32_t
 }
 
 // Lane is a set of channels, one to each peer, over a part of the windows.
@@ -129,7 +129,7 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 		return nil, fmt.Errorf("a window of %d bytes: %w", size, err)
 	}
 	_ = placeHere(win.mem)
-	win.stop = (*C.uint32_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.uint32_t(0)))))
+	win.news = (*C.uint32_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.uint32_t(0)))))
 	for i := range l.Lanes {
 		win.lanes = append(win.lanes, newLane(win, i, w))
 	}
@@ -145,7 +145,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	c.channels = (*C.goccl_channel)(C.calloc(C.size_t(l.Ranks), C.size_t(unsafe.Sizeof(C.goccl_channel{}))))
 	c.bell = (*C.goccl_bell)(w.at(l.bell(index)))
 	c.stage = (*C.uint8_t)(w.at(l.stage(index)))
-	c.stop = w.stop
+	c.news = w.news
 	c.slots = C.uint64_t(l.Slots)
 	c.stride = C.uint64_t(l.stride())
 	c.bell.naps = flag(wait.Spin > 0) // a nap costs a rank that shares its CPU more than a fence does
@@ -256,22 +256,34 @@ func arenaOf(mem []byte) C.goccl_arena {
 // ConnectPort makes the channels to a peer port channels.
 func (w *Window) ConnectPort(peer int) { w.setState(peer, C.GOCCL_PORT) }
 
-// Leave marks a peer as gone: what it sent can still be read, but nobody waits for more.
-func (w *Window) Leave(peer int) { w.setState(peer, C.GOCCL_GONE) }
+// Leave marks a peer as gone. What it sent can still be read; a run that needs more of it, or is still to send it
+// something, ends with [Gone], whatever it is waiting for.
+func (w *Window) Leave(peer int) {
+	w.setState(peer, C.GOCCL_GONE)
+	atomic.AddUint32((*uint32)(w.news), C.GOCCL_DEPARTED)
+	w.ring()
+}
 
 func (w *Window) setState(peer int, state uint32) {
 	for _, lane := range w.lanes {
 		atomic.StoreUint32((*uint32)(&lane.channels[peer].state), state)
+	}
+	w.ring()
+}
+
+func (w *Window) ring() {
+	for _, lane := range w.lanes {
 		C.goccl_ring(lane.c.bell)
 	}
 }
 
 // Stop makes every wait on the window end, now and later. Peers take nothing for good that they read of this rank's memory from now on.
 func (w *Window) Stop() {
-	atomic.StoreUint32((*uint32)(w.stop), 1)
+	atomic.OrUint32((*uint32)(w.news), C.GOCCL_STOPPED)
 	for _, lane := range w.lanes {
 		C.goccl_stop(lane.c.bell)
 	}
+	w.ring()
 }
 
 // Close frees the window. Nothing may run on it any more.
@@ -286,8 +298,8 @@ func (w *Window) Close() {
 		C.free(unsafe.Pointer(lane.c))
 	}
 	w.lanes = nil
-	C.free(unsafe.Pointer(w.stop))
-	w.stop = nil
+	C.free(unsafe.Pointer(w.news))
+	w.news = nil
 	for _, mem := range append(w.peers, w.mem) {
 		if mem != nil {
 			_ = unix.Munmap(mem) // fails only for what was not mapped
@@ -330,7 +342,7 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), bytes)
 	case bytes <= layout.Chunk:
 		payload = unsafe.Slice((*byte)(unsafe.Add(at, MessageHeader)), bytes)
-	case atomic.LoadUint32((*uint32)(l.window.stop)) != 0: // the posting may have been withdrawn
+	case atomic.LoadUint32((*uint32)(l.window.news))&C.GOCCL_STOPPED != 0: // the posting may have been withdrawn
 		payload = make([]byte, bytes)
 	default:
 		return nil, nil, fmt.Errorf("%w: message of %d bytes, for which no place is posted; allowed are %d", ErrProtocol, size, layout.stride())

@@ -249,8 +249,8 @@ func initialize(from *C.goccl_config) (*core.Comm, error) {
 	settle()
 	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name), Transport: text(in.transport),
 		Interface: text(in.interface_), StoreHost: text(in.store_host), Secret: text(in.secret), Incarnation: text(in.incarnation),
-		AllToAllSchedule: text(in.alltoall_schedule),
-		Timeout:          milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
+		AllToAllSchedule: text(in.alltoall_schedule), GlobalRanks: globalRanks(in.global_ranks, in.size),
+		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
 	switch {
 	case in.size < 1 || in.size > bootstrap.MaxSize:
 		return nil, invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)
@@ -287,6 +287,18 @@ func initialize(from *C.goccl_config) (*core.Comm, error) {
 		defer done()
 	}
 	return process.Init(ctx, c)
+}
+
+// globalRanks copies a list of C's; of NULL there is none.
+func globalRanks(list *C.int, size C.int) []int {
+	if list == nil || size < 1 || size > bootstrap.MaxSize {
+		return nil
+	}
+	ranks := make([]int, size)
+	for i, r := range unsafe.Slice(list, int(size)) {
+		ranks[i] = int(r)
+	}
+	return ranks
 }
 
 // meetAtRoot fills in how to meet the other ranks at a root address. The caller calls done when it has.

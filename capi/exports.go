@@ -100,6 +100,7 @@ func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.go
 			return err
 		}
 		if err := needs(child, "split: child"); err != nil {
+			c.comm.Refuse(err.Error())
 			return err
 		}
 		*child = 0

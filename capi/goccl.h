@@ -189,6 +189,9 @@ typedef struct {
   /* Of every goccl_alltoall() that names none: see goccl_call. The same on all ranks. Also
    * GOCCL_ALLTOALL_SCHEDULE */
   const char *alltoall_schedule;
+  /* The number in the job of each of the `size` ranks, where the group is a part of it: texts name both.
+   * NULL: they are the same. */
+  const int *global_ranks;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are

@@ -97,8 +97,8 @@ func TestAllToAllBySize(t *testing.T) {
 		n, other int
 		says     string
 	}{
-		{5, least, "ranks 0 and 1 have different counts for what they send to each other"}, // only one goes through a window
-		{least, 2 * least, "rank 1 sends 16384 bytes to rank 0, which expects 32768 bytes from it"},
+		{5, least, named(0, 1) + " have different counts for what they send to each other"}, // only one goes through a window
+		{least, 2 * least, named(1) + " sends 16384 bytes to " + named(0) + ", which expects 32768 bytes from it"},
 	} {
 		w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
 		errs := w.try(func(rank int) error {
@@ -123,7 +123,8 @@ func TestAllToAllBySize(t *testing.T) {
 // One end of a pair takes it that both send as much, and swaps; the other does not.
 func TestSwapOfDifferentCounts(t *testing.T) {
 	const n, other = 4096, 2048
-	says := regexp.MustCompile("ranks 0 and 1 have different counts for what they send to each other|rank 1 sends 16384 bytes to rank 0, which expects 8192 bytes from it")
+	says := regexp.MustCompile(regexp.QuoteMeta(named(0, 1)+" have different counts for what they send to each other") + "|" +
+		regexp.QuoteMeta(named(1)+" sends 16384 bytes to "+named(0)+", which expects 8192 bytes from it"))
 	for _, tr := range []string{"mem", "shm"} {
 		w := newWorldOf(t, tr, 2, Config{Timeout: time.Minute, Thresholds: "swap_min=1"})
 		for rank, err := range w.try(func(rank int) error {
@@ -208,7 +209,7 @@ func TestMismatchOfSchedules(t *testing.T) {
 				return allToAll(t, w.comms[rank], []plan.Schedule{0, plan.Sequential, 0}[rank], func(int, int) int { return n })
 			})
 			for rank, err := range errs {
-				if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "rank 1 called alltoall(int32, schedule sequential)") {
+				if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), named(1)+" called alltoall(int32, schedule sequential)") {
 					t.Errorf("%s, %d elements, rank %d: %v", tr, n, rank, err)
 				}
 			}

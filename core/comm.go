@@ -27,19 +27,20 @@ const (
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
 // and thread; collectives are ordered by their calls to Start.
 type Comm struct {
-	runtime    *Runtime
-	end        *sharedEndpoint
-	name       string
-	rank, size int
-	addresses  []transport.Address
-	kinds      []string
-	identity   identity
-	grace      time.Duration
-	shape      shape
-	thresholds string         // as they were given
-	arena      *exec.Arena    // this process's, where some peer shares memory
-	mapped     []exec.ArenaID // of peers, for this communicator
-	waiting    exec.Waiting
+	runtime     *Runtime
+	end         *sharedEndpoint
+	name        string
+	rank, size  int
+	globalRanks []int // of the group's ranks, in the job; nil: they are the same
+	addresses   []transport.Address
+	kinds       []string
+	identity    identity
+	grace       time.Duration
+	shape       shape
+	thresholds  string         // as they were given
+	arena       *exec.Arena    // this process's, where some peer shares memory
+	mapped      []exec.ArenaID // of peers, for this communicator
+	waiting     exec.Waiting
 
 	poller   *transport.Poller // nil where there are no links
 	group    *transport.Group
@@ -571,7 +572,7 @@ func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	c.fail(errorf(ErrAborted, "rank %d aborted %s: %s", c.rank, c.title(), reason), true)
+	c.fail(errorf(ErrAborted, "%s aborted %s: %s", c.rankName(c.rank), c.title(), reason), true)
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
@@ -586,7 +587,7 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(errorf(ErrAborted, "%s was destroyed on this rank (%d)", c.title(), c.rank), false)
+	c.fail(errorf(ErrAborted, "%s was destroyed on %s, which is this one", c.title(), c.rankName(c.rank)), false)
 	<-c.stopped // by this call or by a failure before it
 	c.token <- struct{}{}
 	c.runQueued()

@@ -126,8 +126,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.window.ConnectPort(src)
 		return
 	case len(fds) == 0: // plans count on the memory
-		c.fail(errorf(ErrSystem, "%s: shared memory with %s: no descriptor of it has come: its process or that of rank %d can open no more files; raise their limit (ulimit -n)",
-			c.title(), c.rankName(src), c.rank), true)
+		c.fail(errorf(ErrSystem, "%s: shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
+			c.title(), c.rankName(src), c.rankName(c.rank)), true)
 		return
 	case len(fds) > 2:
 		for _, fd := range fds {

@@ -9,6 +9,7 @@ import (
 	"math/rand"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -134,6 +136,15 @@ func (w *world) try(f func(rank int) error) []error {
 	}
 	wg.Wait()
 	return errs
+}
+
+// named is how texts name ranks that are goroutines of this process.
+func named(ranks ...int) string {
+	c := &Comm{addresses: make([]transport.Address, slices.Max(ranks)+1)}
+	for rank := range c.addresses {
+		c.addresses[rank].PID = os.Getpid()
+	}
+	return c.rankNames(ranks)
 }
 
 // run starts an operation and waits for it.
@@ -615,7 +626,7 @@ func TestTimeoutNamesTheMissing(t *testing.T) {
 				return run(w.comms[rank], allReduce(t, 100_000))
 			})
 			for _, rank := range []int{0, 2} {
-				if err := errs[rank]; !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "rank 1 did not arrive") {
+				if err := errs[rank]; !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), named(1)+" did not arrive") {
 					t.Errorf("rank %d: %v", rank, err)
 				}
 			}
@@ -697,6 +708,111 @@ func TestSplit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Ranks of a group that have other numbers in the job are named by both, in every text.
+func TestGlobalRanksAreNamed(t *testing.T) {
+	const size = 3
+	barrier := Operation{Collective: plan.Barrier}
+	monitored := Operation{Collective: plan.MonitoredBarrier}
+	absent := func(rank int, op Operation) func(*Comm, int) error { // the others call it
+		return func(c *Comm, r int) error {
+			if r == rank {
+				return nil
+			}
+			return run(c, op)
+		}
+	}
+	for name, c := range map[string]struct {
+		call func(c *Comm, rank int) error
+		of   int // rank whose error it is
+		says string
+	}{
+		"timeout": {absent(1, barrier), 0, ", pid PID): rank 1 (global rank 3, pid PID) did not arrive"},
+		"timeout of two": {func(c *Comm, rank int) error { return absent(max(rank, 1), barrier)(c, rank) }, 0,
+			"on rank 0 (global rank 5, pid PID): ranks 1 (global rank 3, pid PID), 2 (global rank 8, pid PID) did not arrive"},
+		"receive":      {absent(1, recvOp(buffer(t, 1), 1, 0)), 0, "from rank 1 (global rank 3, pid PID)"},
+		"send":         {absent(1, sendOp(buffer(t, 1<<20), 1, 0)), 0, "to rank 1 (global rank 3, pid PID)"},
+		"monitored":    {absent(1, monitored), 0, "Rank 1 failed to pass monitoredBarrier in 500 ms: rank 1 (global rank 3, pid PID)"},
+		"monitored, 2": {absent(1, monitored), 2, "This is rank 2 (global rank 8, pid PID). rank 0 (global rank 5, pid PID) said: [Rank 0]: Rank 1 failed"},
+		"monitored, 0": {absent(0, monitored), 1, "rank 0 (global rank 5, pid PID) did not answer in time"},
+		"mismatch": {func(c *Comm, rank int) error { return run(c, []Operation{barrier, barrier, allReduce(t, 1)}[rank]) }, 0,
+			"rank 2 (global rank 8, pid PID) called allreduce(int32, 1 elements, SUM)"},
+		"refused": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Refuse("enough")
+				return nil
+			}
+			return run(c, barrier)
+		}, 0, "the call of rank 1 (global rank 3, pid PID) was refused: enough"},
+		"abort": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Abort("enough")
+				return nil
+			}
+			return run(c, barrier)
+		}, 0, "rank 1 (global rank 3, pid PID) aborted"},
+		"left": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Destroy()
+				return nil
+			}
+			return run(c, barrier)
+		}, 0, "rank 1 (global rank 3, pid PID) has left"},
+		"ended": {func(c *Comm, rank int) error {
+			handler{c}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w", transport.ErrPeerDown))
+			return run(c, barrier)
+		}, 0, "rank 2 (global rank 8, pid PID)"},
+		"sizes": {func(c *Comm, rank int) error {
+			switch rank {
+			case 0:
+				return run(c, recvOp(buffer(t, 2), 1, 0))
+			case 1:
+				return run(c, sendOp(buffer(t, 1), 0, 0))
+			}
+			return nil
+		}, 0, "rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 (global rank 3, pid PID) sent 1 elements"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOf(t, "shm", size, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
+			around(t, w, size, 1) // they are connected
+			for _, comm := range w.comms {
+				if err := comm.SetTimeout(500 * time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := w.try(func(rank int) error { return c.call(w.comms[rank], rank) })[c.of]
+			says := strings.ReplaceAll(c.says, "PID", fmt.Sprint(os.Getpid()))
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v\nwant: %s", err, says)
+			}
+		})
+	}
+}
+
+func TestSplitComposesGlobalRanks(t *testing.T) {
+	for _, c := range []struct{ given, want []int }{
+		{[]int{5, 3, 8}, []int{8, 3}},
+		{[]int{0, 1, 2}, []int{2, 1}},
+		{nil, []int{2, 1}},
+	} {
+		w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, GlobalRanks: c.given})
+		w.each(func(rank int) error {
+			child, err := w.comms[rank].Split(context.Background(), min(rank, 1), -rank)
+			if err != nil {
+				return err
+			}
+			defer child.Destroy()
+			if rank > 0 && !slices.Equal(child.globalRanks, c.want) {
+				return fmt.Errorf("global ranks are %v, want %v", child.globalRanks, c.want)
+			}
+			return nil
+		})
+	}
+	_, err := NewRuntime(RuntimeConfig{}).Init(context.Background(), Config{Size: 1, GlobalRanks: []int{1, 2}})
+	if !errors.Is(err, ErrInvalidArgument) {
+		t.Error(err)
 	}
 }
 

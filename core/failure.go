@@ -54,9 +54,25 @@ func (c *Comm) failed() *Error {
 	return c.failure
 }
 
-// rankName names a rank so that a person finds its process.
-func (c *Comm) rankName(rank int) string {
-	return fmt.Sprintf("rank %d (pid %d)", rank, c.addresses[rank].PID)
+// rankName names a rank so that a person finds its process: "rank 1 (pid 12)", or "rank 1 (global rank 3, pid 12)" where
+// ranks of the group have other numbers in the job.
+func (c *Comm) rankName(rank int) string { return c.rankNames([]int{rank}) }
+
+// rankNames is rankName for several.
+func (c *Comm) rankNames(ranks []int) string {
+	names := make([]string, len(ranks))
+	for i, r := range ranks {
+		global := ""
+		if c.globalRanks != nil {
+			global = fmt.Sprintf("global rank %d, ", c.globalRanks[r])
+		}
+		names[i] = fmt.Sprintf("%d (%spid %d)", r, global, c.addresses[r].PID)
+	}
+	noun := "rank "
+	if len(ranks) > 1 {
+		noun = "ranks "
+	}
+	return noun + strings.Join(names, ", ")
 }
 
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel that
@@ -155,7 +171,7 @@ func (c *Comm) peerError(peer int, err error) *Error {
 		return c.hasLeft(peer)
 	}
 	what := err.Error()
-	if !strings.Contains(what, fmt.Sprintf("rank %d (", peer)) {
+	if c.globalRanks != nil || !strings.Contains(what, fmt.Sprintf("rank %d (", peer)) {
 		what = c.rankName(peer) + ": " + what
 	}
 	return errorf(ErrPeerFailed, "%s has failed: %s. The ranks that are left can make a new one, or all are restarted (torchrun --max-restarts does that)", c.title(), what)
@@ -187,13 +203,13 @@ func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen ex
 		case asked && asks:
 			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
 		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
-			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: ranks %d and %d have different counts for what they send to each other",
-				c.title(), mine.Sequence, describe(mine), min(peer, c.rank), max(peer, c.rank))
+			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: %s have different counts for what they send to each other",
+				c.title(), mine.Sequence, describe(mine), c.rankNames([]int{min(peer, c.rank), max(peer, c.rank)}))
 		case total != wantTotal:
 			bytes, want = total, wantTotal
 		}
-		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: rank %d sends %d bytes to rank %d, which expects %d bytes from it",
-			c.title(), mine.Sequence, describe(mine), from, bytes, to, want)
+		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
+			c.title(), mine.Sequence, describe(mine), c.rankName(from), bytes, c.rankName(to), want)
 	}
 	if seen.Sequence > mine.Sequence {
 		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
@@ -214,7 +230,7 @@ func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
 	if reason, ok := c.refused.at(seen.Sequence); ok {
 		return c.refusedError(c.rank, reason, peer, seen)
 	}
-	a, b := fmt.Sprintf("rank %d called %s", c.rank, describe(mine)), fmt.Sprintf("rank %d called %s", peer, describe(seen))
+	a, b := c.rankName(c.rank)+" called "+describe(mine), c.rankName(peer)+" called "+describe(seen)
 	if mine.Sequence != seen.Sequence {
 		b += fmt.Sprintf(" as its #%d", seen.Sequence)
 	} else if describe(mine) == describe(seen) {
@@ -314,17 +330,17 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("%s: #%d %s: timeout after %v on rank %d", c.title(), m.Sequence, describe(m), w.timeout, c.rank)
+	head := fmt.Sprintf("%s: #%d %s: timeout after %v on %s", c.title(), m.Sequence, describe(m), w.timeout, c.rankName(c.rank))
 	var parts []string
 	if len(missing) > 0 {
-		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", rankList(missing)))
+		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.rankNames(missing)))
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
 		if r.sequence > 0 {
 			what = fmt.Sprintf("is still at #%d", r.sequence)
 		}
-		parts = append(parts, fmt.Sprintf("rank %d %s", r.rank, what))
+		parts = append(parts, c.rankName(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
 		return errorf(ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time; a larger timeout may help", head)
@@ -334,7 +350,7 @@ func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return errorf(ErrTimeout, "%s: %s did not arrive: %s", head, rankList(all), strings.Join(parts, ", "))
+	return errorf(ErrTimeout, "%s: %s did not arrive: %s", head, c.rankNames(all), strings.Join(parts, ", "))
 }
 
 type laggard struct {
@@ -391,17 +407,6 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 	return missing, behind
 }
 
-func rankList(ranks []int) string {
-	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d", ranks[0])
-	}
-	words := make([]string, len(ranks))
-	for i, r := range ranks {
-		words[i] = fmt.Sprint(r)
-	}
-	return "ranks " + strings.Join(words, ", ")
-}
-
 // monitoredBarrier runs a barrier over control messages: rank 0 hears from every rank, then tells all.
 func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished bool, failure *Error) {
 	r := &c.runner
@@ -441,7 +446,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 		case told && verdict == "":
 			return true, nil
 		case told:
-			return true, c.barrierError(verdict)
+			return true, c.barrierError(c.rankName(0) + " said: " + verdict)
 		case missed != nil:
 			c.fail(missed, true)
 			return true, c.failed()
@@ -454,7 +459,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 			}
 			return true, errorf(ErrTimeout, "%s", text)
 		case exec.Now() >= deadline:
-			return true, c.barrierError("rank 0 did not answer in time")
+			return true, c.barrierError(c.rankName(0) + " did not answer in time")
 		}
 		now := exec.Now()
 		if now >= until {
@@ -474,9 +479,9 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 
 // barrierError is what a rank that came to a monitored barrier says when another did not. The first
 // sentence is the one that users of Gloo know.
-func (c *Comm) barrierError(verdict string) *Error {
+func (c *Comm) barrierError(news string) *Error {
 	return errorf(ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. Rank 0 said: %s", c.rank, c.rank, verdict)
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.rankName(c.rank), news)
 }
 
 // barrierState tells who has come to rank 0 or what that has said, and whether one is missed that is gone.
@@ -506,10 +511,10 @@ func (c *Comm) endBarrier(sequence uint64) {
 func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var missing []string
+	var missing []int
 	for r := 1; r < c.size; r++ {
 		if !c.checkIns[sequence][r] {
-			missing = append(missing, fmt.Sprint(r))
+			missing = append(missing, r)
 			if !all {
 				break
 			}
@@ -522,7 +527,8 @@ func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 	if all {
 		noun = "Ranks "
 	}
-	return fmt.Sprintf("[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms", noun, strings.Join(missing, ", "), w.timeout.Milliseconds())
+	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
+	return fmt.Sprintf("[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers, w.timeout.Milliseconds(), c.rankNames(missing))
 }
 
 // checkOut tells all ranks how a monitored barrier ended.

@@ -547,8 +547,8 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	r.work.source.Store(int32(a.source))
 	var bad *Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
-		bad = errorf(ErrMismatch, "%s: rank %d receives %d elements of %s with tag %d, but rank %d sent %d elements of %s", p.c.title(), p.c.rank,
-			r.op.OutCounts[0], r.op.DType, a.tag, a.source, a.bytes/uint64(a.dtype.Size()), a.dtype)
+		bad = errorf(ErrMismatch, "%s: %s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.title(), p.c.rankName(p.c.rank),
+			r.op.OutCounts[0], r.op.DType, a.tag, p.c.rankName(a.source), a.bytes/uint64(a.dtype.Size()), a.dtype)
 	}
 	switch {
 	case a.local != nil:

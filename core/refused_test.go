@@ -41,7 +41,7 @@ func tells(t *testing.T, err error, sequence int, refusing ...int) {
 	t.Helper()
 	says := func(rank int) bool {
 		return err != nil && strings.Contains(err.Error(),
-			fmt.Sprintf("rank %d's call was refused: broadcast: root is 77, allowed are 0 to", rank))
+			"the call of "+named(rank)+" was refused: broadcast: root is 77, allowed are 0 to")
 	}
 	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), fmt.Sprintf("mismatch at #%d: rank ", sequence)) || !slices.ContainsFunc(refusing, says) {
 		t.Errorf("want that one of ranks %v was refused at #%d, got: %v", refusing, sequence, err)

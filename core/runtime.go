@@ -115,6 +115,7 @@ type Config struct {
 	Rank, Size    int
 	Store         bootstrap.Store // how ranks meet; not needed where Size is 1
 	GroupName     string
+	GlobalRanks   []int         // the number in the job of each of the group's ranks, for texts; nil: they are the same
 	Timeout       time.Duration // of Init and of every operation
 	LivenessGrace time.Duration
 	Transport     string // "shm", "tcp" or "verbs"; default: the best for each pair
@@ -266,6 +267,8 @@ func (r *Runtime) complete(c *Config) error {
 		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" and nothing", c.Transport, EnvTransport)
 	case c.Net != "" && !transport.IsPort(c.Net):
 		return bad("network is %q (from %s), allowed are \"tcp\", \"verbs\" and nothing", c.Net, EnvNet)
+	case c.GlobalRanks != nil && len(c.GlobalRanks) != c.Size:
+		return bad("global ranks are %d, there must be one for each of %d ranks", len(c.GlobalRanks), c.Size)
 	case c.Size > 1 && c.Store == nil:
 		return bad("no store is given, but size is %d", c.Size)
 	}
@@ -378,7 +381,7 @@ func anyMemory(addresses []transport.Address, forced string) bool {
 }
 
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
-	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
+	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, globalRanks: otherNumbers(config.GlobalRanks), addresses: addresses, kinds: kinds,
 		identity: id, grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
@@ -467,6 +470,16 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		}
 	}
 	return c, nil
+}
+
+// otherNumbers is the global ranks of a group, nil where they are the same as in the group.
+func otherNumbers(globalRanks []int) []int {
+	for rank, global := range globalRanks {
+		if rank != global {
+			return slices.Clone(globalRanks)
+		}
+	}
+	return nil
 }
 
 // crowdedHosts returns the hosts whose ranks outnumber the CPUs that one of them may use.
@@ -582,6 +595,10 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
 	for i, r := range members {
 		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
+		if c.globalRanks != nil {
+			r = c.globalRanks[r]
+		}
+		config.GlobalRanks = append(config.GlobalRanks, r)
 	}
 	config.Transport, config.Thresholds, config.AllToAllSchedule = addresses[0].Forced, c.thresholds, c.shape.schedule.String()
 	if len(members) == 1 {

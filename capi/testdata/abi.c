@@ -579,20 +579,21 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
         REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_send(comm, &a, 1, bad, 0, 0, NULL, NULL));
         REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_group_end(comm, NULL, NULL));
         break;
+      case 5: REFUSED(GOCCL_INVALID_ARGUMENT, "child", goccl_split(comm, 0, 0, NULL)); break;
       default: TRUE(0);
     }
     while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
   } else {
     GIVES(GOCCL_MISMATCH, goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
   }
-  REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 called allreduce(float32, 1 elements, SUM), but rank 1's call was refused: ",
-          goccl_async_error(comm));
-  TRUE(strstr(goccl_last_error(), way == 3 ? "struct_size" : "dtype") != NULL);
+  REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 (", goccl_async_error(comm));
+  TRUE(strstr(goccl_last_error(), "called allreduce(float32, 1 elements, SUM), but the call of rank 1 (") != NULL);
+  TRUE(strstr(goccl_last_error(), way == 3 ? "struct_size" : way == 5 ? "split: child is NULL" : "dtype") != NULL);
   OK(goccl_refuse(comm, "too late"));
 }
 
 static void test_refused(void) {
-  for (int way = 0; way < 4; way++) on_ranks(2, PATIENCE, NULL, refuse_one);
+  for (int way = 0; way < 5; way++) on_ranks(2, PATIENCE, NULL, refuse_one);
   REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_refuse(7, NULL));
 }
 
@@ -617,6 +618,17 @@ static void aborted(goccl_comm comm, int rank, int size) {
   } else {
     REFUSED(GOCCL_ABORTED, "enough of it", goccl_barrier(comm, NULL, NULL));
   }
+}
+
+/* A rank is named by its number in the job, too. */
+static void test_global_ranks(void) {
+  const int nine = 9;
+  goccl_comm comm;
+  goccl_config config = {.struct_size = sizeof config, .size = 1, .global_ranks = &nine};
+  OK(goccl_init(&comm, &config));
+  OK(goccl_abort(comm, "enough of it"));
+  REFUSED(GOCCL_ABORTED, "rank 0 (global rank 9, pid ", goccl_barrier(comm, NULL, NULL));
+  OK(goccl_destroy(comm));
 }
 
 static void test_failures(void) {
@@ -809,8 +821,8 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
-               {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures}, {"store", test_store},
-               {"stuck_store", test_stuck_store},
+               {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures},
+               {"global_ranks", test_global_ranks}, {"store", test_store}, {"stuck_store", test_stuck_store},
                {"fork", test_fork}, {"leaks", test_leaks}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {

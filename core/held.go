@@ -258,7 +258,8 @@ func (p *pointToPoint) holders(source int) (peers []int) {
 		return nil
 	}
 	for peer := range p.peers {
-		if p.peers[peer].holds && !p.gone[peer] && (source == peer || source == AnySource) {
+		_, gone := p.gone[peer]
+		if p.peers[peer].holds && !gone && (source == peer || source == AnySource) {
 			peers = append(peers, peer)
 		}
 	}

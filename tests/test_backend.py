@@ -356,3 +356,36 @@ def run_merged(rank):
 )
 def test_merged(make_world):
     make_world(4).run(run_merged)
+
+
+def wait_in_sub_groups(rank):
+    """Of a group of ranks 1 and 3 of four, rank 3 does not come. Returns the texts of rank 1's errors."""
+    rank.init()
+    kinds = ["all_reduce", "recv", "barrier", "mismatch", "monitored_barrier"]
+    groups = {kind: dist.new_group([1, 3], timeout=timedelta(seconds=3)) for kind in kinds}
+    if rank.rank == 1:
+        calls = {
+            "all_reduce": dist.all_reduce(torch.ones(1), group=groups["all_reduce"], async_op=True).wait,
+            "recv": dist.irecv(torch.ones(1), 3, group=groups["recv"]).wait,
+            "barrier": dist.barrier(group=groups["barrier"], async_op=True).wait,
+            "mismatch": dist.all_reduce(torch.ones(1), group=groups["mismatch"], async_op=True).wait,
+            "monitored_barrier": groups["monitored_barrier"].monitored_barrier,
+        }
+    elif rank.rank == 3:
+        call = dist.barrier(group=groups["mismatch"], async_op=True).wait
+        calls = {"mismatch": call}
+    else:
+        calls = {}
+    texts = {}
+    for kind in reversed(calls):
+        with pytest.raises(RuntimeError) as e:
+            calls[kind]()
+        texts[kind] = str(e.value)
+    dist.barrier()
+    return texts
+
+
+def test_errors_of_sub_groups_name_global_ranks(make_world):
+    world = make_world(4)
+    for text in world.run(wait_in_sub_groups)[1].values():
+        assert f"rank 1 (global rank 3, pid {world.pids[3]})" in text, text

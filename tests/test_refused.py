@@ -248,6 +248,28 @@ def test_refused_on_all_ranks(make_world, transport, size):
         world.run(refused_everywhere, 3)
 
 
+def numbers_after_refusals(rank):
+    """Torch's sequence number, after refusals on all ranks, and after a mismatch; and the text of that."""
+    rank.init()
+    group, numbers = dist.group.WORLD, []
+    for case in CASES:
+        refused(case, rank.size)
+        check(rank)
+        numbers.append(group._get_sequence_number_for_group())
+    work = dist.all_reduce(torch.ones(8), async_op=True) if rank.rank == 0 else dist.barrier(async_op=True)
+    numbers.append(work._get_sequence_number() if hasattr(work, "_get_sequence_number") else numbers[-1] + 1)
+    text = told(work.wait)
+    refused(wrong_op, rank.size)  # of a group that has failed
+    return [*numbers, group._get_sequence_number_for_group()], text
+
+
+def test_sequence_numbers_count_refusals(make_world):
+    """Torch's and the library's are one number."""
+    for numbers, text in make_world(2).run(numbers_after_refusals):
+        assert numbers == [*range(2, 2 * len(CASES) + 1, 2), 2 * len(CASES) + 1, 2 * len(CASES) + 1]
+        assert f"mismatch at #{numbers[-1]}: " in text
+
+
 def refused_in_different_ways(rank):
     """Ranks need not be refused the same, nor after as many calls of a batch."""
     cases = list(CASES)

@@ -100,8 +100,8 @@ std::string reprOf(const py::object& options) {
   return text + ")";
 }
 
-// Ends what is left when Python goes. A library that is not loaded stays so.
-void atExit() {
+// Ends what is left when the process goes. A library that is not loaded stays so.
+void leaveGroups() {
   if (const goccl::Library* lib = goccl::loadedLibrary()) {
     lib->shutdown();
     goccl::closeCallbacks();
@@ -187,10 +187,12 @@ PYBIND11_MODULE(_C, module) {
 
   group
       .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,
-                    const std::string&>(),
+                    const std::string&, std::vector<int>>(),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options") = nullptr,
-           py::arg("group_name") = "", py::call_guard<py::gil_scoped_release>(),
-           "Joins the other ranks through the store; blocks until all have come.")
+           py::arg("group_name") = "", py::arg("global_ranks") = std::vector<int>(),
+           py::call_guard<py::gil_scoped_release>(),
+           "Joins the other ranks through the store; blocks until all have come. `global_ranks` are the ranks' "
+           "numbers in the job.")
       .def("transport", &ProcessGroupGoccl::transport, py::arg("peer"),
            py::call_guard<py::gil_scoped_release>(),
            "What joins this rank to another: \"mem\" (one process), \"shm\", \"tcp\", or \"self\".")
@@ -215,6 +217,7 @@ PYBIND11_MODULE(_C, module) {
   goccl::bindCommunicator(module);
   goccl::bindMemory(module);
 
-  py::module_::import("atexit").attr("register")(
-      py::cpp_function(&atExit, py::call_guard<py::gil_scoped_release>()));
+  module.def("leave_groups", &leaveGroups, py::call_guard<py::gil_scoped_release>(),
+             "Leaves all groups, for good: the process is about to end. Harmless to repeat.");
+  py::module_::import("atexit").attr("register")(module.attr("leave_groups"));
 }

@@ -589,8 +589,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
   for (const auto rank : c10::irange(size_)) {
     const auto* theirs = heads[rank].const_data_ptr<int64_t>();
     for (const auto i : c10::irange(head.size())) {
-      GOCCL_CHECK(i == kHead - 1 || theirs[i] == head[i], name, "invalid tensor size: the tensors of ranks ",
-                  rank, " and ", rank_, " differ in dtype, shape, or number of sparse dimensions");
+      GOCCL_CHECK(i == kHead - 1 || theirs[i] == head[i], name, "invalid tensor size: the tensors of ",
+                  nameOf(rank), " and ", nameOf(rank_), " differ in dtype, shape, or number of sparse dimensions");
     }
     const int64_t count = theirs[kHead - 1];
     indexSizes.push_back({mine.sparse_dim(), count});
@@ -677,7 +677,7 @@ void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool 
   const CallGuard guard(*this);
   TORCH_CHECK(opts.timeout == kUnsetTimeout || opts.timeout.count() > 0,
               reason("Rank ", rank_, " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(),
-                     " ms"));
+                     " ms. It is ", nameOf(rank_)));
   const int all = waitAllRanks ? 1 : 0;
   refuseInBatch("goccl:monitored_barrier");
   start({OpType::BARRIER, "goccl:monitored_barrier", {}, {}, opts.timeout, false}, Buffers(),

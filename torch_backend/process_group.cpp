@@ -29,8 +29,8 @@ const char* orNull(const std::string& text) { return text.empty() ? nullptr : te
 // goccl_init() on a thread of its own, so that the caller can watch for signals.
 struct Joining {
   Joining(const intrusive_ptr<c10d::Store>& c10dStore, int rank, int size,
-          const ProcessGroupGoccl::Options& given, std::string name)
-      : store(c10dStore), options(given), groupName(std::move(name)) {
+          const ProcessGroupGoccl::Options& given, std::string name, std::vector<int> ranks)
+      : store(c10dStore), options(given), groupName(std::move(name)), globalRanks(std::move(ranks)) {
     config.struct_size = sizeof(config);
     config.rank = rank;
     config.size = size;
@@ -43,6 +43,7 @@ struct Joining {
     config.store_host = orNull(store.host());
     config.secret = orNull(options.secret);
     config.alltoall_schedule = orNull(options.alltoallSchedule);
+    config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
   }
 
   void run() noexcept {
@@ -66,6 +67,7 @@ struct Joining {
   StoreAdapter store;
   const ProcessGroupGoccl::Options options;
   const std::string groupName;
+  const std::vector<int> globalRanks;
   goccl_config config{};
   goccl_comm comm = 0;
   std::exception_ptr failure;
@@ -144,6 +146,8 @@ ProcessGroupGoccl::CallGuard::~CallGuard() {
   if (!thisCall.handedOver) {
     const auto& reason = thisCall.reason;
     group_.dropBatch(reason.empty() ? "an exception came before its start" : reason, collective_);
+  } else {
+    group_.recount();
   }
   handOver();  // for the guards around this one
 }
@@ -161,11 +165,13 @@ intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::forGroup(
 }
 
 ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                     intrusive_ptr<Options> options, const std::string& groupName)
+                                     intrusive_ptr<Options> options, const std::string& groupName,
+                                     std::vector<int> globalRanks)
     : Backend(rank, size),
       options_(options == nullptr ? c10::make_intrusive<Options>()
                                   : options->forGroup(options->timeout)),
-      timeoutMs_(options_->timeout.count()) {
+      timeoutMs_(options_->timeout.count()),
+      globalRanks_(std::move(globalRanks)) {
   TORCH_CHECK_VALUE(store != nullptr,
                     "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");
   TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "ProcessGroupGoccl: `rank` is ", rank,
@@ -174,7 +180,9 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
                     options_->timeout.count(), " ms, it must be at least 1 ms");
   TORCH_CHECK_VALUE(options_->livenessGrace.count() >= 0, "ProcessGroupGoccl: `liveness_grace` is ",
                     options_->livenessGrace.count(), " ms, it must not be negative (0: the default)");
-  comm_.store(join(std::make_shared<Joining>(store, rank, size, *options_, groupName)));
+  TORCH_CHECK_VALUE(globalRanks_.empty() || globalRanks_.size() == static_cast<size_t>(size),
+                    "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(), " ranks, expected ", size);
+  comm_.store(join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
   init();
 }
 
@@ -228,8 +236,10 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
   for (const int rank : ranks) {
     options->global_ranks_in_group.push_back(globalRanks.empty() ? rank : globalRanks.at(rank));
   }
+  const auto& members = options->global_ranks_in_group;
   return c10::make_intrusive<ProcessGroupGoccl>(store, static_cast<int>(mine - ranks.begin()),
-                                                static_cast<int>(ranks.size()), options, options->group_name);
+                                                static_cast<int>(ranks.size()), options, options->group_name,
+                                                std::vector<int>(members.begin(), members.end()));
 }
 
 intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(const intrusive_ptr<c10d::Store>& store,
@@ -360,6 +370,7 @@ void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
   const goccl_comm comm = comm_.load();
   if (comm != 0 && (collective || (batch.has_value() && batch->collectives > 0))) {
     library().refuse(comm, why.c_str());
+    recount();
   }
   if (batch.has_value()) {
     endDropped(*batch->work, why);
@@ -407,6 +418,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
     launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
            callOptions(batch->timeout, true), std::move(extension));
   } catch (...) {
+    recount();
     batch->work->end(std::current_exception());
     throw;
   }
@@ -417,6 +429,19 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
 // ---- state ------------------------------------------------------------------------------------
 
 uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequence_.load(); }
+
+void ProcessGroupGoccl::recount() {
+  uint64_t sequence = 0;
+  const goccl_comm comm = comm_.load();
+  if (comm != 0 && library().comm_sequence(comm, &sequence) == GOCCL_OK) {
+    sequence_.store(sequence);
+  }
+}
+
+std::string ProcessGroupGoccl::nameOf(int64_t rank) const {
+  const bool other = !globalRanks_.empty() && globalRanks_.at(rank) != rank;
+  return other ? c10::str("rank ", rank, " (global rank ", globalRanks_.at(rank), ")") : c10::str("rank ", rank);
+}
 
 void ProcessGroupGoccl::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {

@@ -53,9 +53,11 @@ class ProcessGroupGoccl : public c10d::Backend {
     std::string alltoallSchedule;                // as in goccl_call; "": by size
   };
 
-  // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.
+  // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C. `globalRanks` are the
+  // ranks' numbers in the job, for texts; empty: they are the same.
   ProcessGroupGoccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                    c10::intrusive_ptr<Options> options, const std::string& groupName);
+                    c10::intrusive_ptr<Options> options, const std::string& groupName,
+                    std::vector<int> globalRanks = {});
   ~ProcessGroupGoccl() override;
 
   // "self", "mem", "shm", "tcp" or "verbs".
@@ -239,6 +241,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   // until the operation has ended.
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation, uint64_t collectives) const;
+  // Takes over the library's number of the last collective, which counts those that were refused, too.
+  void recount();
+  // A rank in a text: by its number in the job, too, where that is another.
+  std::string nameOf(int64_t rank) const;
   // Throws where the start that has just returned `result` failed.
   void checkStart(goccl_result result) const;
   // Starts one library call, or records it if this thread is coalescing.
@@ -282,7 +288,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   const std::shared_ptr<ExtraTime> extraTime_ = std::make_shared<ExtraTime>();
   std::atomic<goccl_comm> comm_{0};
   std::atomic<int64_t> timeoutMs_;
-  std::atomic<uint64_t> sequence_{0};
+  const std::vector<int> globalRanks_;
+  std::atomic<uint64_t> sequence_{0};  // as the library counts
 
   std::atomic<int> openBatches_{0};
   std::mutex batchMutex_;

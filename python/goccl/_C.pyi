@@ -13,6 +13,7 @@ _ReduceOp: TypeAlias = (
 torch_version: str
 
 def library_version() -> str: ...
+def leave_groups() -> None: ...
 def info() -> str: ...
 
 class ProcessGroupGoccl(Backend):
@@ -49,7 +50,13 @@ class ProcessGroupGoccl(Backend):
         def _for_group(self, timeout: timedelta) -> ProcessGroupGoccl.Options: ...
 
     def __init__(
-        self, store: Store, rank: int, size: int, options: Options | None = None, group_name: str = ""
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        options: Options | None = None,
+        group_name: str = "",
+        global_ranks: list[int] = ...,
     ) -> None: ...
     def transport(self, peer: int) -> str: ...
     @property

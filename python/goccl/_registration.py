@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing.util
+import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 _registered = False
 _batches_end = False
+_leaves = 0  # the process that leaves its groups when it ends
 
 
 def register_once() -> None:
@@ -50,8 +55,14 @@ def _create(group: Any, options: Any) -> Any:
     ):
         if hasattr(own, name):
             setattr(own, name, value)
+    _leave_at_exit(native)
     backend = native.ProcessGroupGoccl(
-        group.store, group.group_rank, group.group_size, options=own, group_name=group.group_id
+        group.store,
+        group.group_rank,
+        group.group_size,
+        options=own,
+        group_name=group.group_id,
+        global_ranks=list(group.global_ranks_in_group),
     )
     _end_batches_on_errors()
     return backend
@@ -111,3 +122,25 @@ def _drop_batch(group: Any, error: BaseException) -> None:
     if isinstance(backend, load().ProcessGroupGoccl):
         calls = c10d._world.pg_coalesce_state.pop(group, None)
         backend._drop_batch(f"its batch was ended by {type(error).__name__}: {error}", bool(calls))
+
+
+def _leave_at_exit(native: ModuleType) -> None:
+    """Has a child of multiprocessing leave its groups in good order when it ends.
+
+    A child runs finalizers, but no handlers of atexit, among which goccl._C has its own. A child forgets the
+    finalizers of its parent, so this one is registered when a process makes its first group.
+
+    Args:
+        native: goccl._C.
+    """
+    global _leaves
+    if multiprocessing.parent_process() is not None and _leaves != os.getpid():
+        _leaves = os.getpid()
+        # The last of all: others may still use a group.
+        multiprocessing.util.Finalize(None, _leave, (native,), exitpriority=-(1 << 30))
+
+
+def _leave(native: ModuleType) -> None:
+    """Leaves all groups, unless threads may still use them, for which the process waits after this."""
+    if all(t.daemon or t is threading.current_thread() for t in threading.enumerate()):
+        native.leave_groups()

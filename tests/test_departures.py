@@ -1,0 +1,105 @@
+"""Ranks that end without destroy_process_group(), as children of multiprocessing: only those fail who still
+need them. Real processes; this file is also their program."""
+
+import multiprocessing
+import multiprocessing.util
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import harness
+import pytest
+
+SIZE = 3
+
+
+def end_in_thread():
+    """The target ends, and its thread sends once all finalizers have run."""
+    import torch
+    import torch.distributed as dist
+
+    over = threading.Event()
+
+    def send_last():
+        over.wait()
+        dist.send(torch.ones(3), 0)
+
+    threading.Thread(target=send_last).start()
+    multiprocessing.util.Finalize(None, over.set, exitpriority=-(1 << 40))
+
+
+ENDS = {
+    "return": lambda: None,
+    "exit": lambda: sys.exit(0),
+    "raise": lambda: 1 / 0,
+    "os._exit": lambda: os._exit(0),
+    "thread": end_in_thread,
+}
+
+
+def rank_main(rank, port, end):
+    import torch
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("goccl", store=store, rank=rank, world_size=SIZE)
+    dist.all_reduce(torch.ones(3))
+    if rank == 1:
+        dist.send(torch.ones(3), 0)
+        ENDS[end]()
+        return
+    store.wait(["ended"])
+    # The others go on, and what has been sent has come.
+    if rank == 2:
+        dist.send(torch.ones(3), 0)
+        dist.recv(torch.empty(3), 0)
+        store.set("through", "")
+        return
+    dist.recv(torch.empty(3), 2)
+    dist.recv(torch.empty(3), 1)
+    if end == "thread":
+        dist.recv(torch.empty(3), 1)
+    dist.send(torch.ones(3), 2)
+    store.wait(["through"])
+    try:
+        dist.recv(torch.empty(3), 1)
+    except RuntimeError as e:
+        store.set("told", str(e))
+
+
+def main(method, end):
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["torch", "goccl"])
+    ranks = [context.Process(target=rank_main, args=(r, store.port, end)) for r in range(SIZE)]
+    for process in ranks:
+        process.start()
+    ranks[1].join()
+    store.set("ended", "")
+    for process in ranks:
+        process.join()
+    assert [p.exitcode for p in ranks] == [0, int(end == "raise"), 0]
+    print(store.get("told").decode())
+
+
+@pytest.mark.parametrize(
+    ("method", "end"), [*(("forkserver", end) for end in ENDS), ("spawn", "return"), ("fork", "return")]
+)
+def test_rank_ends(method, end):
+    run = subprocess.run(
+        [sys.executable, __file__, method, end], capture_output=True, text=True, timeout=harness.DEADLINE
+    )
+    assert run.returncode == 0, run.stderr
+    # Nobody can say goodbye after os._exit(), nor while a thread may use the group.
+    how = "has failed" if end in ("os._exit", "thread") else "has left"
+    assert how in run.stdout
+    assert re.search(r"rank 1 \(", run.stdout), run.stdout
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

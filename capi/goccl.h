@@ -241,7 +241,9 @@ goccl_result goccl_abort(goccl_comm comm, const char *reason);
  * for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL. Never blocks. */
 goccl_result goccl_refuse(goccl_comm comm, const char *reason);
 
-/* GOCCL_OK while the communicator works, else the first cause of its failure. Never blocks. */
+/* GOCCL_OK while the communicator works, else the first cause of its failure. GOCCL_PEER_FAILED also
+ * where the process of a peer has ended without goccl_destroy(), before anything needs that peer.
+ * Never blocks. */
 goccl_result goccl_async_error(goccl_comm comm);
 
 /* Ends every communicator of the process, as at its exit. Bounded in time. */

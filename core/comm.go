@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -132,14 +133,20 @@ func (c *Comm) defaultTimeout() time.Duration {
 	return c.timeout
 }
 
-// Err is the first cause of the communicator's failure, nil while it works.
+// Err is the first cause of the communicator's failure, nil while it works. It also tells of a peer
+// whose process has ended without a goodbye, though nothing has needed the peer yet.
 func (c *Comm) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failure == nil {
-		return nil
+	if c.failure != nil {
+		return c.failure
 	}
-	return c.failure
+	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
+		if d := c.departed[peer]; d.lost() {
+			return d.cause
+		}
+	}
+	return nil
 }
 
 // CallOptions says how an operation is to be made.

@@ -223,6 +223,10 @@ func TestProcessThatEndsHarmsOnlyWhoNeedsIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			for _, c := range w.comms[1:] { // who asks is told before
+				awaitLeft(t, c, 0)
+				namesTheEnded(t, 0, c.Err())
+			}
 			namesTheEnded(t, 0, run(w.comms[1], allReduce(t, 8)))
 			_, err = idle.Wait(-1)
 			namesTheEnded(t, 0, err)

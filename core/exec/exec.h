@@ -27,8 +27,9 @@
  *   posted         poster, seq_cst             owner, seq_cst          letters, with shuttles
  *   taken          owner, seq_cst              poster, seq_cst         room in the ring
  *   done, poke     Go, seq_cst                 waiter, seq_cst         nothing: locks do
- *   stop           Go, seq_cst                 all, relaxed; before    nothing
- *                                              a sleep seq_cst
+ *   news           Go, seq_cst                 all, relaxed (behind a  that a channel.state is
+ *                                              seq_cst load before a   GONE
+ *                                              sleep); hear, acquire
  *   stopped        goccl_stop, before a fence  a peer, behind a fence  that buffers of this rank
  *                                                                      were its own when read
  *

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -144,8 +145,15 @@ func (c handler) PeerAttached(src int, fds []int) {
 	}
 }
 
-// PeerDown implements transport.Handler.
-func (c handler) PeerDown(src int, err error) { c.depart(src, c.peerError(src, err)) }
+// PeerDown implements transport.Handler. A process that has ended may have done its part; one that
+// breaks the protocol has not.
+func (c handler) PeerDown(src int, err error) {
+	cause := c.peerError(src, err)
+	c.depart(src, cause)
+	if errors.Is(err, transport.ErrProtocol) {
+		c.fail(cause, true)
+	}
+}
 
 // PeerLeft implements transport.Handler.
 func (c handler) PeerLeft(src int) { c.depart(src, c.peerError(src, transport.ErrPeerLeft)) }

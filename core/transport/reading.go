@@ -57,18 +57,14 @@ const (
 	atSlow // a whole frame is there that catchUp handles
 )
 
-// protocolError is the peer's fault.
-type protocolError struct{ error }
-
 func violation(format string, args ...any) error {
-	return protocolError{fmt.Errorf("protocol violation: "+format, args...)}
+	return fmt.Errorf("%w: "+format, append([]any{ErrProtocol}, args...)...)
 }
 
 // cause says why reading has ended, in words for the user, and logs violations.
 func (l *link) cause(err error) error {
-	var v protocolError
 	switch {
-	case errors.As(err, &v):
+	case errors.Is(err, ErrProtocol):
 		l.e.logf("closed the link to process %v: %v", l.key.process, err)
 	case errors.Is(err, io.EOF):
 		err = errors.New("its process has closed the connection")
@@ -369,7 +365,7 @@ func (l *link) step() (slow bool, err error) {
 			}
 			in.raw = [headerSize]byte(in.in[in.r:])
 			if in.h, err = parseHeader(&in.raw); err != nil {
-				return false, protocolError{fmt.Errorf("protocol violation: %w", err)}
+				return false, fmt.Errorf("%w: %w", ErrProtocol, err)
 			}
 			size := headerSize
 			if in.h.lent {

@@ -39,6 +39,8 @@ func IsPort(kind string) bool { return kind == TCP || kind == Verbs }
 
 // Errors that callers tell apart, by errors.Is. The texts name the rank, its process and the cause.
 var (
+	// ErrProtocol: the peer has sent what no correct peer sends.
+	ErrProtocol = errors.New("protocol violation")
 	// ErrPeerDown: the peer's process has ended, or its host acknowledges nothing.
 	ErrPeerDown = errors.New("peer down")
 	// ErrPeerLeft: the peer has detached from the group in good order.

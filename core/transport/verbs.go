@@ -440,7 +440,7 @@ func (l *link) listen() error {
 // broke is why a link has to end whose queue pair is broken.
 func (l *link) broke(err error) error {
 	if errors.Is(err, rdma.ErrProtocol) {
-		return protocolError{err}
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	l.e.verbs.hear(l.e.verbs.device) // which says more, if all of it has failed
 	return err

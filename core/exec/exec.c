@@ -61,14 +61,19 @@ static int hear(goccl_lane *lane, goccl_run_state *run);
 /* Whether the run must be left: the rank has stopped, or a peer is gone that the run needs. */
 static inline int leaves(goccl_lane *lane, goccl_run_state *run) { return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE; }
 
-int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, int yields) {
+int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, uint64_t until) {
+  int yields = until != GOCCL_SPIN;
   if (patience->spin_most > 0) {
+    uint64_t most = GOCCL_SPIN_LEAST;
+    if (waits) most = patience->spin;
+    if (until == GOCCL_YIELD && most > GOCCL_SPIN_TURN) most = GOCCL_SPIN_TURN;
     cpu_pause();
     if (++polls->looks % GOCCL_LOOKS != 0) return 1;
     uint64_t t = now();
     if (polls->began == 0) polls->began = t;
     uint64_t spun = t - polls->began;
-    if (spun < (waits ? patience->spin : GOCCL_SPIN_LEAST)) {
+    if (until > GOCCL_YIELD && t >= until) return 0;
+    if (spun < most) {
       if (yields && spun / GOCCL_SPIN_TURN > polls->turns) {
         polls->turns++;
         sched_yield();
@@ -115,7 +120,7 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
   if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
     int waits = run->waited && !run->reading;
-    while (goccl_poll(&lane->patience, &run->polls, waits, until != GOCCL_SPIN)) {
+    while (goccl_poll(&lane->patience, &run->polls, waits, until)) {
       if (reached(g)) {
         goccl_polled(&lane->patience, &run->polls, 1);
         return GOCCL_RUN_DONE;

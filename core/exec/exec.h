@@ -299,7 +299,7 @@ enum { GOCCL_SPIN = 1, GOCCL_YIELD };
 
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in
  * nanoseconds of CLOCK_MONOTONIC; 0: nothing is waited for at all; GOCCL_SPIN: a wait polls memory for
- * a little while, and neither yields nor sleeps; another time that is over: it also yields. */
+ * a little while, and neither yields nor sleeps; GOCCL_YIELD: it may also yield. */
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
 
 /* Takes back what was posted for a run that will not go on: then no reader writes to its buffers any
@@ -324,9 +324,9 @@ void goccl_stop(goccl_bell *bell);
  * look at what is waited for. `*napped` is 0 when the caller counts itself as a sleeper. Returns not 0 after a signal. */
 int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
 
-/* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead. `waits`: the
- * caller has nothing else to do. `yields`: it may yield. */
-int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, int yields);
+/* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead, or to be left.
+ * `waits`: the caller has nothing else to do. `until`: as of goccl_run. */
+int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, uint64_t until);
 
 /* Ends the polls of a wait that is over, and learns from it: where waits last longer than any spin,
  * as where two jobs share the CPUs, spinning only keeps others from work; and where nothing comes

@@ -217,28 +217,30 @@ func TestMissedRing(t *testing.T) {
 	}
 }
 
-// receiveAfter has rank 1 poll for a message, without sleep, and rank 0 send it when the wait has
-// lasted so long. It returns for how long the receiver polled.
-func receiveAfter(t *testing.T, w [2]*Window, sequence uint64, waited bool, d time.Duration) time.Duration {
+// receiveAfter has rank 1 wait for a message, and rank 0 send it when the wait has lasted so long.
+// It returns when the receiver first slept; 0: it did not.
+func receiveAfter(t *testing.T, w [2]*Window, sequence uint64, waited bool, d time.Duration) (slept time.Duration) {
 	t.Helper()
 	m := Message{Sequence: sequence}
 	send, _ := started(t, w, 0, 10, m)
 	recv, _ := started(t, w, 1, 10, m)
 	recv.Waited(waited)
+	sleepers := (*uint32)(&w[1].Lane(1).c.bell.sleepers)
+	status := make(chan Status)
 	began := Now()
-	if s := recv.Continue(began); s != Blocked { // a time that is over: to poll is all that it may
-		t.Fatalf("receive %d: status %d before the message is there", sequence, s)
-	}
-	polled := Now() - began
+	go func() { status <- recv.Continue(Now() + time.Minute) }()
 	for Now()-began <= d {
+		if slept == 0 && atomic.LoadUint32(sleepers) > 0 {
+			slept = Now() - began
+		}
 	}
 	if s := send.Continue(soon()); s != Done {
 		t.Fatalf("send %d: status %d", sequence, s)
 	}
-	if s := recv.Continue(soon()); s != Done {
+	if s := <-status; s != Done {
 		t.Fatalf("receive %d: status %d", sequence, s)
 	}
-	return polled
+	return slept
 }
 
 // Waits that yield in vain do so less and less.
@@ -246,7 +248,7 @@ func TestYieldsInVain(t *testing.T) {
 	w := newPair(t)
 	p := &w[1].Lane(1).c.patience
 	for i := range uint64(50) {
-		receiveAfter(t, w, i+1, false, 0)
+		receiveAfter(t, w, i+1, false, time.Millisecond)
 	}
 	if p.yields == 0 || p.yields >= p.yields_most {
 		t.Errorf("%d of %d yields", p.yields, p.yields_most)
@@ -260,28 +262,22 @@ func TestSpinOfWaiters(t *testing.T) {
 	w := newPairWaiting(t, Waiting{Spin: most, Yields: 10})
 	p := &w[1].Lane(1).c.patience
 	yields := p.yields
-	sequence := uint64(0)
-	receive := func(after time.Duration) time.Duration {
-		sequence++
-		return receiveAfter(t, w, sequence, true, after)
-	}
-	if polled := receive(0); polled < most {
-		t.Errorf("a wait polled for %v before sleep, want %v", polled, most)
-	}
-	for range 50 {
-		receive(2 * most)
+	for i := range uint64(50) {
+		if slept := receiveAfter(t, w, i+1, true, 2*most); i == 0 && slept < most {
+			t.Errorf("a receiver slept after %v, its spin is %v", slept, most)
+		}
 	}
 	if p.spin == 0 || time.Duration(p.spin) > most/10 {
 		t.Errorf("a spin of %d ns after long waits only", p.spin)
 	}
-	for range 50 {
-		receive(0)
+	for i := range uint64(50) {
+		receiveAfter(t, w, 50+i+1, true, most/10)
 	}
 	if time.Duration(p.spin) < most/2 {
 		t.Errorf("a spin of %d ns after short waits only, of at most %d", p.spin, p.spin_most)
 	}
 	if p.yields != yields {
-		t.Errorf("%d yields a wait, want %d: a waiter does none in a row", p.yields, yields)
+		t.Errorf("%d yields in a row, want %d: a waiter does none", p.yields, yields)
 	}
 }
 

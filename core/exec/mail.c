@@ -42,7 +42,7 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
   goccl_bell *bell = lane->bell;
   for (;;) {
     int moved, seen = look(mail, e, &moved);
-    while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) && goccl_poll(&lane->patience, polls, e->waits, 1)) {
+    while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) && goccl_poll(&lane->patience, polls, e->waits, until)) {
       seen = look(mail, e, &moved);
       if (moved) goccl_polled(&lane->patience, polls, 1);
     }

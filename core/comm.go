@@ -594,7 +594,7 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(errorf(ErrAborted, "%s was destroyed on %s, which is this one", c.title(), c.rankName(c.rank)), false)
+	c.fail(errorf(ErrAborted, "%s was destroyed on this rank, %s", c.title(), c.rankName(c.rank)), false)
 	<-c.stopped // by this call or by a failure before it
 	c.token <- struct{}{}
 	c.runQueued()

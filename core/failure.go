@@ -76,7 +76,8 @@ func (c *Comm) rankNames(ranks []int) string {
 }
 
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel that
-// it returns is closed. A failure to make it fails the communicator.
+// it returns is closed. A failure to make it fails the communicator. That the peer is gone is none: PeerDown or
+// PeerLeft tell of it, and then what needs the peer fails.
 func (c *Comm) connect(peer int) <-chan struct{} {
 	c.mu.Lock()
 	ended := c.dials[peer]
@@ -92,8 +93,7 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 		c.mu.Lock()
 		delete(c.dials, peer)
 		c.mu.Unlock()
-		// Who waits for a peer that has left is told by PeerLeft.
-		if err != nil && !errors.Is(err, transport.ErrPeerLeft) {
+		if err != nil && !errors.Is(err, transport.ErrPeerLeft) && !errors.Is(err, transport.ErrPeerDown) {
 			c.fail(c.peerError(peer, err), true)
 		}
 		close(ended)
@@ -531,8 +531,9 @@ func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 	return fmt.Sprintf("[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers, w.timeout.Milliseconds(), c.rankNames(missing))
 }
 
-// checkOut tells all ranks how a monitored barrier ended.
-func (c *Comm) checkOut(w *Work, sequence uint64, text string) *Error {
+// checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended since:
+// the barrier is complete without it.
+func (c *Comm) checkOut(w *Work, sequence uint64, text string) (failure *Error) {
 	c.mu.Lock()
 	here := maps.Clone(c.checkIns[sequence])
 	c.mu.Unlock()
@@ -543,9 +544,10 @@ func (c *Comm) checkOut(w *Work, sequence uint64, text string) *Error {
 			continue
 		}
 		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, []byte(text))
-		if err != nil && text == "" {
-			return c.peerError(r, err)
+		gone := errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft)
+		if err != nil && !gone && failure == nil && text == "" {
+			failure = c.peerError(r, err)
 		}
 	}
-	return nil
+	return failure
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -479,8 +480,8 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	case gone:
 		return d.cause
 	case peer == AnySource && len(p.gone) == p.c.size-1 && p.c.size > 1:
-		for _, d := range p.gone {
-			if d.lost() {
+		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
+			if d := p.gone[peer]; d.lost() {
 				return d.cause.with("All other ranks have left or ended")
 			}
 		}

@@ -69,7 +69,7 @@ const announceAfter = 200 * time.Millisecond
 func (c *Comm) run(w *Work, until time.Duration) {
 	r := &c.runner
 	r.interrupted = false
-	r.run.Waited(w != nil)
+	r.run.Waited(w != nil && until != exec.Spin)
 	for {
 		if w != nil && !c.queues(w) {
 			return
@@ -323,8 +323,11 @@ func (c *Comm) begin(p *part) *Error {
 		r.waitingFrom, r.told = 0, false
 		return nil
 	}
-	if err := c.missing(p.message); err != nil {
-		return err
+	c.mu.Lock()
+	missing := c.missing(p.message)
+	c.mu.Unlock()
+	if missing != nil {
+		return missing
 	}
 	op := p.operation
 	if c.mustVote(op) {

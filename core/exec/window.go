@@ -283,7 +283,6 @@ func (w *Window) Stop() {
 	for _, lane := range w.lanes {
 		C.goccl_stop(lane.c.bell)
 	}
-	w.ring()
 }
 
 // Close frees the window. Nothing may run on it any more.

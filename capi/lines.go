@@ -8,11 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLines is how many lines of the log wait at most for a reader that does not keep up.
-const maxLines = 256
+const (
+	// maxLines is how many lines of the log wait at most for a reader that does not keep up.
+	maxLines = 256
+	// pipeBuf is PIPE_BUF: as much a pipe takes in one piece once poll says that it takes anything.
+	pipeBuf = 4096
+)
 
-// lines is a writer of whole lines that never holds its caller up: a goroutine, which is there while
-// there are some, waits for a pipe or terminal that takes nothing. What does not fit is counted.
+// lines is a writer of whole lines that never holds its caller up. A line is written at once where
+// that does not block, so it is not lost if the process ends then. Else a goroutine waits for the pipe
+// or terminal that takes nothing. What does not fit is counted.
 type lines struct {
 	fd int // written to without the os package, which has SIGPIPE end a process whose stderr is closed
 
@@ -26,6 +31,10 @@ type lines struct {
 func (l *lines) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.busy && len(line) <= pipeBuf && l.takes(0) {
+		l.write(line)
+		return len(line), nil
+	}
 	if len(l.waiting) == maxLines {
 		l.dropped++
 		return len(line), nil
@@ -68,12 +77,15 @@ func (l *lines) write(line []byte) {
 			line = line[n:]
 		case unix.EINTR:
 		case unix.EAGAIN: // somebody has made it non-blocking
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLOUT}}, -1)
-			if err != nil && err != unix.EINTR {
-				return
-			}
+			l.takes(-1)
 		default:
 			return
 		}
 	}
+}
+
+// takes waits for so many milliseconds (-1: for ever) until the descriptor takes something.
+func (l *lines) takes(timeout int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLOUT}}, timeout)
+	return n > 0 && err == nil
 }

@@ -61,7 +61,7 @@ void tryLimits() {
     while (threads.size() < kThreads) {
       threads.emplace_back([end] { end.wait(); });
     }
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {
     problem = e.what();
   }
   tried.set_value();

@@ -651,9 +651,7 @@ func (j *joiner) late(roster *rosterRecord) string {
 // problem as well, of ranks that have not confirmed it.
 func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	if roster != nil {
-		if _, err := j.pollConfirms(roster); err != nil {
-			return err
-		}
+		_, _ = j.pollConfirms(roster) // a store that fails now leaves the rest as it is
 	}
 	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (all must be given the same store, size, group name and "+
 		"incarnation)", j.config.Size, j.group(), j.late(roster))

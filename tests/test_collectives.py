@@ -2,7 +2,6 @@
 layout, in place and out of place, and what must be refused."""
 
 import itertools
-import re
 import time
 from datetime import timedelta
 from pathlib import Path

@@ -34,6 +34,9 @@
  *   GOCCL_INVALID_HANDLE. After fork() the child is answered GOCCL_FORKED by every function;
  *   goccl_destroy(), goccl_abort(), goccl_refuse(), goccl_work_free() and goccl_shutdown() do nothing
  *   there and return GOCCL_OK. A child that calls exec loads the library anew and may use it.
+ *
+ * Limits
+ *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at load.
  */
 #ifndef GOCCL_H
 #define GOCCL_H

@@ -624,7 +624,8 @@ func (c *Comm) title() string {
 }
 
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
-// then by rank. With a negative color a rank takes part and gets nil. A collective call.
+// then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails on all
+// ranks where one cannot make its communicator.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	mine := [2]int64{int64(color), int64(key)}
 	all := make([]int64, 2*c.size)
@@ -635,24 +636,38 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		op.Out = append(op.Out, pin.pin(&all[2*r]))
 		op.OutCounts = append(op.OutCounts, 2)
 	}
-	var o CallOptions
-	if t, ok := ctx.Deadline(); ok {
-		o.Timeout = time.Until(t)
+	call := func(op Operation) error {
+		o := CallOptions{WaitSoon: true}
+		if t, ok := ctx.Deadline(); ok {
+			o.Timeout = time.Until(t)
+		}
+		w, err := c.Start(o, op)
+		if err == nil {
+			_, err = w.Wait(-1)
+		}
+		return err
 	}
-	o.WaitSoon = true
 	c.mu.Lock()
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	w, err := c.Start(o, op)
-	if err != nil {
+	if err := call(op); err != nil {
 		return nil, err
 	}
-	if _, err := w.Wait(-1); err != nil {
+	var child *Comm
+	if color >= 0 {
+		var err error
+		if child, err = c.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
+			c.Refuse(err.Error())
+			return nil, err
+		}
+	}
+	// The ranks of the child would wait for one that could not make its own.
+	if err := call(Operation{Collective: plan.Barrier}); err != nil {
+		if child != nil {
+			child.Destroy()
+		}
 		return nil, err
 	}
-	if color < 0 {
-		return nil, nil
-	}
-	return c.child(n, int64(color), splitMembers(all, int64(color)))
+	return child, nil
 }

@@ -143,6 +143,9 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
+	if err := exec.TryAddressSpace(); err != nil {
+		return nil, stayOut(ctx, config, errorf(ErrSystem, "init: %v", err))
+	}
 	verbs, err := r.verbs(config)
 	if err != nil {
 		return nil, stayOut(ctx, config, err)
@@ -189,7 +192,7 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
 		return nil, initError(ctx, err, config)
 	}
-	return r.newComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
+	return r.openComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
 }
 
 // joinConfig is how a rank meets the others, but for what it publishes.
@@ -305,21 +308,37 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	if err != nil {
 		return nil, errorf(ErrInternal, "init: %v", err)
 	}
-	var addresses []transport.Address
-	var kinds []string
+	var comm *Comm
 	c := joinConfig(config)
 	c.Member = published
-	c.Check = func(members [][]byte) (err error) {
-		if addresses, err = readAddresses(members); err == nil {
-			kinds, err = decide(addresses, config.Rank, config.Transport)
+	// The communicator is made here, and not after the meeting, so that all ranks are told where that fails.
+	c.Check = func(members [][]byte) error {
+		if comm != nil { // it was for a roster with records of an earlier run
+			comm.discard()
+			comm = nil
 		}
+		addresses, err := readAddresses(members)
+		if err != nil {
+			return err
+		}
+		kinds, err := decide(addresses, config.Rank, config.Transport)
+		if err != nil {
+			return err
+		}
+		comm, err = r.newComm(config, end, addresses, kinds)
 		return err
 	}
 	roster, err := bootstrap.Join(ctx, config.Store, c)
 	if err != nil {
+		if comm != nil {
+			comm.discard()
+		}
 		return nil, initError(ctx, err, config)
 	}
-	return r.newComm(config, end, identity{roster.Job, roster.Group, 0, roster.Secret}, addresses, kinds)
+	if err := comm.open(identity{roster.Job, roster.Group, 0, roster.Secret}); err != nil {
+		return nil, err
+	}
+	return comm, nil
 }
 
 // readAddresses reads what the ranks publish of themselves.
@@ -380,9 +399,22 @@ func anyMemory(addresses []transport.Address, forced string) bool {
 	return false
 }
 
-func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
+// openComm makes a communicator whose ranks know each other already.
+func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
+	c, err := r.newComm(config, end, addresses, kinds)
+	if err != nil {
+		return nil, errorf(ErrSystem, "init: %v", err)
+	}
+	if err := c.open(id); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// newComm makes a communicator with its memory. Nobody knows of it before open.
+func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, globalRanks: otherNumbers(config.GlobalRanks), addresses: addresses, kinds: kinds,
-		identity: id, grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
+		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
@@ -393,12 +425,12 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 	if apart {
 		c.shape.group = groupsOf(addresses)
 	}
-	err := c.shape.thresholds.set(config.Thresholds)
-	if err == nil {
-		c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule)
+	if err := c.shape.thresholds.set(config.Thresholds); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, errorf(ErrInternal, "init: %v", err) // they have been looked at before
+	var err error
+	if c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule); err != nil {
+		return nil, err
 	}
 	if ports {
 		c.shape.ports = make([]bool, config.Size)
@@ -415,45 +447,59 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		}
 	}
 	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter), Shuttle: exec.ShuttleFor(c.shape.letter)}
-	window, err := exec.NewWindow(layout, shared, c.waiting)
-	if err != nil {
-		return nil, errorf(ErrSystem, "init: %v", err)
+	if c.window, err = exec.NewWindow(layout, shared, c.waiting); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.rankName(c.rank), err)
 	}
-	c.window = window
-	for peer, kind := range kinds {
+	if shared {
+		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
+			c.arena = arena
+			c.window.UseArena(arena.Memory())
+		}
+	}
+	return c, nil
+}
+
+// discard frees a communicator that was not opened.
+func (c *Comm) discard() {
+	c.window.Close()
+	c.partArenas()
+}
+
+// open lets peers in. Where it fails the communicator is gone.
+func (c *Comm) open(id identity) error {
+	c.identity = id
+	for peer, kind := range c.kinds {
 		if kind != "shm" && kind != "mem" {
 			continue
 		}
 		// The number is the peer's word: its link will stand only if the kernel says the same.
-		if fd, err := end.PIDFD(&addresses[peer]); err == nil {
-			process := exec.Process{PID: addresses[peer].PID, FD: fd}
-			if exec.CanGet(process, exec.Mark(addresses[peer].Mark)) == nil {
-				window.UseProcess(peer, process)
+		if fd, err := c.end.PIDFD(&c.addresses[peer]); err == nil {
+			process := exec.Process{PID: c.addresses[peer].PID, FD: fd}
+			if exec.CanGet(process, exec.Mark(c.addresses[peer].Mark)) == nil {
+				c.window.UseProcess(peer, process)
 			}
 		}
 	}
 	c.know()
 	var share []int
-	if shared {
-		share = append(share, window.FD())
-		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
-			c.arena = arena
-			share = append(share, arena.FD())
-			window.UseArena(arena.Memory())
+	if fd := c.window.FD(); fd >= 0 {
+		share = append(share, fd)
+		if c.arena != nil {
+			share = append(share, c.arena.FD())
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.runner.run = exec.NewRun(window.Lane(collectiveLane))
+	c.runner.run = exec.NewRun(c.window.Lane(collectiveLane))
 	c.shortcut = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
 	c.runner.plans.freeing = c.shortcut.Forget
-	c.runner.credited = make([]uint64, config.Size)
+	c.runner.credited = make([]uint64, c.size)
 	c.p2p.init(c)
-	r.mu.Lock()
-	r.comms[c] = true
-	r.mu.Unlock()
-	if config.Size > 1 {
-		group, err := end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: config.GroupName, Rank: config.Rank, Peers: addresses, Kinds: kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
+	c.runtime.mu.Lock()
+	c.runtime.comms[c] = true
+	c.runtime.mu.Unlock()
+	if c.size > 1 {
+		group, err := c.end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
+			Name: c.name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
 		failure := c.failure
@@ -466,10 +512,10 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, id identity, addre
 		if err != nil {
 			c.end = nil // the caller's
 			c.Destroy()
-			return nil, errorf(ErrSystem, "init: %v", err)
+			return errorf(ErrSystem, "init: %v", err)
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // otherNumbers is the global ranks of a group, nil where they are the same as in the group.
@@ -602,13 +648,13 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	}
 	config.Transport, config.Thresholds, config.AllToAllSchedule = addresses[0].Forced, c.thresholds, c.shape.schedule.String()
 	if len(members) == 1 {
-		return c.runtime.newComm(config, nil, identity{}, addresses, kinds)
+		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)
 	}
 	id := c.identity.ofSplit(split, color)
 	c.runtime.mu.Lock()
 	c.end.uses++
 	c.runtime.mu.Unlock()
-	comm, err := c.runtime.newComm(config, c.end, id, addresses, kinds)
+	comm, err := c.runtime.openComm(config, c.end, id, addresses, kinds)
 	if err != nil {
 		c.runtime.leave(c.end)
 		return nil, err

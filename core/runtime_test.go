@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
@@ -202,6 +204,65 @@ func TestSplitsOfAnIdentity(t *testing.T) {
 				t.Errorf("split %d, color %d: %+v", split, color, id)
 			}
 			seen[string(id.secret)] = true
+		}
+	}
+}
+
+// fewBytesOfFiles limits this process's files, memfds among them, to what holds no window. Tests that run beside
+// this one are to make none.
+func fewBytesOfFiles(t *testing.T) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	few := old
+	few.Cur = 1 << 16
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &few); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_FSIZE, &old) })
+}
+
+// pairAndOne makes ranks 0 and 1 share memory, within a process, and rank 2 with nobody.
+func pairAndOne(w *world) func(rank int) error {
+	pair, one := NewRuntime(RuntimeConfig{host: "a"}), NewRuntime(RuntimeConfig{host: "b"})
+	w.comms, w.runtimes = make([]*Comm, 3), []*Runtime{pair, pair, one}
+	w.t.(*testing.T).Cleanup(w.close)
+	store := bootstrap.NewMemStore()
+	return func(rank int) (err error) {
+		w.comms[rank], err = w.runtimes[rank].Init(context.Background(), Config{Rank: rank, Size: 3, Store: store, Timeout: 20 * time.Second})
+		return err
+	}
+}
+
+// Ranks whose memory cannot be made tell the others of it, which would wait for links to them.
+func TestInitWithoutWindow(t *testing.T) {
+	w := &world{t: t}
+	join := pairAndOne(w)
+	fewBytesOfFiles(t)
+	for rank, err := range w.try(join) {
+		for _, want := range []string{"rank 0 (pid ", "rank 1 (pid ", "ulimit -f"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %q", rank, err, want)
+			}
+		}
+	}
+}
+
+func TestSplitWithoutWindow(t *testing.T) {
+	w := &world{t: t}
+	w.each(pairAndOne(w))
+	fewBytesOfFiles(t)
+	for rank, err := range w.try(func(rank int) error {
+		_, err := w.comms[rank].Split(context.Background(), 0, 0)
+		return err
+	}) {
+		if err == nil || !strings.Contains(err.Error(), "ulimit -f") || !strings.Contains(err.Error(), "rank ") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+		if rank == 2 && !errors.Is(err, ErrMismatch) {
+			t.Errorf("rank 2: %v", err)
 		}
 	}
 }

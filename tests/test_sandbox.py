@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import struct
+from datetime import timedelta
 from pathlib import Path
 
 import goccl
@@ -186,10 +187,10 @@ def test_info_says_why_and_what_to_do(make_world, restrict, how, what, why, reme
         assert part in line
 
 
-def with_address_space(more):
-    """A limit on address space that leaves so many bytes."""
+def with_address_space(more, hard=None):
+    """A limit on address space that leaves so many bytes, for good unless a hard limit is given."""
     limit = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0]) + more
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit if hard is None else hard))
 
 
 def with_threads(more):
@@ -230,6 +231,53 @@ def share_in_little_address_space(rank):
 
 def test_shareable_memory_in_little_address_space(make_world):
     make_world(2).run(share_in_little_address_space)
+
+
+def make_groups_with_small_files(rank, restricted):
+    rank.init()
+    check = torch.ones(1000)
+    dist.all_reduce(check)
+    if rank.rank in restricted:
+        with_small_files(65536)
+    error = ""
+    try:
+        dist.new_group(timeout=timedelta(seconds=60))
+    except RuntimeError as e:
+        error = str(e)
+    mine = goccl.empty(1000).fill_(1)
+    dist.all_reduce(mine)  # the group that was there goes on
+    assert (mine == rank.size).all()
+    return error
+
+
+@pytest.mark.parametrize("restricted", [(1,), (0, 1, 2)], ids=["one rank", "all ranks"])
+def test_small_files_after_init(make_world, restricted):
+    """A new group fails on all ranks at once, and each is told whose limit it is."""
+    world = make_world(3, env={"GOCCL_TRANSPORT": "shm"})
+    for error in world.run(make_groups_with_small_files, restricted):
+        for part in (*(f"rank {r} " for r in restricted), "ulimit -f", "65536"):
+            assert part in error
+
+
+def init_in_little_address_space(rank, restricted):
+    """With enough to begin, and not for a group."""
+    goccl.empty(1)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if rank.rank == restricted:
+        with_address_space(48 * MEGABYTE, limits[1])
+    try:
+        rank.init()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("restricted", [0, 1])
+def test_too_little_address_space_for_a_group_is_told_to_all(make_world, restricted):
+    world = make_world(3, env={"GOCCL_TRANSPORT": "shm"})
+    for outcome in world.outcomes(init_in_little_address_space, restricted):
+        for part in ("address space", "ulimit -v"):
+            assert part in outcome.error, outcome
+        assert outcome.rank == restricted or f"rank {restricted}: " in outcome.error, outcome
 
 
 def move(rank, restricted, error):

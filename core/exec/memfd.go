@@ -63,3 +63,20 @@ func outOfMemory(err error) error {
 	}
 	return err
 }
+
+// forThreads is what the stacks of the threads that a group's communication may start take of address space.
+const forThreads = 64 << 20
+
+// TryAddressSpace tells whether a limit leaves address space for threads. A Go program that can start
+// none ends.
+func TryAddressSpace() error {
+	if limit(unix.RLIMIT_AS) == unix.RLIM_INFINITY {
+		return nil
+	}
+	mem, err := unix.Mmap(-1, 0, forThreads, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return fmt.Errorf("threads need %d bytes of address space: %w", forThreads, outOfMemory(err))
+	}
+	_ = unix.Munmap(mem) // fails only for what was not mapped
+	return nil
+}

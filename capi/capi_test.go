@@ -54,7 +54,7 @@ func build(folder string) error {
 	case "-race":
 		// It can watch only a program that does not move, and that has the library within.
 		built.library, mode = at("libgoccl.a"), "c-archive"
-		goFlags, cFlags = []string{sanitizer}, []string{"-no-pie", "-lresolv", "-lm"}
+		goFlags, cFlags = []string{sanitizer}, []string{"-no-pie", "-lresolv", "-lm", "-Wl,--wrap=pthread_create"}
 		// A program in C ends without Go, which would make a race its exit status then.
 		if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
 			return err

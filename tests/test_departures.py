@@ -39,11 +39,11 @@ ENDS = {
 }
 
 
-def rank_main(rank, port, end):
+def rank_main(rank, ports, end):
     import torch
     import torch.distributed as dist
 
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store = dist.TCPStore("127.0.0.1", ports.get(), is_master=False)
     dist.init_process_group("goccl", store=store, rank=rank, world_size=SIZE)
     dist.all_reduce(torch.ones(3))
     if rank == 1:
@@ -72,13 +72,17 @@ def rank_main(rank, port, end):
 def main(method, end):
     import torch.distributed as dist
 
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context(method)
+    ports = context.SimpleQueue()
     if method == "forkserver":
         context.set_forkserver_preload(["torch", "goccl"])
-    ranks = [context.Process(target=rank_main, args=(r, store.port, end)) for r in range(SIZE)]
+    ranks = [context.Process(target=rank_main, args=(r, ports, end)) for r in range(SIZE)]
     for process in ranks:
         process.start()
+    # After that: a child that fork() makes beside the store's thread may find the C library's locks taken.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for _ in ranks:
+        ports.put(store.port)
     ranks[1].join()
     store.set("ended", "")
     for process in ranks:

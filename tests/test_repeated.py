@@ -10,11 +10,19 @@ import time
 
 import numpy as np
 import pytest
-from goccl.bench.capi import DTYPES, LIBRARY, Core, Failed
+from goccl.bench.capi import DTYPES, LIBRARY, Core
 from harness import AT_ONCE
 
 INVALID_ARGUMENT, INVALID_HANDLE, TIMEOUT, ABORTED, PEER_FAILED, MISMATCH = 1, 2, 3, 4, 5, 6
 SUM = 0
+
+
+class Failed(Exception):
+    """A call did not return GOCCL_OK, but `result`."""
+
+    def __init__(self, result, text):
+        super().__init__(text)
+        self.result = result
 
 
 class Call(ctypes.Structure):

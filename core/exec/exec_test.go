@@ -217,30 +217,33 @@ func TestMissedRing(t *testing.T) {
 	}
 }
 
-// receiveAfter has rank 1 wait for a message, and rank 0 send it when the wait has lasted so long.
-// It returns when the receiver first slept; 0: it did not.
-func receiveAfter(t *testing.T, w [2]*Window, sequence uint64, waited bool, d time.Duration) (slept time.Duration) {
+// receive has rank 1 wait for a message, and rank 0 send it when `send` tells to.
+func receive(t *testing.T, w [2]*Window, sequence uint64, waited bool, send func(began time.Duration) bool) {
 	t.Helper()
 	m := Message{Sequence: sequence}
-	send, _ := started(t, w, 0, 10, m)
-	recv, _ := started(t, w, 1, 10, m)
-	recv.Waited(waited)
-	sleepers := (*uint32)(&w[1].Lane(1).c.bell.sleepers)
-	status := make(chan Status)
-	began := Now()
-	go func() { status <- recv.Continue(Now() + time.Minute) }()
-	for Now()-began <= d {
-		if slept == 0 && atomic.LoadUint32(sleepers) > 0 {
-			slept = Now() - began
+	out, _ := started(t, w, 0, 10, m)
+	in, _ := started(t, w, 1, 10, m)
+	in.Waited(waited)
+	status, beginning := make(chan Status), make(chan time.Duration)
+	go func() {
+		beginning <- Now()
+		status <- in.Continue(Now() + time.Minute)
+	}()
+	for began := <-beginning; !send(began); {
+		if Now()-began > time.Minute {
+			t.Fatalf("receive %d: the time to send does not come", sequence)
 		}
 	}
-	if s := send.Continue(soon()); s != Done {
+	if s := out.Continue(soon()); s != Done {
 		t.Fatalf("send %d: status %d", sequence, s)
 	}
 	if s := <-status; s != Done {
 		t.Fatalf("receive %d: status %d", sequence, s)
 	}
-	return slept
+}
+
+func sleeps(w *Window) bool {
+	return atomic.LoadUint32((*uint32)(&w.Lane(1).c.bell.sleepers)) > 0
 }
 
 // Waits that yield in vain do so less and less.
@@ -248,7 +251,7 @@ func TestYieldsInVain(t *testing.T) {
 	w := newPair(t)
 	p := &w[1].Lane(1).c.patience
 	for i := range uint64(50) {
-		receiveAfter(t, w, i+1, false, time.Millisecond)
+		receive(t, w, i+1, false, func(time.Duration) bool { return sleeps(w[1]) })
 	}
 	if p.yields == 0 || p.yields >= p.yields_most {
 		t.Errorf("%d of %d yields", p.yields, p.yields_most)
@@ -256,25 +259,37 @@ func TestYieldsInVain(t *testing.T) {
 }
 
 // A caller that has nothing else to do spins for as long as its peer may be at work. It spins for
-// less where waits last longer, and for as long as at first once they are short again.
+// less where waits last longer, and longer again once they are short.
 func TestSpinOfWaiters(t *testing.T) {
 	const most = time.Millisecond
 	w := newPairWaiting(t, Waiting{Spin: most, Yields: 10})
 	p := &w[1].Lane(1).c.patience
 	yields := p.yields
-	for i := range uint64(50) {
-		if slept := receiveAfter(t, w, i+1, true, 2*most); i == 0 && slept < most {
+	sequence := uint64(0)
+	next := func(send func(began time.Duration) bool) {
+		sequence++
+		receive(t, w, sequence, true, send)
+	}
+	next(func(began time.Duration) bool {
+		if !sleeps(w[1]) {
+			return false
+		}
+		if slept := Now() - began; slept < most {
 			t.Errorf("a receiver slept after %v, its spin is %v", slept, most)
 		}
+		return true
+	})
+	for range 50 {
+		next(func(began time.Duration) bool { return sleeps(w[1]) && Now()-began > 2*most })
 	}
 	if p.spin == 0 || time.Duration(p.spin) > most/10 {
 		t.Errorf("a spin of %d ns after long waits only", p.spin)
 	}
-	for i := range uint64(50) {
-		receiveAfter(t, w, 50+i+1, true, most/10)
-	}
-	if time.Duration(p.spin) < most/2 {
-		t.Errorf("a spin of %d ns after short waits only, of at most %d", p.spin, p.spin_most)
+	for i := 0; time.Duration(p.spin) < most/2; i++ {
+		if i == 1000 { // some of them last long on a busy host
+			t.Fatalf("a spin of %d ns after short waits only, of at most %d", p.spin, p.spin_most)
+		}
+		next(func(began time.Duration) bool { return Now()-began > most/10 })
 	}
 	if p.yields != yields {
 		t.Errorf("%d yields in a row, want %d: a waiter does none", p.yields, yields)

@@ -98,8 +98,8 @@ func (c *Comm) Rank() int { return c.rank }
 // Size is the number of ranks.
 func (c *Comm) Size() int { return c.size }
 
-// Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for itself, and "" for
-// a rank that does not exist.
+// Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for
+// itself, and "" for a rank that does not exist.
 func (c *Comm) Transport(peer int) string {
 	switch {
 	case peer == c.rank:
@@ -624,8 +624,8 @@ func (c *Comm) title() string {
 }
 
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
-// then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails on all
-// ranks where one cannot make its communicator.
+// then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails
+// on all ranks where one cannot make its communicator.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	mine := [2]int64{int64(color), int64(key)}
 	all := make([]int64, 2*c.size)

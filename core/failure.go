@@ -54,8 +54,8 @@ func (c *Comm) failed() *Error {
 	return c.failure
 }
 
-// rankName names a rank so that a person finds its process: "rank 1 (pid 12)", or "rank 1 (global rank 3, pid 12)" where
-// ranks of the group have other numbers in the job.
+// rankName names a rank so that a person finds its process: "rank 1 (pid 12)", or "rank 1 (global
+// rank 3, pid 12)" where ranks of the group have other numbers in the job.
 func (c *Comm) rankName(rank int) string { return c.rankNames([]int{rank}) }
 
 // rankNames is rankName for several.
@@ -75,9 +75,9 @@ func (c *Comm) rankNames(ranks []int) string {
 	return noun + strings.Join(names, ", ")
 }
 
-// connect makes sure that there is a connection to a peer, or one is being made: until the channel that
-// it returns is closed. A failure to make it fails the communicator. That the peer is gone is none: PeerDown or
-// PeerLeft tell of it, and then what needs the peer fails.
+// connect makes sure that there is a connection to a peer, or one is being made: until the channel
+// that it returns is closed. A failure to make it fails the communicator. That the peer is gone is
+// none: PeerDown or PeerLeft tell of it, and then what needs the peer fails.
 func (c *Comm) connect(peer int) <-chan struct{} {
 	c.mu.Lock()
 	ended := c.dials[peer]
@@ -101,15 +101,16 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 	return ended
 }
 
-// departure is a peer's end, by a goodbye or without one. It harms those operations only that still need the peer: a
-// process that ends without a goodbye may have been killed, or may have done its part.
+// departure is a peer's end, by a goodbye or without one. It harms those operations only that still
+// need the peer: a process that ends without a goodbye may have been killed, or may have done its
+// part.
 type departure struct {
 	cause *Error // ErrPeerFailed where there was no goodbye
 	last  uint64 // number of this rank's last collective when it heard of it
 }
 
-// lost tells whether the peer has ended without a goodbye. Then whoever misses it fails the communicator, so that all
-// ranks hear of it.
+// lost tells whether the peer has ended without a goodbye. Then whoever misses it fails the
+// communicator, so that all ranks hear of it.
 func (d departure) lost() bool { return d.cause.Kind == ErrPeerFailed }
 
 // missedBy is the failure of a collective that needs the peer.
@@ -149,9 +150,10 @@ func (c *Comm) departure(peer int) (d departure, gone bool) {
 	return d, gone
 }
 
-// missing tells whether a collective misses a peer that was gone before this rank came to it. No rank is through a
-// collective before it has heard from all others, which plans are proved to do: in one with a root the root has heard
-// from all others, and these from the root. It is called with the lock held.
+// missing tells whether a collective misses a peer that was gone before this rank came to it. No
+// rank is through a collective before it has heard from all others, which plans are proved to do:
+// in one with a root the root has heard from all others, and these from the root. It is called with
+// the lock held.
 func (c *Comm) missing(m exec.Message) *Error {
 	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
 		root, d := int(m.Root), c.departed[peer]
@@ -484,7 +486,8 @@ func (c *Comm) barrierError(news string) *Error {
 		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.rankName(c.rank), news)
 }
 
-// barrierState tells who has come to rank 0 or what that has said, and whether one is missed that is gone.
+// barrierState tells who has come to rank 0 or what that has said, and whether one is missed that
+// is gone.
 func (c *Comm) barrierState(m exec.Message) (here int, verdict string, told bool, missed *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -531,8 +534,8 @@ func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 	return fmt.Sprintf("[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers, w.timeout.Milliseconds(), c.rankNames(missing))
 }
 
-// checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended since:
-// the barrier is complete without it.
+// checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
+// since: the barrier is complete without it.
 func (c *Comm) checkOut(w *Work, sequence uint64, text string) (failure *Error) {
 	c.mu.Lock()
 	here := maps.Clone(c.checkIns[sequence])

@@ -7,17 +7,21 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// What a peer has sent that no receive has met takes memory here: its data, bounded by the eager window, and an arrival for each send,
-// eager or offered. So these are bounded in number, too. A sender with as many outstanding at a peer holds its further sends back, in the order of their
-// calls, until the peer tells that some have met receives. A peer that does not fails the communicator.
+// What a peer has sent that no receive has met takes memory here: its data, bounded by the eager
+// window, and an arrival for each send, eager or offered. So these are bounded in number, too. A
+// sender with as many outstanding at a peer holds its further sends back, in the order of their
+// calls, until the peer tells that some have met receives. A peer that does not fails the
+// communicator.
 //
-// Receives may come in another order than the sends, and one may wait for a send that is held. So of each tag the sender
-// asks about the first that it holds (a probe). If a receive waits for it, the probe is an offer as any other. Else the receiver says so ("not now"), and
-// keeps nothing but that this peer holds sends back: it tells the peer of each later receive that nothing matches, and then is asked again. That ends when
-// the peer answers that it holds none any more.
+// Receives may come in another order than the sends, and one may wait for a send that is held. So
+// of each tag the sender asks about the first that it holds (a probe). If a receive waits for it,
+// the probe is an offer as any other. Else the receiver says so ("not now"), and keeps nothing but
+// that this peer holds sends back: it tells the peer of each later receive that nothing matches,
+// and then is asked again. That ends when the peer answers that it holds none any more.
 
 const (
-	// arrivalsBudget bounds the sends of all peers that have met no receive: some 150 bytes each, beside longer data.
+	// arrivalsBudget bounds the sends of all peers that have met no receive: some 150 bytes each,
+	// beside longer data.
 	arrivalsBudget = 256 << 10
 	arrivalsLeast  = 1 << 10 // of a peer, whatever their number
 	probesMost     = 16      // about which a peer is asked at once
@@ -32,7 +36,8 @@ const (
 	asked         // and there is no answer yet
 )
 
-// heldBack are the sends to a peer that wait for it to receive others. Among them may be some that wait no more.
+// heldBack are the sends to a peer that wait for it to receive others. Among them may be some that
+// wait no more.
 type heldBack struct {
 	order   []*send         // in the order of their calls
 	byTag   map[int][]*send // likewise
@@ -156,7 +161,8 @@ func (p *pointToPoint) askMore(peer int) {
 	}
 }
 
-// launch sends the first frame of a send that has been held. It needs p.mu, under which all frames to a peer are put in order.
+// launch sends the first frame of a send that has been held. It needs p.mu, under which all frames
+// to a peer are put in order.
 func (p *pointToPoint) launch(s *send, frame uint8) {
 	if p.failure != nil {
 		return

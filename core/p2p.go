@@ -21,11 +21,13 @@ import (
 )
 
 // Sends and receives meet in the receiver's matching engine. A small send goes there at once with
-// its data (eager), straight into the buffer of a receive that waits for it; a large one is offered, and
-// its data flows once a receive has accepted it: over a port channel straight into its buffer too, and
-// over a memory channel as a two-rank plan on the point-to-point lane, or the receiver reads it where it lies (see transfer.go). So
-// a receiver never holds more than eagerBudget of data that nobody has asked for, and a receive of one
-// tag is not held up by data of another. Neither does it hold more than so many sends (see held.go). Where memory is shared, all but the data of large sends goes in letters (see mail.go).
+// its data (eager), straight into the buffer of a receive that waits for it; a large one is
+// offered, and its data flows once a receive has accepted it: over a port channel straight into its
+// buffer too, and over a memory channel as a two-rank plan on the point-to-point lane, or the
+// receiver reads it where it lies (see transfer.go). So a receiver never holds more than
+// eagerBudget of data that nobody has asked for, and a receive of one tag is not held up by data of
+// another. Neither does it hold more than so many sends (see held.go). Where memory is shared, all
+// but the data of large sends goes in letters (see mail.go).
 const (
 	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20               // where no memory is shared
@@ -395,7 +397,8 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	}
 }
 
-// beginSend carries a send's first frame, with that header, in so long at most. It tells whether that is over, well or not.
+// beginSend carries a send's first frame, with that header, in so long at most. It tells whether
+// that is over, well or not.
 func (p *pointToPoint) beginSend(s *send, h transport.Header, most time.Duration) bool {
 	ctx := &lateContext{parent: s.work.context(), deadline: exec.Now() + most}
 	defer ctx.end()

@@ -311,7 +311,8 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	var comm *Comm
 	c := joinConfig(config)
 	c.Member = published
-	// The communicator is made here, and not after the meeting, so that all ranks are told where that fails.
+	// The communicator is made here, and not after the meeting, so that all ranks are told where
+	// that fails.
 	c.Check = func(members [][]byte) error {
 		if comm != nil { // it was for a roster with records of an earlier run
 			comm.discard()
@@ -662,8 +663,8 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	return comm, nil
 }
 
-// ofSplit is the identity of a part of the group. Each of its two values has a label of its own: the id is
-// sent in clear, and must tell nothing of the secret.
+// ofSplit is the identity of a part of the group. Each of its two values has a label of its own:
+// the id is sent in clear, and must tell nothing of the secret.
 func (id identity) ofSplit(split uint64, color int64) identity {
 	derive := func(label string) []byte {
 		mac := hmac.New(sha256.New, id.secret)

@@ -318,7 +318,8 @@ func (p *pointToPoint) get(t *transfer) bool {
 	return true
 }
 
-// finish tells a sender that its offer has been read, and ends the receive: only then, as the communicator may be destroyed after it.
+// finish tells a sender that its offer has been read, and ends the receive: only then, as the
+// communicator may be destroyed after it.
 func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 	h := transport.Header{Type: frameGot, Seq: offer}
 	q := &p.peers[peer]

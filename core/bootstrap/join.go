@@ -19,7 +19,8 @@ import (
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
-// ErrMismatch is wrapped by an error that tells of ranks whose settings or records do not fit together.
+// ErrMismatch is wrapped by an error that tells of ranks whose settings or records do not fit
+// together.
 var ErrMismatch = errors.New("the ranks do not agree")
 
 // ErrUnfit is wrapped by an error that tells why a rank's Check has failed.
@@ -43,17 +44,17 @@ type JoinConfig struct {
 	// Secret is the job's. With it, every rank must hold the same; it is never written into the
 	// store. Without it, rank 0 puts a fresh one there.
 	Secret string
-	// Settings must have the same names, in the same order, and the same values on all ranks. Where they
-	// differ there is no group, and all ranks are told which, and whose.
+	// Settings must have the same names, in the same order, and the same values on all ranks. Where
+	// they differ there is no group, and all ranks are told which, and whose.
 	Settings []Setting
 	// Member is handed to all ranks as it is.
 	Member []byte
-	// Problem tells why this rank can be in no group; "" where it can. Then there is none, and all ranks
-	// that come within a moment are told so.
+	// Problem tells why this rank can be in no group; "" where it can. Then there is none, and all
+	// ranks that come within a moment are told so.
 	Problem string
-	// Check, where it is set, tells whether this rank can work with the others, given what they publish.
-	// Its error is told to all ranks, and there is no group. It may be called several times: those that it
-	// is asked about may turn out to be of an earlier run.
+	// Check, where it is set, tells whether this rank can work with the others, given what they
+	// publish. Its error is told to all ranks, and there is no group. It may be called several
+	// times: those that it is asked about may turn out to be of an earlier run.
 	Check func(members [][]byte) error
 }
 
@@ -101,21 +102,22 @@ const linger = 3 * time.Second
 // died after it confirmed is noticed in the same way until rank 0 writes go.
 //
 // Settings that do not fit are told through the roster as well. They are believed once the ranks
-// concerned have confirmed it: before, their joins may be stale. For the same reason a failed Check is
-// believed once all ranks have confirmed.
+// concerned have confirmed it: before, their joins may be stale. For the same reason a failed Check
+// is believed once all ranks have confirmed.
 //
 // # Trust
 //
-// Where the ranks have a secret, each join and the roster are sealed with it as a whole. Confirmations
-// and go are sealed with the group's secret, which is made of the job's and of the whole roster: see
-// groupSecret. So who can write the store, but does not hold the secret, can keep a group from being
-// made, and no more.
+// Where the ranks have a secret, each join and the roster are sealed with it as a whole.
+// Confirmations and go are sealed with the group's secret, which is made of the job's and of the
+// whole roster: see groupSecret. So who can write the store, but does not hold the secret, can keep
+// a group from being made, and no more.
 //
-// Without a secret the group's lies in the store, and who can read and write the store can be a member.
-// Who can write it without reading knows no nonce, and a rank believes no roster without its own. A
-// rank compares its own join in the roster byte for byte with what it wrote, so a change of it is noticed.
-// A roster that is changed for one reader gives that reader another secret, and rank 0 notices that by its
-// confirmation, unless who changes the one also writes the other, with the secret that it has read.
+// Without a secret the group's lies in the store, and who can read and write the store can be a
+// member. Who can write it without reading knows no nonce, and a rank believes no roster without
+// its own. A rank compares its own join in the roster byte for byte with what it wrote, so a change
+// of it is noticed. A roster that is changed for one reader gives that reader another secret, and
+// rank 0 notices that by its confirmation, unless who changes the one also writes the other, with
+// the secret that it has read.
 func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	if err := c.check(s); err != nil {
 		return nil, err
@@ -224,8 +226,8 @@ func (j *joiner) get(key string) ([]byte, error) {
 }
 
 // ask has the store do something. A store is foreign code, which may not return: its host may stand
-// still. So it is waited for until the context ends, and a moment longer, for it may just be about to
-// answer. What comes after that is dropped.
+// still. So it is waited for until the context ends, and a moment longer, for it may just be about
+// to answer. What comes after that is dropped.
 func (j *joiner) ask(what, key string, f func(key string) ([]byte, error)) ([]byte, error) {
 	type answer struct {
 		value []byte
@@ -492,7 +494,8 @@ func (j *joiner) check(r *rosterRecord) error {
 	return j.config.Check(r.members())
 }
 
-// objections are why ranks cannot be in the group of a roster that all have confirmed; unfit is rank 0's.
+// objections are why ranks cannot be in the group of a roster that all have confirmed; unfit is
+// rank 0's.
 func (j *joiner) objections(roster *rosterRecord, unfit error) (problem string, why cause) {
 	var lines []string
 	if unfit != nil {
@@ -538,7 +541,8 @@ func (j *joiner) newRoster(problem string, why cause) *rosterRecord {
 	return r
 }
 
-// word is what rank 0 writes under go when a roster is settled: the nonce, sealed where it is a group's.
+// word is what rank 0 writes under go when a roster is settled: the nonce, sealed where it is a
+// group's.
 func (j *joiner) word(r *rosterRecord) []byte {
 	if r.problem != "" {
 		return r.nonce[:]
@@ -647,8 +651,8 @@ func (j *joiner) late(roster *rosterRecord) string {
 	return strings.Join(late, ", ")
 }
 
-// missing tells who has not come when the context ends, and lets those that wait know. There may be a
-// problem as well, of ranks that have not confirmed it.
+// missing tells who has not come when the context ends, and lets those that wait know. There may be
+// a problem as well, of ranks that have not confirmed it.
 func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	if roster != nil {
 		_, _ = j.pollConfirms(roster) // a store that fails now leaves the rest as it is
@@ -732,9 +736,9 @@ func (j *joiner) follow() (*Roster, error) {
 	}
 }
 
-// confirm answers a roster that lists this rank, and rank 0 tells the answer to all. The error is final:
-// what has changed a record that holds this rank's fresh nonce is not an earlier run. An objection is
-// not, for other records may be of an earlier run.
+// confirm answers a roster that lists this rank, and rank 0 tells the answer to all. The error is
+// final: what has changed a record that holds this rank's fresh nonce is not an earlier run. An
+// objection is not, for other records may be of an earlier run.
 func (j *joiner) confirm(r *rosterRecord) (objection string, err error) {
 	c := &confirmRecord{nonce: r.nonce}
 	if r.problem == "" {
@@ -773,13 +777,14 @@ func (j *joiner) roster(r *rosterRecord) *Roster {
 }
 
 const (
-	// A secret of so many bytes is taken to be random. One that is shorter may be a word, which a reader of
-	// the store, where proofs lie, can guess: then each guess is to cost much.
+	// A secret of so many bytes is taken to be random. One that is shorter may be a word, which a
+	// reader of the store, where proofs lie, can guess: then each guess is to cost much.
 	longSecret = 32
 	stretching = 600_000
 )
 
-// stretched holds the keys that have been made of short secrets: making one takes some tenths of a second.
+// stretched holds the keys that have been made of short secrets: making one takes some tenths of a
+// second.
 var stretched = struct {
 	sync.Mutex
 	keys map[[2]string]string // by secret and incarnation; guarded by the mutex

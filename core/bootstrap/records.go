@@ -21,7 +21,8 @@ const (
 	MaxMember = 64 << 10
 	// MaxName is the longest group name and incarnation, in bytes.
 	MaxName = 256
-	// MaxSetting is the longest name or value of a setting, in bytes, and MaxSettings how many there may be.
+	// MaxSetting is the longest name or value of a setting, in bytes, and MaxSettings how many
+	// there may be.
 	MaxSetting  = 4 << 10
 	MaxSettings = 16
 
@@ -55,8 +56,8 @@ const (
 	causes
 )
 
-// joinRecord is what a rank says of itself. Where the rank has a secret, proof covers all the rest, so
-// that whoever can write the store, but holds no secret, can change nothing in it.
+// joinRecord is what a rank says of itself. Where the rank has a secret, proof covers all the rest,
+// so that whoever can write the store, but holds no secret, can change nothing in it.
 type joinRecord struct {
 	rank, size int
 	nonce      nonce
@@ -106,8 +107,8 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 	return j, nil
 }
 
-// rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a secret,
-// proof covers all the rest.
+// rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a
+// secret, proof covers all the rest.
 type rosterRecord struct {
 	nonce   nonce // the group's
 	job     uint64
@@ -116,8 +117,8 @@ type rosterRecord struct {
 	problem string // "" where there is a group
 	cause   cause  // of the problem
 	size    int    // rank 0's
-	// nonces are the ranks', by rank. With a problem there may be more than size of them, and a zero nonce
-	// stands for a rank that has not joined.
+	// nonces are the ranks', by rank. With a problem there may be more than size of them, and a
+	// zero nonce stands for a rank that has not joined.
 	nonces  []nonce
 	joins   []*joinRecord // by rank; none with a problem
 	encoded []byte        // the whole record, in one that encode or decodeRoster has made
@@ -191,10 +192,10 @@ func (r *rosterRecord) members() [][]byte {
 	return m
 }
 
-// groupSecret is the secret of the group that a roster makes. It is of the whole record, that is of all
-// that every rank has published. All proofs between ranks are keyed with it, so ranks that have read
-// different rosters can prove nothing to each other: who puts another address or another user into the
-// roster that one rank reads has no link made by it.
+// groupSecret is the secret of the group that a roster makes. It is of the whole record, that is of
+// all that every rank has published. All proofs between ranks are keyed with it, so ranks that have
+// read different rosters can prove nothing to each other: who puts another address or another user
+// into the roster that one rank reads has no link made by it.
 func (r *rosterRecord) groupSecret(key string) []byte {
 	if !r.keyed {
 		key = string(r.secret[:])

@@ -29,8 +29,8 @@ var OwnMark = sync.OnceValue(func() Mark {
 	return Mark{At: uint64(uintptr(unsafe.Pointer(&C.goccl_mark))), Value: uint64(C.goccl_mark)}
 })
 
-// Process is a process by its number, and by a descriptor (pidfd) that goes on naming it when it has ended and another has the
-// number; FD is -1 where there is none.
+// Process is a process by its number, and by a descriptor (pidfd) that goes on naming it when it
+// has ended and another has the number; FD is -1 where there is none.
 type Process struct{ PID, FD int }
 
 // CanGet tells why the memory of a process cannot be read; nil: it can.

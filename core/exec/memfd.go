@@ -64,11 +64,12 @@ func outOfMemory(err error) error {
 	return err
 }
 
-// forThreads is what the stacks of the threads that a group's communication may start take of address space.
+// forThreads is what the stacks of the threads that a group's communication may start take of
+// address space.
 const forThreads = 64 << 20
 
-// TryAddressSpace tells whether a limit leaves address space for threads. A Go program that can start
-// none ends.
+// TryAddressSpace tells whether a limit leaves address space for threads. A Go program that can
+// start none ends.
 func TryAddressSpace() error {
 	if limit(unix.RLIMIT_AS) == unix.RLIM_INFINITY {
 		return nil

@@ -36,8 +36,8 @@ func (p *ProcessID) UnmarshalText(b []byte) error {
 }
 
 // Address says all that a peer must know to reach an endpoint. It is published as JSON. It need not
-// be believed: whoever answers there must prove to be Process and to hold the group's secret, which is made of
-// all the ranks' addresses as they were published.
+// be believed: whoever answers there must prove to be Process and to hold the group's secret, which
+// is made of all the ranks' addresses as they were published.
 type Address struct {
 	Process    ProcessID `json:"process"`
 	PID        int       `json:"pid"`
@@ -173,8 +173,8 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 	return Verbs, nil
 }
 
-// Check is for a process without peers: it tells what [Listen] would say of a configuration, and what [Decide]
-// would of the transport that is demanded. It does not listen.
+// Check is for a process without peers: it tells what [Listen] would say of a configuration, and
+// what [Decide] would of the transport that is demanded. It does not listen.
 func Check(c Config, forced string) (problem string, err error) {
 	if c.Interface != "" {
 		if _, err := interfaceAddrs(c.Interface); err != nil {

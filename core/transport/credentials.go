@@ -9,8 +9,9 @@ import (
 )
 
 // A Unix socket is open to all local users, and the name of an ended process's socket is free for
-// anybody to take. So before a link carries descriptors both ends compare what the kernel says of the other with what it has
-// published: the user, and the number of the process, by which its memory may be read.
+// anybody to take. So before a link carries descriptors both ends compare what the kernel says of
+// the other with what it has published: the user, and the number of the process, by which its
+// memory may be read.
 
 // credentials completes an address with what the kernel tells peers of this process.
 func (a *Address) credentials() {
@@ -46,9 +47,10 @@ func (e *Endpoint) peerOf(s *sock, published *Address) error {
 	return e.address.impostor(published, c)
 }
 
-// PIDFD returns a descriptor that goes on naming a member's process when that has ended and another has its
-// number; -1 where there is none to be had, or the process is this one. It stays open until the endpoint is closed. The error tells that
-// the published number does not name that process here.
+// PIDFD returns a descriptor that goes on naming a member's process when that has ended and another
+// has its number; -1 where there is none to be had, or the process is this one. It stays open until
+// the endpoint is closed. The error tells that the published number does not name that process
+// here.
 func (e *Endpoint) PIDFD(a *Address) (int, error) {
 	if a.Process == e.id {
 		return -1, nil

@@ -184,8 +184,8 @@ func (d *doubt) interrupted(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", context.Cause(ctx), d.last)
 }
 
-// dialOne tries one address. shook tells that the peer has shown itself: a connection stood, and not only files are
-// missing at one of its ends.
+// dialOne tries one address. shook tells that the peer has shown itself: a connection stood, and
+// not only files are missing at one of its ends.
 func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member, network, target string,
 	limit time.Duration) (l *link, shook bool, err error) {
 	d := net.Dialer{Timeout: limit}

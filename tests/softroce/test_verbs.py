@@ -188,7 +188,7 @@ def test_stopped_rank():
         at = time.monotonic()
         text = failure(guests[0], 60)
         assert time.monotonic() - at > 10
-        assert re.search("timeout after 12s .*rank 1 did not arrive", text), text
+        assert re.search(r"timeout after 12s .*rank 1 \(pid \d+\) did not arrive", text), text
 
 
 def test_stopped_rank_that_goes_on():

@@ -1,5 +1,5 @@
-"""Calls that are refused for their arguments: on some ranks, which all ranks are told at once, and on all
-ranks, after which the group goes on. Real processes."""
+"""Calls that are refused for their arguments: on some ranks, which all ranks are told at once, and
+on all ranks, after which the group goes on. Real processes."""
 
 import re
 import time
@@ -297,11 +297,12 @@ def test_refusals_leave_nothing(make_world, transport):
     world.run(join)
     world.run(refused_everywhere, 1500)  # until Go's heap has its size
     before = world.run(holds)
-    world.run(refused_everywhere, 1000)
+    world.run(refused_everywhere, 2000)
     for (threads, fds, memory), now in zip(before, world.run(holds), strict=True):
         assert now[0] <= threads + 4  # Go starts one when it likes
         assert now[1] <= fds
-        assert now[2] <= memory + (4 << 10)  # of 13,000 calls, 320 bytes each would be seen
+        # The heap breathes by 6 MiB. Of 26,000 calls, 320 bytes each would be seen.
+        assert now[2] <= memory + (8 << 10)
 
 
 def point_to_point(rank):

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -45,7 +46,7 @@ func (c *Comm) fail(cause *Error, tell bool) {
 
 // failFrame is what tells a peer of a failure.
 func failFrame(cause *Error) (transport.Header, []byte) {
-	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(cause.Text[:min(len(cause.Text), maxFailText)])
+	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(printable.Text(cause.Text, maxFailText))
 }
 
 func (c *Comm) failed() *Error {

@@ -219,7 +219,10 @@ type note struct {
 	why    string                // where not
 }
 
-const noteSize = 256
+const (
+	noteSize = 256
+	noteText = noteSize - 16 - rdma.RecordSize - 1 // at most, of why; a zero ends it
+)
 
 const noteMagic = "GOCCL\x00V"
 
@@ -230,7 +233,7 @@ func (n *note) bytes() (b [noteSize]byte) {
 		b[12] = 1
 	}
 	copy(b[16:], n.record[:])
-	copy(b[16+rdma.RecordSize:noteSize-1], n.why)
+	copy(b[16+rdma.RecordSize:], printable.Text(n.why, noteText)) // which cuts no rune in two
 	return b
 }
 

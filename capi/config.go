@@ -240,30 +240,22 @@ func takeRoot(id [bootstrap.IDSize]byte) *bootstrap.Root {
 // leastConfig is what the first version of goccl_config had before its optional fields.
 const leastConfig = unsafe.Offsetof(C.goccl_config{}.unique_id)
 
-// initialize is goccl_init.
-func initialize(from *C.goccl_config) (*core.Comm, error) {
+// initialize is goccl_init. A rank that is refused here tells the others.
+func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) {
 	in, err := takeStruct(from, leastConfig, "config")
-	if err != nil {
-		return nil, err
-	}
 	settle()
 	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name), Transport: text(in.transport),
 		Interface: text(in.interface_), StoreHost: text(in.store_host), Secret: text(in.secret), Incarnation: text(in.incarnation),
 		AllToAllSchedule: text(in.alltoall_schedule), GlobalRanks: globalRanks(in.global_ranks, in.size),
 		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
-	switch {
-	case in.size < 1 || in.size > bootstrap.MaxSize:
-		return nil, invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)
-	case in.rank < 0 || in.rank >= in.size:
-		return nil, invalid("config.rank", in.rank, "allowed are 0 to %d", in.size-1)
-	case in.timeout_ms < 0:
-		return nil, invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
-	case in.liveness_grace_ms < 0:
-		return nil, invalid("config.liveness_grace_ms", in.liveness_grace_ms, "it must be positive, or 0 for the default")
-	case in.unique_id != nil && in.store != nil:
-		return nil, errorf(codeInvalidArgument, "config.unique_id and config.store are both given, exactly one of them is allowed")
-	case in.size > 1 && in.unique_id == nil && in.store == nil:
-		return nil, errorf(codeInvalidArgument, "config.unique_id and config.store are both NULL, one of them must be given where size is %d", in.size)
+	if err == nil {
+		err = needs(handle, "init: comm")
+	}
+	if err == nil {
+		err = checkConfig(in)
+	}
+	if err != nil {
+		return nil, stayOut(c, in, err)
 	}
 	timeout := c.Timeout
 	if timeout == 0 {
@@ -287,6 +279,50 @@ func initialize(from *C.goccl_config) (*core.Comm, error) {
 		defer done()
 	}
 	return process.Init(ctx, c)
+}
+
+// checkConfig refuses what core cannot know to be wrong.
+func checkConfig(in C.goccl_config) error {
+	switch {
+	case in.size < 1 || in.size > bootstrap.MaxSize:
+		return invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)
+	case in.rank < 0 || in.rank >= in.size:
+		return invalid("config.rank", in.rank, "allowed are 0 to %d", in.size-1)
+	case in.timeout_ms < 0:
+		return invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
+	case in.liveness_grace_ms < 0:
+		return invalid("config.liveness_grace_ms", in.liveness_grace_ms, "it must be positive, or 0 for the default")
+	case in.unique_id != nil && in.store != nil:
+		return errorf(codeInvalidArgument, "config.unique_id and config.store are both given, exactly one of them is allowed")
+	case in.size > 1 && in.unique_id == nil && in.store == nil:
+		return errorf(codeInvalidArgument, "config.unique_id and config.store are both NULL, one of them must be given where size is %d", in.size)
+	}
+	return nil
+}
+
+// stayOut tells the other ranks why this one is refused, wherever the config says that they meet. It
+// returns that reason.
+func stayOut(c core.Config, in C.goccl_config, why error) error {
+	if in.size < 2 || in.rank < 0 || in.rank >= in.size {
+		return why
+	}
+	ctx := context.Background()
+	if in.store != nil {
+		if s, err := newStore(in.store); err == nil {
+			defer s.leave()
+			c.Store = s
+			_ = process.StayOut(ctx, c, why)
+		}
+	}
+	if in.unique_id != nil {
+		ctx, cancel := context.WithTimeout(ctx, bootstrap.Linger)
+		defer cancel()
+		if done, err := meetAtRoot(ctx, &c, *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id))); err == nil {
+			defer done()
+			_ = process.StayOut(ctx, c, why)
+		}
+	}
+	return why
 }
 
 // globalRanks copies a list of C's; of NULL there is none.

@@ -76,14 +76,10 @@ func guestGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
 //export guestInit
 func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
 	return export(func() error {
-		if err := needs(handle, "init: comm"); err != nil {
-			return err
-		}
 		if err := needs(config, "init: config"); err != nil {
 			return err
 		}
-		*handle = 0
-		c, err := initialize(config)
+		c, err := initialize(handle, config)
 		if err != nil {
 			return err
 		}

@@ -198,7 +198,9 @@ typedef struct {
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
- * copied. The first call in a process starts the library's threads. */
+ * copied. The first call in a process starts the library's threads. Where a rank is refused, the
+ * other ranks are told why, and get GOCCL_MISMATCH, if its rank and size and the store or the
+ * unique id are good. It stays for 3 seconds at most to tell them. */
 goccl_result goccl_init(goccl_comm *comm, const goccl_config *config);
 
 /* Parts a communicator into new ones: ranks of equal `color` (>= 0) meet in one, ordered by `key`

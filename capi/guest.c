@@ -216,6 +216,7 @@ goccl_result goccl_get_unique_id(goccl_unique_id *id) {
 
 goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
   NOT_FORKED;
+  if (comm != NULL) *comm = 0;
   ENTER_GO;
   return guestInit(comm, (goccl_config *)config);
 }

@@ -139,16 +139,16 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 		}
 	})
 	if err := r.complete(&config); err != nil {
-		return nil, stayOut(ctx, config, err)
+		return nil, r.StayOut(ctx, config, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
 	if err := exec.TryAddressSpace(); err != nil {
-		return nil, stayOut(ctx, config, errorf(ErrSystem, "init: %v", err))
+		return nil, r.StayOut(ctx, config, errorf(ErrSystem, "init: %v", err))
 	}
 	verbs, err := r.verbs(config)
 	if err != nil {
-		return nil, stayOut(ctx, config, err)
+		return nil, r.StayOut(ctx, config, err)
 	}
 	if config.Size == 1 {
 		return r.alone(ctx, config, verbs)
@@ -161,7 +161,7 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	}
 	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
 	if err != nil {
-		return nil, stayOut(ctx, config, err)
+		return nil, r.StayOut(ctx, config, err)
 	}
 	comm, err := r.meet(ctx, config, end)
 	if err != nil {
@@ -219,9 +219,12 @@ func initError(ctx context.Context, err error, c Config) error {
 	return asError(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
 }
 
-// stayOut tells the other ranks, which would wait for this one, why it cannot take part. It returns that.
-func stayOut(ctx context.Context, config Config, why error) error {
+// StayOut tells the other ranks, which wait for this one, why it cannot take part. It returns that
+// reason. The config must say how to meet the others, and who this rank is; else nobody is told.
+// StayOut waits a few seconds at most.
+func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
 	if config.Size > 1 && config.Store != nil {
+		_ = r.complete(&config) // an error is no news: this rank stays out
 		c := joinConfig(config)
 		c.Settings, c.Problem = nil, why.Error() // settings that cannot be right are not to be compared
 		_, _ = bootstrap.Join(ctx, config.Store, c)

@@ -694,6 +694,76 @@ static void test_store(void) {
   REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_init(&comm, &config));
 }
 
+/* How a rank is refused, and where ranks meet: in the store or at the root. */
+typedef struct {
+  const char *words;
+  int64_t timeout_ms, grace_ms;
+  int no_handle, newer, both;
+} refusal;
+
+typedef struct {
+  int rank, refused;
+  const refusal *how;
+  const goccl_unique_id *id;
+  const goccl_store *store;
+} candidate;
+
+static void *stand(void *p) {
+  const candidate *c = p;
+  struct {
+    goccl_config known;
+    char later[8];
+  } config = {.known = {.struct_size = sizeof config.known, .rank = c->rank, .size = 3, .timeout_ms = PATIENCE}};
+  config.known.unique_id = c->id;
+  config.known.store = c->store;
+  goccl_comm comm;
+  if (c->rank != c->refused) {
+    REFUSED(GOCCL_MISMATCH, c->how->words, goccl_init(&comm, &config.known));
+    char name[16];
+    snprintf(name, sizeof name, "rank %d: ", c->refused);
+    TRUE(strstr(goccl_last_error(), name) != NULL);
+    return NULL;
+  }
+  if (c->how->timeout_ms != 0) config.known.timeout_ms = c->how->timeout_ms;
+  config.known.liveness_grace_ms = c->how->grace_ms;
+  if (c->how->newer) {
+    config.known.struct_size = sizeof config;
+    config.later[1] = 1;
+  }
+  static const goccl_store elsewhere = {entries, NULL, NULL};
+  goccl_unique_id nowhere = {{0}};
+  if (c->how->both && c->id == NULL) config.known.unique_id = &nowhere;
+  if (c->how->both && c->store == NULL) config.known.store = &elsewhere;
+  goccl_result code = c->how->newer ? GOCCL_UNSUPPORTED : GOCCL_INVALID_ARGUMENT;
+  REFUSED(code, c->how->words, goccl_init(c->how->no_handle ? NULL : &comm, &config.known));
+  return NULL;
+}
+
+/* What goccl_init() refuses on one rank, the others are told. */
+static void test_init_refused(void) {
+  static const refusal ways[] = {{.words = "config.timeout_ms is -5", .timeout_ms = -5},
+                                 {.words = "config.liveness_grace_ms is -1", .grace_ms = -1},
+                                 {.words = "init: comm is NULL", .no_handle = 1},
+                                 {.words = "older than the caller", .newer = 1},
+                                 {.words = "both given", .both = 1}};
+  const goccl_store store = {entries, set_value, get_value};
+  for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+    for (int refused = 0; refused < 2; refused++) {
+      for (int by_store = 0; by_store < 2; by_store++) {
+        goccl_unique_id id;
+        OK(goccl_get_unique_id(&id));
+        candidate candidates[3];
+        pthread_t threads[3];
+        for (int r = 0; r < 3; r++) {
+          candidates[r] = (candidate){r, refused, &ways[way], by_store ? NULL : &id, by_store ? &store : NULL};
+          TRUE(pthread_create(&threads[r], NULL, stand, &candidates[r]) == 0);
+        }
+        for (int r = 0; r < 3; r++) TRUE(pthread_join(threads[r], NULL) == 0);
+      }
+    }
+  }
+}
+
 /* A store whose function returns when somebody lets it. */
 static int stuck_get(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size) {
   (void)key, (void)value, (void)size, (void)err, (void)err_size;
@@ -822,7 +892,7 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
                {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures},
-               {"global_ranks", test_global_ranks}, {"store", test_store}, {"stuck_store", test_stuck_store},
+               {"global_ranks", test_global_ranks}, {"store", test_store}, {"init_refused", test_init_refused}, {"stuck_store", test_stuck_store},
                {"fork", test_fork}, {"leaks", test_leaks}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {

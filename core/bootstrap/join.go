@@ -77,9 +77,9 @@ const (
 	pollLast  = 50 * time.Millisecond
 )
 
-// How long rank 0 stays, once it is certain that there can be no group, for ranks that come late to
-// be told.
-const linger = 3 * time.Second
+// Linger is how long a rank that can be in no group stays to tell the others, and how long rank 0
+// stays, once it is certain that there can be no group, for ranks that come late to be told.
+const Linger = 3 * time.Second
 
 // Join makes a group of all ranks that call it with the same store, incarnation and name, and
 // returns when all have. The context bounds it.
@@ -136,7 +136,7 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	}
 	if c.Problem != "" {
 		var cancel context.CancelFunc
-		j.ctx, cancel = context.WithTimeout(ctx, linger)
+		j.ctx, cancel = context.WithTimeout(ctx, Linger)
 		defer cancel()
 	}
 	j.own.encode(j.key)
@@ -588,7 +588,7 @@ func (j *joiner) refuse(roster *rosterRecord) error {
 	if j.set("go", j.word(roster)) != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(j.ctx, linger)
+	ctx, cancel := context.WithTimeout(j.ctx, Linger)
 	defer cancel()
 	j.ctx = ctx
 	for !j.haveHeard(roster) && j.pause(false) {

@@ -45,13 +45,16 @@ std::string remedyFor(const std::string& problem) {
 constexpr std::size_t kAddressSpace = std::size_t{1700} << 20;
 constexpr int kThreads = 12;
 
-// Throws where the process may not have what the library takes.
-void tryLimits() {
+void tryAddressSpace() {
   void* space = mmap(nullptr, kAddressSpace, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(space != MAP_FAILED,
               "goccl: the library needs ", kAddressSpace >> 20,
               " MiB of address space, which this process may not have: raise its limit (ulimit -v)");
+  munmap(space, kAddressSpace);
+}
+
+void tryThreads() {
   std::promise<void> tried;
   const std::shared_future<void> end = tried.get_future().share();
   std::vector<std::thread> threads;
@@ -68,7 +71,6 @@ void tryLimits() {
   for (auto& thread : threads) {
     thread.join();
   }
-  munmap(space, kAddressSpace);
   TORCH_CHECK(problem.empty(), "goccl: the library needs ", kThreads, " threads, and only ",
               threads.size(), " more can be started (", problem,
               "): raise the limit on the user's processes (ulimit -u), on those of the container "
@@ -79,7 +81,8 @@ void tryLimits() {
 // runtime cannot be unloaded.
 const Library* load() {
   const std::string path = packageDirectory() + "/" + kLibraryPath;
-  tryLimits();
+  tryAddressSpace();
+  tryThreads();
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* text = dlerror();
@@ -108,6 +111,14 @@ const Library* load() {
 const Library& library() {
   static const Library* const instance = load();
   return *instance;
+}
+
+void prepare() {
+  if (loadedLibrary() == nullptr) {
+    library();
+  } else {
+    tryThreads();
+  }
 }
 
 const Library* loadedLibrary() noexcept { return loaded.load(std::memory_order_acquire); }

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from goccl._stay_out import stay_out
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
@@ -37,17 +39,12 @@ def _create(group: Any, options: Any) -> Any:
     `options` is what the user gave as pg_options, and stays as it is: the user may give it to another
     group. A timeout in the options wins over the group's.
     """
-    from goccl._native import load
-
-    native = load()
-    Options = native.ProcessGroupGoccl.Options  # noqa: N806
-    if options is None:
-        options = Options()
-    elif not isinstance(options, Options):
-        raise TypeError(
-            f"pg_options of backend goccl must be None or a goccl.Options, not {type(options).__qualname__}"
-        )
-    own = options._for_group(group.timeout)
+    try:
+        native, own = _ready(group, options)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        stay_out(group.store, group.group_rank, group.group_size, group.group_id, why)
+        raise
     # Newer versions of torch read them from the options of any backend; older ones have no place for them.
     for name, value in (
         ("group_name", group.group_id),
@@ -66,6 +63,27 @@ def _create(group: Any, options: Any) -> Any:
     )
     _end_batches_on_errors()
     return backend
+
+
+def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
+    """Does what can fail before the library can speak for this rank.
+
+    Returns:
+        goccl._C, with the library loaded, and the group's own options.
+    """
+    from goccl._native import load
+
+    native = load()
+    Options = native.ProcessGroupGoccl.Options  # noqa: N806
+    if options is None:
+        options = Options()
+    elif not isinstance(options, Options):
+        raise TypeError(
+            f"pg_options of backend goccl must be None or a goccl.Options, not {type(options).__qualname__}"
+        )
+    own = options._for_group(group.timeout)
+    native.prepare()
+    return native, own
 
 
 def _end_batches_on_errors() -> None:

@@ -130,6 +130,49 @@ func TestReceiveFromAnyWhenAllHaveLeft(t *testing.T) {
 	}
 }
 
+// A receive from any rank may wait for one whose process has ended without a goodbye, and then ends at once. It goes on
+// where a rank has said goodbye, as far as what that has sent. Neither touches what others do.
+func TestReceiveFromAnyWhenOneIsGone(t *testing.T) {
+	for _, tr := range transports {
+		for _, goodbye := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/%v", tr, goodbye), func(t *testing.T) {
+				w := newWorldOf(t, tr, 3, Config{Timeout: time.Minute})
+				around(t, w, 3, 10)
+				c := w.comms[1]
+				pending, err := c.Start(CallOptions{}, recvOp(buffer(t, 1), AnySource, 7))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 8)); err != nil {
+					t.Fatal(err)
+				}
+				othersGoOn(t, w, 1) // behind which what was sent before has come
+				if goodbye {
+					w.comms[0].Destroy()
+					awaitLeft(t, c, 0)
+				} else {
+					w.end(0)
+					_, err := pending.Wait(-1)
+					namesTheEnded(t, 0, err)
+					namesTheEnded(t, 0, run(c, recvOp(buffer(t, 1), AnySource, 7)))
+				}
+				if err := run(c, recvOp(buffer(t, 1), AnySource, 8)); err != nil {
+					t.Errorf("what had come before: %v", err)
+				}
+				othersGoOn(t, w, 1<<19)
+				if goodbye {
+					if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 7)); err != nil {
+						t.Error(err)
+					}
+					if _, err := pending.Wait(-1); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A failure names what it has ended, and tells what has become of its buffers.
 func TestFailureNamesWhatItEnded(t *testing.T) {
 	const n = 1 << 20
@@ -206,7 +249,7 @@ func TestProcessThatEndsHarmsOnlyWhoNeedsIt(t *testing.T) {
 		t.Run(tr, func(t *testing.T) {
 			w := newWorldOf(t, tr, 3, Config{Timeout: time.Minute})
 			around(t, w, 3, 10)
-			fromAny, err := w.comms[1].Start(CallOptions{}, recvOp(buffer(t, 1), AnySource, 7))
+			pending, err := w.comms[1].Start(CallOptions{}, recvOp(buffer(t, 1), 2, 7))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +258,7 @@ func TestProcessThatEndsHarmsOnlyWhoNeedsIt(t *testing.T) {
 			if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 7)); err != nil {
 				t.Error(err)
 			}
-			if _, err := fromAny.Wait(-1); err != nil {
+			if _, err := pending.Wait(-1); err != nil {
 				t.Error(err)
 			}
 			// A rank is idle, and has a receive that it may get. Another comes to a collective.

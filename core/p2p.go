@@ -482,20 +482,26 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	switch {
 	case gone:
 		return d.cause
-	case peer == AnySource && len(p.gone) == p.c.size-1 && p.c.size > 1:
+	case peer == AnySource && len(p.gone) > 0:
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
 			if d := p.gone[peer]; d.lost() {
-				return d.cause.with("All other ranks have left or ended")
+				return d.cause.with("It may have been the one to send")
 			}
 		}
-		return errorf(ErrAborted, "%s: all other ranks have left: no other rank can send any more", p.c.title())
+		if len(p.gone) == p.c.size-1 {
+			return errorf(ErrAborted, "%s: all other ranks have left: no other rank can send any more", p.c.title())
+		}
 	}
 	return nil
 }
 
-// miss ends a send or receive whose peer is gone.
+// miss ends a send or receive whose peer is gone, which may be any that a receive could have matched.
+// In the latter case the communicator goes on for the others, if there are any.
 func (p *pointToPoint) miss(w *Work, op *Operation, err *Error) {
-	if err.Kind == ErrPeerFailed {
+	p.mu.Lock()
+	others := len(p.gone) < p.c.size-1
+	p.mu.Unlock()
+	if err.Kind == ErrPeerFailed && (op.Root != AnySource || !others) {
 		p.c.fail(err, true)
 	}
 	w.end(err.ending("the " + p.title(op)))

@@ -9,7 +9,7 @@ import (
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
 // and if not why and what to do. It opens what a communicator would, and closes it again. "problem" is what Init
-// would say of the environment, "warnings" what it would log of that.
+// would say of the environment, "warnings" what it would log of that. "variables" are the names that it reads there.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
 	config := Config{Size: 1}
@@ -44,7 +44,7 @@ func (r *Runtime) Info() map[string]any {
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
-	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "warnings": r.unknownVariables(), "transports": transports}
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "warnings": r.unknownVariables(), "variables": variables, "transports": transports}
 }
 
 // longBlocks says how the longest blocks get from one rank's memory to another's, and what to do where there is a better way.

@@ -23,54 +23,62 @@ namespace py = pybind11;
 namespace {
 
 using goccl::ProcessGroupGoccl;
+using goccl::written;
 using Options = ProcessGroupGoccl::Options;
 
 template <typename T, typename... Extra>
 using IntrusiveClass = py::class_<T, c10::intrusive_ptr<T>, Extra...>;
 
 std::string info() {
-  const goccl::Library& lib = goccl::library();
-  std::vector<char> json(4096);
-  for (;;) {  // it may be longer the next time
-    size_t needed = 0;
-    goccl::check(lib.info(json.data(), json.size(), &needed));
-    if (needed <= json.size()) {
-      return json.data();
-    }
-    json.resize(needed);
-  }
+  return written([](char* json, size_t size, size_t* needed) {
+    return goccl::library().info(json, size, needed);
+  });
 }
 
-// A timedelta in the library's unit, rounded up: what is too short must not become 0, which means the default.
-std::chrono::milliseconds duration(const char* name, std::chrono::microseconds given, const char* also) {
-  TORCH_CHECK_VALUE(given >= std::chrono::milliseconds(1) || (*also != '\0' && given.count() == 0),
-                    "goccl.Options: `", name, "` is ", given.count(), " us, it must be at least 1 ms", also);
-  return std::chrono::ceil<std::chrono::milliseconds>(given);
+// Where an option is kept. Its name, type, default, allowed values and words are defined in goccl.options.
+struct Member {
+  const char* name;
+  py::object (*get)(const Options&);
+  void (*set)(Options&, const py::object&);
+};
+
+template <auto kText>
+constexpr Member text(const char* name) {
+  return {name, [](const Options& self) { return py::object(py::str(self.*kText)); },
+          [](Options& self, const py::object& value) { self.*kText = value.cast<std::string>(); }};
 }
 
-std::chrono::milliseconds timeoutOf(std::chrono::microseconds given) { return duration("timeout", given, ""); }
+using Timeout = std::optional<std::chrono::milliseconds>;
 
-void giveTimeout(Options& options, std::optional<std::chrono::microseconds> given) {
-  options.givenTimeout = given.has_value() ? std::make_optional(timeoutOf(*given)) : std::nullopt;
-  options.timeout = options.givenTimeout.value_or(kBackendDefaultTimeout);
-}
+const std::array kMembers{
+    Member{"timeout",
+           [](const Options& self) { return py::cast(self.givenTimeout.value_or(self.timeout)); },
+           [](Options& self, const py::object& value) {
+             self.givenTimeout = value.cast<Timeout>();
+             self.timeout = self.givenTimeout.value_or(kBackendDefaultTimeout);
+           }},
+    text<&Options::transport>("transport"),
+    text<&Options::interface>("interface"),
+    Member{"liveness_grace", [](const Options& self) { return py::cast(self.livenessGrace); },
+           [](Options& self, const py::object& value) {
+             self.livenessGrace = value.cast<std::chrono::milliseconds>();
+           }},
+    text<&Options::secret>("secret"),
+    text<&Options::alltoallSchedule>("alltoall_schedule"),
+};
 
-std::chrono::milliseconds graceOf(std::chrono::microseconds given) {
-  return duration("liveness_grace", given, " (or 0: the default)");
-}
-
-// What options are made of besides the timeout: ours, and those of torch's that this version has.
-constexpr std::array kOwnAttributes{"transport", "interface", "liveness_grace", "secret",
-                                    "alltoall_schedule"};
+// What torch keeps in options besides the timeout, as far as this version has it.
 constexpr std::array kTorchAttributes{"_timeout", "group_name", "global_ranks_in_group",
                                       "use_pg_for_symm_mem_rendezvous", "enable_reconfigure"};
 
+py::module_ definition() { return py::module_::import("goccl.options"); }
+
 py::dict stateOf(const py::object& options) {
   py::dict state;
-  state["timeout"] = options.cast<const Options&>().givenTimeout;
-  for (const char* name : kOwnAttributes) {
-    state[name] = options.attr(name);
+  for (const Member& member : kMembers) {
+    state[member.name] = options.attr(member.name);
   }
+  state["timeout"] = options.cast<const Options&>().givenTimeout;
   for (const char* name : kTorchAttributes) {
     if (py::hasattr(options, name)) {
       state[name] = options.attr(name);
@@ -92,12 +100,50 @@ c10::intrusive_ptr<Options> optionsOf(const py::dict& state) {
 
 std::string reprOf(const py::object& options) {
   const auto& self = options.cast<const Options&>();
-  std::string text = "goccl.Options(timeout=" + std::string(py::repr(py::cast(self.givenTimeout)));
-  for (const char* name : kOwnAttributes) {
-    const bool hidden = std::string_view(name) == "secret" && !self.secret.empty();
-    text += c10::str(", ", name, "=", hidden ? "..." : std::string(py::repr(options.attr(name))));
+  std::string text;
+  for (const Member& member : kMembers) {
+    const std::string_view name = member.name;
+    const py::object value = name == "timeout" ? py::cast(self.givenTimeout) : member.get(self);
+    const bool hidden = name == "secret" && !self.secret.empty();
+    text += c10::str(text.empty() ? "" : ", ", name, "=", hidden ? "..." : std::string(py::repr(value)));
   }
-  return text + ")";
+  return "goccl.Options(" + text + ")";
+}
+
+void bindOptions(const py::object& group) {
+  const py::module_ defined = definition();
+  IntrusiveClass<Options, c10d::Backend::Options> options(group, "Options",
+                                                          defined.attr("describe")().cast<std::string>().c_str());
+  options.attr("__signature__") = defined.attr("SIGNATURE");
+  for (const Member& member : kMembers) {
+    options.def_property(
+        member.name, [&member](const Options& self) { return member.get(self); },
+        [&member](Options& self, const py::object& value) {
+          member.set(self, definition().attr("check")(member.name, value));
+        },
+        defined.attr("documentation")(member.name).cast<std::string>().c_str());
+  }
+  // Two binaries and a text that are not of one version.
+  TORCH_CHECK(kMembers.size() == py::len(defined.attr("OPTIONS")),
+              "goccl._C and goccl.options have different options: reinstall the goccl package");
+  options
+      .def(py::init([](const py::args& unnamed, const py::kwargs& given) {
+        auto made = c10::make_intrusive<Options>();
+        const py::object read = definition().attr("read")(*unnamed, **given);
+        for (const Member& member : kMembers) {
+          member.set(*made, read.attr(member.name));
+        }
+        return made;
+      }))
+      .def("__setattr__",
+           [](const py::object& self, const py::str& name, const py::object& value) {
+             definition().attr("set_attribute")(self, name, value);
+           })
+      .def(
+          "_for_group", &Options::forGroup, py::arg("timeout"),
+          "A copy for one group, with its timeout where none was given.")
+      .def("__repr__", &reprOf)
+      .def(py::pickle(&stateOf, &optionsOf));
 }
 
 // Ends what is left when the process goes. A library that is not loaded stays so.
@@ -135,58 +181,7 @@ PYBIND11_MODULE(_C, module) {
       "A group of ranks over GoCCL. Made by torch.distributed.init_process_group(\"goccl\") and "
       "new_group().");
 
-  IntrusiveClass<Options, c10d::Backend::Options>(
-      group, "Options",
-      "Options of a goccl process group, for the argument pg_options of init_process_group().")
-      .def(py::init([](std::optional<std::chrono::microseconds> timeout, std::string transport,
-                       std::string interface, std::chrono::microseconds livenessGrace,
-                       std::string secret, std::string alltoallSchedule) {
-             auto options = c10::make_intrusive<Options>();
-             giveTimeout(*options, timeout);
-             options->transport = std::move(transport);
-             options->interface = std::move(interface);
-             options->livenessGrace = graceOf(livenessGrace);
-             options->secret = std::move(secret);
-             options->alltoallSchedule = std::move(alltoallSchedule);
-             return options;
-           }),
-           py::kw_only(), py::arg("timeout") = py::none(), py::arg("transport") = "",
-           py::arg("interface") = "", py::arg("liveness_grace") = std::chrono::milliseconds(0),
-           py::arg("secret") = "", py::arg("alltoall_schedule") = "")
-      .def_property(
-          "timeout", [](const Options& self) { return self.givenTimeout.value_or(self.timeout); },
-          &giveTimeout,
-          "How long making the group and every operation may take (timedelta). None, the default, is for "
-          "that of the group; before there is a group it reads as torch's default of 30 minutes.")
-      .def_readwrite(
-          "transport", &Options::transport,
-          "What joins ranks: \"\" for the best of each pair, or \"shm\" or \"tcp\" forced for all; a forced "
-          "one that cannot work is an error. Also by the environment variable GOCCL_TRANSPORT.")
-      .def_readwrite(
-          "interface", &Options::interface,
-          "The network interface to use; \"\" for that of the route to the store. Also by the environment "
-          "variable GOCCL_SOCKET_IFNAME.")
-      .def_property(
-          "liveness_grace", [](const Options& self) { return self.livenessGrace; },
-          [](Options& self, std::chrono::microseconds given) { self.livenessGrace = graceOf(given); },
-          "A host that acknowledges nothing is given up after it (timedelta; zero for the default of 10 s).")
-      .def_readwrite(
-          "secret", &Options::secret,
-          "What ranks must prove to know; \"\" for one that rank 0 makes and hands on through the store. "
-          "Also by the environment variable GOCCL_SECRET.")
-      .def_readwrite(
-          "alltoall_schedule", &Options::alltoallSchedule,
-          "With how many ranks one exchanges at once in an all-to-all: \"parallel\" with all, \"window=2\" (1 to "
-          "254) with so many at most, \"sequential\" with one; \"\" by size. The same on all ranks. Also by the "
-          "environment variable GOCCL_ALLTOALL_SCHEDULE.")
-      .def(
-          "_for_group",
-          [](const Options& self, std::chrono::microseconds timeout) {
-            return self.forGroup(timeoutOf(timeout));
-          },
-          py::arg("timeout"), "A copy for one group, with its timeout where none was given.")
-      .def("__repr__", &reprOf)
-      .def(py::pickle(&stateOf, &optionsOf));
+  bindOptions(group);
 
   group
       .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,

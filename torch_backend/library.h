@@ -74,4 +74,19 @@ std::string lastError(goccl_result result);
 // Throws where the call that has just returned `result` on this thread failed.
 void check(goccl_result result);
 
+// The text that a function of the library writes into (memory, size, needed), such as goccl_info().
+template <typename Write>
+std::string written(Write write) {
+  std::string text(4096, '\0');
+  for (;;) {  // it may be longer the next time
+    size_t needed = 0;
+    check(write(text.data(), text.size(), &needed));
+    const bool all = needed <= text.size();
+    text.resize(all ? needed - 1 : needed);
+    if (all) {
+      return text;
+    }
+  }
+}
+
 }  // namespace goccl

@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 
+from goccl.options import OptionFields
+
 _ReduceOp: TypeAlias = (
     Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"] | ReduceOp | ReduceOp.RedOpType
 )
@@ -18,36 +20,11 @@ def leave_groups() -> None: ...
 def info() -> str: ...
 
 class ProcessGroupGoccl(Backend):
-    class Options(Backend.Options):
-        """Options of one process group, for the argument pg_options of init_process_group() and new_group().
-
-        timeout: how long making the group and every operation may take; None for the group's.
-        transport: "" for the best of each pair of ranks, or "shm" or "tcp" forced for all.
-        interface: the network interface to use; "" for that of the route to the store.
-        liveness_grace: a host that acknowledges nothing is given up after it; 10 seconds.
-        secret: what ranks must prove to know; "" for one that rank 0 makes and hands on through the store.
-        alltoall_schedule: of all-to-all: "sequential", "window=2" and the like, "parallel"; "": by size.
-        """
-
+    class Options(OptionFields, Backend.Options):
         @property
         def timeout(self) -> timedelta: ...
         @timeout.setter
         def timeout(self, given: timedelta | None) -> None: ...
-        transport: str
-        interface: str
-        liveness_grace: timedelta
-        secret: str
-        alltoall_schedule: str
-        def __init__(
-            self,
-            *,
-            timeout: timedelta | None = None,
-            transport: str = "",
-            interface: str = "",
-            liveness_grace: timedelta = ...,
-            secret: str = "",
-            alltoall_schedule: str = "",
-        ) -> None: ...
         def _for_group(self, timeout: timedelta) -> ProcessGroupGoccl.Options: ...
 
     def __init__(

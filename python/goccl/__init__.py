@@ -5,24 +5,8 @@ is found by torch. This module is for options (goccl.Options), for collectives w
 (goccl.Communicator), for tensors on which collectives of one host, or over RDMA, are faster (goccl.empty,
 goccl.zeros, their *_like, goccl.MemPool), and for registering by hand where entry points are off.
 
-Environment variables, read when a group is made; an option given in code (goccl.Options) wins over them:
-
-GOCCL_TRANSPORT      "shm", "tcp" or "verbs" (RDMA) forces a transport; one that cannot work is then an error.
-                     Default: the best one for each pair of ranks.
-GOCCL_NET            "tcp" or "verbs" forces what joins ranks that share no memory. Default: verbs between
-                     hosts that have RDMA ports of one kind, else TCP.
-GOCCL_IB_HCA         RDMA devices to choose from: names or what they begin with, "mlx5_0,mlx5_1:2"; "=" in
-                     front means whole names, "^" all others. Default: all.
-GOCCL_IB_GID_INDEX   The GID of the RDMA port. Default: RoCE v2's, of TCP's address where it has that.
-GOCCL_SOCKET_IFNAME  The network interface to use, such as "eth0". Default: that of the route to the store.
-GOCCL_SECRET         The secret that ranks prove to each other. Default: a fresh one, handed out through the
-                     store.
-GOCCL_ALLTOALL_SCHEDULE
-                     With how many ranks one exchanges at once in an all-to-all: "sequential" (one),
-                     "window=2" (so many at most, 1 to 254) or "parallel" (all); the same on all ranks.
-                     Default: by size.
-GOCCL_THRESHOLDS     Sizes at which algorithms give way to others, such as "one_shot_max=16384"; the same on
-                     all ranks. Default: those built in. `goccl tune` measures and prints them.
+help(goccl.Options) tells the options of a group. Environment variables can set most of them, too; they
+are read when a group is made. `goccl info` tells which are set.
 """
 
 from __future__ import annotations

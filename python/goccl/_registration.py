@@ -72,6 +72,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
         goccl._C, with the library loaded, and the group's own options.
     """
     from goccl._native import load
+    from goccl.options import check
 
     native = load()
     Options = native.ProcessGroupGoccl.Options  # noqa: N806
@@ -81,7 +82,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
         raise TypeError(
             f"pg_options of backend goccl must be None or a goccl.Options, not {type(options).__qualname__}"
         )
-    own = options._for_group(group.timeout)
+    own = options._for_group(check("timeout", group.timeout))
     native.prepare()
     return native, own
 

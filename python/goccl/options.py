@@ -1,0 +1,296 @@
+"""The one definition of what can be set: options of a group, and environment variables.
+
+The constructor and the attributes of goccl.Options, its type stub, the tables of the documentation
+and `goccl info` are made from it. `python -m goccl.options` prints it as a table in Markdown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What an option, an environment variable, or both can set. The option wins.
+
+    Attributes:
+        option: the name of the option, "" where only the variable sets it.
+        variable: the name of the environment variable, "" where only the option sets it.
+        default: what holds where nothing is set, in words.
+        allowed: the values that are allowed, in words.
+        about: what it does, in one paragraph.
+        same: all ranks must be given the same value.
+    """
+
+    option: str = ""
+    variable: str = ""
+    default: str
+    allowed: str
+    about: str
+    same: bool = False
+
+
+def _text(pattern: str) -> Callable[[str, object], object]:
+    """Makes a check of a text; `pattern` is that of the whole of it."""
+
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be a str")
+        if not re.fullmatch(pattern, value, re.ASCII):
+            allowed = _SETTING[name].allowed
+            raise ValueError(f"goccl.Options: `{name}` is {value!r}, allowed are {allowed}")
+        return value
+
+    return check
+
+
+def _duration(name: str, value: object) -> timedelta:
+    """Checks a duration, and rounds it up to milliseconds: a short one must not become 0."""
+    also = " (or 0: the default)" if name == "liveness_grace" else ""
+    if not isinstance(value, timedelta):
+        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be a datetime.timedelta")
+    given = value // timedelta(microseconds=1)
+    if given < 1000 and not (also and given == 0):
+        raise ValueError(f"goccl.Options: `{name}` is {given} us, it must be at least 1 ms{also}")
+    return timedelta(milliseconds=-(-given // 1000))
+
+
+def _timeout(name: str, value: object) -> timedelta | None:
+    return None if value is None else _duration(name, value)
+
+
+def _setting(check: Callable[[str, object], object], **words: Any) -> dict[str, Any]:
+    return {"check": check, "words": words}
+
+
+@dataclass(kw_only=True)
+class OptionFields:
+    """Options of a process group, given as pg_options to init_process_group() and new_group()."""
+
+    timeout: timedelta | None = field(
+        default=None,
+        metadata=_setting(
+            _timeout,
+            default="that of the group: 30 minutes, as in torch",
+            allowed="None, or a timedelta of at least 1 ms",
+            about="How long making the group and every operation may take. None is for the timeout"
+            " of the group; before there is a group it reads as torch's default of 30"
+            " minutes.",
+        ),
+    )
+    transport: str = field(
+        default="",
+        metadata=_setting(
+            _text("|shm|tcp|verbs"),
+            variable="GOCCL_TRANSPORT",
+            default="the best of each pair of ranks",
+            allowed='"shm", "tcp", "verbs" and ""',
+            about="What joins all ranks: shared memory, TCP or RDMA. A forced transport that"
+            " cannot work is an error, never a silent change.",
+            same=True,
+        ),
+    )
+    interface: str = field(
+        default="",
+        metadata=_setting(
+            _text(r"[^\0]*"),
+            variable="GOCCL_SOCKET_IFNAME",
+            default="that of the route to the store",
+            allowed='names of network interfaces, such as "eth0", and ""',
+            about="The network interface to listen on.",
+        ),
+    )
+    liveness_grace: timedelta = field(
+        default=timedelta(0),
+        metadata=_setting(
+            _duration,
+            default="10 seconds",
+            allowed="a timedelta of at least 1 ms, or 0: the default",
+            about="A host that acknowledges nothing for so long is given up.",
+        ),
+    )
+    secret: str = field(
+        default="",
+        metadata=_setting(
+            _text(r"[^\0]*"),
+            variable="GOCCL_SECRET",
+            default="a random one, which rank 0 hands out through the store",
+            allowed="any text without NUL, best 32 random bytes or more",
+            about="What ranks must prove to know. Without it, processes that can reach the store"
+            " can join. A secret shorter than 32 bytes is stretched, which takes some tenths"
+            " of a second.",
+            same=True,
+        ),
+    )
+    alltoall_schedule: str = field(
+        default="",
+        metadata=_setting(
+            _text(r"|sequential|parallel|window=0*([1-9]\d?|1\d\d|2[0-4]\d|25[0-4])"),
+            variable="GOCCL_ALLTOALL_SCHEDULE",
+            default="by size",
+            allowed='"sequential", "window=1" to "window=254", "parallel" and ""',
+            about="With how many ranks one exchanges at once in an all-to-all: with one, with so"
+            " many at most, or with all. It bounds staging memory, and the senders to one"
+            " rank.",
+            same=True,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            setattr(self, option.name, check(option.name, getattr(self, option.name)))
+
+
+SIGNATURE = inspect.signature(OptionFields)
+"""That of the constructor of goccl.Options."""
+
+OPTIONS = {option.name: option for option in fields(OptionFields)}
+"""The fields of the options, by their names."""
+
+_SETTING = {name: Setting(option=name, **o.metadata["words"]) for name, o in OPTIONS.items()}
+
+SETTINGS: tuple[Setting, ...] = (
+    *_SETTING.values(),
+    Setting(
+        variable="GOCCL_NET",
+        default="RDMA between hosts that have ports of one kind, else TCP",
+        allowed='"tcp", "verbs" and ""',
+        about="What joins ranks that share no memory.",
+        same=True,
+    ),
+    Setting(
+        variable="GOCCL_IB_HCA",
+        default="all RDMA devices",
+        allowed='names or what they begin with, as "mlx5_0,mlx5_1:2"; "=" in front: whole names;'
+        ' "^": all others',
+        about="The RDMA devices to choose from.",
+    ),
+    Setting(
+        variable="GOCCL_IB_GID_INDEX",
+        default="RoCE v2's, of TCP's address where the port has that",
+        allowed="0 to 255",
+        about="The GID of the RDMA port.",
+    ),
+    Setting(
+        variable="GOCCL_THRESHOLDS",
+        default="those built in",
+        allowed='names with bytes, as "one_shot_max=16384,pipeline_min=0"',
+        about="Sizes at which algorithms give way to others. `goccl tune` measures them.",
+        same=True,
+    ),
+)
+"""Everything that can be set: the options in their order, then what only a variable sets."""
+
+VARIABLES = {setting.variable: setting for setting in SETTINGS if setting.variable}
+"""The settings that an environment variable sets, by its name."""
+
+
+def check(name: str, value: object) -> object:
+    """Checks the value of an option.
+
+    Args:
+        name: of the option.
+        value: what it is to be set to.
+
+    Returns:
+        The value as it is kept: durations are rounded up to milliseconds.
+
+    Raises:
+        TypeError: `value` is of another type.
+        ValueError: `value` is not allowed; the text says what is.
+    """
+    return OPTIONS[name].metadata["check"](name, value)
+
+
+def read(*unnamed: object, **given: Any) -> OptionFields:
+    """Reads the arguments of the constructor of goccl.Options.
+
+    Args:
+        unnamed: values without names, which are refused.
+        given: values by the names of options.
+
+    Returns:
+        The options, with defaults for what is not given.
+
+    Raises:
+        TypeError: there is no option of such a name, a value has no name, or is of another type.
+        ValueError: a value is not allowed.
+    """
+    if unnamed:
+        first = next(iter(OPTIONS))
+        raise TypeError(f"goccl.Options: {unnamed[0]!r} has no name; give options as {first}=...")
+    for name in given:
+        if name not in OPTIONS:
+            raise TypeError(_unknown(name))
+    return OptionFields(**given)
+
+
+def set_attribute(options: Any, name: str, value: object) -> None:
+    """Sets an attribute of a goccl.Options.
+
+    Args:
+        options: the goccl.Options.
+        name: of the attribute: an option, or what torch keeps in its options.
+        value: what it is to be set to.
+
+    Raises:
+        AttributeError: there is no such attribute; the text names the nearest option.
+        TypeError, ValueError: as check().
+    """
+    if not hasattr(type(options), name):
+        raise AttributeError(_unknown(name))
+    object.__setattr__(options, name, value)
+
+
+def _unknown(name: str) -> str:
+    nearest = difflib.get_close_matches(name, OPTIONS, n=1)
+    guess = f" (did you mean `{nearest[0]}`?)" if nearest else ""
+    return f"goccl.Options: there is no option `{name}`{guess}; known are {', '.join(OPTIONS)}"
+
+
+def documentation(name: str) -> str:
+    """Returns the docstring of an option."""
+    setting = _SETTING[name]
+    lines = [setting.about, f"Allowed: {setting.allowed}. Default: {setting.default}."]
+    if setting.same:
+        lines.append("The same on all ranks.")
+    if setting.variable:
+        lines.append(f"Also by the environment variable {setting.variable}.")
+    return " ".join(lines)
+
+
+def describe() -> str:
+    """Returns the docstring of goccl.Options."""
+    doc = [str(OptionFields.__doc__), "", "Args:"]
+    for name in OPTIONS:
+        text = textwrap.fill(f"{name}: {documentation(name)}", 92, subsequent_indent="    ")
+        doc.append(textwrap.indent(text, "    "))
+    doc += [
+        "",
+        "Raises:",
+        "    TypeError: there is no option of such a name, or a value is of another type.",
+        "    ValueError: a value is not allowed.",
+    ]
+    return "\n".join(doc)
+
+
+def markdown() -> str:
+    """Returns all settings as a table in Markdown."""
+    lines = ["| Option | Environment | Meaning | Allowed | Default |", "|---|---|---|---|---|"]
+    for setting in SETTINGS:
+        names = [f"`{name}`" if name else "" for name in (setting.option, setting.variable)]
+        about = setting.about + (" The same on all ranks." if setting.same else "")
+        cells = [*names, about, setting.allowed, setting.default]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

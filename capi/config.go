@@ -9,7 +9,6 @@ import "C"
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log"
 	"math"
 	"runtime"
@@ -363,13 +362,23 @@ func meetAtRoot(ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte) 
 	return func() { _ = closer.Close() }, nil // nothing is lost with it
 }
 
-// info is the text of goccl_info.
-func info() ([]byte, error) {
-	b, err := json.MarshalIndent(process.Info(), "", "  ")
-	if err != nil {
-		return nil, errors.New("no JSON can be made of the host's description: " + err.Error())
+// giveJSON writes a value as JSON to memory of the caller, as much of it as fits, and sets *needed, unless
+// it is nil, to what holds all.
+func giveJSON(function string, value any, to *C.char, size C.size_t, needed *C.size_t) error {
+	if size > 0 {
+		if err := needs(to, function+": json"); err != nil {
+			return err
+		}
 	}
-	return b, nil
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return errorf(C.GOCCL_INTERNAL, "%s: no JSON can be made of it: %v", function, err)
+	}
+	copyOut(to, size, text)
+	if needed != nil {
+		*needed = C.size_t(len(text) + 1)
+	}
+	return nil
 }
 
 // copyOut writes text and a closing NUL to C's memory, as much of it as fits.

@@ -40,22 +40,7 @@ func guestAdopt() { export(func() error { return nil }) }
 
 //export guestInfo
 func guestInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
-	return export(func() error {
-		if size > 0 {
-			if err := needs(json, "info: json"); err != nil {
-				return err
-			}
-		}
-		text, err := info()
-		if err != nil {
-			return err
-		}
-		copyOut(json, size, text)
-		if needed != nil {
-			*needed = C.size_t(len(text) + 1)
-		}
-		return nil
-	})
+	return export(func() error { return giveJSON("info", process.Info(), json, size, needed) })
 }
 
 //export guestGetUniqueID
@@ -256,6 +241,17 @@ func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_
 		copy(buffer[:len(buffer)-1], c.comm.Transport(int(peer)))
 		*name = C.guest_transport_name((*C.char)(unsafe.Pointer(&buffer)))
 		return nil
+	})
+}
+
+//export guestCommDescribe
+func guestCommDescribe(handle C.goccl_comm, json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		return giveJSON("comm_describe", c.comm.Describe(), json, size, needed)
 	})
 }
 

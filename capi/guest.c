@@ -298,6 +298,12 @@ goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name) 
   return guestCommTransport(comm, peer, (char **)name);
 }
 
+goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_t *needed) {
+  NOT_FORKED;
+  ENTER_GO;
+  return guestCommDescribe(comm, json, size, needed);
+}
+
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;
   ENTER_GO;

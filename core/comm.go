@@ -38,9 +38,10 @@ type Comm struct {
 	identity    identity
 	grace       time.Duration
 	shape       shape
-	thresholds  string         // as they were given
-	arena       *exec.Arena    // this process's, where some peer shares memory
-	mapped      []exec.ArenaID // of peers, for this communicator
+	thresholds  string             // as they were given
+	settings    map[string]Setting // in effect, by the names of their variables
+	arena       *exec.Arena        // this process's, where some peer shares memory
+	mapped      []exec.ArenaID     // of peers, for this communicator
 	waiting     exec.Waiting
 
 	poller   *transport.Poller // nil where there are no links

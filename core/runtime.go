@@ -128,6 +128,8 @@ type Config struct {
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
 	// same on all ranks.
 	AllToAllSchedule string
+
+	settings map[string]Setting // in effect, by the names of their variables
 }
 
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
@@ -234,18 +236,27 @@ func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
 
 func (r *Runtime) complete(c *Config) error {
 	bad := func(format string, args ...any) error { return errorf(ErrInvalidArgument, "init: "+format, args...) }
+	c.settings = map[string]Setting{}
 	fill := func(field *string, env string) {
+		source := SourceOption
 		if *field == "" {
-			*field = r.config.Getenv(env)
+			*field, source = r.config.Getenv(env), SourceEnvironment
 		}
+		if *field == "" {
+			source = SourceDefault
+		}
+		c.settings[env] = Setting{*field, source}
 	}
 	fill(&c.Transport, EnvTransport)
 	fill(&c.Net, EnvNet)
 	fill(&c.Interface, EnvInterface)
 	fill(&c.Secret, EnvSecret)
-	fill(&c.Incarnation, EnvIncarnation)
+	c.Incarnation = cmp.Or(c.Incarnation, r.config.Getenv(EnvIncarnation))
 	fill(&c.Thresholds, EnvThresholds)
 	fill(&c.AllToAllSchedule, EnvSchedule)
+	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
+		fill(new(string), env)
+	}
 	if err := new(thresholds).set(c.Thresholds); err != nil {
 		return bad("thresholds (from the option or %s) have %v", EnvThresholds, err)
 	}
@@ -418,7 +429,7 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 // newComm makes a communicator with its memory. Nobody knows of it before open.
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, globalRanks: otherNumbers(config.GlobalRanks), addresses: addresses, kinds: kinds,
-		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds,
+		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds, settings: config.settings,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
@@ -651,6 +662,7 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 		config.GlobalRanks = append(config.GlobalRanks, r)
 	}
 	config.Transport, config.Thresholds, config.AllToAllSchedule = addresses[0].Forced, c.thresholds, c.shape.schedule.String()
+	config.settings = c.settings
 	if len(members) == 1 {
 		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)
 	}

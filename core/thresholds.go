@@ -61,10 +61,19 @@ func (s site) thresholds() thresholds {
 	return t
 }
 
+// fields are those that can be set, by name.
+func (t *thresholds) fields() map[string]*int64 {
+	return map[string]*int64{
+		"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "multicast_min": &t.MulticastMin,
+		"swap_min": &t.SwapMin, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin,
+		"get_min": &t.GetMin, "stream_min": &t.streamMin, "send_get_min": &t.sendGetMin,
+		"long_max": &t.longMax, "direct_min": &t.directMin,
+	}
+}
+
 // set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".
 func (t *thresholds) set(text string) error {
-	fields := map[string]*int64{"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "multicast_min": &t.MulticastMin, "swap_min": &t.SwapMin, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin, "get_min": &t.GetMin, "stream_min": &t.streamMin,
-		"send_get_min": &t.sendGetMin, "long_max": &t.longMax, "direct_min": &t.directMin}
+	fields := t.fields()
 	if text == "" {
 		return nil
 	}

@@ -34,16 +34,23 @@ struct Communicator {
   const Group group;
 };
 
-// The goccl back end of a process group, of the default one for None.
-Group backendOf(py::object group) {
+// The goccl back end of a process group, of the default one for None; also that of a communicator, and one
+// itself. `function`: who asks, for texts.
+Group backendOf(py::object group, const char* function) {
+  if (py::isinstance<Communicator>(group)) {
+    return group.cast<const Communicator&>().group;
+  }
+  if (py::isinstance<ProcessGroupGoccl>(group)) {
+    return group.cast<Group>();
+  }
   const auto c10d = py::module_::import("torch.distributed.distributed_c10d");
   if (group.is_none()) {
     group = c10d.attr("_get_default_group")();
   }
   TORCH_CHECK_VALUE(!group.equal(c10d.attr("GroupMember").attr("NON_GROUP_MEMBER")),
-                    "goccl.Communicator: this rank is not a member of `group`");
+                    function, ": this rank is not a member of `group`");
   TORCH_CHECK_TYPE(py::isinstance<c10d::ProcessGroup>(group),
-                   "goccl.Communicator: `group` must be a torch.distributed.ProcessGroup or None, not ",
+                   function, ": `group` must be a torch.distributed.ProcessGroup or None, not ",
                    std::string(py::str(py::type::of(group))));
   const auto processGroup = group.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
   const auto devices = processGroup->getDeviceTypes();
@@ -58,7 +65,7 @@ Group backendOf(py::object group) {
       return backend.cast<Group>();
     }
   }
-  TORCH_CHECK_VALUE(false, "goccl.Communicator: `group` has the back ends ",
+  TORCH_CHECK_VALUE(false, function, ": `group` has the back ends ",
                     std::string(py::str(c10d.attr("get_backend_config")(group))),
                     ", and needs goccl for CPU tensors: init_process_group(\"goccl\") or "
                     "new_group(backend=\"goccl\")");
@@ -118,10 +125,22 @@ cannot be called between the start and the end of a coalesced batch. No gradient
 }  // namespace
 
 void bindCommunicator(py::module_& module) {
+  module.def(
+      "describe",
+      [](py::object group, const char* function) {
+        const Group backend = backendOf(std::move(group), function);
+        const py::gil_scoped_release released;
+        return backend->describe();
+      },
+      py::arg("group"), py::arg("function"),
+      "A JSON object that describes the group of a goccl back end, as goccl_comm_describe() gives it. "
+      "`function`: who asks, for texts.");
   py::class_<Communicator> communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";
   communicator
-      .def(py::init([](py::object group) { return Communicator{backendOf(std::move(group))}; }),
+      .def(py::init([](py::object group) {
+             return Communicator{backendOf(std::move(group), "goccl.Communicator")};
+           }),
            py::arg("group") = py::none())
       .def_property_readonly(
           "rank", [](const Communicator& self) { return self.group->getRank(); }, "This rank in the group.")

@@ -23,6 +23,7 @@ namespace goccl {
   X(async_error)           \
   X(shutdown)              \
   X(comm_transport)        \
+  X(comm_describe)         \
   X(comm_sequence)         \
   X(comm_set_timeout)      \
   X(work_test)             \

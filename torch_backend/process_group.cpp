@@ -205,6 +205,13 @@ std::string ProcessGroupGoccl::transport(int peer) const {
   return name;
 }
 
+std::string ProcessGroupGoccl::describe() const {
+  const goccl_comm comm = this->comm();
+  return written([comm](char* json, size_t size, size_t* needed) {
+    return library().comm_describe(comm, json, size, needed);
+  });
+}
+
 intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::getBackendOptions() { return options_; }
 
 void ProcessGroupGoccl::setTimeout(milliseconds timeout) {

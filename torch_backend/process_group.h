@@ -62,6 +62,8 @@ class ProcessGroupGoccl : public c10d::Backend {
 
   // "self", "mem", "shm", "tcp" or "verbs".
   std::string transport(int peer) const;
+  // A JSON object, as of goccl_comm_describe().
+  std::string describe() const;
 
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions();

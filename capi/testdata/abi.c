@@ -234,10 +234,17 @@ static void test_handles(void) {
   const char *name;
   OK(goccl_comm_transport(comm, 0, &name));
   TRUE(strcmp(name, "self") == 0);
+  size_t needed = 0;
+  OK(goccl_comm_describe(comm, NULL, 0, &needed));
+  char *json = malloc(needed);
+  OK(goccl_comm_describe(comm, json, needed, NULL));
+  TRUE(strlen(json) == needed - 1 && json[0] == '{' && strstr(json, "\"self\"") != NULL);
+  free(json);
 
   const uint64_t forged[] = {0, 1, 42, UINT64_MAX, 0xc000000000, 0xc000000000 << 16, comm + 1, comm - 1, comm ^ (UINT64_C(1) << 63)};
   for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
     REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_rank(forged[i], &rank));
+    REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_describe(forged[i], NULL, 0, NULL));
     GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(forged[i]));
     GIVES(GOCCL_INVALID_HANDLE, goccl_barrier(forged[i], NULL, NULL));
     if (forged[i] == GOCCL_WORK_DONE) continue;
@@ -355,6 +362,7 @@ static void test_arguments(void) {
   int number;
   REFUSED(bad, "peer is 1, allowed are 0 to 0", goccl_comm_transport(comm, 1, &name));
   REFUSED(bad, "name is NULL", goccl_comm_transport(comm, 0, NULL));
+  REFUSED(bad, "comm_describe: json is NULL", goccl_comm_describe(comm, NULL, 10, NULL));
   REFUSED(bad, "rank is NULL", goccl_comm_rank(comm, NULL));
   REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
   REFUSED(bad, "child is NULL", goccl_split(comm, 0, 0, NULL));
@@ -803,6 +811,7 @@ static int in_child(goccl_comm comm, goccl_work work) {
   GIVES(GOCCL_FORKED, goccl_init(&comm, &config));
   GIVES(GOCCL_FORKED, goccl_get_unique_id(&id));
   GIVES(GOCCL_FORKED, goccl_info(text, sizeof text, NULL));
+  GIVES(GOCCL_FORKED, goccl_comm_describe(comm, text, sizeof text, NULL));
   GIVES(GOCCL_FORKED, goccl_work_wait(work, 0));
   GIVES(GOCCL_FORKED, goccl_group_start(comm));
   GIVES(GOCCL_FORKED, goccl_async_error(comm));

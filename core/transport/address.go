@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -111,18 +112,7 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 			return "", fmt.Errorf("one process demands transport %q and another %q: set the same one on all ranks", forced, f)
 		}
 	}
-	var problem string
-	switch {
-	case a.Host != b.Host:
-		problem = fmt.Sprintf("hosts %s and %s are not the same one, or their containers have separate network "+
-			"namespaces: use transport \"tcp\", or share the host's network", a.Name, b.Name)
-	case a.ShmProblem != "":
-		problem = a.who() + ": " + a.ShmProblem
-	case b.ShmProblem != "":
-		problem = b.who() + ": " + b.ShmProblem
-	case a.Unix == "" || b.Unix == "":
-		problem = "a process has no Unix socket"
-	}
+	problem := shmProblem(&a, &b)
 	switch forced {
 	case "", Shm:
 		if a.Process == b.Process {
@@ -154,16 +144,7 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 			return "", fmt.Errorf("one process demands the network %q and another %q: set the same one on all ranks", a.Net, b.Net)
 		}
 	}
-	problem = ""
-	switch {
-	case a.Verbs == "":
-		problem = a.who() + ": " + a.VerbsProblem
-	case b.Verbs == "":
-		problem = b.who() + ": " + b.VerbsProblem
-	case a.Verbs != b.Verbs:
-		problem = fmt.Sprintf("the RDMA port of %s is in a network of kind %q and that of %s of kind %q: choose others by %s and %s",
-			a.who(), a.Verbs, b.who(), b.Verbs, rdma.EnvHCA, rdma.EnvGIDIndex)
-	}
+	problem = verbsProblem(&a, &b)
 	switch {
 	case forced == TCP, forced == "" && (problem != "" || a.Host == b.Host):
 		return TCP, nil
@@ -171,6 +152,57 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 		return "", fmt.Errorf("transport \"verbs\" cannot work: %s", problem)
 	}
 	return Verbs, nil
+}
+
+// shmProblem tells why two processes cannot share memory, and what to do; "" where they can.
+func shmProblem(a, b *Address) string {
+	switch {
+	case a.Host != b.Host:
+		return fmt.Sprintf("hosts %s and %s are not the same one, or their containers have separate network "+
+			"namespaces: use transport \"tcp\", or share the host's network", a.Name, b.Name)
+	case a.ShmProblem != "":
+		return a.who() + ": " + a.ShmProblem
+	case b.ShmProblem != "":
+		return b.who() + ": " + b.ShmProblem
+	case a.Unix == "" || b.Unix == "":
+		return "a process has no Unix socket"
+	}
+	return ""
+}
+
+// verbsProblem tells why RDMA devices cannot join two processes, and what to do; "" where they can.
+func verbsProblem(a, b *Address) string {
+	switch {
+	case a.Verbs == "":
+		return a.who() + ": " + a.VerbsProblem
+	case b.Verbs == "":
+		return b.who() + ": " + b.VerbsProblem
+	case a.Verbs != b.Verbs:
+		return fmt.Sprintf("the RDMA port of %s is in a network of kind %q and that of %s of kind %q: choose others by %s and %s",
+			a.who(), a.Verbs, b.who(), b.Verbs, rdma.EnvHCA, rdma.EnvGIDIndex)
+	}
+	return ""
+}
+
+// Why tells in words why two processes are joined by a kind of channel that [Decide] has told.
+func Why(a, b Address, kind string) string {
+	demanded := cmp.Or(a.Forced, b.Forced)
+	if demanded == "" && kind != Mem && kind != Shm {
+		demanded = a.Net
+	}
+	switch {
+	case kind == Mem:
+		return "they are threads of one process"
+	case kind == demanded:
+		return fmt.Sprintf("%q is demanded", kind)
+	case kind == Shm:
+		return "they share a host and its memory"
+	case kind == Verbs:
+		return fmt.Sprintf("both hosts have an RDMA port of kind %q", a.Verbs)
+	case a.Host == b.Host:
+		return "they cannot share memory: " + shmProblem(&a, &b)
+	}
+	return "they are on two hosts, and cannot use RDMA: " + verbsProblem(&a, &b)
 }
 
 // Check is for a process without peers: it tells what [Listen] would say of a configuration, and

@@ -131,6 +131,9 @@ func (e *Endpoint) Poller() *Poller { return e.poller }
 // Address is what peers need to know. It does not change.
 func (e *Endpoint) Address() Address { return e.address }
 
+// Congestion names the TCP congestion control between hosts; "" where the system does not tell.
+func (e *Endpoint) Congestion() string { return e.congestion }
+
 func (e *Endpoint) listenTCP(c Config) error {
 	addrs, err := listenAddrs(c.Interface, c.StoreHost)
 	if err != nil {

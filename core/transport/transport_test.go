@@ -156,6 +156,37 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func TestWhy(t *testing.T) {
+	a := Address{Process: ProcessID{1}, Name: "h", Host: "h", Unix: "@a", VerbsProblem: "no card"}
+	b := a
+	b.Process = ProcessID{2}
+	noShm := b
+	noShm.ShmProblem = "no memfd; allow it"
+	far := b
+	far.Name, far.Host = "i", "i"
+	forced, net := a, far
+	forced.Forced, net.Net = TCP, TCP
+	rdma, card := far, a
+	rdma.Verbs, card.Verbs = "roce2", "roce2"
+	for _, c := range []struct {
+		a, b       Address
+		kind, want string
+	}{
+		{a, a, Mem, "threads of one process"},
+		{a, b, Shm, "share a host"},
+		{forced, b, TCP, `"tcp" is demanded`},
+		{net, net, TCP, `"tcp" is demanded`},
+		{a, noShm, TCP, "cannot share memory: host h, pid 0: no memfd; allow it"},
+		{a, far, TCP, "on two hosts, and cannot use RDMA: host h, pid 0: no card"},
+		{card, rdma, Verbs, `RDMA port of kind "roce2"`},
+		{card, a, Shm, "share a host"},
+	} {
+		if got := Why(c.a, c.b, c.kind); !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q lacks %q", c.kind, got, c.want)
+		}
+	}
+}
+
 func TestAddressJSON(t *testing.T) {
 	a := listen(t, Config{}).Address()
 	j, err := json.Marshal(a)

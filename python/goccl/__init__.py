@@ -1,40 +1,55 @@
 """GoCCL: collective communication for CPU clusters, as a backend of torch.distributed.
 
-Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: the installed package
-is found by torch. This module is for options (goccl.Options), for collectives with less around them
-(goccl.Communicator), for tensors on which collectives of one host, or over RDMA, are faster (goccl.empty,
-goccl.zeros, their *_like, goccl.MemPool), and for registering by hand where entry points are off.
+Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: torch finds the
+installed package. This module has
+
+- goccl.Options, the options of a group;
+- goccl.describe and goccl.transports, what a group is made of, as data;
+- goccl.Communicator, collectives with less around them;
+- goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one host,
+  or over RDMA, are faster;
+- goccl.register, for where entry points are off.
 
 help(goccl.Options) tells the options of a group. Environment variables can set most of them, too; they
-are read when a group is made. `goccl info` tells which are set.
+are read when a group is made. `goccl info` lists all variables, with what is set.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from goccl._later import when_imported
 
 if TYPE_CHECKING:
     from goccl._C import Communicator, ProcessGroupGoccl
+    from goccl.groups import Description, describe, transports
     from goccl.memory import MemPool, empty, empty_like, is_shareable, memory_stats, zeros, zeros_like
 
     Options = ProcessGroupGoccl.Options
 
 __version__ = "0.1.0"
 
-_MEMORY = ("MemPool", "empty", "empty_like", "is_shareable", "memory_stats", "zeros", "zeros_like")
+_NATIVE = ("Communicator", "Options")
+_MODULES = {
+    "groups": ("Description", "describe", "transports"),
+    "memory": ("MemPool", "empty", "empty_like", "is_shareable", "memory_stats", "zeros", "zeros_like"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Communicator",
+    "Description",
     "MemPool",
     "Options",
     "__version__",
+    "describe",
     "empty",
     "empty_like",
     "is_shareable",
     "memory_stats",
     "register",
+    "transports",
     "zeros",
     "zeros_like",
 ]
@@ -58,20 +73,18 @@ def _autoload() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Communicator", "Options"):
+    if name in _NATIVE:
         from goccl._native import load
 
         native = load()
         return native.Communicator if name == "Communicator" else native.ProcessGroupGoccl.Options
-    if name in _MEMORY:
-        from goccl import memory
-
-        return getattr(memory, name)
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"goccl.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "Communicator", "Options", *_MEMORY])
+    return sorted([*globals(), *_NATIVE, *_MODULE_OF])
 
 
 # Not before torch is there: its import takes seconds, which `goccl --version` does without.

@@ -1,0 +1,118 @@
+package core
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/goccl/goccl/core/transport"
+)
+
+// The sources of a [Setting].
+const (
+	SourceDefault     = "default"
+	SourceEnvironment = "environment"
+	SourceOption      = "option"
+)
+
+// Setting is the value of a setting, as it was given, and where that comes from.
+type Setting struct {
+	Value  string `json:"value"` // "" where nothing was given
+	Source string `json:"source"`
+}
+
+// hidden stands for a secret.
+const hidden = "(hidden)"
+
+// Description says what a communicator is made of. Its lists have one entry a rank.
+type Description struct {
+	Name            string             `json:"name"`
+	Rank            int                `json:"rank"`
+	Size            int                `json:"size"`
+	GlobalRanks     []int              `json:"global_ranks"`
+	Hosts           []string           `json:"hosts"`
+	PIDs            []int              `json:"pids"`
+	Transports      []string           `json:"transports"` // what joins this rank to each
+	Reasons         []string           `json:"reasons"`    // why; "" for itself
+	Interface       string             `json:"interface"`  // that listens; "" where no links are needed
+	Addresses       []string           `json:"addresses"`  // of it, with the port
+	Congestion      string             `json:"congestion_control"`
+	Oversubscribed  bool               `json:"oversubscribed"` // some host has more ranks than CPUs
+	Thresholds      map[string]int64   `json:"thresholds"`     // in bytes
+	Schedule        string             `json:"alltoall_schedule"`
+	TimeoutMS       int64              `json:"timeout_ms"`
+	LivenessGraceMS int64              `json:"liveness_grace_ms"`
+	Settings        map[string]Setting `json:"settings"` // by the names of their variables
+}
+
+// Describe may be called at any time, by any goroutine.
+func (c *Comm) Describe() Description {
+	d := Description{Name: c.name, Rank: c.rank, Size: c.size, Oversubscribed: c.shape.crowded,
+		Thresholds: map[string]int64{}, Schedule: c.shape.schedule.String(),
+		TimeoutMS: c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.grace.Milliseconds(),
+		Settings: map[string]Setting{}}
+	for rank, a := range c.addresses {
+		if a.Name == "" { // a group of one publishes nothing
+			a.Name, _ = os.Hostname()
+		}
+		d.Hosts, d.PIDs = append(d.Hosts, a.Name), append(d.PIDs, a.PID)
+		kind := c.Transport(rank)
+		d.Transports, d.Reasons = append(d.Transports, kind), append(d.Reasons, c.why(rank, kind))
+		if c.globalRanks == nil {
+			d.GlobalRanks = append(d.GlobalRanks, rank)
+		}
+	}
+	d.GlobalRanks = append(d.GlobalRanks, c.globalRanks...)
+	if c.end != nil {
+		d.Addresses, d.Congestion = c.end.Address().TCP, c.end.Congestion()
+		d.Interface = interfaceOf(d.Addresses)
+	}
+	thresholds := c.shape.thresholds
+	for name, bytes := range thresholds.fields() {
+		d.Thresholds[name] = *bytes
+	}
+	for name, s := range c.settings {
+		if name == EnvSecret && s.Value != "" {
+			s.Value = hidden
+		}
+		d.Settings[name] = s
+	}
+	return d
+}
+
+// why tells why a rank is joined by a kind of channel.
+func (c *Comm) why(rank int, kind string) string {
+	switch {
+	case rank == c.rank:
+		return ""
+	case kind != c.kinds[rank]:
+		return "its RDMA connection could not be made, and TCP stands in: the log tells why"
+	}
+	return transport.Why(c.addresses[c.rank], c.addresses[rank], kind)
+}
+
+// interfaceOf names the network interface that has the first of some addresses; "" where none has.
+func interfaceOf(addresses []string) string {
+	if len(addresses) == 0 {
+		return ""
+	}
+	first, err := netip.ParseAddrPort(addresses[0])
+	if err != nil {
+		return ""
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range all {
+		has, err := i.Addrs()
+		if err == nil && slices.ContainsFunc(has, func(a net.Addr) bool {
+			n, ok := a.(*net.IPNet)
+			return ok && n.IP.Equal(first.Addr().AsSlice())
+		}) {
+			return i.Name
+		}
+	}
+	return ""
+}

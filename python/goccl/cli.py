@@ -15,7 +15,7 @@ import goccl
 # Each is a module with add_arguments(parser) and main(args) -> exit status, imported when it is used.
 _COMMANDS = {
     "config": ("goccl.config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
-    "info": ("goccl.info", "show versions, and which transports this host can use"),
+    "info": ("goccl.info", "show versions, usable transports, settings and limits"),
     "bench": ("goccl.bench", "measure collectives, also against other libraries"),
     "tune": ("goccl.tune", "measure at which sizes algorithms should give way to others"),
 }

@@ -1,4 +1,4 @@
-"""`goccl info`: what is installed, and which transports this host can use."""
+"""`goccl info`: what is installed, which transports this host can use, what is set, and what is limited."""
 
 from __future__ import annotations
 
@@ -7,30 +7,53 @@ import difflib
 import json
 import os
 import platform
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import goccl
-from goccl import _native
+from goccl import _native, limits
+from goccl.options import SETTINGS, VARIABLES
 
+_COLUMNS = 100
 _PREFIX = "GOCCL_"
 _SECRET = "GOCCL_SECRET"
+_HIDDEN = "(hidden)"
+_MOST_RANKS = 65536
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl info`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        metavar="N",
+        help="warn of limits that are too low for a job of so many ranks (default: the CPUs of this host)",
+    )
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_RANKS}")
+    return int(text)
 
 
 def main(args: argparse.Namespace) -> int:
     """Prints the report. The exit status is 1 where goccl cannot be used at all."""
-    report = collect()
+    report = collect(args.ranks or len(os.sched_getaffinity(0)))
     print(json.dumps(report, indent=2) if args.json else render(report))
     return 0 if report["problem"] is None else 1
 
 
-def collect() -> dict[str, Any]:
-    """Returns the report as plain data. What cannot be found out is None, and "problem" says why."""
+def collect(ranks: int) -> dict[str, Any]:
+    """Returns the report as plain data. What cannot be found out is None, and "problem" says why.
+
+    Args:
+        ranks: of a job; limits that are too low for so many are warned of.
+    """
     report: dict[str, Any] = {
         "goccl": goccl.__version__,
         "go": _native.built_with_go(),
@@ -38,6 +61,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "installed_in": str(Path(goccl.__file__).parent),
+        "settings": _settings(),
         "environment": _environment(),
         "transports": None,
         "warnings": [],
@@ -52,6 +76,10 @@ def collect() -> dict[str, Any]:
         report["transports"] = core.get("transports", {})
         report["warnings"] = core.get("warnings", [])
         report["problem"] = core.get("problem") or None
+    verbs = bool(report["transports"] and report["transports"].get("verbs", {}).get("usable"))
+    report["ranks"] = ranks
+    report["limits"] = [asdict(limit) for limit in limits.collect(ranks, verbs)]
+    report["warnings"] += [limit["warning"] for limit in report["limits"] if limit["warning"]]
     return report
 
 
@@ -66,27 +94,61 @@ def render(report: dict[str, Any]) -> str:
         f"system      {report['system']}",
     ]
     for name, value in report["environment"].items():
-        lines.append(f"set         {name}={value}")
+        lines += _folded(f"set         {name}={value}")
     lines.append("")
-    lines += [f"WARNING     {warning}" for warning in report["warnings"]]
+    for warning in report["warnings"]:
+        lines += _folded(f"WARNING     {warning}")
     if report["problem"] is not None:
-        lines.append(f"PROBLEM     {report['problem']}")
+        lines += _folded(f"PROBLEM     {report['problem']}")
     if report["transports"] is None:
         lines.append("transports  unknown: the core could not be asked")
     else:
         lines.append("transports")
-        lines += [_transport_line(name, facts) for name, facts in report["transports"].items()]
+        for name, facts in report["transports"].items():
+            lines += _folded(f"  {name:<10}{_transport(facts)}")
+    lines += ["", *_table(report["settings"]), "", f"limits, for {report['ranks']} ranks"]
+    for limit in report["limits"]:
+        lines += _folded(f"  {limit['name']:<15}{limit['value']}", 17)
     return "\n".join(lines)
 
 
-def _transport_line(name: str, facts: dict[str, Any]) -> str:
+def _table(settings: Sequence[dict[str, str]]) -> list[str]:
+    """The settings, a line each: the variable, or the option where there is none."""
+    rows = [["variable", "option", "source", "value, or default"]]
+    for setting in settings:
+        value = setting["value"] if setting["source"] != "default" else setting["default"]
+        rows.append([setting["variable"] or "-", setting["option"] or "-", setting["source"], value])
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = []
+    for row in rows:
+        *start, value = row
+        text = "  ".join(f"{cell:<{width}}" for cell, width in zip(start, widths, strict=True))
+        lines += _folded(f"{text}  {value}", sum(widths) + 6)
+    return lines
+
+
+def _folded(line: str, indent: int = 12) -> list[str]:
+    """Breaks a line into lines; those after the first are indented."""
+    start = len(line) - len(line.lstrip())
+    folded = textwrap.wrap(
+        line.lstrip(),
+        _COLUMNS - start,
+        subsequent_indent=" " * (indent - start),
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+    return [" " * start + part for part in folded]
+
+
+def _transport(facts: dict[str, Any]) -> str:
     text = "usable" if facts.get("usable") else f"NOT usable: {facts.get('problem') or 'no reason given'}"
     details = [
         f"{key.replace('_', ' ')} {_plain(value)}"
         for key, value in facts.items()
         if key not in ("usable", "problem") and value
     ]
-    return f"  {name:<8}  {text}" + (f" ({', '.join(details)})" if details else "")
+    return text + (f" ({', '.join(details)})" if details else "")
 
 
 def _plain(value: Any) -> str:
@@ -101,11 +163,30 @@ def _torch_version() -> str | None:
     return str(torch.__version__)
 
 
+def _settings() -> list[dict[str, str]]:
+    """All that can be set. What an option sets in code is not seen here."""
+    found = []
+    for setting in SETTINGS:
+        value = os.environ.get(setting.variable, "") if setting.variable else ""
+        found.append(
+            {
+                "variable": setting.variable,
+                "option": setting.option,
+                "value": _HIDDEN if value and setting.variable == _SECRET else value,
+                "source": "environment" if value else "default",
+                "default": setting.default,
+                "allowed": setting.allowed,
+            }
+        )
+    return found
+
+
 def _environment() -> dict[str, str]:
-    """What is set of what changes what goccl does, besides what torch itself reads."""
+    """What else is set of what goccl looks at, besides what torch itself reads."""
     names = [name for name in sorted(os.environ) if name.upper().startswith(_PREFIX)]
     names += [name for name in ("TORCHELASTIC_RESTART_COUNT",) if name in os.environ]
-    return {name: "(hidden)" if _may_be_secret(name) else os.environ[name] for name in names}
+    others = [name for name in names if name not in VARIABLES]
+    return {name: _HIDDEN if _may_be_secret(name) else os.environ[name] for name in others}
 
 
 def _may_be_secret(name: str) -> bool:

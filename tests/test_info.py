@@ -1,0 +1,138 @@
+"""`goccl info`: settings and limits. The rest is in test_package.py."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from goccl import limits, options
+
+
+def info(*arguments, **env):
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info", *arguments],
+        env={**os.environ, **env}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_setting_is_listed_with_its_source():
+    env = dict.fromkeys(options.VARIABLES, "") | {"GOCCL_NET": "tcp", "GOCCL_SECRET": "pssst"}
+    report = json.loads(info("--json", **env))
+    assert [(s["option"], s["variable"]) for s in report["settings"]] == [
+        (s.option, s.variable) for s in options.SETTINGS
+    ]
+    given = {s["variable"]: s["value"] for s in report["settings"] if s["source"] == "environment"}
+    assert given == {"GOCCL_NET": "tcp", "GOCCL_SECRET": "(hidden)"}
+    assert all(s["source"] == "default" for s in report["settings"] if s["variable"] not in given)
+    assert not set(options.VARIABLES) & set(report["environment"])
+
+
+def test_text_names_every_setting_and_limit_in_100_columns():
+    text = info(GOCCL_IB_HCA="mlx5_0,mlx5_1:2", GOCCL_TRANSPORT="tcp")
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    for setting in options.SETTINGS:
+        name = setting.variable or setting.option
+        assert any(name in line.split() for line in lines), name
+    for limit in limits.collect(2, verbs=False):
+        assert any(line.startswith(f"  {limit.name} ") for line in lines), limit.name
+
+
+def test_text_warns_of_limits_that_are_too_low_for_the_ranks():
+    text = " ".join(info("--ranks", "60000").split())
+    assert "WARNING" in text
+    assert "limits, for 60000 ranks" in text
+    assert "too few for 60000 ranks" in text
+
+
+@pytest.mark.parametrize("ranks", ["0", "-1", "two", "65537"])
+def test_ranks_that_cannot_be(ranks):
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info", f"--ranks={ranks}"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"{ranks!r} is not a whole number from 1 to 65536" in done.stderr
+
+
+FILES = {
+    "proc/self/cgroup": "0::/pod/box",
+    "proc/self/status": "Name:\tpython\nVmSize:\t  1048576 kB",
+    "proc/sys/kernel/yama/ptrace_scope": "1",
+    "proc/sys/net/ipv4/tcp_congestion_control": "cubic",
+    "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456",
+    "proc/sys/net/ipv4/tcp_wmem": "4096\t16384\t4194304",
+    "sys/fs/cgroup/cpu.max": "max 100000",
+    "sys/fs/cgroup/pod/cpu.max": "150000 100000",
+    "sys/fs/cgroup/pod/box/cpu.max": "max 100000",
+    "sys/fs/cgroup/pod/memory.max": "8589934592",
+    "sys/fs/cgroup/pod/box/memory.max": "max",
+    "sys/fs/cgroup/pod/box/pids.max": "100",
+    "sys/fs/cgroup/pod/box/pids.current": "60",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+    "sys/kernel/mm/transparent_hugepage/shmem_enabled": "always within_size [advise] never deny force",
+    "sys/devices/system/node/node0/cpulist": "0-3",
+    "sys/devices/system/node/node1/cpulist": "4-7",
+}
+VALUES = {
+    "descriptors": "1024, at most 4096",
+    "threads": "unlimited of the user, 60 of 100 in the cgroup",
+    "locked memory": "64 KiB, used with RDMA only",
+    "address space": "unlimited",
+    "memory": "8 GiB in the cgroup",
+    "huge pages": "madvise; for shared memory: advise",
+    "CPUs": "4 allowed, quota of 1.5 in the cgroup; 2 NUMA nodes",
+    "single copy": "ptrace_scope 1: a process may read the memory of its children only",
+    "TCP": "congestion control cubic; buffers up to 6 MiB in, 4 MiB out",
+}
+
+
+def found(root, ranks=2, verbs=False, files=(), **rlimits):
+    for name, text in {**FILES, **dict(files)}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    numbers = {"NOFILE": (1024, 4096), "MEMLOCK": (64 << 10, 64 << 10), **rlimits}
+    by_number = {getattr(resource, f"RLIMIT_{name}"): pair for name, pair in numbers.items()}
+    infinite = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    host = limits.Host(root, lambda number: by_number.get(number, infinite), cpus=4)
+    return {limit.name: limit for limit in limits.collect(ranks, verbs, host)}
+
+
+def test_limits_are_read(tmp_path):
+    limit = found(tmp_path)
+    assert list(limit) == list(VALUES)
+    for name, value in VALUES.items():
+        assert limit[name].value.partition("; shared memory is memfd")[0] == value
+        assert limit[name].warning == "", name
+
+
+@pytest.mark.parametrize(
+    ("name", "warning", "given"),
+    [
+        ("descriptors", "too few for 300 ranks: raise them (ulimit -n 1264)", {"ranks": 300}),
+        ("threads", "room for 40 more threads, too few for 3 ranks", {"ranks": 3}),
+        ("threads", "20 threads are too few for 2 ranks", {"NPROC": (20, 20)}),
+        ("locked memory", "64 KiB of locked memory are too little for a rank over RDMA", {"verbs": True}),
+        ("address space", "2 GiB of address space are too little", {"AS": (2 << 30, 2 << 30)}),
+        (
+            "TCP",
+            "TCP buffers of 64 KiB are too small",
+            {"files": {"proc/sys/net/ipv4/tcp_rmem": "1 2 65536"}},
+        ),
+    ],
+)
+def test_a_limit_that_is_too_low_is_warned_of(tmp_path, name, warning, given):
+    limit = found(tmp_path, **given)
+    assert warning in limit[name].warning
+
+
+def test_a_host_without_the_files(tmp_path):
+    host = limits.Host(tmp_path, cpus=1)
+    values = {limit.name: limit for limit in limits.collect(2, verbs=False, host=host)}
+    assert values["huge pages"].value == "unknown; for shared memory: unknown"
+    assert values["TCP"].value == "congestion control unknown; buffers unknown"
+    assert values["CPUs"].value.startswith("1 allowed; unknown NUMA nodes; 2 ranks outnumber them")

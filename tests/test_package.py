@@ -304,10 +304,10 @@ def test_command_line_names_its_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["nonsense"])
     assert caught.value.code == 2
-    assert "'config', 'info', 'bench'" in capsys.readouterr().err
+    assert "'config', 'info', 'doctor', 'bench'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["config", "info", "bench", "tune"])
+@pytest.mark.parametrize("command", ["config", "info", "doctor", "bench", "tune"])
 def test_unknown_arguments_are_told_with_the_usage_of_their_command(command, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([command, *(["barrier"] if command == "bench" else []), "--nonsense", "x"])
@@ -317,7 +317,7 @@ def test_unknown_arguments_are_told_with_the_usage_of_their_command(command, cap
     assert re.search(rf"^goccl {command}: error: unrecognized arguments: --nonsense", told, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", ["config", "info", "bench", "tune"])
+@pytest.mark.parametrize("command", ["config", "info", "doctor", "bench", "tune"])
 def test_help_is_a_sentence(command, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])

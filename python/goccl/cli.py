@@ -16,6 +16,7 @@ import goccl
 _COMMANDS = {
     "config": ("goccl.config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
     "info": ("goccl.info", "show versions, usable transports, settings and limits"),
+    "doctor": ("goccl.doctor", "measure every pair of ranks of a job, and name what is odd"),
     "bench": ("goccl.bench", "measure collectives, also against other libraries"),
     "tune": ("goccl.tune", "measure at which sizes algorithms should give way to others"),
 }

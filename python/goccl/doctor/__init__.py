@@ -1,0 +1,94 @@
+"""``goccl doctor``: whether all ranks of a job reach each other, how fast, and what is odd.
+
+Each pair of ranks is joined in a group of its own, as a job would join them, and measures the latency
+of an exchange of 4 bytes, the bandwidth each way, and how far its clocks are apart. Pairs that share no
+rank are measured at the same time, as far as their hosts have CPUs. A rank that does not come, or falls
+silent, is named; all other pairs are measured none the less.
+
+A pair is odd beside the pairs of its kind, which have the same transport and share a host, or do not:
+with more than three times their median latency, or less than half of their median bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from . import launch
+
+_MOST_RANKS = 64
+
+
+def _number(low: int, high: int, text: str) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+    return int(text)
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file in a folder that exists")
+    return path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `goccl doctor`."""
+    add = parser.add_argument
+    add(
+        "--ranks",
+        type=partial(_number, 2, _MOST_RANKS),
+        metavar="N",
+        help="start so many ranks on this host (default: the ranks of torchrun, mpirun or srun, else 2)",
+    )
+    add(
+        "--wait",
+        type=partial(_number, 1, 86400),
+        default=60,
+        metavar="SECONDS",
+        help="for all ranks to come (default 60)",
+    )
+    add(
+        "--timeout",
+        type=partial(_number, 1, 86400),
+        default=20,
+        metavar="SECONDS",
+        help="for a pair to be joined, and for each of its steps (default 20)",
+    )
+    add("--json", type=_file, metavar="FILE", help="also write all that was measured as JSON")
+    add("--plot", type=_file, metavar="FILE", help="also draw heat maps, as PNG or SVG (needs matplotlib)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Runs the command. 0: nothing is odd; 1: something is, or could not be found out."""
+    try:
+        place = None if args.ranks else launch.find(os.environ)
+    except ValueError as error:
+        print(f"goccl doctor: {error}", file=sys.stderr)
+        return 2
+    examine = partial(_examine, args)
+    return examine(place) if place else launch.start_local(args.ranks or 2, examine)
+
+
+def _examine(args: argparse.Namespace, place: launch.Place) -> int:
+    from .judge import judge
+    from .report import text, write_json, write_plot
+    from .visit import Lost, Patience, visit
+
+    try:
+        job = visit(place, Patience(float(args.wait), float(args.timeout)))
+    except Lost as error:
+        print(f"goccl doctor: rank {place.rank} gives up: {error}", file=sys.stderr)
+        return 1
+    if job is None:
+        return 0
+    findings = judge(job)
+    print(text(job, findings))
+    if args.json:
+        write_json(job, findings, args.json)
+    if args.plot:
+        write_plot(job, args.plot)
+    return 1 if findings else 0

@@ -1,0 +1,312 @@
+"""What is odd in what the ranks have told and measured. Pure: data in, findings out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from goccl.options import VARIABLES
+
+from .pairs import Pair
+
+_SLOWER = 3.0  # times the median of like pairs: an odd latency
+_SLOWER_BY_US = 5.0  # and so much more than it: caches make smaller differences
+_NARROWER = 0.5  # of the median of like pairs: an odd bandwidth
+_LEAST_PAIRS = 3  # of a kind, to have a median that means something
+_CLOCK = 0.1  # seconds
+_TRANSPORTS = ("mem", "shm", "verbs", "tcp")  # the best first
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a rank tells of itself.
+
+    Attributes:
+        host: the host's name.
+        where: tells hosts apart, whatever their names.
+        pid: of the process.
+        cpus: that it may use.
+        versions: by the name of the software.
+        settings: of environment variables that are set, by name; a secret is "(hidden)".
+    """
+
+    host: str
+    where: str
+    pid: int
+    cpus: int
+    versions: dict[str, str]
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """What a pair of ranks has measured.
+
+    Attributes:
+        transport: what joins them; "" where nothing does.
+        reason: why it is that transport.
+        latency_us: of an exchange of 4 bytes, in microseconds.
+        up_GBps: from the lower rank to the higher, in 10^9 bytes a second.
+        down_GBps: from the higher rank to the lower.
+        clock_s: how far the clock of the higher rank is ahead, in seconds.
+        error: why it could not be measured; "" where it was.
+    """
+
+    transport: str = ""
+    reason: str = ""
+    latency_us: float = 0.0
+    up_GBps: float = 0.0  # noqa: N815  the unit's own spelling
+    down_GBps: float = 0.0  # noqa: N815
+    clock_s: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something odd.
+
+    Attributes:
+        ranks: whom it concerns.
+        text: what is odd.
+        check: what to look at.
+    """
+
+    ranks: list[int]
+    text: str
+    check: str
+
+
+@dataclass
+class Job:
+    """All that is known of a job.
+
+    Attributes:
+        size: how many ranks it was to have.
+        facts: of the ranks that came, by rank.
+        pairs: that were measured, or were to be.
+        lost: the ranks that came and then fell silent.
+        interfaces: that listen, by rank.
+    """
+
+    size: int
+    facts: dict[int, Facts]
+    pairs: dict[Pair, Joint] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    interfaces: dict[int, str] = field(default_factory=dict)
+
+
+def judge(job: Job) -> list[Finding]:
+    """Finds what is odd, the gravest first.
+
+    Args:
+        job: what is known.
+
+    Returns:
+        The findings; none where all is well.
+    """
+    return [
+        *_absent(job),
+        *_unreachable(job),
+        *_different(job),
+        *_transports(job),
+        *_slow(job, _LATENCY),
+        *_slow(job, _BANDWIDTH),
+        *_clocks(job),
+    ]
+
+
+def _absent(job: Job) -> Iterable[Finding]:
+    absent = [rank for rank in range(job.size) if rank not in job.facts]
+    if absent:
+        yield Finding(
+            absent,
+            f"{names(absent)} did not come",
+            "that the launcher has started them, and that they can reach the host of rank 0 by its port",
+        )
+    for rank in job.lost:
+        facts = job.facts[rank]
+        yield Finding(
+            [rank],
+            f"rank {rank} ({facts.host}, pid {facts.pid}) came, and then answered no more",
+            "whether it was killed (out of memory: dmesg), or is stopped",
+        )
+
+
+def _unreachable(job: Job) -> Iterable[Finding]:
+    gone = set(job.lost)
+    failed = {pair: joint.error for pair, joint in job.pairs.items() if joint.error and not gone & set(pair)}
+    tried = Counter(rank for pair in job.pairs if not gone & set(pair) for rank in pair)
+    times = Counter(rank for pair in failed for rank in pair)
+    advice = "the text above; firewalls between the hosts; GOCCL_SOCKET_IFNAME"
+    for rank, count in times.most_common():
+        pairs = [pair for pair in failed if rank in pair]
+        if count > 1 and count == tried[rank] and pairs:
+            yield Finding([rank], f"rank {rank} can be joined with no other: {failed[pairs[0]]}", advice)
+            for pair in pairs:
+                del failed[pair]
+    for (a, b), error in failed.items():
+        yield Finding([a, b], f"ranks {a} and {b} cannot be joined: {error}", advice)
+
+
+def _different(job: Job) -> Iterable[Finding]:
+    """Versions and settings that should be the same on all ranks."""
+    software = dict.fromkeys(name for facts in job.facts.values() for name in facts.versions)
+    for name in software:
+        versions = {rank: facts.versions.get(name, "none") for rank, facts in job.facts.items()}
+        yield from _disagree(versions, f"versions of {name}", "that all ranks run one installation")
+    for name in (name for name, setting in VARIABLES.items() if setting.same):
+        settings = {rank: facts.settings.get(name, "not set") for rank, facts in job.facts.items()}
+        yield from _disagree(settings, name, "that the launcher hands the variable to all ranks alike")
+
+
+def _disagree(values: Mapping[int, str], what: str, check: str) -> Iterable[Finding]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank, value in sorted(values.items()):
+        found[value].append(rank)
+    if len(found) < 2:
+        return
+    usual = max(found.values(), key=len)
+    odd = [rank for rank in sorted(values) if rank not in usual]
+    parts = "; ".join(f"{value} on {names(ranks)}" for value, ranks in found.items())
+    yield Finding(odd, f"{what} differ: {parts}", check)
+
+
+def _like(job: Job) -> dict[bool, dict[Pair, Joint]]:
+    """The pairs that were measured, by whether they share a host."""
+    found: dict[bool, dict[Pair, Joint]] = {True: {}, False: {}}
+    for (a, b), joint in job.pairs.items():
+        if not joint.error:
+            found[job.facts[a].where == job.facts[b].where][a, b] = joint
+    return found
+
+
+def _transports(job: Job) -> Iterable[Finding]:
+    for within, pairs in _like(job).items():
+        counted = Counter(joint.transport for joint in pairs.values())
+        if len(counted) < 2:
+            continue
+        usual = max(counted, key=lambda kind: (counted[kind], -_TRANSPORTS.index(kind)))
+        where = "within a host" if within else "between hosts"
+        for (a, b), joint in pairs.items():
+            if joint.transport != usual:
+                yield Finding(
+                    [a, b],
+                    f"ranks {a} and {b} are joined by {joint.transport}, other pairs {where} by {usual}:"
+                    f" {joint.reason}",
+                    "the reason above; `goccl info` on both hosts",
+                )
+
+
+class _Measure(NamedTuple):
+    """A kind of measurement.
+
+    values: of a pair, by the ranks from which and to which.
+    odd: whether a value is odd beside a median.
+    check: what to check then.
+    """
+
+    what: str
+    unit: str
+    values: Callable[[Pair, Joint], dict[Pair, float]]
+    odd: Callable[[float, float], bool]
+    check: str
+
+
+def _latencies(pair: Pair, joint: Joint) -> dict[Pair, float]:
+    return {pair: joint.latency_us}
+
+
+def _bandwidths(pair: Pair, joint: Joint) -> dict[Pair, float]:
+    return {pair: joint.up_GBps, (pair[1], pair[0]): joint.down_GBps}
+
+
+def _is_slow(latency: float, usual: float) -> bool:
+    return latency > _SLOWER * usual and latency - usual > _SLOWER_BY_US
+
+
+def _is_narrow(bandwidth: float, usual: float) -> bool:
+    return bandwidth < _NARROWER * usual
+
+
+_LATENCY = _Measure(
+    "latency",
+    "us",
+    _latencies,
+    _is_slow,
+    "CPUs that other programs keep busy (top), power saving, and the route between the two",
+)
+_BANDWIDTH = _Measure(
+    "bandwidth",
+    "GB/s",
+    _bandwidths,
+    _is_narrow,
+    "the speed of the link (ethtool), its errors, the MTU, and other traffic on it",
+)
+
+
+def _slow(job: Job, measure: _Measure) -> Iterable[Finding]:
+    """Pairs whose value is odd beside the median of their kind: transport, and whether they share a host."""
+    for within, like in _like(job).items():
+        for transport in dict.fromkeys(joint.transport for joint in like.values()):
+            pairs = {pair: joint for pair, joint in like.items() if joint.transport == transport}
+            if len(pairs) < _LEAST_PAIRS:
+                continue
+            values: dict[Pair, float] = {}
+            for pair, joint in pairs.items():
+                values |= measure.values(pair, joint)
+            usual = median(values.values())
+            place = "on one host" if within else "between hosts"
+            beside = f"the median of {transport} {place} is {usual:.3g} {measure.unit}"
+            odd = {pair: value for pair, value in values.items() if measure.odd(value, usual)}
+            yield from _name(job, measure, odd, beside, pairs)
+
+
+def _name(
+    job: Job, measure: _Measure, odd: Mapping[Pair, float], beside: str, pairs: Mapping[Pair, Joint]
+) -> Iterable[Finding]:
+    """Names a rank where most of its pairs are odd, else the pairs."""
+    odd_pairs = {(min(pair), max(pair)) for pair in odd}
+    of_rank = Counter(rank for pair in odd_pairs for rank in pair)
+    all_of_rank = Counter(rank for pair in pairs for rank in pair)
+    named = set()
+    for rank, count in of_rank.most_common():
+        if count > 1 and 2 * count > all_of_rank[rank] and 2 * count > len(odd_pairs):
+            value = median(value for pair, value in odd.items() if rank in pair)
+            text = f"rank {rank} ({job.facts[rank].host}): {measure.what} of {value:.3g} {measure.unit}"
+            yield Finding([rank], f"{text} with {count} others; {beside}", measure.check)
+            named.add(rank)
+    for (a, b), value in odd.items():
+        if not named & {a, b}:
+            one_way = measure is _BANDWIDTH
+            between = f"from rank {a} to rank {b}" if one_way else f"between ranks {a} and {b}"
+            text = f"{measure.what} of {value:.3g} {measure.unit} {between}; {beside}"
+            yield Finding(sorted((a, b)), text, measure.check)
+
+
+def _clocks(job: Job) -> Iterable[Finding]:
+    for rank, ahead in clocks(job).items():
+        if abs(ahead) > _CLOCK:
+            yield Finding(
+                [rank],
+                f"the clock of rank {rank} ({job.facts[rank].host}) is {abs(ahead):.3g} s"
+                f" {'ahead of' if ahead > 0 else 'behind'} rank 0's: times in their logs cannot be compared",
+                "that its host keeps the time (chronyc tracking, timedatectl)",
+            )
+
+
+def clocks(job: Job) -> dict[int, float]:
+    """How far the clock of each rank that was measured with rank 0 is ahead of rank 0's, in seconds."""
+    measured = {b: joint.clock_s for (a, b), joint in job.pairs.items() if a == 0 and not joint.error}
+    return {0: 0.0, **measured} if 0 in job.facts else measured
+
+
+def names(ranks: Sequence[int]) -> str:
+    """Names ranks: "rank 3", "ranks 0 to 6", "ranks 0, 2 and 5"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

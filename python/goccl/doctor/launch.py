@@ -1,0 +1,142 @@
+"""Which rank this process is, and where the ranks meet, from what launchers set in the environment."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_PORT = 29500  # as of torchrun
+_PORTS = 20000  # below those that systems give out by themselves
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank of a job.
+
+    Attributes:
+        rank: of this process.
+        size: how many ranks there are.
+        host: of the store.
+        port: of the store.
+        served: somebody else has the store; else rank 0 opens it.
+    """
+
+    rank: int
+    size: int
+    host: str
+    port: int
+    served: bool = False
+
+
+def find(environ: Mapping[str, str]) -> Place | None:
+    """Finds what torchrun, Open MPI, MPICH, Intel MPI or Slurm has set.
+
+    Args:
+        environ: the environment.
+
+    Returns:
+        The place; None where no launcher has started this process.
+
+    Raises:
+        ValueError: a variable is no such number, or MASTER_ADDR is missing.
+    """
+    known = (
+        ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
+    )
+    names = next((names for names in known if names[0] in environ and names[1] in environ), None)
+    if names is None:
+        return None
+    rank, size, local = names
+    ranks = _number(environ, size, 1, 65536)
+    return Place(
+        rank=_number(environ, rank, 0, ranks - 1),
+        size=ranks,
+        host=environ.get("MASTER_ADDR") or _host(environ, ranks, local),
+        port=_port(environ),
+        served=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, least: int, most: int) -> int:
+    text = environ[name]
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise ValueError(f"{name} is {text!r}, allowed are {least} to {most}")
+    return int(text)
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    if "MASTER_PORT" in environ:
+        return _number(environ, "MASTER_PORT", 1, 65535)
+    job = environ.get("SLURM_JOB_ID", "")
+    return _PORTS + int(job) % 10000 if job.isdecimal() else _PORT
+
+
+def _host(environ: Mapping[str, str], ranks: int, local: str) -> str:
+    """The host of rank 0, where MASTER_ADDR does not tell."""
+    nodes = environ.get("SLURM_STEP_NODELIST", "")
+    if "SLURM_PROCID" in environ and nodes:
+        return first_host(nodes)
+    if ranks == 1 or (local and environ.get(local) == str(ranks)):
+        return _LOOPBACK
+    raise ValueError("MASTER_ADDR is not set: set it to the host of rank 0, the same on all ranks")
+
+
+def first_host(nodes: str) -> str:
+    """Returns the first host of a list as Slurm writes it, such as "node[003-005,9],other"."""
+    match = re.match(r"([^,\[]*)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
+    assert match is not None  # it matches anything
+    return "".join(part or "" for part in match.groups())
+
+
+def start_local(size: int, run: Callable[[Place], int]) -> int:
+    """Runs ranks in children of this process, and returns the exit status of rank 0.
+
+    Args:
+        size: how many.
+        run: what each does; it returns the exit status.
+    """
+    dist: Any = importlib.import_module("torch.distributed")
+    with socket.create_server((_LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
+        children = [_fork(Place(rank, size, _LOOPBACK, port, served=True), run) for rank in range(size)]
+        # The children have been made: a store has threads, with which a process must not fork.
+        store = dist.TCPStore(
+            _LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=os.dup(listener.fileno()),
+        )
+    # Each ends by itself: all its waits have deadlines.
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    del store
+    return abs(statuses[0])
+
+
+def _fork(place: Place, run: Callable[[Place], int]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        status = run(place)
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

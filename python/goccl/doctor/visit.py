@@ -1,0 +1,277 @@
+"""A visit of the doctor: the ranks meet at a store, rank 0 calls up the pairs, and gets all results."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import goccl
+from goccl._native import load
+from goccl.options import VARIABLES
+
+from .judge import Facts, Job, Joint
+from .launch import Place
+from .measure import Half, measure
+from .pairs import Pair, batches
+
+_STEPS = 2  # timeouts that one pair may take: to join, and in a step
+_PAUSE = 0.01  # between two looks at the store
+_SHORTEST = 0.001  # a timeout of 0 would be none
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a visit waits, in seconds.
+
+    Attributes:
+        come: for all ranks to come.
+        pair: for a pair to be joined, and for each of its steps.
+        told: beyond these, for what is told through the store.
+    """
+
+    come: float
+    pair: float
+    told: float = 10.0
+
+    @property
+    def batch(self) -> float:
+        """For all pairs of a batch."""
+        return _STEPS * self.pair + self.told
+
+
+class Lost(Exception):
+    """Rank 0, or the store, cannot be reached."""
+
+
+class Board:
+    """What the ranks tell each other: values by names, through a store."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def put(self, name: str, value: object) -> None:
+        """Tells it to all."""
+        try:
+            self.store.set(name, json.dumps(value))
+        except RuntimeError as error:
+            raise Lost(f"the store is gone: {_first_line(error)}") from error
+
+    def has(self, name: str) -> bool:
+        """Whether somebody has told it."""
+        try:
+            return bool(self.store.check([name]))
+        except RuntimeError as error:
+            raise Lost(f"the store is gone: {_first_line(error)}") from error
+
+    def get(self, name: str, deadline: float) -> Any:
+        """Waits until somebody has told it; None where nobody has by the deadline (time.monotonic())."""
+        left = max(_SHORTEST, deadline - time.monotonic())
+        try:
+            self.store.wait([name], timedelta(seconds=left))
+            return json.loads(self.store.get(name))
+        except RuntimeError:
+            return None
+
+
+def join(place: Place, patience: Patience) -> Any:
+    """Reaches the store of a job, which rank 0 opens unless a launcher has.
+
+    Raises:
+        Lost: it cannot be reached, or its port is taken.
+    """
+    dist: Any = importlib.import_module("torch.distributed")
+    opens = place.rank == 0 and not place.served
+    try:
+        store = dist.TCPStore(
+            place.host,
+            place.port,
+            is_master=opens,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=patience.come),
+        )
+    except RuntimeError as error:
+        what = "opened" if opens else "reached"
+        raise Lost(
+            f"the store at {place.host}, port {place.port}, cannot be {what}: {_first_line(error)}"
+        ) from error
+    # torchrun keeps its store through restarts.
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"goccl-doctor {restart}", store)
+
+
+def facts() -> Facts:
+    """What this rank tells of itself."""
+    import torch
+
+    settings = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    if "GOCCL_SECRET" in settings:
+        settings["GOCCL_SECRET"] = "(hidden)"
+    return Facts(
+        host=platform.node(),
+        where=f"{_read('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/net')}",
+        pid=os.getpid(),
+        cpus=len(os.sched_getaffinity(0)),
+        versions={
+            "goccl": goccl.__version__,
+            "libgoccl.so": load().library_version(),
+            "torch": str(torch.__version__),
+            "Python": platform.python_version(),
+        },
+        settings=settings,
+    )
+
+
+def lead(board: Board, size: int, patience: Patience) -> Job:
+    """Rank 0: has all pairs measured, and returns what came out."""
+    me = facts()
+    board.put("facts 0", asdict(me))
+    deadline = time.monotonic() + patience.come
+    told = {rank: board.get(f"facts {rank}", deadline) for rank in range(1, size)}
+    job = Job(size, {0: me} | {rank: Facts(**given) for rank, given in told.items() if given})
+    plan = batches(
+        sorted(job.facts),
+        {rank: given.where for rank, given in job.facts.items()},
+        {rank: given.cpus for rank, given in job.facts.items()},
+    )
+    board.put("plan", plan)
+    for number, batch in enumerate(plan):
+        pairs = [pair for pair in batch if not set(job.lost) & set(pair)]
+        board.put(f"start {number}", pairs)
+        deadline = time.monotonic() + patience.batch
+        mine = [pair for pair in pairs if 0 in pair]
+        halves = {}
+        if mine:
+            halves[0] = measure(_store(board, number, mine[0]), mine[0], 0, patience.pair)
+        job.lost += _collect(board, number, pairs, halves, deadline, patience.told)
+        for pair in batch:
+            job.pairs[pair] = _joint(*(halves.get(rank) for rank in pair))
+        job.interfaces |= {rank: half.interface for rank, half in halves.items() if half.interface}
+    board.put("end", True)
+    return job
+
+
+def _collect(
+    board: Board, number: int, pairs: Sequence[Pair], halves: dict[int, Half], deadline: float, grace: float
+) -> list[int]:
+    """Waits for the halves that the other ranks tell, and returns the ranks that told none.
+
+    Where one half of a pair is a failure, the other one has failed as well, or is never told.
+    """
+    partner = dict(pairs) | {b: a for a, b in pairs}
+    limits = dict.fromkeys((rank for rank in partner if rank not in halves), deadline)
+    if 0 in halves and halves[0].error:
+        limits[partner[0]] = time.monotonic() + grace
+    lost = []
+    while limits:
+        for rank, limit in list(limits.items()):
+            if board.has(f"half {number} of {rank}"):
+                half = halves[rank] = Half(**board.get(f"half {number} of {rank}", deadline))
+                del limits[rank]
+                if half.error and partner[rank] in limits:
+                    limits[partner[rank]] = min(deadline, time.monotonic() + grace)
+            elif time.monotonic() > limit:
+                lost.append(rank)
+                del limits[rank]
+        time.sleep(_PAUSE)
+    return lost
+
+
+def follow(board: Board, rank: int, patience: Patience) -> None:
+    """The others: do what rank 0 calls them up for, until it ends the visit.
+
+    Raises:
+        Lost: rank 0 says nothing any more.
+    """
+    board.put(f"facts {rank}", asdict(facts()))
+    plan = _from_leader(board, "plan", patience.come + patience.told)
+    for number in range(len(plan)):
+        for low, high in _from_leader(board, f"start {number}", patience.batch + patience.told):
+            if rank in (low, high):
+                pair = (low, high)
+                half = measure(_store(board, number, pair), pair, rank, patience.pair)
+                board.put(f"half {number} of {rank}", asdict(half))
+    _from_leader(board, "end", patience.batch + patience.told)
+    board.put(f"left {rank}", True)
+
+
+def wait_for_others(board: Board, job: Job, patience: Patience) -> None:
+    """Rank 0, which may hold the store: lets the others leave first."""
+    deadline = time.monotonic() + patience.told
+    for rank in job.facts:
+        if rank != 0 and rank not in job.lost:
+            board.get(f"left {rank}", deadline)
+
+
+def _from_leader(board: Board, name: str, timeout: float) -> Any:
+    value = board.get(name, time.monotonic() + timeout)
+    if value is None:
+        raise Lost(f"rank 0 said nothing for {timeout:.0f} s, or has ended")
+    return value
+
+
+def _store(board: Board, number: int, pair: Iterable[int]) -> Any:
+    dist: Any = importlib.import_module("torch.distributed")
+    return dist.PrefixStore(f"batch {number} pair {' '.join(map(str, pair))}", board.store)
+
+
+def _joint(low: Half | None, high: Half | None) -> Joint:
+    if low is None or high is None:
+        return Joint(error=next((h.error for h in (low, high) if h and h.error), "a rank fell silent"))
+    if low.error or high.error:
+        return Joint(error=low.error or high.error)
+    return Joint(
+        low.transport,
+        low.reason,
+        max(low.latency_us, high.latency_us),
+        low.sent_GBps,
+        high.sent_GBps,
+        low.clock_s,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
+
+
+def visit(place: Place, patience: Patience) -> Job | None:
+    """Takes part in a visit.
+
+    Args:
+        place: this rank.
+        patience: for how long.
+
+    Returns:
+        At rank 0 what came out; None at the others.
+
+    Raises:
+        Lost: the store or rank 0 cannot be reached.
+    """
+    board = Board(join(place, patience))
+    if place.rank != 0:
+        follow(board, place.rank, patience)
+        return None
+    job = lead(board, place.size, patience)
+    wait_for_others(board, job, patience)
+    return job

@@ -1,0 +1,398 @@
+"""`goccl doctor`: who is measured when, what is odd, and visits of real ranks."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import goccl
+import harness
+import pytest
+from goccl import cli
+from goccl.doctor import launch, pairs, visit
+from goccl.doctor.judge import Facts, Finding, Job, Joint, clocks, judge, names
+from goccl.doctor.launch import Place
+
+# -- who is measured when
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_every_pair_meets_once_and_no_rank_twice_in_a_round(size):
+    ranks = [3 * rank for rank in range(size)]
+    made = pairs.rounds(ranks)
+    assert sorted(pair for batch in made for pair in batch) == list(itertools.combinations(ranks, 2))
+    for batch in made:
+        assert len({rank for pair in batch for rank in pair}) == 2 * len(batch)
+    assert len(made) <= size
+
+
+@pytest.mark.parametrize(("cpus", "most"), [(1, 2), (2, 2), (3, 3), (4, 4), (64, 6)])
+def test_no_host_has_more_ranks_at_work_than_cpus(cpus, most):
+    ranks = range(12)
+    hosts = {rank: "a" if rank < 6 else "b" for rank in ranks}
+    made = pairs.batches(list(ranks), hosts, dict.fromkeys(ranks, cpus))
+    assert sorted(pair for batch in made for pair in batch) == list(itertools.combinations(ranks, 2))
+    working = [sum(hosts[r] == host for p in batch for r in p) for batch in made for host in "ab"]
+    assert max(working) == most
+
+
+# -- what is odd
+
+
+def job(size=4, hosts=1, transport="shm", latency=1.0, bandwidth=10.0):
+    """Ranks of which nothing is odd."""
+    where = [f"host{rank * hosts // size}" for rank in range(size)]
+    facts = {rank: Facts(where[rank], where[rank], 100 + rank, 2, {"goccl": "1"}, {}) for rank in range(size)}
+    made = Job(size, facts)
+    for a, b in itertools.combinations(range(size), 2):
+        kind = transport if where[a] == where[b] else "tcp"
+        slower = 1 if where[a] == where[b] else 20
+        made.pairs[a, b] = Joint(kind, "why", latency * slower, bandwidth / slower, bandwidth / slower)
+    return made
+
+
+def change(job, pair, **fields):
+    job.pairs[pair] = Joint(**{**vars(job.pairs[pair]), **fields})
+    return job
+
+
+def found(job):
+    return [(finding.ranks, finding.text) for finding in judge(job)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_nothing_is_odd(size, hosts):
+    assert judge(job(size, hosts)) == []
+
+
+def test_ranks_that_did_not_come():
+    odd = job(5)
+    for rank in (1, 3, 4):
+        del odd.facts[rank]
+    odd.pairs = {pair: joint for pair, joint in odd.pairs.items() if not {1, 3, 4} & set(pair)}
+    assert found(odd) == [([1, 3, 4], "ranks 1, 3 and 4 did not come")]
+
+
+def test_a_rank_that_fell_silent_is_named_and_its_pairs_are_not():
+    odd = job(4)
+    odd.lost = [2]
+    for pair in odd.pairs:
+        if 2 in pair:
+            change(odd, pair, error="a rank fell silent")
+    assert found(odd) == [([2], "rank 2 (host0, pid 102) came, and then answered no more")]
+
+
+def test_a_pair_that_cannot_be_joined():
+    assert found(change(job(4), (1, 3), error="no route")) == [
+        ([1, 3], "ranks 1 and 3 cannot be joined: no route")
+    ]
+
+
+def test_a_rank_that_can_be_joined_with_no_other():
+    odd = job(4)
+    for pair in [(0, 2), (1, 2), (2, 3)]:
+        change(odd, pair, error="no route")
+    assert found(odd) == [([2], "rank 2 can be joined with no other: no route")]
+
+
+def test_a_transport_unlike_that_of_like_pairs():
+    odd = change(job(4, hosts=2), (0, 1), transport="tcp", reason="no memfd")
+    assert found(odd) == [
+        ([0, 1], "ranks 0 and 1 are joined by tcp, other pairs within a host by shm: no memfd")
+    ]
+    assert judge(job(4, hosts=2)) == [], "pairs between hosts are of another kind"
+    odd = change(job(6, hosts=2, transport="tcp"), (3, 5), transport="shm")
+    assert found(odd) == [([3, 5], "ranks 3 and 5 are joined by shm, other pairs within a host by tcp: why")]
+
+
+def test_a_slow_pair():
+    odd = change(job(4, latency=10.0), (0, 3), latency_us=31.0)
+    assert found(odd) == [
+        ([0, 3], "latency of 31 us between ranks 0 and 3; the median of shm on one host is 10 us")
+    ]
+    assert judge(change(job(4, latency=10.0), (0, 3), latency_us=30.0)) == []
+    assert judge(change(job(4, latency=0.2), (0, 3), latency_us=2.0)) == [], "caches"
+
+
+def test_a_narrow_direction():
+    odd = change(job(4), (0, 3), down_GBps=4.9)
+    assert found(odd) == [
+        (
+            [0, 3],
+            "bandwidth of 4.9 GB/s from rank 3 to rank 0; the median of shm on one host is 10 GB/s",
+        )
+    ]
+    assert judge(change(job(4), (0, 3), down_GBps=5.0)) == []
+
+
+def test_a_slow_rank_is_named_once():
+    odd = job(5, hosts=5)
+    for pair in odd.pairs:
+        if 2 in pair:
+            change(odd, pair, latency_us=100.0, up_GBps=0.1, down_GBps=0.1)
+    assert found(odd) == [
+        ([2], "rank 2 (host2): latency of 100 us with 4 others; the median of tcp between hosts is 20 us"),
+        (
+            [2],
+            (
+                "rank 2 (host2): bandwidth of 0.1 GB/s with 4 others;"
+                " the median of tcp between hosts is 0.5 GB/s"
+            ),
+        ),
+    ]
+
+
+def test_pairs_of_another_kind_are_not_compared():
+    odd = job(4, hosts=2)
+    assert {joint.latency_us for joint in odd.pairs.values()} == {1.0, 20.0}
+    assert judge(odd) == []
+
+
+def test_settings_and_versions_that_differ():
+    odd = job(4)
+    odd.facts[3].settings["GOCCL_NET"] = "tcp"
+    odd.facts[3].settings["GOCCL_SOCKET_IFNAME"] = "eth1"
+    odd.facts[0].versions["goccl"] = "2"
+    assert found(odd) == [
+        ([0], "versions of goccl differ: 2 on rank 0; 1 on ranks 1 to 3"),
+        ([3], "GOCCL_NET differ: not set on ranks 0 to 2; tcp on rank 3"),
+    ]
+
+
+def test_a_clock_that_is_off():
+    odd = change(job(3), (0, 2), clock_s=-1.5)
+    assert clocks(odd) == {0: 0.0, 1: 0.0, 2: -1.5}
+    ((ranks, text),) = found(odd)
+    assert ranks == [2]
+    assert "the clock of rank 2 (host0) is 1.5 s behind rank 0's" in text
+
+
+def test_every_finding_says_what_to_check():
+    odd = job(3)
+    odd.facts[1].settings["GOCCL_NET"] = "tcp"
+    for finding in [*judge(odd), *judge(change(job(3), (0, 1), latency_us=99.0))]:
+        assert isinstance(finding, Finding)
+        assert finding.check
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0 and 1"),
+        ([0, 1, 2], "ranks 0 to 2"),
+        ([0, 2, 5], "ranks 0, 2 and 5"),
+    ],
+)
+def test_names(ranks, text):
+    assert names(ranks) == text
+
+
+# -- launchers
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, None),
+        ({"WORLD_SIZE": "2"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # a batch script, not a step
+        (
+            {
+                "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1",
+                "PMI_RANK": "0", "PMI_SIZE": "9",
+            },
+            Place(1, 2, "h", 1),
+        ),
+        (
+            {
+                "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1",
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            },
+            Place(0, 2, "h", 1, served=True),
+        ),
+        (
+            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"},
+            Place(2, 3, "127.0.0.1", 29500),
+        ),
+        (
+            {"PMI_RANK": "0", "PMI_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "7"},
+            Place(0, 4, "h", 7),
+        ),
+        (
+            {
+                "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "n[03-04]",
+                "SLURM_JOB_ID": "1234567",
+            },
+            Place(5, 8, "n03", 24567),
+        ),
+    ],
+)  # fmt: skip
+def test_launchers(environ, place):
+    assert launch.find(environ) == place
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is '2', allowed are 0 to 1"),
+        ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', allowed are 1 to 65536"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, "MASTER_ADDR is not set"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"},
+            "MASTER_PORT is '0', allowed are 1 to 65535",
+        ),
+    ],
+)
+def test_launchers_that_say_nonsense(environ, told, monkeypatch, capsys):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "PMI_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["doctor"]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node7", "node7"),
+        ("n[003-005,9],m", "n003"),
+        ("a,b", "a"),
+        ("r[1-2]-ib", "r1-ib"),
+        ("r[5]x,q", "r5x"),
+    ],
+)
+def test_first_host_of_slurm(nodes, first):
+    assert launch.first_host(nodes) == first
+
+
+# -- visits of real ranks
+
+
+def run_visit(rank, size, come, pair):
+    board = visit.Board(rank.make_store("doctor"))
+    patience = visit.Patience(come=come, pair=pair, told=3)
+    if rank.rank != 0:
+        return visit.follow(board, rank.rank, patience)
+    done = visit.lead(board, size, patience)
+    visit.wait_for_others(board, done, patience)
+    return done
+
+
+def grave(done):
+    """What is odd but for times, which depend on what else the machine does."""
+    return [f.text for f in judge(done) if not any(w in f.text for w in ("latency of", "bandwidth of"))]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("transport", harness.TRANSPORTS)
+def test_visit(make_world, size, transport):
+    world = make_world(size, store="tcp", env={"GOCCL_TRANSPORT": transport})
+    done = world.run(run_visit, size, 60, 20)[0]
+    assert sorted(done.pairs) == list(itertools.combinations(range(size), 2))
+    for joint in done.pairs.values():
+        assert joint.error == ""
+        assert joint.transport == transport
+        assert min(joint.latency_us, joint.up_GBps, joint.down_GBps) > 0
+        assert abs(joint.clock_s) < 60
+    assert [done.facts[rank].pid for rank in range(size)] == world.pids
+    assert set(done.interfaces) == set(range(size))
+    assert grave(done) == []
+
+
+def test_visit_with_a_rank_of_other_settings(make_world):
+    odd = {1: {"GOCCL_NET": "tcp", "GOCCL_ALLTOALL_SCHEDULE": "parallel"}}
+    done = make_world(3, store="tcp", rank_env=odd).run(run_visit, 3, 60, 20)[0]
+    assert done.pairs[0, 2].error == ""
+    unreachable, *differ = grave(done)
+    assert unreachable.startswith("rank 1 can be joined with no other: ")
+    assert [text.partition(" differ")[0] for text in differ] == ["GOCCL_ALLTOALL_SCHEDULE", "GOCCL_NET"]
+
+
+def test_visit_without_a_rank(make_world):
+    world = make_world(2, store="tcp")
+    done = world.run(run_visit, 4, 2, 20)[0]
+    assert grave(done) == ["ranks 2 and 3 did not come"]
+    assert done.pairs[0, 1].error == ""
+
+
+def run_dying_visit(rank, number):
+    """Rank 1 ends, or is stopped, when it has come."""
+    if rank.rank == 1:
+        board = visit.Board(rank.make_store("doctor"))
+        board.put("facts 1", vars(visit.facts()))
+        os.kill(os.getpid(), number)
+    return run_visit(rank, rank.size, 60, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_visit_with_a_rank_that_falls_silent(make_world, number, monkeypatch):
+    world = make_world(3, store="tcp")
+    world.healthy = False
+    world.start(run_dying_visit, number)
+    (outcome,) = world.finish(ranks=[0])
+    assert outcome.ok, outcome
+    assert outcome.value.lost == [1]
+    assert outcome.value.pairs[0, 2].error == ""
+    assert grave(outcome.value) == [
+        f"rank 1 ({outcome.value.facts[1].host}, pid {world.pids[1]}) came, and then answered no more"
+    ]
+
+
+def run_leaderless(rank):
+    board = visit.Board(rank.make_store("doctor"))
+    with pytest.raises(visit.Lost, match="rank 0 said nothing for"):
+        visit.follow(board, 1, visit.Patience(come=-2, pair=1, told=3))
+
+
+def test_visit_without_rank_0(make_world):
+    make_world(1, store="tcp").run(run_leaderless)
+
+
+def doctor(*arguments, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "goccl", "doctor", *arguments],
+        env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_command_starts_its_own_ranks(tmp_path):
+    done = doctor("--ranks", "3", "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png"))
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stdout.startswith(f"3 ranks, 1 host: goccl {goccl.__version__}, ")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    result = json.loads((tmp_path / "a.json").read_text())
+    assert [pair["ranks"] for pair in result["pairs"]] == [[0, 1], [0, 2], [1, 2]]
+    assert (done.returncode == 0) == (result["findings"] == []) == ("Nothing is odd." in done.stdout)
+    assert done.stdout.count("ODD ") == len(result["findings"])
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_command_under_a_launcher(tmp_path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [sys.executable, "-m", "goccl", "doctor", "--wait", "30"]
+    ranks = [
+        subprocess.Popen(
+            words, env={**os.environ, **env, "RANK": str(rank)}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks[1:]] == [0, 0], said
+    assert said[0][0].startswith("3 ranks, 1 host: "), said
+    assert [out for out, _ in said[1:]] == ["", ""]
+
+
+def test_command_whose_store_cannot_be_reached():
+    done = doctor("--wait", "1", RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="9")
+    assert done.returncode == 1
+    assert "rank 1 gives up: the store at 127.0.0.1, port 9, cannot be reached" in done.stderr

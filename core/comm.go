@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -65,7 +66,7 @@ type Comm struct {
 	answers   map[int]exec.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]string       // monitored barriers, by sequence: what rank 0 said
+	checkOuts map[uint64]*Error       // monitored barriers, by sequence: what rank 0 said, nil: all came
 	checked   chan struct{}           // a change of the two
 	barriers  uint64                  // sequence of the last monitored barrier that ended here
 	splits    uint64
@@ -150,6 +151,15 @@ func (c *Comm) Err() error {
 	return nil
 }
 
+// FailedRanks are the ranks to which the failure that Err tells of is owed: see Error.Ranks.
+func (c *Comm) FailedRanks() []int {
+	var e *Error
+	if !errors.As(c.Err(), &e) {
+		return nil
+	}
+	return slices.Clone(e.Ranks)
+}
+
 // CallOptions says how an operation is to be made.
 type CallOptions struct {
 	Timeout time.Duration // <= 0: the communicator's
@@ -161,6 +171,14 @@ type CallOptions struct {
 // soon is for how long Start waits with WaitSoon: a caller that has several communicators, and starts a
 // work on each before it waits for the first, loses no more.
 const soon = time.Millisecond
+
+// nameOf names operations that are started together by the first of them.
+func nameOf(operations []Operation) string {
+	if len(operations) == 0 {
+		return ""
+	}
+	return operations[0].Collective.String()
+}
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait for peers. The operations
 // are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
@@ -197,7 +215,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	if c.failure != nil {
 		defer c.mu.Unlock()
-		return nil, c.failure
+		return nil, c.failure.refusing(nameOf(operations))
 	}
 	w.setTimeout(o.Timeout)
 	var mismatch *Error
@@ -249,7 +267,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	if c.failure != nil {
 		defer c.mu.Unlock()
 		c.retire(&operation)
-		return nil, c.failure
+		return nil, c.failure.refusing(operation.Collective.String())
 	}
 	w.setTimeout(o.Timeout)
 	w.small = c.shape.memory && operation.small()
@@ -554,7 +572,7 @@ func (c *Comm) spawn(f func()) {
 	guarded := func() {
 		defer func() {
 			if r := recover(); r != nil {
-				c.fail(errorf(ErrInternal, "panic: %v", r), true)
+				c.fail(c.errorf(ErrInternal, "panic: %v", r), true)
 			}
 		}()
 		f()
@@ -580,7 +598,7 @@ func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	c.fail(errorf(ErrAborted, "%s aborted %s: %s", c.rankName(c.rank), c.title(), reason), true)
+	c.fail(c.errorf(ErrAborted, "%s aborted it: %s", c.rankName(c.rank), reason).blaming(c.rank), true)
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
@@ -595,7 +613,7 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(errorf(ErrAborted, "%s was destroyed on this rank, %s", c.title(), c.rankName(c.rank)), false)
+	c.fail(c.errorf(ErrAborted, "it was destroyed on this rank, %s", c.rankName(c.rank)).blaming(c.rank), false)
 	<-c.stopped // by this call or by a failure before it
 	c.token <- struct{}{}
 	c.runQueued()

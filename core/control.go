@@ -16,12 +16,12 @@ import (
 
 // The control frames of a group.
 const (
-	frameFail     = transport.ControlBase + iota // Flags: kind of error; payload: text
+	frameFail     = transport.ControlBase + iota // Flags: kind of error; payload: the error
 	frameAnnounce                                // payload: what the sender waits in, or was refused and why
 	frameAsk                                     // what do you do?
 	frameStatus                                  // payload: what the sender started last
 	frameCheckIn                                 // Seq: of a monitored barrier
-	frameCheckOut                                // the same; payload: what failed, or nothing
+	frameCheckOut                                // the same; payload: the error, or nothing
 	frameMail                                    // there are letters
 )
 
@@ -30,7 +30,7 @@ const (
 	frameCredit   = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
 	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
 	frameAccept                                // Seq: number of the offer; data may flow
-	frameReject                                // Seq: number of the offer; payload: why
+	frameReject                                // Seq: number of the offer; payload: the error
 	frameConsumed                              // Arg: bytes of eager sends received so far; number of sends that met a receive
 	frameGot                                   // Seq: number of the offer, whose data, if any, the receiver has read by itself
 	frameProbe                                 // a send that is held: as an offer, which is forgotten if no receive waits for it
@@ -45,8 +45,6 @@ const (
 	acceptedSend = 0xfe // a part of an accepted send: Seq: number of the offer; Arg[0]: where it belongs
 	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
 )
-
-const maxFailText = 8 << 10
 
 const encodedMessage = 48
 
@@ -127,8 +125,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.window.ConnectPort(src)
 		return
 	case len(fds) == 0: // plans count on the memory
-		c.fail(errorf(ErrSystem, "%s: shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
-			c.title(), c.rankName(src), c.rankName(c.rank)), true)
+		c.fail(c.errorf(ErrSystem, "shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
+			c.rankName(src), c.rankName(c.rank)), true)
 		return
 	case len(fds) > 2:
 		for _, fd := range fds {
@@ -141,7 +139,7 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.joinArena(src, fds[1])
 	}
 	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
-		c.fail(errorf(ErrSystem, "%s: shared memory with %s: %v", c.title(), c.rankName(src), err), true)
+		c.fail(c.errorf(ErrSystem, "shared memory with %s: %v", c.rankName(src), err), true)
 	}
 }
 
@@ -173,7 +171,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		if int(h.Flags) < len(kinds) {
 			kind = kinds[h.Flags]
 		}
-		c.fail(&Error{Kind: kind, Text: inWords(payload)}, true)
+		c.fail(c.heard(kind, payload), true)
 	case frameAnnounce:
 		if err := c.onAnnounce(src, payload); err != nil {
 			c.violation(src, err)
@@ -212,9 +210,13 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		c.mu.Unlock()
 		notify(c.checked)
 	case frameCheckOut:
+		var verdict *Error
+		if len(payload) > 0 {
+			verdict = c.heard(ErrTimeout, payload)
+		}
 		c.mu.Lock()
 		if src == 0 && h.Seq > c.barriers && len(c.checkOuts) < maxCheckIns {
-			c.checkOuts[h.Seq] = printable.Text(string(payload), maxFailText)
+			c.checkOuts[h.Seq] = verdict
 		}
 		c.mu.Unlock()
 		notify(c.checked)
@@ -229,8 +231,8 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 }
 
 // inWords is what a peer says, made fit for an error's text.
-func inWords(payload []byte) string {
-	return cmp.Or(printable.Text(string(payload), maxFailText), "it gave no reason")
+func inWords(text string) string {
+	return cmp.Or(printable.Text(text, maxFailText), "it gave no reason")
 }
 
 // maxCheckIns bounds what a peer can make this rank remember of barriers to come.
@@ -238,7 +240,7 @@ const maxCheckIns = 1024
 
 // violation fails the communicator because a peer sent what no correct peer sends.
 func (c handler) violation(src int, err error) {
-	c.fail(errorf(ErrInternal, "%s: from %s: %v", c.title(), c.rankName(src), err), true)
+	c.fail(c.errorf(ErrInternal, "from %s: %v", c.rankName(src), err), true)
 }
 
 func notify(ch chan struct{}) {

@@ -77,7 +77,7 @@ func (p *pointToPoint) expire(id uint64, peer int) {
 	if p.c.byMail(peer) && p.gets(peer, s.bytes) {
 		why += ", or its data was not read"
 	}
-	p.c.fail(errorf(ErrTimeout, "%s: %s: timeout after %v: %s", p.c.title(), p.title(s.op), s.work.timeout, why), true)
+	p.c.fail(p.late(s.work, s.op, peer, why), true)
 	s.work.end(p.c.failed())
 }
 
@@ -90,8 +90,7 @@ func (p *pointToPoint) expireLocal(a *arrival) {
 	}
 	p.mu.Unlock()
 	if i >= 0 {
-		a.local.work.end(errorf(ErrTimeout, "%s: send of %d bytes with tag %d to itself: timeout after %v: no receive matched it",
-			p.c.title(), a.bytes, a.tag, a.local.work.timeout))
+		a.local.work.end(p.late(a.local.work, a.local.op, p.c.rank, "no receive of this rank matched it"))
 	}
 }
 
@@ -105,13 +104,12 @@ func (p *pointToPoint) expireReceive(r *receive) {
 	r.expired = half
 	p.mu.Unlock()
 	if half {
-		p.c.fail(errorf(ErrTimeout, "%s: receive of %d bytes with tag %d from %s: timeout after %v: the rest of the data did not come",
-			p.c.title(), r.bytes, r.op.Tag, p.c.rankName(r.from), r.work.timeout), true)
+		p.c.fail(p.late(r.work, r.op, r.from, "the rest of the data did not come from "+p.c.rankName(r.from)), true)
 	}
 	if !mine {
 		return
 	}
-	r.work.end(errorf(ErrTimeout, "%s: %s: timeout after %v: no send matched it", p.c.title(), p.title(r.op), r.work.timeout))
+	r.work.end(p.late(r.work, r.op, r.source, "no send matched it"))
 }
 
 // expireGift fails the communicator because the peer has not taken in time what it has accepted.
@@ -121,6 +119,6 @@ func (p *pointToPoint) expireGift(g *gift) {
 	p.mu.Unlock()
 	if late {
 		s := g.send
-		p.c.fail(errorf(ErrTimeout, "%s: %s: timeout after %v: its receiver has not taken all of it", p.c.title(), p.title(s.op), s.work.timeout), true)
+		p.c.fail(p.late(s.work, s.op, s.peer, "its receiver has not taken all of it"), true)
 	}
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,6 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/internal/printable"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -46,7 +45,7 @@ func (c *Comm) fail(cause *Error, tell bool) {
 
 // failFrame is what tells a peer of a failure.
 func failFrame(cause *Error) (transport.Header, []byte) {
-	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, []byte(printable.Text(cause.Text, maxFailText))
+	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, cause.encode()
 }
 
 func (c *Comm) failed() *Error {
@@ -119,7 +118,9 @@ func (d departure) missedBy(m exec.Message) *Error {
 	if d.lost() {
 		return d.cause
 	}
-	return &Error{d.cause.Kind, fmt.Sprintf("%s and can no longer take part in #%d %s", d.cause.Text, m.Sequence, describe(m))}
+	missed := *d.cause
+	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, describe(m))
+	return missed.during(m)
 }
 
 // depart takes the news that a peer is gone.
@@ -173,27 +174,25 @@ func (c *Comm) peerError(peer int, err error) *Error {
 	if errors.Is(err, transport.ErrPeerLeft) {
 		return c.hasLeft(peer)
 	}
-	what := err.Error()
-	if c.globalRanks != nil || !strings.Contains(what, fmt.Sprintf("rank %d (", peer)) {
-		what = c.rankName(peer) + ": " + what
+	what := "cannot be reached"
+	if errors.Is(err, transport.ErrPeerDown) {
+		what = "has failed"
 	}
-	return errorf(ErrPeerFailed, "%s has failed: %s. The ranks that are left can make a new one, or all are restarted (torchrun --max-restarts does that)", c.title(), what)
+	var link *transport.PeerError
+	if errors.As(err, &link) {
+		err = link.Err // the rest is said here
+	}
+	return c.errorf(ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v", c.rankName(peer), c.addresses[peer].Name,
+		c.kinds[peer], what, err).blaming(peer)
 }
 
 func (c *Comm) hasLeft(peer int) *Error {
-	return errorf(ErrAborted, "%s: %s has left (it destroyed its communicator or ended)", c.title(), c.rankName(peer))
+	return c.errorf(ErrAborted, "%s has left (it destroyed its communicator or ended)", c.rankName(peer)).blaming(peer)
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
 func (c *Comm) undone(p *part, begun bool, cause *Error) *Error {
-	if p.operation.Collective == plan.MonitoredBarrier {
-		return cause // which is in torch's words
-	}
-	e := cause.ending(fmt.Sprintf("#%d %s", p.message.Sequence, describe(p.message)))
-	if state := p.operation.aftermath(c.rank, begun); state != "" {
-		e = e.with(state)
-	}
-	return e
+	return cause.ending(p.message, p.operation.aftermath(c.rank, begun))
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
@@ -206,13 +205,13 @@ func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen ex
 		case asked && asks:
 			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
 		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
-			return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: %s have different counts for what they send to each other",
-				c.title(), mine.Sequence, describe(mine), c.rankNames([]int{min(peer, c.rank), max(peer, c.rank)}))
+			return c.errorf(ErrMismatch, "collective mismatch at #%d %s: %s have different counts for what they send to each other",
+				mine.Sequence, describe(mine), c.rankNames([]int{min(peer, c.rank), max(peer, c.rank)})).during(mine).calling(c.rank, mine, peer, seen)
 		case total != wantTotal:
 			bytes, want = total, wantTotal
 		}
-		return errorf(ErrMismatch, "%s: collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
-			c.title(), mine.Sequence, describe(mine), c.rankName(from), bytes, c.rankName(to), want)
+		return c.errorf(ErrMismatch, "collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
+			mine.Sequence, describe(mine), c.rankName(from), bytes, c.rankName(to), want).during(mine).calling(c.rank, mine, peer, seen)
 	}
 	if seen.Sequence > mine.Sequence {
 		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
@@ -242,8 +241,8 @@ func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
 	if peer < c.rank {
 		a, b = b, a
 	}
-	return errorf(ErrMismatch, "%s: collective mismatch at #%d: %s, but %s. All ranks must call the same collectives in the same order",
-		c.title(), mine.Sequence, a, b)
+	return c.errorf(ErrMismatch, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b).during(mine).
+		calling(c.rank, mine, peer, seen)
 }
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
@@ -333,7 +332,7 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("%s: #%d %s: timeout after %v on %s", c.title(), m.Sequence, describe(m), w.timeout, c.rankName(c.rank))
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, describe(m), w.timeout, c.rankName(c.rank))
 	var parts []string
 	if len(missing) > 0 {
 		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.rankNames(missing)))
@@ -346,14 +345,15 @@ func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
 		parts = append(parts, c.rankName(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
-		return errorf(ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time; a larger timeout may help", head)
+		return c.errorf(ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time", head).during(m)
 	}
 	all := slices.Clone(missing)
 	for _, r := range behind {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return errorf(ErrTimeout, "%s: %s did not arrive: %s", head, c.rankNames(all), strings.Join(parts, ", "))
+	return c.errorf(ErrTimeout, "%s: %s did not arrive: %s", head, c.rankNames(all), strings.Join(parts, ", ")).
+		during(m).blaming(all...)
 }
 
 type laggard struct {
@@ -446,23 +446,20 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 	for {
 		here, verdict, told, missed := c.barrierState(p.message)
 		switch {
-		case told && verdict == "":
+		case told && verdict == nil:
 			return true, nil
 		case told:
-			return true, c.barrierError(c.rankName(0) + " said: " + verdict)
+			return true, c.barrierError(c.rankName(0)+" said: "+verdict.Text, verdict.Ranks...)
 		case missed != nil:
 			c.fail(missed, true)
 			return true, c.failed()
 		case c.rank == 0 && here == c.size-1:
-			return true, c.checkOut(w, sequence, "")
+			return true, c.checkOut(w, sequence, nil)
 		case exec.Now() >= deadline && c.rank == 0:
-			text := c.missingText(sequence, w, p.operation.WaitAll)
-			if err := c.checkOut(w, sequence, text); err != nil || text == "" {
-				return true, err
-			}
-			return true, errorf(ErrTimeout, "%s", text)
+			verdict := c.missingError(sequence, w, p.operation.WaitAll)
+			return true, cmp.Or(c.checkOut(w, sequence, verdict), verdict)
 		case exec.Now() >= deadline:
-			return true, c.barrierError(c.rankName(0) + " did not answer in time")
+			return true, c.barrierError(c.rankName(0)+" did not answer in time", 0)
 		}
 		now := exec.Now()
 		if now >= until {
@@ -480,16 +477,16 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 	}
 }
 
-// barrierError is what a rank that came to a monitored barrier says when another did not. The first
+// barrierError is what a rank that came to a monitored barrier says when others did not. The first
 // sentence is the one that users of Gloo know.
-func (c *Comm) barrierError(news string) *Error {
-	return errorf(ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.rankName(c.rank), news)
+func (c *Comm) barrierError(news string, absent ...int) *Error {
+	return c.plainError(ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.rankName(c.rank), news).blaming(absent...)
 }
 
 // barrierState tells who has come to rank 0 or what that has said, and whether one is missed that
 // is gone.
-func (c *Comm) barrierState(m exec.Message) (here int, verdict string, told bool, missed *Error) {
+func (c *Comm) barrierState(m exec.Message) (here int, verdict *Error, told bool, missed *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[m.Sequence]
@@ -511,8 +508,8 @@ func (c *Comm) endBarrier(sequence uint64) {
 	delete(c.checkOuts, sequence)
 }
 
-// missingText names who has not come to rank 0; "" if all have.
-func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
+// missingError names the ranks that have not come to rank 0; nil if all have.
+func (c *Comm) missingError(sequence uint64, w *Work, all bool) *Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var missing []int
@@ -525,19 +522,24 @@ func (c *Comm) missingText(sequence uint64, w *Work, all bool) string {
 		}
 	}
 	if len(missing) == 0 {
-		return ""
+		return nil
 	}
 	noun := "Rank "
 	if all {
 		noun = "Ranks "
 	}
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
-	return fmt.Sprintf("[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers, w.timeout.Milliseconds(), c.rankNames(missing))
+	return c.plainError(ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers,
+		w.timeout.Milliseconds(), c.rankNames(missing)).blaming(missing...)
 }
 
 // checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
 // since: the barrier is complete without it.
-func (c *Comm) checkOut(w *Work, sequence uint64, text string) (failure *Error) {
+func (c *Comm) checkOut(w *Work, sequence uint64, verdict *Error) (failure *Error) {
+	var payload []byte
+	if verdict != nil {
+		payload = verdict.encode()
+	}
 	c.mu.Lock()
 	here := maps.Clone(c.checkIns[sequence])
 	c.mu.Unlock()
@@ -547,9 +549,9 @@ func (c *Comm) checkOut(w *Work, sequence uint64, text string) (failure *Error) 
 		if !here[r] {
 			continue
 		}
-		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, []byte(text))
+		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, payload)
 		gone := errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft)
-		if err != nil && !gone && failure == nil && text == "" {
+		if err != nil && !gone && failure == nil && verdict == nil {
 			failure = c.peerError(r, err)
 		}
 	}

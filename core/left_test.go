@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -186,24 +187,24 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 	}
 	for _, tr := range transports {
 		for want, op := range map[string]Operation{
-			"allreduce(int32, 1048576 elements, SUM). Its output holds no usable data, its input is as it was":                         apart,
-			"allreduce(int32, 1048576 elements, SUM). Its buffer, into which the result was to come in place, holds no usable data":    inPlace,
-			"broadcast(int32, 1048576 elements, root 1). Its buffer, into which the result was to come in place, holds no usable data": broadcast(1),
-			"broadcast(int32, 1048576 elements, root 0). It has not changed its buffers":                                               broadcast(0),
-			"barrier": {Collective: plan.Barrier},
+			"#1 allreduce(int32, 1048576 elements, SUM) failed. Its output holds no usable data, its input is as it was":                         apart,
+			"#1 allreduce(int32, 1048576 elements, SUM) failed. Its buffer, into which the result was to come in place, holds no usable data":    inPlace,
+			"#1 broadcast(int32, 1048576 elements, root 1) failed. Its buffer, into which the result was to come in place, holds no usable data": broadcast(1),
+			"#1 broadcast(int32, 1048576 elements, root 0) failed. It has not changed its buffers":                                               broadcast(0),
+			"#1 barrier failed": {Collective: plan.Barrier},
 		} {
 			t.Run(tr+"/"+want, func(t *testing.T) {
 				w := newWorldOf(t, tr, 2, Config{Timeout: time.Minute})
 				around(t, w, 2, 10)
 				c := w.comms[0]
-				works := map[*Work]string{}
+				works := map[*Work]string{} // what failed, and what has become of its buffers
 				for i, next := range []struct {
 					op   Operation
 					want string
 				}{
-					{op, "enough. It ended #1 " + want},
-					{apart, "enough. It ended #2 allreduce(int32, 1048576 elements, SUM). It has not changed its buffers"},
-					{recvOp(b, 1, 7), fmt.Sprintf("enough. It ended the receive of 4194304 bytes with tag 7 from rank 1 (pid %d)", c.addresses[1].PID)},
+					{op, want},
+					{apart, "#2 allreduce(int32, 1048576 elements, SUM) failed. It has not changed its buffers"},
+					{recvOp(b, 1, 7), fmt.Sprintf("receive of 4194304 bytes with tag 7 from rank 1 (pid %d) failed", c.addresses[1].PID)},
 				} {
 					work, err := c.Start(CallOptions{WaitSoon: i == 0}, next.op) // then it has begun
 					if err != nil {
@@ -213,8 +214,10 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 				}
 				w.comms[1].Abort("enough")
 				for work, want := range works {
-					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || !strings.HasSuffix(err.Error(), want) {
-						t.Errorf("%v\nwant %s", err, want)
+					what, state, _ := strings.Cut(want, " failed")
+					text := fmt.Sprintf("communicator \"test\": %s failed: rank 1 (pid %d) aborted it: enough%s. %s", what, os.Getpid(), state, hints[ErrAborted])
+					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || err.Error() != text {
+						t.Errorf("%v\nwant %s", err, text)
 					}
 				}
 			})

@@ -429,7 +429,7 @@ func (p *pointToPoint) beginSendNow(s *send) bool {
 // loseSend is lose for a send that may have come too late.
 func (p *pointToPoint) loseSend(s *send, err error) *Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
-		p.c.fail(errorf(ErrTimeout, "%s: %s: timeout after %v", p.c.title(), p.title(s.op), s.work.timeout), true)
+		p.c.fail(p.late(s.work, s.op, s.peer, "it could not be sent"), true)
 		return p.c.failed()
 	}
 	return p.lose(s.peer, err)
@@ -456,6 +456,18 @@ func (p *pointToPoint) title(op *Operation) string {
 		name, way = "send", "to"
 	}
 	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.length(), op.Tag, way, peer)
+}
+
+// ended is the error for a send or receive that a failure has ended.
+func (p *pointToPoint) ended(op *Operation, cause *Error) *Error {
+	e := *cause
+	e.Operation, e.Sequence, e.call = op.Collective.String(), 0, p.title(op)
+	return &e
+}
+
+// late is the error for a send or receive whose time is up, which a peer has not met.
+func (p *pointToPoint) late(w *Work, op *Operation, peer int, why string) *Error {
+	return p.ended(op, p.c.errorf(ErrTimeout, "%s: timeout after %v: %s", p.title(op), w.timeout, why).blaming(peer))
 }
 
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
@@ -485,11 +497,11 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	case peer == AnySource && len(p.gone) > 0:
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
 			if d := p.gone[peer]; d.lost() {
-				return d.cause.with("It may have been the one to send")
+				return d.cause.because("It may have been the one to send")
 			}
 		}
 		if len(p.gone) == p.c.size-1 {
-			return errorf(ErrAborted, "%s: all other ranks have left: no other rank can send any more", p.c.title())
+			return p.c.errorf(ErrAborted, "all other ranks have left: no other rank can send any more").blaming(slices.Collect(maps.Keys(p.gone))...)
 		}
 	}
 	return nil
@@ -504,7 +516,7 @@ func (p *pointToPoint) miss(w *Work, op *Operation, err *Error) {
 	if err.Kind == ErrPeerFailed && (op.Root != AnySource || !others) {
 		p.c.fail(err, true)
 	}
-	w.end(err.ending("the " + p.title(op)))
+	w.end(p.ended(op, err))
 }
 
 func (p *pointToPoint) receive(w *Work, op *Operation) {
@@ -557,8 +569,13 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	r.work.source.Store(int32(a.source))
 	var bad *Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
-		bad = errorf(ErrMismatch, "%s: %s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.title(), p.c.rankName(p.c.rank),
+		bad = p.c.errorf(ErrMismatch, "%s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.rankName(p.c.rank),
 			r.op.OutCounts[0], r.op.DType, a.tag, p.c.rankName(a.source), a.bytes/uint64(a.dtype.Size()), a.dtype)
+		bad.Calls = map[int]string{
+			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()), a.tag),
+			p.c.rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
+		}
+		bad = p.ended(r.op, bad)
 	}
 	switch {
 	case a.local != nil:
@@ -576,7 +593,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		r.work.end(bad)
 	case bad != nil:
 		p.consumed(a)
-		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, []byte(bad.Text))
+		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, bad.encode())
 		r.work.end(bad)
 	default:
 		p.consumed(a)
@@ -606,7 +623,7 @@ func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transpo
 	ctx := &lateContext{parent: p.c.ctx, deadline: until}
 	defer ctx.end()
 	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
-		p.c.fail(errorf(ErrTimeout, "%s: answer to %s: timeout after %v: it takes nothing", p.c.title(), p.c.rankName(peer), timeout), true)
+		p.c.fail(p.c.errorf(ErrTimeout, "answer to %s: timeout after %v: it takes nothing", p.c.rankName(peer), timeout).blaming(peer), true)
 	}
 }
 
@@ -692,7 +709,7 @@ func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, comp
 	}
 	p.mu.Unlock()
 	if failure != nil && !complete {
-		r.work.end(failure.ending("the " + p.title(r.op)))
+		r.work.end(p.ended(r.op, failure))
 	}
 	return a, complete
 }
@@ -927,7 +944,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
-			s.work.end(errorf(ErrMismatch, "%s", inWords(payload)))
+			s.work.end(p.ended(s.op, p.c.heard(ErrMismatch, payload)))
 		}
 	case frameConsumed:
 		p.mu.Lock()
@@ -1030,7 +1047,7 @@ func (p *pointToPoint) fail(err *Error) {
 	}
 	p.mu.Unlock()
 	for _, e := range ended {
-		e.work.end(e.err.ending("the " + p.title(e.op)))
+		e.work.end(p.ended(e.op, e.err))
 	}
 	p.endTransfers(err)
 }

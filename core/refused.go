@@ -180,6 +180,8 @@ func (c *Comm) goodCall(f refusal) (exec.Message, bool) {
 
 // refusedError tells that a rank was refused a call where another made a good one.
 func (c *Comm) refusedError(rank int, reason string, other int, good exec.Message) *Error {
-	return errorf(ErrMismatch, "%s: collective mismatch at #%d: %s called %s, but the call of %s was refused: %s",
-		c.title(), good.Sequence, c.rankName(other), describe(good), c.rankName(rank), reason)
+	e := c.errorf(ErrMismatch, "collective mismatch at #%d: %s called %s, but the call of %s was refused: %s",
+		good.Sequence, c.rankName(other), describe(good), c.rankName(rank), reason).during(good)
+	e.Calls = map[int]string{other: describe(good), rank: "a call that was refused: " + reason}
+	return e
 }

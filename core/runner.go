@@ -278,20 +278,20 @@ func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Erro
 		if err := c.failed(); err != nil {
 			return err
 		}
-		return errorf(ErrInternal, "%s was stopped without a cause", c.title())
+		return c.errorf(ErrInternal, "it was stopped without a cause")
 	case exec.Gone:
 		d, _ := c.departure(peer)
 		return d.missedBy(m)
 	case exec.Violation:
-		return errorf(ErrInternal, "%s: from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.title(), c.rankName(peer), exec.ErrProtocol)
+		return c.errorf(ErrInternal, "from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.rankName(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return errorf(ErrSystem, "%s: #%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", c.title(), m.Sequence, describe(m), c.rankName(peer), run.GetError())
+		return c.errorf(ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
+			"shared memory", m.Sequence, describe(m), c.rankName(peer), run.GetError()).during(m)
 	case exec.Mismatch:
 		seen, bytes, total := run.Seen()
 		return c.mismatchError(m, run, peer, seen, bytes, total)
 	}
-	return errorf(ErrInternal, "the executor answered %d", status)
+	return c.errorf(ErrInternal, "the executor answered %d", status)
 }
 
 // shortcutMax is the most bytes in a block for which it matters what a way through Go costs.

@@ -430,7 +430,7 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, globalRanks: otherNumbers(config.GlobalRanks), addresses: addresses, kinds: kinds,
 		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds, settings: config.settings,
-		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]string{},
+		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*Error{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)

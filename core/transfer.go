@@ -46,7 +46,7 @@ func (p *pointToPoint) transfer(t *transfer) {
 	p.mu.Lock()
 	if err := p.failure; err != nil {
 		p.mu.Unlock()
-		t.work.end(err.ending("the " + p.title(t.op)))
+		t.work.end(p.ended(t.op, err))
 		return
 	}
 	q := p.queueOf(t)
@@ -253,7 +253,7 @@ func (p *pointToPoint) endTransfersHeld(err *Error) {
 		if t.compiled != nil {
 			t.compiled.Free()
 		}
-		t.work.end(err.ending("the " + p.title(t.op)))
+		t.work.end(p.ended(t.op, err))
 	}
 }
 
@@ -277,7 +277,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	for _, t := range moving {
 		switch {
 		case t.work.deadline <= exec.Now():
-			p.c.fail(errorf(ErrTimeout, "%s: transfer with %s: timeout after %v", p.c.title(), p.c.rankName(t.peer), t.work.timeout), true)
+			p.c.fail(p.late(t.work, t.op, t.peer, p.c.rankName(t.peer)+" has not done its part"), true)
 		case t.get:
 			more = p.get(t) || more
 		default:

@@ -204,9 +204,7 @@ func (m *member) connect(ctx context.Context) (*route, error) {
 }
 
 // text adds the rank to an error.
-func (m *member) text(err error) error {
-	return fmt.Errorf("rank %d (%s) of group %s, over %s: %w", m.rank, m.addr.who(), m.g.name, m.kind, err)
-}
+func (m *member) text(err error) error { return &PeerError{m, err} }
 
 // notify needs m.mu.
 func (m *member) notify() {
@@ -234,7 +232,7 @@ func (m *member) down(err error) {
 		return
 	}
 	if !errors.Is(err, ErrPeerDown) {
-		err = fmt.Errorf("%w: %w", ErrPeerDown, err)
+		err = down(err)
 	}
 	m.telling.Lock()
 	defer m.telling.Unlock()

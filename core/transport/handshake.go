@@ -167,11 +167,11 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 	}
 	switch late := now.Sub(d.since) > d.grace; {
 	case dead == len(errs):
-		return fmt.Errorf("%w: its process has ended: %w", ErrPeerDown, d.last)
+		return down(fmt.Errorf("its process has ended: %w", d.last))
 	case late && own: // no fault of the peer
 		return fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w", d.last)
 	case late:
-		return fmt.Errorf("%w: not reachable for %v: %w", ErrPeerDown, d.grace, d.last)
+		return down(fmt.Errorf("not reachable for %v: %w", d.grace, d.last))
 	}
 	return nil
 }

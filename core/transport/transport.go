@@ -22,6 +22,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 	"unsafe"
 )
@@ -50,6 +51,28 @@ var (
 	// ErrClosed: this side's group or endpoint has been closed.
 	ErrClosed = errors.New("transport closed")
 )
+
+// PeerError is an error of the link to a rank.
+type PeerError struct {
+	of  *member
+	Err error // what happened
+}
+
+// Error also names the rank, its process and the link.
+func (e *PeerError) Error() string {
+	return fmt.Sprintf("rank %d (%s) of group %s, over %s: %v", e.of.rank, e.of.addr.who(), e.of.g.name, e.of.kind, e.Err)
+}
+
+func (e *PeerError) Unwrap() error { return e.Err }
+
+// down makes an error one that wraps ErrPeerDown, and leaves its text.
+func down(err error) error { return &downError{err} }
+
+type downError struct{ error }
+
+func (e *downError) Unwrap() error { return e.error }
+
+func (e *downError) Is(target error) bool { return target == ErrPeerDown }
 
 const (
 	// MaxControl is the longest payload of a control frame, in bytes.

@@ -1,0 +1,163 @@
+package core
+
+import (
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+// Words of the language, of its network package and of system calls, which mean nothing to a user.
+var jargon = regexp.MustCompile(`context |deadline exceeded|dial |i/o timeout|\bEOF\b|read (tcp|unix)|write (tcp|unix)|<nil>|%!|goroutine|panic`)
+
+// Each kind of failure says in its text what failed, why, and what to do; and it has what a program can act
+// upon in its fields, on every rank that hears of it.
+func TestErrorsTellWhatFailed(t *testing.T) {
+	const size = 3
+	barrier := Operation{Collective: plan.Barrier}
+	allReduceCall := "allreduce(int32, 1 elements, SUM)"
+	for name, c := range map[string]struct {
+		call  func(c *Comm, rank int) error
+		want  Error
+		on    []int  // the ranks that are told so; nil: all
+		heads string // what the text begins with
+	}{
+		"peer failed": {func(c *Comm, rank int) error {
+			if rank == 2 {
+				return nil
+			}
+			handler{c}.PeerDown(2, errors.New("its process has ended"))
+			return run(c, barrier)
+		}, Error{Kind: ErrPeerFailed, Operation: "barrier", Sequence: 2, Ranks: []int{2}}, []int{0, 1},
+			`communicator "test": #2 barrier failed: rank 2 (global rank 8, pid `},
+		"timeout": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				return nil
+			}
+			return run(c, barrier)
+		}, Error{Kind: ErrTimeout, Operation: "barrier", Sequence: 2, Ranks: []int{1}}, []int{0, 2},
+			`communicator "test": #2 barrier: timeout after 500ms on rank `},
+		"receive timeout": {func(c *Comm, rank int) error {
+			if rank > 0 {
+				return nil
+			}
+			return run(c, recvOp(buffer(t, 1), 1, 7))
+		}, Error{Kind: ErrTimeout, Operation: "recv", Ranks: []int{1}}, []int{0},
+			`communicator "test": receive of 4 bytes with tag 7 from rank 1 (global rank 3, pid `},
+		"monitored barrier": {func(c *Comm, rank int) error {
+			if rank == 2 {
+				return nil
+			}
+			return run(c, Operation{Collective: plan.MonitoredBarrier})
+		}, Error{Kind: ErrTimeout, Operation: "monitored_barrier", Sequence: 2, Ranks: []int{2}}, []int{0, 1}, `[Rank `},
+		"mismatch": {func(c *Comm, rank int) error {
+			return run(c, []Operation{barrier, barrier, allReduce(t, 1)}[rank])
+		}, Error{Kind: ErrMismatch, Operation: "barrier", Sequence: 2, Calls: map[int]string{2: allReduceCall}}, []int{0, 1},
+			`communicator "test": #2 barrier failed: collective mismatch at #2: rank `},
+		"refused": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Refuse("enough")
+				return nil
+			}
+			return run(c, barrier)
+		}, Error{Kind: ErrMismatch, Operation: "barrier", Sequence: 2,
+			Calls: map[int]string{1: "a call that was refused: enough"}}, []int{0, 2},
+			`communicator "test": #2 barrier failed: collective mismatch at #2: rank `},
+		"abort": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Abort("enough")
+			}
+			return run(c, barrier)
+		}, Error{Kind: ErrAborted, Operation: "barrier", Ranks: []int{1}}, nil, `communicator "test"`},
+		"left": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Destroy()
+				return nil
+			}
+			return run(c, barrier)
+		}, Error{Kind: ErrAborted, Operation: "barrier", Sequence: 2, Ranks: []int{1}}, []int{0, 2},
+			`communicator "test": #2 barrier failed: rank 1 (global rank 3, pid `},
+		"sizes": {func(c *Comm, rank int) error {
+			switch rank {
+			case 0:
+				return run(c, recvOp(buffer(t, 2), 1, 0))
+			case 1:
+				return run(c, sendOp(buffer(t, 1<<20), 0, 0))
+			}
+			return nil
+		}, Error{Kind: ErrMismatch, Calls: map[int]string{0: "recv(int32, 2 elements, tag 0)",
+			1: "send(int32, 1048576 elements, tag 0)"}}, []int{0, 1}, `communicator "test": `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOf(t, "shm", size, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
+			around(t, w, size, 1) // they are connected
+			w.each(func(rank int) error { return run(w.comms[rank], barrier) })
+			for _, comm := range w.comms {
+				if err := comm.SetTimeout(500 * time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+			}
+			errs := w.try(func(rank int) error { return c.call(w.comms[rank], rank) })
+			for rank, err := range errs {
+				if c.on != nil && !slices.Contains(c.on, rank) {
+					continue
+				}
+				var e *Error
+				if !errors.As(err, &e) || e.Kind != c.want.Kind {
+					t.Errorf("rank %d: %v", rank, err)
+					continue
+				}
+				sequence := e.Sequence == c.want.Sequence || name == "abort"
+				operation := e.Operation == c.want.Operation || c.want.Operation == ""
+				for rank, call := range c.want.Calls {
+					operation = operation && e.Calls[rank] == call
+				}
+				if !operation || !sequence || e.Group != "test" || !slices.Equal(e.Ranks, c.want.Ranks) {
+					t.Errorf("rank %d: %+v\nwant %+v", rank, *e, c.want)
+				}
+				if text := err.Error(); !strings.HasPrefix(text, c.heads) || jargon.MatchString(text) || e.title != "" && !strings.HasSuffix(text, hints[e.Kind]) {
+					t.Errorf("rank %d: the text has not the form of all: %s", rank, text)
+				}
+			}
+		})
+	}
+}
+
+// What a peer tells of an error is kept as far as it makes sense, whatever the peer sends.
+func TestHeardErrors(t *testing.T) {
+	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
+	c := w.comms[0]
+	sent := c.errorf(ErrTimeout, "not all came").blaming(2, 1, AnySource)
+	sent.Operation, sent.Sequence, sent.Calls = "barrier", 7, map[int]string{0: "a", 1: "b"}
+	got := c.heard(ErrTimeout, sent.encode())
+	if got.Error() != sent.Error() || got.Operation != "barrier" || got.Sequence != 7 || !slices.Equal(got.Ranks, []int{1, 2}) ||
+		!maps.Equal(got.Calls, sent.Calls) || got.GlobalRank(2) != 8 {
+		t.Errorf("%+v", *got)
+	}
+	for payload, want := range map[string]string{
+		"":                                   "it gave no reason",
+		"no JSON":                            "it gave no reason",
+		`{"Text":"a\u001b[31m"}`:             `a\x1b[31m`,
+		`{"Text":"b","Ranks":[-1,3,1,1000]}`: "b",
+		`{"Text":"c","Calls":{"9":"x","1":"\u0007"}}`: "c",
+	} {
+		e := c.heard(ErrAborted, []byte(payload))
+		if e.Text != want || len(e.Ranks) > 0 && !slices.Equal(e.Ranks, []int{1}) || len(e.Calls) > 0 && !maps.Equal(e.Calls, map[int]string{1: `\a`}) {
+			t.Errorf("%q: %+v", payload, *e)
+		}
+	}
+	many := c.errorf(ErrTimeout, "%s", strings.Repeat("<", 2*maxFailText))
+	for r := range 2 * maxFailRanks {
+		many.Ranks = append(many.Ranks, 60_000+r)
+	}
+	many.Calls = map[int]string{0: strings.Repeat("\x00", maxFailText), 1: strings.Repeat(`"`, maxFailText), 2: "x"}
+	if n := len(many.encode()); n > 128<<10 {
+		t.Errorf("a frame of %d bytes", n)
+	}
+}

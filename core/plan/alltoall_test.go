@@ -44,6 +44,7 @@ func TestWindows(t *testing.T) {
 	for _, k := range []Schedule{Sequential, 2, 3, 7, LastWindow, BySize} {
 		t.Run(k.String(), func(t *testing.T) {
 			t.Parallel()
+			p := newProver(t)
 			for _, size := range sizes {
 				if testing.Short() && size > 9 && size != 16 && size != 33 {
 					continue
@@ -57,9 +58,9 @@ func TestWindows(t *testing.T) {
 						for _, s := range slots {
 							j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: s, Ahead: s - 1,
 								Thresholds: Thresholds{WindowMin: 100, Window: (size % 7) * (size % 2)}}, layout}
-							j.verify(t)
+							p.verify(j)
 							j.Long = 2*chunk + 64
-							j.inHosts(1 + size%3).verify(t)
+							p.verify(j.inHosts(1 + size%3))
 						}
 					}
 				}
@@ -70,14 +71,16 @@ func TestWindows(t *testing.T) {
 
 // TestScatterByTokens proves scatter where each message is asked for.
 func TestScatterByTokens(t *testing.T) {
+	t.Parallel()
+	p := newProver(t)
 	for size := 1; size <= 33; size++ {
 		for _, n := range []int64{0, 24, 25, 48, 49, 200} {
 			for _, counts := range layouts(Scatter, size, n) {
 				for _, slots := range []int{2, 4} {
 					j := job{Params{Collective: Scatter, Size: size, Root: size / 2, ElemSize: 4, Chunk: 192, Slots: slots, Thresholds: Thresholds{WindowMin: 100, Window: (size % 4) * (size % 2)}}, counts}
-					j.verify(t)
+					p.verify(j)
 					j.Long = 448
-					j.inHosts(1 + size%3).verify(t)
+					p.verify(j.inHosts(1 + size%3))
 				}
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -91,13 +93,33 @@ func (j job) build(t testing.TB) ([]*Plan, []Params) {
 	return plans, params
 }
 
-// verifyHeardFirst proves of a plan that may stand in for a direct one that those who wait for access hear from its rank, whatever others do.
-func (j job) verifyHeardFirst(t testing.TB) {
-	t.Helper()
-	plans, _ := j.build(t)
-	for r, p := range plans {
+// A prover proves jobs, each once: forms of different jobs may be the same.
+type prover struct {
+	*testing.T
+	seen map[string]bool
+}
+
+func newProver(t *testing.T) *prover { return &prover{t, map[string]bool{}} }
+
+// first tells whether a job is asked about for the first time.
+func (p *prover) first(what string, j job) bool {
+	key := fmt.Sprintf("%s %+v %v", what, j.Params, j.counts)
+	was := p.seen[key]
+	p.seen[key] = true
+	return !was
+}
+
+// verifyHeardFirst proves of a plan that may stand in for a direct one that the ranks that wait for
+// access hear from its rank, whatever others do.
+func (p *prover) verifyHeardFirst(j job) {
+	p.Helper()
+	if !p.first("heard first", j) {
+		return
+	}
+	plans, _ := j.build(p)
+	for r, plan := range plans {
 		told := make([]bool, j.Size)
-		for _, s := range p.Steps {
+		for _, s := range plan.Steps {
 			if s.Op == Wait || s.Op == Reclaim {
 				break
 			}
@@ -107,53 +129,74 @@ func (j job) verifyHeardFirst(t testing.TB) {
 		}
 		for peer, ok := range told {
 			if !ok && peer != r && (!star(j.Collective) || r == j.Root || peer == j.Root) {
-				t.Fatalf("%v: rank %d waits before it puts to %d\n%v", j, r, peer, p)
+				p.Fatalf("%v: rank %d waits before it puts to %d\n%v", j, r, peer, plan)
 			}
 		}
 	}
 }
 
+// inMemory is the job over memory channels, with which nothing goes through ports.
+func (j job) inMemory() job {
+	j.Memory, j.Ports, j.Long = true, nil, 0
+	return j
+}
+
+// direct is the job by its direct plan. That passes one empty message to a peer, so the fewest
+// slots stand for all numbers of them; and of the thresholds, it has one only.
+func (j job) direct() job {
+	j = j.inMemory()
+	j.Direct, j.Slots, j.Ahead, j.Crowded = true, 2, 0, false
+	j.Thresholds = Thresholds{FlatMax: j.FlatMax}
+	return j
+}
+
 // verify proves the job, and where that makes a difference also with memory channels.
-func (j job) verify(t testing.TB) {
-	t.Helper()
-	if (j.Collective == AllReduce || j.Collective == Reduce) && !j.Memory {
-		m := j
-		m.Memory = true
-		m.verify(t)
+func (p *prover) verify(j job) {
+	p.Helper()
+	if !p.first("plans", j) {
+		return
 	}
-	if p := j.rank(0); p.HasDirect() && !j.Direct {
-		d := j
-		d.Memory, d.Direct = true, true
-		d.verify(t)
-		d.Direct = false
-		d.verifyHeardFirst(t)
+	if (j.Collective == AllReduce || j.Collective == Reduce) && !j.Memory {
+		p.verify(j.inMemory())
+	}
+	if q := j.rank(0); q.HasDirect() && !j.Direct {
+		p.verify(j.direct())
+		p.verifyHeardFirst(j.inMemory())
 	}
 	if c := j.Collective; (c == AllToAll || c == Scatter) && !j.Direct && j.GetMin == 0 {
-		g := j
-		g.Memory, g.GetMin = true, j.Chunk/2
-		g.verify(t)
+		g := j.inMemory()
+		g.GetMin = j.Chunk / 2
+		p.verify(g)
 	}
 	if c := j.Collective; (c == Scatter || c == Broadcast) && !j.Crowded && !j.Direct {
 		d := j
 		d.Crowded = true
-		d.verify(t)
+		p.verify(d)
 	}
 	if c := j.Collective; (c == AllGather || c == Broadcast) && !j.Direct && j.MulticastMin == 0 {
-		s := j
-		s.Memory, s.MulticastMin = true, j.Chunk/2
-		s.verify(t)
+		s := j.inMemory()
+		s.MulticastMin = j.Chunk / 2
+		p.verify(s)
 	}
 	if c := j.Collective; (c == AllGather || c == ReduceScatter || c == AllToAll) && !j.Direct && (j.SwapMin == 0 || !j.Memory) {
-		s := j
-		s.Memory, s.SwapMin = true, cmp.Or(j.SwapMin, j.Chunk/2)
-		s.verify(t)
+		s := j.inMemory()
+		s.SwapMin = cmp.Or(j.SwapMin, j.Chunk/2)
+		p.verify(s)
 	}
-	plans, params := j.build(t)
+	plans, params := j.build(p)
 	for _, inPlace := range []bool{false, true} {
+		if inPlace && !hasInPlace(j.Collective) {
+			continue // the same proof
+		}
 		if err := Verify(plans, params, inPlace); err != nil {
-			t.Fatalf("%v in place %v: %v", j, inPlace, err)
+			p.Fatalf("%v in place %v: %v", j, inPlace, err)
 		}
 	}
+}
+
+// hasInPlace tells whether some input and output of a collective may be the same memory.
+func hasInPlace(c Collective) bool {
+	return c.Reduces() || c == AllGather || c == Gather || c == Scatter
 }
 
 var allCollectives = []Collective{AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Gather, Scatter,
@@ -180,6 +223,12 @@ func layouts(c Collective, size int, n int64) [][]int64 {
 	return [][]int64{{n}}
 }
 
+// TestMain has garbage collected rarely: proofs make much of it, and keep next to nothing.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(1600)
+	os.Exit(m.Run())
+}
+
 // TestBuilders proves every builder for many sizes, roots and settings.
 func TestBuilders(t *testing.T) {
 	sizes := []int{64}
@@ -190,6 +239,7 @@ func TestBuilders(t *testing.T) {
 	for _, c := range allCollectives {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
+			p := newProver(t)
 			for _, size := range sizes {
 				if testing.Short() && size > 9 && size != 16 && size != 33 || c == Send && size == 1 {
 					continue
@@ -229,8 +279,8 @@ func TestBuilders(t *testing.T) {
 								}
 								for _, root := range roots {
 									for _, s := range slots {
-										job{Params{Collective: c, Size: size, Root: root, ElemSize: elem, Chunk: chunk,
-											Slots: s, Ahead: s - 1, Thresholds: Thresholds{OneShotMax: limit, FlatMax: limit, PipelineMin: 64 << 10}}, counts}.verify(t)
+										p.verify(job{Params{Collective: c, Size: size, Root: root, ElemSize: elem, Chunk: chunk,
+											Slots: s, Ahead: s - 1, Thresholds: Thresholds{OneShotMax: limit, FlatMax: limit, PipelineMin: 64 << 10}}, counts})
 									}
 								}
 							}
@@ -247,6 +297,7 @@ func TestRealSizes(t *testing.T) {
 	for _, c := range allCollectives {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
+			p := newProver(t)
 			for _, size := range []int{1, 2, 3, 8} {
 				if c == Send && size == 1 {
 					continue
@@ -259,8 +310,8 @@ func TestRealSizes(t *testing.T) {
 						n = 1<<26 + 1
 					}
 					for _, counts := range layouts(c, size, n) {
-						job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
-							Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}}, counts}.verify(t)
+						p.verify(job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
+							Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}}, counts})
 					}
 				}
 			}
@@ -274,13 +325,14 @@ func TestGroups(t *testing.T) {
 	for _, size := range []struct{ group, groups int }{{2, 2}, {4, 2}, {2, 3}, {4, 3}, {8, 2}, {2, 5}, {4, 4}} {
 		t.Run(fmt.Sprint(size.groups, " of ", size.group), func(t *testing.T) {
 			t.Parallel()
+			p := newProver(t)
 			ranks := size.group * size.groups
 			for _, c := range []Collective{AllReduce, AllGather, ReduceScatter} {
 				for _, n := range []int64{0, 1, 16, 31, 33, 65, 32*int64(ranks) - 5} {
 					for _, counts := range layouts(c, ranks, n) {
 						for _, slots := range []int{2, 3, 4, 9} {
 							for _, most := range []int64{0, 1 << 10} {
-								verifyGroups(t, job{Params{Collective: c, Size: ranks, Group: size.group, ElemSize: elem, Chunk: chunk, Slots: slots, Ahead: slots - 1,
+								verifyGroups(p, job{Params{Collective: c, Size: ranks, Group: size.group, ElemSize: elem, Chunk: chunk, Slots: slots, Ahead: slots - 1,
 									Thresholds: Thresholds{OneShotMax: most}}, counts})
 							}
 						}
@@ -291,8 +343,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-func verifyGroups(t *testing.T, j job) {
-	j.verify(t)
+func verifyGroups(t *prover, j job) {
+	t.verify(j)
 	if j.OneShotMax > 0 {
 		return // some go from each to each
 	}
@@ -315,7 +367,7 @@ func verifyGroups(t *testing.T, j job) {
 }
 
 // between is how many bytes the plans of a job put from each group to others, of all groups.
-func between(t *testing.T, j job, group int) (bytes int64) {
+func between(t testing.TB, j job, group int) (bytes int64) {
 	t.Helper()
 	plans, _ := j.build(t)
 	for rank, p := range plans {
@@ -334,6 +386,8 @@ func TestRandom(t *testing.T) {
 	if testing.Short() {
 		n = 300
 	}
+	t.Parallel()
+	p := newProver(t)
 	for seed := range n {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
 		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
@@ -348,7 +402,7 @@ func TestRandom(t *testing.T) {
 		for range counts[rnd.IntN(len(counts))] {
 			j.counts = append(j.counts, rnd.Int64N(1<<rnd.IntN(13)))
 		}
-		j.verify(t)
+		p.verify(j)
 	}
 }
 

@@ -21,7 +21,13 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # What the two binaries are made of. Changes in Python alone need no build: the install is editable.
 SOURCES := $(shell find capi core rdma torch_backend python/build_backend -type f ! -name '*.pyc' 2>/dev/null) \
 	$(wildcard go.mod go.sum) setup.py pyproject.toml
-GO_FOLDERS := $(wildcard capi core rdma examples)
+GO_FOLDERS := $(wildcard capi core rdma examples tests)
+# Run from the module cache: it is no dependency of the module.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOFMT = "$$(go env GOROOT)/bin/gofmt"
+C_FILES := $(shell find capi core rdma torch_backend examples tests -name '*.[ch]' -o -name '*.cpp')
+# The compiled part is imported after torch only, whose libraries it needs.
+STUBTEST := $(BIN)/python -c 'import sys, torch; from mypy.stubtest import main; sys.exit(main())'
 
 # Two makes at once would both install into .venv: the second waits, and looks then at what is still to be done.
 ALONE = flock --close Makefile $(MAKE) --no-print-directory
@@ -38,13 +44,10 @@ train: setup ## Train on handwritten digits: DDP, two ranks, backend goccl
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 
 .PHONY: test
-test: test-go test-race test-asan test-python ## Run all the tests
+test: lint test-go test-race test-asan test-python ## Run lint and all the tests
 
 .PHONY: test-go
 test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
-	@unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l $(GO_FOLDERS)); \
-		if [ -n "$$unformatted" ]; then echo "not as gofmt writes it:" $$unformatted; exit 1; fi
-	go vet ./...
 	@$(TIMED) go test ./...
 
 .PHONY: test-race
@@ -69,11 +72,45 @@ bench: setup ## Compare allreduce with Gloo
 	$(BIN)/goccl bench allreduce --ranks 2 --sizes 4,64K,64M --peers gloo
 
 .PHONY: lint
-lint: ## Check the style and the types of the Python code
+lint: lint-tools ## Check style, types and prose, of everything
+	@$(TIMED) $(MAKE) --no-print-directory --keep-going lint-python lint-go lint-prose
+
+.PHONY: lint-tools
+lint-tools: setup
 	+@$(ALONE) $(VENV)/.lint
+
+.PHONY: lint-python
+lint-python: lint-tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/softroce/*.py
+	$(STUBTEST) --mypy-config-file pyproject.toml --allowlist tests/stubtest_allowlist.txt goccl._C
+
+.PHONY: lint-go
+lint-go: setup
+	@unformatted=$$($(GOFMT) -l $(GO_FOLDERS)); \
+		if [ -n "$$unformatted" ]; then echo "not as gofmt writes it:" $$unformatted; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+.PHONY: lint-c
+lint-c: lint-tools
+	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+
+.PHONY: lint-prose
+lint-prose:
+	@$(PYTHON) tests/check_prose.py
+
+.PHONY: format
+format: lint-tools format-go ## Write Python, Go, C and C++ as lint wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(C_FILES)
+
+.PHONY: format-go
+format-go:
+	$(GOFMT) -w $(GO_FOLDERS)
 
 .PHONY: setup
 setup: ## Set up .venv with everything, and build goccl into it

@@ -25,7 +25,7 @@ try:
     from torch.utils import cpp_extension
 except ImportError:
     # Enough for a source distribution; build_ext says that torch is missing.
-    torch_version = cpp_extension = None
+    torch_version = cpp_extension = None  # type: ignore[assignment]
 
 
 def globbed(*patterns: str) -> list[str]:

@@ -19,6 +19,7 @@ import sysconfig
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -188,7 +189,7 @@ def main() -> None:
         return statistics.median(getattr(step, name) for step in steps)
 
     exchange_cpu = statistics.median(step.cpu_seconds - step.cpu_alone for step in steps)
-    report = {
+    report: dict[str, Any] = {
         "backend": dist.get_backend(),
         "ranks": size,
         "parameters": parameters,

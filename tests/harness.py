@@ -30,6 +30,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,7 @@ def _rank_main(conn: Connection, rank: int, size: int, directory: str, store: tu
             return
         if message[0] == "exit fast":
             _exit_fast()
+        answer: tuple[Any, ...]
         try:
             answer = ("done", message[1](me, *message[2]), time.monotonic())
         except SystemExit:
@@ -366,7 +368,7 @@ class World:
                 signal.pidfd_send_signal(self.pidfds[r], signal.SIGCONT)
                 signal.pidfd_send_signal(self.pidfds[r], signal.SIGUSR1)
             with contextlib.suppress(TimeoutError):
-                until(lambda log=log, before=before: "most recent call first" in _tail(log, before), 2)
+                until(partial(_written, log, before, "most recent call first"), 2)
 
     def logs(self) -> str:
         text = []
@@ -415,7 +417,9 @@ class World:
     def _reap(self, rank: int) -> int:
         if self.exitcodes[rank] is None:
             self.exitcodes[rank] = self._server.ask("reap", self.pids[rank])
-        return self.exitcodes[rank]
+        code = self.exitcodes[rank]
+        assert code is not None
+        return code
 
     def _receive(self, r: int) -> Outcome | None:
         """What has come from a rank so far: None, or how its call ended."""
@@ -450,6 +454,10 @@ def _readable(fd: int, seconds: float) -> bool:
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(seconds * 1000))
+
+
+def _written(path: Path, offset: int, text: str) -> bool:
+    return text in _tail(path, offset)
 
 
 def _tail(path: Path, offset: int) -> str:

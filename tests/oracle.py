@@ -5,6 +5,8 @@ binary tree over ranks, aligned at powers of two; 16- and 8-bit floats in float3
 torch's own cast. NumPy does the arithmetic.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -108,6 +110,7 @@ def reduce(inputs, op):
     shape = inputs[0].shape
     parts = [_numpy(t) for t in inputs]
     with np.errstate(all="ignore"):
+        combine: Any
         if dtype == torch.bool:
             combine = {
                 "SUM": np.logical_or,

@@ -12,7 +12,7 @@ import harness
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import OpType
+from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
 if harness.BACKEND != "goccl":
     pytest.skip("what is tested is GoCCL's own", allow_module_level=True)
@@ -254,7 +254,8 @@ def run_recorded(rank):
     dist.set_debug_level_from_env()
     rank.init(timeout=1)
     all_reduce(rank)
-    dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    work = dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    harness.until(work.is_completed)
     rank.tell("started")
     rank.hear()
     if rank.rank == 0:
@@ -272,7 +273,6 @@ def test_flight_recorder(make_world, tmp_path):
     world.start(run_recorded)
     for r in range(2):
         world.told(r)
-    time.sleep(0.1)
     world.say("go")
     assert world.told(0) == "failed"
     world.say("leave")

@@ -372,6 +372,11 @@ def test_wire() -> None:
             wire.receive(right)
 
 
+def _send(end: socket.socket, sent: bytes) -> None:
+    with end:
+        end.sendall(sent)
+
+
 def _framed(
     text: bytes, payload: bytes = b"", text_size: int | None = None, payload_size: int | None = None
 ) -> bytes:
@@ -405,7 +410,7 @@ def _framed(
 def test_wire_refuses_nonsense(sent: bytes, error: type[Exception]) -> None:
     left, right = socket.socketpair()
     with left, right:
-        sender = threading.Thread(target=lambda: (left.sendall(sent), left.close()))
+        sender = threading.Thread(target=_send, args=(left, sent))
         sender.start()
         with pytest.raises(error):
             wire.receive(right)

@@ -5,6 +5,7 @@ import itertools
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import harness
 import oracle
@@ -407,9 +408,9 @@ def run_shapes(rank):
     out = [torch.zeros(4, 3) for _ in range(n)]
     dist.all_gather(out, torch.tensor(float(rank.rank)).expand(4, 3))
     assert all((out[r] == r).all() for r in range(n))
-    out = torch.zeros(n, 2, 3)
-    dist.all_gather_into_tensor(out, torch.full((2, 3), float(rank.rank)))
-    assert all((out[r] == r).all() for r in range(n))
+    whole = torch.zeros(n, 2, 3)
+    dist.all_gather_into_tensor(whole, torch.full((2, 3), float(rank.rank)))
+    assert all((whole[r] == r).all() for r in range(n))
     z = torch.full((5,), 1 + 2j, dtype=torch.complex64).conj()
     outs = [torch.zeros(5, dtype=torch.complex64) for _ in range(n)]
     dist.all_gather(outs, z.resolve_conj())
@@ -452,7 +453,7 @@ def run_meaningless(rank, dtype):
         if oracle.allowed(dtype, op):
             continue
         t = oracle.values(dtype, 8 * rank.size, rank.rank)
-        options = dist.AllreduceOptions()
+        options: Any = dist.AllreduceOptions()
         options.reduceOp = reduce_op(op, dtype)
         words = [] if opaque else [op]
         refused(lambda t=t, o=options: group.allreduce([t], o).wait(), *words)
@@ -643,7 +644,7 @@ def run_barrier(rank):
         entered = time.monotonic()
         dist.barrier()
         left = time.monotonic()
-        times = [None] * rank.size
+        times: list[Any] = [None] * rank.size
         dist.all_gather_object(times, (entered, left))
         assert max(e for e, _ in times) <= min(x for _, x in times)
 
@@ -755,14 +756,14 @@ def test_coalescing(world, case):
 def run_objects(rank):
     n, me = rank.size, rank.rank
     thing = {"rank": me, "data": list(range(100 * me))}
-    outs = [None] * n
+    outs: Any = [None] * n
     dist.all_gather_object(outs, thing)
     assert [o["rank"] for o in outs] == list(range(n))
     assert len(outs[n - 1]["data"]) == 100 * (n - 1)
     outs = [None] * n if me == n - 1 else None
     dist.gather_object(thing, outs, n - 1)
     assert outs is None or [o["rank"] for o in outs] == list(range(n))
-    box = [thing, None] if me == 0 else [None, None]
+    box: list[Any] = [thing, None] if me == 0 else [None, None]
     dist.broadcast_object_list(box, 0)
     assert box[0]["rank"] == 0
     out = [None]

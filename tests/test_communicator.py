@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import goccl
 import harness
@@ -147,7 +148,7 @@ def run_barrier(rank):
         entered = time.monotonic()
         comm.barrier()
         left = time.monotonic()
-        times = [None] * rank.size
+        times: list[Any] = [None] * rank.size
         dist.all_gather_object(times, (entered, left))
         assert max(e for e, _ in times) <= min(x for _, x in times)
 
@@ -285,9 +286,9 @@ def run_wrong(rank):
     for call in (
         lambda: comm.all_reduce_([torch.ones(1)]),
         lambda: comm.all_reduce_(None),
-        lambda: comm.broadcast_(torch.ones(1)),
+        lambda: comm.broadcast_(torch.ones(1)),  # type: ignore[call-arg]
         lambda: comm.broadcast_(torch.ones(1), "0"),
-        lambda: comm.all_gather_into(torch.ones(1)),
+        lambda: comm.all_gather_into(torch.ones(1)),  # type: ignore[call-arg]
     ):
         with pytest.raises(TypeError, match="incompatible function arguments"):
             call()

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import harness
 import pytest
@@ -69,7 +71,7 @@ def train_alone(steps=4, **net):
 
 def close(mine, reference, rtol=1e-5, atol=1e-6):
     for (name, a), b in zip(mine.named_parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=partial("{}: {}".format, name))
 
 
 def equal_on_all_ranks(model):
@@ -251,7 +253,7 @@ def run_fsdp2(rank):
 
     rank.init()
     mesh = dist.init_device_mesh("cpu", (rank.size,))
-    model = Net()
+    model: Any = Net()
     for layer in model.layers:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
@@ -271,6 +273,7 @@ def run_fsdp2(rank):
         alone = Net()
         functional.cross_entropy(alone(x), y).backward()
         for (name, p), q in zip(model.named_parameters(), alone.parameters(), strict=True):
+            assert q.grad is not None
             dist.all_reduce(q.grad)
             want = q.grad / (factor or rank.size)
             torch.testing.assert_close(p.grad.full_tensor(), want, rtol=0.05, atol=0.01, msg=name)
@@ -285,11 +288,13 @@ def run_dtensor(rank):
     mesh = dist.init_device_mesh("cpu", (n,))
     torch.manual_seed(1)
     a, b = torch.randn(4 * n, 6), torch.randn(6, 5)
-    product = distribute_tensor(a, mesh, [Shard(0)]) @ distribute_tensor(b, mesh, [Replicate()])
+    product: Any = distribute_tensor(a, mesh, [Shard(0)]) @ distribute_tensor(b, mesh, [Replicate()])
     torch.testing.assert_close(product.full_tensor(), a @ b)
     columns = distribute_tensor(a, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)])
     torch.testing.assert_close(columns.full_tensor(), a)
-    inner = distribute_tensor(a.t().contiguous(), mesh, [Shard(1)]) @ distribute_tensor(a, mesh, [Shard(0)])
+    inner: Any = distribute_tensor(a.t().contiguous(), mesh, [Shard(1)]) @ distribute_tensor(
+        a, mesh, [Shard(0)]
+    )
     assert inner.placements == (Partial("sum"),)
     torch.testing.assert_close(inner.redistribute(mesh, [Shard(0)]).full_tensor(), a.t() @ a)
 
@@ -298,11 +303,13 @@ def run_dtensor(rank):
     total = n * (n + 1) / 2
     assert (funcol.all_reduce(t, "sum", group).wait() == total).all()
     assert (funcol.all_reduce(t, "avg", group).wait() == total / n).all()
-    gathered = funcol.all_gather_tensor(t, 0, group).wait()
+    gathered: Any = funcol.all_gather_tensor(t, 0, group)
+    gathered = gathered.wait()
     assert gathered.tolist() == [float(r + 1) for r in range(n) for _ in range(4)]
     scattered = funcol.reduce_scatter_tensor(torch.ones(2 * n), "sum", 0, group).wait()
     assert scattered.tolist() == [n, n]
-    swapped = funcol.all_to_all_single(torch.arange(n) + 10 * rank.rank, None, None, group).wait()
+    swapped: Any = funcol.all_to_all_single(torch.arange(n) + 10 * rank.rank, None, None, group)
+    swapped = swapped.wait()
     assert swapped.tolist() == [10 * r + rank.rank for r in range(n)]
     assert (funcol.broadcast(t, 0, group).wait() == 1).all()
 
@@ -318,7 +325,10 @@ def run_checkpoint(rank, directory):
         {"sharded": distribute_tensor(whole, mesh, [Shard(0)]), "plain": torch.ones(3)},
         checkpoint_id=directory,
     )
-    loaded = {"sharded": distribute_tensor(torch.zeros(8, 3), mesh, [Shard(0)]), "plain": torch.zeros(3)}
+    loaded: dict[str, Any] = {
+        "sharded": distribute_tensor(torch.zeros(8, 3), mesh, [Shard(0)]),
+        "plain": torch.zeros(3),
+    }
     dcp.load(loaded, checkpoint_id=directory)
     assert torch.equal(loaded["sharded"].full_tensor(), whole)
     assert torch.equal(loaded["plain"], torch.ones(3))

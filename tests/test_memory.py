@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import goccl
 import harness
@@ -258,6 +259,7 @@ def run_pool(_rank):
 
 def run_sizes_as_of_torch(_rank):
     integers = [np.int64(4), np.array(4), torch.tensor(4), (np.int32(2), 3), [2, np.uint8(3)]]
+    size: Any
     for size in [*integers, torch.Size([2, 3]), (), []]:
         assert goccl.empty(size).shape == goccl.zeros(size).shape == torch.empty(size).shape
     assert goccl.zeros(np.int64(2), np.int64(3)).shape == (2, 3)

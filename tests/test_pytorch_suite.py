@@ -57,7 +57,7 @@ SKIPS = {
 
 def suite_tests():
     """The suite's tests, read from its source: by name, whether it asks for a number of ranks."""
-    where = importlib.util.find_spec("torch").submodule_search_locations[0]
+    where = importlib.util.find_spec("torch").submodule_search_locations[0]  # type: ignore[index]
     path = Path(where) / "testing/_internal/distributed/distributed_test.py"
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name == "DistributedTest":

@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from goccl.bench.capi import DTYPES, LIBRARY, Core
+from goccl.bench.capi import DTYPES, Core
+from goccl.bench.libraries import LIBRARY
 from harness import AT_ONCE
 
 INVALID_ARGUMENT, INVALID_HANDLE, TIMEOUT, ABORTED, PEER_FAILED, MISMATCH = 1, 2, 3, 4, 5, 6

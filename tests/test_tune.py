@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -64,7 +65,7 @@ def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
     monkeypatch.setattr(tune, "THRESHOLDS", few)
     monkeypatch.setattr(tune, "_BLOCK_SECONDS", 0.001)
-    options = tune.argparse.Namespace(ranks=ranks, transport=transport, blocks=1, timeout=60.0)
+    options = argparse.Namespace(ranks=ranks, transport=transport, blocks=1, timeout=60.0)
     assert tune.main(options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if not line.startswith(("#", "export"))]) == names * 3

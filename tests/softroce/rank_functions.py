@@ -3,6 +3,7 @@
 import importlib.util
 import time
 from pathlib import Path
+from typing import Any
 
 import goccl
 import numpy as np
@@ -16,7 +17,7 @@ import torch.distributed.distributed_c10d as c10d
 def transports(rank):
     """What joins this rank to each other."""
     dist.barrier()
-    group = c10d._get_default_group()._get_backend(torch.device("cpu"))
+    group: Any = c10d._get_default_group()._get_backend(torch.device("cpu"))
     return [group.transport(r) for r in range(rank.size)]
 
 
@@ -75,7 +76,7 @@ def digits(rank):
     """Trains on handwritten digits; returns the accuracy."""
     # Not by sklearn.datasets: a guest's kernel maps each page by itself, and with those that the import
     # of scikit-learn touches they are more than its host's vm.max_map_count allows.
-    folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]
+    folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]  # type: ignore[index]
     given = np.loadtxt(Path(folder, "datasets", "data", "digits.csv.gz"), delimiter=",")
 
     torch.manual_seed(1)

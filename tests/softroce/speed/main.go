@@ -68,7 +68,7 @@ func run(args []string) error {
 		}
 		return compare(alltoall, append(scheduled, tcp), args[1:], rank, size, other)
 	}
-	return errors.New("usage: speed stream, or speed allreduce|alltoall|sendrecv|schedules|openmpi SIZE...")
+	return errors.New("usage: speed stream, or speed allreduce|alltoall|sendrecv|schedules|openmpi SIZES")
 }
 
 // number is that of the first of these variables that is set.

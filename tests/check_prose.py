@@ -1,0 +1,91 @@
+"""Checks the prose of the documentation: the width of lines and the length of sentences.
+
+Tables, code and the targets of links do not count. `make lint` runs it.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ("*.md", "docs/**/*.md")
+# These are still to be rewritten. One that keeps the rules must leave the list.
+EXCEPTIONS = {"README.md", "docs/design.md", "docs/performance.md", "docs/rdma.md"}
+
+COLUMNS = 100
+WORDS = 40
+
+FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+TABLE = re.compile(r"\s*\|")
+# What begins a paragraph of its own: a heading, an item, a quotation, a directive, a label.
+BEGIN = re.compile(r"\s*(#{1,6}\s|[-*+]\s|\d+[.)]\s|>|:::|\([\w-]+\)=$)")
+TARGET = re.compile(r"\]\([^)\s]*\)|\]\[[^]]*\]|<https?://[^>]*>|https?://\S+")
+DEFINITION = re.compile(r"\s*\[[^]]+\]:\s")  # [name]: target
+SENTENCE = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_`\[]*[A-Z0-9`])")
+
+
+def prose(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """The lines that are prose, with their numbers; an empty one wherever something else stands."""
+    fence, comment = "", False
+    front_matter = bool(lines) and lines[0] == "---"
+    for number, line in enumerate(lines, 1):
+        skip = front_matter or comment or bool(fence)
+        found = FENCE.match(line)
+        if front_matter:
+            front_matter = number == 1 or line != "---"
+        elif fence:
+            if found and line.strip() == found[1] and found[1].startswith(fence):
+                fence = ""
+        elif comment or line.lstrip().startswith("<!--"):
+            skip, comment = True, "-->" not in line
+        elif found:
+            skip, fence = True, found[1]
+        yield number, "" if skip or TABLE.match(line) or DEFINITION.match(line) else line
+
+
+def paragraphs(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Paragraphs, items and headings as one line each, with the number of their first."""
+    first, text = 0, ""
+    for number, line in [*prose(lines), (0, "")]:
+        begins = BEGIN.match(line)
+        if text and (begins or not line.strip() or text.lstrip().startswith("#")):
+            yield first, text
+            text = ""
+        if line.strip():
+            first, text = (first, f"{text} {line.strip()}") if text else (number, BEGIN.sub("", line))
+            text = text or " "
+
+
+def faults(text: str) -> Iterator[str]:
+    """What breaks the rules in a document, a line each."""
+    lines = text.splitlines()
+    for number, line in prose(lines):
+        width = len(TARGET.sub("]", line))
+        if width > COLUMNS:
+            yield f"{number}: {width} columns; at most {COLUMNS} are allowed"
+    for number, paragraph in paragraphs(lines):
+        plain = TARGET.sub("]", re.sub(r"(`+).*?\1", "code", paragraph))
+        for sentence in SENTENCE.split(plain):
+            words = len(re.findall(r"\S*\w\S*", sentence))
+            if words > WORDS:
+                start = " ".join(sentence.split()[:6])
+                yield f'{number}: "{start} …" has {words} words; at most {WORDS} are allowed'
+
+
+def main() -> int:
+    """Checks every document; returns the exit status."""
+    documents = sorted({path for pattern in FILES for path in ROOT.glob(pattern)})
+    names = {str(path.relative_to(ROOT)): path for path in documents}
+    bad = [f"{name} is an exception, but there is no such file" for name in sorted(EXCEPTIONS - set(names))]
+    for name, path in names.items():
+        found = [f"{name}:{fault}" for fault in faults(path.read_text())]
+        if name in EXCEPTIONS:
+            found = [] if found else [f"{name} keeps the rules: it must leave EXCEPTIONS"]
+        bad += found
+    print("\n".join(bad) or f"{len(names)} documents, {len(EXCEPTIONS)} of them exceptions")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""The check of prose finds what it is for, and nothing else."""
+
+import re
+
+import check_prose
+import pytest
+
+WORDS = " ".join(["word"] * check_prose.WORDS)
+WIDE = "x" * (check_prose.COLUMNS + 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WORDS[:100],
+        "one two\n".join(["three four"] * 10) + ".\n",
+        f"| {WIDE} |",
+        f"```\n{WIDE}\n```",
+        f"````md\n```\n{WIDE}\n````",
+        f"    # text\n\n[name]: https://{WIDE}",
+        f"See [the page](https://{WIDE}) or <https://{WIDE}>.",
+        f"<!-- {WIDE}\n{WIDE} -->",
+        f"---\ntitle: {WIDE}\n---\nText.",
+        "- " + "\n- ".join(["an item of six words, surely"] * 20),
+        "# " + "\n# ".join(["a heading"] * 50),
+        "Its value is `" + "a b c " * 12 + "`.\nThe rest is short.",
+    ],
+)
+def test_good(text):
+    assert list(check_prose.faults(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (f"One.\n{WIDE}", f"2: {check_prose.COLUMNS + 1} columns"),
+        (f"```\ncode\n```\n{WIDE}", "4: "),
+        ("Short.\n\n" + WORDS.replace(" word", "\nword") + " more.", '3: "word word'),
+        (
+            "- item\n- " + WORDS.replace(" word", "\n  word") + " more.",
+            f"2: .* has {check_prose.WORDS + 1} words",
+        ),
+        (("word\n" * 25) + "word: " + ("word\n" * 25), "51 words"),
+    ],
+)
+def test_bad(text, fault):
+    found = list(check_prose.faults(text))
+    assert len(found) == 1, found
+    assert re.search(fault, found[0])

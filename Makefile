@@ -112,6 +112,11 @@ format: lint-tools format-go ## Write Python, Go, C and C++ as lint wants them
 format-go:
 	$(GOFMT) -w $(GO_FOLDERS)
 
+.PHONY: docs
+docs: setup ## Build the documentation in build/docs/html; warnings are errors
+	+@$(ALONE) $(VENV)/.docs
+	@$(TIMED) $(BIN)/python -m sphinx -W --keep-going -q docs build/docs/html
+
 .PHONY: setup
 setup: ## Set up .venv with everything, and build goccl into it
 	+@$(ALONE) $(VENV)/.goccl
@@ -140,4 +145,8 @@ $(VENV)/.goccl: $(VENV)/.tools $(SOURCES)
 
 $(VENV)/.lint: $(VENV)/.tools
 	$(PIP) install --group lint
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.tools
+	$(PIP) install --group docs
 	@touch $@

@@ -162,10 +162,11 @@ def memory_stats() -> dict[str, int]:
     """Tells what adapters do with this process's shareable memory.
 
     Returns:
-        Numbers of bytes by name. "registered" is what adapters have access to now, and what is locked; what
-        groups over verbs keep for themselves counts, too. "given" is what peers have read there by
-        themselves, "taken" what was read so of peers' memory. Where both stay 0 over verbs, tensors are copied.
-        They are ordinary, or too small, or could not be registered (see the log).
+        Numbers of bytes by name. "registered" is what adapters have access to now, and what is
+        locked; what groups over verbs keep for themselves counts, too. "given" is what peers have
+        read there by themselves, "taken" what was read so of peers' memory. Where both stay 0 over
+        verbs, tensors are copied: they are ordinary, too small, or could not be registered (see
+        the log).
     """
     found: dict[str, int] = load().memory_stats()
     return found

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import goccl
+from goccl import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "docs"
+os.environ["COLUMNS"] = "100"  # of the help of commands
 
 project = "GoCCL"
 author = "the GoCCL authors"
@@ -56,6 +61,16 @@ def read_header() -> None:
         sys.exit("the documentation needs doxygen. On Debian: apt-get install doxygen")
 
 
+def write_help() -> None:
+    """Writes the help of each command, for docs/reference/cli.md."""
+    (BUILD / "cli").mkdir(parents=True, exist_ok=True)
+    for command in ("", *cli._COMMANDS):
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            cli.main([*command.split(), "--help"])
+        (BUILD / "cli" / f"{command or 'goccl'}.txt").write_text(text.getvalue(), encoding="utf-8")
+
+
 def signatures() -> dict[str, tuple[str, str | None]]:
     """The signatures of goccl._C by name, from its stub: what is compiled names types less well."""
     found = {}
@@ -87,4 +102,5 @@ def use_stub(*event: Any) -> tuple[str, str | None] | None:
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     read_header()
+    write_help()
     app.connect("autodoc-process-signature", use_stub)

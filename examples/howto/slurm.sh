@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+#SBATCH --nodes 2
+#SBATCH --ntasks-per-node 2
+#SBATCH --cpus-per-task 8
+# sbatch slurm.sh examples/train_digits.py
+set -eu
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+GOCCL_SECRET=$(head -c 32 /dev/urandom | base64)
+export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} GOCCL_SECRET
+export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python "$@"' - "$@"

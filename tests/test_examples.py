@@ -1,0 +1,183 @@
+"""The examples that the documentation shows: each runs, and prints what a page says it prints."""
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import harness
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+HOW_TO = EXAMPLES / "howto"
+
+# Their libraries are not installed for the tests. The pages say so.
+NOT_RUN = {
+    "accelerate_ddp.py",
+    "deepspeed_zero.py",
+    "kubernetes.yaml",
+    "lightning_ddp.py",
+    "ray_train.py",
+    "transformers_parallel.py",
+}
+
+
+SOURCES = {".c", ".cpp", ".go", ".h", ".py"}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_example(rank, path, port):
+    """Runs a program as torchrun would start it, in the process of a rank; returns what it printed."""
+    os.environ |= {
+        "RANK": str(rank.rank),
+        "LOCAL_RANK": str(rank.rank),
+        "WORLD_SIZE": str(rank.size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    sys.argv = [str(path)]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as end:
+            printed.write(f"exit status {end.code}\n")
+    return printed.getvalue()
+
+
+@pytest.fixture
+def run(make_world):
+    """Runs an example with ranks of its own; returns what each printed."""
+    return lambda path, size=2: make_world(size).run(run_example, path, free_port())
+
+
+def shell(command, **environment):
+    """Runs a command of a page, in the repository's root, as it stands there; returns what it printed."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def blocks(page, language):
+    """The blocks of code of a page that are in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+
+
+def test_readme(run):
+    """The program of the README is the example, and prints what the README says."""
+    program = blocks("README.md", "python")[0]
+    assert program == (EXAMPLES / "allreduce.py").read_text()
+    assert len(program.split("\n\n")[1].splitlines()) + 2 == 6
+    (printed,) = [text for text in blocks("README.md", "text") if text.startswith("rank 0")]
+    assert "".join(run(EXAMPLES / "allreduce.py")) == printed
+
+
+def test_a_killed_rank_is_named(make_world):
+    world = make_world(3)
+    world.healthy = False  # one of its ranks kills itself
+    first, second, killed = world.outcomes(run_example, EXAMPLES / "kill_a_rank.py", free_port())
+    assert killed.exitcode == -9
+    for rank, outcome in enumerate((first, second)):
+        text, status = outcome.value.rsplit("exit status ", 1)
+        assert text.startswith(f"rank {rank}, step ")
+        assert harness.named_ranks(text) >= {2}
+        assert status == "1\n"
+
+
+def test_a_job_starts_again_from_its_checkpoint(tmp_path):
+    command = "torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/restart.py"
+    printed = shell([*command.split(), str(tmp_path / "checkpoint.pt")])
+    (begin,) = re.findall(r"done: steps (\d+) to 20 in this start", printed)
+    assert 10 <= int(begin) <= 11
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("fsdp", [f"rank {r} keeps 262784 of 525568 parameters\n" for r in range(2)]),
+        ("from_mpi4py", [f"rank {r}: [1.0, 1.0, 1.0, 1.0], ['rank 0', 'rank 1']\n" for r in range(2)]),
+        ("shareable", [f"rank {r}: gradients in shareable memory: [True, True]\n" for r in range(2)]),
+        ("small_tensors", [f"rank {r}: mean loss 0.5\n" for r in range(2)]),
+        ("tensor_parallel", [f"rank {r} has 512 of 1024 columns\n" for r in range(2)]),
+    ],
+)
+def test_how_to(run, name, printed):
+    assert run(HOW_TO / f"{name}.py") == printed
+
+
+def test_several_hosts():
+    """Two launchers, as on two hosts."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    program = ["examples/howto/several_hosts.sh", endpoint, "examples/allreduce.py"]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    hosts = [
+        subprocess.Popen(program, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    printed = [host.communicate(timeout=120)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0]
+    assert sorted("".join(printed).splitlines()) == [f"rank {r} of 2: tensor([3.])" for r in range(2)]
+
+
+SRUN = """#!/usr/bin/env bash
+# Starts what Slurm would start on two hosts.
+for ((id = 0; id < SLURM_NTASKS; id++)); do SLURM_PROCID=$id SLURM_LOCALID=0 "$@" & tasks+=($!); done
+for task in "${tasks[@]}"; do wait "$task" || exit; done
+"""
+
+
+def test_slurm(tmp_path):
+    """The batch script, with stand-ins for Slurm's commands."""
+    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho 127.0.0.1\necho other\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    printed = shell(
+        ["examples/howto/slurm.sh", "examples/allreduce.py"],
+        PATH=f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        SLURM_NTASKS="2",
+        SLURM_JOB_NODELIST="node[0-1]",
+        MASTER_PORT=str(free_port()),
+    )
+    assert sorted(printed.splitlines()) == [f"rank {r} of 2: tensor([3.])" for r in range(2)]
+
+
+def test_pages_show_every_example():
+    """And the section that shows one that the tests do not run says so."""
+    pages = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
+    sections = [section for page in pages for section in page.split("\n## ")]
+    for example in HOW_TO.iterdir():
+        shown = [text for text in sections if f"examples/howto/{example.name}\n" in text]
+        assert len(shown) == 1, f"{len(shown)} sections show {example.name}"
+        assert ("not run by the tests" in shown[0].replace("\n", " ").lower()) == (example.name in NOT_RUN), (
+            example.name
+        )
+
+
+def test_error_texts_are_those_of_the_library():
+    """What a page tells to look for is in an error's text."""
+    page = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
+    texts = [text for row in re.findall(r"^\| (`.*?) \|", page, re.M) for text in re.findall("`(.*?)`", row)]
+    folders = ("core", "capi", "rdma", "torch_backend", "python")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in SOURCES]
+    sources = "".join(file.read_text() for file in files if not file.name.endswith("_test.go"))
+    assert len(texts) > 20
+    assert [text for text in texts if text not in sources] == []

@@ -100,8 +100,6 @@ ReduceOp reduceOpOf(const Group& group, const py::handle& op) {
 constexpr const char* kAbout =
     R"(Blocking collectives on CPU tensors, with less around them than torch.distributed's functions have.
 
-    group: a process group with the back end goccl, the same one on all ranks; None for the default group.
-
 Nothing is set up: a communicator is another door to its group, and ends with it. Its calls take their places
 in the one order of the group's collectives. They may be mixed with those of torch.distributed, if all ranks make
 them in the same order; which door a rank takes is its own affair, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch
@@ -112,15 +110,29 @@ torch can be moved; those that can be reduced are the same as in torch.distribut
 "product", "min", "max", "band", "bor" or "bxor", or one of torch.distributed.ReduceOp, PREMUL_SUM included.
 Ranks (`src`, `dst`) count within the group.
 
-A method returns None when the result is there. It raises ValueError or TypeError for arguments that cannot be
-right, and torch.distributed.DistBackendError where a peer has failed, was refused or has not come in time. It
-cannot be called between the start and the end of a coalesced batch. No gradient flows through it.
+A method returns when the result is there. It raises torch.distributed.DistBackendError where a
+peer has failed, was refused or has not come in time. It cannot be called between the start and the
+end of a coalesced batch. No gradient flows through it.
 
-    dist.init_process_group("goccl")
-    comm = goccl.Communicator()
-    loss = torch.tensor([0.5])
-    comm.all_reduce_(loss, "avg")
+Args:
+    group: A process group with the backend goccl, the same one on all ranks; None for the default
+        group.
+
+Raises:
+    TypeError: `group` is something else.
+    ValueError: `group` has no backend goccl, or this rank is not a member of it.
+
+Example:
+    >>> dist.init_process_group("goccl")
+    >>> comm = goccl.Communicator()
+    >>> loss = torch.tensor([0.5])
+    >>> comm.all_reduce_(loss, "avg")
 )";
+
+// What every method with arguments raises.
+#define GOCCL_RAISES                                                                           \
+  "\n\nRaises:\n    TypeError, ValueError: an argument cannot be right; the text names it.\n"   \
+  "    torch.distributed.DistBackendError: a peer has failed, was refused or is late."
 
 }  // namespace
 
@@ -156,7 +168,10 @@ void bindCommunicator(py::module_& module) {
           },
           py::arg("tensor"), py::arg("op") = "sum",
           "Reduces over all ranks' tensors, element by element, and leaves the result in each of them.\n\n"
-          "tensor: of the same number of elements and dtype on all ranks.")
+          "Args:\n"
+          "    tensor: of the same number of elements and dtype on all ranks.\n"
+          "    op: the reduce operation, the same on all ranks."
+          GOCCL_RAISES)
       .def(
           "broadcast_",
           [](const Communicator& self, const at::Tensor& tensor, int64_t src) {
@@ -164,7 +179,10 @@ void bindCommunicator(py::module_& module) {
           },
           py::arg("tensor"), py::arg("src"), py::call_guard<py::gil_scoped_release>(),
           "Copies the tensor of rank `src` to that of every other rank.\n\n"
-          "tensor: of the same number of elements and dtype on all ranks.")
+          "Args:\n"
+          "    tensor: of the same number of elements and dtype on all ranks.\n"
+          "    src: the rank in the group whose tensor is copied."
+          GOCCL_RAISES)
       .def(
           "reduce_",
           [](const Communicator& self, const at::Tensor& tensor, int64_t dst, const py::handle& op) {
@@ -174,7 +192,11 @@ void bindCommunicator(py::module_& module) {
           },
           py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
           "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others are kept.\n\n"
-          "tensor: of the same number of elements and dtype on all ranks.")
+          "Args:\n"
+          "    tensor: of the same number of elements and dtype on all ranks.\n"
+          "    dst: the rank in the group that gets the result.\n"
+          "    op: the reduce operation, the same on all ranks."
+          GOCCL_RAISES)
       .def(
           "all_gather_into",
           [](const Communicator& self, const at::Tensor& output, const at::Tensor& input) {
@@ -182,8 +204,11 @@ void bindCommunicator(py::module_& module) {
           },
           py::arg("output"), py::arg("input"), py::call_guard<py::gil_scoped_release>(),
           "Fills `output` with the inputs of all ranks, one after the other in the order of ranks.\n\n"
-          "output: of `size` times as many elements as `input`, and of its dtype.\n"
-          "input: of the same number of elements on all ranks; it may be this rank's part of `output`.")
+          "Args:\n"
+          "    output: of `size` times as many elements as `input`, and of its dtype.\n"
+          "    input: of the same number of elements on all ranks; it may be this rank's part of\n"
+          "        `output`."
+          GOCCL_RAISES)
       .def(
           "reduce_scatter_into",
           [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
@@ -195,8 +220,12 @@ void bindCommunicator(py::module_& module) {
           py::arg("output"), py::arg("input"), py::arg("op") = "sum",
           "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, one of\n"
           "`size` equal parts in the order of ranks.\n\n"
-          "output: of the same number of elements on all ranks; it may be this rank's part of `input`.\n"
-          "input: of `size` times as many elements as `output`, and of its dtype.")
+          "Args:\n"
+          "    output: of the same number of elements on all ranks; it may be this rank's part of\n"
+          "        `input`.\n"
+          "    input: of `size` times as many elements as `output`, and of its dtype.\n"
+          "    op: the reduce operation, the same on all ranks."
+          GOCCL_RAISES)
       .def(
           "all_to_all_into",
           [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
@@ -204,14 +233,22 @@ void bindCommunicator(py::module_& module) {
           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
           py::call_guard<py::gil_scoped_release>(),
           "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are equal.\n\n"
-          "output, input: of the same number of elements and dtype on all ranks, the first dimension a\n"
-          "multiple of `size`. They must not overlap.\n"
-          "schedule: with how many ranks this one exchanges at once, the same on all ranks: \"parallel\" with all,\n"
-          "\"window=2\" (1 to 254) with so many at most, \"sequential\" with one; \"\" for that of the group. Memory\n"
-          "that messages need on their way, and the ranks that send to one at a time, are bounded so.")
+          "Args:\n"
+          "    output: of the same number of elements and dtype on all ranks, the first dimension\n"
+          "        a multiple of `size`. It must not overlap `input`.\n"
+          "    input: as `output`.\n"
+          "    schedule: with how many ranks this one exchanges at once, the same on all ranks:\n"
+          "        \"parallel\" with all, \"window=2\" (1 to 254) with so many at most,\n"
+          "        \"sequential\" with one; \"\" for that of the group. Memory that messages need\n"
+          "        on their way, and the ranks that send to one at a time, are bounded so."
+          GOCCL_RAISES)
       .def(
           "barrier", [](const Communicator& self) { self.group->barrierNow(); },
-          py::call_guard<py::gil_scoped_release>(), "Returns when every rank of the group has called it.");
+          py::call_guard<py::gil_scoped_release>(), 
+          "Returns when every rank of the group has called it.\n\nRaises:\n"
+          "    torch.distributed.DistBackendError: a peer has failed, was refused or is late.");
 }
+
+#undef GOCCL_RAISES
 
 }  // namespace goccl

@@ -63,12 +63,14 @@ def read_header() -> None:
 
 def write_help() -> None:
     """Writes the help of each command, for docs/reference/cli.md."""
-    (BUILD / "cli").mkdir(parents=True, exist_ok=True)
+    parts = []
     for command in ("", *cli._COMMANDS):
         text = io.StringIO()
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             cli.main([*command.split(), "--help"])
-        (BUILD / "cli" / f"{command or 'goccl'}.txt").write_text(text.getvalue(), encoding="utf-8")
+        title = f"## goccl {command}\n\n" if command else ""
+        parts.append(f"{title}```text\n{text.getvalue()}```\n")
+    (BUILD / "cli.md").write_text("\n".join(parts), encoding="utf-8")
 
 
 def signatures() -> dict[str, tuple[str, str | None]]:

@@ -181,3 +181,23 @@ def test_error_texts_are_those_of_the_library():
     sources = "".join(file.read_text() for file in files if not file.name.endswith("_test.go"))
     assert len(texts) > 20
     assert [text for text in texts if text not in sources] == []
+
+
+def test_tables_and_charts_are_made_of_a_comparison(tmp_path):
+    comparison = tmp_path / "host.md"
+    comparison.write_text("""\
+### allreduce, 2 ranks, float32
+
+| bytes | placed | goccl/shm | gloo | gloo ÷ goccl/shm |
+| ---: | ---: | ---: | ---: | ---: |
+| 4 | near | 5.00 | 10.00 | 2.00 |
+| 64 | near | 6.00 | - | - |
+""")
+    redo = runpy.run_path(str(ROOT / "docs" / "performance" / "redo.py"))
+    redo["main"].__globals__["HERE"] = tmp_path
+    redo["main"](comparison)
+    table = (
+        "ranks,bytes,placed,goccl/shm,gloo,gloo ÷ goccl/shm\n2,4,near,5.00,10.00,2.00\n2,64,near,6.00,-,-\n"
+    )
+    assert (tmp_path / "allreduce.csv").read_text() == table
+    assert "gloo/tcp near" in (tmp_path / "allreduce.svg").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import io
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import goccl
-from goccl import cli
+from goccl import cli, options
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "docs"
@@ -37,7 +38,8 @@ exclude_patterns = ["Doxyfile"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|datetime|collections|typing|os|logging)\..*"),
-    ("py:.*", r"(Tensor|dtype|ProcessGroup|ReduceOp.*|Sequence|SupportsIndex|timedelta|_ReduceOp)"),
+    ("py:.*", r"(Tensor|dtype|ProcessGroup(Goccl)?|_?ReduceOp.*|Sequence|SupportsIndex|timedelta)"),
+    ("py:.*", r"(Group|Source)"),  # names of types in goccl.groups
     ("c:identifier", r"u?int\d+_t|size_t"),
 ]
 
@@ -61,8 +63,9 @@ def read_header() -> None:
         sys.exit("the documentation needs doxygen. On Debian: apt-get install doxygen")
 
 
-def write_help() -> None:
-    """Writes the help of each command, for docs/reference/cli.md."""
+def write_tables() -> None:
+    """Writes what the package says of itself: its settings, and the help of each command."""
+    (BUILD / "settings.md").write_text(options.markdown() + "\n", encoding="utf-8")
     parts = []
     for command in ("", *cli._COMMANDS):
         text = io.StringIO()
@@ -97,12 +100,14 @@ STUB = signatures()
 
 def use_stub(*event: Any) -> tuple[str, str | None] | None:
     """Gives what is compiled the signature of its stub."""
-    _app, _what, name, _thing, _options, signature, _returns = event
-    return STUB.get(name.removeprefix("goccl.")) if signature else None
+    _app, _what, name, thing, _options, signature, _returns = event
+    if not signature or inspect.isfunction(thing):
+        return None
+    return STUB.get(name.removeprefix("goccl."))
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     read_header()
-    write_help()
+    write_tables()
     app.connect("autodoc-process-signature", use_stub)

@@ -2,7 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 
-All that has to do with GoCCL is init_process_group("goccl"); --backend gloo runs the same with Gloo.
+All that training has to do with GoCCL is init_process_group("goccl"); --backend gloo runs the same with
+Gloo.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import statistics
 import time
 
+import goccl
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
@@ -107,14 +109,11 @@ def gradient_exchange_ms(model: nn.Module) -> tuple[int, float]:
 
 def transports() -> str:
     """Tells what joins this rank to the others. Only goccl can say."""
-    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-    if not hasattr(backend, "transport"):
+    if dist.get_backend() != "goccl":
         return "not told by this backend"
     rank = dist.get_rank()
-    peers = [peer for peer in range(dist.get_world_size()) if peer != rank]
-    return (
-        ", ".join(f"{backend.transport(peer)} (rank {rank} to {peer})" for peer in peers) or "none: one rank"
-    )
+    found = [f"{name} (rank {rank} to {peer})" for peer, name in goccl.transports().items() if peer != rank]
+    return ", ".join(found) or "none: one rank"
 
 
 def main() -> None:

@@ -107,7 +107,8 @@ def transports(group: Group = None) -> dict[int, str]:
         group: as of describe().
 
     Returns:
-        By rank in the group: "mem" (threads of one process), "shm", "tcp", "verbs" (RDMA), or "self".
+        The transport by rank in the group, one of "mem" (threads of one process), "shm", "tcp",
+        "verbs" (RDMA), and "self".
 
     Raises:
         TypeError, ValueError, torch.distributed.DistBackendError: as describe().

@@ -88,12 +88,19 @@ def test_failing_registration_does_not_break_the_import_of_torch(monkeypatch, ca
     assert "no luck" in caplog.text
 
 
+def group_of_one():
+    """Torch's description of a group, as far as it matters to a rank that is refused."""
+    import torch.distributed as dist
+
+    return SimpleNamespace(store=dist.HashStore(), group_rank=0, group_size=1, group_id="g")
+
+
 def test_another_torch_is_refused_with_the_remedy(monkeypatch):
     import torch
 
     monkeypatch.setattr(_native, "built_for", lambda: "2.7.1+cpu")
     with pytest.raises(ImportError) as caught:
-        _registration._create(SimpleNamespace(), None)
+        _registration._create(group_of_one(), None)
     for part in (
         "built for torch 2.7.1+cpu",
         f"this is torch {torch.__version__}",
@@ -112,7 +119,7 @@ def test_patch_release_of_the_same_torch_is_accepted(monkeypatch):
 
 def test_options_of_another_type_are_refused():
     with pytest.raises(TypeError, match=r"None or a goccl\.Options, not dict"):
-        _registration._create(SimpleNamespace(), {"transport": "tcp"})
+        _registration._create(group_of_one(), {"transport": "tcp"})
 
 
 def test_unknown_attribute():

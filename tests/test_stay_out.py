@@ -1,8 +1,12 @@
 """Ranks that cannot join their group: the others are told at once, and why. Real processes."""
 
+import os
+import resource
+
 import goccl
 import harness
 import pytest
+import torch.distributed as dist
 from goccl import _native
 from goccl._stay_out import stay_out
 from test_sandbox import MEGABYTE, with_address_space, with_threads
@@ -38,6 +42,18 @@ def no_threads_once_loaded(rank):
     no_threads(rank)
 
 
+def few_descriptors(rank):
+    goccl.empty(1)
+    store = rank.make_store()
+    free = os.open("/dev/null", os.O_RDONLY)  # all below it are open
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    try:
+        dist.init_process_group("goccl", store=store, rank=rank.rank, world_size=rank.size)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def no_such_schedule(rank):
     """Which the library refuses."""
     rank.init(pg_options=goccl.Options(alltoall_schedule="in turn"))
@@ -50,6 +66,7 @@ WAYS = [
     pytest.param(little_address_space, "ulimit -v", id="address space"),
     pytest.param(no_threads, "ulimit -u", id="threads"),
     pytest.param(no_threads_once_loaded, "ulimit -u", id="threads later"),
+    pytest.param(few_descriptors, "ulimit -n", id="descriptors"),
     pytest.param(no_such_schedule, "in turn", id="schedule"),
 ]
 

@@ -59,7 +59,7 @@ struct Library {
 const Library& library();
 
 // Makes ready for a group: loads the library, and throws a RuntimeError where the process may not
-// start the threads that a group takes. Go's runtime would end the process then.
+// have the threads and descriptors that a group takes. Go's runtime would end the process then.
 void prepare();
 
 // The library if it has been loaded, else nullptr.

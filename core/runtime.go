@@ -348,7 +348,11 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		if comm != nil {
 			comm.discard()
 		}
-		return nil, initError(ctx, err, config)
+		refused := initError(ctx, err, config)
+		if errors.Is(err, bootstrap.ErrInvalid) { // nothing of it has come to the others
+			return nil, r.StayOut(ctx, config, refused)
+		}
+		return nil, refused
 	}
 	if err := comm.open(identity{roster.Job, roster.Group, 0, roster.Secret}); err != nil {
 		return nil, err

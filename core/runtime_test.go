@@ -27,7 +27,9 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 	}{
 		"transport":  {func(c *Config) { c.Transport = "rdma" }, `transport is "rdma"`},
 		"thresholds": {func(c *Config) { c.Thresholds = "no" }, "thresholds"},
-		"interface":  {func(c *Config) { c.Interface = "none7" }, "none7"},
+		"long thresholds": {func(c *Config) { c.Thresholds = strings.Repeat("flat_max=1,", 500) + "flat_max=1" },
+			"5510 bytes long"},
+		"interface": {func(c *Config) { c.Interface = "none7" }, "none7"},
 	} {
 		for bad := range 3 {
 			t.Run(name, func(t *testing.T) {

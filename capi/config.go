@@ -114,6 +114,8 @@ type store struct {
 
 const storeMessage = 1024
 
+var errNoMemory = errorf(C.GOCCL_SYSTEM, "out of memory")
+
 // newStore copies the struct into C's memory: it holds pointers of C, and Go hands it to C.
 func newStore(from *C.goccl_store) (*store, error) {
 	if from.set == nil {
@@ -123,6 +125,9 @@ func newStore(from *C.goccl_store) (*store, error) {
 		return nil, invalid("config.store.get", "NULL", "it must be a function")
 	}
 	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store))}
+	if s.c == nil {
+		return nil, errNoMemory
+	}
 	*s.c = *from
 	return s, nil
 }
@@ -166,6 +171,9 @@ func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, err
 	k := C.CString(key)
 	defer C.free(unsafe.Pointer(k))
 	message := (*C.char)(C.calloc(1, storeMessage))
+	if message == nil {
+		return 0, errNoMemory
+	}
 	defer C.free(unsafe.Pointer(message))
 	var status C.int
 	deep.Call(func() { status = f(k, message) })

@@ -47,8 +47,14 @@ func (c *Comm) vote(p *part) *Error {
 	if err != nil {
 		return asError(err, ErrInternal, "%s", describe(p.message))
 	}
-	r.run.Bind(exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)}, Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: kernel, Message: p.message})
-	r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer)
+	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
+		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: kernel, Message: p.message}
+	if err := r.run.Bind(b); err != nil {
+		return asError(err, ErrSystem, "%s", describe(p.message))
+	}
+	if err := r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
+		return asError(err, ErrSystem, "%s", describe(p.message))
+	}
 	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
 	r.waitingFrom, r.told = 0, false
 	return nil

@@ -151,7 +151,10 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 				return true, c.failed()
 			}
 			r.current = compiled
-			r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer)
+			if err := r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer); err != nil {
+				c.fail(asError(err, ErrSystem, "%s", describe(p.message)), true)
+				return true, c.failed()
+			}
 		}
 		done, failure := c.carryOn(w, min(until, w.deadline, exec.Now()+workerSlice))
 		switch {
@@ -344,7 +347,9 @@ func (c *Comm) begin(p *part) *Error {
 		}
 		b.Kernel = k
 	}
-	r.run.Bind(b)
+	if err := r.run.Bind(b); err != nil {
+		return asError(err, ErrSystem, "%s", describe(p.message))
+	}
 	r.binding = b
 	c.layOut(op)
 	r.begun, r.segments, r.current = true, r.laid.segments, nil
@@ -352,7 +357,9 @@ func (c *Comm) begin(p *part) *Error {
 		r.current = c.direct(op)
 	}
 	if r.current != nil {
-		r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer)
+		if err := r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
+			return asError(err, ErrSystem, "%s", describe(p.message))
+		}
 	}
 	r.waitingFrom, r.told = 0, false
 	return nil
@@ -571,7 +578,10 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiled := exec.Compile(built, !p.Memory, apart)
+	compiled, err := exec.Compile(built, !p.Memory, apart)
+	if err != nil {
+		return nil, errorf(ErrSystem, "%v", err)
+	}
 	if key == "" {
 		if c.built == nil {
 			c.built = map[*exec.Compiled]bool{}

@@ -475,11 +475,22 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 			c.window.UseArena(arena.Memory())
 		}
 	}
+	if c.runner.run, err = exec.NewRun(c.window.Lane(collectiveLane)); err == nil {
+		c.shortcut, err = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
+	}
+	if err != nil {
+		c.discard()
+		return nil, fmt.Errorf("%s: %w", c.rankName(c.rank), err)
+	}
 	return c, nil
 }
 
 // discard frees a communicator that was not opened.
 func (c *Comm) discard() {
+	if c.shortcut != nil {
+		c.shortcut.Free()
+	}
+	c.runner.free()
 	c.window.Close()
 	c.partArenas()
 }
@@ -508,8 +519,6 @@ func (c *Comm) open(id identity) error {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.runner.run = exec.NewRun(c.window.Lane(collectiveLane))
-	c.shortcut = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
 	c.runner.plans.freeing = c.shortcut.Forget
 	c.runner.credited = make([]uint64, c.size)
 	c.p2p.init(c)

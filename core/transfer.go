@@ -282,7 +282,10 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 			more = p.get(t) || more
 		default:
 			if t.segments == nil {
-				p.bind(t)
+				if err := p.bind(t); err != nil {
+					p.c.fail(err, true)
+					continue
+				}
 			}
 			running = append(running, t)
 		}
@@ -333,34 +336,44 @@ func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 	})
 }
 
-func (p *pointToPoint) bind(t *transfer) {
+func (p *pointToPoint) bind(t *transfer) *Error {
 	q := p.queueOf(t)
 	if q.run == nil {
-		q.run = exec.NewRun(p.c.window.Lane(pointToPointLane))
+		run, err := exec.NewRun(p.c.window.Lane(pointToPointLane))
+		if err != nil {
+			return asError(err, ErrSystem, "%s", t.op.Collective)
+		}
+		q.run = run
 	}
 	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
-	q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m})
+	if err := q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m}); err != nil {
+		return asError(err, ErrSystem, "%s", t.op.Collective)
+	}
 	sized := *t.op
 	sized.Root = t.peer
 	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)
-	p.begin(t)
+	return p.begin(t)
 }
 
 // begin begins a transfer's next segment.
-func (p *pointToPoint) begin(t *transfer) {
+func (p *pointToPoint) begin(t *transfer) *Error {
 	s := t.segments[0]
 	t.segments = t.segments[1:]
 	built, err := plan.Build(s.params)
 	if err != nil {
-		p.c.fail(asError(err, ErrInternal, "%s", t.op.Collective), true)
-		return
+		return asError(err, ErrInternal, "%s", t.op.Collective)
 	}
-	t.compiled = exec.Compile(built, false, false)
+	if t.compiled, err = exec.Compile(built, false, false); err != nil {
+		return asError(err, ErrSystem, "%s", t.op.Collective)
+	}
 	from, to := t.peer, exec.NoPeer
 	if t.op.Collective == plan.Send {
 		from, to = to, from
 	}
-	p.queueOf(t).run.Begin(t.compiled, s.offset, from, to)
+	if err := p.queueOf(t).run.Begin(t.compiled, s.offset, from, to); err != nil {
+		return asError(err, ErrSystem, "%s", t.op.Collective)
+	}
+	return nil
 }
 
 // ran does what the loop in C leaves to be done.
@@ -379,7 +392,9 @@ func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 		return
 	}
 	if len(t.segments) > 0 {
-		p.begin(t)
+		if err := p.begin(t); err != nil {
+			p.c.fail(err, true)
+		}
 		return
 	}
 	p.done(t)

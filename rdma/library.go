@@ -10,6 +10,7 @@ package rdma
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -39,6 +40,9 @@ func Load(path string) (*Library, error) {
 	l := &Library{
 		verbs: (*C.struct_goccl_verbs)(C.calloc(1, C.sizeof_struct_goccl_verbs)),
 		sysfs: "/sys/class/infiniband",
+	}
+	if l.verbs == nil {
+		return nil, errors.New("libibverbs cannot be loaded: out of memory")
 	}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))

@@ -85,6 +85,10 @@ func (d *Device) NewStream(ring int) (*Stream, error) {
 		return nil, fmt.Errorf("mmap of %d bytes for a stream: %w", 2*ring+ring/4, err)
 	}
 	s := &Stream{device: d, memory: memory, c: (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))}
+	if s.c == nil {
+		_ = unix.Munmap(memory) // fails only for what was not mapped
+		return nil, errors.New("out of memory for a stream")
+	}
 	if s.ring, err = d.Register(unsafe.Pointer(&memory[0]), ring, LocalWrite|RemoteWrite); err == nil {
 		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), len(memory)-ring, LocalWrite)
 	}

@@ -82,9 +82,9 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 				b.Error(err)
 				return
 			}
-			compiled := Compile(built, false, false)
+			compiled := must(Compile(built, false, false))
 			defer compiled.Free()
-			run := NewRun(windows[r].Lane(0))
+			run := must(NewRun(windows[r].Lane(0)))
 			defer run.Free()
 			for i := range b.N + 1 {
 				clear(in)

@@ -85,9 +85,9 @@ func started(t *testing.T, w [2]*Window, rank int, n int64, m Message) (*Run, un
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Compile(built, true, false)
+	c := must(Compile(built, true, false))
 	t.Cleanup(c.Free)
-	r := NewRun(w[rank].Lane(1))
+	r := must(NewRun(w[rank].Lane(1)))
 	t.Cleanup(r.Free)
 	r.Bind(b)
 	r.Begin(c, 0, AnyPeer, AnyPeer)
@@ -130,7 +130,7 @@ func TestCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer win.Close()
-	r := NewRun(win.Lane(0))
+	r := must(NewRun(win.Lane(0)))
 	defer r.Free()
 	const room = 1 << 14
 	from, to := off(t, room), off(t, room)
@@ -144,7 +144,7 @@ func TestCopies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := Compile(p, false, false)
+		c := must(Compile(p, false, false))
 		for _, at := range []int{0, 1, 32, 63, 64, 75, 79, 100} { // at 64, 75 and 79 rep movs would crawl
 			for _, streams := range []Streams{StreamNone, StreamAll} {
 				clear(out)
@@ -421,9 +421,9 @@ func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Compile(built, true, false)
+	c := must(Compile(built, true, false))
 	t.Cleanup(c.Free)
-	r := NewRun(w.Lane(0))
+	r := must(NewRun(w.Lane(0)))
 	t.Cleanup(r.Free)
 	out := off(t, int(3*bytes))
 	r.Bind(Binding{Out: []unsafe.Pointer{out}})
@@ -569,14 +569,14 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		}
 		w.ConnectPort(1)
 		l := w.Lane(0)
-		c := Compile(&plan.Plan{Rank: 0, Size: 2, Steps: []plan.Step{
+		c := must(Compile(&plan.Plan{Rank: 0, Size: 2, Steps: []plan.Step{
 			{Op: plan.Put, Peer: 1, Bytes: bytes, Src: []plan.Ref{{Space: plan.In}}},
 			{Op: plan.Wait, Peer: 1, Bytes: bytes},
 			{Op: plan.Copy, Bytes: bytes, Dst: plan.Ref{Space: plan.Out}, Src: []plan.Ref{{Space: plan.Inbox, Peer: 1}}},
 			{Op: plan.Release, Peer: 1},
 			{Op: plan.Put, Peer: 1, Bytes: bytes, Src: []plan.Ref{{Space: plan.Out}}},
-		}}, true, false)
-		r := NewRun(l)
+		}}, true, false))
+		r := must(NewRun(l))
 		p := off(t, bytes)
 		mine := unsafe.Slice((*byte)(p), bytes)
 		r.Bind(Binding{In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
@@ -650,9 +650,9 @@ func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := Compile(p, false, false)
+	c := must(Compile(p, false, false))
 	defer c.Free()
-	r := NewRun(win.Lane(0))
+	r := must(NewRun(win.Lane(0)))
 	defer r.Free()
 	blocks := []unsafe.Pointer{mem}
 	r.Bind(Binding{In: blocks, Out: blocks})

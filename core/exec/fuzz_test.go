@@ -80,9 +80,9 @@ func FuzzExposure(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := Compile(p, false, false)
+			c := must(Compile(p, false, false))
 			t.Cleanup(c.Free)
-			runs[i] = NewRun(w[i].Lane(1))
+			runs[i] = must(NewRun(w[i].Lane(1)))
 			t.Cleanup(runs[i].Free)
 			runs[i].Bind(b)
 			runs[i].Begin(c, 0, AnyPeer, AnyPeer)

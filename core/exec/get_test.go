@@ -41,9 +41,9 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := Compile(built, false, false)
+		c := must(Compile(built, false, false))
 		t.Cleanup(c.Free)
-		runs[rank] = NewRun(w[rank].Lane(1))
+		runs[rank] = must(NewRun(w[rank].Lane(1)))
 		t.Cleanup(runs[rank].Free)
 		runs[rank].Bind(b)
 		runs[rank].Begin(c, 0, AnyPeer, AnyPeer)

@@ -108,9 +108,13 @@ func ShuttleFor(letter int64) int64 {
 	return (letter/shuttlesEach + lineBytes - 1) &^ (lineBytes - 1)
 }
 
-func newMail(w *Window) *Mail {
+func newMail(w *Window) (*Mail, error) {
 	l, lane := w.Layout, w.lanes[len(w.lanes)-1]
-	c := (*C.goccl_mail)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_mail{}))))
+	var a allocator
+	c := alloc[C.goccl_mail](&a, 1)
+	if a.err != nil {
+		return nil, a.err
+	}
 	c.door = (*C.goccl_mail_door)(w.at(l.door()))
 	c.boxes = (*C.uint8_t)(w.at(l.mailbox(0)))
 	c.stride = C.uint64_t(l.mailbox(1) - l.mailbox(0))
@@ -125,7 +129,7 @@ func newMail(w *Window) *Mail {
 			m.peers[i].has = append(m.peers[i].has, uint8(n)) // to be used once the peer's window is mapped
 		}
 	}
-	return m
+	return m, nil
 }
 
 func (m *Mail) connect(peer int, door, box unsafe.Pointer) {
@@ -415,5 +419,5 @@ func (m *Mail) free() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	C.free(unsafe.Pointer(m.c))
+	free(unsafe.Pointer(m.c))
 }

@@ -57,14 +57,24 @@ const postMin = 16 << 10
 
 // Compile copies a plan into C memory. What its runs may post is found only if it is to go over port
 // channels: memory channels have no use for it. Apart tells that inputs and outputs will share no memory.
-func Compile(p *plan.Plan, ports, apart bool) *Compiled {
+func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	sources := 0
 	for i := range p.Steps {
 		sources += len(p.Steps[i].Src) + len(p.Steps[i].Also)
 	}
-	c := (*C.goccl_plan)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_plan{}))))
-	stepMem := (*C.goccl_step)(C.calloc(C.size_t(len(p.Steps)+1), C.size_t(unsafe.Sizeof(C.goccl_step{}))))
-	refMem := (*C.goccl_ref)(C.calloc(C.size_t(sources+1), C.size_t(unsafe.Sizeof(C.goccl_ref{}))))
+	var posts []plan.Post
+	if ports {
+		posts = p.Posts(postMin, apart)
+	}
+	var a allocator
+	c := alloc[C.goccl_plan](&a, 1)
+	stepMem := alloc[C.goccl_step](&a, len(p.Steps)+1)
+	refMem := alloc[C.goccl_ref](&a, sources)
+	postMem := alloc[C.goccl_post](&a, len(posts))
+	if a.err != nil {
+		free(unsafe.Pointer(c), unsafe.Pointer(stepMem), unsafe.Pointer(refMem), unsafe.Pointer(postMem))
+		return nil, fmt.Errorf("a plan of %d steps: %w", len(p.Steps), a.err)
+	}
 	steps, refs := unsafe.Slice(stepMem, len(p.Steps)), unsafe.Slice(refMem, sources)
 	next := 0
 	type message struct {
@@ -126,26 +136,19 @@ func Compile(p *plan.Plan, ports, apart bool) *Compiled {
 		}
 	}
 	C.goccl_stamp_steps(stepMem, C.uint32_t(len(p.Steps)))
-	var posts []plan.Post
-	if ports {
-		posts = p.Posts(postMin, apart)
-	}
-	postMem := (*C.goccl_post)(C.calloc(C.size_t(len(posts)+1), C.size_t(unsafe.Sizeof(C.goccl_post{}))))
 	for i, q := range posts {
 		unsafe.Slice(postMem, len(posts))[i] = C.goccl_post{wait: C.uint32_t(q.Wait), from: C.uint32_t(q.From)}
 		steps[q.Wait+1].posted = 1
 	}
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
 	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
-	return &Compiled{c: c, Scratch: p.ScratchBytes, Direct: p.Direct()}
+	return &Compiled{c: c, Scratch: p.ScratchBytes, Direct: p.Direct()}, nil
 }
 
 // Free gives the plan's memory back. No run may hold it.
 func (c *Compiled) Free() {
-	C.free(unsafe.Pointer(c.c.steps))
-	C.free(unsafe.Pointer(c.c.sources))
-	C.free(unsafe.Pointer(c.c.posts))
-	C.free(unsafe.Pointer(c.c))
+	free(unsafe.Pointer(c.c.steps), unsafe.Pointer(c.c.sources), unsafe.Pointer(c.c.posts),
+		unsafe.Pointer(c.c))
 }
 
 // Status says why a run left its loop.
@@ -179,22 +182,24 @@ type Run struct {
 }
 
 // NewRun makes a run on a lane.
-func NewRun(l *Lane) *Run {
-	r := &Run{lane: l, c: (*C.goccl_run_state)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_run_state{}))))}
+func NewRun(l *Lane) (*Run, error) {
 	ranks := l.window.Layout.Ranks
-	r.c.peer_in = (**C.uint8_t)(C.calloc(C.size_t(2*ranks), C.size_t(unsafe.Sizeof(uintptr(0)))))
+	var a allocator
+	r := &Run{lane: l, c: alloc[C.goccl_run_state](&a, 1)}
+	blocks := alloc[*C.uint8_t](&a, 2*ranks)
+	if a.err != nil {
+		free(unsafe.Pointer(r.c), unsafe.Pointer(blocks))
+		return nil, a.err
+	}
+	r.c.peer_in = blocks
 	r.c.peer_out = (**C.uint8_t)(unsafe.Add(unsafe.Pointer(r.c.peer_in), ranks*int(unsafe.Sizeof(uintptr(0)))))
-	return r
+	return r, nil
 }
 
 // Free gives the run's memory back.
 func (r *Run) Free() {
-	if len(r.pointers) > 0 {
-		C.free(unsafe.Pointer(&r.pointers[0]))
-	}
-	C.free(unsafe.Pointer(r.c.scratch))
-	C.free(unsafe.Pointer(r.c.peer_in))
-	C.free(unsafe.Pointer(r.c))
+	free(unsafe.Pointer(unsafe.SliceData(r.pointers)), unsafe.Pointer(r.c.scratch),
+		unsafe.Pointer(r.c.peer_in), unsafe.Pointer(r.c))
 }
 
 // Streams says which copies to outputs go past the caches.
@@ -216,13 +221,15 @@ type Binding struct {
 }
 
 // Bind readies the run for the plans of an operation.
-func (r *Run) Bind(b Binding) {
+func (r *Run) Bind(b Binding) error {
 	need := len(b.In) + len(b.Out) + 2*r.lane.window.Layout.Ranks
 	if need > len(r.pointers) {
-		if len(r.pointers) > 0 {
-			C.free(unsafe.Pointer(&r.pointers[0]))
+		var a allocator
+		p := alloc[unsafe.Pointer](&a, need)
+		if a.err != nil {
+			return a.err
 		}
-		p := (*unsafe.Pointer)(C.calloc(C.size_t(need), C.size_t(unsafe.Sizeof(uintptr(0)))))
+		free(unsafe.Pointer(unsafe.SliceData(r.pointers)))
 		r.pointers = unsafe.Slice(p, need)
 	}
 	copy(r.pointers, b.In)
@@ -237,6 +244,7 @@ func (r *Run) Bind(b Binding) {
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message, r.c.fixed = b.Message.c(), 0
 	r.c.streams = C.uint32_t(b.Streams)
+	return nil
 }
 
 // What Begin may be told about the peers of a plan, besides one rank.
@@ -248,15 +256,20 @@ const (
 // Begin starts a plan. Offset is added to every place in input and output blocks. From is the only
 // peer whose messages the plan waits for, AnyPeer or NoPeer, and to the only one to which it puts some: runs on one lane at
 // the same time must wait for different peers, and put to different ones.
-func (r *Run) Begin(p *Compiled, offset int64, from, to int) {
+func (r *Run) Begin(p *Compiled, offset int64, from, to int) error {
 	if p.Scratch > r.held {
-		C.free(unsafe.Pointer(r.c.scratch))
-		r.c.scratch = (*C.uint8_t)(C.malloc(C.size_t(p.Scratch)))
+		free(unsafe.Pointer(r.c.scratch)) // before, for it may be large
+		var a allocator
+		r.c.scratch, r.held = alloc[C.uint8_t](&a, int(p.Scratch)), 0
+		if a.err != nil {
+			return a.err
+		}
 		r.held = p.Scratch
 	}
 	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.news, r.c.offset = p.c, 0, 0, 0, 0, 0, C.int64_t(offset)
 	r.c.first_from, r.c.end_from = r.peers(from)
 	r.c.first_to, r.c.end_to = r.peers(to)
+	return nil
 }
 
 func (r *Run) peers(which int) (first, end C.int32_t) {

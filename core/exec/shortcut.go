@@ -36,28 +36,36 @@ var retired struct {
 
 // NewShortcut makes the shortcut of a run whose channels are memory channels, or which is never opened.
 // Of the collectives it keeps so many, a power of two.
-func NewShortcut(r *Run, rank, keep int) *Shortcut {
+func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
+	if keep&(keep-1) != 0 {
+		panic("exec: a shortcut keeps a power of two of collectives")
+	}
+	var a allocator
+	history := alloc[C.goccl_message](&a, keep)
+	if a.err != nil {
+		return nil, a.err
+	}
 	retired.Lock()
 	defer retired.Unlock()
 	var c *C.goccl_shortcut
 	if n := len(retired.free); n > 0 {
 		c, retired.free = retired.free[n-1], retired.free[:n-1]
 	} else {
-		c = (*C.goccl_shortcut)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_shortcut{}))))
+		if c = alloc[C.goccl_shortcut](&a, 1); a.err != nil {
+			free(unsafe.Pointer(history))
+			return nil, a.err
+		}
 		*gateOf(c).shut() = 1
 		c.call = (*[0]byte)(C.goccl_shortcut_call)
 	}
 	c.rank, c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
-	if keep&(keep-1) != 0 {
-		panic("exec: a shortcut keeps a power of two of collectives")
-	}
 	c.sequence, c.kept = 0, C.uint64_t(keep)
-	c.history = (*C.goccl_message)(C.calloc(C.size_t(keep), C.size_t(unsafe.Sizeof(C.goccl_message{}))))
+	c.history = history
 	c.lane, c.run = r.lane.c, r.c
 	s := &Shortcut{c: c, run: r}
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
 	runtime.AddCleanup(s, retire, c)
-	return s
+	return s, nil
 }
 
 func retire(c *C.goccl_shortcut) {
@@ -69,7 +77,7 @@ func retire(c *C.goccl_shortcut) {
 // Free ends the shortcut, which is closed and stays so.
 func (s *Shortcut) Free() {
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
-	C.free(unsafe.Pointer(s.c.history))
+	free(unsafe.Pointer(s.c.history))
 	s.c.history = nil
 	clear(s.c.known[:])
 }

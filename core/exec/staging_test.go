@@ -132,8 +132,8 @@ func carryAll(t *testing.T, lanes []*Lane, plans []*plan.Plan, params []plan.Par
 	t.Helper()
 	runs, left := make([]*Run, len(plans)), len(plans)
 	for r, p := range plans {
-		c := Compile(p, false, false)
-		runs[r] = NewRun(lanes[r])
+		c := must(Compile(p, false, false))
+		runs[r] = must(NewRun(lanes[r]))
 		b := Binding{Message: Message{Sequence: 1}}
 		for i := range plans {
 			b.In = append(b.In, off(t, int(params[r].InBytes[i])+1))

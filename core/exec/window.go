@@ -129,20 +129,46 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 		return nil, fmt.Errorf("a window of %d bytes: %w", size, err)
 	}
 	_ = placeHere(win.mem)
-	win.news = (*C.uint32_t)(C.calloc(1, C.size_t(unsafe.Sizeof(C.uint32_t(0)))))
-	for i := range l.Lanes {
-		win.lanes = append(win.lanes, newLane(win, i, w))
-	}
-	if l.Mailbox > 0 {
-		win.mail = newMail(win)
+	if err := win.furnish(w); err != nil {
+		win.Close()
+		return nil, fmt.Errorf("a window: %w", err)
 	}
 	return win, nil
 }
 
-func newLane(w *Window, index int, wait Waiting) *Lane {
+// furnish makes what the window has beside its memory.
+func (w *Window) furnish(wait Waiting) error {
+	var a allocator
+	if w.news = alloc[C.uint32_t](&a, 1); a.err != nil {
+		return a.err
+	}
+	for i := range w.Layout.Lanes {
+		lane, err := newLane(w, i, wait)
+		if err != nil {
+			return err
+		}
+		w.lanes = append(w.lanes, lane)
+	}
+	if w.Layout.Mailbox == 0 {
+		return nil
+	}
+	var err error
+	w.mail, err = newMail(w)
+	return err
+}
+
+func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 	l := w.Layout
-	c := (*C.goccl_lane)(C.calloc(1, C.size_t(unsafe.Sizeof(C.goccl_lane{}))))
-	c.channels = (*C.goccl_channel)(C.calloc(C.size_t(l.Ranks), C.size_t(unsafe.Sizeof(C.goccl_channel{}))))
+	var a allocator
+	c := alloc[C.goccl_lane](&a, 1)
+	channels := alloc[C.goccl_channel](&a, l.Ranks)
+	postings := alloc[C.goccl_posting](&a, l.Ranks*l.Slots)
+	loans := alloc[C.goccl_loan](&a, l.Ranks*l.Slots)
+	if a.err != nil {
+		free(unsafe.Pointer(c), unsafe.Pointer(channels), unsafe.Pointer(postings), unsafe.Pointer(loans))
+		return nil, a.err
+	}
+	c.channels = channels
 	c.bell = (*C.goccl_bell)(w.at(l.bell(index)))
 	c.stage = (*C.uint8_t)(w.at(l.stage(index)))
 	c.news = w.news
@@ -152,11 +178,8 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 	spin, yields := C.uint32_t(wait.Spin), C.uint32_t(wait.Yields)
 	c.patience = C.goccl_patience{spin_most: spin, spin: spin, yields_most: yields, yields: yields}
 	c.writer.crowded = flag(wait.Spin == 0)
-	lane := &Lane{window: w, c: c, channels: unsafe.Slice(c.channels, l.Ranks)}
-	postings := (*C.goccl_posting)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_posting{}))))
-	lane.postings = unsafe.Slice(postings, l.Ranks*l.Slots)
-	loans := (*C.goccl_loan)(C.calloc(C.size_t(l.Ranks*l.Slots), C.size_t(unsafe.Sizeof(C.goccl_loan{}))))
-	lane.loans = unsafe.Slice(loans, l.Ranks*l.Slots)
+	lane := &Lane{window: w, c: c, channels: unsafe.Slice(channels, l.Ranks),
+		postings: unsafe.Slice(postings, l.Ranks*l.Slots), loans: unsafe.Slice(loans, l.Ranks*l.Slots)}
 	for peer := range lane.channels {
 		ch := &lane.channels[peer]
 		ch.postings = &lane.postings[peer*l.Slots]
@@ -165,7 +188,7 @@ func newLane(w *Window, index int, wait Waiting) *Lane {
 		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
 		ch.writer = c.writer
 	}
-	return lane
+	return lane, nil
 }
 
 func (w *Window) at(offset int64) unsafe.Pointer { return unsafe.Pointer(&w.mem[offset]) }
@@ -291,13 +314,11 @@ func (w *Window) Close() {
 		w.mail.free()
 	}
 	for _, lane := range w.lanes {
-		C.free(unsafe.Pointer(&lane.postings[0]))
-		C.free(unsafe.Pointer(&lane.loans[0]))
-		C.free(unsafe.Pointer(lane.c.channels))
-		C.free(unsafe.Pointer(lane.c))
+		free(unsafe.Pointer(&lane.postings[0]), unsafe.Pointer(&lane.loans[0]),
+			unsafe.Pointer(lane.c.channels), unsafe.Pointer(lane.c))
 	}
 	w.lanes = nil
-	C.free(unsafe.Pointer(w.news))
+	free(unsafe.Pointer(w.news))
 	w.news = nil
 	for _, mem := range append(w.peers, w.mem) {
 		if mem != nil {

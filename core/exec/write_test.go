@@ -55,7 +55,7 @@ func play(t *testing.T, l *Lane, p plan.Params, b Binding) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, r := Compile(built, false, false), NewRun(l)
+	c, r := must(Compile(built, false, false)), must(NewRun(l))
 	defer c.Free()
 	defer r.Free()
 	r.Bind(b)

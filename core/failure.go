@@ -491,9 +491,9 @@ func (c *Comm) barrierState(m exec.Message) (here int, verdict *Error, told bool
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[m.Sequence]
 	missed = c.missing(m)
-	for peer, d := range c.departed {
+	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
 		if missed == nil && (peer == 0 || c.rank == 0 && !c.checkIns[m.Sequence][peer]) {
-			missed = d.missedBy(m)
+			missed = c.departed[peer].missedBy(m)
 		}
 	}
 	return len(c.checkIns[m.Sequence]), verdict, told, missed

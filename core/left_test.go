@@ -403,6 +403,26 @@ func TestBarrierMissesARankThatItDoesNotHearFrom(t *testing.T) {
 	}
 }
 
+// Of several ranks that are gone the error names the first, on every run.
+func TestMonitoredBarrierNamesTheFirstOfTheGone(t *testing.T) {
+	w := newWorldOf(t, "shm", 6, Config{Timeout: time.Minute})
+	c := w.comms[0]
+	for rank := 2; rank < 6; rank++ {
+		w.endFor(0, rank)
+	}
+	m := exec.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
+	c.mu.Lock()
+	for rank, d := range c.departed {
+		d.last = m.Sequence // they were there when the barrier began
+		c.departed[rank] = d
+	}
+	c.mu.Unlock()
+	for range 20 {
+		_, _, _, missed := c.barrierState(m)
+		namesTheEnded(t, 2, missed)
+	}
+}
+
 func TestMonitoredBarrierMissesAnEndedProcess(t *testing.T) {
 	barrier := Operation{Collective: plan.MonitoredBarrier}
 	for _, ended := range []int{0, 2} {

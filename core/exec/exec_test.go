@@ -208,7 +208,7 @@ func TestMissedRing(t *testing.T) {
 			}
 		case <-time.After(20 * time.Millisecond):
 			missed++
-			w[1].setState(0, uint32(w[1].lanes[1].channels[0].state)) // rings
+			w[1].ring()
 			<-status
 		}
 	}

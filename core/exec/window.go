@@ -242,6 +242,7 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
 	}
 	w.setState(peer, C.GOCCL_MEMORY)
+	w.ring()
 	if w.mail != nil { // last: who can post can also run plans
 		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailbox(rank)]))
 	}
@@ -277,7 +278,10 @@ func arenaOf(mem []byte) C.goccl_arena {
 }
 
 // ConnectPort makes the channels to a peer port channels.
-func (w *Window) ConnectPort(peer int) { w.setState(peer, C.GOCCL_PORT) }
+func (w *Window) ConnectPort(peer int) {
+	w.setState(peer, C.GOCCL_PORT)
+	w.ring()
+}
 
 // Leave marks a peer as gone. What it sent can still be read; a run that needs more of it, or is still to send it
 // something, ends with [Gone], whatever it is waiting for.
@@ -291,7 +295,6 @@ func (w *Window) setState(peer int, state uint32) {
 	for _, lane := range w.lanes {
 		atomic.StoreUint32((*uint32)(&lane.channels[peer].state), state)
 	}
-	w.ring()
 }
 
 func (w *Window) ring() {

@@ -74,13 +74,13 @@ type RuntimeConfig struct {
 
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.
 type Runtime struct {
-	config      RuntimeConfig
-	mu          sync.Mutex
-	endpoints   map[endpointKey]*sharedEndpoint
-	comms       map[*Comm]bool
-	arenas      arenas
-	warned      sync.Once // of variables that are not known
-	warnOfStore sync.Once
+	config          RuntimeConfig
+	mu              sync.Mutex
+	endpoints       map[endpointKey]*sharedEndpoint
+	comms           map[*Comm]bool
+	arenas          arenas
+	warnOfVariables sync.Once
+	warnOfStore     sync.Once
 }
 
 // endpointKey is what communicators must have in common to share links.
@@ -135,7 +135,7 @@ type Config struct {
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
-	r.warned.Do(func() {
+	r.warnOfVariables.Do(func() {
 		for _, text := range r.unknownVariables() {
 			r.config.Logf("%s", text)
 		}

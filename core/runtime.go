@@ -13,8 +13,6 @@ package core
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -694,17 +692,13 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 // ofSplit is the identity of a part of the group. Each of its two values has a label of its own:
 // the id is sent in clear, and must tell nothing of the secret.
 func (id identity) ofSplit(split uint64, color int64) identity {
-	derive := func(label string) []byte {
-		mac := hmac.New(sha256.New, id.secret)
-		mac.Write([]byte("goccl split " + label + "\x00"))
-		var b []byte
-		for _, v := range []uint64{id.group, split, uint64(color)} {
-			b = binary.LittleEndian.AppendUint64(b, v)
-		}
-		mac.Write(b)
-		return mac.Sum(nil)
+	var part []byte
+	for _, v := range []uint64{id.group, split, uint64(color)} {
+		part = binary.LittleEndian.AppendUint64(part, v)
 	}
-	return identity{job: id.job, group: binary.LittleEndian.Uint64(derive("id")), secret: derive("secret")}
+	group := bootstrap.Seal(string(id.secret), "goccl split id", part)
+	secret := bootstrap.Seal(string(id.secret), "goccl split secret", part)
+	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), secret: secret[:]}
 }
 
 // splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.

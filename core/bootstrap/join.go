@@ -131,7 +131,7 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 		if j.job, err = jobKey(c.Secret, c.Incarnation); err != nil {
 			return nil, err
 		}
-		key := seal(j.job, "goccl meeting", []byte(j.prefix))
+		key := Seal(j.job, "goccl meeting", []byte(j.prefix))
 		j.key = string(key[:])
 	}
 	if c.Problem != "" {
@@ -522,7 +522,7 @@ func (j *joiner) newRoster(problem string, why cause) *rosterRecord {
 	switch {
 	case problem != "":
 	case r.keyed:
-		key := seal(j.job, "goccl job", nil)
+		key := Seal(j.job, "goccl job", nil)
 		r.job = binary.LittleEndian.Uint64(key[:])
 	default:
 		key := newNonce()
@@ -547,7 +547,7 @@ func (j *joiner) word(r *rosterRecord) []byte {
 	if r.problem != "" {
 		return r.nonce[:]
 	}
-	proof := seal(string(r.groupSecret(j.key)), "goccl go")
+	proof := Seal(string(r.groupSecret(j.key)), "goccl go")
 	return slices.Concat(r.nonce[:], proof[:])
 }
 
@@ -793,7 +793,7 @@ var stretched = struct {
 // jobKey is the key of all that the ranks of a job seal.
 func jobKey(secret, incarnation string) (string, error) {
 	if len(secret) >= longSecret {
-		key := seal(secret, "goccl secret", []byte(incarnation))
+		key := Seal(secret, "goccl secret", []byte(incarnation))
 		return string(key[:]), nil
 	}
 	stretched.Lock()

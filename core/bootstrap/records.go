@@ -201,7 +201,7 @@ func (r *rosterRecord) groupSecret(key string) []byte {
 		key = string(r.secret[:])
 	}
 	digest := sha256.Sum256(r.encoded)
-	secret := seal(key, "goccl group", digest[:])
+	secret := Seal(key, "goccl group", digest[:])
 	return secret[:]
 }
 
@@ -216,7 +216,7 @@ type confirmRecord struct {
 // prove proves that the rank has read the very roster that the group's secret is made of.
 func (c *confirmRecord) prove(secret []byte, rank int) [proofSize]byte {
 	head := binary.LittleEndian.AppendUint32(c.nonce[:], uint32(rank))
-	return seal(string(secret), "goccl confirm", append(head, byte(c.cause)), []byte(c.problem))
+	return Seal(string(secret), "goccl confirm", append(head, byte(c.cause)), []byte(c.problem))
 }
 
 // proven tells whether it was.
@@ -256,7 +256,7 @@ func decodeConfirm(b []byte) (*confirmRecord, error) {
 func appendProof(b []byte, keyed bool, key, label string) []byte {
 	var proof [proofSize]byte
 	if keyed {
-		proof = seal(key, label, b)
+		proof = Seal(key, label, b)
 	}
 	return append(b, proof[:]...)
 }
@@ -264,7 +264,7 @@ func appendProof(b []byte, keyed bool, key, label string) []byte {
 // authentic tells whether an encoded record was sealed with the key.
 func authentic(encoded []byte, key, label string) bool {
 	sealed, proof := encoded[:len(encoded)-proofSize], encoded[len(encoded)-proofSize:]
-	want := seal(key, label, sealed)
+	want := Seal(key, label, sealed)
 	return hmac.Equal(want[:], proof)
 }
 
@@ -283,9 +283,9 @@ func flags(keyed, problem bool) byte {
 	return f
 }
 
-// seal is HMAC-SHA-256 over a label, which keeps the uses of one key apart, and the parts. All parts
+// Seal is HMAC-SHA-256 over a label, which keeps the uses of one key apart, and the parts. All parts
 // but the last are of fixed size.
-func seal(secret, label string, parts ...[]byte) (sum [proofSize]byte) {
+func Seal(secret, label string, parts ...[]byte) (sum [proofSize]byte) {
 	h := hmac.New(sha256.New, []byte(secret))
 	h.Write([]byte(label))
 	h.Write([]byte{0})

@@ -187,7 +187,7 @@ func IDSecret(id [IDSize]byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key := seal(string(secret[:]), "goccl root job")
+	key := Seal(string(secret[:]), "goccl root job")
 	return hex.EncodeToString(key[:]), nil
 }
 
@@ -365,14 +365,14 @@ func (r *Root) greet(c net.Conn, stranger *guests.Guest) error {
 	if err := readAll(c, theirs[:], proof[:]); err != nil {
 		return err
 	}
-	if want := seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(want[:], proof[:]) {
+	if want := Seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(want[:], proof[:]) {
 		_, _ = c.Write(make([]byte, secretSize)) // it is refused anyway
 		return ErrRefused
 	}
 	if !stranger.Leave() {
 		return stranger.Err()
 	}
-	answer := seal(string(r.secret[:]), "goccl root", mine[:], theirs[:])
+	answer := Seal(string(r.secret[:]), "goccl root", mine[:], theirs[:])
 	_, err := c.Write(answer[:])
 	return err
 }
@@ -489,14 +489,14 @@ func meet(conn io.ReadWriter, secret [secretSize]byte) error {
 		return fmt.Errorf("%w: another service answers there", ErrRefused)
 	}
 	random(mine[:])
-	answer := seal(string(secret[:]), "goccl client", theirs[:], mine[:])
+	answer := Seal(string(secret[:]), "goccl client", theirs[:], mine[:])
 	if _, err := conn.Write(append(mine[:], answer[:]...)); err != nil {
 		return err
 	}
 	if err := readAll(conn, proof[:]); err != nil {
 		return err
 	}
-	if want := seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(want[:], proof[:]) {
+	if want := Seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(want[:], proof[:]) {
 		return ErrRefused
 	}
 	return nil

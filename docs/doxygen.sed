@@ -8,5 +8,6 @@ s:^ \* \([A-Z][a-z]*\)$: * <b>\1.</b>:
 s:^\( *\)/\* :\1/** :
 s:\([^ /].*\) /\* :\1 /**< :
 s:`\([^`]*\)`:<tt>\1</tt>:g
-# A name with a dot is no file to link to.
+# A percent sign is one, and a name with a dot is no file to link to.
+s:%:\\%:g
 s:goccl\.h:%goccl.h:g

@@ -29,7 +29,7 @@ works = dist.batch_isend_irecv(  # comm.Sendrecv(array, right, recvbuf=received,
 for work in works:
     work.wait()
 
-names = [None] * size
+names: list[str | None] = [None] * size
 dist.all_gather_object(names, f"rank {rank}")  # comm.allgather(f"rank {rank}")
 
 even = dist.new_group([r for r in range(size) if r % 2 == 0])  # comm.Split(rank % 2)

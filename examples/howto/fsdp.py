@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 dist.init_process_group("goccl")
 mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
@@ -27,7 +28,7 @@ with goccl.MemPool():  # what FSDP gathers lies in shareable memory: nothing is 
         loss.backward()
         optimizer.step()
 
-kept = sum(parameter.to_local().numel() for parameter in model.parameters())
+kept = sum(part.to_local().numel() for part in model.parameters() if isinstance(part, DTensor))
 total = sum(parameter.numel() for parameter in model.parameters())
 print(f"rank {dist.get_rank()} keeps {kept} of {total} parameters")
 dist.destroy_process_group()

@@ -6,6 +6,7 @@ torchrun --standalone --nproc-per-node 2 examples/howto/tensor_parallel.py
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 dist.init_process_group("goccl")
@@ -20,5 +21,7 @@ with torch.inference_mode():
     together = parallel(data)
 
 torch.testing.assert_close(together, alone)
-print(f"rank {dist.get_rank()} has {parallel[0].weight.to_local().shape[0]} of 1024 columns")
+weight = parallel.get_parameter("0.weight")
+assert isinstance(weight, DTensor)
+print(f"rank {dist.get_rank()} has {weight.to_local().shape[0]} of {weight.shape[0]} columns")
 dist.destroy_process_group()

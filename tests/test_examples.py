@@ -201,4 +201,3 @@ def test_tables_and_charts_are_made_of_a_comparison(tmp_path):
     )
     assert (tmp_path / "allreduce.csv").read_text() == table
     assert "gloo/tcp near" in (tmp_path / "allreduce.svg").read_text()
-    assert (tmp_path / "readme.svg").exists()

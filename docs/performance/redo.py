@@ -54,11 +54,6 @@ def rows_of(collective: str, dtype: str, line: dict[str, str]) -> list[Row]:
     return found
 
 
-def in_readme(row: Row) -> bool:
-    """Whether the README's chart shows a row: two ranks, and each library over what is fastest for it."""
-    return row.ranks == 2 and row.label not in ("goccl/tcp", "goccl-c/tcp")
-
-
 def main(comparison: Path) -> None:
     tables: dict[str, list[dict[str, str]]] = {}
     dtypes: dict[str, str] = {}
@@ -75,8 +70,6 @@ def main(comparison: Path) -> None:
         rows = [row for line in lines for row in rows_of(collective, dtypes[collective], line)]
         if any(row.bytes for row in rows):
             write_plot(rows, HERE / f"{collective}.svg")
-        if collective == "allreduce":
-            write_plot([row for row in rows if in_readme(row)], HERE / "readme.svg")
 
 
 if __name__ == "__main__":

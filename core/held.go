@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
@@ -40,6 +41,7 @@ const (
 // wait no more.
 type heldBack struct {
 	order   []*send         // in the order of their calls
+	longest int             // of order, before those that wait no more are taken out of its midst
 	byTag   map[int][]*send // likewise
 	probes  []*send         // about which the peer is to be asked
 	asking  int             // about how many it has been
@@ -56,9 +58,12 @@ func (p *pointToPoint) count(src int) error {
 	return nil
 }
 
+// waits tells whether a send is held still. It needs p.mu.
+func (p *pointToPoint) waits(s *send) bool { return s.held && p.offers[s.id] == s }
+
 // waiting leaves out the first of a list of sends, as far as they wait no more. It needs p.mu.
 func (p *pointToPoint) waiting(list []*send) []*send {
-	for len(list) > 0 && (!list[0].held || p.offers[list[0].id] != list[0]) {
+	for len(list) > 0 && !p.waits(list[0]) {
 		list[0] = nil
 		list = list[1:]
 	}
@@ -96,6 +101,10 @@ func (p *pointToPoint) hold(s *send) {
 	first := p.firstHeld(s.peer, s.op.Tag) == nil
 	if h.byTag == nil {
 		h.byTag = map[int][]*send{}
+	}
+	if len(h.order) >= h.longest { // the first may never be received, and those behind it come and go
+		h.order = slices.DeleteFunc(h.order, func(s *send) bool { return !p.waits(s) })
+		h.longest = 2*len(h.order) + 64
 	}
 	h.order = append(h.order, s)
 	h.byTag[s.op.Tag] = append(h.byTag[s.op.Tag], s)

@@ -73,6 +73,28 @@ func TestManySendsThatAreReceivedLate(t *testing.T) {
 	}
 }
 
+// A send that is never received does not keep those that came after it.
+func TestHeldSendsBehindOneThatIsNeverReceived(t *testing.T) {
+	const most, rounds = 10, 2000
+	w := worldThatHolds(t, "mem", 2, most, time.Minute)
+	for range most + 1 { // the last is held
+		begin(t, w.comms[0], sendOp(buffer(t, 1), 1, 0))
+	}
+	for range rounds {
+		send := begin(t, w.comms[0], sendOp(buffer(t, 1), 1, 1))
+		if err := run(w.comms[1], recvOp(buffer(t, 1), 0, 1)); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "send", []*Work{send})
+	}
+	p := &w.comms[0].p2p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h := &p.peers[1].held; len(h.order) > 100 || len(h.byTag) > 1 || len(h.probes) > 1 {
+		t.Errorf("%d sends are kept, of %d tags, and %d to be asked about, where one waits", len(h.order), len(h.byTag), len(h.probes))
+	}
+}
+
 // Receives of any tags, sources and sizes, posted before, among and after the sends, in any order, get what is theirs in order,
 // however few sends the receiver keeps.
 func TestHeldSendsMeetReceivesInAnyOrder(t *testing.T) {

@@ -144,10 +144,14 @@ func TestReceiveFromAnyWhenOneIsGone(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 8)); err != nil {
+				for _, tag := range []int{8, 9} { // the second comes behind the first
+					if err := run(w.comms[2], sendOp(buffer(t, 1), 1, tag)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := run(c, recvOp(buffer(t, 1), 2, 9)); err != nil {
 					t.Fatal(err)
 				}
-				othersGoOn(t, w, 1) // behind which what was sent before has come
 				if goodbye {
 					w.comms[0].Destroy()
 					awaitLeft(t, c, 0)

@@ -147,14 +147,16 @@ func (c handler) PeerAttached(src int, fds []int) {
 // breaks the protocol has not.
 func (c handler) PeerDown(src int, err error) {
 	cause := c.peerError(src, err)
-	c.depart(src, cause)
+	c.depart(src, departure{cause: cause, exited: c.end.Exited(&c.addresses[src])})
 	if errors.Is(err, transport.ErrProtocol) {
 		c.fail(cause, true)
 	}
 }
 
 // PeerLeft implements transport.Handler.
-func (c handler) PeerLeft(src int) { c.depart(src, c.peerError(src, transport.ErrPeerLeft)) }
+func (c handler) PeerLeft(src int) {
+	c.depart(src, departure{cause: c.peerError(src, transport.ErrPeerLeft)})
+}
 
 // Control implements transport.Handler.
 func (c handler) Control(src int, h transport.Header, payload []byte) {

@@ -105,8 +105,9 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 // need the peer: a process that ends without a goodbye may have been killed, or may have done its
 // part.
 type departure struct {
-	cause *Error // ErrPeerFailed where there was no goodbye
-	last  uint64 // number of this rank's last collective when it heard of it
+	cause  *Error // ErrPeerFailed where there was no goodbye
+	exited bool   // the process is known to have ended by itself, with status 0
+	last   uint64 // number of this rank's last collective when it heard of it
 }
 
 // lost tells whether the peer has ended without a goodbye. Then whoever misses it fails the
@@ -124,8 +125,7 @@ func (d departure) missedBy(m exec.Message) *Error {
 }
 
 // depart takes the news that a peer is gone.
-func (c *Comm) depart(peer int, cause *Error) {
-	d := departure{cause: cause}
+func (c *Comm) depart(peer int, d departure) {
 	c.lockOrder()
 	d.last = c.Sequence()
 	c.departed[peer] = d

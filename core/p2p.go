@@ -495,12 +495,13 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	case gone:
 		return d.cause
 	case peer == AnySource && len(p.gone) > 0:
+		alone := len(p.gone) == p.c.size-1
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
-			if d := p.gone[peer]; d.lost() {
+			if d := p.gone[peer]; d.lost() && (alone || !d.exited) {
 				return d.cause.because("It may have been the one to send")
 			}
 		}
-		if len(p.gone) == p.c.size-1 {
+		if alone {
 			return p.c.errorf(ErrAborted, "all other ranks have left: no other rank can send any more").blaming(slices.Collect(maps.Keys(p.gone))...)
 		}
 	}

@@ -497,11 +497,13 @@ func (c *Comm) discard() {
 func (c *Comm) open(id identity) error {
 	c.identity = id
 	for peer, kind := range c.kinds {
-		if kind != "shm" && kind != "mem" {
+		if c.addresses[peer].Host != c.addresses[c.rank].Host {
 			continue
 		}
-		// The number is the peer's word: its link will stand only if the kernel says the same.
-		if fd, err := c.end.PIDFD(&c.addresses[peer]); err == nil {
+		// The number is the peer's word: a link over which memory goes will stand only if the kernel
+		// says the same. Of the others the descriptor tells how they have ended.
+		fd, err := c.end.PIDFD(&c.addresses[peer])
+		if err == nil && (kind == "shm" || kind == "mem") {
 			process := exec.Process{PID: c.addresses[peer].PID, FD: fd}
 			if exec.CanGet(process, exec.Mark(c.addresses[peer].Mark)) == nil {
 				c.window.UseProcess(peer, process)

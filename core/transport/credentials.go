@@ -1,9 +1,14 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,6 +81,58 @@ func (e *Endpoint) PIDFD(a *Address) (int, error) {
 		fd, err = -1, fmt.Errorf("pidfd_open of pid %d: %w", a.PID, err)
 	}
 	return fd, err
+}
+
+// exitPatience is for a process whose sockets are closed to end.
+const exitPatience = 100 * time.Millisecond
+
+// Exited tells of a member whose link has ended whether its process has ended by itself, with status
+// 0, and not by a signal or an error. It is false where the kernel does not tell: of another host, of
+// another's process, and of one whose status has been taken, before Linux 6.15.
+func (e *Endpoint) Exited(a *Address) bool {
+	e.mu.Lock()
+	fd, err := -1, error(unix.EBADF)
+	if kept, ok := e.pidfds[a.Process]; ok {
+		fd, err = unix.FcntlInt(uintptr(kept), unix.F_DUPFD_CLOEXEC, 0) // the endpoint may be closed meanwhile
+	}
+	e.mu.Unlock()
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	over := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for end := time.Now().Add(exitPatience); ; {
+		n, err := unix.Poll(over, max(0, int(time.Until(end).Milliseconds())))
+		if n == 1 {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return false
+		}
+	}
+	status, ok := zombieStatus(a.PID)
+	// The number is the process's for as long as it can be signalled.
+	if !ok || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
+		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PIDFD_GET_INFO, uintptr(unsafe.Pointer(&info)))
+		status, ok = int(info.Exit_code), errno == 0 && info.Mask&unix.PIDFD_INFO_EXIT != 0
+	}
+	return ok && status == 0
+}
+
+// zombieStatus is the status of an ended process that its parent has not taken yet.
+func zombieStatus(pid int) (status int, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, false
+	}
+	// The second field is a name in parentheses, which may hold some.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 50 || fields[0] != "Z" {
+		return 0, false
+	}
+	status, err = strconv.Atoi(fields[49])
+	return status, err == nil
 }
 
 // closePIDFDs needs e.closed.

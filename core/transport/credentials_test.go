@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -74,6 +75,50 @@ func TestImpostorsGetNoLink(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestExited(t *testing.T) {
+	e := listen(t, Config{})
+	for i, c := range []struct {
+		script string
+		want   bool
+	}{{"read x; exit 0", true}, {"read x; exit 3", false}, {"read x; kill -9 $$", false}} {
+		child := exec.Command("sh", "-c", c.script)
+		stdin, err := child.StdinPipe()
+		ok(t, err)
+		ok(t, child.Start())
+		a := e.Address()
+		a.Process, a.PID = ProcessID{byte(i + 1)}, child.Process.Pid
+		_, err = e.PIDFD(&a)
+		ok(t, err)
+		if e.Exited(&a) {
+			t.Errorf("%q: has exited before it ends", c.script)
+		}
+		ok(t, stdin.Close())
+		ok(t, unix.Waitid(unix.P_PID, a.PID, nil, unix.WEXITED|unix.WNOWAIT, nil))
+		if got := e.Exited(&a); got != c.want {
+			t.Errorf("%q, not waited for: %v", c.script, got)
+		}
+		_ = child.Wait() // an error is its status
+		if got := e.Exited(&a); got != (c.want && keepsStatus(t)) {
+			t.Errorf("%q, waited for: %v", c.script, got)
+		}
+	}
+	a := e.Address()
+	a.Process = ProcessID{99}
+	if e.Exited(&a) {
+		t.Error("a process that nobody knows has exited")
+	}
+}
+
+// keepsStatus tells whether the kernel knows the status of a process whose parent has waited for it.
+func keepsStatus(t *testing.T) bool {
+	var name unix.Utsname
+	ok(t, unix.Uname(&name))
+	var major, minor int
+	_, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor)
+	ok(t, err)
+	return major > 6 || major == 6 && minor >= 15
 }
 
 func TestPIDFD(t *testing.T) {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from statistics import median
 from typing import Any
 
 import goccl
@@ -14,9 +14,9 @@ from goccl._native import load
 from .pairs import Pair
 
 _BYTES = 4 << 20  # of a message that tells the bandwidth
-_BLOCKS = 5
-_SECONDS = 0.01  # of a block
-_MOST_CALLS = 1000
+_BLOCK = 0.002  # seconds of a block of messages: few are interrupted
+_ALL = 0.1  # seconds of all blocks, or calls, but for the least number
+_LEAST, _MOST_BLOCKS, _MOST_CALLS = 5, 20, 5000
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,18 @@ class _Two:
         )
 
     def _latency(self) -> float:
+        """Seconds of an exchange of 4 bytes, in the median."""
         number = self._torch.zeros(1)
-        exchange = lambda: self._comm.all_reduce_(number)  # noqa: E731
-        _timed(exchange, 10)  # connects, and fills caches
-        calls = self._agreed(_timed(exchange, 10))
-        return min(_timed(exchange, calls) for _ in range(_BLOCKS))
+
+        def exchange() -> float:
+            start = time.perf_counter()
+            self._comm.all_reduce_(number)
+            return time.perf_counter() - start
+
+        for _ in range(10):  # connects, and fills caches
+            exchange()
+        calls = self._agreed(_ALL / median(exchange() for _ in range(10)), _MOST_CALLS)
+        return median(exchange() for _ in range(calls))
 
     def _bandwidth(self, sender: int) -> float:
         """Bytes a second from a rank of the group to the other one, as the sender sees it."""
@@ -138,8 +145,10 @@ class _Two:
                 self._group.send([ack], other, 0).wait()
             return (time.perf_counter() - start) / count
 
-        count = self._agreed(messages(2))
-        return _BYTES / min(messages(count) for _ in range(_BLOCKS))
+        first = messages(2)
+        blocks = self._agreed(_ALL / first, _MOST_BLOCKS)
+        count = self._agreed(_BLOCK / first, _MOST_CALLS)
+        return _BYTES / min(messages(count) for _ in range(blocks))
 
     def _clock(self) -> float:
         """How far the clock of the second rank is ahead of the first one's, as the first sees it."""
@@ -160,16 +169,8 @@ class _Two:
                 self._group.send([stamp], 0, 1).wait()
         return ahead / 1e9
 
-    def _agreed(self, seconds: float) -> int:
-        """How many calls a block has, the same on both ranks, if one takes so long."""
-        calls = self._torch.tensor([max(1, min(_MOST_CALLS, int(_SECONDS / max(seconds, 1e-9))))])
-        self._comm.broadcast_(calls, 0)
-        return int(calls.item())
-
-
-def _timed(call: Callable[[], object], calls: int) -> float:
-    """Seconds that a call takes, in the mean of so many."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - start) / calls
+    def _agreed(self, number: float, most: int) -> int:
+        """Rank 0's number, on both ranks, within bounds."""
+        agreed = self._torch.tensor([min(most, max(_LEAST, int(number)))])
+        self._comm.broadcast_(agreed, 0)
+        return int(agreed.item())

@@ -313,9 +313,14 @@ def test_visit_with_a_rank_of_other_settings(make_world):
     assert [text.partition(" differ")[0] for text in differ] == ["GOCCL_ALLTOALL_SCHEDULE", "GOCCL_NET"]
 
 
+def run_facts(rank):
+    visit.facts()  # loads the library, which takes time on a busy machine
+
+
 def test_visit_without_a_rank(make_world):
     world = make_world(2, store="tcp")
-    done = world.run(run_visit, 4, 2, 20)[0]
+    world.run(run_facts)
+    done = world.run(run_visit, 4, 3, 20)[0]
     assert grave(done) == ["ranks 2 and 3 did not come"]
     assert done.pairs[0, 1].error == ""
 
@@ -326,11 +331,11 @@ def run_dying_visit(rank, number):
         board = visit.Board(rank.make_store("doctor"))
         board.put("facts 1", vars(visit.facts()))
         os.kill(os.getpid(), number)
-    return run_visit(rank, rank.size, 60, 2)
+    return run_visit(rank, rank.size, 60, 5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_visit_with_a_rank_that_falls_silent(make_world, number, monkeypatch):
+def test_visit_with_a_rank_that_falls_silent(make_world, number):
     world = make_world(3, store="tcp")
     world.healthy = False
     world.start(run_dying_visit, number)
@@ -370,6 +375,19 @@ def test_command_starts_its_own_ranks(tmp_path):
     assert (done.returncode == 0) == (result["findings"] == []) == ("Nothing is odd." in done.stdout)
     assert done.stdout.count("ODD ") == len(result["findings"])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_command_ends_though_a_rank_of_its_own_is_stopped():
+    words = [sys.executable, "-m", "goccl", "doctor", "--ranks", "3", "--wait", "10"]
+    command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = harness.until(lambda: len(found := harness.descendants(command.pid)) == 3 and found, 60)
+    os.kill(max(started), signal.SIGSTOP)
+    said, complained = command.communicate(timeout=120)
+    assert command.returncode == 1, complained
+    assert "rank 2" in said.partition("ODD")[2], said
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_command_under_a_launcher(tmp_path):

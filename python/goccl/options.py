@@ -241,10 +241,11 @@ def set_attribute(options: Any, name: str, value: object) -> None:
         value: what it is to be set to.
 
     Raises:
-        AttributeError: there is no such attribute; the text names the nearest option.
+        AttributeError: there is no such attribute; the text names the nearest option. Instances of
+            subclasses in Python have a __dict__, and take any.
         TypeError, ValueError: as check().
     """
-    if not hasattr(type(options), name):
+    if not hasattr(type(options), name) and not hasattr(options, "__dict__"):
         raise AttributeError(_unknown(name))
     object.__setattr__(options, name, value)
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from . import launch
+from .visit import Patience
 
 _MOST_RANKS = 64
 
@@ -69,17 +70,21 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"goccl doctor: {error}", file=sys.stderr)
         return 2
-    examine = partial(_examine, args)
-    return examine(place) if place else launch.start_local(args.ranks or 2, examine)
+    patience = Patience(float(args.wait), float(args.timeout))
+    examine = partial(_examine, args, patience)
+    if place:
+        return examine(place)
+    ranks = args.ranks or 2
+    return launch.start_local(ranks, examine, patience.all(ranks))
 
 
-def _examine(args: argparse.Namespace, place: launch.Place) -> int:
+def _examine(args: argparse.Namespace, patience: Patience, place: launch.Place) -> int:
     from .judge import judge
     from .report import text, write_json, write_plot
-    from .visit import Lost, Patience, visit
+    from .visit import Lost, visit
 
     try:
-        job = visit(place, Patience(float(args.wait), float(args.timeout)))
+        job = visit(place, patience)
     except Lost as error:
         print(f"goccl doctor: rank {place.rank} gives up: {error}", file=sys.stderr)
         return 1

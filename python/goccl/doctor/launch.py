@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
+import select
 import signal
 import socket
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 _PORT = 29500  # as of torchrun
 _PORTS = 20000  # below those that systems give out by themselves
 _LOOPBACK = "127.0.0.1"
+_GRACE = 5.0  # seconds, for the other ranks to end after rank 0
 
 
 @dataclass(frozen=True)
@@ -100,35 +103,68 @@ def first_host(nodes: str) -> str:
     return "".join(part or "" for part in match.groups())
 
 
-def start_local(size: int, run: Callable[[Place], int]) -> int:
+def start_local(size: int, run: Callable[[Place], int], limit: float) -> int:
     """Runs ranks in children of this process, and returns the exit status of rank 0.
 
     Args:
         size: how many.
         run: what each does; it returns the exit status.
+        limit: seconds after which they are killed.
     """
     dist: Any = importlib.import_module("torch.distributed")
+    children: list[_Child] = []
     with socket.create_server((_LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
-        children = [_fork(Place(rank, size, _LOOPBACK, port, served=True), run) for rank in range(size)]
-        # The children have been made: a store has threads, with which a process must not fork.
-        store = dist.TCPStore(
-            _LOOPBACK,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=os.dup(listener.fileno()),
-        )
-    # Each ends by itself: all its waits have deadlines.
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
-    del store
-    return abs(statuses[0])
+        try:
+            places = (Place(rank, size, _LOOPBACK, port, served=True) for rank in range(size))
+            children.extend(_fork(place, run) for place in places)
+            # The children have been made: a store has threads, with which a process must not fork.
+            store = dist.TCPStore(
+                _LOOPBACK,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=os.dup(listener.fileno()),
+            )
+            status = children[0].wait(limit)
+            for child in children:
+                child.wait(_GRACE)
+            del store
+        finally:
+            for child in children:
+                child.kill()
+    return status
 
 
-def _fork(place: Place, run: Callable[[Place], int]) -> int:
+class _Child:
+    """A rank that this process has started."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    def wait(self, limit: float) -> int:
+        """Returns the status that a shell would give; that of SIGKILL where it has not ended in time."""
+        ended, _, _ = select.select([self._pidfd], [], [], limit)
+        if not ended:
+            return 128 + signal.SIGKILL
+        # It stays a zombie, so that its number stays its own.
+        info = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        assert info is not None
+        return info.si_status if info.si_code == os.CLD_EXITED else 128 + info.si_status
+
+    def kill(self) -> None:
+        """Ends it at once, if it has not ended, and forgets it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.close(self._pidfd)
+        os.waitpid(self._pid, 0)
+
+
+def _fork(place: Place, run: Callable[[Place], int]) -> _Child:
     pid = os.fork()
     if pid:
-        return pid
+        return _Child(pid)
     status = 1
     try:
         status = run(place)

@@ -46,6 +46,10 @@ class Patience:
         """For all pairs of a batch."""
         return _STEPS * self.pair + self.told
 
+    def all(self, size: int) -> float:
+        """For a whole visit of so many ranks, if all pairs have to be measured one by one."""
+        return self.come + size * (size - 1) / 2 * self.batch + 2 * self.told
+
 
 class Lost(Exception):
     """Rank 0, or the store, cannot be reached."""
@@ -98,7 +102,7 @@ def join(place: Place, patience: Patience) -> Any:
             timeout=timedelta(seconds=patience.come),
         )
     except RuntimeError as error:
-        what = "opened" if opens else "reached"
+        what = "opened (MASTER_PORT sets another port)" if opens else "reached"
         raise Lost(
             f"the store at {place.host}, port {place.port}, cannot be {what}: {_first_line(error)}"
         ) from error

@@ -9,7 +9,6 @@ import "C"
 import (
 	"context"
 	"encoding/json"
-	"log"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -17,11 +16,10 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goccl/goccl/capi/deep"
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/logs"
 )
 
 // process is this process's end of all communicators: the one global state of the library, beside
@@ -36,8 +34,11 @@ var process = core.NewRuntime(core.RuntimeConfig{
 		}
 		C.guest_socket(C.int(fd), n)
 	},
-	Logf: log.New(&lines{fd: unix.Stderr}, "goccl: ", log.LstdFlags).Printf,
+	Logger: logs.New(&log),
 })
+
+// log is this process's.
+var log journal
 
 // settle makes the Go runtime a modest guest: buffers are not in its heap, so a small heap with
 // few collections does; and threads that poll must not starve the others.

@@ -9,12 +9,15 @@ import "C"
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/logs"
 )
 
 // main is never called in a shared library.
@@ -41,6 +44,34 @@ func guestAdopt() { export(func() error { return nil }) }
 //export guestInfo
 func guestInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export(func() error { return giveJSON("info", process.Info(), json, size, needed) })
+}
+
+//export guestSetLogger
+func guestSetLogger(logger C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level) C.goccl_result {
+	return export(func() error {
+		if level < C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
+			return invalid("set_logger: level", int32(level), "allowed are 0 to %d (goccl_log_level)", C.GOCCL_LOG_TRACE)
+		}
+		return log.set(logger, context, level)
+	})
+}
+
+//export guestLog
+func guestLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result {
+	return export(func() error {
+		if level <= C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
+			return invalid("log: level", int32(level), "allowed are 1 to %d (goccl_log_level)", C.GOCCL_LOG_TRACE)
+		}
+		s := logs.Subsystem(text(subsystem))
+		if !slices.Contains(logs.Subsystems, s) {
+			return invalid("log: subsystem", fmt.Sprintf("%q", s), "allowed are %v", logs.Subsystems)
+		}
+		if err := needs(words, "log: text"); err != nil {
+			return err
+		}
+		logs.For(logs.New(&log), s).Log(context.Background(), levelOf(level), text(words))
+		return nil
+	})
 }
 
 //export guestGetUniqueID

@@ -142,6 +142,52 @@ goccl_result goccl_info(char *json, size_t size, size_t *needed);
  * thread. Tells the placement of virtual cores (one last-level cache or two) for benchmarks. */
 goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns);
 
+/* ---- log ----------------------------------------------------------------------------------- */
+
+/* What the library tells that no caller can be told. As the environment says, read once, when something
+ * is logged for the first time:
+ *   GOCCL_DEBUG         NONE, VERSION, WARN (the default), INFO or TRACE
+ *   GOCCL_DEBUG_SUBSYS  subsystems that log, such as "INIT,NET", or with "^" in front those that do not;
+ *                       default: ALL. They are INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM. Warnings are
+ *                       logged in any case.
+ *   GOCCL_DEBUG_FILE    path of the file to append to; %h stands for the host, %p for the number of the
+ *                       process, %% for %. Default: standard error.
+ * A communicator that is made while TRACE is on logs each call, and is slower for its whole life. */
+typedef enum {
+  GOCCL_LOG_DEFAULT = 0, /* goccl_set_logger(): that of GOCCL_DEBUG */
+  GOCCL_LOG_WARN = 1,    /* something that a user should know */
+  GOCCL_LOG_INFO = 2,    /* once a group: how it was made, how it ended; the environment */
+  GOCCL_LOG_TRACE = 3    /* once a call, and once a link between processes */
+} goccl_log_level;
+
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_log_record) of the library: a later one has more fields */
+  goccl_log_level level;
+  int64_t time_ns; /* since the epoch of Unix */
+  const char *subsystem;
+  const char *group; /* name of the communicator that it concerns; NULL: it concerns none */
+  int rank;          /* this process's in it; -1 where group is NULL */
+  const char *text;  /* one message, and facts as name=value */
+} goccl_log_record;
+
+/* `logger` hears all records of `level` and above, instead of standard error; a file that GOCCL_DEBUG_FILE
+ * names is written as before. There is one a process; NULL restores the default. May be called before
+ * goccl_init(), and at any time.
+ *   Threads: a thread of the library that holds no lock and does nothing else calls it, with one record
+ *   after the other. It may take its time and may call any function here. 4096 records wait for it at
+ *   most; it is told how many more there were. A child made by fork() never calls it.
+ *   Lifetime: the record is valid during the call. goccl_set_logger() returns when the logger that was set
+ *   before has heard what was logged until then, and is called no more: so the last call of a program that
+ *   wants all records is goccl_set_logger(NULL, NULL, 0). It waits for two seconds at most, and returns
+ *   GOCCL_TIMEOUT if a call of the logger still has not returned: `context` must then stay valid. Called by
+ *   the logger itself it does not wait, and what the logger has not heard yet is lost. */
+typedef void (*goccl_logger)(void *context, const goccl_log_record *record);
+goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level);
+
+/* For callers that have something to tell in their turn, such as torch's back end: logs `text`. The level
+ * is not GOCCL_LOG_DEFAULT, and the subsystem one of those above. In a forked child it does nothing. */
+goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);
+
 /* ---- bootstrap ---------------------------------------------------------------------------- */
 
 /* Names a communicator to be. Rank 0 makes it and hands it to the others by any means (it holds

@@ -128,6 +128,10 @@ static goccl_result refuse_fork(void) {
 #define NOT_FORKED \
   if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork()
 
+/* In a forked child there is nothing to give back, and destructors that try must not fail. */
+#define NOTHING_IF_FORKED \
+  if (atomic_load_explicit(&forked, memory_order_relaxed)) return GOCCL_OK
+
 /* Every call of Go stands behind this one. NULL where there is no memory, not even for a text. */
 static struct thread *enter_go(void) {
   struct thread *t = this_thread();
@@ -146,6 +150,12 @@ static struct thread *enter_go(void) {
 void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text) {
   struct guest_mask mask = guest_enter_host();
   callback(context, result, text);
+  guest_leave_host(mask);
+}
+
+void guest_log(goccl_logger logger, void *context, const goccl_log_record *record) {
+  struct guest_mask mask = guest_enter_host();
+  logger(context, record);
   guest_leave_host(mask);
 }
 
@@ -206,6 +216,20 @@ goccl_result goccl_info(char *json, size_t size, size_t *needed) {
   return guestInfo(json, size, needed);
 }
 
+/* ---- log --------------------------------------------------------------------------------------- */
+
+goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level) {
+  NOT_FORKED;
+  ENTER_GO;
+  return guestSetLogger(logger, context, level);
+}
+
+goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text) {
+  NOTHING_IF_FORKED;
+  ENTER_GO;
+  return guestLog(level, (char *)subsystem, (char *)text);
+}
+
 /* ---- bootstrap -------------------------------------------------------------------------------- */
 
 goccl_result goccl_get_unique_id(goccl_unique_id *id) {
@@ -232,10 +256,6 @@ goccl_result goccl_mem_alloc(void **memory, size_t bytes) {
   ENTER_GO;
   return guestMemAlloc(memory, bytes);
 }
-
-/* In a forked child there is nothing to give back, and destructors that try must not fail. */
-#define NOTHING_IF_FORKED \
-  if (atomic_load_explicit(&forked, memory_order_relaxed)) return GOCCL_OK
 
 goccl_result goccl_destroy(goccl_comm comm) {
   NOTHING_IF_FORKED;

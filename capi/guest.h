@@ -82,6 +82,7 @@ void guest_socket(int fd, int open);
 /* Calls through pointers, which Go cannot make itself. A `const char *` of bytes: cgo would search the
  * whole object around a `void *` for Go pointers. */
 void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text);
+void guest_log(goccl_logger logger, void *context, const goccl_log_record *record);
 int guest_store_set(const goccl_store *store, const char *key, const char *value, size_t size,
                     char *err, size_t err_size);
 int guest_store_get(const goccl_store *store, const char *key, void **value, size_t *size,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -38,6 +40,8 @@ type Comm struct {
 	kinds       []string
 	identity    identity
 	grace       time.Duration
+	logger      *slog.Logger // of the group and rank
+	trace       tracers
 	shape       shape
 	thresholds  string             // as they were given
 	settings    map[string]Setting // in effect, by the names of their variables
@@ -231,6 +235,9 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		c.enqueue(w)
 	}
 	c.mu.Unlock()
+	if c.trace != (tracers{}) {
+		c.traceStart(w, operations)
+	}
 
 	for i := range operations {
 		if op := &operations[i]; op.pointToPoint() {
@@ -300,10 +307,11 @@ func (c *Comm) lockOrder() {
 	}
 }
 
-// openShortcut lets callers in C in if nothing is under way that must come first. It is called with the
-// lock held.
+// openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
+// logged, which C does not do. It is called with the lock held.
 func (c *Comm) openShortcut() {
-	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.memory {
+	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.memory &&
+		c.trace.collectives == nil {
 		c.shortcut.Open()
 	}
 }
@@ -631,6 +639,7 @@ func (c *Comm) Destroy() {
 	c.p2p.free()
 	c.closeWindow()
 	c.partArenas()
+	c.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)
 }
 

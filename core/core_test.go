@@ -18,6 +18,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -51,7 +52,7 @@ func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *
 // newWorldOf takes from the configuration what is the same on all ranks.
 func newWorldOf(t testing.TB, transport string, size int, config Config) *world {
 	t.Helper()
-	runtime := RuntimeConfig{Logf: t.Logf}
+	runtime := RuntimeConfig{Logger: logtest.Warnings(t)}
 	if transport == "verbs" {
 		runtime.Verbs = libibverbs(t)
 	}
@@ -92,7 +93,7 @@ func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig,
 	store := bootstrap.NewMemStore()
 	w := &world{t: t, comms: make([]*Comm, size), runtimes: make([]*Runtime, size)}
 	errs := w.try(func(rank int) (err error) {
-		r := RuntimeConfig{Logf: t.Logf}
+		r := RuntimeConfig{Logger: logtest.Warnings(t)}
 		c := Config{Rank: rank, Size: size, Store: store, GroupName: "test", Timeout: 20 * time.Second}
 		configure(rank, &r, &c)
 		w.runtimes[rank] = NewRuntime(r)

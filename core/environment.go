@@ -1,16 +1,19 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/rdma"
 )
 
 // variables are those of the environment that this library reads under its own prefix.
 var variables = []string{
 	EnvTransport, EnvNet, rdma.EnvHCA, rdma.EnvGIDIndex, EnvInterface, EnvSecret, EnvThresholds, EnvSchedule,
+	logs.EnvDebug, logs.EnvSubsys, logs.EnvFile,
 }
 
 const (
@@ -19,6 +22,33 @@ const (
 	envBenchPrefix = envPrefix + "BENCH_"
 	envTestPrefix  = envPrefix + "TEST_"
 )
+
+// tellEnvironment logs what is wrong with the environment, and what is set in it.
+func (r *Runtime) tellEnvironment() {
+	log := r.log(logs.Env)
+	for _, text := range r.environmentWarnings() {
+		log.Warn(text)
+	}
+	if !log.Enabled(context.Background(), logs.Info) {
+		return
+	}
+	for _, name := range append(slices.Clone(variables), EnvIncarnation) {
+		value := r.config.Getenv(name)
+		switch {
+		case value == "":
+			continue
+		case name == EnvSecret:
+			value = "(hidden)"
+		}
+		log.Info("an environment variable is set", "name", name, "value", value)
+	}
+}
+
+// environmentWarnings tells of variables that have not the effect that they may be set for.
+func (r *Runtime) environmentWarnings() []string {
+	_, problems := logs.Read(r.config.Getenv)
+	return append(r.unknownVariables(), problems...)
+}
 
 // unknownVariables says of each variable of the environment that has this library's prefix, but is
 // not one of its own, that it has no effect. One that is mistyped would do nothing, unnoticed.

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/logs"
 )
 
 func TestMistypedVariablesAreToldOnce(t *testing.T) {
@@ -15,7 +18,7 @@ func TestMistypedVariablesAreToldOnce(t *testing.T) {
 		Environ: func() []string {
 			return []string{
 				"GOCCL_TRANPORT=tcp", "goccl_net=tcp", "GOCCL_GID_INDEX=3", "GOCCL_SECERT=pssst",
-				"GOCCL_SOCKET_IFNAM=", "GOCCL_=", "GOCCL_ZEBRA=1", "GOCCL_NTE=tcp",
+				"GOCCL_SOCKET_IFNAM=", "GOCCL_=", "GOCCL_ZZZZZ=1", "GOCCL_NTE=tcp",
 				"GOCCL_TRANSPORT=", "GOCCL_NET=", "GOCCL_IB_HCA=", "GOCCL_IB_GID_INDEX=",
 				"GOCCL_SOCKET_IFNAME=", "GOCCL_SECRET=", "GOCCL_THRESHOLDS=", "GOCCL_ALLTOALL_SCHEDULE=",
 				"TORCHELASTIC_RESTART_COUNT=0", "GOCCL_BENCH_PEERS=x", "GOCCL_TEST_X=1",
@@ -23,7 +26,7 @@ func TestMistypedVariablesAreToldOnce(t *testing.T) {
 			}
 		},
 		Getenv: func(string) string { return "" },
-		Logf:   func(format string, args ...any) { logged = append(logged, fmt.Sprintf(format, args...)) },
+		Logger: logtest.Logger(logs.Warn, func(r logs.Record) { logged = append(logged, r.Text) }),
 	})
 	for range 2 {
 		c, err := r.Init(context.Background(), Config{Size: 1})
@@ -40,7 +43,7 @@ func TestMistypedVariablesAreToldOnce(t *testing.T) {
 		{"GOCCL_SECERT", "GOCCL_SECRET"},
 		{"GOCCL_SOCKET_IFNAM", "GOCCL_SOCKET_IFNAME"},
 		{"GOCCL_TRANPORT", "GOCCL_TRANSPORT"},
-		{"GOCCL_ZEBRA", ""},
+		{"GOCCL_ZZZZZ", ""},
 		{"goccl_net", "GOCCL_NET"},
 	} {
 		text := fmt.Sprintf(unknown, w[0])
@@ -68,5 +71,39 @@ func TestEditDistance(t *testing.T) {
 		if got := editDistance(c.a, c.b); got != c.want {
 			t.Errorf("editDistance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
 		}
+	}
+}
+
+func TestEnvironmentIsLogged(t *testing.T) {
+	set := map[string]string{"GOCCL_DEBUG": "INFO", "GOCCL_DEBUG_SUBSYS": "GRAPH", "GOCCL_SECRET": "pssst",
+		"GOCCL_NET": "tcp", "TORCHELASTIC_RESTART_COUNT": "2"}
+	var logged []string
+	r := NewRuntime(RuntimeConfig{
+		Environ: func() []string { return nil },
+		Getenv:  func(name string) string { return set[name] },
+		Logger: logtest.Logger(logs.Info, func(r logs.Record) {
+			if r.Subsystem == logs.Env {
+				logged = append(logged, r.Text)
+			}
+		}),
+	})
+	for range 2 {
+		c, err := r.Init(context.Background(), Config{Size: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Destroy()
+	}
+	want := []string{
+		`GOCCL_DEBUG_SUBSYS is "GRAPH", allowed are ALL and INIT, BOOTSTRAP, ENV, NET, COLL, P2P, MEM, ` +
+			`separated by commas, or with "^" in front all but these: ALL is used`,
+		"an environment variable is set name=GOCCL_NET value=tcp",
+		"an environment variable is set name=GOCCL_SECRET value=(hidden)",
+		"an environment variable is set name=GOCCL_DEBUG value=INFO",
+		"an environment variable is set name=GOCCL_DEBUG_SUBSYS value=GRAPH",
+		"an environment variable is set name=TORCHELASTIC_RESTART_COUNT value=2",
+	}
+	if !slices.Equal(logged, want) {
+		t.Errorf("logged:\n%s\nwanted:\n%s", strings.Join(logged, "\n"), strings.Join(want, "\n"))
 	}
 }

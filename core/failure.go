@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -25,10 +26,13 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	}
 	c.failure = cause
 	c.shortcut.Shut()
-	idle, group := len(c.queue) == 0, c.group
+	idle, group, destroyed := len(c.queue) == 0, c.group, c.destroyed
 	c.window.Stop() // before anybody can hear of the failure, and give buffers back that peers are reading
 	c.mu.Unlock()
 	defer close(c.stopped)
+	if !destroyed {
+		c.log(logs.Init).Info("the group has failed", "cause", cause.Text)
+	}
 	if tell && group != nil {
 		group.Fail(failFrame(cause))
 	}
@@ -129,6 +133,7 @@ func (c *Comm) depart(peer int, d departure) {
 	c.lockOrder()
 	d.last = c.Sequence()
 	c.departed[peer] = d
+	c.log(logs.Init).Info("a peer is gone", "peer", c.rankName(peer), "cause", cause.Text)
 	var doomed *Error
 	for _, a := range c.announced {
 		if doomed == nil {

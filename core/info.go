@@ -44,7 +44,7 @@ func (r *Runtime) Info() map[string]any {
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
-	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "warnings": r.unknownVariables(), "variables": variables, "transports": transports}
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "warnings": r.environmentWarnings(), "variables": variables, "transports": transports}
 }
 
 // longBlocks says how the longest blocks get from one rank's memory to another's, and what to do where there is a better way.

@@ -31,6 +31,7 @@ type runner struct {
 	voting      bool          // the present plan finds out whether all ranks can read each other's memory
 	voted       bool
 	gets        bool     // they can
+	path        string   // by which the present part goes, for the log
 	credited    []uint64 // by peer on a port channel: messages whose release it has been told of
 }
 
@@ -87,6 +88,7 @@ func (c *Comm) run(w *Work, until time.Duration) {
 			r.run.Withdraw()
 			part := &head.parts[r.part]
 			err = c.undone(part, r.begun || part.begun != nil, err)
+			c.traceEnd(part, err)
 			c.retire(part.operation)
 			c.pop()
 			left := len(head.parts) - r.part
@@ -96,6 +98,7 @@ func (c *Comm) run(w *Work, until time.Duration) {
 			}
 			continue
 		}
+		c.traceEnd(&head.parts[r.part], nil)
 		last := r.part == len(head.parts)-1
 		if last {
 			c.pop() // before the work ends: its waiter may destroy the communicator
@@ -216,6 +219,7 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 			}
 		case exec.Done:
 			if c.runner.current.Direct { // which needs no other
+				c.runner.path = "direct"
 				c.runner.segments = nil
 			}
 			return true, nil
@@ -353,6 +357,11 @@ func (c *Comm) begin(p *part) *Error {
 	r.binding = b
 	c.layOut(op)
 	r.begun, r.segments, r.current = true, r.laid.segments, nil
+	r.path = "messages"
+	if r.gets && (op.Collective == plan.AllToAll || op.Collective == plan.Scatter) &&
+		op.largest() >= uint64(c.shape.thresholds.GetMin) {
+		r.path = "single copy"
+	}
 	if c.shareable(op) {
 		r.current = c.direct(op)
 	}

@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"runtime"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -61,24 +63,24 @@ const int64DType = reduce.Int64
 
 // RuntimeConfig says how a runtime meets its process.
 type RuntimeConfig struct {
-	Getenv  func(string) string              // default: os.Getenv
-	Environ func() []string                  // all of it, each as "name=value"; default: os.Environ
-	OnFD    func(fd int, open bool)          // told of each socket that opens or closes
-	Logf    func(format string, args ...any) // for what no caller can be told; default: nowhere
-	Verbs   string                           // the path of libibverbs; default: the system's
+	Getenv  func(string) string     // default: os.Getenv
+	Environ func() []string         // all of it, each as "name=value"; default: os.Environ
+	OnFD    func(fd int, open bool) // told of each socket that opens or closes
+	Logger  *slog.Logger            // default: records are discarded
+	Verbs   string                  // the path of libibverbs; default: the system's
 
 	host string // in tests: the name of the host that this process claims to be on
 }
 
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.
 type Runtime struct {
-	config          RuntimeConfig
-	mu              sync.Mutex
-	endpoints       map[endpointKey]*sharedEndpoint
-	comms           map[*Comm]bool
-	arenas          arenas
-	warnOfVariables sync.Once
-	warnOfStore     sync.Once
+	config        RuntimeConfig
+	mu            sync.Mutex
+	endpoints     map[endpointKey]*sharedEndpoint
+	comms         map[*Comm]bool
+	arenas        arenas
+	tellVariables sync.Once
+	warnOfStore   sync.Once
 }
 
 // endpointKey is what communicators must have in common to share links.
@@ -102,11 +104,13 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	if c.Environ == nil {
 		c.Environ = os.Environ
 	}
-	if c.Logf == nil {
-		c.Logf = func(string, ...any) {}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{}}
 }
+
+func (r *Runtime) log(s logs.Subsystem) *slog.Logger { return logs.For(r.config.Logger, s) }
 
 // Config says which communicator to make. Zero fields mean the default.
 type Config struct {
@@ -133,11 +137,7 @@ type Config struct {
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
-	r.warnOfVariables.Do(func() {
-		for _, text := range r.unknownVariables() {
-			r.config.Logf("%s", text)
-		}
-	})
+	r.tellVariables.Do(r.tellEnvironment)
 	if err := r.complete(&config); err != nil {
 		return nil, r.StayOut(ctx, config, err)
 	}
@@ -155,8 +155,9 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	}
 	if host := config.StoreHost; config.Rank == 0 && config.Secret == "" && host != "" && !loopback(host) {
 		r.warnOfStore.Do(func() {
-			r.config.Logf("the secret of group %q lies in the store on host %s, so whoever can reach the store can join, "+
-				"and read and change all data: set %s, or keep others off that host's port", config.GroupName, host, EnvSecret)
+			r.log(logs.Bootstrap).Warn(fmt.Sprintf("the secret of group %q lies in the store on host %s, so whoever can reach "+
+				"the store can join, and read and change all data: set %s, or keep others off that host's port",
+				config.GroupName, host, EnvSecret))
 		})
 	}
 	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
@@ -341,7 +342,10 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		comm, err = r.newComm(config, end, addresses, kinds)
 		return err
 	}
+	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
+	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)
 	roster, err := bootstrap.Join(ctx, config.Store, c)
+	traceEnd(log, "the meeting of all ranks", err)
 	if err != nil {
 		if comm != nil {
 			comm.discard()
@@ -434,6 +438,8 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds, settings: config.settings,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*Error{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	c.logger = logs.OfGroup(r.config.Logger, c.name, c.rank)
+	c.trace = newTracers(c.logger)
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)
 	apart := slices.ContainsFunc(addresses, func(a transport.Address) bool { return a.Host != addresses[0].Host })
@@ -543,6 +549,7 @@ func (c *Comm) open(id identity) error {
 			return errorf(ErrSystem, "init: %v", err)
 		}
 	}
+	c.logMade()
 	return nil
 }
 
@@ -617,7 +624,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		return e, nil
 	}
 	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(), Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
-		Verbs: key.verbs, Logf: r.config.Logf, OnFD: r.config.OnFD})
+		Verbs: key.verbs, Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, asError(err, ErrSystem, "init")
 	}

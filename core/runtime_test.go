@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -168,11 +169,11 @@ func TestInitWarnsOfAnOpenStore(t *testing.T) {
 	} {
 		var mu sync.Mutex
 		var said []string // guarded by mu
-		r := NewRuntime(RuntimeConfig{Logf: func(format string, args ...any) {
+		r := NewRuntime(RuntimeConfig{Logger: logtest.Logger(logs.Warn, func(r logs.Record) {
 			mu.Lock()
 			defer mu.Unlock()
-			said = append(said, fmt.Sprintf(format, args...))
-		}})
+			said = append(said, r.Text)
+		})})
 		w := &world{t: t, comms: make([]*Comm, 2)}
 		for range 2 {
 			store := bootstrap.NewMemStore()

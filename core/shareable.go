@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma"
@@ -96,7 +97,7 @@ func (r *Runtime) Free(p unsafe.Pointer) error {
 	}
 	defer r.arenas.release()
 	if err := r.arenas.known.Remove(p); err != nil {
-		r.config.Logf("freeing memory: %v", err)
+		r.log(logs.Mem).Warn(fmt.Sprintf("freeing memory: %v", err))
 	}
 	if err := arena.Free(p); err != nil {
 		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
@@ -149,7 +150,7 @@ func (a *arenas) leave(id exec.ArenaID) {
 func (c *Comm) joinArena(peer, fd int) {
 	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
-		c.runtime.config.Logf("%s: mapping the shareable memory of %s: %v", c.title(), c.rankName(peer), err)
+		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.rankName(peer), err))
 		return
 	}
 	c.mu.Lock()
@@ -193,7 +194,7 @@ func (c *Comm) closeWindow() {
 	}
 	for _, b := range c.known {
 		if err := c.runtime.arenas.known.Remove(unsafe.Pointer(unsafe.SliceData(b))); err != nil {
-			c.runtime.config.Logf("%s: closing the window: %v", c.title(), err)
+			c.log(logs.Mem).Warn(fmt.Sprintf("closing the window: %v", err))
 		}
 	}
 }

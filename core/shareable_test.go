@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -285,7 +286,7 @@ func TestMemoryOfAFailedCollectiveIsRetired(t *testing.T) {
 }
 
 func TestAllocRefuses(t *testing.T) {
-	r := NewRuntime(RuntimeConfig{Logf: t.Logf})
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
 	if _, err := r.Alloc(-1); !errors.Is(err, ErrInvalidArgument) {
 		t.Error(err)
 	}
@@ -309,7 +310,7 @@ func TestAllocRefuses(t *testing.T) {
 
 // Nothing of an arena is left when nobody uses it.
 func TestArenaEnds(t *testing.T) {
-	r := NewRuntime(RuntimeConfig{Logf: t.Logf})
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
 	var all []unsafe.Pointer
 	for range 3 {
 		p, err := r.Alloc(1 << 20)

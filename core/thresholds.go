@@ -2,7 +2,9 @@ package core
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,6 +71,16 @@ func (t *thresholds) fields() map[string]*int64 {
 		"get_min": &t.GetMin, "stream_min": &t.streamMin, "send_get_min": &t.sendGetMin,
 		"long_max": &t.longMax, "direct_min": &t.directMin,
 	}
+}
+
+// String is the text that set takes.
+func (t *thresholds) String() string {
+	fields := t.fields()
+	var items []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		items = append(items, name+"="+strconv.FormatInt(*fields[name], 10))
+	}
+	return strings.Join(items, ",")
 }
 
 // set changes those that a text names, such as "one_shot_max=4096,pipeline_min=0".

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/rdma/fake"
@@ -20,7 +22,7 @@ import (
 func newVerbsWorld(t *testing.T, size int) (*world, *fake.Library) {
 	t.Helper()
 	double := fake.New(t)
-	runtime := RuntimeConfig{Verbs: double.Path, Logf: t.Logf}
+	runtime := RuntimeConfig{Verbs: double.Path, Logger: logtest.Warnings(t)}
 	w := newWorldWith(t, runtime, "verbs", size, Config{Timeout: time.Minute})
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 	return w, double
@@ -152,12 +154,12 @@ const lendLeast = 128 << 10
 func TestShareableThatCannotBeRegistered(t *testing.T) {
 	double := fake.New(t)
 	said := make(chan string, 100)
-	logf := func(format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); strings.Contains(text, "copied") { // not what is logged of links
-			said <- text
+	logger := logtest.Logger(logs.Warn, func(r logs.Record) {
+		if strings.Contains(r.Text, "copied") { // not what is logged of links
+			said <- r.Text
 		}
-	}
-	w := newWorldWith(t, RuntimeConfig{Verbs: double.Path, Logf: logf}, "verbs", 2, Config{Timeout: time.Minute})
+	})
+	w := newWorldWith(t, RuntimeConfig{Verbs: double.Path, Logger: logger}, "verbs", 2, Config{Timeout: time.Minute})
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 	double.Fail("reg_mr", 1, -1, syscall.ENOMEM)
 	w.alloc = func(rank, n int) []int32 { return shareable(t, w, rank, n) }

@@ -30,6 +30,7 @@ type Work struct {
 	links    bool          // it has such that come over links, which a waiter reads
 	peer     int           // of its only send or receive; -1: there are several, or it comes from any rank
 	bytes    uint64        // of the longest
+	traced   string        // its sends and receives, where they are logged
 
 	mu     sync.Mutex
 	err    *Error
@@ -167,6 +168,9 @@ func (w *Work) end(err *Error) {
 		w.ctx.end()
 	}
 	w.mu.Unlock()
+	if w.traced != "" {
+		traceEnd(w.comm.trace.pointToPoint, w.traced, w.result())
+	}
 	if w.mail {
 		w.comm.window.Mail().Ring()
 	}

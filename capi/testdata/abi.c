@@ -895,6 +895,120 @@ static void test_leaks(void) {
   if (after > before) fail(__LINE__, "%d descriptors were open, and now %d", before, after);
 }
 
+/* ---- the log ---------------------------------------------------------------------------------- */
+
+typedef struct {
+  pthread_mutex_t lock; /* held: the logger waits */
+  int records, levels[4];
+  char text[64 << 10]; /* of all records: "SUBSYSTEM [group] rank: text", a line each */
+} heard;
+
+static void hear(void *context, const goccl_log_record *record) {
+  heard *h = context;
+  pthread_mutex_lock(&h->lock);
+  TRUE(record->struct_size == sizeof *record);
+  TRUE(record->time_ns > 0);
+  TRUE((record->group == NULL) == (record->rank < 0));
+  h->records++;
+  h->levels[record->level]++;
+  size_t used = strlen(h->text);
+  snprintf(h->text + used, sizeof h->text - used, "%s [%s] %d: %s\n", record->subsystem,
+           record->group == NULL ? "" : record->group, record->rank, record->text);
+  pthread_mutex_unlock(&h->lock);
+}
+
+static void hear_and_leave(void *context, const goccl_log_record *record) {
+  hear(context, record);
+  OK(goccl_set_logger(NULL, NULL, 0));
+}
+
+static void one_call(goccl_comm comm, int rank, int size) {
+  (void)rank, (void)size;
+  OK(goccl_barrier(comm, NULL, NULL));
+}
+
+static void test_logger(void) {
+  heard h = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  REFUSED(GOCCL_INVALID_ARGUMENT, "set_logger: level is 4", goccl_set_logger(hear, &h, 4));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "set_logger: level is -1", goccl_set_logger(hear, &h, -1));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "log: level is 0", goccl_log(GOCCL_LOG_DEFAULT, "INIT", "x"));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "log: subsystem is \"GRAPH\"", goccl_log(GOCCL_LOG_WARN, "GRAPH", "x"));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "log: text is NULL", goccl_log(GOCCL_LOG_WARN, "INIT", NULL));
+
+  /* The level is what was asked for, whatever the environment says; all is heard when it is set anew. */
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
+  OK(goccl_log(GOCCL_LOG_WARN, "COLL", "one"));
+  OK(goccl_log(GOCCL_LOG_INFO, "MEM", "two"));
+  OK(goccl_log(GOCCL_LOG_TRACE, "MEM", "three"));
+  OK(goccl_destroy(alone()));
+  OK(goccl_set_logger(NULL, NULL, 0));
+  TRUE(strstr(h.text, "COLL [] -1: one\nMEM [] -1: two\n") == h.text);
+  TRUE(strstr(h.text, "\nINIT [] 0: a group is made size=1 ") != NULL);
+  TRUE(strstr(h.text, "\nINIT [] 0: the group is destroyed ") != NULL);
+  TRUE(h.levels[GOCCL_LOG_WARN] == 1 && h.levels[GOCCL_LOG_TRACE] == 0);
+  int before = h.records;
+  OK(goccl_log(GOCCL_LOG_INFO, "COLL", "nobody hears this"));
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_DEFAULT)); /* warnings */
+  OK(goccl_destroy(alone()));
+  OK(goccl_set_logger(NULL, NULL, 0));
+  TRUE(h.records == before);
+
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_TRACE));
+  on_ranks(2, PATIENCE, NULL, one_call);
+  OK(goccl_set_logger(NULL, NULL, 0));
+  TRUE(strstr(h.text, "COLL [threads] 0: barrier starts sequence=1 ") != NULL);
+  TRUE(strstr(h.text, "COLL [threads] 1: barrier ends sequence=1 ") != NULL);
+
+  /* A logger may end itself: nothing waits for it, and it hears no more. */
+  OK(goccl_set_logger(hear_and_leave, &h, GOCCL_LOG_INFO));
+  before = h.records;
+  for (int i = 0; i < 100; i++) OK(goccl_log(GOCCL_LOG_INFO, "COLL", "the last"));
+  pthread_mutex_lock(&h.lock);
+  while (h.records == before) {
+    pthread_mutex_unlock(&h.lock);
+    usleep(1000);
+    pthread_mutex_lock(&h.lock);
+  }
+  TRUE(h.records == before + 1);
+  pthread_mutex_unlock(&h.lock);
+
+  /* One that does not return holds up nobody who logs, and who sets another for a while only. What it
+   * does not hear in time is counted. */
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
+  pthread_mutex_lock(&h.lock);
+  before = h.records;
+  enum { MANY = 5000 };
+  for (int i = 0; i < MANY; i++) OK(goccl_log(GOCCL_LOG_INFO, "COLL", "one of many"));
+  REFUSED(GOCCL_TIMEOUT, "has not returned", goccl_set_logger(NULL, NULL, 0));
+  pthread_mutex_unlock(&h.lock);
+  h.text[0] = '\0';
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
+  OK(goccl_log(GOCCL_LOG_INFO, "COLL", "after"));
+  OK(goccl_set_logger(NULL, NULL, 0));
+  TRUE(strstr(h.text, "COLL [] -1: after\n") != NULL);
+
+  pthread_mutex_lock(&h.lock);
+  h.text[0] = '\0';
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
+  for (int i = 0; i < MANY; i++) OK(goccl_log(GOCCL_LOG_INFO, "COLL", "m"));
+  pthread_mutex_unlock(&h.lock);
+  OK(goccl_set_logger(NULL, NULL, 0));
+  TRUE(strstr(h.text, " records of the log are missing") != NULL);
+
+  /* A child has none, and ends by itself. */
+  OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
+  pid_t child = fork();
+  if (child == 0) {
+    REFUSED(GOCCL_FORKED, "fork()", goccl_set_logger(NULL, NULL, 0));
+    OK(goccl_log(GOCCL_LOG_WARN, "COLL", "of the child"));
+    exit(0);
+  }
+  int status = -1;
+  TRUE(waitpid(child, &status, 0) == child && status == 0);
+  OK(goccl_set_logger(NULL, NULL, 0));
+  TRUE(strstr(h.text, "of the child") == NULL);
+}
+
 int main(int argc, char **argv) {
   static const struct {
     const char *name;
@@ -902,7 +1016,7 @@ int main(int argc, char **argv) {
   } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
                {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures},
                {"global_ranks", test_global_ranks}, {"store", test_store}, {"init_refused", test_init_refused}, {"stuck_store", test_stuck_store},
-               {"fork", test_fork}, {"leaks", test_leaks}};
+               {"fork", test_fork}, {"leaks", test_leaks}, {"logger", test_logger}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {
       puts(tests[i].name);

@@ -48,8 +48,8 @@ func TestImpostorsGetNoLink(t *testing.T) {
 	} {
 		for _, dials := range []bool{false, true} {
 			t.Run(claim.name, func(t *testing.T) {
-				l := newLogs()
-				eps := []*Endpoint{listen(t, Config{Logf: l.add}), listen(t, Config{})}
+				l := newLogbook()
+				eps := []*Endpoint{listen(t, Config{Logger: l.logger()}), listen(t, Config{})}
 				h := newRecorder()
 				c := groupConfig(eps, Shm, 1, 0)
 				claim.alter(&c.Peers[1])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/guests"
+	"github.com/goccl/goccl/core/logs"
 )
 
 // Endpoint is a process's end of all its links.
@@ -24,7 +26,7 @@ type Endpoint struct {
 	id        ProcessID
 	address   Address
 	grace     time.Duration
-	logf      func(string, ...any)
+	log       *slog.Logger
 	onFD      func(int, bool)
 	poller    *Poller
 	verbs     *verbsEnd // nil where there is no RDMA port to use
@@ -90,14 +92,15 @@ func Listen(c Config) (*Endpoint, error) {
 		c.Grace = defaultGrace
 	}
 	e := &Endpoint{
-		id: newProcessID(), grace: c.Grace, logf: c.Logf, onFD: c.OnFD,
+		id: newProcessID(), grace: c.Grace, log: c.Logger, onFD: c.OnFD,
 		groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{}, changed: make(chan struct{}),
 		peers: map[peerKey]*peer{}, links: map[*link]struct{}{}, pulses: map[*pulse]struct{}{}, pidfds: map[ProcessID]int{},
 		logged: map[string]struct{}{}, guests: guests.List{Most: maxHandshakes},
 	}
-	if e.logf == nil {
-		e.logf = func(string, ...any) {}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
 	}
+	e.log = logs.For(e.log, logs.Net)
 	if e.onFD == nil {
 		e.onFD = func(int, bool) {}
 	}
@@ -124,6 +127,8 @@ func Listen(c Config) (*Endpoint, error) {
 	}
 	return e, nil
 }
+
+func (e *Endpoint) warnf(format string, args ...any) { e.log.Warn(fmt.Sprintf(format, args...)) }
 
 // Poller reads the endpoint's links.
 func (e *Endpoint) Poller() *Poller { return e.poller }
@@ -180,7 +185,7 @@ func (e *Endpoint) paceAgain(s *sock) {
 		return
 	}
 	if err := setCongestion(s.fd, e.congestion); err != nil {
-		e.logf("a connection keeps to congestion control %s instead of %s: %v", reno, e.congestion, err)
+		e.warnf("a connection keeps to congestion control %s instead of %s: %v", reno, e.congestion, err)
 	}
 }
 
@@ -265,7 +270,7 @@ func (e *Endpoint) spawn(what string, f func()) bool {
 
 // broken ends all links and groups, and listens no more, after an internal error.
 func (e *Endpoint) broken(err error, stack []byte) {
-	e.logf("%v\n%s", err, stack)
+	e.warnf("%v\n%s", err, stack)
 	e.mu.Lock()
 	if e.failure != nil {
 		e.mu.Unlock()
@@ -311,7 +316,7 @@ func (e *Endpoint) refuse(from string, err error) {
 	}
 	e.mu.Unlock()
 	if !known {
-		e.logf("refused a connection from %s: %v (further ones from there are not logged)", from, err)
+		e.warnf("refused a connection from %s: %v (further ones from there are not logged)", from, err)
 	}
 }
 

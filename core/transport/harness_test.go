@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -151,23 +154,25 @@ func (r *recorder) untilFrames(t testing.TB, n int) []got {
 	return r.frames
 }
 
-// logs collects what an endpoint logs.
-type logs struct {
+// logbook collects what an endpoint warns of.
+type logbook struct {
 	mu    sync.Mutex
 	lines []string
 	more  chan struct{}
 }
 
-func newLogs() *logs { return &logs{more: make(chan struct{}, 1000)} }
+func newLogbook() *logbook { return &logbook{more: make(chan struct{}, 1000)} }
 
-func (l *logs) add(format string, args ...any) {
-	l.mu.Lock()
-	l.lines = append(l.lines, fmt.Sprintf(format, args...))
-	l.mu.Unlock()
-	l.more <- struct{}{}
+func (l *logbook) logger() *slog.Logger {
+	return logtest.Logger(logs.Warn, func(r logs.Record) {
+		l.mu.Lock()
+		l.lines = append(l.lines, r.Text)
+		l.mu.Unlock()
+		l.more <- struct{}{}
+	})
 }
 
-func (l *logs) wait(t *testing.T, n int) []string {
+func (l *logbook) wait(t *testing.T, n int) []string {
 	t.Helper()
 	late := time.After(patience)
 	for {
@@ -222,8 +227,8 @@ func listen(t testing.TB, c Config) *Endpoint {
 	if c.StoreHost == "" && c.Interface == "" {
 		c.StoreHost = "127.0.0.1"
 	}
-	if c.Logf == nil {
-		c.Logf = func(f string, a ...any) { t.Logf(f, a...) }
+	if c.Logger == nil {
+		c.Logger = logtest.Warnings(t)
 	}
 	e, err := Listen(c)
 	if err != nil {

@@ -40,7 +40,8 @@ type link struct {
 	key    peerKey
 	nonces [2][nonceSize]byte // dialer's, acceptor's
 	pulse  *pulse
-	side   side // of a verbs link; without a stream it is one of TCP
+	who    string // the peer, in texts; "" before start; guarded by Endpoint.mu
+	side   side   // of a verbs link; without a stream it is one of TCP
 
 	started atomic.Bool   // the poller knows it
 	over    atomic.Bool   // it ends
@@ -115,6 +116,8 @@ func (l *link) start(stream *rdma.Stream, peer *Address) error {
 	}
 	l.e.poller.revisit(l) // the first look at a stream has its descriptor tell of more
 	l.pulse = l.e.watchLocked(l.sock, l.key.kind, peer, l.end)
+	l.who = peer.who()
+	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", stream != nil, "peer", l.who)
 	return nil
 }
 
@@ -134,7 +137,7 @@ func (l *link) end(err error) {
 
 func (l *link) finish() {
 	l.e.mu.Lock() // start is done, or will do nothing
-	pulse, stream := l.pulse, l.side.stream
+	pulse, stream, who := l.pulse, l.side.stream, l.who
 	l.e.mu.Unlock()
 	l.e.unwatch(pulse)
 	l.reading.lock.Lock()
@@ -160,6 +163,9 @@ func (l *link) finish() {
 		l.idle.Stop()
 	}
 	l.mu.Unlock()
+	if who != "" {
+		l.e.log.Debug("a link is closed", "kind", l.key.kind, "peer", who, "why", err)
+	}
 	// Even if a handler panics, nobody may go on waiting for this link.
 	defer l.e.poller.Kick()
 	defer close(l.done)

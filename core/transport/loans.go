@@ -36,7 +36,7 @@ func (v *verbsEnd) knows(b []byte) bool {
 func (v *verbsEnd) use(b []byte) *rdma.Use {
 	use, err := v.memory.Use(v.device, unsafe.Pointer(unsafe.SliceData(b)), len(b))
 	if err != nil {
-		v.copies.Do(func() { v.e.logf("shareable memory is copied where it need not be: %v", err) })
+		v.copies.Do(func() { v.e.warnf("shareable memory is copied where it need not be: %v", err) })
 	}
 	return use
 }
@@ -45,7 +45,7 @@ func (v *verbsEnd) use(b []byte) *rdma.Use {
 func (v *verbsEnd) unuse(uses [2]*rdma.Use) {
 	for _, use := range uses {
 		if err := use.End(); err != nil {
-			v.e.logf("%v", err)
+			v.e.warnf("%v", err)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -69,7 +70,7 @@ func childMain(kind string) error {
 	if err != nil {
 		return err
 	}
-	c := Config{Interface: os.Getenv(envIface), Grace: grace, Logf: func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }}
+	c := Config{Interface: os.Getenv(envIface), Grace: grace, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if c.Interface == "" {
 		c.StoreHost = "127.0.0.1"
 	}

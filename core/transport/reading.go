@@ -65,7 +65,7 @@ func violation(format string, args ...any) error {
 func (l *link) cause(err error) error {
 	switch {
 	case errors.Is(err, ErrProtocol):
-		l.e.logf("closed the link to process %v: %v", l.key.process, err)
+		l.e.warnf("closed the link to process %v: %v", l.key.process, err)
 	case errors.Is(err, io.EOF):
 		err = errors.New("its process has closed the connection")
 	}

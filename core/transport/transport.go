@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 	"unsafe"
 )
@@ -113,8 +114,8 @@ type Config struct {
 	Verbs VerbsConfig
 	// Grace is how long a host may acknowledge nothing before it is given up; 0 means 10 s.
 	Grace time.Duration
-	// Logf is told of refused connections and internal errors; it may be nil.
-	Logf func(format string, args ...any)
+	// Logger is told of links, refused connections and internal errors; nil: nobody is.
+	Logger *slog.Logger
 	// OnFD is told of every socket that the endpoint opens and (before it does) closes, so that a
 	// forked child can close its copies. It must not block; it may be nil.
 	OnFD func(fd int, open bool)

@@ -440,8 +440,8 @@ func TestRetireWhileConnecting(t *testing.T) {
 func TestWrongSecret(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			l := newLogs()
-			eps := pair(t, kind, Config{Logf: l.add})
+			l := newLogbook()
+			eps := pair(t, kind, Config{Logger: l.logger()})
 			for group := uint64(1); group <= 2; group++ { // 1: no link yet; 2: over a link
 				c := groupConfig(eps, kind, group, 0)
 				c.Secret = bytes.Repeat([]byte{8}, 32)
@@ -478,8 +478,8 @@ func TestWrongJob(t *testing.T) {
 }
 
 func TestNotAMember(t *testing.T) {
-	l := newLogs()
-	eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logf: l.add}), listen(t, Config{})}
+	l := newLogbook()
+	eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logger: l.logger()}), listen(t, Config{})}
 	attach(t, eps[1], groupConfig(eps[:2], TCP, 1, 1), newRecorder())
 	outsider := attach(t, eps[2], groupConfig([]*Endpoint{eps[2], eps[1]}, TCP, 1, 0), newRecorder())
 	wants(t, outsider.Connect(within(t), 1), ErrRefused)
@@ -491,8 +491,8 @@ func TestNotAMember(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	for _, kind := range []string{Shm, TCP} {
 		t.Run(kind, func(t *testing.T) {
-			l := newLogs()
-			a, b := listen(t, Config{}), listen(t, Config{Logf: l.add})
+			l := newLogbook()
+			a, b := listen(t, Config{}), listen(t, Config{Logger: l.logger()})
 			network, target := "tcp", b.Address().TCP[0]
 			if kind == Shm {
 				network, target = "unix", b.Address().Unix
@@ -572,8 +572,8 @@ func TestViolations(t *testing.T) {
 		{"a descriptor that is not there", with(func(h *Header) { h.Type, h.Bytes, h.Flags, h.Group = typeAttach, macSize, 1, 8 }), macSize},
 	} {
 		t.Run(b.name, func(t *testing.T) {
-			l := newLogs()
-			eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logf: l.add})}
+			l := newLogbook()
+			eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logger: l.logger()})}
 			w := newWorld(t, eps, TCP, 1)
 			w.handlers[1].slot = func(int, Header) ([]byte, error) { return nil, errors.New("no such slot") }
 			ok(t, w.groups[0].Connect(within(t), 1))
@@ -760,8 +760,8 @@ func TestDetachDuringAPayload(t *testing.T) {
 func TestPanicInAHandler(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			l := newLogs()
-			w := newWorld(t, pair(t, kind, Config{Logf: l.add}), kind, 1)
+			l := newLogbook()
+			w := newWorld(t, pair(t, kind, Config{Logger: l.logger()}), kind, 1)
 			w.handlers[1].control = func(int, Header, []byte) { panic("deliberate") }
 			ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
 			wants(t, w.handlers[1].untilDown(t, 0), ErrPeerDown)

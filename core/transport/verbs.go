@@ -167,7 +167,7 @@ func (v *verbsEnd) drop(s *rdma.Stream) {
 	}
 	v.e.onFD(s.FD(), false)
 	if err := s.Close(); err != nil {
-		v.e.logf("closing a stream of %s: %v", v.choice.Device, err)
+		v.e.warnf("closing a stream of %s: %v", v.choice.Device, err)
 	}
 }
 
@@ -188,13 +188,13 @@ func (v *verbsEnd) hear(d *rdma.Device) {
 		event, ok, err := d.NextEvent()
 		switch {
 		case err != nil:
-			v.e.logf("%v", err)
+			v.e.warnf("%v", err)
 			v.e.poller.unlisten(d.AsyncFD())
 			return
 		case !ok:
 			return
 		case event.Type == rdma.EventPortError || event.Type == rdma.EventPortActive:
-			v.e.logf("%v", event)
+			v.e.warnf("%v", event)
 		case event.Fatal():
 			for _, l := range v.links() {
 				if event.QPN == 0 || event.QPN == l.side.stream.Number() {
@@ -301,7 +301,7 @@ func (e *Endpoint) upgrade(ctx context.Context, s *sock, peer *Address, ranks in
 	e.verbs.told[peer.Process] = true
 	e.verbs.mu.Unlock()
 	if !told {
-		e.logf("%s is joined by TCP, for verbs do not work there: %s", peer.who(), why)
+		e.warnf("%s is joined by TCP, for verbs do not work there: %s", peer.who(), why)
 	}
 	return nil, nil
 }

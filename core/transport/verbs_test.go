@@ -27,9 +27,9 @@ var verbsProblems = map[string]struct {
 	"one side only": {func(f *fake.Library) { f.Fail("alloc_pd", 1, 1, syscall.ENOMEM) }, "ibv_alloc_pd", true},
 }
 
-func verbsPair(t *testing.T, l *logs, breaks func(*fake.Library)) []*Endpoint {
+func verbsPair(t *testing.T, l *logbook, breaks func(*fake.Library)) []*Endpoint {
 	double := fake.New(t)
-	c := Config{Logf: l.add, Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}
+	c := Config{Logger: l.logger(), Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}
 	eps := pair(t, Verbs, c)
 	breaks(double)
 	return eps
@@ -38,7 +38,7 @@ func verbsPair(t *testing.T, l *logs, breaks func(*fake.Library)) []*Endpoint {
 func TestTCPStandsInForVerbs(t *testing.T) {
 	for name, c := range verbsProblems {
 		t.Run(name, func(t *testing.T) {
-			l := newLogs()
+			l := newLogbook()
 			w := newWorld(t, verbsPair(t, l, c.breaks), Verbs, 2)
 			payload := bytes.Repeat([]byte{9}, 300_000)
 			for rank := range 2 {
@@ -67,7 +67,7 @@ func TestVerbsThatAreDemandedMustWork(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			eps := verbsPair(t, newLogs(), c.breaks)
+			eps := verbsPair(t, newLogbook(), c.breaks)
 			errs := make(chan error, 2)
 			var groups []*Group
 			for rank, e := range eps {

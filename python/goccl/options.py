@@ -185,6 +185,27 @@ SETTINGS: tuple[Setting, ...] = (
         about="Sizes at which algorithms give way to others. `goccl tune` measures them.",
         same=True,
     ),
+    Setting(
+        variable="GOCCL_DEBUG",
+        default="WARN",
+        allowed="NONE, VERSION, WARN, INFO and TRACE",
+        about="What is logged: warnings, how each group is made and ends (INFO), each call and each"
+        " link between processes (TRACE, which makes calls slower). Where Python's logging is"
+        ' configured, it is the level of the logger "goccl", if the program gives that none.',
+    ),
+    Setting(
+        variable="GOCCL_DEBUG_SUBSYS",
+        default="ALL",
+        allowed='ALL, INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM, as "INIT,NET"; "^" in front: all'
+        " others",
+        about="The subsystems whose records of INFO and TRACE are logged.",
+    ),
+    Setting(
+        variable="GOCCL_DEBUG_FILE",
+        default="the logger \"goccl\" where Python's logging is configured, else standard error",
+        allowed="paths; %h stands for the host, %p for the process, %% for %",
+        about="A file to which the log is appended.",
+    ),
 )
 """Everything that can be set: the options in their order, then what only a variable sets."""
 

@@ -1,0 +1,168 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// tracers are where each call of a communicator is logged: nil where it is not. What is chosen when
+// the communicator is made holds for its life, so that calls in C need not ask: see openShortcut.
+type tracers struct{ collectives, pointToPoint *slog.Logger }
+
+func newTracers(group *slog.Logger) tracers {
+	tracer := func(s logs.Subsystem) *slog.Logger {
+		if l := logs.For(group, s); l.Enabled(context.Background(), logs.Trace) {
+			return l
+		}
+		return nil
+	}
+	return tracers{tracer(logs.Coll), tracer(logs.P2P)}
+}
+
+func (c *Comm) log(s logs.Subsystem) *slog.Logger { return logs.For(c.logger, s) }
+
+// traceStart logs what a work is to do, and has the end of its sends and receives logged.
+func (c *Comm) traceStart(w *Work, operations []Operation) {
+	var sends []string
+	for i := range operations {
+		if op := &operations[i]; op.pointToPoint() && c.trace.pointToPoint != nil {
+			text := c.p2p.title(op)
+			c.trace.pointToPoint.Debug(text + " starts")
+			sends = append(sends, text)
+		}
+	}
+	if sends != nil {
+		w.traced = strings.Join(sends, ", ")
+	}
+	if c.trace.collectives != nil {
+		for i := range w.parts {
+			p := &w.parts[i]
+			c.trace.collectives.Debug(describe(p.message)+" starts", "sequence", p.message.Sequence,
+				"bytes", p.operation.size())
+		}
+	}
+}
+
+// traceEnd logs the end of a collective.
+func (c *Comm) traceEnd(p *part, err *Error) {
+	if c.trace.collectives == nil {
+		return
+	}
+	var cause error
+	if err != nil {
+		cause = err
+	}
+	traceEnd(c.trace.collectives, describe(p.message), cause, "sequence", p.message.Sequence, "path", c.runner.path)
+}
+
+func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {
+	if err != nil {
+		log.Debug(what+" fails", append(attrs, "error", err)...)
+		return
+	}
+	log.Debug(what+" ends", attrs...)
+}
+
+// size is the number of bytes in the inputs or in the outputs, whichever are more.
+func (o *Operation) size() uint64 {
+	in, out := uint64(0), uint64(0)
+	for _, n := range o.InCounts {
+		in += n
+	}
+	for _, n := range o.OutCounts {
+		out += n
+	}
+	return max(in, out) * uint64(o.DType.Size())
+}
+
+// logMade tells how a new communicator moves data, and why so.
+func (c *Comm) logMade() {
+	log := c.log(logs.Init)
+	if !log.Enabled(context.Background(), logs.Info) {
+		return
+	}
+	d := c.Describe()
+	attrs := []any{"size", d.Size, "hosts", c.hosts(&d)}
+	if c.globalRanks != nil {
+		attrs = append(attrs, "global_ranks", ranges(d.GlobalRanks))
+	}
+	if d.Size > 1 {
+		attrs = append(attrs, "transports", c.transports(&d))
+	}
+	if c.end != nil {
+		attrs = append(attrs, "interface", d.Interface, "address", strings.Join(d.Addresses, ","))
+		if port, ok := c.end.RDMAPort(); ok {
+			attrs = append(attrs, "rdma", fmt.Sprintf("%s:%d", port.Device, port.Port))
+		}
+		if slices.ContainsFunc(c.kinds, transport.IsPort) {
+			attrs = append(attrs, "congestion", d.Congestion)
+		}
+	}
+	log.Info("a group is made", append(attrs, "oversubscribed", d.Oversubscribed,
+		"alltoall_schedule", cmp.Or(d.Schedule, "by size"), "thresholds", c.shape.thresholds.String(), "version", Version)...)
+}
+
+// hosts tells which ranks are on which host, as in "node-a: 0-3; node-b: 4-7".
+func (c *Comm) hosts(d *Description) string {
+	return grouped(c.size, func(rank int) (string, string, bool) {
+		return c.addresses[rank].Host, d.Hosts[rank], true
+	})
+}
+
+// transports tells what joins this rank to which others, and why. What is said of one pair alone
+// stands after a colon, and is told of the first.
+func (c *Comm) transports(d *Description) string {
+	return grouped(c.size, func(peer int) (string, string, bool) {
+		kind, why := d.Transports[peer], d.Reasons[peer]
+		general, _, _ := strings.Cut(why, ": ")
+		return kind + general, kind + " (" + why + ")", peer != c.rank
+	})
+}
+
+// grouped puts ranks with the same key together, under the name that the first of them has.
+func grouped(size int, of func(rank int) (key, name string, ok bool)) string {
+	var keys []string
+	names, ranks := map[string]string{}, map[string][]int{}
+	for rank := range size {
+		key, name, ok := of(rank)
+		if !ok {
+			continue
+		}
+		if ranks[key] == nil {
+			keys = append(keys, key)
+			names[key] = name
+		}
+		ranks[key] = append(ranks[key], rank)
+	}
+	var parts []string
+	for _, key := range keys {
+		parts = append(parts, names[key]+": "+ranges(ranks[key]))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// ranges writes a list of numbers with runs of them put together, as in "0-3,8".
+func ranges(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		j := i + 1
+		for j < len(numbers) && numbers[j] == numbers[j-1]+1 {
+			j++
+		}
+		text := strconv.Itoa(numbers[i])
+		if j > i+1 {
+			text += "-" + strconv.Itoa(numbers[j-1])
+		}
+		parts = append(parts, text)
+		i = j
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,188 @@
+package core
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// journal keeps the records of a world.
+type journal struct {
+	mu  sync.Mutex
+	all []logs.Record // guarded by mu
+}
+
+func (j *journal) logger(level slog.Level) *slog.Logger {
+	return logtest.Logger(level, func(r logs.Record) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.all = append(j.all, r)
+	})
+}
+
+// of is the texts of a subsystem's records of a rank.
+func (j *journal) of(s logs.Subsystem, rank int) []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var texts []string
+	for _, r := range j.all {
+		if r.Subsystem == s && r.InGroup && r.Rank == rank {
+			texts = append(texts, r.Text)
+		}
+	}
+	return texts
+}
+
+func TestGroupIsLogged(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, why := range map[string]string{
+		"mem": "mem (they are threads of one process)", "shm": "shm (\"shm\" is demanded)", "tcp": "tcp (\"tcp\" is demanded)",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			var j journal
+			w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Info)}, kind, 3,
+				Config{Timeout: time.Minute, AllToAllSchedule: "window=2", GlobalRanks: []int{4, 5, 9}})
+			w.close()
+			congestion := ""
+			if kind == "tcp" {
+				congestion = `congestion=\w+ `
+			}
+			others := []string{"1-2", "0,2", "0-1"}
+			for rank := range 3 {
+				made := regexp.MustCompile(`^a group is made size=3 hosts="` + host + `: 0-2" global_ranks=4-5,9 ` +
+					`transports="` + regexp.QuoteMeta(strings.ReplaceAll(why, `"`, `\"`)) + `: ` + others[rank] + `" interface=\S+ address=\S+:\d+ ` +
+					`(rdma=\S+ )?` + congestion + `oversubscribed=(true|false) alltoall_schedule="window=2" ` +
+					`thresholds="direct_min=\d+,.*,window_min=\d+" version=` + Version + `$`)
+				said := j.of(logs.Init, rank)
+				if !made.MatchString(said[0]) || said[len(said)-1] != "the group is destroyed collectives=0" {
+					t.Errorf("rank %d: %q", rank, said)
+				}
+				// What else there may be is that others were destroyed before it.
+				for _, text := range said[1 : len(said)-1] {
+					if !strings.HasPrefix(text, "a peer is gone peer=") {
+						t.Errorf("rank %d: %q", rank, text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A rank tells of each host, and of each kind of pair, once.
+func TestHostsAreLogged(t *testing.T) {
+	c := &Comm{rank: 1, size: 5, addresses: []transport.Address{{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}, {Host: "c"}}}
+	d := &Description{Hosts: []string{"a", "a", "b", "b", "b"}, Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},
+		Reasons: []string{"one host", "", "two hosts: b, pid 7: no device", "two hosts: b, pid 8: no device", "ports"}}
+	if got, want := c.hosts(d), "a: 0-1; b: 2-3; b: 4"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	want := "shm (one host): 0; tcp (two hosts: b, pid 7: no device): 2-3; verbs (ports): 4"
+	if got := c.transports(d); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestFailureIsLogged(t *testing.T) {
+	var j journal
+	w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Info)}, "tcp", 2, Config{Timeout: time.Minute})
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+	w.comms[0].Abort("enough")
+	if err := run(w.comms[1], allReduce(t, 10)); err == nil {
+		t.Error("nothing has failed")
+	}
+	for rank := range 2 {
+		if said := j.of(logs.Init, rank); len(said) < 2 ||
+			!strings.HasPrefix(said[1], "the group has failed cause=") || !strings.Contains(said[1], "enough") {
+			t.Errorf("rank %d: %q", rank, said)
+		}
+	}
+}
+
+func TestCallsAreTraced(t *testing.T) {
+	for _, kind := range []string{"shm", "tcp"} {
+		t.Run(kind, func(t *testing.T) {
+			var j journal
+			w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Trace)}, kind, 2, Config{Timeout: time.Minute})
+			for range 3 { // the third would go by the fast path
+				w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+			}
+			w.each(func(rank int) error {
+				op := Operation{Collective: plan.Send, Root: 1 - rank, Tag: 7, DType: int64DType, InCounts: []uint64{0}}
+				if rank == 1 {
+					op.Collective, op.InCounts, op.OutCounts = plan.Recv, nil, []uint64{0}
+				}
+				op.In, op.Out = make([]unsafe.Pointer, len(op.InCounts)), make([]unsafe.Pointer, len(op.OutCounts))
+				return run(w.comms[rank], op)
+			})
+			w.close()
+			var want []string
+			for _, n := range []string{"1", "2", "3"} {
+				want = append(want, "allreduce(int32, 10 elements, SUM) starts sequence="+n+" bytes=40",
+					"allreduce(int32, 10 elements, SUM) ends sequence="+n+" path=messages")
+			}
+			for rank := range 2 {
+				if said := j.of(logs.Coll, rank); !slices.Equal(said, want) {
+					t.Errorf("rank %d: %q, want %q", rank, said, want)
+				}
+				said := j.of(logs.P2P, rank)
+				if len(said) != 2 || !strings.Contains(said[0], "of 0 bytes with tag 7") ||
+					!strings.HasSuffix(said[0], " starts") || !strings.HasSuffix(said[1], " ends") {
+					t.Errorf("rank %d: %q", rank, said)
+				}
+				if said := j.of(logs.Bootstrap, rank); len(said) != 2 {
+					t.Errorf("rank %d: %q", rank, said)
+				}
+			}
+			var made, closed int
+			for _, r := range j.all {
+				made += strings.Count(r.Text, "a link is made kind="+kind)
+				closed += strings.Count(r.Text, "a link is closed kind="+kind)
+			}
+			if made == 0 || closed != made {
+				t.Errorf("%d links were made, %d closed", made, closed)
+			}
+		})
+	}
+}
+
+// Only a communicator whose collectives are traced keeps callers out of the fast path.
+func TestFastPathIsOpenUnlessTraced(t *testing.T) {
+	for level, open := range map[slog.Level]bool{logs.Warn: true, logs.Info: true, logs.Trace: false} {
+		var j journal
+		w := newWorldWith(t, RuntimeConfig{Logger: j.logger(level)}, "mem", 2, Config{Timeout: time.Minute})
+		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
+		for rank, c := range w.comms {
+			if c.shortcut.Closed() == open {
+				t.Errorf("level %v, rank %d: open is %v", level, rank, !open)
+			}
+		}
+	}
+}
+
+func TestAloneIsLogged(t *testing.T) {
+	var j journal
+	r := NewRuntime(RuntimeConfig{Logger: j.logger(logs.Info)})
+	c, err := r.Init(context.Background(), Config{Size: 1, GroupName: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Destroy()
+	if said := j.of(logs.Init, 0); len(said) != 2 || !strings.HasPrefix(said[0], "a group is made size=1 hosts=") {
+		t.Errorf("%q", said)
+	}
+}

@@ -14,6 +14,7 @@
 
 #include "communicator.h"
 #include "library.h"
+#include "log.h"
 #include "memory.h"
 #include "process_group.h"
 #include "work.h"
@@ -151,6 +152,7 @@ void leaveGroups() {
   if (const goccl::Library* lib = goccl::loadedLibrary()) {
     lib->shutdown();
     goccl::closeCallbacks();
+    goccl::closeLog();
   }
 }
 
@@ -213,6 +215,7 @@ PYBIND11_MODULE(_C, module) {
           "The options that the group was made with.");
 
   goccl::bindCommunicator(module);
+  goccl::bindLog(module);
   goccl::bindMemory(module);
 
   module.def("leave_groups", &leaveGroups, py::call_guard<py::gil_scoped_release>(),

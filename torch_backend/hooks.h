@@ -10,14 +10,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
-#include <c10/util/Logging.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
 
 #include "library.h"
+#include "log.h"
 
 // Those of older ones are NCCL's own, but for registerOnCompletionHook().
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
@@ -63,7 +64,7 @@ class HookTable {
       try {
         (*hook)(arguments...);
       } catch (const std::exception& e) {
-        LOG(ERROR) << "goccl: a hook of a process group failed: " << e.what();
+        warn(std::string("a hook of a process group failed: ") + e.what());
       }
     }
   }

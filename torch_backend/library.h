@@ -12,6 +12,8 @@ namespace goccl {
   X(version)               \
   X(result_string)         \
   X(last_error)            \
+  X(set_logger)            \
+  X(log)                   \
   X(info)                  \
   X(init)                  \
   X(destroy)               \

@@ -7,9 +7,9 @@
 #include <memory>
 #include <thread>
 
-#include <c10/util/Logging.h>
 
 #include "arguments.h"
+#include "log.h"
 #include "memory.h"
 #include "store.h"
 
@@ -399,8 +399,7 @@ void ProcessGroupGoccl::dropBatches(const std::string& why) {
     }
   }
   for (const Batch& batch : dropped) {
-    LOG(WARNING) << "goccl: " << batch.calls.size()
-                 << " calls of a coalesced batch were never started: " << why;
+    warn(c10::str(batch.calls.size(), " calls of a coalesced batch were never started: ", why));
     endDropped(*batch.work, why);
   }
 }

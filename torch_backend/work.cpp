@@ -11,8 +11,9 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
-#include <c10/util/Logging.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include "log.h"
 
 namespace goccl {
 namespace {
@@ -131,7 +132,7 @@ Work::~Work() {
               owed->finish();
             }
           } catch (const std::exception& e) {
-            LOG(ERROR) << "goccl: cannot copy the result of a collective to its tensor: " << e.what();
+            warn(std::string("cannot copy the result of a collective to its tensor: ") + e.what());
           }
         },
         owed);
@@ -195,7 +196,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
       future->markCompleted(c10::IValue(outputs_));
     }
   } catch (const std::exception& e) {
-    LOG(ERROR) << "goccl: a callback of a collective's future failed: " << e.what();
+    warn(std::string("a callback of a collective's future failed: ") + e.what());
   }
   finish(std::move(exception));
   if (expected_ != 0) {

@@ -71,6 +71,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
     Returns:
         goccl._C, with the library loaded, and the group's own options.
     """
+    from goccl import _log
     from goccl._native import load
     from goccl.options import check
 
@@ -84,6 +85,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
         )
     own = options._for_group(check("timeout", group.timeout))
     native.prepare()
+    _log.attach(native)
     return native, own
 
 

@@ -196,13 +196,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         variable="GOCCL_DEBUG_SUBSYS",
         default="ALL",
-        allowed='ALL, INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM, as "INIT,NET"; "^" in front: all'
-        " others",
+        allowed='ALL, or some of INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM, as "INIT,NET"; "^" in'
+        " front: all others",
         about="The subsystems whose records of INFO and TRACE are logged.",
     ),
     Setting(
         variable="GOCCL_DEBUG_FILE",
-        default="the logger \"goccl\" where Python's logging is configured, else standard error",
+        default="no file: Python's logging where that is configured, else standard error",
         allowed="paths; %h stands for the host, %p for the process, %% for %",
         about="A file to which the log is appended.",
     ),

@@ -46,7 +46,8 @@ func (j *journal) open() {
 		fd, err := unix.Open(path, flags, 0o644)
 		if err != nil {
 			j.line(&logs.Record{Time: time.Now(), Level: logs.Warn, Subsystem: logs.Env,
-				Text: fmt.Sprintf("%s: cannot open %s: %v; the log goes to standard error", logs.EnvFile, path, err)})
+				Text: fmt.Sprintf("%s: cannot open %s: %v; the log goes to standard error",
+					logs.EnvFile, path, err)})
 		} else {
 			j.lines, j.toFile = &lines{fd: fd}, true
 		}
@@ -88,8 +89,8 @@ func (j *journal) line(r *logs.Record) {
 	if where != "" {
 		where = " " + where
 	}
-	fmt.Fprintf(j.lines, "goccl: %s %s:%d %s %s%s: %s\n", r.Time.Format("2006/01/02 15:04:05.000000"), j.host,
-		os.Getpid(), logs.LevelName(r.Level), r.Subsystem, where, r.Text)
+	fmt.Fprintf(j.lines, "goccl: %s %s:%d %s %s%s: %s\n", r.Time.Format("2006/01/02 15:04:05.000000"),
+		j.host, os.Getpid(), logs.LevelName(r.Level), r.Subsystem, where, r.Text)
 }
 
 // set has a function hear the log from now on; NULL: none. It waits until the one before has heard
@@ -104,8 +105,8 @@ func (j *journal) set(function C.goccl_logger, context unsafe.Pointer, level C.g
 		}
 	}
 	if last := j.listener.Swap(next); last != nil && !last.end() {
-		return errorf(C.GOCCL_TIMEOUT, "set_logger: the logger that was set before has not returned after %v: "+
-			"its context must stay valid until it does", lastWords)
+		return errorf(C.GOCCL_TIMEOUT, "set_logger: the logger that was set before has not returned "+
+			"after %v: its context must stay valid until it does", lastWords)
 	}
 	return nil
 }
@@ -206,7 +207,8 @@ func (l *listener) tellAll() {
 			r, l.waiting = l.waiting[0], l.waiting[1:]
 		} else {
 			r = logs.Record{Time: time.Now(), Level: logs.Warn, Subsystem: logs.Env,
-				Text: fmt.Sprintf("%d records of the log are missing: the logger did not hear them in time", l.dropped)}
+				Text: fmt.Sprintf("%d records of the log are missing: the logger did not hear them in time",
+					l.dropped)}
 			l.dropped = 0
 		}
 		deep.Call(func() { l.tell(&r) })

@@ -60,7 +60,8 @@ func (c *Comm) traceEnd(p *part, err *Error) {
 	if err != nil {
 		cause = err
 	}
-	traceEnd(c.trace.collectives, describe(p.message), cause, "sequence", p.message.Sequence, "path", c.runner.path)
+	traceEnd(c.trace.collectives, describe(p.message), cause,
+		"sequence", p.message.Sequence, "path", c.runner.path)
 }
 
 func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {
@@ -106,8 +107,10 @@ func (c *Comm) logMade() {
 			attrs = append(attrs, "congestion", d.Congestion)
 		}
 	}
-	log.Info("a group is made", append(attrs, "oversubscribed", d.Oversubscribed,
-		"alltoall_schedule", cmp.Or(d.Schedule, "by size"), "thresholds", c.shape.thresholds.String(), "version", Version)...)
+	attrs = append(attrs, "oversubscribed", d.Oversubscribed,
+		"alltoall_schedule", cmp.Or(d.Schedule, "by size"),
+		"thresholds", c.shape.thresholds.String(), "version", Version)
+	log.Info("a group is made", attrs...)
 }
 
 // hosts tells which ranks are on which host, as in "node-a: 0-3; node-b: 4-7".

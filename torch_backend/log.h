@@ -1,9 +1,9 @@
 // The library's log: what the back end tells in it, and how Python hears it.
 #pragma once
 
-#include <string>
-
 #include <torch/csrc/utils/pybind.h>
+
+#include <string>
 
 namespace goccl {
 

@@ -36,7 +36,7 @@ static goccl_result fail(goccl_result r, const char *format, ...) {
   va_start(args, format);
   int n = vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  guest_keep_error(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+  guest_keep_error(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1, "", 0);
   return r;
 }
 

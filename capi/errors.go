@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -96,18 +97,44 @@ func guarded(f func() error) (code C.goccl_result) {
 	defer func() {
 		if p := recover(); p != nil {
 			code = codeInternal
-			keep(fmt.Sprintf("a defect in GoCCL: %v\n%s", p, debug.Stack()))
+			keep(fmt.Sprintf("a defect in GoCCL: %v\n%s", p, debug.Stack()), nil)
 		}
 	}()
 	schedule()
 	err := f()
 	code = codeOf(err)
 	if code != codeOK && code != codeInProgress {
-		keep(err.Error())
+		keep(err.Error(), detail(err))
 	}
 	return code
 }
 
-func keep(text string) {
-	C.guest_keep_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
+// keep keeps a message for goccl_last_error(), and its detail.
+func keep(text string, detail []byte) {
+	C.guest_keep_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)),
+		(*C.char)(unsafe.Pointer(unsafe.SliceData(detail))), C.size_t(len(detail)))
+}
+
+// detail is the JSON of goccl_last_error_detail(), nothing for an error that has none.
+func detail(err error) []byte {
+	var e *core.Error
+	if !errors.As(err, &e) {
+		return nil
+	}
+	d := struct {
+		Group      string         `json:"group"`
+		Operation  string         `json:"operation"`
+		Sequence   uint64         `json:"sequence"`
+		Ranks      []int          `json:"ranks"`
+		GroupRanks []int          `json:"group_ranks"`
+		Calls      map[int]string `json:"calls"`
+	}{e.Group, e.Operation, e.Sequence, []int{}, []int{}, map[int]string{}}
+	for _, rank := range e.Ranks {
+		d.Ranks, d.GroupRanks = append(d.Ranks, e.GlobalRank(rank)), append(d.GroupRanks, rank)
+	}
+	for rank, call := range e.Calls {
+		d.Calls[e.GlobalRank(rank)] = call
+	}
+	b, _ := json.Marshal(&d) // strings and numbers never fail
+	return b
 }

@@ -177,6 +177,31 @@ func guestAsyncError(handle C.goccl_comm) C.goccl_result {
 	})
 }
 
+//export guestFailedRanks
+func guestFailedRanks(handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t) C.goccl_result {
+	return export(func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(count, "failed_ranks: count"); err != nil {
+			return err
+		}
+		if size > 0 {
+			if err := needs(ranks, "failed_ranks: ranks"); err != nil {
+				return err
+			}
+		}
+		failed := c.comm.FailedRanks()
+		*count = C.size_t(len(failed))
+		to := unsafe.Slice(ranks, min(uint64(size), uint64(len(failed))))
+		for i := range to {
+			to[i] = C.int(failed[i])
+		}
+		return nil
+	})
+}
+
 //export guestShutdown
 func guestShutdown() C.goccl_result {
 	return export(func() error {

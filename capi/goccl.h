@@ -22,7 +22,8 @@
  *
  * Errors
  *   Every function returns a goccl_result. The text for the last failing call of the calling
- *   thread is goccl_last_error(). After a collective on a communicator has failed with anything
+ *   thread is goccl_last_error(), the facts for a program are goccl_last_error_detail(), and the ranks
+ *   that broke a communicator are goccl_failed_ranks(). After a collective on a communicator has failed with anything
  *   but GOCCL_INVALID_ARGUMENT the communicator is broken: each later call returns the first cause.
  *   A collective that is refused with GOCCL_INVALID_ARGUMENT is told to the peers. Where all ranks are
  *   refused at the same place in the order, all go on; else the communicator breaks on all of them,
@@ -56,9 +57,9 @@ typedef enum {
   GOCCL_OK = 0,
   GOCCL_INVALID_ARGUMENT = 1, /* the text names the argument, what was given and what is allowed */
   GOCCL_INVALID_HANDLE = 2,
-  GOCCL_TIMEOUT = 3,      /* the text names the ranks that did not arrive */
+  GOCCL_TIMEOUT = 3,      /* the text and goccl_last_error_detail() name the ranks that did not arrive */
   GOCCL_ABORTED = 4,      /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
-  GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; the text names it */
+  GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; text and detail name it */
   GOCCL_MISMATCH = 6,     /* ranks called different collectives, or were started with different settings; the
                              text tells which */
   GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
@@ -131,6 +132,18 @@ const char *goccl_result_string(goccl_result r);
 /* The message of the last call on this thread that did not return GOCCL_OK or GOCCL_IN_PROGRESS;
  * "" if there is none. Valid until the next GoCCL call on this thread. */
 const char *goccl_last_error(void);
+
+/* What else is known of that failure, as a JSON object for programs; "" if nothing is. All keys are there:
+ *   "group"        name of the communicator
+ *   "operation"    that failed, as in the names of the functions ("allreduce"); "" where none did
+ *   "sequence"     number of the collective that failed in the order of its communicator's; 0: none
+ *   "ranks"        that failed (GOCCL_PEER_FAILED), did not arrive (GOCCL_TIMEOUT), or aborted or left
+ *                  (GOCCL_ABORTED), in ascending order of "group_ranks"; as numbers in the job
+ *   "group_ranks"  the same ranks, as numbers within the communicator
+ *   "calls"        with GOCCL_MISMATCH: by rank in the job (a string), what that rank called
+ * Valid until the next GoCCL call on this thread. A failed work's: goccl_work_test() or goccl_work_wait()
+ * returns its failure and keeps its message and detail, on any thread, also in goccl_callback. */
+const char *goccl_last_error_detail(void);
 
 /* Writes a JSON object that describes this host: version, and for every transport whether it can
  * be used, and if not why and what to do. Copies at most `size` bytes with the closing NUL, and
@@ -296,6 +309,14 @@ goccl_result goccl_refuse(goccl_comm comm, const char *reason);
  * where the process of a peer has ended without goccl_destroy(), before anything needs that peer.
  * Never blocks. */
 goccl_result goccl_async_error(goccl_comm comm);
+
+/* The ranks to which the failure is owed that goccl_async_error() tells of, within the communicator and in
+ * ascending order: with GOCCL_PEER_FAILED those that died or cannot be reached, with GOCCL_TIMEOUT those that
+ * did not arrive, with GOCCL_ABORTED those that aborted or left. Writes at most `size` of them to `ranks`
+ * (the caller's; may be NULL where `size` is 0), and to *count how many there are: 0 while the communicator
+ * works, and where the failure is no rank's. A rank that is told of more than 4096 keeps the first. May be
+ * called by any thread until goccl_destroy(). Never blocks. GOCCL_INVALID_ARGUMENT for a NULL pointer. */
+goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count);
 
 /* Ends every communicator of the process, as at its exit. Bounded in time. */
 goccl_result goccl_shutdown(void);

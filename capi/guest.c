@@ -16,7 +16,8 @@
 struct thread {
   uint64_t number;
   size_t room;
-  char *error;
+  char *error;  /* the message, NUL, the detail, NUL */
+  char *detail; /* in it */
   int batches; /* that the thread is recording */
   int adopted;
   struct guest_signals signals;
@@ -61,22 +62,31 @@ static int records_batch(void) {
   return t == NULL || t->batches > 0;
 }
 
-void guest_keep_error(const char *text, size_t size) {
+void guest_keep_error(const char *text, size_t size, const char *detail, size_t detail_size) {
   struct thread *t = this_thread();
   if (t == NULL) return;
-  if (size + 1 > t->room) {
-    char *room = realloc(t->error, size + 1);
+  size_t all = size + 1 + detail_size + 1;
+  if (all > t->room) {
+    char *room = realloc(t->error, all);
     if (room == NULL) return;
     t->error = room;
-    t->room = size + 1;
+    t->room = all;
   }
   memcpy(t->error, text, size);
   t->error[size] = '\0';
+  t->detail = t->error + size + 1;
+  memcpy(t->detail, detail, detail_size);
+  t->detail[detail_size] = '\0';
 }
 
 const char *goccl_last_error(void) {
   struct thread *t = pthread_getspecific(thread_key);
   return t == NULL || t->error == NULL ? "" : t->error;
+}
+
+const char *goccl_last_error_detail(void) {
+  struct thread *t = pthread_getspecific(thread_key);
+  return t == NULL || t->error == NULL ? "" : t->detail;
 }
 
 /* ---- fork ----------------------------------------------------------------------------------- */
@@ -121,7 +131,7 @@ static goccl_result refuse_fork(void) {
   static const char text[] =
       "GoCCL was called in a child made by fork(): use it in the process that loaded it, or start "
       "the child by exec (Python: the \"spawn\" start method)";
-  guest_keep_error(text, sizeof text - 1);
+  guest_keep_error(text, sizeof text - 1, "", 0);
   return GOCCL_FORKED;
 }
 
@@ -294,6 +304,12 @@ goccl_result goccl_async_error(goccl_comm comm) {
   return guestAsyncError(comm);
 }
 
+goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count) {
+  NOT_FORKED;
+  ENTER_GO;
+  return guestFailedRanks(comm, ranks, size, count);
+}
+
 goccl_result goccl_shutdown(void) {
   NOTHING_IF_FORKED;
   ENTER_GO;
@@ -346,7 +362,7 @@ goccl_result goccl_work_test(goccl_work work) {
 }
 
 static goccl_result invalid(const char *text) {
-  guest_keep_error(text, strlen(text));
+  guest_keep_error(text, strlen(text), "", 0);
   return GOCCL_INVALID_ARGUMENT;
 }
 

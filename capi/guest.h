@@ -70,8 +70,8 @@ struct guest_mask {
 struct guest_mask guest_enter_host(void);
 void guest_leave_host(struct guest_mask mask);
 
-/* Keeps a message for goccl_last_error() on this thread. */
-void guest_keep_error(const char *text, size_t size);
+/* Keeps a message for goccl_last_error() on this thread, and its detail for goccl_last_error_detail(). */
+void guest_keep_error(const char *text, size_t size, const char *detail, size_t detail_size);
 
 /* The static string that is equal to a transport's name. */
 const char *guest_transport_name(const char *name);

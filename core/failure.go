@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -133,7 +134,7 @@ func (c *Comm) depart(peer int, d departure) {
 	c.lockOrder()
 	d.last = c.Sequence()
 	c.departed[peer] = d
-	c.log(logs.Init).Info("a peer is gone", "peer", c.rankName(peer), "cause", cause.Text)
+	c.log(logs.Init).Info("a peer is gone", "peer", c.rankName(peer), "cause", d.cause.Text)
 	var doomed *Error
 	for _, a := range c.announced {
 		if doomed == nil {
@@ -188,7 +189,7 @@ func (c *Comm) peerError(peer int, err error) *Error {
 		err = link.Err // the rest is said here
 	}
 	return c.errorf(ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v", c.rankName(peer), c.addresses[peer].Name,
-		c.kinds[peer], what, err).blaming(peer)
+		c.kinds[peer], what, plain.Error(err)).blaming(peer)
 }
 
 func (c *Comm) hasLeft(peer int) *Error {

@@ -137,6 +137,16 @@ type Config struct {
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
+	c, err := r.join(ctx, config)
+	var e *Error
+	if errors.As(err, &e) {
+		e.Operation, e.Group, e.globalRanks = "init", config.GroupName, otherNumbers(config.GlobalRanks)
+	}
+	return c, err
+}
+
+// join is Init, whose errors do not tell yet of what they are.
+func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
 	r.tellVariables.Do(r.tellEnvironment)
 	if err := r.complete(&config); err != nil {
 		return nil, r.StayOut(ctx, config, err)
@@ -217,7 +227,12 @@ func initError(ctx context.Context, err error, c Config) error {
 	case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
 		kind = ErrTimeout
 	}
-	return asError(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
+	e := asError(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
+	var absent *bootstrap.AbsentError
+	if errors.As(err, &absent) {
+		e.Ranks = absent.Ranks
+	}
+	return e
 }
 
 // StayOut tells the other ranks, which wait for this one, why it cannot take part. It returns that

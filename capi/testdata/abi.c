@@ -557,7 +557,14 @@ static void differ(goccl_comm comm, int rank, int size) {
   char text[4096];
   OK(goccl_work_error(work, text, sizeof text));
   TRUE(strstr(text, "SUM") != NULL && strstr(text, "MAX") != NULL);
+  GIVES(GOCCL_MISMATCH, goccl_work_test(work));
+  const char *detail = goccl_last_error_detail();
+  TRUE(strstr(detail, "\"operation\":\"allreduce\",\"sequence\":1,") != NULL);
+  TRUE(strstr(detail, "\"calls\":{\"0\":\"allreduce(float32, 1 elements, SUM)\",") != NULL);
   OK(goccl_work_free(work));
+  size_t count = 7;
+  OK(goccl_failed_ranks(comm, NULL, 0, &count));
+  TRUE(count == 0);
   GIVES(GOCCL_MISMATCH, goccl_async_error(comm));
   GIVES(GOCCL_MISMATCH, goccl_barrier(comm, NULL, NULL));
 }
@@ -598,6 +605,33 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
   TRUE(strstr(goccl_last_error(), "called allreduce(float32, 1 elements, SUM), but the call of rank 1 (") != NULL);
   TRUE(strstr(goccl_last_error(), way == 3 ? "struct_size" : way == 5 ? "split: child is NULL" : "dtype") != NULL);
   OK(goccl_refuse(comm, "too late"));
+}
+
+/* Of three ranks the last aborts, which all are told. */
+static void abort_all(goccl_comm comm, int rank, int size) {
+  int ranks[2] = {-1, -1};
+  size_t count = 7;
+  OK(goccl_failed_ranks(comm, ranks, 2, &count));
+  TRUE(count == 0 && ranks[0] == -1);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "count is NULL", goccl_failed_ranks(comm, ranks, 2, NULL));
+  TRUE(strcmp(goccl_last_error_detail(), "") == 0);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "ranks is NULL", goccl_failed_ranks(comm, NULL, 2, &count));
+  OK(goccl_barrier(comm, NULL, NULL));
+  if (rank == size - 1) OK(goccl_abort(comm, "enough"));
+  GIVES(GOCCL_ABORTED, goccl_barrier(comm, NULL, NULL));
+  TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"barrier\"") != NULL);
+  TRUE(strstr(goccl_last_error_detail(), "\"ranks\":[2],\"group_ranks\":[2]") != NULL);
+  OK(goccl_failed_ranks(comm, ranks, 2, &count));
+  TRUE(count == 1 && ranks[0] == 2 && ranks[1] == -1);
+  ranks[0] = -1;
+  OK(goccl_failed_ranks(comm, ranks, 0, &count));
+  TRUE(count == 1 && ranks[0] == -1);
+}
+
+static void test_failed_ranks(void) {
+  on_ranks(3, PATIENCE, NULL, abort_all);
+  size_t count = 0;
+  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_failed_ranks(7, NULL, 0, &count));
 }
 
 static void test_refused(void) {
@@ -1014,7 +1048,7 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
-               {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failures", test_failures},
+               {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failed_ranks", test_failed_ranks}, {"failures", test_failures},
                {"global_ranks", test_global_ranks}, {"store", test_store}, {"init_refused", test_init_refused}, {"stuck_store", test_stuck_store},
                {"fork", test_fork}, {"leaks", test_leaks}, {"logger", test_logger}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {

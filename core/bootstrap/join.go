@@ -29,6 +29,18 @@ var ErrUnfit = errors.New("the ranks cannot work together")
 // ErrAbsent is wrapped by an error that names ranks that have not joined within rank 0's time.
 var ErrAbsent = errors.New("not all ranks have joined")
 
+// AbsentError is an error that wraps ErrAbsent, and names the ranks that have not joined.
+type AbsentError struct {
+	Ranks []int // in ascending order
+	text  string
+	cause error // why this rank waits no longer; nil where rank 0 has given up
+}
+
+func (e *AbsentError) Error() string { return e.text }
+
+// Unwrap returns ErrAbsent and the cause.
+func (e *AbsentError) Unwrap() []error { return []error{ErrAbsent, e.cause} }
+
 // ErrInvalid is wrapped by an error that tells of a bad argument on this rank.
 var ErrInvalid = errors.New("invalid argument")
 
@@ -256,14 +268,31 @@ func (j *joiner) ask(what, key string, f func(key string) ([]byte, error)) ([]by
 		select {
 		case a = <-answers:
 		case <-t.C:
-			return nil, failed(fmt.Errorf("%w: it has not answered within %v",
-				context.Cause(j.ctx), time.Since(begun).Round(time.Millisecond)))
+			return nil, failed(&storeSilent{time.Since(begun).Round(time.Millisecond), context.Cause(j.ctx)})
 		}
 	}
 	if a.err != nil {
 		return nil, failed(printable.Error(a.err, maxStoreError))
 	}
 	return a.value, nil
+}
+
+// storeSilent is the failure of a store that does not answer.
+type storeSilent struct {
+	waited time.Duration
+	cause  error // why it is waited for no longer
+}
+
+func (e *storeSilent) Error() string { return fmt.Sprintf("it has not answered within %v", e.waited) }
+
+func (e *storeSilent) Unwrap() error { return e.cause }
+
+// end tells why the context has ended.
+func (j *joiner) end() string {
+	if errors.Is(context.Cause(j.ctx), context.DeadlineExceeded) {
+		return "the time is up"
+	}
+	return "it was given up"
 }
 
 func (j *joiner) group() string {
@@ -333,7 +362,7 @@ func (j *joiner) lead() (*Roster, error) {
 		if roster == nil && (!absent || j.wait == pollLast) {
 			text, why := problem, causeMismatch
 			if absent {
-				text, why = "have not joined yet: "+j.late(nil), causeAbsent
+				text, why = "have not joined yet: "+enumerate(j.late(nil)), causeAbsent
 			}
 			roster = j.newRoster(text, why)
 			if err := j.set("roster", roster.encode(j.key)); err != nil {
@@ -630,25 +659,40 @@ func (j *joiner) refused(r *rosterRecord) error {
 	kind := ErrMismatch
 	switch r.cause {
 	case causeAbsent:
-		return fmt.Errorf("%w: rank 0 has given up: %s", ErrAbsent, r.problem)
+		e := &AbsentError{text: "not all ranks have joined: rank 0 has given up: " + r.problem}
+		for rank, n := range r.nonces[:r.size] {
+			if n == (nonce{}) {
+				e.Ranks = append(e.Ranks, rank)
+			}
+		}
+		return e
 	case causeUnfit:
 		kind = ErrUnfit
 	}
 	return fmt.Errorf("%w: %s cannot be made: %s", kind, j.group(), r.problem)
 }
 
-// late lists the ranks that have not joined, as far as rank 0 knows.
-func (j *joiner) late(roster *rosterRecord) string {
-	var late []string
+// late are the ranks that have not joined, as far as rank 0 knows.
+func (j *joiner) late(roster *rosterRecord) []int {
+	var late []int
 	for r := 1; r < j.config.Size; r++ {
 		if j.joins[r] == nil || roster != nil && j.confirms[r] == nil {
-			late = append(late, fmt.Sprint(r))
+			late = append(late, r)
 		}
 	}
-	if n := len(late); n > 32 {
-		late = append(late[:32], fmt.Sprintf("and %d more", n-32))
+	return late
+}
+
+// enumerate lists ranks, and not too many.
+func enumerate(ranks []int) string {
+	var l []string
+	for _, r := range ranks[:min(len(ranks), 32)] {
+		l = append(l, fmt.Sprint(r))
 	}
-	return strings.Join(late, ", ")
+	if n := len(ranks); n > 32 {
+		l = append(l, fmt.Sprintf("and %d more", n-32))
+	}
+	return strings.Join(l, ", ")
 }
 
 // missing tells who has not come when the context ends, and lets those that wait know. There may be
@@ -657,8 +701,9 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	if roster != nil {
 		_, _ = j.pollConfirms(roster) // a store that fails now leaves the rest as it is
 	}
+	late := j.late(roster)
 	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (all must be given the same store, size, group name and "+
-		"incarnation)", j.config.Size, j.group(), j.late(roster))
+		"incarnation)", j.config.Size, j.group(), enumerate(late))
 	if problem != "" {
 		text += "; in the store it looks as if " + problem
 	}
@@ -667,7 +712,7 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 		// Nobody is left to hear of an error here.
 		_ = j.set("go", j.word(note))
 	}
-	return fmt.Errorf("%w: %w: %s", context.Cause(j.ctx), ErrAbsent, text)
+	return &AbsentError{late, j.end() + ": not all ranks have joined: " + text, context.Cause(j.ctx)}
 }
 
 // follow is the part of every rank but 0.
@@ -730,8 +775,12 @@ func (j *joiner) follow() (*Roster, error) {
 					phase = "as rank 0 says: " + mine.problem
 				}
 			}
-			return nil, fmt.Errorf("%w: rank %d of %d of %s waited %s%s",
-				context.Cause(j.ctx), me, j.config.Size, j.group(), phase, hint)
+			waited := &AbsentError{text: fmt.Sprintf("%s: rank %d of %d of %s waited %s%s", j.end(), me, j.config.Size,
+				j.group(), phase, hint), cause: context.Cause(j.ctx)}
+			if mine == nil {
+				waited.Ranks = []int{0}
+			}
+			return nil, waited
 		}
 	}
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/printable"
+
+	"github.com/goccl/goccl/core/internal/plain"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -443,7 +445,7 @@ func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
 			if err == nil {
 				return c, c, nil
 			}
-			last = fmt.Errorf("the root address %s: %w", a, err)
+			last = fmt.Errorf("the root address %s: %w", a, plain.Error(err))
 			if errors.Is(err, ErrRefused) {
 				return nil, nil, last
 			}
@@ -455,7 +457,7 @@ func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, nil, fmt.Errorf("%w: %w", context.Cause(ctx), last)
+			return nil, nil, fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), last)
 		}
 	}
 }
@@ -527,7 +529,7 @@ func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
 	status, answer, err := c.exchange(op, key, value)
 	if err != nil {
 		// What comes next on the connection is no longer known.
-		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(), err)
+		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(), plain.Error(err))
 		return nil, false, c.broken
 	}
 	switch status {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/guests"
+	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -179,9 +180,9 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 // interrupted is what the dialing ends with when its context has ended.
 func (d *doubt) interrupted(ctx context.Context) error {
 	if d.last == nil {
-		return context.Cause(ctx)
+		return plain.Error(context.Cause(ctx))
 	}
-	return fmt.Errorf("%w: %w", context.Cause(ctx), d.last)
+	return fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), d.last)
 }
 
 // dialOne tries one address. shook tells that the peer has shown itself: a connection stood, and
@@ -195,7 +196,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	}
 	c, err := d.DialContext(ctx, network, target)
 	if err != nil {
-		return nil, false, err
+		return nil, false, plain.Error(err)
 	}
 	s := e.newSock(c)
 	key := peerKey{m.addr.Process, m.kind}
@@ -230,7 +231,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	if dead != nil {
 		err = dead
 	} else if err == nil && interrupted {
-		err = context.Cause(ctx)
+		err = plain.Error(context.Cause(ctx))
 	}
 	if err == nil {
 		err = e.unusable()
@@ -257,11 +258,11 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	rand.Read(h.nonce[:])
 	hb := h.bytes()
 	if _, err = rw.Write(hb[:]); err != nil {
-		return nonces, err
+		return nonces, plain.Error(err)
 	}
 	var challenge [challengeSize]byte
 	if _, err = io.ReadFull(rw, challenge[:]); err != nil {
-		return nonces, fmt.Errorf("closed during the handshake: %w", err)
+		return nonces, fmt.Errorf("during the handshake: %w", plain.Error(err))
 	}
 	st, err := parseAnswerHead(challenge[:])
 	if err != nil {
@@ -281,11 +282,11 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	nonce := challenge[8:]
 	proof := proofMAC(g.secret, hb[:], nonce)
 	if _, err = rw.Write(proof[:]); err != nil {
-		return nonces, err
+		return nonces, plain.Error(err)
 	}
 	var verdict [verdictSize]byte
 	if _, err = io.ReadFull(rw, verdict[:]); err != nil {
-		return nonces, fmt.Errorf("closed during the handshake: %w", err)
+		return nonces, fmt.Errorf("during the handshake: %w", plain.Error(err))
 	}
 	if st, err = parseAnswerHead(verdict[:]); err != nil {
 		return nonces, fmt.Errorf("%w: %w", errStranger, err)
@@ -333,7 +334,7 @@ func admit(rw io.ReadWriter, a admission) error {
 	case err == io.EOF: // who only looks whether this host is there, or a peer that has changed its mind
 		return errQuiet
 	case err != nil:
-		return fmt.Errorf("no handshake: %w", err)
+		return fmt.Errorf("no handshake: %w", plain.Error(err))
 	}
 	h, err := parseHello(&hb)
 	if err != nil {
@@ -362,7 +363,7 @@ func admit(rw io.ReadWriter, a admission) error {
 		_, err = io.ReadFull(rw, proof[:])
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("no proof of the secret: %w", err)
+		return fmt.Errorf("no proof of the secret: %w", plain.Error(err))
 	}
 	if err != nil {
 		return errQuiet // a member that dials gives up when the link comes from the other side

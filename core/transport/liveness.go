@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/internal/plain"
 )
 
 // Liveness over TCP. The kernel tells how long ago the peer's host has acknowledged or sent anything;
@@ -189,6 +191,6 @@ func (e *Endpoint) probe(p *pulse, limit time.Duration) {
 	case err == nil:
 		p.alive, p.probe = time.Now(), s
 	case errors.Is(err, syscall.ECONNREFUSED):
-		p.giveUp(fmt.Errorf("its process has ended: %w", err))
+		p.giveUp(fmt.Errorf("its process has ended: %w", plain.Error(err)))
 	}
 }

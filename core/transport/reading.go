@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/internal/plain"
 )
 
 // reading is the receiving half of a link: what has come of the current frame, whoever reads. All but what is
@@ -68,6 +70,8 @@ func (l *link) cause(err error) error {
 		l.e.warnf("closed the link to process %v: %v", l.key.process, err)
 	case errors.Is(err, io.EOF):
 		err = errors.New("its process has closed the connection")
+	default:
+		err = plain.Error(err)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
@@ -256,10 +257,10 @@ func (e *Endpoint) upgrade(ctx context.Context, s *sock, peer *Address, ranks in
 	tell := func(n note) (note, error) {
 		b := n.bytes()
 		if _, err := s.Write(b[:]); err != nil {
-			return note{}, fmt.Errorf("closed while the queue pairs were made: %w", err)
+			return note{}, fmt.Errorf("while the queue pairs were made: %w", plain.Error(err))
 		}
 		if _, err := io.ReadFull(s, b[:]); err != nil {
-			return note{}, fmt.Errorf("closed while the queue pairs were made: %w", err)
+			return note{}, fmt.Errorf("while the queue pairs were made: %w", plain.Error(err))
 		}
 		return parseNote(&b)
 	}

@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
@@ -64,6 +64,7 @@ class Outcome:
     value: Any = None
     error: str = ""  # the exception's text
     kind: str = ""  # the exception's class name
+    facts: dict[str, Any] = field(default_factory=dict)  # of an exception of goccl: its attributes
     trace: str = ""
     at: float = 0.0  # time.monotonic() of the end
     exitcode: int | None = None  # set where the process ended instead
@@ -71,6 +72,14 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return not self.kind and self.exitcode is None
+
+    @property
+    def blamed(self) -> set[int]:
+        """The ranks that an error is owed to, as the exception has them. Those of other backends have
+        a text only."""
+        if self.facts:
+            return set(self.facts.get("ranks", self.facts.get("absent", ())))
+        return absent_ranks(self.error) or named_ranks(self.error)
 
     def __str__(self) -> str:
         if self.ok:
@@ -191,7 +200,8 @@ def _rank_main(conn: Connection, rank: int, size: int, directory: str, store: tu
             raise
         except BaseException as e:
             at = time.monotonic()
-            answer = ("failed", type(e).__name__, str(e), traceback.format_exc(), at)
+            facts = dict(vars(e)) if type(e).__module__ == "goccl.errors" else {}
+            answer = ("failed", type(e).__name__, str(e), traceback.format_exc(), at, facts)
         try:
             conn.send(answer)
         except (BrokenPipeError, ConnectionResetError):
@@ -433,7 +443,8 @@ class World:
                 elif message[0] == "done":
                     return Outcome(r, value=message[1], at=message[2])
                 else:
-                    return Outcome(r, kind=message[1], error=message[2], trace=message[3], at=message[4])
+                    kind, error, trace, at, facts = message[1:]
+                    return Outcome(r, kind=kind, error=error, trace=trace, at=at, facts=facts)
         except (EOFError, ConnectionResetError):
             _readable(self.pidfds[r], 20)
             dead = True

@@ -446,8 +446,8 @@ def test_killed_rank(make_world, size, count):
         world.told(r)
     since = world.signal(size - 1, signal.SIGKILL)
     for outcome in world.finish(20)[:-1]:
-        assert outcome.kind == "DistBackendError", outcome
-        assert size - 1 in harness.named_ranks(outcome.error)
+        assert outcome.kind == "PeerFailedError", outcome
+        assert outcome.blamed == {size - 1}, outcome
         assert outcome.at - since < harness.AT_ONCE
 
 

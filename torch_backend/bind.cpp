@@ -14,6 +14,7 @@
 
 #include "communicator.h"
 #include "library.h"
+#include "error.h"
 #include "log.h"
 #include "memory.h"
 #include "process_group.h"
@@ -164,6 +165,7 @@ PYBIND11_MODULE(_C, module) {
       "process group.";
   // Registers the base classes.
   py::module_::import("torch.distributed");
+  goccl::loadErrors();
 
   module.attr("torch_version") =
       c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);

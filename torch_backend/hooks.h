@@ -84,6 +84,10 @@ class Hooks {
     uint64_t key;
   };
 
+  explicit Hooks(std::string groupName) : group(std::move(groupName)) {}
+
+  const std::string group;  // its name
+
   // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits for their end.
   HookTable<> failure;
   // Called for every work that begins from then on and ends well, soon after its end, though nobody asks for that: one call

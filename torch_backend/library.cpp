@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -140,21 +141,5 @@ void prepare() {
 }
 
 const Library* loadedLibrary() noexcept { return loaded.load(std::memory_order_acquire); }
-
-std::string lastError(goccl_result result) {
-  std::string text = library().last_error();
-  return text.empty() ? std::string(library().result_string(result)) : text;
-}
-
-void raise(goccl_result result, const std::string& message) {
-  TORCH_CHECK_VALUE(result != GOCCL_INVALID_ARGUMENT, message);
-  TORCH_CHECK_WITH(DistBackendError, false, message);
-}
-
-void check(goccl_result result) {
-  if (result != GOCCL_OK) {
-    raise(result, lastError(result));
-  }
-}
 
 }  // namespace goccl

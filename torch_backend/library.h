@@ -12,6 +12,7 @@ namespace goccl {
   X(version)               \
   X(result_string)         \
   X(last_error)            \
+  X(last_error_detail)     \
   X(set_logger)            \
   X(log)                   \
   X(info)                  \
@@ -31,7 +32,6 @@ namespace goccl {
   X(work_test)             \
   X(work_wait)             \
   X(work_on_done)          \
-  X(work_error)            \
   X(work_source)           \
   X(work_free)             \
   X(allreduce)             \
@@ -67,14 +67,7 @@ void prepare();
 // The library if it has been loaded, else nullptr.
 const Library* loadedLibrary() noexcept;
 
-// The message of the calling thread's last failing call, or what `result` means in general.
-std::string lastError(goccl_result result);
-
-// Throws the Python exception that `result` stands for: ValueError for a bad argument, else
-// torch.distributed.DistBackendError.
-[[noreturn]] void raise(goccl_result result, const std::string& message);
-
-// Throws where the call that has just returned `result` on this thread failed.
+// Throws where the call that has just returned `result` on this thread failed: see error.h.
 void check(goccl_result result);
 
 // The text that a function of the library writes into (memory, size, needed), such as goccl_info().

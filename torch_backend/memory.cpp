@@ -1,5 +1,6 @@
 #include "memory.h"
 
+
 #include <mutex>
 
 #include <ATen/EmptyTensor.h>
@@ -7,6 +8,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "error.h"
 #include "library.h"
 
 namespace py = pybind11;

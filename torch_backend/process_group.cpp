@@ -9,6 +9,7 @@
 
 
 #include "arguments.h"
+#include "error.h"
 #include "log.h"
 #include "memory.h"
 #include "store.h"
@@ -108,14 +109,11 @@ intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::B
 #endif
 
 // Ends the work of a batch that is not started.
-void endDropped(Work& work, const std::string& why) {
-  try {
-    TORCH_CHECK_WITH(
-        DistBackendError, false,
-        "goccl: the coalesced batch of this operation was dropped, and none of it was started: ", why);
-  } catch (...) {
-    work.end(std::current_exception());
-  }
+void endDropped(Work& work, const std::string& why, const std::string& group) {
+  work.end(std::make_exception_ptr(Error(
+      {GOCCL_ABORTED,
+       "goccl: the coalesced batch of this operation was dropped, and none of it was started: " + why,
+       detailOf(group)})));
 }
 
 // What is known of this thread's call. A destructor cannot see the exception that calls it.
@@ -170,6 +168,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
     : Backend(rank, size),
       options_(options == nullptr ? c10::make_intrusive<Options>()
                                   : options->forGroup(options->timeout)),
+      hooks_(std::make_shared<Hooks>(groupName)),
       timeoutMs_(options_->timeout.count()),
       globalRanks_(std::move(globalRanks)) {
   TORCH_CHECK_VALUE(store != nullptr,
@@ -190,10 +189,12 @@ ProcessGroupGoccl::~ProcessGroupGoccl() { shutdown(); }
 
 goccl_comm ProcessGroupGoccl::comm() const {
   const goccl_comm comm = comm_.load(std::memory_order_relaxed);
-  TORCH_CHECK_WITH(
-      DistBackendError, comm != 0,
-      "goccl: this process group has been shut down (destroy_process_group() or shutdown()); make a "
-      "new one");
+  if (comm == 0) {
+    raise({GOCCL_ABORTED,
+           "goccl: this process group has been shut down (destroy_process_group() or shutdown()); make a "
+           "new one",
+           detailOf(hooks_->group)});
+  }
   return comm;
 }
 
@@ -284,9 +285,9 @@ intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation&
 
 void ProcessGroupGoccl::checkStart(goccl_result result) const {
   if (result != GOCCL_OK) {
-    const std::string why = lastError(result);  // which a hook's calls may change
-    hooks_->failed(result);
-    raise(result, why);
+    Failure failure = lastFailure(result);
+    hooks_->failed(result);  // whose calls may change what this thread was told
+    raise(std::move(failure));
   }
 }
 
@@ -317,19 +318,18 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
   const goccl_comm comm = this->comm();
   CallGuard::handOver();
   checkStart(lib.group_start(comm));
-  goccl_result refused = GOCCL_OK;
-  std::string why;
+  Failure refused{GOCCL_OK, {}, {}};
   for (const Call& call : calls) {
-    refused = call(comm, nullptr, nullptr);
-    if (refused != GOCCL_OK) {
-      why = lastError(refused);
+    const goccl_result result = call(comm, nullptr, nullptr);
+    if (result != GOCCL_OK) {
+      refused = lastFailure(result);
       break;
     }
   }
   goccl_work handle = 0;
   const goccl_result ended = lib.group_end(comm, &options, &handle);
-  if (refused != GOCCL_OK) {
-    raise(refused, why);
+  if (refused.result != GOCCL_OK) {
+    raise(std::move(refused));
   }
   checkStart(ended);
   work->begin(handle, std::move(buffers), std::move(outputs), std::move(extension));
@@ -380,7 +380,7 @@ void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
     recount();
   }
   if (batch.has_value()) {
-    endDropped(*batch->work, why);
+    endDropped(*batch->work, why, hooks_->group);
   }
 }
 
@@ -400,7 +400,7 @@ void ProcessGroupGoccl::dropBatches(const std::string& why) {
   }
   for (const Batch& batch : dropped) {
     warn(c10::str(batch.calls.size(), " calls of a coalesced batch were never started: ", why));
-    endDropped(*batch.work, why);
+    endDropped(*batch.work, why, hooks_->group);
   }
 }
 

@@ -286,7 +286,7 @@ class ProcessGroupGoccl : public c10d::Backend {
                                        std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
-  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+  const std::shared_ptr<Hooks> hooks_;
   const std::shared_ptr<ExtraTime> extraTime_ = std::make_shared<ExtraTime>();
   std::atomic<goccl_comm> comm_{0};
   std::atomic<int64_t> timeoutMs_;

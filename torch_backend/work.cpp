@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -13,6 +12,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "error.h"
 #include "log.h"
 
 namespace goccl {
@@ -40,6 +40,42 @@ class Passage {
 
   bool open() const { return !callbacksAreClosed(); }
 };
+
+// The library's name of an operation, "" for several.
+const char* operationOf(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::ALLREDUCE:
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "allreduce";
+    case c10d::OpType::REDUCE:
+      return "reduce";
+    case c10d::OpType::BROADCAST:
+      return "broadcast";
+    case c10d::OpType::ALLGATHER:
+    case c10d::OpType::_ALLGATHER_BASE:
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return "allgather";
+    case c10d::OpType::REDUCE_SCATTER:
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter";
+    case c10d::OpType::GATHER:
+      return "gather";
+    case c10d::OpType::SCATTER:
+      return "scatter";
+    case c10d::OpType::ALLTOALL:
+    case c10d::OpType::ALLTOALL_BASE:
+      return "alltoall";
+    case c10d::OpType::BARRIER:
+      return "barrier";
+    case c10d::OpType::SEND:
+      return "send";
+    case c10d::OpType::RECV:
+    case c10d::OpType::RECVANYSOURCE:
+      return "recv";
+    default:
+      return "";
+  }
+}
 
 bool liesInOrder(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
@@ -150,7 +186,7 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   extension_ = std::move(extension);
   expected_ = hooks_->expect(info_.type);
   if (handle == GOCCL_WORK_DONE) {
-    complete(GOCCL_OK, {});
+    complete(GOCCL_OK);
     return;
   }
   const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != 0;
@@ -208,7 +244,7 @@ Hooks::Completion Work::completion() const {
   return {std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_, ended_ - started_), key_};
 }
 
-void Work::complete(goccl_result result, const std::string& message) noexcept {
+void Work::complete(goccl_result result) noexcept {
   if (ending_.exchange(true)) {
     return;
   }
@@ -217,20 +253,16 @@ void Work::complete(goccl_result result, const std::string& message) noexcept {
     if (result == GOCCL_OK) {
       buffers_.finish();
     } else {
-      hooks_->failed(result);
-      raise(result, message);
+      library().work_test(handle_.load());  // which tells this thread of the failure, whoever saw it
+      Failure failure = lastFailure(result);
+      hooks_->failed(result);  // whose calls may change what this thread was told
+      raise(std::move(failure));
     }
   } catch (...) {
     exception = std::current_exception();
   }
   buffers_ = Buffers();
   settle(std::move(exception));
-}
-
-std::string Work::message() const {
-  std::array<char, 4096> text{};
-  library().work_error(handle_.load(), text.data(), text.size());
-  return text.data();
 }
 
 void Work::listen() {
@@ -241,17 +273,17 @@ void Work::listen() {
   auto* self = c10::intrusive_ptr<Work>::reclaim_copy(this).release();
   const goccl_result result = library().work_on_done(
       handle_.load(),
-      [](void* context, goccl_result result, const char* text) noexcept {
+      [](void* context, goccl_result result, const char*) noexcept {
         const Passage passage;
         if (!passage.open()) {
           return;
         }
         const auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work*>(context));
-        work->complete(result, text);
+        work->complete(result);
       },
       self);
   if (result != GOCCL_OK) {
-    c10::intrusive_ptr<Work>::reclaim(self)->complete(result, lastError(result));
+    c10::intrusive_ptr<Work>::reclaim(self)->complete(result);
   }
 }
 
@@ -262,7 +294,7 @@ void Work::poll() {
   }
   const goccl_result result = library().work_test(handle);
   if (result != GOCCL_IN_PROGRESS) {
-    complete(result, result == GOCCL_OK ? std::string() : message());
+    complete(result);
   }
 }
 
@@ -280,9 +312,10 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     return std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   };
   const auto giveUp = [&] {
-    TORCH_CHECK_WITH(DistBackendError, false, "goccl: wait(): Operation timed out! The operation ",
-                     info_.title, " has not ended after ", timeout.count(),
-                     " ms; it goes on, and may be waited for again");
+    raise({GOCCL_TIMEOUT,
+           c10::str("goccl: wait(): Operation timed out! The operation ", info_.title, " has not ended after ",
+                    timeout.count(), " ms; it goes on, and may be waited for again"),
+           detailOf(hooks_->group, operationOf(info_.type), info_.sequence)});
   };
   if (handle == 0 && !ending_.load()) {
     uint64_t caller = threadNumber();
@@ -295,7 +328,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     const auto slice = bounded ? std::clamp(remaining(), std::chrono::milliseconds(0), kSlice) : kSlice;
     const goccl_result result = library().work_wait(handle, slice.count());
     if (result != GOCCL_IN_PROGRESS) {
-      complete(result, result == GOCCL_OK ? std::string() : message());
+      complete(result);
       break;
     }
     checkSignals();

@@ -98,13 +98,12 @@ class Work : public c10d::Work {
   // Asks the library to call back at the end.
   void listen();
   // The one way to the end. Returns once the work is complete, unless another thread is about to complete it.
-  void complete(goccl_result result, const std::string& message) noexcept;
+  void complete(goccl_result result) noexcept;
   // Tells everyone.
   void settle(std::exception_ptr exception) noexcept;
   Hooks::Completion completion() const;
   // Whether everyone can see the end, in the work and in its future alike. Called with mutex_ held.
   bool told() const;
-  std::string message() const;
 
   const goccl_comm comm_;
   const std::shared_ptr<Hooks> hooks_;

@@ -8,6 +8,7 @@ installed package. This module has
 - goccl.Communicator, collectives with less around them;
 - goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one host,
   or over RDMA, are faster;
+- goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
 - goccl.register, for where entry points are off.
 
 help(goccl.Options) tells the options of a group. Environment variables can set most of them, too; they
@@ -23,6 +24,14 @@ from goccl._later import when_imported
 
 if TYPE_CHECKING:
     from goccl._C import Communicator, ProcessGroupGoccl
+    from goccl.errors import (
+        AbortedError,
+        Error,
+        MismatchError,
+        OperationTimeoutError,
+        PeerFailedError,
+        UnsupportedError,
+    )
     from goccl.groups import Description, describe, transports
     from goccl.memory import MemPool, empty, empty_like, is_shareable, memory_stats, zeros, zeros_like
 
@@ -32,16 +41,30 @@ __version__ = "0.1.0"
 
 _NATIVE = ("Communicator", "Options")
 _MODULES = {
+    "errors": (
+        "AbortedError",
+        "Error",
+        "MismatchError",
+        "OperationTimeoutError",
+        "PeerFailedError",
+        "UnsupportedError",
+    ),
     "groups": ("Description", "describe", "transports"),
     "memory": ("MemPool", "empty", "empty_like", "is_shareable", "memory_stats", "zeros", "zeros_like"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "AbortedError",
     "Communicator",
     "Description",
+    "Error",
     "MemPool",
+    "MismatchError",
+    "OperationTimeoutError",
     "Options",
+    "PeerFailedError",
+    "UnsupportedError",
     "__version__",
     "describe",
     "empty",

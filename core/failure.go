@@ -32,7 +32,7 @@ func (c *Comm) fail(cause *Error, tell bool) {
 	c.mu.Unlock()
 	defer close(c.stopped)
 	if !destroyed {
-		c.log(logs.Init).Info("the group has failed", "cause", d.cause.Text)
+		c.log(logs.Init).Info("the group has failed", "cause", cause.Text)
 	}
 	if tell && group != nil {
 		group.Fail(failFrame(cause))

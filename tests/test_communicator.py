@@ -356,7 +356,7 @@ def wait_for_peer(rank, how):
 
 
 def started(make_world, how, transport):
-    world = make_world(2, env={"GOCCL_TRANSPORT": transport})
+    world = make_world(2, env={"GOCCL_TRANSPORT": transport}, whole_exit=how == "interrupt")
     world.start(wait_for_peer, how)
     assert world.told(0) == "waits"
     return world
@@ -440,13 +440,19 @@ def test_profiler_titles(make_world):
         assert {"goccl:all_reduce", "goccl:broadcast", "goccl:barrier"} <= set(titles)
 
 
+@pytest.fixture(scope="module")
+def extensions(tmp_path_factory):
+    """Where what is compiled lies for all."""
+    return tmp_path_factory.mktemp("extensions")
+
+
 @pytest.mark.slow  # it compiles
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_cost_can_be_measured(tmp_path, ranks):
+def test_cost_can_be_measured(extensions, ranks):
     script = Path(__file__).parents[1] / "examples" / "overhead" / "measure.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += [str(script), "--blocks", "3", "--calls", "5"]
-    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(extensions), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = [line.split(" us")[0].split()[-1] for line in done.stdout.splitlines() if " us" in line]

@@ -259,7 +259,7 @@ def all_reduce_once(rank):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_stopped_rank_is_waited_for_until_the_timeout(make_world, transport, size):
     timeout, victim = 3, size - 1
-    world = made(make_world, size, transport, timeout)
+    world = made(make_world, size, transport, timeout, whole_exit=True)
     world.signal(victim, signal.SIGSTOP)
     harness.until(lambda: state(world.pids[victim]) == "T")
     since = time.monotonic()
@@ -535,7 +535,7 @@ def work_in_flight(rank):
 @pytest.mark.parametrize("destroyed", [False, True])
 def test_normal_exit(make_world, transport, destroyed):
     """Through the interpreter's whole end, one rank after the other."""
-    world = made(make_world, 3, transport)
+    world = made(make_world, 3, transport, whole_exit=True)
     if destroyed:
         world.run(leave)
     for r in range(3):
@@ -550,7 +550,7 @@ def leave(rank):
 @both_transports
 def test_exit_of_one_rank_fails_those_that_need_it(make_world, transport):
     """A rank that exits without a word is missed at once, not at the timeout."""
-    world = made(make_world, 3, transport)
+    world = made(make_world, 3, transport, whole_exit=True)
     world.start(all_reduce_once, ranks=(0, 1))
     for r in (0, 1):
         world.told(r)
@@ -564,7 +564,7 @@ def test_exit_of_one_rank_fails_those_that_need_it(make_world, transport):
 
 @both_transports
 def test_exit_with_work_in_flight(make_world, transport):
-    world = made(make_world, 2, transport)
+    world = made(make_world, 2, transport, whole_exit=True)
     world.start(work_in_flight, ranks=0)
     world.finish(ranks=0)
     assert world.exit(0) == 0, world.logs()
@@ -586,7 +586,7 @@ def destroy_in_flight(rank):
 @both_transports
 def test_destroy_with_work_in_flight(make_world, transport):
     """It never waits for a peer, and every work ends."""
-    world = made(make_world, 2, transport)
+    world = made(make_world, 2, transport, whole_exit=True)
     world.start(destroy_in_flight, ranks=0)
     assert all(world.values(world.finish(20, ranks=0))[0])
     assert world.exit(0) == 0, world.logs()
@@ -632,7 +632,7 @@ def wait_for_ever(rank, how):
 @both_transports
 @pytest.mark.parametrize("how", ["all_reduce", "recv", "barrier", "wait"])
 def test_ctrl_c(make_world, transport, how):
-    world = made(make_world, 2, transport)
+    world = made(make_world, 2, transport, whole_exit=True)
     world.start(wait_for_ever, how)
     world.told(0)
     # In the collective, or at its door: the interrupt must come through in either.
@@ -824,7 +824,7 @@ def join_over_stuck_store(rank, port, timeout):
 @pytest.mark.parametrize("how", ["stopped before", "stopped when this rank has joined", "in Python"])
 def test_store_that_does_not_answer(make_world, how):
     """Init ends at its timeout, while a call of the store does not return, and so can the process."""
-    world, timeout, port = make_world(2), 2, None
+    world, timeout, port = make_world(2, whole_exit=True), 2, None
     if how != "in Python":
         world.start(keep_store, 1, ranks=[1])
         port = world.told(1)
@@ -1003,8 +1003,7 @@ dist.destroy_process_group()
 """
 
 
-@both_transports
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("transport", "size"), list(zip(harness.TRANSPORTS, (3, 2), strict=False)))
 def test_torchrun_restarts(tmp_path, transport, size):
     """Three incarnations each lose a rank; the store keeps their keys, and the fourth must work."""
     from test_ddp import torchrun

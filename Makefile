@@ -52,7 +52,7 @@ test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
 
 .PHONY: test-race
 test-race: setup ## Run the Go tests, with those of the C ABI, under the race detector
-	@$(TIMED) go test -race $$(go list ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
+	@$(TIMED) go test -race -short $$(go list ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
 
 .PHONY: test-asan
 test-asan: setup ## Run the tests of all that is written in C, and of the C ABI, under the address sanitizer

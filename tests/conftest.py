@@ -87,13 +87,20 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Beyond 4 ranks only the dtypes of the module's WIDE are tested."""
+    """Beyond 4 ranks only the dtypes of the module's WIDE are tested, and each with one transport a size:
+    with another one at the next size, so that there is each pair of size, transport and dtype."""
 
     def wanted(item):
         params = item.callspec.params if hasattr(item, "callspec") else {}
         if "world" not in params or "dtype" not in params:
             return True
-        return params["world"][0] <= 4 or params["dtype"] in item.module.WIDE
+        size, transport = params["world"]
+        if size <= 4:
+            return True
+        if params["dtype"] not in item.module.WIDE:
+            return False
+        turn = item.module.WIDE.index(params["dtype"]) + item.module.SIZES.index(size)
+        return transport == harness.TRANSPORTS[turn % len(harness.TRANSPORTS)]
 
     config.hook.pytest_deselected(items=[i for i in items if not wanted(i)])
     items[:] = [i for i in items if wanted(i)]

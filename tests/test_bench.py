@@ -1027,19 +1027,27 @@ def _measure(core: capi.Core, comm: int, loop: capi.Loop | None) -> Array:
     return us
 
 
-def test_c_times_every_call_and_refuses_wrong_arguments(core: capi.Core) -> None:
-    comm = core.init(core.unique_id(), 0, 1, 60)
-    buffer = Buffer(DTYPES["float32"], 8)
-    assert (_measure(core, comm, _loop(buffer)) > 0).all()
-    for changes, told in (
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
         ({"collective": b"allreduc"}, 'collective is "allreduc"'),
         ({"collective": None}, "must not be NULL"),
         ({"dtype": 21}, "dtype is 21, allowed are 0 to 20"),
         ({"dtype": -1}, "dtype is -1"),
         ({"in_": None}, "NULL"),
-    ):
-        with pytest.raises(capi.Failed, match=told):
-            _measure(core, comm, _loop(buffer, **changes))
+    ],
+)
+def test_c_refuses_wrong_arguments(core: capi.Core, changes: dict[str, Any], told: str) -> None:
+    comm = core.init(core.unique_id(), 0, 1, 60)
+    with pytest.raises(capi.Failed, match=told):
+        _measure(core, comm, _loop(Buffer(DTYPES["float32"], 8), **changes))
+    core.destroy(comm)
+
+
+def test_c_times_every_call(core: capi.Core) -> None:
+    comm = core.init(core.unique_id(), 0, 1, 60)
+    buffer = Buffer(DTYPES["float32"], 8)
+    assert (_measure(core, comm, _loop(buffer)) > 0).all()
     with pytest.raises(capi.Failed, match="must not be NULL"):
         _measure(core, comm, None)
     with pytest.raises(capi.Failed, match="must not be NULL"):
@@ -1082,14 +1090,14 @@ def _started(*arguments: str) -> subprocess.Popen[str]:
 _SMALL = ["allreduce", "--through", "c", "--transport", "shm", "--peers", "", "--sizes", "4"]
 
 
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--plot"])
 def test_file_that_cannot_be_written_is_told_before_the_measurement(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
-    for option in ("--json", "--markdown", "--plot"):
-        assert bench.main(_parse(*_SMALL, option, "/proc/no.png")) == 1
-        told = capsys.readouterr()
-        assert told.err.splitlines()[-1].startswith("goccl bench: /proc/no.png cannot be written: ")
-        assert told.out == ""
+    assert bench.main(_parse(*_SMALL, option, "/proc/no.png")) == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1].startswith("goccl bench: /proc/no.png cannot be written: ")
+    assert told.out == ""
 
 
 def test_file_that_cannot_be_written_costs_only_itself(

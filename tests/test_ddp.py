@@ -100,13 +100,17 @@ def run_ddp(rank, options):
     equal_on_all_ranks(model.module)
 
 
-@pytest.mark.parametrize("transport", harness.TRANSPORTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}],
-    ids=lambda o: next(iter(o), "plain"),
-)
+OPTIONS = [{}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}]
+# Each option with each size and each transport, and each size with each transport.
+TRAININGS = [
+    pytest.param(size, transport, options, id=f"{next(iter(options), 'plain')}-{size}-{transport}")
+    for i, options in enumerate(OPTIONS)
+    for size in (1, 2, 3, 4)
+    for transport in [harness.TRANSPORTS[(i + size) % len(harness.TRANSPORTS)]]
+]
+
+
+@pytest.mark.parametrize(("size", "transport", "options"), TRAININGS)
 def test_training_equals_that_of_one_process(make_world, size, transport, options):
     make_world(size, env={"GOCCL_TRANSPORT": transport}).run(run_ddp, options)
 

@@ -1,6 +1,8 @@
 """Ranks that end without destroy_process_group(), as children of multiprocessing: only those fail who still
 need them. Real processes; this file is also their program."""
 
+import functools
+import json
 import multiprocessing
 import multiprocessing.util
 import os
@@ -64,19 +66,26 @@ def rank_main(rank, ports, end):
     assert sorted(dist.recv(torch.empty(3), None if anyone else r) for r in sends) == sends
     dist.send(torch.ones(3), 2)
     store.wait(["through"])
+    told = "nothing failed"
     try:
         dist.recv(torch.empty(3), 1)
     except RuntimeError as e:
-        store.set("told", str(e))
+        told = str(e)
+    store.set("told", told)
 
 
-def main(method, end):
-    import torch.distributed as dist
-
+def main(method, *ends):
     context = multiprocessing.get_context(method)
-    ports = context.SimpleQueue()
     if method == "forkserver":
         context.set_forkserver_preload(["torch", "goccl"])
+    print(json.dumps({end: run_ranks(context, end) for end in ends}))
+
+
+def run_ranks(context, end):
+    """The exit codes of the ranks, and the error that rank 0 got."""
+    import torch.distributed as dist
+
+    ports = context.SimpleQueue()
     ranks = [context.Process(target=rank_main, args=(r, ports, end)) for r in range(SIZE)]
     for process in ranks:
         process.start()
@@ -88,22 +97,36 @@ def main(method, end):
     store.set("ended", "")
     for process in ranks:
         process.join()
-    assert [p.exitcode for p in ranks] == [0, int(end == "raise"), 0]
-    print(store.get("told").decode())
+    codes = [p.exitcode for p in ranks]
+    return codes, store.get("told").decode() if codes[0] == 0 else ""
 
 
-@pytest.mark.parametrize(
-    ("method", "end"), [*(("forkserver", end) for end in ENDS), ("spawn", "return"), ("fork", "return")]
-)
-def test_rank_ends(method, end):
-    run = subprocess.run(
-        [sys.executable, __file__, method, end], capture_output=True, text=True, timeout=harness.DEADLINE
-    )
-    assert run.returncode == 0, run.stderr
+@functools.cache
+def ended(method, *ends):
+    """What main() tells, of a program that is run once for all ends: torch is imported once."""
+    command = [sys.executable, __file__, method, *ends]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=2 * harness.DEADLINE)
+    return run.returncode, run.stdout, run.stderr
+
+
+def check(end, code, out, errors):
+    assert code == 0, errors
+    codes, told = json.loads(out)[end]
+    assert codes == [0, int(end == "raise"), 0], errors
     # Nobody can say goodbye after os._exit(), nor while a thread may use the group.
     how = "has failed" if end in ("os._exit", "thread") else "has left"
-    assert how in run.stdout
-    assert re.search(r"rank 1 \(", run.stdout), run.stdout
+    assert how in told
+    assert re.search(r"rank 1 \(", told), told
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_rank_ends(end):
+    check(end, *ended("forkserver", *ENDS))
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_rank_returns(method):
+    check("return", *ended(method, "return"))
 
 
 if __name__ == "__main__":

@@ -86,22 +86,24 @@ def start(rank):
 @pytest.mark.parametrize("size", [2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_same_bits(make_world, size):
     """Two runs on each transport; every rank, run, transport and way must agree, and with the oracle."""
-    first = {}
+    wanted = {}
+    for dtype in DTYPES:
+        given = [oracle.values(dtype, COUNT, r, "general") for r in range(size)]
+        wanted[dtype] = digest(oracle.reduce(given, "SUM"))
+    wrong = []
     for run in range(2):
         for transport in harness.TRANSPORTS:
             world = make_world(size, env={"GOCCL_TRANSPORT": transport})
             world.run(start)
-            for dtype in DTYPES:
-                want = first.setdefault(
-                    dtype,
-                    digest(
-                        oracle.reduce([oracle.values(dtype, COUNT, r, "general") for r in range(size)], "SUM")
-                    ),
-                )
+            for dtype, want in wanted.items():
                 for r, found in enumerate(world.run(shapes_of, dtype)):
-                    wrong = [how for how, bits in found.items() if bits != want]
-                    assert not wrong, f"{dtype}, {transport}, run {run}, rank {r}: other bits by {wrong}"
+                    wrong += [
+                        f"{dtype}, {transport}, run {run}, rank {r}: other bits by {how}"
+                        for how, bits in found.items()
+                        if bits != want
+                    ]
             world.close()
+    assert not wrong, "\n".join(wrong)
 
 
 def subgroups_agree(rank, dtype):

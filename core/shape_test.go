@@ -41,6 +41,9 @@ func TestStagingIsBounded(t *testing.T) {
 
 // The plans of the shapes that are used, with the segments that they are cut into, are proved.
 func TestShapesArePlanned(t *testing.T) {
+	if testing.Short() {
+		t.Skip("has no goroutines, for a sanitizer to watch, and long proofs")
+	}
 	for _, size := range []int{2, 3, 4, 8} {
 		for _, at := range []site{{memory: true}, {ports: true, memory: true}, {ports: true}, {memory: true, crowded: true}, {ports: true, crowded: true}} {
 			s := newShape(size, at)

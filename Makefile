@@ -73,7 +73,7 @@ bench: setup ## Compare allreduce with Gloo
 
 .PHONY: lint
 lint: lint-tools ## Check style, types and prose, of everything
-	@$(TIMED) $(MAKE) --no-print-directory --keep-going lint-python lint-go lint-prose
+	@$(TIMED) $(MAKE) --no-print-directory --keep-going lint-python lint-go lint-c lint-prose
 
 .PHONY: lint-tools
 lint-tools: setup

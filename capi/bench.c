@@ -106,20 +106,23 @@ static int start(pthread_t *thread, int cpu, void *(*play)(void *), struct table
 
 goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
   cpu_set_t allowed;
-  if (ns == NULL) return fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong: ns is NULL, it must point to a double");
+  if (ns == NULL)
+    return fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong: ns is NULL, it must point to a double");
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
     return fail(GOCCL_SYSTEM, "core_ping_pong: the CPUs of this process cannot be read");
   }
   const int cpus[] = {cpu_a, cpu_b};
   for (int i = 0; i < 2; i++) {
     if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE || !CPU_ISSET(cpus[i], &allowed)) {
-      return fail(GOCCL_INVALID_ARGUMENT,
-                  "core_ping_pong: cpu_%c is %d, allowed are the CPUs that this process may run on (%d of them)",
-                  'a' + i, cpus[i], CPU_COUNT(&allowed));
+      return fail(
+          GOCCL_INVALID_ARGUMENT,
+          "core_ping_pong: cpu_%c is %d, allowed are the CPUs that this process may run on (%d of them)",
+          'a' + i, cpus[i], CPU_COUNT(&allowed));
     }
   }
   if (cpu_a == cpu_b) {
-    return fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong: cpu_a and cpu_b are both %d, they must differ", cpu_a);
+    return fail(GOCCL_INVALID_ARGUMENT,
+                "core_ping_pong: cpu_a and cpu_b are both %d, they must differ", cpu_a);
   }
   struct table *t = aligned_alloc(_Alignof(struct table), sizeof *t);
   if (t == NULL) return fail(GOCCL_SYSTEM, "core_ping_pong: out of memory");
@@ -139,7 +142,8 @@ goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
   qsort(t->sample, SAMPLES, sizeof *t->sample, ascending);
   *ns = t->sample[SAMPLES / 2];
   free(t);
-  if (err != 0) return fail(GOCCL_SYSTEM, "core_ping_pong: no pinned thread could be started: %s", strerror(err));
+  if (err != 0)
+    return fail(GOCCL_SYSTEM, "core_ping_pong: no pinned thread could be started: %s", strerror(err));
   return GOCCL_OK;
 }
 
@@ -148,11 +152,27 @@ goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
 enum { LINE = 128, SPINS = 4096, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
 
 static const unsigned char size_of[GOCCL_DTYPE_COUNT] = {
-    [GOCCL_INT8] = 1, [GOCCL_UINT8] = 1, [GOCCL_INT16] = 2, [GOCCL_UINT16] = 2, [GOCCL_INT32] = 4,
-    [GOCCL_UINT32] = 4, [GOCCL_INT64] = 8, [GOCCL_UINT64] = 8, [GOCCL_FLOAT16] = 2, [GOCCL_BFLOAT16] = 2,
-    [GOCCL_FLOAT32] = 4, [GOCCL_FLOAT64] = 8, [GOCCL_BOOL] = 1, [GOCCL_COMPLEX32] = 4,
-    [GOCCL_COMPLEX64] = 8, [GOCCL_COMPLEX128] = 16, [GOCCL_FLOAT8_E4M3FN] = 1, [GOCCL_FLOAT8_E5M2] = 1,
-    [GOCCL_FLOAT8_E4M3FNUZ] = 1, [GOCCL_FLOAT8_E5M2FNUZ] = 1, [GOCCL_BYTES1] = 1,
+    [GOCCL_INT8] = 1,
+    [GOCCL_UINT8] = 1,
+    [GOCCL_INT16] = 2,
+    [GOCCL_UINT16] = 2,
+    [GOCCL_INT32] = 4,
+    [GOCCL_UINT32] = 4,
+    [GOCCL_INT64] = 8,
+    [GOCCL_UINT64] = 8,
+    [GOCCL_FLOAT16] = 2,
+    [GOCCL_BFLOAT16] = 2,
+    [GOCCL_FLOAT32] = 4,
+    [GOCCL_FLOAT64] = 8,
+    [GOCCL_BOOL] = 1,
+    [GOCCL_COMPLEX32] = 4,
+    [GOCCL_COMPLEX64] = 8,
+    [GOCCL_COMPLEX128] = 16,
+    [GOCCL_FLOAT8_E4M3FN] = 1,
+    [GOCCL_FLOAT8_E5M2] = 1,
+    [GOCCL_FLOAT8_E4M3FNUZ] = 1,
+    [GOCCL_FLOAT8_E5M2FNUZ] = 1,
+    [GOCCL_BYTES1] = 1,
 };
 
 /* A loop with what its calls need. */
@@ -160,8 +180,8 @@ struct bench {
   const goccl_core_loop *loop;
   goccl_comm comm;
   int rank, ranks;
-  size_t size;        /* of an element */
-  void **in, **out;   /* the blocks of the ranks */
+  size_t size;      /* of an element */
+  void **in, **out; /* the blocks of the ranks */
   uint64_t *in_counts, *out_counts;
 };
 
@@ -187,13 +207,14 @@ static goccl_result call_allgather(const struct bench *b) {
 
 static goccl_result call_reduce_scatter(const struct bench *b) {
   const goccl_core_loop *l = b->loop;
-  return goccl_reduce_scatter(b->comm, (const void *const *)b->in, l->out, b->in_counts, l->dtype, GOCCL_SUM,
-                              NULL, NULL, NULL);
+  return goccl_reduce_scatter(b->comm, (const void *const *)b->in, l->out, b->in_counts, l->dtype,
+                              GOCCL_SUM, NULL, NULL, NULL);
 }
 
 static goccl_result call_gather(const struct bench *b) {
   const goccl_core_loop *l = b->loop;
-  return goccl_gather(b->comm, l->in, b->rank == ROOT ? b->out : NULL, l->in_count, l->dtype, ROOT, NULL, NULL);
+  return goccl_gather(b->comm, l->in, b->rank == ROOT ? b->out : NULL, l->in_count, l->dtype, ROOT,
+                      NULL, NULL);
 }
 
 static goccl_result call_scatter(const struct bench *b) {
@@ -219,7 +240,9 @@ static goccl_result call_sendrecv(const struct bench *b) {
   return r != GOCCL_OK ? r : end;
 }
 
-static goccl_result call_barrier(const struct bench *b) { return goccl_barrier(b->comm, NULL, NULL); }
+static goccl_result call_barrier(const struct bench *b) {
+  return goccl_barrier(b->comm, NULL, NULL);
+}
 
 static const struct {
   const char *name;
@@ -240,11 +263,11 @@ static const struct {
 static void rewrite(const struct bench *b, uint64_t iteration) {
   const goccl_core_loop *l = b->loop;
   const char *value = (const char *)l->values + iteration % l->value_count * b->size;
-#define FILL(type)                                                       \
-  do {                                                                   \
-    type v, *x = l->in;                                                  \
-    memcpy(&v, value, sizeof v);                                         \
-    for (uint64_t i = 0; i < l->in_count; i++) x[i] = v;                 \
+#define FILL(type)                                       \
+  do {                                                   \
+    type v, *x = l->in;                                  \
+    memcpy(&v, value, sizeof v);                         \
+    for (uint64_t i = 0; i < l->in_count; i++) x[i] = v; \
   } while (0)
   switch (b->size) {
     case 1: FILL(uint8_t); break;
@@ -290,8 +313,8 @@ static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
     int tired = crowded && looks > yields;
     double left = 0;
     if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
-      return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms", rank,
-                  (long long)b->loop->meeting_ms);
+      return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms",
+                  rank, (long long)b->loop->meeting_ms);
     }
     if (tired) {
       int64_t ns = (int64_t)left;
@@ -305,8 +328,8 @@ static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
   return GOCCL_OK;
 }
 
-static goccl_result run(const struct bench *b, goccl_result (*call)(const struct bench *b), uint64_t iterations,
-                        double *us, char *ends) {
+static goccl_result run(const struct bench *b, goccl_result (*call)(const struct bench *b),
+                        uint64_t iterations, double *us, char *ends) {
   const goccl_core_loop *l = b->loop;
   const char *result = l->out_count != 0 ? l->out : l->in;
   uint64_t count = l->out_count != 0 ? l->out_count : l->in_count;
@@ -319,7 +342,8 @@ static goccl_result run(const struct bench *b, goccl_result (*call)(const struct
     double start = now();
     r = call(b);
     us[i] = (now() - start) / 1000;
-    if (r == GOCCL_OK && l->meeting != NULL) r = meet(b, crowded, 0); /* nobody rewrites on a CPU that a call still needs */
+    if (r == GOCCL_OK && l->meeting != NULL)
+      r = meet(b, crowded, 0); /* nobody rewrites on a CPU that a call still needs */
     if (r != GOCCL_OK) return r;
     if (ends == NULL || count == 0) continue;
     memcpy(ends + 2 * i * b->size, result, b->size);
@@ -328,23 +352,25 @@ static goccl_result run(const struct bench *b, goccl_result (*call)(const struct
   return GOCCL_OK;
 }
 
-goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations, double *us,
-                                void *ends) {
+goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations,
+                                double *us, void *ends) {
   struct bench b = {.loop = loop, .comm = comm};
   goccl_result r = goccl_comm_rank(comm, &b.rank);
   if (r == GOCCL_OK) r = goccl_comm_size(comm, &b.ranks);
   if (r != GOCCL_OK) return r;
   if (loop == NULL || loop->collective == NULL || us == NULL) {
-    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: loop, loop->collective and us must not be NULL");
+    return fail(GOCCL_INVALID_ARGUMENT,
+                "core_measure: loop, loop->collective and us must not be NULL");
   }
   if ((unsigned)loop->dtype >= GOCCL_DTYPE_COUNT) {
-    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: dtype is %d, allowed are 0 to %d", (int)loop->dtype,
-                GOCCL_DTYPE_COUNT - 1);
+    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: dtype is %d, allowed are 0 to %d",
+                (int)loop->dtype, GOCCL_DTYPE_COUNT - 1);
   }
   size_t chosen = 0, known = sizeof collectives / sizeof *collectives;
   while (chosen < known && strcmp(loop->collective, collectives[chosen].name) != 0) chosen++;
   if (chosen == known) {
-    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: collective is \"%.64s\", which is none", loop->collective);
+    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: collective is \"%.64s\", which is none",
+                loop->collective);
   }
   b.size = size_of[loop->dtype];
   size_t ranks = (size_t)b.ranks;

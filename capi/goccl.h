@@ -57,16 +57,16 @@ typedef enum {
   GOCCL_OK = 0,
   GOCCL_INVALID_ARGUMENT = 1, /* the text names the argument, what was given and what is allowed */
   GOCCL_INVALID_HANDLE = 2,
-  GOCCL_TIMEOUT = 3,      /* the text and goccl_last_error_detail() name the ranks that did not arrive */
-  GOCCL_ABORTED = 4,      /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
-  GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; text and detail name it */
-  GOCCL_MISMATCH = 6,     /* ranks called different collectives, or were started with different settings; the
+  GOCCL_TIMEOUT = 3, /* the text and goccl_last_error_detail() name the ranks that did not arrive */
+  GOCCL_ABORTED = 4, /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
+  GOCCL_PEER_FAILED = 5, /* a rank died or became unreachable; text and detail name it */
+  GOCCL_MISMATCH = 6, /* ranks called different collectives, or were started with different settings; the
                              text tells which */
-  GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
-  GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
-  GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
-  GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
-  GOCCL_IN_PROGRESS = 11  /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
+  GOCCL_UNSUPPORTED = 7, /* a transport or feature that was forced cannot work here */
+  GOCCL_FORKED = 8,      /* called in a child made by fork() after the library was loaded */
+  GOCCL_SYSTEM = 9,      /* the operating system refused something; the text has its words */
+  GOCCL_INTERNAL = 10,   /* a defect in GoCCL */
+  GOCCL_IN_PROGRESS = 11 /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
 } goccl_result;
 
 typedef enum {
@@ -225,8 +225,7 @@ typedef struct {
              size_t err_size);
   /* Copies a value to *value (allocated with malloc, freed by the library) and its size.
    * Must not block: returns 1 where the key is absent, 0 where it was copied, -1 on error. */
-  int (*get)(void *context, const char *key, void **value, size_t *size, char *err,
-             size_t err_size);
+  int (*get)(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size);
 } goccl_store;
 
 /* Set `struct_size` to sizeof(goccl_config); zero every field that is not wanted (0 and NULL mean
@@ -238,13 +237,13 @@ typedef struct {
   /* How ranks meet: exactly one of the two where size > 1. */
   const goccl_unique_id *unique_id;
   const goccl_store *store;
-  const char *group_name;  /* tells groups of one job apart in messages and in the store's keys */
-  int64_t timeout_ms;      /* of goccl_init() and of every operation; default 1 800 000 */
+  const char *group_name;    /* tells groups of one job apart in messages and in the store's keys */
+  int64_t timeout_ms;        /* of goccl_init() and of every operation; default 1 800 000 */
   int64_t liveness_grace_ms; /* a host that acknowledges nothing is given up after it; 10 000 */
-  const char *transport;   /* NULL: best per pair. "shm", "tcp", "verbs": forced. Also GOCCL_TRANSPORT */
-  const char *interface_;  /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
-  const char *store_host;  /* host of the store: the route to it names the default interface */
-  const char *secret;      /* the job's, best 32 random bytes or more (a shorter one is stretched, which takes some
+  const char *transport; /* NULL: best per pair. "shm", "tcp", "verbs": forced. Also GOCCL_TRANSPORT */
+  const char *interface_; /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
+  const char *store_host; /* host of the store: the route to it names the default interface */
+  const char *secret; /* the job's, best 32 random bytes or more (a shorter one is stretched, which takes some
                               tenths of a second). Default: a random one in the store, which whoever reads the store
                               has too. Also GOCCL_SECRET */
   const char *incarnation; /* part of every key; default: TORCHELASTIC_RESTART_COUNT */
@@ -375,7 +374,7 @@ goccl_result goccl_work_free(goccl_work work);
 typedef struct {
   size_t struct_size; /* sizeof(goccl_call) */
   int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
-  int wait_soon;      /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
+  int wait_soon; /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
                          woken; the call itself runs the work for up to a millisecond */
   /* Of goccl_alltoall(), and no other: with how many peers a rank exchanges at once. The same on all ranks.
    *   "parallel"    with all.
@@ -413,9 +412,8 @@ goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, gocc
 
 /* out[r] = in of rank r, for every rank r: `size` output buffers of counts[r] elements, this
  * rank's in of counts[rank]. All ranks give the same counts. in may be out[rank]. */
-goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
-                             const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
-                             goccl_work *work);
+goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, const uint64_t *counts,
+                             goccl_dtype dtype, const goccl_call *call, goccl_work *work);
 
 /* out of rank r = op over all ranks' in[r]: `size` input buffers of counts[r] elements, this
  * rank's out of counts[rank]. All ranks give the same counts. out may be in[rank]. */
@@ -472,13 +470,13 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
 typedef struct {
   const char *collective; /* "allreduce", ...: as the functions above; "sendrecv": around a ring */
   goccl_dtype dtype;
-  void *in;           /* also the result of allreduce, broadcast and reduce */
+  void *in; /* also the result of allreduce, broadcast and reduce */
   void *out;
-  uint64_t in_count;  /* elements of the whole buffer, all blocks of it */
-  uint64_t out_count; /* 0: this rank has no `out` */
-  const void *values; /* before call i every element of `in` becomes values[i % value_count] */
+  uint64_t in_count;    /* elements of the whole buffer, all blocks of it */
+  uint64_t out_count;   /* 0: this rank has no `out` */
+  const void *values;   /* before call i every element of `in` becomes values[i % value_count] */
   uint64_t value_count; /* 0: `in` is left alone */
-  void *meeting;      /* memory that all ranks share, 128 bytes for each, zeroed once: they meet there
+  void *meeting; /* memory that all ranks share, 128 bytes for each, zeroed once: they meet there
                          before and after every call, without help of the communicator. NULL: they do not */
   int64_t meeting_ms; /* for how long they wait there for each other */
 } goccl_core_loop;

@@ -18,7 +18,7 @@ struct thread {
   size_t room;
   char *error;  /* the message, NUL, the detail, NUL */
   char *detail; /* in it */
-  int batches; /* that the thread is recording */
+  int batches;  /* that the thread is recording */
   int adopted;
   struct guest_signals signals;
 };
@@ -135,11 +135,11 @@ static goccl_result refuse_fork(void) {
   return GOCCL_FORKED;
 }
 
-#define NOT_FORKED \
+#define NOT_FORKED                                                              \
   if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork()
 
 /* In a forked child there is nothing to give back, and destructors that try must not fail. */
-#define NOTHING_IF_FORKED \
+#define NOTHING_IF_FORKED                                                  \
   if (atomic_load_explicit(&forked, memory_order_relaxed)) return GOCCL_OK
 
 /* Every call of Go stands behind this one. NULL where there is no memory, not even for a text. */
@@ -152,7 +152,7 @@ static struct thread *enter_go(void) {
   return t;
 }
 
-#define ENTER_GO \
+#define ENTER_GO                              \
   if (enter_go() == NULL) return GOCCL_SYSTEM
 
 /* ---- calls through pointers ------------------------------------------------------------------- */
@@ -369,7 +369,9 @@ static goccl_result invalid(const char *text) {
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    return timeout_ms >= GOCCL_NO_TIMEOUT ? GOCCL_OK : invalid("work_wait: timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
+    return timeout_ms >= GOCCL_NO_TIMEOUT
+               ? GOCCL_OK
+               : invalid("work_wait: timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
   }
   ENTER_GO;
   return guestWorkWait(work, timeout_ms);
@@ -426,10 +428,15 @@ void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
 
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
 static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
-  if (call != NULL && (call->struct_size != sizeof *call || call->alltoall_schedule != NULL)) return 0;
-  if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm || o->comm == 0) return 0;
-  goccl_shortcut *shortcut = atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
-  if (__atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != o->comm) return 0; /* a stale handle */
+  if (call != NULL && (call->struct_size != sizeof *call || call->alltoall_schedule != NULL))
+    return 0;
+  if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm ||
+      o->comm == 0)
+    return 0;
+  goccl_shortcut *shortcut =
+      atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
+  if (__atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != o->comm)
+    return 0; /* a stale handle */
   uint32_t ranks = shortcut->ranks, rank = shortcut->rank;
   if (records_batch() || ranks > GOCCL_SHORTCUT_BLOCKS || o->coalesced) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
@@ -437,17 +444,21 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
   void *in = (void *)o->in;
   uint64_t counts[GOCCL_SHORTCUT_BLOCKS];
   counts[0] = o->count;
-  goccl_operation op = {.collective = (uint8_t)o->collective, .dtype = (uint8_t)o->dtype, .op = (uint8_t)o->op,
-                        .root = o->root, .n_in = 1, .n_out = 1, .in = &in, .out = &o->out, .in_counts = counts,
+  goccl_operation op = {.collective = (uint8_t)o->collective,
+                        .dtype = (uint8_t)o->dtype,
+                        .op = (uint8_t)o->op,
+                        .root = o->root,
+                        .n_in = 1,
+                        .n_out = 1,
+                        .in = &in,
+                        .out = &o->out,
+                        .in_counts = counts,
                         .out_counts = counts};
   void *const *in_list = (void *const *)o->in_list;
   switch (o->collective) {
     case GUEST_ALLREDUCE:
-    case GUEST_REDUCE:
-      break;
-    case GUEST_BROADCAST:
-      op.in = &o->out;
-      break;
+    case GUEST_REDUCE: break;
+    case GUEST_BROADCAST: op.in = &o->out; break;
     case GUEST_ALLGATHER:
       if (o->out_counts == NULL) return 0;
       op.n_out = ranks, op.out = o->out_list, op.out_counts = o->out_counts;
@@ -471,11 +482,8 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
       for (uint32_t i = 1; i < ranks; i++) counts[i] = o->count;
       op.n_in = ranks, op.in = in_list;
       break;
-    case GUEST_BARRIER:
-      op.n_in = op.n_out = 0;
-      break;
-    default:
-      return 0;
+    case GUEST_BARRIER: op.n_in = op.n_out = 0; break;
+    default: return 0;
   }
   int how = shortcut->call(shortcut, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
   if (how == GOCCL_SHORTCUT_BEGUN) o->begun = shortcut;
@@ -498,8 +506,14 @@ static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work
 goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                              goccl_dtype dtype, goccl_reduce_op op, const double *factor,
                              const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_ALLREDUCE, .comm = comm, .in = in, .out = out,
-                       .count = count, .dtype = dtype, .op = op, .factor = factor};
+  guest_operation o = {.collective = GUEST_ALLREDUCE,
+                       .comm = comm,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .dtype = dtype,
+                       .op = op,
+                       .factor = factor};
   return start(&o, call, work);
 }
 
@@ -507,8 +521,15 @@ goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const
                                        void *const *out, const uint64_t *counts, goccl_dtype dtype,
                                        goccl_reduce_op op, const double *factor,
                                        const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_ALLREDUCE, .comm = comm, .in_list = in, .out_list = out,
-                       .in_counts = counts, .blocks = n, .coalesced = 1, .dtype = dtype, .op = op,
+  guest_operation o = {.collective = GUEST_ALLREDUCE,
+                       .comm = comm,
+                       .in_list = in,
+                       .out_list = out,
+                       .in_counts = counts,
+                       .blocks = n,
+                       .coalesced = 1,
+                       .dtype = dtype,
+                       .op = op,
                        .factor = factor};
   return start(&o, call, work);
 }
@@ -516,53 +537,88 @@ goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const
 goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                           goccl_dtype dtype, goccl_reduce_op op, const double *factor, int root,
                           const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_REDUCE, .comm = comm, .in = in, .out = out,
-                       .count = count, .dtype = dtype, .op = op, .factor = factor, .root = root};
+  guest_operation o = {.collective = GUEST_REDUCE,
+                       .comm = comm,
+                       .in = in,
+                       .out = out,
+                       .count = count,
+                       .dtype = dtype,
+                       .op = op,
+                       .factor = factor,
+                       .root = root};
   return start(&o, call, work);
 }
 
 goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype,
                              int root, const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_BROADCAST, .comm = comm, .out = buffer, .count = count,
-                       .dtype = dtype, .root = root};
+  guest_operation o = {.collective = GUEST_BROADCAST,
+                       .comm = comm,
+                       .out = buffer,
+                       .count = count,
+                       .dtype = dtype,
+                       .root = root};
   return start(&o, call, work);
 }
 
-goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
-                             const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
-                             goccl_work *work) {
-  guest_operation o = {.collective = GUEST_ALLGATHER, .comm = comm, .in = in, .out_list = out,
-                       .out_counts = counts, .dtype = dtype};
+goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, const uint64_t *counts,
+                             goccl_dtype dtype, const goccl_call *call, goccl_work *work) {
+  guest_operation o = {.collective = GUEST_ALLGATHER,
+                       .comm = comm,
+                       .in = in,
+                       .out_list = out,
+                       .out_counts = counts,
+                       .dtype = dtype};
   return start(&o, call, work);
 }
 
 goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *out,
                                   const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
                                   const double *factor, const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_REDUCE_SCATTER, .comm = comm, .in_list = in, .out = out,
-                       .in_counts = counts, .dtype = dtype, .op = op, .factor = factor};
+  guest_operation o = {.collective = GUEST_REDUCE_SCATTER,
+                       .comm = comm,
+                       .in_list = in,
+                       .out = out,
+                       .in_counts = counts,
+                       .dtype = dtype,
+                       .op = op,
+                       .factor = factor};
   return start(&o, call, work);
 }
 
 goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_GATHER, .comm = comm, .in = in, .out_list = out,
-                       .count = count, .dtype = dtype, .root = root};
+  guest_operation o = {.collective = GUEST_GATHER,
+                       .comm = comm,
+                       .in = in,
+                       .out_list = out,
+                       .count = count,
+                       .dtype = dtype,
+                       .root = root};
   return start(&o, call, work);
 }
 
 goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, uint64_t count,
                            goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_SCATTER, .comm = comm, .in_list = in, .out = out,
-                       .count = count, .dtype = dtype, .root = root};
+  guest_operation o = {.collective = GUEST_SCATTER,
+                       .comm = comm,
+                       .in_list = in,
+                       .out = out,
+                       .count = count,
+                       .dtype = dtype,
+                       .root = root};
   return start(&o, call, work);
 }
 
 goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_ALLTOALL, .comm = comm, .in_list = in, .out_list = out,
-                       .in_counts = in_counts, .out_counts = out_counts, .dtype = dtype};
+  guest_operation o = {.collective = GUEST_ALLTOALL,
+                       .comm = comm,
+                       .in_list = in,
+                       .out_list = out,
+                       .in_counts = in_counts,
+                       .out_counts = out_counts,
+                       .dtype = dtype};
   return start(&o, call, work);
 }
 
@@ -579,15 +635,25 @@ goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_
 
 goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
                         int peer, int tag, const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_SEND, .comm = comm, .in = buffer, .count = count,
-                       .dtype = dtype, .root = peer, .tag = tag};
+  guest_operation o = {.collective = GUEST_SEND,
+                       .comm = comm,
+                       .in = buffer,
+                       .count = count,
+                       .dtype = dtype,
+                       .root = peer,
+                       .tag = tag};
   return start(&o, call, work);
 }
 
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work) {
-  guest_operation o = {.collective = GUEST_RECV, .comm = comm, .out = buffer, .count = count,
-                       .dtype = dtype, .root = peer, .tag = tag};
+  guest_operation o = {.collective = GUEST_RECV,
+                       .comm = comm,
+                       .out = buffer,
+                       .count = count,
+                       .dtype = dtype,
+                       .root = peer,
+                       .tag = tag};
   return start(&o, call, work);
 }
 
@@ -621,8 +687,8 @@ goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns) {
   return guest_ping_pong(cpu_a, cpu_b, ns);
 }
 
-goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule, uint64_t bytes,
-                                       goccl_core_peaks *peaks) {
+goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule,
+                                       uint64_t bytes, goccl_core_peaks *peaks) {
   NOT_FORKED;
   ENTER_GO;
   return guestAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);

@@ -14,18 +14,18 @@
 #include "goccl.h"
 
 enum guest_collective { /* as in package plan */
-  GUEST_ALLREDUCE,
-  GUEST_REDUCE,
-  GUEST_BROADCAST,
-  GUEST_ALLGATHER,
-  GUEST_REDUCE_SCATTER,
-  GUEST_GATHER,
-  GUEST_SCATTER,
-  GUEST_ALLTOALL,
-  GUEST_BARRIER,
-  GUEST_MONITORED_BARRIER,
-  GUEST_SEND,
-  GUEST_RECV,
+                        GUEST_ALLREDUCE,
+                        GUEST_REDUCE,
+                        GUEST_BROADCAST,
+                        GUEST_ALLGATHER,
+                        GUEST_REDUCE_SCATTER,
+                        GUEST_GATHER,
+                        GUEST_SCATTER,
+                        GUEST_ALLTOALL,
+                        GUEST_BARRIER,
+                        GUEST_MONITORED_BARRIER,
+                        GUEST_SEND,
+                        GUEST_RECV,
 };
 
 /* The arguments of a collective, as the caller gave them. */
@@ -48,7 +48,7 @@ typedef struct {
   int root; /* or peer */
   int tag;
   int wait_all;
-  uint64_t thread; /* a number that no other thread of the process has or had */
+  uint64_t thread;       /* a number that no other thread of the process has or had */
   goccl_shortcut *begun; /* the shortcut that it has been begun by */
 } guest_operation;
 

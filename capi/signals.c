@@ -29,11 +29,11 @@
 
 #include "_cgo_export.h"
 
-#define BIT(signal) (UINT64_C(1) << ((signal)-1))
+#define BIT(signal) (UINT64_C(1) << ((signal) - 1))
 
 /* What a fault raises, what Go preempts threads by, and what glibc has for itself. */
-static const uint64_t ours = BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) |
-                             BIT(SIGSEGV) | BIT(SIGSYS) | BIT(SIGURG) | BIT(32) | BIT(33);
+static const uint64_t ours = BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV) |
+                             BIT(SIGSYS) | BIT(SIGURG) | BIT(32) | BIT(33);
 
 /* Set on a thread on which SIGURG blocks what is the host's. */
 static pthread_key_t apart;
@@ -76,12 +76,11 @@ enum { ALTERNATE = 256 << 10, GUARD = 64 << 10 }; /* no page is larger */
 static void give_alternate(struct guest_signals *s) {
   stack_t stack;
   if (sigaltstack(NULL, &stack) != 0 || !(stack.ss_flags & SS_DISABLE)) return;
-  char *memory = mmap(NULL, GUARD + ALTERNATE, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char *memory =
+      mmap(NULL, GUARD + ALTERNATE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;
   stack = (stack_t){.ss_sp = memory + GUARD, .ss_size = ALTERNATE};
-  if (mprotect(stack.ss_sp, ALTERNATE, PROT_READ | PROT_WRITE) == 0 &&
-      sigaltstack(&stack, NULL) == 0) {
+  if (mprotect(stack.ss_sp, ALTERNATE, PROT_READ | PROT_WRITE) == 0 && sigaltstack(&stack, NULL) == 0) {
     s->alternate = memory;
   } else {
     munmap(memory, GUARD + ALTERNATE);
@@ -116,12 +115,12 @@ static void *run_apart(void *p) {
   return result;
 }
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*run)(void *), void *argument);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument);
 
 /* The linker has the whole library, and Go's runtime in it, call this for pthread_create. */
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                          void *(*run)(void *), void *argument) {
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, take_urgent); /* by now Go has taken it */
   struct start *start = malloc(sizeof *start);

@@ -26,23 +26,19 @@
 _Static_assert(2 * GOCCL_STREAM_DEPTH <= MESSAGES + 1, "so many may be given back at once");
 _Static_assert(2 * GOCCL_STREAM_LOANS <= ANSWERS + 1, "so many may be answered for at once");
 
-static int failed(struct goccl_stream *s, const char *verb, int error)
-{
-  if (!s->fault.verb)
-    s->fault = (struct goccl_fault){.verb = verb, .error = error};
+static int failed(struct goccl_stream *s, const char *verb, int error) {
+  if (!s->fault.verb) s->fault = (struct goccl_fault){.verb = verb, .error = error};
   return error;
 }
 
-static void broken(struct goccl_stream *s, const char *verb, const struct ibv_wc *wc)
-{
+static void broken(struct goccl_stream *s, const char *verb, const struct ibv_wc *wc) {
   if (!s->fault.verb)
     s->fault = (struct goccl_fault){.verb = verb, .status = wc->status, .vendor = wc->vendor_err};
   s->live = 0;
 }
 
-int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
-                      uint64_t size)
-{
+int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd,
+                      struct ibv_mr *mr, struct ibv_mr *copy, uint64_t size) {
   s->verbs = verbs;
   s->mr = mr;
   s->copy = copy;
@@ -52,60 +48,53 @@ int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, s
   s->limit = size;
   pthread_mutex_init(&s->lock, NULL);
   s->channel = verbs->create_comp_channel(pd->context);
-  if (!s->channel)
-    return failed(s, "ibv_create_comp_channel", errno);
+  if (!s->channel) return failed(s, "ibv_create_comp_channel", errno);
   int flags = fcntl(s->channel->fd, F_GETFL);
   if (flags < 0 || fcntl(s->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
     return failed(s, "fcntl of a completion channel", errno);
   s->came = verbs->create_cq(pd->context, GOCCL_STREAM_RECEIVES, NULL, s->channel, 0);
-  if (s->came)
-    s->went = verbs->create_cq(pd->context, GOCCL_STREAM_SENDS, NULL, s->channel, 0);
-  if (!s->went)
-    return failed(s, "ibv_create_cq", errno);
+  if (s->came) s->went = verbs->create_cq(pd->context, GOCCL_STREAM_SENDS, NULL, s->channel, 0);
+  if (!s->went) return failed(s, "ibv_create_cq", errno);
   struct ibv_qp_init_attr a = {
-    .send_cq = s->went,
-    .recv_cq = s->came,
-    .qp_type = IBV_QPT_RC,
-    .cap = {.max_send_wr = GOCCL_STREAM_SENDS, .max_recv_wr = GOCCL_STREAM_RECEIVES, .max_send_sge = 1, .max_recv_sge = 1},
+      .send_cq = s->went,
+      .recv_cq = s->came,
+      .qp_type = IBV_QPT_RC,
+      .cap = {.max_send_wr = GOCCL_STREAM_SENDS,
+              .max_recv_wr = GOCCL_STREAM_RECEIVES,
+              .max_send_sge = 1,
+              .max_recv_sge = 1},
   };
   /* How much a provider takes inline only trying tells. */
   for (uint32_t most = 220; !s->qp; most /= 2) {
     a.cap.max_inline_data = most;
     s->qp = verbs->create_qp(pd, &a);
-    if (!s->qp && !most)
-      return failed(s, "ibv_create_qp", errno);
+    if (!s->qp && !most) return failed(s, "ibv_create_qp", errno);
   }
   s->inlined = a.cap.max_inline_data;
   return 0;
 }
 
-static int post_receives(struct goccl_stream *s)
-{
+static int post_receives(struct goccl_stream *s) {
   struct ibv_recv_wr wr[GOCCL_STREAM_RECEIVES], *bad;
   uint32_t n = GOCCL_STREAM_RECEIVES - s->waiting;
-  if (!n)
-    return 0;
+  if (!n) return 0;
   for (uint32_t i = 0; i < n; i++)
     wr[i] = (struct ibv_recv_wr){.next = i + 1 < n ? &wr[i + 1] : NULL};
   int error = ibv_post_recv(s->qp, wr, &bad);
-  if (error)
-    return failed(s, "ibv_post_recv", error);
+  if (error) return failed(s, "ibv_post_recv", error);
   s->waiting += n;
   return 0;
 }
 
 /* is_read tells what a send was: of one that has failed the completion does not. */
-static int is_read(const struct goccl_stream *s, uint32_t number)
-{
+static int is_read(const struct goccl_stream *s, uint32_t number) {
   for (uint32_t i = s->fetch.ended; i != s->fetch.begun; i++)
-    if (s->fetch.reads[i % GOCCL_STREAM_READS].number == number)
-      return 1;
+    if (s->fetch.reads[i % GOCCL_STREAM_READS].number == number) return 1;
   return 0;
 }
 
 /* reap learns of sends that are done. */
-static void reap(struct goccl_stream *s)
-{
+static void reap(struct goccl_stream *s) {
   struct ibv_wc wc[8];
   int n;
   do {
@@ -125,14 +114,11 @@ static void reap(struct goccl_stream *s)
 }
 
 /* enqueue gives the send queue a request, and the request its number. */
-static int enqueue(struct goccl_stream *s, struct ibv_send_wr *wr)
-{
+static int enqueue(struct goccl_stream *s, struct ibv_send_wr *wr) {
   struct ibv_send_wr *bad;
-  if (!s->live)
-    return EPIPE;
+  if (!s->live) return EPIPE;
   wr->wr_id = s->posts + 1;
-  if (wr->wr_id % GOCCL_STREAM_SIGNAL == 0)
-    wr->send_flags |= IBV_SEND_SIGNALED;
+  if (wr->wr_id % GOCCL_STREAM_SIGNAL == 0) wr->send_flags |= IBV_SEND_SIGNALED;
   int error = ibv_post_send(s->qp, wr, &bad);
   if (error) {
     s->live = 0;
@@ -143,53 +129,53 @@ static int enqueue(struct goccl_stream *s, struct ibv_send_wr *wr)
 }
 
 /* post writes bytes of the copy to the peer's ring (of none: only tells), and tells. */
-static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t tell)
-{
+static int post(struct goccl_stream *s, uint64_t at, uint32_t bytes, uint32_t tell) {
   uint64_t place = at & (s->size - 1);
-  struct ibv_sge from = {.addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->copy->lkey};
+  struct ibv_sge from = {
+      .addr = (uintptr_t)s->ring + s->size + place, .length = bytes, .lkey = s->copy->lkey};
   struct ibv_send_wr wr = {
-    .sg_list = &from,
-    .num_sge = bytes > 0,
-    .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-    .imm_data = htonl(tell),
-    .wr.rdma = {.remote_addr = s->peer_ring + place, .rkey = s->peer_key},
+      .sg_list = &from,
+      .num_sge = bytes > 0,
+      .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+      .imm_data = htonl(tell),
+      .wr.rdma = {.remote_addr = s->peer_ring + place, .rkey = s->peer_key},
   };
-  if (bytes > 0 && bytes <= s->inlined)
-    wr.send_flags |= IBV_SEND_INLINE;
+  if (bytes > 0 && bytes <= s->inlined) wr.send_flags |= IBV_SEND_INLINE;
   return enqueue(s, &wr);
 }
 
 /* number is what the next message of bytes tells. */
-static uint32_t number(struct goccl_stream *s, uint32_t bytes) { return (s->wrote++ & NUMBERS) << NUMBER_AT | bytes; }
+static uint32_t number(struct goccl_stream *s, uint32_t bytes) {
+  return (s->wrote++ & NUMBERS) << NUMBER_AT | bytes;
+}
 
 /* sends_left tells how many more sends the queue takes, but for the spare ones. */
-static int sends_left(struct goccl_stream *s)
-{
+static int sends_left(struct goccl_stream *s) {
   const int most = GOCCL_STREAM_SENDS - GOCCL_STREAM_SPARE;
-  if ((int)(s->posts - s->done) >= most)
-    reap(s);
+  if ((int)(s->posts - s->done) >= most) reap(s);
   return most - (int)(s->posts - s->done);
 }
 
 /* may_write tells whether there is room for bytes, and for a message. */
-static int may_write(struct goccl_stream *s)
-{
-  return s->live && s->limit > s->sent && s->wrote - s->freed < GOCCL_STREAM_DEPTH && sends_left(s) > 0;
+static int may_write(struct goccl_stream *s) {
+  return s->live && s->limit > s->sent && s->wrote - s->freed < GOCCL_STREAM_DEPTH &&
+         sends_left(s) > 0;
 }
 
 /* give_back tells the peer what has been consumed, where that is much, and which loans are answered for. */
-static void give_back(struct goccl_stream *s)
-{
-  if (!s->live || (s->answered == s->reported && s->got - s->gave < GOCCL_STREAM_RETURN && s->consumed - s->returned < s->size / 4))
+static void give_back(struct goccl_stream *s) {
+  if (!s->live || (s->answered == s->reported && s->got - s->gave < GOCCL_STREAM_RETURN &&
+                   s->consumed - s->returned < s->size / 4))
     return;
   if (sends_left(s) <= -GOCCL_STREAM_SPARE) {
     ibv_req_notify_cq(s->went, 0); /* so that this is tried again: the peer may be waiting for it */
     reap(s);
-    if (sends_left(s) <= -GOCCL_STREAM_SPARE)
-      return;
+    if (sends_left(s) <= -GOCCL_STREAM_SPARE) return;
   }
   uint32_t grains = s->consumed / GRAIN & GRAINS;
-  if (post(s, 0, 0, GIVE_BACK | (s->answered & ANSWERS) << ANSWERS_AT | (s->got & MESSAGES) << MESSAGES_AT | grains))
+  if (post(s, 0, 0,
+           GIVE_BACK | (s->answered & ANSWERS) << ANSWERS_AT | (s->got & MESSAGES) << MESSAGES_AT |
+               grains))
     return;
   s->returned = s->consumed;
   s->gave = s->got;
@@ -197,11 +183,11 @@ static void give_back(struct goccl_stream *s)
 }
 
 /* account takes what a message tells into the account, if it fits. */
-static int account(struct goccl_stream *s, uint32_t told)
-{
+static int account(struct goccl_stream *s, uint32_t told) {
   if (told & GIVE_BACK) {
     uint64_t read = s->limit - s->size, bytes = (uint64_t)((told - read / GRAIN) & GRAINS) * GRAIN;
-    uint32_t messages = ((told >> MESSAGES_AT) - s->freed) & MESSAGES, answers = ((told >> ANSWERS_AT) - s->served) & ANSWERS;
+    uint32_t messages = ((told >> MESSAGES_AT) - s->freed) & MESSAGES,
+             answers = ((told >> ANSWERS_AT) - s->served) & ANSWERS;
     if (bytes > s->sent - read || messages > s->wrote - s->freed || answers > GOCCL_STREAM_LOANS)
       return 0;
     s->limit += bytes;
@@ -218,8 +204,7 @@ static int account(struct goccl_stream *s, uint32_t told)
 }
 
 /* drain learns of what has come. It tells whether the peer has given something back. */
-static int drain(struct goccl_stream *s)
-{
+static int drain(struct goccl_stream *s) {
   struct ibv_wc wc[16];
   int n, room = 0;
   do {
@@ -245,15 +230,13 @@ static int drain(struct goccl_stream *s)
       room |= !!(told & GIVE_BACK);
     }
   } while (n == 16);
-  if (s->live && s->waiting <= GOCCL_STREAM_RECEIVES - 8 && post_receives(s))
-    s->live = 0;
+  if (s->live && s->waiting <= GOCCL_STREAM_RECEIVES - 8 && post_receives(s)) s->live = 0;
   return room;
 }
 
 /* change moves the queue pair to another state, which may take long: the kernel may have to ask for the peer's address. Nobody posts
  * meanwhile, for the stream is not live, and so the lock is not held. */
-static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb)
-{
+static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb) {
   int error = s->verbs->modify_qp(s->qp, a, mask);
   if (error) {
     pthread_mutex_lock(&s->lock);
@@ -263,49 +246,56 @@ static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const
   return error;
 }
 
-int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine)
-{
+int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path,
+                       struct goccl_record *mine) {
   mine->ring = (uintptr_t)s->ring;
   mine->key = s->mr->rkey;
   mine->qpn = s->qp->qp_num;
   mine->size = s->size;
-  struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = path->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
-  int error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ibv_modify_qp to INIT");
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
+                          .port_num = path->port,
+                          .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+  int error = change(s, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+                     "ibv_modify_qp to INIT");
   pthread_mutex_lock(&s->lock);
-  if (!error)
-    error = post_receives(s);
+  if (!error) error = post_receives(s);
   pthread_mutex_unlock(&s->lock);
   return error;
 }
 
-int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
-                      const struct goccl_record *peers)
-{
+int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path,
+                      const struct goccl_record *mine, const struct goccl_record *peers) {
   s->peer_ring = peers->ring;
   s->peer_key = peers->key;
   struct ibv_qp_attr a = {
-    .qp_state = IBV_QPS_RTR,
-    .path_mtu = peers->mtu < mine->mtu ? peers->mtu : mine->mtu,
-    .dest_qp_num = peers->qpn,
-    .rq_psn = peers->psn,
-    .max_dest_rd_atomic = mine->reads,
-    .min_rnr_timer = 12,
-    .ah_attr = {.is_global = path->global, .dlid = peers->lid, .port_num = path->port,
-                .grh = {.sgid_index = path->gid_index, .hop_limit = 255}},
+      .qp_state = IBV_QPS_RTR,
+      .path_mtu = peers->mtu < mine->mtu ? peers->mtu : mine->mtu,
+      .dest_qp_num = peers->qpn,
+      .rq_psn = peers->psn,
+      .max_dest_rd_atomic = mine->reads,
+      .min_rnr_timer = 12,
+      .ah_attr = {.is_global = path->global,
+                  .dlid = peers->lid,
+                  .port_num = path->port,
+                  .grh = {.sgid_index = path->gid_index, .hop_limit = 255}},
   };
   memcpy(a.ah_attr.grh.dgid.raw, peers->gid, sizeof peers->gid);
-  int error = change(s, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                IBV_QP_MIN_RNR_TIMER, "ibv_modify_qp to RTR");
+  int error = change(s, &a,
+                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+                     "ibv_modify_qp to RTR");
   a = (struct ibv_qp_attr){
-    .qp_state = IBV_QPS_RTS,
-    .timeout = path->timeout,
-    .retry_cnt = path->retries,
-    .rnr_retry = 7, /* for ever: messages are sent only where a receive waits for them */
-    .sq_psn = mine->psn,
-    .max_rd_atomic = peers->reads < mine->reads ? peers->reads : mine->reads,
+      .qp_state = IBV_QPS_RTS,
+      .timeout = path->timeout,
+      .retry_cnt = path->retries,
+      .rnr_retry = 7, /* for ever: messages are sent only where a receive waits for them */
+      .sq_psn = mine->psn,
+      .max_rd_atomic = peers->reads < mine->reads ? peers->reads : mine->reads,
   };
   if (!error)
-    error = change(s, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+    error = change(s, &a,
+                   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
                    "ibv_modify_qp to RTS");
   pthread_mutex_lock(&s->lock);
   s->live = !error;
@@ -313,19 +303,16 @@ int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, con
   return error;
 }
 
-ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
-{
+ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n) {
   const struct iovec *iov = (const struct iovec *)pieces;
   uint64_t left = 0, at = 0; /* at: of iov[0] */
-  for (int i = 0; i < n; i++)
-    left += iov[i].iov_len;
+  for (int i = 0; i < n; i++) left += iov[i].iov_len;
   ssize_t total = 0;
   pthread_mutex_lock(&s->lock);
   while (left) {
     if (!may_write(s)) {
       drain(s);
-      if (!may_write(s))
-        break;
+      if (!may_write(s)) break;
     }
     uint64_t place = s->sent & (s->size - 1), bytes = s->limit - s->sent;
     bytes = bytes < left ? bytes : left;
@@ -347,16 +334,14 @@ ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t pieces, int n)
     s->sent += bytes;
     total += bytes;
     left -= bytes;
-    if (post(s, s->sent - bytes, bytes, number(s, bytes)))
-      break;
+    if (post(s, s->sent - bytes, bytes, number(s, bytes))) break;
   }
   int live = s->live;
   pthread_mutex_unlock(&s->lock);
   return total || live ? total : -1;
 }
 
-ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *room)
-{
+ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *room) {
   const struct iovec *iov = (const struct iovec *)pieces;
   ssize_t total = 0;
   uint64_t at = 0;
@@ -372,10 +357,12 @@ ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *
     *room |= drain(s); /* what came before it was armed does not ring */
   }
   int i = 0;
-  while (s->arrived > s->consumed && i < n && !(*room && total)) { /* who waits for room must not wait for all of this */
+  while (s->arrived > s->consumed && i < n &&
+         !(*room && total)) { /* who waits for room must not wait for all of this */
     uint64_t place = s->consumed & (s->size - 1), bytes = s->arrived - s->consumed, some = 0;
     bytes = bytes < s->size - place ? bytes : s->size - place;
-    bytes = bytes < s->size / 4 ? bytes : s->size / 4; /* so that the peer gets room while this goes on */
+    bytes = bytes < s->size / 4 ? bytes
+                                : s->size / 4; /* so that the peer gets room while this goes on */
     pthread_mutex_unlock(&s->lock);
     while (some < bytes && i < n) {
       uint64_t fits = iov[i].iov_len - at < bytes - some ? iov[i].iov_len - at : bytes - some;
@@ -399,22 +386,19 @@ ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *
   return total || live ? total : -1;
 }
 
-void goccl_stream_wake(struct goccl_stream *s)
-{
+void goccl_stream_wake(struct goccl_stream *s) {
   struct ibv_cq *cq;
   void *context;
   pthread_mutex_lock(&s->lock);
   /* One only: where there is another, the descriptor stays readable. */
   if (s->verbs->get_cq_event(s->channel, &cq, &context) == 0) {
     s->rung[cq == s->went]++;
-    if (cq == s->came)
-      s->armed = 0;
+    if (cq == s->came) s->armed = 0;
   }
   pthread_mutex_unlock(&s->lock);
 }
 
-int goccl_stream_ask(struct goccl_stream *s)
-{
+int goccl_stream_ask(struct goccl_stream *s) {
   pthread_mutex_lock(&s->lock);
   drain(s);
   if (s->live && sends_left(s) <= 0) { /* else the peer is to make room, and that rings */
@@ -426,8 +410,7 @@ int goccl_stream_ask(struct goccl_stream *s)
   return room;
 }
 
-int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes)
-{
+int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes) {
   pthread_mutex_lock(&s->lock);
   int error = EAGAIN;
   if (s->wrote - s->freed < GOCCL_STREAM_DEPTH && sends_left(s) > 0)
@@ -436,19 +419,17 @@ int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes)
   return error;
 }
 
-int goccl_stream_flush(struct goccl_stream *s)
-{
+int goccl_stream_flush(struct goccl_stream *s) {
   pthread_mutex_lock(&s->lock);
   reap(s);
   /* A write of nothing tells when all before it is done. The peer need not have room for it, and may be sent it twice. */
   if (s->posts != s->flushed && s->posts != s->done && sends_left(s) > -GOCCL_STREAM_SPARE) {
     struct ibv_send_wr wr = {
-      .opcode = IBV_WR_RDMA_WRITE,
-      .send_flags = IBV_SEND_SIGNALED,
-      .wr.rdma = {.remote_addr = s->peer_ring, .rkey = s->peer_key},
+        .opcode = IBV_WR_RDMA_WRITE,
+        .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = {.remote_addr = s->peer_ring, .rkey = s->peer_key},
     };
-    if (!enqueue(s, &wr))
-      s->flushed = s->posts;
+    if (!enqueue(s, &wr)) s->flushed = s->posts;
   }
   ibv_req_notify_cq(s->went, 0);
   reap(s);
@@ -457,25 +438,26 @@ int goccl_stream_flush(struct goccl_stream *s)
   return all;
 }
 
-void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from, uint32_t stopped_key,
-                        const struct goccl_place *to)
-{
-  struct goccl_place word = {.at = (uintptr_t)&s->fetch.stopped, .bytes = sizeof s->fetch.stopped, .staged = 1};
+void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from,
+                        uint32_t stopped_key, const struct goccl_place *to) {
+  struct goccl_place word = {
+      .at = (uintptr_t)&s->fetch.stopped, .bytes = sizeof s->fetch.stopped, .staged = 1};
   pthread_mutex_lock(&s->lock);
-  s->fetch = (struct goccl_fetch){
-    .from = from, .key = key, .stopped_from = stopped_from, .stopped_key = stopped_key, .to = {to[0], to[1], word}};
+  s->fetch = (struct goccl_fetch){.from = from,
+                                  .key = key,
+                                  .stopped_from = stopped_from,
+                                  .stopped_key = stopped_key,
+                                  .to = {to[0], to[1], word}};
   pthread_mutex_unlock(&s->lock);
 }
 
 /* staging is where a read goes whose place is not registered. */
-static uint8_t *staging(const struct goccl_stream *s, uint32_t read)
-{
+static uint8_t *staging(const struct goccl_stream *s, uint32_t read) {
   return s->ring + 2 * s->size + read % GOCCL_STREAM_READS * (s->size / 4 / GOCCL_STREAM_READS);
 }
 
 /* request asks for the next bytes, as far as may be. */
-static void request(struct goccl_stream *s)
-{
+static void request(struct goccl_stream *s) {
   struct goccl_fetch *f = &s->fetch;
   for (;;) {
     struct goccl_place *left = f->to[0].bytes ? &f->to[0] : f->to[1].bytes ? &f->to[1] : &f->to[2];
@@ -489,20 +471,20 @@ static void request(struct goccl_stream *s)
     r->to = *left;
     r->to.bytes = left->bytes < most ? left->bytes : most;
     struct ibv_sge to = {
-      .addr = left->staged ? (uintptr_t)staging(s, f->begun) : left->at,
-      .length = (uint32_t)r->to.bytes,
-      .lkey = left->staged ? s->copy->lkey : left->key,
+        .addr = left->staged ? (uintptr_t)staging(s, f->begun) : left->at,
+        .length = (uint32_t)r->to.bytes,
+        .lkey = left->staged ? s->copy->lkey : left->key,
     };
     struct ibv_send_wr wr = {
-      .sg_list = &to,
-      .num_sge = 1,
-      .opcode = IBV_WR_RDMA_READ,
-      .send_flags = IBV_SEND_SIGNALED,
-      .wr.rdma = {.remote_addr = word ? f->stopped_from : f->from, .rkey = word ? f->stopped_key : f->key},
+        .sg_list = &to,
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_READ,
+        .send_flags = IBV_SEND_SIGNALED,
+        .wr.rdma = {.remote_addr = word ? f->stopped_from : f->from,
+                    .rkey = word ? f->stopped_key : f->key},
     };
     r->number = s->posts + 1;
-    if (enqueue(s, &wr))
-      return;
+    if (enqueue(s, &wr)) return;
     f->begun++;
     f->from += r->to.bytes;
     left->at += r->to.bytes;
@@ -511,13 +493,11 @@ static void request(struct goccl_stream *s)
 }
 
 /* take takes what has come. It tells whether all has. */
-static int take(struct goccl_stream *s)
-{
+static int take(struct goccl_stream *s) {
   struct goccl_fetch *f = &s->fetch;
   for (reap(s); f->ended != f->begun; f->ended++) {
     const struct goccl_read *r = &f->reads[f->ended % GOCCL_STREAM_READS];
-    if ((int32_t)(s->done - r->number) < 0)
-      return 0;
+    if ((int32_t)(s->done - r->number) < 0) return 0;
     if (r->to.staged) {
       pthread_mutex_unlock(&s->lock); /* nobody else touches these bytes */
       memcpy((void *)r->to.at, staging(s, f->ended), r->to.bytes);
@@ -527,8 +507,7 @@ static int take(struct goccl_stream *s)
   return !f->to[0].bytes && !f->to[1].bytes && !f->to[2].bytes;
 }
 
-int goccl_stream_fetched(struct goccl_stream *s)
-{
+int goccl_stream_fetched(struct goccl_stream *s) {
   pthread_mutex_lock(&s->lock);
   request(s);
   int all = take(s);
@@ -537,49 +516,39 @@ int goccl_stream_fetched(struct goccl_stream *s)
     all = take(s);
     request(s);
   }
-  if (!all && !s->live)
-    all = -1;
-  if (all > 0 && s->fetch.stopped)
-    all = 2;
+  if (!all && !s->live) all = -1;
+  if (all > 0 && s->fetch.stopped) all = 2;
   pthread_mutex_unlock(&s->lock);
   return all;
 }
 
-void goccl_stream_forgo(struct goccl_stream *s)
-{
+void goccl_stream_forgo(struct goccl_stream *s) {
   pthread_mutex_lock(&s->lock);
-  for (int i = 0; i < 3; i++)
-    s->fetch.to[i].bytes = 0;
+  for (int i = 0; i < 3; i++) s->fetch.to[i].bytes = 0;
   pthread_mutex_unlock(&s->lock);
 }
 
-void goccl_stream_answer(struct goccl_stream *s)
-{
+void goccl_stream_answer(struct goccl_stream *s) {
   pthread_mutex_lock(&s->lock);
   s->answered++;
   give_back(s);
   pthread_mutex_unlock(&s->lock);
 }
 
-void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault)
-{
+void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault) {
   pthread_mutex_lock(&s->lock);
   *fault = s->fault;
   pthread_mutex_unlock(&s->lock);
 }
 
-int goccl_stream_close(struct goccl_stream *s)
-{
+int goccl_stream_close(struct goccl_stream *s) {
   int error = 0;
   const struct goccl_verbs *v = s->verbs;
-  if (s->qp)
-    error = v->destroy_qp(s->qp);
+  if (s->qp) error = v->destroy_qp(s->qp);
   struct ibv_cq *queues[] = {s->came, s->went};
   for (int i = 0; i < 2; i++) {
-    if (!queues[i])
-      continue;
-    if (s->rung[i])
-      v->ack_cq_events(queues[i], s->rung[i]);
+    if (!queues[i]) continue;
+    if (s->rung[i]) v->ack_cq_events(queues[i], s->rung[i]);
     int e = v->destroy_cq(queues[i]);
     error = error ? error : e;
   }

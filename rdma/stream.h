@@ -11,14 +11,16 @@
 #include "verbs.h"
 
 enum {
-  GOCCL_STREAM_DEPTH = 64, /* messages that the peer has not given back, at most */
+  GOCCL_STREAM_DEPTH = 64,  /* messages that the peer has not given back, at most */
   GOCCL_STREAM_RETURN = 16, /* so many are given back at once */
   GOCCL_STREAM_SENDS = 128, /* entries of the send queue */
-  GOCCL_STREAM_SPARE = 32, /* of them, those that only what gives back may use, and what flushes */
+  GOCCL_STREAM_SPARE = 32,  /* of them, those that only what gives back may use, and what flushes */
   GOCCL_STREAM_SIGNAL = 16, /* one send in so many tells that it is done */
-  GOCCL_STREAM_LOANS = 7, /* pieces of memory that the peer has been told of and has not answered for, at most */
-  GOCCL_STREAM_RECEIVES = GOCCL_STREAM_DEPTH + 16 + GOCCL_STREAM_LOANS, /* for messages, and for what gives back and answers */
-  GOCCL_STREAM_READS = 4, /* RDMA READs that are under way, at most */
+  /* Pieces of memory that the peer has been told of and has not answered for, at most. */
+  GOCCL_STREAM_LOANS = 7,
+  /* For messages, and for what gives back and answers. */
+  GOCCL_STREAM_RECEIVES = GOCCL_STREAM_DEPTH + 16 + GOCCL_STREAM_LOANS,
+  GOCCL_STREAM_READS = 4,           /* RDMA READs that are under way, at most */
   GOCCL_STREAM_SEGMENT = 256 << 10, /* the most bytes of one */
 };
 
@@ -34,7 +36,7 @@ struct goccl_fault {
 struct goccl_place {
   uintptr_t at;
   uint64_t bytes;
-  uint32_t key; /* of its registration */
+  uint32_t key;   /* of its registration */
   uint8_t staged; /* it has none: the bytes are copied there */
 };
 
@@ -62,25 +64,26 @@ struct goccl_stream {
   struct ibv_mr *mr, *copy; /* of ring, and of what is behind it */
   uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring; behind that the staging */
   uint64_t size; /* of the ring and of the copy, a power of two; the staging has a quarter */
-  uint64_t piece; /* the most bytes of a message */
+  uint64_t piece;   /* the most bytes of a message */
   uint32_t inlined; /* the most bytes that a work request carries itself */
 
   pthread_mutex_t lock; /* over all that follows */
-  int live; /* requests can be posted */
+  int live;             /* requests can be posted */
   uint64_t peer_ring;
   uint32_t peer_key;
-  uint64_t sent; /* bytes, since the stream began */
-  uint64_t limit; /* up to which there is room in the peer's ring */
-  uint32_t wrote, freed; /* messages: sent, and given back by the peer */
-  uint32_t posts, done; /* sends */
-  uint32_t flushed; /* the send by which goccl_stream_flush has asked last */
+  uint64_t sent;                        /* bytes, since the stream began */
+  uint64_t limit;                       /* up to which there is room in the peer's ring */
+  uint32_t wrote, freed;                /* messages: sent, and given back by the peer */
+  uint32_t posts, done;                 /* sends */
+  uint32_t flushed;                     /* the send by which goccl_stream_flush has asked last */
   uint64_t arrived, consumed, returned; /* bytes */
   uint32_t got, gave; /* messages: that have come, and that have been given back */
-  int astray; /* what came did not fit, and nothing counts any more */
-  uint32_t waiting; /* receives that are posted */
-  int armed; /* the next receive rings */
-  uint32_t served; /* loans that the peer has answered for; Go reads it without the lock */
-  uint32_t answered, reported; /* loans of the peer's: answered for, and those of them that it has been told of */
+  int astray;         /* what came did not fit, and nothing counts any more */
+  uint32_t waiting;   /* receives that are posted */
+  int armed;          /* the next receive rings */
+  uint32_t served;    /* loans that the peer has answered for; Go reads it without the lock */
+  /* Loans of the peer's: answered for, and those of them that it has been told of. */
+  uint32_t answered, reported;
   uint32_t rung[2]; /* events that are not acknowledged, of came and of went */
   struct goccl_fault fault;
 
@@ -111,15 +114,16 @@ struct goccl_path {
 
 /* goccl_stream_open makes the queue pair over memory of 2.25*size bytes: the ring is registered as mr, which peers may write, the
  * rest as copy. On failure it returns an errno, with the verb in fault. */
-int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd, struct ibv_mr *mr, struct ibv_mr *copy,
-                      uint64_t size);
+int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd,
+                      struct ibv_mr *mr, struct ibv_mr *copy, uint64_t size);
 
 /* goccl_stream_offer gets ready for a connection. It may take a second, and so may goccl_stream_join. */
-int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path, struct goccl_record *mine);
+int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path,
+                       struct goccl_record *mine);
 
 /* goccl_stream_join connects to the peer whose record it is. */
-int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path, const struct goccl_record *mine,
-                      const struct goccl_record *peers);
+int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path,
+                      const struct goccl_record *mine, const struct goccl_record *peers);
 
 /* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of more of Go's: they are used
  * during the call. */
@@ -147,8 +151,8 @@ int goccl_stream_flush(struct goccl_stream *s);
  * stream; that it has been answered for, the immediate of a message. */
 
 /* goccl_stream_fetch begins to read memory of the peer's into two places, and a word; the last fetch has ended. */
-void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from, uint32_t stopped_key,
-                        const struct goccl_place *to);
+void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from,
+                        uint32_t stopped_key, const struct goccl_place *to);
 
 /* goccl_stream_fetched carries the fetch on. It tells whether all has come; if not, the channel's descriptor will be readable when more has.
  * -1: the connection is broken. */

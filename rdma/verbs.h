@@ -489,11 +489,13 @@ struct ibv_context {
 };
 
 /* These return 0 or an errno; ibv_poll_cq the number of completions, or less than 0. */
-static inline int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr) {
+static inline int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
+                                struct ibv_send_wr **bad_wr) {
   return qp->context->ops.post_send(qp, wr, bad_wr);
 }
 
-static inline int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr) {
+static inline int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr,
+                                struct ibv_recv_wr **bad_wr) {
   return qp->context->ops.post_recv(qp, wr, bad_wr);
 }
 
@@ -524,7 +526,7 @@ struct goccl_verbs {
   struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *context);
   int (*destroy_comp_channel)(struct ibv_comp_channel *channel);
   struct ibv_cq *(*create_cq)(struct ibv_context *context, int cqe, void *cq_context,
-                           struct ibv_comp_channel *channel, int comp_vector);
+                              struct ibv_comp_channel *channel, int comp_vector);
   int (*destroy_cq)(struct ibv_cq *cq);
   int (*get_cq_event)(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
   void (*ack_cq_events)(struct ibv_cq *cq, unsigned int nevents);

@@ -26,7 +26,7 @@ const std::string& reason(const Words&... words) {
 }
 
 // Refuses a call. The prefix names the method as torch's own back ends do.
-#define GOCCL_CHECK(condition, name, ...) \
+#define GOCCL_CHECK(condition, name, ...)                                                       \
   TORCH_CHECK_VALUE(condition, ::goccl::reason("ProcessGroupGoccl::", name, ": ", __VA_ARGS__))
 
 // An argument in a message: `outputs`, or `outputs[3]`.
@@ -56,7 +56,8 @@ inline void checkOutput(const at::Tensor& tensor, const char* name, Argument arg
       "clone() of it");
 }
 
-inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* name, const char* kind) {
+inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* name,
+                                const char* kind) {
   GOCCL_CHECK(tensors.size() == 1, name, "requires a single-element ", kind, "tensor list, got ",
               tensors.size(), " tensors");
   return tensors[0];
@@ -68,26 +69,28 @@ inline void checkType(const at::Tensor& tensor, at::ScalarType expected, const c
               tensor.scalar_type(), ", expected ", expected, " as in the other tensors of the call");
 }
 
-inline void checkCount(const at::Tensor& tensor, int64_t expected, const char* name, Argument argument,
-                       const char* reason) {
+inline void checkCount(const at::Tensor& tensor, int64_t expected, const char* name,
+                       Argument argument, const char* reason) {
   GOCCL_CHECK(tensor.numel() == expected, name, "invalid tensor size: ", argument, " of shape ",
-              tensor.sizes(), " has ", tensor.numel(), " elements, expected ", expected, ": ", reason);
+              tensor.sizes(), " has ", tensor.numel(), " elements, expected ", expected, ": ",
+              reason);
 }
 
 inline void checkLength(size_t length, size_t expected, const char* name, const char* argument) {
-  GOCCL_CHECK(length == expected, name, "invalid length of the tensor list `", argument, "`: ", length,
-              ", expected ", expected, ", the size of the process group");
+  GOCCL_CHECK(length == expected, name, "invalid length of the tensor list `", argument,
+              "`: ", length, ", expected ", expected, ", the size of the process group");
 }
 
 inline void checkRoot(int64_t root, int size, const char* name) {
-  GOCCL_CHECK(root >= 0 && root < size, name, "invalid root rank: ", root, ", allowed are 0 to ", size - 1);
+  GOCCL_CHECK(root >= 0 && root < size, name, "invalid root rank: ", root, ", allowed are 0 to ",
+              size - 1);
 }
 
 // The list of lists that old multi-device interfaces have: one inner list, with a tensor for every rank.
-inline const std::vector<at::Tensor>& onePerRank(const std::vector<std::vector<at::Tensor>>& lists, int size,
-                                                 const char* name, const char* kind) {
-  GOCCL_CHECK(lists.size() == 1, name, "requires a single-element ", kind, " list containing a list with ",
-              size, " tensors, got ", lists.size(), " lists");
+inline const std::vector<at::Tensor>& onePerRank(const std::vector<std::vector<at::Tensor>>& lists,
+                                                 int size, const char* name, const char* kind) {
+  GOCCL_CHECK(lists.size() == 1, name, "requires a single-element ", kind,
+              " list containing a list with ", size, " tensors, got ", lists.size(), " lists");
   GOCCL_CHECK(lists[0].size() == static_cast<size_t>(size), name, "Incorrect ", kind, " list size ",
               lists[0].size(), ". The ", kind, " list size should be ", size,
               ", same as size of the process group");
@@ -99,29 +102,31 @@ inline uint64_t countOf(const at::Tensor& tensor, ElementType type) {
 }
 
 // How many elements of `tensor` belong to each rank: equal parts, or rows by `splits`.
-inline std::vector<uint64_t> splitCounts(const at::Tensor& tensor, const std::vector<int64_t>& splits,
-                                         int size, ElementType type, const char* name, Argument argument) {
+inline std::vector<uint64_t> splitCounts(const at::Tensor& tensor,
+                                         const std::vector<int64_t>& splits, int size,
+                                         ElementType type, const char* name, Argument argument) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   if (splits.empty()) {
     GOCCL_CHECK(rows % size == 0, name,
-                "Tensor's dim 0 does not divide equally across group size: ", argument, " has ", rows,
-                " rows for ", size, " ranks; give split sizes");
+                "Tensor's dim 0 does not divide equally across group size: ", argument, " has ",
+                rows, " rows for ", size, " ranks; give split sizes");
     return std::vector<uint64_t>(size, countOf(tensor, type) / size);
   }
   GOCCL_CHECK(splits.size() == static_cast<size_t>(size), name,
-              "Number of tensor splits not equal to group size: ", splits.size(), " split sizes of ",
-              argument, " for ", size, " ranks");
+              "Number of tensor splits not equal to group size: ", splits.size(),
+              " split sizes of ", argument, " for ", size, " ranks");
   int64_t sum = 0;
   for (const auto rank : c10::irange(size)) {
-    GOCCL_CHECK(splits[rank] >= 0, name, "Split sizes must be non-negative: the split of ", argument,
-                " for rank ", rank, " is ", splits[rank]);
+    GOCCL_CHECK(splits[rank] >= 0, name, "Split sizes must be non-negative: the split of ",
+                argument, " for rank ", rank, " is ", splits[rank]);
     sum += splits[rank];
   }
   GOCCL_CHECK(sum == rows, name, "Split sizes doesn't match total dim 0 size: those of ", argument,
               " sum to ", sum, ", its dim 0 is ", rows);
   const uint64_t row = rows == 0 ? 0 : countOf(tensor, type) / rows;
   std::vector<uint64_t> counts(size);
-  std::transform(splits.begin(), splits.end(), counts.begin(), [&](int64_t split) { return split * row; });
+  std::transform(splits.begin(), splits.end(), counts.begin(),
+                 [&](int64_t split) { return split * row; });
   return counts;
 }
 

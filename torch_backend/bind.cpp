@@ -107,15 +107,16 @@ std::string reprOf(const py::object& options) {
     const std::string_view name = member.name;
     const py::object value = name == "timeout" ? py::cast(self.givenTimeout) : member.get(self);
     const bool hidden = name == "secret" && !self.secret.empty();
-    text += c10::str(text.empty() ? "" : ", ", name, "=", hidden ? "..." : std::string(py::repr(value)));
+    text +=
+        c10::str(text.empty() ? "" : ", ", name, "=", hidden ? "..." : std::string(py::repr(value)));
   }
   return "goccl.Options(" + text + ")";
 }
 
 void bindOptions(const py::object& group) {
   const py::module_ defined = definition();
-  IntrusiveClass<Options, c10d::Backend::Options> options(group, "Options",
-                                                          defined.attr("describe")().cast<std::string>().c_str());
+  IntrusiveClass<Options, c10d::Backend::Options> options(
+      group, "Options", defined.attr("describe")().cast<std::string>().c_str());
   options.attr("__signature__") = defined.attr("SIGNATURE");
   for (const Member& member : kMembers) {
     options.def_property(
@@ -141,9 +142,8 @@ void bindOptions(const py::object& group) {
            [](const py::object& self, const py::str& name, const py::object& value) {
              definition().attr("set_attribute")(self, name, value);
            })
-      .def(
-          "_for_group", &Options::forGroup, py::arg("timeout"),
-          "A copy for one group, with its timeout where none was given.")
+      .def("_for_group", &Options::forGroup, py::arg("timeout"),
+           "A copy for one group, with its timeout where none was given.")
       .def("__repr__", &reprOf)
       .def(py::pickle(&stateOf, &optionsOf));
 }
@@ -175,10 +175,9 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "prepare", &goccl::prepare, py::call_guard<py::gil_scoped_release>(),
       "Loads libgoccl.so. Raises RuntimeError where the process may not have what a group takes.");
-  module.def(
-      "info", &info, py::call_guard<py::gil_scoped_release>(),
-      "A JSON object that describes this host: what each transport can do here, and if it cannot, why. Loads "
-      "libgoccl.so.");
+  module.def("info", &info, py::call_guard<py::gil_scoped_release>(),
+             "A JSON object that describes this host: what each transport can do here, and if it cannot, why. Loads "
+             "libgoccl.so.");
 
   auto group = IntrusiveClass<ProcessGroupGoccl, c10d::Backend>(
       module, "ProcessGroupGoccl",

@@ -17,8 +17,8 @@ using std::chrono::milliseconds;
 namespace {
 
 // Checks a list that has a tensor for every rank, each by `check`, and all of one type.
-void checkList(const std::vector<at::Tensor>& list, at::ScalarType type, const char* name, const char* argument,
-               void (*check)(const at::Tensor&, const char*, Argument)) {
+void checkList(const std::vector<at::Tensor>& list, at::ScalarType type, const char* name,
+               const char* argument, void (*check)(const at::Tensor&, const char*, Argument)) {
   for (const auto i : c10::irange(list.size())) {
     check(list[i], name, {argument, static_cast<int64_t>(i)});
     checkType(list[i], type, name, {argument, static_cast<int64_t>(i)});
@@ -55,7 +55,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& 
                                                        const c10d::BroadcastOptions& opts) {
   const CallGuard guard(*this);
   const at::Tensor& tensor = single(tensors, "broadcast", "");
-  GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
+  GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor,
+              ", allowed is 0");
   Buffers buffers;
   auto call = broadcastCall(buffers, tensor, opts.rootRank);
   return start({OpType::BROADCAST, "goccl:broadcast", tensors, tensors, opts.timeout, opts.asyncOp},
@@ -69,15 +70,16 @@ void ProcessGroupGoccl::broadcastNow(const at::Tensor& tensor, int64_t root) {
   runNow({OpType::BROADCAST, "goccl:broadcast", tensor, {}}, std::move(buffers), std::move(call));
 }
 
-auto ProcessGroupGoccl::allReduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op) {
+auto ProcessGroupGoccl::allReduceCall(Buffers& buffers, const at::Tensor& tensor,
+                                      const c10d::ReduceOp& op) {
   checkOutput(tensor, "allreduce", {"tensor"});
   const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "allreduce");
   const Reduction reduction = reductionOf(op, tensor.scalar_type(), "allreduce");
   void* memory = buffers.inOut(tensor);
   return [=, count = static_cast<uint64_t>(tensor.numel())](goccl_comm comm, const goccl_call* call,
                                                             goccl_work* work) {
-    return library().allreduce(comm, memory, memory, count, dtype, reduction.op, reduction.factor.data(),
-                               call, work);
+    return library().allreduce(comm, memory, memory, count, dtype, reduction.op,
+                               reduction.factor.data(), call, work);
   };
 }
 
@@ -125,18 +127,18 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
     const Reduction reduction = reductionOf(opts.reduceOp, type, "allreduce_coalesced");
     calls.emplace_back(
         [=, part = std::move(part)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-          return library().allreduce_coalesced(comm, static_cast<int>(part.memory.size()), part.memory.data(),
-                                               part.memory.data(), part.counts.data(), dtype, reduction.op,
-                                               reduction.factor.data(), call, work);
+          return library().allreduce_coalesced(
+              comm, static_cast<int>(part.memory.size()), part.memory.data(), part.memory.data(),
+              part.counts.data(), dtype, reduction.op, reduction.factor.data(), call, work);
         });
   }
-  return startAll(
-      {OpType::ALLREDUCE_COALESCED, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(calls));
+  return startAll({OpType::ALLREDUCE_COALESCED, "goccl:all_reduce", tensors, tensors, opts.timeout,
+                   opts.asyncOp},
+                  std::move(buffers), std::move(calls));
 }
 
-auto ProcessGroupGoccl::reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op,
-                                   int64_t root) {
+auto ProcessGroupGoccl::reduceCall(Buffers& buffers, const at::Tensor& tensor,
+                                   const c10d::ReduceOp& op, int64_t root) {
   checkRoot(root, size_, "reduce");
   const void* in = nullptr;
   void* out = nullptr;
@@ -160,7 +162,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& ten
                                                     const c10d::ReduceOptions& opts) {
   const CallGuard guard(*this);
   const at::Tensor& tensor = single(tensors, "reduce", "");
-  GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor, ", allowed is 0");
+  GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor,
+              ", allowed is 0");
   Buffers buffers;
   auto call = reduceCall(buffers, tensor, opts.reduceOp, opts.rootRank);
   return start({OpType::REDUCE, "goccl:reduce", tensors, tensors, opts.timeout, opts.asyncOp},
@@ -191,17 +194,19 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<a
     out.push_back(buffers.out(block));
     counts.push_back(countOf(block, type));
   }
-  checkCount(list[rank_], input.numel(), "allgather", {"outputs", rank_}, "it receives this rank's input");
+  checkCount(list[rank_], input.numel(), "allgather", {"outputs", rank_},
+             "it receives this rank's input");
   return start({OpType::ALLGATHER, "goccl:all_gather", inputs, list, opts.timeout, opts.asyncOp},
                std::move(buffers),
-               [=, out = std::move(out), counts = std::move(counts)](goccl_comm comm, const goccl_call* call,
-                                                                     goccl_work* work) {
-                 return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
+               [=, out = std::move(out), counts = std::move(counts)](
+                   goccl_comm comm, const goccl_call* call, goccl_work* work) {
+                 return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call,
+                                            work);
                });
 }
 
-auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
-                                      const char* name) {
+auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output,
+                                      const at::Tensor& input, const char* name) {
   checkTensor(input, name, {"input"});
   checkOutput(output, name, {"output"});
   checkType(output, input.scalar_type(), name, {"output"});
@@ -209,7 +214,8 @@ auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output
              "output tensor size must be equal to world_size times input tensor size");
   const ElementType type = movedAs(input.scalar_type());
   const std::vector<uint64_t> counts(size_, countOf(input, type));
-  return [=, in = buffers.in(input), out = blockStarts(buffers.out(output), counts, itemSize(input, type))](
+  return [=, in = buffers.in(input),
+          out = blockStarts(buffers.out(output), counts, itemSize(input, type))](
              goccl_comm comm, const goccl_call* call, goccl_work* work) {
     return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
   };
@@ -229,7 +235,8 @@ void ProcessGroupGoccl::allGatherNow(const at::Tensor& output, const at::Tensor&
   const CallGuard guard(*this);
   Buffers buffers;
   auto call = allGatherCall(buffers, output, input, "_allgather_base");
-  runNow({OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {}}, std::move(buffers), std::move(call));
+  runNow({OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {}}, std::move(buffers),
+         std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
@@ -241,8 +248,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
   std::vector<at::Tensor> outputs;
   for (const auto rank : c10::irange(outputLists.size())) {
     GOCCL_CHECK(outputLists[rank].size() == inputs.size(), "allgather_coalesced",
-                "invalid output size: list ", rank, " of `output_lists` has ", outputLists[rank].size(),
-                " tensors, expected ", inputs.size(), " as in `inputs`");
+                "invalid output size: list ", rank, " of `output_lists` has ",
+                outputLists[rank].size(), " tensors, expected ", inputs.size(), " as in `inputs`");
     outputs.insert(outputs.end(), outputLists[rank].begin(), outputLists[rank].end());
   }
   Buffers buffers;
@@ -265,13 +272,14 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
       return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
     });
   }
-  return startAll({OpType::ALLGATHER_COALESCED, "goccl:all_gather", inputs, std::move(outputs), opts.timeout,
-                   opts.asyncOp},
+  return startAll({OpType::ALLGATHER_COALESCED, "goccl:all_gather", inputs, std::move(outputs),
+                   opts.timeout, opts.asyncOp},
                   std::move(buffers), std::move(calls));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_into_tensor_coalesced(
-    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+    const c10d::AllgatherOptions& opts) {
   const CallGuard guard(*this);
   const char* name = "allgather_into_tensor_coalesced";
   checkPairs(outputs, inputs, name);
@@ -280,8 +288,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_into_tensor_coalesced(
   for (const auto i : c10::irange(inputs.size())) {
     calls.push_back(allGatherCall(buffers, outputs[i], inputs[i], name));
   }
-  return startAll({OpType::COALESCED, "goccl:all_gather_into_tensor_coalesced", inputs, outputs, opts.timeout,
-                   opts.asyncOp},
+  return startAll({OpType::COALESCED, "goccl:all_gather_into_tensor_coalesced", inputs, outputs,
+                   opts.timeout, opts.asyncOp},
                   std::move(buffers), std::move(calls));
 }
 
@@ -308,15 +316,16 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::
       out.push_back(buffers.out(received[i]));
     }
   } else {
-    GOCCL_CHECK(outputs.empty(), "gather", "requires empty output on non-root, got ", outputs.size(),
-                " lists");
+    GOCCL_CHECK(outputs.empty(), "gather", "requires empty output on non-root, got ",
+                outputs.size(), " lists");
   }
-  return start({OpType::GATHER, "goccl:gather", inputs, std::move(received), opts.timeout, opts.asyncOp},
-               std::move(buffers),
-               [=, out = std::move(out)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
-                                         root, call, work);
-               });
+  return start(
+      {OpType::GATHER, "goccl:gather", inputs, std::move(received), opts.timeout, opts.asyncOp},
+      std::move(buffers),
+      [=, out = std::move(out)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+        return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
+                                root, call, work);
+      });
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
@@ -336,15 +345,17 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& outp
     checkType(output, input.scalar_type(), "gather_into_tensor", {"output"});
     checkCount(output, input.numel() * size_, "gather_into_tensor", {"output"},
                "output tensor size must be equal to world_size times input tensor size");
-    out = blockStarts(buffers.out(output), std::vector<uint64_t>(size_, count), itemSize(input, type));
+    out =
+        blockStarts(buffers.out(output), std::vector<uint64_t>(size_, count), itemSize(input, type));
     received = {output};
   }
-  return start({OpType::GATHER, "goccl:gather", input, std::move(received), opts.timeout, opts.asyncOp},
-               std::move(buffers),
-               [=, out = std::move(out)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
-                                         root, call, work);
-               });
+  return start(
+      {OpType::GATHER, "goccl:gather", input, std::move(received), opts.timeout, opts.asyncOp},
+      std::move(buffers),
+      [=, out = std::move(out)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+        return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
+                                root, call, work);
+      });
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& outputs,
@@ -371,13 +382,14 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& ou
     }
     shown = list;
   } else {
-    GOCCL_CHECK(inputs.empty(), "scatter", "requires empty input on non-root, got ", inputs.size(), " lists");
+    GOCCL_CHECK(inputs.empty(), "scatter", "requires empty input on non-root, got ", inputs.size(),
+                " lists");
   }
   return start({OpType::SCATTER, "goccl:scatter", shown, outputs, opts.timeout, opts.asyncOp},
                std::move(buffers),
                [=, in = std::move(in)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().scatter(comm, in.empty() ? nullptr : in.data(), out, count, type.dtype,
-                                          root, call, work);
+                 return library().scatter(comm, in.empty() ? nullptr : in.data(), out, count,
+                                          type.dtype, root, call, work);
                });
 }
 
@@ -401,17 +413,19 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(std::vector<at::Tens
   checkCount(list[rank_], output.numel(), "reduce_scatter", {"inputs", rank_},
              "it is reduced into this rank's output");
   void* out = buffers.out(output);
-  return start({OpType::REDUCE_SCATTER, "goccl:reduce_scatter", list, outputs, opts.timeout, opts.asyncOp},
-               std::move(buffers),
-               [=, in = std::move(in), counts = std::move(counts)](goccl_comm comm, const goccl_call* call,
-                                                                   goccl_work* work) {
-                 return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
-                                                 reduction.factor.data(), call, work);
-               });
+  return start(
+      {OpType::REDUCE_SCATTER, "goccl:reduce_scatter", list, outputs, opts.timeout, opts.asyncOp},
+      std::move(buffers),
+      [=, in = std::move(in), counts = std::move(counts)](goccl_comm comm, const goccl_call* call,
+                                                          goccl_work* work) {
+        return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
+                                        reduction.factor.data(), call, work);
+      });
 }
 
-auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
-                                          const c10d::ReduceOp& op, const char* name) {
+auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& output,
+                                          const at::Tensor& input, const c10d::ReduceOp& op,
+                                          const char* name) {
   checkTensor(input, name, {"input"});
   checkOutput(output, name, {"output"});
   checkType(output, input.scalar_type(), name, {"output"});
@@ -420,15 +434,15 @@ auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& ou
   const goccl_dtype dtype = reducedAs(input.scalar_type(), name);
   const Reduction reduction = reductionOf(op, input.scalar_type(), name);
   const std::vector<uint64_t> counts(size_, static_cast<uint64_t>(output.numel()));
-  return [=, in = blockStarts(buffers.in(input), counts, input.element_size()), out = buffers.out(output)](
-             goccl_comm comm, const goccl_call* call, goccl_work* work) {
+  return [=, in = blockStarts(buffers.in(input), counts, input.element_size()),
+          out = buffers.out(output)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
     return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
                                     reduction.factor.data(), call, work);
   };
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                                  const c10d::ReduceScatterOptions& opts) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
   const CallGuard guard(*this);
   Buffers buffers;
   auto call = reduceScatterCall(buffers, output, input, opts.reduceOp, "_reduce_scatter_base");
@@ -446,8 +460,8 @@ void ProcessGroupGoccl::reduceScatterNow(const at::Tensor& output, const at::Ten
   const CallGuard guard(*this);
   Buffers buffers;
   auto call = reduceScatterCall(buffers, output, input, op, "_reduce_scatter_base");
-  runNow({OpType::_REDUCE_SCATTER_BASE, "goccl:_reduce_scatter_base", input, {}}, std::move(buffers),
-         std::move(call));
+  runNow({OpType::_REDUCE_SCATTER_BASE, "goccl:_reduce_scatter_base", input, {}},
+         std::move(buffers), std::move(call));
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
@@ -461,13 +475,13 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
   for (const auto i : c10::irange(inputs.size())) {
     calls.push_back(reduceScatterCall(buffers, outputs[i], inputs[i], opts.reduceOp, name));
   }
-  return startAll({OpType::COALESCED, "goccl:reduce_scatter_tensor_coalesced", inputs, outputs, opts.timeout,
-                   opts.asyncOp},
+  return startAll({OpType::COALESCED, "goccl:reduce_scatter_tensor_coalesced", inputs, outputs,
+                   opts.timeout, opts.asyncOp},
                   std::move(buffers), std::move(calls));
 }
 
-auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
-                                     const std::vector<int64_t>& outputSplits,
+auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
+                                     const at::Tensor& input, const std::vector<int64_t>& outputSplits,
                                      const std::vector<int64_t>& inputSplits) {
   checkTensor(input, "alltoall_base", {"input"});
   checkOutput(output, "alltoall_base", {"output"});
@@ -477,11 +491,12 @@ auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
   auto outCounts = splitCounts(output, outputSplits, size_, type, "alltoall_base", {"output"});
   auto in = blockStarts(buffers.in(input), inCounts, itemSize(input, type));
   auto out = blockStarts(buffers.out(output), outCounts, itemSize(input, type));
-  return [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
-          outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-    return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(), type.dtype,
-                              call, work);
-  };
+  return
+      [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
+       outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+        return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
+                                  type.dtype, call, work);
+      };
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -491,8 +506,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, a
   const CallGuard guard(*this);
   Buffers buffers;
   auto call = allToAllCall(buffers, output, input, outputSplits, inputSplits);
-  return start({OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {output}, opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
+  return start(
+      {OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {output}, opts.timeout, opts.asyncOp},
+      std::move(buffers), std::move(call));
 }
 
 void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& input,
@@ -529,13 +545,14 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& o
     inCounts.push_back(countOf(inputs[rank], type));
     outCounts.push_back(countOf(outputs[rank], type));
   }
-  return start({OpType::ALLTOALL, "goccl:all_to_all", inputs, outputs, opts.timeout, opts.asyncOp},
-               std::move(buffers),
-               [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
-                outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
-                                           type.dtype, call, work);
-               });
+  return start(
+      {OpType::ALLTOALL, "goccl:all_to_all", inputs, outputs, opts.timeout, opts.asyncOp},
+      std::move(buffers),
+      [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
+       outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+        return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
+                                  type.dtype, call, work);
+      });
 }
 
 // ---- sparse -----------------------------------------------------------------------------------
@@ -564,33 +581,38 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
   constexpr int64_t kMaxDims = 60;
   at::Tensor& tensor = const_cast<at::Tensor&>(single(tensors, name, ""));
   GOCCL_CHECK(tensor.defined() && tensor.is_sparse(), name, "requires a sparse COO tensor");
-  GOCCL_CHECK(tensor.device().is_cpu(), name, "only supports CPU tensors; `tensor` is on ", tensor.device());
-  GOCCL_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM, name,
-              "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
-  GOCCL_CHECK(tensor.dim() <= kMaxDims, name, "`tensor` has ", tensor.dim(), " dimensions, at most ",
-              kMaxDims, " are allowed");
-  const Operation operation{OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout};
+  GOCCL_CHECK(tensor.device().is_cpu(), name, "only supports CPU tensors; `tensor` is on ",
+              tensor.device());
+  GOCCL_CHECK(
+      opts.reduceOp.op_ == c10d::ReduceOp::SUM, name,
+      "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)");
+  GOCCL_CHECK(tensor.dim() <= kMaxDims, name, "`tensor` has ", tensor.dim(),
+              " dimensions, at most ", kMaxDims, " are allowed");
+  const Operation operation{
+      OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout};
   refuseInBatch(operation.title);
   auto work = newWork(comm(), operation, 1);
-  const auto extension = extraTime_->share().extension;  // with all three steps, which get the time by themselves
+  const auto extension =
+      extraTime_->share().extension;  // with all three steps, which get the time by themselves
 
   const at::AutoDispatchBelowAutograd noGradients;
   const at::Tensor mine = tensor.coalesce();
   const at::Tensor indices = mine.indices().contiguous();
   const at::Tensor values = mine.values().contiguous();
-  std::vector<int64_t> head{mine.sparse_dim(), mine.dense_dim(), static_cast<int64_t>(mine.scalar_type()),
-                            values.size(0)};
+  std::vector<int64_t> head{mine.sparse_dim(), mine.dense_dim(),
+                            static_cast<int64_t>(mine.scalar_type()), values.size(0)};
   head.insert(head.end(), mine.sizes().begin(), mine.sizes().end());
   head.resize(kHead + kMaxDims, 0);
-  const auto heads = gatherBlocks(at::tensor(head),
-                                  std::vector(size_, std::vector<int64_t>{kHead + kMaxDims}), opts.timeout);
+  const auto heads = gatherBlocks(
+      at::tensor(head), std::vector(size_, std::vector<int64_t>{kHead + kMaxDims}), opts.timeout);
   std::vector<std::vector<int64_t>> indexSizes;
   std::vector<std::vector<int64_t>> valueSizes;
   for (const auto rank : c10::irange(size_)) {
     const auto* theirs = heads[rank].const_data_ptr<int64_t>();
     for (const auto i : c10::irange(head.size())) {
-      GOCCL_CHECK(i == kHead - 1 || theirs[i] == head[i], name, "invalid tensor size: the tensors of ",
-                  nameOf(rank), " and ", nameOf(rank_), " differ in dtype, shape, or number of sparse dimensions");
+      GOCCL_CHECK(i == kHead - 1 || theirs[i] == head[i], name,
+                  "invalid tensor size: the tensors of ", nameOf(rank), " and ", nameOf(rank_),
+                  " differ in dtype, shape, or number of sparse dimensions");
     }
     const int64_t count = theirs[kHead - 1];
     indexSizes.push_back({mine.sparse_dim(), count});
@@ -614,8 +636,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tenso
   const CallGuard guard(*this, false);
   const at::Tensor& tensor = single(tensors, "send", "");
   checkTensor(tensor, "send", {"tensor"});
-  GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst, ", allowed are 0 to ",
-              size_ - 1);
+  GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst,
+              ", allowed are 0 to ", size_ - 1);
   GOCCL_CHECK(tag >= 0, "send", "Tag must be nonnegative, got ", tag);
   const ElementType type = movedAs(tensor.scalar_type());
   const uint64_t count = countOf(tensor, type);
@@ -627,8 +649,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tenso
                });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& tensors, int src, int tag,
-                                                     const char* name, const char* title, OpType type) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& tensors, int src,
+                                                     int tag, const char* name, const char* title,
+                                                     OpType type) {
   const CallGuard guard(*this, false);
   const at::Tensor& tensor = single(tensors, name, "");
   checkOutput(tensor, name, {"tensor"});
@@ -676,8 +699,8 @@ void ProcessGroupGoccl::barrierNow() {
 void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {
   const CallGuard guard(*this);
   TORCH_CHECK(opts.timeout == kUnsetTimeout || opts.timeout.count() > 0,
-              reason("Rank ", rank_, " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(),
-                     " ms. It is ", nameOf(rank_)));
+              reason("Rank ", rank_, " timed out in monitoredBarrier: its timeout is ",
+                     opts.timeout.count(), " ms. It is ", nameOf(rank_)));
   const int all = waitAllRanks ? 1 : 0;
   refuseInBatch("goccl:monitored_barrier");
   start({OpType::BARRIER, "goccl:monitored_barrier", {}, {}, opts.timeout, false}, Buffers(),

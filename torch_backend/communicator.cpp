@@ -47,10 +47,10 @@ Group backendOf(py::object group, const char* function) {
   if (group.is_none()) {
     group = c10d.attr("_get_default_group")();
   }
-  TORCH_CHECK_VALUE(!group.equal(c10d.attr("GroupMember").attr("NON_GROUP_MEMBER")),
-                    function, ": this rank is not a member of `group`");
-  TORCH_CHECK_TYPE(py::isinstance<c10d::ProcessGroup>(group),
-                   function, ": `group` must be a torch.distributed.ProcessGroup or None, not ",
+  TORCH_CHECK_VALUE(!group.equal(c10d.attr("GroupMember").attr("NON_GROUP_MEMBER")), function,
+                    ": this rank is not a member of `group`");
+  TORCH_CHECK_TYPE(py::isinstance<c10d::ProcessGroup>(group), function,
+                   ": `group` must be a torch.distributed.ProcessGroup or None, not ",
                    std::string(py::str(py::type::of(group))));
   const auto processGroup = group.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
   const auto devices = processGroup->getDeviceTypes();
@@ -92,9 +92,10 @@ ReduceOp reduceOpOf(const Group& group, const py::handle& op) {
   for (const auto& [name, value] : kOperations) {
     names += c10::str(names.empty() ? "" : ", ", '"', name, '"');
   }
-  TORCH_CHECK_VALUE(false, reason("goccl.Communicator: unknown reduce operation ",
-                                  std::string(py::repr(op)), "; known are ", names,
-                                  ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor"));
+  TORCH_CHECK_VALUE(
+      false, reason("goccl.Communicator: unknown reduce operation ", std::string(py::repr(op)),
+                    "; known are ", names,
+                    ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor"));
 }
 
 constexpr const char* kAbout =
@@ -130,8 +131,8 @@ Example:
 )";
 
 // What every method with arguments raises.
-#define GOCCL_RAISES                                                                           \
-  "\n\nRaises:\n    TypeError, ValueError: an argument cannot be right; the text names it.\n"   \
+#define GOCCL_RAISES                                                                          \
+  "\n\nRaises:\n    TypeError, ValueError: an argument cannot be right; the text names it.\n" \
   "    torch.distributed.DistBackendError: a peer has failed, was refused or is late."
 
 }  // namespace
@@ -155,7 +156,8 @@ void bindCommunicator(py::module_& module) {
            }),
            py::arg("group") = py::none())
       .def_property_readonly(
-          "rank", [](const Communicator& self) { return self.group->getRank(); }, "This rank in the group.")
+          "rank", [](const Communicator& self) { return self.group->getRank(); },
+          "This rank in the group.")
       .def_property_readonly(
           "size", [](const Communicator& self) { return self.group->getSize(); },
           "How many ranks the group has.")
@@ -170,8 +172,7 @@ void bindCommunicator(py::module_& module) {
           "Reduces over all ranks' tensors, element by element, and leaves the result in each of them.\n\n"
           "Args:\n"
           "    tensor: of the same number of elements and dtype on all ranks.\n"
-          "    op: the reduce operation, the same on all ranks."
-          GOCCL_RAISES)
+          "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "broadcast_",
           [](const Communicator& self, const at::Tensor& tensor, int64_t src) {
@@ -181,8 +182,7 @@ void bindCommunicator(py::module_& module) {
           "Copies the tensor of rank `src` to that of every other rank.\n\n"
           "Args:\n"
           "    tensor: of the same number of elements and dtype on all ranks.\n"
-          "    src: the rank in the group whose tensor is copied."
-          GOCCL_RAISES)
+          "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
       .def(
           "reduce_",
           [](const Communicator& self, const at::Tensor& tensor, int64_t dst, const py::handle& op) {
@@ -195,8 +195,7 @@ void bindCommunicator(py::module_& module) {
           "Args:\n"
           "    tensor: of the same number of elements and dtype on all ranks.\n"
           "    dst: the rank in the group that gets the result.\n"
-          "    op: the reduce operation, the same on all ranks."
-          GOCCL_RAISES)
+          "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_gather_into",
           [](const Communicator& self, const at::Tensor& output, const at::Tensor& input) {
@@ -207,8 +206,7 @@ void bindCommunicator(py::module_& module) {
           "Args:\n"
           "    output: of `size` times as many elements as `input`, and of its dtype.\n"
           "    input: of the same number of elements on all ranks; it may be this rank's part of\n"
-          "        `output`."
-          GOCCL_RAISES)
+          "        `output`." GOCCL_RAISES)
       .def(
           "reduce_scatter_into",
           [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
@@ -224,8 +222,7 @@ void bindCommunicator(py::module_& module) {
           "    output: of the same number of elements on all ranks; it may be this rank's part of\n"
           "        `input`.\n"
           "    input: of `size` times as many elements as `output`, and of its dtype.\n"
-          "    op: the reduce operation, the same on all ranks."
-          GOCCL_RAISES)
+          "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_to_all_into",
           [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
@@ -240,11 +237,10 @@ void bindCommunicator(py::module_& module) {
           "    schedule: with how many ranks this one exchanges at once, the same on all ranks:\n"
           "        \"parallel\" with all, \"window=2\" (1 to 254) with so many at most,\n"
           "        \"sequential\" with one; \"\" for that of the group. Memory that messages need\n"
-          "        on their way, and the ranks that send to one at a time, are bounded so."
-          GOCCL_RAISES)
+          "        on their way, and the ranks that send to one at a time, are bounded so." GOCCL_RAISES)
       .def(
           "barrier", [](const Communicator& self) { self.group->barrierNow(); },
-          py::call_guard<py::gil_scoped_release>(), 
+          py::call_guard<py::gil_scoped_release>(),
           "Returns when every rank of the group has called it.\n\nRaises:\n"
           "    torch.distributed.DistBackendError: a peer has failed, was refused or is late.");
 }

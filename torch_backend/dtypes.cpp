@@ -12,48 +12,27 @@ namespace {
 
 std::optional<goccl_dtype> nativeType(at::ScalarType type) {
   switch (type) {
-    case at::kChar:
-      return GOCCL_INT8;
-    case at::kByte:
-      return GOCCL_UINT8;
-    case at::kShort:
-      return GOCCL_INT16;
-    case at::kUInt16:
-      return GOCCL_UINT16;
-    case at::kInt:
-      return GOCCL_INT32;
-    case at::kUInt32:
-      return GOCCL_UINT32;
-    case at::kLong:
-      return GOCCL_INT64;
-    case at::kUInt64:
-      return GOCCL_UINT64;
-    case at::kHalf:
-      return GOCCL_FLOAT16;
-    case at::kBFloat16:
-      return GOCCL_BFLOAT16;
-    case at::kFloat:
-      return GOCCL_FLOAT32;
-    case at::kDouble:
-      return GOCCL_FLOAT64;
-    case at::kBool:
-      return GOCCL_BOOL;
-    case at::kComplexHalf:
-      return GOCCL_COMPLEX32;
-    case at::kComplexFloat:
-      return GOCCL_COMPLEX64;
-    case at::kComplexDouble:
-      return GOCCL_COMPLEX128;
-    case at::kFloat8_e4m3fn:
-      return GOCCL_FLOAT8_E4M3FN;
-    case at::kFloat8_e5m2:
-      return GOCCL_FLOAT8_E5M2;
-    case at::kFloat8_e4m3fnuz:
-      return GOCCL_FLOAT8_E4M3FNUZ;
-    case at::kFloat8_e5m2fnuz:
-      return GOCCL_FLOAT8_E5M2FNUZ;
-    default:
-      return std::nullopt;
+    case at::kChar: return GOCCL_INT8;
+    case at::kByte: return GOCCL_UINT8;
+    case at::kShort: return GOCCL_INT16;
+    case at::kUInt16: return GOCCL_UINT16;
+    case at::kInt: return GOCCL_INT32;
+    case at::kUInt32: return GOCCL_UINT32;
+    case at::kLong: return GOCCL_INT64;
+    case at::kUInt64: return GOCCL_UINT64;
+    case at::kHalf: return GOCCL_FLOAT16;
+    case at::kBFloat16: return GOCCL_BFLOAT16;
+    case at::kFloat: return GOCCL_FLOAT32;
+    case at::kDouble: return GOCCL_FLOAT64;
+    case at::kBool: return GOCCL_BOOL;
+    case at::kComplexHalf: return GOCCL_COMPLEX32;
+    case at::kComplexFloat: return GOCCL_COMPLEX64;
+    case at::kComplexDouble: return GOCCL_COMPLEX128;
+    case at::kFloat8_e4m3fn: return GOCCL_FLOAT8_E4M3FN;
+    case at::kFloat8_e5m2: return GOCCL_FLOAT8_E5M2;
+    case at::kFloat8_e4m3fnuz: return GOCCL_FLOAT8_E4M3FNUZ;
+    case at::kFloat8_e5m2fnuz: return GOCCL_FLOAT8_E5M2FNUZ;
+    default: return std::nullopt;
   }
 }
 
@@ -77,20 +56,23 @@ goccl_dtype reducedAs(at::ScalarType type, const char* operation) {
   const auto native = nativeType(type);
   TORCH_CHECK_TYPE(
       native.has_value(),
-      reason("ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
-             " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first"));
+      reason(
+          "ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
+          " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first"));
   return *native;
 }
 
 Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation) {
-  GOCCL_CHECK(int(op.op_) < GOCCL_REDUCE_OP_COUNT, operation, "unknown reduce operation ", int(op.op_));
+  GOCCL_CHECK(int(op.op_) < GOCCL_REDUCE_OP_COUNT, operation, "unknown reduce operation ",
+              int(op.op_));
   Reduction reduction{static_cast<goccl_reduce_op>(op.op_), {1.0, 0.0}};
   if (reduction.op != GOCCL_PREMUL_SUM) {
     return reduction;
   }
   const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  GOCCL_CHECK(supplement != nullptr, operation,
-              "ReduceOp PREMUL_SUM has no factor; make it with torch.distributed._make_nccl_premul_sum()");
+  GOCCL_CHECK(
+      supplement != nullptr, operation,
+      "ReduceOp PREMUL_SUM has no factor; make it with torch.distributed._make_nccl_premul_sum()");
   if (!supplement->tensor_factor.defined()) {
     reduction.factor[0] = supplement->double_factor;
     return reduction;

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace goccl {
 namespace {
 
-PyObject* classFor = nullptr;  // goccl.errors._class_for; never given back
+PyObject* classFor = nullptr;   // goccl.errors._class_for; never given back
 PyObject* lastClass = nullptr;  // guarded by the GIL
 
 }  // namespace

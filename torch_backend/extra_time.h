@@ -33,8 +33,8 @@ class ExtraTime : public std::enable_shared_from_this<ExtraTime> {
     std::lock_guard<std::mutex> lock(mutex_);
     Share share{total_, nullptr};
     if (const auto mine = std::exchange(fresh_, {}); mine.count() > 0) {
-      share.extension =
-          std::shared_ptr<void>(this, [self = shared_from_this(), mine](void*) { self->remove(mine); });
+      share.extension = std::shared_ptr<void>(
+          this, [self = shared_from_this(), mine](void*) { self->remove(mine); });
     }
     return share;
   }

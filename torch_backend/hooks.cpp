@@ -18,10 +18,8 @@ void Hooks::failed(goccl_result result) {
     case GOCCL_INVALID_ARGUMENT:
     case GOCCL_INVALID_HANDLE:
     case GOCCL_ABORTED:
-    case GOCCL_FORKED:
-      return;  // not a failure of the group, or one that somebody asked for
-    default:
-      break;
+    case GOCCL_FORKED: return;  // not a failure of the group, or one that somebody asked for
+    default: break;
   }
   if (failure.empty() || tellingOfFailure) {
     return;
@@ -84,7 +82,8 @@ std::map<uint64_t, Hooks::Expected>::iterator Hooks::nextToTell() {
 void Hooks::tell(const Completion& ended) const noexcept {
   completion.call(ended.info);
 #ifdef GOCCL_TORCH_HOOKS
-  completionByKey.call({ended.key, std::chrono::duration<float, std::milli>(ended.info->activeDuration).count()});
+  completionByKey.call(
+      {ended.key, std::chrono::duration<float, std::milli>(ended.info->activeDuration).count()});
 #endif
 }
 

@@ -26,9 +26,9 @@ std::atomic<const Library*> loaded{nullptr};
 // The folder of the shared object that holds this code: the Python package.
 std::string packageDirectory() {
   Dl_info self{};
-  TORCH_CHECK(
-      dladdr(reinterpret_cast<const void*>(&packageDirectory), &self) != 0 && self.dli_fname != nullptr,
-      "goccl: cannot tell where the module goccl._C was loaded from");
+  TORCH_CHECK(dladdr(reinterpret_cast<const void*>(&packageDirectory), &self) != 0 &&
+                  self.dli_fname != nullptr,
+              "goccl: cannot tell where the module goccl._C was loaded from");
   const std::string file = self.dli_fname;
   const auto slash = file.rfind('/');
   return slash == std::string::npos ? std::string(".") : file.substr(0, slash);
@@ -52,10 +52,9 @@ constexpr int kThreads = 12;
 constexpr int kDescriptors = 16;
 
 void tryAddressSpace() {
-  void* space = mmap(nullptr, kAddressSpace, PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TORCH_CHECK(space != MAP_FAILED,
-              "goccl: the library needs ", kAddressSpace >> 20,
+  void* space =
+      mmap(nullptr, kAddressSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(space != MAP_FAILED, "goccl: the library needs ", kAddressSpace >> 20,
               " MiB of address space, which this process may not have: raise its limit (ulimit -v)");
   munmap(space, kAddressSpace);
 }

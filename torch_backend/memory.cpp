@@ -1,6 +1,5 @@
 #include "memory.h"
 
-
 #include <mutex>
 
 #include <ATen/EmptyTensor.h>
@@ -64,7 +63,9 @@ class PoolingAllocator final : public c10::Allocator {
     }
     return ordinary->allocate(bytes);
   }
-  c10::DeleterFnPtr raw_deleter() const override { return ordinary->raw_deleter() ? &freeEither : nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return ordinary->raw_deleter() ? &freeEither : nullptr;
+  }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -96,8 +97,8 @@ bool hasShareableMemory() {
 }
 
 at::Tensor emptyShareable(at::IntArrayRef size, at::ScalarType dtype) {
-  return at::detail::empty_generic(size, &shareable, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
-                                   std::nullopt);
+  return at::detail::empty_generic(size, &shareable, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                   dtype, std::nullopt);
 }
 
 bool isShareable(const at::Tensor& tensor) {
@@ -119,7 +120,8 @@ void bindMemory(py::module_& module) {
              "Whether a tensor's elements are in memory of empty() or of a pool.");
   module.def("enter_pool", &enterPool, "Has the thread's CPU tensors allocated in shareable memory.");
   module.def("leave_pool", &leavePool, "Undoes enter_pool().");
-  module.def("memory_stats", &memoryStats, "What adapters do with the process's shareable memory, in bytes.");
+  module.def("memory_stats", &memoryStats,
+             "What adapters do with the process's shareable memory, in bytes.");
 }
 
 }  // namespace goccl

@@ -7,7 +7,6 @@
 #include <memory>
 #include <thread>
 
-
 #include "arguments.h"
 #include "error.h"
 #include "log.h"
@@ -180,7 +179,8 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   TORCH_CHECK_VALUE(options_->livenessGrace.count() >= 0, "ProcessGroupGoccl: `liveness_grace` is ",
                     options_->livenessGrace.count(), " ms, it must not be negative (0: the default)");
   TORCH_CHECK_VALUE(globalRanks_.empty() || globalRanks_.size() == static_cast<size_t>(size),
-                    "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(), " ranks, expected ", size);
+                    "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
+                    " ranks, expected ", size);
   comm_.store(join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
   init();
 }
@@ -245,9 +245,9 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
     options->global_ranks_in_group.push_back(globalRanks.empty() ? rank : globalRanks.at(rank));
   }
   const auto& members = options->global_ranks_in_group;
-  return c10::make_intrusive<ProcessGroupGoccl>(store, static_cast<int>(mine - ranks.begin()),
-                                                static_cast<int>(ranks.size()), options, options->group_name,
-                                                std::vector<int>(members.begin(), members.end()));
+  return c10::make_intrusive<ProcessGroupGoccl>(
+      store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), options,
+      options->group_name, std::vector<int>(members.begin(), members.end()));
 }
 
 intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(const intrusive_ptr<c10d::Store>& store,
@@ -262,9 +262,10 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(const intrusive_ptr<c10d::
 
 // ---- starting ---------------------------------------------------------------------------------
 
-goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async, const char* schedule) const {
-  return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT, async ? 0 : 1,
-          schedule};
+goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async,
+                                          const char* schedule) const {
+  return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT,
+          async ? 0 : 1, schedule};
 }
 
 std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
@@ -276,10 +277,11 @@ std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
 }
 
 intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation,
-                                                uint64_t collectives) const {
-  const WorkInfo info{operation.type, operation.title,
-                      operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
-                      sequence_.load() + collectives, operation.source};
+                                               uint64_t collectives) const {
+  const WorkInfo info{
+      operation.type, operation.title,
+      operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
+      sequence_.load() + collectives, operation.source};
   return c10::make_intrusive<Work>(rank_, comm, hooks_, info, operation.inputs);
 }
 
@@ -446,7 +448,8 @@ void ProcessGroupGoccl::recount() {
 
 std::string ProcessGroupGoccl::nameOf(int64_t rank) const {
   const bool other = !globalRanks_.empty() && globalRanks_.at(rank) != rank;
-  return other ? c10::str("rank ", rank, " (global rank ", globalRanks_.at(rank), ")") : c10::str("rank ", rank);
+  return other ? c10::str("rank ", rank, " (global rank ", globalRanks_.at(rank), ")")
+               : c10::str("rank ", rank);
 }
 
 void ProcessGroupGoccl::registerOnCompletionHook(
@@ -482,19 +485,17 @@ at::Tensor ProcessGroupGoccl::allocateTensor(long size, at::TensorOptions option
   return emptyShareable({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
-std::unordered_map<std::string, uint64_t> ProcessGroupGoccl::getMemoryStats() { return memoryStats(); }
+std::unordered_map<std::string, uint64_t> ProcessGroupGoccl::getMemoryStats() {
+  return memoryStats();
+}
 
 c10d::ErrorType ProcessGroupGoccl::getError() {
   switch (library().async_error(comm())) {
     case GOCCL_OK:
-    case GOCCL_IN_PROGRESS:
-      return c10d::ErrorType::SUCCESS;
-    case GOCCL_TIMEOUT:
-      return c10d::ErrorType::TIMEOUT;
-    case GOCCL_PEER_FAILED:
-      return c10d::ErrorType::REMOTE_ERROR;
-    default:
-      return c10d::ErrorType::COMM_ERROR;
+    case GOCCL_IN_PROGRESS: return c10d::ErrorType::SUCCESS;
+    case GOCCL_TIMEOUT: return c10d::ErrorType::TIMEOUT;
+    case GOCCL_PEER_FAILED: return c10d::ErrorType::REMOTE_ERROR;
+    default: return c10d::ErrorType::COMM_ERROR;
   }
 }
 

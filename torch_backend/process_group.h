@@ -46,8 +46,8 @@ class ProcessGroupGoccl : public c10d::Backend {
 
     // What was given. Torch writes into `timeout` what a group has that it splits or merges.
     std::optional<std::chrono::milliseconds> givenTimeout;
-    std::string transport;                       // "", "shm", "tcp" or "verbs"
-    std::string interface;                       // network interface; "" : by the route to the store
+    std::string transport;  // "", "shm", "tcp" or "verbs"
+    std::string interface;  // network interface; "" : by the route to the store
     std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
     std::string secret;                          // "": agreed on through the store
     std::string alltoallSchedule;                // as in goccl_call; "": by size
@@ -117,11 +117,11 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
                                         std::vector<at::Tensor>& inputs,
                                         const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                    const c10d::GatherOptions& opts = c10d::GatherOptions());
-  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
-                                         std::vector<std::vector<at::Tensor>>& inputs,
-                                         const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
+  c10::intrusive_ptr<c10d::Work> gather_into_tensor(
+      at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts = c10d::GatherOptions());
+  c10::intrusive_ptr<c10d::Work> scatter(
+      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
   // Inputs may differ in size from rank to rank, if all ranks agree on them.
   c10::intrusive_ptr<c10d::Work> reduce_scatter(
       std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
@@ -223,7 +223,9 @@ class ProcessGroupGoccl : public c10d::Backend {
     int source = WorkInfo::kNoSource;
     const char* schedule = nullptr;  // of an all-to-all that blocks
 
-    bool pointToPoint() const { return type == c10d::OpType::SEND || source != WorkInfo::kNoSource; }
+    bool pointToPoint() const {
+      return type == c10d::OpType::SEND || source != WorkInfo::kNoSource;
+    }
   };
 
   // The calls of one thread from startCoalescing() on.
@@ -238,11 +240,13 @@ class ProcessGroupGoccl : public c10d::Backend {
 
   // The communicator; throws after shutdown().
   goccl_comm comm() const;
-  goccl_call callOptions(std::chrono::milliseconds timeout, bool async, const char* schedule = nullptr) const;
+  goccl_call callOptions(std::chrono::milliseconds timeout, bool async,
+                         const char* schedule = nullptr) const;
   // Adds the extra time to the timeout of an operation that is about to start. What it returns is to be kept
   // until the operation has ended.
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
-  c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation, uint64_t collectives) const;
+  c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation,
+                                   uint64_t collectives) const;
   // Takes over the library's number of the last collective, which counts those that were refused, too.
   void recount();
   // A rank in a text: by its number in the job, too, where that is another.
@@ -257,11 +261,14 @@ class ProcessGroupGoccl : public c10d::Backend {
   template <typename AnyCall>
   void runNow(Operation operation, Buffers buffers, AnyCall call);
   // Starts several as one work, or records them.
-  c10::intrusive_ptr<c10d::Work> startAll(Operation operation, Buffers buffers, std::vector<Call> calls);
+  c10::intrusive_ptr<c10d::Work> startAll(Operation operation, Buffers buffers,
+                                          std::vector<Call> calls);
   // Records the calls if this thread is coalescing, and returns the work of its batch; else nullptr.
-  c10::intrusive_ptr<c10d::Work> record(Operation& operation, Buffers& buffers, std::vector<Call> calls);
-  void launch(const c10::intrusive_ptr<Work>& work, Buffers buffers, std::vector<at::Tensor> outputs,
-              const std::vector<Call>& calls, const goccl_call& options, std::shared_ptr<void> extension);
+  c10::intrusive_ptr<c10d::Work> record(Operation& operation, Buffers& buffers,
+                                        std::vector<Call> calls);
+  void launch(const c10::intrusive_ptr<Work>& work, Buffers buffers,
+              std::vector<at::Tensor> outputs, const std::vector<Call>& calls,
+              const goccl_call& options, std::shared_ptr<void> extension);
   // Takes this thread's batch out of the books, if there is one.
   std::optional<Batch> takeBatch();
   // Drops the batches of all threads in which something was recorded.
@@ -272,17 +279,20 @@ class ProcessGroupGoccl : public c10d::Backend {
   auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);
   auto allReduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op);
   auto reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
-  auto allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input, const char* name);
+  auto allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                     const char* name);
   auto reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                          const c10d::ReduceOp& op, const char* name);
   auto allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
-                    const std::vector<int64_t>& outputSplits, const std::vector<int64_t>& inputSplits);
+                    const std::vector<int64_t>& outputSplits,
+                    const std::vector<int64_t>& inputSplits);
   // Throws where this thread is coalescing.
   void refuseInBatch(const char* title);
-  c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag, const char* name,
-                                         const char* title, c10d::OpType type);
+  c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag,
+                                         const char* name, const char* title, c10d::OpType type);
   // One contiguous block from every rank, in the order of ranks.
-  std::vector<at::Tensor> gatherBlocks(const at::Tensor& mine, const std::vector<std::vector<int64_t>>& sizes,
+  std::vector<at::Tensor> gatherBlocks(const at::Tensor& mine,
+                                       const std::vector<std::vector<int64_t>>& sizes,
                                        std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
@@ -318,7 +328,8 @@ class ProcessGroupGoccl::CallGuard {
 };
 
 template <typename AnyCall>
-c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers buffers, AnyCall call) {
+c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers buffers,
+                                                        AnyCall call) {
   if (coalescing()) {
     if (auto work = record(operation, buffers, {call})) {
       return work;

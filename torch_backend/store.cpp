@@ -61,7 +61,7 @@ class Stores {
 
  private:
   std::mutex mutex_;
-  uint64_t last_ = 0;                                          // guarded by mutex_
+  uint64_t last_ = 0;                                                // guarded by mutex_
   std::unordered_map<uint64_t, intrusive_ptr<c10d::Store>> stores_;  // guarded by mutex_
 };
 
@@ -91,7 +91,8 @@ int guarded(const void* context, char* err, size_t err_size, Call&& call) noexce
 StoreAdapter::StoreAdapter(const intrusive_ptr<c10d::Store>& store)
     : id_(stores().add(store)),
       host_(hostOf(store)),
-      callbacks_{reinterpret_cast<void*>(static_cast<uintptr_t>(id_)), &StoreAdapter::set, &StoreAdapter::get} {}
+      callbacks_{reinterpret_cast<void*>(static_cast<uintptr_t>(id_)), &StoreAdapter::set,
+                 &StoreAdapter::get} {}
 
 void StoreAdapter::interrupt() { stores().remove(id_); }
 

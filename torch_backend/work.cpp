@@ -45,35 +45,23 @@ class Passage {
 const char* operationOf(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::ALLREDUCE:
-    case c10d::OpType::ALLREDUCE_COALESCED:
-      return "allreduce";
-    case c10d::OpType::REDUCE:
-      return "reduce";
-    case c10d::OpType::BROADCAST:
-      return "broadcast";
+    case c10d::OpType::ALLREDUCE_COALESCED: return "allreduce";
+    case c10d::OpType::REDUCE: return "reduce";
+    case c10d::OpType::BROADCAST: return "broadcast";
     case c10d::OpType::ALLGATHER:
     case c10d::OpType::_ALLGATHER_BASE:
-    case c10d::OpType::ALLGATHER_COALESCED:
-      return "allgather";
+    case c10d::OpType::ALLGATHER_COALESCED: return "allgather";
     case c10d::OpType::REDUCE_SCATTER:
-    case c10d::OpType::_REDUCE_SCATTER_BASE:
-      return "reduce_scatter";
-    case c10d::OpType::GATHER:
-      return "gather";
-    case c10d::OpType::SCATTER:
-      return "scatter";
+    case c10d::OpType::_REDUCE_SCATTER_BASE: return "reduce_scatter";
+    case c10d::OpType::GATHER: return "gather";
+    case c10d::OpType::SCATTER: return "scatter";
     case c10d::OpType::ALLTOALL:
-    case c10d::OpType::ALLTOALL_BASE:
-      return "alltoall";
-    case c10d::OpType::BARRIER:
-      return "barrier";
-    case c10d::OpType::SEND:
-      return "send";
+    case c10d::OpType::ALLTOALL_BASE: return "alltoall";
+    case c10d::OpType::BARRIER: return "barrier";
+    case c10d::OpType::SEND: return "send";
     case c10d::OpType::RECV:
-    case c10d::OpType::RECVANYSOURCE:
-      return "recv";
-    default:
-      return "";
+    case c10d::OpType::RECVANYSOURCE: return "recv";
+    default: return "";
   }
 }
 
@@ -138,7 +126,8 @@ void Buffers::finish() {
   held_.clear();
 }
 
-Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info, at::TensorList inputs)
+Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info,
+           at::TensorList inputs)
     : c10d::Work(rank, info.type, at::hasCallbacks() ? info.title : nullptr, shown(inputs)),
       comm_(comm),
       hooks_(std::move(hooks)),
@@ -189,7 +178,8 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
     complete(GOCCL_OK);
     return;
   }
-  const bool observed = recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != 0;
+  const bool observed =
+      recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != 0;
   handle_.store(handle, std::memory_order_release);
   bool awaited = false;
   {
@@ -241,7 +231,9 @@ void Work::settle(std::exception_ptr exception) noexcept {
 }
 
 Hooks::Completion Work::completion() const {
-  return {std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_, ended_ - started_), key_};
+  return {std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_,
+                                           ended_ - started_),
+          key_};
 }
 
 void Work::complete(goccl_result result) noexcept {
@@ -313,19 +305,22 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   };
   const auto giveUp = [&] {
     raise({GOCCL_TIMEOUT,
-           c10::str("goccl: wait(): Operation timed out! The operation ", info_.title, " has not ended after ",
-                    timeout.count(), " ms; it goes on, and may be waited for again"),
+           c10::str("goccl: wait(): Operation timed out! The operation ", info_.title,
+                    " has not ended after ", timeout.count(),
+                    " ms; it goes on, and may be waited for again"),
            detailOf(hooks_->group, operationOf(info_.type), info_.sequence)});
   };
   if (handle == 0 && !ending_.load()) {
     uint64_t caller = threadNumber();
-    TORCH_CHECK_VALUE(passes_.compare_exchange_strong(caller, 0),
-                      "goccl: wait(): the operation belongs to a coalesced batch that has not been "
-                      "started: it starts at the batch's end, where the `with` block or endCoalescing() is");
+    TORCH_CHECK_VALUE(
+        passes_.compare_exchange_strong(caller, 0),
+        "goccl: wait(): the operation belongs to a coalesced batch that has not been "
+        "started: it starts at the batch's end, where the `with` block or endCoalescing() is");
     return true;
   }
   while (!ending_.load()) {
-    const auto slice = bounded ? std::clamp(remaining(), std::chrono::milliseconds(0), kSlice) : kSlice;
+    const auto slice =
+        bounded ? std::clamp(remaining(), std::chrono::milliseconds(0), kSlice) : kSlice;
     const goccl_result result = library().work_wait(handle, slice.count());
     if (result != GOCCL_IN_PROGRESS) {
       complete(result);
@@ -339,7 +334,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   // Another thread may be at it still.
   std::unique_lock<std::mutex> lock(mutex_);
   while (!told()) {
-    if (cv_.wait_for(lock, bounded ? std::min(remaining(), kSlice) : kSlice) == std::cv_status::timeout) {
+    if (cv_.wait_for(lock, bounded ? std::min(remaining(), kSlice) : kSlice) ==
+        std::cv_status::timeout) {
       lock.unlock();
       checkSignals();
       lock.lock();
@@ -384,8 +380,9 @@ int Work::sourceRank() const {
 }
 
 std::vector<at::Tensor> Work::result() {
-  TORCH_CHECK(isCompleted(),
-              "Work needs to be completed before calling result(). Should call wait() before result().");
+  TORCH_CHECK(
+      isCompleted(),
+      "Work needs to be completed before calling result(). Should call wait() before result().");
   return outputs_;
 }
 

@@ -57,7 +57,8 @@ struct WorkInfo {
 class Work : public c10d::Work {
  public:
   // The profiler shows the shapes of `inputs`.
-  Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info, at::TensorList inputs);
+  Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info,
+       at::TensorList inputs);
   ~Work() override;
 
   // Called once, right after the start. `outputs` become result() and the value of the future. `extension` is
@@ -108,7 +109,7 @@ class Work : public c10d::Work {
   const goccl_comm comm_;
   const std::shared_ptr<Hooks> hooks_;
   const WorkInfo info_;
-  const uint64_t key_;  // of this work only, in this process
+  const uint64_t key_;                 // of this work only, in this process
   std::atomic<goccl_work> handle_{0};  // 0: not begun
   std::atomic<bool> ending_{false};
   std::atomic<bool> listening_{false};
@@ -117,9 +118,10 @@ class Work : public c10d::Work {
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;
-  uint64_t expected_ = 0;  // its number in hooks_; 0: nobody is to be told
+  uint64_t expected_ = 0;                           // its number in hooks_; 0: nobody is to be told
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
-  using Time = decltype(c10d::WorkInfo::timeStarted);  // of the system's clock in older versions of torch
+  using Time =
+      decltype(c10d::WorkInfo::timeStarted);  // of the system's clock in older versions of torch
   const Time started_;
   Time ended_;
 };

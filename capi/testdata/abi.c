@@ -19,25 +19,27 @@ static void fail(int line, const char *format, ...) {
   exit(1);
 }
 
-#define TRUE(x) \
-  do { \
+#define TRUE(x)                                 \
+  do {                                          \
     if (!(x)) fail(__LINE__, "not so: %s", #x); \
   } while (0)
 
 static void expect(int line, goccl_result want, goccl_result got, const char *call) {
   if (want != got) {
-    fail(line, "%s: %s (%s), not %s", call, goccl_result_string(got), goccl_last_error(), goccl_result_string(want));
+    fail(line, "%s: %s (%s), not %s", call, goccl_result_string(got), goccl_last_error(),
+         goccl_result_string(want));
   }
 }
 
 #define OK(call) expect(__LINE__, GOCCL_OK, call, #call)
 #define GIVES(code, call) expect(__LINE__, code, call, #call)
 /* A call that is refused with a message that holds the given words. */
-#define REFUSED(code, words, call) \
-  do { \
-    GIVES(code, call); \
-    if (strstr(goccl_last_error(), words) == NULL) \
-      fail(__LINE__, "the message of %s is \"%s\", without \"%s\"", #call, goccl_last_error(), words); \
+#define REFUSED(code, words, call)                                                             \
+  do {                                                                                         \
+    GIVES(code, call);                                                                         \
+    if (strstr(goccl_last_error(), words) == NULL)                                             \
+      fail(__LINE__, "the message of %s is \"%s\", without \"%s\"", #call, goccl_last_error(), \
+           words);                                                                             \
   } while (0)
 
 static goccl_comm alone(void) {
@@ -72,7 +74,8 @@ static void *play(void *p) {
   return NULL;
 }
 
-static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store, void (*body)(goccl_comm, int, int)) {
+static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store,
+                     void (*body)(goccl_comm, int, int)) {
   goccl_unique_id id;
   if (store == NULL) OK(goccl_get_unique_id(&id));
   player players[8];
@@ -90,9 +93,11 @@ enum { PATIENCE = 60000 };
 
 static void test_library(void) {
   char version[32];
-  snprintf(version, sizeof version, "%d.%d.%d", GOCCL_VERSION_MAJOR, GOCCL_VERSION_MINOR, GOCCL_VERSION_PATCH);
+  snprintf(version, sizeof version, "%d.%d.%d", GOCCL_VERSION_MAJOR, GOCCL_VERSION_MINOR,
+           GOCCL_VERSION_PATCH);
   TRUE(strcmp(goccl_version(), version) == 0);
-  for (int r = GOCCL_OK; r <= GOCCL_IN_PROGRESS; r++) TRUE(strstr(goccl_result_string(r), "unknown") == NULL);
+  for (int r = GOCCL_OK; r <= GOCCL_IN_PROGRESS; r++)
+    TRUE(strstr(goccl_result_string(r), "unknown") == NULL);
   TRUE(strcmp(goccl_result_string(99), "unknown result code") == 0);
   TRUE(strcmp(goccl_last_error(), "") == 0);
 
@@ -114,7 +119,8 @@ static void test_library(void) {
   REFUSED(GOCCL_INVALID_ARGUMENT, "cpu_a is -1", goccl_core_ping_pong(-1, 0, &ns));
   REFUSED(GOCCL_INVALID_ARGUMENT, "cpu_b is 100000", goccl_core_ping_pong(0, 100000, &ns));
   REFUSED(GOCCL_INVALID_ARGUMENT, "ns is NULL", goccl_core_ping_pong(0, 1, NULL));
-  if (sysconf(_SC_NPROCESSORS_ONLN) > 1 && goccl_core_ping_pong(0, 1, &ns) == GOCCL_OK) TRUE(ns > 1);
+  if (sysconf(_SC_NPROCESSORS_ONLN) > 1 && goccl_core_ping_pong(0, 1, &ns) == GOCCL_OK)
+    TRUE(ns > 1);
   OK(goccl_shutdown());
 }
 
@@ -165,19 +171,20 @@ static void test_config(void) {
   goccl_unique_id id;
   memset(&id, 1, sizeof id);
   goccl_store store = {0};
-#define INIT(code, words, ...) \
-  do { \
+#define INIT(code, words, ...)                                       \
+  do {                                                               \
     goccl_config config = {.struct_size = sizeof config, .size = 1}; \
-    __VA_ARGS__; \
-    comm = 7; \
-    REFUSED(code, words, goccl_init(&comm, &config)); \
-    TRUE(comm == 0); \
+    __VA_ARGS__;                                                     \
+    comm = 7;                                                        \
+    REFUSED(code, words, goccl_init(&comm, &config));                \
+    TRUE(comm == 0);                                                 \
   } while (0)
   INIT(GOCCL_INVALID_ARGUMENT, "config.struct_size is 0", config.struct_size = 0);
   INIT(GOCCL_INVALID_ARGUMENT, "config.struct_size is", config.struct_size = (size_t)-1);
   INIT(GOCCL_INVALID_ARGUMENT, "config.size is 0, allowed are 1 to 65536", config.size = 0);
   INIT(GOCCL_INVALID_ARGUMENT, "config.size is -3", config.size = -3);
-  INIT(GOCCL_INVALID_ARGUMENT, "config.rank is 2, allowed are 0 to 1", config.size = 2; config.rank = 2);
+  INIT(GOCCL_INVALID_ARGUMENT, "config.rank is 2, allowed are 0 to 1", config.size = 2;
+       config.rank = 2);
   INIT(GOCCL_INVALID_ARGUMENT, "config.rank is -1", config.rank = -1);
   INIT(GOCCL_INVALID_ARGUMENT, "config.timeout_ms is -5", config.timeout_ms = -5);
   INIT(GOCCL_INVALID_ARGUMENT, "config.liveness_grace_ms is -1", config.liveness_grace_ms = -1);
@@ -241,10 +248,19 @@ static void test_handles(void) {
   TRUE(strlen(json) == needed - 1 && json[0] == '{' && strstr(json, "\"self\"") != NULL);
   free(json);
 
-  const uint64_t forged[] = {0, 1, 42, UINT64_MAX, 0xc000000000, 0xc000000000 << 16, comm + 1, comm - 1, comm ^ (UINT64_C(1) << 63)};
+  const uint64_t forged[] = {0,
+                             1,
+                             42,
+                             UINT64_MAX,
+                             0xc000000000,
+                             0xc000000000 << 16,
+                             comm + 1,
+                             comm - 1,
+                             comm ^ (UINT64_C(1) << 63)};
   for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
     REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_rank(forged[i], &rank));
-    REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_describe(forged[i], NULL, 0, NULL));
+    REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm",
+            goccl_comm_describe(forged[i], NULL, 0, NULL));
     GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(forged[i]));
     GIVES(GOCCL_INVALID_HANDLE, goccl_barrier(forged[i], NULL, NULL));
     if (forged[i] == GOCCL_WORK_DONE) continue;
@@ -311,17 +327,23 @@ static void test_arguments(void) {
   const goccl_result bad = GOCCL_INVALID_ARGUMENT;
 
   for (int known = 0; known < 2; known++) { /* what has been called well before is looked at by others */
-    REFUSED(bad, "in[0] is NULL", goccl_allreduce(comm, NULL, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work));
+    REFUSED(bad, "in[0] is NULL",
+            goccl_allreduce(comm, NULL, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work));
     TRUE(work == 0);
-    REFUSED(bad, "out[0] is NULL", goccl_allreduce(comm, a, NULL, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-    REFUSED(bad, "overlap", goccl_allreduce(comm, a, a + 1, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+    REFUSED(bad, "out[0] is NULL",
+            goccl_allreduce(comm, a, NULL, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+    REFUSED(bad, "overlap",
+            goccl_allreduce(comm, a, a + 1, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
     REFUSED(bad, "out is NULL", goccl_allgather(comm, a, NULL, counts, GOCCL_FLOAT32, NULL, NULL));
     REFUSED(bad, "counts is NULL", goccl_allgather(comm, a, out, NULL, GOCCL_FLOAT32, NULL, NULL));
-    REFUSED(bad, "in is NULL", goccl_reduce_scatter(comm, NULL, b, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+    REFUSED(bad, "in is NULL",
+            goccl_reduce_scatter(comm, NULL, b, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
     REFUSED(bad, "out is NULL", goccl_gather(comm, a, NULL, 4, GOCCL_FLOAT32, 0, NULL, NULL));
     REFUSED(bad, "in is NULL", goccl_scatter(comm, NULL, b, 4, GOCCL_FLOAT32, 0, NULL, NULL));
-    REFUSED(bad, "out_counts is NULL", goccl_alltoall(comm, in, counts, out, NULL, GOCCL_FLOAT32, NULL, NULL));
-    REFUSED(bad, "in is NULL", goccl_alltoall(comm, NULL, counts, out, counts, GOCCL_FLOAT32, NULL, NULL));
+    REFUSED(bad, "out_counts is NULL",
+            goccl_alltoall(comm, in, counts, out, NULL, GOCCL_FLOAT32, NULL, NULL));
+    REFUSED(bad, "in is NULL",
+            goccl_alltoall(comm, NULL, counts, out, counts, GOCCL_FLOAT32, NULL, NULL));
     OK(goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
     OK(goccl_allgather(comm, a, out, counts, GOCCL_FLOAT32, NULL, NULL));
     OK(goccl_reduce_scatter(comm, in, b, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
@@ -330,27 +352,43 @@ static void test_arguments(void) {
     OK(goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, NULL, NULL));
   }
   OK(goccl_allreduce(comm, NULL, NULL, 0, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-  REFUSED(bad, "dtype is 21", goccl_allreduce(comm, a, b, 4, GOCCL_DTYPE_COUNT, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "dtype is 21",
+          goccl_allreduce(comm, a, b, 4, GOCCL_DTYPE_COUNT, GOCCL_SUM, NULL, NULL, NULL));
   REFUSED(bad, "dtype is 266", goccl_allreduce(comm, a, b, 4, 266, GOCCL_SUM, NULL, NULL, NULL));
   REFUSED(bad, "dtype is -1", goccl_broadcast(comm, a, 4, -1, 0, NULL, NULL));
-  REFUSED(bad, "op is 9", goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_REDUCE_OP_COUNT, NULL, NULL, NULL));
+  REFUSED(bad, "op is 9",
+          goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_REDUCE_OP_COUNT, NULL, NULL, NULL));
   REFUSED(bad, "BAND", goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_BAND, NULL, NULL, NULL));
-  REFUSED(bad, "factor is NULL", goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_PREMUL_SUM, NULL, NULL, NULL));
-  REFUSED(bad, "elements", goccl_allreduce(comm, a, b, huge, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-  REFUSED(bad, "root is 1, allowed are 0 to 0", goccl_broadcast(comm, a, 4, GOCCL_FLOAT32, 1, NULL, NULL));
-  REFUSED(bad, "root is -1", goccl_reduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, -1, NULL, NULL));
+  REFUSED(bad, "factor is NULL",
+          goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_PREMUL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "elements",
+          goccl_allreduce(comm, a, b, huge, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "root is 1, allowed are 0 to 0",
+          goccl_broadcast(comm, a, 4, GOCCL_FLOAT32, 1, NULL, NULL));
+  REFUSED(bad, "root is -1",
+          goccl_reduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, -1, NULL, NULL));
   REFUSED(bad, "peer is 3", goccl_send(comm, a, 4, GOCCL_FLOAT32, 3, 0, NULL, NULL));
   REFUSED(bad, "peer is -1", goccl_send(comm, a, 4, GOCCL_FLOAT32, GOCCL_ANY_SOURCE, 0, NULL, NULL));
   REFUSED(bad, "tag is -1", goccl_recv(comm, a, 4, GOCCL_FLOAT32, 0, -1, NULL, NULL));
-  REFUSED(bad, "n is 0", goccl_allreduce_coalesced(comm, 0, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-  REFUSED(bad, "in is NULL", goccl_allreduce_coalesced(comm, 1, NULL, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-  REFUSED(bad, "counts is NULL", goccl_allreduce_coalesced(comm, 1, in, out, NULL, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-  REFUSED(bad, "in[1] is NULL", goccl_allreduce_coalesced(comm, 2, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "n is 0",
+          goccl_allreduce_coalesced(comm, 0, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL,
+                                    NULL));
+  REFUSED(bad, "in is NULL",
+          goccl_allreduce_coalesced(comm, 1, NULL, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL,
+                                    NULL, NULL));
+  REFUSED(
+      bad, "counts is NULL",
+      goccl_allreduce_coalesced(comm, 1, in, out, NULL, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "in[1] is NULL",
+          goccl_allreduce_coalesced(comm, 2, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL,
+                                    NULL));
   goccl_call call = {.struct_size = 3};
   REFUSED(bad, "call.struct_size is 3", goccl_barrier(comm, &call, NULL));
   call = (goccl_call){.struct_size = sizeof call, .alltoall_schedule = "window=0"};
-  REFUSED(bad, "call.alltoall_schedule is \"window=0\", allowed are \"sequential\", \"window=1\" to \"window=254\", \"parallel\"",
-          goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, &call, NULL));
+  REFUSED(
+      bad,
+      "call.alltoall_schedule is \"window=0\", allowed are \"sequential\", \"window=1\" to \"window=254\", \"parallel\"",
+      goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, &call, NULL));
   call.struct_size = offsetof(goccl_call, alltoall_schedule); /* an older caller's */
   OK(goccl_barrier(comm, &call, NULL));
   goccl_core_peaks peaks;
@@ -396,15 +434,17 @@ static void collectives(goccl_comm comm, int rank, int size) {
     for (int i = 0; i < N; i++) in[r][i] = 1000000 * rank + 10000 * r + i;
   }
   const int64_t ranks = size * (size - 1) / 2;
-#define EACH(r, want) \
+#define EACH(r, want)                                   \
   for (int i = 0; i < N; i++) TRUE(out[r][i] == (want))
 
   OK(goccl_allreduce(comm, in[0], out[0], N, GOCCL_INT64, GOCCL_SUM, NULL, NULL, NULL));
   EACH(0, 1000000 * ranks + size * i);
-  OK(goccl_allreduce_coalesced(comm, size, ins, outs, counts, GOCCL_INT64, GOCCL_MAX, NULL, NULL, NULL));
+  OK(goccl_allreduce_coalesced(comm, size, ins, outs, counts, GOCCL_INT64, GOCCL_MAX, NULL, NULL,
+                               NULL));
   for (int r = 0; r < size; r++) EACH(r, 1000000 * (size - 1) + 10000 * r + i);
   const int root = size - 1;
-  OK(goccl_reduce(comm, in[0], rank == root ? out[0] : NULL, N, GOCCL_INT64, GOCCL_MIN, NULL, root, NULL, NULL));
+  OK(goccl_reduce(comm, in[0], rank == root ? out[0] : NULL, N, GOCCL_INT64, GOCCL_MIN, NULL, root,
+                  NULL, NULL));
   if (rank == root) EACH(0, i);
   memcpy(out[0], in[0], sizeof in[0]);
   OK(goccl_broadcast(comm, out[0], N, GOCCL_INT64, root, NULL, NULL));
@@ -579,15 +619,20 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
   OK(goccl_barrier(comm, NULL, NULL));
   REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL));
   REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_send(comm, &a, 1, bad, 1 - rank, rank, NULL, NULL));
-  if (rank == 0) REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_recv(comm, &a, 1, bad, 1, 0, NULL, NULL));
+  if (rank == 0)
+    REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_recv(comm, &a, 1, bad, 1, 0, NULL, NULL));
   OK(goccl_refuse(comm, NULL));
   OK(goccl_barrier(comm, NULL, NULL));
   if (rank == 1) {
     goccl_call call = {.struct_size = 3};
     switch (way) {
       case 1: OK(goccl_refuse(comm, "the caller's dtype")); break;
-      case 2: REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL)); break;
-      case 3: REFUSED(GOCCL_INVALID_ARGUMENT, "struct_size", goccl_barrier(comm, &call, NULL)); break;
+      case 2:
+        REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL));
+        break;
+      case 3:
+        REFUSED(GOCCL_INVALID_ARGUMENT, "struct_size", goccl_barrier(comm, &call, NULL));
+        break;
       case 4:
         OK(goccl_group_start(comm));
         OK(goccl_barrier(comm, NULL, NULL));
@@ -599,11 +644,15 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
     }
     while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
   } else {
-    GIVES(GOCCL_MISMATCH, goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+    GIVES(GOCCL_MISMATCH,
+          goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
   }
   REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 (", goccl_async_error(comm));
-  TRUE(strstr(goccl_last_error(), "called allreduce(float32, 1 elements, SUM), but the call of rank 1 (") != NULL);
-  TRUE(strstr(goccl_last_error(), way == 3 ? "struct_size" : way == 5 ? "split: child is NULL" : "dtype") != NULL);
+  TRUE(strstr(goccl_last_error(),
+              "called allreduce(float32, 1 elements, SUM), but the call of rank 1 (") != NULL);
+  TRUE(strstr(goccl_last_error(), way == 3   ? "struct_size"
+                                  : way == 5 ? "split: child is NULL"
+                                             : "dtype") != NULL);
   OK(goccl_refuse(comm, "too late"));
 }
 
@@ -687,7 +736,8 @@ static struct {
 } entries[64];
 static int broken;
 
-static int set_value(void *context, const char *key, const void *value, size_t size, char *err, size_t err_size) {
+static int set_value(void *context, const char *key, const void *value, size_t size, char *err,
+                     size_t err_size) {
   TRUE(context == entries);
   if (broken) {
     snprintf(err, err_size, "the store is on holiday");
@@ -706,7 +756,8 @@ static int set_value(void *context, const char *key, const void *value, size_t s
   return 0;
 }
 
-static int get_value(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size) {
+static int get_value(void *context, const char *key, void **value, size_t *size, char *err,
+                     size_t err_size) {
   (void)err, (void)err_size;
   TRUE(context == entries);
   int status = 1;
@@ -726,7 +777,8 @@ static void test_store(void) {
   const goccl_store store = {entries, set_value, get_value};
   on_ranks(3, PATIENCE, &store, collectives);
   on_ranks(2, PATIENCE, &store, collectives); /* over what the first run has left */
-  goccl_config config = {.struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 200, .group_name = "lonely"};
+  goccl_config config = {
+      .struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 200, .group_name = "lonely"};
   config.store = &store;
   goccl_comm comm;
   REFUSED(GOCCL_TIMEOUT, "rank 0", goccl_init(&comm, &config));
@@ -755,7 +807,9 @@ static void *stand(void *p) {
   struct {
     goccl_config known;
     char later[8];
-  } config = {.known = {.struct_size = sizeof config.known, .rank = c->rank, .size = 3, .timeout_ms = PATIENCE}};
+  } config = {
+      .known = {
+          .struct_size = sizeof config.known, .rank = c->rank, .size = 3, .timeout_ms = PATIENCE}};
   config.known.unique_id = c->id;
   config.known.store = c->store;
   goccl_comm comm;
@@ -797,7 +851,8 @@ static void test_init_refused(void) {
         candidate candidates[3];
         pthread_t threads[3];
         for (int r = 0; r < 3; r++) {
-          candidates[r] = (candidate){r, refused, &ways[way], by_store ? NULL : &id, by_store ? &store : NULL};
+          candidates[r] =
+              (candidate){r, refused, &ways[way], by_store ? NULL : &id, by_store ? &store : NULL};
           TRUE(pthread_create(&threads[r], NULL, stand, &candidates[r]) == 0);
         }
         for (int r = 0; r < 3; r++) TRUE(pthread_join(threads[r], NULL) == 0);
@@ -807,7 +862,8 @@ static void test_init_refused(void) {
 }
 
 /* A store whose function returns when somebody lets it. */
-static int stuck_get(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size) {
+static int stuck_get(void *context, const char *key, void **value, size_t *size, char *err,
+                     size_t err_size) {
   (void)key, (void)value, (void)size, (void)err, (void)err_size;
   pthread_barrier_t *barriers = context;
   pthread_barrier_wait(&barriers[0]);
@@ -815,7 +871,8 @@ static int stuck_get(void *context, const char *key, void **value, size_t *size,
   return 1;
 }
 
-static int quick_set(void *context, const char *key, const void *value, size_t size, char *err, size_t err_size) {
+static int quick_set(void *context, const char *key, const void *value, size_t size, char *err,
+                     size_t err_size) {
   (void)context, (void)key, (void)value, (void)size, (void)err, (void)err_size;
   return 0;
 }
@@ -824,7 +881,8 @@ static void test_stuck_store(void) {
   pthread_barrier_t barriers[2];
   for (int i = 0; i < 2; i++) TRUE(pthread_barrier_init(&barriers[i], NULL, 2) == 0);
   const goccl_store store = {barriers, quick_set, stuck_get};
-  goccl_config config = {.struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 100, .group_name = "stuck"};
+  goccl_config config = {
+      .struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 100, .group_name = "stuck"};
   config.store = &store;
   goccl_comm comm;
   REFUSED(GOCCL_TIMEOUT, "has not answered within", goccl_init(&comm, &config));
@@ -966,7 +1024,8 @@ static void test_logger(void) {
   REFUSED(GOCCL_INVALID_ARGUMENT, "set_logger: level is 4", goccl_set_logger(hear, &h, 4));
   REFUSED(GOCCL_INVALID_ARGUMENT, "set_logger: level is -1", goccl_set_logger(hear, &h, -1));
   REFUSED(GOCCL_INVALID_ARGUMENT, "log: level is 0", goccl_log(GOCCL_LOG_DEFAULT, "INIT", "x"));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "log: subsystem is \"GRAPH\"", goccl_log(GOCCL_LOG_WARN, "GRAPH", "x"));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "log: subsystem is \"GRAPH\"",
+          goccl_log(GOCCL_LOG_WARN, "GRAPH", "x"));
   REFUSED(GOCCL_INVALID_ARGUMENT, "log: text is NULL", goccl_log(GOCCL_LOG_WARN, "INIT", NULL));
 
   /* The level is what was asked for, whatever the environment says; all is heard when it is set anew. */
@@ -1047,10 +1106,24 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"library", test_library}, {"memory", test_memory}, {"shared", test_shared}, {"config", test_config}, {"handles", test_handles}, {"arguments", test_arguments},
-               {"collectives", test_collectives}, {"works", test_works}, {"refused", test_refused}, {"failed_ranks", test_failed_ranks}, {"failures", test_failures},
-               {"global_ranks", test_global_ranks}, {"store", test_store}, {"init_refused", test_init_refused}, {"stuck_store", test_stuck_store},
-               {"fork", test_fork}, {"leaks", test_leaks}, {"logger", test_logger}};
+  } tests[] = {{"library", test_library},
+               {"memory", test_memory},
+               {"shared", test_shared},
+               {"config", test_config},
+               {"handles", test_handles},
+               {"arguments", test_arguments},
+               {"collectives", test_collectives},
+               {"works", test_works},
+               {"refused", test_refused},
+               {"failed_ranks", test_failed_ranks},
+               {"failures", test_failures},
+               {"global_ranks", test_global_ranks},
+               {"store", test_store},
+               {"init_refused", test_init_refused},
+               {"stuck_store", test_stuck_store},
+               {"fork", test_fork},
+               {"leaks", test_leaks},
+               {"logger", test_logger}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {
       puts(tests[i].name);

@@ -22,19 +22,20 @@
 
 #include "goccl.h"
 
-#define TRUE(x) \
-  do { \
-    if (!(x)) { \
-      const char *error = last_error == NULL ? "" : last_error(); \
+#define TRUE(x)                                                                \
+  do {                                                                         \
+    if (!(x)) {                                                                \
+      const char *error = last_error == NULL ? "" : last_error();              \
       fprintf(stderr, "signals.c:%d: not so: %s (%s)\n", __LINE__, #x, error); \
-      _exit(1); \
-    } \
+      _exit(1);                                                                \
+    }                                                                          \
   } while (0)
 #define OK(call) TRUE((call) == GOCCL_OK)
 
-#define FUNCTIONS(X) \
-  X(last_error) X(get_unique_id) X(init) X(destroy) X(info) X(allreduce) X(work_on_done) \
-  X(work_wait) X(work_test) X(work_free)
+#define FUNCTIONS(X)                                                                             \
+  X(last_error)                                                                                  \
+  X(get_unique_id)                                                                               \
+  X(init) X(destroy) X(info) X(allreduce) X(work_on_done) X(work_wait) X(work_test) X(work_free)
 #define POINTER(name) static __typeof__(&goccl_##name) name;
 FUNCTIONS(POINTER)
 
@@ -146,8 +147,8 @@ static void on_done(void *context, goccl_result result, const char *text) {
 }
 
 static void play(int rank, const char *transport, const goccl_unique_id *id) {
-  goccl_config config = {.struct_size = sizeof config, .rank = rank, .size = 2, .unique_id = id,
-                         .transport = transport};
+  goccl_config config = {
+      .struct_size = sizeof config, .rank = rank, .size = 2, .unique_id = id, .transport = transport};
   goccl_comm comm;
   OK(init(&comm, &config));
   static float x[COUNT];
@@ -171,9 +172,9 @@ static void play(int rank, const char *transport, const goccl_unique_id *id) {
 
 int main(int argc, char **argv) {
   TRUE(argc == 5);
-  const int some[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM, SIGCHLD,
-                      SIGTSTP, SIGIO, SIGPROF, SIGVTALRM, SIGWINCH, SIGPWR, SIGRTMIN, SIGRTMIN + 1,
-                      SIGRTMAX};
+  const int some[] = {SIGHUP,    SIGINT,   SIGQUIT, SIGUSR1,  SIGUSR2,      SIGPIPE,
+                      SIGALRM,   SIGTERM,  SIGCHLD, SIGTSTP,  SIGIO,        SIGPROF,
+                      SIGVTALRM, SIGWINCH, SIGPWR,  SIGRTMIN, SIGRTMIN + 1, SIGRTMAX};
   n_signals = sizeof some / sizeof *some;
   memcpy(signals, some, sizeof some);
   int flags = SA_RESTART | (strcmp(argv[3], "onstack") == 0 ? SA_ONSTACK : 0);

@@ -10,8 +10,29 @@
 #include "wait.h"
 
 /* As in package plan. */
-enum { SPACE_NONE, SPACE_IN, SPACE_OUT, SPACE_INBOX, SPACE_SCRATCH, SPACE_OUTBOX, SPACE_PEER_IN, SPACE_PEER_OUT };
-enum { OP_PUT, OP_WAIT, OP_RELEASE, OP_COPY, OP_COMBINE, OP_RECLAIM, OP_EXPOSE, OP_ACCESS, OP_OFFER, OP_GET, OP_SHARE };
+enum {
+  SPACE_NONE,
+  SPACE_IN,
+  SPACE_OUT,
+  SPACE_INBOX,
+  SPACE_SCRATCH,
+  SPACE_OUTBOX,
+  SPACE_PEER_IN,
+  SPACE_PEER_OUT
+};
+enum {
+  OP_PUT,
+  OP_WAIT,
+  OP_RELEASE,
+  OP_COPY,
+  OP_COMBINE,
+  OP_RECLAIM,
+  OP_EXPOSE,
+  OP_ACCESS,
+  OP_OFFER,
+  OP_GET,
+  OP_SHARE
+};
 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 
@@ -59,7 +80,9 @@ static inline int has_news(const goccl_lane *lane, const goccl_run_state *run) {
 static int hear(goccl_lane *lane, goccl_run_state *run);
 
 /* Whether the run must be left: the rank has stopped, or a peer is gone that the run needs. */
-static inline int leaves(goccl_lane *lane, goccl_run_state *run) { return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE; }
+static inline int leaves(goccl_lane *lane, goccl_run_state *run) {
+  return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE;
+}
 
 int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, uint64_t until) {
   int yields = until != GOCCL_SPIN;
@@ -167,7 +190,9 @@ static uint8_t *shared(const goccl_lane *lane, const uint8_t *stage, uint64_t n)
   return (uint8_t *)stage + (n % lane->slots) * lane->stride + sizeof(goccl_line);
 }
 
-static int in_line(const goccl_step *step) { return !step->shared && step->bytes <= (int64_t)sizeof(goccl_message); }
+static int in_line(const goccl_step *step) {
+  return !step->shared && step->bytes <= (int64_t)sizeof(goccl_message);
+}
 
 /* A stamp's upper half: the number, so that no stamp of an earlier message is taken for it, and the form. */
 static uint64_t stamp_number(uint64_t n) { return (n + 1) & 0x7fffffff; }
@@ -181,7 +206,8 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 
 void goccl_stamp_steps(goccl_step *steps, uint32_t n) {
   for (goccl_step *step = steps; step < steps + n; step++)
-    step->stamp = (uint64_t)in_line(step) << 32 | (mix(mix(0, (uint64_t)step->bytes), (uint64_t)step->total) & DIGEST);
+    step->stamp = (uint64_t)in_line(step) << 32 |
+                  (mix(mix(0, (uint64_t)step->bytes), (uint64_t)step->total) & DIGEST);
 }
 
 static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64_t n) {
@@ -204,13 +230,12 @@ static uint64_t expose_stamp(const goccl_run_state *run, const goccl_step *step,
 
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref) {
   switch (ref->space) {
-    case SPACE_IN:
-      return run->in[ref->block] + run->offset + ref->offset;
-    case SPACE_OUT:
-      return run->out[ref->block] + run->offset + ref->offset;
+    case SPACE_IN: return run->in[ref->block] + run->offset + ref->offset;
+    case SPACE_OUT: return run->out[ref->block] + run->offset + ref->offset;
     case SPACE_INBOX: {
       goccl_channel *c = &lane->channels[ref->peer];
-      if (ref->form == GOCCL_SHARED) return shared(lane, c->peer_stage, c->shared_base + (uint64_t)ref->block) + ref->offset;
+      if (ref->form == GOCCL_SHARED)
+        return shared(lane, c->peer_stage, c->shared_base + (uint64_t)ref->block) + ref->offset;
       goccl_line *line = slot(lane, c->inbox, c->base + (uint64_t)ref->block);
       if (ref->form == GOCCL_IN_LINE && c->peer_inbox != NULL) return line->payload + ref->offset;
       return (uint8_t *)(line + 1) + ref->offset;
@@ -220,18 +245,15 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
       goccl_line *line = slot(lane, c->peer_inbox, c->put_base + (uint64_t)ref->block);
       return (ref->form == GOCCL_IN_LINE ? line->payload : (uint8_t *)(line + 1)) + ref->offset;
     }
-    case SPACE_SCRATCH:
-      return run->scratch + ref->offset;
-    case SPACE_PEER_IN:
-      return run->peer_in[ref->peer] + ref->offset;
-    case SPACE_PEER_OUT:
-      return run->peer_out[ref->peer] + ref->offset;
-    default:
-      return NULL;
+    case SPACE_SCRATCH: return run->scratch + ref->offset;
+    case SPACE_PEER_IN: return run->peer_in[ref->peer] + ref->offset;
+    case SPACE_PEER_OUT: return run->peer_out[ref->peer] + ref->offset;
+    default: return NULL;
   }
 }
 
-static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes, uint64_t until) {
+static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes,
+                        uint64_t until) {
   int others = 0;
   for (int32_t peer = run->first_to; peer < run->end_to; peer++) {
     goccl_channel *c = &lane->channels[peer];
@@ -252,21 +274,25 @@ static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *a
 }
 
 /* Waits until no peer has a loan of these bytes any more; at NULL: of any. */
-static inline int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes, uint64_t until) {
+static inline int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes,
+                         uint64_t until) {
   return run->lending ? settle_loans(lane, run, at, bytes, until) : GOCCL_RUN_DONE;
 }
 
 static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
   int r = GOCCL_RUN_DONE;
   const goccl_ref *also = run->plan->sources + step->first_source + step->sources;
-  if (step->dst.space == SPACE_OUT) r = settle(lane, run, goccl_resolve(lane, run, &step->dst), step->bytes, until);
+  if (step->dst.space == SPACE_OUT)
+    r = settle(lane, run, goccl_resolve(lane, run, &step->dst), step->bytes, until);
   for (uint32_t i = 0; r == GOCCL_RUN_DONE && i < step->also; i++)
-    if (also[i].space == SPACE_OUT) r = settle(lane, run, goccl_resolve(lane, run, &also[i]), step->bytes, until);
+    if (also[i].space == SPACE_OUT)
+      r = settle(lane, run, goccl_resolve(lane, run, &also[i]), step->bytes, until);
   return r;
 }
 
 /* What a step writes to outputs, which inputs may share memory with. */
-static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
+static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                                 uint64_t until) {
   return run->lending ? settle_all(lane, run, step, until) : GOCCL_RUN_DONE;
 }
 
@@ -344,13 +370,15 @@ static int matches(const goccl_run_state *run, const goccl_step *step, const goc
          m->bytes == (uint32_t)step->bytes && m->total == (uint64_t)step->total;
 }
 
-static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *ref) {
+static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                    const goccl_ref *ref) {
   void **src = run->operands, **dst = src + step->sources;
   for (uint32_t i = 0; i < step->sources; i++) src[i] = goccl_resolve(lane, run, ref++);
   /* This rank's own place, if there is one, is the first, which the kernel copies from. */
   dst[0] = goccl_resolve(lane, run, &step->dst);
   for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
-  run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources, (size_t)step->bytes, run->factor);
+  run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
+              (size_t)step->bytes, run->factor);
 }
 
 uint64_t goccl_fixed(const goccl_message *message) {
@@ -370,7 +398,8 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
     lane->channels[i].base = lane->channels[i].received;
     lane->channels[i].shared_base = lane->channels[i].shared;
   }
-  for (int32_t i = run->first_to; i < run->end_to; i++) lane->channels[i].put_base = lane->channels[i].sent;
+  for (int32_t i = run->first_to; i < run->end_to; i++)
+    lane->channels[i].put_base = lane->channels[i].sent;
   run->polls = (goccl_polls){0};
   run->begun = 1;
 }
@@ -382,7 +411,8 @@ static inline void write_header(const goccl_run_state *run, const goccl_step *st
 }
 
 /* Puts what is no longer than a line. */
-static void put_line(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const void *payload, size_t bytes, uint64_t stamp) {
+static void put_line(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                     const void *payload, size_t bytes, uint64_t stamp) {
   goccl_channel *c = &lane->channels[step->peer];
   goccl_line *line = slot(lane, c->peer_inbox, c->sent);
   write_header(run, step, &line[1].header);
@@ -404,7 +434,9 @@ static void take_expose(goccl_channel *c) {
 /* Where bytes of a rank's memory, from which on so many are used, lie in its arena: see exposure. */
 static uint64_t place_in(const goccl_arena *arena, const uint8_t *at, uint64_t bytes) {
   uint64_t place = (uint64_t)(at - arena->base);
-  return arena->base != NULL && at >= arena->base && bytes <= arena->size && place <= arena->size - bytes ? place + 1 : 0;
+  return arena->base != NULL && at >= arena->base && bytes <= arena->size && place <= arena->size - bytes
+             ? place + 1
+             : 0;
 }
 
 static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run, const goccl_step *step) {
@@ -420,17 +452,22 @@ static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run, c
 }
 
 /* Of the steps with which a direct plan begins, and no other one. */
-static int is_direct(const goccl_step *step) { return step->op == OP_EXPOSE || step->op == OP_ACCESS; }
+static int is_direct(const goccl_step *step) {
+  return step->op == OP_EXPOSE || step->op == OP_ACCESS;
+}
 
 /* Whether all that a direct plan is to expose can be, to peers that are connected: before any of it is, so that all ranks find the same. */
 static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
   for (uint32_t i = 0; i < run->plan->n_steps && is_direct(&run->plan->steps[i]); i++) {
     const goccl_step *step = &run->plan->steps[i];
     /* Looked at first: what else is known of a peer is set before. */
-    if (__atomic_load_n(&lane->channels[step->peer].state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED) return 0;
+    if (__atomic_load_n(&lane->channels[step->peer].state, __ATOMIC_ACQUIRE) == GOCCL_UNCONNECTED)
+      return 0;
     if (step->op == OP_ACCESS) continue;
     exposure e = exposed_by(lane, run, step);
-    if ((e.in != 0) + (e.out != 0) != (int)step->sources || lane->channels[step->peer].arena.base == NULL) return 0;
+    if ((e.in != 0) + (e.out != 0) != (int)step->sources ||
+        lane->channels[step->peer].arena.base == NULL)
+      return 0;
   }
   return 1;
 }
@@ -450,7 +487,8 @@ int goccl_take(const goccl_channel *c, void *to, uint64_t from, size_t bytes) {
   return __atomic_load_n(stopped, __ATOMIC_RELAXED) || goccl_ended(c->pidfd) ? ESRCH : error;
 }
 
-static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const goccl_ref *message, uint64_t until) {
+static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+               const goccl_ref *message, uint64_t until) {
   run->peer = step->peer;
   int r = leaves(lane, run);
   if (r) return r;
@@ -458,7 +496,8 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, c
   beginning.offset = 0;
   uint64_t from;
   memcpy(&from, goccl_resolve(lane, run, &beginning), sizeof from);
-  run->error = goccl_take(&lane->channels[step->peer], goccl_resolve(lane, run, &step->dst), from + (uint64_t)message->offset, (size_t)step->bytes);
+  run->error = goccl_take(&lane->channels[step->peer], goccl_resolve(lane, run, &step->dst),
+                          from + (uint64_t)message->offset, (size_t)step->bytes);
   if (run->error == ESRCH) return await_news(lane, run, until);
   return run->error == 0 ? GOCCL_RUN_DONE : GOCCL_RUN_UNREADABLE;
 }
@@ -481,10 +520,8 @@ static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uin
     int r = await_slot(lane, run, c, until);
     if (r != GOCCL_RUN_DONE) return r;
     switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
-      case GOCCL_UNCONNECTED:
-        return GOCCL_RUN_CONNECT;
-      case GOCCL_GONE:
-        return GOCCL_RUN_GONE;
+      case GOCCL_UNCONNECTED: return GOCCL_RUN_CONNECT;
+      case GOCCL_GONE: return GOCCL_RUN_GONE;
     }
   }
   return GOCCL_RUN_DONE;
@@ -504,7 +541,8 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
 /* Whether message n of a peer is here. */
 static int has_come(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
   if (c->peer_inbox == NULL) return acquire(&c->arrived) > n;
-  return n < c->freed + lane->slots && acquire(&slot(lane, c->inbox, n)->stamp) >> 33 == stamp_number(n);
+  return n < c->freed + lane->slots &&
+         acquire(&slot(lane, c->inbox, n)->stamp) >> 33 == stamp_number(n);
 }
 
 /* Whether the rest of the plan needs a peer that is gone: it is to take something, or has not sent all. A peer that
@@ -521,14 +559,14 @@ static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
       case OP_PUT:
       case OP_OFFER:
       case OP_EXPOSE:
-      case OP_GET:
-        return 1;
+      case OP_GET: return 1;
       case OP_WAIT:
       case OP_ACCESS:
         if (!has_come(lane, c, next++)) return 1;
         break;
       case OP_RECLAIM:
-        if (acquire(c->released) < c->put_base + (uint64_t)plan->sources[step->first_source].block + 1) return 1;
+        if (acquire(c->released) < c->put_base + (uint64_t)plan->sources[step->first_source].block + 1)
+          return 1;
     }
   }
   return 0;
@@ -539,7 +577,9 @@ static int hear(goccl_lane *lane, goccl_run_state *run) {
   if (news & GOCCL_STOPPED) return GOCCL_RUN_STOPPED;
   int32_t end = run->end_from > run->end_to ? run->end_from : run->end_to;
   for (int32_t peer = 0; peer < end; peer++) {
-    if (__atomic_load_n(&lane->channels[peer].state, __ATOMIC_ACQUIRE) != GOCCL_GONE || !needs(lane, run, peer)) continue;
+    if (__atomic_load_n(&lane->channels[peer].state, __ATOMIC_ACQUIRE) != GOCCL_GONE ||
+        !needs(lane, run, peer))
+      continue;
     run->peer = peer;
     return GOCCL_RUN_GONE;
   }
@@ -547,18 +587,22 @@ static int hear(goccl_lane *lane, goccl_run_state *run) {
   return GOCCL_RUN_DONE;
 }
 
-enum { FETCH_MAX = 2 << 10 }; /* a longer one gains nothing by it, or loses: the CPU has foresight of its own */
+enum {
+  FETCH_MAX = 2 << 10
+}; /* a longer one gains nothing by it, or loses: the CPU has foresight of its own */
 
 /* Has a short message come that lies behind its line: all of it at once, while the next step is being looked at. */
 static inline void fetch(const goccl_line *line, const goccl_step *step) {
   if (in_line(step) || step->shared || step->bytes > FETCH_MAX) return;
-  for (int64_t at = 0; at < step->bytes; at += (int64_t)sizeof *line) __builtin_prefetch((const uint8_t *)(line + 1) + at);
+  for (int64_t at = 0; at < step->bytes; at += (int64_t)sizeof *line)
+    __builtin_prefetch((const uint8_t *)(line + 1) + at);
 }
 
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   const goccl_plan *plan = run->plan;
   if (!run->begun) {
-    if (plan->n_steps > 0 && is_direct(&plan->steps[0]) && !can_expose(lane, run)) return GOCCL_RUN_INDIRECT;
+    if (plan->n_steps > 0 && is_direct(&plan->steps[0]) && !can_expose(lane, run))
+      return GOCCL_RUN_INDIRECT;
     begin(lane, run);
   }
   for (; run->step < plan->n_steps; run->step++) {
@@ -576,10 +620,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         r = await_slot(lane, run, c, until);
         if (r != GOCCL_RUN_DONE) return r;
         switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
-          case GOCCL_UNCONNECTED:
-            return GOCCL_RUN_CONNECT;
-          case GOCCL_GONE:
-            return GOCCL_RUN_GONE;
+          case GOCCL_UNCONNECTED: return GOCCL_RUN_CONNECT;
+          case GOCCL_GONE: return GOCCL_RUN_GONE;
           case GOCCL_PORT:
             write_header(run, step, &run->message);
             post(lane, run); /* the peer may answer with a long message */
@@ -596,8 +638,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           break;
         }
         if (in_line(step)) {
-          put_line(lane, run, step, step->bytes > 0 ? goccl_resolve(lane, run, source) : NULL, (size_t)step->bytes,
-                   stamp(run, step, c->sent));
+          put_line(lane, run, step, step->bytes > 0 ? goccl_resolve(lane, run, source) : NULL,
+                   (size_t)step->bytes, stamp(run, step, c->sent));
           break;
         }
         goccl_line *line = slot(lane, c->peer_inbox, c->sent);
@@ -646,7 +688,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           if (seen != expected) {
             if (c->received == c->base && seen == expose_stamp(run, step, c->received)) {
               take_expose(c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
-              run->step--;    /* waited for again */
+              run->step--; /* waited for again */
               break;
             }
             run->seen = seen >> 32 & 1 ? line[1].header : line->header;
@@ -715,16 +757,19 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         int r = await(lane, run, &stamped, until);
         if (r != GOCCL_RUN_DONE) return r;
         /* A message of the other plan, or of another operation, which that plan will find. */
-        if (acquire(&line->stamp) != expose_stamp(run, step, c->received)) return GOCCL_RUN_INDIRECT;
+        if (acquire(&line->stamp) != expose_stamp(run, step, c->received))
+          return GOCCL_RUN_INDIRECT;
         exposure e;
         memcpy(&e, line->payload, sizeof e);
         uint64_t bytes = (uint64_t)step->bytes;
-        if (e.bytes != bytes) return GOCCL_RUN_INDIRECT; /* the peer will find that its counts are others */
+        if (e.bytes != bytes)
+          return GOCCL_RUN_INDIRECT; /* the peer will find that its counts are others */
         take_expose(c);
         for (uint32_t i = 0; i < step->sources; i++) {
           int in = source[i].space == SPACE_PEER_IN;
           uint64_t place = in ? e.in : e.out;
-          if (place == 0 || bytes > c->arena.size || place - 1 > c->arena.size - bytes) return GOCCL_RUN_VIOLATION;
+          if (place == 0 || bytes > c->arena.size || place - 1 > c->arena.size - bytes)
+            return GOCCL_RUN_VIOLATION;
           (in ? run->peer_in : run->peer_out)[step->peer] = c->arena.base + place - 1;
         }
         break;

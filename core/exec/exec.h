@@ -125,22 +125,22 @@ typedef struct {
   uint8_t *peer_inbox;
   const uint8_t *peer_stage;
   goccl_bell *peer_bell;
-  uint64_t sent;     /* messages put */
-  uint64_t returned; /* of them, those that were seen to be released */
-  uint64_t received; /* messages waited for */
-  uint64_t freed;    /* messages released; read by the reader of a port channel */
-  uint64_t base;     /* `received` when the running plan began */
-  uint64_t put_base; /* `sent` then */
-  uint64_t shared;   /* messages waited for that lie in the peer's stage */
+  uint64_t sent;        /* messages put */
+  uint64_t returned;    /* of them, those that were seen to be released */
+  uint64_t received;    /* messages waited for */
+  uint64_t freed;       /* messages released; read by the reader of a port channel */
+  uint64_t base;        /* `received` when the running plan began */
+  uint64_t put_base;    /* `sent` then */
+  uint64_t shared;      /* messages waited for that lie in the peer's stage */
   uint64_t shared_base; /* that, when the running plan began */
-  uint64_t lent;     /* loans */
-  uint64_t fetched;  /* of them, those that the peer has done with; told by the reader of a port channel */
+  uint64_t lent;        /* loans */
+  uint64_t fetched; /* of them, those that the peer has done with; told by the reader of a port channel */
   goccl_posting *postings; /* one a slot */
   goccl_loan *loans;       /* likewise */
   goccl_arena arena;       /* the peer's */
   goccl_writer writer;     /* of what is put to the peer */
   uint32_t state;
-  int32_t pid; /* of the peer, whose memory can be read; 0: it cannot */
+  int32_t pid;   /* of the peer, whose memory can be read; 0: it cannot */
   int32_t pidfd; /* of it; -1: none */
 } goccl_channel;
 
@@ -160,7 +160,7 @@ typedef struct {
   uint32_t spin_most; /* ns, of a caller that has nothing else to do; 0: ranks share CPUs */
   uint32_t spin;      /* ns, at present */
   uint32_t yields_most;
-  uint32_t yields;    /* at present */
+  uint32_t yields; /* at present */
 } goccl_patience;
 
 enum { GOCCL_SPIN_LEAST = 20000, GOCCL_YIELDS_LEAST = 4 };
@@ -178,8 +178,8 @@ enum { GOCCL_LOOKS = 64, GOCCL_SPIN_TURN = 100000 /* ns */ };
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
   goccl_channel *channels;
-  uint8_t *stage;  /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
-  uint64_t shared; /* messages put there */
+  uint8_t *stage; /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
+  uint64_t shared;     /* messages put there */
   goccl_writer writer; /* of them */
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
@@ -190,7 +190,11 @@ typedef struct {
 } goccl_lane;
 
 /* Where a message's payload lies. */
-enum { GOCCL_BEHIND /* its slot's first line */, GOCCL_IN_LINE, GOCCL_SHARED /* in its sender's stage */ };
+enum {
+  GOCCL_BEHIND /* its slot's first line */,
+  GOCCL_IN_LINE,
+  GOCCL_SHARED /* in its sender's stage */
+};
 
 typedef struct {
   uint8_t space;
@@ -204,19 +208,19 @@ typedef struct {
   uint8_t op;
   uint8_t posted; /* of a copy: its message may have been posted */
   uint8_t shared; /* of a wait: for a shared message; of a share */
-  uint8_t kept;   /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the lines */
-  int32_t peer;   /* of a share: this rank */
+  uint8_t kept; /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the lines */
+  int32_t peer; /* of a share: this rank */
   int64_t bytes;
   int64_t total;
   goccl_ref dst;
   uint32_t first_source;
   uint32_t sources;
-  uint32_t also; /* of a combine: further destinations, behind its sources */
+  uint32_t also;  /* of a combine: further destinations, behind its sources */
   uint64_t stamp; /* what stamps of its message have of the step: see goccl_stamp_steps */
 } goccl_step;
 
-typedef void (*goccl_kernel)(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes,
-                             const double *factor);
+typedef void (*goccl_kernel)(void *const *dst, int n_dst, const void *const *src, int n,
+                             size_t bytes, const double *factor);
 
 /* As plan.Post. */
 typedef struct {
@@ -254,28 +258,28 @@ typedef struct {
   uint32_t begun;        /* the first step has been come to */
   uint32_t waited;       /* the caller has nothing else to do */
   goccl_polls polls;     /* of the present wait, which more than one call may wait in */
-  uint32_t brought;      /* another thread brings the messages of port channels: waits for them sleep */
-  uint32_t reading;      /* the caller does, for others too: waits on memory channels do not sleep */
-  int32_t first_from;    /* the plan waits only for ranks from here ... */
-  int32_t end_from;      /* ... up to before here */
-  int32_t first_to;      /* and puts only to these */
+  uint32_t brought; /* another thread brings the messages of port channels: waits for them sleep */
+  uint32_t reading; /* the caller does, for others too: waits on memory channels do not sleep */
+  int32_t first_from; /* the plan waits only for ranks from here ... */
+  int32_t end_from;   /* ... up to before here */
+  int32_t first_to;   /* and puts only to these */
   int32_t end_to;
-  uint32_t step;         /* the next one: a run that was left goes on there */
-  uint32_t post;         /* the next of the plan's posts */
-  uint32_t lending;      /* some of what it has put may still be lent */
-  uint32_t news;         /* of the lane, as far as the run has looked whom of those that are gone it needs */
-  int32_t peer;          /* of the step that made the run leave, or that has a loan which keeps it from going on */
-  goccl_message seen;    /* the peer's message that did not match */
-  int error;             /* errno of reading the peer's memory */
-  int32_t vote[2];       /* this rank's, and of all: see Run.Votes */
+  uint32_t step;    /* the next one: a run that was left goes on there */
+  uint32_t post;    /* the next of the plan's posts */
+  uint32_t lending; /* some of what it has put may still be lent */
+  uint32_t news; /* of the lane, as far as the run has looked whom of those that are gone it needs */
+  int32_t peer; /* of the step that made the run leave, or that has a loan which keeps it from going on */
+  goccl_message seen; /* the peer's message that did not match */
+  int error;          /* errno of reading the peer's memory */
+  int32_t vote[2];    /* this rank's, and of all: see Run.Votes */
 } goccl_run_state;
 
 enum {
   GOCCL_RUN_DONE = 0,
-  GOCCL_RUN_BLOCKED,  /* until has passed, or a signal came */
-  GOCCL_RUN_CONNECT,  /* the channel to `peer` must be connected first */
-  GOCCL_RUN_RECEIVE,  /* something of `peer`, on a port channel, is waited for, and nobody else brings it */
-  GOCCL_RUN_REST,     /* a wait on a memory channel must sleep, and the caller reads what comes over port channels */
+  GOCCL_RUN_BLOCKED, /* until has passed, or a signal came */
+  GOCCL_RUN_CONNECT, /* the channel to `peer` must be connected first */
+  GOCCL_RUN_RECEIVE, /* something of `peer`, on a port channel, is waited for, and nobody else brings it */
+  GOCCL_RUN_REST, /* a wait on a memory channel must sleep, and the caller reads what comes over port channels */
   GOCCL_RUN_PUT,      /* the step is a Put on a port channel, and a slot is free */
   GOCCL_RUN_RELEASED, /* a slot of a port channel was released: the step is done */
   GOCCL_RUN_STOPPED,
@@ -286,7 +290,9 @@ enum {
   GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
 
-_Static_assert(offsetof(goccl_run_state, digest) == offsetof(goccl_run_state, message) + offsetof(goccl_line, stamp), "they are sent as a goccl_line");
+_Static_assert(offsetof(goccl_run_state, digest) ==
+                   offsetof(goccl_run_state, message) + offsetof(goccl_line, stamp),
+               "they are sent as a goccl_line");
 
 /* The digest of what a message has in common with those of the next calls like it: all but sequence, bytes and total. */
 uint64_t goccl_fixed(const goccl_message *message);

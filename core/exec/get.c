@@ -18,7 +18,8 @@ static ssize_t read_from(int32_t pid, void *to, uint64_t from, size_t bytes) {
 /* Where the kernel's copy crawls, two copies are faster. */
 static ssize_t read_by_detour(int32_t pid, void *to, uint64_t from, size_t bytes) {
   uint8_t detour[32 << 10];
-  uint8_t *at = detour + ((from - (uintptr_t)detour) & 63); /* just as the source lies in its cache line */
+  uint8_t *at =
+      detour + ((from - (uintptr_t)detour) & 63); /* just as the source lies in its cache line */
   size_t room = sizeof detour - 64;
   ssize_t n = read_from(pid, at, from, bytes < room ? bytes : room);
   if (n > 0) goccl_copy(to, at, (size_t)n);
@@ -26,7 +27,8 @@ static ssize_t read_by_detour(int32_t pid, void *to, uint64_t from, size_t bytes
 }
 
 int goccl_get(int32_t pid, void *to, uint64_t from, size_t bytes) {
-  ssize_t (*const read)(int32_t, void *, uint64_t, size_t) = goccl_crawls(to, from) ? read_by_detour : read_from;
+  ssize_t (*const read)(int32_t, void *, uint64_t, size_t) =
+      goccl_crawls(to, from) ? read_by_detour : read_from;
   while (bytes > 0) {
     ssize_t n = read(pid, to, from, bytes);
     if (n <= 0) return n < 0 ? errno : EFAULT;

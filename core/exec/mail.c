@@ -42,7 +42,8 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
   goccl_bell *bell = lane->bell;
   for (;;) {
     int moved, seen = look(mail, e, &moved);
-    while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) && goccl_poll(&lane->patience, polls, e->waits, until)) {
+    while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) &&
+           goccl_poll(&lane->patience, polls, e->waits, until)) {
       seen = look(mail, e, &moved);
       if (moved) goccl_polled(&lane->patience, polls, 1);
     }
@@ -55,7 +56,8 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
     do {
       uint32_t value = __atomic_load_n(&bell->value, __ATOMIC_SEQ_CST);
       seen = look(mail, e, &moved);
-      if (seen < 0 && __atomic_load_n(lane->news, __ATOMIC_SEQ_CST) & GOCCL_STOPPED) seen = GOCCL_MAIL_STOPPED;
+      if (seen < 0 && __atomic_load_n(lane->news, __ATOMIC_SEQ_CST) & GOCCL_STOPPED)
+        seen = GOCCL_MAIL_STOPPED;
       if (seen < 0 && !moved) {
         uint64_t t = now();
         if (t >= until || goccl_sleep(bell, value, until - t, &napped)) seen = GOCCL_MAIL_BLOCKED;
@@ -68,13 +70,15 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
   }
 }
 
-int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs, const uint32_t *done,
-                     int waits, uint64_t until, uint32_t *which, int *status) {
-  event e = {.runs = runs, .n_runs = n_runs, .done = done, .which = which, .status = status, .waits = waits};
+int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs,
+                     const uint32_t *done, int waits, uint64_t until, uint32_t *which, int *status) {
+  event e = {
+      .runs = runs, .n_runs = n_runs, .done = done, .which = which, .status = status, .waits = waits};
   return await(mail, &e, &mail->polls, until);
 }
 
-int goccl_mail_await_room(const goccl_mail *mail, const uint64_t *counter, uint64_t number, uint64_t until) {
+int goccl_mail_await_room(const goccl_mail *mail, const uint64_t *counter, uint64_t number,
+                          uint64_t until) {
   event e = {.counter = counter, .number = number};
   goccl_polls polls = {0};
   return await(mail, &e, &polls, until);

@@ -9,8 +9,8 @@ static int equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
 }
 
 static int same(const goccl_known *k, const goccl_operation *o) {
-  return k->plan != NULL && k->collective == o->collective && k->dtype == o->dtype && k->op == o->op &&
-         k->root == o->root && k->n_in == o->n_in && k->n_out == o->n_out &&
+  return k->plan != NULL && k->collective == o->collective && k->dtype == o->dtype &&
+         k->op == o->op && k->root == o->root && k->n_in == o->n_in && k->n_out == o->n_out &&
          equal(k->in_counts, o->in_counts, k->n_in) && equal(k->out_counts, o->out_counts, k->n_out);
 }
 
@@ -27,7 +27,8 @@ static int good(const goccl_known *k, const goccl_operation *o) {
   if (k->uses_in && !all_there(o->in, o->in_counts, o->n_in)) return 0;
   if (k->uses_out && !all_there(o->out, o->out_counts, o->n_out)) return 0;
   if (!k->uses_in || !k->uses_out) return 1;
-  if (o->n_in == 1 && o->n_out == 1 && o->in[0] == o->out[0]) /* mostly, and then there is less to look at */
+  if (o->n_in == 1 && o->n_out == 1 &&
+      o->in[0] == o->out[0]) /* mostly, and then there is less to look at */
     return o->in_counts[0] == o->out_counts[0] && (k->in_place[0] & 1);
   for (uint32_t i = 0; i < o->n_in; i++) {
     for (uint32_t j = 0; j < o->n_out; j++) {
@@ -57,7 +58,8 @@ static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan
 
 int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {
   goccl_gate open = {0}, inside = {.inside = 1};
-  if (!__atomic_compare_exchange_n(&s->gate.both, &open.both, inside.both, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+  if (!__atomic_compare_exchange_n(&s->gate.both, &open.both, inside.both, 0, __ATOMIC_ACQUIRE,
+                                   __ATOMIC_RELAXED))
     return GOCCL_SHORTCUT_NONE;
   const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
   if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX)) {

@@ -11,7 +11,9 @@
  * the thread inside to leave. */
 
 enum { GOCCL_SHORTCUTS = 16, GOCCL_SHORTCUT_BLOCKS = 16 };
-enum { GOCCL_AT_ONCE_MAX = 64 << 10 }; /* bytes in a block that a caller who does not wait may be held up by */
+enum {
+  GOCCL_AT_ONCE_MAX = 64 << 10
+}; /* bytes in a block that a caller who does not wait may be held up by */
 
 /* A collective as its caller asks for it. The numbers are those of packages plan and reduce. */
 typedef struct {
@@ -64,10 +66,10 @@ typedef struct goccl_shortcut {
   goccl_gate gate;
   uint32_t rank;
   uint32_t ranks;
-  uint64_t handle;   /* of the communicator; 0: none */
-  uint64_t sequence; /* of its last collective */
+  uint64_t handle;        /* of the communicator; 0: none */
+  uint64_t sequence;      /* of its last collective */
   goccl_message *history; /* of the last `kept` collectives, by sequence */
-  uint64_t kept; /* a power of two */
+  uint64_t kept;          /* a power of two */
   goccl_lane *lane;
   goccl_run_state *run;
   void **pointers; /* of the run: room for inputs, outputs and operands */

@@ -17,7 +17,8 @@
     size_t done = 0;                                                                                \
     for (; bytes - done >= LINES * 64; done += LINES * 64) {                                        \
       vector v[VECTORS];                                                                            \
-      for (size_t i = 0; i < VECTORS; i++) v[i] = load((const void *)(from + done + i * sizeof v[0])); \
+      for (size_t i = 0; i < VECTORS; i++)                                                          \
+        v[i] = load((const void *)(from + done + i * sizeof v[0]));                                 \
       for (size_t i = 0; i < VECTORS; i++) store((void *)(to + done + i * sizeof v[0]), v[i]);      \
     }                                                                                               \
     return done;                                                                                    \

@@ -42,15 +42,17 @@ static inline void goccl_copy_few(void *to, const void *from, size_t bytes) {
 // another CPU that waits for the lines fetches them as they are written.
 #ifdef __x86_64__
 enum { GOCCL_SHORT = 4 << 10 };
-#define LINES(name, isa, vector, load, store)                                                                      \
-  __attribute__((target(isa))) static inline void name(uint8_t *to, const uint8_t *from, size_t bytes) {           \
-    enum { LINE = 64, VECTORS = LINE / sizeof(vector) };                                                           \
-    for (; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE) {                                               \
-      vector v[VECTORS];                                                                                           \
-      for (int i = 0; i < VECTORS; i++) v[i] = load((const void *)(from + (size_t)i * sizeof v[0]));               \
-      for (int i = 0; i < VECTORS; i++) store((void *)(to + (size_t)i * sizeof v[0]), v[i]);                       \
-    }                                                                                                              \
-    goccl_copy_few(to, from, bytes);                                                                               \
+#define LINES(name, isa, vector, load, store)                                                \
+  __attribute__((target(isa))) static inline void name(uint8_t *to, const uint8_t *from,     \
+                                                       size_t bytes) {                       \
+    enum { LINE = 64, VECTORS = LINE / sizeof(vector) };                                     \
+    for (; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE) {                         \
+      vector v[VECTORS];                                                                     \
+      for (int i = 0; i < VECTORS; i++)                                                      \
+        v[i] = load((const void *)(from + (size_t)i * sizeof v[0]));                         \
+      for (int i = 0; i < VECTORS; i++) store((void *)(to + (size_t)i * sizeof v[0]), v[i]); \
+    }                                                                                        \
+    goccl_copy_few(to, from, bytes);                                                         \
   }
 LINES(goccl_lines_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_storeu_si512)
 LINES(goccl_lines_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256)
@@ -59,7 +61,9 @@ LINES(goccl_lines_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256
 
 // Whether `rep movs` crawls from one place to the other: AMD's Zen 3 takes 20 times as long where the destination lies 1 to 31 bytes
 // beyond the source, modulo the size of a page. The kernel copies so, and so does the C library's memcpy from some 4 KiB on.
-static inline int goccl_crawls(const void *to, uint64_t from) { return ((uintptr_t)to - from - 1) % 4096 < 31; }
+static inline int goccl_crawls(const void *to, uint64_t from) {
+  return ((uintptr_t)to - from - 1) % 4096 < 31;
+}
 
 static inline void goccl_copy(void *to, const void *from, size_t bytes) {
   typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
@@ -81,7 +85,7 @@ static inline void goccl_copy(void *to, const void *from, size_t bytes) {
 #endif
   if (goccl_crawls(to, (uintptr_t)from))
     for (; bytes >= 64; t += 64, f += 64, bytes -= 64) {
-      vector v[4]; // loaded before they are stored, or a compiler might make a memcpy of it
+      vector v[4];  // loaded before they are stored, or a compiler might make a memcpy of it
       for (int i = 0; i < 4; i++) v[i] = ((const vector *)f)[i];
       for (int i = 0; i < 4; i++) ((vector *)t)[i] = v[i];
     }

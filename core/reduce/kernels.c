@@ -97,8 +97,9 @@ static inline const void *whole_step(const void *src, size_t bytes, size_t step,
 // Runs a kernel on `bytes` bytes of each input, where the last step may be cut short: it is then
 // done in buffers of its own. A partial result lies in scratch memory that holds whole steps, so
 // that a cut step is read (src_whole) or written (dst_whole) in place.
-static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole, const void *const *src,
-                      int src_whole, int k, size_t bytes, const struct scalars *g) {
+static void run_steps(kernel f, size_t in, size_t out, void *dst, int dst_whole,
+                      const void *const *src, int src_whole, int k, size_t bytes,
+                      const struct scalars *g) {
   const size_t steps = bytes / in, rest = bytes % in;
   if (steps) f(dst, src, k, steps, g);
   if (!rest) return;
@@ -134,8 +135,8 @@ static void spread(void *const *dst, int n_dst, size_t at, size_t bytes) {
 
 // Up to GROUP inputs in one pass: block by block where there is more than one place to write to.
 // All inputs of a block are read before the result goes to the other places, some of which they may be.
-static void run_whole(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
-                      size_t bytes, const struct scalars *g) {
+static void run_whole(const struct method *m, void *const *dst, int n_dst, const void *const *src,
+                      int n, size_t bytes, const struct scalars *g) {
   const size_t block = n_dst > 1 ? BLOCK : bytes;
   for (size_t at = 0; at < bytes; at += block) {
     const size_t part = bytes - at < block ? bytes - at : block;
@@ -149,9 +150,9 @@ static void run_whole(const struct method *m, void *const *dst, int n_dst, const
 // More than GROUP inputs, or inputs that are widened: block by block, with a stack of partial
 // results. Group number i of leaves is merged with as many partials as i has trailing one bits (a
 // binary counter), which is the canonical order. Not inlined, or the small ones would have its registers to save, too.
-static __attribute__((noinline)) void run_blocks(const struct method *m, kernel finish, void *const *dst, int n_dst,
-                                                 const void *const *src, int n, size_t bytes,
-                                                 const struct scalars *g) {
+static __attribute__((noinline)) void run_blocks(const struct method *m, kernel finish,
+                                                 void *const *dst, int n_dst, const void *const *src,
+                                                 int n, size_t bytes, const struct scalars *g) {
   uint8_t stack[STACK] __attribute__((aligned(64)));
   size_t slots = 2;  // the most partials at once: a bit of the counter each, and a new one
   for (int groups = (n - 1) / GROUP; groups > 1; groups >>= 1) slots++;
@@ -182,7 +183,8 @@ static __attribute__((noinline)) void run_blocks(const struct method *m, kernel 
         m->merge(top - 2 * slot, two, 2, partial / m->merged, g);
     }
     const void *one[1] = {stack};
-    if (finish) run_steps(finish, m->partial, m->raw, out, 0, one, 1, 1, raw * (m->partial / m->raw), g);
+    if (finish)
+      run_steps(finish, m->partial, m->raw, out, 0, one, 1, 1, raw * (m->partial / m->raw), g);
     spread(dst, n_dst, at, raw);
   }
 }
@@ -194,8 +196,8 @@ static uint64_t integer_factor(double f) {
   return f < 0x1p64 ? (uint64_t)f : UINT64_MAX;
 }
 
-void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
-                      size_t bytes, const double *factor) {
+void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src,
+                      int n, size_t bytes, const double *factor) {
   if (bytes == 0) return;
   const int power_of_two = (n & (n - 1)) == 0;
   struct scalars g = {.factor = {1, 0}, .n = n, .post = 1};

@@ -7,16 +7,36 @@
 
 // The values of goccl_dtype and goccl_reduce_op in goccl.h.
 enum {
-  INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
-  BOOL, COMPLEX32, COMPLEX64, COMPLEX128, E4M3FN, E5M2, E4M3FNUZ, E5M2FNUZ, BYTES1, DTYPES
+  INT8,
+  UINT8,
+  INT16,
+  UINT16,
+  INT32,
+  UINT32,
+  INT64,
+  UINT64,
+  FLOAT16,
+  BFLOAT16,
+  FLOAT32,
+  FLOAT64,
+  BOOL,
+  COMPLEX32,
+  COMPLEX64,
+  COMPLEX128,
+  E4M3FN,
+  E5M2,
+  E4M3FNUZ,
+  E5M2FNUZ,
+  BYTES1,
+  DTYPES
 };
 enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
 
 // A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for all elements of which each
 // has `bytes` bytes. The n_dst places must be apart from each other; each may be any one of src. No pointer need be
 // aligned. `factor` is read by PREMUL only: one double, or two for complex types.
-typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes,
-                             const double *factor);
+typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n,
+                             size_t bytes, const double *factor);
 
 // Levels of the instruction set, each with kernels of its own that give the same bits.
 enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512, LEVELS };
@@ -31,36 +51,37 @@ goccl_reduce_fn *goccl_reduce_kernel(int level, int dtype, int op);
 
 // What kernels need to know besides their buffers.
 struct scalars {
-  double factor[2]; // PREMUL's, else 1
-  uint64_t integer; // factor[0] for integers
-  int n;            // the number of inputs
-  double post;      // 1/n for AVG where n is a power of two, else 1
+  double factor[2];  // PREMUL's, else 1
+  uint64_t integer;  // factor[0] for integers
+  int n;             // the number of inputs
+  double post;       // 1/n for AVG where n is a power of two, else 1
 };
 
 // A kernel combines k (1 to GROUP) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps: a
 // step is a fixed number of bytes of each input and of the output.
-typedef void (*kernel)(void *dst, const void *const *src, int k, size_t steps, const struct scalars *g);
+typedef void (*kernel)(void *dst, const void *const *src, int k, size_t steps,
+                       const struct scalars *g);
 
 enum { GROUP = 4 };
 
 // How a dtype and an op are reduced. Inputs and outputs are "raw". Partial results that stay
 // inside are in a form of their own where rounding or overflow asks for it.
 struct method {
-  kernel whole;          // raw to raw, 1 to 4 inputs, or NULL
-  kernel leaf;           // raw to partial, up to GROUP inputs
-  kernel merge;          // two partials to one
-  kernel finish;         // partial to raw, or NULL: a partial is raw and is the result
-  kernel divide;         // instead of whole and finish where n is not a power of two, or NULL
-  uint16_t raw, partial; // bytes of a step; partial is a multiple of raw
-  uint16_t merged;       // bytes of a step of merge; partial is a multiple of it
+  kernel whole;           // raw to raw, 1 to 4 inputs, or NULL
+  kernel leaf;            // raw to partial, up to GROUP inputs
+  kernel merge;           // two partials to one
+  kernel finish;          // partial to raw, or NULL: a partial is raw and is the result
+  kernel divide;          // instead of whole and finish where n is not a power of two, or NULL
+  uint16_t raw, partial;  // bytes of a step; partial is a multiple of raw
+  uint16_t merged;        // bytes of a step of merge; partial is a multiple of it
   uint8_t op;
-  uint8_t complex;       // factor[1] counts
-  uint8_t copies;        // one input is its own result
+  uint8_t complex;  // factor[1] counts
+  uint8_t copies;   // one input is its own result
 };
 
 // Reduces by a method.
-void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src, int n,
-                      size_t bytes, const double *factor);
+void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src,
+                      int n, size_t bytes, const double *factor);
 
 // Products of complex128, the same at every level.
 goccl_reduce_fn goccl_reduce_c128_product, goccl_reduce_c128_premul;

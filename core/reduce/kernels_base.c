@@ -16,7 +16,8 @@ static inline __attribute__((always_inline)) int hard_nans(float32x4_t a, float3
   return vminvq_u32(vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))) == 0;
 }
 #define HARD_LOOKUP
-static inline __attribute__((always_inline)) uint8x16_t hard_lookup(const uint8_t *table, uint8x16_t index) {
+static inline
+    __attribute__((always_inline)) uint8x16_t hard_lookup(const uint8_t *table, uint8x16_t index) {
   index = vandq_u8(index, vdupq_n_u8(0x7f));
   const uint8x16_t low = vqtbl4q_u8(vld1q_u8_x4(table), index);
   return vqtbx4q_u8(low, vld1q_u8_x4(table + 64), vsubq_u8(index, vdupq_n_u8(64)));

@@ -28,13 +28,13 @@ typedef VECTOR(double) vf64;
 // ---- one vector ----
 
 // select: a where the mask M is set, else b.
-#define BASICS(N, M)                                                                      \
-  INLINE v##N load_##N(const uint8_t *p) {                                                \
-    v##N v;                                                                               \
-    memcpy(&v, p, sizeof v);                                                              \
-    return v;                                                                             \
-  }                                                                                       \
-  INLINE void store_##N(uint8_t *p, v##N v) { memcpy(p, &v, sizeof v); }                  \
+#define BASICS(N, M)                                                     \
+  INLINE v##N load_##N(const uint8_t *p) {                               \
+    v##N v;                                                              \
+    memcpy(&v, p, sizeof v);                                             \
+    return v;                                                            \
+  }                                                                      \
+  INLINE void store_##N(uint8_t *p, v##N v) { memcpy(p, &v, sizeof v); } \
   INLINE v##N select_##N(M mask, v##N a, v##N b) { return (v##N)((mask & (M)a) | (~mask & (M)b)); }
 BASICS(i8, vi8)
 BASICS(u8, vi8)
@@ -50,8 +50,8 @@ BASICS(f64, vi64)
 INLINE vu32 all_u32(uint32_t v) { return (vu32){0} + v; }
 INLINE vf32 all_f32(float v) { return (vf32){0} + v; }
 
-#define INTEGER_EXTREMES(N, M)                                                            \
-  INLINE v##N min_##N(v##N a, v##N b) { return select_##N((M)(a < b), a, b); }            \
+#define INTEGER_EXTREMES(N, M)                                                 \
+  INLINE v##N min_##N(v##N a, v##N b) { return select_##N((M)(a < b), a, b); } \
   INLINE v##N max_##N(v##N a, v##N b) { return select_##N((M)(a > b), a, b); }
 INTEGER_EXTREMES(i8, vi8)
 INTEGER_EXTREMES(u8, vi8)
@@ -63,7 +63,7 @@ INTEGER_EXTREMES(i64, vi64)
 INTEGER_EXTREMES(u64, vi64)
 
 // A NaN is handed on: a by the second condition; b because no comparison with it holds.
-#define FLOAT_EXTREMES(N, M)                                                              \
+#define FLOAT_EXTREMES(N, M)                                                                 \
   INLINE v##N min_##N(v##N a, v##N b) { return select_##N((M)(a < b) | (M)(a != a), a, b); } \
   INLINE v##N max_##N(v##N a, v##N b) { return select_##N((M)(a > b) | (M)(a != a), a, b); }
 FLOAT_EXTREMES(f32, vi32)
@@ -83,35 +83,35 @@ INLINE void result_f64(uint8_t *p, vf64 v) { store_f64(p, one_nan_f64(v)); }
 // hardware converts float16, x[0] and x[1] are the halves of the step instead; it makes no
 // difference, since partial results are only ever combined with their like.
 
-#define WIDE(N, V, P, LOAD, STORE)                                                        \
-  typedef struct {                                                                        \
-    V x[P];                                                                               \
-  } N;                                                                                    \
-  INLINE N N##_load(const uint8_t *p) {                                                   \
-    N v;                                                                                  \
-    for (int i = 0; i < P; i++) v.x[i] = LOAD(p + i * VB);                                \
-    return v;                                                                             \
-  }                                                                                       \
-  INLINE void N##_store(uint8_t *p, N v) {                                                \
-    for (int i = 0; i < P; i++) STORE(p + i * VB, v.x[i]);                                \
-  }                                                                                       \
-  INLINE N N##_plus(N a, N b) {                                                           \
-    for (int i = 0; i < P; i++) a.x[i] += b.x[i];                                         \
-    return a;                                                                             \
+#define WIDE(N, V, P, LOAD, STORE)                         \
+  typedef struct {                                         \
+    V x[P];                                                \
+  } N;                                                     \
+  INLINE N N##_load(const uint8_t *p) {                    \
+    N v;                                                   \
+    for (int i = 0; i < P; i++) v.x[i] = LOAD(p + i * VB); \
+    return v;                                              \
+  }                                                        \
+  INLINE void N##_store(uint8_t *p, N v) {                 \
+    for (int i = 0; i < P; i++) STORE(p + i * VB, v.x[i]); \
+  }                                                        \
+  INLINE N N##_plus(N a, N b) {                            \
+    for (int i = 0; i < P; i++) a.x[i] += b.x[i];          \
+    return a;                                              \
   }
-#define WIDE_FLOATS(N, P)                                                                 \
-  WIDE(N, vf32, P, load_f32, store_f32)                                                   \
-  INLINE N N##_product(N a, N b) {                                                        \
-    for (int i = 0; i < P; i++) a.x[i] *= b.x[i];                                         \
-    return a;                                                                             \
-  }                                                                                       \
-  INLINE N N##_times(N a, float f) {                                                      \
-    for (int i = 0; i < P; i++) a.x[i] *= f;                                              \
-    return a;                                                                             \
-  }                                                                                       \
-  INLINE N N##_over(N a, float f) {                                                       \
-    for (int i = 0; i < P; i++) a.x[i] /= f;                                              \
-    return a;                                                                             \
+#define WIDE_FLOATS(N, P)                         \
+  WIDE(N, vf32, P, load_f32, store_f32)           \
+  INLINE N N##_product(N a, N b) {                \
+    for (int i = 0; i < P; i++) a.x[i] *= b.x[i]; \
+    return a;                                     \
+  }                                               \
+  INLINE N N##_times(N a, float f) {              \
+    for (int i = 0; i < P; i++) a.x[i] *= f;      \
+    return a;                                     \
+  }                                               \
+  INLINE N N##_over(N a, float f) {               \
+    for (int i = 0; i < P; i++) a.x[i] /= f;      \
+    return a;                                     \
   }
 WIDE_FLOATS(pair, 2)
 WIDE_FLOATS(quad, 4)
@@ -181,9 +181,12 @@ INLINE void f16_store_parted(uint8_t *p, pair v) {
   store_u32(p, encode(v.x[0], f16) | encode(v.x[1], f16) << 16);
 }
 #ifdef HARD_F16
-INLINE pair f16_load(const uint8_t *p) { return (pair){{hard_f16_load(p), hard_f16_load(p + VB / 2)}}; }
+INLINE pair f16_load(const uint8_t *p) {
+  return (pair){{hard_f16_load(p), hard_f16_load(p + VB / 2)}};
+}
 INLINE void f16_store(uint8_t *p, pair v) {
-  if (__builtin_expect(hard_nans(v.x[0], v.x[1]), 0)) v = (pair){{one_nan_f32(v.x[0]), one_nan_f32(v.x[1])}};
+  if (__builtin_expect(hard_nans(v.x[0], v.x[1]), 0))
+    v = (pair){{one_nan_f32(v.x[0]), one_nan_f32(v.x[1])}};
   hard_f16_store(p, v.x[0]);
   hard_f16_store(p + VB / 2, v.x[1]);
 }
@@ -212,50 +215,51 @@ INLINE void bf16_store(uint8_t *p, pair v) {
 // Decoding by tables: every float of 8 bits is one of bfloat16 too. BF16 is that of a code without
 // sign, for M bits of mantissa.
 #define TOP_BIT(c) ((c) >= 4 ? 2 : (c) >= 2 ? 1 : 0)
-#define BF16(c, M, BIAS)                                                                  \
-  ((c) >= 1 << (M) ? ((c) << (7 - (M))) + ((127 - (BIAS)) << 7)                           \
-   : (c) == 0      ? 0                                                                    \
+#define BF16(c, M, BIAS)                                        \
+  ((c) >= 1 << (M) ? ((c) << (7 - (M))) + ((127 - (BIAS)) << 7) \
+   : (c) == 0      ? 0                                          \
                    : ((128 - (BIAS) - (M) + TOP_BIT(c)) << 7) + (((c) << (7 - TOP_BIT(c))) & 0x7f))
 #define BF16_e4m3fn(c) ((c) == 0x7f ? 0x7fc0 : BF16(c, 3, 7))
 #define BF16_e5m2(c) ((c) > 0x7c ? 0x7fc0 : (c) == 0x7c ? 0x7f80 : BF16(c, 2, 15))
 #define BF16_e4m3fnuz(c) BF16(c, 3, 8)
 #define BF16_e5m2fnuz(c) BF16(c, 2, 16)
 #define FOUR(F, G, c) F(G(c)), F(G((c) + 1)), F(G((c) + 2)), F(G((c) + 3))
-#define SIXTEEN(F, G, c) FOUR(F, G, c), FOUR(F, G, (c) + 4), FOUR(F, G, (c) + 8), FOUR(F, G, (c) + 12)
-#define EVERY_CODE(F, G)                                                                  \
-  SIXTEEN(F, G, 0), SIXTEEN(F, G, 16), SIXTEEN(F, G, 32), SIXTEEN(F, G, 48),              \
-      SIXTEEN(F, G, 64), SIXTEEN(F, G, 80), SIXTEEN(F, G, 96), SIXTEEN(F, G, 112)
+#define SIXTEEN(F, G, c)                                                        \
+  FOUR(F, G, c), FOUR(F, G, (c) + 4), FOUR(F, G, (c) + 8), FOUR(F, G, (c) + 12)
+#define EVERY_CODE(F, G)                                                                        \
+  SIXTEEN(F, G, 0), SIXTEEN(F, G, 16), SIXTEEN(F, G, 32), SIXTEEN(F, G, 48), SIXTEEN(F, G, 64), \
+      SIXTEEN(F, G, 80), SIXTEEN(F, G, 96), SIXTEEN(F, G, 112)
 #define LOW(v) ((v) & 0xff)
 #define HIGH(v) ((v) >> 8)
 
-#define FP8_LOAD(N)                                                                       \
-  static const uint8_t N##_low[128] = {EVERY_CODE(LOW, BF16_##N)};                        \
-  static const uint8_t N##_high[128] = {EVERY_CODE(HIGH, BF16_##N)};                      \
-  INLINE quad N##_load(const uint8_t *p) {                                                \
-    const vu8 code = load_u8(p);                                                          \
+#define FP8_LOAD(N)                                                                           \
+  static const uint8_t N##_low[128] = {EVERY_CODE(LOW, BF16_##N)};                            \
+  static const uint8_t N##_high[128] = {EVERY_CODE(HIGH, BF16_##N)};                          \
+  INLINE quad N##_load(const uint8_t *p) {                                                    \
+    const vu8 code = load_u8(p);                                                              \
     vu8 low = hard_lookup(N##_low, code), high = hard_lookup(N##_high, code) | (code & 0x80); \
-    if (N.kind == FNUZ) {                                                                 \
-      const vu8 nan = (vu8)(code == 0x80);                                                \
-      low |= nan, high |= nan;                                                            \
-    }                                                                                     \
-    const vu32 even = (vu32)(((vu16)low & 0xff) | (vu16)high << 8);                       \
-    const vu32 odd = (vu32)((vu16)low >> 8 | ((vu16)high & 0xff00));                      \
-    return (quad){{(vf32)(even << 16), (vf32)(odd << 16), (vf32)(even & 0xffff0000),      \
-                   (vf32)(odd & 0xffff0000)}};                                            \
+    if (N.kind == FNUZ) {                                                                     \
+      const vu8 nan = (vu8)(code == 0x80);                                                    \
+      low |= nan, high |= nan;                                                                \
+    }                                                                                         \
+    const vu32 even = (vu32)(((vu16)low & 0xff) | (vu16)high << 8);                           \
+    const vu32 odd = (vu32)((vu16)low >> 8 | ((vu16)high & 0xff00));                          \
+    return (quad){{(vf32)(even << 16), (vf32)(odd << 16), (vf32)(even & 0xffff0000),          \
+                   (vf32)(odd & 0xffff0000)}};                                                \
   }
 #else
-#define FP8_LOAD(N)                                                                       \
-  INLINE quad N##_load(const uint8_t *p) {                                                \
-    const vu32 w = load_u32(p);                                                           \
+#define FP8_LOAD(N)                                                                          \
+  INLINE quad N##_load(const uint8_t *p) {                                                   \
+    const vu32 w = load_u32(p);                                                              \
     return (quad){{decode(w & 0xff, N), decode(w >> 8 & 0xff, N), decode(w >> 16 & 0xff, N), \
-                   decode(w >> 24, N)}};                                                  \
+                   decode(w >> 24, N)}};                                                     \
   }
 #endif
-#define FP8(N)                                                                            \
-  FP8_LOAD(N)                                                                             \
-  INLINE void N##_store(uint8_t *p, quad v) {                                             \
-    store_u32(p, encode(v.x[0], N) | encode(v.x[1], N) << 8 | encode(v.x[2], N) << 16 |   \
-                     encode(v.x[3], N) << 24);                                            \
+#define FP8(N)                                                                          \
+  FP8_LOAD(N)                                                                           \
+  INLINE void N##_store(uint8_t *p, quad v) {                                           \
+    store_u32(p, encode(v.x[0], N) | encode(v.x[1], N) << 8 | encode(v.x[2], N) << 16 | \
+                     encode(v.x[3], N) << 24);                                          \
   }
 FP8(e4m3fn)
 FP8(e5m2)
@@ -278,9 +282,9 @@ VECTORS(bool_or, vu8, load_bool, OR, store_u8)
 VECTORS(bool_xor, vu8, load_bool, XOR, store_u8)
 
 // Integers: sums and products of signed ones have the bits of unsigned ones.
-#define INTEGERS(N)                                                                       \
-  VECTORS(N##_sum, v##N, load_##N, PLUS, store_##N)                                       \
-  VECTORS(N##_product, v##N, load_##N, TIMES, store_##N)                                  \
+#define INTEGERS(N)                                      \
+  VECTORS(N##_sum, v##N, load_##N, PLUS, store_##N)      \
+  VECTORS(N##_product, v##N, load_##N, TIMES, store_##N) \
   VECTORS(N##_premul, v##N, N##_times, PLUS, store_##N)
 #define u8_times(p) (load_u8(p) * (uint8_t)s.integer)
 #define u16_times(p) (load_u16(p) * (uint16_t)s.integer)
@@ -291,8 +295,8 @@ INTEGERS(u16)
 INTEGERS(u32)
 INTEGERS(u64)
 
-#define EXTREMES(N, STORE)                                                                \
-  VECTORS(N##_min, v##N, load_##N, min_##N, STORE)                                        \
+#define EXTREMES(N, STORE)                         \
+  VECTORS(N##_min, v##N, load_##N, min_##N, STORE) \
   VECTORS(N##_max, v##N, load_##N, max_##N, STORE)
 EXTREMES(i8, store_i8)
 EXTREMES(u8, store_u8)
@@ -338,7 +342,9 @@ INLINE void store_narrow8(uint8_t *p, ints4 v) {
   store_i32(p, (v.x[0] & 0xff) | (v.x[1] & 0xff) << 8 | (v.x[2] & 0xff) << 16 | v.x[3] << 24);
 }
 INLINE void store_narrow16(uint8_t *p, ints2 v) { store_i32(p, (v.x[0] & 0xffff) | v.x[1] << 16); }
-INLINE void store_narrow32(uint8_t *p, longs2 v) { store_i64(p, (v.x[0] & 0xffffffff) | v.x[1] << 32); }
+INLINE void store_narrow32(uint8_t *p, longs2 v) {
+  store_i64(p, (v.x[0] & 0xffffffff) | v.x[1] << 32);
+}
 
 // The quotient is below 2^16. Its estimate, rounded down on the whole, is right or one too small,
 // which the remainder tells.
@@ -356,32 +362,32 @@ INLINE vi64 divide_64(vu64 sum, int n) {
   const vf64 q = exact * inverse + (0.5 * inverse - 0.5) + 0x1.8p52;
   return (vi64)q & 0xffffffff;
 }
-#define QUOTIENTS(B)                                                                      \
-  INLINE vi##B shift_unsigned_##B(vi##B v, int n) {                                       \
-    return (vi##B)((vu##B)v >> __builtin_ctz((unsigned)n));                               \
-  }                                                                                       \
-  INLINE vi##B shift_signed_##B(vi##B v, int n) {                                         \
-    return (v + ((v < 0) & (n - 1))) >> __builtin_ctz((unsigned)n);                       \
-  }                                                                                       \
-  INLINE vi##B divide_unsigned_##B(vi##B v, int n) { return divide_##B((vu##B)v, n); }    \
-  INLINE vi##B divide_signed_##B(vi##B v, int n) {                                        \
-    const vi##B negative = v < 0;                                                         \
-    const vu##B size = (vu##B)(v ^ negative) - (vu##B)negative;                           \
-    return (divide_##B(size, n) ^ negative) - negative;                                   \
+#define QUOTIENTS(B)                                                                   \
+  INLINE vi##B shift_unsigned_##B(vi##B v, int n) {                                    \
+    return (vi##B)((vu##B)v >> __builtin_ctz((unsigned)n));                            \
+  }                                                                                    \
+  INLINE vi##B shift_signed_##B(vi##B v, int n) {                                      \
+    return (v + ((v < 0) & (n - 1))) >> __builtin_ctz((unsigned)n);                    \
+  }                                                                                    \
+  INLINE vi##B divide_unsigned_##B(vi##B v, int n) { return divide_##B((vu##B)v, n); } \
+  INLINE vi##B divide_signed_##B(vi##B v, int n) {                                     \
+    const vi##B negative = v < 0;                                                      \
+    const vu##B size = (vu##B)(v ^ negative) - (vu##B)negative;                        \
+    return (divide_##B(size, n) ^ negative) - negative;                                \
   }
 QUOTIENTS(32)
 QUOTIENTS(64)
-#define AVERAGES(N, V, P, QUOTIENT, STORE)                                                \
-  INLINE V N##_shifted(V v, int n) {                                                      \
-    for (int i = 0; i < P; i++) v.x[i] = shift_##QUOTIENT(v.x[i], n);                     \
-    return v;                                                                             \
-  }                                                                                       \
-  INLINE V N##_divided(V v, int n) {                                                      \
-    for (int i = 0; i < P; i++) v.x[i] = divide_##QUOTIENT(v.x[i], n);                    \
-    return v;                                                                             \
-  }                                                                                       \
-  COMBINE(N##_avg_leaf, V, VB, P *VB, 1, N##_widen, V##_plus, V##_store)                  \
-  EACH(N##_avg_finish, V, P *VB, VB, 1, N##_shifted(V##_load(a + o), s.n), STORE)         \
+#define AVERAGES(N, V, P, QUOTIENT, STORE)                                        \
+  INLINE V N##_shifted(V v, int n) {                                              \
+    for (int i = 0; i < P; i++) v.x[i] = shift_##QUOTIENT(v.x[i], n);             \
+    return v;                                                                     \
+  }                                                                               \
+  INLINE V N##_divided(V v, int n) {                                              \
+    for (int i = 0; i < P; i++) v.x[i] = divide_##QUOTIENT(v.x[i], n);            \
+    return v;                                                                     \
+  }                                                                               \
+  COMBINE(N##_avg_leaf, V, VB, P *VB, 1, N##_widen, V##_plus, V##_store)          \
+  EACH(N##_avg_finish, V, P *VB, VB, 1, N##_shifted(V##_load(a + o), s.n), STORE) \
   EACH(N##_avg_divide, V, P *VB, VB, 1, N##_divided(V##_load(a + o), s.n), STORE)
 AVERAGES(i8, ints4, 4, signed_32, store_narrow8)
 AVERAGES(u8, ints4, 4, unsigned_32, store_narrow8)
@@ -396,13 +402,13 @@ EACH(u64_avg_divide, vu64, VB, VB, 1, load_u64(a + o) / (uint64_t)s.n, store_u64
 
 // float32 and float64, and complex numbers of them where parts do not mix. To divide by a power of
 // two is, to the bit, to multiply by its inverse, which is faster.
-#define FLOATS(N)                                                                         \
-  VECTORS(N##_sum, v##N, load_##N, PLUS, result_##N)                                      \
-  VECTORS(N##_avg, v##N, load_##N, PLUS, N##_scaled)                                      \
-  VECTORS(N##_product, v##N, load_##N, TIMES, result_##N)                                 \
-  VECTORS(N##_premul, v##N, N##_times, PLUS, result_##N)                                  \
-  EXTREMES(N, result_##N)                                                                 \
-  MAP(N##_finish, v##N, VB, VB, 4, load_##N, N##_scaled)                                  \
+#define FLOATS(N)                                         \
+  VECTORS(N##_sum, v##N, load_##N, PLUS, result_##N)      \
+  VECTORS(N##_avg, v##N, load_##N, PLUS, N##_scaled)      \
+  VECTORS(N##_product, v##N, load_##N, TIMES, result_##N) \
+  VECTORS(N##_premul, v##N, N##_times, PLUS, result_##N)  \
+  EXTREMES(N, result_##N)                                 \
+  MAP(N##_finish, v##N, VB, VB, 4, load_##N, N##_scaled)  \
   MAP(N##_divide, v##N, VB, VB, 4, load_##N, N##_divided)
 #define f32_times(p) (load_f32(p) * (float)s.factor[0])
 #define f64_times(p) (load_f64(p) * s.factor[0])
@@ -415,10 +421,10 @@ FLOATS(f64)
 
 // Small floats, to partials of float32 and back. A factor and an average's 1/n are applied on the
 // way; where there are none they are 1, and exact.
-#define SMALL(N, V, P)                                                                    \
-  COMBINE(N##_sum_leaf, V, VB, P *VB, 1, N##_times, V##_plus, V##_store)                  \
-  COMBINE(N##_product_leaf, V, VB, P *VB, 1, N##_load, V##_product, V##_store)            \
-  MAP(N##_finish, V, P *VB, VB, 4 / P, V##_load, N##_scaled)                              \
+#define SMALL(N, V, P)                                                         \
+  COMBINE(N##_sum_leaf, V, VB, P *VB, 1, N##_times, V##_plus, V##_store)       \
+  COMBINE(N##_product_leaf, V, VB, P *VB, 1, N##_load, V##_product, V##_store) \
+  MAP(N##_finish, V, P *VB, VB, 4 / P, V##_load, N##_scaled)                   \
   MAP(N##_divide, V, P *VB, VB, 4 / P, V##_load, N##_divided)
 #define f16_times(p) pair_times(f16_load(p), (float)s.factor[0])
 #define f16_scaled(p, v) f16_store(p, pair_times(v, (float)s.post))
@@ -446,10 +452,10 @@ SMALL(e4m3fnuz, quad, 4)
 SMALL(e5m2fnuz, quad, 4)
 
 // The ops of training in one pass.
-#define SMALL_WHOLE(N)                                                                    \
-  COMBINE(N##_sum, pair, VB, VB, 2, N##_load, pair_plus, N##_store)                       \
-  COMBINE(N##_avg, pair, VB, VB, 2, N##_load, pair_plus, N##_scaled)                      \
-  COMBINE(N##_premul, pair, VB, VB, 2, N##_times, pair_plus, N##_store)                   \
+#define SMALL_WHOLE(N)                                                     \
+  COMBINE(N##_sum, pair, VB, VB, 2, N##_load, pair_plus, N##_store)        \
+  COMBINE(N##_avg, pair, VB, VB, 2, N##_load, pair_plus, N##_scaled)       \
+  COMBINE(N##_premul, pair, VB, VB, 2, N##_times, pair_plus, N##_store)    \
   COMBINE(N##_product, pair, VB, VB, 2, N##_load, pair_product, N##_store)
 SMALL_WHOLE(f16)
 SMALL_WHOLE(bf16)
@@ -457,37 +463,41 @@ SMALL_WHOLE(bf16)
 // Extremes of small floats, without widening. A code has a rank, an integer of its size: in the
 // order of the numbers, zeros alike, and NaN of either sign before them for MIN and behind them for
 // MAX, for which `shift` makes it wrap.
-#define SMALL_EXTREMES(N, B)                                                              \
-  typedef struct {                                                                        \
-    vi##B code, rank;                                                                     \
-  } N##_ranked;                                                                           \
-  INLINE N##_ranked N##_rank(const uint8_t *p, int##B##_t shift) {                        \
-    const vi##B code = load_i##B(p), negative = code < 0;                                 \
-    const vi##B size = code & INT##B##_MAX;                                               \
-    vi##B rank = (vi##B)((vu##B)((size ^ negative) - negative) + (uint##B##_t)shift);     \
-    if (N.kind == FNUZ) rank ^= (code == INT##B##_MIN) & INT##B##_MIN;                    \
-    return (N##_ranked){code, rank};                                                      \
-  }                                                                                       \
-  INLINE int##B##_t N##_infinity(void) {                                                  \
-    return (int##B##_t)(N.kind == IEEE ? ((1 << N.exponent) - 1) << N.mantissa            \
-                        : N.kind == FN ? (int)N.nan - 1                                   \
-                                       : INT##B##_MAX);                                   \
-  }                                                                                       \
-  INLINE N##_ranked N##_first(const uint8_t *p) { return N##_rank(p, INT##B##_MAX - N##_infinity()); } \
-  INLINE N##_ranked N##_last(const uint8_t *p) { return N##_rank(p, INT##B##_MIN + N##_infinity()); } \
-  INLINE N##_ranked N##_less(N##_ranked a, N##_ranked b) {                                \
-    const vi##B less = a.rank < b.rank;                                                   \
+#define SMALL_EXTREMES(N, B)                                                                   \
+  typedef struct {                                                                             \
+    vi##B code, rank;                                                                          \
+  } N##_ranked;                                                                                \
+  INLINE N##_ranked N##_rank(const uint8_t *p, int##B##_t shift) {                             \
+    const vi##B code = load_i##B(p), negative = code < 0;                                      \
+    const vi##B size = code & INT##B##_MAX;                                                    \
+    vi##B rank = (vi##B)((vu##B)((size ^ negative) - negative) + (uint##B##_t)shift);          \
+    if (N.kind == FNUZ) rank ^= (code == INT##B##_MIN) & INT##B##_MIN;                         \
+    return (N##_ranked){code, rank};                                                           \
+  }                                                                                            \
+  INLINE int##B##_t N##_infinity(void) {                                                       \
+    return (int##B##_t)(N.kind == IEEE ? ((1 << N.exponent) - 1) << N.mantissa                 \
+                        : N.kind == FN ? (int)N.nan - 1                                        \
+                                       : INT##B##_MAX);                                        \
+  }                                                                                            \
+  INLINE N##_ranked N##_first(const uint8_t *p) {                                              \
+    return N##_rank(p, INT##B##_MAX - N##_infinity());                                         \
+  }                                                                                            \
+  INLINE N##_ranked N##_last(const uint8_t *p) {                                               \
+    return N##_rank(p, INT##B##_MIN + N##_infinity());                                         \
+  }                                                                                            \
+  INLINE N##_ranked N##_less(N##_ranked a, N##_ranked b) {                                     \
+    const vi##B less = a.rank < b.rank;                                                        \
     return (N##_ranked){select_i##B(less, a.code, b.code), select_i##B(less, a.rank, b.rank)}; \
-  }                                                                                       \
-  INLINE N##_ranked N##_more(N##_ranked a, N##_ranked b) {                                \
-    const vi##B more = a.rank > b.rank;                                                   \
+  }                                                                                            \
+  INLINE N##_ranked N##_more(N##_ranked a, N##_ranked b) {                                     \
+    const vi##B more = a.rank > b.rank;                                                        \
     return (N##_ranked){select_i##B(more, a.code, b.code), select_i##B(more, a.rank, b.rank)}; \
-  }                                                                                       \
-  INLINE void N##_one_nan(uint8_t *p, N##_ranked v) {                                     \
-    const vi##B nan = (v.code & INT##B##_MAX) > N##_infinity();                           \
-    store_i##B(p, select_i##B(nan, (vi##B){0} + (int##B##_t)N.nan, v.code));              \
-  }                                                                                       \
-  COMBINE(N##_min, N##_ranked, VB, VB, 2, N##_first, N##_less, N##_one_nan)               \
+  }                                                                                            \
+  INLINE void N##_one_nan(uint8_t *p, N##_ranked v) {                                          \
+    const vi##B nan = (v.code & INT##B##_MAX) > N##_infinity();                                \
+    store_i##B(p, select_i##B(nan, (vi##B){0} + (int##B##_t)N.nan, v.code));                   \
+  }                                                                                            \
+  COMBINE(N##_min, N##_ranked, VB, VB, 2, N##_first, N##_less, N##_one_nan)                    \
   COMBINE(N##_max, N##_ranked, VB, VB, 2, N##_last, N##_more, N##_one_nan)
 SMALL_EXTREMES(f16, 16)
 SMALL_EXTREMES(bf16, 16)
@@ -510,7 +520,7 @@ INLINE void c64_store(uint8_t *p, pair v) {
   store_u64(p, (re & 0xffffffff) | im << 32);
   store_u64(p + VB, re >> 32 | (im & 0xffffffff00000000));
 }
-#define complex_factor_times(v) \
+#define complex_factor_times(v)                                                        \
   complex_times((pair){{all_f32((float)s.factor[0]), all_f32((float)s.factor[1])}}, v)
 #define c32_factor_times(p) complex_factor_times(f16_load_parted(p))
 #define c64_factor_times(p) complex_factor_times(c64_load(p))
@@ -564,10 +574,10 @@ MIN_AND_MAX(u64)
 MIN_AND_MAX(f32)
 MIN_AND_MAX(f64)
 
-#define INTEGER_AVG(N, LEAF, P, MERGE)                                                    \
-  REDUCTION(N##_avg, .leaf = k_##LEAF, .merge = k_##MERGE, .finish = k_##N##_avg_finish,  \
-            .divide = k_##N##_avg_divide, .raw = VB, .partial = P * VB, .merged = VB,     \
-            .op = AVG, .copies = 1)
+#define INTEGER_AVG(N, LEAF, P, MERGE)                                                           \
+  REDUCTION(N##_avg, .leaf = k_##LEAF, .merge = k_##MERGE, .finish = k_##N##_avg_finish,         \
+            .divide = k_##N##_avg_divide, .raw = VB, .partial = P * VB, .merged = VB, .op = AVG, \
+            .copies = 1)
 INTEGER_AVG(i8, i8_avg_leaf, 4, u32_sum)
 INTEGER_AVG(u8, u8_avg_leaf, 4, u32_sum)
 INTEGER_AVG(i16, i16_avg_leaf, 2, u32_sum)
@@ -587,13 +597,13 @@ FLOAT_AVG(f64)
 #define WIDENED(R, N, L, P, M, OP, ...)                                                   \
   REDUCTION(R, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_finish, .raw = VB, \
             .partial = P * VB, .merged = VB, .op = OP, __VA_ARGS__)
-#define SMALL_FLOAT(N, P, WHOLE)                                                          \
-  WIDENED(N##_sum, N, N##_sum, P, f32_sum, SUM, .copies = 1, .whole = WHOLE(N##_sum))     \
-  WIDENED(N##_avg, N, N##_sum, P, f32_sum, AVG, .copies = 1, .whole = WHOLE(N##_avg),     \
-          .divide = k_##N##_divide)                                                       \
-  WIDENED(N##_premul, N, N##_sum, P, f32_sum, PREMUL, .whole = WHOLE(N##_premul))         \
-  WIDENED(N##_product, N, N##_product, P, f32_product, PRODUCT, .copies = 1,              \
-          .whole = WHOLE(N##_product))                                                    \
+#define SMALL_FLOAT(N, P, WHOLE)                                                      \
+  WIDENED(N##_sum, N, N##_sum, P, f32_sum, SUM, .copies = 1, .whole = WHOLE(N##_sum)) \
+  WIDENED(N##_avg, N, N##_sum, P, f32_sum, AVG, .copies = 1, .whole = WHOLE(N##_avg), \
+          .divide = k_##N##_divide)                                                   \
+  WIDENED(N##_premul, N, N##_sum, P, f32_sum, PREMUL, .whole = WHOLE(N##_premul))     \
+  WIDENED(N##_product, N, N##_product, P, f32_product, PRODUCT, .copies = 1,          \
+          .whole = WHOLE(N##_product))                                                \
   MIN_AND_MAX(N)
 #define HAS(N) k_##N
 #define NONE(N) NULL
@@ -604,30 +614,23 @@ SMALL_FLOAT(e5m2, 4, NONE)
 SMALL_FLOAT(e4m3fnuz, 4, NONE)
 SMALL_FLOAT(e5m2fnuz, 4, NONE)
 
-REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge, .finish = k_c32_finish,
-          .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT, .copies = 1)
+REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge,
+          .finish = k_c32_finish, .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT,
+          .copies = 1)
 WIDENED(c32_premul, c32, c32_premul, 2, f32_sum, PREMUL, .complex = 1)
 DIRECT(c64_product, c64_product, c64_product, 2 * VB, PRODUCT, .copies = 1)
 REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum,
           .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
-#define INTEGER_ROW(I, U)                                                                 \
-  {                                                                                       \
-    [SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product,                            \
-    [MIN] = I##_min, [MAX] = I##_max, [BAND] = band, [BOR] = bor, [BXOR] = bxor,          \
-    [PREMUL] = U##_premul                                                                 \
-  }
-#define FLOAT_ROW(N)                                                                      \
-  {                                                                                       \
-    [SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product,                            \
-    [MIN] = N##_min, [MAX] = N##_max, [PREMUL] = N##_premul                               \
-  }
+#define INTEGER_ROW(I, U)                                                                            \
+  {[SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product, [MIN] = I##_min,      [MAX] = I##_max, \
+   [BAND] = band,   [BOR] = bor,     [BXOR] = bxor,           [PREMUL] = U##_premul}
+#define FLOAT_ROW(N)                                          \
+  {[SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product, \
+   [MIN] = N##_min, [MAX] = N##_max, [PREMUL] = N##_premul}
 // Of complex numbers the parts are summed, and PARTS is their type.
-#define COMPLEX_ROW(PARTS, PRODUCTS)                                                      \
-  {                                                                                       \
-    [SUM] = PARTS##_sum, [AVG] = PARTS##_avg, [PRODUCT] = PRODUCTS##_product,             \
-    [PREMUL] = PRODUCTS##_premul                                                          \
-  }
+#define COMPLEX_ROW(PARTS, PRODUCTS) \
+  {[SUM] = PARTS##_sum, [AVG] = PARTS##_avg, [PRODUCT] = PRODUCTS##_product, [PREMUL] = PRODUCTS##_premul}
 
 goccl_reduce_fn *const TABLE[DTYPES][OPS] = {
     [INT8] = INTEGER_ROW(i8, u8),
@@ -642,8 +645,13 @@ goccl_reduce_fn *const TABLE[DTYPES][OPS] = {
     [BFLOAT16] = FLOAT_ROW(bf16),
     [FLOAT32] = FLOAT_ROW(f32),
     [FLOAT64] = FLOAT_ROW(f64),
-    [BOOL] = {[SUM] = bool_or, [MAX] = bool_or, [BOR] = bool_or, [PRODUCT] = bool_and,
-              [MIN] = bool_and, [BAND] = bool_and, [BXOR] = bool_xor},
+    [BOOL] = {[SUM] = bool_or,
+              [MAX] = bool_or,
+              [BOR] = bool_or,
+              [PRODUCT] = bool_and,
+              [MIN] = bool_and,
+              [BAND] = bool_and,
+              [BXOR] = bool_xor},
     [COMPLEX32] = COMPLEX_ROW(f16, c32),
     [COMPLEX64] = COMPLEX_ROW(f32, c64),
     [COMPLEX128] = COMPLEX_ROW(f64, goccl_reduce_c128),

@@ -62,7 +62,8 @@ static int run_rank(int rank, int size, int from, int to) {
 
   /* Started here, the collective runs while the rank does something else. */
   goccl_work work;
-  check(goccl_allreduce(comm, in, out, COUNT, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work), "goccl_allreduce");
+  check(goccl_allreduce(comm, in, out, COUNT, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work),
+        "goccl_allreduce");
   check(goccl_work_wait(work, GOCCL_NO_TIMEOUT), "goccl_work_wait");
   check(goccl_work_free(work), "goccl_work_free");
 
@@ -76,7 +77,8 @@ static int run_rank(int rank, int size, int from, int to) {
   }
   const char *transport;
   check(goccl_comm_transport(comm, (rank + 1) % size, &transport), "goccl_comm_transport");
-  printf("rank %d of %d: the sum of %d elements is right (next rank by: %s)\n", rank, size, COUNT, transport);
+  printf("rank %d of %d: the sum of %d elements is right (next rank by: %s)\n", rank, size, COUNT,
+         transport);
   free(in);
   free(out);
   check(goccl_destroy(comm), "goccl_destroy");

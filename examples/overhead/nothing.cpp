@@ -8,7 +8,7 @@ namespace {
 
 class Ended : public c10d::Work {
  public:
-  explicit Ended(const std::vector<at::Tensor>& outputs) : outputs_(outputs) {}
+  explicit Ended(const std::vector<at::Tensor> &outputs) : outputs_(outputs) {}
 
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
@@ -29,8 +29,8 @@ class Nothing : public c10d::Backend {
   using Backend::Backend;
 
   const std::string getBackendName() const override { return "nothing"; }
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions&) override {
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor> &tensors,
+                                           const c10d::AllreduceOptions &) override {
     return c10::make_intrusive<Ended>(tensors);
   }
 };

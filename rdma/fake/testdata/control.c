@@ -60,7 +60,8 @@ void fake_complete(int nth, int opcode, uint32_t qpn, int status, uint32_t vendo
   int i = 0;
   while (i < FAULTS && sentences[i].after) i++;
   if (i == FAULTS) die("too many faults");
-  sentences[i] = (struct sentence){.after = nth, .opcode = opcode, .qpn = qpn, .status = status, .vendor = vendor_err};
+  sentences[i] = (struct sentence){
+      .after = nth, .opcode = opcode, .qpn = qpn, .status = status, .vendor = vendor_err};
   leave(0);
 }
 

@@ -19,7 +19,8 @@ void set_port(struct port *p, int state, int layer, int lid, int mtu, int width,
 
 void set_gid(struct port *p, int index, int type, int ifindex, const uint8_t *gid) {
   p->has[index] = 1;
-  p->gids[index] = (struct ibv_gid_entry){.gid_index = index, .gid_type = type, .ndev_ifindex = ifindex};
+  p->gids[index] =
+      (struct ibv_gid_entry){.gid_index = index, .gid_type = type, .ndev_ifindex = ifindex};
   memcpy(p->gids[index].gid.raw, gid, 16);
 }
 
@@ -139,7 +140,8 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_at
   if (!error && c->device->removed) error = EIO;
   if (!error && (port < 1 || port > c->device->n_ports)) error = EINVAL;
   /* No more than callers of the first version of this function have room for. */
-  if (!error) memcpy(a, &c->device->ports[port - 1].attr, offsetof(struct ibv_port_attr, port_cap_flags2));
+  if (!error)
+    memcpy(a, &c->device->ports[port - 1].attr, offsetof(struct ibv_port_attr, port_cap_flags2));
   return leave(error);
 }
 
@@ -147,7 +149,8 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
   pthread_mutex_lock(&lock);
   struct context *c = GET(context, context, "query_gid");
   int error = enter("query_gid");
-  if (!error && (port < 1 || port > c->device->n_ports || index < 0 || index >= GIDS)) error = EINVAL;
+  if (!error && (port < 1 || port > c->device->n_ports || index < 0 || index >= GIDS))
+    error = EINVAL;
   if (error) {
     leave(0);
     errno = error;
@@ -158,12 +161,13 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ib
 }
 
 #ifndef FAKE_OLD
-int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
-                      uint32_t flags, size_t size) {
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
+                      struct ibv_gid_entry *entry, uint32_t flags, size_t size) {
   pthread_mutex_lock(&lock);
   struct context *c = GET(context, context, "query_gid_ex");
   int error = enter("query_gid_ex");
-  if (!error && (flags || size != sizeof *entry || port < 1 || port > (uint32_t)c->device->n_ports || index >= GIDS))
+  if (!error && (flags || size != sizeof *entry || port < 1 ||
+                 port > (uint32_t)c->device->n_ports || index >= GIDS))
     error = EINVAL;
   if (!error && !c->device->ports[port - 1].has[index]) error = ENODATA;
   if (!error) {

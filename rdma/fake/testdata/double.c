@@ -14,7 +14,10 @@ unsigned n_mrs;
 int live[KINDS];
 struct fault faults[FAULTS];
 struct sentence sentences[FAULTS];
-static struct { const char *verb; int calls; } counts[VERBS];
+static struct {
+  const char *verb;
+  int calls;
+} counts[VERBS];
 char trace[1 << 14];
 int held, steps, expired;
 
@@ -58,7 +61,8 @@ int enter(const char *verb) {
 }
 
 int enter_control(const char *verb) {
-  if (strlen(trace) + strlen(verb) + 2 < sizeof trace) strcat(strcat(trace, *trace ? " " : ""), verb);
+  if (strlen(trace) + strlen(verb) + 2 < sizeof trace)
+    strcat(strcat(trace, *trace ? " " : ""), verb);
   return enter(verb);
 }
 

@@ -174,11 +174,12 @@ extern char trace[1 << 14];
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
 
 /* Looks a handle up; the end of its life is the end of the process. */
-#define GET(type, handle, verb)                                                                     \
-  ({                                                                                                \
-    struct type *o_ = (struct type *)(handle);                                                      \
-    if (!o_ || o_->alive != ALIVE) die("%s of a %s that is %s", verb, #type, o_ ? "gone" : "NULL"); \
-    o_;                                                                                             \
+#define GET(type, handle, verb)                                        \
+  ({                                                                   \
+    struct type *o_ = (struct type *)(handle);                         \
+    if (!o_ || o_->alive != ALIVE)                                     \
+      die("%s of a %s that is %s", verb, #type, o_ ? "gone" : "NULL"); \
+    o_;                                                                \
   })
 
 /* Zeroed memory that is never freed. */
@@ -201,7 +202,7 @@ void *leave_with(void *o, int error);
 int new_bell(void);
 void ring_bell(int fd);
 void silence_bell(int fd); /* takes one ring back */
-int await_bell(int fd);    /* waits without the lock, and takes it then; -1: there is none, and the lock is not taken */
+int await_bell(int fd); /* waits without the lock, and takes it then; -1: there is none, and the lock is not taken */
 
 /* Waits until as many events are acknowledged as were got. */
 void await_acknowledgement(const unsigned *got, const unsigned *acked, const char *verb);
@@ -211,7 +212,8 @@ void set_gid(struct port *p, int index, int type, int ifindex, const uint8_t *gi
 void set_device(struct device *d, const char *name, int transport, int ports);
 
 /* Tells whether a key is good for these bytes. */
-int allowed(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t length, int access);
+int allowed(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t length,
+            int access);
 
 int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int req_notify_cq(struct ibv_cq *cq, int solicited_only);

@@ -35,7 +35,8 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
   if (!error && n_mrs == MAX_MR) error = ENOMEM;
   if (error) return leave_with(NULL, error);
   struct mr *m = create(sizeof *m);
-  m->ibv = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = addr, .length = length, .handle = n_mrs};
+  m->ibv = (struct ibv_mr){
+      .context = pd->context, .pd = pd, .addr = addr, .length = length, .handle = n_mrs};
   m->ibv.lkey = n_mrs << 8 | 0x11;
   m->ibv.rkey = n_mrs << 8 | 0x22;
   m->access = access;
@@ -57,7 +58,8 @@ int ibv_dereg_mr(struct ibv_mr *mr) {
   return leave(0);
 }
 
-int allowed(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t length, int access) {
+int allowed(const struct ibv_pd *pd, uint32_t key, int remote, uint64_t addr, uint64_t length,
+            int access) {
   if ((key & 0xff) != (remote ? 0x22 : 0x11) || key >> 8 >= n_mrs) return 0;
   const struct mr *m = mrs[key >> 8];
   uint64_t begin = (uintptr_t)m->ibv.addr;

@@ -27,7 +27,8 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel) {
   return leave(0);
 }
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user, struct ibv_comp_channel *channel, int vector) {
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *user,
+                             struct ibv_comp_channel *channel, int vector) {
   pthread_mutex_lock(&lock);
   struct context *c = GET(context, context, "create_cq");
   struct channel *ch = channel ? GET(channel, channel, "create_cq") : NULL;
@@ -126,11 +127,13 @@ int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc) {
 
 void complete(struct ibv_cq *cq, struct completion c, int solicited) {
   struct cq *q = (struct cq *)cq;
-  if (q->count == (unsigned)q->ibv.cqe) die("a completion queue of %d entries overflows", q->ibv.cqe);
+  if (q->count == (unsigned)q->ibv.cqe)
+    die("a completion queue of %d entries overflows", q->ibv.cqe);
   c.generation = c.qp->generation;
   c.wc.qp_num = c.qp->ibv.qp_num;
   q->ring[(q->first + q->count++) % q->ibv.cqe] = c;
-  if (!q->armed || !q->channel || (q->armed == 2 && !solicited && c.wc.status == IBV_WC_SUCCESS)) return;
+  if (!q->armed || !q->channel || (q->armed == 2 && !solicited && c.wc.status == IBV_WC_SUCCESS))
+    return;
   q->armed = 0;
   struct ring *r = create(sizeof *r), **end = &q->channel->rings;
   r->cq = q;

@@ -7,18 +7,25 @@ struct qp *find_qp(uint32_t qpn) {
 }
 
 static const uint32_t vendor_of[] = {
-    [IBV_WC_LOC_LEN_ERR] = 0x52,    [IBV_WC_LOC_PROT_ERR] = 0x53,   [IBV_WC_WR_FLUSH_ERR] = 0xf9,
-    [IBV_WC_REM_INV_REQ_ERR] = 0x8a, [IBV_WC_REM_ACCESS_ERR] = 0x88, [IBV_WC_RETRY_EXC_ERR] = 0x81,
+    [IBV_WC_LOC_LEN_ERR] = 0x52,       [IBV_WC_LOC_PROT_ERR] = 0x53,
+    [IBV_WC_WR_FLUSH_ERR] = 0xf9,      [IBV_WC_REM_INV_REQ_ERR] = 0x8a,
+    [IBV_WC_REM_ACCESS_ERR] = 0x88,    [IBV_WC_RETRY_EXC_ERR] = 0x81,
     [IBV_WC_RNR_RETRY_EXC_ERR] = 0x87,
 };
 
-static uint32_t vendor(int status) { return status < (int)(sizeof vendor_of / sizeof *vendor_of) ? vendor_of[status] : 0; }
+static uint32_t vendor(int status) {
+  return status < (int)(sizeof vendor_of / sizeof *vendor_of) ? vendor_of[status] : 0;
+}
 
 static void complete_send(struct qp *q, int status, uint32_t vendor_err, uint32_t bytes) {
   const struct ibv_send_wr *w = &q->sends[q->done++ % q->init.cap.max_send_wr].wr;
-  static const int opcodes[] = {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_WRITE, IBV_WC_SEND, IBV_WC_SEND, IBV_WC_RDMA_READ};
-  if (status == IBV_WC_SUCCESS && !(w->send_flags & IBV_SEND_SIGNALED) && !q->init.sq_sig_all) return;
-  struct completion c = {.qp = q, .freed = q->done, .wc = {.wr_id = w->wr_id, .status = status, .vendor_err = vendor_err}};
+  static const int opcodes[] = {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_WRITE, IBV_WC_SEND, IBV_WC_SEND,
+                                IBV_WC_RDMA_READ};
+  if (status == IBV_WC_SUCCESS && !(w->send_flags & IBV_SEND_SIGNALED) && !q->init.sq_sig_all)
+    return;
+  struct completion c = {.qp = q,
+                         .freed = q->done,
+                         .wc = {.wr_id = w->wr_id, .status = status, .vendor_err = vendor_err}};
   if (status == IBV_WC_SUCCESS) {
     c.wc.opcode = opcodes[w->opcode];
     c.wc.byte_len = bytes;
@@ -29,10 +36,11 @@ static void complete_send(struct qp *q, int status, uint32_t vendor_err, uint32_
   complete(q->ibv.send_cq, c, 0);
 }
 
-static void complete_receive(struct qp *q, int status, enum ibv_wc_opcode opcode, uint32_t bytes, const uint32_t *imm,
-                             int solicited) {
+static void complete_receive(struct qp *q, int status, enum ibv_wc_opcode opcode, uint32_t bytes,
+                             const uint32_t *imm, int solicited) {
   const struct receive *r = &q->receives[q->taken++ % q->init.cap.max_recv_wr];
-  struct completion c = {.qp = q, .wc = {.wr_id = r->id, .status = status, .opcode = opcode, .byte_len = bytes}};
+  struct completion c = {
+      .qp = q, .wc = {.wr_id = r->id, .status = status, .opcode = opcode, .byte_len = bytes}};
   c.wc.vendor_err = vendor(status);
   if (imm) {
     c.wc.imm_data = *imm;
@@ -41,7 +49,9 @@ static void complete_receive(struct qp *q, int status, enum ibv_wc_opcode opcode
   complete(q->ibv.recv_cq, c, solicited);
 }
 
-void set_state(struct qp *q, enum ibv_qp_state state) { q->ibv.state = q->attr.qp_state = q->attr.cur_qp_state = state; }
+void set_state(struct qp *q, enum ibv_qp_state state) {
+  q->ibv.state = q->attr.qp_state = q->attr.cur_qp_state = state;
+}
 
 void break_qp(struct qp *q) {
   set_state(q, IBV_QPS_ERR);
@@ -54,7 +64,9 @@ static void break_peer(struct qp *q, enum ibv_event_type type) {
   raise_on_qp(q, type);
 }
 
-const struct port *port_of(const struct qp *q) { return &q->context->device->ports[q->attr.port_num - 1]; }
+const struct port *port_of(const struct qp *q) {
+  return &q->context->device->ports[q->attr.port_num - 1];
+}
 
 static uint64_t total(const struct ibv_sge *l, int n) {
   uint64_t sum = 0;
@@ -71,13 +83,16 @@ static void copy(const struct ibv_sge *l, int n, uint8_t *whole, int gather) {
     for (uint64_t left = l[i].length; left;) {
       uint64_t bytes = left < 4096 ? left : 4096;
       left -= bytes, at -= bytes;
-      if (gather) memmove(whole + at, piece + left, bytes);
-      else memmove(piece + left, whole + at, bytes);
+      if (gather)
+        memmove(whole + at, piece + left, bytes);
+      else
+        memmove(piece + left, whole + at, bytes);
     }
   }
 }
 
-static void scatter_message(const struct ibv_sge *from, int n_from, const struct ibv_sge *to, int n_to) {
+static void scatter_message(const struct ibv_sge *from, int n_from, const struct ibv_sge *to,
+                            int n_to) {
   uint64_t bytes = total(from, n_from);
   uint8_t *whole = malloc(bytes + 1);
   if (!whole) die("no memory");
@@ -97,7 +112,9 @@ static int execute(struct qp *q, struct send *s, uint32_t *vendor_err) {
   const struct ibv_send_wr *w = &s->wr;
   for (int i = 0; i < FAULTS && !s->counted; i++) {
     struct sentence *x = &sentences[i];
-    if (!x->after || (x->opcode >= 0 && x->opcode != (int)w->opcode) || (x->qpn && x->qpn != q->ibv.qp_num)) continue;
+    if (!x->after || (x->opcode >= 0 && x->opcode != (int)w->opcode) ||
+        (x->qpn && x->qpn != q->ibv.qp_num))
+      continue;
     if (--x->after) continue;
     if (x->status == TWICE) {
       s->twice = 1;
@@ -116,14 +133,16 @@ static int execute(struct qp *q, struct send *s, uint32_t *vendor_err) {
   int takes = send || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (bytes > MAX_MESSAGE) return IBV_WC_LOC_LEN_ERR;
   for (int i = 0; i < w->num_sge && !inlined; i++)
-    if (!allowed(q->ibv.pd, s->sge[i].lkey, 0, s->sge[i].addr, s->sge[i].length, read ? IBV_ACCESS_LOCAL_WRITE : 0))
+    if (!allowed(q->ibv.pd, s->sge[i].lkey, 0, s->sge[i].addr, s->sge[i].length,
+                 read ? IBV_ACCESS_LOCAL_WRITE : 0))
       return IBV_WC_LOC_PROT_ERR;
 
   struct qp *peer = find_qp(q->attr.dest_qp_num);
   if (!peer) return IBV_WC_RETRY_EXC_ERR;
   if (peer->ibv.state == IBV_QPS_RESET || peer->ibv.state == IBV_QPS_INIT) return wait;
   if (port_of(peer)->attr.state != IBV_PORT_ACTIVE) return wait;
-  if (peer->ibv.state == IBV_QPS_ERR || peer->attr.dest_qp_num != q->ibv.qp_num || peer->attr.rq_psn != q->attr.sq_psn)
+  if (peer->ibv.state == IBV_QPS_ERR || peer->attr.dest_qp_num != q->ibv.qp_num ||
+      peer->attr.rq_psn != q->attr.sq_psn)
     return IBV_WC_RETRY_EXC_ERR;
   if (q->attr.path_mtu > peer->attr.path_mtu && bytes > 128u << peer->attr.path_mtu) {
     break_peer(peer, IBV_EVENT_QP_REQ_ERR);
@@ -145,13 +164,15 @@ static int execute(struct qp *q, struct send *s, uint32_t *vendor_err) {
   }
   const struct receive *r = NULL;
   if (takes) {
-    if (peer->taken == peer->offered) return q->attr.rnr_retry == 7 ? PARKED : IBV_WC_RNR_RETRY_EXC_ERR;
+    if (peer->taken == peer->offered)
+      return q->attr.rnr_retry == 7 ? PARKED : IBV_WC_RNR_RETRY_EXC_ERR;
     r = &peer->receives[peer->taken % peer->init.cap.max_recv_wr];
   }
   if (send) {
     int bad = bytes > total(r->sge, r->num_sge) ? IBV_WC_LOC_LEN_ERR : 0;
     for (int i = 0; i < r->num_sge && !bad; i++)
-      if (!allowed(peer->ibv.pd, r->sge[i].lkey, 0, r->sge[i].addr, r->sge[i].length, IBV_ACCESS_LOCAL_WRITE))
+      if (!allowed(peer->ibv.pd, r->sge[i].lkey, 0, r->sge[i].addr, r->sge[i].length,
+                   IBV_ACCESS_LOCAL_WRITE))
         bad = IBV_WC_LOC_PROT_ERR;
     if (bad) {
       complete_receive(peer, bad, 0x55, 0, NULL, 0);
@@ -164,8 +185,8 @@ static int execute(struct qp *q, struct send *s, uint32_t *vendor_err) {
   }
   if (takes) {
     int imm = w->opcode != IBV_WR_SEND;
-    complete_receive(peer, IBV_WC_SUCCESS, send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM, bytes, imm ? &w->imm_data : NULL,
-                     w->send_flags & IBV_SEND_SOLICITED);
+    complete_receive(peer, IBV_WC_SUCCESS, send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM, bytes,
+                     imm ? &w->imm_data : NULL, w->send_flags & IBV_SEND_SOLICITED);
   }
   return IBV_WC_SUCCESS;
 }
@@ -198,10 +219,13 @@ int progress_all(void) {
 }
 
 static int take_send(struct qp *q, const struct ibv_send_wr *w) {
-  if (w->opcode > IBV_WR_RDMA_READ || w->num_sge < 0 || w->num_sge > (int)q->init.cap.max_send_sge) return EINVAL;
+  if (w->opcode > IBV_WR_RDMA_READ || w->num_sge < 0 || w->num_sge > (int)q->init.cap.max_send_sge)
+    return EINVAL;
   if (q->posted - q->freed >= q->init.cap.max_send_wr) return ENOMEM;
   int inlined = w->send_flags & IBV_SEND_INLINE;
-  if (inlined && (w->opcode == IBV_WR_RDMA_READ || total(w->sg_list, w->num_sge) > q->init.cap.max_inline_data)) return EINVAL;
+  if (inlined &&
+      (w->opcode == IBV_WR_RDMA_READ || total(w->sg_list, w->num_sge) > q->init.cap.max_inline_data))
+    return EINVAL;
   struct send *s = &q->sends[q->posted++ % q->init.cap.max_send_wr];
   s->wr = *w;
   s->counted = s->twice = 0;
@@ -234,8 +258,10 @@ int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **ba
   int error = enter("post_recv");
   if (!error && q->ibv.state == IBV_QPS_RESET) error = EINVAL;
   for (; wr && !error; wr = wr->next) {
-    if (wr->num_sge < 0 || wr->num_sge > (int)q->init.cap.max_recv_sge) error = EINVAL;
-    else if (q->offered - q->taken >= q->init.cap.max_recv_wr) error = ENOMEM;
+    if (wr->num_sge < 0 || wr->num_sge > (int)q->init.cap.max_recv_sge)
+      error = EINVAL;
+    else if (q->offered - q->taken >= q->init.cap.max_recv_wr)
+      error = ENOMEM;
     if (error) break;
     struct receive *r = &q->receives[q->offered++ % q->init.cap.max_recv_wr];
     r->id = wr->wr_id;

@@ -3,7 +3,8 @@
  * received in the error state does not come back. */
 #include "ends.h"
 
-static void same(const struct end *x, uint32_t at, const struct end *y, uint32_t there, uint32_t length) {
+static void same(const struct end *x, uint32_t at, const struct end *y, uint32_t there,
+                 uint32_t length) {
   printf(" %s", memcmp(x->memory + at, y->memory + there, length) ? "OTHER DATA" : "same data");
 }
 
@@ -34,7 +35,8 @@ static void data(void) {
   fill(a, 100);
   receive(b, 9, NULL, 0);
   ibv_req_notify_cq(b->received, 0);
-  post(a, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_SEND_SIGNALED, 2, piece(a, 0, 100), address(b, 0), b->mr->rkey);
+  post(a, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_SEND_SIGNALED, 2, piece(a, 0, 100), address(b, 0),
+       b->mr->rkey);
   printf(" %d event", events(b, 1000));
   show("a", a->sent, 2, 10);
   show("b", b->received, 2, 10);
@@ -68,22 +70,25 @@ static void data(void) {
   uint8_t bytes[64];
   memset(bytes, 1, sizeof bytes);
   memset(a->memory, 1, sizeof bytes);
-  post(a, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED | IBV_SEND_INLINE, 6, (struct ibv_sge){.addr = (uintptr_t)bytes, .length = 64},
-       address(b, 0), b->mr->rkey);
+  post(a, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED | IBV_SEND_INLINE, 6,
+       (struct ibv_sge){.addr = (uintptr_t)bytes, .length = 64}, address(b, 0), b->mr->rkey);
   memset(bytes, 2, sizeof bytes);
   show("a", a->sent, 1, 1000);
   same(a, 0, b, 0, 64);
-  int error = post(a, IBV_WR_RDMA_WRITE, IBV_SEND_INLINE, 7, piece(a, 0, HALF), address(b, 0), b->mr->rkey);
+  int error =
+      post(a, IBV_WR_RDMA_WRITE, IBV_SEND_INLINE, 7, piece(a, 0, HALF), address(b, 0), b->mr->rkey);
   printf(" too much of it %s", error ? "is refused" : "IS TAKEN");
   end();
 
   begin("only one in four is signalled");
   for (int i = 1; i <= WRS; i++)
-    post(a, IBV_WR_RDMA_WRITE, i % 4 ? 0 : IBV_SEND_SIGNALED, i, piece(a, 0, 64), address(b, 0), b->mr->rkey);
+    post(a, IBV_WR_RDMA_WRITE, i % 4 ? 0 : IBV_SEND_SIGNALED, i, piece(a, 0, 64), address(b, 0),
+         b->mr->rkey);
   show("a", a->sent, 3, 100);
   error = 0;
   for (int i = 1; i <= WRS && !error; i++)
-    error = post(a, IBV_WR_RDMA_WRITE, i % 4 ? 0 : IBV_SEND_SIGNALED, 10 + i, piece(a, 0, 64), address(b, 0), b->mr->rkey);
+    error = post(a, IBV_WR_RDMA_WRITE, i % 4 ? 0 : IBV_SEND_SIGNALED, 10 + i, piece(a, 0, 64),
+                 address(b, 0), b->mr->rkey);
   printf(" then %d", error);
   show("a", a->sent, 3, 100);
   end();
@@ -92,7 +97,8 @@ static void data(void) {
 static void errors(void) {
   begin("write by a wrong key");
   receive(b, 8, NULL, 0);
-  post(a, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 1, piece(a, 0, 8), address(b, 0), b->mr->rkey + 0x1000);
+  post(a, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 1, piece(a, 0, 8), address(b, 0),
+       b->mr->rkey + 0x1000);
   show("a", a->sent, 1, 1000);
   show("b", b->received, 1, 100);
   post(a, IBV_WR_RDMA_WRITE, 0, 2, piece(a, 0, 8), address(b, 0), b->mr->rkey);
@@ -105,7 +111,8 @@ static void errors(void) {
   end();
 
   begin("send from memory that is not registered");
-  post(a, IBV_WR_SEND, IBV_SEND_SIGNALED, 1, (struct ibv_sge){.addr = 4096, .length = 100, .lkey = a->mr->lkey}, 0, 0);
+  post(a, IBV_WR_SEND, IBV_SEND_SIGNALED, 1,
+       (struct ibv_sge){.addr = 4096, .length = 100, .lkey = a->mr->lkey}, 0, 0);
   show("a", a->sent, 1, 1000);
   end();
 
@@ -146,7 +153,8 @@ static void errors(void) {
   printf(" %d %d", init(a), init(b));
   receive(b, 5, NULL, 0);
   printf(" %d %d", join(a, b, 1234), join(b, a, 1234));
-  post(a, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_SEND_SIGNALED, 3, piece(a, 0, 16), address(b, 0), b->mr->rkey);
+  post(a, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_SEND_SIGNALED, 3, piece(a, 0, 16), address(b, 0),
+       b->mr->rkey);
   show("a", a->sent, 1, 1000);
   show("a", a->received, 1, 0);
   show("b", b->received, 2, 10);
@@ -167,10 +175,13 @@ static void errors(void) {
 
   begin("states");
   struct ibv_qp_attr q = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-  printf(" INIT from RTS %d", v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+  printf(" INIT from RTS %d",
+         v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
   reset(a);
-  printf(" INIT without a port %d", v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
-  printf(" RTS from RESET %d", v.modify_qp(a->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RTS}, IBV_QP_STATE));
+  printf(" INIT without a port %d",
+         v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
+  printf(" RTS from RESET %d",
+         v.modify_qp(a->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RTS}, IBV_QP_STATE));
   struct ibv_send_wr w = {.opcode = IBV_WR_SEND}, *bad;
   printf(" send before RTS %s", ibv_post_send(a->qp, &w, &bad) ? "is refused" : "IS TAKEN");
   end();

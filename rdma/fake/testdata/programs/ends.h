@@ -45,7 +45,11 @@ static struct end open_end(int access) {
       .send_cq = e.sent,
       .recv_cq = e.received,
       .qp_type = IBV_QPT_RC,
-      .cap = {.max_send_wr = WRS, .max_recv_wr = WRS, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64},
+      .cap = {.max_send_wr = WRS,
+              .max_recv_wr = WRS,
+              .max_send_sge = 2,
+              .max_recv_sge = 2,
+              .max_inline_data = 64},
   };
   must(!!(e.qp = v.create_qp(pd, &a)), "create_qp");
   return e;
@@ -60,11 +64,14 @@ static void close_end(struct end *e) {
   free(e->memory);
 }
 
-static int reset(struct end *e) { return v.modify_qp(e->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE); }
+static int reset(struct end *e) {
+  return v.modify_qp(e->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE);
+}
 
 static int init(struct end *e) {
-  struct ibv_qp_attr a = {
-      .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
+                          .port_num = 1,
+                          .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
   return v.modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
@@ -83,19 +90,23 @@ static int join(struct end *e, const struct end *peer, uint32_t psn) {
     a.ah_attr.is_global = 1;
     a.ah_attr.grh = (struct ibv_global_route){.dgid = gid, .sgid_index = gid_index, .hop_limit = 64};
   }
-  int error = v.modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  int error = v.modify_qp(e->qp, &a,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error) return error;
-  a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 10, .retry_cnt = 3, .max_rd_atomic = 1};
-  return v.modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                    IBV_QP_MAX_QP_RD_ATOMIC);
+  a = (struct ibv_qp_attr){
+      .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 10, .retry_cnt = 3, .max_rd_atomic = 1};
+  return v.modify_qp(e->qp, &a,
+                     IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                         IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
 static struct end ends[2], *const a = &ends[0], *const b = &ends[1];
 
 static void begin(const char *what) {
   printf("%s:", what);
-  for (int i = 0; i < 2; i++) ends[i] = open_end(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+  for (int i = 0; i < 2; i++)
+    ends[i] = open_end(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
   for (int i = 0; i < 2; i++) must(!(errno = init(&ends[i])), "modify_qp to INIT");
   for (int i = 0; i < 2; i++) must(!(errno = join(&ends[i], &ends[!i], 77)), "modify_qp to RTS");
 }
@@ -122,13 +133,20 @@ static void show(const char *who, struct ibv_cq *cq, int n, int wait_ms) {
     if (wc.status != IBV_WC_SUCCESS) continue;
     printf(" opcode %d", wc.opcode);
     if (wc.opcode & IBV_WC_RECV) printf(" bytes %u", wc.byte_len);
-    if (wc.opcode & IBV_WC_RECV && wc.wc_flags & IBV_WC_WITH_IMM) printf(" imm %#x", ntohl(wc.imm_data));
+    if (wc.opcode & IBV_WC_RECV && wc.wc_flags & IBV_WC_WITH_IMM)
+      printf(" imm %#x", ntohl(wc.imm_data));
   }
   printf("]");
 }
 
-static int post(struct end *e, int opcode, int flags, uint64_t id, struct ibv_sge sge, uint64_t to, uint32_t key) {
-  struct ibv_send_wr w = {.wr_id = id, .sg_list = &sge, .num_sge = sge.length != 0, .opcode = opcode, .send_flags = flags}, *bad;
+static int post(struct end *e, int opcode, int flags, uint64_t id, struct ibv_sge sge, uint64_t to,
+                uint32_t key) {
+  struct ibv_send_wr w = {.wr_id = id,
+                          .sg_list = &sge,
+                          .num_sge = sge.length != 0,
+                          .opcode = opcode,
+                          .send_flags = flags},
+                     *bad;
   w.imm_data = htonl(0xabcd);
   w.wr.rdma.remote_addr = to;
   w.wr.rdma.rkey = key;
@@ -162,7 +180,8 @@ static void open_library(int argc, char **argv) {
   struct ibv_device **list = v.get_device_list(&n);
   must(!!list, "get_device_list");
   for (int i = 0; i < n && !context; i++)
-    if (argc < 3 || !strcmp(v.get_device_name(list[i]), argv[2])) must(!!(context = v.open_device(list[i])), "open_device");
+    if (argc < 3 || !strcmp(v.get_device_name(list[i]), argv[2]))
+      must(!!(context = v.open_device(list[i])), "open_device");
   v.free_device_list(list);
   must(!!context, "finding the device");
   gid_index = argc > 3 ? atoi(argv[3]) : 1;

@@ -14,7 +14,8 @@ int fake_live(const char *kind);
 int fake_calls(const char *verb);
 
 static void put(struct end *e, struct end *peer, uint64_t id) {
-  int error = post(e, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, id, piece(e, 0, 64), address(peer, 0), peer->mr->rkey);
+  int error = post(e, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, id, piece(e, 0, 64), address(peer, 0),
+                   peer->mr->rkey);
   if (error) printf(" post_send %d", error);
 }
 
@@ -60,7 +61,8 @@ static void faults(void) {
   end();
 
   begin("full");
-  for (int i = 1; i <= WRS; i++) post(a, IBV_WR_RDMA_WRITE, 0, i, piece(a, 0, 64), address(b, 0), b->mr->rkey);
+  for (int i = 1; i <= WRS; i++)
+    post(a, IBV_WR_RDMA_WRITE, 0, i, piece(a, 0, 64), address(b, 0), b->mr->rkey);
   put(a, b, 9);
   end();
 

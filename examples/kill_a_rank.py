@@ -6,6 +6,7 @@ torchrun --standalone --nproc-per-node 3 examples/kill_a_rank.py
 import os
 import signal
 
+import goccl
 import torch
 import torch.distributed as dist
 
@@ -17,6 +18,6 @@ try:
         if rank == 2 and step == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(tensor)
-except dist.DistBackendError as error:
-    print(f"rank {rank}, step {step}: {error}", flush=True)
+except goccl.PeerFailedError as error:
+    print(f"rank {rank}, step {step}: ranks {error.ranks} have failed.\n{error}", flush=True)
     raise SystemExit(1) from None

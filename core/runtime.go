@@ -518,7 +518,7 @@ func (c *Comm) discard() {
 func (c *Comm) open(id identity) error {
 	c.identity = id
 	for peer, kind := range c.kinds {
-		if c.addresses[peer].Host != c.addresses[c.rank].Host {
+		if peer == c.rank || c.addresses[peer].Host != c.addresses[c.rank].Host {
 			continue
 		}
 		// The number is the peer's word: a link over which memory goes will stand only if the kernel

@@ -451,7 +451,8 @@ goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goc
                         int peer, int tag, const goccl_call *call, goccl_work *work);
 
 /* `peer` may be GOCCL_ANY_SOURCE. Such a receive ends with GOCCL_PEER_FAILED where the process of any
- * peer has ended without goccl_destroy(), unless what it receives has come before. */
+ * peer has ended without goccl_destroy(), unless what it receives has come before. It goes on where
+ * this host's kernel tells that the process has ended by itself, with status 0. */
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work);
 

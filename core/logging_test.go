@@ -106,6 +106,7 @@ func TestFailureIsLogged(t *testing.T) {
 		t.Error("nothing has failed")
 	}
 	for rank := range 2 {
+		<-w.comms[rank].stopped // works may end before the failure is logged
 		if said := j.of(logs.Init, rank); len(said) < 2 ||
 			!strings.HasPrefix(said[1], "the group has failed cause=") || !strings.Contains(said[1], "enough") {
 			t.Errorf("rank %d: %q", rank, said)

@@ -43,14 +43,14 @@ def train(rank):
 
 
 def test_nothing_is_told_by_default(make_world):
-    world = make_world(2)
+    world = make_world(2, whole_exit=True)
     world.run(train)
     for rank in range(2):
         assert "goccl" not in written(world, rank)
 
 
 def test_info_is_a_line_a_group(make_world):
-    world = make_world(2, env={"GOCCL_DEBUG": "INFO", "GOCCL_TRANSPORT": "tcp"})
+    world = make_world(2, env={"GOCCL_DEBUG": "INFO", "GOCCL_TRANSPORT": "tcp"}, whole_exit=True)
     world.run(train)
     for rank in range(2):
         told = lines(written(world, rank))
@@ -71,7 +71,7 @@ def test_info_is_a_line_a_group(make_world):
 
 
 def test_trace_tells_each_call(make_world):
-    world = make_world(2, env={"GOCCL_DEBUG": "trace", "GOCCL_DEBUG_SUBSYS": "coll"})
+    world = make_world(2, env={"GOCCL_DEBUG": "trace", "GOCCL_DEBUG_SUBSYS": "coll"}, whole_exit=True)
     world.run(train)
     for rank in range(2):
         told = lines(written(world, rank))
@@ -84,7 +84,7 @@ def test_trace_tells_each_call(make_world):
 
 def test_each_process_has_a_file(make_world, tmp_path):
     pattern = str(tmp_path / "%h-%p-100%%")
-    world = make_world(2, env={"GOCCL_DEBUG": "INFO", "GOCCL_DEBUG_FILE": pattern})
+    world = make_world(2, env={"GOCCL_DEBUG": "INFO", "GOCCL_DEBUG_FILE": pattern}, whole_exit=True)
     world.run(train)
     for rank in range(2):
         pid = world.pids[rank]
@@ -146,7 +146,7 @@ TRACED = [("goccl.bootstrap", "DEBUG"), ("goccl.coll", "DEBUG"), ("goccl.net", "
     ],
 )
 def test_logging_decides(make_world, debug, root, own, child, names):
-    world = make_world(2, env={"GOCCL_DEBUG": debug, "GOCCL_TRANSPORT": "", "GOCCL_NET": ""})
+    world = make_world(2, env={"GOCCL_DEBUG": debug, "GOCCL_TRANSPORT": "", "GOCCL_NET": ""}, whole_exit=True)
     for got, made in world.run(configured, root, own, child):
         assert got == sorted(names)
         assert made == (2 if INIT in names else 0)
@@ -164,7 +164,7 @@ def stops_listening(rank):
 
 
 def test_without_handlers_the_library_writes_itself(make_world):
-    world = make_world(1, env={"GOCCL_DEBUG": "INFO"})
+    world = make_world(1, env={"GOCCL_DEBUG": "INFO"}, whole_exit=True)
     world.run(stops_listening)
     told = lines(written(world, 0))
     assert len([line for line in told if line["text"].startswith("a group is made")]) == 1
@@ -180,7 +180,7 @@ def fails(rank):
 
 
 def test_a_handler_that_fails_harms_nobody(make_world):
-    world = make_world(2)
+    world = make_world(2, whole_exit=True)
     world.run(fails)
     assert "broken handler" in written(world, 0)
 
@@ -209,7 +209,7 @@ def forks(rank):
 
 
 def test_fork_while_records_are_told(make_world):
-    world = make_world(2, env={"GOCCL_DEBUG": "TRACE"})
+    world = make_world(2, env={"GOCCL_DEBUG": "TRACE"}, whole_exit=True)
     world.run(forks)
     for rank in range(2):
         written(world, rank)
@@ -223,7 +223,7 @@ def leaves_traced(rank):
 
 
 def test_interpreter_ends_while_records_are_told(make_world):
-    world = make_world(2)
+    world = make_world(2, whole_exit=True)
     world.run(leaves_traced)
     for rank in range(2):
         assert "goccl.coll" in written(world, rank)

@@ -205,14 +205,15 @@ class _Measure(NamedTuple):
 
     values: of a pair, by the ranks from which and to which.
     odd: whether a value is odd beside a median.
-    check: what to check then.
+    check_host, check_route: what to check then, within one host and between two.
     """
 
     what: str
     unit: str
     values: Callable[[Pair, Joint], dict[Pair, float]]
     odd: Callable[[float, float], bool]
-    check: str
+    check_host: str
+    check_route: str
 
 
 def _latencies(pair: Pair, joint: Joint) -> dict[Pair, float]:
@@ -236,6 +237,7 @@ _LATENCY = _Measure(
     "us",
     _latencies,
     _is_slow,
+    "CPUs that other programs keep busy (top), and power saving",
     "CPUs that other programs keep busy (top), power saving, and the route between the two",
 )
 _BANDWIDTH = _Measure(
@@ -243,6 +245,7 @@ _BANDWIDTH = _Measure(
     "GB/s",
     _bandwidths,
     _is_narrow,
+    "CPUs and memory that other programs keep busy (top), and the NUMA nodes of the two (numactl)",
     "the speed of the link (ethtool), its errors, the MTU, and other traffic on it",
 )
 
@@ -261,11 +264,17 @@ def _slow(job: Job, measure: _Measure) -> Iterable[Finding]:
             place = "on one host" if within else "between hosts"
             beside = f"the median of {transport} {place} is {usual:.3g} {measure.unit}"
             odd = {pair: value for pair, value in values.items() if measure.odd(value, usual)}
-            yield from _name(job, measure, odd, beside, pairs)
+            check = measure.check_host if within else measure.check_route
+            yield from _name(job, measure, odd, beside, check, pairs)
 
 
 def _name(
-    job: Job, measure: _Measure, odd: Mapping[Pair, float], beside: str, pairs: Mapping[Pair, Joint]
+    job: Job,
+    measure: _Measure,
+    odd: Mapping[Pair, float],
+    beside: str,
+    check: str,
+    pairs: Mapping[Pair, Joint],
 ) -> Iterable[Finding]:
     """Names a rank where most of its pairs are odd, else the pairs."""
     odd_pairs = {(min(pair), max(pair)) for pair in odd}
@@ -276,14 +285,14 @@ def _name(
         if count > 1 and 2 * count > all_of_rank[rank] and 2 * count > len(odd_pairs):
             value = median(value for pair, value in odd.items() if rank in pair)
             text = f"rank {rank} ({job.facts[rank].host}): {measure.what} of {value:.3g} {measure.unit}"
-            yield Finding([rank], f"{text} with {count} others; {beside}", measure.check)
+            yield Finding([rank], f"{text} with {count} others; {beside}", check)
             named.add(rank)
     for (a, b), value in odd.items():
         if not named & {a, b}:
             one_way = measure is _BANDWIDTH
             between = f"from rank {a} to rank {b}" if one_way else f"between ranks {a} and {b}"
             text = f"{measure.what} of {value:.3g} {measure.unit} {between}; {beside}"
-            yield Finding(sorted((a, b)), text, measure.check)
+            yield Finding(sorted((a, b)), text, check)
 
 
 def _clocks(job: Job) -> Iterable[Finding]:

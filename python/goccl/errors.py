@@ -63,15 +63,8 @@ class Error(DistBackendError):
         self.operation, self.sequence, self.group = operation, sequence, group
 
 
-class PeerFailedError(Error):
-    """A rank's process has ended without leaving the group, or its host cannot be reached.
-
-    The ranks that are left can make a new group, or all are restarted, as by torchrun.
-
-    Attributes:
-        ranks: The global ranks that failed, as far as this rank knows; usually the first one.
-        group_ranks: The same ranks by their numbers in the group.
-    """
+class _RanksError(Error):
+    """A failure that ranks are to blame for."""
 
     ranks: list[int]
     group_ranks: list[int]
@@ -86,6 +79,17 @@ class PeerFailedError(Error):
     ) -> None:
         super().__init__(text, **more)
         self.ranks, self.group_ranks = list(ranks or ()), list(group_ranks or ())
+
+
+class PeerFailedError(_RanksError):
+    """A rank's process has ended without leaving the group, or its host cannot be reached.
+
+    The ranks that are left can make a new group, or all are restarted, as by torchrun.
+
+    Attributes:
+        ranks: The global ranks that failed, as far as this rank knows; usually the first one.
+        group_ranks: The same ranks by their numbers in the group.
+    """
 
 
 class OperationTimeoutError(Error, TimeoutError):
@@ -129,27 +133,13 @@ class MismatchError(Error):
         self.calls = dict(calls or {})
 
 
-class AbortedError(Error):
+class AbortedError(_RanksError):
     """A rank aborted the group or left it while others needed it, or this rank shut it down.
 
     Attributes:
         ranks: The global ranks that aborted or left; empty after this rank's own shutdown.
         group_ranks: The same ranks by their numbers in the group.
     """
-
-    ranks: list[int]
-    group_ranks: list[int]
-
-    def __init__(
-        self,
-        text: str = "",
-        *,
-        ranks: list[int] | None = None,
-        group_ranks: list[int] | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(text, **more)
-        self.ranks, self.group_ranks = list(ranks or ()), list(group_ranks or ())
 
 
 class UnsupportedError(Error):
@@ -186,7 +176,7 @@ def _class_for(result: int, detail: str) -> type[Error]:
     ranks, group_ranks = known.get("ranks", []), known.get("group_ranks", [])
     if kind is OperationTimeoutError:
         fields.update(absent=ranks, group_absent=group_ranks)
-    elif kind in (PeerFailedError, AbortedError):
+    elif issubclass(kind, _RanksError):
         fields.update(ranks=ranks, group_ranks=group_ranks)
     elif kind is MismatchError:
         fields.update(calls={int(rank): call for rank, call in known.get("calls", {}).items()})

@@ -301,9 +301,11 @@ func checkConfig(in C.goccl_config) error {
 	case in.liveness_grace_ms < 0:
 		return invalid("config.liveness_grace_ms", in.liveness_grace_ms, "it must be positive, or 0 for the default")
 	case in.unique_id != nil && in.store != nil:
-		return errorf(codeInvalidArgument, "config.unique_id and config.store are both given, exactly one of them is allowed")
+		return errorf(codeInvalidArgument, "config.unique_id and config.store are both given, "+
+			"exactly one of them is allowed")
 	case in.size > 1 && in.unique_id == nil && in.store == nil:
-		return errorf(codeInvalidArgument, "config.unique_id and config.store are both NULL, one of them must be given where size is %d", in.size)
+		return errorf(codeInvalidArgument, "config.unique_id and config.store are both NULL, "+
+			"one of them must be given where size is %d", in.size)
 	}
 	return nil
 }
@@ -325,7 +327,8 @@ func stayOut(c core.Config, in C.goccl_config, why error) error {
 	if in.unique_id != nil {
 		ctx, cancel := context.WithTimeout(ctx, bootstrap.Linger)
 		defer cancel()
-		if done, err := meetAtRoot(ctx, &c, *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id))); err == nil {
+		id := *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id))
+		if done, err := meetAtRoot(ctx, &c, id); err == nil {
 			defer done()
 			_ = process.StayOut(ctx, c, why)
 		}

@@ -258,7 +258,8 @@ typedef struct {
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
  * copied. The first call in a process starts the library's threads. Where a rank is refused, the
  * other ranks are told why, and get GOCCL_MISMATCH, if its rank and size and the store or the
- * unique id are good. It stays for 3 seconds at most to tell them. */
+ * unique id are good. It stays for 3 seconds at most to tell them. A rank that may have no
+ * threads or descriptors gets GOCCL_SYSTEM, and tells nobody. */
 goccl_result goccl_init(goccl_comm *comm, const goccl_config *config);
 
 /* Parts a communicator into new ones: ranks of equal `color` (>= 0) meet in one, ordered by `key`

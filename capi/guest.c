@@ -3,8 +3,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "_cgo_export.h"
@@ -242,8 +244,47 @@ goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char 
 
 /* ---- bootstrap -------------------------------------------------------------------------------- */
 
+enum { DESCRIPTORS = 16 }; /* that making a group may take */
+
+static int try_descriptors(void) {
+  int descriptors[DESCRIPTORS], n = 0;
+  while (n < DESCRIPTORS && (descriptors[n] = eventfd(0, EFD_CLOEXEC)) >= 0) n++;
+  for (int i = 0; i < n; i++) close(descriptors[i]);
+  return n;
+}
+
+static goccl_result refuse_limit(int needed, const char *what, int n, const char *remedy) {
+  char text[320];
+  int size = snprintf(text, sizeof text, "a group needs %d %s, and only %d more can be had: %s",
+                      needed, what, n, remedy);
+  guest_keep_error(text, (size_t)size, "", 0);
+  return GOCCL_SYSTEM;
+}
+
+/* Go is not entered where it would end the process. */
+static goccl_result try_limits(void) {
+  int n = guest_try_threads();
+  if (n < GUEST_THREADS) {
+    return refuse_limit(GUEST_THREADS, "threads", n,
+                        "raise the limit on the user's processes (ulimit -u), on those of the "
+                        "container (pids.max of its cgroup), or on address space (ulimit -v)");
+  }
+  n = try_descriptors();
+  if (n < DESCRIPTORS) {
+    return refuse_limit(DESCRIPTORS, "descriptors", n, "raise the limit on open files (ulimit -n)");
+  }
+  return GOCCL_OK;
+}
+
+#define TRY_LIMITS                         \
+  do {                                     \
+    goccl_result limits = try_limits();    \
+    if (limits != GOCCL_OK) return limits; \
+  } while (0)
+
 goccl_result goccl_get_unique_id(goccl_unique_id *id) {
   NOT_FORKED;
+  TRY_LIMITS;
   ENTER_GO;
   return guestGetUniqueID(id);
 }
@@ -251,6 +292,7 @@ goccl_result goccl_get_unique_id(goccl_unique_id *id) {
 goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
   NOT_FORKED;
   if (comm != NULL) *comm = 0;
+  TRY_LIMITS;
   ENTER_GO;
   return guestInit(comm, (goccl_config *)config);
 }

@@ -62,6 +62,10 @@ struct guest_signals {
 void guest_adopt_thread(struct guest_signals *signals);
 void guest_leave_thread(struct guest_signals *signals);
 
+/* How many threads making a group may take, and how many of them can be started now. */
+enum { GUEST_THREADS = 8 };
+int guest_try_threads(void);
+
 /* Around calls of the host's functions, which a thread of the library makes with the host's mask. */
 struct guest_mask {
   int changed;

@@ -135,6 +135,31 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
   return err;
 }
 
+static void *wait_for(void *gate) {
+  pthread_mutex_lock(gate);
+  pthread_mutex_unlock(gate);
+  return NULL;
+}
+
+int guest_try_threads(void) {
+  pthread_t threads[GUEST_THREADS];
+  pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+  pthread_attr_t small; /* stacks that need no new mapping each time */
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, 256 << 10);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_mutex_lock(&gate);
+  int n = 0;
+  while (n < GUEST_THREADS && __real_pthread_create(&threads[n], &small, wait_for, &gate) == 0) n++;
+  pthread_mutex_unlock(&gate);
+  for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+  pthread_attr_destroy(&small);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return n;
+}
+
 /* Functions of the host run with its signals: what they start inherits that. */
 struct guest_mask guest_enter_host(void) {
   struct guest_mask mask = {.changed = pthread_getspecific(apart) != NULL};

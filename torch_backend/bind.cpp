@@ -172,9 +172,6 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "library_version", [] { return std::string(goccl::library().version()); },
       "The version of libgoccl.so. Loads it.");
-  module.def(
-      "prepare", &goccl::prepare, py::call_guard<py::gil_scoped_release>(),
-      "Loads libgoccl.so. Raises RuntimeError where the process may not have what a group takes.");
   module.def("info", &info, py::call_guard<py::gil_scoped_release>(),
              "A JSON object that describes this host: what each transport can do here, and if it cannot, why. Loads "
              "libgoccl.so.");

@@ -1,13 +1,9 @@
 #include "library.h"
 
 #include <dlfcn.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <future>
 #include <string>
 #include <system_error>
@@ -45,11 +41,10 @@ std::string remedyFor(const std::string& problem) {
   return "Reinstall the goccl package for this platform (glibc on Linux is needed).";
 }
 
-// What the library takes while it is loaded and a group is made. Where it cannot have that, the Go
-// runtime in it ends the process.
+// What the library takes while it is loaded. Where it cannot have that, the Go runtime in it ends
+// the process.
 constexpr std::size_t kAddressSpace = std::size_t{1700} << 20;
 constexpr int kThreads = 12;
-constexpr int kDescriptors = 16;
 
 void tryAddressSpace() {
   void* space =
@@ -80,21 +75,6 @@ void tryThreads() {
               threads.size(), " more can be started (", problem,
               "): raise the limit on the user's processes (ulimit -u), on those of the container "
               "(pids.max of its cgroup), or on address space (ulimit -v)");
-}
-
-void tryDescriptors() {
-  std::vector<int> descriptors;
-  int descriptor = 0;
-  while (descriptors.size() < kDescriptors && (descriptor = eventfd(0, EFD_CLOEXEC)) >= 0) {
-    descriptors.push_back(descriptor);
-  }
-  const int problem = errno;
-  for (const int opened : descriptors) {
-    close(opened);
-  }
-  TORCH_CHECK(descriptor >= 0, "goccl: a group needs ", kDescriptors, " descriptors, and only ",
-              descriptors.size(), " more can be opened (", std::strerror(problem),
-              "): raise the limit on open files (ulimit -n)");
 }
 
 // A Library is leaked on purpose: threads of the library may call back until the process is gone, and a Go
@@ -131,12 +111,6 @@ const Library* load() {
 const Library& library() {
   static const Library* const instance = load();
   return *instance;
-}
-
-void prepare() {
-  library();
-  tryThreads();
-  tryDescriptors();
 }
 
 const Library* loadedLibrary() noexcept { return loaded.load(std::memory_order_acquire); }

@@ -60,10 +60,6 @@ struct Library {
 // loaded. Importing the module loads nothing: a process that only imports stays free of the Go runtime.
 const Library& library();
 
-// Makes ready for a group: loads the library, and throws a RuntimeError where the process may not
-// have the threads and descriptors that a group takes. Go's runtime would end the process then.
-void prepare();
-
 // The library if it has been loaded, else nullptr.
 const Library* loadedLibrary() noexcept;
 

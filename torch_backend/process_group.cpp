@@ -5,6 +5,7 @@
 #include <future>
 #include <iterator>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "arguments.h"
@@ -78,7 +79,11 @@ struct Joining {
 goccl_comm join(const std::shared_ptr<Joining>& joining) {
   library();  // a failure to load belongs to this thread
   auto done = joining->done.get_future();
-  std::thread([joining] { joining->run(); }).detach();
+  try {
+    std::thread([joining] { joining->run(); }).detach();
+  } catch (const std::system_error&) {  // there is no thread: goccl_init() says why, and what to do
+    joining->run();
+  }
   try {
     while (done.wait_for(kInitSlice) != std::future_status::ready) {
       checkSignals();

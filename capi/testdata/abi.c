@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -979,6 +980,35 @@ static void nothing(goccl_comm comm, int rank, int size) {
   OK(goccl_barrier(comm, NULL, NULL));
 }
 
+/* Where no thread can be started and no descriptor opened, Go's runtime would end the process. */
+static void test_limits(void) {
+  OK(goccl_destroy(alone())); /* then Go has begun, which raises the limit on descriptors */
+  goccl_config config = {.struct_size = sizeof config, .size = 1};
+  goccl_comm comm = 7;
+  goccl_unique_id id;
+  struct rlimit files;
+  TRUE(getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const struct rlimit no_files = {0, files.rlim_max};
+  TRUE(setrlimit(RLIMIT_NOFILE, &no_files) == 0);
+  REFUSED(GOCCL_SYSTEM, "ulimit -n", goccl_init(&comm, &config));
+  TRUE(comm == 0);
+  REFUSED(GOCCL_SYSTEM, "ulimit -n", goccl_get_unique_id(&id));
+  TRUE(setrlimit(RLIMIT_NOFILE, &files) == 0);
+
+  enum { NOBODY = 65534 };
+  if (getuid() == 0)
+    TRUE(setresuid(NOBODY, NOBODY, NOBODY) == 0); /* the limit does not bind root */
+  const struct rlimit limit = {1, 1};
+  TRUE(setrlimit(RLIMIT_NPROC, &limit) == 0);
+  comm = 7;
+  REFUSED(GOCCL_SYSTEM, "ulimit -u", goccl_init(&comm, &config));
+  TRUE(comm == 0);
+  REFUSED(GOCCL_SYSTEM, "ulimit -u", goccl_get_unique_id(&id));
+#ifdef __SANITIZE_ADDRESS__
+  _exit(0); /* the search for leaks at exit() needs a process of its own */
+#endif
+}
+
 /* What communicators took is given back. */
 static void test_leaks(void) {
   const goccl_store store = {entries, set_value, get_value};
@@ -1131,6 +1161,7 @@ int main(int argc, char **argv) {
                {"init_refused", test_init_refused},
                {"stuck_store", test_stuck_store},
                {"fork", test_fork},
+               {"limits", test_limits},
                {"leaks", test_leaks},
                {"logger", test_logger}};
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {

@@ -54,14 +54,21 @@ def _create(group: Any, options: Any) -> Any:
         if hasattr(own, name):
             setattr(own, name, value)
     _leave_at_exit(native)
-    backend = native.ProcessGroupGoccl(
-        group.store,
-        group.group_rank,
-        group.group_size,
-        options=own,
-        group_name=group.group_id,
-        global_ranks=list(group.global_ranks_in_group),
-    )
+    try:
+        backend = native.ProcessGroupGoccl(
+            group.store,
+            group.group_rank,
+            group.group_size,
+            options=own,
+            group_name=group.group_id,
+            global_ranks=list(group.global_ranks_in_group),
+        )
+    except Exception as error:
+        # An argument that is refused, and a failure in the meeting, the library has told the others.
+        # It could not where there are no threads: such an error is of the shim, or has no operation.
+        if not isinstance(error, ValueError) and not getattr(error, "operation", ""):
+            stay_out(group.store, group.group_rank, group.group_size, group.group_id, str(error))
+        raise
     _end_batches_on_errors()
     return backend
 
@@ -84,7 +91,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
             f"pg_options of backend goccl must be None or a goccl.Options, not {type(options).__qualname__}"
         )
     own = options._for_group(check("timeout", group.timeout))
-    native.prepare()
+    native.library_version()  # loads it
     _log.attach(native)
     return native, own
 

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,7 @@ type Error struct {
 	title       string // of the communicator; "": Text is all
 	call        string // the operation, with its arguments
 	state       string // what has become of its buffers
+	hint        string // what to do; "": that of the kind
 	globalRanks []int  // of the group's ranks; nil: they are the same
 }
 
@@ -75,7 +77,7 @@ func (e *Error) Error() string {
 		head += ": " + e.call + " failed"
 	}
 	text := head + ": " + e.Text
-	for _, more := range []string{e.state, hints[e.Kind]} {
+	for _, more := range []string{e.state, cmp.Or(e.hint, hints[e.Kind])} {
 		if more != "" {
 			text = strings.TrimSuffix(text, ".") + ". " + more
 		}

@@ -125,6 +125,7 @@ func (d departure) missedBy(m exec.Message) *Error {
 		return d.cause
 	}
 	missed := *d.cause
+	missed.hint = ""
 	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, describe(m))
 	return missed.during(m)
 }
@@ -192,8 +193,11 @@ func (c *Comm) peerError(peer int, err error) *Error {
 		c.kinds[peer], what, plain.Error(err)).blaming(peer)
 }
 
+// hasLeft ends a send or receive whose peer has left in good order.
 func (c *Comm) hasLeft(peer int) *Error {
-	return c.errorf(ErrAborted, "%s has left (it destroyed its communicator or ended)", c.rankName(peer)).blaming(peer)
+	e := c.errorf(ErrAborted, "%s has left (it destroyed its communicator or ended)", c.rankName(peer)).blaming(peer)
+	e.hint = "Sends and receives between the ranks that are left go on"
+	return e
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.

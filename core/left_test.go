@@ -91,7 +91,8 @@ func TestSendsOfWhoHasLeft(t *testing.T) {
 						}
 					case sendErr == nil:
 						t.Errorf("what was sent to the end is not received: %v", err)
-					case !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left"):
+					case !errors.Is(err, ErrAborted) || !strings.HasPrefix(err.Error(), fmt.Sprintf(`communicator "test": receive of %d bytes`, 4*n)) ||
+						!strings.Contains(err.Error(), "has left") || strings.Contains(err.Error(), hints[ErrAborted]):
 						t.Errorf("receive: %v", err)
 					}
 					if took := time.Since(begun); took > 30*time.Second {

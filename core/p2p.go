@@ -430,19 +430,19 @@ func (p *pointToPoint) beginSendNow(s *send) bool {
 func (p *pointToPoint) loseSend(s *send, err error) *Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
 		p.c.fail(p.late(s.work, s.op, s.peer, "it could not be sent"), true)
-		return p.c.failed()
+		return p.ended(s.op, p.c.failed())
 	}
-	return p.lose(s.peer, err)
+	return p.lose(s.op, s.peer, err)
 }
 
 // lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in good order nobody else misses it; else the communicator
 // has failed.
-func (p *pointToPoint) lose(peer int, err error) *Error {
+func (p *pointToPoint) lose(op *Operation, peer int, err error) *Error {
 	if errors.Is(err, transport.ErrPeerLeft) && p.c.failed() == nil {
-		return p.c.hasLeft(peer)
+		return p.ended(op, p.c.hasLeft(peer))
 	}
 	p.c.fail(p.c.peerError(peer, err), true)
-	return p.c.failed()
+	return p.ended(op, p.c.failed())
 }
 
 // title names a send or receive.

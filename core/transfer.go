@@ -131,7 +131,7 @@ func (p *pointToPoint) accept(t *transfer) {
 				p.transfer(t)
 				return
 			}
-			t.work.end(p.lose(t.peer, cmp.Or(err, errUnmapped)))
+			t.work.end(p.lose(t.op, t.peer, cmp.Or(err, errUnmapped)))
 		})
 		return
 	}
@@ -147,7 +147,7 @@ func (p *pointToPoint) accept(t *transfer) {
 	if !q.take.now(p.c, inline) {
 		q.take.do(p.c, func() {
 			if err := p.tell(t.work.context(), t.peer, h, nil); err != nil {
-				t.work.end(p.lose(t.peer, err))
+				t.work.end(p.lose(t.op, t.peer, err))
 				return
 			}
 			p.transfer(t)

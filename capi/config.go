@@ -9,6 +9,8 @@ import "C"
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -220,6 +222,9 @@ const rootLinger = 30 * time.Second
 
 func newRoot() ([bootstrap.IDSize]byte, error) {
 	root, err := bootstrap.NewRoot(getenv(core.EnvInterface))
+	if errors.Is(err, bootstrap.ErrInvalid) { // its only argument
+		err = fmt.Errorf("get_unique_id: %s: %w", core.EnvInterface, err)
+	}
 	if err != nil {
 		return [bootstrap.IDSize]byte{}, err
 	}

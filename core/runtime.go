@@ -193,7 +193,7 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
 	problem, err := transport.Check(listen, config.Transport)
 	if err != nil {
-		return nil, asError(err, ErrSystem, "init")
+		return nil, listenError(err)
 	}
 	if problem != "" {
 		return nil, errorf(ErrUnsupported, "init: %s", problem)
@@ -209,9 +209,9 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 // joinConfig is how a rank meets the others, but for what it publishes.
 func joinConfig(c Config) bootstrap.JoinConfig {
 	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName, Incarnation: c.Incarnation, Secret: c.Secret,
-		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "transport", Value: c.Transport},
-			{Name: "the network", Value: c.Net}, {Name: "thresholds", Value: c.Thresholds},
-			{Name: "the all-to-all schedule", Value: c.AllToAllSchedule}}}
+		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
+			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
+			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule}}}
 }
 
 // initError gives a failure to meet the other ranks its kind.
@@ -641,11 +641,20 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(), Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
 		Verbs: key.verbs, Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
-		return nil, asError(err, ErrSystem, "init")
+		return nil, listenError(err)
 	}
 	s := &sharedEndpoint{Endpoint: e, key: key, uses: 1}
 	r.endpoints[key] = s
 	return s, nil
+}
+
+// listenError is why a rank cannot listen for its peers.
+func listenError(err error) *Error {
+	kind := ErrSystem
+	if errors.As(err, new(*transport.InterfaceError)) {
+		kind = ErrInvalidArgument
+	}
+	return asError(err, kind, "init")
 }
 
 // leave gives back one use of an endpoint; the last closes it.

@@ -76,7 +76,8 @@ func TestInitAloneRefused(t *testing.T) {
 		kind   error
 		want   string
 	}{
-		"interface":     {func(_ *RuntimeConfig, c *Config) { c.Interface = "none7" }, ErrSystem, "none7"},
+		"interface": {func(_ *RuntimeConfig, c *Config) { c.Interface = "none7" }, ErrInvalidArgument,
+			`interface is "none7" (from the option or GOCCL_SOCKET_IFNAME), this host has lo`},
 		"GID":           {env(rdma.EnvGIDIndex, "x"), ErrInvalidArgument, rdma.EnvGIDIndex},
 		"missing GID":   {env(rdma.EnvGIDIndex, "99"), ErrUnsupported, "no GID of index 99"},
 		"device":        {env(rdma.EnvHCA, "none7"), ErrUnsupported, "none7"},
@@ -126,13 +127,13 @@ func TestInitSettingsDiffer(t *testing.T) {
 		want   string
 	}{
 		"transport": {func(rank int, c *Config) { c.Transport = []string{"shm", "tcp", "shm"}[rank] }, ErrMismatch,
-			`transport is "shm" on rank 0 and "tcp" on rank 1: it must be the same on all ranks`},
+			`the transport (GOCCL_TRANSPORT) is "shm" on rank 0 and "tcp" on rank 1: it must be the same on all ranks`},
 		"network": {func(rank int, c *Config) { c.Net = []string{"", "", "tcp"}[rank] }, ErrMismatch,
-			`the network is "" on rank 0 and "tcp" on rank 2`},
+			`the network (GOCCL_NET) is "" on rank 0 and "tcp" on rank 2`},
 		"thresholds": {func(rank int, c *Config) { c.Thresholds = []string{"flat_max=1", "", ""}[rank] }, ErrMismatch,
-			`thresholds is "flat_max=1" on rank 0 and "" on rank 2`},
+			`GOCCL_THRESHOLDS is "flat_max=1" on rank 0 and "" on rank 2`},
 		"schedule": {func(rank int, c *Config) { c.AllToAllSchedule = []string{"", "parallel", ""}[rank] }, ErrMismatch,
-			`the all-to-all schedule is "" on rank 0 and "parallel" on rank 1`},
+			`the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "" on rank 0 and "parallel" on rank 1`},
 		"a pair that cannot be joined": {func(rank int, c *Config) { c.Transport = "verbs" }, ErrUnsupported,
 			`ranks 0 and 1 cannot be joined: transport "verbs" cannot work`},
 	} {

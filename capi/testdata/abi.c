@@ -205,6 +205,9 @@ static void test_config(void) {
   setenv("GOCCL_TRANSPORT", "carrier pigeon", 1);
   REFUSED(GOCCL_INVALID_ARGUMENT, "carrier pigeon", goccl_init(&comm, &config));
   unsetenv("GOCCL_TRANSPORT");
+  setenv("GOCCL_SOCKET_IFNAME", "no/name", 1);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "get_unique_id: GOCCL_SOCKET_IFNAME: ", goccl_get_unique_id(&id));
+  unsetenv("GOCCL_SOCKET_IFNAME");
 
   /* An older caller's struct ends early, a newer one's late. */
   struct {

@@ -81,6 +81,9 @@ const (
 	patience      = time.Second // for a store that has been asked when the context ends
 	maxStoreError = 2 << 10     // bytes of a store's error
 	maxShown      = 512         // bytes of a setting's value in an error
+
+	oneSecret   = "GOCCL_SECRET must be the same on all ranks"
+	sameMeeting = "all must be given the same store, size, group name and incarnation"
 )
 
 // Ranks poll the store: a torch store can wait for a key, but not for one to change.
@@ -248,7 +251,8 @@ func (j *joiner) ask(what, key string, f func(key string) ([]byte, error)) ([]by
 	answers := make(chan answer, 1)
 	begun := time.Now()
 	failed := func(err error) error {
-		return fmt.Errorf("rank %d of %s: %s: %w", j.config.Rank, j.group(), fmt.Sprintf(what, j.prefix+key), err)
+		return fmt.Errorf("rank %d of %s: %s: %w (look at the log of the process that keeps the store: rank 0, or the launcher)",
+			j.config.Rank, j.group(), fmt.Sprintf(what, j.prefix+key), err)
 	}
 	go func() {
 		defer func() {
@@ -454,15 +458,16 @@ func (j *joiner) compare() (problem string, concerned []int) {
 		var line string
 		switch {
 		case rec.keyed && j.own.keyed && !authentic(rec.encoded, j.key, "goccl join"):
-			line = fmt.Sprintf("rank %d was given another secret than rank 0, or its record was changed in the store", r)
+			line = fmt.Sprintf("rank %d was given another secret than rank 0, or its record was changed in the store: "+
+				oneSecret, r)
 		case rec.size != size:
 			line = fmt.Sprintf("rank %d was started with size %d, rank 0 with size %d", r, rec.size, size)
 		case rec.problem != "":
 			line = fmt.Sprintf("rank %d: %s", r, rec.problem)
 		case rec.keyed && !j.own.keyed:
-			line = fmt.Sprintf("rank %d was given a secret, rank 0 none", r)
+			line = fmt.Sprintf("rank %d was given a secret, rank 0 none: "+oneSecret, r)
 		case !rec.keyed && j.own.keyed:
-			line = fmt.Sprintf("rank 0 was given a secret, rank %d none", r)
+			line = fmt.Sprintf("rank 0 was given a secret, rank %d none: "+oneSecret, r)
 		case j.own.problem == "":
 			line = j.own.differ(rec)
 		}
@@ -702,8 +707,8 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 		_, _ = j.pollConfirms(roster) // a store that fails now leaves the rest as it is
 	}
 	late := j.late(roster)
-	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (all must be given the same store, size, group name and "+
-		"incarnation)", j.config.Size, j.group(), enumerate(late))
+	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (%s)", j.config.Size, j.group(),
+		enumerate(late), sameMeeting)
 	if problem != "" {
 		text += "; in the store it looks as if " + problem
 	}
@@ -768,7 +773,7 @@ func (j *joiner) follow() (*Roster, error) {
 			return nil, err
 		}
 		if !j.pause(progress) {
-			phase := "for rank 0's roster"
+			phase := "for rank 0, which has not joined (" + sameMeeting + ")"
 			if mine != nil {
 				phase = "for the other ranks to confirm the roster"
 				if mine.problem != "" {
@@ -813,7 +818,7 @@ func (j *joiner) distrust(r *rosterRecord) string {
 	case j.own.keyed && (!r.keyed || !authentic(r.encoded, j.key, "goccl roster")):
 		return fmt.Sprintf("the roster was not written with the secret that rank %d was given, or was changed in the store", me)
 	case !j.own.keyed && r.keyed:
-		return fmt.Sprintf("rank 0 was given a secret, rank %d none", me)
+		return fmt.Sprintf("rank 0 was given a secret, rank %d none: "+oneSecret, me)
 	case !bytes.Equal(r.joins[me].encoded, j.own.encoded):
 		return fmt.Sprintf("the roster holds another record of rank %d than that rank wrote: it was changed in the store", me)
 	}

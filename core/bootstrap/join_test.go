@@ -327,7 +327,7 @@ func TestJoinWithoutRankZero(t *testing.T) {
 	s := NewMemStore()
 	_, err := Join(within(t, short), s, ranks(2)[1])
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 1 of 2") ||
-		!strings.Contains(err.Error(), "for rank 0's roster") {
+		!strings.Contains(err.Error(), "rank 1 of 2 of group \"g\" waited for rank 0, which has not joined") {
 		t.Fatal(err)
 	}
 	agree(t, ranks(2), joinAll(within(t, limit), s, ranks(2)))
@@ -351,8 +351,8 @@ func TestJoinSettingsDiffer(t *testing.T) {
 		{"greater size", func(c []JoinConfig) { c[1].Size = 4 }, "rank 1 was started with size 4, rank 0 with size 3"},
 		{"lesser size", func(c []JoinConfig) { c[1].Size = 2 }, "rank 1 was started with size 2, rank 0 with size 3"},
 		{"rank 0 counts fewer", func(c []JoinConfig) { c[0].Size = 2 }, "rank 1 was started with size 3, rank 0 with size 2"},
-		{"rank 0 has no secret", func(c []JoinConfig) { c[1].Secret, c[2].Secret = "s", "s" }, "rank 1 was given a secret, rank 0 none"},
-		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" }, "rank 0 was given a secret, rank 1 none"},
+		{"rank 0 has no secret", func(c []JoinConfig) { c[1].Secret, c[2].Secret = "s", "s" }, "rank 1 was given a secret, rank 0 none: GOCCL_SECRET must be the same"},
+		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" }, "rank 0 was given a secret, rank 1 none: GOCCL_SECRET must be the same"},
 		{"another secret", func(c []JoinConfig) { c[0].Secret, c[1].Secret, c[2].Secret = "s", "t", "s" },
 			"rank 1 was given another secret than rank 0"},
 		{"a setting", func(c []JoinConfig) { c[1].Settings = []Setting{{"version", "1"}, {"transport", ""}} },

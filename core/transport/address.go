@@ -378,6 +378,11 @@ func routeTo(host string) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
+// InterfaceError tells why the network interface that was asked for cannot be listened on.
+type InterfaceError struct{ text string }
+
+func (e *InterfaceError) Error() string { return e.text }
+
 // interfaceAddrs lists an interface's addresses: IPv4 first, link-local IPv6 never, because its
 // scope has no meaning on another host.
 func interfaceAddrs(name string) ([]netip.Addr, error) {
@@ -389,7 +394,8 @@ func interfaceAddrs(name string) ([]netip.Addr, error) {
 				names = append(names, i.Name)
 			}
 		}
-		return nil, fmt.Errorf("no network interface %q on this host: it has %s", name, strings.Join(names, ", "))
+		return nil, &InterfaceError{fmt.Sprintf("interface is %q (from the option or GOCCL_SOCKET_IFNAME), this host has %s",
+			name, strings.Join(names, ", "))}
 	}
 	addrs, err := i.Addrs()
 	if err != nil {
@@ -404,8 +410,8 @@ func interfaceAddrs(name string) ([]netip.Addr, error) {
 		}
 	}
 	if len(l) == 0 {
-		return nil, fmt.Errorf("network interface %q has no address that another host could reach: "+
-			"give it one, or name another interface", name)
+		return nil, &InterfaceError{fmt.Sprintf("interface is %q (from the option or GOCCL_SOCKET_IFNAME), "+
+			"which has no address that other hosts could reach: give it one, or name another interface", name)}
 	}
 	slices.SortStableFunc(l, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
 	return l, nil

@@ -13,6 +13,7 @@ package core
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -211,7 +212,21 @@ func joinConfig(c Config) bootstrap.JoinConfig {
 	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName, Incarnation: c.Incarnation, Secret: c.Secret,
 		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
 			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
-			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule}}}
+			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
+			{Name: "the list of the group's ranks", Value: rankList(c)}}}
+}
+
+// rankList is a text of the numbers in the job of a group's ranks. It is the same on all ranks that
+// were given the same numbers, and on no others.
+func rankList(c Config) string {
+	if otherNumbers(c.GlobalRanks) == nil {
+		return fmt.Sprintf("0-%d", c.Size-1)
+	}
+	list := ranges(c.GlobalRanks)
+	if len(list) > maxRankList {
+		list = fmt.Sprintf("%s... (SHA-256 %x)", list[:maxRankList], sha256.Sum256([]byte(list)))
+	}
+	return list
 }
 
 // initError gives a failure to meet the other ranks its kind.
@@ -325,7 +340,10 @@ func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
 	return v, nil
 }
 
-const maxRanks = 65536
+const (
+	maxRanks    = 65536
+	maxRankList = 256 // bytes of a text that lists ranks
+)
 
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,10 @@ func TestInitSettingsDiffer(t *testing.T) {
 			`GOCCL_THRESHOLDS is "flat_max=1" on rank 0 and "" on rank 2`},
 		"schedule": {func(rank int, c *Config) { c.AllToAllSchedule = []string{"", "parallel", ""}[rank] }, ErrMismatch,
 			`the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "" on rank 0 and "parallel" on rank 1`},
+		"ranks": {func(rank int, c *Config) { c.GlobalRanks = [][]int{{4, 5, 9}, {4, 5, 8}, {4, 5, 9}}[rank] }, ErrMismatch,
+			`the list of the group's ranks is "4-5,9" on rank 0 and "4-5,8" on rank 1`},
+		"numbered on one rank": {func(rank int, c *Config) { c.GlobalRanks = [][]int{{0, 1, 2}, nil, {0, 2, 1}}[rank] }, ErrMismatch,
+			`the list of the group's ranks is "0-2" on rank 0 and "0,2,1" on rank 2`},
 		"a pair that cannot be joined": {func(rank int, c *Config) { c.Transport = "verbs" }, ErrUnsupported,
 			`ranks 0 and 1 cannot be joined: transport "verbs" cannot work`},
 	} {
@@ -156,6 +161,21 @@ func TestInitSettingsDiffer(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Lists that are too long to be compared as they are differ, too.
+func TestLongRankLists(t *testing.T) {
+	even := Config{Size: 1 << 15, GlobalRanks: make([]int, 1<<15)}
+	for i := range even.GlobalRanks {
+		even.GlobalRanks[i] = 2 * i
+	}
+	other := even
+	other.GlobalRanks = slices.Clone(even.GlobalRanks)
+	other.GlobalRanks[1<<15-1]++
+	a, b := rankList(even), rankList(other)
+	if a == b || !strings.HasPrefix(a, "0,2,4,") || len(a) > 2*maxRankList {
+		t.Errorf("%q and %q", a, b)
 	}
 }
 

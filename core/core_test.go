@@ -1135,6 +1135,7 @@ func TestCheckRefuses(t *testing.T) {
 	w := newWorld(t, "mem", 2, time.Minute)
 	good := func() Operation { return allReduce(t, 4) }
 	for want, spoil := range map[string]func(*Operation){
+		"in has 0 blocks": func(o *Operation) { *o = Operation{} },
 		"dtype is 99":     func(o *Operation) { o.DType = 99 },
 		"op is 77":        func(o *Operation) { o.Op = 77 },
 		"out[0] has 3":    func(o *Operation) { o.OutCounts = []uint64{3} },

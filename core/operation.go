@@ -141,6 +141,9 @@ func (o *Operation) check(rank, size int) error {
 	out := side{"out", o.Out, o.OutCounts, 1, usesOut}
 	switch o.Collective {
 	case plan.AllReduce:
+		if len(o.InCounts) == 0 {
+			return bad("in has 0 blocks, expected 1 or more")
+		}
 		in.want, out.want = -1, len(o.InCounts)
 	case plan.AllGather:
 		out.want = size

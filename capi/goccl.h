@@ -251,7 +251,7 @@ typedef struct {
    * GOCCL_ALLTOALL_SCHEDULE */
   const char *alltoall_schedule;
   /* The number in the job of each of the `size` ranks, where the group is a part of it: texts name both.
-   * NULL: they are the same. */
+   * NULL: they are the same. All ranks give the same list. */
   const int *global_ranks;
 } goccl_config;
 

@@ -72,6 +72,21 @@ def test_reason_of_the_best(make_world):
     make_world(2, env={"GOCCL_TRANSPORT": ""}).run(run_best)
 
 
+def run_differing_lists(rank):
+    rank.init(timeout=60)
+    members = [0, 2] if rank.rank == 0 else [0, 1]
+    if rank.rank == 2:  # which is in neither, as far as it knows
+        dist.new_group(members)
+        return
+    text = 'the list of the group\'s ranks is "0,2" on rank 0 and "0-1" on rank 1'
+    with pytest.raises(goccl.MismatchError, match=text):
+        dist.new_group(members)
+
+
+def test_ranks_that_give_a_group_different_lists_are_told(make_world):
+    make_world(3).run(run_differing_lists)
+
+
 def run_of_another_backend(rank):
     rank.init("gloo")
     for function in (goccl.describe, goccl.transports):

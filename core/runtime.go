@@ -287,7 +287,7 @@ func (r *Runtime) complete(c *Config) error {
 		fill(new(string), env)
 	}
 	if err := new(thresholds).set(c.Thresholds); err != nil {
-		return bad("thresholds (from the option or %s) have %v", EnvThresholds, err)
+		return bad("thresholds (from %s) have %v", EnvThresholds, err)
 	}
 	schedule, err := plan.ParseSchedule(c.AllToAllSchedule)
 	if err != nil {

@@ -1,18 +1,29 @@
 """The examples that the documentation shows: each runs, and prints what a page says it prints."""
 
 import contextlib
+import importlib
 import io
+import logging
 import os
 import re
 import runpy
+import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import goccl
 import pytest
+import torch
+import torch.distributed as dist
+from goccl import cli
 
 ROOT = Path(__file__).parents[1]
+PAGES = [
+    str(page.relative_to(ROOT))
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+]
 EXAMPLES = ROOT / "examples"
 HOW_TO = EXAMPLES / "howto"
 
@@ -77,8 +88,20 @@ def shell(command, **environment):
 
 
 def blocks(page, language):
-    """The blocks of code of a page that are in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+    """The blocks of code of a page that are in one language; "" for those that name none."""
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+    return [text for named, text in found if named == language]
+
+
+def commands(page):
+    """The lines of shell and the pieces of code in the sentences of a page, without comments."""
+    text = (ROOT / page).read_text()
+    shell = "".join(blocks(page, "") + blocks(page, "bash")).replace("\\\n", " ")
+    sentences = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    pieces = re.findall(r"(?<!`)`([^`]+)`(?!`)", sentences)
+    return [re.sub(r"\s+# .*", "", line) for line in shell.splitlines()] + [
+        " ".join(p.split()) for p in pieces
+    ]
 
 
 def test_readme(run):
@@ -88,6 +111,40 @@ def test_readme(run):
     assert len(program.split("\n\n")[1].splitlines()) + 2 == 6
     (printed,) = [text for text in blocks("README.md", "text") if text.startswith("rank 0")]
     assert "".join(run(EXAMPLES / "allreduce.py")) == printed
+
+
+def run_block(rank, text, port):
+    """Runs lines of a page as a part of a program that has made the default group, unless they make it."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
+    if "init_process_group" not in text:
+        dist.init_process_group("goccl")
+    loss = torch.ones(1, requires_grad=True).sum()
+    exec(text, {"dist": dist, "goccl": goccl, "logging": logging, "loss": loss, "torch": torch})
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_of_pages(make_world, page):
+    for text in blocks(page, "python"):
+        make_world(2).run(run_block, text, free_port())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_pages(monkeypatch, page):
+    """The commands are there, with these options, and so are targets of make, and files."""
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    for command in cli._COMMANDS:
+        monkeypatch.setattr(importlib.import_module(f"goccl.{command}"), "main", lambda _args: 0)
+    for code in commands(page):
+        for called in re.findall(rf"\bgoccl ((?:{'|'.join(cli._COMMANDS)})\b[^;\")]*)", code):
+            with contextlib.suppress(SystemExit) if "--help" in called else contextlib.nullcontext():
+                assert cli.main(shlex.split(called.rstrip("'"))) == 0, code
+        for target in re.findall(r"^make (?:-\S+ )?([a-z][a-z-]*)", code):
+            assert target in targets, code
+        folders = "capi|core|docs|examples|python|rdma|tests|torch_backend"
+        for path in re.findall(rf"(?<![\w./-])(?:{folders})/[\w./-]*", code):
+            assert (ROOT / path).exists(), code
 
 
 def test_a_killed_rank_is_named(make_world):

@@ -32,7 +32,9 @@ for work in works:
 names: list[str | None] = [None] * size
 dist.all_gather_object(names, f"rank {rank}")  # comm.allgather(f"rank {rank}")
 
-even = dist.new_group([r for r in range(size) if r % 2 == 0])  # comm.Split(rank % 2)
+parts = [list(range(color, size, 2)) for color in range(min(2, size))]
+part, _ = dist.new_subgroups_by_enumeration(parts)  # part = comm.Split(rank % 2)
+assert dist.get_rank(part) == rank // 2
 dist.barrier()  # comm.Barrier()
 print(f"rank {rank}: {array.tolist()}, {names}")
 dist.destroy_process_group()

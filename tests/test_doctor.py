@@ -377,6 +377,17 @@ def test_command_starts_its_own_ranks(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_that_could_not_be_drawn_is_refused_before_anything_is_measured(monkeypatch, capsys):
+    for name, text in (("a.txt", "'a.txt' does not end in .png or .svg"), ("a", "'a' does not end in")):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["doctor", "--plot", name])
+        assert f"goccl doctor: error: argument --plot: {text}" in capsys.readouterr().err
+    monkeypatch.setattr("goccl.bench.libraries.missing", lambda _module, name: f"{name} is not installed")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["doctor", "--plot", "a.svg"])
+    assert "argument --plot: matplotlib is not installed" in capsys.readouterr().err
+
+
 def test_command_ends_though_a_rank_of_its_own_is_stopped():
     words = [sys.executable, "-m", "goccl", "doctor", "--ranks", "3", "--wait", "10"]
     command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -36,6 +36,18 @@ def _file(text: str) -> Path:
     return path
 
 
+def _picture(text: str) -> Path:
+    """Refuses what could not be drawn once all is measured."""
+    from goccl.bench.libraries import missing
+
+    path = _file(text)
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .png or .svg")
+    if problem := missing("matplotlib", "matplotlib"):
+        raise argparse.ArgumentTypeError(problem)
+    return path
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl doctor`."""
     add = parser.add_argument
@@ -60,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for a pair to be joined, and for each of its steps (default 20)",
     )
     add("--json", type=_file, metavar="FILE", help="also write all that was measured as JSON")
-    add("--plot", type=_file, metavar="FILE", help="also draw heat maps, as PNG or SVG (needs matplotlib)")
+    add("--plot", type=_picture, metavar="FILE", help="also draw heat maps, as PNG or SVG (needs matplotlib)")
 
 
 def main(args: argparse.Namespace) -> int:

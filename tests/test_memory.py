@@ -188,8 +188,11 @@ def run_sizes(_rank):
             goccl.empty(bad)
     with pytest.raises(TypeError):
         goccl.empty("three")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"dtype is 'float32', it must be a torch\.dtype"):
         goccl.empty(3, dtype="float32")
+    for make in (goccl.empty_like, goccl.zeros_like, goccl.is_shareable):
+        with pytest.raises(TypeError, match=r"tensor is of type ndarray, it must be a torch\.Tensor"):
+            make(np.ones(3))
 
 
 def run_memory(_rank):
@@ -311,7 +314,7 @@ def run_is_shareable(_rank):
     ordinary = [torch.empty(1 << 20), t.clone(), torch.empty(3, device="meta")]
     for other in [*ordinary, torch.eye(3).to_sparse()]:
         assert not goccl.is_shareable(other)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="tensor is of type list"):
         goccl.is_shareable([1.0])
 
 

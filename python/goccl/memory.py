@@ -39,6 +39,15 @@ def _size(size: tuple[Any, ...]) -> list[int]:
     return numbers
 
 
+def _tensor(given: object) -> torch.Tensor:
+    """Returns the argument `tensor`; TypeError where it is none."""
+    import torch
+
+    if not isinstance(given, torch.Tensor):
+        raise TypeError(f"tensor is of type {type(given).__name__}, it must be a torch.Tensor")
+    return given
+
+
 def empty(
     *size: SupportsIndex | Sequence[SupportsIndex],
     dtype: torch.dtype | None = None,
@@ -57,7 +66,7 @@ def empty(
         The tensor. Its memory is given back when the last tensor on it has gone.
 
     Raises:
-        TypeError: `size` is something else.
+        TypeError: `size` or `dtype` is something else.
         ValueError: a number of `size` is negative, or `device` is another one than the CPU.
         torch.distributed.DistBackendError: there is no shareable memory here, or no room.
 
@@ -68,6 +77,8 @@ def empty(
 
     if device is not None and torch.device(device).type != "cpu":
         raise ValueError(f"device is {str(device)!r}, it must be 'cpu' or None: this is memory of the host")
+    if not isinstance(dtype, (torch.dtype, type(None))):
+        raise TypeError(f"dtype is {dtype!r}, it must be a torch.dtype, such as torch.float32")
     made: torch.Tensor = load().empty(_size(size), dtype or torch.get_default_dtype())
     return made.requires_grad_(requires_grad)
 
@@ -112,11 +123,13 @@ def empty_like(
         The tensor.
 
     Raises:
+        TypeError: `tensor` or `dtype` is something else.
         ValueError, torch.distributed.DistBackendError: as empty().
 
     >>> received = goccl.empty_like(sent)
     """
-    return empty(tensor.shape, dtype=dtype or tensor.dtype, device=device, requires_grad=requires_grad)
+    like = _tensor(tensor)
+    return empty(like.shape, dtype=dtype or like.dtype, device=device, requires_grad=requires_grad)
 
 
 def zeros_like(
@@ -135,11 +148,11 @@ def zeros_like(
         The tensor.
 
     Raises:
-        ValueError, torch.distributed.DistBackendError: as empty().
+        TypeError, ValueError, torch.distributed.DistBackendError: as empty_like().
 
     >>> total = goccl.zeros_like(gradients)
     """
-    return zeros(tensor.shape, dtype=dtype or tensor.dtype, device=device, requires_grad=requires_grad)
+    return empty_like(tensor, dtype=dtype, device=device).zero_().requires_grad_(requires_grad)
 
 
 def is_shareable(tensor: torch.Tensor) -> bool:
@@ -152,10 +165,13 @@ def is_shareable(tensor: torch.Tensor) -> bool:
         True for tensors that empty(), its siblings or a MemPool made, and for views of them; of a tensor that
         was made around their memory by other means, such as torch.from_numpy(), it is not known.
 
+    Raises:
+        TypeError: `tensor` is something else.
+
     >>> goccl.is_shareable(goccl.empty(4)[1:])
     True
     """
-    return load().is_shareable(tensor)  # type: ignore[no-any-return]
+    return load().is_shareable(_tensor(tensor))  # type: ignore[no-any-return]
 
 
 def memory_stats() -> dict[str, int]:

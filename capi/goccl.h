@@ -289,9 +289,10 @@ goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *ta
 /* ---- the end ------------------------------------------------------------------------------ */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
- * that this rank has left, and everything that it held is released. Never waits for a peer; the last
- * communicator's end may wait for an adapter that has to send its last words again. The handle is
- * then invalid. */
+ * that this rank has left, and everything that it held is released. Waits for a peer only where that
+ * has not been told yet of a call that this rank was refused, and then for half a second at most. The
+ * last communicator's end may wait for an adapter that has to send its last words again. The handle
+ * is then invalid. */
 goccl_result goccl_destroy(goccl_comm comm);
 
 /* Breaks a communicator at once on all ranks: every pending and later work ends with

@@ -67,6 +67,7 @@ type Comm struct {
 	announced map[int]*announcement   // what peers told of calls that this rank has not come to
 	refused   refusals                // this rank's own, the last of them
 	told      []telling               // of them, by peer; made by the first
+	tellers   sync.WaitGroup          // goroutines that tell of them
 	answers   map[int]exec.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
@@ -611,8 +612,9 @@ func (c *Comm) Abort(reason string) {
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
 // are told that this rank has left, and all that it held is given back: memory that an adapter may still
-// read for a peer once that is over. It waits for no peer, but the last
-// of a process may wait for an adapter that has to send its last words again.
+// read for a peer once that is over. It waits for a peer only where that has not been told yet of a
+// call that this rank was refused, and then for half a second at most. The last of a process may wait
+// for an adapter that has to send its last words again.
 func (c *Comm) Destroy() {
 	c.mu.Lock()
 	if c.destroyed {
@@ -623,6 +625,9 @@ func (c *Comm) Destroy() {
 	c.mu.Unlock()
 	c.fail(c.errorf(ErrAborted, "it was destroyed on this rank, %s", c.rankName(c.rank)).blaming(c.rank), false)
 	<-c.stopped // by this call or by a failure before it
+	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
+	// end of this process instead.
+	c.tellers.Wait()
 	c.token <- struct{}{}
 	c.runQueued()
 	if c.group != nil {

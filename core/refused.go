@@ -80,7 +80,11 @@ func (c *Comm) Refuse(reason string) {
 		if t := &c.told[peer]; peer != c.rank && !t.busy {
 			t.busy = true
 			timeout := c.timeout
-			c.spawn(func() { c.tellRefusals(peer, timeout) })
+			c.tellers.Add(1)
+			c.spawn(func() {
+				defer c.tellers.Done()
+				c.tellRefusals(peer, timeout)
+			})
 		}
 	}
 	c.unlockOrder()

@@ -1139,6 +1139,10 @@ func TestCheckRefuses(t *testing.T) {
 		"dtype is 99":     func(o *Operation) { o.DType = 99 },
 		"op is 77":        func(o *Operation) { o.Op = 77 },
 		"out[0] has 3":    func(o *Operation) { o.OutCounts = []uint64{3} },
+		"as in[": func(o *Operation) {
+			*o = Operation{Collective: plan.AllToAll, In: make([]unsafe.Pointer, 2), InCounts: []uint64{0, 0},
+				Out: []unsafe.Pointer{o.Out[0], o.Out[0]}, OutCounts: []uint64{1, 1}}
+		},
 		"in[0] is NULL":   func(o *Operation) { o.In = []unsafe.Pointer{nil} },
 		"root is 2":       func(o *Operation) { o.Collective, o.Root = plan.Broadcast, 2 },
 		"peer is 5":       func(o *Operation) { *o = Operation{Collective: plan.Send, Root: 5} },

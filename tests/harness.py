@@ -75,11 +75,8 @@ class Outcome:
 
     @property
     def blamed(self) -> set[int]:
-        """The ranks that an error is owed to, as the exception has them. Those of other backends have
-        a text only."""
-        if self.facts:
-            return set(self.facts.get("ranks", self.facts.get("absent", ())))
-        return absent_ranks(self.error) or named_ranks(self.error)
+        """The ranks that an exception of goccl says have failed or did not arrive."""
+        return set(self.facts.get("ranks", self.facts.get("absent", ())))
 
     def __str__(self) -> str:
         if self.ok:
@@ -509,23 +506,6 @@ def until(condition: Callable[[], Any], seconds: float = 10, what: str = "") -> 
 
 
 # -- what the tests look at
-
-
-def named_ranks(text: str) -> set[int]:
-    """All ranks that a text names, as in "rank 3", "ranks 1, 2 and 5", "ranks [1, 2]"."""
-    found: set[int] = set()
-    for group in re.findall(r"\branks?\W{0,2}(\d+(?:(?:,? and |, ?)\d+)*)", text, re.IGNORECASE):
-        found.update(int(n) for n in re.findall(r"\d+", group))
-    return found
-
-
-def absent_ranks(text: str) -> set[int]:
-    """The ranks of which an error says that they did not arrive."""
-    pattern = r"\branks?\W{0,2}((?:\d+(?:\s*\([^)]*\))?(?:,? and |, ?)?)+)\s*(?:did not|has not|have not)"
-    found: set[int] = set()
-    for group in re.findall(pattern, text, re.IGNORECASE):
-        found.update(int(n) for n in re.findall(r"\d+", re.sub(r"\([^)]*\)", "", group)))
-    return found
 
 
 def threads(pid: int | str = "self") -> int:

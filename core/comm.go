@@ -182,7 +182,7 @@ func nameOf(operations []Operation) string {
 	if len(operations) == 0 {
 		return ""
 	}
-	return operations[0].Collective.String()
+	return operations[0].called()
 }
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait for peers. The operations
@@ -670,6 +670,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		op.OutCounts = append(op.OutCounts, 2)
 	}
 	call := func(op Operation) error {
+		op.ofSplit = true
 		o := CallOptions{WaitSoon: true}
 		if t, ok := ctx.Deadline(); ok {
 			o.Timeout = time.Until(t)
@@ -691,6 +692,10 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if color >= 0 {
 		var err error
 		if child, err = c.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
+			var e *Error
+			if errors.As(err, &e) {
+				e.Operation, e.Group, e.globalRanks = called(split), c.name, c.globalRanks
+			}
 			c.Refuse(err.Error())
 			return nil, err
 		}

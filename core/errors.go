@@ -121,7 +121,7 @@ func (e *Error) blaming(ranks ...int) *Error {
 
 // during names the collective that has failed.
 func (e *Error) during(m exec.Message) *Error {
-	e.Operation, e.Sequence = plan.Collective(m.Collective).String(), m.Sequence
+	e.Operation, e.Sequence = called(plan.Collective(m.Collective)), m.Sequence
 	return e
 }
 

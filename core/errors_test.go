@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"regexp"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
 )
@@ -74,6 +76,48 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 			}
 			return run(c, barrier)
 		}, Error{Kind: ErrAborted, Operation: "barrier", Ranks: []int{1}}, nil, `communicator "test"`},
+		"split": {func(c *Comm, rank int) error {
+			if rank != 0 {
+				return nil
+			}
+			handler{c}.PeerDown(2, errors.New("its process has ended"))
+			_, err := c.Split(context.Background(), 0, 0)
+			return err
+		}, Error{Kind: ErrPeerFailed, Operation: "split", Sequence: 2, Ranks: []int{2}}, []int{0},
+			`communicator "test": #2 split failed: rank 2 (global rank 8, pid `},
+		"split timeout": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				return nil
+			}
+			_, err := c.Split(context.Background(), 0, 0)
+			return err
+		}, Error{Kind: ErrTimeout, Operation: "split", Sequence: 2, Ranks: []int{1}}, []int{0, 2},
+			`communicator "test": #2 split: timeout after 500ms on rank `},
+		"split of an aborted group": {func(c *Comm, rank int) error {
+			if rank == 1 {
+				c.Abort("enough")
+			}
+			_, err := c.Split(context.Background(), 0, 0)
+			return err
+		}, Error{Kind: ErrAborted, Operation: "split", Ranks: []int{1}}, []int{1}, `communicator "test"`},
+		// Also where the data of the two would fit together.
+		"split and allgather": {func(c *Comm, rank int) error {
+			if rank < 2 {
+				_, err := c.Split(context.Background(), 0, 0)
+				return err
+			}
+			in, out := make([]int64, 2), make([]int64, 2*size)
+			var pin pinner
+			defer pin.Unpin()
+			op := Operation{Collective: plan.AllGather, DType: int64DType,
+				In: []unsafe.Pointer{pin.pin(&in[0])}, InCounts: []uint64{2}}
+			for r := range size {
+				op.Out, op.OutCounts = append(op.Out, pin.pin(&out[2*r])), append(op.OutCounts, 2)
+			}
+			return run(c, op)
+		}, Error{Kind: ErrMismatch, Operation: "split", Sequence: 2,
+			Calls: map[int]string{2: "allgather(int64, 6 elements)"}}, []int{0, 1},
+			`communicator "test": #2 split failed: collective mismatch at #2: rank `},
 		"left": {func(c *Comm, rank int) error {
 			if rank == 1 {
 				c.Destroy()

@@ -44,6 +44,28 @@ type Operation struct {
 	In, Out             []unsafe.Pointer
 	InCounts, OutCounts []uint64
 	WaitAll             bool // MonitoredBarrier: name all missing ranks
+
+	ofSplit bool // the ranks of a Split tell each other by it
+}
+
+// split is the collective of what a Split calls, in place of plan's: peers and errors name what was
+// called, and a peer's own collective never meets it.
+const split plan.Collective = math.MaxUint8 - 1
+
+// called is the name of a collective, as a peer or an error is told of it.
+func called(c plan.Collective) string {
+	if c == split {
+		return "split"
+	}
+	return c.String()
+}
+
+// called is the name of what the caller has called.
+func (o *Operation) called() string {
+	if o.ofSplit {
+		return called(split)
+	}
+	return called(o.Collective)
 }
 
 func (o *Operation) pointToPoint() bool {
@@ -318,14 +340,17 @@ func (o *Operation) message() exec.Message {
 	if o.Collective.Rooted() {
 		m.Root = int32(o.Root)
 	}
+	if o.ofSplit {
+		m.Collective = uint8(split)
+	}
 	return m
 }
 
 // describe puts a message into words, as in "allreduce(float32, 8 elements, SUM)".
 func describe(m exec.Message) string {
 	c := plan.Collective(m.Collective)
-	if c == plan.Barrier || c == plan.MonitoredBarrier {
-		return c.String()
+	if c == plan.Barrier || c == plan.MonitoredBarrier || c == split {
+		return called(c)
 	}
 	words := []string{reduce.DType(m.DType).String()}
 	if c != plan.AllToAll {

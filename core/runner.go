@@ -308,7 +308,7 @@ const shortcutMax = 1 << 20
 func (c *Comm) learn(p *part) {
 	op := p.operation
 	// Calls by the shortcut name no schedule.
-	if p.begun != nil || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+	if p.begun != nil || op.ofSplit || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.largest() > shortcutMax {
 		return
 	}

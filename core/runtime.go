@@ -457,7 +457,7 @@ func anyMemory(addresses []transport.Address, forced string) bool {
 func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c, err := r.newComm(config, end, addresses, kinds)
 	if err != nil {
-		return nil, errorf(ErrSystem, "init: %v", err)
+		return nil, errorf(ErrSystem, "the communicator cannot be made: %v", err)
 	}
 	if err := c.open(id); err != nil {
 		return nil, err
@@ -579,7 +579,7 @@ func (c *Comm) open(id identity) error {
 		if err != nil {
 			c.end = nil // the caller's
 			c.Destroy()
-			return errorf(ErrSystem, "init: %v", err)
+			return errorf(ErrSystem, "the communicator cannot be made: %v", err)
 		}
 	}
 	c.logMade()

@@ -285,6 +285,10 @@ func TestSplitWithoutWindow(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "ulimit -f") || !strings.Contains(err.Error(), "rank ") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
+		var e *Error
+		if !errors.As(err, &e) || e.Operation != "split" || e.Group != w.comms[rank].name {
+			t.Errorf("rank %d: %+v", rank, e)
+		}
 		if rank == 2 && !errors.Is(err, ErrMismatch) {
 			t.Errorf("rank 2: %v", err)
 		}

@@ -5,9 +5,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -28,16 +26,6 @@ static double now(void) {
   struct timespec s;
   clock_gettime(CLOCK_MONOTONIC, &s);
   return (double)s.tv_sec * 1e9 + (double)s.tv_nsec;
-}
-
-static goccl_result fail(goccl_result r, const char *format, ...) {
-  char text[256];
-  va_list args;
-  va_start(args, format);
-  int n = vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  guest_keep_error(text, n < (int)sizeof text ? (size_t)n : sizeof text - 1, "", 0);
-  return r;
 }
 
 /* ---- goccl_core_ping_pong ----------------------------------------------------------------------- */
@@ -107,25 +95,25 @@ static int start(pthread_t *thread, int cpu, void *(*play)(void *), struct table
 goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
   cpu_set_t allowed;
   if (ns == NULL)
-    return fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong: ns is NULL, it must point to a double");
+    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong",
+                      "ns is NULL, it must point to a double");
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-    return fail(GOCCL_SYSTEM, "core_ping_pong: the CPUs of this process cannot be read");
+    return guest_fail(GOCCL_SYSTEM, "core_ping_pong", "the CPUs of this process cannot be read");
   }
   const int cpus[] = {cpu_a, cpu_b};
   for (int i = 0; i < 2; i++) {
     if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE || !CPU_ISSET(cpus[i], &allowed)) {
-      return fail(
-          GOCCL_INVALID_ARGUMENT,
-          "core_ping_pong: cpu_%c is %d, allowed are the CPUs that this process may run on (%d of them)",
-          'a' + i, cpus[i], CPU_COUNT(&allowed));
+      return guest_fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong",
+                        "cpu_%c is %d, allowed are the CPUs that this process may run on (%d of them)",
+                        'a' + i, cpus[i], CPU_COUNT(&allowed));
     }
   }
   if (cpu_a == cpu_b) {
-    return fail(GOCCL_INVALID_ARGUMENT,
-                "core_ping_pong: cpu_a and cpu_b are both %d, they must differ", cpu_a);
+    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong",
+                      "cpu_a and cpu_b are both %d, they must differ", cpu_a);
   }
   struct table *t = aligned_alloc(_Alignof(struct table), sizeof *t);
-  if (t == NULL) return fail(GOCCL_SYSTEM, "core_ping_pong: out of memory");
+  if (t == NULL) return guest_fail(GOCCL_SYSTEM, "core_ping_pong", "out of memory");
   memset(t, 0, sizeof *t);
   pthread_t first, second;
   int err = start(&first, cpu_a, first_player, t);
@@ -143,7 +131,8 @@ goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
   *ns = t->sample[SAMPLES / 2];
   free(t);
   if (err != 0)
-    return fail(GOCCL_SYSTEM, "core_ping_pong: no pinned thread could be started: %s", strerror(err));
+    return guest_fail(GOCCL_SYSTEM, "core_ping_pong", "no pinned thread could be started: %s",
+                      strerror(err));
   return GOCCL_OK;
 }
 
@@ -313,8 +302,9 @@ static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
     int tired = crowded && looks > yields;
     double left = 0;
     if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
-      return fail(GOCCL_TIMEOUT, "core_measure: rank %d did not come to the call within %lld ms",
-                  rank, (long long)b->loop->meeting_ms);
+      return guest_fail(GOCCL_TIMEOUT, "core_measure",
+                        "rank %d did not come to the call within %lld ms", rank,
+                        (long long)b->loop->meeting_ms);
     }
     if (tired) {
       int64_t ns = (int64_t)left;
@@ -359,23 +349,23 @@ goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, ui
   if (r == GOCCL_OK) r = goccl_comm_size(comm, &b.ranks);
   if (r != GOCCL_OK) return r;
   if (loop == NULL || loop->collective == NULL || us == NULL) {
-    return fail(GOCCL_INVALID_ARGUMENT,
-                "core_measure: loop, loop->collective and us must not be NULL");
+    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_measure",
+                      "loop, loop->collective and us must not be NULL");
   }
   if ((unsigned)loop->dtype >= GOCCL_DTYPE_COUNT) {
-    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: dtype is %d, allowed are 0 to %d",
-                (int)loop->dtype, GOCCL_DTYPE_COUNT - 1);
+    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_measure", "dtype is %d, allowed are 0 to %d",
+                      (int)loop->dtype, GOCCL_DTYPE_COUNT - 1);
   }
   size_t chosen = 0, known = sizeof collectives / sizeof *collectives;
   while (chosen < known && strcmp(loop->collective, collectives[chosen].name) != 0) chosen++;
   if (chosen == known) {
-    return fail(GOCCL_INVALID_ARGUMENT, "core_measure: collective is \"%.64s\", which is none",
-                loop->collective);
+    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_measure",
+                      "collective is \"%.64s\", which is none", loop->collective);
   }
   b.size = size_of[loop->dtype];
   size_t ranks = (size_t)b.ranks;
   b.in = malloc(ranks * 2 * (sizeof *b.in + sizeof *b.in_counts));
-  if (b.in == NULL) return fail(GOCCL_SYSTEM, "core_measure: out of memory");
+  if (b.in == NULL) return guest_fail(GOCCL_SYSTEM, "core_measure", "out of memory");
   b.out = b.in + ranks;
   b.in_counts = (uint64_t *)(b.out + ranks);
   b.out_counts = b.in_counts + ranks;

@@ -207,6 +207,24 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
+// TestDetailsOfAll is about the test "details" of abi.c: it has every function fail that can.
+func TestDetailsOfAll(t *testing.T) {
+	text := map[string]string{"goccl.h": "", "testdata/abi.c": ""}
+	for name := range text {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[name] = string(b)
+	}
+	tried := regexp.MustCompile(`(?s)\nstatic void fail_each.*?\nstatic void print_id`).FindString(text["testdata/abi.c"])
+	for _, m := range regexp.MustCompile(`(?m)^goccl_result (goccl_\w+)\(`).FindAllStringSubmatch(text["goccl.h"], -1) {
+		if m[1] != "goccl_shutdown" && !regexp.MustCompile(`GIVES\(\w+, `+m[1]+`\(`).MatchString(tried) {
+			t.Errorf("%s does not fail", m[1])
+		}
+	}
+}
+
 func TestHeaderInEveryLanguage(t *testing.T) {
 	for _, language := range [][]string{{"cc", "-std=c99", "-x", "c"}, {"c++", "-std=c++11", "-x", "c++"}, {"c++", "-std=c++20", "-x", "c++"}} {
 		if _, err := exec.LookPath(language[0]); err != nil {
@@ -267,13 +285,13 @@ func TestHandlesAtOnce(t *testing.T) {
 }
 
 func TestPanicsBecomeErrors(t *testing.T) {
-	if code := export(func() error { panic("oh") }); code != codeInternal {
+	if code := export("name", func() error { panic("oh") }); code != codeInternal {
 		t.Fatal(code)
 	}
-	if code := export(func() error { return fmt.Errorf("of no kind") }); code != codeInternal {
+	if code := export("name", func() error { return fmt.Errorf("of no kind") }); code != codeInternal {
 		t.Fatal(code)
 	}
-	if code := export(func() error { return errInProgress }); code != codeInProgress {
+	if code := export("name", func() error { return errInProgress }); code != codeInProgress {
 		t.Fatal(code)
 	}
 }

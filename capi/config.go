@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -222,11 +221,12 @@ const rootLinger = 30 * time.Second
 
 func newRoot() ([bootstrap.IDSize]byte, error) {
 	root, err := bootstrap.NewRoot(getenv(core.EnvInterface))
-	if errors.Is(err, bootstrap.ErrInvalid) { // its only argument
-		err = fmt.Errorf("get_unique_id: %s: %w", core.EnvInterface, err)
-	}
-	if err != nil {
-		return [bootstrap.IDSize]byte{}, err
+	switch {
+	case errors.Is(err, bootstrap.ErrInvalid):
+		return [bootstrap.IDSize]byte{}, errorf(codeInvalidArgument, "get_unique_id: %s: %v",
+			core.EnvInterface, err)
+	case err != nil:
+		return [bootstrap.IDSize]byte{}, errorf(C.GOCCL_SYSTEM, "get_unique_id: %v", err)
 	}
 	id := root.ID()
 	roots.Lock()
@@ -372,8 +372,11 @@ func meetAtRoot(ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte) 
 		}
 	}
 	s, closer, err := bootstrap.DialRoot(ctx, id)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, c.InitError(core.ErrTimeout, err, 0)
+	case err != nil:
+		return nil, c.InitError(core.ErrSystem, err)
 	}
 	c.Store = s
 	return func() { _ = closer.Close() }, nil // nothing is lost with it

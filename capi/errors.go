@@ -86,49 +86,58 @@ func codeOf(err error) C.goccl_result {
 	return codeInternal
 }
 
-// export is the frame of every exported function: errors become result codes and are kept for
-// goccl_last_error(), and so do panics. Signal handlers of the host may run on the stack of f.
-func export(f func() error) (code C.goccl_result) {
-	deep.Call(func() { code = guarded(f) })
+// export is the frame of every exported function, which has the name without the prefix: errors become
+// result codes and are kept for goccl_last_error(), and so do panics. Signal handlers of the host may run
+// on the stack of f.
+func export(name string, f func() error) (code C.goccl_result) {
+	deep.Call(func() { code = guarded(name, f) })
 	return code
 }
 
-func guarded(f func() error) (code C.goccl_result) {
+func guarded(name string, f func() error) (code C.goccl_result) {
 	defer func() {
 		if p := recover(); p != nil {
+			err := errorf(codeInternal, "a defect in GoCCL: %v\n%s", p, debug.Stack())
 			code = codeInternal
-			keep(fmt.Sprintf("a defect in GoCCL: %v\n%s", p, debug.Stack()), nil)
+			keep(name, err)
 		}
 	}()
 	schedule()
 	err := f()
 	code = codeOf(err)
 	if code != codeOK && code != codeInProgress {
-		keep(err.Error(), detail(err))
+		keep(name, err)
 	}
 	return code
 }
 
-// keep keeps a message for goccl_last_error(), and its detail.
-func keep(text string, detail []byte) {
+// keep keeps the message of an error for goccl_last_error(), and its detail.
+func keep(function string, err error) {
+	text, detail := err.Error(), detail(function, err)
 	C.guest_keep_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)),
 		(*C.char)(unsafe.Pointer(unsafe.SliceData(detail))), C.size_t(len(detail)))
 }
 
-// detail is the JSON of goccl_last_error_detail(), nothing for an error that has none.
-func detail(err error) []byte {
-	var e *core.Error
-	if !errors.As(err, &e) {
-		return nil
+// detail is the JSON of goccl_last_error_detail(). Where the error concerns no communicator, what has
+// failed is the function.
+func detail(function string, err error) []byte {
+	e := &core.Error{}
+	errors.As(err, &e)
+	operation := e.Operation
+	if operation == "" && e.Group == "" {
+		operation = function
 	}
 	d := struct {
+		Kind       string         `json:"kind"`
 		Group      string         `json:"group"`
 		Operation  string         `json:"operation"`
 		Sequence   uint64         `json:"sequence"`
 		Ranks      []int          `json:"ranks"`
 		GroupRanks []int          `json:"group_ranks"`
 		Calls      map[int]string `json:"calls"`
-	}{e.Group, e.Operation, e.Sequence, []int{}, []int{}, map[int]string{}}
+		Text       string         `json:"text"`
+	}{C.GoString(C.goccl_result_string(codeOf(err))), e.Group, operation, e.Sequence, []int{}, []int{},
+		map[int]string{}, err.Error()}
 	for _, rank := range e.Ranks {
 		d.Ranks, d.GroupRanks = append(d.Ranks, e.GlobalRank(rank)), append(d.GroupRanks, rank)
 	}

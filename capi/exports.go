@@ -39,16 +39,16 @@ func work(h C.goccl_work) (*workHandle, error) { return restore[*workHandle](uin
 // guestAdopt does nothing: a thread that calls it has what Go has for each thread, and a deep stack.
 //
 //export guestAdopt
-func guestAdopt() { export(func() error { return nil }) }
+func guestAdopt() { export("adopt", func() error { return nil }) }
 
 //export guestInfo
 func guestInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
-	return export(func() error { return giveJSON("info", process.Info(), json, size, needed) })
+	return export("info", func() error { return giveJSON("info", process.Info(), json, size, needed) })
 }
 
 //export guestSetLogger
 func guestSetLogger(logger C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level) C.goccl_result {
-	return export(func() error {
+	return export("set_logger", func() error {
 		if level < C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
 			return invalid("set_logger: level", int32(level), "allowed are 0 to %d (goccl_log_level)", C.GOCCL_LOG_TRACE)
 		}
@@ -58,7 +58,7 @@ func guestSetLogger(logger C.goccl_logger, context unsafe.Pointer, level C.goccl
 
 //export guestLog
 func guestLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result {
-	return export(func() error {
+	return export("log", func() error {
 		if level <= C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
 			return invalid("log: level", int32(level), "allowed are 1 to %d (goccl_log_level)", C.GOCCL_LOG_TRACE)
 		}
@@ -76,7 +76,7 @@ func guestLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result 
 
 //export guestGetUniqueID
 func guestGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
-	return export(func() error {
+	return export("get_unique_id", func() error {
 		if err := needs(id, "get_unique_id: id"); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func guestGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
 
 //export guestInit
 func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
-	return export(func() error {
+	return export("init", func() error {
 		if err := needs(config, "init: config"); err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
 
 //export guestSplit
 func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.goccl_result {
-	return export(func() error {
+	return export("split", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -129,7 +129,7 @@ func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.go
 
 //export guestDestroy
 func guestDestroy(handle C.goccl_comm) C.goccl_result {
-	return export(func() error {
+	return export("destroy", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -144,7 +144,7 @@ func guestDestroy(handle C.goccl_comm) C.goccl_result {
 
 //export guestAbort
 func guestAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
-	return export(func() error {
+	return export("abort", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func guestAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
 
 //export guestRefuse
 func guestRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
-	return export(func() error {
+	return export("refuse", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -168,7 +168,7 @@ func guestRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
 
 //export guestAsyncError
 func guestAsyncError(handle C.goccl_comm) C.goccl_result {
-	return export(func() error {
+	return export("async_error", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -179,7 +179,7 @@ func guestAsyncError(handle C.goccl_comm) C.goccl_result {
 
 //export guestFailedRanks
 func guestFailedRanks(handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t) C.goccl_result {
-	return export(func() error {
+	return export("failed_ranks", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func guestFailedRanks(handle C.goccl_comm, ranks *C.int, size C.size_t, count *C
 
 //export guestShutdown
 func guestShutdown() C.goccl_result {
-	return export(func() error {
+	return export("shutdown", func() error {
 		for _, c := range allComms() {
 			drop(c.number.Load())
 		}
@@ -215,7 +215,7 @@ func guestShutdown() C.goccl_result {
 
 //export guestMemAlloc
 func guestMemAlloc(memory *unsafe.Pointer, bytes C.size_t) C.goccl_result {
-	return export(func() error {
+	return export("mem_alloc", func() error {
 		if err := needs(memory, "mem_alloc: memory"); err != nil {
 			return err
 		}
@@ -231,12 +231,12 @@ func guestMemAlloc(memory *unsafe.Pointer, bytes C.size_t) C.goccl_result {
 
 //export guestMemFree
 func guestMemFree(memory unsafe.Pointer) C.goccl_result {
-	return export(func() error { return process.Free(memory) })
+	return export("mem_free", func() error { return process.Free(memory) })
 }
 
 //export guestMemStats
 func guestMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
-	return export(func() error {
+	return export("mem_stats", func() error {
 		stats := process.MemoryStats()
 		set := func(to *C.uint64_t, n int64) {
 			if to != nil {
@@ -252,7 +252,7 @@ func guestMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
 
 //export guestCommRank
 func guestCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
-	return export(func() error {
+	return export("comm_rank", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -267,7 +267,7 @@ func guestCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
 
 //export guestCommSize
 func guestCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
-	return export(func() error {
+	return export("comm_size", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -282,7 +282,7 @@ func guestCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
 
 //export guestCommTransport
 func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_result {
-	return export(func() error {
+	return export("comm_transport", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -302,7 +302,7 @@ func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_
 
 //export guestCommDescribe
 func guestCommDescribe(handle C.goccl_comm, json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
-	return export(func() error {
+	return export("comm_describe", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -313,7 +313,7 @@ func guestCommDescribe(handle C.goccl_comm, json *C.char, size C.size_t, needed 
 
 //export guestCommSequence
 func guestCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result {
-	return export(func() error {
+	return export("comm_sequence", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -328,7 +328,7 @@ func guestCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result
 
 //export guestCommSetTimeout
 func guestCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
-	return export(func() error {
+	return export("comm_set_timeout", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -342,7 +342,7 @@ func guestCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result 
 
 //export guestWorkTest
 func guestWorkTest(handle C.goccl_work) C.goccl_result {
-	return export(func() error {
+	return export("work_test", func() error {
 		w, err := work(handle)
 		if err != nil {
 			return err
@@ -361,7 +361,7 @@ func ended(done bool, err error) error {
 
 //export guestWorkWait
 func guestWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
-	return export(func() error {
+	return export("work_wait", func() error {
 		w, err := work(handle)
 		if err != nil {
 			return err
@@ -375,7 +375,7 @@ func guestWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
 
 //export guestWorkOnDone
 func guestWorkOnDone(handle C.goccl_work, callback C.goccl_callback, context unsafe.Pointer) C.goccl_result {
-	return export(func() error {
+	return export("work_on_done", func() error {
 		w, err := work(handle)
 		if err != nil {
 			return err
@@ -393,7 +393,7 @@ func guestWorkOnDone(handle C.goccl_work, callback C.goccl_callback, context uns
 
 //export guestWorkError
 func guestWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_result {
-	return export(func() error {
+	return export("work_error", func() error {
 		w, err := work(handle)
 		if err != nil {
 			return err
@@ -414,7 +414,7 @@ func guestWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_re
 
 //export guestWorkSource
 func guestWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
-	return export(func() error {
+	return export("work_source", func() error {
 		w, err := work(handle)
 		if err != nil {
 			return err
@@ -433,7 +433,7 @@ func guestWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
 
 //export guestWorkFree
 func guestWorkFree(handle C.goccl_work) C.goccl_result {
-	return export(func() error {
+	return export("work_free", func() error {
 		if _, err := work(handle); err != nil {
 			return err
 		}
@@ -446,7 +446,7 @@ func guestWorkFree(handle C.goccl_work) C.goccl_result {
 
 //export guestStart
 func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
-	return export(func() error {
+	return export(functionOf(a), func() error {
 		if handle != nil {
 			*handle = 0
 		}
@@ -457,7 +457,7 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 		o, err := operation(a, c.comm.Rank(), c.comm.Size())
 		if b := c.batchOf(a.thread); b != nil {
 			if err == nil && handle != nil {
-				err = invalid(collectives[a.collective].name+": work", "not NULL", "in a batch it must be NULL: goccl_group_end() gives the work")
+				err = invalid(functionOf(a)+": work", "not NULL", "in a batch it must be NULL: goccl_group_end() gives the work")
 			}
 			if err != nil && b.refused == nil {
 				b.refused = err
@@ -476,7 +476,7 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 //
 //export guestCarryOn
 func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
-	return export(func() error {
+	return export(functionOf(a), func() error {
 		if handle != nil {
 			*handle = 0
 		}
@@ -503,7 +503,7 @@ func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work
 
 //export guestGroupStart
 func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
-	return export(func() error {
+	return export("group_start", func() error {
 		c, err := comm(handle)
 		if err != nil {
 			return err
@@ -514,7 +514,7 @@ func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
 
 //export guestGroupEnd
 func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work, ended *C.int) C.goccl_result {
-	return export(func() error {
+	return export("group_end", func() error {
 		if work != nil {
 			*work = 0
 		}
@@ -536,7 +536,7 @@ func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, w
 
 //export guestAllToAllPeaks
 func guestAllToAllPeaks(ranks C.int, transport, schedule *C.char, bytes C.uint64_t, to *C.goccl_core_peaks) C.goccl_result {
-	return export(func() error {
+	return export("core_alltoall_peaks", func() error {
 		if err := needs(to, "core_alltoall_peaks: peaks"); err != nil {
 			return err
 		}

@@ -133,14 +133,17 @@ const char *goccl_result_string(goccl_result r);
  * "" if there is none. Valid until the next GoCCL call on this thread. */
 const char *goccl_last_error(void);
 
-/* What else is known of that failure, as a JSON object for programs; "" if nothing is. All keys are there:
- *   "group"        name of the communicator
- *   "operation"    that failed, as in the names of the functions ("allreduce"); "" where none did
+/* That failure as a JSON object for programs; "" if there is none. All keys are there:
+ *   "kind"         goccl_result_string() of what the call returned
+ *   "group"        name of the communicator; "" where it concerns none
+ *   "operation"    that failed, as in the names of the functions ("allreduce", "get_unique_id"); "" where
+ *                  a communicator has failed, and none of its operations by it
  *   "sequence"     number of the collective that failed in the order of its communicator's; 0: none
  *   "ranks"        that failed (GOCCL_PEER_FAILED), did not arrive (GOCCL_TIMEOUT), or aborted or left
  *                  (GOCCL_ABORTED), in ascending order of "group_ranks"; as numbers in the job
  *   "group_ranks"  the same ranks, as numbers within the communicator
  *   "calls"        with GOCCL_MISMATCH: by rank in the job (a string), what that rank called
+ *   "text"         goccl_last_error()
  * Valid until the next GoCCL call on this thread. A failed work's: goccl_work_test() or goccl_work_wait()
  * returns its failure and keeps its message and detail, on any thread, also in goccl_callback. */
 const char *goccl_last_error_detail(void);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,36 @@ void guest_keep_error(const char *text, size_t size, const char *detail, size_t 
   t->detail[detail_size] = '\0';
 }
 
+/* Writes text as it stands within a JSON string. Returns where it ends. */
+static char *escape(char *to, const char *text) {
+  for (; *text != '\0'; text++) {
+    unsigned char c = (unsigned char)*text;
+    if (c < ' ') c = ' ';
+    if (c == '"' || c == '\\') *to++ = '\\';
+    *to++ = (char)c;
+  }
+  *to = '\0';
+  return to;
+}
+
+goccl_result guest_fail(goccl_result kind, const char *function, const char *format, ...) {
+  char text[512], detail[3 * sizeof text];
+  int size = snprintf(text, sizeof text, "%s: ", function);
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text + size, sizeof text - (size_t)size, format, args);
+  va_end(args);
+  /* As detail() of errors.go. */
+  size = snprintf(detail, sizeof detail,
+                  "{\"kind\":\"%s\",\"group\":\"\",\"operation\":\"%s\",\"sequence\":0,\"ranks\":[],"
+                  "\"group_ranks\":[],\"calls\":{},\"text\":\"",
+                  goccl_result_string(kind), function);
+  char *end = escape(detail + size, text);
+  memcpy(end, "\"}", 2);
+  guest_keep_error(text, strlen(text), detail, (size_t)(end + 2 - detail));
+  return kind;
+}
+
 const char *goccl_last_error(void) {
   struct thread *t = pthread_getspecific(thread_key);
   return t == NULL || t->error == NULL ? "" : t->error;
@@ -129,16 +160,17 @@ __attribute__((constructor)) static void loaded(void) {
   pthread_atfork(NULL, NULL, in_child);
 }
 
-static goccl_result refuse_fork(void) {
-  static const char text[] =
-      "GoCCL was called in a child made by fork(): use it in the process that loaded it, or start "
-      "the child by exec (Python: the \"spawn\" start method)";
-  guest_keep_error(text, sizeof text - 1, "", 0);
-  return GOCCL_FORKED;
+static goccl_result refuse_fork(const char *function) {
+  return guest_fail(GOCCL_FORKED, function,
+                    "GoCCL was called in a child made by fork(): use it in the process that loaded "
+                    "it, or start the child by exec (Python: the \"spawn\" start method)");
 }
 
-#define NOT_FORKED                                                              \
-  if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork()
+/* The name of the public function around it, without the prefix of all. */
+#define FUNCTION (__func__ + sizeof "goccl_" - 1)
+
+#define NOT_FORKED                                                                      \
+  if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork(FUNCTION)
 
 /* In a forked child there is nothing to give back, and destructors that try must not fail. */
 #define NOTHING_IF_FORKED                                                  \
@@ -403,17 +435,12 @@ goccl_result goccl_work_test(goccl_work work) {
   return guestWorkTest(work);
 }
 
-static goccl_result invalid(const char *text) {
-  guest_keep_error(text, strlen(text), "", 0);
-  return GOCCL_INVALID_ARGUMENT;
-}
-
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    return timeout_ms >= GOCCL_NO_TIMEOUT
-               ? GOCCL_OK
-               : invalid("work_wait: timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
+    return timeout_ms >= GOCCL_NO_TIMEOUT ? GOCCL_OK
+                                          : guest_fail(GOCCL_INVALID_ARGUMENT, FUNCTION,
+                                                       "timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
   }
   ENTER_GO;
   return guestWorkWait(work, timeout_ms);
@@ -422,7 +449,7 @@ goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    if (callback == NULL) return invalid("work_on_done: callback is NULL");
+    if (callback == NULL) return guest_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "callback is NULL");
     callback(context, GOCCL_OK, "");
     return GOCCL_OK;
   }
@@ -433,7 +460,8 @@ goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *
 goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    if (size > 0 && text == NULL) return invalid("work_error: text is NULL");
+    if (size > 0 && text == NULL)
+      return guest_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "text is NULL");
     if (size > 0) *text = '\0';
     return GOCCL_OK;
   }
@@ -533,7 +561,6 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
 }
 
 static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
   if (go_by_shortcut(o, call, work)) {
     if (work != NULL) *work = GOCCL_WORK_DONE;
     return GOCCL_OK;
@@ -548,6 +575,7 @@ static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work
 goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                              goccl_dtype dtype, goccl_reduce_op op, const double *factor,
                              const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLREDUCE,
                        .comm = comm,
                        .in = in,
@@ -563,6 +591,7 @@ goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const
                                        void *const *out, const uint64_t *counts, goccl_dtype dtype,
                                        goccl_reduce_op op, const double *factor,
                                        const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLREDUCE,
                        .comm = comm,
                        .in_list = in,
@@ -579,6 +608,7 @@ goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const
 goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                           goccl_dtype dtype, goccl_reduce_op op, const double *factor, int root,
                           const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_REDUCE,
                        .comm = comm,
                        .in = in,
@@ -593,6 +623,7 @@ goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t c
 
 goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype,
                              int root, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_BROADCAST,
                        .comm = comm,
                        .out = buffer,
@@ -604,6 +635,7 @@ goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, gocc
 
 goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, const uint64_t *counts,
                              goccl_dtype dtype, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLGATHER,
                        .comm = comm,
                        .in = in,
@@ -616,6 +648,7 @@ goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, 
 goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *out,
                                   const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
                                   const double *factor, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_REDUCE_SCATTER,
                        .comm = comm,
                        .in_list = in,
@@ -629,6 +662,7 @@ goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *
 
 goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_GATHER,
                        .comm = comm,
                        .in = in,
@@ -641,6 +675,7 @@ goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uin
 
 goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, uint64_t count,
                            goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_SCATTER,
                        .comm = comm,
                        .in_list = in,
@@ -654,6 +689,7 @@ goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, ui
 goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLTOALL,
                        .comm = comm,
                        .in_list = in,
@@ -665,18 +701,21 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
 }
 
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_BARRIER, .comm = comm};
   return start(&o, call, work);
 }
 
 goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_call *call,
                                      goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_MONITORED_BARRIER, .comm = comm, .wait_all = wait_all};
   return start(&o, call, work);
 }
 
 goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
                         int peer, int tag, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_SEND,
                        .comm = comm,
                        .in = buffer,
@@ -689,6 +728,7 @@ goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goc
 
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work) {
+  NOT_FORKED;
   guest_operation o = {.collective = GUEST_RECV,
                        .comm = comm,
                        .out = buffer,

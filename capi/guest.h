@@ -77,6 +77,10 @@ void guest_leave_host(struct guest_mask mask);
 /* Keeps a message for goccl_last_error() on this thread, and its detail for goccl_last_error_detail(). */
 void guest_keep_error(const char *text, size_t size, const char *detail, size_t detail_size);
 
+/* Keeps them for a failure that is found in C, and returns its kind. The text names the function. */
+__attribute__((format(printf, 3, 4))) goccl_result guest_fail(goccl_result kind, const char *function,
+                                                              const char *format, ...);
+
 /* The static string that is equal to a transport's name. */
 const char *guest_transport_name(const char *name);
 

@@ -92,17 +92,25 @@ var collectives = [...]struct {
 	C.GUEST_RECV:              {plan.Recv, "recv"},
 }
 
+// functionOf is the name of the function that was called.
+func functionOf(a *C.guest_operation) string {
+	if a.coalesced != 0 {
+		return "allreduce_coalesced"
+	}
+	return collectives[a.collective].name
+}
+
 // maxCoalesced bounds the number of tensors that one call may reduce.
 const maxCoalesced = 1 << 20
 
 // operation makes the arguments of a collective core's. Core checks what they mean; here is checked
 // what would be lost on the way there.
 func operation(a *C.guest_operation, rank, size int) (core.Operation, error) {
-	collective := collectives[a.collective]
+	collective := collectives[a.collective].plan
 	bad := func(name string, given any, allowed string, args ...any) (core.Operation, error) {
-		return core.Operation{Collective: collective.plan}, invalid(collective.name+": "+name, given, allowed, args...)
+		return core.Operation{Collective: collective}, invalid(functionOf(a)+": "+name, given, allowed, args...)
 	}
-	o := core.Operation{Collective: collective.plan, Root: int(a.root), Tag: int(a.tag), WaitAll: a.wait_all != 0}
+	o := core.Operation{Collective: collective, Root: int(a.root), Tag: int(a.tag), WaitAll: a.wait_all != 0}
 	if a.dtype >= C.GOCCL_DTYPE_COUNT {
 		return bad("dtype", int32(a.dtype), "allowed are 0 to %d (goccl_dtype)", C.GOCCL_DTYPE_COUNT-1)
 	}

@@ -141,9 +141,21 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	c, err := r.join(ctx, config)
 	var e *Error
 	if errors.As(err, &e) {
-		e.Operation, e.Group, e.globalRanks = "init", config.GroupName, otherNumbers(config.GlobalRanks)
+		config.concerns(e)
 	}
 	return c, err
+}
+
+// InitError is the error of a rank that cannot come to Init, for which the ranks are to blame.
+func (config *Config) InitError(kind, cause error, ranks ...int) *Error {
+	e := errorf(kind, "init: %v", cause).blaming(ranks...)
+	config.concerns(e)
+	return e
+}
+
+// concerns says of which group an error of Init is.
+func (config *Config) concerns(e *Error) {
+	e.Operation, e.Group, e.globalRanks = "init", config.GroupName, otherNumbers(config.GlobalRanks)
 }
 
 // join is Init, whose errors do not tell yet of what they are.

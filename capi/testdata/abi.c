@@ -25,11 +25,34 @@ static void fail(int line, const char *format, ...) {
     if (!(x)) fail(__LINE__, "not so: %s", #x); \
   } while (0)
 
+/* Each failure has a detail with its kind and its text. What has failed is the function, unless the
+ * failure is a communicator's. */
+static void expect_detail(int line, goccl_result got, const char *call) {
+  const char *detail = goccl_last_error_detail();
+  const size_t prefix = strlen("goccl_");
+  char begins[256];
+  int size =
+      snprintf(begins, sizeof begins, "{\"kind\":\"%s\",\"group\":\"", goccl_result_string(got));
+  if (strncmp(detail, begins, (size_t)size) == 0 && detail[size] == '"') {
+    snprintf(begins + size, sizeof begins - (size_t)size, "\",\"operation\":\"%.*s\",\"sequence\":0,",
+             (int)(strcspn(call, "(") - prefix), call + prefix);
+  }
+  const char *text = strstr(detail, ",\"text\":\"");
+  char words[16]; /* which need no escapes */
+  snprintf(words, sizeof words, "%.*s", (int)strcspn(goccl_last_error(), "\"\\\n<>&"),
+           goccl_last_error());
+  if (strncmp(detail, begins, strlen(begins)) != 0 || text == NULL || words[0] == '\0' ||
+      strncmp(text + strlen(",\"text\":\""), words, strlen(words)) != 0 ||
+      strcmp(detail + strlen(detail) - 2, "\"}") != 0)
+    fail(line, "the detail of %s (%s) is %s, not %s...", call, goccl_last_error(), detail, begins);
+}
+
 static void expect(int line, goccl_result want, goccl_result got, const char *call) {
   if (want != got) {
     fail(line, "%s: %s (%s), not %s", call, goccl_result_string(got), goccl_last_error(),
          goccl_result_string(want));
   }
+  if (got != GOCCL_OK && got != GOCCL_IN_PROGRESS) expect_detail(line, got, call);
 }
 
 #define OK(call) expect(__LINE__, GOCCL_OK, call, #call)
@@ -667,7 +690,6 @@ static void abort_all(goccl_comm comm, int rank, int size) {
   OK(goccl_failed_ranks(comm, ranks, 2, &count));
   TRUE(count == 0 && ranks[0] == -1);
   REFUSED(GOCCL_INVALID_ARGUMENT, "count is NULL", goccl_failed_ranks(comm, ranks, 2, NULL));
-  TRUE(strcmp(goccl_last_error_detail(), "") == 0);
   REFUSED(GOCCL_INVALID_ARGUMENT, "ranks is NULL", goccl_failed_ranks(comm, NULL, 2, &count));
   /* The last may be through while the others are not told yet that they are. */
   goccl_result first = goccl_barrier(comm, NULL, NULL);
@@ -676,6 +698,9 @@ static void abort_all(goccl_comm comm, int rank, int size) {
   GIVES(GOCCL_ABORTED, goccl_barrier(comm, NULL, NULL));
   TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"barrier\"") != NULL);
   TRUE(strstr(goccl_last_error_detail(), "\"ranks\":[2],\"group_ranks\":[2]") != NULL);
+  goccl_comm part;
+  GIVES(GOCCL_ABORTED, goccl_split(comm, 0, 0, &part));
+  TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"split\"") != NULL);
   OK(goccl_failed_ranks(comm, ranks, 2, &count));
   TRUE(count == 1 && ranks[0] == 2 && ranks[1] == -1);
   ranks[0] = -1;
@@ -926,6 +951,109 @@ static int in_child(goccl_comm comm, goccl_work work) {
   return 0;
 }
 
+/* Has every function fail that can, in the process that loaded the library or in a child of fork(). */
+static void fail_each(int child) {
+  const goccl_result argument = child ? GOCCL_FORKED : GOCCL_INVALID_ARGUMENT;
+  const goccl_result handle = child ? GOCCL_FORKED : GOCCL_INVALID_HANDLE;
+  const goccl_comm c = 7;
+  const goccl_work w = 7;
+  const goccl_dtype f = GOCCL_FLOAT32;
+  const goccl_reduce_op sum = GOCCL_SUM;
+  goccl_core_peaks peaks;
+  GIVES(argument, goccl_core_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
+  GIVES(argument, goccl_core_ping_pong(-1, 1, NULL));
+  GIVES(argument, goccl_get_unique_id(NULL));
+  GIVES(argument, goccl_info(NULL, 1, NULL));
+  GIVES(argument, goccl_init(NULL, NULL));
+  GIVES(argument, goccl_mem_alloc(NULL, 1));
+  GIVES(argument, goccl_set_logger(NULL, NULL, 99));
+  GIVES(argument, goccl_work_on_done(GOCCL_WORK_DONE, NULL, NULL));
+  GIVES(argument, goccl_work_error(GOCCL_WORK_DONE, NULL, 1));
+  GIVES(argument, goccl_work_wait(GOCCL_WORK_DONE, -2));
+  GIVES(handle, goccl_allgather(c, NULL, NULL, NULL, f, NULL, NULL));
+  GIVES(handle, goccl_allreduce(c, NULL, NULL, 1, f, sum, NULL, NULL, NULL));
+  GIVES(handle, goccl_allreduce_coalesced(c, 1, NULL, NULL, NULL, f, sum, NULL, NULL, NULL));
+  GIVES(handle, goccl_alltoall(c, NULL, NULL, NULL, NULL, f, NULL, NULL));
+  GIVES(handle, goccl_async_error(c));
+  GIVES(handle, goccl_barrier(c, NULL, NULL));
+  GIVES(handle, goccl_broadcast(c, NULL, 1, f, 0, NULL, NULL));
+  GIVES(handle, goccl_comm_describe(c, NULL, 0, NULL));
+  GIVES(handle, goccl_comm_rank(c, NULL));
+  GIVES(handle, goccl_comm_sequence(c, NULL));
+  GIVES(handle, goccl_comm_set_timeout(c, 1));
+  GIVES(handle, goccl_comm_size(c, NULL));
+  GIVES(handle, goccl_comm_transport(c, 0, NULL));
+  GIVES(handle, goccl_failed_ranks(c, NULL, 0, NULL));
+  GIVES(handle, goccl_gather(c, NULL, NULL, 1, f, 0, NULL, NULL));
+  GIVES(handle, goccl_group_end(c, NULL, NULL));
+  GIVES(handle, goccl_group_start(c));
+  GIVES(handle, goccl_monitored_barrier(c, 0, NULL, NULL));
+  GIVES(handle, goccl_recv(c, NULL, 1, f, 0, 0, NULL, NULL));
+  GIVES(handle, goccl_reduce(c, NULL, NULL, 1, f, sum, NULL, 0, NULL, NULL));
+  GIVES(handle, goccl_reduce_scatter(c, NULL, NULL, NULL, f, sum, NULL, NULL, NULL));
+  GIVES(handle, goccl_scatter(c, NULL, NULL, 1, f, 0, NULL, NULL));
+  GIVES(handle, goccl_send(c, NULL, 1, f, 0, 0, NULL, NULL));
+  GIVES(handle, goccl_split(c, 0, 0, NULL));
+  GIVES(handle, goccl_work_error(w, NULL, 0));
+  GIVES(handle, goccl_work_on_done(w, NULL, NULL));
+  GIVES(handle, goccl_work_source(w, NULL));
+  GIVES(handle, goccl_work_test(w));
+  GIVES(handle, goccl_work_wait(w, 0));
+  if (child) {
+    GIVES(GOCCL_FORKED, goccl_mem_stats(NULL, NULL, NULL));
+    return; /* the others do nothing in a child */
+  }
+  GIVES(argument, goccl_log(99, NULL, NULL));
+  GIVES(argument, goccl_mem_free(&peaks));
+  GIVES(handle, goccl_abort(c, NULL));
+  GIVES(handle, goccl_destroy(c));
+  GIVES(handle, goccl_refuse(c, NULL));
+  GIVES(handle, goccl_work_free(w));
+}
+
+static void test_details(void) {
+  fail_each(0);
+  pid_t child = fork();
+  if (child == 0) {
+    fail_each(1);
+    _exit(0);
+  }
+  int status = -1;
+  TRUE(waitpid(child, &status, 0) == child && status == 0);
+
+  goccl_comm comm = alone();
+  GIVES(GOCCL_INVALID_ARGUMENT, goccl_core_measure(comm, NULL, 1, NULL, NULL));
+  OK(goccl_destroy(comm));
+
+  goccl_unique_id id;
+  setenv("GOCCL_SOCKET_IFNAME", "nowhere0", 1);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "nowhere0", goccl_get_unique_id(&id));
+  unsetenv("GOCCL_SOCKET_IFNAME");
+  /* The meeting point of an id that no process has open any more. */
+  const int global_ranks[] = {4, 2};
+  goccl_config config = {.struct_size = sizeof config,
+                         .rank = 1,
+                         .size = 2,
+                         .timeout_ms = 100,
+                         .unique_id = &id,
+                         .group_name = "late",
+                         .global_ranks = global_ranks};
+  char program[4096] = "";
+  TRUE(readlink("/proc/self/exe", program, sizeof program - sizeof " id") > 0);
+  FILE *ended = popen(strcat(program, " id"), "r");
+  TRUE(ended != NULL && fread(&id, sizeof id, 1, ended) == 1 && pclose(ended) == 0);
+  REFUSED(GOCCL_TIMEOUT, "the root address", goccl_init(&comm, &config));
+  TRUE(strstr(goccl_last_error_detail(), "\"group\":\"late\",\"operation\":\"init\"") != NULL);
+  TRUE(strstr(goccl_last_error_detail(), "\"ranks\":[4],\"group_ranks\":[0]") != NULL);
+}
+
+/* Prints an id whose meeting point ends with this process. */
+static void print_id(void) {
+  goccl_unique_id id;
+  OK(goccl_get_unique_id(&id));
+  TRUE(fwrite(&id, sizeof id, 1, stdout) == 1);
+}
+
 static int open_descriptors(int sockets_only) {
   int n = 0;
   char link[64], target[64];
@@ -1163,10 +1291,15 @@ int main(int argc, char **argv) {
                {"store", test_store},
                {"init_refused", test_init_refused},
                {"stuck_store", test_stuck_store},
+               {"details", test_details},
                {"fork", test_fork},
                {"limits", test_limits},
                {"leaks", test_leaks},
                {"logger", test_logger}};
+  if (argc == 2 && strcmp(argv[1], "id") == 0) {
+    print_id();
+    return 0;
+  }
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     if (argc == 1) {
       puts(tests[i].name);

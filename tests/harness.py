@@ -129,6 +129,27 @@ class Rank:
         return self._conn.recv()[1]
 
 
+# What expect() has found wrong in the function that this rank runs; None: this process is no rank.
+_wrong: list[str] | None = None
+
+
+def expect(well: Any, what: str) -> None:
+    """Asserts one cell of a table in a function that a rank runs. The function goes on with the next
+    cell, so that the ranks keep the order of their calls; it fails at its end, with all such cells."""
+    if not well and _wrong is None:
+        raise AssertionError(what)
+    if not well:
+        _wrong.append(what)
+
+
+def _told_wrong() -> str:
+    """What expect() has found wrong since it was told last, one a line."""
+    global _wrong
+    wrong, _wrong = _wrong or [], []
+    more = [f"and {len(wrong) - 100} more"] if len(wrong) > 100 else []
+    return "\n".join(wrong[:100] + more)
+
+
 def _serve(fd: int) -> None:
     """The fork server: one request, one answer, until the other end closes. Forked ranks return from
     here, so that they end as any Python program does."""
@@ -185,6 +206,7 @@ def _rank_main(
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     me = Rank(rank, size, conn, Path(directory), store)
+    _told_wrong()
     while True:
         try:
             message = conn.recv()
@@ -197,12 +219,15 @@ def _rank_main(
         answer: tuple[Any, ...]
         try:
             answer = ("done", message[1](me, *message[2]), time.monotonic())
+            if wrong := _told_wrong():
+                answer = ("failed", "AssertionError", wrong, wrong, time.monotonic(), {})
         except SystemExit:
             raise
         except BaseException as e:
             at = time.monotonic()
             facts = dict(vars(e)) if type(e).__module__ == "goccl.errors" else {}
-            answer = ("failed", type(e).__name__, str(e), traceback.format_exc(), at, facts)
+            trace = f"{_told_wrong()}\n{traceback.format_exc()}".lstrip()
+            answer = ("failed", type(e).__name__, str(e), trace, at, facts)
         try:
             conn.send(answer)
         except (BrokenPipeError, ConnectionResetError):

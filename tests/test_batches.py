@@ -280,12 +280,15 @@ def run_on_all_ranks(rank, case):
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["", "detail"])
-def test_batch_that_fails_on_all_ranks(make_world, wrapped):
+def test_batch_that_fails_on_all_ranks(make_world, subtests, wrapped):
     """The group goes on."""
-    world = make_world(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if wrapped else {})
-    world.run(join_wrapped if wrapped else join)
+    world = None
     for case in [*UNTOLD, *TOLD]:
-        world.run(run_on_all_ranks, case)
+        with subtests.test(case.__name__):
+            if world is None or not world.healthy:
+                world = make_world(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if wrapped else {})
+                world.run(join_wrapped if wrapped else join)
+            world.run(run_on_all_ranks, case)
 
 
 def run_never_left(rank):

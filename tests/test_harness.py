@@ -1,0 +1,33 @@
+"""The harness itself: what it tells of ranks that find several things wrong."""
+
+import harness
+import pytest
+
+
+def find_wrong(rank: harness.Rank, ends: str) -> str:
+    harness.expect(True, "well")
+    for cell in range(3):
+        harness.expect(cell == 1, f"cell {cell} of rank {rank.rank}")
+    if ends == "raises":
+        raise ValueError("the last one")
+    return "the end"
+
+
+def well(rank: harness.Rank) -> None:
+    harness.expect(rank.size == 2, "the size")
+
+
+@pytest.mark.parametrize(("ends", "kind"), [("returns", "AssertionError"), ("raises", "ValueError")])
+def test_every_failing_cell_is_told(make_world, ends, kind):
+    world = make_world(2)
+    for outcome in world.outcomes(find_wrong, ends):
+        assert outcome.kind == kind, outcome
+        text = str(outcome)
+        assert [f"cell {cell} of rank {outcome.rank}" in text for cell in range(3)] == [True, False, True]
+        assert ("the last one" in text) == (ends == "raises")
+    assert world.outcomes(well)[0].ok, "what was told is told once"
+
+
+def test_outside_of_ranks_it_fails_at_once():
+    with pytest.raises(AssertionError, match="wrong"):
+        harness.expect(0, "wrong")

@@ -16,7 +16,8 @@ All are subclasses of `torch.distributed.DistBackendError`, which is a RuntimeEr
 Waits (`work.wait()`), collectives that block, `goccl.Communicator`, `init_process_group()`,
 `new_group()` and DDP's backward pass raise them. Futures carry them: `fut.wait()` and `fut.value()`
 raise them, in callbacks too. Torch itself changes the type in one place: what a callback of
-`fut.then()` raises comes out of the future of `then()` as a RuntimeError, with the text.
+`fut.then()` raises comes out of the future of `then()` as a RuntimeError, with the text. DDP's
+communication hooks in Python have such callbacks: the next call raises the exception itself.
 
 A bad argument is a ValueError or a TypeError. It breaks no group where all ranks are refused it.
 

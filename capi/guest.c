@@ -285,33 +285,32 @@ static int try_descriptors(void) {
   return n;
 }
 
-static goccl_result refuse_limit(int needed, const char *what, int n, const char *remedy) {
-  char text[320];
-  int size = snprintf(text, sizeof text, "a group needs %d %s, and only %d more can be had: %s",
-                      needed, what, n, remedy);
-  guest_keep_error(text, (size_t)size, "", 0);
-  return GOCCL_SYSTEM;
+static goccl_result refuse_limit(const char *function, int needed, const char *what, int n,
+                                 const char *remedy) {
+  return guest_fail(GOCCL_SYSTEM, function, "a group needs %d %s, and only %d more can be had: %s",
+                    needed, what, n, remedy);
 }
 
 /* Go is not entered where it would end the process. */
-static goccl_result try_limits(void) {
+static goccl_result try_limits(const char *function) {
   int n = guest_try_threads();
   if (n < GUEST_THREADS) {
-    return refuse_limit(GUEST_THREADS, "threads", n,
+    return refuse_limit(function, GUEST_THREADS, "threads", n,
                         "raise the limit on the user's processes (ulimit -u), on those of the "
                         "container (pids.max of its cgroup), or on address space (ulimit -v)");
   }
   n = try_descriptors();
   if (n < DESCRIPTORS) {
-    return refuse_limit(DESCRIPTORS, "descriptors", n, "raise the limit on open files (ulimit -n)");
+    return refuse_limit(function, DESCRIPTORS, "descriptors", n,
+                        "raise the limit on open files (ulimit -n)");
   }
   return GOCCL_OK;
 }
 
-#define TRY_LIMITS                         \
-  do {                                     \
-    goccl_result limits = try_limits();    \
-    if (limits != GOCCL_OK) return limits; \
+#define TRY_LIMITS                              \
+  do {                                          \
+    goccl_result limits = try_limits(FUNCTION); \
+    if (limits != GOCCL_OK) return limits;      \
   } while (0)
 
 goccl_result goccl_get_unique_id(goccl_unique_id *id) {

@@ -65,8 +65,8 @@ def _create(group: Any, options: Any) -> Any:
         )
     except Exception as error:
         # An argument that is refused, and a failure in the meeting, the library has told the others.
-        # It could not where there are no threads: such an error is of the shim, or has no operation.
-        if not isinstance(error, ValueError) and not getattr(error, "operation", ""):
+        # It could not where there are no threads: such an error is of the shim, or names no group.
+        if not isinstance(error, ValueError) and not getattr(error, "group", ""):
             stay_out(group.store, group.group_rank, group.group_size, group.group_id, str(error))
         raise
     _end_batches_on_errors()

@@ -76,7 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Runs the command. 0: nothing is odd; 1: something is, or could not be found out."""
+    """Runs the command.
+
+    Returns:
+        0: nothing is odd; 1: something is, or could not be found out; 2: it cannot begin. The ranks but
+        0 return 0 when they give up.
+    """
     try:
         place = None if args.ranks else launch.find(os.environ)
     except ValueError as error:
@@ -98,8 +103,9 @@ def _examine(args: argparse.Namespace, patience: Patience, place: launch.Place) 
     try:
         job = visit(place, patience)
     except Lost as error:
-        print(f"goccl doctor: rank {place.rank} gives up: {error}", file=sys.stderr)
-        return 1
+        print(f"goccl doctor: rank {place.rank} gives up: {error}", file=sys.stderr, flush=True)
+        # Launchers kill all ranks when one of them fails, and the report is that of rank 0.
+        return 1 if place.rank == 0 else 0
     if job is None:
         return 0
     findings = judge(job)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from goccl.options import VARIABLES
 
@@ -17,7 +17,10 @@ _SLOWER_BY_US = 5.0  # and so much more than it: caches make smaller differences
 _NARROWER = 0.5  # of the median of like pairs: an odd bandwidth
 _LEAST_PAIRS = 3  # of a kind, to have a median that means something
 _CLOCK = 0.1  # seconds
+MEET, SMALL, LARGE = STEPS = ("meet", "small", "large")  # what a pair does, one after the other
 _TRANSPORTS = ("mem", "shm", "verbs", "tcp")  # the best first
+
+_T = TypeVar("_T", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Joint:
         up_GBps: from the lower rank to the higher, in 10^9 bytes a second.
         down_GBps: from the higher rank to the lower.
         clock_s: how far the clock of the higher rank is ahead, in seconds.
-        error: why it could not be measured; "" where it was.
+        failed: the step that failed, and that has no values: MEET, SMALL or LARGE; "" where none did.
+        error: why it failed.
     """
 
     transport: str = ""
@@ -61,7 +65,12 @@ class Joint:
     up_GBps: float = 0.0  # noqa: N815  the unit's own spelling
     down_GBps: float = 0.0  # noqa: N815
     clock_s: float = 0.0
+    failed: str = ""
     error: str = ""
+
+    def did(self, step: str) -> bool:
+        """Whether a step, and all before it, did not fail."""
+        return not self.failed or STEPS.index(step) < STEPS.index(self.failed)
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class Job:
         pairs: that were measured, or were to be.
         lost: the ranks that came and then fell silent.
         interfaces: that listen, by rank.
+        store: where the ranks meet, in words.
     """
 
     size: int
@@ -96,6 +106,7 @@ class Job:
     pairs: dict[Pair, Joint] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     interfaces: dict[int, str] = field(default_factory=dict)
+    store: str = "the host of rank 0"
 
 
 def judge(job: Job) -> list[Finding]:
@@ -110,6 +121,7 @@ def judge(job: Job) -> list[Finding]:
     return [
         *_absent(job),
         *_unreachable(job),
+        *_stuck(job),
         *_different(job),
         *_transports(job),
         *_slow(job, _LATENCY),
@@ -124,31 +136,97 @@ def _absent(job: Job) -> Iterable[Finding]:
         yield Finding(
             absent,
             f"{names(absent)} did not come",
-            "that the launcher has started them, and that they can reach the host of rank 0 by its port",
+            f"that the launcher has started them, and that they can reach {job.store}; what they print",
         )
     for rank in job.lost:
         facts = job.facts[rank]
         yield Finding(
             [rank],
             f"rank {rank} ({facts.host}, pid {facts.pid}) came, and then answered no more",
-            "whether it was killed (out of memory: dmesg), or is stopped",
+            f"what it prints; whether it was killed (out of memory: dmesg), or is stopped; whether its host"
+            f" still reaches {job.store}, with large packets, too (ping -M do -s 1472)",
         )
 
 
 def _unreachable(job: Job) -> Iterable[Finding]:
-    gone = set(job.lost)
-    failed = {pair: joint.error for pair, joint in job.pairs.items() if joint.error and not gone & set(pair)}
-    tried = Counter(rank for pair in job.pairs if not gone & set(pair) for rank in pair)
-    times = Counter(rank for pair in failed for rank in pair)
-    advice = "the text above; firewalls between the hosts; GOCCL_SOCKET_IFNAME"
-    for rank, count in times.most_common():
-        pairs = [pair for pair in failed if rank in pair]
-        if count > 1 and count == tried[rank] and pairs:
-            yield Finding([rank], f"rank {rank} can be joined with no other: {failed[pairs[0]]}", advice)
-            for pair in pairs:
-                del failed[pair]
-    for (a, b), error in failed.items():
-        yield Finding([a, b], f"ranks {a} and {b} cannot be joined: {error}", advice)
+    """Pairs that do not meet. Hosts are named where all pairs between them fail, else ranks."""
+    met = {pair: joint.did(MEET) for pair, joint in job.pairs.items() if not set(job.lost) & set(pair)}
+    between: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in met:
+        low, high = sorted(job.facts[rank].where for rank in pair)
+        if low != high:
+            between[low, high].append(pair)
+    reached = {hosts: any(met[pair] for pair in pairs) for hosts, pairs in between.items()}
+    for hosts, couples in _fewest(reached):
+        pairs = sorted(pair for couple in couples for pair in between[couple])
+        called = sorted(_host(job, host) for host in hosts)
+        text = _alone("host", called) + f": {job.pairs[pairs[0]].error}"
+        check = (
+            "the text above; firewalls (each rank listens on a port that the kernel picks); the route"
+            " between the hosts (ip route get); GOCCL_SOCKET_IFNAME"
+        )
+        yield Finding(_all_of(job, hosts, pairs), text, check)
+        met = {pair: did for pair, did in met.items() if pair not in pairs}
+    for ranks, pairs in _fewest(met):
+        text = _alone("rank", sorted(ranks)) + f": {job.pairs[pairs[0]].error}"
+        yield Finding(sorted(ranks or _members(pairs)), text, "the text above; GOCCL_SOCKET_IFNAME")
+
+
+def _fewest(well: Mapping[tuple[_T, _T], bool]) -> list[tuple[tuple[_T, ...], list[tuple[_T, _T]]]]:
+    """Explains which couples are not well by as few names as can be.
+
+    Returns:
+        Names, and the couples that they explain: one that is well with none, else a couple; no name
+        where no couple is well.
+    """
+    ill = [couple for couple, is_well in well.items() if not is_well]
+    if len(ill) > 1 and len(ill) == len(well):
+        return [((), ill)]
+    found: list[tuple[tuple[_T, ...], list[tuple[_T, _T]]]] = []
+    tried = Counter(one for couple in well for one in couple)
+    for one, times in Counter(one for couple in ill for one in couple).most_common():
+        its = [couple for couple in ill if one in couple]
+        if its and times > 1 and times == tried[one]:
+            found.append(((one,), its))
+            ill = [couple for couple in ill if one not in couple]
+    return [*found, *((couple, [couple]) for couple in ill)]
+
+
+def _alone(kind: str, called: Sequence[object]) -> str:
+    if not called:
+        return f"no two {kind}s can be joined"
+    if len(called) == 1:
+        return f"{kind} {called[0]} can be joined with no other"
+    return f"{kind}s {called[0]} and {called[1]} cannot be joined"
+
+
+def _members(pairs: Iterable[Pair]) -> list[int]:
+    return sorted({rank for pair in pairs for rank in pair})
+
+
+def _all_of(job: Job, hosts: Sequence[str], pairs: Iterable[Pair]) -> list[int]:
+    return [rank for rank in _members(pairs) if not hosts or job.facts[rank].where in hosts]
+
+
+def _host(job: Job, where: str) -> str:
+    ranks = [rank for rank, facts in sorted(job.facts.items()) if facts.where == where]
+    return f"{job.facts[ranks[0]].host} ({names(ranks)})"
+
+
+def _stuck(job: Job) -> Iterable[Finding]:
+    """Pairs that meet, and then fail."""
+    for (a, b), joint in job.pairs.items():
+        if joint.failed == SMALL:
+            text = f"ranks {a} and {b} were joined by {joint.transport}, and then failed: {joint.error}"
+            yield Finding([a, b], text, "the text above")
+    large = {pair: joint.did(LARGE) for pair, joint in job.pairs.items() if joint.did(SMALL)}
+    for ranks, pairs in _fewest(large):
+        who = names(sorted(ranks)) if ranks else "all ranks"
+        verb = "exchanges" if len(ranks) == 1 else "exchange"
+        text = f"{who} {verb} small messages, but no large ones: {job.pairs[pairs[0]].error}"
+        apart = any(job.facts[a].where != job.facts[b].where for a, b in pairs)
+        check = "the MTU of all that is on the way (ping -M do -s 1472); " if apart else ""
+        yield Finding(sorted(ranks or _members(pairs)), text, f"{check}the text above")
 
 
 def _different(job: Job) -> Iterable[Finding]:
@@ -174,17 +252,17 @@ def _disagree(values: Mapping[int, str], what: str, check: str) -> Iterable[Find
     yield Finding(odd, f"{what} differ: {parts}", check)
 
 
-def _like(job: Job) -> dict[bool, dict[Pair, Joint]]:
-    """The pairs that were measured, by whether they share a host."""
+def _like(job: Job, step: str) -> dict[bool, dict[Pair, Joint]]:
+    """The pairs that did a step, by whether they share a host."""
     found: dict[bool, dict[Pair, Joint]] = {True: {}, False: {}}
     for (a, b), joint in job.pairs.items():
-        if not joint.error:
+        if joint.did(step):
             found[job.facts[a].where == job.facts[b].where][a, b] = joint
     return found
 
 
 def _transports(job: Job) -> Iterable[Finding]:
-    for within, pairs in _like(job).items():
+    for within, pairs in _like(job, MEET).items():
         counted = Counter(joint.transport for joint in pairs.values())
         if len(counted) < 2:
             continue
@@ -203,6 +281,7 @@ def _transports(job: Job) -> Iterable[Finding]:
 class _Measure(NamedTuple):
     """A kind of measurement.
 
+    step: that tells it.
     values: of a pair, by the ranks from which and to which.
     odd: whether a value is odd beside a median.
     check_host, check_route: what to check then, within one host and between two.
@@ -210,6 +289,7 @@ class _Measure(NamedTuple):
 
     what: str
     unit: str
+    step: str
     values: Callable[[Pair, Joint], dict[Pair, float]]
     odd: Callable[[float, float], bool]
     check_host: str
@@ -235,6 +315,7 @@ def _is_narrow(bandwidth: float, usual: float) -> bool:
 _LATENCY = _Measure(
     "latency",
     "us",
+    SMALL,
     _latencies,
     _is_slow,
     "CPUs that other programs keep busy (top), and power saving",
@@ -243,6 +324,7 @@ _LATENCY = _Measure(
 _BANDWIDTH = _Measure(
     "bandwidth",
     "GB/s",
+    LARGE,
     _bandwidths,
     _is_narrow,
     "CPUs and memory that other programs keep busy (top), and the NUMA nodes of the two (numactl)",
@@ -252,7 +334,7 @@ _BANDWIDTH = _Measure(
 
 def _slow(job: Job, measure: _Measure) -> Iterable[Finding]:
     """Pairs whose value is odd beside the median of their kind: transport, and whether they share a host."""
-    for within, like in _like(job).items():
+    for within, like in _like(job, measure.step).items():
         for transport in dict.fromkeys(joint.transport for joint in like.values()):
             pairs = {pair: joint for pair, joint in like.items() if joint.transport == transport}
             if len(pairs) < _LEAST_PAIRS:
@@ -308,7 +390,7 @@ def _clocks(job: Job) -> Iterable[Finding]:
 
 def clocks(job: Job) -> dict[int, float]:
     """How far the clock of each rank that was measured with rank 0 is ahead of rank 0's, in seconds."""
-    measured = {b: joint.clock_s for (a, b), joint in job.pairs.items() if a == 0 and not joint.error}
+    measured = {b: joint.clock_s for (a, b), joint in job.pairs.items() if a == 0 and joint.did(SMALL)}
     return {0: 0.0, **measured} if 0 in job.facts else measured
 
 

@@ -39,6 +39,11 @@ class Place:
     port: int
     served: bool = False
 
+    @property
+    def store(self) -> str:
+        """Where the ranks meet, in words."""
+        return f"{self.host}, port {self.port}"
+
 
 def find(environ: Mapping[str, str]) -> Place | None:
     """Finds what torchrun, Open MPI, MPICH, Intel MPI or Slurm has set.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from statistics import median
 from typing import Any
@@ -11,17 +11,19 @@ from typing import Any
 import goccl
 from goccl._native import load
 
+from .judge import LARGE, MEET, SMALL
 from .pairs import Pair
 
-_BYTES = 4 << 20  # of a message that tells the bandwidth
+_BYTES = (64 << 10, 512 << 10, 4 << 20)  # of a message that tells the bandwidth
+_LONG = 0.05  # seconds of a message: a larger one would not tell more
 _BLOCK = 0.002  # seconds of a block of messages: few are interrupted
 _ALL = 0.1  # seconds of all blocks, or calls, but for the least number
-_LEAST, _MOST_BLOCKS, _MOST_CALLS = 5, 20, 5000
+_MOST_BLOCKS, _MOST_CALLS = 20, 5000
 
 
 @dataclass(frozen=True)
 class Half:
-    """What one rank of a pair has measured, or why it could not.
+    """What one rank of a pair has measured, and what stopped it.
 
     Attributes:
         rank: who.
@@ -32,7 +34,8 @@ class Half:
         latency_us: of an exchange of 4 bytes, in microseconds.
         sent_GBps: what this rank sends to the other, in 10^9 bytes a second.
         clock_s: how far the clock of the other is ahead, in seconds; 0 at the higher rank.
-        error: why it failed; "" where it did not.
+        failed: the step that failed: MEET, SMALL or LARGE; "" where none did.
+        error: why it failed.
     """
 
     rank: int
@@ -43,6 +46,7 @@ class Half:
     latency_us: float = 0.0
     sent_GBps: float = 0.0  # noqa: N815  the unit's own spelling
     clock_s: float = 0.0
+    failed: str = ""
     error: str = ""
 
 
@@ -58,56 +62,64 @@ def measure(store: Any, pair: Pair, rank: int, timeout: float) -> Half:
     Returns:
         The result. It is never an exception: where a step fails, `error` tells.
     """
-    peer = pair[1] if rank == pair[0] else pair[0]
-    limit = timedelta(seconds=timeout)
+    name = f"doctor of ranks {pair[0]} and {pair[1]}"
+    half = Half(rank, pair[1] if rank == pair[0] else pair[0])
+    step = MEET
     try:
         group = load().ProcessGroupGoccl(
             store,
             pair.index(rank),
             2,
-            options=goccl.Options(timeout=limit),
-            group_name=f"doctor of ranks {pair[0]} and {pair[1]}",
+            options=goccl.Options(timeout=timedelta(seconds=timeout)),
+            group_name=name,
             global_ranks=list(pair),
         )
         try:
-            return _Two(group, rank, peer).measure()
+            two = _Two(group)
+            two.meet()
+            about = goccl.describe(group)
+            half = replace(
+                half,
+                transport=about.transports[two.other],
+                reason=about.reasons[two.other],
+                interface=about.interface,
+            )
+            step = SMALL
+            half = replace(half, clock_s=two.clock(), latency_us=two.latency() * 1e6)
+            step = LARGE
+            half = replace(half, sent_GBps=two.bandwidth(half.latency_us / 1e6) / 1e9)
+            two.meet()
         finally:
             group.shutdown()
     except (RuntimeError, ValueError) as error:
-        return Half(rank, peer, error=str(error).splitlines()[0])
+        return replace(half, failed=step, error=_cause(error, name))
+    return half
+
+
+def _cause(error: Exception, group: str) -> str:
+    """The first line of an error, without the name of a group that nobody knows."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    for head in (f'communicator "{group}": ', f'communicator "{group}" has failed: '):
+        line = line.removeprefix(head)
+    return line
 
 
 class _Two:
     """A group of two ranks."""
 
-    def __init__(self, group: Any, rank: int, peer: int) -> None:
+    def __init__(self, group: Any) -> None:
         import torch
 
         self._torch = torch
         self._group = group
         self._comm = goccl.Communicator(group)
-        self._rank, self._peer = rank, peer
-        self._first = self._comm.rank == 0
+        self.other = 1 - self._comm.rank
 
-    def measure(self) -> Half:
-        about = goccl.describe(self._group)
-        clock = self._clock()
-        latency = self._latency()
-        sent = [self._bandwidth(sender) for sender in (0, 1)][self._comm.rank]
+    def meet(self) -> None:
+        """Connects the two, or waits for the other one."""
         self._comm.barrier()
-        other = 1 - self._comm.rank
-        return Half(
-            self._rank,
-            self._peer,
-            about.transports[other],
-            about.reasons[other],
-            about.interface,
-            latency * 1e6,
-            sent / 1e9,
-            clock,
-        )
 
-    def _latency(self) -> float:
+    def latency(self) -> float:
         """Seconds of an exchange of 4 bytes, in the median."""
         number = self._torch.zeros(1)
 
@@ -118,45 +130,50 @@ class _Two:
 
         for _ in range(10):  # connects, and fills caches
             exchange()
-        calls = self._agreed(_ALL / median(exchange() for _ in range(10)), _MOST_CALLS)
+        calls = self._agreed(_ALL / median(exchange() for _ in range(10)), _MOST_CALLS, least=5)
         return median(exchange() for _ in range(calls))
 
-    def _bandwidth(self, sender: int) -> float:
-        """Bytes a second from a rank of the group to the other one, as the sender sees it."""
-        data = self._torch.ones(_BYTES, dtype=self._torch.uint8)  # zeros may share one page
+    def bandwidth(self, latency: float) -> float:
+        """Bytes a second that this rank sends to the other one, in the best block of messages."""
+        return [self._sent(sender, latency) for sender in (0, 1)][self._comm.rank]
+
+    def _sent(self, sender: int, latency: float) -> float:
+        """Bytes a second from a rank of the group to the other one."""
+        data = self._torch.ones(_BYTES[-1], dtype=self._torch.uint8)  # zeros may share one page
         ack = self._torch.ones(1)
-        other = 1 - self._comm.rank
+        other = self.other
 
-        def message() -> None:
-            if self._comm.rank == sender:
-                self._group.send([data], other, 0).wait()
-            else:
-                self._group.recv([data], other, 0).wait()
-
-        def messages(count: int) -> float:
+        def messages(size: int, count: int) -> float:
             """Seconds of a message; the receiver says when it has them all."""
             self._comm.barrier()
             start = time.perf_counter()
             for _ in range(count):
-                message()
+                if self._comm.rank == sender:
+                    self._group.send([data[:size]], other, 0).wait()
+                else:
+                    self._group.recv([data[:size]], other, 0).wait()
             if self._comm.rank == sender:
                 self._group.recv([ack], other, 0).wait()
             else:
                 self._group.send([ack], other, 0).wait()
             return (time.perf_counter() - start) / count
 
-        first = messages(2)
+        # A slow link would take minutes for messages that a fast one needs.
+        for size in _BYTES:  # the last one tried is used
+            first = messages(size, 2)
+            if self._agreed(first > max(_LONG, 4 * latency), 1, least=0):
+                break
         blocks = self._agreed(_ALL / first, _MOST_BLOCKS)
         count = self._agreed(_BLOCK / first, _MOST_CALLS)
-        return _BYTES / min(messages(count) for _ in range(blocks))
+        return size / min(messages(size, count) for _ in range(blocks))
 
-    def _clock(self) -> float:
+    def clock(self) -> float:
         """How far the clock of the second rank is ahead of the first one's, as the first sees it."""
         stamp = self._torch.zeros(1, dtype=self._torch.int64)
         best, ahead = float("inf"), 0.0
         for _ in range(10):
             self._comm.barrier()
-            if self._first:
+            if self._comm.rank == 0:
                 asked = time.time_ns()
                 self._group.send([stamp], 1, 1).wait()
                 self._group.recv([stamp], 1, 1).wait()
@@ -169,8 +186,8 @@ class _Two:
                 self._group.send([stamp], 0, 1).wait()
         return ahead / 1e9
 
-    def _agreed(self, number: float, most: int) -> int:
+    def _agreed(self, number: float, most: int, least: int = 1) -> int:
         """Rank 0's number, on both ranks, within bounds."""
-        agreed = self._torch.tensor([min(most, max(_LEAST, int(number)))])
+        agreed = self._torch.tensor([min(most, max(least, int(number)))])
         self._comm.broadcast_(agreed, 0)
         return int(agreed.item())

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .judge import Finding, Job, Joint, clocks
+from .judge import LARGE, MEET, SMALL, Finding, Job, Joint, clocks
 
 COLUMNS = 100
 _MOST_RANKS = 14  # whose matrix has so many columns
@@ -36,16 +36,16 @@ def text(job: Job, findings: Sequence[Finding]) -> str:
         ],
     )
     if job.size <= _MOST_RANKS:
-        lines += ["", "transport", *_matrix(job, lambda joint, _: joint.transport)]
+        lines += ["", "transport", *_matrix(job, MEET, lambda joint, _: joint.transport)]
         lines += [
             "",
             "latency of an exchange of 4 bytes, us",
-            *_matrix(job, lambda j, _: f"{j.latency_us:.1f}"),
+            *_matrix(job, SMALL, lambda j, _: f"{j.latency_us:.1f}"),
         ]
         lines += [
             "",
             "bandwidth from the rank of the row to that of the column, GB/s",
-            *_matrix(job, lambda j, up: f"{j.up_GBps if up else j.down_GBps:.2f}"),
+            *_matrix(job, LARGE, lambda j, up: f"{j.up_GBps if up else j.down_GBps:.2f}"),
         ]
     else:
         lines += ["", f"Matrices of more than {_MOST_RANKS} ranks: --json FILE or --plot FILE."]
@@ -80,8 +80,9 @@ def write_plot(job: Job, path: Path) -> None:
     latency = [[nothing] * job.size for _ in range(job.size)]
     bandwidth = [[nothing] * job.size for _ in range(job.size)]
     for (a, b), joint in job.pairs.items():
-        if not joint.error:
+        if joint.did(SMALL):
             latency[a][b] = latency[b][a] = joint.latency_us
+        if joint.did(LARGE):
             bandwidth[a][b], bandwidth[b][a] = joint.up_GBps, joint.down_GBps
     for axis, values, title in (
         (axes[0], latency, "latency of 4 bytes, µs"),
@@ -94,14 +95,14 @@ def write_plot(job: Job, path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-def _matrix(job: Job, cell: Callable[[Joint, bool], str]) -> list[str]:
+def _matrix(job: Job, step: str, cell: Callable[[Joint, bool], str]) -> list[str]:
     ranks = range(job.size)
     rows = []
     for a in ranks:
         row = [str(a)]
         for b in ranks:
             joint = job.pairs.get((min(a, b), max(a, b)))
-            row.append("-" if joint is None else "FAILS" if joint.error else cell(joint, a < b))
+            row.append("-" if joint is None else cell(joint, a < b) if joint.did(step) else "FAILS")
         rows.append(row)
     return _table(["", *map(str, ranks)], rows)
 

@@ -6,18 +6,20 @@ import importlib
 import json
 import os
 import platform
+import queue
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import goccl
 from goccl._native import load
 from goccl.options import VARIABLES
 
-from .judge import Facts, Job, Joint
+from .judge import MEET, STEPS, Facts, Job, Joint
 from .launch import Place
 from .measure import Half, measure
 from .pairs import Pair, batches
@@ -25,6 +27,8 @@ from .pairs import Pair, batches
 _STEPS = 2  # timeouts that one pair may take: to join, and in a step
 _PAUSE = 0.01  # between two looks at the store
 _SHORTEST = 0.001  # a timeout of 0 would be none
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,14 @@ class Patience:
     told: float = 10.0
 
     @property
+    def measure(self) -> float:
+        """For all that a pair does."""
+        return _STEPS * self.pair
+
+    @property
     def batch(self) -> float:
         """For all pairs of a batch."""
-        return _STEPS * self.pair + self.told
+        return self.measure + self.told
 
     def all(self, size: int) -> float:
         """For a whole visit of so many ranks, if all pairs have to be measured one by one."""
@@ -55,34 +64,88 @@ class Lost(Exception):
     """Rank 0, or the store, cannot be reached."""
 
 
-class Board:
-    """What the ranks tell each other: values by names, through a store."""
+class Late(Exception):
+    """A call has not ended in its time."""
 
-    def __init__(self, store: Any) -> None:
+
+def within(limit: float, call: Callable[[], _T]) -> _T:
+    """Calls in a thread of its own. One that does not end in time goes on there, and harms no exit.
+
+    Torch's store waits for ever, whatever its timeout, where its host has vanished without a word.
+
+    Args:
+        limit: in seconds.
+        call: what to call.
+
+    Returns:
+        What the call returns. It raises what the call raises.
+
+    Raises:
+        Late: the time is over.
+    """
+    ended: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put((True, call()))
+        except BaseException as error:
+            ended.put((False, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        done, value = ended.get(timeout=limit)
+    except queue.Empty:
+        raise Late from None
+    if not done:
+        raise value
+    result: _T = value
+    return result
+
+
+class Board:
+    """What the ranks tell each other: values by names, through a store.
+
+    Args:
+        store: of torch.
+        told: seconds that the store may take to answer.
+    """
+
+    def __init__(self, store: Any, told: float) -> None:
         self.store = store
+        self._told = told
 
     def put(self, name: str, value: object) -> None:
         """Tells it to all."""
-        try:
-            self.store.set(name, json.dumps(value))
-        except RuntimeError as error:
-            raise Lost(f"the store is gone: {_first_line(error)}") from error
+        self._ask(lambda: self.store.set(name, json.dumps(value)))
 
     def has(self, name: str) -> bool:
         """Whether somebody has told it."""
-        try:
-            return bool(self.store.check([name]))
-        except RuntimeError as error:
-            raise Lost(f"the store is gone: {_first_line(error)}") from error
+        return bool(self._ask(lambda: self.store.check([name])))
 
     def get(self, name: str, deadline: float) -> Any:
         """Waits until somebody has told it; None where nobody has by the deadline (time.monotonic())."""
         left = max(_SHORTEST, deadline - time.monotonic())
-        try:
-            self.store.wait([name], timedelta(seconds=left))
+
+        def read() -> Any:
+            try:
+                self.store.wait([name], timedelta(seconds=left))
+            except _dist().DistStoreError:  # its timeout
+                return None
             return json.loads(self.store.get(name))
-        except RuntimeError:
-            return None
+
+        return self._ask(read, left)
+
+    def _ask(self, call: Callable[[], _T], more: float = 0.0) -> _T:
+        try:
+            return within(more + self._told, call)
+        except Late:
+            raise Lost(f"the store has not answered for {more + self._told:.0f} s") from None
+        except RuntimeError as error:
+            raise Lost(f"the store is gone: {_first_line(error)}") from error
+
+
+def _dist() -> Any:
+    return importlib.import_module("torch.distributed")
 
 
 def join(place: Place, patience: Patience) -> Any:
@@ -91,21 +154,26 @@ def join(place: Place, patience: Patience) -> Any:
     Raises:
         Lost: it cannot be reached, or its port is taken.
     """
-    dist: Any = importlib.import_module("torch.distributed")
+    dist = _dist()
     opens = place.rank == 0 and not place.served
-    try:
-        store = dist.TCPStore(
+    what = "opened (MASTER_PORT sets another port)" if opens else "reached"
+    failed = f"the store at {place.store}, cannot be {what}"
+
+    def connect() -> Any:
+        return dist.TCPStore(
             place.host,
             place.port,
             is_master=opens,
             wait_for_workers=False,
             timeout=timedelta(seconds=patience.come),
         )
+
+    try:
+        store = within(patience.come + patience.told, connect)
+    except Late:
+        raise Lost(f"{failed}: it accepts connections, and does not answer") from None
     except RuntimeError as error:
-        what = "opened (MASTER_PORT sets another port)" if opens else "reached"
-        raise Lost(
-            f"the store at {place.host}, port {place.port}, cannot be {what}: {_first_line(error)}"
-        ) from error
+        raise Lost(f"{failed}: {_first_line(error)}") from error
     # torchrun keeps its store through restarts.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"goccl-doctor {restart}", store)
@@ -153,10 +221,10 @@ def lead(board: Board, size: int, patience: Patience) -> Job:
         mine = [pair for pair in pairs if 0 in pair]
         halves = {}
         if mine:
-            halves[0] = measure(_store(board, number, mine[0]), mine[0], 0, patience.pair)
+            halves[0] = _measured(board, number, mine[0], 0, patience)
         job.lost += _collect(board, number, pairs, halves, deadline, patience.told)
         for pair in batch:
-            job.pairs[pair] = _joint(*(halves.get(rank) for rank in pair))
+            job.pairs[pair] = _joint(pair, *(halves.get(rank) for rank in pair))
         job.interfaces |= {rank: half.interface for rank, half in halves.items() if half.interface}
     board.put("end", True)
     return job
@@ -171,7 +239,7 @@ def _collect(
     """
     partner = dict(pairs) | {b: a for a, b in pairs}
     limits = dict.fromkeys((rank for rank in partner if rank not in halves), deadline)
-    if 0 in halves and halves[0].error:
+    if 0 in halves and halves[0].failed:
         limits[partner[0]] = time.monotonic() + grace
     lost = []
     while limits:
@@ -179,7 +247,7 @@ def _collect(
             if board.has(f"half {number} of {rank}"):
                 half = halves[rank] = Half(**board.get(f"half {number} of {rank}", deadline))
                 del limits[rank]
-                if half.error and partner[rank] in limits:
+                if half.failed and partner[rank] in limits:
                     limits[partner[rank]] = min(deadline, time.monotonic() + grace)
             elif time.monotonic() > limit:
                 lost.append(rank)
@@ -200,7 +268,7 @@ def follow(board: Board, rank: int, patience: Patience) -> None:
         for low, high in _from_leader(board, f"start {number}", patience.batch + patience.told):
             if rank in (low, high):
                 pair = (low, high)
-                half = measure(_store(board, number, pair), pair, rank, patience.pair)
+                half = _measured(board, number, pair, rank, patience)
                 board.put(f"half {number} of {rank}", asdict(half))
     _from_leader(board, "end", patience.batch + patience.told)
     board.put(f"left {rank}", True)
@@ -221,16 +289,24 @@ def _from_leader(board: Board, name: str, timeout: float) -> Any:
     return value
 
 
-def _store(board: Board, number: int, pair: Iterable[int]) -> Any:
-    dist: Any = importlib.import_module("torch.distributed")
-    return dist.PrefixStore(f"batch {number} pair {' '.join(map(str, pair))}", board.store)
+def _measured(board: Board, number: int, pair: Pair, rank: int, patience: Patience) -> Half:
+    store = _dist().PrefixStore(f"batch {number} pair {pair[0]} {pair[1]}", board.store)
+    try:
+        return within(patience.measure, lambda: measure(store, pair, rank, patience.pair))
+    except Late:
+        error = f"it has not ended within {patience.measure:.0f} s; --timeout gives it more"
+        return Half(rank, sum(pair) - rank, failed=MEET, error=error)
 
 
-def _joint(low: Half | None, high: Half | None) -> Joint:
+def _joint(pair: Pair, low: Half | None, high: Half | None) -> Joint:
     if low is None or high is None:
-        return Joint(error=next((h.error for h in (low, high) if h and h.error), "a rank fell silent"))
-    if low.error or high.error:
-        return Joint(error=low.error or high.error)
+        return Joint(failed=MEET, error="a rank fell silent")
+    told = {rank: half.error for rank, half in zip(pair, (low, high), strict=True) if half.failed}
+    first = min((half.failed for half in (low, high) if half.failed), key=STEPS.index, default="")
+    if len(set(told.values())) == 1:
+        error = next(iter(told.values()))
+    else:
+        error = "; ".join(f"rank {rank}: {text}" for rank, text in told.items())
     return Joint(
         low.transport,
         low.reason,
@@ -238,6 +314,8 @@ def _joint(low: Half | None, high: Half | None) -> Joint:
         low.sent_GBps,
         high.sent_GBps,
         low.clock_s,
+        first,
+        error,
     )
 
 
@@ -272,10 +350,11 @@ def visit(place: Place, patience: Patience) -> Job | None:
     Raises:
         Lost: the store or rank 0 cannot be reached.
     """
-    board = Board(join(place, patience))
+    board = Board(join(place, patience), patience.told)
     if place.rank != 0:
         follow(board, place.rank, patience)
         return None
     job = lead(board, place.size, patience)
+    job.store = place.store
     wait_for_others(board, job, patience)
     return job

@@ -106,7 +106,7 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 	if m.kind == Shm {
 		network, targets = "unix", []string{m.addr.Unix}
 	}
-	d := doubt{grace: e.grace, since: time.Now()}
+	d := doubt{grace: e.grace, since: time.Now(), apart: network == "tcp" && m.addr.Host != e.address.Host}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		e.mu.Lock()
 		err := e.unusable()
@@ -146,6 +146,7 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 type doubt struct {
 	grace time.Duration
 	since time.Time // when the peer has last shown itself, or the dialing has begun
+	apart bool      // the peer is on another host, and a firewall may speak for it
 	last  error
 }
 
@@ -167,6 +168,8 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 		}
 	}
 	switch late := now.Sub(d.since) > d.grace; {
+	case dead == len(errs) && d.apart && errors.Is(d.last, syscall.ECONNREFUSED):
+		return down(fmt.Errorf("its process has ended, or a firewall rejects connections to it: %w", d.last))
 	case dead == len(errs):
 		return down(fmt.Errorf("its process has ended: %w", d.last))
 	case late && own: // no fault of the peer

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -168,6 +169,22 @@ func TestDoubt(t *testing.T) {
 			}
 		case !errors.Is(err, c.want):
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}
+
+// TestDoubtOfAnotherHost is for what refuses connections to another host: its system, or a firewall.
+func TestDoubtOfAnotherHost(t *testing.T) {
+	refused := &net.OpError{Err: syscall.ECONNREFUSED}
+	for _, c := range []struct {
+		apart    bool
+		err      error
+		firewall bool
+	}{{false, refused, false}, {true, refused, true}, {true, errStranger, false}} {
+		d := doubt{grace: time.Second, since: time.Now(), apart: c.apart}
+		err := d.judge([]error{c.err}, time.Now())
+		if !errors.Is(err, ErrPeerDown) || strings.Contains(err.Error(), "firewall") != c.firewall {
+			t.Errorf("apart %v, %v: %v", c.apart, c.err, err)
 		}
 	}
 }

@@ -24,9 +24,12 @@ func (w *worded) Unwrap() error { return w.error }
 func Words(err error) string {
 	var name *net.DNSError
 	var system syscall.Errno
+	var told *worded
 	op, _ := err.(*net.OpError) // not one within another error, whose text would be lost
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &told): // with a text around it, which would be lost
+		return err.Error()
+	case op == nil && errors.Is(err, context.DeadlineExceeded): // so is a connect that times out
 		return "the time is up"
 	case errors.Is(err, context.Canceled):
 		return "it was given up"

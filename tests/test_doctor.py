@@ -17,6 +17,7 @@ from goccl import cli
 from goccl.doctor import launch, pairs, report, visit
 from goccl.doctor.judge import LARGE, MEET, SMALL, Facts, Finding, Job, Joint, clocks, judge, names
 from goccl.doctor.launch import Place
+from goccl.doctor.measure import Half
 
 # -- who is measured when
 
@@ -297,6 +298,13 @@ def test_names(ranks, text):
             },
             Place(5, 8, "n03", 24567),
         ),
+        (  # srun --mpi=pmi2
+            {
+                "PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_NODELIST": "n[0-1]", "SLURM_JOB_ID": "7",
+            },
+            Place(1, 2, "n0", 20007),
+        ),
     ],
 )  # fmt: skip
 def test_launchers(environ, place):
@@ -309,6 +317,17 @@ def test_launchers(environ, place):
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is '2', allowed are 0 to 1"),
         ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', allowed are 1 to 65536"),
         ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, "MASTER_ADDR is not set"),
+        (  # mpirun in a batch script of Slurm, whose daemon is a step of the second host
+            {
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_NUM_TASKS": "1",
+                "SLURM_STEP_NODELIST": "n1",
+            },
+            "MASTER_ADDR is not set",
+        ),
         (
             {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"},
             "MASTER_PORT is '0', allowed are 1 to 65535",
@@ -455,6 +474,26 @@ def test_a_store_that_does_not_answer():
         os.waitpid(server, 0)
     with pytest.raises(visit.Lost, match="the store is gone"):
         visit.Board(store, 3).get("never", time.monotonic() + 3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "failed", "error"),
+    [
+        ({}, {}, "", ""),
+        ({"failed": MEET, "error": "x"}, {}, MEET, "x"),
+        ({"failed": MEET, "error": "x"}, {"failed": MEET, "error": "x"}, MEET, "x"),
+        ({"failed": MEET, "error": "x"}, {"failed": MEET, "error": "y"}, MEET, "rank 3: x; rank 5: y"),
+        ({"failed": SMALL, "error": ""}, {"failed": LARGE, "error": "y"}, SMALL, "y"),
+        ({"failed": LARGE, "error": ""}, {"failed": LARGE, "error": ""}, LARGE, "each rank says that"),
+        (None, {"failed": MEET, "error": "y"}, MEET, "a rank fell silent"),
+    ],
+)
+def test_what_two_ranks_tell_becomes_one(low, high, failed, error):
+    halves = [given if given is None else Half(0, 1, **given) for given in (low, high)]
+    joint = visit._joint((3, 5), *halves)
+    assert joint.failed == failed
+    assert joint.error.startswith(error)
+    assert bool(joint.error) == bool(error)
 
 
 def test_within():

@@ -90,7 +90,11 @@ def main(args: argparse.Namespace) -> int:
     patience = Patience(float(args.wait), float(args.timeout))
     examine = partial(_examine, args, patience)
     if place:
-        return examine(place)
+        status = examine(place)
+        # A call of torch that has not ended in its time would abort the process while Python ends.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     ranks = args.ranks or 2
     return launch.start_local(ranks, examine, patience.all(ranks))
 

@@ -94,11 +94,15 @@ def _port(environ: Mapping[str, str]) -> int:
 def _host(environ: Mapping[str, str], ranks: int, local: str) -> str:
     """The host of rank 0, where MASTER_ADDR does not tell."""
     nodes = environ.get("SLURM_STEP_NODELIST", "")
-    if "SLURM_PROCID" in environ and nodes:
+    # An mpirun within a job has steps of its own, of some of the hosts, for its daemons.
+    if "SLURM_PROCID" in environ and nodes and local not in environ:
         return first_host(nodes)
     if ranks == 1 or (local and environ.get(local) == str(ranks)):
         return _LOOPBACK
-    raise ValueError("MASTER_ADDR is not set: set it to the host of rank 0, the same on all ranks")
+    raise ValueError(
+        "MASTER_ADDR is not set: set it to the host of rank 0, the same on all ranks"
+        " (mpirun -x MASTER_ADDR=HOST, or mpiexec -genv MASTER_ADDR HOST)"
+    )
 
 
 def first_host(nodes: str) -> str:

@@ -35,7 +35,7 @@ class Half:
         sent_GBps: what this rank sends to the other, in 10^9 bytes a second.
         clock_s: how far the clock of the other is ahead, in seconds; 0 at the higher rank.
         failed: the step that failed: MEET, SMALL or LARGE; "" where none did.
-        error: why it failed.
+        error: why it failed; "" where the other rank knows it.
     """
 
     rank: int
@@ -70,7 +70,10 @@ def measure(store: Any, pair: Pair, rank: int, timeout: float) -> Half:
             store,
             pair.index(rank),
             2,
-            options=goccl.Options(timeout=timedelta(seconds=timeout)),
+            options=goccl.Options(
+                timeout=timedelta(seconds=timeout),
+                liveness_grace=timedelta(seconds=timeout / 2),  # so that it tells why nothing answers
+            ),
             group_name=name,
             global_ranks=list(pair),
         )
@@ -92,12 +95,16 @@ def measure(store: Any, pair: Pair, rank: int, timeout: float) -> Half:
         finally:
             group.shutdown()
     except (RuntimeError, ValueError) as error:
-        return replace(half, failed=step, error=_cause(error, name))
+        return replace(half, failed=step, error=_cause(error, name, step, timeout))
     return half
 
 
-def _cause(error: Exception, group: str) -> str:
-    """The first line of an error, without the name of a group that nobody knows."""
+def _cause(error: Exception, group: str, step: str, timeout: float) -> str:
+    """What has failed, in a line; "" where the other rank knows it."""
+    if isinstance(error, goccl.AbortedError):
+        return ""
+    if isinstance(error, goccl.OperationTimeoutError):
+        return f"{'no connection' if step == MEET else 'nothing came'} within {timeout:.0f} s"
     line = (str(error).splitlines() or [type(error).__name__])[0]
     for head in (f'communicator "{group}": ', f'communicator "{group}" has failed: '):
         line = line.removeprefix(head)

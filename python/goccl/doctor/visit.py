@@ -301,12 +301,12 @@ def _measured(board: Board, number: int, pair: Pair, rank: int, patience: Patien
 def _joint(pair: Pair, low: Half | None, high: Half | None) -> Joint:
     if low is None or high is None:
         return Joint(failed=MEET, error="a rank fell silent")
-    told = {rank: half.error for rank, half in zip(pair, (low, high), strict=True) if half.failed}
+    told = {rank: half.error for rank, half in zip(pair, (low, high), strict=True) if half.error}
     first = min((half.failed for half in (low, high) if half.failed), key=STEPS.index, default="")
-    if len(set(told.values())) == 1:
-        error = next(iter(told.values()))
-    else:
+    if len(set(told.values())) == 2:
         error = "; ".join(f"rank {rank}: {text}" for rank, text in told.items())
+    else:
+        error = next(iter(told.values()), "each rank says that the other has left" if first else "")
     return Joint(
         low.transport,
         low.reason,

@@ -1,0 +1,88 @@
+"""Ranks on several hosts, which are namespaces of this one. Without root there are none."""
+
+import json
+import sys
+
+import pytest
+from hosts import NoHosts, finished, hosts
+
+# Prints what a rank sees: the sum of the ranks' numbers, and how it is joined with them.
+PROGRAM = """
+import json, os, torch, goccl, torch.distributed as dist
+dist.init_process_group("goccl")
+tensor = torch.full((1 << 16,), float(dist.get_rank()))
+dist.all_reduce(tensor)
+about = goccl.describe()
+seen = [about.hosts, about.transports, about.interface, tensor[0].item()]
+print(json.dumps(seen))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def make_hosts(tmp_path):
+    """Makes hosts that end with the test, or skips it where the system makes none."""
+    made = []
+
+    def make(count):
+        manager = hosts(count, tmp_path)
+        try:
+            made.append(manager)
+            return manager.__enter__()
+        except NoHosts as error:
+            made.pop()
+            pytest.skip(f"no hosts can be made of namespaces here: {error}")
+
+    yield make
+    for manager in made:
+        manager.__exit__(None, None, None)
+
+
+def prepared(change, *given, **named):
+    """Calls what changes a network, or skips the test where the kernel cannot."""
+    try:
+        change(*given, **named)
+    except NoHosts as error:
+        pytest.skip(f"this network cannot be made here: {error}")
+
+
+def test_doctor_names_what_is_wrong_between_hosts(make_hosts, tmp_path):
+    """One pair of hosts is apart, one loses large packets, and one has a slow wire."""
+    network = make_hosts(4)
+    prepared(network.split, 1, 2)
+    prepared(network.wire, 1, 3, mtu=600)
+    prepared(network.wire, 2, 3, rate="20mbit")
+    words = ["-m", "goccl", "doctor", "--wait", "60", "--timeout", "5", "--json", str(tmp_path / "out")]
+    done = finished(network.start(sys.executable, *words), 200)
+    assert [status for status, *_ in done] == [1, 0, 0, 0], done
+    assert done[0][1].startswith("4 ranks, 4 hosts: ")
+    told = json.loads((tmp_path / "out").read_text())
+    assert [told["ranks"][str(rank)]["host"] for rank in range(4)] == [f"node{rank}" for rank in range(4)]
+    texts = {text: finding["check"] for finding in told["findings"] for text in [finding["text"]]}
+    apart = "hosts node1 (rank 1) and node2 (rank 2) cannot be joined: "
+    small = "ranks 1 and 3 exchange small messages, but no large ones: "
+    slow = ("bandwidth of 0.00", "rank 2 to rank 3", "the median of tcp between hosts")
+    for parts, check in (((apart,), "firewalls"), ((small,), "MTU"), (slow, "the speed of the link")):
+        (found,) = [checked for text, checked in texts.items() if all(part in text for part in parts)]
+        assert check in found
+
+
+def test_a_group_tells_its_hosts_and_interface(make_hosts):
+    network = make_hosts(3)
+    done = finished(network.start(sys.executable, "-c", PROGRAM, GOCCL_DEBUG="INFO"), 100)
+    assert [status for status, *_ in done] == [0, 0, 0], done
+    for rank, (_, printed, logged) in enumerate(done):
+        names, transports, interface, total = json.loads(printed)
+        assert names == ["node0", "node1", "node2"]
+        assert transports == ["self" if peer == rank else "tcp" for peer in range(3)]
+        assert (interface, total) == ("eth0", 3.0)
+        assert f" node{rank}:" in logged, "the log's lines begin with the host"
+
+
+def test_an_interface_that_a_host_lacks_is_told_with_those_it_has(make_hosts):
+    network = make_hosts(2)
+    network.plug(1, "ib0", "main")
+    done = finished(network.start(sys.executable, "-c", PROGRAM, GOCCL_SOCKET_IFNAME="ib0"), 100)
+    assert all(status for status, *_ in done), done
+    assert 'no network interface "ib0" on this host: it has lo, eth0' in done[0][2]
+    assert 'network interface "ib0" has no address that another host could reach' in done[1][2]

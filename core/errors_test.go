@@ -23,6 +23,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 	const size = 3
 	barrier := Operation{Collective: plan.Barrier}
 	allReduceCall := "allreduce(int32, 1 elements, SUM)"
+	called := make(chan struct{}) // by rank 1, in "peer failed"
 	for name, c := range map[string]struct {
 		call  func(c *Comm, rank int) error
 		want  Error
@@ -33,6 +34,15 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 			if rank == 2 {
 				return nil
 			}
+			if rank == 1 { // hears of it from rank 0, in the call
+				w, err := c.Start(CallOptions{WaitSoon: true}, barrier)
+				close(called)
+				if err == nil {
+					_, err = w.Wait(-1)
+				}
+				return err
+			}
+			<-called
 			handler{c}.PeerDown(2, errors.New("its process has ended"))
 			return run(c, barrier)
 		}, Error{Kind: ErrPeerFailed, Operation: "barrier", Sequence: 2, Ranks: []int{2}}, []int{0, 1},

@@ -4,6 +4,7 @@ ports, and what is left behind. Real processes and real signals."""
 import contextlib
 import ctypes
 import gc
+import multiprocessing
 import os
 import re
 import resource
@@ -977,34 +978,45 @@ def test_memory_comes_back(make_world):
 
 # -- restarts
 
-RESTART = """
-import os, signal, sys, torch, torch.distributed as dist
-import torch.distributed.elastic.multiprocessing.errors
-count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-dist.init_process_group(sys.argv[1], init_method="env://")
-rank = dist.get_rank()
-for step in range(20):
-    t = torch.full((1000,), float(step))
-    dist.all_reduce(t)
-    assert (t == step * dist.get_world_size()).all()
-    if step == 10 and count < 3 and rank == count % dist.get_world_size():
-        os.kill(os.getpid(), signal.SIGKILL)
-group = dist.new_group()
-dist.barrier(group)
-sys.stdout.write(f"came back {rank} {count}\\n")
-dist.destroy_process_group()
-"""
+
+def lose_ranks(transport):
+    """A rank under a launcher, whose first three starts each lose a rank."""
+    os.environ["GOCCL_TRANSPORT"] = transport
+    count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.init_process_group(harness.BACKEND, init_method="env://")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for step in range(20):
+        t = torch.full((1000,), float(step))
+        dist.all_reduce(t)
+        assert (t == step * size).all()
+        if step == 10 and count < 3 and rank == count % size:
+            os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier(dist.new_group())
+    dist.destroy_process_group()
+    return count
+
+
+def launch(_rank, size, transport):
+    """What torchrun does, with ranks that are forked and need not import torch."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    multiprocessing.set_forkserver_preload(["torch.distributed.elastic.multiprocessing.api"])
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=size,
+        run_id="restarts",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=3,
+        monitor_interval=0.1,
+        start_method="forkserver",
+    )
+    return elastic_launch(config, lose_ranks)(transport)
 
 
 @pytest.mark.parametrize(("transport", "size"), list(zip(harness.TRANSPORTS, (3, 2), strict=False)))
-def test_torchrun_restarts(tmp_path, transport, size):
+def test_restarts_under_a_launcher(make_world, transport, size):
     """Three incarnations each lose a rank; the store keeps their keys, and the fourth must work."""
-    from test_ddp import torchrun
-
-    script = tmp_path / "script.py"
-    script.write_text(RESTART)
-    options = ("--max-restarts=3", "--monitor-interval=0.1")
-    done = torchrun(script, harness.BACKEND, ranks=size, options=options, env={"GOCCL_TRANSPORT": transport})
-    assert done.returncode == 0, done.stderr[-5000:]
-    assert sorted(re.findall(r"came back (\d)", done.stdout)) == [str(r) for r in range(size)], done.stdout
-    assert "came back 0 3" in done.stdout
+    (counts,) = make_world(1).run(launch, size, transport)
+    assert counts == dict.fromkeys(range(size), 3)

@@ -16,6 +16,7 @@ import gc
 import importlib
 import os
 import pickle
+import random
 import re
 import select
 import shutil
@@ -572,6 +573,15 @@ def listening_ports(pid: int | str = "self") -> list[tuple[str, int]]:
                 words = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
                 found.append((socket.inet_ntop(family, words), int(port, 16)))
     return found
+
+
+def free_port() -> int:
+    """A port for a server that is started later. The kernel gives those below 32768 to nobody who asks for
+    any, so that no program that runs beside can have it by then."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def shared_memory_names() -> set[str]:

@@ -34,6 +34,7 @@ from goccl.bench.group import GroupFailure, RankGroup
 from goccl.bench.libraries import Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
 from goccl.bench.run import Bench, Pace, Progress, Settings
+from harness import free_port
 
 OURS = ["goccl/shm", "goccl-c/shm"]
 
@@ -769,9 +770,7 @@ def _launched(arguments: Sequence[Sequence[str]], tmp_path: Path) -> list[subpro
     pytest.importorskip("torch")
     package = str(Path(bench.__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": str(len(arguments)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    world = {"WORLD_SIZE": str(len(arguments)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def run(rank: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -827,11 +826,9 @@ def test_ranks_are_those_of_the_launcher(
 
 def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_PORT", str(port))
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
     other = "import os; os.environ['RANK'] = '1'; from goccl.bench.hosts import World; World()"
     package = str(Path(bench.__file__).parents[2])
     paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -550,9 +550,7 @@ def test_command_ends_though_a_rank_of_its_own_is_stopped():
 
 
 def test_command_under_a_launcher(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
-    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port())}
     words = [sys.executable, "-m", "goccl", "doctor", "--wait", "30"]
     ranks = [
         subprocess.Popen(

@@ -8,7 +8,6 @@ import os
 import re
 import runpy
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from goccl import cli
+from harness import free_port
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -39,12 +39,6 @@ NOT_RUN = {
 
 
 SOURCES = {".c", ".cpp", ".go", ".py"}
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def run_example(rank, path, port):

@@ -896,9 +896,7 @@ def join_and_end(rank, port):
 )
 def test_settings_that_differ_are_told_to_all(make_world, setting, values):
     world = make_world(3, rank_env={r: {setting: v, "GOCCL_IB_HCA": "none7"} for r, v in enumerate(values)})
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    world.outcomes(join_and_end, port)
+    world.outcomes(join_and_end, harness.free_port())
     for rank in range(3):
         text = world.told(rank)
         assert all(f'"{v}"' in text for v in values), text

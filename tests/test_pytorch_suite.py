@@ -8,7 +8,6 @@ import ast
 import importlib.util
 import os
 import re
-import socket
 import tempfile
 from pathlib import Path
 
@@ -136,11 +135,6 @@ def skip_reason(case, name):
     return getattr(getattr(case, name), "__unittest_skip_why__", "")
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
-
-
 class Servers:
     """Fork servers with the suite imported: its decorators look at the environment when it is."""
 
@@ -191,7 +185,7 @@ def run_in_ranks(server, name, size):
     with harness.World(server, size) as world:
         for directory in ("barrier", "test_dir", "init_dir"):
             (world.dir / directory).mkdir()
-        reasons = set(world.run(run_one, name, free_port(), 60, deadline=120))
+        reasons = set(world.run(run_one, name, harness.free_port(), 60, deadline=120))
         # The suite leaves groups behind on purpose, and its hooks hold the world's directory.
         world.healthy = False
     return next((r for r in reasons if r), "")

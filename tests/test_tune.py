@@ -14,7 +14,7 @@ from itertools import pairwise
 import pytest
 from goccl import tune
 
-BENCH = ("bench", "allreduce", "--sizes", "4K", "--peers", "", "--iters", "4")
+BENCH = ("bench", "allreduce", "--through", "c", "--sizes", "4K", "--peers", "", "--iters", "4")
 THRESHOLDS = {threshold.name: threshold for threshold in tune.THRESHOLDS}
 
 

@@ -43,8 +43,11 @@ help: ## List the targets
 train: setup ## Train on handwritten digits: DDP, two ranks, backend goccl
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 
+# The tests of Python start programs and wait for timeouts, and leave half of two CPUs idle. Those of Go run
+# beside them, one stage after the other.
 .PHONY: test
-test: lint test-go test-race test-asan test-python ## Run lint and all the tests
+test: lint ## Run lint and all the tests
+	@$(TIMED) $(MAKE) --no-print-directory --keep-going --jobs=2 test-python test-go test-race test-asan
 
 .PHONY: test-go
 test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
@@ -73,7 +76,7 @@ bench: setup ## Compare allreduce with Gloo
 
 .PHONY: lint
 lint: lint-tools ## Check style, types and prose, of everything
-	@$(TIMED) $(MAKE) --no-print-directory --keep-going lint-python lint-go lint-c lint-prose
+	@$(TIMED) $(MAKE) --no-print-directory --keep-going --jobs=2 lint-python lint-go lint-c lint-prose
 
 .PHONY: lint-tools
 lint-tools: setup

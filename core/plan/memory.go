@@ -49,6 +49,7 @@ func (s segment) part(from, to int64) segment {
 type region struct {
 	bytes int64
 	segs  []segment
+	block bool // it is an input or an output
 }
 
 // find is the index of the first segment that ends after off.

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
-// Peaks is the most that a rank has under way at once, however fast or slow each rank and each message is.
+// Peaks is the most that a rank has under way at once, however fast or slow each rank and each
+// message is.
 //
-// A message is under way from when it may have been put until its receiver releases it; for who has put it, until that is known here by what
-// has been heard since. Messages of zero bytes do not count: they hold nothing, and there is always a last one of which nobody hears.
+// For its receiver a message is under way from when it may have been put until it is released. For
+// its sender it is so until the sender has heard of the release. Messages of zero bytes do not
+// count: they hold nothing, and there is always a last one of which nobody hears.
 type Peaks struct {
 	Pairs    int   // peers with messages under way to them or from them
 	Incast   int   // peers with messages under way from them
@@ -19,36 +22,58 @@ type Peaks struct {
 	Staging  int64 // both at once, without long messages, which go straight to their places
 }
 
-// PeaksOf proves plans, as Verify does, and returns the peaks of each rank. Direct plans have none: they pass no data in messages.
+// PeaksOf proves plans, as Verify does, and returns the peaks of each rank. Direct plans have none:
+// they pass no data in messages.
 func PeaksOf(plans []*Plan, params []Params) ([]Peaks, error) {
-	v, err := prove(plans, params, false)
+	v, err := prove(plans, params, false, true)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Peaks, v.size)
+	all := make([]Peaks, len(plans))
 	for r := range all {
 		all[r], _ = v.peaks(r)
 	}
 	return all, nil
 }
 
+// way is when a message was under way, in steps of its two ranks.
+type way struct {
+	bytes    int64
+	early    int32 // as many steps had its receiver done for certain when it was put
+	put      int32 // the sender's step
+	released int32 // the receiver's
+	known    int32 // the sender's, in which it learned of that; never: forever
+}
+
+const forever = math.MaxInt32
+
 // checkWindow refuses more under way than a rank's schedule allows.
 func (v *verifier) checkWindow(r int) error {
-	q := v.ranks[r].params
-	if q == nil || q.Collective != AllToAll || q.Schedule.Window() == 0 {
+	q := v.states[r].params
+	if q == nil || q.window() == 0 {
 		return nil
 	}
-	k := q.Schedule.Window()
+	k := q.window()
 	p, within := v.peaks(r)
 	switch most := int64(k) * q.Chunk; {
 	case !within:
 		return errors.New("messages may be under way before the beginning or after the end")
 	case p.Pairs > k:
-		return fmt.Errorf("messages to or from %d peers may be under way at once, of a window of %d", p.Pairs, k)
+		return fmt.Errorf(
+			"messages to or from %d peers may be under way at once, of a window of %d", p.Pairs, k)
 	case p.Sent > most || p.Received > most:
-		return fmt.Errorf("%d bytes to peers and %d from them may be under way at once, in a window of %d and chunks of %d", p.Sent, p.Received, k, q.Chunk)
+		return fmt.Errorf("%d bytes to peers and %d from them may be under way at once, "+
+			"in a window of %d and chunks of %d", p.Sent, p.Received, k, q.Chunk)
 	}
 	return nil
+}
+
+// window is how many peers the plan may exchange with at once by its schedule; 0: any number.
+func (p *Params) window() int {
+	if p.Collective != AllToAll {
+		return 0
+	}
+	return p.Schedule.Window()
 }
 
 // stretch is some of a rank's steps: from one up to before another.
@@ -92,33 +117,36 @@ func (v *verifier) peaks(r int) (p Peaks, within bool) {
 	pairs, incast, sent, received, staging := counts[0], counts[1], counts[2], counts[3], counts[4]
 	within = true
 	staged := func(bytes int64) int64 {
-		if bytes > v.ranks[r].params.Chunk { // a long message goes straight to its place
+		if bytes > v.states[r].params.Chunk { // a long message goes straight to its place
 			return 0
 		}
 		return bytes
 	}
-	for peer := range v.size {
+	for _, peer := range v.ranks[r].peers {
 		var to, from []stretch
-		for _, m := range v.ring(r, peer).left {
-			if m.data.bytes > 0 {
-				within = within && m.way.known < forever
-				s := stretch{m.way.put, min(m.way.known, steps) + 1}
+		for _, w := range v.out(r, peer).of.ways {
+			if w.bytes > 0 {
+				within = within && w.known < forever
+				s := stretch{w.put, min(w.known, steps) + 1}
 				to = append(to, s)
-				sent.add(s, m.data.bytes)
-				staging.add(s, staged(m.data.bytes))
+				sent.add(s, w.bytes)
+				staging.add(s, staged(w.bytes))
 			}
 		}
-		for _, m := range v.ring(peer, r).left {
-			if m.data.bytes > 0 {
-				within = within && m.way.early > 0
-				s := stretch{m.way.early, m.way.released + 1}
+		for _, w := range v.in(r, peer).of.ways {
+			if w.bytes > 0 {
+				within = within && w.early > 0
+				s := stretch{w.early, w.released + 1}
 				from = append(from, s)
-				received.add(s, m.data.bytes)
-				staging.add(s, staged(m.data.bytes))
+				received.add(s, w.bytes)
+				staging.add(s, staged(w.bytes))
 			}
 		}
 		incast.addOnce(from)
 		pairs.addOnce(append(to, from...))
 	}
-	return Peaks{Pairs: int(pairs.peak()), Incast: int(incast.peak()), Sent: sent.peak(), Received: received.peak(), Staging: staging.peak()}, within
+	return Peaks{
+		Pairs: int(pairs.peak()), Incast: int(incast.peak()),
+		Sent: sent.peak(), Received: received.peak(), Staging: staging.peak(),
+	}, within
 }

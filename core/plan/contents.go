@@ -1,0 +1,213 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+func (v *verifier) copy(s *rankState, step *Step) error {
+	if len(step.Src) != 1 {
+		return fmt.Errorf("has %d sources", len(step.Src))
+	}
+	dst, err := v.destination(s, step)
+	if err != nil {
+		return err
+	}
+	var src *region
+	if v.segs, src, err = v.readSource(s, step, v.segs[:0]); err != nil {
+		return err
+	}
+	if err := overlap(dst, src, step.Dst.Off, step.Src[0].Off, step.Bytes); err != nil {
+		return err
+	}
+	if dst == src && step.Dst.Off == step.Src[0].Off {
+		return nil
+	}
+	dst.write(step.Dst.Off, step.Bytes, v.segs)
+	return v.touch(s, dst, step.Dst.Off, step.Bytes, true)
+}
+
+func (v *verifier) combine(s *rankState, step *Step) error {
+	places := append([]Ref{step.Dst}, step.Also...)
+	destinations, err := v.destinations(s, step, places)
+	if err != nil {
+		return err
+	}
+	first, err := v.inOrder(s, step, func(src *region, ref Ref) error {
+		for k, dst := range destinations {
+			if err := overlap(dst, src, places[k].Off, ref.Off, step.Bytes); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	result, err := combined(first, len(step.Src), len(v.states), s.params.Group)
+	if err != nil {
+		return err
+	}
+	if e := s.params.ElemSize; step.Bytes%e != 0 || result.off%e != 0 || step.Dst.Off%e != 0 {
+		return fmt.Errorf("cuts elements of %d bytes", e)
+	}
+	for i, dst := range destinations {
+		dst.write(places[i].Off, step.Bytes, []segment{{0, step.Bytes, result}})
+		if err := v.touch(s, dst, places[i].Off, step.Bytes, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// destinations finds the memory of all places to which a Combine writes.
+func (v *verifier) destinations(s *rankState, step *Step, places []Ref) ([]*region, error) {
+	found := make([]*region, len(places))
+	for i, ref := range places {
+		allowed := (ref.Space == Inbox || ref.Space == PeerOut) && s.params.Memory ||
+			i == 0 && (ref.Space == Out || ref.Space == Scratch)
+		if !allowed || slices.Contains(places[:i], ref) {
+			return nil, fmt.Errorf("writes to %v", ref)
+		}
+		m, err := v.locate(s, ref, step.Bytes)
+		if err == nil && ref.Space == Inbox {
+			err = v.notShared(s, ref)
+		}
+		if err != nil {
+			return nil, err
+		}
+		found[i] = m
+	}
+	return found, nil
+}
+
+// inOrder reads the sources of a Combine, each of which must go on with the ranks where the one
+// before it ends, and returns the first. It asks of each whether it may be read.
+func (v *verifier) inOrder(s *rankState, step *Step, ask func(*region, Ref) error) (value, error) {
+	var first value
+	for i, ref := range step.Src {
+		var src *region
+		var err error
+		if v.segs, src, err = v.read(s, ref, step.Bytes, v.segs[:0]); err != nil {
+			return first, err
+		}
+		if err := ask(src, ref); err != nil {
+			return first, err
+		}
+		got := v.segs[0].val
+		if i == 0 {
+			first = got
+		}
+		want := first
+		want.rank += int32(i) * max(first.ranks, 1)
+		// Contents that are one run of one input are one segment.
+		if got != want || got.reduced || len(v.segs) > 1 {
+			return first, fmt.Errorf("source %d must be %v; in %d runs, it begins with %v",
+				i, want, len(v.segs), got)
+		}
+	}
+	return first, nil
+}
+
+// combined is what comes of so many sources, the first of which is given, and each of which goes on
+// with the ranks where the one before it ends.
+func combined(first value, n, size, group int) (value, error) {
+	each := int(max(first.ranks, 1))
+	switch {
+	case first.rank == 0 && n*each == size && (each == 1 || each == group):
+		return value{reduced: true, block: first.block, off: first.off}, nil
+	case group > 0 && each == 1 && n == group && int(first.rank)%group == 0:
+		first.ranks = int32(n)
+		return first, nil
+	}
+	return value{}, fmt.Errorf("combines %d inputs, of %d ranks in groups of %d, from %v on",
+		n, size, group, first)
+}
+
+// overlap refuses a source that is partly overwritten while it is read.
+func overlap(dst, src *region, dstOff, srcOff, bytes int64) error {
+	if d := dstOff - srcOff; dst == src && d != 0 && -bytes < d && d < bytes {
+		return errors.New("source and destination overlap")
+	}
+	return nil
+}
+
+// readSource is read of a step's only source.
+func (v *verifier) readSource(s *rankState, step *Step, to []segment) ([]segment, *region, error) {
+	if len(step.Src) != 1 {
+		return to, nil, fmt.Errorf("has %d sources", len(step.Src))
+	}
+	return v.read(s, step.Src[0], step.Bytes, to)
+}
+
+// read appends the contents of a place to segments, and tells the memory that they are in.
+func (v *verifier) read(s *rankState, ref Ref, bytes int64, to []segment) (
+	[]segment, *region, error) {
+	m, err := v.locate(s, ref, bytes)
+	if err != nil {
+		return to, nil, err
+	}
+	if to, err = m.read(ref.Off, bytes, to); err != nil {
+		return to, nil, err
+	}
+	return to, m, v.touch(s, m, ref.Off, bytes, false)
+}
+
+func (v *verifier) destination(s *rankState, step *Step) (*region, error) {
+	answers := step.Dst.Space == Inbox && step.Op == Copy && s.params.Memory
+	if o := step.Dst.Space; !answers && o != Out && o != Scratch && o != PeerOut {
+		return nil, fmt.Errorf("writes to %v", o)
+	}
+	m, err := v.locate(s, step.Dst, step.Bytes)
+	if err == nil && answers {
+		err = v.notShared(s, step.Dst)
+	}
+	return m, err
+}
+
+// notShared refuses to write to a message in the inbox that other ranks read too.
+func (v *verifier) notShared(s *rankState, ref Ref) error {
+	if v.in(s.rank, ref.Peer).of.fate(ref.Block) == shared {
+		return fmt.Errorf("writes to %v, which others read", ref)
+	}
+	return nil
+}
+
+// locate finds the memory of a place, and refuses one that the rank does not have.
+func (v *verifier) locate(s *rankState, ref Ref, bytes int64) (*region, error) {
+	var m *region
+	switch {
+	case ref.Space == In && ref.Block >= 0 && int(ref.Block) < len(s.in):
+		m = s.in[ref.Block]
+	case ref.Space == Out && ref.Block >= 0 && int(ref.Block) < len(s.out):
+		m = s.out[ref.Block]
+	case ref.Space == Scratch && ref.Block == 0:
+		m = s.scratch
+	case ref.Space == Inbox && v.isPeer(s.rank, ref.Peer):
+		g := v.in(s.rank, ref.Peer)
+		if ref.Block < g.released || ref.Block >= g.waited {
+			return nil, fmt.Errorf("%v is read before its wait or after its release", ref)
+		}
+		m = &g.of.at(ref.Block).data
+	case ref.Space == Outbox && v.isPeer(s.rank, ref.Peer):
+		g := v.out(s.rank, ref.Peer)
+		if g.of.fate(ref.Block) != reclaimed || int(g.put-ref.Block) > s.params.Slots {
+			return nil, fmt.Errorf(
+				"%v is read before it is reclaimed or when its slot is another's", ref)
+		}
+		m = &g.of.at(ref.Block).data
+	case ref.Space.exposed() && v.isPeer(s.rank, ref.Peer) && ref.Block == 0:
+		if m = v.in(s.rank, ref.Peer).of.exposure.use(ref, bytes); m == nil {
+			return nil, fmt.Errorf(
+				"%v and %d bytes on is used before its access, or is not exposed", ref, bytes)
+		}
+	default:
+		return nil, fmt.Errorf("this rank has no %v", ref)
+	}
+	if ref.Off < 0 || ref.Off > m.bytes-bytes {
+		return nil, fmt.Errorf("%v and %d bytes on is out of bounds: there are %d",
+			ref, bytes, m.bytes)
+	}
+	return m, nil
+}

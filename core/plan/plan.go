@@ -162,9 +162,10 @@ const OfferBytes = 8
 
 // Step is one step of a plan.
 type Step struct {
-	Op    Op
-	Peer  int32 // of all but Copy, Combine and Share
-	Bytes int64
+	Op     Op
+	Shared bool  // of a Wait: the message is a Share's
+	Peer   int32 // of all but Copy, Combine and Share
+	Bytes  int64
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
 	// compared by Wait, so that unequal counts are told at the first message.
@@ -172,8 +173,6 @@ type Step struct {
 	Dst   Ref
 	Src   []Ref
 	Also  []Ref // Combine only: further destinations, in the inbox or of peers
-	// Shared, of a Wait, tells that the message is a Share's.
-	Shared bool
 }
 
 // Plan is one rank's part of a collective.

@@ -2,7 +2,9 @@ package plan
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
@@ -93,13 +95,59 @@ func (j job) build(t testing.TB) ([]*Plan, []Params) {
 	return plans, params
 }
 
-// A prover proves jobs, each once: forms of different jobs may be the same.
+// A prover proves jobs, each once: forms of different jobs may be the same, and different jobs may
+// have the same plans.
 type prover struct {
 	*testing.T
-	seen map[string]bool
+	seen   map[string]bool
+	proved map[uint64]int // of plans and what is asked of them: the fewest slots that they can do with
+	seed   maphash.Seed
 }
 
-func newProver(t *testing.T) *prover { return &prover{t, map[string]bool{}} }
+func newProver(t *testing.T) *prover {
+	return &prover{t, map[string]bool{}, map[uint64]int{}, maphash.MakeSeed()}
+}
+
+// digest is one of all that a proof depends on but the number of slots: plans that can do with few
+// can do with more.
+func (p *prover) digest(plans []*Plan, params []Params) uint64 {
+	var h maphash.Hash
+	h.SetSeed(p.seed)
+	var text []byte
+	add := func(numbers ...int64) {
+		for _, n := range numbers {
+			text = binary.LittleEndian.AppendUint64(text, uint64(n))
+		}
+	}
+	refs := func(refs ...Ref) {
+		add(int64(len(refs)))
+		for _, r := range refs {
+			add(int64(r.Space)<<32|int64(r.Peer), int64(r.Block), r.Off)
+		}
+	}
+	for r, plan := range plans {
+		if plan == nil {
+			continue
+		}
+		q := &params[r]
+		fmt.Fprint(&h, r, plan.ScratchBytes, q.Collective, q.Root, q.InBytes, q.OutBytes, q.ElemSize,
+			q.Chunk, q.Long, q.Ports, q.Memory, q.Group, q.Direct, q.GetMin > 0, q.window())
+		text = text[:0]
+		for i := range plan.Steps {
+			s := &plan.Steps[i]
+			kind := int64(s.Op)
+			if s.Shared {
+				kind += 1 << 8
+			}
+			add(kind<<32|int64(s.Peer), s.Bytes, s.Total)
+			refs(s.Dst)
+			refs(s.Src...)
+			refs(s.Also...)
+		}
+		h.Write(text)
+	}
+	return h.Sum64()
+}
 
 // first tells whether a job is asked about for the first time.
 func (p *prover) first(what string, j job) bool {
@@ -118,17 +166,20 @@ func (p *prover) verifyHeardFirst(j job) {
 	}
 	plans, _ := j.build(p)
 	for r, plan := range plans {
-		told := make([]bool, j.Size)
+		told, all := make([]bool, j.Size), false
 		for _, s := range plan.Steps {
 			if s.Op == Wait || s.Op == Reclaim {
 				break
 			}
-			for peer := range told {
-				told[peer] = told[peer] || s.Op == Share || (s.Op == Put || s.Op == Offer) && int(s.Peer) == peer
+			switch s.Op {
+			case Put, Offer:
+				told[s.Peer] = true
+			case Share:
+				all = true
 			}
 		}
 		for peer, ok := range told {
-			if !ok && peer != r && (!star(j.Collective) || r == j.Root || peer == j.Root) {
+			if !ok && !all && peer != r && (!star(j.Collective) || r == j.Root || peer == j.Root) {
 				p.Fatalf("%v: rank %d waits before it puts to %d\n%v", j, r, peer, plan)
 			}
 		}
@@ -184,6 +235,11 @@ func (p *prover) verify(j job) {
 		p.verify(s)
 	}
 	plans, params := j.build(p)
+	key := p.digest(plans, params)
+	if slots, ok := p.proved[key]; ok && slots <= j.Slots {
+		return
+	}
+	p.proved[key] = j.Slots
 	for _, inPlace := range []bool{false, true} {
 		if inPlace && !hasInPlace(j.Collective) {
 			continue // the same proof

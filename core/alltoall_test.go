@@ -79,7 +79,7 @@ func TestAllToAllBySize(t *testing.T) {
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
 	split := func(from, to int) int { return least / 4 * ((from + 2*to) % 3) }
 	w.each(func(rank int) error { return allToAll(t, w.comms[rank], plan.BySize, split) })
-	plan, err := plan.Build(w.comms[0].shape.params(&Operation{Collective: plan.AllToAll, DType: reduce.Int32, InCounts: make([]uint64, size), OutCounts: append(make([]uint64, size-1), least/4)}, 0, size))
+	plan, err := plan.Build(shapeOf(w.comms[0]).params(&Operation{Collective: plan.AllToAll, DType: reduce.Int32, InCounts: make([]uint64, size), OutCounts: append(make([]uint64, size-1), least/4)}, 0, size))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestLongMessages(t *testing.T) {
 	const size = 8
 	const longMessage = 512 << 10
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
-	chunk := w.comms[0].shape.chunk
+	chunk := shapeOf(w.comms[0]).chunk
 	if chunk >= longMessage {
 		t.Fatalf("a slot takes %d bytes, so that no message is longer", chunk)
 	}
@@ -157,11 +157,11 @@ func TestLongMessages(t *testing.T) {
 			return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n * ((from + 2*to) % 3) / 2 })
 		})
 	}
-	before := sent(w.comms[1])
+	before := sentOn(w.comms[1], collectiveLane)
 	w.each(func(rank int) error {
 		return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n })
 	})
-	for peer, now := range sent(w.comms[1]) {
+	for peer, now := range sentOn(w.comms[1], collectiveLane) {
 		if messages := now - before[peer]; peer != 1 && messages != 3+4 {
 			t.Errorf("%d messages to %d, expected 3 of data and 4 tokens", messages, peer)
 		}
@@ -255,8 +255,8 @@ func TestScheduleOfGroups(t *testing.T) {
 			return err
 		}
 		defer child.Destroy()
-		if child.shape.schedule != plan.Sequential {
-			t.Errorf("rank %d: a split has %q", rank, child.shape.schedule)
+		if shapeOf(child).schedule != plan.Sequential {
+			t.Errorf("rank %d: a split has %q", rank, shapeOf(child).schedule)
 		}
 		return allToAll(t, child, 0, func(int, int) int { return 100 })
 	})
@@ -283,7 +283,7 @@ func TestScheduleOnShareableMemory(t *testing.T) {
 	}{{plan.BySize, true}, {plan.Sequential, false}, {plan.Parallel, true}, {2, false}, {plan.BySize, true}} {
 		before := make([][]uint64, size)
 		for rank := range size {
-			before[rank] = sent(w.comms[rank])
+			before[rank] = sentOn(w.comms[rank], collectiveLane)
 		}
 		w.each(func(rank int) error {
 			op := ops[rank]
@@ -291,7 +291,7 @@ func TestScheduleOnShareableMemory(t *testing.T) {
 			return run(w.comms[rank], op)
 		})
 		for rank := range size {
-			for peer, now := range sent(w.comms[rank]) {
+			for peer, now := range sentOn(w.comms[rank], collectiveLane) {
 				if messages := now - before[rank][peer]; peer != rank && (messages == 2) != c.direct {
 					t.Errorf("%q: rank %d sent %d messages to %d", c.schedule, rank, messages, peer)
 				}

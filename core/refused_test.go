@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -56,42 +55,6 @@ func atOnce(t *testing.T) func() {
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("it took %v", took)
 		}
-	}
-}
-
-// until yields until a condition holds.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-// announced tells whether a rank keeps a peer's refusal.
-func (w *world) announced(rank, peer int, sequence uint64) bool {
-	c := w.comms[rank]
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a := c.announced[peer]
-	if a == nil {
-		return false
-	}
-	_, ok := a.refused.at(sequence)
-	return ok
-}
-
-// forgotten waits until all has been told and nothing of it is kept.
-func (w *world) forgotten() {
-	w.t.Helper()
-	t := w.t.(*testing.T)
-	for rank, c := range w.comms {
-		until(t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return len(c.announced) == 0 && !slices.ContainsFunc(c.told, func(t telling) bool { return t.busy })
-		})
 	}
 }
 
@@ -204,8 +167,8 @@ func TestRefusedOnAllRanks(t *testing.T) {
 					w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 100)) })
 					w.forgotten()
 					for rank, c := range w.comms {
-						if want := uint64(1001 * (round + 1)); c.Sequence() != want || len(c.refused) > maxRefusals {
-							t.Errorf("rank %d: at #%d, want #%d; keeps %d refusals", rank, c.Sequence(), want, len(c.refused))
+						if want := uint64(1001 * (round + 1)); c.Sequence() != want || ownRefusals(c) > maxRefusals {
+							t.Errorf("rank %d: at #%d, want #%d; keeps %d refusals", rank, c.Sequence(), want, ownRefusals(c))
 						}
 					}
 				}
@@ -388,11 +351,11 @@ func TestAnnouncementsOfAStranger(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kept := c.announced[1].refused
+	kept := refusalsOf(c, 1)
 	if len(kept) > maxRefusals || !slices.IsSortedFunc(kept, func(a, b refusal) int { return int(a.first) - int(b.first) }) {
 		t.Errorf("it keeps %v", kept)
 	}
-	delete(c.announced, 1)
+	forgetAnnounced(c, 1)
 	if err := c.onAnnounce(1, says(refusal{1, ^uint64(0), "a\x00b\nc\xffd\x1b[31m" + long[:100]})); err != nil {
 		t.Fatal(err)
 	}

@@ -62,8 +62,8 @@ func TestThresholdsOfRanks(t *testing.T) {
 			return err
 		}
 		defer child.Destroy()
-		if child.shape.thresholds.OneShotMax != 5 {
-			t.Errorf("rank %d: %+v", rank, child.shape.thresholds)
+		if shapeOf(child).thresholds.OneShotMax != 5 {
+			t.Errorf("rank %d: %+v", rank, shapeOf(child).thresholds)
 		}
 		return run(child, allReduce(t, 1000))
 	})

@@ -67,7 +67,7 @@ type Comm struct {
 	announced map[int]*announcement   // what peers told of calls that this rank has not come to
 	refused   refusals                // this rank's own, the last of them
 	told      []telling               // of them, by peer; made by the first
-	answers   map[int]exec.Message    // what peers answered to ask
+	answers   map[int]plan.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
 	checkOuts map[uint64]*Error       // monitored barriers, by sequence: what rank 0 said, nil: all came
@@ -258,7 +258,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 }
 
 // message says what an operation is, in what all ranks know of it.
-func (c *Comm) message(op *Operation) exec.Message {
+func (c *Comm) message(op *Operation) plan.Message {
 	m := op.message()
 	m.Schedule = uint8(c.shape.scheduleOf(op))
 	return m

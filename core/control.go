@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -48,7 +49,7 @@ const (
 
 const encodedMessage = 48
 
-func encodeMessage(m exec.Message) []byte {
+func encodeMessage(m plan.Message) []byte {
 	b := make([]byte, 0, encodedMessage)
 	for _, v := range []uint64{m.Group, m.Sequence, m.Count, m.Digest} {
 		b = binary.LittleEndian.AppendUint64(b, v)
@@ -58,12 +59,12 @@ func encodeMessage(m exec.Message) []byte {
 	return append(b, m.Collective, m.DType, m.Op, m.Schedule, 0, 0, 0, 0)
 }
 
-func decodeMessage(b []byte) (exec.Message, error) {
+func decodeMessage(b []byte) (plan.Message, error) {
 	if len(b) != encodedMessage {
-		return exec.Message{}, fmt.Errorf("%w: a message of %d bytes, expected %d", exec.ErrProtocol, len(b), encodedMessage)
+		return plan.Message{}, fmt.Errorf("%w: a message of %d bytes, expected %d", exec.ErrProtocol, len(b), encodedMessage)
 	}
 	u := binary.LittleEndian.Uint64
-	return exec.Message{Group: u(b), Sequence: u(b[8:]), Count: u(b[16:]), Digest: u(b[24:]),
+	return plan.Message{Group: u(b), Sequence: u(b[8:]), Count: u(b[16:]), Digest: u(b[24:]),
 		Epoch: binary.LittleEndian.Uint32(b[32:]), Root: int32(binary.LittleEndian.Uint32(b[36:])),
 		Collective: b[40], DType: b[41], Op: b[42], Schedule: b[43]}, nil
 }

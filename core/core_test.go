@@ -16,7 +16,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -1090,7 +1089,7 @@ func FuzzDecodeMessage(f *testing.F) {
 	})
 }
 
-func allReduceMessage() exec.Message {
+func allReduceMessage() plan.Message {
 	op := Operation{Collective: plan.AllReduce, DType: reduce.Float32, InCounts: []uint64{5}}
 	m := op.message()
 	m.Sequence = binary.LittleEndian.Uint64([]byte("sequence"))

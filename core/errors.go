@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/plan"
 )
@@ -118,19 +117,19 @@ func (e *Error) blaming(ranks ...int) *Error {
 }
 
 // during names the collective that has failed.
-func (e *Error) during(m exec.Message) *Error {
+func (e *Error) during(m plan.Message) *Error {
 	e.Operation, e.Sequence = plan.Collective(m.Collective).String(), m.Sequence
 	return e
 }
 
 // calling notes what two ranks called at one place.
-func (e *Error) calling(rank int, m exec.Message, peer int, seen exec.Message) *Error {
+func (e *Error) calling(rank int, m plan.Message, peer int, seen plan.Message) *Error {
 	e.Calls = map[int]string{rank: describe(m), peer: describe(seen)}
 	return e
 }
 
 // ending is the error for a collective that a failure has ended; state is what has become of its buffers.
-func (e *Error) ending(m exec.Message, state string) *Error {
+func (e *Error) ending(m plan.Message, state string) *Error {
 	ended := *e
 	ended.call, ended.state = fmt.Sprintf("#%d %s", m.Sequence, describe(m)), state
 	return ended.during(m)

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -120,7 +121,7 @@ type departure struct {
 func (d departure) lost() bool { return d.cause.Kind == ErrPeerFailed }
 
 // missedBy is the failure of a collective that needs the peer.
-func (d departure) missedBy(m exec.Message) *Error {
+func (d departure) missedBy(m plan.Message) *Error {
 	if d.lost() {
 		return d.cause
 	}
@@ -162,7 +163,7 @@ func (c *Comm) departure(peer int) (d departure, gone bool) {
 // rank is through a collective before it has heard from all others, which plans are proved to do:
 // in one with a root the root has heard from all others, and these from the root. It is called with
 // the lock held.
-func (c *Comm) missing(m exec.Message) *Error {
+func (c *Comm) missing(m plan.Message) *Error {
 	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
 		root, d := int(m.Root), c.departed[peer]
 		if m.Sequence > d.last && (root < 0 || root == c.rank || root == peer) {
@@ -202,7 +203,7 @@ func (c *Comm) undone(p *part, begun bool, cause *Error) *Error {
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
-func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen exec.Message, bytes, total uint64) *Error {
+func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen plan.Message, bytes, total uint64) *Error {
 	if mine == seen {
 		want, wantTotal := run.Expected()
 		from, to := peer, c.rank
@@ -234,7 +235,7 @@ func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen ex
 }
 
 // differ tells of a peer that does another thing than this rank. It is called with the lock held.
-func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
+func (c *Comm) differ(mine plan.Message, peer int, seen plan.Message) *Error {
 	if reason, ok := c.refused.at(seen.Sequence); ok {
 		return c.refusedError(c.rank, reason, peer, seen)
 	}
@@ -253,13 +254,13 @@ func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
 // the order find it out.
-func (c *Comm) announce(m exec.Message) {
+func (c *Comm) announce(m plan.Message) {
 	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, encodeMessage(m))
 }
 
 // announcement is what a peer told of calls that this rank has not come to yet.
 type announcement struct {
-	waits   exec.Message // what it waits in; none: Sequence is 0
+	waits   plan.Message // what it waits in; none: Sequence is 0
 	refused refusals
 }
 
@@ -298,7 +299,7 @@ func (c *Comm) onAnnounce(peer int, payload []byte) error {
 
 // onWaiting compares what a peer waits in with what this rank does or did, or keeps it for when
 // this rank gets there.
-func (c *Comm) onWaiting(peer int, m exec.Message) {
+func (c *Comm) onWaiting(peer int, m plan.Message) {
 	c.lockOrder()
 	var err *Error
 	switch mine := c.shortcut.At(m.Sequence); {
@@ -316,7 +317,7 @@ func (c *Comm) onWaiting(peer int, m exec.Message) {
 
 // compareAnnounced compares what this rank starts, or is refused, with what peers announced. It is
 // called with the lock held.
-func (c *Comm) compareAnnounced(mine exec.Message) *Error {
+func (c *Comm) compareAnnounced(mine plan.Message) *Error {
 	for peer, a := range c.announced {
 		if reason, ok := a.refused.at(mine.Sequence); ok && mine.Collective != uint8(refused) {
 			return c.refusedError(peer, reason, c.rank, mine)
@@ -336,7 +337,7 @@ func (c *Comm) compareAnnounced(mine exec.Message) *Error {
 const askTime = 500 * time.Millisecond
 
 // timeoutError finds out which ranks did not arrive.
-func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
+func (c *Comm) timeoutError(w *Work, m plan.Message) *Error {
 	missing, behind := c.ask(m.Sequence)
 	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, describe(m), w.timeout, c.rankName(c.rank))
 	var parts []string
@@ -373,7 +374,7 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
 	c.mu.Lock()
-	c.answers = map[int]exec.Message{}
+	c.answers = map[int]plan.Message{}
 	c.mu.Unlock()
 	var wg sync.WaitGroup
 	for peer := range c.size {
@@ -492,7 +493,7 @@ func (c *Comm) barrierError(news string, absent ...int) *Error {
 
 // barrierState tells who has come to rank 0 or what that has said, and whether one is missed that
 // is gone.
-func (c *Comm) barrierState(m exec.Message) (here int, verdict *Error, told bool, missed *Error) {
+func (c *Comm) barrierState(m plan.Message) (here int, verdict *Error, told bool, missed *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[m.Sequence]

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -380,7 +379,7 @@ func TestMonitoredBarrierNamesTheFirstOfTheGone(t *testing.T) {
 	for rank := 2; rank < 6; rank++ {
 		w.endFor(0, rank)
 	}
-	m := exec.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
+	m := plan.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
 	goneSince(c, m.Sequence)
 	for range 20 {
 		_, _, _, missed := c.barrierState(m)

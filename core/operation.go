@@ -278,8 +278,8 @@ func (o *Operation) bytes(counts []uint64) []int64 {
 }
 
 // message says what the operation is, but for its schedule.
-func (o *Operation) message() exec.Message {
-	m := exec.Message{Collective: uint8(o.Collective), Root: -1}
+func (o *Operation) message() plan.Message {
+	m := plan.Message{Collective: uint8(o.Collective), Root: -1}
 	var counts []uint64
 	switch o.Collective {
 	case plan.AllReduce, plan.Reduce, plan.Broadcast, plan.ReduceScatter:
@@ -318,7 +318,7 @@ func (o *Operation) message() exec.Message {
 }
 
 // describe puts a message into words, as in "allreduce(float32, 8 elements, SUM)".
-func describe(m exec.Message) string {
+func describe(m plan.Message) string {
 	c := plan.Collective(m.Collective)
 	if c == plan.Barrier || c == plan.MonitoredBarrier {
 		return c.String()

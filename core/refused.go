@@ -98,8 +98,8 @@ func (c *Comm) RefuseStart(why error, operations ...Operation) error {
 	return why
 }
 
-func (c *Comm) refusedMessage(sequence uint64) exec.Message {
-	return exec.Message{Collective: uint8(refused), Root: -1, Group: c.identity.group, Epoch: c.identity.epoch, Sequence: sequence}
+func (c *Comm) refusedMessage(sequence uint64) plan.Message {
+	return plan.Message{Collective: uint8(refused), Root: -1, Group: c.identity.group, Epoch: c.identity.epoch, Sequence: sequence}
 }
 
 // tellRefusals tells a peer, connecting to it if need be, what it has not been told yet.
@@ -130,7 +130,7 @@ func (c *Comm) tellRefusals(peer int, timeout time.Duration) {
 }
 
 // decodeRefusal reads what tellRefusals sends.
-func decodeRefusal(m exec.Message, reason []byte) (refusal, error) {
+func decodeRefusal(m plan.Message, reason []byte) (refusal, error) {
 	if m.Count == 0 || m.Count > m.Sequence || len(reason) > maxFailText {
 		return refusal{}, fmt.Errorf("%w: %d calls refused up to #%d, with a text of %d bytes", exec.ErrProtocol, m.Count, m.Sequence, len(reason))
 	}
@@ -161,7 +161,7 @@ func (c *Comm) onRefusal(peer int, f refusal) {
 
 // goodCall finds a collective that this rank has started at a place where a peer was refused one. It is called
 // with the lock held.
-func (c *Comm) goodCall(f refusal) (exec.Message, bool) {
+func (c *Comm) goodCall(f refusal) (plan.Message, bool) {
 	for _, w := range c.queue {
 		for _, p := range w.parts {
 			if s := p.message.Sequence; f.first <= s && s <= f.last {
@@ -175,11 +175,11 @@ func (c *Comm) goodCall(f refusal) (exec.Message, bool) {
 			return m, true
 		}
 	}
-	return exec.Message{}, false
+	return plan.Message{}, false
 }
 
 // refusedError tells that a rank was refused a call where another made a good one.
-func (c *Comm) refusedError(rank int, reason string, other int, good exec.Message) *Error {
+func (c *Comm) refusedError(rank int, reason string, other int, good plan.Message) *Error {
 	e := c.errorf(ErrMismatch, "collective mismatch at #%d: %s called %s, but the call of %s was refused: %s",
 		good.Sequence, c.rankName(other), describe(good), c.rankName(rank), reason).during(good)
 	e.Calls = map[int]string{other: describe(good), rank: "a call that was refused: " + reason}

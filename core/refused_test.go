@@ -339,7 +339,7 @@ func TestAnnouncementsOfAStranger(t *testing.T) {
 		"none refused":     says(refusal{6, 5, ""}),
 		"from before all":  says(refusal{^uint64(0), 5, ""}),
 		"too long":         says(refusal{5, 5, long}),
-		"a wait with text": append(encodeMessage(exec.Message{Sequence: 9}), "text"...),
+		"a wait with text": append(encodeMessage(plan.Message{Sequence: 9}), "text"...),
 	} {
 		if err := c.onAnnounce(1, payload); !errors.Is(err, exec.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)

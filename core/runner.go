@@ -278,7 +278,7 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 }
 
 // runError is why a run cannot go on, whose message is m.
-func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Error {
+func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *Error {
 	peer := run.Peer()
 	switch status {
 	case exec.Stopped:

@@ -345,7 +345,7 @@ func (p *pointToPoint) bind(t *transfer) *Error {
 		}
 		q.run = run
 	}
-	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
+	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
 	if err := q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m}); err != nil {
 		return asError(err, ErrSystem, "%s", t.op.Collective)
 	}

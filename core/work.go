@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/plan"
 )
 
 // Work is one or several operations that were started together. Its methods may be called from
@@ -41,7 +42,7 @@ type Work struct {
 // part is a collective of a work.
 type part struct {
 	operation *Operation
-	message   exec.Message
+	message   plan.Message
 	begun     *exec.Compiled // the runner's run has been left half done with it
 }
 

@@ -1,0 +1,14 @@
+package plan
+
+// Message says what a rank does: it goes with the data of each collective. Ranks that do the same
+// have equal messages.
+type Message struct {
+	Group, Sequence uint64
+	Count, Digest   uint64
+	Epoch           uint32
+	Root            int32
+	Collective      uint8
+	DType           uint8
+	Op              uint8
+	Schedule        uint8
+}

@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -22,7 +23,7 @@ func (s shape) scheduleOf(op *Operation) plan.Schedule {
 // bytes to each, and returns the most that one of them may have under way at once.
 func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peaks, err error) {
 	bad := func(format string, args ...any) (plan.Peaks, error) {
-		return most, errorf(ErrInvalidArgument, "alltoall_peaks: "+format, args...)
+		return most, fault.Errorf(fault.ErrInvalidArgument, "alltoall_peaks: "+format, args...)
 	}
 	const mostRanks = 64 // that can be proved in a second
 	switch {
@@ -52,12 +53,12 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	for r := range ranks {
 		params[r] = s.params(&op, r, ranks)
 		if plans[r], err = plan.Build(params[r]); err != nil {
-			return most, asError(err, ErrInternal, "alltoall_peaks")
+			return most, fault.From(err, fault.ErrInternal, "alltoall_peaks")
 		}
 	}
 	peaks, err := plan.PeaksOf(plans, params)
 	if err != nil {
-		return most, asError(err, ErrInternal, "alltoall_peaks")
+		return most, fault.From(err, fault.ErrInternal, "alltoall_peaks")
 	}
 	for _, p := range peaks {
 		most = plan.Peaks{Pairs: max(most.Pairs, p.Pairs), Incast: max(most.Incast, p.Incast), Sent: max(most.Sent, p.Sent),

@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -31,23 +31,22 @@ const (
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
 // and thread; collectives are ordered by their calls to Start.
 type Comm struct {
-	runtime     *Runtime
-	end         *sharedEndpoint
-	name        string
-	rank, size  int
-	globalRanks []int // of the group's ranks, in the job; nil: they are the same
-	addresses   []transport.Address
-	kinds       []string
-	identity    identity
-	grace       time.Duration
-	logger      *slog.Logger // of the group and rank
-	trace       tracers
-	shape       shape
-	thresholds  string             // as they were given
-	settings    map[string]Setting // in effect, by the names of their variables
-	arena       *exec.Arena        // this process's, where some peer shares memory
-	mapped      []exec.ArenaID     // of peers, for this communicator
-	waiting     exec.Waiting
+	runtime    *Runtime
+	end        *sharedEndpoint
+	members    fault.Group // its name, and those of its ranks
+	rank, size int
+	addresses  []transport.Address
+	kinds      []string
+	identity   identity
+	grace      time.Duration
+	logger     *slog.Logger // of the group and rank
+	trace      tracers
+	shape      shape
+	thresholds string             // as they were given
+	settings   map[string]Setting // in effect, by the names of their variables
+	arena      *exec.Arena        // this process's, where some peer shares memory
+	mapped     []exec.ArenaID     // of peers, for this communicator
+	waiting    exec.Waiting
 
 	poller   *transport.Poller // nil where there are no links
 	group    *transport.Group
@@ -61,7 +60,7 @@ type Comm struct {
 	mu        sync.Mutex
 	timeout   time.Duration
 	queue     []*Work
-	failure   *Error
+	failure   *fault.Error
 	destroyed bool
 	departed  map[int]departure       // peers that are gone
 	announced map[int]*announcement   // what peers told of calls that this rank has not come to
@@ -70,7 +69,7 @@ type Comm struct {
 	answers   map[int]plan.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]*Error       // monitored barriers, by sequence: what rank 0 said, nil: all came
+	checkOuts map[uint64]*fault.Error // monitored barriers, by sequence: what rank 0 said, nil: all came
 	checked   chan struct{}           // a change of the two
 	barriers  uint64                  // sequence of the last monitored barrier that ended here
 	splits    uint64
@@ -125,7 +124,7 @@ func (c *Comm) Sequence() uint64 { return c.shortcut.Sequence() }
 // SetTimeout changes the timeout of operations started from now on.
 func (c *Comm) SetTimeout(d time.Duration) error {
 	if d <= 0 {
-		return errorf(ErrInvalidArgument, "timeout is %v, it must be positive", d)
+		return fault.Errorf(fault.ErrInvalidArgument, "timeout is %v, it must be positive", d)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +156,7 @@ func (c *Comm) Err() error {
 
 // FailedRanks are the ranks to which the failure that Err tells of is owed: see Error.Ranks.
 func (c *Comm) FailedRanks() []int {
-	var e *Error
+	var e *fault.Error
 	if !errors.As(c.Err(), &e) {
 		return nil
 	}
@@ -219,10 +218,10 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	if c.failure != nil {
 		defer c.mu.Unlock()
-		return nil, c.failure.refusing(nameOf(operations))
+		return nil, c.failure.During(nameOf(operations), 0)
 	}
 	w.setTimeout(o.Timeout)
-	var mismatch *Error
+	var mismatch *fault.Error
 	for i := range w.parts {
 		p := &w.parts[i]
 		p.message.Group, p.message.Epoch = c.identity.group, c.identity.epoch
@@ -274,7 +273,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	if c.failure != nil {
 		defer c.mu.Unlock()
 		c.retire(&operation)
-		return nil, c.failure.refusing(operation.Collective.String())
+		return nil, c.failure.During(operation.Collective.String(), 0)
 	}
 	w.setTimeout(o.Timeout)
 	w.small = c.shape.memory && operation.small()
@@ -580,7 +579,7 @@ func (c *Comm) spawn(f func()) {
 	guarded := func() {
 		defer func() {
 			if r := recover(); r != nil {
-				c.fail(c.errorf(ErrInternal, "panic: %v", r), true)
+				c.fail(c.members.Errorf(fault.ErrInternal, "panic: %v", r), true)
 			}
 		}()
 		f()
@@ -606,10 +605,10 @@ func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	c.fail(c.errorf(ErrAborted, "%s aborted it: %s", c.rankName(c.rank), reason).blaming(c.rank), true)
+	c.fail(c.members.Errorf(fault.ErrAborted, "%s aborted it: %s", c.members.Names(c.rank), reason).Blaming(c.rank), true)
 }
 
-// Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
+// Destroy ends the communicator in good order: works that have not ended end with fault.ErrAborted, peers
 // are told that this rank has left, and all that it held is given back: memory that an adapter may still
 // read for a peer once that is over. It waits for no peer, but the last
 // of a process may wait for an adapter that has to send its last words again.
@@ -621,7 +620,7 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(c.errorf(ErrAborted, "it was destroyed on this rank, %s", c.rankName(c.rank)).blaming(c.rank), false)
+	c.fail(c.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s", c.members.Names(c.rank)).Blaming(c.rank), false)
 	<-c.stopped // by this call or by a failure before it
 	c.token <- struct{}{}
 	c.runQueued()
@@ -641,14 +640,6 @@ func (c *Comm) Destroy() {
 	c.partArenas()
 	c.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)
-}
-
-// title names the communicator in messages.
-func (c *Comm) title() string {
-	if c.name == "" {
-		return "the communicator"
-	}
-	return fmt.Sprintf("communicator %q", c.name)
 }
 
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and

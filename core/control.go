@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -126,8 +125,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.window.ConnectPort(src)
 		return
 	case len(fds) == 0: // plans count on the memory
-		c.fail(c.errorf(ErrSystem, "shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
-			c.rankName(src), c.rankName(c.rank)), true)
+		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
+			c.members.Names(src), c.members.Names(c.rank)), true)
 		return
 	case len(fds) > 2:
 		for _, fd := range fds {
@@ -140,7 +139,7 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.joinArena(src, fds[1])
 	}
 	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
-		c.fail(c.errorf(ErrSystem, "shared memory with %s: %v", c.rankName(src), err), true)
+		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.members.Names(src), err), true)
 	}
 }
 
@@ -170,11 +169,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			c.violation(src, err)
 		}
 	case frameFail:
-		kind := ErrInternal
-		if int(h.Flags) < len(kinds) {
-			kind = kinds[h.Flags]
-		}
-		c.fail(c.heard(kind, payload), true)
+		c.fail(c.members.Decode(fault.KindOf(h.Flags), payload), true)
 	case frameAnnounce:
 		if err := c.onAnnounce(src, payload); err != nil {
 			c.violation(src, err)
@@ -213,9 +208,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		c.mu.Unlock()
 		notify(c.checked)
 	case frameCheckOut:
-		var verdict *Error
+		var verdict *fault.Error
 		if len(payload) > 0 {
-			verdict = c.heard(ErrTimeout, payload)
+			verdict = c.members.Decode(fault.ErrTimeout, payload)
 		}
 		c.mu.Lock()
 		if src == 0 && h.Seq > c.barriers && len(c.checkOuts) < maxCheckIns {
@@ -233,17 +228,12 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	}
 }
 
-// inWords is what a peer says, made fit for an error's text.
-func inWords(text string) string {
-	return cmp.Or(printable.Text(text, maxFailText), "it gave no reason")
-}
-
 // maxCheckIns bounds what a peer can make this rank remember of barriers to come.
 const maxCheckIns = 1024
 
 // violation fails the communicator because a peer sent what no correct peer sends.
 func (c handler) violation(src int, err error) {
-	c.fail(c.errorf(ErrInternal, "from %s: %v", c.rankName(src), err), true)
+	c.fail(c.members.Errorf(fault.ErrInternal, "from %s: %v", c.members.Names(src), err), true)
 }
 
 func notify(ch chan struct{}) {

@@ -630,8 +630,8 @@ func TestSplitComposesGlobalRanks(t *testing.T) {
 				return err
 			}
 			defer child.Destroy()
-			if rank > 0 && !slices.Equal(child.globalRanks, c.want) {
-				return fmt.Errorf("global ranks are %v, want %v", child.globalRanks, c.want)
+			if rank > 0 && !slices.Equal(child.members.GlobalRanks, c.want) {
+				return fmt.Errorf("global ranks are %v, want %v", child.members.GlobalRanks, c.want)
 			}
 			return nil
 		})

@@ -2,7 +2,6 @@ package core
 
 import (
 	"errors"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -104,6 +103,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				}
 			}
 			errs := w.try(func(rank int) error { return c.call(w.comms[rank], rank) })
+			called := 0
 			for rank, err := range errs {
 				if c.on != nil && !slices.Contains(c.on, rank) {
 					continue
@@ -113,7 +113,13 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 					t.Errorf("rank %d: %v", rank, err)
 					continue
 				}
-				sequence := e.Sequence == c.want.Sequence || name == "abort"
+				text, heads := err.Error(), c.heads
+				if c.want.Sequence > 0 && e.Sequence == 0 { // it has heard of the failure before its call
+					heads = `communicator "test" has failed: `
+				} else {
+					called++
+				}
+				sequence := e.Sequence == c.want.Sequence || e.Sequence == 0 || name == "abort"
 				operation := e.Operation == c.want.Operation || c.want.Operation == ""
 				for rank, call := range c.want.Calls {
 					operation = operation && e.Calls[rank] == call
@@ -121,43 +127,14 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				if !operation || !sequence || e.Group != "test" || !slices.Equal(e.Ranks, c.want.Ranks) {
 					t.Errorf("rank %d: %+v\nwant %+v", rank, *e, c.want)
 				}
-				if text := err.Error(); !strings.HasPrefix(text, c.heads) || jargon.MatchString(text) || e.title != "" && !strings.HasSuffix(text, hints[e.Kind]) {
+				if !strings.HasPrefix(text, heads) || jargon.MatchString(text) ||
+					name != "monitored barrier" && !strings.HasSuffix(text, hintOf(e.Kind)) {
 					t.Errorf("rank %d: the text has not the form of all: %s", rank, text)
 				}
 			}
+			if called == 0 {
+				t.Error("no rank tells of its call")
+			}
 		})
-	}
-}
-
-// What a peer tells of an error is kept as far as it makes sense, whatever the peer sends.
-func TestHeardErrors(t *testing.T) {
-	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
-	c := w.comms[0]
-	sent := c.errorf(ErrTimeout, "not all came").blaming(2, 1, AnySource)
-	sent.Operation, sent.Sequence, sent.Calls = "barrier", 7, map[int]string{0: "a", 1: "b"}
-	got := c.heard(ErrTimeout, sent.encode())
-	if got.Error() != sent.Error() || got.Operation != "barrier" || got.Sequence != 7 || !slices.Equal(got.Ranks, []int{1, 2}) ||
-		!maps.Equal(got.Calls, sent.Calls) || got.GlobalRank(2) != 8 {
-		t.Errorf("%+v", *got)
-	}
-	for payload, want := range map[string]string{
-		"":                                   "it gave no reason",
-		"no JSON":                            "it gave no reason",
-		`{"Text":"a\u001b[31m"}`:             `a\x1b[31m`,
-		`{"Text":"b","Ranks":[-1,3,1,1000]}`: "b",
-		`{"Text":"c","Calls":{"9":"x","1":"\u0007"}}`: "c",
-	} {
-		e := c.heard(ErrAborted, []byte(payload))
-		if e.Text != want || len(e.Ranks) > 0 && !slices.Equal(e.Ranks, []int{1}) || len(e.Calls) > 0 && !maps.Equal(e.Calls, map[int]string{1: `\a`}) {
-			t.Errorf("%q: %+v", payload, *e)
-		}
-	}
-	many := c.errorf(ErrTimeout, "%s", strings.Repeat("<", 2*maxFailText))
-	for r := range 2 * maxFailRanks {
-		many.Ranks = append(many.Ranks, 60_000+r)
-	}
-	many.Calls = map[int]string{0: strings.Repeat("\x00", maxFailText), 1: strings.Repeat(`"`, maxFailText), 2: "x"}
-	if n := len(many.encode()); n > 128<<10 {
-		t.Errorf("a frame of %d bytes", n)
 	}
 }

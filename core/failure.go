@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
@@ -20,7 +21,7 @@ import (
 
 // fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
 // all other ranks are told: those that have a connection now, others when they make one.
-func (c *Comm) fail(cause *Error, tell bool) {
+func (c *Comm) fail(cause *fault.Error, tell bool) {
 	c.mu.Lock()
 	if c.failure != nil {
 		c.mu.Unlock()
@@ -50,35 +51,14 @@ func (c *Comm) fail(cause *Error, tell bool) {
 }
 
 // failFrame is what tells a peer of a failure.
-func failFrame(cause *Error) (transport.Header, []byte) {
-	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, cause.encode()
+func failFrame(cause *fault.Error) (transport.Header, []byte) {
+	return transport.Header{Type: frameFail, Flags: fault.Number(cause.Kind)}, cause.Encode()
 }
 
-func (c *Comm) failed() *Error {
+func (c *Comm) failed() *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failure
-}
-
-// rankName names a rank so that a person finds its process: "rank 1 (pid 12)", or "rank 1 (global
-// rank 3, pid 12)" where ranks of the group have other numbers in the job.
-func (c *Comm) rankName(rank int) string { return c.rankNames([]int{rank}) }
-
-// rankNames is rankName for several.
-func (c *Comm) rankNames(ranks []int) string {
-	names := make([]string, len(ranks))
-	for i, r := range ranks {
-		global := ""
-		if c.globalRanks != nil {
-			global = fmt.Sprintf("global rank %d, ", c.globalRanks[r])
-		}
-		names[i] = fmt.Sprintf("%d (%spid %d)", r, global, c.addresses[r].PID)
-	}
-	noun := "rank "
-	if len(ranks) > 1 {
-		noun = "ranks "
-	}
-	return noun + strings.Join(names, ", ")
 }
 
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel
@@ -111,23 +91,23 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 // need the peer: a process that ends without a goodbye may have been killed, or may have done its
 // part.
 type departure struct {
-	cause  *Error // ErrPeerFailed where there was no goodbye
-	exited bool   // the process is known to have ended by itself, with status 0
-	last   uint64 // number of this rank's last collective when it heard of it
+	cause  *fault.Error // fault.ErrPeerFailed where there was no goodbye
+	exited bool         // the process is known to have ended by itself, with status 0
+	last   uint64       // number of this rank's last collective when it heard of it
 }
 
 // lost tells whether the peer has ended without a goodbye. Then whoever misses it fails the
 // communicator, so that all ranks hear of it.
-func (d departure) lost() bool { return d.cause.Kind == ErrPeerFailed }
+func (d departure) lost() bool { return d.cause.Kind == fault.ErrPeerFailed }
 
 // missedBy is the failure of a collective that needs the peer.
-func (d departure) missedBy(m plan.Message) *Error {
+func (d departure) missedBy(m plan.Message) *fault.Error {
 	if d.lost() {
 		return d.cause
 	}
 	missed := *d.cause
 	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, describe(m))
-	return missed.during(m)
+	return missed.During(m.Name(), m.Sequence)
 }
 
 // depart takes the news that a peer is gone.
@@ -135,8 +115,8 @@ func (c *Comm) depart(peer int, d departure) {
 	c.lockOrder()
 	d.last = c.Sequence()
 	c.departed[peer] = d
-	c.log(logs.Init).Info("a peer is gone", "peer", c.rankName(peer), "cause", d.cause.Text)
-	var doomed *Error
+	c.log(logs.Init).Info("a peer is gone", "peer", c.members.Names(peer), "cause", d.cause.Text)
+	var doomed *fault.Error
 	for _, a := range c.announced {
 		if doomed == nil {
 			doomed = c.missing(a.waits)
@@ -163,7 +143,7 @@ func (c *Comm) departure(peer int) (d departure, gone bool) {
 // rank is through a collective before it has heard from all others, which plans are proved to do:
 // in one with a root the root has heard from all others, and these from the root. It is called with
 // the lock held.
-func (c *Comm) missing(m plan.Message) *Error {
+func (c *Comm) missing(m plan.Message) *fault.Error {
 	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
 		root, d := int(m.Root), c.departed[peer]
 		if m.Sequence > d.last && (root < 0 || root == c.rank || root == peer) {
@@ -174,7 +154,7 @@ func (c *Comm) missing(m plan.Message) *Error {
 }
 
 // peerError is the failure to reach a peer.
-func (c *Comm) peerError(peer int, err error) *Error {
+func (c *Comm) peerError(peer int, err error) *fault.Error {
 	if e := c.failed(); e != nil {
 		return e
 	}
@@ -189,22 +169,25 @@ func (c *Comm) peerError(peer int, err error) *Error {
 	if errors.As(err, &link) {
 		err = link.Err // the rest is said here
 	}
-	return c.errorf(ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v", c.rankName(peer), c.addresses[peer].Name,
-		c.kinds[peer], what, plain.Error(err)).blaming(peer)
+	return c.members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v", c.members.Names(peer), c.addresses[peer].Name,
+		c.kinds[peer], what, plain.Error(err)).Blaming(peer)
 }
 
-func (c *Comm) hasLeft(peer int) *Error {
-	return c.errorf(ErrAborted, "%s has left (it destroyed its communicator or ended)", c.rankName(peer)).blaming(peer)
+func (c *Comm) hasLeft(peer int) *fault.Error {
+	return c.members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)", c.members.Names(peer)).Blaming(peer)
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
-func (c *Comm) undone(p *part, begun bool, cause *Error) *Error {
-	return cause.ending(p.message, p.operation.aftermath(c.rank, begun))
+func (c *Comm) undone(p *part, begun bool, cause *fault.Error) *fault.Error {
+	m := p.message
+	return cause.During(m.Name(), m.Sequence).
+		Ending(fmt.Sprintf("#%d %s", m.Sequence, describe(m)), p.operation.aftermath(c.rank, begun))
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
-func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen plan.Message, bytes, total uint64) *Error {
+func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen plan.Message, bytes, total uint64) *fault.Error {
 	if mine == seen {
+		calls := map[int]string{c.rank: describe(mine), peer: describe(seen)}
 		want, wantTotal := run.Expected()
 		from, to := peer, c.rank
 		// Tokens of a window tell what their sender expects, and one more.
@@ -212,13 +195,13 @@ func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen pl
 		case asked && asks:
 			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
 		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
-			return c.errorf(ErrMismatch, "collective mismatch at #%d %s: %s have different counts for what they send to each other",
-				mine.Sequence, describe(mine), c.rankNames([]int{min(peer, c.rank), max(peer, c.rank)})).during(mine).calling(c.rank, mine, peer, seen)
+			return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d %s: %s have different counts for what they send to each other",
+				mine.Sequence, describe(mine), c.members.Names(min(peer, c.rank), max(peer, c.rank))).During(mine.Name(), mine.Sequence).Calling(calls)
 		case total != wantTotal:
 			bytes, want = total, wantTotal
 		}
-		return c.errorf(ErrMismatch, "collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
-			mine.Sequence, describe(mine), c.rankName(from), bytes, c.rankName(to), want).during(mine).calling(c.rank, mine, peer, seen)
+		return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
+			mine.Sequence, describe(mine), c.members.Names(from), bytes, c.members.Names(to), want).During(mine.Name(), mine.Sequence).Calling(calls)
 	}
 	if seen.Sequence > mine.Sequence {
 		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
@@ -235,11 +218,11 @@ func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen pl
 }
 
 // differ tells of a peer that does another thing than this rank. It is called with the lock held.
-func (c *Comm) differ(mine plan.Message, peer int, seen plan.Message) *Error {
+func (c *Comm) differ(mine plan.Message, peer int, seen plan.Message) *fault.Error {
 	if reason, ok := c.refused.at(seen.Sequence); ok {
 		return c.refusedError(c.rank, reason, peer, seen)
 	}
-	a, b := c.rankName(c.rank)+" called "+describe(mine), c.rankName(peer)+" called "+describe(seen)
+	a, b := c.members.Names(c.rank)+" called "+describe(mine), c.members.Names(peer)+" called "+describe(seen)
 	if mine.Sequence != seen.Sequence {
 		b += fmt.Sprintf(" as its #%d", seen.Sequence)
 	} else if describe(mine) == describe(seen) {
@@ -248,8 +231,8 @@ func (c *Comm) differ(mine plan.Message, peer int, seen plan.Message) *Error {
 	if peer < c.rank {
 		a, b = b, a
 	}
-	return c.errorf(ErrMismatch, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b).during(mine).
-		calling(c.rank, mine, peer, seen)
+	return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b).During(mine.Name(), mine.Sequence).
+		Calling(map[int]string{c.rank: describe(mine), peer: describe(seen)})
 }
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
@@ -301,7 +284,7 @@ func (c *Comm) onAnnounce(peer int, payload []byte) error {
 // this rank gets there.
 func (c *Comm) onWaiting(peer int, m plan.Message) {
 	c.lockOrder()
-	var err *Error
+	var err *fault.Error
 	switch mine := c.shortcut.At(m.Sequence); {
 	case m.Sequence > c.Sequence():
 		c.announcedBy(peer).waits = m
@@ -317,7 +300,7 @@ func (c *Comm) onWaiting(peer int, m plan.Message) {
 
 // compareAnnounced compares what this rank starts, or is refused, with what peers announced. It is
 // called with the lock held.
-func (c *Comm) compareAnnounced(mine plan.Message) *Error {
+func (c *Comm) compareAnnounced(mine plan.Message) *fault.Error {
 	for peer, a := range c.announced {
 		if reason, ok := a.refused.at(mine.Sequence); ok && mine.Collective != uint8(refused) {
 			return c.refusedError(peer, reason, c.rank, mine)
@@ -337,30 +320,30 @@ func (c *Comm) compareAnnounced(mine plan.Message) *Error {
 const askTime = 500 * time.Millisecond
 
 // timeoutError finds out which ranks did not arrive.
-func (c *Comm) timeoutError(w *Work, m plan.Message) *Error {
+func (c *Comm) timeoutError(w *Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, describe(m), w.timeout, c.rankName(c.rank))
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, describe(m), w.timeout, c.members.Names(c.rank))
 	var parts []string
 	if len(missing) > 0 {
-		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.rankNames(missing)))
+		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.members.Names(missing...)))
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
 		if r.sequence > 0 {
 			what = fmt.Sprintf("is still at #%d", r.sequence)
 		}
-		parts = append(parts, c.rankName(r.rank)+" "+what)
+		parts = append(parts, c.members.Names(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
-		return c.errorf(ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time", head).during(m)
+		return c.members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time", head).During(m.Name(), m.Sequence)
 	}
 	all := slices.Clone(missing)
 	for _, r := range behind {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return c.errorf(ErrTimeout, "%s: %s did not arrive: %s", head, c.rankNames(all), strings.Join(parts, ", ")).
-		during(m).blaming(all...)
+	return c.members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head, c.members.Names(all...), strings.Join(parts, ", ")).
+		During(m.Name(), m.Sequence).Blaming(all...)
 }
 
 type laggard struct {
@@ -418,7 +401,7 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 }
 
 // monitoredBarrier runs a barrier over control messages: rank 0 hears from every rank, then tells all.
-func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished bool, failure *Error) {
+func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished bool, failure *fault.Error) {
 	r := &c.runner
 	sequence := p.message.Sequence
 	if c.size == 1 {
@@ -456,7 +439,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 		case told && verdict == nil:
 			return true, nil
 		case told:
-			return true, c.barrierError(c.rankName(0)+" said: "+verdict.Text, verdict.Ranks...)
+			return true, c.barrierError(c.members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
 		case missed != nil:
 			c.fail(missed, true)
 			return true, c.failed()
@@ -466,7 +449,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 			verdict := c.missingError(sequence, w, p.operation.WaitAll)
 			return true, cmp.Or(c.checkOut(w, sequence, verdict), verdict)
 		case exec.Now() >= deadline:
-			return true, c.barrierError(c.rankName(0)+" did not answer in time", 0)
+			return true, c.barrierError(c.members.Names(0)+" did not answer in time", 0)
 		}
 		now := exec.Now()
 		if now >= until {
@@ -486,14 +469,14 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 
 // barrierError is what a rank that came to a monitored barrier says when others did not. The first
 // sentence is the one that users of Gloo know.
-func (c *Comm) barrierError(news string, absent ...int) *Error {
-	return c.plainError(ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.rankName(c.rank), news).blaming(absent...)
+func (c *Comm) barrierError(news string, absent ...int) *fault.Error {
+	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.members.Names(c.rank), news).In(&c.members).Blaming(absent...)
 }
 
 // barrierState tells who has come to rank 0 or what that has said, and whether one is missed that
 // is gone.
-func (c *Comm) barrierState(m plan.Message) (here int, verdict *Error, told bool, missed *Error) {
+func (c *Comm) barrierState(m plan.Message) (here int, verdict *fault.Error, told bool, missed *fault.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[m.Sequence]
@@ -516,7 +499,7 @@ func (c *Comm) endBarrier(sequence uint64) {
 }
 
 // missingError names the ranks that have not come to rank 0; nil if all have.
-func (c *Comm) missingError(sequence uint64, w *Work, all bool) *Error {
+func (c *Comm) missingError(sequence uint64, w *Work, all bool) *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var missing []int
@@ -536,16 +519,16 @@ func (c *Comm) missingError(sequence uint64, w *Work, all bool) *Error {
 		noun = "Ranks "
 	}
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
-	return c.plainError(ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers,
-		w.timeout.Milliseconds(), c.rankNames(missing)).blaming(missing...)
+	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers,
+		w.timeout.Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
 }
 
 // checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
 // since: the barrier is complete without it.
-func (c *Comm) checkOut(w *Work, sequence uint64, verdict *Error) (failure *Error) {
+func (c *Comm) checkOut(w *Work, sequence uint64, verdict *fault.Error) (failure *fault.Error) {
 	var payload []byte
 	if verdict != nil {
-		payload = verdict.encode()
+		payload = verdict.Encode()
 	}
 	c.mu.Lock()
 	here := maps.Clone(c.checkIns[sequence])

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
@@ -67,7 +68,7 @@ func FuzzControl(f *testing.F) {
 			if !done || err != nil && err.Error() == "" {
 				t.Fatal(done, err)
 			}
-			if err != nil && printable.Text(err.Error(), 2*maxFailText) != err.Error() {
+			if err != nil && printable.Text(err.Error(), 2*fault.MaxText) != err.Error() {
 				t.Fatalf("a text for a terminal: %q", err)
 			}
 		}

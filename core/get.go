@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -29,7 +30,7 @@ func (c *Comm) mustVote(op *Operation) bool {
 }
 
 // vote begins a plan in which the ranks agree, in the name of the part that comes after.
-func (c *Comm) vote(p *part) *Error {
+func (c *Comm) vote(p *part) *fault.Error {
 	r := &c.runner
 	own, all := r.run.Votes()
 	*own = 1
@@ -40,20 +41,20 @@ func (c *Comm) vote(p *part) *Error {
 	}
 	kernel, err := reduce.Kernel(reduce.Int32, reduce.Min)
 	if err != nil {
-		return asError(err, ErrInternal, "%s", describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", describe(p.message))
 	}
 	op := Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
 	compiled, err := r.plans.get(c.shape.params(&op, c.rank, c.size), false)
 	if err != nil {
-		return asError(err, ErrInternal, "%s", describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", describe(p.message))
 	}
 	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
 		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: kernel, Message: p.message}
 	if err := r.run.Bind(b); err != nil {
-		return asError(err, ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
 	}
 	if err := r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-		return asError(err, ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
 	}
 	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
 	r.waitingFrom, r.told = 0, false

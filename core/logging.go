@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -52,7 +53,7 @@ func (c *Comm) traceStart(w *Work, operations []Operation) {
 }
 
 // traceEnd logs the end of a collective.
-func (c *Comm) traceEnd(p *part, err *Error) {
+func (c *Comm) traceEnd(p *part, err *fault.Error) {
 	if c.trace.collectives == nil {
 		return
 	}
@@ -92,7 +93,7 @@ func (c *Comm) logMade() {
 	}
 	d := c.Describe()
 	attrs := []any{"size", d.Size, "hosts", c.hosts(&d)}
-	if c.globalRanks != nil {
+	if c.members.GlobalRanks != nil {
 		attrs = append(attrs, "global_ranks", ranges(d.GlobalRanks))
 	}
 	if d.Size > 1 {

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -102,7 +103,7 @@ func (o *Operation) aftermath(rank int, begun bool) string {
 // check refuses what no rank may ask for.
 func (o *Operation) check(rank, size int) error {
 	bad := func(format string, args ...any) error {
-		return errorf(ErrInvalidArgument, o.Collective.String()+": "+format, args...)
+		return fault.Errorf(fault.ErrInvalidArgument, o.Collective.String()+": "+format, args...)
 	}
 	if o.Collective > plan.Recv {
 		return bad("no such collective")

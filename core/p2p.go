@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -265,7 +266,7 @@ type pointToPoint struct {
 
 	attended bool    // a waiter reads the links, and gives
 	gifts    []*gift // for him
-	failure  *Error
+	failure  *fault.Error
 	gone     map[int]departure
 
 	unannounced atomic.Bool   // some of the peers' are
@@ -427,7 +428,7 @@ func (p *pointToPoint) beginSendNow(s *send) bool {
 }
 
 // loseSend is lose for a send that may have come too late.
-func (p *pointToPoint) loseSend(s *send, err error) *Error {
+func (p *pointToPoint) loseSend(s *send, err error) *fault.Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
 		p.c.fail(p.late(s.work, s.op, s.peer, "it could not be sent"), true)
 		return p.c.failed()
@@ -437,7 +438,7 @@ func (p *pointToPoint) loseSend(s *send, err error) *Error {
 
 // lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in good order nobody else misses it; else the communicator
 // has failed.
-func (p *pointToPoint) lose(peer int, err error) *Error {
+func (p *pointToPoint) lose(peer int, err error) *fault.Error {
 	if errors.Is(err, transport.ErrPeerLeft) && p.c.failed() == nil {
 		return p.c.hasLeft(peer)
 	}
@@ -449,7 +450,7 @@ func (p *pointToPoint) lose(peer int, err error) *Error {
 func (p *pointToPoint) title(op *Operation) string {
 	peer, way := "any rank", "from"
 	if op.Root != AnySource {
-		peer = p.c.rankName(op.Root)
+		peer = p.c.members.Names(op.Root)
 	}
 	name := "receive"
 	if op.Collective == plan.Send {
@@ -459,15 +460,13 @@ func (p *pointToPoint) title(op *Operation) string {
 }
 
 // ended is the error for a send or receive that a failure has ended.
-func (p *pointToPoint) ended(op *Operation, cause *Error) *Error {
-	e := *cause
-	e.Operation, e.Sequence, e.call = op.Collective.String(), 0, p.title(op)
-	return &e
+func (p *pointToPoint) ended(op *Operation, cause *fault.Error) *fault.Error {
+	return cause.During(op.Collective.String(), 0).Ending(p.title(op), "")
 }
 
 // late is the error for a send or receive whose time is up, which a peer has not met.
-func (p *pointToPoint) late(w *Work, op *Operation, peer int, why string) *Error {
-	return p.ended(op, p.c.errorf(ErrTimeout, "%s: timeout after %v: %s", p.title(op), w.timeout, why).blaming(peer))
+func (p *pointToPoint) late(w *Work, op *Operation, peer int, why string) *fault.Error {
+	return p.ended(op, p.c.members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", p.title(op), w.timeout, why).Blaming(peer))
 }
 
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
@@ -486,7 +485,7 @@ func (p *pointToPoint) takeOffer(id uint64, peer int) *send {
 }
 
 // refuse tells why nothing can be started with a peer. Called with the lock held.
-func (p *pointToPoint) refuse(peer int) *Error {
+func (p *pointToPoint) refuse(peer int) *fault.Error {
 	if p.failure != nil {
 		return p.failure
 	}
@@ -498,11 +497,11 @@ func (p *pointToPoint) refuse(peer int) *Error {
 		alone := len(p.gone) == p.c.size-1
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
 			if d := p.gone[peer]; d.lost() && (alone || !d.exited) {
-				return d.cause.because("It may have been the one to send")
+				return d.cause.Because("It may have been the one to send")
 			}
 		}
 		if alone {
-			return p.c.errorf(ErrAborted, "all other ranks have left: no other rank can send any more").blaming(slices.Collect(maps.Keys(p.gone))...)
+			return p.c.members.Errorf(fault.ErrAborted, "all other ranks have left: no other rank can send any more").Blaming(slices.Collect(maps.Keys(p.gone))...)
 		}
 	}
 	return nil
@@ -510,11 +509,11 @@ func (p *pointToPoint) refuse(peer int) *Error {
 
 // miss ends a send or receive whose peer is gone, which may be any that a receive could have matched.
 // In the latter case the communicator goes on for the others, if there are any.
-func (p *pointToPoint) miss(w *Work, op *Operation, err *Error) {
+func (p *pointToPoint) miss(w *Work, op *Operation, err *fault.Error) {
 	p.mu.Lock()
 	others := len(p.gone) < p.c.size-1
 	p.mu.Unlock()
-	if err.Kind == ErrPeerFailed && (op.Root != AnySource || !others) {
+	if err.Kind == fault.ErrPeerFailed && (op.Root != AnySource || !others) {
 		p.c.fail(err, true)
 	}
 	w.end(p.ended(op, err))
@@ -568,10 +567,10 @@ func (p *pointToPoint) arrive(a *arrival) {
 // deliver brings an arrival's data to the receive that it met.
 func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	r.work.source.Store(int32(a.source))
-	var bad *Error
+	var bad *fault.Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
-		bad = p.c.errorf(ErrMismatch, "%s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.rankName(p.c.rank),
-			r.op.OutCounts[0], r.op.DType, a.tag, p.c.rankName(a.source), a.bytes/uint64(a.dtype.Size()), a.dtype)
+		bad = p.c.members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.members.Names(p.c.rank),
+			r.op.OutCounts[0], r.op.DType, a.tag, p.c.members.Names(a.source), a.bytes/uint64(a.dtype.Size()), a.dtype)
 		bad.Calls = map[int]string{
 			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()), a.tag),
 			p.c.rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
@@ -594,7 +593,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		r.work.end(bad)
 	case bad != nil:
 		p.consumed(a)
-		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, bad.encode())
+		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, bad.Encode())
 		r.work.end(bad)
 	default:
 		p.consumed(a)
@@ -624,7 +623,7 @@ func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transpo
 	ctx := &lateContext{parent: p.c.ctx, deadline: until}
 	defer ctx.end()
 	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
-		p.c.fail(p.c.errorf(ErrTimeout, "answer to %s: timeout after %v: it takes nothing", p.c.rankName(peer), timeout).blaming(peer), true)
+		p.c.fail(p.c.members.Errorf(fault.ErrTimeout, "answer to %s: timeout after %v: it takes nothing", p.c.members.Names(peer), timeout).Blaming(peer), true)
 	}
 }
 
@@ -816,7 +815,7 @@ func (p *pointToPoint) giveAccepted() {
 func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bool {
 	s := g.send
 	data := s.payload()
-	var failure *Error
+	var failure *fault.Error
 	for failure == nil && g.given < s.bytes {
 		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
 		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
@@ -938,14 +937,14 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		case s == nil:
 		case s.bytes > 0 && !p.c.byMail(src):
 			err := fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
-			s.work.end(asError(err, ErrInternal, "%s", p.title(s.op)))
+			s.work.end(fault.From(err, fault.ErrInternal, "%s", p.title(s.op)))
 			return err
 		default:
 			s.work.end(nil)
 		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
-			s.work.end(p.ended(s.op, p.c.heard(ErrMismatch, payload)))
+			s.work.end(p.ended(s.op, p.c.members.Decode(fault.ErrMismatch, payload)))
 		}
 	case frameConsumed:
 		p.mu.Lock()
@@ -966,7 +965,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 type ending struct {
 	work *Work
 	op   *Operation
-	err  *Error
+	err  *fault.Error
 }
 
 // depart ends what can no longer be matched because a peer is gone.
@@ -975,7 +974,7 @@ func (p *pointToPoint) depart(peer int, d departure) {
 	p.mu.Lock()
 	p.gone[peer] = d
 	var ended []ending
-	end := func(w *Work, op *Operation, err *Error) { ended = append(ended, ending{w, op, err}) }
+	end := func(w *Work, op *Operation, err *fault.Error) { ended = append(ended, ending{w, op, err}) }
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
 		err := p.refuse(r.source)
 		if err != nil {
@@ -1013,7 +1012,7 @@ func (p *pointToPoint) depart(peer int, d departure) {
 }
 
 // fail ends everything.
-func (p *pointToPoint) fail(err *Error) {
+func (p *pointToPoint) fail(err *fault.Error) {
 	p.mu.Lock()
 	p.failure = err
 	if p.alarm != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -68,7 +69,7 @@ func (c *Comm) Refuse(reason string) {
 	m := c.refusedMessage(0)
 	c.shortcut.Append(&m)
 	s := m.Sequence
-	c.refused = c.refused.add(refusal{s, s, printable.Text(reason, maxFailText)})
+	c.refused = c.refused.add(refusal{s, s, printable.Text(reason, fault.MaxText)})
 	if len(c.refused) > maxRefusals {
 		c.refused = slices.Delete(c.refused, 0, 1)
 	}
@@ -131,17 +132,17 @@ func (c *Comm) tellRefusals(peer int, timeout time.Duration) {
 
 // decodeRefusal reads what tellRefusals sends.
 func decodeRefusal(m plan.Message, reason []byte) (refusal, error) {
-	if m.Count == 0 || m.Count > m.Sequence || len(reason) > maxFailText {
+	if m.Count == 0 || m.Count > m.Sequence || len(reason) > fault.MaxText {
 		return refusal{}, fmt.Errorf("%w: %d calls refused up to #%d, with a text of %d bytes", exec.ErrProtocol, m.Count, m.Sequence, len(reason))
 	}
-	return refusal{m.Sequence - m.Count + 1, m.Sequence, printable.Text(string(reason), maxFailText)}, nil
+	return refusal{m.Sequence - m.Count + 1, m.Sequence, printable.Text(string(reason), fault.MaxText)}, nil
 }
 
 // onRefusal compares what a peer was refused with what this rank called there, and keeps it for
 // the calls to come.
 func (c *Comm) onRefusal(peer int, f refusal) {
 	c.lockOrder()
-	var err *Error
+	var err *fault.Error
 	if mine, ok := c.goodCall(f); ok {
 		err = c.refusedError(peer, f.reason, c.rank, mine)
 	} else if f.last > c.Sequence() && c.failure == nil {
@@ -179,9 +180,9 @@ func (c *Comm) goodCall(f refusal) (plan.Message, bool) {
 }
 
 // refusedError tells that a rank was refused a call where another made a good one.
-func (c *Comm) refusedError(rank int, reason string, other int, good plan.Message) *Error {
-	e := c.errorf(ErrMismatch, "collective mismatch at #%d: %s called %s, but the call of %s was refused: %s",
-		good.Sequence, c.rankName(other), describe(good), c.rankName(rank), reason).during(good)
-	e.Calls = map[int]string{other: describe(good), rank: "a call that was refused: " + reason}
-	return e
+func (c *Comm) refusedError(rank int, reason string, other int, good plan.Message) *fault.Error {
+	return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d: %s called %s, but the call of %s was refused: %s",
+		good.Sequence, c.members.Names(other), describe(good), c.members.Names(rank), reason).
+		During(good.Name(), good.Sequence).
+		Calling(map[int]string{other: describe(good), rank: "a call that was refused: " + reason})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -332,7 +333,7 @@ func TestAnnouncementsOfAStranger(t *testing.T) {
 		m.Count = f.last - f.first + 1
 		return append(encodeMessage(m), f.reason...)
 	}
-	long := strings.Repeat("x", maxFailText+1)
+	long := strings.Repeat("x", fault.MaxText+1)
 	for name, payload := range map[string][]byte{
 		"nothing":          {},
 		"short":            says(refusal{5, 5, ""})[:40],

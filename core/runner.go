@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -116,7 +117,7 @@ func (r *runner) reset() {
 }
 
 // advance carries the head's present part on. It tells whether the part has finished, and how.
-func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Error) {
+func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fault.Error) {
 	r := &c.runner
 	p := &w.parts[r.part]
 	if err := c.failed(); err != nil {
@@ -150,12 +151,12 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			r.segments = r.segments[1:]
 			compiled, err := r.compile(s)
 			if err != nil {
-				c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrInternal, "%s", describe(p.message)), true)
 				return true, c.failed()
 			}
 			r.current = compiled
 			if err := r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer); err != nil {
-				c.fail(asError(err, ErrSystem, "%s", describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrSystem, "%s", describe(p.message)), true)
 				return true, c.failed()
 			}
 		}
@@ -202,7 +203,7 @@ func (r *runner) compile(s *segment) (*exec.Compiled, error) {
 
 // carryOn runs a work's plan, and does for it what its loop in C cannot, until it is done, blocked (neither
 // done nor failed) or failed.
-func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error) {
+func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *fault.Error) {
 	run, l := c.runner.run, c.window.Lane(collectiveLane)
 	credited := c.runner.credited
 	links := c.linkReader(run)
@@ -278,27 +279,27 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 }
 
 // runError is why a run cannot go on, whose message is m.
-func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *Error {
+func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
 	peer := run.Peer()
 	switch status {
 	case exec.Stopped:
 		if err := c.failed(); err != nil {
 			return err
 		}
-		return c.errorf(ErrInternal, "it was stopped without a cause")
+		return c.members.Errorf(fault.ErrInternal, "it was stopped without a cause")
 	case exec.Gone:
 		d, _ := c.departure(peer)
 		return d.missedBy(m)
 	case exec.Violation:
-		return c.errorf(ErrInternal, "from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.rankName(peer), exec.ErrProtocol)
+		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return c.errorf(ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", m.Sequence, describe(m), c.rankName(peer), run.GetError()).during(m)
+		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
+			"shared memory", m.Sequence, describe(m), c.members.Names(peer), run.GetError()).During(m.Name(), m.Sequence)
 	case exec.Mismatch:
 		seen, bytes, total := run.Seen()
 		return c.mismatchError(m, run, peer, seen, bytes, total)
 	}
-	return c.errorf(ErrInternal, "the executor answered %d", status)
+	return c.members.Errorf(fault.ErrInternal, "the executor answered %d", status)
 }
 
 // shortcutMax is the most bytes in a block for which it matters what a way through Go costs.
@@ -323,7 +324,7 @@ func (c *Comm) learn(p *part) {
 }
 
 // begin binds a part and lays out its segments.
-func (c *Comm) begin(p *part) *Error {
+func (c *Comm) begin(p *part) *fault.Error {
 	r := &c.runner
 	if p.begun != nil {
 		r.begun, r.segments, r.current = true, nil, p.begun
@@ -347,12 +348,12 @@ func (c *Comm) begin(p *part) *Error {
 	if op.Collective.Reduces() {
 		k, err := reduce.Kernel(op.DType, op.Op)
 		if err != nil {
-			return asError(err, ErrInternal, "%s", describe(p.message))
+			return fault.From(err, fault.ErrInternal, "%s", describe(p.message))
 		}
 		b.Kernel = k
 	}
 	if err := r.run.Bind(b); err != nil {
-		return asError(err, ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
 	}
 	r.binding = b
 	c.layOut(op)
@@ -367,7 +368,7 @@ func (c *Comm) begin(p *part) *Error {
 	}
 	if r.current != nil {
 		if err := r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-			return asError(err, ErrSystem, "%s", describe(p.message))
+			return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
 		}
 	}
 	r.waitingFrom, r.told = 0, false
@@ -589,7 +590,7 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	}
 	compiled, err := exec.Compile(built, !p.Memory, apart)
 	if err != nil {
-		return nil, errorf(ErrSystem, "%v", err)
+		return nil, fault.Errorf(fault.ErrSystem, "%v", err)
 	}
 	if key == "" {
 		if c.built == nil {

@@ -31,6 +31,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
@@ -138,9 +139,10 @@ type Config struct {
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	c, err := r.join(ctx, config)
-	var e *Error
+	var e *fault.Error
 	if errors.As(err, &e) {
-		e.Operation, e.Group, e.globalRanks = "init", config.GroupName, otherNumbers(config.GlobalRanks)
+		members := fault.NewGroup(config.GroupName, config.GlobalRanks, nil)
+		return nil, e.In(&members).During("init", 0)
 	}
 	return c, err
 }
@@ -154,7 +156,7 @@ func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
 	if err := exec.TryAddressSpace(); err != nil {
-		return nil, r.StayOut(ctx, config, errorf(ErrSystem, "init: %v", err))
+		return nil, r.StayOut(ctx, config, fault.Errorf(fault.ErrSystem, "init: %v", err))
 	}
 	verbs, err := r.verbs(config)
 	if err != nil {
@@ -193,10 +195,10 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
 	problem, err := transport.Check(listen, config.Transport)
 	if err != nil {
-		return nil, asError(err, ErrSystem, "init")
+		return nil, fault.From(err, fault.ErrSystem, "init")
 	}
 	if problem != "" {
-		return nil, errorf(ErrUnsupported, "init: %s", problem)
+		return nil, fault.Errorf(fault.ErrUnsupported, "init: %s", problem)
 	}
 	c := joinConfig(config)
 	c.Secret = "" // there is nobody to prove it to
@@ -216,18 +218,18 @@ func joinConfig(c Config) bootstrap.JoinConfig {
 
 // initError gives a failure to meet the other ranks its kind.
 func initError(ctx context.Context, err error, c Config) error {
-	kind := ErrSystem
+	kind := fault.ErrSystem
 	switch {
 	case errors.Is(err, bootstrap.ErrMismatch):
-		kind = ErrMismatch
+		kind = fault.ErrMismatch
 	case errors.Is(err, bootstrap.ErrUnfit):
-		kind = ErrUnsupported
+		kind = fault.ErrUnsupported
 	case errors.Is(err, bootstrap.ErrInvalid):
-		kind = ErrInvalidArgument
+		kind = fault.ErrInvalidArgument
 	case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
-		kind = ErrTimeout
+		kind = fault.ErrTimeout
 	}
-	e := asError(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
+	e := fault.From(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
 	var absent *bootstrap.AbsentError
 	if errors.As(err, &absent) {
 		e.Ranks = absent.Ranks
@@ -249,7 +251,9 @@ func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
 }
 
 func (r *Runtime) complete(c *Config) error {
-	bad := func(format string, args ...any) error { return errorf(ErrInvalidArgument, "init: "+format, args...) }
+	bad := func(format string, args ...any) error {
+		return fault.Errorf(fault.ErrInvalidArgument, "init: "+format, args...)
+	}
 	c.settings = map[string]Setting{}
 	fill := func(field *string, env string) {
 		source := SourceOption
@@ -318,7 +322,7 @@ func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
 	if index := r.config.Getenv(rdma.EnvGIDIndex); index != "" {
 		n, err := strconv.Atoi(index)
 		if err != nil || n < 0 || n > 255 {
-			return v, errorf(ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255", rdma.EnvGIDIndex, index)
+			return v, fault.Errorf(fault.ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255", rdma.EnvGIDIndex, index)
 		}
 		v.GIDIndex = n
 	}
@@ -334,7 +338,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	me.Host = cmp.Or(r.config.host, me.Host)
 	published, err := json.Marshal(me)
 	if err != nil {
-		return nil, errorf(ErrInternal, "init: %v", err)
+		return nil, fault.Errorf(fault.ErrInternal, "init: %v", err)
 	}
 	var comm *Comm
 	c := joinConfig(config)
@@ -439,7 +443,7 @@ func anyMemory(addresses []transport.Address, forced string) bool {
 func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c, err := r.newComm(config, end, addresses, kinds)
 	if err != nil {
-		return nil, errorf(ErrSystem, "init: %v", err)
+		return nil, fault.Errorf(fault.ErrSystem, "init: %v", err)
 	}
 	if err := c.open(id); err != nil {
 		return nil, err
@@ -449,11 +453,16 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 
 // newComm makes a communicator with its memory. Nobody knows of it before open.
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
-	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, globalRanks: otherNumbers(config.GlobalRanks), addresses: addresses, kinds: kinds,
+	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
 		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds, settings: config.settings,
-		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*Error{},
+		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
-	c.logger = logs.OfGroup(r.config.Logger, c.name, c.rank)
+	pids := make([]int, len(addresses))
+	for rank, a := range addresses {
+		pids[rank] = a.PID
+	}
+	c.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
+	c.logger = logs.OfGroup(r.config.Logger, c.members.Name, c.rank)
 	c.trace = newTracers(c.logger)
 	ports := config.Size > 1 && anyPort(addresses, config.Transport)
 	crowded := crowdedHosts(addresses)
@@ -486,7 +495,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 	}
 	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter), Shuttle: exec.ShuttleFor(c.shape.letter)}
 	if c.window, err = exec.NewWindow(layout, shared, c.waiting); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.rankName(c.rank), err)
+		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
 	}
 	if shared {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
@@ -499,7 +508,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 	}
 	if err != nil {
 		c.discard()
-		return nil, fmt.Errorf("%s: %w", c.rankName(c.rank), err)
+		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
 	}
 	return c, nil
 }
@@ -548,7 +557,7 @@ func (c *Comm) open(id identity) error {
 	c.runtime.mu.Unlock()
 	if c.size > 1 {
 		group, err := c.end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: c.name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
+			Name: c.members.Name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
 		failure := c.failure
@@ -561,20 +570,10 @@ func (c *Comm) open(id identity) error {
 		if err != nil {
 			c.end = nil // the caller's
 			c.Destroy()
-			return errorf(ErrSystem, "init: %v", err)
+			return fault.Errorf(fault.ErrSystem, "init: %v", err)
 		}
 	}
 	c.logMade()
-	return nil
-}
-
-// otherNumbers is the global ranks of a group, nil where they are the same as in the group.
-func otherNumbers(globalRanks []int) []int {
-	for rank, global := range globalRanks {
-		if rank != global {
-			return slices.Clone(globalRanks)
-		}
-	}
 	return nil
 }
 
@@ -641,7 +640,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(), Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
 		Verbs: key.verbs, Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
-		return nil, asError(err, ErrSystem, "init")
+		return nil, fault.From(err, fault.ErrSystem, "init")
 	}
 	s := &sharedEndpoint{Endpoint: e, key: key, uses: 1}
 	r.endpoints[key] = s
@@ -687,12 +686,12 @@ func (r *Runtime) Close() {
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
 func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: c.defaultTimeout(), LivenessGrace: c.grace,
-		GroupName: fmt.Sprintf("%s/split %d color %d", c.name, split, color)}
+		GroupName: fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)}
 	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
 	for i, r := range members {
 		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
-		if c.globalRanks != nil {
-			r = c.globalRanks[r]
+		if c.members.GlobalRanks != nil {
+			r = c.members.GlobalRanks[r]
 		}
 		config.GlobalRanks = append(config.GlobalRanks, r)
 	}

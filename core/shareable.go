@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -74,16 +75,16 @@ func (a *arenas) hold() *exec.Arena {
 // A forked child shares it with its parent: what one writes the other sees.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
-		return nil, errorf(ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more", bytes)
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more", bytes)
 	}
 	arena, err := r.arenas.acquire()
 	if err != nil {
-		return nil, errorf(ErrUnsupported, "mem_alloc: no shareable memory: %v", err)
+		return nil, fault.Errorf(fault.ErrUnsupported, "mem_alloc: no shareable memory: %v", err)
 	}
 	p, err := arena.Alloc(bytes)
 	if err != nil {
 		r.arenas.release()
-		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
+		return nil, fault.Errorf(fault.ErrSystem, "mem_alloc: %v", err)
 	}
 	r.arenas.known.Add(p, bytes, arena.Twin, r.arenas.release)
 	return p, nil
@@ -93,14 +94,14 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 func (r *Runtime) Free(p unsafe.Pointer) error {
 	arena := r.arenas.hold()
 	if arena == nil {
-		return errorf(ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
+		return fault.Errorf(fault.ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
 	}
 	defer r.arenas.release()
 	if err := r.arenas.known.Remove(p); err != nil {
 		r.log(logs.Mem).Warn(fmt.Sprintf("freeing memory: %v", err))
 	}
 	if err := arena.Free(p); err != nil {
-		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
+		return fault.Errorf(fault.ErrInvalidArgument, "mem_free: memory: %v", err)
 	}
 	return nil
 }
@@ -150,7 +151,7 @@ func (a *arenas) leave(id exec.ArenaID) {
 func (c *Comm) joinArena(peer, fd int) {
 	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
-		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.rankName(peer), err))
+		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.members.Names(peer), err))
 		return
 	}
 	c.mu.Lock()

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -238,3 +240,9 @@ func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bo
 // isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer is still to fetch it.
 func isBegun(*gift) bool  { return true }
 func isLent(g *gift) bool { return g.lone }
+
+// hintOf is what stands at the end of the text of a failed communicator.
+func hintOf(kind error) string {
+	text := new(fault.Group).Errorf(kind, "?").Error()
+	return strings.TrimPrefix(text, "the communicator has failed: ?. ")
+}

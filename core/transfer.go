@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -225,7 +226,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 
 // endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
 // their memory.
-func (p *pointToPoint) endTransfers(err *Error) {
+func (p *pointToPoint) endTransfers(err *fault.Error) {
 	for p.hasTransfers() { // again, if somebody has come with one meanwhile
 		select {
 		case p.token <- struct{}{}:
@@ -238,7 +239,7 @@ func (p *pointToPoint) endTransfers(err *Error) {
 }
 
 // endTransfersHeld is endTransfers for who has the token.
-func (p *pointToPoint) endTransfersHeld(err *Error) {
+func (p *pointToPoint) endTransfersHeld(err *fault.Error) {
 	var ended []*transfer
 	p.mu.Lock()
 	for i := range p.peers {
@@ -277,7 +278,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	for _, t := range moving {
 		switch {
 		case t.work.deadline <= exec.Now():
-			p.c.fail(p.late(t.work, t.op, t.peer, p.c.rankName(t.peer)+" has not done its part"), true)
+			p.c.fail(p.late(t.work, t.op, t.peer, p.c.members.Names(t.peer)+" has not done its part"), true)
 		case t.get:
 			more = p.get(t) || more
 		default:
@@ -336,18 +337,18 @@ func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 	})
 }
 
-func (p *pointToPoint) bind(t *transfer) *Error {
+func (p *pointToPoint) bind(t *transfer) *fault.Error {
 	q := p.queueOf(t)
 	if q.run == nil {
 		run, err := exec.NewRun(p.c.window.Lane(pointToPointLane))
 		if err != nil {
-			return asError(err, ErrSystem, "%s", t.op.Collective)
+			return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 		}
 		q.run = run
 	}
 	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
 	if err := q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m}); err != nil {
-		return asError(err, ErrSystem, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	sized := *t.op
 	sized.Root = t.peer
@@ -356,22 +357,22 @@ func (p *pointToPoint) bind(t *transfer) *Error {
 }
 
 // begin begins a transfer's next segment.
-func (p *pointToPoint) begin(t *transfer) *Error {
+func (p *pointToPoint) begin(t *transfer) *fault.Error {
 	s := t.segments[0]
 	t.segments = t.segments[1:]
 	built, err := plan.Build(s.params)
 	if err != nil {
-		return asError(err, ErrInternal, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrInternal, "%s", t.op.Collective)
 	}
 	if t.compiled, err = exec.Compile(built, false, false); err != nil {
-		return asError(err, ErrSystem, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	from, to := t.peer, exec.NoPeer
 	if t.op.Collective == plan.Send {
 		from, to = to, from
 	}
 	if err := p.queueOf(t).run.Begin(t.compiled, s.offset, from, to); err != nil {
-		return asError(err, ErrSystem, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	return nil
 }

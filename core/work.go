@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -34,7 +35,7 @@ type Work struct {
 	traced   string        // its sends and receives, where they are logged
 
 	mu     sync.Mutex
-	err    *Error
+	err    *fault.Error
 	onDone []func(error)
 	done   chan struct{} // made by who waits for it, closed at the end
 }
@@ -147,7 +148,7 @@ func (w *Work) OnDone(f func(error)) {
 func (w *Work) Source() int { return int(w.source.Load()) }
 
 // end ends one operation of the work.
-func (w *Work) end(err *Error) {
+func (w *Work) end(err *fault.Error) {
 	if err != nil {
 		w.mu.Lock()
 		if w.err == nil && !w.ended() {

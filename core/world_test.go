@@ -12,8 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/logtest"
-	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -133,11 +133,8 @@ func (w *world) try(f func(rank int) error) []error {
 
 // named is how texts name ranks that are goroutines of this process.
 func named(ranks ...int) string {
-	c := &Comm{addresses: make([]transport.Address, slices.Max(ranks)+1)}
-	for rank := range c.addresses {
-		c.addresses[rank].PID = os.Getpid()
-	}
-	return c.rankNames(ranks)
+	g := fault.NewGroup("", nil, slices.Repeat([]int{os.Getpid()}, slices.Max(ranks)+1))
+	return g.Names(ranks...)
 }
 
 // run starts an operation and waits for it.

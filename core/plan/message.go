@@ -12,3 +12,6 @@ type Message struct {
 	Op              uint8
 	Schedule        uint8
 }
+
+// Name is the name of the collective, as in "allreduce".
+func (m Message) Name() string { return Collective(m.Collective).String() }

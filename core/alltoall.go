@@ -3,13 +3,14 @@ package core
 import (
 	"slices"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
 // scheduleOf is the schedule of an operation; only alltoall has one.
-func (s shape) scheduleOf(op *Operation) plan.Schedule {
+func (s shape) scheduleOf(op *call.Operation) plan.Schedule {
 	if op.Collective != plan.AllToAll {
 		return 0
 	}
@@ -48,7 +49,7 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (most plan.Peak
 	for i := range counts {
 		counts[i] = min(bytes, uint64(enough))
 	}
-	op := Operation{Collective: plan.AllToAll, InCounts: counts, OutCounts: counts}
+	op := call.Operation{Collective: plan.AllToAll, InCounts: counts, OutCounts: counts}
 	plans, params := make([]*plan.Plan, ranks), make([]plan.Params, ranks)
 	for r := range ranks {
 		params[r] = s.params(&op, r, ranks)

@@ -14,10 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -175,14 +177,6 @@ type CallOptions struct {
 // work on each before it waits for the first, loses no more.
 const soon = time.Millisecond
 
-// nameOf names operations that are started together by the first of them.
-func nameOf(operations []Operation) string {
-	if len(operations) == 0 {
-		return ""
-	}
-	return operations[0].Collective.String()
-}
-
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait for peers. The operations
 // are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
 // told of collectives with bad arguments: they fail, and this rank with them, unless theirs are refused too.
@@ -192,22 +186,22 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	w.parts = w.first[:0]
 	for i := range operations {
 		op := &operations[i]
-		if err := op.check(c.rank, c.size); err != nil {
+		if err := op.Check(c.rank, c.size); err != nil {
 			return nil, c.RefuseStart(err, operations...)
 		}
-		if !op.pointToPoint() {
+		if !op.PointToPoint() {
 			w.parts = append(w.parts, part{operation: op, message: c.message(op)})
 			continue
 		}
 		w.mail = w.mail || c.byMail(op.Root)
 		w.links = w.links || c.byLink(op.Root)
-		w.bytes = max(w.bytes, op.length())
+		w.bytes = max(w.bytes, op.Length())
 		w.peer = op.Root
 	}
 	if len(operations) != len(w.parts)+1 {
 		w.peer = -1
 	}
-	w.small = c.shape.memory && len(operations) == 1 && len(w.parts) == 1 && operations[0].small()
+	w.small = c.shape.memory && len(operations) == 1 && len(w.parts) == 1 && small(&operations[0])
 	// One more than there are operations, so that the work cannot end while it is being started.
 	w.pending.Store(int32(len(operations)) + 1)
 
@@ -218,7 +212,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	if c.failure != nil {
 		defer c.mu.Unlock()
-		return nil, c.failure.During(nameOf(operations), 0)
+		return nil, c.failure.During(call.Name(operations), 0)
 	}
 	w.setTimeout(o.Timeout)
 	var mismatch *fault.Error
@@ -239,7 +233,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 
 	for i := range operations {
-		if op := &operations[i]; op.pointToPoint() {
+		if op := &operations[i]; op.PointToPoint() {
 			c.p2p.start(w, op)
 		}
 	}
@@ -256,15 +250,21 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	return w, nil
 }
 
+// small tells whether a collective is as short as those by which callers in C may be held up, and
+// sends no frames.
+func small(o *call.Operation) bool {
+	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
+}
+
 // message says what an operation is, in what all ranks know of it.
-func (c *Comm) message(op *Operation) plan.Message {
-	m := op.message()
+func (c *Comm) message(op *call.Operation) plan.Message {
+	m := op.Message()
 	m.Schedule = uint8(c.shape.scheduleOf(op))
 	return m
 }
 
 // CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.
-func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
+func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	w := &Work{comm: c, waitSoon: o.WaitSoon}
 	w.source.Store(-1)
 	w.pending.Store(1)
@@ -276,7 +276,7 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 		return nil, c.failure.During(operation.Collective.String(), 0)
 	}
 	w.setTimeout(o.Timeout)
-	w.small = c.shape.memory && operation.small()
+	w.small = c.shape.memory && small(&operation)
 	w.first[0] = part{operation: &operation, message: c.shortcut.At(c.shortcut.Sequence()), begun: begun}
 	w.parts = w.first[:]
 	c.enqueue(w)
@@ -650,12 +650,12 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	all := make([]int64, 2*c.size)
 	var pin pinner
 	defer pin.Unpin()
-	op := Operation{Collective: plan.AllGather, DType: int64DType, In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
 	for r := range c.size {
 		op.Out = append(op.Out, pin.pin(&all[2*r]))
 		op.OutCounts = append(op.OutCounts, 2)
 	}
-	call := func(op Operation) error {
+	do := func(op call.Operation) error {
 		o := CallOptions{WaitSoon: true}
 		if t, ok := ctx.Deadline(); ok {
 			o.Timeout = time.Until(t)
@@ -670,7 +670,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	if err := call(op); err != nil {
+	if err := do(op); err != nil {
 		return nil, err
 	}
 	var child *Comm
@@ -682,7 +682,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		}
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	if err := call(Operation{Collective: plan.Barrier}); err != nil {
+	if err := do(call.Operation{Collective: plan.Barrier}); err != nil {
 		if child != nil {
 			child.Destroy()
 		}

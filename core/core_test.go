@@ -16,6 +16,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -1081,7 +1082,7 @@ func FuzzDecodeMessage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = describe(m) // must not panic, whatever the peer says
+		_ = call.Describe(m) // must not panic, whatever the peer says
 		again := encodeMessage(m)
 		if !bytes.Equal(again[:40], b[:40]) {
 			t.Fatal("not the same again")
@@ -1091,7 +1092,7 @@ func FuzzDecodeMessage(f *testing.F) {
 
 func allReduceMessage() plan.Message {
 	op := Operation{Collective: plan.AllReduce, DType: reduce.Float32, InCounts: []uint64{5}}
-	m := op.message()
+	m := op.Message()
 	m.Sequence = binary.LittleEndian.Uint64([]byte("sequence"))
 	return m
 }

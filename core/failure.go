@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/plain"
@@ -106,7 +107,7 @@ func (d departure) missedBy(m plan.Message) *fault.Error {
 		return d.cause
 	}
 	missed := *d.cause
-	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, describe(m))
+	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, call.Describe(m))
 	return missed.During(m.Name(), m.Sequence)
 }
 
@@ -181,13 +182,13 @@ func (c *Comm) hasLeft(peer int) *fault.Error {
 func (c *Comm) undone(p *part, begun bool, cause *fault.Error) *fault.Error {
 	m := p.message
 	return cause.During(m.Name(), m.Sequence).
-		Ending(fmt.Sprintf("#%d %s", m.Sequence, describe(m)), p.operation.aftermath(c.rank, begun))
+		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.operation.Aftermath(c.rank, begun))
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
 func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen plan.Message, bytes, total uint64) *fault.Error {
 	if mine == seen {
-		calls := map[int]string{c.rank: describe(mine), peer: describe(seen)}
+		calls := map[int]string{c.rank: call.Describe(mine), peer: call.Describe(seen)}
 		want, wantTotal := run.Expected()
 		from, to := peer, c.rank
 		// Tokens of a window tell what their sender expects, and one more.
@@ -196,12 +197,12 @@ func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen pl
 			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
 		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
 			return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d %s: %s have different counts for what they send to each other",
-				mine.Sequence, describe(mine), c.members.Names(min(peer, c.rank), max(peer, c.rank))).During(mine.Name(), mine.Sequence).Calling(calls)
+				mine.Sequence, call.Describe(mine), c.members.Names(min(peer, c.rank), max(peer, c.rank))).During(mine.Name(), mine.Sequence).Calling(calls)
 		case total != wantTotal:
 			bytes, want = total, wantTotal
 		}
 		return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
-			mine.Sequence, describe(mine), c.members.Names(from), bytes, c.members.Names(to), want).During(mine.Name(), mine.Sequence).Calling(calls)
+			mine.Sequence, call.Describe(mine), c.members.Names(from), bytes, c.members.Names(to), want).During(mine.Name(), mine.Sequence).Calling(calls)
 	}
 	if seen.Sequence > mine.Sequence {
 		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
@@ -222,17 +223,17 @@ func (c *Comm) differ(mine plan.Message, peer int, seen plan.Message) *fault.Err
 	if reason, ok := c.refused.at(seen.Sequence); ok {
 		return c.refusedError(c.rank, reason, peer, seen)
 	}
-	a, b := c.members.Names(c.rank)+" called "+describe(mine), c.members.Names(peer)+" called "+describe(seen)
+	a, b := c.members.Names(c.rank)+" called "+call.Describe(mine), c.members.Names(peer)+" called "+call.Describe(seen)
 	if mine.Sequence != seen.Sequence {
 		b += fmt.Sprintf(" as its #%d", seen.Sequence)
-	} else if describe(mine) == describe(seen) {
+	} else if call.Describe(mine) == call.Describe(seen) {
 		b += " with other counts"
 	}
 	if peer < c.rank {
 		a, b = b, a
 	}
 	return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b).During(mine.Name(), mine.Sequence).
-		Calling(map[int]string{c.rank: describe(mine), peer: describe(seen)})
+		Calling(map[int]string{c.rank: call.Describe(mine), peer: call.Describe(seen)})
 }
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
@@ -322,7 +323,7 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *Comm) timeoutError(w *Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, describe(m), w.timeout, c.members.Names(c.rank))
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.timeout, c.members.Names(c.rank))
 	var parts []string
 	if len(missing) > 0 {
 		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.members.Names(missing...)))

@@ -3,6 +3,7 @@ package core
 import (
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
@@ -14,7 +15,7 @@ import (
 // of them build the same plans: they vote before the first one for which it matters.
 
 // mustVote tells whether the ranks must vote first. All find the same: only in AllToAll do they not know each other's sizes.
-func (c *Comm) mustVote(op *Operation) bool {
+func (c *Comm) mustVote(op *call.Operation) bool {
 	least := c.shape.thresholds.GetMin
 	if c.runner.voted || !c.shape.memory || c.size == 1 || least == 0 {
 		return false
@@ -41,20 +42,20 @@ func (c *Comm) vote(p *part) *fault.Error {
 	}
 	kernel, err := reduce.Kernel(reduce.Int32, reduce.Min)
 	if err != nil {
-		return fault.From(err, fault.ErrInternal, "%s", describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
-	op := Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
+	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
 	compiled, err := r.plans.get(c.shape.params(&op, c.rank, c.size), false)
 	if err != nil {
-		return fault.From(err, fault.ErrInternal, "%s", describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
 	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
 		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: kernel, Message: p.message}
 	if err := r.run.Bind(b); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}
 	if err := r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}
 	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
 	r.waitingFrom, r.told = 0, false

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
@@ -56,7 +57,7 @@ type arrival struct {
 // receive is a posted receive.
 type receive struct {
 	work   *Work
-	op     *Operation
+	op     *call.Operation
 	bytes  uint64
 	source int // wanted; AnySource
 	// Under pointToPoint.mu, of one whose data comes into its buffer:
@@ -74,13 +75,13 @@ func (r *receive) buffer() []byte {
 }
 
 func (r *receive) matches(a *arrival) bool {
-	return r.op.Tag == a.tag && (r.source == AnySource || r.source == a.source)
+	return r.op.Tag == a.tag && (r.source == call.AnySource || r.source == a.source)
 }
 
 // send is a send to a peer, or to this rank itself.
 type send struct {
 	work  *Work
-	op    *Operation
+	op    *call.Operation
 	peer  int
 	bytes uint64
 
@@ -328,7 +329,7 @@ func (p *pointToPoint) free() {
 	}
 }
 
-func (p *pointToPoint) start(w *Work, op *Operation) {
+func (p *pointToPoint) start(w *Work, op *call.Operation) {
 	if op.Collective == plan.Send {
 		p.send(w, op)
 	} else {
@@ -336,8 +337,8 @@ func (p *pointToPoint) start(w *Work, op *Operation) {
 	}
 }
 
-func (p *pointToPoint) send(w *Work, op *Operation) {
-	s := &send{work: w, op: op, peer: op.Root, bytes: op.length()}
+func (p *pointToPoint) send(w *Work, op *call.Operation) {
+	s := &send{work: w, op: op, peer: op.Root, bytes: op.Length()}
 	if s.peer == p.c.rank {
 		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
 		p.arrive(a)
@@ -447,25 +448,25 @@ func (p *pointToPoint) lose(peer int, err error) *fault.Error {
 }
 
 // title names a send or receive.
-func (p *pointToPoint) title(op *Operation) string {
+func (p *pointToPoint) title(op *call.Operation) string {
 	peer, way := "any rank", "from"
-	if op.Root != AnySource {
+	if op.Root != call.AnySource {
 		peer = p.c.members.Names(op.Root)
 	}
 	name := "receive"
 	if op.Collective == plan.Send {
 		name, way = "send", "to"
 	}
-	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.length(), op.Tag, way, peer)
+	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.Length(), op.Tag, way, peer)
 }
 
 // ended is the error for a send or receive that a failure has ended.
-func (p *pointToPoint) ended(op *Operation, cause *fault.Error) *fault.Error {
+func (p *pointToPoint) ended(op *call.Operation, cause *fault.Error) *fault.Error {
 	return cause.During(op.Collective.String(), 0).Ending(p.title(op), "")
 }
 
 // late is the error for a send or receive whose time is up, which a peer has not met.
-func (p *pointToPoint) late(w *Work, op *Operation, peer int, why string) *fault.Error {
+func (p *pointToPoint) late(w *Work, op *call.Operation, peer int, why string) *fault.Error {
 	return p.ended(op, p.c.members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", p.title(op), w.timeout, why).Blaming(peer))
 }
 
@@ -493,7 +494,7 @@ func (p *pointToPoint) refuse(peer int) *fault.Error {
 	switch {
 	case gone:
 		return d.cause
-	case peer == AnySource && len(p.gone) > 0:
+	case peer == call.AnySource && len(p.gone) > 0:
 		alone := len(p.gone) == p.c.size-1
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
 			if d := p.gone[peer]; d.lost() && (alone || !d.exited) {
@@ -509,18 +510,18 @@ func (p *pointToPoint) refuse(peer int) *fault.Error {
 
 // miss ends a send or receive whose peer is gone, which may be any that a receive could have matched.
 // In the latter case the communicator goes on for the others, if there are any.
-func (p *pointToPoint) miss(w *Work, op *Operation, err *fault.Error) {
+func (p *pointToPoint) miss(w *Work, op *call.Operation, err *fault.Error) {
 	p.mu.Lock()
 	others := len(p.gone) < p.c.size-1
 	p.mu.Unlock()
-	if err.Kind == fault.ErrPeerFailed && (op.Root != AnySource || !others) {
+	if err.Kind == fault.ErrPeerFailed && (op.Root != call.AnySource || !others) {
 		p.c.fail(err, true)
 	}
 	w.end(p.ended(op, err))
 }
 
-func (p *pointToPoint) receive(w *Work, op *Operation) {
-	r := &receive{work: w, op: op, source: op.Root, bytes: op.length()}
+func (p *pointToPoint) receive(w *Work, op *call.Operation) {
+	r := &receive{work: w, op: op, source: op.Root, bytes: op.Length()}
 	var holders []int
 	p.mu.Lock()
 	a := p.match.post(r)
@@ -878,7 +879,7 @@ func (p *pointToPoint) fetched(offer uint64) {
 // takeLone takes gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
 func (p *pointToPoint) takeLone(peer int) (lone []*gift) {
 	for offer, g := range p.given {
-		if g.lone && (peer == AnySource || g.send.peer == peer) {
+		if g.lone && (peer == call.AnySource || g.send.peer == peer) {
 			lone = append(lone, g)
 			delete(p.given, offer)
 		}
@@ -964,7 +965,7 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 // ending is the end of a send or receive, for when no lock is held.
 type ending struct {
 	work *Work
-	op   *Operation
+	op   *call.Operation
 	err  *fault.Error
 }
 
@@ -974,7 +975,7 @@ func (p *pointToPoint) depart(peer int, d departure) {
 	p.mu.Lock()
 	p.gone[peer] = d
 	var ended []ending
-	end := func(w *Work, op *Operation, err *fault.Error) { ended = append(ended, ending{w, op, err}) }
+	end := func(w *Work, op *call.Operation, err *fault.Error) { ended = append(ended, ending{w, op, err}) }
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
 		err := p.refuse(r.source)
 		if err != nil {
@@ -1019,7 +1020,7 @@ func (p *pointToPoint) fail(err *fault.Error) {
 		p.alarm.Stop()
 	}
 	var ended []ending
-	end := func(w *Work, op *Operation) { ended = append(ended, ending{w, op, err}) }
+	end := func(w *Work, op *call.Operation) { ended = append(ended, ending{w, op, err}) }
 	for _, r := range p.match.posted {
 		end(r.work, r.op)
 	}
@@ -1032,7 +1033,7 @@ func (p *pointToPoint) fail(err *fault.Error) {
 	for _, s := range p.offers {
 		end(s.work, s.op)
 	}
-	for _, g := range p.takeLone(AnySource) {
+	for _, g := range p.takeLone(call.AnySource) {
 		end(g.send.work, g.send.op)
 	}
 	for _, a := range p.match.unexpected {

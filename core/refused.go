@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -93,7 +94,7 @@ func (c *Comm) Refuse(reason string) {
 // RefuseStart is Refuse for operations that were to be started together, and returns why they are not. Of
 // sends and receives alone nobody is told.
 func (c *Comm) RefuseStart(why error, operations ...Operation) error {
-	if slices.ContainsFunc(operations, func(o Operation) bool { return !o.pointToPoint() }) {
+	if slices.ContainsFunc(operations, func(o call.Operation) bool { return !o.PointToPoint() }) {
 		c.Refuse(why.Error())
 	}
 	return why
@@ -182,7 +183,7 @@ func (c *Comm) goodCall(f refusal) (plan.Message, bool) {
 // refusedError tells that a rank was refused a call where another made a good one.
 func (c *Comm) refusedError(rank int, reason string, other int, good plan.Message) *fault.Error {
 	return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d: %s called %s, but the call of %s was refused: %s",
-		good.Sequence, c.members.Names(other), describe(good), c.members.Names(rank), reason).
+		good.Sequence, c.members.Names(other), call.Describe(good), c.members.Names(rank), reason).
 		During(good.Name(), good.Sequence).
-		Calling(map[int]string{other: describe(good), rank: "a call that was refused: " + reason})
+		Calling(map[int]string{other: call.Describe(good), rank: "a call that was refused: " + reason})
 }

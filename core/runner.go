@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
@@ -57,7 +58,7 @@ type layout struct {
 	looked     bool
 }
 
-func (l *layout) fits(o *Operation, apart bool, group int) bool {
+func (l *layout) fits(o *call.Operation, apart bool, group int) bool {
 	return l.segments != nil && l.apart == apart && l.group == group && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType && l.schedule == o.Schedule &&
 		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
@@ -151,12 +152,12 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fa
 			r.segments = r.segments[1:]
 			compiled, err := r.compile(s)
 			if err != nil {
-				c.fail(fault.From(err, fault.ErrInternal, "%s", describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message)), true)
 				return true, c.failed()
 			}
 			r.current = compiled
 			if err := r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer); err != nil {
-				c.fail(fault.From(err, fault.ErrSystem, "%s", describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message)), true)
 				return true, c.failed()
 			}
 		}
@@ -294,7 +295,7 @@ func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *faul
 		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
 		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", m.Sequence, describe(m), c.members.Names(peer), run.GetError()).During(m.Name(), m.Sequence)
+			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).During(m.Name(), m.Sequence)
 	case exec.Mismatch:
 		seen, bytes, total := run.Seen()
 		return c.mismatchError(m, run, peer, seen, bytes, total)
@@ -310,12 +311,12 @@ func (c *Comm) learn(p *part) {
 	op := p.operation
 	// Calls by the shortcut name no schedule.
 	if p.begun != nil || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
-		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.largest() > shortcutMax {
+		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
 		return
 	}
 	k := exec.Known{Binding: c.runner.binding, Element: op.DType.Size(), Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
-	k.UsesIn, k.UsesOut = op.uses(c.rank)
+	k.UsesIn, k.UsesOut = op.Uses(c.rank)
 	c.layOut(op)
 	direct := c.direct(op)
 	if compiled, err := c.runner.compile(&c.runner.laid.segments[0]); err == nil {
@@ -348,19 +349,19 @@ func (c *Comm) begin(p *part) *fault.Error {
 	if op.Collective.Reduces() {
 		k, err := reduce.Kernel(op.DType, op.Op)
 		if err != nil {
-			return fault.From(err, fault.ErrInternal, "%s", describe(p.message))
+			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 		}
 		b.Kernel = k
 	}
 	if err := r.run.Bind(b); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}
 	r.binding = b
 	c.layOut(op)
 	r.begun, r.segments, r.current = true, r.laid.segments, nil
 	r.path = "messages"
 	if r.gets && (op.Collective == plan.AllToAll || op.Collective == plan.Scatter) &&
-		op.largest() >= uint64(c.shape.thresholds.GetMin) {
+		op.Largest() >= uint64(c.shape.thresholds.GetMin) {
 		r.path = "single copy"
 	}
 	if c.shareable(op) {
@@ -368,7 +369,7 @@ func (c *Comm) begin(p *part) *fault.Error {
 	}
 	if r.current != nil {
 		if err := r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-			return fault.From(err, fault.ErrSystem, "%s", describe(p.message))
+			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 		}
 	}
 	r.waitingFrom, r.told = 0, false
@@ -376,41 +377,15 @@ func (c *Comm) begin(p *part) *fault.Error {
 }
 
 // layOut makes the layout that of an operation.
-func (c *Comm) layOut(op *Operation) {
+func (c *Comm) layOut(op *call.Operation) {
 	r := &c.runner
-	apart, group := !c.shape.memory && apart(op), c.shape.groupFor(op)
+	apart, group := !c.shape.memory && op.Disjoint(), c.shape.groupFor(op)
 	if !r.laid.fits(op, apart, group) {
 		s := c.shape
 		s.gets = r.gets
 		r.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: s.segments(op, c.rank, c.size)}
 	}
-}
-
-// apart tells whether the inputs and outputs that a rank uses share no memory for certain: all of the ones lie before all of
-// the others. Those of an AllToAll always share none: else it is refused.
-func apart(o *Operation) bool {
-	if o.Collective == plan.AllToAll {
-		return true
-	}
-	size := uint64(o.DType.Size())
-	span := func(blocks []unsafe.Pointer, counts []uint64) (from, to uintptr) {
-		for i, b := range blocks {
-			if i >= len(counts) || counts[i] == 0 {
-				continue
-			}
-			at := uintptr(b)
-			if end := at + uintptr(counts[i]*size); to == 0 {
-				from, to = at, end
-			} else {
-				from, to = min(from, at), max(to, end)
-			}
-		}
-		return from, to
-	}
-	inFrom, inTo := span(o.In, o.InCounts)
-	outFrom, outTo := span(o.Out, o.OutCounts)
-	return o.Collective != plan.Broadcast && (inTo <= outFrom || outTo <= inFrom)
 }
 
 // shape is what all ranks of a communicator agree on about how it moves data.
@@ -484,7 +459,7 @@ func newShape(size int, at site) shape {
 // streams tells which outputs are written past the caches: large ones would not stay there. What a receiver of a one-way
 // flow copies out of its window gains by it only where its CPU has another rank to run meanwhile, and not from a single sender;
 // what an allreduce in place writes is in the caches.
-func (s shape) streams(o *Operation) exec.Streams {
+func (s shape) streams(o *call.Operation) exec.Streams {
 	bytes := int64(0)
 	for _, n := range o.OutCounts {
 		bytes += int64(n) * int64(o.DType.Size())
@@ -499,9 +474,9 @@ func (s shape) streams(o *Operation) exec.Streams {
 }
 
 // params is what a builder is told of an operation.
-func (s shape) params(op *Operation, rank, size int) plan.Params {
-	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Crowded: s.crowded, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
+func (s shape) params(op *call.Operation, rank, size int) plan.Params {
+	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.InBytes(),
+		OutBytes: op.OutBytes(), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Crowded: s.crowded, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
 	if !s.gets {
 		p.GetMin = 0
 	}
@@ -510,7 +485,7 @@ func (s shape) params(op *Operation, rank, size int) plan.Params {
 }
 
 // groupFor is the size of groups in the plans of an operation, 0 if there are none.
-func (s shape) groupFor(op *Operation) int {
+func (s shape) groupFor(op *call.Operation) int {
 	if c := op.Collective; !c.HasGroups() || c.Reduces() && !reduce.Nests(op.DType, op.Op) {
 		return 0
 	}
@@ -518,7 +493,7 @@ func (s shape) groupFor(op *Operation) int {
 }
 
 // segments cuts an operation into plans of bounded length.
-func (s shape) segments(op *Operation, rank, size int) []segment {
+func (s shape) segments(op *call.Operation, rank, size int) []segment {
 	p := s.params(op, rank, size)
 	blocks, most := max(len(p.InBytes), len(p.OutBytes), 1), mostBytes(&p)
 	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)

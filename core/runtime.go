@@ -34,7 +34,6 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma"
 )
@@ -59,8 +58,6 @@ const (
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
 )
-
-const int64DType = reduce.Int64
 
 // RuntimeConfig says how a runtime meets its process.
 type RuntimeConfig struct {

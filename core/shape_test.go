@@ -106,30 +106,6 @@ func verifyShape(t *testing.T, s shape, c plan.Collective, size int, n uint64) {
 	}
 }
 
-func TestApart(t *testing.T) {
-	b := buffer(t, 12)
-	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&b[i]) }
-	four := []uint64{4}
-	for _, c := range []struct {
-		name    string
-		op      Operation
-		certain bool
-	}{
-		{"one after the other", Operation{Collective: plan.AllReduce, In: []unsafe.Pointer{at(0)}, Out: []unsafe.Pointer{at(4)}, InCounts: four, OutCounts: four}, true},
-		{"in place", Operation{Collective: plan.AllReduce, In: []unsafe.Pointer{at(0)}, Out: []unsafe.Pointer{at(0)}, InCounts: four, OutCounts: four}, false},
-		{"overlapping", Operation{Collective: plan.AllReduce, In: []unsafe.Pointer{at(3)}, Out: []unsafe.Pointer{at(0)}, InCounts: four, OutCounts: four}, false},
-		{"between", Operation{Collective: plan.AllGather, In: []unsafe.Pointer{at(4)}, Out: []unsafe.Pointer{at(0), at(8)}, InCounts: four, OutCounts: []uint64{4, 4}}, false},
-		{"an empty block elsewhere", Operation{Collective: plan.AllGather, In: []unsafe.Pointer{at(4)}, Out: []unsafe.Pointer{at(0), at(8)}, InCounts: four, OutCounts: []uint64{4, 0}}, true},
-		{"no inputs", Operation{Collective: plan.Scatter, Out: []unsafe.Pointer{at(0)}, InCounts: []uint64{4, 4}, OutCounts: four}, true},
-		{"broadcast", Operation{Collective: plan.Broadcast, Out: []unsafe.Pointer{at(0)}, OutCounts: four}, false},
-	} {
-		c.op.DType = reduce.Int32
-		if got := apart(&c.op); got != c.certain {
-			t.Errorf("%s: %v", c.name, got)
-		}
-	}
-}
-
 func TestStreams(t *testing.T) {
 	large := []uint64{streamed}
 	one, other := []unsafe.Pointer{unsafe.Pointer(new(int32))}, []unsafe.Pointer{unsafe.Pointer(new(int32))}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
@@ -212,7 +213,7 @@ func (c *Comm) partArenas() {
 
 // direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept
 // with the layout, which is that operation's.
-func (c *Comm) direct(op *Operation) *exec.Compiled {
+func (c *Comm) direct(op *call.Operation) *exec.Compiled {
 	if !c.shape.memory || c.arena == nil {
 		return nil
 	}
@@ -237,7 +238,7 @@ func (c *Comm) direct(op *Operation) *exec.Compiled {
 }
 
 // shareable tells whether an operation's buffers may be: whether the first one is.
-func (c *Comm) shareable(op *Operation) bool {
+func (c *Comm) shareable(op *call.Operation) bool {
 	for _, blocks := range [][]unsafe.Pointer{op.In, op.Out} {
 		if len(blocks) > 0 {
 			return c.arena != nil && c.arena.Contains(blocks[0])
@@ -259,7 +260,7 @@ func mostBytes(p *plan.Params) int64 {
 
 // retire has the memory of an operation that has failed never allocated again: a peer that is only stopped may write there
 // when it goes on.
-func (c *Comm) retire(op *Operation) {
+func (c *Comm) retire(op *call.Operation) {
 	if c.arena == nil {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
@@ -17,7 +18,7 @@ import (
 // goroutine that is there as long as there are some.
 type transfer struct {
 	work  *Work
-	op    *Operation
+	op    *call.Operation
 	peer  int
 	offer uint64 // of a receive
 
@@ -296,7 +297,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 
 // get gets a part of what a sender has offered. It tells whether something else may be done for the peer now.
 func (p *pointToPoint) get(t *transfer) bool {
-	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.length())[t.got:]
+	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.Length())[t.got:]
 	out = out[:min(plan.GetMost, len(out))] // then the attendant looks around
 	taken, err := p.c.window.Lane(pointToPointLane).Take(t.peer, out, t.at+t.got)
 	switch {
@@ -314,7 +315,7 @@ func (p *pointToPoint) get(t *transfer) bool {
 		p.done(t)
 		p.miss(t.work, t.op, d.cause)
 	default:
-		if t.got += uint64(len(out)); t.got == t.op.length() {
+		if t.got += uint64(len(out)); t.got == t.op.Length() {
 			p.done(t)
 			p.finish(t.work, t.peer, t.offer)
 		}
@@ -381,7 +382,7 @@ func (p *pointToPoint) begin(t *transfer) *fault.Error {
 func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 	q := p.queueOf(t)
 	if status != exec.Done && status != exec.Gone {
-		p.c.fail(p.c.runError(q.run, t.op.message(), status), true)
+		p.c.fail(p.c.runError(q.run, t.op.Message(), status), true)
 		return
 	}
 	t.compiled.Free()

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
@@ -42,7 +43,7 @@ type Work struct {
 
 // part is a collective of a work.
 type part struct {
-	operation *Operation
+	operation *call.Operation
 	message   plan.Message
 	begun     *exec.Compiled // the runner's run has been left half done with it
 }

@@ -1,6 +1,9 @@
 package core
 
-import "github.com/goccl/goccl/core/fault"
+import (
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+)
 
 // The kinds of errors. Every error of this package wraps one of them, for errors.Is.
 var (
@@ -16,3 +19,9 @@ var (
 
 // Error is the error of all functions of this package.
 type Error = fault.Error
+
+// Operation is one collective, send or receive.
+type Operation = call.Operation
+
+// AnySource as Root of a Recv matches a send of any rank.
+const AnySource = call.AnySource

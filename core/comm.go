@@ -21,13 +21,13 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
-// The lanes of a communicator's windows.
+// The lanes of a communicator's windows: tune.Lanes of them.
 const (
 	collectiveLane = iota
 	pointToPointLane
-	lanes
 )
 
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
@@ -43,8 +43,7 @@ type Comm struct {
 	grace      time.Duration
 	logger     *slog.Logger // of the group and rank
 	trace      tracers
-	shape      shape
-	thresholds string             // as they were given
+	shape      tune.Shape
 	settings   map[string]Setting // in effect, by the names of their variables
 	arena      *exec.Arena        // this process's, where some peer shares memory
 	mapped     []exec.ArenaID     // of peers, for this communicator
@@ -201,7 +200,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	if len(operations) != len(w.parts)+1 {
 		w.peer = -1
 	}
-	w.small = c.shape.memory && len(operations) == 1 && len(w.parts) == 1 && small(&operations[0])
+	w.small = c.shape.AllMemory && len(operations) == 1 && len(w.parts) == 1 && small(&operations[0])
 	// One more than there are operations, so that the work cannot end while it is being started.
 	w.pending.Store(int32(len(operations)) + 1)
 
@@ -259,7 +258,7 @@ func small(o *call.Operation) bool {
 // message says what an operation is, in what all ranks know of it.
 func (c *Comm) message(op *call.Operation) plan.Message {
 	m := op.Message()
-	m.Schedule = uint8(c.shape.scheduleOf(op))
+	m.Schedule = uint8(c.shape.ScheduleOf(op))
 	return m
 }
 
@@ -276,7 +275,7 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 		return nil, c.failure.During(operation.Collective.String(), 0)
 	}
 	w.setTimeout(o.Timeout)
-	w.small = c.shape.memory && small(&operation)
+	w.small = c.shape.AllMemory && small(&operation)
 	w.first[0] = part{operation: &operation, message: c.shortcut.At(c.shortcut.Sequence()), begun: begun}
 	w.parts = w.first[:]
 	c.enqueue(w)
@@ -309,7 +308,7 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
 // logged, which C does not do. It is called with the lock held.
 func (c *Comm) openShortcut() {
-	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.memory &&
+	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.AllMemory &&
 		c.trace.collectives == nil {
 		c.shortcut.Open()
 	}

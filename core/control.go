@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // The control frames of a group.
@@ -81,7 +82,7 @@ func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error
 		body, err = c.p2p.slot(src, h)
 		return nil, body, err
 	}
-	if int(h.Flags) >= lanes {
+	if int(h.Flags) >= tune.Lanes {
 		return nil, nil, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags)
 	}
 	lane := c.window.Lane(int(h.Flags))
@@ -163,7 +164,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	<-c.attached // frames may come before the group is known here
 	switch h.Type {
 	case frameCredit:
-		if int(h.Flags) >= lanes {
+		if int(h.Flags) >= tune.Lanes {
 			c.violation(src, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags))
 		} else if err := c.window.Lane(int(h.Flags)).Released(src, h.Arg[0]); err != nil {
 			c.violation(src, err)

@@ -135,27 +135,3 @@ func FuzzMember(f *testing.F) {
 		c.Destroy()
 	})
 }
-
-// FuzzThresholds gives texts as users do. One that is refused says why; no other one leaves a
-// negative number.
-func FuzzThresholds(f *testing.F) {
-	f.Add("one_shot_max=4096,pipeline_min=0")
-	f.Add("get_min=9223372036854775808")
-	f.Add("swap_min=-1")
-	f.Add("=,")
-	f.Fuzz(func(t *testing.T, text string) {
-		var set thresholds
-		if err := set.set(text); err != nil {
-			if err.Error() == "" {
-				t.Fatalf("%q is refused, without a word", text)
-			}
-			return
-		}
-		for _, n := range []int64{set.OneShotMax, set.FlatMax, set.MulticastMin, set.SwapMin,
-			set.PipelineMin, set.WindowMin, set.GetMin, set.streamMin, set.sendGetMin, set.longMax, set.directMin} {
-			if n < 0 {
-				t.Fatalf("%q: %+v", text, set)
-			}
-		}
-	})
-}

@@ -14,20 +14,9 @@ import (
 // once, by its receiver. Of a send its receiver decides (see transfer.go). For a collective (plan.Get) all ranks must be able to, as all
 // of them build the same plans: they vote before the first one for which it matters.
 
-// mustVote tells whether the ranks must vote first. All find the same: only in AllToAll do they not know each other's sizes.
+// mustVote tells whether the ranks must vote first. All find the same.
 func (c *Comm) mustVote(op *call.Operation) bool {
-	least := c.shape.thresholds.GetMin
-	if c.runner.voted || !c.shape.memory || c.size == 1 || least == 0 {
-		return false
-	}
-	switch op.Collective {
-	case plan.AllToAll:
-		return true
-	case plan.Scatter:
-		p := c.shape.params(op, c.rank, c.size)
-		return mostBytes(&p) >= least
-	}
-	return false
+	return !c.runner.voted && c.shape.WantsSingleCopy(op)
 }
 
 // vote begins a plan in which the ranks agree, in the name of the part that comes after.
@@ -45,7 +34,7 @@ func (c *Comm) vote(p *part) *fault.Error {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
 	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
-	compiled, err := r.plans.get(c.shape.params(&op, c.rank, c.size), false)
+	compiled, err := r.plans.get(c.shape.Params(&op), false)
 	if err != nil {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}

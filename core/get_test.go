@@ -47,14 +47,6 @@ func TestGets(t *testing.T) {
 
 // What nobody has asked for is got only where it is faster: from huge pages.
 func TestGetsFromHugePages(t *testing.T) {
-	for _, ports := range []bool{false, true} {
-		for _, huge := range []bool{false, true} {
-			s := site{memory: true, ports: ports, hugePages: huge}.thresholds()
-			if s.sendGetMin > 0 != huge || s.GetMin > 0 != (huge && !ports) {
-				t.Errorf("ports %v, huge pages %v: from %d on, sends from %d", ports, huge, s.GetMin, s.sendGetMin)
-			}
-		}
-	}
 	for thresholds, want := range map[string]bool{"": exec.HugePages(), "get_min=1": exec.HugePages(), "send_get_min=1": true, "send_get_min=0": false} {
 		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: thresholds})
 		if got := getsSend(w.comms[0], 1, 1<<30); got != want {
@@ -87,7 +79,7 @@ func TestGetsWithinAHost(t *testing.T) {
 		collectives(t, w, size, n, false)
 	}
 	for _, got := range []bool{false, true} {
-		n := int(shapeOf(w.comms[1]).thresholds.sendGetMin) / 4
+		n := int(shapeOf(w.comms[1]).Thresholds.SendGetMin) / 4
 		if !got {
 			n--
 		}

@@ -99,7 +99,7 @@ func (c *Comm) logMade() {
 	}
 	attrs = append(attrs, "oversubscribed", d.Oversubscribed,
 		"alltoall_schedule", cmp.Or(d.Schedule, "by size"),
-		"thresholds", c.shape.thresholds.String(), "version", Version)
+		"thresholds", c.shape.Thresholds.String(), "version", Version)
 	log.Info("a group is made", attrs...)
 }
 

@@ -31,7 +31,6 @@ import (
 // another. Neither does it hold more than so many sends (see held.go). Where memory is shared, all
 // but the data of large sends goes in letters (see mail.go).
 const (
-	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20               // where no memory is shared
 	acceptedPart = 4 << 20               // bytes of an accepted send that go in one frame
 	eagerBudget  = 5 << 20               // bytes of eager sends of all peers that have not been received yet
@@ -347,7 +346,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 	q := &p.peers[s.peer]
 	most, own := uint64(eagerPortMax), p.c.group.Lends(s.peer, s.payload())
 	if p.c.byMail(s.peer) {
-		most, own = uint64(p.c.shape.letter), p.gets(s.peer, s.bytes)
+		most, own = uint64(p.c.shape.EagerMax), p.gets(s.peer, s.bytes)
 	}
 	// Not all of the window, so that the news of what was received keep it open.
 	small := s.bytes <= min(most, p.eagerWindow*2/3) && !own

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // runner is the state of the queue's head, kept while nobody runs it. It belongs to the holder of
@@ -23,9 +24,9 @@ type runner struct {
 	binding     exec.Binding // of run
 	plans       planCache
 	laid        layout
-	part        int       // of the head work
-	begun       bool      // the part is bound
-	segments    []segment // still to run, of the part
+	part        int            // of the head work
+	begun       bool           // the part is bound
+	segments    []tune.Segment // still to run, of the part
 	current     *exec.Compiled
 	waitingFrom time.Duration // since when the part has not got on; 0: it has
 	told        bool          // peers have been told of that
@@ -37,12 +38,6 @@ type runner struct {
 	credited    []uint64 // by peer on a port channel: messages whose release it has been told of
 }
 
-// segment is a plan that moves a part of an operation.
-type segment struct {
-	params plan.Params
-	offset int64
-}
-
 // layout is how an operation is made of plans. It is kept for the next one, which is often alike.
 type layout struct {
 	collective plan.Collective
@@ -50,9 +45,10 @@ type layout struct {
 	dtype      reduce.DType
 	schedule   plan.Schedule
 	in, out    []uint64
-	segments   []segment
+	segments   []tune.Segment
+	path       string         // by which the segments go, for the log
 	apart      bool           // inputs and outputs share no memory
-	group      int            // of the plans: see shape.groupFor
+	group      int            // of the plans: see tune.Shape.GroupOf
 	compiled   *exec.Compiled // of the only segment, once it is known
 	direct     *exec.Compiled // nil: there is none, if that has been looked for
 	looked     bool
@@ -156,7 +152,7 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fa
 				return true, c.failed()
 			}
 			r.current = compiled
-			if err := r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer); err != nil {
+			if err := r.run.Begin(compiled, s.Offset, exec.AnyPeer, exec.AnyPeer); err != nil {
 				c.fail(fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message)), true)
 				return true, c.failed()
 			}
@@ -191,11 +187,11 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fa
 }
 
 // compile returns the plan of a segment of the layout, and keeps it there if it is the only one.
-func (r *runner) compile(s *segment) (*exec.Compiled, error) {
+func (r *runner) compile(s *tune.Segment) (*exec.Compiled, error) {
 	if r.laid.compiled != nil {
 		return r.laid.compiled, nil
 	}
-	compiled, err := r.plans.get(s.params, r.laid.apart)
+	compiled, err := r.plans.get(s.Params, r.laid.apart)
 	if err == nil && len(r.laid.segments) == 1 && r.plans.keeps(compiled) {
 		r.laid.compiled = compiled
 	}
@@ -310,7 +306,7 @@ const shortcutMax = 1 << 20
 func (c *Comm) learn(p *part) {
 	op := p.operation
 	// Calls by the shortcut name no schedule.
-	if p.begun != nil || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+	if p.begun != nil || op.Schedule != 0 || !c.shape.AllMemory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
 		return
 	}
@@ -342,7 +338,7 @@ func (c *Comm) begin(p *part) *fault.Error {
 	if c.mustVote(op) {
 		return c.vote(p)
 	}
-	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message, Streams: c.shape.streams(op)}
+	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message, Streams: c.shape.Streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}
@@ -359,11 +355,7 @@ func (c *Comm) begin(p *part) *fault.Error {
 	r.binding = b
 	c.layOut(op)
 	r.begun, r.segments, r.current = true, r.laid.segments, nil
-	r.path = "messages"
-	if r.gets && (op.Collective == plan.AllToAll || op.Collective == plan.Scatter) &&
-		op.Largest() >= uint64(c.shape.thresholds.GetMin) {
-		r.path = "single copy"
-	}
+	r.path = r.laid.path
 	if c.shareable(op) {
 		r.current = c.direct(op)
 	}
@@ -379,143 +371,17 @@ func (c *Comm) begin(p *part) *fault.Error {
 // layOut makes the layout that of an operation.
 func (c *Comm) layOut(op *call.Operation) {
 	r := &c.runner
-	apart, group := !c.shape.memory && op.Disjoint(), c.shape.groupFor(op)
+	apart, group := !c.shape.AllMemory && op.Disjoint(), c.shape.GroupOf(op)
 	if !r.laid.fits(op, apart, group) {
 		s := c.shape
-		s.gets = r.gets
-		r.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
-			out: slices.Clone(op.OutCounts), segments: s.segments(op, c.rank, c.size)}
+		s.SingleCopy = r.gets
+		r.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root,
+			dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
+			out: slices.Clone(op.OutCounts), segments: s.Segments(op), path: "messages"}
+		if s.UsesSingleCopy(op) {
+			r.laid.path = "single copy"
+		}
 	}
-}
-
-// shape is what all ranks of a communicator agree on about how it moves data.
-type shape struct {
-	chunk      int64
-	slots      int
-	ahead      int
-	memory     bool
-	gets       bool // receivers may read their senders' memory: for one operation, where it has been found out
-	crowded    bool
-	letter     int64 // the most bytes of an eager send where memory is shared
-	thresholds thresholds
-	schedule   plan.Schedule // of alltoall, where a call names none
-	ports      []bool        // the ranks that are joined to this one by ports; nil: none
-	group      int           // so many ranks, from each multiple of it on, are on one host; 0: see groupsOf
-}
-
-const (
-	slotsPerChannel = 4
-	mostSlots       = 16
-	// Bytes of inboxes and of a stage: with mailBudget and eagerBudget, staging stays within 17 MiB a communicator. Where no
-	// ranks share memory there is one lane in use instead of two, and no mailboxes.
-	windowBudget = 8 << 20
-	largestChunk = 256 << 10 // what a core's cache holds of several
-	// Over a port channel each message also costs system calls and wake-ups at both ends.
-	largestPortChunk = 512 << 10
-	smallestChunk    = 4 << 10
-	// manyChunks is of how many chunks a block is better put to its place in long messages, where ports join the ranks of a crowded host.
-	manyChunks = 16
-	mailBudget = 3 << 20 // bytes of mailboxes and their shuttles a communicator, about: three of the longest letter a peer
-	leastEager = 4 << 10
-	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
-	segmentBytes = 64 << 20
-)
-
-// site is where the ranks of a communicator are: whether some are joined by ports, some share memory, some are on
-// a crowded host, some on another host than others, and all have memory with huge pages.
-type site struct{ ports, memory, crowded, apart, hugePages bool }
-
-func newShape(size int, at site) shape {
-	chunk := int64(largestChunk)
-	rings := int64(size - 1) // of slots, of which a window is made
-	if at.ports {
-		chunk = largestPortChunk
-	}
-	if at.memory {
-		rings *= lanes
-	}
-	if !at.ports && size > 2 {
-		rings++ // the stage
-	}
-	for chunk > smallestChunk && chunk*slotsPerChannel*rings > windowBudget {
-		chunk /= 2
-	}
-	letter := int64(eagerMax)
-	for letter > leastEager && 3*letter*int64(size-1) > mailBudget {
-		letter /= 2
-	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !at.ports, crowded: at.crowded, letter: letter, thresholds: at.thresholds()}
-	if at.ports && at.crowded && !at.apart {
-		s.thresholds.WindowMin = manyChunks * chunk
-	}
-	if at.ports {
-		// Until a slot's release is back at the sender, several more can be under way.
-		s.slots = int(max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1)))))
-		s.ahead = s.slots / 4
-	}
-	return s
-}
-
-// streams tells which outputs are written past the caches: large ones would not stay there. What a receiver of a one-way
-// flow copies out of its window gains by it only where its CPU has another rank to run meanwhile, and not from a single sender;
-// what an allreduce in place writes is in the caches.
-func (s shape) streams(o *call.Operation) exec.Streams {
-	bytes := int64(0)
-	for _, n := range o.OutCounts {
-		bytes += int64(n) * int64(o.DType.Size())
-	}
-	switch {
-	case bytes < s.thresholds.streamMin, o.Collective == plan.Recv, o.Collective == plan.AllReduce && slices.Equal(o.In, o.Out):
-		return exec.StreamNone
-	case !s.crowded && (o.Collective == plan.Broadcast || o.Collective == plan.Scatter):
-		return exec.StreamOwn
-	}
-	return exec.StreamAll
-}
-
-// params is what a builder is told of an operation.
-func (s shape) params(op *call.Operation, rank, size int) plan.Params {
-	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.InBytes(),
-		OutBytes: op.OutBytes(), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Crowded: s.crowded, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
-	if !s.gets {
-		p.GetMin = 0
-	}
-	p.Group = s.groupFor(op)
-	return p
-}
-
-// groupFor is the size of groups in the plans of an operation, 0 if there are none.
-func (s shape) groupFor(op *call.Operation) int {
-	if c := op.Collective; !c.HasGroups() || c.Reduces() && !reduce.Nests(op.DType, op.Op) {
-		return 0
-	}
-	return s.group
-}
-
-// segments cuts an operation into plans of bounded length.
-func (s shape) segments(op *call.Operation, rank, size int) []segment {
-	p := s.params(op, rank, size)
-	blocks, most := max(len(p.InBytes), len(p.OutBytes), 1), mostBytes(&p)
-	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
-	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
-	if most <= step || op.Collective == plan.AllToAll {
-		return []segment{{params: p}}
-	}
-	var all []segment
-	for offset := int64(0); offset < most; offset += step {
-		q := p
-		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
-		all = append(all, segment{q, offset})
-	}
-	return all
-}
-
-func clip(bytes []int64, offset, most int64) []int64 {
-	c := make([]int64, len(bytes))
-	for i, n := range bytes {
-		c[i] = min(max(n-offset, 0), most)
-	}
-	return c
 }
 
 // planCache keeps compiled plans, so that a collective that is called again builds nothing. It

@@ -35,6 +35,7 @@ import (
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -124,7 +125,7 @@ type Config struct {
 	StoreHost     string // the route to it names the default interface
 	Secret        string // the job's
 	Incarnation   string // part of every key in the store
-	Thresholds    string // sizes at which algorithms change: see thresholds; the same on all ranks
+	Thresholds    string // sizes at which algorithms change: see tune.Thresholds; the same on all ranks
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
 	// same on all ranks.
 	AllToAllSchedule string
@@ -272,7 +273,7 @@ func (r *Runtime) complete(c *Config) error {
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
 	}
-	if err := new(thresholds).set(c.Thresholds); err != nil {
+	if err := new(tune.Thresholds).Set(c.Thresholds); err != nil {
 		return bad("thresholds (from the option or %s) have %v", EnvThresholds, err)
 	}
 	schedule, err := plan.ParseSchedule(c.AllToAllSchedule)
@@ -407,33 +408,24 @@ func decide(addresses []transport.Address, rank int, forced string) ([]string, e
 	return kinds, nil
 }
 
-// anyPort tells whether some pair of the group, not only one with this rank, is joined by a port
-// channel: all ranks must agree on it.
-func anyPort(addresses []transport.Address, forced string) bool {
-	for _, a := range addresses {
-		kind, err := transport.Decide(addresses[0], a, forced)
-		if err != nil || transport.IsPort(kind) {
-			return true
-		}
+// places are where ranks are, as they say.
+func places(addresses []transport.Address) []tune.Place {
+	all := make([]tune.Place, len(addresses))
+	for rank, a := range addresses {
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages}
 	}
-	return false
+	return all
 }
 
-// anyMemory tells whether some pair of the group shares memory.
-func anyMemory(addresses []transport.Address, forced string) bool {
-	if transport.IsPort(forced) {
-		return false
-	}
-	byHost := map[string][]transport.Address{}
-	for _, a := range addresses {
-		for _, b := range byHost[a.Host] {
-			if kind, err := transport.Decide(a, b, forced); err == nil && !transport.IsPort(kind) {
-				return true
-			}
+// topologyOf is the topology of ranks, of which all pairs count, not only those with this rank.
+func topologyOf(addresses []transport.Address, forced string) tune.Topology {
+	return tune.Survey(places(addresses), func(a, b int) bool {
+		if transport.IsPort(forced) {
+			return false
 		}
-		byHost[a.Host] = append(byHost[a.Host], a)
-	}
-	return false
+		kind, err := transport.Decide(addresses[a], addresses[b], forced)
+		return err == nil && !transport.IsPort(kind)
+	})
 }
 
 // openComm makes a communicator whose ranks know each other already.
@@ -451,7 +443,7 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 // newComm makes a communicator with its memory. Nobody knows of it before open.
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
-		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds, settings: config.settings,
+		grace: config.LivenessGrace, timeout: config.Timeout, settings: config.settings,
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	pids := make([]int, len(addresses))
@@ -461,36 +453,28 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 	c.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
 	c.logger = logs.OfGroup(r.config.Logger, c.members.Name, c.rank)
 	c.trace = newTracers(c.logger)
-	ports := config.Size > 1 && anyPort(addresses, config.Transport)
-	crowded := crowdedHosts(addresses)
-	apart := slices.ContainsFunc(addresses, func(a transport.Address) bool { return a.Host != addresses[0].Host })
-	hugePages := !slices.ContainsFunc(addresses, func(a transport.Address) bool { return !a.HugePages })
-	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0, apart, hugePages})
-	if apart {
-		c.shape.group = groupsOf(addresses)
-	}
-	if err := c.shape.thresholds.set(config.Thresholds); err != nil {
-		return nil, err
+	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
+		LongMost: transport.MaxData - exec.MessageHeader}
+	for peer := range addresses {
+		options.Ports = append(options.Ports, c.byLink(peer))
 	}
 	var err error
-	if c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule); err != nil {
+	c.shape, err = tune.New(topologyOf(addresses, config.Transport), config.Rank, options)
+	if err != nil {
 		return nil, err
 	}
-	if ports {
-		c.shape.ports = make([]bool, config.Size)
-		for peer := range c.shape.ports {
-			c.shape.ports[peer] = c.byLink(peer)
-		}
-	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
-	c.waiting = waiting(crowded[addresses[config.Rank].Host])
+	oversubscribed := tune.Oversubscribed(places(addresses))[addresses[config.Rank].Host]
+	c.waiting = waiting(oversubscribed)
 	if end != nil {
 		c.poller = end.Poller()
-		if crowded[addresses[config.Rank].Host] {
+		if oversubscribed {
 			c.poller.BePatient()
 		}
 	}
-	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter), Shuttle: exec.ShuttleFor(c.shape.letter)}
+	layout := exec.Layout{Ranks: config.Size, Lanes: tune.Lanes, Slots: c.shape.Slots,
+		Chunk: c.shape.Chunk, Mailbox: exec.MailboxFor(c.shape.EagerMax),
+		Shuttle: exec.ShuttleFor(c.shape.EagerMax)}
 	if c.window, err = exec.NewWindow(layout, shared, c.waiting); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
 	}
@@ -574,38 +558,9 @@ func (c *Comm) open(id identity) error {
 	return nil
 }
 
-// crowdedHosts returns the hosts whose ranks outnumber the CPUs that one of them may use.
-func crowdedHosts(addresses []transport.Address) map[string]bool {
-	ranks := map[string]int{}
-	for _, a := range addresses {
-		ranks[a.Host]++
-	}
-	crowded := map[string]bool{}
-	for _, a := range addresses {
-		if ranks[a.Host] > a.CPUs {
-			crowded[a.Host] = true
-		}
-	}
-	return crowded
-}
-
-// groupsOf is the largest power of two of which it holds that so many ranks, from each multiple of it on, are on one host; 0 if that is 1.
-func groupsOf(addresses []transport.Address) int {
-	size, group := len(addresses), 0
-	for g := 2; g < size && size%g == 0; g *= 2 {
-		for rank, a := range addresses {
-			if a.Host != addresses[rank-rank%g].Host {
-				return group
-			}
-		}
-		group = g
-	}
-	return group
-}
-
-// waiting chooses how waits poll: hardly at all on a crowded host.
-func waiting(crowded bool) exec.Waiting {
-	if crowded {
+// waiting chooses how waits poll: hardly at all on an oversubscribed host.
+func waiting(oversubscribed bool) exec.Waiting {
+	if oversubscribed {
 		return exec.Waiting{Yields: 100, PortPolls: 3}
 	}
 	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
@@ -692,7 +647,8 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 		}
 		config.GlobalRanks = append(config.GlobalRanks, r)
 	}
-	config.Transport, config.Thresholds, config.AllToAllSchedule = addresses[0].Forced, c.thresholds, c.shape.schedule.String()
+	config.Transport, config.Thresholds = addresses[0].Forced, c.settings[EnvThresholds].Value
+	config.AllToAllSchedule = c.shape.Schedule.String()
 	config.settings = c.settings
 	if len(members) == 1 {
 		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)

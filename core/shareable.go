@@ -13,7 +13,6 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma"
 )
@@ -214,16 +213,15 @@ func (c *Comm) partArenas() {
 // direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept
 // with the layout, which is that operation's.
 func (c *Comm) direct(op *call.Operation) *exec.Compiled {
-	if !c.shape.memory || c.arena == nil {
+	if c.arena == nil {
 		return nil
 	}
 	l := &c.runner.laid
 	if l.looked {
 		return l.direct
 	}
-	p := c.shape.params(op, c.rank, c.size)
-	// Of the other plan the first segment must do what HasDirect asks for.
-	if p.Direct = true; !p.HasDirect() || !l.segments[0].params.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
+	p, ok := c.shape.Direct(op, l.segments)
+	if !ok {
 		l.looked = true
 		return nil
 	}
@@ -245,17 +243,6 @@ func (c *Comm) shareable(op *call.Operation) bool {
 		}
 	}
 	return false
-}
-
-// mostBytes is the length of the longest block.
-func mostBytes(p *plan.Params) int64 {
-	most := int64(0)
-	for _, blocks := range [][]int64{p.InBytes, p.OutBytes} {
-		for _, n := range blocks {
-			most = max(most, n)
-		}
-	}
-	return most
 }
 
 // retire has the memory of an operation that has failed never allocated again: a peer that is only stopped may write there

@@ -12,11 +12,12 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // Tests look at the private state of a communicator, and change it, by the functions of this file.
 
-func shapeOf(c *Comm) shape { return c.shape }
+func shapeOf(c *Comm) tune.Shape { return c.shape }
 
 func pidOf(c *Comm, rank int) int { return c.addresses[rank].PID }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // transfer is a send over a memory channel, or the receive that has accepted it: two-rank plans on the
@@ -22,7 +23,7 @@ type transfer struct {
 	peer  int
 	offer uint64 // of a receive
 
-	segments []segment // still to run; nil: it has not begun
+	segments []tune.Segment // still to run; nil: it has not begun
 	compiled *exec.Compiled
 
 	get bool
@@ -114,7 +115,7 @@ func (p *pointToPoint) carry(r *receive, a *arrival) {
 // gets tells whether one of two ranks that share memory, of which the other is a peer, reads a send of so many bytes from where it lies. The receiver decides; the
 // sender takes it that they find the same.
 func (p *pointToPoint) gets(peer int, bytes uint64) bool {
-	least := p.c.shape.thresholds.sendGetMin
+	least := p.c.shape.Thresholds.SendGetMin
 	return least > 0 && bytes >= uint64(least) && p.c.window.Reads(peer)
 }
 
@@ -165,7 +166,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	if w != nil {
 		over = &w.finished
 	}
-	if p.c.poller != nil && !p.c.shape.memory { // what comes over links somebody else reads meanwhile
+	if p.c.poller != nil && !p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
 		p.c.poller.Rely()
 		defer p.c.poller.Dismiss()
 	}
@@ -353,7 +354,7 @@ func (p *pointToPoint) bind(t *transfer) *fault.Error {
 	}
 	sized := *t.op
 	sized.Root = t.peer
-	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)
+	t.segments = p.c.shape.Segments(&sized)
 	return p.begin(t)
 }
 
@@ -361,7 +362,7 @@ func (p *pointToPoint) bind(t *transfer) *fault.Error {
 func (p *pointToPoint) begin(t *transfer) *fault.Error {
 	s := t.segments[0]
 	t.segments = t.segments[1:]
-	built, err := plan.Build(s.params)
+	built, err := plan.Build(s.Params)
 	if err != nil {
 		return fault.From(err, fault.ErrInternal, "%s", t.op.Collective)
 	}
@@ -372,7 +373,7 @@ func (p *pointToPoint) begin(t *transfer) *fault.Error {
 	if t.op.Collective == plan.Send {
 		from, to = to, from
 	}
-	if err := p.queueOf(t).run.Begin(t.compiled, s.offset, from, to); err != nil {
+	if err := p.queueOf(t).run.Begin(t.compiled, s.Offset, from, to); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	return nil

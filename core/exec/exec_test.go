@@ -146,7 +146,7 @@ func TestCopies(t *testing.T) {
 		}
 		c := must(Compile(p, false, false))
 		for _, at := range []int{0, 1, 32, 63, 64, 75, 79, 100} { // at 64, 75 and 79 rep movs would crawl
-			for _, streams := range []Streams{StreamNone, StreamAll} {
+			for _, streams := range []plan.Streams{plan.StreamNone, plan.StreamAll} {
 				clear(out)
 				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Streams: streams})
 				r.Begin(c, 0, AnyPeer, AnyPeer)

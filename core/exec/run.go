@@ -191,14 +191,8 @@ func (r *Run) Free() {
 		unsafe.Pointer(r.c.peer_in), unsafe.Pointer(r.c))
 }
 
-// Streams says which copies to outputs go past the caches.
-type Streams uint32
-
-const (
-	StreamNone Streams = C.GOCCL_STREAM_NONE
-	StreamOwn  Streams = C.GOCCL_STREAM_OWN // those of the rank's own inputs
-	StreamAll  Streams = C.GOCCL_STREAM_ALL
-)
+var streams = [...]C.uint32_t{plan.StreamNone: C.GOCCL_STREAM_NONE, plan.StreamOwn: C.GOCCL_STREAM_OWN,
+	plan.StreamAll: C.GOCCL_STREAM_ALL}
 
 // Binding is what a plan's references mean in one operation.
 type Binding struct {
@@ -206,7 +200,7 @@ type Binding struct {
 	Kernel  unsafe.Pointer   // of package reduce; nil where nothing is combined
 	Factor  [2]float64
 	Message plan.Message
-	Streams Streams
+	Streams plan.Streams
 }
 
 // Bind readies the run for the plans of an operation.
@@ -232,7 +226,7 @@ func (r *Run) Bind(b Binding) error {
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message, r.c.fixed = toC(b.Message), 0
-	r.c.streams = C.uint32_t(b.Streams)
+	r.c.streams = streams[b.Streams]
 	return nil
 }
 

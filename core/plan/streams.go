@@ -1,0 +1,10 @@
+package plan
+
+// Streams says which copies to outputs go past the caches while a plan is run. It changes no result.
+type Streams uint8
+
+const (
+	StreamNone Streams = iota
+	StreamOwn          // those of the rank's own inputs
+	StreamAll
+)

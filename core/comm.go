@@ -18,6 +18,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -64,9 +65,7 @@ type Comm struct {
 	failure   *fault.Error
 	destroyed bool
 	departed  map[int]departure       // peers that are gone
-	announced map[int]*announcement   // what peers told of calls that this rank has not come to
-	refused   refusals                // this rank's own, the last of them
-	told      []telling               // of them, by peer; made by the first
+	order     order.Order             // calls, and what peers announced of theirs
 	answers   map[int]plan.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
@@ -216,11 +215,9 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	w.setTimeout(o.Timeout)
 	var mismatch *fault.Error
 	for i := range w.parts {
-		p := &w.parts[i]
-		p.message.Group, p.message.Epoch = c.identity.group, c.identity.epoch
-		c.shortcut.Append(&p.message)
+		err := c.order.Start(&w.parts[i].message)
 		if mismatch == nil {
-			mismatch = c.compareAnnounced(p.message)
+			mismatch = err
 		}
 	}
 	if len(w.parts) > 0 {
@@ -308,7 +305,7 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
 // logged, which C does not do. It is called with the lock held.
 func (c *Comm) openShortcut() {
-	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.AllMemory &&
+	if c.failure == nil && len(c.queue) == 0 && !c.order.Ahead() && len(c.departed) == 0 && c.shape.AllMemory &&
 		c.trace.collectives == nil {
 		c.shortcut.Open()
 	}

@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -10,7 +9,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -46,28 +45,6 @@ const (
 	acceptedSend = 0xfe // a part of an accepted send: Seq: number of the offer; Arg[0]: where it belongs
 	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
 )
-
-const encodedMessage = 48
-
-func encodeMessage(m plan.Message) []byte {
-	b := make([]byte, 0, encodedMessage)
-	for _, v := range []uint64{m.Group, m.Sequence, m.Count, m.Digest} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
-	b = binary.LittleEndian.AppendUint32(b, uint32(m.Root))
-	return append(b, m.Collective, m.DType, m.Op, m.Schedule, 0, 0, 0, 0)
-}
-
-func decodeMessage(b []byte) (plan.Message, error) {
-	if len(b) != encodedMessage {
-		return plan.Message{}, fmt.Errorf("%w: a message of %d bytes, expected %d", exec.ErrProtocol, len(b), encodedMessage)
-	}
-	u := binary.LittleEndian.Uint64
-	return plan.Message{Group: u(b), Sequence: u(b[8:]), Count: u(b[16:]), Digest: u(b[24:]),
-		Epoch: binary.LittleEndian.Uint32(b[32:]), Root: int32(binary.LittleEndian.Uint32(b[36:])),
-		Collective: b[40], DType: b[41], Op: b[42], Schedule: b[43]}, nil
-}
 
 // handler is a communicator as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and
 // Control of quick frames also on the thread of a waiter of any communicator, who may have its token.
@@ -176,9 +153,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			c.violation(src, err)
 		}
 	case frameStatus:
-		m, err := decodeMessage(payload)
+		m, err := order.Decode(payload)
 		if err != nil {
-			c.violation(src, err)
+			c.violation(src, fmt.Errorf("%w: %w", exec.ErrProtocol, err))
 			return
 		}
 		c.mu.Lock()
@@ -196,7 +173,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			// answer as no answer.
 			ctx, cancel := context.WithTimeout(context.Background(), askTime)
 			defer cancel()
-			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, encodeMessage(m))
+			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, order.Encode(m))
 		})
 	case frameCheckIn:
 		c.mu.Lock()

@@ -3,7 +3,6 @@ package core
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand"
@@ -16,7 +15,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -1072,29 +1070,6 @@ func TestMatcherKeepsOrder(t *testing.T) {
 			}
 		}
 	}
-}
-
-func FuzzDecodeMessage(f *testing.F) {
-	f.Add(encodeMessage(allReduceMessage()))
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := decodeMessage(b)
-		if err != nil {
-			return
-		}
-		_ = call.Describe(m) // must not panic, whatever the peer says
-		again := encodeMessage(m)
-		if !bytes.Equal(again[:40], b[:40]) {
-			t.Fatal("not the same again")
-		}
-	})
-}
-
-func allReduceMessage() plan.Message {
-	op := Operation{Collective: plan.AllReduce, DType: reduce.Float32, InCounts: []uint64{5}}
-	m := op.Message()
-	m.Sequence = binary.LittleEndian.Uint64([]byte("sequence"))
-	return m
 }
 
 func TestSendToItselfTimesOut(t *testing.T) {

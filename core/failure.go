@@ -16,6 +16,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -118,9 +119,9 @@ func (c *Comm) depart(peer int, d departure) {
 	c.departed[peer] = d
 	c.log(logs.Init).Info("a peer is gone", "peer", c.members.Names(peer), "cause", d.cause.Text)
 	var doomed *fault.Error
-	for _, a := range c.announced {
+	for m := range c.order.Waiting() {
 		if doomed == nil {
-			doomed = c.missing(a.waits)
+			doomed = c.missing(m)
 		}
 	}
 	c.mu.Unlock()
@@ -186,26 +187,17 @@ func (c *Comm) undone(p *part, begun bool, cause *fault.Error) *fault.Error {
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
-func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen plan.Message, bytes, total uint64) *fault.Error {
+func (c *Comm) mismatchError(
+	mine plan.Message, run *exec.Run, peer int, seen plan.Message, sent order.Traffic,
+) *fault.Error {
 	if mine == seen {
-		calls := map[int]string{c.rank: call.Describe(mine), peer: call.Describe(seen)}
-		want, wantTotal := run.Expected()
-		from, to := peer, c.rank
-		// Tokens of a window tell what their sender expects, and one more.
-		switch asked, asks := total > 0 && bytes == 0, wantTotal > 0 && want == 0; {
-		case asked && asks:
-			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
-		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
-			return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d %s: %s have different counts for what they send to each other",
-				mine.Sequence, call.Describe(mine), c.members.Names(min(peer, c.rank), max(peer, c.rank))).During(mine.Name(), mine.Sequence).Calling(calls)
-		case total != wantTotal:
-			bytes, want = total, wantTotal
-		}
-		return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
-			mine.Sequence, call.Describe(mine), c.members.Names(from), bytes, c.members.Names(to), want).During(mine.Name(), mine.Sequence).Calling(calls)
+		var expected order.Traffic
+		expected.Bytes, expected.Total = run.Expected()
+		return c.order.DifferInBytes(mine, peer, expected, sent)
 	}
 	if seen.Sequence > mine.Sequence {
-		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
+		// The peer left this call out. If it was refused, that is under way, fails the communicator,
+		// and says more.
 		t := time.NewTimer(announceAfter)
 		defer t.Stop()
 		select {
@@ -215,104 +207,29 @@ func (c *Comm) mismatchError(mine plan.Message, run *exec.Run, peer int, seen pl
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.differ(mine, peer, seen)
-}
-
-// differ tells of a peer that does another thing than this rank. It is called with the lock held.
-func (c *Comm) differ(mine plan.Message, peer int, seen plan.Message) *fault.Error {
-	if reason, ok := c.refused.at(seen.Sequence); ok {
-		return c.refusedError(c.rank, reason, peer, seen)
-	}
-	a, b := c.members.Names(c.rank)+" called "+call.Describe(mine), c.members.Names(peer)+" called "+call.Describe(seen)
-	if mine.Sequence != seen.Sequence {
-		b += fmt.Sprintf(" as its #%d", seen.Sequence)
-	} else if call.Describe(mine) == call.Describe(seen) {
-		b += " with other counts"
-	}
-	if peer < c.rank {
-		a, b = b, a
-	}
-	return c.members.Errorf(fault.ErrMismatch, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b).During(mine.Name(), mine.Sequence).
-		Calling(map[int]string{c.rank: call.Describe(mine), peer: call.Describe(seen)})
+	return c.order.Differ(mine, peer, seen)
 }
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
 // the order find it out.
 func (c *Comm) announce(m plan.Message) {
-	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, encodeMessage(m))
-}
-
-// announcement is what a peer told of calls that this rank has not come to yet.
-type announcement struct {
-	waits   plan.Message // what it waits in; none: Sequence is 0
-	refused refusals
-}
-
-// announcedBy is called with the lock held.
-func (c *Comm) announcedBy(peer int) *announcement {
-	a := c.announced[peer]
-	if a == nil {
-		if c.announced == nil {
-			c.announced = map[int]*announcement{}
-		}
-		a = &announcement{}
-		c.announced[peer] = a
-	}
-	return a
+	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
 }
 
 // onAnnounce takes a peer's announcement: of what it waits in, or of what it was refused.
 func (c *Comm) onAnnounce(peer int, payload []byte) error {
-	n := min(len(payload), encodedMessage)
-	m, err := decodeMessage(payload[:n])
-	switch {
-	case err != nil:
-		return err
-	case m.Collective == uint8(refused):
-		f, err := decodeRefusal(m, payload[n:])
-		if err == nil {
-			c.onRefusal(peer, f)
-		}
-		return err
-	case len(payload) > n:
-		return fmt.Errorf("%w: an announcement of %d bytes", exec.ErrProtocol, len(payload))
+	a, err := order.DecodeAnnouncement(payload)
+	if err != nil {
+		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
 	}
-	c.onWaiting(peer, m)
-	return nil
-}
-
-// onWaiting compares what a peer waits in with what this rank does or did, or keeps it for when
-// this rank gets there.
-func (c *Comm) onWaiting(peer int, m plan.Message) {
 	c.lockOrder()
-	var err *fault.Error
-	switch mine := c.shortcut.At(m.Sequence); {
-	case m.Sequence > c.Sequence():
-		c.announcedBy(peer).waits = m
-		err = c.missing(m) // nobody else may know that it waits in vain
-	case mine.Sequence == m.Sequence && mine != m:
-		err = c.differ(mine, peer, m)
+	mismatch := c.order.Hear(peer, a)
+	if mismatch == nil && a.Waits() && a.Message.Sequence > c.Sequence() {
+		mismatch = c.missing(a.Message) // nobody else may know that it waits in vain
 	}
 	c.unlockOrder()
-	if err != nil {
-		c.fail(err, true)
-	}
-}
-
-// compareAnnounced compares what this rank starts, or is refused, with what peers announced. It is
-// called with the lock held.
-func (c *Comm) compareAnnounced(mine plan.Message) *fault.Error {
-	for peer, a := range c.announced {
-		if reason, ok := a.refused.at(mine.Sequence); ok && mine.Collective != uint8(refused) {
-			return c.refusedError(peer, reason, c.rank, mine)
-		}
-		if a.waits.Sequence == mine.Sequence && a.waits != mine {
-			return c.differ(mine, peer, a.waits)
-		}
-		a.refused = slices.DeleteFunc(a.refused, func(f refusal) bool { return f.last <= mine.Sequence })
-		if a.waits.Sequence <= mine.Sequence && len(a.refused) == 0 {
-			delete(c.announced, peer)
-		}
+	if mismatch != nil {
+		c.fail(mismatch, true)
 	}
 	return nil
 }

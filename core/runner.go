@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -293,8 +294,10 @@ func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *faul
 		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
 			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).During(m.Name(), m.Sequence)
 	case exec.Mismatch:
-		seen, bytes, total := run.Seen()
-		return c.mismatchError(m, run, peer, seen, bytes, total)
+		var sent order.Traffic
+		var seen plan.Message
+		seen, sent.Bytes, sent.Total = run.Seen()
+		return c.mismatchError(m, run, peer, seen, sent)
 	}
 	return c.members.Errorf(fault.ErrInternal, "the executor answered %d", status)
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -485,7 +486,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 		}
 	}
 	if c.runner.run, err = exec.NewRun(c.window.Lane(collectiveLane)); err == nil {
-		c.shortcut, err = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
+		c.shortcut, err = exec.NewShortcut(c.runner.run, c.rank, order.MaxRefusals)
 	}
 	if err != nil {
 		c.discard()
@@ -507,6 +508,7 @@ func (c *Comm) discard() {
 // open lets peers in. Where it fails the communicator is gone.
 func (c *Comm) open(id identity) error {
 	c.identity = id
+	c.order = order.New(history{c.shortcut, c}, &c.members, c.rank, id.group, id.epoch)
 	for peer, kind := range c.kinds {
 		if peer == c.rank || c.addresses[peer].Host != c.addresses[c.rank].Host {
 			continue

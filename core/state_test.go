@@ -3,8 +3,8 @@ package core
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,17 +80,17 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// announced tells whether a rank keeps a peer's refusal.
-func (w *world) announced(rank, peer int, sequence uint64) bool {
-	c := w.comms[rank]
+// orderOf tells what a rank knows of the order of collectives: see order.Order.String.
+func orderOf(c *Comm) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.announced[peer]
-	if a == nil {
-		return false
-	}
-	_, ok := a.refused.at(sequence)
-	return ok
+	return c.order.String()
+}
+
+// announced tells whether a rank keeps a peer's refusal, the last of a row.
+func (w *world) announced(rank, peer int, sequence uint64) bool {
+	refused := regexp.MustCompile(fmt.Sprintf(`, %d was refused [^,]*#%d \(`, peer, sequence))
+	return refused.MatchString(orderOf(w.comms[rank]))
 }
 
 // forgotten waits until all has been told and nothing of it is kept.
@@ -101,25 +101,18 @@ func (w *world) forgotten() {
 		until(t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return len(c.announced) == 0 && !slices.ContainsFunc(c.told, func(t telling) bool { return t.busy })
+			return !c.order.Ahead() && !strings.Contains(c.order.String(), ", tells ")
 		})
 	}
 }
 
-// hasAnnounced tells whether a rank keeps an announcement of a peer.
+// hasAnnounced tells whether a rank keeps that a peer waits.
 func hasAnnounced(c *Comm, peer int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.announced[peer] != nil
+	return strings.Contains(orderOf(c), fmt.Sprintf(", %d waits in ", peer))
 }
 
-// refusalsOf are those of a peer that a rank keeps.
-func refusalsOf(c *Comm, peer int) refusals { return c.announced[peer].refused }
-
-func forgetAnnounced(c *Comm, peer int) { delete(c.announced, peer) }
-
 // ownRefusals is how many of its own refusals a rank keeps.
-func ownRefusals(c *Comm) int { return len(c.refused) }
+func ownRefusals(c *Comm) int { return strings.Count(orderOf(c), ", refused #") }
 
 // end has a rank's process end for all others, as far as they know: without a goodbye.
 func (w *world) end(rank int) {

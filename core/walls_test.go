@@ -20,7 +20,8 @@ type packageRule struct {
 // packages are those of core, and of each the others that it may import: only such that stand below
 // it here. A pure one takes data and returns data: it does nothing and waits for nothing.
 var packages = []packageRule{
-	{"core", "tune call fault plan reduce exec transport bootstrap logs internal/plain internal/printable", false},
+	{"core", "order tune call fault plan reduce exec transport bootstrap logs internal/plain", false},
+	{"order", "call fault plan internal/printable", true},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},

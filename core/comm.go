@@ -69,7 +69,7 @@ type Comm struct {
 	answers   map[int]plan.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]*fault.Error // monitored barriers, by sequence: what rank 0 said, nil: all came
+	checkOuts map[uint64]*fault.Error // likewise: what rank 0 said, nil: all came
 	checked   chan struct{}           // a change of the two
 	barriers  uint64                  // sequence of the last monitored barrier that ended here
 	splits    uint64
@@ -305,7 +305,8 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
 // logged, which C does not do. It is called with the lock held.
 func (c *Comm) openShortcut() {
-	if c.failure == nil && len(c.queue) == 0 && !c.order.Ahead() && len(c.departed) == 0 && c.shape.AllMemory &&
+	if c.failure == nil && len(c.queue) == 0 && !c.order.Ahead() && len(c.departed) == 0 &&
+		c.shape.AllMemory &&
 		c.trace.collectives == nil {
 		c.shortcut.Open()
 	}
@@ -601,10 +602,11 @@ func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	c.fail(c.members.Errorf(fault.ErrAborted, "%s aborted it: %s", c.members.Names(c.rank), reason).Blaming(c.rank), true)
+	c.fail(c.members.Errorf(fault.ErrAborted, "%s aborted it: %s", c.members.Names(c.rank),
+		reason).Blaming(c.rank), true)
 }
 
-// Destroy ends the communicator in good order: works that have not ended end with fault.ErrAborted, peers
+// Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
 // are told that this rank has left, and all that it held is given back: memory that an adapter may still
 // read for a peer once that is over. It waits for no peer, but the last
 // of a process may wait for an adapter that has to send its last words again.
@@ -616,7 +618,8 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(c.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s", c.members.Names(c.rank)).Blaming(c.rank), false)
+	c.fail(c.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
+		c.members.Names(c.rank)).Blaming(c.rank), false)
 	<-c.stopped // by this call or by a failure before it
 	c.token <- struct{}{}
 	c.runQueued()
@@ -646,7 +649,8 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	all := make([]int64, 2*c.size)
 	var pin pinner
 	defer pin.Unpin()
-	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64,
+		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
 	for r := range c.size {
 		op.Out = append(op.Out, pin.pin(&all[2*r]))
 		op.OutCounts = append(op.OutCounts, 2)

@@ -103,7 +103,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.window.ConnectPort(src)
 		return
 	case len(fds) == 0: // plans count on the memory
-		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
+		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: no descriptor of it has "+
+			"come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
 			c.members.Names(src), c.members.Names(c.rank)), true)
 		return
 	case len(fds) > 2:
@@ -117,7 +118,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.joinArena(src, fds[1])
 	}
 	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
-		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.members.Names(src), err), true)
+		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.members.Names(src), err),
+			true)
 	}
 }
 

@@ -48,8 +48,9 @@ type Description struct {
 
 // Describe may be called at any time, by any goroutine.
 func (c *Comm) Describe() Description {
-	d := Description{Name: c.members.Name, Rank: c.rank, Size: c.size, Oversubscribed: c.shape.Oversubscribed,
-		Thresholds: map[string]int64{}, Schedule: c.shape.Schedule.String(),
+	d := Description{Name: c.members.Name, Rank: c.rank, Size: c.size,
+		Oversubscribed: c.shape.Oversubscribed,
+		Thresholds:     map[string]int64{}, Schedule: c.shape.Schedule.String(),
 		TimeoutMS: c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.grace.Milliseconds(),
 		Settings: map[string]Setting{}}
 	for rank, a := range c.addresses {

@@ -171,12 +171,14 @@ func (c *Comm) peerError(peer int, err error) *fault.Error {
 	if errors.As(err, &link) {
 		err = link.Err // the rest is said here
 	}
-	return c.members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v", c.members.Names(peer), c.addresses[peer].Name,
+	return c.members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v",
+		c.members.Names(peer), c.addresses[peer].Name,
 		c.kinds[peer], what, plain.Error(err)).Blaming(peer)
 }
 
 func (c *Comm) hasLeft(peer int) *fault.Error {
-	return c.members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)", c.members.Names(peer)).Blaming(peer)
+	return c.members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)",
+		c.members.Names(peer)).Blaming(peer)
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
@@ -240,10 +242,12 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *Comm) timeoutError(w *Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.timeout, c.members.Names(c.rank))
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.timeout,
+		c.members.Names(c.rank))
 	var parts []string
 	if len(missing) > 0 {
-		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.members.Names(missing...)))
+		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the "+
+			"interpreter, or unreachable)", c.members.Names(missing...)))
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
@@ -253,14 +257,16 @@ func (c *Comm) timeoutError(w *Work, m plan.Message) *fault.Error {
 		parts = append(parts, c.members.Names(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
-		return c.members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time", head).During(m.Name(), m.Sequence)
+		return c.members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
+			"did not end in time", head).During(m.Name(), m.Sequence)
 	}
 	all := slices.Clone(missing)
 	for _, r := range behind {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return c.members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head, c.members.Names(all...), strings.Join(parts, ", ")).
+	return c.members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
+		c.members.Names(all...), strings.Join(parts, ", ")).
 		During(m.Name(), m.Sequence).Blaming(all...)
 }
 
@@ -319,7 +325,9 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 }
 
 // monitoredBarrier runs a barrier over control messages: rank 0 hears from every rank, then tells all.
-func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished bool, failure *fault.Error) {
+func (c *Comm) monitoredBarrier(
+	w *Work, p *part, until time.Duration,
+) (finished bool, failure *fault.Error) {
 	r := &c.runner
 	sequence := p.message.Sequence
 	if c.size == 1 {
@@ -388,13 +396,17 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 // barrierError is what a rank that came to a monitored barrier says when others did not. The first
 // sentence is the one that users of Gloo know.
 func (c *Comm) barrierError(news string, absent ...int) *fault.Error {
-	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.members.Names(c.rank), news).In(&c.members).Blaming(absent...)
+	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached "+
+		"monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank,
+		c.members.Names(c.rank), news).In(&c.members).Blaming(absent...)
 }
 
 // barrierState tells who has come to rank 0 or what that has said, and whether one is missed that
 // is gone.
-func (c *Comm) barrierState(m plan.Message) (here int, verdict *fault.Error, told bool, missed *fault.Error) {
+func (c *Comm) barrierState(
+	m plan.Message,
+) (here int, verdict *fault.Error, told bool, missed *fault.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[m.Sequence]
@@ -437,7 +449,8 @@ func (c *Comm) missingError(sequence uint64, w *Work, all bool) *fault.Error {
 		noun = "Ranks "
 	}
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
-	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers,
+	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier "+
+		"in %d ms: %s", noun, numbers,
 		w.timeout.Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
 }
 

@@ -33,7 +33,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), bytes.Repeat([]byte("\x1b[2J\n\xff"), transport.MaxControl/6))
 	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
-	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), order.Encode(plan.Message{Count: 5, Root: -1, Sequence: 1}))
+	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), order.Encode(plan.Message{Count: 5,
+		Root: -1, Sequence: 1}))
 	f.Fuzz(func(t *testing.T, kind, flags uint8, seq, a, b uint64, payload []byte) {
 		if kind != transport.Data && kind < transport.ControlBase || len(payload) > transport.MaxControl {
 			t.Skip("not let through by a link")

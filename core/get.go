@@ -8,6 +8,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/reduce/kernel"
 )
 
 // Ranks that share a host may be allowed to read each other's memory. Then what is long is not copied twice, through the windows, but
@@ -29,17 +30,18 @@ func (c *Comm) vote(p *part) *fault.Error {
 			*own = 0
 		}
 	}
-	kernel, err := reduce.Kernel(reduce.Int32, reduce.Min)
+	minimum, err := kernel.Of(reduce.Int32, reduce.Min)
 	if err != nil {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
-	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
+	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1},
+		OutCounts: []uint64{1}}
 	compiled, err := r.plans.get(c.shape.Params(&op), false)
 	if err != nil {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
 	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
-		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: kernel, Message: p.message}
+		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: minimum, Message: p.message}
 	if err := r.run.Bind(b); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}

@@ -62,9 +62,9 @@ func longBlocks() string {
 	return "are copied once, straight from one rank's memory to another's, instead of twice through shared memory"
 }
 
-// AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by "shm",
-// "tcp" or "verbs", in which each sends so many bytes to each. It returns the most that one rank may
-// have under way at once.
+// AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by
+// "shm", "tcp" or "verbs", in which each sends so many bytes to each. It returns the most that one
+// rank may have under way at once.
 func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, error) {
 	if by != transport.Shm && !transport.IsPort(by) {
 		return plan.Peaks{}, fault.Errorf(fault.ErrInvalidArgument,

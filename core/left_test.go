@@ -189,7 +189,8 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 				}{
 					{op, want},
 					{apart, "#2 allreduce(int32, 1048576 elements, SUM) failed. It has not changed its buffers"},
-					{recvOp(b, 1, 7), fmt.Sprintf("receive of 4194304 bytes with tag 7 from rank 1 (pid %d) failed", pidOf(c, 1))},
+					{recvOp(b, 1, 7), fmt.Sprintf("receive of 4194304 bytes with tag 7 from rank 1 (pid %d) "+
+						"failed", pidOf(c, 1))},
 				} {
 					work, err := c.Start(CallOptions{WaitSoon: i == 0}, next.op) // then it has begun
 					if err != nil {
@@ -200,7 +201,8 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 				w.comms[1].Abort("enough")
 				for work, want := range works {
 					what, state, _ := strings.Cut(want, " failed")
-					text := fmt.Sprintf("communicator \"test\": %s failed: rank 1 (pid %d) aborted it: enough%s. %s", what, os.Getpid(), state, hintOf(ErrAborted))
+					text := fmt.Sprintf("communicator \"test\": %s failed: rank 1 (pid %d) aborted it: "+
+						"enough%s. %s", what, os.Getpid(), state, hintOf(ErrAborted))
 					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || err.Error() != text {
 						t.Errorf("%v\nwant %s", err, text)
 					}

@@ -316,7 +316,8 @@ func TestAcceptsAreChecked(t *testing.T) {
 		{1, 2},
 		{1, 3}, // none
 	} {
-		if err := control(w.comms[0], c.src, transport.Header{Type: frameAccept, Seq: uint64(c.offer)}); err != nil {
+		if err := control(w.comms[0], c.src, transport.Header{Type: frameAccept,
+			Seq: uint64(c.offer)}); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

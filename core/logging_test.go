@@ -124,7 +124,8 @@ func TestCallsAreTraced(t *testing.T) {
 				w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 			}
 			w.each(func(rank int) error {
-				op := Operation{Collective: plan.Send, Root: 1 - rank, Tag: 7, DType: reduce.Int64, InCounts: []uint64{0}}
+				op := Operation{Collective: plan.Send, Root: 1 - rank, Tag: 7, DType: reduce.Int64,
+					InCounts: []uint64{0}}
 				if rank == 1 {
 					op.Collective, op.InCounts, op.OutCounts = plan.Recv, nil, []uint64{0}
 				}

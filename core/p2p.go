@@ -466,7 +466,8 @@ func (p *pointToPoint) ended(op *call.Operation, cause *fault.Error) *fault.Erro
 
 // late is the error for a send or receive whose time is up, which a peer has not met.
 func (p *pointToPoint) late(w *Work, op *call.Operation, peer int, why string) *fault.Error {
-	return p.ended(op, p.c.members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", p.title(op), w.timeout, why).Blaming(peer))
+	return p.ended(op, p.c.members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", p.title(op),
+		w.timeout, why).Blaming(peer))
 }
 
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
@@ -501,7 +502,8 @@ func (p *pointToPoint) refuse(peer int) *fault.Error {
 			}
 		}
 		if alone {
-			return p.c.members.Errorf(fault.ErrAborted, "all other ranks have left: no other rank can send any more").Blaming(slices.Collect(maps.Keys(p.gone))...)
+			return p.c.members.Errorf(fault.ErrAborted, "all other ranks have left: no other rank can "+
+				"send any more").Blaming(slices.Collect(maps.Keys(p.gone))...)
 		}
 	}
 	return nil
@@ -569,8 +571,10 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	r.work.source.Store(int32(a.source))
 	var bad *fault.Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
-		bad = p.c.members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.members.Names(p.c.rank),
-			r.op.OutCounts[0], r.op.DType, a.tag, p.c.members.Names(a.source), a.bytes/uint64(a.dtype.Size()), a.dtype)
+		bad = p.c.members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but "+
+			"%s sent %d elements of %s", p.c.members.Names(p.c.rank),
+			r.op.OutCounts[0], r.op.DType, a.tag, p.c.members.Names(a.source),
+			a.bytes/uint64(a.dtype.Size()), a.dtype)
 		bad.Calls = map[int]string{
 			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()), a.tag),
 			p.c.rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
@@ -623,7 +627,8 @@ func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transpo
 	ctx := &lateContext{parent: p.c.ctx, deadline: until}
 	defer ctx.end()
 	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
-		p.c.fail(p.c.members.Errorf(fault.ErrTimeout, "answer to %s: timeout after %v: it takes nothing", p.c.members.Names(peer), timeout).Blaming(peer), true)
+		p.c.fail(p.c.members.Errorf(fault.ErrTimeout, "answer to %s: timeout after %v: it takes nothing",
+			p.c.members.Names(peer), timeout).Blaming(peer), true)
 	}
 }
 
@@ -974,7 +979,9 @@ func (p *pointToPoint) depart(peer int, d departure) {
 	p.mu.Lock()
 	p.gone[peer] = d
 	var ended []ending
-	end := func(w *Work, op *call.Operation, err *fault.Error) { ended = append(ended, ending{w, op, err}) }
+	end := func(w *Work, op *call.Operation, err *fault.Error) {
+		ended = append(ended, ending{w, op, err})
+	}
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
 		err := p.refuse(r.source)
 		if err != nil {

@@ -168,8 +168,10 @@ func TestRefusedOnAllRanks(t *testing.T) {
 					w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 100)) })
 					w.forgotten()
 					for rank, c := range w.comms {
-						if want := uint64(1001 * (round + 1)); c.Sequence() != want || ownRefusals(c) > order.MaxRefusals {
-							t.Errorf("rank %d: at #%d, want #%d; keeps %d refusals", rank, c.Sequence(), want, ownRefusals(c))
+						if want := uint64(1001 * (round + 1)); c.Sequence() != want ||
+							ownRefusals(c) > order.MaxRefusals {
+							t.Errorf("rank %d: at #%d, want #%d; keeps %d refusals", rank, c.Sequence(), want,
+								ownRefusals(c))
 						}
 					}
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/reduce/kernel"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -289,10 +290,13 @@ func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *faul
 		d, _ := c.departure(peer)
 		return d.missedBy(m)
 	case exec.Violation:
-		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
+		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
+			"have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).During(m.Name(), m.Sequence)
+		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; "+
+			"GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
+			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).
+			During(m.Name(), m.Sequence)
 	case exec.Mismatch:
 		var sent order.Traffic
 		var seen plan.Message
@@ -309,7 +313,8 @@ const shortcutMax = 1 << 20
 func (c *Comm) learn(p *part) {
 	op := p.operation
 	// Calls by the shortcut name no schedule.
-	if p.begun != nil || op.Schedule != 0 || !c.shape.AllMemory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+	if p.begun != nil || op.Schedule != 0 || !c.shape.AllMemory || c.size > exec.ShortcutBlocks ||
+		op.Op == reduce.PreMulSum ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
 		return
 	}
@@ -341,12 +346,13 @@ func (c *Comm) begin(p *part) *fault.Error {
 	if c.mustVote(op) {
 		return c.vote(p)
 	}
-	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message, Streams: c.shape.Streams(op)}
+	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message,
+		Streams: c.shape.Streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}
 	if op.Collective.Reduces() {
-		k, err := reduce.Kernel(op.DType, op.Op)
+		k, err := kernel.Of(op.DType, op.Op)
 		if err != nil {
 			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 		}

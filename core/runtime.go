@@ -126,7 +126,7 @@ type Config struct {
 	StoreHost     string // the route to it names the default interface
 	Secret        string // the job's
 	Incarnation   string // part of every key in the store
-	Thresholds    string // sizes at which algorithms change: see tune.Thresholds; the same on all ranks
+	Thresholds    string // see tune.Thresholds.Set; the same on all ranks
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
 	// same on all ranks.
 	AllToAllSchedule string
@@ -321,7 +321,8 @@ func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
 	if index := r.config.Getenv(rdma.EnvGIDIndex); index != "" {
 		n, err := strconv.Atoi(index)
 		if err != nil || n < 0 || n > 255 {
-			return v, fault.Errorf(fault.ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255", rdma.EnvGIDIndex, index)
+			return v, fault.Errorf(fault.ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255",
+				rdma.EnvGIDIndex, index)
 		}
 		v.GIDIndex = n
 	}
@@ -443,9 +444,12 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 
 // newComm makes a communicator with its memory. Nobody knows of it before open.
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
-	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds,
+	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses,
+		kinds: kinds,
 		grace: config.LivenessGrace, timeout: config.Timeout, settings: config.settings,
-		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
+		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{},
+		departed: map[int]departure{}, answered: make(chan struct{}, 1),
+		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	pids := make([]int, len(addresses))
 	for rank, a := range addresses {
@@ -540,7 +544,8 @@ func (c *Comm) open(id identity) error {
 	c.runtime.mu.Unlock()
 	if c.size > 1 {
 		group, err := c.end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: c.members.Name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
+			Name: c.members.Name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds,
+			Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
 		failure := c.failure

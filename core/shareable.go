@@ -75,7 +75,8 @@ func (a *arenas) hold() *exec.Arena {
 // A forked child shares it with its parent: what one writes the other sees.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more", bytes)
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more",
+			bytes)
 	}
 	arena, err := r.arenas.acquire()
 	if err != nil {
@@ -94,7 +95,8 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 func (r *Runtime) Free(p unsafe.Pointer) error {
 	arena := r.arenas.hold()
 	if arena == nil {
-		return fault.Errorf(fault.ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
+		return fault.Errorf(fault.ErrInvalidArgument, "mem_free: memory is %p, which was not "+
+			"allocated: nothing is", p)
 	}
 	defer r.arenas.release()
 	if err := r.arenas.known.Remove(p); err != nil {
@@ -151,7 +153,8 @@ func (a *arenas) leave(id exec.ArenaID) {
 func (c *Comm) joinArena(peer, fd int) {
 	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
-		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.members.Names(peer), err))
+		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.members.Names(peer),
+			err))
 		return
 	}
 	c.mu.Lock()

@@ -62,10 +62,12 @@ func shareableOf(r *Runtime) (arena bool, known int64) {
 	return r.arenas.own != nil, r.arenas.known.Registered()
 }
 
-// lent are the bytes that each rank's peers have read by themselves, and that it has read of theirs.
+// lent are the bytes that each rank's peers have read by themselves, and that it has read of
+// theirs.
 func lent(w *world) (given, taken []int64) {
 	for _, r := range w.runtimes {
-		given, taken = append(given, r.arenas.known.Given.Load()), append(taken, r.arenas.known.Taken.Load())
+		given, taken = append(given, r.arenas.known.Given.Load()), append(taken,
+			r.arenas.known.Taken.Load())
 	}
 	return given, taken
 }
@@ -124,7 +126,8 @@ func (w *world) end(rank int) {
 }
 
 func (w *world) endFor(peer, rank int) {
-	handler{w.comms[peer]}.PeerDown(rank, fmt.Errorf("%w: its process has ended", transport.ErrPeerDown))
+	handler{w.comms[peer]}.PeerDown(rank, fmt.Errorf("%w: its process has ended",
+		transport.ErrPeerDown))
 }
 
 // goneSince has all peers that are gone be so since a collective began.
@@ -205,8 +208,10 @@ func hold(t *testing.T, c *Comm) {
 	})
 }
 
-// sendUnread has rank 1 accept what rank 0 sends, and nobody read its links from before that on, until what rank 0 gives is in a state.
-func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bool) (sent, received *Work) {
+// sendUnread has rank 1 accept what rank 0 sends, and nobody read its links from before that on,
+// until what rank 0 gives is in a state.
+func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bool) (sent,
+	received *Work) {
 	t.Helper()
 	sender, receiver := w.comms[0], w.comms[1]
 	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
@@ -231,7 +236,8 @@ func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bo
 	return sent, received
 }
 
-// isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer is still to fetch it.
+// isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer
+// is still to fetch it.
 func isBegun(*gift) bool  { return true }
 func isLent(g *gift) bool { return g.lone }
 

@@ -166,7 +166,8 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	if w != nil {
 		over = &w.finished
 	}
-	if p.c.poller != nil && !p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
+	if p.c.poller != nil &&
+		!p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
 		p.c.poller.Rely()
 		defer p.c.poller.Dismiss()
 	}
@@ -348,7 +349,8 @@ func (p *pointToPoint) bind(t *transfer) *fault.Error {
 		}
 		q.run = run
 	}
-	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
+	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch,
+		Collective: uint8(plan.Send), Root: -1}
 	if err := q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m}); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}

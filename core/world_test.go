@@ -23,7 +23,8 @@ var transports = []string{"mem", "shm", "tcp", "verbs"}
 
 // libibverbs is the path of a double, where this host has no RDMA device.
 func libibverbs(t testing.TB) string {
-	if verbs := NewRuntime(RuntimeConfig{}).Info()["transports"].(map[string]any)["verbs"]; verbs.(map[string]any)["usable"] == true {
+	all := NewRuntime(RuntimeConfig{}).Info()["transports"].(map[string]any)
+	if all["verbs"].(map[string]any)["usable"] == true {
 		return ""
 	}
 	return fake.New(t).Path
@@ -51,7 +52,8 @@ func newWorldOf(t testing.TB, transport string, size int, config Config) *world 
 	return newWorldWith(t, runtime, transport, size, config)
 }
 
-func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size int, config Config) *world {
+func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size int,
+	config Config) *world {
 	t.Helper()
 	w := &world{t: t, comms: make([]*Comm, size)}
 	store := bootstrap.NewMemStore()
@@ -67,7 +69,8 @@ func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size in
 	if forced == "mem" {
 		forced = ""
 	}
-	config.Size, config.Store, config.GroupName, config.Transport, config.LivenessGrace = size, store, "test", forced, 2*time.Second
+	config.Size, config.Store, config.GroupName = size, store, "test"
+	config.Transport, config.LivenessGrace = forced, 2*time.Second
 	w.each(func(rank int) error {
 		config := config
 		config.Rank = rank
@@ -80,7 +83,8 @@ func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size in
 }
 
 // tryWorld has ranks join that are not all configured alike, and returns how that went.
-func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig, c *Config)) (*world, []error) {
+func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig,
+	c *Config)) (*world, []error) {
 	t.Helper()
 	store := bootstrap.NewMemStore()
 	w := &world{t: t, comms: make([]*Comm, size), runtimes: make([]*Runtime, size)}

@@ -191,7 +191,8 @@ func (r *Run) Free() {
 		unsafe.Pointer(r.c.peer_in), unsafe.Pointer(r.c))
 }
 
-var streams = [...]C.uint32_t{plan.StreamNone: C.GOCCL_STREAM_NONE, plan.StreamOwn: C.GOCCL_STREAM_OWN,
+var streams = [...]C.uint32_t{plan.StreamNone: C.GOCCL_STREAM_NONE,
+	plan.StreamOwn: C.GOCCL_STREAM_OWN,
 	plan.StreamAll: C.GOCCL_STREAM_ALL}
 
 // Binding is what a plan's references mean in one operation.

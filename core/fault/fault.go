@@ -2,7 +2,8 @@
 //
 // An [Error] has one kind, which tells a program what to do, and fields that say what is known: the
 // operation, the ranks to blame, what ranks called. Its text has three parts: a headline with the
-// group and the operation, the cause, and a hint. What is not about a failed group has only a cause.
+// group and the operation, the cause, and a hint. An error that is not about a failed group has
+// only a cause.
 //
 // A [Group] makes the errors of a communicator. It knows the names of the ranks. An error goes to
 // peers as [Error.Encode] writes it; [Group.Decode] reads it there, and adds the peer's own names.

@@ -1,9 +1,9 @@
 // Package order finds out whether ranks call the same collectives in the same order.
 //
 // Each rank has a [Log]: its collectives, numbered from 1. A call that was refused for its
-// arguments takes a place in it, too, one for a whole batch. Messages of a plan say which collective
-// they belong to, so ranks that exchange data compare their calls by that. An [Order] finds out the
-// rest, by what ranks announce to each other:
+// arguments takes a place in it, too, one for a whole batch. Messages of a plan say which
+// collective they belong to, so ranks that exchange data compare their calls by that. An [Order]
+// finds out the rest, by what ranks announce to each other:
 //
 //   - A rank that waits for long says in which collective it does.
 //   - A rank that was refused a call tells all others of that at once.

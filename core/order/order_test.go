@@ -226,8 +226,8 @@ func perform(r **ranks, words []string) (answer []string) {
 }
 
 // TestInterleavings lets three ranks do what they do, and announcements arrive, in every order.
-// Ranks that call the same are never said to differ. Where two differ at a place, some rank finds it
-// out, once every rank has announced that it waits, and all has arrived.
+// Ranks that call the same are never said to differ. Where two differ at a place, some rank finds
+// it out, once every rank has announced that it waits, and all has arrived.
 func TestInterleavings(t *testing.T) {
 	for _, script := range []struct {
 		name   string

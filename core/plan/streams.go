@@ -1,6 +1,7 @@
 package plan
 
-// Streams says which copies to outputs go past the caches while a plan is run. It changes no result.
+// Streams says which copies to outputs go past the caches while a plan is run. No result depends on
+// it.
 type Streams uint8
 
 const (

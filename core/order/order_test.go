@@ -51,11 +51,12 @@ type ranks struct {
 	orders []Order
 	logs   []*list
 	wires  map[[2]int][][]byte // by sender and receiver
+	tells  map[[2]int]bool     // peers that Refuse has named, and Tell not yet served
 	told   *fault.Error        // the first mismatch
 }
 
 func newRanks(n int) *ranks {
-	r := &ranks{wires: map[[2]int][][]byte{}}
+	r := &ranks{wires: map[[2]int][][]byte{}, tells: map[[2]int]bool{}}
 	pids := make([]int, n)
 	for rank := range pids {
 		pids[rank] = 100 + rank
@@ -80,14 +81,23 @@ func (r *ranks) refuse(rank int, why string) {
 	peers, err := r.orders[rank].Refuse(why)
 	r.found(err)
 	for _, peer := range peers {
-		for {
-			b, _, ok := r.orders[rank].Tell(peer)
-			if !ok {
-				break
-			}
-			r.wires[[2]int{rank, peer}] = append(r.wires[[2]int{rank, peer}], b)
-		}
+		r.tells[[2]int{rank, peer}] = true
 	}
+}
+
+// tell has a rank tell a peer of what it was refused, once, if it is to.
+func (r *ranks) tell(rank, peer int) bool {
+	wire := [2]int{rank, peer}
+	if !r.tells[wire] {
+		return false
+	}
+	b, _, ok := r.orders[rank].Tell(peer)
+	if ok {
+		r.wires[wire] = append(r.wires[wire], b)
+	} else {
+		delete(r.tells, wire)
+	}
+	return true
 }
 
 // wait has a rank announce that it waits in its last call.
@@ -205,6 +215,8 @@ func perform(r **ranks, words []string) (answer []string) {
 	case "wait":
 		(*r).wait(number(1))
 	case "deliver":
+		for (*r).tell(number(1), number(2)) {
+		}
 		for (*r).deliver(number(1), number(2)) {
 		}
 	case "repeat":
@@ -225,33 +237,37 @@ func perform(r **ranks, words []string) (answer []string) {
 	return answer
 }
 
-// TestInterleavings lets three ranks do what they do, and announcements arrive, in every order.
+// TestInterleavings lets ranks do what they do, be told of refusals, and hear, in every order.
 // Ranks that call the same are never said to differ. Where two differ at a place, some rank finds
 // it out, once every rank has announced that it waits, and all has arrived.
 func TestInterleavings(t *testing.T) {
 	for _, script := range []struct {
 		name   string
-		ranks  [3]string // what each does, in order
+		ranks  []string // what each does, in order
 		differ bool
 	}{
-		{"the same", [3]string{"call barrier, wait", "call barrier, wait", "call barrier, wait"}, false},
-		{"one differs", [3]string{"call barrier, wait", "call allreduce f32 8, wait",
+		{"the same", []string{"call barrier, wait", "call barrier, wait", "call barrier, wait"}, false},
+		{"one differs", []string{"call barrier, wait", "call allreduce f32 8, wait",
 			"call barrier, wait"}, true},
-		{"counts differ", [3]string{"call allreduce f32 8, wait", "call allreduce f32 8, wait",
+		{"counts differ", []string{"call allreduce f32 8, wait", "call allreduce f32 8, wait",
 			"call allreduce f32 9, wait"}, true},
-		{"all are refused", [3]string{"refuse a", "refuse b", "refuse c"}, false},
-		{"one is refused", [3]string{"refuse a", "call barrier, wait", "call barrier, wait"}, true},
-		{"two are refused", [3]string{"refuse a", "refuse b", "call barrier, wait"}, true},
-		{"all are refused first", [3]string{"refuse a, call barrier, wait",
+		{"all are refused", []string{"refuse a", "refuse b", "refuse c"}, false},
+		{"one is refused", []string{"refuse a", "call barrier, wait", "call barrier, wait"}, true},
+		{"two are refused", []string{"refuse a", "refuse b", "call barrier, wait"}, true},
+		{"all are refused first", []string{"refuse a, call barrier, wait",
 			"refuse b, call barrier, wait", "refuse c, call barrier, wait"}, false},
-		{"one is refused later", [3]string{"call barrier, refuse a", "call barrier, call barrier, wait",
+		{"one is refused later", []string{"call barrier, refuse a", "call barrier, call barrier, wait",
 			"call barrier, call barrier, wait"}, true},
-		{"one is refused once more", [3]string{"refuse a, refuse a", "refuse b, call barrier, wait",
+		{"one is refused once more", []string{"refuse a, refuse a", "refuse b, call barrier, wait",
 			"refuse c, call barrier, wait"}, true},
-		{"one is refused another", [3]string{"refuse a, call barrier, wait", "call barrier, refuse b",
+		{"one is refused another", []string{"refuse a, call barrier, wait", "call barrier, refuse b",
 			"call barrier, call barrier, wait"}, true},
-		{"one has left one out", [3]string{"call barrier, call allreduce f32 8, wait",
+		{"one has left one out", []string{"call barrier, call allreduce f32 8, wait",
 			"call allreduce f32 8, wait", "call barrier, call allreduce f32 8, wait"}, true},
+		{"two are refused twice", []string{"refuse a, refuse b, call barrier, wait",
+			"refuse c, refuse c, call barrier, wait"}, false},
+		{"one of two is refused once more", []string{"refuse a, refuse a, refuse a, call barrier, wait",
+			"refuse c, refuse d, call barrier, call barrier, wait"}, true},
 	} {
 		t.Run(script.name, func(t *testing.T) {
 			interleave(t, script.ranks, script.differ)
@@ -260,24 +276,35 @@ func TestInterleavings(t *testing.T) {
 }
 
 // interleave runs what the ranks do in every order, and looks at the ends.
-func interleave(t *testing.T, scripts [3]string, differ bool) {
-	var steps [3][]string
-	for rank, s := range scripts {
-		steps[rank] = strings.Split(s, ", ")
+func interleave(t *testing.T, scripts []string, differ bool) {
+	n := len(scripts)
+	var steps [][]string
+	for _, s := range scripts {
+		steps = append(steps, strings.Split(s, ", "))
 	}
-	// A move is a rank's next step, or the next arrival on a wire.
-	type move struct{ from, to int }
+	// A move is a rank's next step (from is to), the next arrival on a wire, or what a rank tells.
+	type move struct {
+		from, to int
+		tells    bool
+	}
 	var moves []move
-	for from := range 3 {
-		for to := range 3 {
-			moves = append(moves, move{from, to}) // from == to: a step
+	for from := range n {
+		for to := range n {
+			moves = append(moves, move{from, to, false})
+			if from != to {
+				moves = append(moves, move{from, to, true})
+			}
 		}
 	}
-	replay := func(path []move) (r *ranks, done [3]int) {
-		r = newRanks(3)
+	replay := func(path []move) (r *ranks, done []int) {
+		r, done = newRanks(n), make([]int, n)
 		for _, m := range path {
 			if m.from != m.to {
-				r.deliver(m.from, m.to)
+				if m.tells {
+					r.tell(m.from, m.to)
+				} else {
+					r.deliver(m.from, m.to)
+				}
 				continue
 			}
 			words := strings.Fields(steps[m.from][done[m.from]])
@@ -287,6 +314,10 @@ func interleave(t *testing.T, scripts [3]string, differ bool) {
 				r.call(m.from, message(words[1:]))
 			case "refuse":
 				r.refuse(m.from, words[1])
+				for peer := range n {
+					for n > 2 && r.tell(m.from, peer) { // at once: else there are too many orders
+					}
+				}
 			case "wait":
 				r.wait(m.from)
 			}
@@ -306,7 +337,7 @@ func interleave(t *testing.T, scripts [3]string, differ bool) {
 			continue // the rank tells all of its failure
 		}
 		var state strings.Builder
-		fmt.Fprint(&state, done, r.wires)
+		fmt.Fprint(&state, done, r.wires, r.tells)
 		for rank := range r.orders {
 			fmt.Fprint(&state, &r.orders[rank])
 		}
@@ -316,8 +347,9 @@ func interleave(t *testing.T, scripts [3]string, differ bool) {
 		seen[state.String()] = true
 		last := true
 		for _, m := range moves {
+			wire := [2]int{m.from, m.to}
 			if m.from == m.to && done[m.from] == len(steps[m.from]) ||
-				m.from != m.to && len(r.wires[[2]int{m.from, m.to}]) == 0 {
+				m.from != m.to && !m.tells && len(r.wires[wire]) == 0 || m.tells && !r.tells[wire] {
 				continue
 			}
 			last = false

@@ -59,7 +59,7 @@ test-race: setup ## Run the Go tests, with those of the C ABI, under the race de
 
 .PHONY: test-asan
 test-asan: setup ## Run the tests of all that is written in C, and of the C ABI, under the address sanitizer
-	@export ASAN_OPTIONS=allocator_may_return_null=1; $(TIMED) go test -asan -short ./core/reduce ./core/exec ./rdma ./capi
+	@export ASAN_OPTIONS=allocator_may_return_null=1; $(TIMED) go test -asan -short ./core/reduce/kernel ./core/exec ./rdma ./capi
 
 .PHONY: test-python
 test-python: setup ## Run the tests of the package and the torch backend

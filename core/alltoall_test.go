@@ -68,18 +68,12 @@ func TestAllToAllSchedules(t *testing.T) {
 // Large blocks go through windows by themselves where ports join many ranks, of several hosts, of a crowded one or if asked; each pair decides for itself.
 func TestAllToAllBySize(t *testing.T) {
 	const size, least = 11, 4096
-	for at, want := range map[site]plan.Thresholds{
-		{ports: true}: {}, {ports: true, crowded: true}: {WindowMin: manyChunks * 128 << 10},
-		{ports: true, apart: true}: {WindowMin: 1 << 20, Window: 8}, {ports: true, apart: true, crowded: true}: {WindowMin: 1 << 20, Window: 8},
-	} {
-		if got := newShape(size, at).thresholds; got.WindowMin != want.WindowMin || want.WindowMin > 0 && got.Window != want.Window {
-			t.Errorf("%+v: a window of %d from %d bytes", at, got.Window, got.WindowMin)
-		}
-	}
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
 	split := func(from, to int) int { return least / 4 * ((from + 2*to) % 3) }
 	w.each(func(rank int) error { return allToAll(t, w.comms[rank], plan.BySize, split) })
-	plan, err := plan.Build(w.comms[0].shape.params(&Operation{Collective: plan.AllToAll, DType: reduce.Int32, InCounts: make([]uint64, size), OutCounts: append(make([]uint64, size-1), least/4)}, 0, size))
+	shape := shapeOf(w.comms[0])
+	plan, err := plan.Build(shape.Params(&Operation{Collective: plan.AllToAll, DType: reduce.Int32,
+		InCounts: make([]uint64, size), OutCounts: append(make([]uint64, size-1), least/4)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +141,7 @@ func TestLongMessages(t *testing.T) {
 	const size = 8
 	const longMessage = 512 << 10
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
-	chunk := w.comms[0].shape.chunk
+	chunk := shapeOf(w.comms[0]).Chunk
 	if chunk >= longMessage {
 		t.Fatalf("a slot takes %d bytes, so that no message is longer", chunk)
 	}
@@ -157,11 +151,11 @@ func TestLongMessages(t *testing.T) {
 			return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n * ((from + 2*to) % 3) / 2 })
 		})
 	}
-	before := sent(w.comms[1])
+	before := sentOn(w.comms[1], collectiveLane)
 	w.each(func(rank int) error {
 		return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n })
 	})
-	for peer, now := range sent(w.comms[1]) {
+	for peer, now := range sentOn(w.comms[1], collectiveLane) {
 		if messages := now - before[peer]; peer != 1 && messages != 3+4 {
 			t.Errorf("%d messages to %d, expected 3 of data and 4 tokens", messages, peer)
 		}
@@ -173,7 +167,7 @@ func TestLongScatter(t *testing.T) {
 	const size, root = 8, 3
 	const longMessage = 512 << 10
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
-	for _, n := range []int{1, 2*longMessage/4 + 1, segmentBytes/size/4 + 1} {
+	for _, n := range []int{1, 2*longMessage/4 + 1, (64<<20)/size/4 + 1} {
 		for _, inPlace := range []bool{false, true} {
 			w.each(func(rank int) error {
 				op := Operation{Collective: plan.Scatter, DType: reduce.Int32, Root: root, InCounts: slices.Repeat([]uint64{uint64(n)}, size), OutCounts: []uint64{uint64(n)}}
@@ -255,8 +249,8 @@ func TestScheduleOfGroups(t *testing.T) {
 			return err
 		}
 		defer child.Destroy()
-		if child.shape.schedule != plan.Sequential {
-			t.Errorf("rank %d: a split has %q", rank, child.shape.schedule)
+		if shapeOf(child).Schedule != plan.Sequential {
+			t.Errorf("rank %d: a split has %q", rank, shapeOf(child).Schedule)
 		}
 		return allToAll(t, child, 0, func(int, int) int { return 100 })
 	})
@@ -283,7 +277,7 @@ func TestScheduleOnShareableMemory(t *testing.T) {
 	}{{plan.BySize, true}, {plan.Sequential, false}, {plan.Parallel, true}, {2, false}, {plan.BySize, true}} {
 		before := make([][]uint64, size)
 		for rank := range size {
-			before[rank] = sent(w.comms[rank])
+			before[rank] = sentOn(w.comms[rank], collectiveLane)
 		}
 		w.each(func(rank int) error {
 			op := ops[rank]
@@ -291,7 +285,7 @@ func TestScheduleOnShareableMemory(t *testing.T) {
 			return run(w.comms[rank], op)
 		})
 		for rank := range size {
-			for peer, now := range sent(w.comms[rank]) {
+			for peer, now := range sentOn(w.comms[rank], collectiveLane) {
 				if messages := now - before[rank][peer]; peer != rank && (messages == 2) != c.direct {
 					t.Errorf("%q: rank %d sent %d messages to %d", c.schedule, rank, messages, peer)
 				}
@@ -301,35 +295,13 @@ func TestScheduleOnShareableMemory(t *testing.T) {
 }
 
 func TestAllToAllPeaks(t *testing.T) {
-	for _, by := range []string{"shm", "tcp"} {
-		one, err := AllToAllPeaks(8, by, "sequential", 8<<20)
-		if err != nil {
-			t.Fatal(err)
+	for by, want := range map[string]string{"shm": "", "tcp": "", "ib": `transport is "ib"`} {
+		peaks, err := AllToAllPeaks(4, by, "sequential", 1<<20)
+		if want == "" && (err != nil || peaks.Pairs != 1) {
+			t.Errorf("%s: %+v, %v", by, peaks, err)
 		}
-		chunk := newShape(8, site{ports: by == "tcp", memory: by == "shm"}).chunk
-		if want := (plan.Peaks{Pairs: 1, Incast: 1, Sent: chunk, Received: chunk, Staging: 2 * chunk}); one != want {
-			t.Errorf("%s: %+v, want %+v", by, one, want)
-		}
-		if more, err := AllToAllPeaks(8, by, "sequential", 1<<40); err != nil || more != one {
-			t.Errorf("%s: %+v, %v", by, more, err)
-		}
-	}
-	// On a crowded host large blocks go straight to their places.
-	if p, err := AllToAllPeaks(16, "tcp", "", 1<<30); err != nil || p.Incast != 15 || (p.Staging == 0) != (16 > usableCPUs()) {
-		t.Errorf("by size, on one host: %+v, %v", p, err)
-	}
-	for _, c := range []struct {
-		ranks        int
-		by, schedule string
-		want         string
-	}{
-		{0, "shm", "", "ranks is 0"},
-		{65, "shm", "", "ranks is 65"},
-		{2, "ib", "", `transport is "ib"`},
-		{2, "shm", "window", `schedule is "window", allowed are`},
-	} {
-		if _, err := AllToAllPeaks(c.ranks, c.by, c.schedule, 1); !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v", c, err)
+		if want != "" && (!errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", by, err)
 		}
 	}
 }

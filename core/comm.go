@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -15,39 +14,41 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
-// The lanes of a communicator's windows.
+// The lanes of a communicator's windows: tune.Lanes of them.
 const (
 	collectiveLane = iota
 	pointToPointLane
-	lanes
 )
 
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
 // and thread; collectives are ordered by their calls to Start.
 type Comm struct {
-	runtime     *Runtime
-	end         *sharedEndpoint
-	name        string
-	rank, size  int
-	globalRanks []int // of the group's ranks, in the job; nil: they are the same
-	addresses   []transport.Address
-	kinds       []string
-	identity    identity
-	grace       time.Duration
-	logger      *slog.Logger // of the group and rank
-	trace       tracers
-	shape       shape
-	thresholds  string             // as they were given
-	settings    map[string]Setting // in effect, by the names of their variables
-	arena       *exec.Arena        // this process's, where some peer shares memory
-	mapped      []exec.ArenaID     // of peers, for this communicator
-	waiting     exec.Waiting
+	runtime    *Runtime
+	end        *sharedEndpoint
+	members    fault.Group // its name, and those of its ranks
+	rank, size int
+	addresses  []transport.Address
+	kinds      []string
+	identity   identity
+	grace      time.Duration
+	logger     *slog.Logger // of the group and rank
+	trace      tracers
+	shape      tune.Shape
+	settings   map[string]Setting // in effect, by the names of their variables
+	arena      *exec.Arena        // this process's, where some peer shares memory
+	mapped     []exec.ArenaID     // of peers, for this communicator
+	waiting    exec.Waiting
 
 	poller   *transport.Poller // nil where there are no links
 	group    *transport.Group
@@ -61,17 +62,15 @@ type Comm struct {
 	mu        sync.Mutex
 	timeout   time.Duration
 	queue     []*Work
-	failure   *Error
+	failure   *fault.Error
 	destroyed bool
 	departed  map[int]departure       // peers that are gone
-	announced map[int]*announcement   // what peers told of calls that this rank has not come to
-	refused   refusals                // this rank's own, the last of them
-	told      []telling               // of them, by peer; made by the first
-	tellers   sync.WaitGroup          // goroutines that tell of them
-	answers   map[int]exec.Message    // what peers answered to ask
+	order     order.Order             // calls, and what peers announced of theirs
+	tellers   sync.WaitGroup          // goroutines that tell of refused calls
+	answers   map[int]plan.Message    // what peers answered to ask
 	answered  chan struct{}           // a new answer
 	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]*Error       // monitored barriers, by sequence: what rank 0 said, nil: all came
+	checkOuts map[uint64]*fault.Error // likewise: what rank 0 said, nil: all came
 	checked   chan struct{}           // a change of the two
 	barriers  uint64                  // sequence of the last monitored barrier that ended here
 	splits    uint64
@@ -126,7 +125,7 @@ func (c *Comm) Sequence() uint64 { return c.shortcut.Sequence() }
 // SetTimeout changes the timeout of operations started from now on.
 func (c *Comm) SetTimeout(d time.Duration) error {
 	if d <= 0 {
-		return errorf(ErrInvalidArgument, "timeout is %v, it must be positive", d)
+		return fault.Errorf(fault.ErrInvalidArgument, "timeout is %v, it must be positive", d)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +157,7 @@ func (c *Comm) Err() error {
 
 // FailedRanks are the ranks to which the failure that Err tells of is owed: see Error.Ranks.
 func (c *Comm) FailedRanks() []int {
-	var e *Error
+	var e *fault.Error
 	if !errors.As(c.Err(), &e) {
 		return nil
 	}
@@ -177,14 +176,6 @@ type CallOptions struct {
 // work on each before it waits for the first, loses no more.
 const soon = time.Millisecond
 
-// nameOf names operations that are started together by the first of them.
-func nameOf(operations []Operation) string {
-	if len(operations) == 0 {
-		return ""
-	}
-	return operations[0].called()
-}
-
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait for peers. The operations
 // are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
 // told of collectives with bad arguments: they fail, and this rank with them, unless theirs are refused too.
@@ -194,22 +185,22 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	w.parts = w.first[:0]
 	for i := range operations {
 		op := &operations[i]
-		if err := op.check(c.rank, c.size); err != nil {
+		if err := op.Check(c.rank, c.size); err != nil {
 			return nil, c.RefuseStart(err, operations...)
 		}
-		if !op.pointToPoint() {
+		if !op.PointToPoint() {
 			w.parts = append(w.parts, part{operation: op, message: c.message(op)})
 			continue
 		}
 		w.mail = w.mail || c.byMail(op.Root)
 		w.links = w.links || c.byLink(op.Root)
-		w.bytes = max(w.bytes, op.length())
+		w.bytes = max(w.bytes, op.Length())
 		w.peer = op.Root
 	}
 	if len(operations) != len(w.parts)+1 {
 		w.peer = -1
 	}
-	w.small = c.shape.memory && len(operations) == 1 && len(w.parts) == 1 && operations[0].small()
+	w.small = c.shape.AllMemory && len(operations) == 1 && len(w.parts) == 1 && small(&operations[0])
 	// One more than there are operations, so that the work cannot end while it is being started.
 	w.pending.Store(int32(len(operations)) + 1)
 
@@ -220,16 +211,14 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	if c.failure != nil {
 		defer c.mu.Unlock()
-		return nil, c.failure.refusing(nameOf(operations))
+		return nil, c.failure.During(call.Name(operations), 0)
 	}
 	w.setTimeout(o.Timeout)
-	var mismatch *Error
+	var mismatch *fault.Error
 	for i := range w.parts {
-		p := &w.parts[i]
-		p.message.Group, p.message.Epoch = c.identity.group, c.identity.epoch
-		c.shortcut.Append(&p.message)
+		err := c.order.Start(&w.parts[i].message)
 		if mismatch == nil {
-			mismatch = c.compareAnnounced(p.message)
+			mismatch = err
 		}
 	}
 	if len(w.parts) > 0 {
@@ -241,7 +230,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 
 	for i := range operations {
-		if op := &operations[i]; op.pointToPoint() {
+		if op := &operations[i]; op.PointToPoint() {
 			c.p2p.start(w, op)
 		}
 	}
@@ -258,15 +247,21 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	return w, nil
 }
 
+// small tells whether a collective is as short as those by which callers in C may be held up, and
+// sends no frames.
+func small(o *call.Operation) bool {
+	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
+}
+
 // message says what an operation is, in what all ranks know of it.
-func (c *Comm) message(op *Operation) exec.Message {
-	m := op.message()
-	m.Schedule = uint8(c.shape.scheduleOf(op))
+func (c *Comm) message(op *call.Operation) plan.Message {
+	m := op.Message()
+	m.Schedule = uint8(c.shape.ScheduleOf(op))
 	return m
 }
 
 // CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.
-func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
+func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	w := &Work{comm: c, waitSoon: o.WaitSoon}
 	w.source.Store(-1)
 	w.pending.Store(1)
@@ -275,10 +270,10 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	if c.failure != nil {
 		defer c.mu.Unlock()
 		c.retire(&operation)
-		return nil, c.failure.refusing(operation.Collective.String())
+		return nil, c.failure.During(operation.Collective.String(), 0)
 	}
 	w.setTimeout(o.Timeout)
-	w.small = c.shape.memory && operation.small()
+	w.small = c.shape.AllMemory && small(&operation)
 	w.first[0] = part{operation: &operation, message: c.shortcut.At(c.shortcut.Sequence()), begun: begun}
 	w.parts = w.first[:]
 	c.enqueue(w)
@@ -311,7 +306,8 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
 // logged, which C does not do. It is called with the lock held.
 func (c *Comm) openShortcut() {
-	if c.failure == nil && len(c.queue) == 0 && len(c.announced) == 0 && len(c.departed) == 0 && c.shape.memory &&
+	if c.failure == nil && len(c.queue) == 0 && !c.order.Ahead() && len(c.departed) == 0 &&
+		c.shape.AllMemory &&
 		c.trace.collectives == nil {
 		c.shortcut.Open()
 	}
@@ -581,7 +577,7 @@ func (c *Comm) spawn(f func()) {
 	guarded := func() {
 		defer func() {
 			if r := recover(); r != nil {
-				c.fail(c.errorf(ErrInternal, "panic: %v", r), true)
+				c.fail(c.members.Errorf(fault.ErrInternal, "panic: %v", r), true)
 			}
 		}()
 		f()
@@ -607,7 +603,8 @@ func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	c.fail(c.errorf(ErrAborted, "%s aborted it: %s", c.rankName(c.rank), reason).blaming(c.rank), true)
+	c.fail(c.members.Errorf(fault.ErrAborted, "%s aborted it: %s", c.members.Names(c.rank),
+		reason).Blaming(c.rank), true)
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
@@ -623,7 +620,8 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(c.errorf(ErrAborted, "it was destroyed on this rank, %s", c.rankName(c.rank)).blaming(c.rank), false)
+	c.fail(c.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
+		c.members.Names(c.rank)).Blaming(c.rank), false)
 	<-c.stopped // by this call or by a failure before it
 	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
 	// end of this process instead.
@@ -648,14 +646,6 @@ func (c *Comm) Destroy() {
 	c.runtime.forget(c)
 }
 
-// title names the communicator in messages.
-func (c *Comm) title() string {
-	if c.name == "" {
-		return "the communicator"
-	}
-	return fmt.Sprintf("communicator %q", c.name)
-}
-
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
 // then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails
 // on all ranks where one cannot make its communicator.
@@ -664,13 +654,14 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	all := make([]int64, 2*c.size)
 	var pin pinner
 	defer pin.Unpin()
-	op := Operation{Collective: plan.AllGather, DType: int64DType, In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64,
+		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
 	for r := range c.size {
 		op.Out = append(op.Out, pin.pin(&all[2*r]))
 		op.OutCounts = append(op.OutCounts, 2)
 	}
-	call := func(op Operation) error {
-		op.ofSplit = true
+	do := func(op call.Operation) error {
+		op.OfSplit = true
 		o := CallOptions{WaitSoon: true}
 		if t, ok := ctx.Deadline(); ok {
 			o.Timeout = time.Until(t)
@@ -685,23 +676,23 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	if err := call(op); err != nil {
+	if err := do(op); err != nil {
 		return nil, err
 	}
 	var child *Comm
 	if color >= 0 {
 		var err error
 		if child, err = c.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
-			var e *Error
-			if errors.As(err, &e) {
-				e.Operation, e.Group, e.globalRanks = called(split), c.name, c.globalRanks
-			}
 			c.Refuse(err.Error())
+			var e *fault.Error
+			if errors.As(err, &e) {
+				return nil, e.In(&c.members).During(plan.Split.String(), 0)
+			}
 			return nil, err
 		}
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	if err := call(Operation{Collective: plan.Barrier}); err != nil {
+	if err := do(call.Operation{Collective: plan.Barrier}); err != nil {
 		if child != nil {
 			child.Destroy()
 		}

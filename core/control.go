@@ -1,17 +1,17 @@
 package core
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // The control frames of a group.
@@ -46,28 +46,6 @@ const (
 	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
 )
 
-const encodedMessage = 48
-
-func encodeMessage(m exec.Message) []byte {
-	b := make([]byte, 0, encodedMessage)
-	for _, v := range []uint64{m.Group, m.Sequence, m.Count, m.Digest} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
-	b = binary.LittleEndian.AppendUint32(b, uint32(m.Root))
-	return append(b, m.Collective, m.DType, m.Op, m.Schedule, 0, 0, 0, 0)
-}
-
-func decodeMessage(b []byte) (exec.Message, error) {
-	if len(b) != encodedMessage {
-		return exec.Message{}, fmt.Errorf("%w: a message of %d bytes, expected %d", exec.ErrProtocol, len(b), encodedMessage)
-	}
-	u := binary.LittleEndian.Uint64
-	return exec.Message{Group: u(b), Sequence: u(b[8:]), Count: u(b[16:]), Digest: u(b[24:]),
-		Epoch: binary.LittleEndian.Uint32(b[32:]), Root: int32(binary.LittleEndian.Uint32(b[36:])),
-		Collective: b[40], DType: b[41], Op: b[42], Schedule: b[43]}, nil
-}
-
 // handler is a communicator as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and
 // Control of quick frames also on the thread of a waiter of any communicator, who may have its token.
 type handler struct{ *Comm }
@@ -81,7 +59,7 @@ func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error
 		body, err = c.p2p.slot(src, h)
 		return nil, body, err
 	}
-	if int(h.Flags) >= lanes {
+	if int(h.Flags) >= tune.Lanes {
 		return nil, nil, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags)
 	}
 	lane := c.window.Lane(int(h.Flags))
@@ -125,8 +103,9 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.window.ConnectPort(src)
 		return
 	case len(fds) == 0: // plans count on the memory
-		c.fail(c.errorf(ErrSystem, "shared memory with %s: no descriptor of it has come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
-			c.rankName(src), c.rankName(c.rank)), true)
+		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: no descriptor of it has "+
+			"come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
+			c.members.Names(src), c.members.Names(c.rank)), true)
 		return
 	case len(fds) > 2:
 		for _, fd := range fds {
@@ -139,7 +118,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 		c.joinArena(src, fds[1])
 	}
 	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
-		c.fail(c.errorf(ErrSystem, "shared memory with %s: %v", c.rankName(src), err), true)
+		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.members.Names(src), err),
+			true)
 	}
 }
 
@@ -163,25 +143,21 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	<-c.attached // frames may come before the group is known here
 	switch h.Type {
 	case frameCredit:
-		if int(h.Flags) >= lanes {
+		if int(h.Flags) >= tune.Lanes {
 			c.violation(src, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags))
 		} else if err := c.window.Lane(int(h.Flags)).Released(src, h.Arg[0]); err != nil {
 			c.violation(src, err)
 		}
 	case frameFail:
-		kind := ErrInternal
-		if int(h.Flags) < len(kinds) {
-			kind = kinds[h.Flags]
-		}
-		c.fail(c.heard(kind, payload), true)
+		c.fail(c.members.Decode(fault.KindOf(h.Flags), payload), true)
 	case frameAnnounce:
 		if err := c.onAnnounce(src, payload); err != nil {
 			c.violation(src, err)
 		}
 	case frameStatus:
-		m, err := decodeMessage(payload)
+		m, err := order.Decode(payload)
 		if err != nil {
-			c.violation(src, err)
+			c.violation(src, fmt.Errorf("%w: %w", exec.ErrProtocol, err))
 			return
 		}
 		c.mu.Lock()
@@ -199,7 +175,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			// answer as no answer.
 			ctx, cancel := context.WithTimeout(context.Background(), askTime)
 			defer cancel()
-			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, encodeMessage(m))
+			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, order.Encode(m))
 		})
 	case frameCheckIn:
 		c.mu.Lock()
@@ -212,9 +188,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		c.mu.Unlock()
 		notify(c.checked)
 	case frameCheckOut:
-		var verdict *Error
+		var verdict *fault.Error
 		if len(payload) > 0 {
-			verdict = c.heard(ErrTimeout, payload)
+			verdict = c.members.Decode(fault.ErrTimeout, payload)
 		}
 		c.mu.Lock()
 		if src == 0 && h.Seq > c.barriers && len(c.checkOuts) < maxCheckIns {
@@ -232,17 +208,12 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	}
 }
 
-// inWords is what a peer says, made fit for an error's text.
-func inWords(text string) string {
-	return cmp.Or(printable.Text(text, maxFailText), "it gave no reason")
-}
-
 // maxCheckIns bounds what a peer can make this rank remember of barriers to come.
 const maxCheckIns = 1024
 
 // violation fails the communicator because a peer sent what no correct peer sends.
 func (c handler) violation(src int, err error) {
-	c.fail(c.errorf(ErrInternal, "from %s: %v", c.rankName(src), err), true)
+	c.fail(c.members.Errorf(fault.ErrInternal, "from %s: %v", c.members.Names(src), err), true)
 }
 
 func notify(ch chan struct{}) {

@@ -48,8 +48,9 @@ type Description struct {
 
 // Describe may be called at any time, by any goroutine.
 func (c *Comm) Describe() Description {
-	d := Description{Name: c.name, Rank: c.rank, Size: c.size, Oversubscribed: c.shape.crowded,
-		Thresholds: map[string]int64{}, Schedule: c.shape.schedule.String(),
+	d := Description{Name: c.members.Name, Rank: c.rank, Size: c.size,
+		Oversubscribed: c.shape.Oversubscribed,
+		Thresholds:     map[string]int64{}, Schedule: c.shape.Schedule.String(),
 		TimeoutMS: c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.grace.Milliseconds(),
 		Settings: map[string]Setting{}}
 	for rank, a := range c.addresses {
@@ -59,17 +60,17 @@ func (c *Comm) Describe() Description {
 		d.Hosts, d.PIDs = append(d.Hosts, a.Name), append(d.PIDs, a.PID)
 		kind := c.Transport(rank)
 		d.Transports, d.Reasons = append(d.Transports, kind), append(d.Reasons, c.why(rank, kind))
-		if c.globalRanks == nil {
+		if c.members.GlobalRanks == nil {
 			d.GlobalRanks = append(d.GlobalRanks, rank)
 		}
 	}
-	d.GlobalRanks = append(d.GlobalRanks, c.globalRanks...)
+	d.GlobalRanks = append(d.GlobalRanks, c.members.GlobalRanks...)
 	if c.end != nil {
 		d.Addresses, d.Congestion = c.end.Address().TCP, c.end.Congestion()
 		d.Interface = interfaceOf(d.Addresses)
 	}
-	thresholds := c.shape.thresholds
-	for name, bytes := range thresholds.fields() {
+	thresholds := c.shape.Thresholds
+	for name, bytes := range thresholds.Fields() {
 		d.Thresholds[name] = *bytes
 	}
 	for name, s := range c.settings {

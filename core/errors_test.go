@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 )
 
 // Words of the language, of its network package and of system calls, which mean nothing to a user.
@@ -119,7 +119,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 			in, out := make([]int64, 2), make([]int64, 2*size)
 			var pin pinner
 			defer pin.Unpin()
-			op := Operation{Collective: plan.AllGather, DType: int64DType,
+			op := Operation{Collective: plan.AllGather, DType: reduce.Int64,
 				In: []unsafe.Pointer{pin.pin(&in[0])}, InCounts: []uint64{2}}
 			for r := range size {
 				op.Out, op.OutCounts = append(op.Out, pin.pin(&out[2*r])), append(op.OutCounts, 2)
@@ -175,43 +175,11 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				if !operation || !sequence || e.Group != "test" || !slices.Equal(e.Ranks, c.want.Ranks) {
 					t.Errorf("rank %d: %+v\nwant %+v", rank, *e, c.want)
 				}
-				if text := err.Error(); !strings.HasPrefix(text, c.heads) || jargon.MatchString(text) || e.title != "" && !strings.HasSuffix(text, hints[e.Kind]) {
+				if text := err.Error(); !strings.HasPrefix(text, c.heads) || jargon.MatchString(text) ||
+					name != "monitored barrier" && !strings.HasSuffix(text, hintOf(e.Kind)) {
 					t.Errorf("rank %d: the text has not the form of all: %s", rank, text)
 				}
 			}
 		})
-	}
-}
-
-// What a peer tells of an error is kept as far as it makes sense, whatever the peer sends.
-func TestHeardErrors(t *testing.T) {
-	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
-	c := w.comms[0]
-	sent := c.errorf(ErrTimeout, "not all came").blaming(2, 1, AnySource)
-	sent.Operation, sent.Sequence, sent.Calls = "barrier", 7, map[int]string{0: "a", 1: "b"}
-	got := c.heard(ErrTimeout, sent.encode())
-	if got.Error() != sent.Error() || got.Operation != "barrier" || got.Sequence != 7 || !slices.Equal(got.Ranks, []int{1, 2}) ||
-		!maps.Equal(got.Calls, sent.Calls) || got.GlobalRank(2) != 8 {
-		t.Errorf("%+v", *got)
-	}
-	for payload, want := range map[string]string{
-		"":                                   "it gave no reason",
-		"no JSON":                            "it gave no reason",
-		`{"Text":"a\u001b[31m"}`:             `a\x1b[31m`,
-		`{"Text":"b","Ranks":[-1,3,1,1000]}`: "b",
-		`{"Text":"c","Calls":{"9":"x","1":"\u0007"}}`: "c",
-	} {
-		e := c.heard(ErrAborted, []byte(payload))
-		if e.Text != want || len(e.Ranks) > 0 && !slices.Equal(e.Ranks, []int{1}) || len(e.Calls) > 0 && !maps.Equal(e.Calls, map[int]string{1: `\a`}) {
-			t.Errorf("%q: %+v", payload, *e)
-		}
-	}
-	many := c.errorf(ErrTimeout, "%s", strings.Repeat("<", 2*maxFailText))
-	for r := range 2 * maxFailRanks {
-		many.Ranks = append(many.Ranks, 60_000+r)
-	}
-	many.Calls = map[int]string{0: strings.Repeat("\x00", maxFailText), 1: strings.Repeat(`"`, maxFailText), 2: "x"}
-	if n := len(many.encode()); n > 128<<10 {
-		t.Errorf("a frame of %d bytes", n)
 	}
 }

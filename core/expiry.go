@@ -104,7 +104,8 @@ func (p *pointToPoint) expireReceive(r *receive) {
 	r.expired = half
 	p.mu.Unlock()
 	if half {
-		p.c.fail(p.late(r.work, r.op, r.from, "the rest of the data did not come from "+p.c.rankName(r.from)), true)
+		p.c.fail(p.late(r.work, r.op, r.from, "the rest of the data did not come from "+
+			""+p.c.members.Names(r.from)), true)
 	}
 	if !mine {
 		return

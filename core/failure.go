@@ -11,15 +11,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
 // fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
 // all other ranks are told: those that have a connection now, others when they make one.
-func (c *Comm) fail(cause *Error, tell bool) {
+func (c *Comm) fail(cause *fault.Error, tell bool) {
 	c.mu.Lock()
 	if c.failure != nil {
 		c.mu.Unlock()
@@ -49,35 +53,14 @@ func (c *Comm) fail(cause *Error, tell bool) {
 }
 
 // failFrame is what tells a peer of a failure.
-func failFrame(cause *Error) (transport.Header, []byte) {
-	return transport.Header{Type: frameFail, Flags: kindNumber(cause.Kind)}, cause.encode()
+func failFrame(cause *fault.Error) (transport.Header, []byte) {
+	return transport.Header{Type: frameFail, Flags: fault.Number(cause.Kind)}, cause.Encode()
 }
 
-func (c *Comm) failed() *Error {
+func (c *Comm) failed() *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failure
-}
-
-// rankName names a rank so that a person finds its process: "rank 1 (pid 12)", or "rank 1 (global
-// rank 3, pid 12)" where ranks of the group have other numbers in the job.
-func (c *Comm) rankName(rank int) string { return c.rankNames([]int{rank}) }
-
-// rankNames is rankName for several.
-func (c *Comm) rankNames(ranks []int) string {
-	names := make([]string, len(ranks))
-	for i, r := range ranks {
-		global := ""
-		if c.globalRanks != nil {
-			global = fmt.Sprintf("global rank %d, ", c.globalRanks[r])
-		}
-		names[i] = fmt.Sprintf("%d (%spid %d)", r, global, c.addresses[r].PID)
-	}
-	noun := "rank "
-	if len(ranks) > 1 {
-		noun = "ranks "
-	}
-	return noun + strings.Join(names, ", ")
 }
 
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel
@@ -110,24 +93,23 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 // need the peer: a process that ends without a goodbye may have been killed, or may have done its
 // part.
 type departure struct {
-	cause  *Error // ErrPeerFailed where there was no goodbye
-	exited bool   // the process is known to have ended by itself, with status 0
-	last   uint64 // number of this rank's last collective when it heard of it
+	cause  *fault.Error // fault.ErrPeerFailed where there was no goodbye
+	exited bool         // the process is known to have ended by itself, with status 0
+	last   uint64       // number of this rank's last collective when it heard of it
 }
 
 // lost tells whether the peer has ended without a goodbye. Then whoever misses it fails the
 // communicator, so that all ranks hear of it.
-func (d departure) lost() bool { return d.cause.Kind == ErrPeerFailed }
+func (d departure) lost() bool { return d.cause.Kind == fault.ErrPeerFailed }
 
 // missedBy is the failure of a collective that needs the peer.
-func (d departure) missedBy(m exec.Message) *Error {
+func (d departure) missedBy(m plan.Message) *fault.Error {
 	if d.lost() {
 		return d.cause
 	}
 	missed := *d.cause
-	missed.hint = ""
-	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, describe(m))
-	return missed.during(m)
+	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, call.Describe(m))
+	return missed.Hinting("").During(m.Name(), m.Sequence)
 }
 
 // depart takes the news that a peer is gone.
@@ -135,11 +117,11 @@ func (c *Comm) depart(peer int, d departure) {
 	c.lockOrder()
 	d.last = c.Sequence()
 	c.departed[peer] = d
-	c.log(logs.Init).Info("a peer is gone", "peer", c.rankName(peer), "cause", d.cause.Text)
-	var doomed *Error
-	for _, a := range c.announced {
+	c.log(logs.Init).Info("a peer is gone", "peer", c.members.Names(peer), "cause", d.cause.Text)
+	var doomed *fault.Error
+	for m := range c.order.Waiting() {
 		if doomed == nil {
-			doomed = c.missing(a.waits)
+			doomed = c.missing(m)
 		}
 	}
 	c.mu.Unlock()
@@ -163,7 +145,7 @@ func (c *Comm) departure(peer int) (d departure, gone bool) {
 // rank is through a collective before it has heard from all others, which plans are proved to do:
 // in one with a root the root has heard from all others, and these from the root. It is called with
 // the lock held.
-func (c *Comm) missing(m exec.Message) *Error {
+func (c *Comm) missing(m plan.Message) *fault.Error {
 	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
 		root, d := int(m.Root), c.departed[peer]
 		if m.Sequence > d.last && (root < 0 || root == c.rank || root == peer) {
@@ -174,7 +156,7 @@ func (c *Comm) missing(m exec.Message) *Error {
 }
 
 // peerError is the failure to reach a peer.
-func (c *Comm) peerError(peer int, err error) *Error {
+func (c *Comm) peerError(peer int, err error) *fault.Error {
 	if e := c.failed(); e != nil {
 		return e
 	}
@@ -189,42 +171,37 @@ func (c *Comm) peerError(peer int, err error) *Error {
 	if errors.As(err, &link) {
 		err = link.Err // the rest is said here
 	}
-	return c.errorf(ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v", c.rankName(peer), c.addresses[peer].Name,
-		c.kinds[peer], what, plain.Error(err)).blaming(peer)
+	return c.members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v",
+		c.members.Names(peer), c.addresses[peer].Name,
+		c.kinds[peer], what, plain.Error(err)).Blaming(peer)
 }
 
 // hasLeft ends a send or receive whose peer has left in good order.
-func (c *Comm) hasLeft(peer int) *Error {
-	e := c.errorf(ErrAborted, "%s has left (it destroyed its communicator or ended)", c.rankName(peer)).blaming(peer)
-	e.hint = "Sends and receives between the ranks that are left go on"
-	return e
+func (c *Comm) hasLeft(peer int) *fault.Error {
+	return c.members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)",
+		c.members.Names(peer)).Blaming(peer).
+		Hinting("Sends and receives between the ranks that are left go on")
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
-func (c *Comm) undone(p *part, begun bool, cause *Error) *Error {
-	return cause.ending(p.message, p.operation.aftermath(c.rank, begun))
+func (c *Comm) undone(p *part, begun bool, cause *fault.Error) *fault.Error {
+	m := p.message
+	return cause.During(m.Name(), m.Sequence).
+		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.operation.Aftermath(c.rank, begun))
 }
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
-func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen exec.Message, bytes, total uint64) *Error {
+func (c *Comm) mismatchError(
+	mine plan.Message, run *exec.Run, peer int, seen plan.Message, sent order.Traffic,
+) *fault.Error {
 	if mine == seen {
-		want, wantTotal := run.Expected()
-		from, to := peer, c.rank
-		// Tokens of a window tell what their sender expects, and one more.
-		switch asked, asks := total > 0 && bytes == 0, wantTotal > 0 && want == 0; {
-		case asked && asks:
-			from, to, bytes, want = c.rank, peer, wantTotal-1, total-1
-		case asked != asks, total > 0 && total == wantTotal: // by which only one of the two goes through a window, or swaps
-			return c.errorf(ErrMismatch, "collective mismatch at #%d %s: %s have different counts for what they send to each other",
-				mine.Sequence, describe(mine), c.rankNames([]int{min(peer, c.rank), max(peer, c.rank)})).during(mine).calling(c.rank, mine, peer, seen)
-		case total != wantTotal:
-			bytes, want = total, wantTotal
-		}
-		return c.errorf(ErrMismatch, "collective mismatch at #%d %s: %s sends %d bytes to %s, which expects %d bytes from it",
-			mine.Sequence, describe(mine), c.rankName(from), bytes, c.rankName(to), want).during(mine).calling(c.rank, mine, peer, seen)
+		var expected order.Traffic
+		expected.Bytes, expected.Total = run.Expected()
+		return c.order.DifferInBytes(mine, peer, expected, sent)
 	}
 	if seen.Sequence > mine.Sequence {
-		// The peer left this call out. If it was refused, that is under way, fails the communicator, and says more.
+		// The peer left this call out. If it was refused, that is under way, fails the communicator,
+		// and says more.
 		t := time.NewTimer(announceAfter)
 		defer t.Stop()
 		select {
@@ -234,104 +211,29 @@ func (c *Comm) mismatchError(mine exec.Message, run *exec.Run, peer int, seen ex
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.differ(mine, peer, seen)
-}
-
-// differ tells of a peer that does another thing than this rank. It is called with the lock held.
-func (c *Comm) differ(mine exec.Message, peer int, seen exec.Message) *Error {
-	if reason, ok := c.refused.at(seen.Sequence); ok {
-		return c.refusedError(c.rank, reason, peer, seen)
-	}
-	a, b := c.rankName(c.rank)+" called "+describe(mine), c.rankName(peer)+" called "+describe(seen)
-	if mine.Sequence != seen.Sequence {
-		b += fmt.Sprintf(" as its #%d", seen.Sequence)
-	} else if describe(mine) == describe(seen) {
-		b += " with other counts"
-	}
-	if peer < c.rank {
-		a, b = b, a
-	}
-	return c.errorf(ErrMismatch, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b).during(mine).
-		calling(c.rank, mine, peer, seen)
+	return c.order.Differ(mine, peer, seen)
 }
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
 // the order find it out.
-func (c *Comm) announce(m exec.Message) {
-	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, encodeMessage(m))
-}
-
-// announcement is what a peer told of calls that this rank has not come to yet.
-type announcement struct {
-	waits   exec.Message // what it waits in; none: Sequence is 0
-	refused refusals
-}
-
-// announcedBy is called with the lock held.
-func (c *Comm) announcedBy(peer int) *announcement {
-	a := c.announced[peer]
-	if a == nil {
-		if c.announced == nil {
-			c.announced = map[int]*announcement{}
-		}
-		a = &announcement{}
-		c.announced[peer] = a
-	}
-	return a
+func (c *Comm) announce(m plan.Message) {
+	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
 }
 
 // onAnnounce takes a peer's announcement: of what it waits in, or of what it was refused.
 func (c *Comm) onAnnounce(peer int, payload []byte) error {
-	n := min(len(payload), encodedMessage)
-	m, err := decodeMessage(payload[:n])
-	switch {
-	case err != nil:
-		return err
-	case m.Collective == uint8(refused):
-		f, err := decodeRefusal(m, payload[n:])
-		if err == nil {
-			c.onRefusal(peer, f)
-		}
-		return err
-	case len(payload) > n:
-		return fmt.Errorf("%w: an announcement of %d bytes", exec.ErrProtocol, len(payload))
+	a, err := order.DecodeAnnouncement(payload)
+	if err != nil {
+		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
 	}
-	c.onWaiting(peer, m)
-	return nil
-}
-
-// onWaiting compares what a peer waits in with what this rank does or did, or keeps it for when
-// this rank gets there.
-func (c *Comm) onWaiting(peer int, m exec.Message) {
 	c.lockOrder()
-	var err *Error
-	switch mine := c.shortcut.At(m.Sequence); {
-	case m.Sequence > c.Sequence():
-		c.announcedBy(peer).waits = m
-		err = c.missing(m) // nobody else may know that it waits in vain
-	case mine.Sequence == m.Sequence && mine != m:
-		err = c.differ(mine, peer, m)
+	mismatch := c.order.Hear(peer, a)
+	if mismatch == nil && a.Waits() && a.Message.Sequence > c.Sequence() {
+		mismatch = c.missing(a.Message) // nobody else may know that it waits in vain
 	}
 	c.unlockOrder()
-	if err != nil {
-		c.fail(err, true)
-	}
-}
-
-// compareAnnounced compares what this rank starts, or is refused, with what peers announced. It is
-// called with the lock held.
-func (c *Comm) compareAnnounced(mine exec.Message) *Error {
-	for peer, a := range c.announced {
-		if reason, ok := a.refused.at(mine.Sequence); ok && mine.Collective != uint8(refused) {
-			return c.refusedError(peer, reason, c.rank, mine)
-		}
-		if a.waits.Sequence == mine.Sequence && a.waits != mine {
-			return c.differ(mine, peer, a.waits)
-		}
-		a.refused = slices.DeleteFunc(a.refused, func(f refusal) bool { return f.last <= mine.Sequence })
-		if a.waits.Sequence <= mine.Sequence && len(a.refused) == 0 {
-			delete(c.announced, peer)
-		}
+	if mismatch != nil {
+		c.fail(mismatch, true)
 	}
 	return nil
 }
@@ -340,30 +242,34 @@ func (c *Comm) compareAnnounced(mine exec.Message) *Error {
 const askTime = 500 * time.Millisecond
 
 // timeoutError finds out which ranks did not arrive.
-func (c *Comm) timeoutError(w *Work, m exec.Message) *Error {
+func (c *Comm) timeoutError(w *Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, describe(m), w.timeout, c.rankName(c.rank))
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.timeout,
+		c.members.Names(c.rank))
 	var parts []string
 	if len(missing) > 0 {
-		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the interpreter, or unreachable)", c.rankNames(missing)))
+		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the "+
+			"interpreter, or unreachable)", c.members.Names(missing...)))
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
 		if r.sequence > 0 {
 			what = fmt.Sprintf("is still at #%d", r.sequence)
 		}
-		parts = append(parts, c.rankName(r.rank)+" "+what)
+		parts = append(parts, c.members.Names(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
-		return c.errorf(ErrTimeout, "%s. All ranks have arrived: the transfer itself did not end in time", head).during(m)
+		return c.members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
+			"did not end in time", head).During(m.Name(), m.Sequence)
 	}
 	all := slices.Clone(missing)
 	for _, r := range behind {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return c.errorf(ErrTimeout, "%s: %s did not arrive: %s", head, c.rankNames(all), strings.Join(parts, ", ")).
-		during(m).blaming(all...)
+	return c.members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
+		c.members.Names(all...), strings.Join(parts, ", ")).
+		During(m.Name(), m.Sequence).Blaming(all...)
 }
 
 type laggard struct {
@@ -377,7 +283,7 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
 	c.mu.Lock()
-	c.answers = map[int]exec.Message{}
+	c.answers = map[int]plan.Message{}
 	c.mu.Unlock()
 	var wg sync.WaitGroup
 	for peer := range c.size {
@@ -421,7 +327,9 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 }
 
 // monitoredBarrier runs a barrier over control messages: rank 0 hears from every rank, then tells all.
-func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished bool, failure *Error) {
+func (c *Comm) monitoredBarrier(
+	w *Work, p *part, until time.Duration,
+) (finished bool, failure *fault.Error) {
 	r := &c.runner
 	sequence := p.message.Sequence
 	if c.size == 1 {
@@ -459,7 +367,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 		case told && verdict == nil:
 			return true, nil
 		case told:
-			return true, c.barrierError(c.rankName(0)+" said: "+verdict.Text, verdict.Ranks...)
+			return true, c.barrierError(c.members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
 		case missed != nil:
 			c.fail(missed, true)
 			return true, c.failed()
@@ -469,7 +377,7 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 			verdict := c.missingError(sequence, w, p.operation.WaitAll)
 			return true, cmp.Or(c.checkOut(w, sequence, verdict), verdict)
 		case exec.Now() >= deadline:
-			return true, c.barrierError(c.rankName(0)+" did not answer in time", 0)
+			return true, c.barrierError(c.members.Names(0)+" did not answer in time", 0)
 		}
 		now := exec.Now()
 		if now >= until {
@@ -489,14 +397,18 @@ func (c *Comm) monitoredBarrier(w *Work, p *part, until time.Duration) (finished
 
 // barrierError is what a rank that came to a monitored barrier says when others did not. The first
 // sentence is the one that users of Gloo know.
-func (c *Comm) barrierError(news string, absent ...int) *Error {
-	return c.plainError(ErrTimeout, "[Rank %d]: Rank %d successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank, c.rankName(c.rank), news).blaming(absent...)
+func (c *Comm) barrierError(news string, absent ...int) *fault.Error {
+	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached "+
+		"monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank,
+		c.members.Names(c.rank), news).In(&c.members).Blaming(absent...)
 }
 
 // barrierState tells who has come to rank 0 or what that has said, and whether one is missed that
 // is gone.
-func (c *Comm) barrierState(m exec.Message) (here int, verdict *Error, told bool, missed *Error) {
+func (c *Comm) barrierState(
+	m plan.Message,
+) (here int, verdict *fault.Error, told bool, missed *fault.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	verdict, told = c.checkOuts[m.Sequence]
@@ -519,7 +431,7 @@ func (c *Comm) endBarrier(sequence uint64) {
 }
 
 // missingError names the ranks that have not come to rank 0; nil if all have.
-func (c *Comm) missingError(sequence uint64, w *Work, all bool) *Error {
+func (c *Comm) missingError(sequence uint64, w *Work, all bool) *fault.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var missing []int
@@ -539,16 +451,17 @@ func (c *Comm) missingError(sequence uint64, w *Work, all bool) *Error {
 		noun = "Ranks "
 	}
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
-	return c.plainError(ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier in %d ms: %s", noun, numbers,
-		w.timeout.Milliseconds(), c.rankNames(missing)).blaming(missing...)
+	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier "+
+		"in %d ms: %s", noun, numbers,
+		w.timeout.Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
 }
 
 // checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
 // since: the barrier is complete without it.
-func (c *Comm) checkOut(w *Work, sequence uint64, verdict *Error) (failure *Error) {
+func (c *Comm) checkOut(w *Work, sequence uint64, verdict *fault.Error) (failure *fault.Error) {
 	var payload []byte
 	if verdict != nil {
-		payload = verdict.encode()
+		payload = verdict.Encode()
 	}
 	c.mu.Lock()
 	here := maps.Clone(c.checkIns[sequence])

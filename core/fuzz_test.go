@@ -9,7 +9,9 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -31,7 +33,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), bytes.Repeat([]byte("\x1b[2J\n\xff"), transport.MaxControl/6))
 	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
-	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), encodeMessage(allReduceMessage()))
+	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), order.Encode(plan.Message{Count: 5,
+		Root: -1, Sequence: 1}))
 	f.Fuzz(func(t *testing.T, kind, flags uint8, seq, a, b uint64, payload []byte) {
 		if kind != transport.Data && kind < transport.ControlBase || len(payload) > transport.MaxControl {
 			t.Skip("not let through by a link")
@@ -67,7 +70,7 @@ func FuzzControl(f *testing.F) {
 			if !done || err != nil && err.Error() == "" {
 				t.Fatal(done, err)
 			}
-			if err != nil && printable.Text(err.Error(), 2*maxFailText) != err.Error() {
+			if err != nil && printable.Text(err.Error(), 2*fault.MaxText) != err.Error() {
 				t.Fatalf("a text for a terminal: %q", err)
 			}
 		}
@@ -132,29 +135,5 @@ func FuzzMember(f *testing.F) {
 		}
 		c.Abort("seen enough") // nobody is there to part from in good order
 		c.Destroy()
-	})
-}
-
-// FuzzThresholds gives texts as users do. One that is refused says why; no other one leaves a
-// negative number.
-func FuzzThresholds(f *testing.F) {
-	f.Add("one_shot_max=4096,pipeline_min=0")
-	f.Add("get_min=9223372036854775808")
-	f.Add("swap_min=-1")
-	f.Add("=,")
-	f.Fuzz(func(t *testing.T, text string) {
-		var set thresholds
-		if err := set.set(text); err != nil {
-			if err.Error() == "" {
-				t.Fatalf("%q is refused, without a word", text)
-			}
-			return
-		}
-		for _, n := range []int64{set.OneShotMax, set.FlatMax, set.MulticastMin, set.SwapMin,
-			set.PipelineMin, set.WindowMin, set.GetMin, set.streamMin, set.sendGetMin, set.longMax, set.directMin} {
-			if n < 0 {
-				t.Fatalf("%q: %+v", text, set)
-			}
-		}
 	})
 }

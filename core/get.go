@@ -3,33 +3,25 @@ package core
 import (
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/reduce/kernel"
 )
 
 // Ranks that share a host may be allowed to read each other's memory. Then what is long is not copied twice, through the windows, but
 // once, by its receiver. Of a send its receiver decides (see transfer.go). For a collective (plan.Get) all ranks must be able to, as all
 // of them build the same plans: they vote before the first one for which it matters.
 
-// mustVote tells whether the ranks must vote first. All find the same: only in AllToAll do they not know each other's sizes.
-func (c *Comm) mustVote(op *Operation) bool {
-	least := c.shape.thresholds.GetMin
-	if c.runner.voted || !c.shape.memory || c.size == 1 || least == 0 {
-		return false
-	}
-	switch op.Collective {
-	case plan.AllToAll:
-		return true
-	case plan.Scatter:
-		p := c.shape.params(op, c.rank, c.size)
-		return mostBytes(&p) >= least
-	}
-	return false
+// mustVote tells whether the ranks must vote first. All find the same.
+func (c *Comm) mustVote(op *call.Operation) bool {
+	return !c.runner.voted && c.shape.WantsSingleCopy(op)
 }
 
 // vote begins a plan in which the ranks agree, in the name of the part that comes after.
-func (c *Comm) vote(p *part) *Error {
+func (c *Comm) vote(p *part) *fault.Error {
 	r := &c.runner
 	own, all := r.run.Votes()
 	*own = 1
@@ -38,22 +30,23 @@ func (c *Comm) vote(p *part) *Error {
 			*own = 0
 		}
 	}
-	kernel, err := reduce.Kernel(reduce.Int32, reduce.Min)
+	minimum, err := kernel.Of(reduce.Int32, reduce.Min)
 	if err != nil {
-		return asError(err, ErrInternal, "%s", describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
-	op := Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1}, OutCounts: []uint64{1}}
-	compiled, err := r.plans.get(c.shape.params(&op, c.rank, c.size), false)
+	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1},
+		OutCounts: []uint64{1}}
+	compiled, err := r.plans.get(c.shape.Params(&op), false)
 	if err != nil {
-		return asError(err, ErrInternal, "%s", describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 	}
 	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
-		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: kernel, Message: p.message}
+		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: minimum, Message: p.message}
 	if err := r.run.Bind(b); err != nil {
-		return asError(err, ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}
 	if err := r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-		return asError(err, ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}
 	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
 	r.waitingFrom, r.told = 0, false

@@ -26,7 +26,7 @@ func TestGets(t *testing.T) {
 					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: getAll})
 					for peer := range size {
 						if !able {
-							w.comms[size-1].window.UseProcess(peer, exec.Process{})
+							reads(w.comms[size-1], peer, exec.Process{})
 						}
 					}
 					for _, n := range sizes(true) {
@@ -34,8 +34,8 @@ func TestGets(t *testing.T) {
 						collectives(t, w, size, n, true)
 					}
 					for rank, c := range w.comms {
-						if r := &c.runner; r.gets != (able && size > 1) || r.voted != (size > 1) {
-							t.Errorf("rank %d: voted %v, gets %v", rank, r.voted, r.gets)
+						if voted, gets := vote(c); gets != (able && size > 1) || voted != (size > 1) {
+							t.Errorf("rank %d: voted %v, gets %v", rank, voted, gets)
 						}
 					}
 					around(t, w, size, 3<<20/4+1)
@@ -47,17 +47,9 @@ func TestGets(t *testing.T) {
 
 // What nobody has asked for is got only where it is faster: from huge pages.
 func TestGetsFromHugePages(t *testing.T) {
-	for _, ports := range []bool{false, true} {
-		for _, huge := range []bool{false, true} {
-			s := site{memory: true, ports: ports, hugePages: huge}.thresholds()
-			if s.sendGetMin > 0 != huge || s.GetMin > 0 != (huge && !ports) {
-				t.Errorf("ports %v, huge pages %v: from %d on, sends from %d", ports, huge, s.GetMin, s.sendGetMin)
-			}
-		}
-	}
 	for thresholds, want := range map[string]bool{"": exec.HugePages(), "get_min=1": exec.HugePages(), "send_get_min=1": true, "send_get_min=0": false} {
 		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: thresholds})
-		if got := w.comms[0].p2p.gets(1, 1<<30); got != want {
+		if got := getsSend(w.comms[0], 1, 1<<30); got != want {
 			t.Errorf("%q: gets %v", thresholds, got)
 		}
 	}
@@ -73,8 +65,8 @@ func twoHosts(t *testing.T, size int, thresholds string) *world {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	if kinds := w.comms[1].kinds; kinds[0] != "shm" || !transport.IsPort(kinds[2]) {
-		t.Fatal(kinds)
+	if c := w.comms[1]; c.Transport(0) != "shm" || !transport.IsPort(c.Transport(2)) {
+		t.Fatal(c.Transport(0), c.Transport(2))
 	}
 	return w
 }
@@ -86,15 +78,14 @@ func TestGetsWithinAHost(t *testing.T) {
 	for _, n := range sizes(true) {
 		collectives(t, w, size, n, false)
 	}
-	lane := w.comms[0].window.Lane(pointToPointLane)
 	for _, got := range []bool{false, true} {
-		n := int(w.comms[1].shape.thresholds.sendGetMin) / 4
+		n := int(shapeOf(w.comms[1]).Thresholds.SendGetMin) / 4
 		if !got {
 			n--
 		}
-		before := lane.Sent(1)
+		before := sentOn(w.comms[0], pointToPointLane)[1]
 		around(t, w, size, n)
-		if lane.Sent(1) == before != got {
+		if sentOn(w.comms[0], pointToPointLane)[1] == before != got {
 			t.Errorf("%d bytes: got %v", 4*n, !got)
 		}
 	}
@@ -108,7 +99,7 @@ func TestGetsUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
-	w.comms[1].window.UseProcess(0, exec.Process{PID: other.Process.Pid, FD: -1})
+	reads(w.comms[1], 0, exec.Process{PID: other.Process.Pid, FD: -1})
 	for _, n := range []int{1, 1000, 5 << 20} {
 		around(t, w, 2, n)
 	}

@@ -14,7 +14,7 @@ func TestGroupsOfTwoHosts(t *testing.T) {
 	const size = 4
 	for _, thresholds := range []string{"", "one_shot_max=0"} {
 		w := twoHosts(t, size, thresholds)
-		if got := w.comms[3].shape.group; got != 2 {
+		if got := shapeOf(w.comms[3]).Group; got != 2 {
 			t.Fatalf("groups of %d", got)
 		}
 		for _, n := range append(sizes(true), 20_000, 3<<20/4+1) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -274,7 +275,7 @@ func (p *pointToPoint) holders(source int) (peers []int) {
 	}
 	for peer := range p.peers {
 		_, gone := p.gone[peer]
-		if p.peers[peer].holds && !gone && (source == peer || source == AnySource) {
+		if p.peers[peer].holds && !gone && (source == peer || source == call.AnySource) {
 			peers = append(peers, peer)
 		}
 	}

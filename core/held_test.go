@@ -18,7 +18,7 @@ import (
 func worldThatHolds(t *testing.T, tr string, size int, most uint64, timeout time.Duration) *world {
 	w := newWorldOf(t, tr, size, Config{Timeout: timeout})
 	for _, c := range w.comms {
-		c.p2p.most = most
+		limitSends(c, most)
 	}
 	return w
 }
@@ -54,12 +54,9 @@ func TestManySendsThatAreReceivedLate(t *testing.T) {
 			for range count {
 				sends = append(sends, begin(t, w.comms[0], op))
 			}
-			receiver := &w.comms[1].p2p
-			receiver.mu.Lock()
-			if n := len(receiver.match.unexpected); n > most {
+			if n := unexpected(w.comms[1]); n > most {
 				t.Errorf("%d sends are kept, %d are allowed", n, most)
 			}
-			receiver.mu.Unlock()
 			for range count {
 				r := recvOp(buffer(t, 1), 0, 0)
 				r.OutCounts = []uint64{uint64(len(empty))}
@@ -87,11 +84,9 @@ func TestHeldSendsBehindOneThatIsNeverReceived(t *testing.T) {
 		}
 		wait(t, "send", []*Work{send})
 	}
-	p := &w.comms[0].p2p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if h := &p.peers[1].held; len(h.order) > 100 || len(h.byTag) > 1 || len(h.probes) > 1 {
-		t.Errorf("%d sends are kept, of %d tags, and %d to be asked about, where one waits", len(h.order), len(h.byTag), len(h.probes))
+	if sends, tags, probes := heldFor(w.comms[0], 1); sends > 100 || tags > 1 || probes > 1 {
+		t.Errorf("%d sends are kept, of %d tags, and %d to be asked about, where one waits",
+			sends, tags, probes)
 	}
 }
 
@@ -249,16 +244,14 @@ func TestPeerThatSendsMoreThanIsTaken(t *testing.T) {
 					payload = make([]byte, 8)
 				}
 				for i := 0; i < 10*most && victim.Err() == nil; i++ {
-					if err := bad.p2p.tell(ctx, 1, h, payload); err != nil {
+					if err := tellPeer(ctx, bad, 1, h, payload); err != nil {
 						break
 					}
 					if tr == "shm" {
-						victim.p2p.collect()
+						readMail(victim)
 					}
 				}
-				victim.p2p.mu.Lock()
-				n := len(victim.p2p.match.unexpected)
-				victim.p2p.mu.Unlock()
+				n := unexpected(victim)
 				if name == "probes" {
 					if n != 0 {
 						t.Errorf("%d probes are kept", n)

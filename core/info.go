@@ -4,7 +4,10 @@ import (
 	"runtime"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
@@ -57,6 +60,18 @@ func longBlocks() string {
 		return "are copied twice, through shared memory, which is faster than once where memory has small pages; for huge ones: echo always > " + exec.HugePagesFile
 	}
 	return "are copied once, straight from one rank's memory to another's, instead of twice through shared memory"
+}
+
+// AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by
+// "shm", "tcp" or "verbs", in which each sends so many bytes to each. It returns the most that one
+// rank may have under way at once.
+func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, error) {
+	if by != transport.Shm && !transport.IsPort(by) {
+		return plan.Peaks{}, fault.Errorf(fault.ErrInvalidArgument,
+			"alltoall_peaks: transport is %q, allowed are %q, %q and %q",
+			by, transport.Shm, transport.TCP, transport.Verbs)
+	}
+	return tune.AllToAllPeaks(ranks, usableCPUs(), transport.IsPort(by), schedule, bytes)
 }
 
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.

@@ -4,34 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/transport"
 )
-
-// awaitLeft waits until a rank knows that a peer has left.
-func awaitLeft(t *testing.T, c *Comm, peer int) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
-		c.p2p.mu.Lock()
-		_, gone := c.p2p.gone[peer]
-		c.p2p.mu.Unlock()
-		if gone {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("rank %d has not heard that rank %d left", c.rank, peer)
-		}
-	}
-}
 
 // othersGoOn has ranks 1 and 2 exchange something after rank 0 has left.
 func othersGoOn(t *testing.T, w *world, n int) {
@@ -92,7 +73,7 @@ func TestSendsOfWhoHasLeft(t *testing.T) {
 					case sendErr == nil:
 						t.Errorf("what was sent to the end is not received: %v", err)
 					case !errors.Is(err, ErrAborted) || !strings.HasPrefix(err.Error(), fmt.Sprintf(`communicator "test": receive of %d bytes`, 4*n)) ||
-						!strings.Contains(err.Error(), "has left") || strings.Contains(err.Error(), hints[ErrAborted]):
+						!strings.Contains(err.Error(), "has left") || strings.Contains(err.Error(), hintOf(ErrAborted)):
 						t.Errorf("receive: %v", err)
 					}
 					if took := time.Since(begun); took > 30*time.Second {
@@ -209,7 +190,8 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 				}{
 					{op, want},
 					{apart, "#2 allreduce(int32, 1048576 elements, SUM) failed. It has not changed its buffers"},
-					{recvOp(b, 1, 7), fmt.Sprintf("receive of 4194304 bytes with tag 7 from rank 1 (pid %d) failed", c.addresses[1].PID)},
+					{recvOp(b, 1, 7), fmt.Sprintf("receive of 4194304 bytes with tag 7 from rank 1 (pid %d) "+
+						"failed", pidOf(c, 1))},
 				} {
 					work, err := c.Start(CallOptions{WaitSoon: i == 0}, next.op) // then it has begun
 					if err != nil {
@@ -220,7 +202,8 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 				w.comms[1].Abort("enough")
 				for work, want := range works {
 					what, state, _ := strings.Cut(want, " failed")
-					text := fmt.Sprintf("communicator \"test\": %s failed: rank 1 (pid %d) aborted it: enough%s. %s", what, os.Getpid(), state, hints[ErrAborted])
+					text := fmt.Sprintf("communicator \"test\": %s failed: rank 1 (pid %d) aborted it: "+
+						"enough%s. %s", what, os.Getpid(), state, hintOf(ErrAborted))
 					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || err.Error() != text {
 						t.Errorf("%v\nwant %s", err, text)
 					}
@@ -228,19 +211,6 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 			})
 		}
 	}
-}
-
-// end has a rank's process end for all others, as far as they know: without a goodbye.
-func (w *world) end(rank int) {
-	for peer := range w.comms {
-		if peer != rank {
-			w.endFor(peer, rank)
-		}
-	}
-}
-
-func (w *world) endFor(peer, rank int) {
-	handler{w.comms[peer]}.PeerDown(rank, fmt.Errorf("%w: its process has ended", transport.ErrPeerDown))
 }
 
 // namesTheEnded checks the error of an operation that needs a rank whose process has ended.
@@ -317,7 +287,7 @@ func TestSendsAndReceivesOfAnEndedProcess(t *testing.T) {
 					_, err = work.Wait(-1)
 					namesTheEnded(t, 0, err)
 					for _, c := range w.comms[1:] {
-						<-c.ctx.Done()
+						awaitFailure(c)
 						namesTheEnded(t, 0, c.Err())
 					}
 				})
@@ -334,14 +304,13 @@ func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
 				w := newWorldOf(t, tr, 3, Config{Timeout: time.Minute})
 				around(t, w, 3, 10)
 				late := w.comms[1]
-				late.token <- struct{}{} // nobody else runs its queue
+				holdQueue(late)
 				work, err := late.Start(CallOptions{}, allReduce(t, 8))
 				if err != nil {
 					t.Fatal(err)
 				}
 				until(t, "rank 1 has sent its part", func() bool {
-					late.run(work, exec.Now()+time.Millisecond)
-					return late.runner.run.Step() == 2
+					return runHeldQueue(late, work, time.Millisecond) == 2
 				})
 				w.each(func(rank int) error {
 					if rank == 1 {
@@ -364,7 +333,7 @@ func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
 				} else {
 					w.end(0)
 				}
-				<-late.token
+				letQueueGo(late)
 				if _, err := work.Wait(-1); err != nil {
 					t.Error(err)
 				}
@@ -395,9 +364,7 @@ func TestBarrierMissesARankThatItDoesNotHearFrom(t *testing.T) {
 				}
 				if !before {
 					until(t, "rank 4 knows what rank 0 waits in", func() bool {
-						w.comms[4].mu.Lock()
-						defer w.comms[4].mu.Unlock()
-						return w.comms[4].announced[0] != nil
+						return hasAnnounced(w.comms[4], 0)
 					})
 					w.endFor(4, 3)
 				}
@@ -415,13 +382,8 @@ func TestMonitoredBarrierNamesTheFirstOfTheGone(t *testing.T) {
 	for rank := 2; rank < 6; rank++ {
 		w.endFor(0, rank)
 	}
-	m := exec.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
-	c.mu.Lock()
-	for rank, d := range c.departed {
-		d.last = m.Sequence // they were there when the barrier began
-		c.departed[rank] = d
-	}
-	c.mu.Unlock()
+	m := plan.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
+	goneSince(c, m.Sequence)
 	for range 20 {
 		_, _, _, missed := c.barrierState(m)
 		namesTheEnded(t, 2, missed)

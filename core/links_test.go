@@ -62,7 +62,7 @@ func TestStartRelievesTheWatcher(t *testing.T) {
 		if err := run(w.comms[1], recvOp(data, 0, 0)); err != nil {
 			return err
 		}
-		p := w.comms[1].poller
+		p := linksOf(w.comms[1])
 		var works []*Work
 		leaves := false
 		for len(works) < 100 && !leaves { // it may be back before this looks
@@ -178,8 +178,8 @@ func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			p := w.comms[1].poller
-			for !w.comms[1].p2p.hasAccepted(0) {
+			p := linksOf(w.comms[1])
+			for !hasAccepted(w.comms[1], 0) {
 				time.Sleep(time.Millisecond)
 			}
 			for !p.Take() {
@@ -196,13 +196,6 @@ func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 			return run(w.comms[2], sendOp(small, 0, 0))
 		}
 	})
-}
-
-// hasAccepted tells whether data of a peer's offer is on its way.
-func (p *pointToPoint) hasAccepted(peer int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.peers[peer].accepted) > 0
 }
 
 // An offer that does not fit the receive is rejected, also while its receiver is sending.
@@ -283,7 +276,7 @@ func TestUnreadSend(t *testing.T) {
 			fill(from, 0, 1)
 			sent, received := sendUnread(t, w, from, into, isBegun)
 			if c.reads {
-				w.comms[1].poller.Leave()
+				linksOf(w.comms[1]).Leave()
 			}
 			if c.aborts >= 0 {
 				w.comms[c.aborts].Abort("for a test")
@@ -293,7 +286,7 @@ func TestUnreadSend(t *testing.T) {
 				t.Fatalf("%v, %v", done, err)
 			}
 			if !c.reads {
-				w.comms[1].poller.Leave()
+				linksOf(w.comms[1]).Leave()
 			}
 			if done, err := received.Wait(20 * time.Second); !done || (err == nil) != (c.failure == nil) {
 				t.Errorf("the receive: %v, %v", done, err)
@@ -317,19 +310,19 @@ func TestAcceptsAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &w.comms[0].p2p
 	for _, c := range []struct{ src, offer int }{
 		{1, 1}, // again
 		{2, 1}, // another's
 		{1, 2},
 		{1, 3}, // none
 	} {
-		if err := p.control(c.src, transport.Header{Type: frameAccept, Seq: uint64(c.offer)}, nil); err != nil {
+		if err := control(w.comms[0], c.src, transport.Header{Type: frameAccept,
+			Seq: uint64(c.offer)}); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if gifts := p.gifts; len(p.given) != 1 || len(gifts) != 0 {
-		t.Errorf("%d sends are being given, and %d wait for it", len(p.given), len(gifts))
+	if given, waiting := gifts(w.comms[0]); given != 1 || waiting != 0 {
+		t.Errorf("%d sends are being given, and %d wait for it", given, waiting)
 	}
 	if done, _ := offered.Test(); done {
 		t.Error("the other send has ended")
@@ -342,9 +335,9 @@ func TestAcceptsAreChecked(t *testing.T) {
 		{1, 0, 0}, {1, 0, 4*n + 4}, {1, 4, 4}, {1, math.MaxUint64, 4}, {2, 0, 4},
 	} {
 		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: c.offer, Arg: [2]uint64{c.from}, Bytes: c.bytes}
-		if _, err := w.comms[1].p2p.slot(0, h); !errors.Is(err, exec.ErrProtocol) {
+		if _, err := slotOf(w.comms[1], 0, h); !errors.Is(err, exec.ErrProtocol) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	w.comms[1].poller.Leave()
+	linksOf(w.comms[1]).Leave()
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -30,10 +32,10 @@ func newTracers(group *slog.Logger) tracers {
 func (c *Comm) log(s logs.Subsystem) *slog.Logger { return logs.For(c.logger, s) }
 
 // traceStart logs what a work is to do, and has the end of its sends and receives logged.
-func (c *Comm) traceStart(w *Work, operations []Operation) {
+func (c *Comm) traceStart(w *Work, operations []call.Operation) {
 	var sends []string
 	for i := range operations {
-		if op := &operations[i]; op.pointToPoint() && c.trace.pointToPoint != nil {
+		if op := &operations[i]; op.PointToPoint() && c.trace.pointToPoint != nil {
 			text := c.p2p.title(op)
 			c.trace.pointToPoint.Debug(text + " starts")
 			sends = append(sends, text)
@@ -45,14 +47,14 @@ func (c *Comm) traceStart(w *Work, operations []Operation) {
 	if c.trace.collectives != nil {
 		for i := range w.parts {
 			p := &w.parts[i]
-			c.trace.collectives.Debug(describe(p.message)+" starts", "sequence", p.message.Sequence,
-				"bytes", p.operation.size())
+			c.trace.collectives.Debug(call.Describe(p.message)+" starts", "sequence", p.message.Sequence,
+				"bytes", p.operation.Total())
 		}
 	}
 }
 
 // traceEnd logs the end of a collective.
-func (c *Comm) traceEnd(p *part, err *Error) {
+func (c *Comm) traceEnd(p *part, err *fault.Error) {
 	if c.trace.collectives == nil {
 		return
 	}
@@ -60,7 +62,7 @@ func (c *Comm) traceEnd(p *part, err *Error) {
 	if err != nil {
 		cause = err
 	}
-	traceEnd(c.trace.collectives, describe(p.message), cause,
+	traceEnd(c.trace.collectives, call.Describe(p.message), cause,
 		"sequence", p.message.Sequence, "path", c.runner.path)
 }
 
@@ -72,18 +74,6 @@ func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {
 	log.Debug(what+" ends", attrs...)
 }
 
-// size is the number of bytes in the inputs or in the outputs, whichever are more.
-func (o *Operation) size() uint64 {
-	in, out := uint64(0), uint64(0)
-	for _, n := range o.InCounts {
-		in += n
-	}
-	for _, n := range o.OutCounts {
-		out += n
-	}
-	return max(in, out) * uint64(o.DType.Size())
-}
-
 // logMade tells how a new communicator moves data, and why so.
 func (c *Comm) logMade() {
 	log := c.log(logs.Init)
@@ -92,7 +82,7 @@ func (c *Comm) logMade() {
 	}
 	d := c.Describe()
 	attrs := []any{"size", d.Size, "hosts", c.hosts(&d)}
-	if c.globalRanks != nil {
+	if c.members.GlobalRanks != nil {
 		attrs = append(attrs, "global_ranks", ranges(d.GlobalRanks))
 	}
 	if d.Size > 1 {
@@ -109,7 +99,7 @@ func (c *Comm) logMade() {
 	}
 	attrs = append(attrs, "oversubscribed", d.Oversubscribed,
 		"alltoall_schedule", cmp.Or(d.Schedule, "by size"),
-		"thresholds", c.shape.thresholds.String(), "version", Version)
+		"thresholds", c.shape.Thresholds.String(), "version", Version)
 	log.Info("a group is made", attrs...)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -123,7 +124,8 @@ func TestCallsAreTraced(t *testing.T) {
 				w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 			}
 			w.each(func(rank int) error {
-				op := Operation{Collective: plan.Send, Root: 1 - rank, Tag: 7, DType: int64DType, InCounts: []uint64{0}}
+				op := Operation{Collective: plan.Send, Root: 1 - rank, Tag: 7, DType: reduce.Int64,
+					InCounts: []uint64{0}}
 				if rank == 1 {
 					op.Collective, op.InCounts, op.OutCounts = plan.Recv, nil, []uint64{0}
 				}
@@ -168,7 +170,7 @@ func TestFastPathIsOpenUnlessTraced(t *testing.T) {
 		w := newWorldWith(t, RuntimeConfig{Logger: j.logger(level)}, "mem", 2, Config{Timeout: time.Minute})
 		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 		for rank, c := range w.comms {
-			if c.shortcut.Closed() == open {
+			if fastPathIsOpen(c) != open {
 				t.Errorf("level %v, rank %d: open is %v", level, rank, !open)
 			}
 		}

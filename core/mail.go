@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -31,7 +32,7 @@ func (c *Comm) byLink(peer int) bool { return c.joined(peer, true) }
 
 // joined tells whether a peer, or any, is joined to this rank by a port, or by memory.
 func (c *Comm) joined(peer int, port bool) bool {
-	if peer != AnySource {
+	if peer != call.AnySource {
 		return peer != c.rank && c.port(peer) == port
 	}
 	for r := range c.size {

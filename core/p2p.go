@@ -14,7 +14,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -29,7 +31,6 @@ import (
 // another. Neither does it hold more than so many sends (see held.go). Where memory is shared, all
 // but the data of large sends goes in letters (see mail.go).
 const (
-	eagerMax     = 256 << 10             // where memory is shared: what is longer goes faster through the windows
 	eagerPortMax = 1 << 20               // where no memory is shared
 	acceptedPart = 4 << 20               // bytes of an accepted send that go in one frame
 	eagerBudget  = 5 << 20               // bytes of eager sends of all peers that have not been received yet
@@ -55,7 +56,7 @@ type arrival struct {
 // receive is a posted receive.
 type receive struct {
 	work   *Work
-	op     *Operation
+	op     *call.Operation
 	bytes  uint64
 	source int // wanted; AnySource
 	// Under pointToPoint.mu, of one whose data comes into its buffer:
@@ -73,13 +74,13 @@ func (r *receive) buffer() []byte {
 }
 
 func (r *receive) matches(a *arrival) bool {
-	return r.op.Tag == a.tag && (r.source == AnySource || r.source == a.source)
+	return r.op.Tag == a.tag && (r.source == call.AnySource || r.source == a.source)
 }
 
 // send is a send to a peer, or to this rank itself.
 type send struct {
 	work  *Work
-	op    *Operation
+	op    *call.Operation
 	peer  int
 	bytes uint64
 
@@ -265,7 +266,7 @@ type pointToPoint struct {
 
 	attended bool    // a waiter reads the links, and gives
 	gifts    []*gift // for him
-	failure  *Error
+	failure  *fault.Error
 	gone     map[int]departure
 
 	unannounced atomic.Bool   // some of the peers' are
@@ -327,7 +328,7 @@ func (p *pointToPoint) free() {
 	}
 }
 
-func (p *pointToPoint) start(w *Work, op *Operation) {
+func (p *pointToPoint) start(w *Work, op *call.Operation) {
 	if op.Collective == plan.Send {
 		p.send(w, op)
 	} else {
@@ -335,8 +336,8 @@ func (p *pointToPoint) start(w *Work, op *Operation) {
 	}
 }
 
-func (p *pointToPoint) send(w *Work, op *Operation) {
-	s := &send{work: w, op: op, peer: op.Root, bytes: op.length()}
+func (p *pointToPoint) send(w *Work, op *call.Operation) {
+	s := &send{work: w, op: op, peer: op.Root, bytes: op.Length()}
 	if s.peer == p.c.rank {
 		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
 		p.arrive(a)
@@ -345,7 +346,7 @@ func (p *pointToPoint) send(w *Work, op *Operation) {
 	q := &p.peers[s.peer]
 	most, own := uint64(eagerPortMax), p.c.group.Lends(s.peer, s.payload())
 	if p.c.byMail(s.peer) {
-		most, own = uint64(p.c.shape.letter), p.gets(s.peer, s.bytes)
+		most, own = uint64(p.c.shape.EagerMax), p.gets(s.peer, s.bytes)
 	}
 	// Not all of the window, so that the news of what was received keep it open.
 	small := s.bytes <= min(most, p.eagerWindow*2/3) && !own
@@ -427,7 +428,7 @@ func (p *pointToPoint) beginSendNow(s *send) bool {
 }
 
 // loseSend is lose for a send that may have come too late.
-func (p *pointToPoint) loseSend(s *send, err error) *Error {
+func (p *pointToPoint) loseSend(s *send, err error) *fault.Error {
 	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
 		p.c.fail(p.late(s.work, s.op, s.peer, "it could not be sent"), true)
 		return p.ended(s.op, p.c.failed())
@@ -437,7 +438,7 @@ func (p *pointToPoint) loseSend(s *send, err error) *Error {
 
 // lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in good order nobody else misses it; else the communicator
 // has failed.
-func (p *pointToPoint) lose(op *Operation, peer int, err error) *Error {
+func (p *pointToPoint) lose(op *call.Operation, peer int, err error) *fault.Error {
 	if errors.Is(err, transport.ErrPeerLeft) && p.c.failed() == nil {
 		return p.ended(op, p.c.hasLeft(peer))
 	}
@@ -446,28 +447,27 @@ func (p *pointToPoint) lose(op *Operation, peer int, err error) *Error {
 }
 
 // title names a send or receive.
-func (p *pointToPoint) title(op *Operation) string {
+func (p *pointToPoint) title(op *call.Operation) string {
 	peer, way := "any rank", "from"
-	if op.Root != AnySource {
-		peer = p.c.rankName(op.Root)
+	if op.Root != call.AnySource {
+		peer = p.c.members.Names(op.Root)
 	}
 	name := "receive"
 	if op.Collective == plan.Send {
 		name, way = "send", "to"
 	}
-	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.length(), op.Tag, way, peer)
+	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.Length(), op.Tag, way, peer)
 }
 
 // ended is the error for a send or receive that a failure has ended.
-func (p *pointToPoint) ended(op *Operation, cause *Error) *Error {
-	e := *cause
-	e.Operation, e.Sequence, e.call = op.Collective.String(), 0, p.title(op)
-	return &e
+func (p *pointToPoint) ended(op *call.Operation, cause *fault.Error) *fault.Error {
+	return cause.During(op.Collective.String(), 0).Ending(p.title(op), "")
 }
 
 // late is the error for a send or receive whose time is up, which a peer has not met.
-func (p *pointToPoint) late(w *Work, op *Operation, peer int, why string) *Error {
-	return p.ended(op, p.c.errorf(ErrTimeout, "%s: timeout after %v: %s", p.title(op), w.timeout, why).blaming(peer))
+func (p *pointToPoint) late(w *Work, op *call.Operation, peer int, why string) *fault.Error {
+	return p.ended(op, p.c.members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", p.title(op),
+		w.timeout, why).Blaming(peer))
 }
 
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
@@ -486,7 +486,7 @@ func (p *pointToPoint) takeOffer(id uint64, peer int) *send {
 }
 
 // refuse tells why nothing can be started with a peer. Called with the lock held.
-func (p *pointToPoint) refuse(peer int) *Error {
+func (p *pointToPoint) refuse(peer int) *fault.Error {
 	if p.failure != nil {
 		return p.failure
 	}
@@ -494,15 +494,16 @@ func (p *pointToPoint) refuse(peer int) *Error {
 	switch {
 	case gone:
 		return d.cause
-	case peer == AnySource && len(p.gone) > 0:
+	case peer == call.AnySource && len(p.gone) > 0:
 		alone := len(p.gone) == p.c.size-1
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
 			if d := p.gone[peer]; d.lost() && (alone || !d.exited) {
-				return d.cause.because("It may have been the one to send")
+				return d.cause.Because("It may have been the one to send")
 			}
 		}
 		if alone {
-			return p.c.errorf(ErrAborted, "all other ranks have left: no other rank can send any more").blaming(slices.Collect(maps.Keys(p.gone))...)
+			return p.c.members.Errorf(fault.ErrAborted, "all other ranks have left: no other rank can "+
+				"send any more").Blaming(slices.Collect(maps.Keys(p.gone))...)
 		}
 	}
 	return nil
@@ -510,18 +511,18 @@ func (p *pointToPoint) refuse(peer int) *Error {
 
 // miss ends a send or receive whose peer is gone, which may be any that a receive could have matched.
 // In the latter case the communicator goes on for the others, if there are any.
-func (p *pointToPoint) miss(w *Work, op *Operation, err *Error) {
+func (p *pointToPoint) miss(w *Work, op *call.Operation, err *fault.Error) {
 	p.mu.Lock()
 	others := len(p.gone) < p.c.size-1
 	p.mu.Unlock()
-	if err.Kind == ErrPeerFailed && (op.Root != AnySource || !others) {
+	if err.Kind == fault.ErrPeerFailed && (op.Root != call.AnySource || !others) {
 		p.c.fail(err, true)
 	}
 	w.end(p.ended(op, err))
 }
 
-func (p *pointToPoint) receive(w *Work, op *Operation) {
-	r := &receive{work: w, op: op, source: op.Root, bytes: op.length()}
+func (p *pointToPoint) receive(w *Work, op *call.Operation) {
+	r := &receive{work: w, op: op, source: op.Root, bytes: op.Length()}
 	var holders []int
 	p.mu.Lock()
 	a := p.match.post(r)
@@ -568,10 +569,12 @@ func (p *pointToPoint) arrive(a *arrival) {
 // deliver brings an arrival's data to the receive that it met.
 func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	r.work.source.Store(int32(a.source))
-	var bad *Error
+	var bad *fault.Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
-		bad = p.c.errorf(ErrMismatch, "%s receives %d elements of %s with tag %d, but %s sent %d elements of %s", p.c.rankName(p.c.rank),
-			r.op.OutCounts[0], r.op.DType, a.tag, p.c.rankName(a.source), a.bytes/uint64(a.dtype.Size()), a.dtype)
+		bad = p.c.members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but "+
+			"%s sent %d elements of %s", p.c.members.Names(p.c.rank),
+			r.op.OutCounts[0], r.op.DType, a.tag, p.c.members.Names(a.source),
+			a.bytes/uint64(a.dtype.Size()), a.dtype)
 		bad.Calls = map[int]string{
 			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()), a.tag),
 			p.c.rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
@@ -594,7 +597,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		r.work.end(bad)
 	case bad != nil:
 		p.consumed(a)
-		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, bad.encode())
+		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, bad.Encode())
 		r.work.end(bad)
 	default:
 		p.consumed(a)
@@ -624,7 +627,8 @@ func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transpo
 	ctx := &lateContext{parent: p.c.ctx, deadline: until}
 	defer ctx.end()
 	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
-		p.c.fail(p.c.errorf(ErrTimeout, "answer to %s: timeout after %v: it takes nothing", p.c.rankName(peer), timeout).blaming(peer), true)
+		p.c.fail(p.c.members.Errorf(fault.ErrTimeout, "answer to %s: timeout after %v: it takes nothing",
+			p.c.members.Names(peer), timeout).Blaming(peer), true)
 	}
 }
 
@@ -816,7 +820,7 @@ func (p *pointToPoint) giveAccepted() {
 func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bool {
 	s := g.send
 	data := s.payload()
-	var failure *Error
+	var failure *fault.Error
 	for failure == nil && g.given < s.bytes {
 		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
 		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
@@ -879,7 +883,7 @@ func (p *pointToPoint) fetched(offer uint64) {
 // takeLone takes gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
 func (p *pointToPoint) takeLone(peer int) (lone []*gift) {
 	for offer, g := range p.given {
-		if g.lone && (peer == AnySource || g.send.peer == peer) {
+		if g.lone && (peer == call.AnySource || g.send.peer == peer) {
 			lone = append(lone, g)
 			delete(p.given, offer)
 		}
@@ -938,14 +942,14 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		case s == nil:
 		case s.bytes > 0 && !p.c.byMail(src):
 			err := fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
-			s.work.end(asError(err, ErrInternal, "%s", p.title(s.op)))
+			s.work.end(fault.From(err, fault.ErrInternal, "%s", p.title(s.op)))
 			return err
 		default:
 			s.work.end(nil)
 		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
-			s.work.end(p.ended(s.op, p.c.heard(ErrMismatch, payload)))
+			s.work.end(p.ended(s.op, p.c.members.Decode(fault.ErrMismatch, payload)))
 		}
 	case frameConsumed:
 		p.mu.Lock()
@@ -965,8 +969,8 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 // ending is the end of a send or receive, for when no lock is held.
 type ending struct {
 	work *Work
-	op   *Operation
-	err  *Error
+	op   *call.Operation
+	err  *fault.Error
 }
 
 // depart ends what can no longer be matched because a peer is gone.
@@ -975,7 +979,9 @@ func (p *pointToPoint) depart(peer int, d departure) {
 	p.mu.Lock()
 	p.gone[peer] = d
 	var ended []ending
-	end := func(w *Work, op *Operation, err *Error) { ended = append(ended, ending{w, op, err}) }
+	end := func(w *Work, op *call.Operation, err *fault.Error) {
+		ended = append(ended, ending{w, op, err})
+	}
 	p.match.posted = slices.DeleteFunc(p.match.posted, func(r *receive) bool {
 		err := p.refuse(r.source)
 		if err != nil {
@@ -1013,14 +1019,14 @@ func (p *pointToPoint) depart(peer int, d departure) {
 }
 
 // fail ends everything.
-func (p *pointToPoint) fail(err *Error) {
+func (p *pointToPoint) fail(err *fault.Error) {
 	p.mu.Lock()
 	p.failure = err
 	if p.alarm != nil {
 		p.alarm.Stop()
 	}
 	var ended []ending
-	end := func(w *Work, op *Operation) { ended = append(ended, ending{w, op, err}) }
+	end := func(w *Work, op *call.Operation) { ended = append(ended, ending{w, op, err}) }
 	for _, r := range p.match.posted {
 		end(r.work, r.op)
 	}
@@ -1033,7 +1039,7 @@ func (p *pointToPoint) fail(err *Error) {
 	for _, s := range p.offers {
 		end(s.work, s.op)
 	}
-	for _, g := range p.takeLone(AnySource) {
+	for _, g := range p.takeLone(call.AnySource) {
 		end(g.send.work, g.send.op)
 	}
 	for _, a := range p.match.unexpected {

@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -56,42 +56,6 @@ func atOnce(t *testing.T) func() {
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("it took %v", took)
 		}
-	}
-}
-
-// until yields until a condition holds.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-// announced tells whether a rank keeps a peer's refusal.
-func (w *world) announced(rank, peer int, sequence uint64) bool {
-	c := w.comms[rank]
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a := c.announced[peer]
-	if a == nil {
-		return false
-	}
-	_, ok := a.refused.at(sequence)
-	return ok
-}
-
-// forgotten waits until all has been told and nothing of it is kept.
-func (w *world) forgotten() {
-	w.t.Helper()
-	t := w.t.(*testing.T)
-	for rank, c := range w.comms {
-		until(t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return len(c.announced) == 0 && !slices.ContainsFunc(c.told, func(t telling) bool { return t.busy })
-		})
 	}
 }
 
@@ -204,8 +168,10 @@ func TestRefusedOnAllRanks(t *testing.T) {
 					w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 100)) })
 					w.forgotten()
 					for rank, c := range w.comms {
-						if want := uint64(1001 * (round + 1)); c.Sequence() != want || len(c.refused) > maxRefusals {
-							t.Errorf("rank %d: at #%d, want #%d; keeps %d refusals", rank, c.Sequence(), want, len(c.refused))
+						if want := uint64(1001 * (round + 1)); c.Sequence() != want ||
+							ownRefusals(c) > order.MaxRefusals {
+							t.Errorf("rank %d: at #%d, want #%d; keeps %d refusals", rank, c.Sequence(), want,
+								ownRefusals(c))
 						}
 					}
 				}
@@ -267,7 +233,7 @@ func TestRefusedLongAgo(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
 	defer atOnce(t)()
 	var works []*Work
-	for range 3 * maxRefusals {
+	for range 3 * order.MaxRefusals {
 		work, err := w.comms[0].Start(CallOptions{}, allReduce(t, 8))
 		if err != nil {
 			t.Fatal(err)
@@ -361,44 +327,19 @@ func TestRefusedThenDestroyed(t *testing.T) {
 	}
 }
 
-// What a peer announces is bounded and checked.
+// What a peer announces is checked, and what it says is made printable.
 func TestAnnouncementsOfAStranger(t *testing.T) {
 	w := newWorld(t, "mem", 2, time.Minute)
 	c := w.comms[0]
-	says := func(f refusal) []byte {
-		m := c.refusedMessage(f.last)
-		m.Count = f.last - f.first + 1
-		return append(encodeMessage(m), f.reason...)
+	if err := c.onAnnounce(1, make([]byte, 40)); !errors.Is(err, exec.ErrProtocol) {
+		t.Error(err)
 	}
-	long := strings.Repeat("x", maxFailText+1)
-	for name, payload := range map[string][]byte{
-		"nothing":          {},
-		"short":            says(refusal{5, 5, ""})[:40],
-		"none refused":     says(refusal{6, 5, ""}),
-		"from before all":  says(refusal{^uint64(0), 5, ""}),
-		"too long":         says(refusal{5, 5, long}),
-		"a wait with text": append(encodeMessage(exec.Message{Sequence: 9}), "text"...),
-	} {
-		if err := c.onAnnounce(1, payload); !errors.Is(err, exec.ErrProtocol) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for i := range uint64(10 * maxRefusals) {
-		s := 3 + 2*(i*7919%(5*maxRefusals)) // neither in order nor once each
-		if err := c.onAnnounce(1, says(refusal{s, s, fmt.Sprint("reason ", s)})); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept := c.announced[1].refused
-	if len(kept) > maxRefusals || !slices.IsSortedFunc(kept, func(a, b refusal) int { return int(a.first) - int(b.first) }) {
-		t.Errorf("it keeps %v", kept)
-	}
-	delete(c.announced, 1)
-	if err := c.onAnnounce(1, says(refusal{1, ^uint64(0), "a\x00b\nc\xffd\x1b[31m" + long[:100]})); err != nil {
+	refused := plan.Message{Collective: uint8(order.Refused), Root: -1, Sequence: 1, Count: 1}
+	if err := c.onAnnounce(1, append(order.Encode(refused), "a\x00b\x1b[31m"...)); err != nil {
 		t.Fatal(err)
 	}
 	err := run(c, allReduce(t, 8))
-	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `refused: a\x00b\nc\xffd\x1b[31mxxx`) {
+	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `refused: a\x00b\x1b[31m`) {
 		t.Errorf("%q", err)
 	}
 }

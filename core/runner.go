@@ -8,10 +8,15 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/reduce/kernel"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // runner is the state of the queue's head, kept while nobody runs it. It belongs to the holder of
@@ -21,9 +26,9 @@ type runner struct {
 	binding     exec.Binding // of run
 	plans       planCache
 	laid        layout
-	part        int       // of the head work
-	begun       bool      // the part is bound
-	segments    []segment // still to run, of the part
+	part        int            // of the head work
+	begun       bool           // the part is bound
+	segments    []tune.Segment // still to run, of the part
 	current     *exec.Compiled
 	waitingFrom time.Duration // since when the part has not got on; 0: it has
 	told        bool          // peers have been told of that
@@ -35,12 +40,6 @@ type runner struct {
 	credited    []uint64 // by peer on a port channel: messages whose release it has been told of
 }
 
-// segment is a plan that moves a part of an operation.
-type segment struct {
-	params plan.Params
-	offset int64
-}
-
 // layout is how an operation is made of plans. It is kept for the next one, which is often alike.
 type layout struct {
 	collective plan.Collective
@@ -48,15 +47,16 @@ type layout struct {
 	dtype      reduce.DType
 	schedule   plan.Schedule
 	in, out    []uint64
-	segments   []segment
+	segments   []tune.Segment
+	path       string         // by which the segments go, for the log
 	apart      bool           // inputs and outputs share no memory
-	group      int            // of the plans: see shape.groupFor
+	group      int            // of the plans: see tune.Shape.GroupOf
 	compiled   *exec.Compiled // of the only segment, once it is known
 	direct     *exec.Compiled // nil: there is none, if that has been looked for
 	looked     bool
 }
 
-func (l *layout) fits(o *Operation, apart bool, group int) bool {
+func (l *layout) fits(o *call.Operation, apart bool, group int) bool {
 	return l.segments != nil && l.apart == apart && l.group == group && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType && l.schedule == o.Schedule &&
 		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
@@ -116,7 +116,7 @@ func (r *runner) reset() {
 }
 
 // advance carries the head's present part on. It tells whether the part has finished, and how.
-func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Error) {
+func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fault.Error) {
 	r := &c.runner
 	p := &w.parts[r.part]
 	if err := c.failed(); err != nil {
@@ -150,12 +150,12 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 			r.segments = r.segments[1:]
 			compiled, err := r.compile(s)
 			if err != nil {
-				c.fail(asError(err, ErrInternal, "%s", describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message)), true)
 				return true, c.failed()
 			}
 			r.current = compiled
-			if err := r.run.Begin(compiled, s.offset, exec.AnyPeer, exec.AnyPeer); err != nil {
-				c.fail(asError(err, ErrSystem, "%s", describe(p.message)), true)
+			if err := r.run.Begin(compiled, s.Offset, exec.AnyPeer, exec.AnyPeer); err != nil {
+				c.fail(fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message)), true)
 				return true, c.failed()
 			}
 		}
@@ -189,11 +189,11 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *Er
 }
 
 // compile returns the plan of a segment of the layout, and keeps it there if it is the only one.
-func (r *runner) compile(s *segment) (*exec.Compiled, error) {
+func (r *runner) compile(s *tune.Segment) (*exec.Compiled, error) {
 	if r.laid.compiled != nil {
 		return r.laid.compiled, nil
 	}
-	compiled, err := r.plans.get(s.params, r.laid.apart)
+	compiled, err := r.plans.get(s.Params, r.laid.apart)
 	if err == nil && len(r.laid.segments) == 1 && r.plans.keeps(compiled) {
 		r.laid.compiled = compiled
 	}
@@ -202,7 +202,7 @@ func (r *runner) compile(s *segment) (*exec.Compiled, error) {
 
 // carryOn runs a work's plan, and does for it what its loop in C cannot, until it is done, blocked (neither
 // done nor failed) or failed.
-func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error) {
+func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *fault.Error) {
 	run, l := c.runner.run, c.window.Lane(collectiveLane)
 	credited := c.runner.credited
 	links := c.linkReader(run)
@@ -278,27 +278,32 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *Error)
 }
 
 // runError is why a run cannot go on, whose message is m.
-func (c *Comm) runError(run *exec.Run, m exec.Message, status exec.Status) *Error {
+func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
 	peer := run.Peer()
 	switch status {
 	case exec.Stopped:
 		if err := c.failed(); err != nil {
 			return err
 		}
-		return c.errorf(ErrInternal, "it was stopped without a cause")
+		return c.members.Errorf(fault.ErrInternal, "it was stopped without a cause")
 	case exec.Gone:
 		d, _ := c.departure(peer)
 		return d.missedBy(m)
 	case exec.Violation:
-		return c.errorf(ErrInternal, "from %s: %v: it exposes memory that it does not have, or has sent less than it says", c.rankName(peer), exec.ErrProtocol)
+		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
+			"have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return c.errorf(ErrSystem, "#%d %s: reading the memory of %s: %v; GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", m.Sequence, describe(m), c.rankName(peer), run.GetError()).during(m)
+		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; "+
+			"GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
+			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).
+			During(m.Name(), m.Sequence)
 	case exec.Mismatch:
-		seen, bytes, total := run.Seen()
-		return c.mismatchError(m, run, peer, seen, bytes, total)
+		var sent order.Traffic
+		var seen plan.Message
+		seen, sent.Bytes, sent.Total = run.Seen()
+		return c.mismatchError(m, run, peer, seen, sent)
 	}
-	return c.errorf(ErrInternal, "the executor answered %d", status)
+	return c.members.Errorf(fault.ErrInternal, "the executor answered %d", status)
 }
 
 // shortcutMax is the most bytes in a block for which it matters what a way through Go costs.
@@ -308,13 +313,14 @@ const shortcutMax = 1 << 20
 func (c *Comm) learn(p *part) {
 	op := p.operation
 	// Calls by the shortcut name no schedule.
-	if p.begun != nil || op.ofSplit || op.Schedule != 0 || !c.shape.memory || c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
-		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.largest() > shortcutMax {
+	if p.begun != nil || op.OfSplit || op.Schedule != 0 || !c.shape.AllMemory ||
+		c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
 		return
 	}
 	k := exec.Known{Binding: c.runner.binding, Element: op.DType.Size(), Collective: uint8(op.Collective), DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root,
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
-	k.UsesIn, k.UsesOut = op.uses(c.rank)
+	k.UsesIn, k.UsesOut = op.Uses(c.rank)
 	c.layOut(op)
 	direct := c.direct(op)
 	if compiled, err := c.runner.compile(&c.runner.laid.segments[0]); err == nil {
@@ -323,7 +329,7 @@ func (c *Comm) learn(p *part) {
 }
 
 // begin binds a part and lays out its segments.
-func (c *Comm) begin(p *part) *Error {
+func (c *Comm) begin(p *part) *fault.Error {
 	r := &c.runner
 	if p.begun != nil {
 		r.begun, r.segments, r.current = true, nil, p.begun
@@ -340,34 +346,31 @@ func (c *Comm) begin(p *part) *Error {
 	if c.mustVote(op) {
 		return c.vote(p)
 	}
-	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message, Streams: c.shape.streams(op)}
+	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message,
+		Streams: c.shape.Streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}
 	if op.Collective.Reduces() {
-		k, err := reduce.Kernel(op.DType, op.Op)
+		k, err := kernel.Of(op.DType, op.Op)
 		if err != nil {
-			return asError(err, ErrInternal, "%s", describe(p.message))
+			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
 		}
 		b.Kernel = k
 	}
 	if err := r.run.Bind(b); err != nil {
-		return asError(err, ErrSystem, "%s", describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 	}
 	r.binding = b
 	c.layOut(op)
 	r.begun, r.segments, r.current = true, r.laid.segments, nil
-	r.path = "messages"
-	if r.gets && (op.Collective == plan.AllToAll || op.Collective == plan.Scatter) &&
-		op.largest() >= uint64(c.shape.thresholds.GetMin) {
-		r.path = "single copy"
-	}
+	r.path = r.laid.path
 	if c.shareable(op) {
 		r.current = c.direct(op)
 	}
 	if r.current != nil {
 		if err := r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-			return asError(err, ErrSystem, "%s", describe(p.message))
+			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
 		}
 	}
 	r.waitingFrom, r.told = 0, false
@@ -375,171 +378,19 @@ func (c *Comm) begin(p *part) *Error {
 }
 
 // layOut makes the layout that of an operation.
-func (c *Comm) layOut(op *Operation) {
+func (c *Comm) layOut(op *call.Operation) {
 	r := &c.runner
-	apart, group := !c.shape.memory && apart(op), c.shape.groupFor(op)
+	apart, group := !c.shape.AllMemory && op.Disjoint(), c.shape.GroupOf(op)
 	if !r.laid.fits(op, apart, group) {
 		s := c.shape
-		s.gets = r.gets
-		r.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root, dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
-			out: slices.Clone(op.OutCounts), segments: s.segments(op, c.rank, c.size)}
-	}
-}
-
-// apart tells whether the inputs and outputs that a rank uses share no memory for certain: all of the ones lie before all of
-// the others. Those of an AllToAll always share none: else it is refused.
-func apart(o *Operation) bool {
-	if o.Collective == plan.AllToAll {
-		return true
-	}
-	size := uint64(o.DType.Size())
-	span := func(blocks []unsafe.Pointer, counts []uint64) (from, to uintptr) {
-		for i, b := range blocks {
-			if i >= len(counts) || counts[i] == 0 {
-				continue
-			}
-			at := uintptr(b)
-			if end := at + uintptr(counts[i]*size); to == 0 {
-				from, to = at, end
-			} else {
-				from, to = min(from, at), max(to, end)
-			}
+		s.SingleCopy = r.gets
+		r.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root,
+			dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
+			out: slices.Clone(op.OutCounts), segments: s.Segments(op), path: "messages"}
+		if s.UsesSingleCopy(op) {
+			r.laid.path = "single copy"
 		}
-		return from, to
 	}
-	inFrom, inTo := span(o.In, o.InCounts)
-	outFrom, outTo := span(o.Out, o.OutCounts)
-	return o.Collective != plan.Broadcast && (inTo <= outFrom || outTo <= inFrom)
-}
-
-// shape is what all ranks of a communicator agree on about how it moves data.
-type shape struct {
-	chunk      int64
-	slots      int
-	ahead      int
-	memory     bool
-	gets       bool // receivers may read their senders' memory: for one operation, where it has been found out
-	crowded    bool
-	letter     int64 // the most bytes of an eager send where memory is shared
-	thresholds thresholds
-	schedule   plan.Schedule // of alltoall, where a call names none
-	ports      []bool        // the ranks that are joined to this one by ports; nil: none
-	group      int           // so many ranks, from each multiple of it on, are on one host; 0: see groupsOf
-}
-
-const (
-	slotsPerChannel = 4
-	mostSlots       = 16
-	// Bytes of inboxes and of a stage: with mailBudget and eagerBudget, staging stays within 17 MiB a communicator. Where no
-	// ranks share memory there is one lane in use instead of two, and no mailboxes.
-	windowBudget = 8 << 20
-	largestChunk = 256 << 10 // what a core's cache holds of several
-	// Over a port channel each message also costs system calls and wake-ups at both ends.
-	largestPortChunk = 512 << 10
-	smallestChunk    = 4 << 10
-	// manyChunks is of how many chunks a block is better put to its place in long messages, where ports join the ranks of a crowded host.
-	manyChunks = 16
-	mailBudget = 3 << 20 // bytes of mailboxes and their shuttles a communicator, about: three of the longest letter a peer
-	leastEager = 4 << 10
-	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
-	segmentBytes = 64 << 20
-)
-
-// site is where the ranks of a communicator are: whether some are joined by ports, some share memory, some are on
-// a crowded host, some on another host than others, and all have memory with huge pages.
-type site struct{ ports, memory, crowded, apart, hugePages bool }
-
-func newShape(size int, at site) shape {
-	chunk := int64(largestChunk)
-	rings := int64(size - 1) // of slots, of which a window is made
-	if at.ports {
-		chunk = largestPortChunk
-	}
-	if at.memory {
-		rings *= lanes
-	}
-	if !at.ports && size > 2 {
-		rings++ // the stage
-	}
-	for chunk > smallestChunk && chunk*slotsPerChannel*rings > windowBudget {
-		chunk /= 2
-	}
-	letter := int64(eagerMax)
-	for letter > leastEager && 3*letter*int64(size-1) > mailBudget {
-		letter /= 2
-	}
-	s := shape{chunk: chunk, slots: slotsPerChannel, ahead: 1, memory: !at.ports, crowded: at.crowded, letter: letter, thresholds: at.thresholds()}
-	if at.ports && at.crowded && !at.apart {
-		s.thresholds.WindowMin = manyChunks * chunk
-	}
-	if at.ports {
-		// Until a slot's release is back at the sender, several more can be under way.
-		s.slots = int(max(slotsPerChannel, min(mostSlots, windowBudget/(chunk*max(rings, 1)))))
-		s.ahead = s.slots / 4
-	}
-	return s
-}
-
-// streams tells which outputs are written past the caches: large ones would not stay there. What a receiver of a one-way
-// flow copies out of its window gains by it only where its CPU has another rank to run meanwhile, and not from a single sender;
-// what an allreduce in place writes is in the caches.
-func (s shape) streams(o *Operation) exec.Streams {
-	bytes := int64(0)
-	for _, n := range o.OutCounts {
-		bytes += int64(n) * int64(o.DType.Size())
-	}
-	switch {
-	case bytes < s.thresholds.streamMin, o.Collective == plan.Recv, o.Collective == plan.AllReduce && slices.Equal(o.In, o.Out):
-		return exec.StreamNone
-	case !s.crowded && (o.Collective == plan.Broadcast || o.Collective == plan.Scatter):
-		return exec.StreamOwn
-	}
-	return exec.StreamAll
-}
-
-// params is what a builder is told of an operation.
-func (s shape) params(op *Operation, rank, size int) plan.Params {
-	p := plan.Params{Collective: op.Collective, Rank: rank, Size: size, Root: op.Root, InBytes: op.bytes(op.InCounts),
-		OutBytes: op.bytes(op.OutCounts), ElemSize: int64(op.DType.Size()), Chunk: s.chunk, Slots: s.slots, Long: min(s.thresholds.longMax, transport.MaxData-exec.MessageHeader) &^ 63, Ports: s.ports, Ahead: s.ahead, Memory: s.memory, Crowded: s.crowded, Schedule: s.scheduleOf(op), Thresholds: s.thresholds.Thresholds}
-	if !s.gets {
-		p.GetMin = 0
-	}
-	p.Group = s.groupFor(op)
-	return p
-}
-
-// groupFor is the size of groups in the plans of an operation, 0 if there are none.
-func (s shape) groupFor(op *Operation) int {
-	if c := op.Collective; !c.HasGroups() || c.Reduces() && !reduce.Nests(op.DType, op.Op) {
-		return 0
-	}
-	return s.group
-}
-
-// segments cuts an operation into plans of bounded length.
-func (s shape) segments(op *Operation, rank, size int) []segment {
-	p := s.params(op, rank, size)
-	blocks, most := max(len(p.InBytes), len(p.OutBytes), 1), mostBytes(&p)
-	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
-	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
-	if most <= step || op.Collective == plan.AllToAll {
-		return []segment{{params: p}}
-	}
-	var all []segment
-	for offset := int64(0); offset < most; offset += step {
-		q := p
-		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
-		all = append(all, segment{q, offset})
-	}
-	return all
-}
-
-func clip(bytes []int64, offset, most int64) []int64 {
-	c := make([]int64, len(bytes))
-	for i, n := range bytes {
-		c[i] = min(max(n-offset, 0), most)
-	}
-	return c
 }
 
 // planCache keeps compiled plans, so that a collective that is called again builds nothing. It
@@ -589,7 +440,7 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	}
 	compiled, err := exec.Compile(built, !p.Memory, apart)
 	if err != nil {
-		return nil, errorf(ErrSystem, "%v", err)
+		return nil, fault.Errorf(fault.ErrSystem, "%v", err)
 	}
 	if key == "" {
 		if c.built == nil {

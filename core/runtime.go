@@ -32,10 +32,12 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -59,8 +61,6 @@ const (
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
 )
-
-const int64DType = reduce.Int64
 
 // RuntimeConfig says how a runtime meets its process.
 type RuntimeConfig struct {
@@ -127,7 +127,7 @@ type Config struct {
 	StoreHost     string // the route to it names the default interface
 	Secret        string // the job's
 	Incarnation   string // part of every key in the store
-	Thresholds    string // sizes at which algorithms change: see thresholds; the same on all ranks
+	Thresholds    string // see tune.Thresholds.Set; the same on all ranks
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
 	// same on all ranks.
 	AllToAllSchedule string
@@ -139,23 +139,22 @@ type Config struct {
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	c, err := r.join(ctx, config)
-	var e *Error
+	var e *fault.Error
 	if errors.As(err, &e) {
-		config.concerns(e)
+		return nil, config.concern(e)
 	}
 	return c, err
 }
 
 // InitError is the error of a rank that cannot come to Init, for which the ranks are to blame.
-func (config *Config) InitError(kind, cause error, ranks ...int) *Error {
-	e := errorf(kind, "init: %v", cause).blaming(ranks...)
-	config.concerns(e)
-	return e
+func (config *Config) InitError(kind, cause error, ranks ...int) *fault.Error {
+	return config.concern(fault.Errorf(kind, "init: %v", cause).Blaming(ranks...))
 }
 
-// concerns says of which group an error of Init is.
-func (config *Config) concerns(e *Error) {
-	e.Operation, e.Group, e.globalRanks = "init", config.GroupName, otherNumbers(config.GlobalRanks)
+// concern says of which group an error of Init is.
+func (config *Config) concern(e *fault.Error) *fault.Error {
+	members := fault.NewGroup(config.GroupName, config.GlobalRanks, nil)
+	return e.In(&members).During("init", 0)
 }
 
 // join is Init, whose errors do not tell yet of what they are.
@@ -167,7 +166,7 @@ func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
 	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
 	if err := exec.TryAddressSpace(); err != nil {
-		return nil, r.StayOut(ctx, config, errorf(ErrSystem, "init: %v", err))
+		return nil, r.StayOut(ctx, config, fault.Errorf(fault.ErrSystem, "init: %v", err))
 	}
 	verbs, err := r.verbs(config)
 	if err != nil {
@@ -209,7 +208,7 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 		return nil, listenError(err)
 	}
 	if problem != "" {
-		return nil, errorf(ErrUnsupported, "init: %s", problem)
+		return nil, fault.Errorf(fault.ErrUnsupported, "init: %s", problem)
 	}
 	c := joinConfig(config)
 	c.Secret = "" // there is nobody to prove it to
@@ -231,7 +230,7 @@ func joinConfig(c Config) bootstrap.JoinConfig {
 // rankList is a text of the numbers in the job of a group's ranks. It is the same on all ranks that
 // were given the same numbers, and on no others.
 func rankList(c Config) string {
-	if otherNumbers(c.GlobalRanks) == nil {
+	if fault.NewGroup("", c.GlobalRanks, nil).GlobalRanks == nil {
 		return fmt.Sprintf("0-%d", c.Size-1)
 	}
 	list := ranges(c.GlobalRanks)
@@ -243,18 +242,18 @@ func rankList(c Config) string {
 
 // initError gives a failure to meet the other ranks its kind.
 func initError(ctx context.Context, err error, c Config) error {
-	kind := ErrSystem
+	kind := fault.ErrSystem
 	switch {
 	case errors.Is(err, bootstrap.ErrMismatch):
-		kind = ErrMismatch
+		kind = fault.ErrMismatch
 	case errors.Is(err, bootstrap.ErrUnfit):
-		kind = ErrUnsupported
+		kind = fault.ErrUnsupported
 	case errors.Is(err, bootstrap.ErrInvalid):
-		kind = ErrInvalidArgument
+		kind = fault.ErrInvalidArgument
 	case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
-		kind = ErrTimeout
+		kind = fault.ErrTimeout
 	}
-	e := asError(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
+	e := fault.From(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
 	var absent *bootstrap.AbsentError
 	if errors.As(err, &absent) {
 		e.Ranks = absent.Ranks
@@ -276,7 +275,9 @@ func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
 }
 
 func (r *Runtime) complete(c *Config) error {
-	bad := func(format string, args ...any) error { return errorf(ErrInvalidArgument, "init: "+format, args...) }
+	bad := func(format string, args ...any) error {
+		return fault.Errorf(fault.ErrInvalidArgument, "init: "+format, args...)
+	}
 	c.settings = map[string]Setting{}
 	fill := func(field *string, env string) {
 		source := SourceOption
@@ -298,7 +299,7 @@ func (r *Runtime) complete(c *Config) error {
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
 	}
-	if err := new(thresholds).set(c.Thresholds); err != nil {
+	if err := new(tune.Thresholds).Set(c.Thresholds); err != nil {
 		return bad("thresholds (from %s) have %v", EnvThresholds, err)
 	}
 	schedule, err := plan.ParseSchedule(c.AllToAllSchedule)
@@ -345,7 +346,8 @@ func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
 	if index := r.config.Getenv(rdma.EnvGIDIndex); index != "" {
 		n, err := strconv.Atoi(index)
 		if err != nil || n < 0 || n > 255 {
-			return v, errorf(ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255", rdma.EnvGIDIndex, index)
+			return v, fault.Errorf(fault.ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255",
+				rdma.EnvGIDIndex, index)
 		}
 		v.GIDIndex = n
 	}
@@ -364,7 +366,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	me.Host = cmp.Or(r.config.host, me.Host)
 	published, err := json.Marshal(me)
 	if err != nil {
-		return nil, errorf(ErrInternal, "init: %v", err)
+		return nil, fault.Errorf(fault.ErrInternal, "init: %v", err)
 	}
 	var comm *Comm
 	c := joinConfig(config)
@@ -436,40 +438,31 @@ func decide(addresses []transport.Address, rank int, forced string) ([]string, e
 	return kinds, nil
 }
 
-// anyPort tells whether some pair of the group, not only one with this rank, is joined by a port
-// channel: all ranks must agree on it.
-func anyPort(addresses []transport.Address, forced string) bool {
-	for _, a := range addresses {
-		kind, err := transport.Decide(addresses[0], a, forced)
-		if err != nil || transport.IsPort(kind) {
-			return true
-		}
+// places are where ranks are, as they say.
+func places(addresses []transport.Address) []tune.Place {
+	all := make([]tune.Place, len(addresses))
+	for rank, a := range addresses {
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages}
 	}
-	return false
+	return all
 }
 
-// anyMemory tells whether some pair of the group shares memory.
-func anyMemory(addresses []transport.Address, forced string) bool {
-	if transport.IsPort(forced) {
-		return false
-	}
-	byHost := map[string][]transport.Address{}
-	for _, a := range addresses {
-		for _, b := range byHost[a.Host] {
-			if kind, err := transport.Decide(a, b, forced); err == nil && !transport.IsPort(kind) {
-				return true
-			}
+// topologyOf is the topology of ranks, of which all pairs count, not only those with this rank.
+func topologyOf(addresses []transport.Address, forced string) tune.Topology {
+	return tune.Survey(places(addresses), func(a, b int) bool {
+		if transport.IsPort(forced) {
+			return false
 		}
-		byHost[a.Host] = append(byHost[a.Host], a)
-	}
-	return false
+		kind, err := transport.Decide(addresses[a], addresses[b], forced)
+		return err == nil && !transport.IsPort(kind)
+	})
 }
 
 // openComm makes a communicator whose ranks know each other already.
 func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
 	c, err := r.newComm(config, end, addresses, kinds)
 	if err != nil {
-		return nil, errorf(ErrSystem, "the communicator cannot be made: %v", err)
+		return nil, fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
 	}
 	if err := c.open(id); err != nil {
 		return nil, err
@@ -479,44 +472,44 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 
 // newComm makes a communicator with its memory. Nobody knows of it before open.
 func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
-	c := &Comm{runtime: r, end: end, name: config.GroupName, rank: config.Rank, size: config.Size, globalRanks: otherNumbers(config.GlobalRanks), addresses: addresses, kinds: kinds,
-		grace: config.LivenessGrace, timeout: config.Timeout, thresholds: config.Thresholds, settings: config.settings,
-		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{}, departed: map[int]departure{}, answered: make(chan struct{}, 1), checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*Error{},
+	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses,
+		kinds: kinds,
+		grace: config.LivenessGrace, timeout: config.Timeout, settings: config.settings,
+		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{},
+		departed: map[int]departure{}, answered: make(chan struct{}, 1),
+		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
 		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
-	c.logger = logs.OfGroup(r.config.Logger, c.name, c.rank)
-	c.trace = newTracers(c.logger)
-	ports := config.Size > 1 && anyPort(addresses, config.Transport)
-	crowded := crowdedHosts(addresses)
-	apart := slices.ContainsFunc(addresses, func(a transport.Address) bool { return a.Host != addresses[0].Host })
-	hugePages := !slices.ContainsFunc(addresses, func(a transport.Address) bool { return !a.HugePages })
-	c.shape = newShape(config.Size, site{ports, !ports || anyMemory(addresses, config.Transport), len(crowded) > 0, apart, hugePages})
-	if apart {
-		c.shape.group = groupsOf(addresses)
+	pids := make([]int, len(addresses))
+	for rank, a := range addresses {
+		pids[rank] = a.PID
 	}
-	if err := c.shape.thresholds.set(config.Thresholds); err != nil {
-		return nil, err
+	c.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
+	c.logger = logs.OfGroup(r.config.Logger, c.members.Name, c.rank)
+	c.trace = newTracers(c.logger)
+	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
+		LongMost: transport.MaxData - exec.MessageHeader}
+	for peer := range addresses {
+		options.Ports = append(options.Ports, c.byLink(peer))
 	}
 	var err error
-	if c.shape.schedule, err = plan.ParseSchedule(config.AllToAllSchedule); err != nil {
+	c.shape, err = tune.New(topologyOf(addresses, config.Transport), config.Rank, options)
+	if err != nil {
 		return nil, err
 	}
-	if ports {
-		c.shape.ports = make([]bool, config.Size)
-		for peer := range c.shape.ports {
-			c.shape.ports[peer] = c.byLink(peer)
-		}
-	}
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
-	c.waiting = waiting(crowded[addresses[config.Rank].Host])
+	oversubscribed := tune.Oversubscribed(places(addresses))[addresses[config.Rank].Host]
+	c.waiting = waiting(oversubscribed)
 	if end != nil {
 		c.poller = end.Poller()
-		if crowded[addresses[config.Rank].Host] {
+		if oversubscribed {
 			c.poller.BePatient()
 		}
 	}
-	layout := exec.Layout{Ranks: config.Size, Lanes: lanes, Slots: c.shape.slots, Chunk: c.shape.chunk, Mailbox: exec.MailboxFor(c.shape.letter), Shuttle: exec.ShuttleFor(c.shape.letter)}
+	layout := exec.Layout{Ranks: config.Size, Lanes: tune.Lanes, Slots: c.shape.Slots,
+		Chunk: c.shape.Chunk, Mailbox: exec.MailboxFor(c.shape.EagerMax),
+		Shuttle: exec.ShuttleFor(c.shape.EagerMax)}
 	if c.window, err = exec.NewWindow(layout, shared, c.waiting); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.rankName(c.rank), err)
+		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
 	}
 	if shared {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
@@ -525,11 +518,11 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 		}
 	}
 	if c.runner.run, err = exec.NewRun(c.window.Lane(collectiveLane)); err == nil {
-		c.shortcut, err = exec.NewShortcut(c.runner.run, c.rank, maxRefusals)
+		c.shortcut, err = exec.NewShortcut(c.runner.run, c.rank, order.MaxRefusals)
 	}
 	if err != nil {
 		c.discard()
-		return nil, fmt.Errorf("%s: %w", c.rankName(c.rank), err)
+		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
 	}
 	return c, nil
 }
@@ -547,6 +540,7 @@ func (c *Comm) discard() {
 // open lets peers in. Where it fails the communicator is gone.
 func (c *Comm) open(id identity) error {
 	c.identity = id
+	c.order = order.New(history{c.shortcut, c}, &c.members, c.rank, id.group, id.epoch)
 	for peer, kind := range c.kinds {
 		if peer == c.rank || c.addresses[peer].Host != c.addresses[c.rank].Host {
 			continue
@@ -578,7 +572,8 @@ func (c *Comm) open(id identity) error {
 	c.runtime.mu.Unlock()
 	if c.size > 1 {
 		group, err := c.end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: c.name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
+			Name: c.members.Name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds,
+			Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
 		failure := c.failure
@@ -591,55 +586,16 @@ func (c *Comm) open(id identity) error {
 		if err != nil {
 			c.end = nil // the caller's
 			c.Destroy()
-			return errorf(ErrSystem, "the communicator cannot be made: %v", err)
+			return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
 		}
 	}
 	c.logMade()
 	return nil
 }
 
-// otherNumbers is the global ranks of a group, nil where they are the same as in the group.
-func otherNumbers(globalRanks []int) []int {
-	for rank, global := range globalRanks {
-		if rank != global {
-			return slices.Clone(globalRanks)
-		}
-	}
-	return nil
-}
-
-// crowdedHosts returns the hosts whose ranks outnumber the CPUs that one of them may use.
-func crowdedHosts(addresses []transport.Address) map[string]bool {
-	ranks := map[string]int{}
-	for _, a := range addresses {
-		ranks[a.Host]++
-	}
-	crowded := map[string]bool{}
-	for _, a := range addresses {
-		if ranks[a.Host] > a.CPUs {
-			crowded[a.Host] = true
-		}
-	}
-	return crowded
-}
-
-// groupsOf is the largest power of two of which it holds that so many ranks, from each multiple of it on, are on one host; 0 if that is 1.
-func groupsOf(addresses []transport.Address) int {
-	size, group := len(addresses), 0
-	for g := 2; g < size && size%g == 0; g *= 2 {
-		for rank, a := range addresses {
-			if a.Host != addresses[rank-rank%g].Host {
-				return group
-			}
-		}
-		group = g
-	}
-	return group
-}
-
-// waiting chooses how waits poll: hardly at all on a crowded host.
-func waiting(crowded bool) exec.Waiting {
-	if crowded {
+// waiting chooses how waits poll: hardly at all on an oversubscribed host.
+func waiting(oversubscribed bool) exec.Waiting {
+	if oversubscribed {
 		return exec.Waiting{Yields: 100, PortPolls: 3}
 	}
 	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
@@ -679,12 +635,12 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 }
 
 // listenError is why a rank cannot listen for its peers.
-func listenError(err error) *Error {
-	kind := ErrSystem
+func listenError(err error) *fault.Error {
+	kind := fault.ErrSystem
 	if errors.As(err, new(*transport.InterfaceError)) {
-		kind = ErrInvalidArgument
+		kind = fault.ErrInvalidArgument
 	}
-	return asError(err, kind, "init")
+	return fault.From(err, kind, "init")
 }
 
 // leave gives back one use of an endpoint; the last closes it.
@@ -726,16 +682,17 @@ func (r *Runtime) Close() {
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
 func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: c.defaultTimeout(), LivenessGrace: c.grace,
-		GroupName: fmt.Sprintf("%s/split %d color %d", c.name, split, color)}
+		GroupName: fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)}
 	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
 	for i, r := range members {
 		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
-		if c.globalRanks != nil {
-			r = c.globalRanks[r]
+		if c.members.GlobalRanks != nil {
+			r = c.members.GlobalRanks[r]
 		}
 		config.GlobalRanks = append(config.GlobalRanks, r)
 	}
-	config.Transport, config.Thresholds, config.AllToAllSchedule = addresses[0].Forced, c.thresholds, c.shape.schedule.String()
+	config.Transport, config.Thresholds = addresses[0].Forced, c.settings[EnvThresholds].Value
+	config.AllToAllSchedule = c.shape.Schedule.String()
 	config.settings = c.settings
 	if len(members) == 1 {
 		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)

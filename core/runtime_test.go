@@ -286,7 +286,7 @@ func TestSplitWithoutWindow(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 		var e *Error
-		if !errors.As(err, &e) || e.Operation != "split" || e.Group != w.comms[rank].name {
+		if !errors.As(err, &e) || e.Operation != "split" || e.Group != w.comms[rank].members.Name {
 			t.Errorf("rank %d: %+v", rank, e)
 		}
 		if rank == 2 && !errors.Is(err, ErrMismatch) {

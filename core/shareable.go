@@ -9,9 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/rdma"
 )
@@ -74,16 +75,17 @@ func (a *arenas) hold() *exec.Arena {
 // A forked child shares it with its parent: what one writes the other sees.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
-		return nil, errorf(ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more", bytes)
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more",
+			bytes)
 	}
 	arena, err := r.arenas.acquire()
 	if err != nil {
-		return nil, errorf(ErrUnsupported, "mem_alloc: no shareable memory: %v", err)
+		return nil, fault.Errorf(fault.ErrUnsupported, "mem_alloc: no shareable memory: %v", err)
 	}
 	p, err := arena.Alloc(bytes)
 	if err != nil {
 		r.arenas.release()
-		return nil, errorf(ErrSystem, "mem_alloc: %v", err)
+		return nil, fault.Errorf(fault.ErrSystem, "mem_alloc: %v", err)
 	}
 	r.arenas.known.Add(p, bytes, arena.Twin, r.arenas.release)
 	return p, nil
@@ -93,14 +95,15 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 func (r *Runtime) Free(p unsafe.Pointer) error {
 	arena := r.arenas.hold()
 	if arena == nil {
-		return errorf(ErrInvalidArgument, "mem_free: memory is %p, which was not allocated: nothing is", p)
+		return fault.Errorf(fault.ErrInvalidArgument, "mem_free: memory is %p, which was not "+
+			"allocated: nothing is", p)
 	}
 	defer r.arenas.release()
 	if err := r.arenas.known.Remove(p); err != nil {
 		r.log(logs.Mem).Warn(fmt.Sprintf("freeing memory: %v", err))
 	}
 	if err := arena.Free(p); err != nil {
-		return errorf(ErrInvalidArgument, "mem_free: memory: %v", err)
+		return fault.Errorf(fault.ErrInvalidArgument, "mem_free: memory: %v", err)
 	}
 	return nil
 }
@@ -150,7 +153,8 @@ func (a *arenas) leave(id exec.ArenaID) {
 func (c *Comm) joinArena(peer, fd int) {
 	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
-		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.rankName(peer), err))
+		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.members.Names(peer),
+			err))
 		return
 	}
 	c.mu.Lock()
@@ -211,17 +215,16 @@ func (c *Comm) partArenas() {
 
 // direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept
 // with the layout, which is that operation's.
-func (c *Comm) direct(op *Operation) *exec.Compiled {
-	if !c.shape.memory || c.arena == nil {
+func (c *Comm) direct(op *call.Operation) *exec.Compiled {
+	if c.arena == nil {
 		return nil
 	}
 	l := &c.runner.laid
 	if l.looked {
 		return l.direct
 	}
-	p := c.shape.params(op, c.rank, c.size)
-	// Of the other plan the first segment must do what HasDirect asks for.
-	if p.Direct = true; !p.HasDirect() || !l.segments[0].params.HasDirect() || mostBytes(&p) < c.shape.thresholds.directMin {
+	p, ok := c.shape.Direct(op, l.segments)
+	if !ok {
 		l.looked = true
 		return nil
 	}
@@ -236,7 +239,7 @@ func (c *Comm) direct(op *Operation) *exec.Compiled {
 }
 
 // shareable tells whether an operation's buffers may be: whether the first one is.
-func (c *Comm) shareable(op *Operation) bool {
+func (c *Comm) shareable(op *call.Operation) bool {
 	for _, blocks := range [][]unsafe.Pointer{op.In, op.Out} {
 		if len(blocks) > 0 {
 			return c.arena != nil && c.arena.Contains(blocks[0])
@@ -245,20 +248,9 @@ func (c *Comm) shareable(op *Operation) bool {
 	return false
 }
 
-// mostBytes is the length of the longest block.
-func mostBytes(p *plan.Params) int64 {
-	most := int64(0)
-	for _, blocks := range [][]int64{p.InBytes, p.OutBytes} {
-		for _, n := range blocks {
-			most = max(most, n)
-		}
-	}
-	return most
-}
-
 // retire has the memory of an operation that has failed never allocated again: a peer that is only stopped may write there
 // when it goes on.
-func (c *Comm) retire(op *Operation) {
+func (c *Comm) retire(op *call.Operation) {
 	if c.arena == nil {
 		return
 	}

@@ -27,14 +27,6 @@ func shareable(t testing.TB, w *world, rank, n int) []int32 {
 	return unsafe.Slice((*int32)(p), n)
 }
 
-// Whether direct plans are run can be seen from how many messages go to a peer: two.
-func sent(c *Comm) (n []uint64) {
-	for peer := range c.size {
-		n = append(n, c.window.Lane(collectiveLane).Sent(peer))
-	}
-	return n
-}
-
 func TestShareableCollectives(t *testing.T) {
 	for _, tr := range []string{"mem", "shm"} {
 		for _, size := range []int{1, 2, 3, 4, 9} { // of nine, a short broadcast goes along a tree
@@ -94,11 +86,11 @@ func TestDirectPlansAreRun(t *testing.T) {
 		for range 3 {
 			before := make([][]uint64, size)
 			for rank := range size {
-				before[rank] = sent(w.comms[rank])
+				before[rank] = sentOn(w.comms[rank], collectiveLane)
 			}
 			w.each(func(rank int) error { return run(w.comms[rank], c.op(rank)) })
 			for rank := range size {
-				for peer, now := range sent(w.comms[rank]) {
+				for peer, now := range sentOn(w.comms[rank], collectiveLane) {
 					meet := !star || rank == op.Root || peer == op.Root
 					if messages := now - before[rank][peer]; peer != rank && (messages == 2) != (c.direct && meet) {
 						t.Errorf("%s: rank %d sent %d messages to %d", c.name, rank, messages, peer)
@@ -321,14 +313,14 @@ func TestArenaEnds(t *testing.T) {
 	}
 	slices.Reverse(all)
 	for _, p := range all {
-		if r.arenas.own == nil {
+		if arena, _ := shareableOf(r); !arena {
 			t.Fatal("it ended before its memory")
 		}
 		if err := r.Free(p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r.arenas.own != nil {
+	if arena, _ := shareableOf(r); arena {
 		t.Error("it is still there")
 	}
 }

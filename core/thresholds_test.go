@@ -5,35 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/goccl/goccl/core/plan"
 )
-
-func TestSetThresholds(t *testing.T) {
-	all := thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}, 4, 5, 6, 7}
-	for _, c := range []struct {
-		text string
-		want thresholds
-		ok   bool
-	}{
-		{"", all, true},
-		{"flat_max=0", thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 4, 5, 6, 7}, true},
-		{"one_shot_max=7,pipeline_min=8,multicast_min=15,swap_min=16,window_min=12,stream_min=10,send_get_min=13,long_max=14,direct_min=11,flat_max=9",
-			thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, MulticastMin: 15, SwapMin: 16, PipelineMin: 8, WindowMin: 12}, 10, 13, 14, 11}, true},
-		{"get_min=5", thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3, GetMin: 5}, 4, 5, 6, 7}, true},
-		{"one_shot_max", all, false},
-		{"one_shot_max=", all, false},
-		{"one_shot_max=-1", all, false},
-		{"one_shot_max=99999999999999999999", all, false},
-		{"chunk=4", all, false},
-		{",", all, false},
-	} {
-		got := all
-		if err := got.set(c.text); (err == nil) != c.ok || c.ok && got != c.want {
-			t.Errorf("%q: %+v, %v", c.text, got, err)
-		}
-	}
-}
 
 // Thresholds decide about plans, so ranks that have others are told, and splits have their parent's.
 func TestThresholdsOfRanks(t *testing.T) {
@@ -62,8 +34,8 @@ func TestThresholdsOfRanks(t *testing.T) {
 			return err
 		}
 		defer child.Destroy()
-		if child.shape.thresholds.OneShotMax != 5 {
-			t.Errorf("rank %d: %+v", rank, child.shape.thresholds)
+		if shapeOf(child).Thresholds.OneShotMax != 5 {
+			t.Errorf("rank %d: %+v", rank, shapeOf(child).Thresholds)
 		}
 		return run(child, allReduce(t, 1000))
 	})

@@ -6,9 +6,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // transfer is a send over a memory channel, or the receive that has accepted it: two-rank plans on the
@@ -16,11 +19,11 @@ import (
 // goroutine that is there as long as there are some.
 type transfer struct {
 	work  *Work
-	op    *Operation
+	op    *call.Operation
 	peer  int
 	offer uint64 // of a receive
 
-	segments []segment // still to run; nil: it has not begun
+	segments []tune.Segment // still to run; nil: it has not begun
 	compiled *exec.Compiled
 
 	get bool
@@ -112,7 +115,7 @@ func (p *pointToPoint) carry(r *receive, a *arrival) {
 // gets tells whether one of two ranks that share memory, of which the other is a peer, reads a send of so many bytes from where it lies. The receiver decides; the
 // sender takes it that they find the same.
 func (p *pointToPoint) gets(peer int, bytes uint64) bool {
-	least := p.c.shape.thresholds.sendGetMin
+	least := p.c.shape.Thresholds.SendGetMin
 	return least > 0 && bytes >= uint64(least) && p.c.window.Reads(peer)
 }
 
@@ -163,7 +166,8 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	if w != nil {
 		over = &w.finished
 	}
-	if p.c.poller != nil && !p.c.shape.memory { // what comes over links somebody else reads meanwhile
+	if p.c.poller != nil &&
+		!p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
 		p.c.poller.Rely()
 		defer p.c.poller.Dismiss()
 	}
@@ -225,7 +229,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 
 // endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
 // their memory.
-func (p *pointToPoint) endTransfers(err *Error) {
+func (p *pointToPoint) endTransfers(err *fault.Error) {
 	for p.hasTransfers() { // again, if somebody has come with one meanwhile
 		select {
 		case p.token <- struct{}{}:
@@ -238,7 +242,7 @@ func (p *pointToPoint) endTransfers(err *Error) {
 }
 
 // endTransfersHeld is endTransfers for who has the token.
-func (p *pointToPoint) endTransfersHeld(err *Error) {
+func (p *pointToPoint) endTransfersHeld(err *fault.Error) {
 	var ended []*transfer
 	p.mu.Lock()
 	for i := range p.peers {
@@ -277,7 +281,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	for _, t := range moving {
 		switch {
 		case t.work.deadline <= exec.Now():
-			p.c.fail(p.late(t.work, t.op, t.peer, p.c.rankName(t.peer)+" has not done its part"), true)
+			p.c.fail(p.late(t.work, t.op, t.peer, p.c.members.Names(t.peer)+" has not done its part"), true)
 		case t.get:
 			more = p.get(t) || more
 		default:
@@ -295,7 +299,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 
 // get gets a part of what a sender has offered. It tells whether something else may be done for the peer now.
 func (p *pointToPoint) get(t *transfer) bool {
-	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.length())[t.got:]
+	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.Length())[t.got:]
 	out = out[:min(plan.GetMost, len(out))] // then the attendant looks around
 	taken, err := p.c.window.Lane(pointToPointLane).Take(t.peer, out, t.at+t.got)
 	switch {
@@ -313,7 +317,7 @@ func (p *pointToPoint) get(t *transfer) bool {
 		p.done(t)
 		p.miss(t.work, t.op, d.cause)
 	default:
-		if t.got += uint64(len(out)); t.got == t.op.length() {
+		if t.got += uint64(len(out)); t.got == t.op.Length() {
 			p.done(t)
 			p.finish(t.work, t.peer, t.offer)
 		}
@@ -336,42 +340,43 @@ func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 	})
 }
 
-func (p *pointToPoint) bind(t *transfer) *Error {
+func (p *pointToPoint) bind(t *transfer) *fault.Error {
 	q := p.queueOf(t)
 	if q.run == nil {
 		run, err := exec.NewRun(p.c.window.Lane(pointToPointLane))
 		if err != nil {
-			return asError(err, ErrSystem, "%s", t.op.Collective)
+			return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 		}
 		q.run = run
 	}
-	m := exec.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch, Collective: uint8(plan.Send), Root: -1}
+	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch,
+		Collective: uint8(plan.Send), Root: -1}
 	if err := q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m}); err != nil {
-		return asError(err, ErrSystem, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	sized := *t.op
 	sized.Root = t.peer
-	t.segments = p.c.shape.segments(&sized, p.c.rank, p.c.size)
+	t.segments = p.c.shape.Segments(&sized)
 	return p.begin(t)
 }
 
 // begin begins a transfer's next segment.
-func (p *pointToPoint) begin(t *transfer) *Error {
+func (p *pointToPoint) begin(t *transfer) *fault.Error {
 	s := t.segments[0]
 	t.segments = t.segments[1:]
-	built, err := plan.Build(s.params)
+	built, err := plan.Build(s.Params)
 	if err != nil {
-		return asError(err, ErrInternal, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrInternal, "%s", t.op.Collective)
 	}
 	if t.compiled, err = exec.Compile(built, false, false); err != nil {
-		return asError(err, ErrSystem, "%s", t.op.Collective)
+		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	from, to := t.peer, exec.NoPeer
 	if t.op.Collective == plan.Send {
 		from, to = to, from
 	}
-	if err := p.queueOf(t).run.Begin(t.compiled, s.offset, from, to); err != nil {
-		return asError(err, ErrSystem, "%s", t.op.Collective)
+	if err := p.queueOf(t).run.Begin(t.compiled, s.Offset, from, to); err != nil {
+		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	return nil
 }
@@ -380,7 +385,7 @@ func (p *pointToPoint) begin(t *transfer) *Error {
 func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 	q := p.queueOf(t)
 	if status != exec.Done && status != exec.Gone {
-		p.c.fail(p.c.runError(q.run, t.op.message(), status), true)
+		p.c.fail(p.c.runError(q.run, t.op.Message(), status), true)
 		return
 	}
 	t.compiled.Free()

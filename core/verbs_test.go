@@ -74,14 +74,6 @@ func TestBrokenConnectionIsTold(t *testing.T) {
 	}
 }
 
-// lent are the bytes that each rank's peers have read by themselves, and that it has read of theirs.
-func lent(w *world) (given, taken []int64) {
-	for _, r := range w.runtimes {
-		given, taken = append(given, r.arenas.known.Given.Load()), append(taken, r.arenas.known.Taken.Load())
-	}
-	return given, taken
-}
-
 // What is shareable is read by who needs it, into whatever memory; the results are the same.
 func TestShareableIsLent(t *testing.T) {
 	for _, size := range []int{2, 3, 4} {
@@ -248,7 +240,7 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	fill(from, 0, 1)
 	sent, received := sendUnread(t, w, from, into, isLent)
 	hold(t, w.comms[0])
-	w.comms[1].poller.Leave()
+	linksOf(w.comms[1]).Leave()
 	if _, err := received.Wait(-1); err != nil {
 		t.Error(err)
 	}
@@ -257,50 +249,11 @@ func TestLentByWhoGaveUp(t *testing.T) {
 		t.Error(err)
 	}
 	fill(from, 7, 7)
-	w.comms[0].poller.Leave()
+	linksOf(w.comms[0]).Leave()
 	if err := expect("received", into, func(k int) int32 { return value(0, 1, k) }); err != nil {
 		t.Error(err)
 	}
 }
-
-// hold has nobody read a rank's links, until the test leaves its poller.
-func hold(t *testing.T, c *Comm) {
-	t.Helper()
-	until(t, "the poller's token", func() bool {
-		c.poller.Relieve()
-		return c.poller.Take()
-	})
-}
-
-// sendUnread has rank 1 accept what rank 0 sends, and nobody read its links from before that on, until what rank 0 gives is in a state.
-func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bool) (sent, received *Work) {
-	t.Helper()
-	sender, receiver := w.comms[0], w.comms[1]
-	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hold(t, sender)
-	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the offer", func() bool { return receiver.p2p.hasAccepted(0) })
-	hold(t, receiver)
-	sender.poller.Leave()
-	until(t, "what is given", func() bool {
-		sender.p2p.mu.Lock()
-		defer sender.p2p.mu.Unlock()
-		for _, g := range sender.p2p.given {
-			return state(g)
-		}
-		return false
-	})
-	return sent, received
-}
-
-// isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer is still to fetch it.
-func isBegun(*gift) bool  { return true }
-func isLent(g *gift) bool { return g.lone }
 
 // A rank leaves, and gives its memory back, before what it has lent has been read: who was to receive that is told so, and receives what others send.
 // The rank's other communicator keeps the link.
@@ -319,7 +272,6 @@ func TestLentByWhoLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arenas := &w.runtimes[0].arenas
 	from, err := w.runtimes[0].Alloc(4 * n)
 	if err != nil {
 		t.Fatal(err)
@@ -329,10 +281,10 @@ func TestLentByWhoLeft(t *testing.T) {
 	if err := w.runtimes[0].Free(from); err != nil {
 		t.Error(err)
 	}
-	if arenas.own == nil || arenas.known.Registered() == 0 {
+	if arena, known := shareableOf(w.runtimes[0]); !arena || known == 0 {
 		t.Error("what is lent is gone")
 	}
-	w.comms[1].poller.Leave()
+	linksOf(w.comms[1]).Leave()
 	if _, err := received.Wait(-1); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
 		t.Errorf("what was lent: %v", err)
 	}
@@ -343,8 +295,7 @@ func TestLentByWhoLeft(t *testing.T) {
 		t.Errorf("what another sends: %v, %v", done, err)
 	}
 	until(t, "the end of what was lent", func() bool {
-		arenas.mu.Lock()
-		defer arenas.mu.Unlock()
-		return arenas.own == nil && arenas.known.Registered() == 0
+		arena, known := shareableOf(w.runtimes[0])
+		return !arena && known == 0
 	})
 }

@@ -6,7 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
 )
 
 // Work is one or several operations that were started together. Its methods may be called from
@@ -33,15 +36,15 @@ type Work struct {
 	traced   string        // its sends and receives, where they are logged
 
 	mu     sync.Mutex
-	err    *Error
+	err    *fault.Error
 	onDone []func(error)
 	done   chan struct{} // made by who waits for it, closed at the end
 }
 
 // part is a collective of a work.
 type part struct {
-	operation *Operation
-	message   exec.Message
+	operation *call.Operation
+	message   plan.Message
 	begun     *exec.Compiled // the runner's run has been left half done with it
 }
 
@@ -146,7 +149,7 @@ func (w *Work) OnDone(f func(error)) {
 func (w *Work) Source() int { return int(w.source.Load()) }
 
 // end ends one operation of the work.
-func (w *Work) end(err *Error) {
+func (w *Work) end(err *fault.Error) {
 	if err != nil {
 		w.mu.Lock()
 		if w.err == nil && !w.ended() {

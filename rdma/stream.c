@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/reduce/copy.h"
+#include "../core/reduce/kernel/copy.h"
 
 /* What the immediate data of a message says: how many bytes of it there are, and its number; or up to where all is given back, in messages and
  * grains of bytes, and how many loans are answered for. But for the bytes of a message these are the low bits of what is counted from the

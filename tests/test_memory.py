@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 PRELOAD = ("torch.profiler",)
-DIRECT = 32 << 10  # bytes from which on collectives work in place, as in core/thresholds.go
+DIRECT = 32 << 10  # bytes from which on collectives work in place, as in core/tune/thresholds.go
 
 both_transports = pytest.mark.parametrize("transport", harness.TRANSPORTS)
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/reduce/kernel"
 )
 
 // BenchmarkRun measures what a collective of two threads costs in the loop alone: each rewrites its
@@ -46,7 +47,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 			b.Fatal(err)
 		}
 	}
-	kernel, err := reduce.Kernel(reduce.Float32, reduce.Sum)
+	sum, err := kernel.Of(reduce.Float32, reduce.Sum)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 			in, out := allocate(b, n), allocate(b, n)
 			p := plan.Params{Collective: c, Rank: r, Size: ranks, ElemSize: 4, Chunk: l.Chunk, Slots: l.Slots, Memory: true,
 				Thresholds: plan.Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
-			bind := Binding{Kernel: kernel}
+			bind := Binding{Kernel: sum}
 			half := n / 8 * 4
 			switch whole := []int64{n}; c {
 			case plan.AllReduce, plan.Broadcast: // in place

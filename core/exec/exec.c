@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "../reduce/copy.h"
+#include "../reduce/kernel/copy.h"
 #include "get.h"
 #include "wait.h"
 

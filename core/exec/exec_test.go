@@ -71,7 +71,7 @@ func off(t *testing.T, n int) unsafe.Pointer {
 }
 
 // started returns a run of a Send from rank 0 or a Recv on rank 1 of n bytes.
-func started(t *testing.T, w [2]*Window, rank int, n int64, m Message) (*Run, unsafe.Pointer) {
+func started(t *testing.T, w [2]*Window, rank int, n int64, m plan.Message) (*Run, unsafe.Pointer) {
 	t.Helper()
 	p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots}
 	buf := off(t, 4096)
@@ -98,8 +98,8 @@ func soon() time.Duration { return Now() + time.Millisecond }
 
 func TestRunIsLeftAndTakenUpAgain(t *testing.T) {
 	w := newPair(t)
-	send, in := started(t, w, 0, 300, Message{Sequence: 1})
-	recv, out := started(t, w, 1, 300, Message{Sequence: 1})
+	send, in := started(t, w, 0, 300, plan.Message{Sequence: 1})
+	recv, out := started(t, w, 1, 300, plan.Message{Sequence: 1})
 	for i := range 300 {
 		*(*byte)(unsafe.Add(in, i)) = byte(i)
 	}
@@ -146,7 +146,7 @@ func TestCopies(t *testing.T) {
 		}
 		c := must(Compile(p, false, false))
 		for _, at := range []int{0, 1, 32, 63, 64, 75, 79, 100} { // at 64, 75 and 79 rep movs would crawl
-			for _, streams := range []Streams{StreamNone, StreamAll} {
+			for _, streams := range []plan.Streams{plan.StreamNone, plan.StreamAll} {
 				clear(out)
 				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Streams: streams})
 				r.Begin(c, 0, AnyPeer, AnyPeer)
@@ -166,8 +166,8 @@ func TestCopies(t *testing.T) {
 
 func TestRunTellsMismatch(t *testing.T) {
 	w := newPair(t)
-	send, _ := started(t, w, 0, 10, Message{Sequence: 1, Count: 10})
-	recv, _ := started(t, w, 1, 10, Message{Sequence: 1, Count: 11})
+	send, _ := started(t, w, 0, 10, plan.Message{Sequence: 1, Count: 10})
+	recv, _ := started(t, w, 1, 10, plan.Message{Sequence: 1, Count: 11})
 	if s := send.Continue(soon()); s != Done {
 		t.Fatalf("send: status %d", s)
 	}
@@ -191,7 +191,7 @@ func TestMissedRing(t *testing.T) {
 	const trials = 100
 	missed := 0 // this thread has lost its CPU for longer than the nap took: then a look for sleepers would have seen one
 	for i := range trials {
-		m := Message{Sequence: uint64(i + 1)}
+		m := plan.Message{Sequence: uint64(i + 1)}
 		send, _ := started(t, w, 0, 10, m)
 		recv, _ := started(t, w, 1, 10, m)
 		status := make(chan Status)
@@ -220,7 +220,7 @@ func TestMissedRing(t *testing.T) {
 // receive has rank 1 wait for a message, and rank 0 send it when `send` tells to.
 func receive(t *testing.T, w [2]*Window, sequence uint64, waited bool, send func(began time.Duration) bool) {
 	t.Helper()
-	m := Message{Sequence: sequence}
+	m := plan.Message{Sequence: sequence}
 	out, _ := started(t, w, 0, 10, m)
 	in, _ := started(t, w, 1, 10, m)
 	in.Waited(waited)
@@ -302,7 +302,7 @@ func TestStopAndLeaveEndWaits(t *testing.T) {
 		want Status
 	}{"stop": {(*Window).Stop, Stopped}, "leave": {func(w *Window) { w.Leave(0) }, Gone}} {
 		w := newPair(t)
-		recv, _ := started(t, w, 1, 10, Message{})
+		recv, _ := started(t, w, 1, 10, plan.Message{})
 		status := make(chan Status)
 		go func() { status <- recv.Continue(Now() + time.Minute) }()
 		c.do(w[1])
@@ -314,12 +314,12 @@ func TestStopAndLeaveEndWaits(t *testing.T) {
 
 func TestGoneStillDelivers(t *testing.T) {
 	w := newPair(t)
-	send, _ := started(t, w, 0, 10, Message{})
+	send, _ := started(t, w, 0, 10, plan.Message{})
 	if s := send.Continue(soon()); s != Done {
 		t.Fatalf("send: status %d", s)
 	}
 	w[1].Leave(0)
-	recv, _ := started(t, w, 1, 10, Message{})
+	recv, _ := started(t, w, 1, 10, plan.Message{})
 	if s := recv.Continue(soon()); s != Done {
 		t.Fatalf("recv: status %d", s)
 	}

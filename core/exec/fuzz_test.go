@@ -22,7 +22,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(^uint64(0), ^uint64(0))
 	f.Fuzz(func(t *testing.T, change, released uint64) {
 		w := newPair(t)
-		m := Message{Group: 1, Sequence: 2, Count: 3, Digest: 4, Epoch: 5, Root: -1}
+		m := plan.Message{Group: 1, Sequence: 2, Count: 3, Digest: 4, Epoch: 5, Root: -1}
 		send, in := started(t, w, 0, 10, m)
 		recv, out := started(t, w, 1, 10, m)
 		copy(unsafe.Slice((*byte)(in), 10), "0123456789")

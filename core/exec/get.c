@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <sys/uio.h>
 
-#include "../reduce/copy.h"
+#include "../reduce/kernel/copy.h"
 
 uint64_t goccl_mark;
 

@@ -17,29 +17,18 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// Message says what a rank is doing. It goes with every message, and ranks that do the same thing
-// have equal ones.
-type Message struct {
-	Group, Sequence uint64
-	Count, Digest   uint64
-	Epoch           uint32
-	Root            int32
-	Collective      uint8
-	DType           uint8
-	Op              uint8
-	Schedule        uint8
-}
-
-func (m Message) c() C.goccl_message {
+func toC(m plan.Message) C.goccl_message {
 	return C.goccl_message{group: C.uint64_t(m.Group), sequence: C.uint64_t(m.Sequence),
 		count: C.uint64_t(m.Count), digest: C.uint64_t(m.Digest), epoch: C.uint32_t(m.Epoch),
-		root: C.int32_t(m.Root), collective: C.uint8_t(m.Collective), dtype: C.uint8_t(m.DType), op: C.uint8_t(m.Op), schedule: C.uint8_t(m.Schedule)}
+		root: C.int32_t(m.Root), collective: C.uint8_t(m.Collective), dtype: C.uint8_t(m.DType),
+		op: C.uint8_t(m.Op), schedule: C.uint8_t(m.Schedule)}
 }
 
-func fromC(m C.goccl_message) Message {
-	return Message{Group: uint64(m.group), Sequence: uint64(m.sequence), Count: uint64(m.count),
-		Digest: uint64(m.digest), Epoch: uint32(m.epoch), Root: int32(m.root), Collective: uint8(m.collective),
-		DType: uint8(m.dtype), Op: uint8(m.op), Schedule: uint8(m.schedule)}
+func fromC(m C.goccl_message) plan.Message {
+	return plan.Message{Group: uint64(m.group), Sequence: uint64(m.sequence), Count: uint64(m.count),
+		Digest: uint64(m.digest), Epoch: uint32(m.epoch), Root: int32(m.root),
+		Collective: uint8(m.collective), DType: uint8(m.dtype), Op: uint8(m.op),
+		Schedule: uint8(m.schedule)}
 }
 
 // Compiled is a plan in the form that the loop runs: C memory, until Free.
@@ -202,22 +191,17 @@ func (r *Run) Free() {
 		unsafe.Pointer(r.c.peer_in), unsafe.Pointer(r.c))
 }
 
-// Streams says which copies to outputs go past the caches.
-type Streams uint32
-
-const (
-	StreamNone Streams = C.GOCCL_STREAM_NONE
-	StreamOwn  Streams = C.GOCCL_STREAM_OWN // those of the rank's own inputs
-	StreamAll  Streams = C.GOCCL_STREAM_ALL
-)
+var streams = [...]C.uint32_t{plan.StreamNone: C.GOCCL_STREAM_NONE,
+	plan.StreamOwn: C.GOCCL_STREAM_OWN,
+	plan.StreamAll: C.GOCCL_STREAM_ALL}
 
 // Binding is what a plan's references mean in one operation.
 type Binding struct {
 	In, Out []unsafe.Pointer // by block; not Go memory
 	Kernel  unsafe.Pointer   // of package reduce; nil where nothing is combined
 	Factor  [2]float64
-	Message Message
-	Streams Streams
+	Message plan.Message
+	Streams plan.Streams
 }
 
 // Bind readies the run for the plans of an operation.
@@ -242,8 +226,8 @@ func (r *Run) Bind(b Binding) error {
 	r.c.operands = (*unsafe.Pointer)(at(len(b.In) + len(b.Out)))
 	r.c.kernel = (C.goccl_kernel)(b.Kernel)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
-	r.c.message, r.c.fixed = b.Message.c(), 0
-	r.c.streams = C.uint32_t(b.Streams)
+	r.c.message, r.c.fixed = toC(b.Message), 0
+	r.c.streams = streams[b.Streams]
 	return nil
 }
 
@@ -307,7 +291,7 @@ func (r *Run) Continue(until time.Duration) Status {
 func (r *Run) Peer() int { return int(r.c.peer) }
 
 // Seen is the message that did not match, and the bytes that it brought or stood for.
-func (r *Run) Seen() (m Message, bytes, total uint64) {
+func (r *Run) Seen() (m plan.Message, bytes, total uint64) {
 	return fromC(r.c.seen), uint64(r.c.seen.bytes), uint64(r.c.seen.total)
 }
 

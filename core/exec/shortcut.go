@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/goccl/goccl/core/plan"
 )
 
 // Shortcut lets callers in C run collectives of a communicator without entering Go: see shortcut.h. It
@@ -138,14 +140,14 @@ func LeaveStale(c unsafe.Pointer) { gateOf((*C.goccl_shortcut)(c)).leave() }
 func (s *Shortcut) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }
 
 // Append gives a collective its number and notes it.
-func (s *Shortcut) Append(m *Message) {
+func (s *Shortcut) Append(m *plan.Message) {
 	m.Sequence = s.Sequence() + 1
-	s.history()[m.Sequence%uint64(s.c.kept)] = m.c()
+	s.history()[m.Sequence%uint64(s.c.kept)] = toC(*m)
 	atomic.StoreUint64((*uint64)(&s.c.sequence), m.Sequence)
 }
 
 // At is the collective of a number, if it is among those kept; else another one.
-func (s *Shortcut) At(sequence uint64) Message {
+func (s *Shortcut) At(sequence uint64) plan.Message {
 	return fromC(s.history()[sequence%uint64(s.c.kept)])
 }
 
@@ -167,7 +169,8 @@ const ShortcutBlocks = C.GOCCL_SHORTCUT_BLOCKS
 // Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective
 // that has not been learned for long is forgotten for it.
 func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
-	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(k.Element), message: k.Message.c(),
+	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(k.Element),
+		message:    toC(k.Message),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0

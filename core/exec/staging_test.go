@@ -134,7 +134,7 @@ func carryAll(t *testing.T, lanes []*Lane, plans []*plan.Plan, params []plan.Par
 	for r, p := range plans {
 		c := must(Compile(p, false, false))
 		runs[r] = must(NewRun(lanes[r]))
-		b := Binding{Message: Message{Sequence: 1}}
+		b := Binding{Message: plan.Message{Sequence: 1}}
 		for i := range plans {
 			b.In = append(b.In, off(t, int(params[r].InBytes[i])+1))
 			b.Out = append(b.Out, off(t, int(params[r].OutBytes[i])+1))

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../reduce/copy.h"
+#include "../reduce/kernel/copy.h"
 #include "wait.h"
 
 #ifdef __x86_64__

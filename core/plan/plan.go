@@ -100,6 +100,9 @@ var collectiveNames = [...]string{"allreduce", "reduce", "broadcast", "allgather
 	"gather", "scatter", "alltoall", "barrier", "monitored_barrier", "send", "recv"}
 
 func (c Collective) String() string {
+	if c == Split {
+		return "split"
+	}
 	if int(c) < len(collectiveNames) {
 		return collectiveNames[c]
 	}

@@ -1,8 +1,9 @@
-// Package reduce holds the element types, the reduce ops and the kernels that combine them.
+// Package reduce has the element types and the reduce ops: their names, and which op has a meaning
+// for which type. Package kernel combines elements.
 //
-// A kernel combines n raw inputs into one output in a single pass, in the canonical order: the
-// balanced binary tree over positions, aligned at powers of two. 16- and 8-bit floats are widened
-// to float32, combined there, and rounded once (to nearest, ties to even).
+// Inputs are combined in the canonical order: the balanced binary tree over positions, aligned at
+// powers of two. 16- and 8-bit floats are widened to float32, combined there, and rounded once (to
+// nearest, ties to even).
 //
 // What an op means for a dtype:
 //
@@ -131,6 +132,21 @@ func Nests(d DType, o Op) bool {
 	return false
 }
 
+// HasMeaning tells whether the op has a meaning for the dtype. Both must be valid.
+func HasMeaning(d DType, o Op) bool {
+	switch d {
+	case Bytes1:
+		return false
+	case Float16, BFloat16, Float32, Float64, Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ:
+		return o != BAnd && o != BOr && o != BXor
+	case Complex32, Complex64, Complex128:
+		return o == Sum || o == Avg || o == Product || o == PreMulSum
+	case Bool:
+		return o != Avg && o != PreMulSum
+	}
+	return true
+}
+
 // Check returns nil where the op has a meaning for the dtype, else an error that says what has.
 func Check(d DType, o Op) error {
 	if !d.Valid() {
@@ -139,17 +155,18 @@ func Check(d DType, o Op) error {
 	if !o.Valid() {
 		return fmt.Errorf("%v is not a reduce op: it must be 0 to %d", o, numOps-1)
 	}
-	if kernels[d][o] != nil {
+	if HasMeaning(d, o) {
 		return nil
 	}
 	var allowed []string
 	for a := range numOps {
-		if kernels[d][a] != nil {
+		if HasMeaning(d, a) {
 			allowed = append(allowed, a.String())
 		}
 	}
 	if allowed == nil {
 		return fmt.Errorf("reduce op %v has no meaning for %v, which can be moved but not reduced", o, d)
 	}
-	return fmt.Errorf("reduce op %v has no meaning for %v, which allows %s", o, d, strings.Join(allowed, ", "))
+	return fmt.Errorf("reduce op %v has no meaning for %v, which allows %s", o, d,
+		strings.Join(allowed, ", "))
 }

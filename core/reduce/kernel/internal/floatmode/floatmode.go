@@ -1,4 +1,4 @@
-// Package floatmode serves the tests of package reduce: it runs a kernel on a thread that rounds
+// Package floatmode serves the tests of package kernel: it runs a kernel on a thread that rounds
 // upwards and flushes subnormals.
 package floatmode
 

@@ -1,4 +1,4 @@
-// The C side of package reduce: what its files share.
+// The C side of package kernel: what its files share.
 #ifndef GOCCL_REDUCE_KERNELS_H
 #define GOCCL_REDUCE_KERNELS_H
 

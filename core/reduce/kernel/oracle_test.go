@@ -1,4 +1,4 @@
-package reduce
+package kernel
 
 import (
 	"encoding/binary"
@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/bits"
 	"sort"
+
+	"github.com/goccl/goccl/core/reduce"
 )
 
 // The oracle: what a reduction must give, one element at a time, written apart from the kernels.
@@ -91,17 +93,17 @@ func (f *smallFloat) encode(v float64) uint16 {
 	return code | sign
 }
 
-var smallFloats = func() map[DType]*smallFloat {
-	m := map[DType]*smallFloat{
-		Float16:        newSmallFloat(5, 10, 15, true, false),
-		BFloat16:       newSmallFloat(8, 7, 127, true, false),
-		Float8E4M3FN:   newSmallFloat(4, 3, 7, false, false),
-		Float8E5M2:     newSmallFloat(5, 2, 15, true, false),
-		Float8E4M3FNUZ: newSmallFloat(4, 3, 8, false, true),
-		Float8E5M2FNUZ: newSmallFloat(5, 2, 16, false, true),
+var smallFloats = func() map[reduce.DType]*smallFloat {
+	m := map[reduce.DType]*smallFloat{
+		reduce.Float16:        newSmallFloat(5, 10, 15, true, false),
+		reduce.BFloat16:       newSmallFloat(8, 7, 127, true, false),
+		reduce.Float8E4M3FN:   newSmallFloat(4, 3, 7, false, false),
+		reduce.Float8E5M2:     newSmallFloat(5, 2, 15, true, false),
+		reduce.Float8E4M3FNUZ: newSmallFloat(4, 3, 8, false, true),
+		reduce.Float8E5M2FNUZ: newSmallFloat(5, 2, 16, false, true),
 	}
-	m[Float16].nan, m[BFloat16].nan = 0x7e00, 0x7fc0
-	m[Complex32] = m[Float16]
+	m[reduce.Float16].nan, m[reduce.BFloat16].nan = 0x7e00, 0x7fc0
+	m[reduce.Complex32] = m[reduce.Float16]
 	return m
 }()
 
@@ -117,8 +119,8 @@ func tree[T any](x []T, op func(a, b T) T) T {
 type float interface{ float32 | float64 }
 
 // expectReal reduces numbers of a type whose arithmetic is that of the partial results.
-func expectReal[T float](o Op, x []T, factor float64) T {
-	if o == PreMulSum {
+func expectReal[T float](o reduce.Op, x []T, factor float64) T {
+	if o == reduce.PreMulSum {
 		y := make([]T, len(x))
 		for i, v := range x {
 			y[i] = v * T(factor)
@@ -127,18 +129,18 @@ func expectReal[T float](o Op, x []T, factor float64) T {
 	}
 	r := tree(x, func(a, b T) T {
 		switch {
-		case o == Product:
+		case o == reduce.Product:
 			return a * b
-		case (o == Min || o == Max) && a != a:
+		case (o == reduce.Min || o == reduce.Max) && a != a:
 			return a
-		case o == Min && a < b, o == Max && a > b:
+		case o == reduce.Min && a < b, o == reduce.Max && a > b:
 			return a
-		case o == Min, o == Max:
+		case o == reduce.Min, o == reduce.Max:
 			return b
 		}
 		return a + b
 	})
-	if o == Avg {
+	if o == reduce.Avg {
 		r /= T(len(x))
 	}
 	return r
@@ -146,11 +148,11 @@ func expectReal[T float](o Op, x []T, factor float64) T {
 
 type parts[T float] struct{ re, im T }
 
-func expectComplex[T float](o Op, x []parts[T], factor [2]float64) parts[T] {
+func expectComplex[T float](o reduce.Op, x []parts[T], factor [2]float64) parts[T] {
 	times := func(a, b parts[T]) parts[T] {
 		return parts[T]{T(a.re*b.re) - T(a.im*b.im), T(a.re*b.im) + T(a.im*b.re)}
 	}
-	if o == PreMulSum {
+	if o == reduce.PreMulSum {
 		y := make([]parts[T], len(x))
 		for i, v := range x {
 			y[i] = times(parts[T]{T(factor[0]), T(factor[1])}, v)
@@ -158,24 +160,26 @@ func expectComplex[T float](o Op, x []parts[T], factor [2]float64) parts[T] {
 		x = y
 	}
 	r := tree(x, func(a, b parts[T]) parts[T] {
-		if o == Product {
+		if o == reduce.Product {
 			return times(a, b)
 		}
 		return parts[T]{a.re + b.re, a.im + b.im}
 	})
-	if o == Avg {
+	if o == reduce.Avg {
 		r.re /= T(len(x))
 		r.im /= T(len(x))
 	}
 	return r
 }
 
-func isSigned(d DType) bool  { return d == Int8 || d == Int16 || d == Int32 || d == Int64 }
-func isInteger(d DType) bool { return d <= Uint64 }
+func isSigned(d reduce.DType) bool {
+	return d == reduce.Int8 || d == reduce.Int16 || d == reduce.Int32 || d == reduce.Int64
+}
+func isInteger(d reduce.DType) bool { return d <= reduce.Uint64 }
 
 // expectInteger reduces numbers that were extended to 64 bits. The caller cuts the result.
-func expectInteger(d DType, o Op, x []uint64, factor float64) uint64 {
-	if o == PreMulSum {
+func expectInteger(d reduce.DType, o reduce.Op, x []uint64, factor float64) uint64 {
+	if o == reduce.PreMulSum {
 		y := make([]uint64, len(x))
 		for i, v := range x {
 			y[i] = v * uint64(int64(factor))
@@ -190,28 +194,28 @@ func expectInteger(d DType, o Op, x []uint64, factor float64) uint64 {
 	}
 	r := tree(x, func(a, b uint64) uint64 {
 		switch o {
-		case Product:
+		case reduce.Product:
 			return a * b
-		case Min:
+		case reduce.Min:
 			if less(a, b) {
 				return a
 			}
 			return b
-		case Max:
+		case reduce.Max:
 			if less(a, b) {
 				return b
 			}
 			return a
-		case BAnd:
+		case reduce.BAnd:
 			return a & b
-		case BOr:
+		case reduce.BOr:
 			return a | b
-		case BXor:
+		case reduce.BXor:
 			return a ^ b
 		}
 		return a + b
 	})
-	if o == Avg {
+	if o == reduce.Avg {
 		if isSigned(d) {
 			return uint64(int64(r) / int64(len(x)))
 		}
@@ -220,12 +224,12 @@ func expectInteger(d DType, o Op, x []uint64, factor float64) uint64 {
 	return r
 }
 
-func expectBool(o Op, x []bool) bool {
+func expectBool(o reduce.Op, x []bool) bool {
 	return tree(x, func(a, b bool) bool {
 		switch o {
-		case BXor:
+		case reduce.BXor:
 			return a != b
-		case Product, Min, BAnd:
+		case reduce.Product, reduce.Min, reduce.BAnd:
 			return a && b
 		}
 		return a || b
@@ -259,9 +263,9 @@ func bits64(v float64) uint64 {
 }
 
 // expect reduces count elements of every src.
-func expect(d DType, o Op, src [][]byte, count int, factor [2]float64) []byte {
+func expect(d reduce.DType, o reduce.Op, src [][]byte, count int, factor [2]float64) []byte {
 	size := d.Size()
-	if len(src) == 1 && o != PreMulSum && d != Bool {
+	if len(src) == 1 && o != reduce.PreMulSum && d != reduce.Bool {
 		return append([]byte(nil), src[0][:count*size]...)
 	}
 	out := make([]byte, count*size)
@@ -282,19 +286,19 @@ func expect(d DType, o Op, src [][]byte, count int, factor [2]float64) []byte {
 				u[r] = uint64(int64(load(size, e)<<shift) >> shift)
 			case isInteger(d):
 				u[r] = load(size, e)
-			case d == Bool:
+			case d == reduce.Bool:
 				truth[r] = e[0] != 0
-			case d == Complex32:
+			case d == reduce.Complex32:
 				c64[r] = parts[float32]{float32(small.value[load(2, e)]), float32(small.value[load(2, e[2:])])}
 			case small != nil:
 				f32[r] = float32(small.value[load(size, e)])
-			case d == Float32:
+			case d == reduce.Float32:
 				f32[r] = math.Float32frombits(uint32(load(4, e)))
-			case d == Float64:
+			case d == reduce.Float64:
 				f64[r] = math.Float64frombits(load(8, e))
-			case d == Complex64:
+			case d == reduce.Complex64:
 				c64[r] = parts[float32]{math.Float32frombits(uint32(load(4, e))), math.Float32frombits(uint32(load(4, e[4:])))}
-			case d == Complex128:
+			case d == reduce.Complex128:
 				c128[r] = parts[float64]{math.Float64frombits(load(8, e)), math.Float64frombits(load(8, e[8:]))}
 			default:
 				panic(fmt.Sprintf("no oracle for %v", d))
@@ -303,25 +307,25 @@ func expect(d DType, o Op, src [][]byte, count int, factor [2]float64) []byte {
 		switch {
 		case isInteger(d):
 			store(size, to, expectInteger(d, o, u, factor[0]))
-		case d == Bool:
+		case d == reduce.Bool:
 			if expectBool(o, truth) {
 				to[0] = 1
 			}
-		case d == Complex32:
+		case d == reduce.Complex32:
 			c := expectComplex(o, c64, factor)
 			store(2, to, uint64(small.encode(float64(c.re))))
 			store(2, to[2:], uint64(small.encode(float64(c.im))))
 		case small != nil:
 			store(size, to, uint64(small.encode(float64(expectReal(o, f32, factor[0])))))
-		case d == Float32:
+		case d == reduce.Float32:
 			store(4, to, bits32(expectReal(o, f32, factor[0])))
-		case d == Float64:
+		case d == reduce.Float64:
 			store(8, to, bits64(expectReal(o, f64, factor[0])))
-		case d == Complex64:
+		case d == reduce.Complex64:
 			c := expectComplex(o, c64, factor)
 			store(4, to, bits32(c.re))
 			store(4, to[4:], bits32(c.im))
-		case d == Complex128:
+		case d == reduce.Complex128:
 			c := expectComplex(o, c128, factor)
 			store(8, to, bits64(c.re))
 			store(8, to[8:], bits64(c.im))

@@ -1,0 +1,208 @@
+// Package call has one call of a user: a collective, a send or a receive, with its buffers.
+//
+// An [Operation] is plain data. One table says how the arguments of each collective look: how many
+// blocks there are on either side, which ranks have them, whose counts all ranks know, and where
+// inputs and outputs may be the same memory. From it follow what [Operation.Check] refuses, the
+// message by which ranks compare their calls, and the words for both.
+//
+// The package reads no buffer: it looks at addresses and counts only.
+package call
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// AnySource as Root of a Recv matches a send of any rank.
+const AnySource = -1
+
+// Operation is one collective, send or receive. Buffers are lists of blocks, in memory that the Go
+// garbage collector does not own or that is pinned, untouched by the caller until the work has
+// ended. Counts are in elements, one a block:
+//
+//	AllReduce         n blocks in and out, one or more, of equal counts
+//	Reduce            one block in, one out (used on the root)
+//	Broadcast         one block: In and Out are the same
+//	AllGather         one block in, Size blocks out
+//	ReduceScatter     Size blocks in, one out
+//	Gather            one block in; on the root Size out
+//	Scatter           on the root Size blocks in; one out
+//	AllToAll          Size blocks in and out
+//	Send, Recv        one block; Root is the peer
+//	Barrier, MonitoredBarrier  none
+//
+// InCounts or OutCounts of blocks that only the root has are given on all ranks.
+type Operation struct {
+	Collective          plan.Collective
+	DType               reduce.DType
+	Op                  reduce.Op
+	Factor              [2]float64 // of PreMulSum; real and imaginary part
+	Root                int
+	Tag                 int
+	Schedule            plan.Schedule // of AllToAll; 0: the communicator's
+	In, Out             []unsafe.Pointer
+	InCounts, OutCounts []uint64
+	WaitAll             bool // MonitoredBarrier: name all missing ranks
+	OfSplit             bool // a split is made of it, as which ranks compare and name it
+}
+
+// blocks is how many blocks a side of an operation has.
+type blocks uint8
+
+const (
+	none blocks = iota
+	one
+	each // one a rank
+	many // any number, the same on both sides
+)
+
+// side is the inputs or the outputs.
+type side uint8
+
+const (
+	neither side = iota
+	inputs
+	outputs
+)
+
+// sharing is where inputs and outputs may be the same memory.
+type sharing uint8
+
+const (
+	apart sharing = iota // nowhere
+	own                  // where they hold the same part of the data: see form.own
+	same                 // everywhere: they are one buffer
+)
+
+// form is how the arguments of a collective look.
+type form struct {
+	in, out blocks
+	known   side // whose counts are the same on all ranks: what they compare
+	root    side // which only the root has
+	sharing sharing
+}
+
+var forms = [...]form{
+	plan.AllReduce:        {in: many, out: many, known: inputs, sharing: own},
+	plan.Reduce:           {in: one, out: one, known: inputs, root: outputs, sharing: own},
+	plan.Broadcast:        {in: one, out: one, known: inputs, sharing: same},
+	plan.AllGather:        {in: one, out: each, known: outputs, sharing: own},
+	plan.ReduceScatter:    {in: each, out: one, known: inputs, sharing: own},
+	plan.Gather:           {in: one, out: each, known: inputs, root: outputs, sharing: own},
+	plan.Scatter:          {in: each, out: one, known: outputs, root: inputs, sharing: own},
+	plan.AllToAll:         {in: each, out: each},
+	plan.Barrier:          {},
+	plan.MonitoredBarrier: {},
+	plan.Send:             {in: one, known: inputs},
+	plan.Recv:             {out: one, known: outputs},
+}
+
+func (o *Operation) form() form { return forms[o.Collective] }
+
+// own tells whether in[i] and out[j] hold the same part of the data on a rank, as far as their
+// numbers tell.
+func (f form) own(i, j, rank int) bool {
+	switch {
+	case f.in == many:
+		return i == j
+	case f.in == each:
+		return i == rank
+	case f.out == each:
+		return j == rank
+	}
+	return true
+}
+
+// PointToPoint tells whether the operation is a send or a receive.
+func (o *Operation) PointToPoint() bool {
+	return o.Collective == plan.Send || o.Collective == plan.Recv
+}
+
+// Uses tells whether a rank has the inputs, and whether it has the outputs: some only the root has.
+func (o *Operation) Uses(rank int) (in, out bool) {
+	isRoot, only := o.Root == rank, o.form().root
+	return isRoot || only != inputs, isRoot || only != outputs
+}
+
+// Length is the number of bytes that a send or receive moves.
+func (o *Operation) Length() uint64 { return o.known()[0] * uint64(o.DType.Size()) }
+
+// Largest is the number of bytes in the largest block.
+func (o *Operation) Largest() uint64 {
+	n := uint64(0)
+	for _, counts := range [2][]uint64{o.InCounts, o.OutCounts} {
+		for _, count := range counts {
+			n = max(n, count)
+		}
+	}
+	return n * uint64(o.DType.Size())
+}
+
+// Total is the number of bytes in the inputs or in the outputs, whichever are more.
+func (o *Operation) Total() uint64 {
+	var sums [2]uint64
+	for i, counts := range [2][]uint64{o.InCounts, o.OutCounts} {
+		for _, n := range counts {
+			sums[i] += n
+		}
+	}
+	return max(sums[0], sums[1]) * uint64(o.DType.Size())
+}
+
+// InBytes are the lengths of the input blocks.
+func (o *Operation) InBytes() []int64 { return o.bytes(o.InCounts) }
+
+// OutBytes are the lengths of the output blocks.
+func (o *Operation) OutBytes() []int64 { return o.bytes(o.OutCounts) }
+
+func (o *Operation) bytes(counts []uint64) []int64 {
+	b := make([]int64, len(counts))
+	for i, n := range counts {
+		b[i] = int64(n) * int64(o.DType.Size())
+	}
+	return b
+}
+
+// known are the counts that all ranks know.
+func (o *Operation) known() []uint64 {
+	switch o.form().known {
+	case inputs:
+		return o.InCounts
+	case outputs:
+		return o.OutCounts
+	}
+	return nil
+}
+
+// Message says what the operation is, in what all ranks know of it, but for its schedule.
+func (o *Operation) Message() plan.Message {
+	m := plan.Message{Collective: uint8(o.Collective), Root: -1}
+	counts := o.known()
+	if len(counts) > 1 {
+		h := fnv.New64a()
+		for _, n := range counts {
+			_ = binary.Write(h, binary.LittleEndian, n) // a hash never fails
+		}
+		m.Digest = h.Sum64()
+	}
+	for _, n := range counts {
+		m.Count += n
+	}
+	if f := o.form(); f.in != none || f.out != none {
+		m.DType = uint8(o.DType)
+	}
+	if o.Collective.Reduces() {
+		m.Op = uint8(o.Op)
+	}
+	if o.Collective.Rooted() {
+		m.Root = int32(o.Root)
+	}
+	if o.OfSplit {
+		m.Collective = uint8(plan.Split)
+	}
+	return m
+}

@@ -1,0 +1,23 @@
+package plan
+
+import "math"
+
+// Message says what a rank does: it goes with the data of each collective. Ranks that do the same
+// have equal messages.
+type Message struct {
+	Group, Sequence uint64
+	Count, Digest   uint64
+	Epoch           uint32
+	Root            int32
+	Collective      uint8
+	DType           uint8
+	Op              uint8
+	Schedule        uint8
+}
+
+// Split is the collective of what a split of a communicator calls, in place of those that it is made
+// of: peers and errors name what was called, and a peer's own collective never meets it.
+const Split Collective = math.MaxUint8 - 1
+
+// Name is the name of the collective, as in "allreduce".
+func (m Message) Name() string { return Collective(m.Collective).String() }

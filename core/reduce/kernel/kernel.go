@@ -1,0 +1,94 @@
+// Package kernel has the C functions that combine elements, in the canonical order that package
+// reduce defines.
+//
+// A kernel combines n raw inputs into one output in a single pass. The bits of a result depend on
+// nothing but the inputs and their order: not on the CPU, the alignment, the place of an element or
+// the floating-point mode of the calling thread.
+package kernel
+
+// Strict ISO C keeps gcc from fusing multiplications with additions, which would make bits depend
+// on the CPU.
+
+/*
+#cgo CFLAGS: -std=c11 -O3
+#include "kernels.h"
+
+static void call(goccl_reduce_fn *f, void *const *dst, int n_dst, const void *const *src, int n,
+                 size_t bytes, double re, double im) {
+  const double factor[2] = {re, im};
+  f(dst, n_dst, src, n, bytes, factor);
+}
+*/
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// The tables of C are as long as those of Go.
+var (
+	_ [numDTypes]struct{} = [C.DTYPES]struct{}{}
+	_ [numOps]struct{}    = [C.OPS]struct{}{}
+)
+
+// level is the best level of the instruction set that this CPU has; levels below it work too.
+var level = int(C.goccl_reduce_level())
+
+const (
+	numDTypes = reduce.Bytes1 + 1
+	numOps    = reduce.PreMulSum + 1
+)
+
+// kernelAt is the kernel of a level, nil where the op has no meaning. Both must be valid.
+func kernelAt(level int, d reduce.DType, o reduce.Op) *C.goccl_reduce_fn {
+	return C.goccl_reduce_kernel(C.int(level), C.int(d), C.int(o))
+}
+
+// kernels is kernelAt of level: small operations ask often, and a crossing into C costs as much as
+// they do.
+var kernels = func() (k [numDTypes][numOps]*C.goccl_reduce_fn) {
+	for d := range numDTypes {
+		for o := range numOps {
+			k[d][o] = kernelAt(level, d, o)
+		}
+	}
+	return k
+}()
+
+// Of returns a C function that reduces: goccl_reduce_fn of kernels.h, that is
+//
+//	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes,
+//	        const double *factor)
+//
+// It combines n inputs of so many bytes, which are whole elements, 1 <= n <= 65536, and reads them
+// once. The n_dst places of the result must be apart from each other; each may be one of the
+// inputs. All but the first are copied from the first, part by part as that is written, so that the
+// first should be the one that nobody else reads. Any pointer may be of any alignment. factor is
+// read for PreMulSum only: one double, or two for complex types. It keeps no state and may run on
+// many threads at once; it takes less than 80 KiB of stack.
+func Of(d reduce.DType, o reduce.Op) (unsafe.Pointer, error) {
+	if err := reduce.Check(d, o); err != nil {
+		return nil, err
+	}
+	return unsafe.Pointer(kernels[d][o]), nil
+}
+
+// combineAt runs the kernel of a level on count elements of memory that may be Go's. It is here for
+// the tests, in which cgo cannot be used.
+func combineAt(level int, d reduce.DType, o reduce.Op, dst, src []unsafe.Pointer, count int,
+	factor [2]float64) {
+	var pinned runtime.Pinner
+	defer pinned.Unpin()
+	for _, places := range [][]unsafe.Pointer{dst, src} {
+		for _, p := range places {
+			if p != nil {
+				pinned.Pin(p)
+			}
+		}
+	}
+	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)), C.size_t(count*d.Size()),
+		C.double(factor[0]), C.double(factor[1]))
+}

@@ -1,0 +1,54 @@
+package core
+
+import (
+	"testing"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/tune"
+)
+
+// Staging memory stays within what is promised: inboxes and scratch of both lanes, mailboxes, and
+// eager sends that nobody has asked for.
+func TestStagingIsBounded(t *testing.T) {
+	const promised, smallestChunk = 17 << 20, 4 << 10
+	for size := 2; size <= 256; size++ {
+		for _, at := range []tune.Topology{{Memory: true}, {Ports: true, Memory: true},
+			{Ports: true}, {Memory: true, Oversubscribed: true}} {
+			at.Size = size
+			s, err := tune.New(at, 0, tune.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Chunk == smallestChunk {
+				continue // so many ranks that the smallest chunks need more
+			}
+			scratch := s.Chunk
+			perPeer := int64(s.Slots) * s.Chunk
+			if at.Memory {
+				mail := exec.MailboxFor(s.EagerMax) + s.EagerMax // in bounce buffers
+				perPeer = tune.Lanes*perPeer + mail
+			}
+			_, eager := bufferClass(eagerBudget/8 + 1) // of eight sends
+			stage := int64(0)                          // of collectives
+			if at.Memory && !at.Ports && size > 2 {
+				stage = int64(s.Slots) * s.Chunk
+			}
+			held := int64(size-1)*perPeer + stage + scratch + int64(8*eager)
+			if held > promised {
+				t.Errorf("%d ranks, %+v: %d bytes", size, at, held)
+			}
+		}
+	}
+}
+
+func TestBufferClasses(t *testing.T) {
+	for n := uint64(0); n <= eagerBudget; n += 1 + n/64 {
+		class, length := bufferClass(n)
+		if length < n || length > max(n+n/8, 1) || class >= len(buffers{}) {
+			t.Fatalf("%d bytes: class %d, %d bytes", n, class, length)
+		}
+		if same, as := bufferClass(length); same != class || as != length {
+			t.Fatalf("%d bytes: class %d, but %d of the same length, %d", n, class, same, length)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
+)
+
+// Tests look at the private state of a communicator, and change it, by the functions of this file.
+
+func shapeOf(c *Comm) tune.Shape { return c.shape }
+
+func pidOf(c *Comm, rank int) int { return c.addresses[rank].PID }
+
+// holdQueue keeps all others from running a communicator's queue, until letQueueGo.
+func holdQueue(c *Comm) { c.token <- struct{}{} }
+
+func letQueueGo(c *Comm) { <-c.token }
+
+func queueIsRun(c *Comm) bool { return len(c.token) > 0 }
+
+// runHeldQueue runs a queue that is held for a while, and returns the step that it has come to.
+func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
+	c.run(w, exec.Now()+d)
+	return c.runner.run.Step()
+}
+
+func fastPathIsOpen(c *Comm) bool { return !c.shortcut.Closed() }
+
+// awaitFailure waits until a communicator has failed.
+func awaitFailure(c *Comm) { <-c.ctx.Done() }
+
+// sentOn is how many messages have gone to each peer on a lane. Of a direct plan they are two.
+func sentOn(c *Comm, lane int) (n []uint64) {
+	for peer := range c.size {
+		n = append(n, c.window.Lane(lane).Sent(peer))
+	}
+	return n
+}
+
+// reads has a rank read a peer's memory by a process, the zero value being none.
+func reads(c *Comm, peer int, p exec.Process) { c.window.UseProcess(peer, p) }
+
+// vote tells whether the ranks have found out if they can read each other's memory, and the result.
+func vote(c *Comm) (voted, gets bool) { return c.runner.voted, c.runner.gets }
+
+func getsSend(c *Comm, peer int, bytes uint64) bool { return c.p2p.gets(peer, bytes) }
+
+// shareableOf tells whether a process has an arena, and how many bytes of it devices know.
+func shareableOf(r *Runtime) (arena bool, known int64) {
+	r.arenas.mu.Lock()
+	defer r.arenas.mu.Unlock()
+	return r.arenas.own != nil, r.arenas.known.Registered()
+}
+
+// lent are the bytes that each rank's peers have read by themselves, and that it has read of
+// theirs.
+func lent(w *world) (given, taken []int64) {
+	for _, r := range w.runtimes {
+		given, taken = append(given, r.arenas.known.Given.Load()), append(taken,
+			r.arenas.known.Taken.Load())
+	}
+	return given, taken
+}
+
+// until yields until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// orderOf tells what a rank knows of the order of collectives: see order.Order.String.
+func orderOf(c *Comm) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.order.String()
+}
+
+// announced tells whether a rank keeps a peer's refusal, the last of a row.
+func (w *world) announced(rank, peer int, sequence uint64) bool {
+	refused := regexp.MustCompile(fmt.Sprintf(`, %d was refused [^,]*#%d \(`, peer, sequence))
+	return refused.MatchString(orderOf(w.comms[rank]))
+}
+
+// forgotten waits until all has been told and nothing of it is kept.
+func (w *world) forgotten() {
+	w.t.Helper()
+	t := w.t.(*testing.T)
+	for rank, c := range w.comms {
+		until(t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return !c.order.Ahead() && !strings.Contains(c.order.String(), ", tells ")
+		})
+	}
+}
+
+// hasAnnounced tells whether a rank keeps that a peer waits.
+func hasAnnounced(c *Comm, peer int) bool {
+	return strings.Contains(orderOf(c), fmt.Sprintf(", %d waits in ", peer))
+}
+
+// ownRefusals is how many of its own refusals a rank keeps.
+func ownRefusals(c *Comm) int { return strings.Count(orderOf(c), ", refused #") }
+
+// end has a rank's process end for all others, as far as they know: without a goodbye.
+func (w *world) end(rank int) {
+	for peer := range w.comms {
+		if peer != rank {
+			w.endFor(peer, rank)
+		}
+	}
+}
+
+func (w *world) endFor(peer, rank int) {
+	handler{w.comms[peer]}.PeerDown(rank, fmt.Errorf("%w: its process has ended",
+		transport.ErrPeerDown))
+}
+
+// goneSince has all peers that are gone be so since a collective began.
+func goneSince(c *Comm, sequence uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for rank, d := range c.departed {
+		d.last = sequence
+		c.departed[rank] = d
+	}
+}
+
+// awaitLeft waits until a rank knows that a peer has left.
+func awaitLeft(t *testing.T, c *Comm, peer int) {
+	t.Helper()
+	until(t, fmt.Sprintf("rank %d hears that rank %d has left", c.rank, peer), func() bool {
+		c.p2p.mu.Lock()
+		defer c.p2p.mu.Unlock()
+		_, gone := c.p2p.gone[peer]
+		return gone
+	})
+}
+
+// limitSends has a rank hold sends to a peer back beyond so many.
+func limitSends(c *Comm, most uint64) { c.p2p.most = most }
+
+// unexpected is how many sends a rank keeps that no receive has met.
+func unexpected(c *Comm) int {
+	c.p2p.mu.Lock()
+	defer c.p2p.mu.Unlock()
+	return len(c.p2p.match.unexpected)
+}
+
+// heldFor is what a rank keeps of sends to a peer that are held back.
+func heldFor(c *Comm, peer int) (sends, tags, probes int) {
+	c.p2p.mu.Lock()
+	defer c.p2p.mu.Unlock()
+	h := &c.p2p.peers[peer].held
+	return len(h.order), len(h.byTag), len(h.probes)
+}
+
+// tellPeer sends a frame of the point-to-point protocol.
+func tellPeer(ctx context.Context, c *Comm, peer int, h transport.Header, payload []byte) error {
+	return c.p2p.tell(ctx, peer, h, payload)
+}
+
+// control takes a frame of the point-to-point protocol.
+func control(c *Comm, peer int, h transport.Header) error { return c.p2p.control(peer, h, nil) }
+
+// slotOf is the place of a send's data.
+func slotOf(c *Comm, peer int, h transport.Header) ([]byte, error) { return c.p2p.slot(peer, h) }
+
+func readMail(c *Comm) { c.p2p.collect() }
+
+// hasAccepted tells whether data of a peer's offer is on its way.
+func hasAccepted(c *Comm, peer int) bool {
+	c.p2p.mu.Lock()
+	defer c.p2p.mu.Unlock()
+	return len(c.p2p.peers[peer].accepted) > 0
+}
+
+// gifts is how many accepted sends are being given, and how many wait for a thread that does so.
+func gifts(c *Comm) (given, waiting int) {
+	c.p2p.mu.Lock()
+	defer c.p2p.mu.Unlock()
+	return len(c.p2p.given), len(c.p2p.gifts)
+}
+
+// linksOf is what reads a rank's links.
+func linksOf(c *Comm) *transport.Poller { return c.poller }
+
+// hold has nobody read a rank's links, until the test leaves linksOf.
+func hold(t *testing.T, c *Comm) {
+	t.Helper()
+	until(t, "the poller's token", func() bool {
+		linksOf(c).Relieve()
+		return linksOf(c).Take()
+	})
+}
+
+// sendUnread has rank 1 accept what rank 0 sends, and nobody read its links from before that on,
+// until what rank 0 gives is in a state.
+func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bool) (sent,
+	received *Work) {
+	t.Helper()
+	sender, receiver := w.comms[0], w.comms[1]
+	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(t, sender)
+	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the offer", func() bool { return hasAccepted(receiver, 0) })
+	hold(t, receiver)
+	linksOf(sender).Leave()
+	until(t, "what is given", func() bool {
+		sender.p2p.mu.Lock()
+		defer sender.p2p.mu.Unlock()
+		for _, g := range sender.p2p.given {
+			return state(g)
+		}
+		return false
+	})
+	return sent, received
+}
+
+// isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer
+// is still to fetch it.
+func isBegun(*gift) bool  { return true }
+func isLent(g *gift) bool { return g.lone }
+
+// hintOf is what stands at the end of the text of a failed communicator.
+func hintOf(kind error) string {
+	text := new(fault.Group).Errorf(kind, "?").Error()
+	return strings.TrimPrefix(text, "the communicator has failed: ?. ")
+}

@@ -1,0 +1,153 @@
+// Package tune chooses how a communicator moves data.
+//
+// A [Topology] says where the ranks are. From it, and from what the user sets, [New] makes a rank's
+// [Shape], once for the life of a communicator: how its memory is laid out (slots, chunks, eager
+// packets), and the [Thresholds] between the ways to move data. The shape then chooses for each
+// operation: the [Segment]s that it is cut into, with the parameters of their plans, and whether a
+// direct plan, a single copy or streamed outputs are to be tried. What a plan's builder chooses by
+// those parameters package plan says.
+//
+// All of it is pure: ranks with the same topology, options and operation choose the same, which is
+// what makes their plans fit together.
+package tune
+
+import (
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/plan"
+)
+
+// Lanes is how many lanes a window has: one for collectives, one for sends and receives.
+const Lanes = 2
+
+const (
+	slotsPerChannel = 4
+	mostSlots       = 16
+	// windowBudget is how many bytes of inboxes and of a stage there are. With mailBudget and the
+	// budget of eager sends, staging stays within 17 MiB a communicator. Where no ranks share memory
+	// one lane is in use instead of two, and there are no mailboxes.
+	windowBudget = 8 << 20
+	largestChunk = 256 << 10 // of which a core's cache holds several
+	// largestPortChunk is longer: over a port channel each message also costs system calls and
+	// wake-ups at both ends.
+	largestPortChunk = 512 << 10
+	smallestChunk    = 4 << 10
+	// manyChunks is of how many chunks a block is better put in long messages, by direct placement,
+	// where ports join the ranks of an oversubscribed host.
+	manyChunks = 16
+	// mailBudget is about how many bytes of mailboxes and their bounce buffers there are: three of the
+	// longest eager packet a peer.
+	mailBudget   = 3 << 20
+	largestEager = 256 << 10 // where memory is shared: what is longer goes faster through the windows
+	leastEager   = 4 << 10
+	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
+	segmentBytes = 64 << 20
+)
+
+// Shape is how a rank's communicator moves data.
+type Shape struct {
+	Topology
+	Rank       int
+	Thresholds Thresholds
+	Schedule   plan.Schedule // of alltoall, where a call names none
+
+	Chunk    int64 // the most bytes of a message that goes through a slot
+	Slots    int   // a direction of a channel
+	Ahead    int   // see plan.Params
+	EagerMax int64 // the most bytes of an eager packet between ranks that share memory
+	// AllMemory tells that all pairs of ranks share memory: no channel is a port.
+	AllMemory bool
+	// SingleCopy tells that all ranks can read each other's memory, and know it.
+	SingleCopy bool
+
+	ports    []bool // see Options; nil: there are none in the group
+	longMost int64
+}
+
+// Options are what a shape depends on beside the topology.
+type Options struct {
+	Thresholds string // that differ from the defaults: see Thresholds.Set
+	Schedule   string // see plan.ParseSchedule
+	Ports      []bool // by rank: whether a port joins it to this one
+	LongMost   int64  // the most bytes of a message that a port carries
+}
+
+// New makes the shape of a rank.
+func New(t Topology, rank int, o Options) (Shape, error) {
+	s := Shape{Topology: t, Rank: rank, Chunk: largestChunk, Slots: slotsPerChannel, Ahead: 1,
+		EagerMax: largestEager, AllMemory: !t.Ports, longMost: o.LongMost}
+	rings := int64(t.Size - 1) // of slots, of which a window is made
+	if t.Ports {
+		s.Chunk, s.ports = largestPortChunk, o.Ports
+	}
+	if t.Memory {
+		rings *= Lanes
+	}
+	if !t.Ports && t.Size > 2 {
+		rings++ // the stage
+	}
+	for s.Chunk > smallestChunk && s.Chunk*slotsPerChannel*rings > windowBudget {
+		s.Chunk /= 2
+	}
+	for s.EagerMax > leastEager && 3*s.EagerMax*int64(t.Size-1) > mailBudget {
+		s.EagerMax /= 2
+	}
+	if t.Ports {
+		// Until a slot's release is back at the sender, several more can be under way.
+		fit := windowBudget / (s.Chunk * max(rings, 1))
+		s.Slots = int(max(slotsPerChannel, min(mostSlots, fit)))
+		s.Ahead = s.Slots / 4
+	}
+	s.Thresholds = t.thresholds(s.Chunk)
+	if err := s.Thresholds.Set(o.Thresholds); err != nil {
+		return Shape{}, err
+	}
+	var err error
+	s.Schedule, err = plan.ParseSchedule(o.Schedule)
+	return s, err
+}
+
+// Params is what a plan's builder is told of an operation.
+func (s *Shape) Params(op *call.Operation) plan.Params {
+	p := plan.Params{Collective: op.Collective, Rank: s.Rank, Size: s.Size, Root: op.Root,
+		InBytes: op.InBytes(), OutBytes: op.OutBytes(), ElemSize: int64(op.DType.Size()),
+		Chunk: s.Chunk, Slots: s.Slots, Ahead: s.Ahead, Ports: s.ports, Memory: s.AllMemory,
+		Long:    min(s.Thresholds.LongMax, s.longMost) &^ 63,
+		Crowded: s.Oversubscribed, Schedule: s.ScheduleOf(op), Group: s.GroupOf(op),
+		Thresholds: s.Thresholds.Thresholds}
+	if !s.SingleCopy {
+		p.GetMin = 0
+	}
+	return p
+}
+
+// Segment is a plan that moves a part of an operation.
+type Segment struct {
+	Params plan.Params
+	Offset int64 // of the part in each block, in bytes
+}
+
+// Segments cuts an operation into plans of bounded length.
+func (s *Shape) Segments(op *call.Operation) []Segment {
+	p, most := s.Params(op), int64(op.Largest())
+	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
+	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
+	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
+	if most <= step || op.Collective == plan.AllToAll {
+		return []Segment{{Params: p}}
+	}
+	var all []Segment
+	for offset := int64(0); offset < most; offset += step {
+		q := p
+		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
+		all = append(all, Segment{q, offset})
+	}
+	return all
+}
+
+func clip(bytes []int64, offset, most int64) []int64 {
+	c := make([]int64, len(bytes))
+	for i, n := range bytes {
+		c[i] = min(max(n-offset, 0), most)
+	}
+	return c
+}

@@ -1,0 +1,366 @@
+package tune
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+const longMost = 1 << 30
+
+// shapesOf are the shapes of all ranks of a topology in which ports join all pairs, or all but
+// those of a group.
+func shapesOf(t *testing.T, at Topology) []Shape {
+	t.Helper()
+	shapes := make([]Shape, at.Size)
+	for rank := range shapes {
+		o := Options{LongMost: longMost, Ports: make([]bool, at.Size)}
+		for peer := range o.Ports {
+			near := at.Memory && at.Group > 0 && peer/at.Group == rank/at.Group
+			o.Ports[peer] = at.Ports && peer != rank && !near
+		}
+		var err error
+		if shapes[rank], err = New(at, rank, o); err != nil {
+			t.Fatal(err)
+		}
+		shapes[rank].SingleCopy = !at.Ports
+	}
+	return shapes
+}
+
+// operation has blocks of n elements.
+func operation(c plan.Collective, size int, n uint64) call.Operation {
+	all := slices.Repeat([]uint64{n}, size)
+	op := call.Operation{Collective: c, DType: reduce.Float32, InCounts: all[:1], OutCounts: all[:1]}
+	switch c {
+	case plan.AllGather, plan.Gather:
+		op.OutCounts = all
+	case plan.ReduceScatter, plan.Scatter:
+		op.InCounts = all
+	case plan.AllToAll:
+		op.InCounts, op.OutCounts = all, all
+	case plan.Barrier:
+		op.InCounts, op.OutCounts = nil, nil
+	}
+	return op
+}
+
+// The plans of the shapes that are used, with the segments that they are cut into, are proved.
+func TestShapesArePlanned(t *testing.T) {
+	if testing.Short() {
+		t.Skip("has no goroutines, for a sanitizer to watch, and long proofs")
+	}
+	for _, size := range []int{2, 3, 4, 8} {
+		for _, at := range []Topology{{Memory: true}, {Ports: true, Memory: true}, {Ports: true},
+			{Memory: true, Oversubscribed: true}, {Ports: true, Oversubscribed: true}} {
+			at.Size, at.HugePages = size, true
+			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
+				for c := plan.AllReduce; c < plan.Barrier; c++ {
+					verify(t, at, plan.BySize, c, n)
+				}
+				for _, schedule := range []plan.Schedule{plan.Sequential, 3} {
+					verify(t, at, schedule, plan.AllToAll, n)
+				}
+				grouped := at
+				grouped.MultiHost = true
+				for g := 2; at.Ports && g < size && size%g == 0; g *= 2 {
+					grouped.Group = g
+					for c := plan.AllReduce; c < plan.Barrier; c++ {
+						if c.HasGroups() {
+							verify(t, grouped, plan.BySize, c, n)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func verify(t *testing.T, at Topology, schedule plan.Schedule, c plan.Collective, n uint64) {
+	t.Helper()
+	var segments [][]Segment
+	for _, s := range shapesOf(t, at) {
+		s.Schedule = schedule
+		op := operation(c, at.Size, n)
+		segments = append(segments, s.Segments(&op))
+	}
+	for i := range segments[0] {
+		plans, params := make([]*plan.Plan, at.Size), make([]plan.Params, at.Size)
+		for rank := range plans {
+			params[rank] = segments[rank][i].Params
+			p, err := plan.Build(params[rank])
+			if err != nil {
+				t.Fatal(err)
+			}
+			plans[rank] = p
+		}
+		if err := plan.Verify(plans, params, false); err != nil {
+			t.Fatalf("%v, %+v, %d elements, segment %d: %v", c, at, n, i, err)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write testdata/choices.txt anew")
+
+// TestChoices compares what is chosen for each topology, number of ranks, collective and size with
+// a table. A change of it is to be looked at: -update writes the table anew.
+func TestChoices(t *testing.T) {
+	head := `# What a rank does of a collective, by bytes of a block of float32. A cell tells how many
+# messages the busier of ranks 0 (the root) and 1 puts, and how long the longest is. Then:
+#   *n  the operation is cut into n plans, of which the first is told
+#   m   what goes to all is written once      s  results go back in the slots that inputs came in
+#   1   blocks are copied once, by receivers  l  messages are longer than a slot
+#   d   a direct plan is tried before         o, a  own copies, all copies go past the caches
+`
+	sizes := []uint64{4, 16 << 10, 256 << 10, 4 << 20, 128 << 20}
+	var b strings.Builder
+	b.WriteString(head)
+	for _, place := range []struct {
+		name string
+		at   Topology
+	}{
+		{"shared memory", Topology{Memory: true}},
+		{"shared memory, small pages", Topology{Memory: true}},
+		{"shared memory, oversubscribed", Topology{Memory: true, Oversubscribed: true}},
+		{"ports within a host", Topology{Ports: true}},
+		{"ports within a host, oversubscribed", Topology{Ports: true, Oversubscribed: true}},
+		{"two hosts", Topology{Ports: true, Memory: true, MultiHost: true}},
+		{"a host a rank", Topology{Ports: true, MultiHost: true}},
+	} {
+		for _, ranks := range []int{2, 4, 8, 16} {
+			at := place.at
+			at.Size, at.HugePages = ranks, !strings.Contains(place.name, "small pages")
+			if place.name == "two hosts" {
+				if at.Group = ranks / 2; at.Group == 1 {
+					continue
+				}
+			}
+			shapes := shapesOf(t, at)
+			s := &shapes[0]
+			fmt.Fprintf(&b, "\n%s, %d ranks: slots %dx%s, ahead %d, eager packets up to %s\n", place.name,
+				ranks, s.Slots, units(uint64(s.Chunk)), s.Ahead, units(uint64(s.EagerMax)))
+			fmt.Fprintf(&b, "%-15s", "")
+			for _, bytes := range sizes {
+				fmt.Fprintf(&b, "%-15s", units(bytes))
+			}
+			b.WriteString("\n")
+			for c := plan.AllReduce; c < plan.Barrier; c++ {
+				fmt.Fprintf(&b, "%-15v", c)
+				for _, bytes := range sizes {
+					fmt.Fprintf(&b, "%-15s", choice(t, shapes, operation(c, ranks, bytes/4)))
+				}
+				b.WriteString("\n")
+			}
+		}
+	}
+	got := strings.ReplaceAll(b.String(), " \n", "\n")
+	for strings.Contains(got, " \n") {
+		got = strings.ReplaceAll(got, " \n", "\n")
+	}
+	file := filepath.Join("testdata", "choices.txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	topic := ""
+	for i := range min(len(gotLines), len(wantLines)) {
+		if strings.Contains(wantLines[i], " ranks: ") {
+			topic = wantLines[i]
+		}
+		if gotLines[i] != wantLines[i] {
+			t.Errorf("line %d (%s):\n%s\nthe table says\n%s", i+1, topic, gotLines[i], wantLines[i])
+		}
+	}
+	if len(gotLines) != len(wantLines) {
+		t.Errorf("%d lines, the table has %d", len(gotLines), len(wantLines))
+	}
+}
+
+// choice tells in short what is chosen for an operation: see TestChoices.
+func choice(t *testing.T, shapes []Shape, op call.Operation) string {
+	t.Helper()
+	text, most := "", -1
+	for rank := range 2 {
+		s := &shapes[rank]
+		segments := s.Segments(&op)
+		p, err := plan.Build(segments[0].Params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		puts, longest := 0, int64(0)
+		flags := map[byte]bool{}
+		for _, step := range p.Steps {
+			switch step.Op {
+			case plan.Put, plan.Share:
+				puts++
+				longest = max(longest, step.Bytes)
+				flags['m'] = flags['m'] || step.Op == plan.Share
+				flags['l'] = flags['l'] || step.Bytes > s.Chunk
+			case plan.Offer:
+				puts++
+				flags['1'] = true
+			case plan.Reclaim:
+				flags['s'] = true
+			}
+		}
+		if puts <= most {
+			continue
+		}
+		most = puts
+		_, direct := s.Direct(&op, segments)
+		streams := s.Streams(&op)
+		flags['d'] = direct
+		flags['o'], flags['a'] = streams == plan.StreamOwn, streams == plan.StreamAll
+		text = fmt.Sprintf("%dx%s ", puts, units(uint64(longest)))
+		for _, f := range []byte("ms1ldoa") {
+			if flags[f] {
+				text += string(f)
+			}
+		}
+		if n := len(segments); n > 1 {
+			text += fmt.Sprintf("*%d", n)
+		}
+	}
+	return strings.TrimSpace(text)
+}
+
+// units writes a number of bytes as people do.
+func units(n uint64) string {
+	for _, unit := range []string{"", "K", "M"} {
+		if n < 1<<10 || n%(1<<10) != 0 {
+			return fmt.Sprint(n, unit)
+		}
+		n >>= 10
+	}
+	return fmt.Sprint(n, "G")
+}
+
+const streamed = 16 << 20
+
+func TestStreams(t *testing.T) {
+	large := []uint64{streamed}
+	buffer := func() []unsafe.Pointer { return []unsafe.Pointer{unsafe.Pointer(new(int32))} }
+	one, other := buffer(), buffer()
+	for _, c := range []struct {
+		name                 string
+		collective           plan.Collective
+		in, out              []unsafe.Pointer
+		counts               []uint64
+		free, oversubscribed plan.Streams
+	}{
+		{"allgather", plan.AllGather, nil, nil, []uint64{streamed / 2, streamed / 2},
+			plan.StreamAll, plan.StreamAll},
+		{"small", plan.AllGather, nil, nil, []uint64{streamed / 2, streamed/2 - 1},
+			plan.StreamNone, plan.StreamNone},
+		{"broadcast", plan.Broadcast, nil, nil, large, plan.StreamOwn, plan.StreamAll},
+		{"scatter", plan.Scatter, nil, nil, large, plan.StreamOwn, plan.StreamAll},
+		{"in place", plan.AllReduce, one, one, large, plan.StreamNone, plan.StreamNone},
+		{"out of place", plan.AllReduce, one, other, large, plan.StreamAll, plan.StreamAll},
+	} {
+		op := call.Operation{Collective: c.collective, DType: reduce.Int8, In: c.in, Out: c.out,
+			OutCounts: c.counts}
+		for _, oversubscribed := range []bool{false, true} {
+			want := c.free
+			if oversubscribed {
+				want = c.oversubscribed
+			}
+			at := Topology{Size: 4, Memory: true, Oversubscribed: oversubscribed}
+			if got := shapesOf(t, at)[0].Streams(&op); got != want {
+				t.Errorf("%s, oversubscribed %v: %d, want %d", c.name, oversubscribed, got, want)
+			}
+		}
+	}
+}
+
+// What nobody has asked for is copied once only where that is faster: from huge pages.
+func TestSingleCopyNeedsHugePages(t *testing.T) {
+	for _, ports := range []bool{false, true} {
+		for _, huge := range []bool{false, true} {
+			at := Topology{Size: 2, Memory: true, Ports: ports, HugePages: huge}
+			s := shapesOf(t, at)[0].Thresholds
+			if s.SendGetMin > 0 != huge || s.GetMin > 0 != (huge && !ports) {
+				t.Errorf("ports %v, huge pages %v: from %d on, sends from %d", ports, huge, s.GetMin,
+					s.SendGetMin)
+			}
+		}
+	}
+}
+
+// Only between hosts is there a network to be crowded.
+func TestWindows(t *testing.T) {
+	for at, want := range map[Topology]plan.Thresholds{
+		{Ports: true}:                                        {},
+		{Ports: true, Oversubscribed: true}:                  {WindowMin: manyChunks * 128 << 10},
+		{Ports: true, MultiHost: true}:                       {WindowMin: 1 << 20, Window: 8},
+		{Ports: true, MultiHost: true, Oversubscribed: true}: {WindowMin: 1 << 20, Window: 8},
+	} {
+		at.Size = 11
+		got := shapesOf(t, at)[0].Thresholds
+		if got.WindowMin != want.WindowMin || want.WindowMin > 0 && got.Window != want.Window {
+			t.Errorf("%+v: a window of %d from %d bytes", at, got.Window, got.WindowMin)
+		}
+	}
+}
+
+func TestOptionsAreRefused(t *testing.T) {
+	for _, o := range []Options{{Thresholds: "flat=1"}, {Schedule: "in turn"}} {
+		if _, err := New(Topology{Size: 2, Memory: true}, 0, o); err == nil {
+			t.Errorf("%+v is let through", o)
+		}
+	}
+}
+
+func TestAllToAllPeaks(t *testing.T) {
+	peaks := func(ranks int, ports bool, schedule string, bytes uint64) (plan.Peaks, error) {
+		return AllToAllPeaks(ranks, 8, ports, schedule, bytes)
+	}
+	for _, ports := range []bool{false, true} {
+		one, err := peaks(8, ports, "sequential", 8<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chunk := shapesOf(t, Topology{Size: 8, Ports: ports, Memory: !ports})[0].Chunk
+		want := plan.Peaks{Pairs: 1, Incast: 1, Sent: chunk, Received: chunk, Staging: 2 * chunk}
+		if one != want {
+			t.Errorf("ports %v: %+v, want %+v", ports, one, want)
+		}
+		if more, err := peaks(8, ports, "sequential", 1<<40); err != nil || more != one {
+			t.Errorf("ports %v: %+v, %v", ports, more, err)
+		}
+	}
+	// On an oversubscribed host large blocks go straight to their places.
+	for _, cpus := range []int{15, 16} {
+		p, err := AllToAllPeaks(16, cpus, true, "", 1<<30)
+		if err != nil || p.Incast != 15 || (p.Staging == 0) != (cpus < 16) {
+			t.Errorf("by size, on one host of %d CPUs: %+v, %v", cpus, p, err)
+		}
+	}
+	for _, c := range []struct {
+		ranks          int
+		schedule, want string
+	}{
+		{0, "", "ranks is 0"},
+		{65, "", "ranks is 65"},
+		{2, "window", `schedule is "window", allowed are`},
+	} {
+		if _, err := peaks(c.ranks, false, c.schedule, 1); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package tune
+
+import (
+	"maps"
+	"testing"
+)
+
+func TestOversubscribed(t *testing.T) {
+	at := func(host string, cpus int) Place { return Place{Host: host, CPUs: cpus} }
+	for _, c := range []struct {
+		places []Place
+		want   map[string]bool
+	}{
+		{[]Place{at("a", 2), at("a", 2)}, map[string]bool{}},
+		{[]Place{at("a", 2), at("a", 1)}, map[string]bool{"a": true}}, // one has a quota of its own
+		{[]Place{at("a", 2), at("b", 1), at("a", 2), at("b", 1)}, map[string]bool{"b": true}},
+	} {
+		if got := Oversubscribed(c.places); !maps.Equal(got, c.want) {
+			t.Errorf("%v: %v", c.places, got)
+		}
+	}
+}
+
+// Each letter is the host of a rank with two CPUs. Ranks of a host in lower case share memory.
+func TestSurvey(t *testing.T) {
+	for hosts, want := range map[string]Topology{
+		"a":            {Memory: true},
+		"aa":           {Memory: true},
+		"aaa":          {Memory: true, Oversubscribed: true},
+		"A":            {Memory: true},
+		"AA":           {Ports: true},
+		"AAA":          {Ports: true, Oversubscribed: true},
+		"ab":           {Ports: true, MultiHost: true},
+		"aAb":          {Ports: true, MultiHost: true},
+		"aab":          {Ports: true, Memory: true, MultiHost: true},
+		"aabb":         {Ports: true, Memory: true, MultiHost: true, Group: 2},
+		"AABB":         {Ports: true, MultiHost: true, Group: 2},
+		"abab":         {Ports: true, Memory: true, MultiHost: true},
+		"aaaabbbb":     {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 4},
+		"aaabbb":       {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
+		"aabbcc":       {Ports: true, Memory: true, MultiHost: true, Group: 2},
+		"aaaaaabbbbbb": {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 2},
+		"aaaabb":       {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 2},
+		"aaab":         {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
+		"aabba":        {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
+	} {
+		var places []Place
+		for _, host := range hosts {
+			places = append(places, Place{Host: string(host), CPUs: 2, HugePages: true})
+		}
+		want.Size, want.HugePages = len(hosts), true
+		share := func(a, b int) bool { return hosts[a] == hosts[b] && hosts[a] >= 'a' }
+		if got := Survey(places, share); got != want {
+			t.Errorf("%s: %+v, want %+v", hosts, got, want)
+		}
+	}
+	places := []Place{{Host: "a", CPUs: 2, HugePages: true}, {Host: "a", CPUs: 2}}
+	if got := Survey(places, func(a, b int) bool { return true }); got.HugePages {
+		t.Error("one rank has no huge pages")
+	}
+}

@@ -1,0 +1,131 @@
+package core
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+type packageRule struct {
+	name    string
+	imports string
+	pure    bool
+}
+
+// packages are those of core, and of each the others that it may import: only such that stand below
+// it here. A pure one takes data and returns data: it does nothing and waits for
+// nothing, and nor does what it imports.
+var packages = []packageRule{
+	{"core", "order tune call fault plan reduce reduce/kernel exec transport bootstrap logs " +
+		"internal/plain", false},
+	{"order", "call fault plan internal/printable", true},
+	{"tune", "call fault plan reduce", true},
+	{"call", "fault plan reduce", true},
+	{"fault", "internal/printable", true},
+	{"exec", "plan", false},
+	{"plan", "", true},
+	{"reduce/kernel", "reduce", false},
+	{"reduce/kernel/internal/floatmode", "", false},
+	{"reduce", "", true},
+	{"transport", "guests logs internal/plain internal/printable", false},
+	{"bootstrap", "guests internal/plain internal/printable", false},
+	{"guests", "", false},
+	{"internal/logtest", "logs", false},
+	{"logs", "", false},
+	{"internal/plain", "", false},
+	{"internal/printable", "", true},
+}
+
+// impure are packages that a pure one has no use for.
+var impure = []string{"C", "context", "net", "os", "runtime", "sync", "sync/atomic", "syscall",
+	"golang.org/x/sys/unix", "github.com/goccl/goccl/rdma"}
+
+// isPure tells whether a pure package may import another.
+func isPure(path string) bool {
+	if name, ok := strings.CutPrefix(path, module); ok {
+		return slices.ContainsFunc(packages, func(p packageRule) bool { return p.name == name && p.pure })
+	}
+	return !slices.Contains(impure, path)
+}
+
+const module = "github.com/goccl/goccl/core/"
+
+// TestWalls compares what each package imports with the table.
+func TestWalls(t *testing.T) {
+	seen := map[string]bool{}
+	for i, p := range packages {
+		seen[p.name] = true
+		var imports []string
+		for _, path := range importsOf(t, folderOf(p.name)) {
+			if p.pure && !isPure(path) {
+				t.Errorf("%s is to be pure, and imports %s", p.name, path)
+			}
+			if name, ok := strings.CutPrefix(path, module); ok {
+				imports = append(imports, name)
+			}
+		}
+		allowed := strings.Fields(p.imports)
+		slices.Sort(allowed)
+		if !slices.Equal(imports, allowed) {
+			t.Errorf("%s imports %v, the table says %v", p.name, imports, allowed)
+		}
+		for _, name := range allowed {
+			at := slices.IndexFunc(packages, func(q packageRule) bool { return q.name == name })
+			if at <= i {
+				t.Errorf("%s does not stand below %s, which imports it", name, p.name)
+			}
+		}
+	}
+	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || d.Name() == "testdata" || len(importsOf(t, path)) == 0 {
+			return err
+		}
+		if path != "." && !seen[filepath.ToSlash(path)] {
+			t.Errorf("the table does not have %s", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func folderOf(name string) string {
+	if name == "core" {
+		return "."
+	}
+	return filepath.FromSlash(name)
+}
+
+// importsOf are the imports of the package in a folder, without those of its tests.
+func importsOf(t *testing.T, folder string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range parsed.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, path)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

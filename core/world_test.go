@@ -1,0 +1,190 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/rdma/fake"
+)
+
+// Ranks are goroutines. "mem" gives them one runtime; the others one each, so that they meet as
+// processes do; "verbs" over this host's RDMA device, or a double of one.
+var transports = []string{"mem", "shm", "tcp", "verbs"}
+
+// libibverbs is the path of a double, where this host has no RDMA device.
+func libibverbs(t testing.TB) string {
+	all := NewRuntime(RuntimeConfig{}).Info()["transports"].(map[string]any)
+	if all["verbs"].(map[string]any)["usable"] == true {
+		return ""
+	}
+	return fake.New(t).Path
+}
+
+type world struct {
+	t        testing.TB
+	runtimes []*Runtime
+	comms    []*Comm
+	alloc    func(rank, n int) []int32 // buffers of collectives(); nil: ordinary memory
+}
+
+func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *world {
+	t.Helper()
+	return newWorldOf(t, transport, size, Config{Timeout: timeout})
+}
+
+// newWorldOf takes from the configuration what is the same on all ranks.
+func newWorldOf(t testing.TB, transport string, size int, config Config) *world {
+	t.Helper()
+	runtime := RuntimeConfig{Logger: logtest.Warnings(t)}
+	if transport == "verbs" {
+		runtime.Verbs = libibverbs(t)
+	}
+	return newWorldWith(t, runtime, transport, size, config)
+}
+
+func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size int,
+	config Config) *world {
+	t.Helper()
+	w := &world{t: t, comms: make([]*Comm, size)}
+	store := bootstrap.NewMemStore()
+	shared := NewRuntime(runtime)
+	for range size {
+		r := shared
+		if transport != "mem" {
+			r = NewRuntime(runtime)
+		}
+		w.runtimes = append(w.runtimes, r)
+	}
+	forced := transport
+	if forced == "mem" {
+		forced = ""
+	}
+	config.Size, config.Store, config.GroupName = size, store, "test"
+	config.Transport, config.LivenessGrace = forced, 2*time.Second
+	w.each(func(rank int) error {
+		config := config
+		config.Rank = rank
+		c, err := w.runtimes[rank].Init(context.Background(), config)
+		w.comms[rank] = c
+		return err
+	})
+	t.Cleanup(w.close)
+	return w
+}
+
+// tryWorld has ranks join that are not all configured alike, and returns how that went.
+func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig,
+	c *Config)) (*world, []error) {
+	t.Helper()
+	store := bootstrap.NewMemStore()
+	w := &world{t: t, comms: make([]*Comm, size), runtimes: make([]*Runtime, size)}
+	errs := w.try(func(rank int) (err error) {
+		r := RuntimeConfig{Logger: logtest.Warnings(t)}
+		c := Config{Rank: rank, Size: size, Store: store, GroupName: "test", Timeout: 20 * time.Second}
+		configure(rank, &r, &c)
+		w.runtimes[rank] = NewRuntime(r)
+		w.comms[rank], err = w.runtimes[rank].Init(context.Background(), c)
+		return err
+	})
+	t.Cleanup(w.close)
+	return w, errs
+}
+
+func (w *world) close() {
+	for _, c := range w.comms {
+		if c != nil {
+			c.Destroy()
+		}
+	}
+	for _, r := range w.runtimes {
+		r.Close()
+	}
+}
+
+// each runs f for every rank at once and fails the test on an error.
+func (w *world) each(f func(rank int) error) {
+	w.t.Helper()
+	for rank, err := range w.try(f) {
+		if err != nil {
+			w.t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func (w *world) try(f func(rank int) error) []error {
+	errs := make([]error, len(w.comms))
+	var wg sync.WaitGroup
+	for rank := range w.comms {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[rank] = f(rank)
+		}()
+	}
+	wg.Wait()
+	return errs
+}
+
+// named is how texts name ranks that are goroutines of this process.
+func named(ranks ...int) string {
+	g := fault.NewGroup("", nil, slices.Repeat([]int{os.Getpid()}, slices.Max(ranks)+1))
+	return g.Names(ranks...)
+}
+
+// run starts an operation and waits for it.
+func run(c *Comm, op Operation) error {
+	w, err := c.Start(CallOptions{WaitSoon: true}, op)
+	if err != nil {
+		return err
+	}
+	_, err = w.Wait(-1)
+	return err
+}
+
+// buffer is pinned memory of n int32.
+func buffer(t testing.TB, n int) []int32 {
+	b := make([]int32, max(n, 1))
+	var p runtime.Pinner
+	p.Pin(&b[0])
+	t.Cleanup(p.Unpin)
+	return b[:n]
+}
+
+func ptr(b []int32) unsafe.Pointer {
+	return unsafe.Pointer(unsafe.SliceData(b))
+}
+
+// value is what element i of rank r's block b holds.
+func value(r, b, i int) int32 { return int32(r*7919 + b*104729 + i*31 + 1) }
+
+func fill(b []int32, r, blk int) {
+	for i := range b {
+		b[i] = value(r, blk, i)
+	}
+}
+
+func expect(what string, b []int32, want func(i int) int32) error {
+	for i := range b {
+		if b[i] != want(i) {
+			return fmt.Errorf("%s: element %d is %d, want %d", what, i, b[i], want(i))
+		}
+	}
+	return nil
+}
+
+func sizes(short bool) []int {
+	if short {
+		return []int{0, 1, 1000, 70_001}
+	}
+	return []int{0, 1, 7, 4096, 16_384, 16_385, 65_536, 65_537, 300_001}
+}

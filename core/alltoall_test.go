@@ -229,7 +229,7 @@ func TestScheduleOfGroups(t *testing.T) {
 	}
 	_, errs := join("sequential", "window=2")
 	for rank, err := range errs {
-		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `the all-to-all schedule is "sequential" on rank 0 and "window=2" on rank 1`) {
+		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "sequential" on rank 0 and "window=2" on rank 1`) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}

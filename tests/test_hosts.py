@@ -84,5 +84,5 @@ def test_an_interface_that_a_host_lacks_is_told_with_those_it_has(make_hosts):
     network.plug(1, "ib0", "main")
     done = finished(network.start(sys.executable, "-c", PROGRAM, GOCCL_SOCKET_IFNAME="ib0"), 100)
     assert all(status for status, *_ in done), done
-    assert 'no network interface "ib0" on this host: it has lo, eth0' in done[0][2]
-    assert 'network interface "ib0" has no address that another host could reach' in done[1][2]
+    assert 'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), this host has lo, eth0' in done[0][2]
+    assert 'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), which has no address' in done[1][2]

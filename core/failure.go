@@ -190,6 +190,10 @@ func (c *Comm) undone(p *part, begun bool, cause *fault.Error) *fault.Error {
 		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.operation.Aftermath(c.rank, begun))
 }
 
+// refusalTime is how long the news of a refused call may take, on a busy host, after the peer's next
+// call has been seen.
+const refusalTime = time.Second
+
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
 func (c *Comm) mismatchError(
 	mine plan.Message, run *exec.Run, peer int, seen plan.Message, sent order.Traffic,
@@ -202,7 +206,7 @@ func (c *Comm) mismatchError(
 	if seen.Sequence > mine.Sequence {
 		// The peer left this call out. If it was refused, that is under way, fails the communicator,
 		// and says more.
-		t := time.NewTimer(announceAfter)
+		t := time.NewTimer(refusalTime)
 		defer t.Stop()
 		select {
 		case <-c.ctx.Done():

@@ -223,10 +223,14 @@ def test_pages_show_every_example():
 
 
 def strings(file):
-    """The strings that a source has, as they are printed; what it has in comments is left out."""
+    """The strings that a source has, as they are printed; what it has in comments is left out.
+
+    Those of following lines are one.
+    """
     comment = r"#[^\n]*" if file.suffix == ".py" else r"//[^\n]*|/\*.*?\*/"
     string = r'"""(?:.*?)"""|"((?:[^"\\\n]|\\.)*)"|`([^`]*)`|' + r"'(?:[^'\\\n]|\\.)'"
-    found = re.finditer(f"{comment}|{string}", file.read_text(), re.S)
+    source = re.sub(r'" ?\+?\n\s*"', "", file.read_text())
+    found = re.finditer(f"{comment}|{string}", source, re.S)
     return [re.sub(r"\\(.)", r"\1", m[1] or m[2]) for m in found if m[1] or m[2]]
 
 

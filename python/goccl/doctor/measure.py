@@ -99,13 +99,18 @@ def measure(store: Any, pair: Pair, rank: int, timeout: float) -> Half:
     return half
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its kind where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _cause(error: Exception, group: str, step: str, timeout: float) -> str:
     """What has failed, in a line; "" where the other rank knows it."""
     if isinstance(error, goccl.AbortedError):
         return ""
     if isinstance(error, goccl.OperationTimeoutError):
         return f"{'no connection' if step == MEET else 'nothing came'} within {timeout:.0f} s"
-    line = (str(error).splitlines() or [type(error).__name__])[0]
+    line = first_line(error)
     for head in (f'communicator "{group}": ', f'communicator "{group}" has failed: '):
         line = line.removeprefix(head)
     return line

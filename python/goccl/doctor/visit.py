@@ -21,7 +21,7 @@ from goccl.options import VARIABLES
 
 from .judge import MEET, STEPS, Facts, Job, Joint
 from .launch import Place
-from .measure import Half, measure
+from .measure import Half, first_line, measure
 from .pairs import Pair, batches
 
 _STEPS = 2  # timeouts that one pair may take: to join, and in a step
@@ -141,7 +141,7 @@ class Board:
         except Late:
             raise Lost(f"the store has not answered for {more + self._told:.0f} s") from None
         except RuntimeError as error:
-            raise Lost(f"the store is gone: {_first_line(error)}") from error
+            raise Lost(f"the store is gone: {first_line(error)}") from error
 
 
 def _dist() -> Any:
@@ -173,7 +173,7 @@ def join(place: Place, patience: Patience) -> Any:
     except Late:
         raise Lost(f"{failed}: it accepts connections, and does not answer") from None
     except RuntimeError as error:
-        raise Lost(f"{failed}: {_first_line(error)}") from error
+        raise Lost(f"{failed}: {first_line(error)}") from error
     # torchrun keeps its store through restarts.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"goccl-doctor {restart}", store)
@@ -317,10 +317,6 @@ def _joint(pair: Pair, low: Half | None, high: Half | None) -> Joint:
         first,
         error,
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _read(path: str) -> str:

@@ -29,10 +29,10 @@ func (p *pointToPoint) expireLate() {
 	var late []func()
 	check := func(w *Work, expire func()) {
 		switch {
-		case w.deadline <= now:
+		case w.Deadline() <= now:
 			late = append(late, expire)
-		case next == 0 || w.deadline < next:
-			next = w.deadline
+		case next == 0 || w.Deadline() < next:
+			next = w.Deadline()
 		}
 	}
 	p.mu.Lock()
@@ -78,7 +78,7 @@ func (p *pointToPoint) expire(id uint64, peer int) {
 		why += ", or its data was not read"
 	}
 	p.c.fail(p.late(s.work, s.op, peer, why), true)
-	s.work.end(p.c.failed())
+	s.work.End(p.c.failed())
 }
 
 // expireLocal fails a send of this rank to itself that no receive matched.
@@ -90,7 +90,7 @@ func (p *pointToPoint) expireLocal(a *arrival) {
 	}
 	p.mu.Unlock()
 	if i >= 0 {
-		a.local.work.end(p.late(a.local.work, a.local.op, p.c.rank, "no receive of this rank matched it"))
+		a.local.work.End(p.late(a.local.work, a.local.op, p.c.rank, "no receive of this rank matched it"))
 	}
 }
 
@@ -110,7 +110,7 @@ func (p *pointToPoint) expireReceive(r *receive) {
 	if !mine {
 		return
 	}
-	r.work.end(p.late(r.work, r.op, r.source, "no send matched it"))
+	r.work.End(p.late(r.work, r.op, r.source, "no send matched it"))
 }
 
 // expireGift fails the communicator because the peer has not taken in time what it has accepted.

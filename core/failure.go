@@ -19,19 +19,19 @@ import (
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
 )
 
 // fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
 // all other ranks are told: those that have a connection now, others when they make one.
 func (c *Comm) fail(cause *fault.Error, tell bool) {
 	c.mu.Lock()
-	if c.failure != nil {
+	if !c.failure.CompareAndSwap(nil, cause) {
 		c.mu.Unlock()
 		return
 	}
-	c.failure = cause
 	c.shortcut.Shut()
-	idle, group, destroyed := len(c.queue) == 0, c.group, c.destroyed
+	group, destroyed := c.group, c.destroyed
 	c.window.Stop() // before anybody can hear of the failure, and give buffers back that peers are reading
 	c.mu.Unlock()
 	defer close(c.stopped)
@@ -47,9 +47,7 @@ func (c *Comm) fail(cause *fault.Error, tell bool) {
 		group.Halt() // what comes now would be written to buffers whose works have ended
 	}
 	c.p2p.fail(cause)
-	if !idle {
-		c.wakeWorker() // ends what is queued, unless a waiter does
-	}
+	c.queue.Stop() // ends what is queued
 }
 
 // failFrame is what tells a peer of a failure.
@@ -57,11 +55,8 @@ func failFrame(cause *fault.Error) (transport.Header, []byte) {
 	return transport.Header{Type: frameFail, Flags: fault.Number(cause.Kind)}, cause.Encode()
 }
 
-func (c *Comm) failed() *fault.Error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failure
-}
+// failed is the first cause of the failure; nil while the communicator works.
+func (c *Comm) failed() *fault.Error { return c.failure.Load() }
 
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel
 // that it returns is closed. A failure to make it fails the communicator. That the peer is gone is
@@ -77,7 +72,7 @@ func (c *Comm) connect(peer int) <-chan struct{} {
 	c.dials[peer] = ended
 	c.mu.Unlock()
 	c.spawn(func() {
-		err := c.group.Connect(c.ctx, peer)
+		err := c.group.Connect(c.works.Context, peer)
 		c.mu.Lock()
 		delete(c.dials, peer)
 		c.mu.Unlock()
@@ -184,10 +179,10 @@ func (c *Comm) hasLeft(peer int) *fault.Error {
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it was, and what has become of its buffers.
-func (c *Comm) undone(p *part, begun bool, cause *fault.Error) *fault.Error {
-	m := p.message
+func (c *Comm) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
+	m := p.Message
 	return cause.During(m.Name(), m.Sequence).
-		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.operation.Aftermath(c.rank, begun))
+		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.Operation.Aftermath(c.rank, begun))
 }
 
 // refusalTime is how long the news of a refused call may take, on a busy host, after the peer's next
@@ -209,7 +204,7 @@ func (c *Comm) mismatchError(
 		t := time.NewTimer(refusalTime)
 		defer t.Stop()
 		select {
-		case <-c.ctx.Done():
+		case <-c.works.Context.Done():
 		case <-t.C:
 		}
 	}
@@ -248,7 +243,7 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *Comm) timeoutError(w *Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.timeout,
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.Timeout(),
 		c.members.Names(c.rank))
 	var parts []string
 	if len(missing) > 0 {
@@ -332,24 +327,24 @@ func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
 
 // monitoredBarrier runs a barrier over control messages: rank 0 hears from every rank, then tells all.
 func (c *Comm) monitoredBarrier(
-	w *Work, p *part, until time.Duration,
+	w *Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
 	r := &c.runner
-	sequence := p.message.Sequence
+	sequence := p.Message.Sequence
 	if c.size == 1 {
 		return true, nil
 	}
 	defer func() {
 		// What comes after it in its batch is not run here, so peers must not wait for it.
-		if failure != nil && p != &w.parts[len(w.parts)-1] {
+		if failure != nil && p != &w.Parts()[len(w.Parts())-1] {
 			c.fail(failure, true)
 		}
 	}()
 	if !r.begun {
-		if c.rank != 0 && exec.Now() < w.deadline {
-			ctx := &lateContext{parent: w.context(), deadline: until}
+		if c.rank != 0 && exec.Now() < w.Deadline() {
+			ctx := work.WithDeadline(w.Context(), until)
 			err := c.group.Send(ctx, 0, transport.Header{Type: frameCheckIn, Seq: sequence})
-			ctx.end()
+			ctx.End()
 			switch {
 			case errors.Is(err, context.DeadlineExceeded):
 				return false, nil
@@ -361,12 +356,12 @@ func (c *Comm) monitoredBarrier(
 		r.begun = true
 	}
 	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
-	deadline := w.deadline
+	deadline := w.Deadline()
 	if c.rank != 0 {
 		deadline += 2 * askTime
 	}
 	for {
-		here, verdict, told, missed := c.barrierState(p.message)
+		here, verdict, told, missed := c.barrierState(p.Message)
 		switch {
 		case told && verdict == nil:
 			return true, nil
@@ -378,7 +373,7 @@ func (c *Comm) monitoredBarrier(
 		case c.rank == 0 && here == c.size-1:
 			return true, c.checkOut(w, sequence, nil)
 		case exec.Now() >= deadline && c.rank == 0:
-			verdict := c.missingError(sequence, w, p.operation.WaitAll)
+			verdict := c.missingError(sequence, w, p.Operation.WaitAll)
 			return true, cmp.Or(c.checkOut(w, sequence, verdict), verdict)
 		case exec.Now() >= deadline:
 			return true, c.barrierError(c.members.Names(0)+" did not answer in time", 0)
@@ -391,7 +386,7 @@ func (c *Comm) monitoredBarrier(
 		select {
 		case <-c.checked:
 		case <-t.C:
-		case <-c.ctx.Done():
+		case <-c.works.Context.Done():
 			t.Stop()
 			return true, c.failed()
 		}
@@ -457,7 +452,7 @@ func (c *Comm) missingError(sequence uint64, w *Work, all bool) *fault.Error {
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
 	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier "+
 		"in %d ms: %s", noun, numbers,
-		w.timeout.Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
+		w.Timeout().Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
 }
 
 // checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
@@ -470,7 +465,7 @@ func (c *Comm) checkOut(w *Work, sequence uint64, verdict *fault.Error) (failure
 	c.mu.Lock()
 	here := maps.Clone(c.checkIns[sequence])
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.ctx, max(w.deadline-exec.Now(), askTime))
+	ctx, cancel := context.WithTimeout(c.works.Context, max(w.Deadline()-exec.Now(), askTime))
 	defer cancel()
 	for r := 1; r < c.size; r++ {
 		if !here[r] {

@@ -9,6 +9,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/reduce/kernel"
+	"github.com/goccl/goccl/core/work"
 )
 
 // Ranks that share a host may be allowed to read each other's memory. Then what is long is not copied twice, through the windows, but
@@ -21,7 +22,7 @@ func (c *Comm) mustVote(op *call.Operation) bool {
 }
 
 // vote begins a plan in which the ranks agree, in the name of the part that comes after.
-func (c *Comm) vote(p *part) *fault.Error {
+func (c *Comm) vote(p *work.Part) *fault.Error {
 	r := &c.runner
 	own, all := r.run.Votes()
 	*own = 1
@@ -32,21 +33,21 @@ func (c *Comm) vote(p *part) *fault.Error {
 	}
 	minimum, err := kernel.Of(reduce.Int32, reduce.Min)
 	if err != nil {
-		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 	}
 	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1},
 		OutCounts: []uint64{1}}
 	compiled, err := r.plans.get(c.shape.Params(&op), false)
 	if err != nil {
-		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 	}
 	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
-		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: minimum, Message: p.message}
+		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: minimum, Message: p.Message}
 	if err := r.run.Bind(b); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	if err := r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
 	r.waitingFrom, r.told = 0, false

@@ -179,7 +179,7 @@ func (p *pointToPoint) launch(s *send, frame uint8) {
 	}
 	h := s.header
 	h.Type = frame
-	p.peers[s.peer].frames.do(p.c, func() { p.beginSend(s, h, s.work.deadline-exec.Now()) })
+	p.peers[s.peer].frames.do(p.c, func() { p.beginSend(s, h, s.work.Deadline()-exec.Now()) })
 }
 
 // notNow takes the answer to a probe that no receive waits for the send.
@@ -212,7 +212,7 @@ func (p *pointToPoint) wantsHeld(peer, tag int) {
 		// In order with the probes: the next one is from a later time, when sends are held again.
 		h.telling = true
 		p.peers[peer].frames.do(p.c, func() {
-			_ = p.tell(p.c.ctx, peer, transport.Header{Type: frameNoneHeld}, nil) // a peer that is not told goes on telling
+			_ = p.tell(p.c.works.Context, peer, transport.Header{Type: frameNoneHeld}, nil) // a peer that is not told goes on telling
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			h.telling = false

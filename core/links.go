@@ -6,6 +6,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
 )
 
 // What a rank waits for from a peer that shares no memory with it comes over a link. The waiter reads the links
@@ -29,7 +30,7 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 	if !r.reads {
 		r.reads = p.Take()
 		for i := 0; !r.reads && i < r.c.waiting.PortPolls && p.Leaving(); i++ {
-			yieldCPU()
+			work.YieldCPU()
 			r.reads = p.Take()
 		}
 		if !r.reads {
@@ -51,7 +52,7 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 	}
 	if r.polls > 0 {
 		if r.polls < r.c.waiting.PortPolls {
-			yieldCPU()
+			work.YieldCPU()
 		}
 		r.polls--
 		r.c.group.Pump(r.run.Peer())
@@ -108,20 +109,21 @@ func (r *linkReader) leave() {
 	r.reads, r.relies = false, false
 }
 
-// readFor reads the links until a work has ended, in the manner of Comm.needed.
-func (c *Comm) readFor(w *Work, until time.Duration) bool {
+// readLinks is Drive by reading the links.
+func (t *transit) readLinks(w *Work, until time.Duration) (more bool) {
+	c := t.c
 	defer c.poller.Leave()
 	c.p2p.attendLinks(true)
 	defer c.p2p.attendLinks(false)
-	for polls := c.portPolls(w.bytes); !w.ended(); polls-- {
+	for polls := c.portPolls(t.bytes); !w.Ended(); polls-- {
 		interrupted := false
 		switch now := exec.Now(); {
-		case now >= until, polls > 0 && w.peer < 0:
+		case now >= until, polls > 0 && t.peer < 0:
 			c.poller.Wait(0)
 		case polls > 0:
-			c.group.Pump(w.peer)
+			c.group.Pump(t.peer)
 		default:
-			interrupted = c.poller.Wait(min(until-now, workerSlice))
+			interrupted = c.poller.Wait(min(until-now, work.Slice))
 		}
 		c.p2p.giveAccepted()
 		switch {
@@ -129,8 +131,8 @@ func (c *Comm) readFor(w *Work, until time.Duration) bool {
 			return false
 		case c.failed() != nil:
 			return true
-		case polls > 0 && !w.ended():
-			yieldCPU()
+		case polls > 0 && !w.Ended():
+			work.YieldCPU()
 		}
 	}
 	return false

@@ -13,6 +13,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
 )
 
 // tracers are where each call of a communicator is logged: nil where it is not. What is chosen when
@@ -42,19 +43,19 @@ func (c *Comm) traceStart(w *Work, operations []call.Operation) {
 		}
 	}
 	if sends != nil {
-		w.traced = strings.Join(sends, ", ")
+		text := strings.Join(sends, ", ")
+		w.OnEnd(func(err error) { traceEnd(c.trace.pointToPoint, text, err) })
 	}
 	if c.trace.collectives != nil {
-		for i := range w.parts {
-			p := &w.parts[i]
-			c.trace.collectives.Debug(call.Describe(p.message)+" starts", "sequence", p.message.Sequence,
-				"bytes", p.operation.Total())
+		for _, p := range w.Parts() {
+			c.trace.collectives.Debug(call.Describe(p.Message)+" starts", "sequence", p.Message.Sequence,
+				"bytes", p.Operation.Total())
 		}
 	}
 }
 
 // traceEnd logs the end of a collective.
-func (c *Comm) traceEnd(p *part, err *fault.Error) {
+func (c *Comm) traceEnd(p *work.Part, err *fault.Error) {
 	if c.trace.collectives == nil {
 		return
 	}
@@ -62,8 +63,8 @@ func (c *Comm) traceEnd(p *part, err *fault.Error) {
 	if err != nil {
 		cause = err
 	}
-	traceEnd(c.trace.collectives, call.Describe(p.message), cause,
-		"sequence", p.message.Sequence, "path", c.runner.path)
+	traceEnd(c.trace.collectives, call.Describe(p.Message), cause,
+		"sequence", p.Message.Sequence, "path", c.runner.path)
 }
 
 func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {

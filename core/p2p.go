@@ -20,6 +20,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
 )
 
 // Sends and receives meet in the receiver's matching engine. A small send goes there at once with
@@ -97,7 +98,7 @@ type send struct {
 // begun tells that the first frame is on its way.
 func (s *send) begun() {
 	if s.id == 0 {
-		s.work.end(nil)
+		s.work.End(nil)
 	}
 }
 
@@ -375,7 +376,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 		p.next++
 		s.id = p.next
 		p.offers[s.id] = s
-		p.expect(w.deadline)
+		p.expect(w.Deadline())
 		s.header = transport.Header{Type: frameOffer, Seq: s.id, Arg: [2]uint64{s.about(), s.bytes}}
 		if p.c.byMail(s.peer) {
 			s.first = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
@@ -394,25 +395,25 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 	}
 	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
 	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, inline) {
-		q.frames.do(p.c, func() { p.beginSend(s, s.header, w.timeout) })
+		q.frames.do(p.c, func() { p.beginSend(s, s.header, w.Timeout()) })
 	}
 }
 
 // beginSend carries a send's first frame, with that header, in so long at most. It tells whether
 // that is over, well or not.
 func (p *pointToPoint) beginSend(s *send, h transport.Header, most time.Duration) bool {
-	ctx := &lateContext{parent: s.work.context(), deadline: exec.Now() + most}
-	defer ctx.end()
+	ctx := work.WithDeadline(s.work.Context(), exec.Now()+most)
+	defer ctx.End()
 	err := p.tell(ctx, s.peer, h, s.first)
 	switch {
 	case err == nil:
 		s.begun()
-	case ctx.Err() != nil && s.work.context().Err() == nil:
+	case ctx.Err() != nil && s.work.Context().Err() == nil:
 		return false
 	default:
 		lost := p.loseSend(s, err)
 		if s.id == 0 || p.takeOffer(s.id, s.peer) != nil {
-			s.work.end(lost)
+			s.work.End(lost)
 		}
 	}
 	return true
@@ -429,7 +430,7 @@ func (p *pointToPoint) beginSendNow(s *send) bool {
 
 // loseSend is lose for a send that may have come too late.
 func (p *pointToPoint) loseSend(s *send, err error) *fault.Error {
-	if s.work.deadline <= exec.Now() && p.c.failed() == nil {
+	if s.work.Deadline() <= exec.Now() && p.c.failed() == nil {
 		p.c.fail(p.late(s.work, s.op, s.peer, "it could not be sent"), true)
 		return p.ended(s.op, p.c.failed())
 	}
@@ -467,7 +468,7 @@ func (p *pointToPoint) ended(op *call.Operation, cause *fault.Error) *fault.Erro
 // late is the error for a send or receive whose time is up, which a peer has not met.
 func (p *pointToPoint) late(w *Work, op *call.Operation, peer int, why string) *fault.Error {
 	return p.ended(op, p.c.members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", p.title(op),
-		w.timeout, why).Blaming(peer))
+		w.Timeout(), why).Blaming(peer))
 }
 
 // takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
@@ -518,7 +519,7 @@ func (p *pointToPoint) miss(w *Work, op *call.Operation, err *fault.Error) {
 	if err.Kind == fault.ErrPeerFailed && (op.Root != call.AnySource || !others) {
 		p.c.fail(err, true)
 	}
-	w.end(p.ended(op, err))
+	w.End(p.ended(op, err))
 }
 
 func (p *pointToPoint) receive(w *Work, op *call.Operation) {
@@ -533,7 +534,7 @@ func (p *pointToPoint) receive(w *Work, op *call.Operation) {
 			p.miss(w, op, err)
 			return
 		}
-		p.expect(w.deadline)
+		p.expect(w.Deadline())
 		holders = p.holders(r.source)
 	}
 	p.mu.Unlock()
@@ -552,13 +553,13 @@ func (p *pointToPoint) arrive(a *arrival) {
 	if p.failure != nil {
 		p.mu.Unlock()
 		if a.local != nil {
-			a.local.work.end(p.failure)
+			a.local.work.End(p.failure)
 		}
 		return
 	}
 	r := p.match.arrive(a)
 	if r == nil && a.local != nil {
-		p.expect(a.local.work.deadline)
+		p.expect(a.local.work.Deadline())
 	}
 	p.mu.Unlock()
 	if r != nil {
@@ -568,7 +569,7 @@ func (p *pointToPoint) arrive(a *arrival) {
 
 // deliver brings an arrival's data to the receive that it met.
 func (p *pointToPoint) deliver(r *receive, a *arrival) {
-	r.work.source.Store(int32(a.source))
+	r.work.SetSource(a.source)
 	var bad *fault.Error
 	if r.bytes != a.bytes || r.op.DType != a.dtype {
 		bad = p.c.members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but "+
@@ -586,19 +587,19 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		if bad == nil && r.bytes > 0 {
 			copy(r.buffer(), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
 		}
-		a.local.work.end(bad)
-		r.work.end(bad)
+		a.local.work.End(bad)
+		r.work.End(bad)
 	case a.data != nil:
 		if bad == nil {
 			copy(r.buffer(), a.data)
 		}
 		p.consumed(a)
 		p.held.put(a.data)
-		r.work.end(bad)
+		r.work.End(bad)
 	case bad != nil:
 		p.consumed(a)
 		p.reply(a.source, transport.Header{Type: frameReject, Seq: a.offer}, bad.Encode())
-		r.work.end(bad)
+		r.work.End(bad)
 	default:
 		p.consumed(a)
 		switch {
@@ -624,8 +625,8 @@ func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 
 // replyBy is reply on a goroutine, until a time, which comes after so long.
 func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transport.Header, payload []byte) {
-	ctx := &lateContext{parent: p.c.ctx, deadline: until}
-	defer ctx.end()
+	ctx := work.WithDeadline(p.c.works.Context, until)
+	defer ctx.End()
 	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
 		p.c.fail(p.c.members.Errorf(fault.ErrTimeout, "answer to %s: timeout after %v: it takes nothing",
 			p.c.members.Names(peer), timeout).Blaming(peer), true)
@@ -669,7 +670,7 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	q.coming = a
 	if r := p.match.wanting(a); r != nil && r.bytes == a.bytes && r.op.DType == a.dtype {
 		p.match.cancel(r)
-		r.work.source.Store(int32(src))
+		r.work.SetSource(src)
 		a.receive, p.filling[r], r.from, r.reading = r, true, src, true
 		return r.buffer(), nil
 	}
@@ -687,7 +688,7 @@ func (p *pointToPoint) arrived(src int, h transport.Header) {
 		if h.Flags == eagerSend {
 			p.consumed(a)
 		}
-		a.receive.work.end(nil)
+		a.receive.work.End(nil)
 	}
 }
 
@@ -714,7 +715,7 @@ func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, comp
 	}
 	p.mu.Unlock()
 	if failure != nil && !complete {
-		r.work.end(p.ended(r.op, failure))
+		r.work.End(p.ended(r.op, failure))
 	}
 	return a, complete
 }
@@ -751,7 +752,7 @@ func (p *pointToPoint) take(r *receive, a *arrival) {
 		return
 	}
 	a.receive, p.filling[r], p.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
-	p.expect(r.work.deadline)
+	p.expect(r.work.Deadline())
 	p.mu.Unlock()
 	// Who reads the link does the rest.
 	p.reply(a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
@@ -785,7 +786,7 @@ func (p *pointToPoint) give(g *gift) {
 }
 
 func (p *pointToPoint) giveLater(g *gift) {
-	p.peers[g.send.peer].give.do(p.c, func() { p.giveFrames(g, g.send.work.context(), false) })
+	p.peers[g.send.peer].give.do(p.c, func() { p.giveFrames(g, g.send.work.Context(), false) })
 }
 
 // attendLinks has accepted sends wait for giveAccepted, or have them wait no longer.
@@ -808,11 +809,11 @@ func (p *pointToPoint) giveAccepted() {
 	p.gifts = nil
 	p.mu.Unlock()
 	for _, g := range gifts {
-		ctx := &lateContext{parent: g.send.work.context(), deadline: exec.Now() + giveTime}
+		ctx := work.WithDeadline(g.send.work.Context(), exec.Now()+giveTime)
 		if !p.giveFrames(g, ctx, true) {
 			p.giveLater(g)
 		}
-		ctx.end()
+		ctx.End()
 	}
 }
 
@@ -832,7 +833,7 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 			p.fetched(g.offer)
 		}
 		if err != nil {
-			if ctx.Err() != nil && s.work.context().Err() == nil {
+			if ctx.Err() != nil && s.work.Context().Err() == nil {
 				return false
 			}
 			failure = p.loseSend(s, err)
@@ -849,14 +850,14 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 		delete(p.given, g.offer)
 	} else {
 		g.lone = true
-		p.expect(s.work.deadline)
+		p.expect(s.work.Deadline())
 	}
 	p.mu.Unlock()
 	switch {
 	case ended && failure != nil:
 		p.miss(s.work, s.op, failure)
 	case ended:
-		s.work.end(nil)
+		s.work.End(nil)
 	}
 	return true
 }
@@ -876,7 +877,7 @@ func (p *pointToPoint) fetched(offer uint64) {
 	}
 	p.mu.Unlock()
 	if ended {
-		g.send.work.end(nil)
+		g.send.work.End(nil)
 	}
 }
 
@@ -942,14 +943,14 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		case s == nil:
 		case s.bytes > 0 && !p.c.byMail(src):
 			err := fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
-			s.work.end(fault.From(err, fault.ErrInternal, "%s", p.title(s.op)))
+			s.work.End(fault.From(err, fault.ErrInternal, "%s", p.title(s.op)))
 			return err
 		default:
-			s.work.end(nil)
+			s.work.End(nil)
 		}
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
-			s.work.end(p.ended(s.op, p.c.members.Decode(fault.ErrMismatch, payload)))
+			s.work.End(p.ended(s.op, p.c.members.Decode(fault.ErrMismatch, payload)))
 		}
 	case frameConsumed:
 		p.mu.Lock()
@@ -1054,7 +1055,7 @@ func (p *pointToPoint) fail(err *fault.Error) {
 	}
 	p.mu.Unlock()
 	for _, e := range ended {
-		e.work.end(p.ended(e.op, e.err))
+		e.work.End(p.ended(e.op, e.err))
 	}
 	p.endTransfers(err)
 }

@@ -22,10 +22,10 @@ func (h history) Last() uint64 { return h.Sequence() }
 
 // Queued implements order.Log. It is called with the communicator's lock held.
 func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {
-	for _, w := range h.c.queue {
-		for _, p := range w.parts {
-			if s := p.message.Sequence; first <= s && s <= last {
-				return p.message, true
+	for _, w := range h.c.queue.All() {
+		for _, p := range w.Parts() {
+			if s := p.Message.Sequence; first <= s && s <= last {
+				return p.Message, true
 			}
 		}
 	}
@@ -36,7 +36,7 @@ func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {
 // Start does the same for what it refuses itself. It waits for nobody.
 func (c *Comm) Refuse(reason string) {
 	c.lockOrder()
-	if c.failure != nil {
+	if c.failed() != nil {
 		c.mu.Unlock()
 		return
 	}
@@ -70,7 +70,7 @@ func (c *Comm) tellRefusals(peer int, timeout time.Duration) {
 	defer cancel()
 	// Not the communicator's context: where another rank has found the mismatch out already, a peer
 	// may still be waiting that only this rank can tell.
-	defer context.AfterFunc(c.ctx, func() { time.AfterFunc(askTime, cancel) })()
+	defer context.AfterFunc(c.works.Context, func() { time.AfterFunc(askTime, cancel) })()
 	for {
 		c.mu.Lock()
 		announcement, number, ok := c.order.Tell(peer)

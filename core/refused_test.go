@@ -113,7 +113,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 				return err
 			}
 			// It learns what came of it, without a call of its own.
-			<-c.ctx.Done()
+			<-c.works.Context.Done()
 			return c.Err()
 		}
 		switch when {
@@ -134,7 +134,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 	for rank, err := range errs {
 		if err == nil && good(t).Collective == plan.Broadcast {
 			// It does not concern all ranks: one may have got all that it needed.
-			<-w.comms[rank].ctx.Done()
+			<-w.comms[rank].works.Context.Done()
 			err = w.comms[rank].Err()
 		}
 		tells(t, err, sequence, refusing...)
@@ -199,7 +199,7 @@ func TestRefusedOnceTooOften(t *testing.T) {
 					}
 				}
 				tells(t, run(w.comms[1], allReduce(t, 8)), n+1, 0)
-				<-w.comms[0].ctx.Done()
+				<-w.comms[0].works.Context.Done()
 				tells(t, w.comms[0].Err(), n+1, 0)
 			})
 		}
@@ -272,7 +272,7 @@ func TestRefusedBatch(t *testing.T) {
 					if err := refuse(w.comms[0], allReduce(t, 8), badRoot(t)); err != nil {
 						return err
 					}
-					<-w.comms[0].ctx.Done()
+					<-w.comms[0].works.Context.Done()
 					return w.comms[0].Err()
 				}
 				return batch(w.comms[rank], allReduce(t, 8), broadcast(t, 8, 0))

@@ -17,6 +17,7 @@ import (
 	"github.com/goccl/goccl/core/reduce/kernel"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/core/work"
 )
 
 // runner is the state of the queue's head, kept while nobody runs it. It belongs to the holder of
@@ -65,17 +66,33 @@ func (l *layout) fits(o *call.Operation, apart bool, group int) bool {
 // different collectives are found out even where neither rank sends.
 const announceAfter = 200 * time.Millisecond
 
-// run runs works from the queue's head until the given one has ended (nil: until the queue is
-// empty), or until a time. The caller holds the token.
-func (c *Comm) run(w *Work, until time.Duration) {
+// engine is the communicator as its queue sees it.
+type engine struct{ *Comm }
+
+// Rest implements work.Engine.
+func (c engine) Rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.openShortcut()
+}
+
+// Run implements work.Engine.
+func (c engine) Run(w *Work, until time.Duration) (interrupted bool) {
+	c.runQueue(w, until)
+	return c.runner.interrupted
+}
+
+// runQueue runs works from the queue's head until the given one has ended (nil: until the queue is
+// empty), or until a time. The caller holds the queue's token.
+func (c *Comm) runQueue(w *Work, until time.Duration) {
 	r := &c.runner
 	r.interrupted = false
 	r.run.Waited(w != nil && until != exec.Spin)
 	for {
-		if w != nil && !c.queues(w) {
+		if w != nil && !c.queue.Has(w) {
 			return
 		}
-		head := c.head()
+		head := c.queue.Head()
 		if head == nil {
 			return
 		}
@@ -86,28 +103,28 @@ func (c *Comm) run(w *Work, until time.Duration) {
 		if err != nil {
 			// Nothing after a failed part can run: the communicator has failed.
 			r.run.Withdraw()
-			part := &head.parts[r.part]
-			err = c.undone(part, r.begun || part.begun != nil, err)
+			part := &head.Parts()[r.part]
+			err = c.undone(part, r.begun || part.Begun != nil, err)
 			c.traceEnd(part, err)
-			c.retire(part.operation)
-			c.pop()
-			left := len(head.parts) - r.part
+			c.retire(part.Operation)
+			c.queue.Pop()
+			left := len(head.Parts()) - r.part
 			r.reset()
 			for range left {
-				head.end(err)
+				head.End(err)
 			}
 			continue
 		}
-		c.traceEnd(&head.parts[r.part], nil)
-		last := r.part == len(head.parts)-1
+		c.traceEnd(&head.Parts()[r.part], nil)
+		last := r.part == len(head.Parts())-1
 		if last {
-			c.pop() // before the work ends: its waiter may destroy the communicator
+			c.queue.Pop() // before the work ends: its waiter may destroy the communicator
 			r.reset()
 		} else {
 			r.part++
 			r.begun = false
 		}
-		head.end(nil)
+		head.End(nil)
 	}
 }
 
@@ -118,14 +135,14 @@ func (r *runner) reset() {
 // advance carries the head's present part on. It tells whether the part has finished, and how.
 func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fault.Error) {
 	r := &c.runner
-	p := &w.parts[r.part]
+	p := &w.Parts()[r.part]
 	if err := c.failed(); err != nil {
 		return true, err
 	}
-	if p.operation.Collective == plan.MonitoredBarrier {
+	if p.Operation.Collective == plan.MonitoredBarrier {
 		finished, failure = c.monitoredBarrier(w, p, until)
 		if finished {
-			c.endBarrier(p.message.Sequence)
+			c.endBarrier(p.Message.Sequence)
 		}
 		return finished, failure
 	}
@@ -150,16 +167,16 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fa
 			r.segments = r.segments[1:]
 			compiled, err := r.compile(s)
 			if err != nil {
-				c.fail(fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message)), true)
 				return true, c.failed()
 			}
 			r.current = compiled
 			if err := r.run.Begin(compiled, s.Offset, exec.AnyPeer, exec.AnyPeer); err != nil {
-				c.fail(fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message)), true)
+				c.fail(fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message)), true)
 				return true, c.failed()
 			}
 		}
-		done, failure := c.carryOn(w, min(until, w.deadline, exec.Now()+workerSlice))
+		done, failure := c.carryOn(w, min(until, w.Deadline(), exec.Now()+work.Slice))
 		switch {
 		case failure != nil:
 			return true, failure
@@ -174,13 +191,13 @@ func (c *Comm) advance(w *Work, until time.Duration) (finished bool, failure *fa
 		if r.waitingFrom == 0 {
 			r.waitingFrom = now
 		}
-		if now >= w.deadline {
-			c.fail(c.timeoutError(w, p.message), true)
+		if now >= w.Deadline() {
+			c.fail(c.timeoutError(w, p.Message), true)
 			return true, c.failed()
 		}
 		if !r.told && now-r.waitingFrom >= announceAfter {
 			r.told = true
-			c.announce(p.message)
+			c.announce(p.Message)
 		}
 		if now >= until || r.interrupted {
 			return false, nil
@@ -224,7 +241,7 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *fault.
 			}
 			return true, nil
 		case exec.Indirect:
-			c.layOut(w.parts[c.runner.part].operation)
+			c.layOut(w.Parts()[c.runner.part].Operation)
 			c.runner.segments = c.runner.laid.segments
 			return true, nil
 		case exec.Blocked:
@@ -246,12 +263,12 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *fault.
 		case exec.NeedPut:
 			h := transport.Header{Type: transport.Data, Flags: collectiveLane, Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
 			l.MarkSent(peer)
-			ctx := &lateContext{parent: w.context(), deadline: until}
+			ctx := work.WithDeadline(w.Context(), until)
 			err := links.put(ctx, peer, h)
-			ctx.end()
+			ctx.End()
 			if err != nil {
 				l.MarkUnsent(peer)
-				if errors.Is(err, context.DeadlineExceeded) && c.ctx.Err() == nil {
+				if errors.Is(err, context.DeadlineExceeded) && c.works.Context.Err() == nil {
 					return false, nil
 				}
 				c.fail(c.peerError(peer, err), true)
@@ -267,11 +284,11 @@ func (c *Comm) carryOn(w *Work, until time.Duration) (done bool, failure *fault.
 				h := transport.Header{Type: frameCredit, Flags: collectiveLane, Arg: [2]uint64{freed}}
 				// An error means that the peer is gone, or that the time is up. Whoever needs the peer, or
 				// the time, will see it; this step does not.
-				_ = links.send(w.context(), peer, h)
+				_ = links.send(w.Context(), peer, h)
 			}
 		default:
 			links.leave()
-			c.fail(c.runError(run, w.parts[c.runner.part].message, status), true)
+			c.fail(c.runError(run, w.Parts()[c.runner.part].Message, status), true)
 			return false, c.failed()
 		}
 	}
@@ -310,10 +327,10 @@ func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *faul
 const shortcutMax = 1 << 20
 
 // learn lets a collective that has ended be called by the shortcut from now on.
-func (c *Comm) learn(p *part) {
-	op := p.operation
+func (c *Comm) learn(p *work.Part) {
+	op := p.Operation
 	// Calls by the shortcut name no schedule.
-	if p.begun != nil || op.OfSplit || op.Schedule != 0 || !c.shape.AllMemory ||
+	if p.Begun != nil || op.OfSplit || op.Schedule != 0 || !c.shape.AllMemory ||
 		c.size > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
 		return
@@ -329,24 +346,24 @@ func (c *Comm) learn(p *part) {
 }
 
 // begin binds a part and lays out its segments.
-func (c *Comm) begin(p *part) *fault.Error {
+func (c *Comm) begin(p *work.Part) *fault.Error {
 	r := &c.runner
-	if p.begun != nil {
-		r.begun, r.segments, r.current = true, nil, p.begun
+	if p.Begun != nil {
+		r.begun, r.segments, r.current = true, nil, p.Begun
 		r.waitingFrom, r.told = 0, false
 		return nil
 	}
 	c.mu.Lock()
-	missing := c.missing(p.message)
+	missing := c.missing(p.Message)
 	c.mu.Unlock()
 	if missing != nil {
 		return missing
 	}
-	op := p.operation
+	op := p.Operation
 	if c.mustVote(op) {
 		return c.vote(p)
 	}
-	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.message,
+	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.Message,
 		Streams: c.shape.Streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
@@ -354,12 +371,12 @@ func (c *Comm) begin(p *part) *fault.Error {
 	if op.Collective.Reduces() {
 		k, err := kernel.Of(op.DType, op.Op)
 		if err != nil {
-			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.message))
+			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 		}
 		b.Kernel = k
 	}
 	if err := r.run.Bind(b); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	r.binding = b
 	c.layOut(op)
@@ -370,7 +387,7 @@ func (c *Comm) begin(p *part) *fault.Error {
 	}
 	if r.current != nil {
 		if err := r.run.Begin(r.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
-			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.message))
+			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 		}
 	}
 	r.waitingFrom, r.told = 0, false

@@ -38,6 +38,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/core/work"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -478,7 +479,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{},
 		departed: map[int]departure{}, answered: make(chan struct{}, 1),
 		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
-		checked: make(chan struct{}, 1), token: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+		checked: make(chan struct{}, 1)}
 	pids := make([]int, len(addresses))
 	for rank, a := range addresses {
 		pids[rank] = a.PID
@@ -499,6 +500,10 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
 	oversubscribed := tune.Oversubscribed(places(addresses))[addresses[config.Rank].Host]
 	c.waiting = waiting(oversubscribed)
+	c.works = work.Group{Yields: c.waiting.PortPolls, Spawn: c.spawn}
+	c.works.Context, c.cancel = context.WithCancel(context.Background())
+	c.queue = work.NewQueue(&c.works, engine{c})
+	c.works.Queue = c.queue
 	if end != nil {
 		c.poller = end.Poller()
 		if oversubscribed {
@@ -563,7 +568,6 @@ func (c *Comm) open(id identity) error {
 			share = append(share, c.arena.FD())
 		}
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.runner.plans.freeing = c.shortcut.Forget
 	c.runner.credited = make([]uint64, c.size)
 	c.p2p.init(c)
@@ -576,7 +580,7 @@ func (c *Comm) open(id identity) error {
 			Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 		c.mu.Lock()
 		c.group = group
-		failure := c.failure
+		failure := c.failed()
 		c.mu.Unlock()
 		close(c.attached)
 		if group != nil && failure != nil { // a peer was quick

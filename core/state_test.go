@@ -22,22 +22,22 @@ func shapeOf(c *Comm) tune.Shape { return c.shape }
 func pidOf(c *Comm, rank int) int { return c.addresses[rank].PID }
 
 // holdQueue keeps all others from running a communicator's queue, until letQueueGo.
-func holdQueue(c *Comm) { c.token <- struct{}{} }
+func holdQueue(c *Comm) { c.queue.Token(nil) <- struct{}{} }
 
-func letQueueGo(c *Comm) { <-c.token }
+func letQueueGo(c *Comm) { <-c.queue.Token(nil) }
 
-func queueIsRun(c *Comm) bool { return len(c.token) > 0 }
+func queueIsRun(c *Comm) bool { return c.queue.Token(nil).Taken() }
 
 // runHeldQueue runs a queue that is held for a while, and returns the step that it has come to.
 func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
-	c.run(w, exec.Now()+d)
+	c.runQueue(w, exec.Now()+d)
 	return c.runner.run.Step()
 }
 
 func fastPathIsOpen(c *Comm) bool { return !c.shortcut.Closed() }
 
 // awaitFailure waits until a communicator has failed.
-func awaitFailure(c *Comm) { <-c.ctx.Done() }
+func awaitFailure(c *Comm) { <-c.works.Context.Done() }
 
 // sentOn is how many messages have gone to each peer on a lane. Of a direct plan they are two.
 func sentOn(c *Comm, lane int) (n []uint64) {

@@ -49,7 +49,7 @@ func (p *pointToPoint) transfer(t *transfer) {
 	p.mu.Lock()
 	if err := p.failure; err != nil {
 		p.mu.Unlock()
-		t.work.end(p.ended(t.op, err))
+		t.work.End(p.ended(t.op, err))
 		return
 	}
 	q := p.queueOf(t)
@@ -129,12 +129,12 @@ func (p *pointToPoint) accept(t *transfer) {
 			return
 		}
 		p.c.spawn(func() {
-			err := p.c.group.Connect(t.work.context(), t.peer)
+			err := p.c.group.Connect(t.work.Context(), t.peer)
 			if mail.Mapped(t.peer) { // even if the peer has left meanwhile, which the transfer will find
 				p.transfer(t)
 				return
 			}
-			t.work.end(p.lose(t.op, t.peer, cmp.Or(err, errUnmapped)))
+			t.work.End(p.lose(t.op, t.peer, cmp.Or(err, errUnmapped)))
 		})
 		return
 	}
@@ -149,8 +149,8 @@ func (p *pointToPoint) accept(t *transfer) {
 	}
 	if !q.take.now(p.c, inline) {
 		q.take.do(p.c, func() {
-			if err := p.tell(t.work.context(), t.peer, h, nil); err != nil {
-				t.work.end(p.lose(t.op, t.peer, err))
+			if err := p.tell(t.work.Context(), t.peer, h, nil); err != nil {
+				t.work.End(p.lose(t.op, t.peer, err))
 				return
 			}
 			p.transfer(t)
@@ -164,7 +164,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	mail := p.c.window.Mail()
 	over := &p.never
 	if w != nil {
-		over = &w.finished
+		over = w.Flag()
 	}
 	if p.c.poller != nil &&
 		!p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
@@ -224,7 +224,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	} else if p.hasTransfers() || p.unannounced.Load() {
 		p.later()
 	}
-	return w != nil && !w.ended() && exec.Now() < until && !interrupted
+	return w != nil && !w.Ended() && exec.Now() < until && !interrupted
 }
 
 // endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
@@ -257,7 +257,7 @@ func (p *pointToPoint) endTransfersHeld(err *fault.Error) {
 		if t.compiled != nil {
 			t.compiled.Free()
 		}
-		t.work.end(p.ended(t.op, err))
+		t.work.End(p.ended(t.op, err))
 	}
 }
 
@@ -280,7 +280,7 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	p.mu.Unlock()
 	for _, t := range moving {
 		switch {
-		case t.work.deadline <= exec.Now():
+		case t.work.Deadline() <= exec.Now():
 			p.c.fail(p.late(t.work, t.op, t.peer, p.c.members.Names(t.peer)+" has not done its part"), true)
 		case t.get:
 			more = p.get(t) || more
@@ -331,12 +331,12 @@ func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 	h := transport.Header{Type: frameGot, Seq: offer}
 	q := &p.peers[peer]
 	if q.take.now(p.c, func() bool { return p.tellNow(peer, h, nil) }) {
-		w.end(nil)
+		w.End(nil)
 		return
 	}
 	q.take.do(p.c, func() {
-		_ = p.tell(w.context(), peer, h, nil) // a sender that is not told has left, or finds that it is late
-		w.end(nil)
+		_ = p.tell(w.Context(), peer, h, nil) // a sender that is not told has left, or finds that it is late
+		w.End(nil)
 	})
 }
 
@@ -403,7 +403,7 @@ func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 		return
 	}
 	p.done(t)
-	t.work.end(nil)
+	t.work.End(nil)
 }
 
 // done takes the first transfer of a queue out.

@@ -21,8 +21,9 @@ type packageRule struct {
 // it here. A pure one takes data and returns data: it does nothing and waits for
 // nothing, and nor does what it imports.
 var packages = []packageRule{
-	{"core", "order tune call fault plan reduce reduce/kernel exec transport bootstrap logs " +
+	{"core", "work order tune call fault plan reduce reduce/kernel exec transport bootstrap logs " +
 		"internal/plain", false},
+	{"work", "call exec fault plan", false},
 	{"order", "call fault plan internal/printable", true},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},

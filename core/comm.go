@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
@@ -60,23 +60,19 @@ type Comm struct {
 
 	failure atomic.Pointer[fault.Error] // the first cause; set under mu
 
-	mu        sync.Mutex
-	timeout   time.Duration
-	destroyed bool
-	departed  map[int]departure       // peers that are gone
-	order     order.Order             // calls, and what peers announced of theirs
-	tellers   sync.WaitGroup          // goroutines that tell of refused calls
-	answers   map[int]plan.Message    // what peers answered to ask
-	answered  chan struct{}           // a new answer
-	checkIns  map[uint64]map[int]bool // monitored barriers, by sequence: who came to rank 0
-	checkOuts map[uint64]*fault.Error // likewise: what rank 0 said, nil: all came
-	checked   chan struct{}           // a change of the two
-	barriers  uint64                  // sequence of the last monitored barrier that ended here
-	splits    uint64
+	mu         sync.Mutex
+	timeout    time.Duration
+	destroyed  bool
+	membership membership.Machine
+	order      order.Order    // calls, and what peers announced of theirs
+	tellers    sync.WaitGroup // goroutines that tell of refused calls
+	splits     uint64
 
-	dials map[int]chan struct{} // connections being made, by peer: closed when each has ended
+	inquiry   inquiry
+	monitored *monitoredBarrier
+	dialer    dialer
 
-	stopped chan struct{} // closed when the first fail has done all that it does
+	stopped chan struct{} // closed when the first failure has been carried out
 
 	runner   runner
 	shortcut *exec.Shortcut // also holds the order of the collectives
@@ -137,15 +133,10 @@ func (c *Comm) defaultTimeout() time.Duration {
 // Err is the first cause of the communicator's failure, nil while it works. It also tells of a peer
 // whose process has ended without a goodbye, though nothing has needed the peer yet.
 func (c *Comm) Err() error {
-	if err := c.failed(); err != nil {
-		return err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, peer := range slices.Sorted(maps.Keys(c.departed)) {
-		if d := c.departed[peer]; d.lost() {
-			return d.cause
-		}
+	if err := c.membership.Err(); err != nil {
+		return err
 	}
 	return nil
 }
@@ -299,8 +290,8 @@ func (c *Comm) lockOrder() {
 // openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
 // logged, which C does not do. It is called with the lock held.
 func (c *Comm) openShortcut() {
-	if c.failed() == nil && c.queue.Empty() && !c.order.Ahead() && len(c.departed) == 0 &&
-		c.shape.AllMemory && c.trace.collectives == nil {
+	if c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() && c.shape.AllMemory &&
+		c.trace.collectives == nil {
 		c.shortcut.Open()
 	}
 }
@@ -377,7 +368,7 @@ func (c *Comm) Destroy() {
 	c.lockOrder() // who is in the shortcut leaves, and sees the failure
 	c.shortcut.Free()
 	c.mu.Unlock()
-	c.runner.free()
+	c.runner.engine.Free()
 	c.p2p.free()
 	c.closeWindow()
 	c.partArenas()

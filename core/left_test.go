@@ -385,8 +385,7 @@ func TestMonitoredBarrierNamesTheFirstOfTheGone(t *testing.T) {
 	m := plan.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
 	goneSince(c, m.Sequence)
 	for range 20 {
-		_, _, _, missed := c.barrierState(m)
-		namesTheEnded(t, 2, missed)
+		namesTheEnded(t, 2, c.monitored.missed(m))
 	}
 }
 

@@ -12,20 +12,29 @@ import (
 // What a rank waits for from a peer that shares no memory with it comes over a link. The waiter reads the links
 // himself, where nobody else does: see transport.Poller.
 
-// linkReader is a waiter's part in it, while he runs plans.
+// linkReader is the wire of a communicator's collectives. It belongs to the holder of the queue's
+// token.
 type linkReader struct {
-	c      *Comm
-	run    *exec.Run
-	reads  bool // he has the poller's token
-	relies bool // somebody else has
-	step   int  // the step that was waited in last
-	polls  int  // how often it may still be polled for
+	c        *Comm
+	reads    bool     // this thread has the poller's token
+	relies   bool     // another thread has it, and reads for this one
+	step     int      // of the run, that was waited in last
+	polls    int      // how often it may still be polled for
+	credited []uint64 // by peer: messages whose release it has been told of
 }
 
-func (c *Comm) linkReader(run *exec.Run) linkReader { return linkReader{c: c, run: run, step: -1} }
+func newLinkReader(c *Comm) *linkReader {
+	return &linkReader{c: c, credited: make([]uint64, c.size)}
+}
 
-// wait waits for what the run waits for: a little while, or until a time. It tells whether a signal came instead.
-func (r *linkReader) wait(until time.Duration) (interrupted bool) {
+// Enter implements collective.Wire.
+func (r *linkReader) Enter() { r.step = -1 }
+
+// Connect implements collective.Wire.
+func (r *linkReader) Connect(peer int) <-chan struct{} { return r.c.connect(peer) }
+
+// Wait implements collective.Wire.
+func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool) {
 	p := r.c.poller
 	if !r.reads {
 		r.reads = p.Take()
@@ -36,14 +45,14 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 		if !r.reads {
 			r.relies = true
 			p.Rely()
-			r.run.Brought(true)
+			run.Brought(true)
 			return false
 		}
-		r.run.Reading(true)
-		return false // who read before may have brought it
+		run.Reading(true)
+		return false // the last reader may have brought it
 	}
-	if s := r.run.Step(); s != r.step {
-		bytes, _ := r.run.Expected()
+	if s := run.Step(); s != r.step {
+		bytes, _ := run.Expected()
 		r.step, r.polls = s, r.c.portPolls(bytes)
 		if bytes > pumpMost {
 			p.Wait(0)
@@ -55,7 +64,7 @@ func (r *linkReader) wait(until time.Duration) (interrupted bool) {
 			work.YieldCPU()
 		}
 		r.polls--
-		r.c.group.Pump(r.run.Peer())
+		r.c.group.Pump(run.Peer())
 		return false
 	}
 	return p.Wait(max(until-exec.Now(), 0))
@@ -75,7 +84,47 @@ func (c *Comm) portPolls(bytes uint64) int {
 	return c.waiting.PortPolls
 }
 
-// send is Group.Send, for who may be reading.
+// Put implements collective.Wire. The peer may be left to read a long message by itself.
+func (r *linkReader) Put(ctx context.Context, run *exec.Run) error {
+	peer, l := run.Peer(), r.c.window.Lane(collectiveLane)
+	h := transport.Header{Type: transport.Data, Flags: collectiveLane,
+		Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
+	l.MarkSent(peer)
+	if err := r.put(ctx, peer, h, run); err != nil {
+		l.MarkUnsent(peer)
+		return err
+	}
+	r.credited[peer] = h.Arg[1]
+	return nil
+}
+
+func (r *linkReader) put(ctx context.Context, peer int, h transport.Header, run *exec.Run) error {
+	header, payload := run.PortMessage()
+	if !r.c.group.Lends(peer, payload) || !run.Lend() {
+		return r.send(ctx, peer, h, header, payload)
+	}
+	lent, err := r.c.group.Lend(ctx, r.reads, peer, h, header, payload)
+	if !lent {
+		run.TakeBack()
+	}
+	return err
+}
+
+// Release implements collective.Wire. Credits go back in twos, or with a message of this rank: the
+// plans are proved for senders that see one slot fewer than there are.
+func (r *linkReader) Release(ctx context.Context, run *exec.Run) {
+	peer := run.Peer()
+	freed := r.c.window.Lane(collectiveLane).Freed(peer)
+	if freed-r.credited[peer] < 2 {
+		return
+	}
+	r.credited[peer] = freed
+	h := transport.Header{Type: frameCredit, Flags: collectiveLane, Arg: [2]uint64{freed}}
+	// An error means that the peer is gone, or that the time is up. The step that needs the peer, or
+	// the time, will see it; this one does not.
+	_ = r.send(ctx, peer, h)
+}
+
 func (r *linkReader) send(ctx context.Context, peer int, h transport.Header, payload ...[]byte) error {
 	if r.reads {
 		return r.c.group.SendReading(ctx, peer, h, payload...)
@@ -83,28 +132,15 @@ func (r *linkReader) send(ctx context.Context, peer int, h transport.Header, pay
 	return r.c.group.Send(ctx, peer, h, payload...)
 }
 
-// put carries the message of the run's present step, which the peer may be left to read by itself.
-func (r *linkReader) put(ctx context.Context, peer int, h transport.Header) error {
-	header, payload := r.run.PortMessage()
-	if !r.c.group.Lends(peer, payload) || !r.run.Lend() {
-		return r.send(ctx, peer, h, header, payload)
-	}
-	lent, err := r.c.group.Lend(ctx, r.reads, peer, h, header, payload)
-	if !lent {
-		r.run.TakeBack()
-	}
-	return err
-}
-
-// leave leaves the links to others.
-func (r *linkReader) leave() {
+// Leave implements collective.Wire.
+func (r *linkReader) Leave(run *exec.Run) {
 	switch {
 	case r.reads:
-		r.run.Reading(false)
+		run.Reading(false)
 		r.c.poller.Leave()
 	case r.relies:
 		r.c.poller.Dismiss()
-		r.run.Brought(false)
+		run.Brought(false)
 	}
 	r.reads, r.relies = false, false
 }

@@ -64,7 +64,7 @@ func (c *Comm) traceEnd(p *work.Part, err *fault.Error) {
 		cause = err
 	}
 	traceEnd(c.trace.collectives, call.Describe(p.Message), cause,
-		"sequence", p.Message.Sequence, "path", c.runner.path)
+		"sequence", p.Message.Sequence, "path", c.runner.engine.Path())
 }
 
 func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {

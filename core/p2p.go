@@ -17,6 +17,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -268,7 +269,7 @@ type pointToPoint struct {
 	attended bool    // a waiter reads the links, and gives
 	gifts    []*gift // for him
 	failure  *fault.Error
-	gone     map[int]departure
+	gone     map[int]membership.Departure
 
 	unannounced atomic.Bool   // some of the peers' are
 	watching    atomic.Bool   // later has been called, and its time has not come
@@ -310,7 +311,7 @@ func (p *pointToPoint) init(c *Comm) {
 	for i := range p.peers {
 		p.peers[i].accepted = map[uint64]*arrival{}
 	}
-	p.gone = map[int]departure{}
+	p.gone = map[int]membership.Departure{}
 	p.token = make(chan struct{}, 1)
 }
 
@@ -494,12 +495,12 @@ func (p *pointToPoint) refuse(peer int) *fault.Error {
 	d, gone := p.gone[peer]
 	switch {
 	case gone:
-		return d.cause
+		return d.Cause
 	case peer == call.AnySource && len(p.gone) > 0:
 		alone := len(p.gone) == p.c.size-1
 		for _, peer := range slices.Sorted(maps.Keys(p.gone)) {
-			if d := p.gone[peer]; d.lost() && (alone || !d.exited) {
-				return d.cause.Because("It may have been the one to send")
+			if d := p.gone[peer]; d.Lost() && (alone || !d.Exited) {
+				return d.Cause.Because("It may have been the one to send")
 			}
 		}
 		if alone {
@@ -975,7 +976,7 @@ type ending struct {
 }
 
 // depart ends what can no longer be matched because a peer is gone.
-func (p *pointToPoint) depart(peer int, d departure) {
+func (p *pointToPoint) depart(peer int, d membership.Departure) {
 	p.collect() // what it sent before
 	p.mu.Lock()
 	p.gone[peer] = d
@@ -994,20 +995,20 @@ func (p *pointToPoint) depart(peer int, d departure) {
 	p.match.unexpected = slices.DeleteFunc(p.match.unexpected, func(a *arrival) bool { return a.source == peer && a.offer != 0 })
 	for r := range p.filling {
 		if r.from == peer {
-			end(r.work, r.op, d.cause)
+			end(r.work, r.op, d.Cause)
 			delete(p.filling, r)
 		}
 	}
 	clear(p.peers[peer].accepted)
 	for id, s := range p.offers {
 		if s.peer == peer {
-			end(s.work, s.op, d.cause)
+			end(s.work, s.op, d.Cause)
 			delete(p.offers, id)
 		}
 	}
 	p.peers[peer].held = heldBack{}
 	for _, g := range p.takeLone(peer) {
-		end(g.send.work, g.send.op, d.cause)
+		end(g.send.work, g.send.op, d.Cause)
 	}
 	moving := p.moving > 0
 	p.mu.Unlock()

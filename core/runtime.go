@@ -31,9 +31,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -476,10 +478,10 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses,
 		kinds: kinds,
 		grace: config.LivenessGrace, timeout: config.Timeout, settings: config.settings,
-		attached: make(chan struct{}), stopped: make(chan struct{}), dials: map[int]chan struct{}{},
-		departed: map[int]departure{}, answered: make(chan struct{}, 1),
-		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{},
-		checked: make(chan struct{}, 1)}
+		attached: make(chan struct{}), stopped: make(chan struct{}),
+		membership: membership.New(config.Rank),
+		inquiry:    inquiry{changed: make(chan struct{}, 1)}}
+	c.monitored = newMonitoredBarrier(c)
 	pids := make([]int, len(addresses))
 	for rank, a := range addresses {
 		pids[rank] = a.PID
@@ -502,7 +504,7 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 	c.waiting = waiting(oversubscribed)
 	c.works = work.Group{Yields: c.waiting.PortPolls, Spawn: c.spawn}
 	c.works.Context, c.cancel = context.WithCancel(context.Background())
-	c.queue = work.NewQueue(&c.works, engine{c})
+	c.queue = work.NewQueue(&c.works, &c.runner)
 	c.works.Queue = c.queue
 	if end != nil {
 		c.poller = end.Poller()
@@ -522,22 +524,38 @@ func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transp
 			c.window.UseArena(arena.Memory())
 		}
 	}
-	if c.runner.run, err = exec.NewRun(c.window.Lane(collectiveLane)); err == nil {
-		c.shortcut, err = exec.NewShortcut(c.runner.run, c.rank, order.MaxRefusals)
-	}
-	if err != nil {
+	if err := c.makeRunner(); err != nil {
 		c.discard()
 		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
 	}
 	return c, nil
 }
 
+// makeRunner makes what runs collectives, in Go and in C.
+func (c *Comm) makeRunner() error {
+	run, err := exec.NewRun(c.window.Lane(collectiveLane))
+	if err != nil {
+		return err
+	}
+	if c.shortcut, err = exec.NewShortcut(run, c.rank, order.MaxRefusals); err != nil {
+		run.Free()
+		return err
+	}
+	config := collective.Config{Rank: c.rank, Shape: c.shape, Window: c.window, Arena: c.arena,
+		FastPath: c.shortcut}
+	if c.poller != nil {
+		config.Wire = newLinkReader(c)
+	}
+	c.runner = runner{c: c, engine: collective.New(config, run)}
+	return nil
+}
+
 // discard frees a communicator that was not opened.
 func (c *Comm) discard() {
 	if c.shortcut != nil {
 		c.shortcut.Free()
+		c.runner.engine.Free()
 	}
-	c.runner.free()
 	c.window.Close()
 	c.partArenas()
 }
@@ -568,8 +586,6 @@ func (c *Comm) open(id identity) error {
 			share = append(share, c.arena.FD())
 		}
 	}
-	c.runner.plans.freeing = c.shortcut.Forget
-	c.runner.credited = make([]uint64, c.size)
 	c.p2p.init(c)
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true

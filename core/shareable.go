@@ -213,41 +213,6 @@ func (c *Comm) partArenas() {
 	}
 }
 
-// direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept
-// with the layout, which is that operation's.
-func (c *Comm) direct(op *call.Operation) *exec.Compiled {
-	if c.arena == nil {
-		return nil
-	}
-	l := &c.runner.laid
-	if l.looked {
-		return l.direct
-	}
-	p, ok := c.shape.Direct(op, l.segments)
-	if !ok {
-		l.looked = true
-		return nil
-	}
-	compiled, err := c.runner.plans.get(p, false)
-	if err != nil {
-		return nil // the other plan's error is told
-	}
-	if c.runner.plans.keeps(compiled) {
-		l.looked, l.direct = true, compiled
-	}
-	return compiled
-}
-
-// shareable tells whether an operation's buffers may be: whether the first one is.
-func (c *Comm) shareable(op *call.Operation) bool {
-	for _, blocks := range [][]unsafe.Pointer{op.In, op.Out} {
-		if len(blocks) > 0 {
-			return c.arena != nil && c.arena.Contains(blocks[0])
-		}
-	}
-	return false
-}
-
 // retire has the memory of an operation that has failed never allocated again: a peer that is only stopped may write there
 // when it goes on.
 func (c *Comm) retire(op *call.Operation) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -30,8 +31,8 @@ func queueIsRun(c *Comm) bool { return c.queue.Token(nil).Taken() }
 
 // runHeldQueue runs a queue that is held for a while, and returns the step that it has come to.
 func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
-	c.runQueue(w, exec.Now()+d)
-	return c.runner.run.Step()
+	c.runner.Run(w, exec.Now()+d)
+	return c.runner.engine.Run().Step()
 }
 
 func fastPathIsOpen(c *Comm) bool { return !c.shortcut.Closed() }
@@ -51,7 +52,9 @@ func sentOn(c *Comm, lane int) (n []uint64) {
 func reads(c *Comm, peer int, p exec.Process) { c.window.UseProcess(peer, p) }
 
 // vote tells whether the ranks have found out if they can read each other's memory, and the result.
-func vote(c *Comm) (voted, gets bool) { return c.runner.voted, c.runner.gets }
+func vote(c *Comm) (voted, gets bool) {
+	return c.runner.engine.SingleCopy()
+}
 
 func getsSend(c *Comm, peer int, bytes uint64) bool { return c.p2p.gets(peer, bytes) }
 
@@ -134,9 +137,9 @@ func (w *world) endFor(peer, rank int) {
 func goneSince(c *Comm, sequence uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for rank, d := range c.departed {
-		d.last = sequence
-		c.departed[rank] = d
+	for _, rank := range c.membership.Departed() {
+		d, _ := c.membership.Departure(rank)
+		c.membership.Step(membership.Left{Peer: rank, Cause: d.Cause, Last: sequence})
 	}
 }
 

@@ -315,7 +315,7 @@ func (p *pointToPoint) get(t *transfer) bool {
 			return false
 		}
 		p.done(t)
-		p.miss(t.work, t.op, d.cause)
+		p.miss(t.work, t.op, d.Cause)
 	default:
 		if t.got += uint64(len(out)); t.got == t.op.Length() {
 			p.done(t)
@@ -393,7 +393,7 @@ func (p *pointToPoint) ran(t *transfer, status exec.Status) {
 	if status == exec.Gone {
 		d, _ := p.c.departure(t.peer)
 		p.done(t)
-		p.miss(t.work, t.op, d.cause)
+		p.miss(t.work, t.op, d.Cause)
 		return
 	}
 	if len(t.segments) > 0 {

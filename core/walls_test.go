@@ -21,10 +21,12 @@ type packageRule struct {
 // it here. A pure one takes data and returns data: it does nothing and waits for
 // nothing, and nor does what it imports.
 var packages = []packageRule{
-	{"core", "work order tune call fault plan reduce reduce/kernel exec transport bootstrap logs " +
-		"internal/plain", false},
+	{"core", "collective work order membership tune call fault plan reduce exec transport " +
+		"bootstrap logs internal/plain", false},
+	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"work", "call exec fault plan", false},
 	{"order", "call fault plan internal/printable", true},
+	{"membership", "call fault plan", true},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},

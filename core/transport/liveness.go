@@ -133,7 +133,8 @@ func (e *Endpoint) check(p *pulse, now time.Time, slept bool) {
 	}
 	switch age := now.Sub(p.alive); {
 	case age >= e.grace:
-		p.giveUp(fmt.Errorf("host of %s has acknowledged nothing for %v", p.who, age.Round(100*time.Millisecond)))
+		p.giveUp(&silentError{fmt.Errorf("host of %s has acknowledged nothing for %v", p.who,
+			age.Round(100*time.Millisecond))})
 	case age >= e.grace/2 && !p.probing && p.target != "":
 		p.dropProbe()
 		p.probing = e.spawn("liveness probe", func() { e.probe(p, e.grace-age) })

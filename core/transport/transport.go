@@ -45,6 +45,8 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrPeerDown: the peer's process has ended, or its host acknowledges nothing.
 	ErrPeerDown = errors.New("peer down")
+	// ErrSilent: that the peer has ended is a suspicion, as its host has been silent for too long.
+	ErrSilent = errors.New("peer silent")
 	// ErrPeerLeft: the peer has detached from the group in good order.
 	ErrPeerLeft = errors.New("peer has left the group")
 	// ErrRefused: one side could not prove to the other that it belongs to the group.
@@ -74,6 +76,13 @@ type downError struct{ error }
 func (e *downError) Unwrap() error { return e.error }
 
 func (e *downError) Is(target error) bool { return target == ErrPeerDown }
+
+// silentError wraps ErrSilent, and leaves the text.
+type silentError struct{ error }
+
+func (e *silentError) Unwrap() error { return e.error }
+
+func (e *silentError) Is(target error) bool { return target == ErrSilent }
 
 const (
 	// MaxControl is the longest payload of a control frame, in bytes.

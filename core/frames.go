@@ -1,15 +1,15 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -123,19 +123,24 @@ func (c handler) PeerAttached(src int, fds []int) {
 	}
 }
 
-// PeerDown implements transport.Handler. A process that has ended may have done its part; one that
-// breaks the protocol has not.
+// PeerDown implements transport.Handler.
 func (c handler) PeerDown(src int, err error) {
-	cause := c.peerError(src, err)
-	c.depart(src, departure{cause: cause, exited: c.end.Exited(&c.addresses[src])})
-	if errors.Is(err, transport.ErrProtocol) {
-		c.fail(cause, true)
+	e := membership.Lost{Peer: src, Cause: c.unreachable(src, err), Evidence: membership.Proof,
+		Exited: c.end.Exited(&c.addresses[src]), Broken: errors.Is(err, transport.ErrProtocol)}
+	if errors.Is(err, transport.ErrSilent) {
+		e.Evidence = membership.Suspicion
 	}
+	c.lockOrder()
+	e.Last, e.Awaited = c.Sequence(), slices.Collect(c.order.Waiting())
+	c.act(c.membership.Step(e))
 }
 
 // PeerLeft implements transport.Handler.
 func (c handler) PeerLeft(src int) {
-	c.depart(src, departure{cause: c.peerError(src, transport.ErrPeerLeft)})
+	e := membership.Left{Peer: src, Cause: c.hasLeft(src)}
+	c.lockOrder()
+	e.Last, e.Awaited = c.Sequence(), slices.Collect(c.order.Waiting())
+	c.act(c.membership.Step(e))
 }
 
 // Control implements transport.Handler.
@@ -155,49 +160,19 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			c.violation(src, err)
 		}
 	case frameStatus:
-		m, err := order.Decode(payload)
-		if err != nil {
-			c.violation(src, fmt.Errorf("%w: %w", exec.ErrProtocol, err))
-			return
+		if err := c.inquiry.onStatus(src, payload); err != nil {
+			c.violation(src, err)
 		}
-		c.mu.Lock()
-		if c.answers != nil {
-			c.answers[src] = m
-		}
-		c.mu.Unlock()
-		notify(c.answered)
 	case frameAsk:
-		c.lockOrder()
-		m := c.shortcut.At(c.Sequence())
-		c.unlockOrder()
-		c.spawn(func() {
-			// Not the communicator's context: one that has failed still answers. The asker counts a lost
-			// answer as no answer.
-			ctx, cancel := context.WithTimeout(context.Background(), askTime)
-			defer cancel()
-			_ = c.group.Send(ctx, src, transport.Header{Type: frameStatus}, order.Encode(m))
-		})
+		c.answer(src)
 	case frameCheckIn:
-		c.mu.Lock()
-		if c.checkIns[h.Seq] == nil && h.Seq > c.barriers && len(c.checkIns) < maxCheckIns {
-			c.checkIns[h.Seq] = map[int]bool{}
-		}
-		if here := c.checkIns[h.Seq]; here != nil {
-			here[src] = true
-		}
-		c.mu.Unlock()
-		notify(c.checked)
+		c.monitored.onCheckIn(src, h.Seq)
 	case frameCheckOut:
 		var verdict *fault.Error
 		if len(payload) > 0 {
 			verdict = c.members.Decode(fault.ErrTimeout, payload)
 		}
-		c.mu.Lock()
-		if src == 0 && h.Seq > c.barriers && len(c.checkOuts) < maxCheckIns {
-			c.checkOuts[h.Seq] = verdict
-		}
-		c.mu.Unlock()
-		notify(c.checked)
+		c.monitored.onCheckOut(src, h.Seq, verdict)
 	case frameMail:
 		c.p2p.collect()
 		c.spawn(func() { c.p2p.background() })
@@ -207,9 +182,6 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		}
 	}
 }
-
-// maxCheckIns bounds what a peer can make this rank remember of barriers to come.
-const maxCheckIns = 1024
 
 // violation fails the communicator because a peer sent what no correct peer sends.
 func (c handler) violation(src int, err error) {

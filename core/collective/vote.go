@@ -1,4 +1,4 @@
-package core
+package collective
 
 import (
 	"unsafe"
@@ -17,17 +17,16 @@ import (
 // of them build the same plans: they vote before the first one for which it matters.
 
 // mustVote tells whether the ranks must vote first. All find the same.
-func (c *Comm) mustVote(op *call.Operation) bool {
-	return !c.runner.voted && c.shape.WantsSingleCopy(op)
+func (e *Engine) mustVote(op *call.Operation) bool {
+	return !e.voted && e.Shape.WantsSingleCopy(op)
 }
 
 // vote begins a plan in which the ranks agree, in the name of the part that comes after.
-func (c *Comm) vote(p *work.Part) *fault.Error {
-	r := &c.runner
-	own, all := r.run.Votes()
+func (e *Engine) vote(p *work.Part) *fault.Error {
+	own, all := e.run.Votes()
 	*own = 1
-	for peer := range c.size {
-		if peer != c.rank && !c.window.Reads(peer) {
+	for peer := range e.Window.Layout.Ranks {
+		if peer != e.Rank && !e.Window.Reads(peer) {
 			*own = 0
 		}
 	}
@@ -37,27 +36,29 @@ func (c *Comm) vote(p *work.Part) *fault.Error {
 	}
 	op := call.Operation{Collective: plan.AllReduce, DType: reduce.Int32, InCounts: []uint64{1},
 		OutCounts: []uint64{1}}
-	compiled, err := r.plans.get(c.shape.Params(&op), false)
+	compiled, err := e.plans.get(e.Shape.Params(&op), false)
 	if err != nil {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 	}
 	b := exec.Binding{In: []unsafe.Pointer{unsafe.Pointer(own)},
 		Out: []unsafe.Pointer{unsafe.Pointer(all)}, Kernel: minimum, Message: p.Message}
-	if err := r.run.Bind(b); err != nil {
+	if err := e.run.Bind(b); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
-	if err := r.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
+	if err := e.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
-	r.begun, r.voting, r.segments, r.current = true, true, nil, compiled
-	r.waitingFrom, r.told = 0, false
+	e.begun, e.voting, e.segments, e.current = true, true, nil, compiled
 	return nil
 }
 
 // counted ends the vote.
-func (c *Comm) counted() {
-	r := &c.runner
-	_, all := r.run.Votes()
-	r.voting, r.voted, r.gets = false, true, *all == 1
-	r.laid = layout{} // which gets nothing
+func (e *Engine) counted() {
+	_, all := e.run.Votes()
+	e.voting, e.voted, e.Shape.SingleCopy = false, true, *all == 1
+	e.laid = layout{} // which gets nothing
 }
+
+// SingleCopy tells whether the ranks have found out if they can read each other's memory, and the
+// result.
+func (e *Engine) SingleCopy() (voted, yes bool) { return e.voted, e.Shape.SingleCopy }

@@ -2,11 +2,15 @@ package core
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -82,4 +86,57 @@ func (c *Comm) tellRefusals(peer int, timeout time.Duration) {
 		h := transport.Header{Type: frameAnnounce, Seq: number}
 		_ = c.group.Send(ctx, peer, h, announcement)
 	}
+}
+
+// refusalTime is how long the news of a refused call may take, on a busy host, after the peer's next
+// call has been seen.
+const refusalTime = time.Second
+
+// mismatchError tells of two ranks that call different things, or the same with different sizes.
+func (c *Comm) mismatchError(
+	mine plan.Message, run *exec.Run, peer int, seen plan.Message, sent order.Traffic,
+) *fault.Error {
+	if mine == seen {
+		var expected order.Traffic
+		expected.Bytes, expected.Total = run.Expected()
+		return c.order.DifferInBytes(mine, peer, expected, sent)
+	}
+	if seen.Sequence > mine.Sequence {
+		// The peer left this call out. If it was refused, that is under way, fails the communicator,
+		// and says more.
+		t := time.NewTimer(refusalTime)
+		defer t.Stop()
+		select {
+		case <-c.works.Context.Done():
+		case <-t.C:
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.order.Differ(mine, peer, seen)
+}
+
+// announce tells the peers what this rank waits in. Those that do another thing at the same place in
+// the order find it out.
+func (c *Comm) announce(m plan.Message) {
+	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
+}
+
+// onAnnounce takes a peer's announcement: of what it waits in, or of what it was refused.
+func (c *Comm) onAnnounce(peer int, payload []byte) error {
+	a, err := order.DecodeAnnouncement(payload)
+	if err != nil {
+		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
+	}
+	c.lockOrder()
+	mismatch := c.order.Hear(peer, a)
+	early := a.Waits() && a.Message.Sequence > c.Sequence()
+	c.unlockOrder()
+	switch {
+	case mismatch != nil:
+		c.fail(mismatch, true)
+	case early: // no other rank may know that the peer waits in vain
+		c.step(membership.Awaits{Message: a.Message})
+	}
+	return nil
 }

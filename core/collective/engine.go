@@ -1,0 +1,326 @@
+// Package collective runs collectives, one at a time: the head of a communicator's queue.
+//
+// An [Engine] makes plans of an operation, compiles them, and runs them in C. It keeps what it has
+// made, so that a collective that is called again builds nothing, and publishes it to the fast path.
+// The engine answers, and never acts: [Engine.Advance] returns an [Outcome], and its caller decides
+// what a failure means for the communicator. What the loop in C cannot do for peers that share no
+// memory goes through a [Wire].
+//
+// An Engine belongs to the thread that holds the queue's token, and has no lock.
+package collective
+
+import (
+	"context"
+	"errors"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/reduce/kernel"
+	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/core/work"
+)
+
+// Wire carries messages between ranks that share no memory. The engine's thread uses it.
+type Wire interface {
+	// Enter tells that the engine begins to drive a run, or goes on with it.
+	Enter()
+	// Connect makes sure that there is a connection to a peer, or that one is being made: until the
+	// channel is closed.
+	Connect(peer int) <-chan struct{}
+	// Put carries the message of the run's present step. The context's end leaves it unsent.
+	Put(ctx context.Context, run *exec.Run) error
+	// Release gives slots back that the run has released to its present peer.
+	Release(ctx context.Context, run *exec.Run)
+	// Wait waits for what the run waits for: a little while, or until a time. It tells whether a
+	// signal came to the thread.
+	Wait(run *exec.Run, until time.Duration) (interrupted bool)
+	// Leave leaves reading to other threads, until the next Wait.
+	Leave(run *exec.Run)
+}
+
+// Status is what has become of a collective.
+type Status int
+
+// The statuses.
+const (
+	Done Status = iota
+	Blocked
+	Failed
+)
+
+// Outcome is the answer of Advance.
+type Outcome struct {
+	Status Status
+
+	// Of one that is Blocked:
+	Since       time.Duration // when it last got on, on exec's clock
+	Interrupted bool          // a signal has come to the thread
+
+	// Of one that has Failed, one of these:
+	Err         *fault.Error // on this rank
+	Unreachable error        // a message could not be carried to Peer
+	Run         exec.Status  // the run has ended so, because of Peer
+	Peer        int
+}
+
+// Config says what an engine works with.
+type Config struct {
+	Rank     int
+	Shape    tune.Shape
+	Window   *exec.Window
+	Arena    *exec.Arena // this process's; nil: no peer shares memory
+	Wire     Wire        // nil where no peer is joined by a port
+	FastPath *exec.Shortcut
+}
+
+// Engine runs collectives.
+type Engine struct {
+	Config
+	run     *exec.Run
+	binding exec.Binding // of run
+	plans   planCache
+	laid    layout
+
+	// Of the present collective:
+	begun    bool           // it is bound
+	segments []tune.Segment // still to run
+	current  *exec.Compiled
+	voting   bool          // the present plan finds out whether all ranks can read each other's memory
+	since    time.Duration // when it last got on; 0: it has
+	path     string        // by which it goes
+
+	voted bool
+}
+
+// New makes an engine for a run on its lane.
+func New(c Config, run *exec.Run) *Engine {
+	return &Engine{Config: c, run: run, plans: planCache{freeing: c.FastPath.Forget}}
+}
+
+// Run is the engine's.
+func (e *Engine) Run() *exec.Run { return e.run }
+
+// Path names how the present or last collective went.
+func (e *Engine) Path() string { return e.path }
+
+// Begun tells whether the present collective has begun.
+func (e *Engine) Begun() bool { return e.begun }
+
+// Abandon gives the present collective up.
+func (e *Engine) Abandon() {
+	e.run.Withdraw()
+	e.reset()
+}
+
+func (e *Engine) reset() {
+	e.begun, e.voting, e.segments, e.current = false, false, nil, nil
+}
+
+// Advance carries a collective of a work on, which has not ended: until it has, or until a time. A
+// failure of the communicator ends it, too.
+func (e *Engine) Advance(w *work.Work, p *work.Part, until time.Duration) Outcome {
+	for {
+		if !e.begun {
+			if err := e.begin(p); err != nil {
+				return Outcome{Status: Failed, Err: err}
+			}
+		}
+		if e.current == nil {
+			if e.voting {
+				e.begun = false
+				e.counted()
+				continue
+			}
+			if len(e.segments) == 0 {
+				e.publish(p)
+				e.reset()
+				return Outcome{Status: Done}
+			}
+			if err := e.beginSegment(p); err != nil {
+				return Outcome{Status: Failed, Err: err}
+			}
+		}
+		if o := e.drive(w, p, until); o.Status != Done {
+			return o
+		}
+		e.plans.put(e.current)
+		e.current = nil
+		e.since = 0
+	}
+}
+
+// begin binds a collective and lays out its segments.
+func (e *Engine) begin(p *work.Part) *fault.Error {
+	e.since = 0
+	if p.Begun != nil {
+		e.begun, e.segments, e.current = true, nil, p.Begun
+		return nil
+	}
+	op := p.Operation
+	if e.mustVote(op) {
+		return e.vote(p)
+	}
+	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.Message,
+		Streams: e.Shape.Streams(op)}
+	if op.Collective == plan.Broadcast {
+		b.In = op.Out
+	}
+	if op.Collective.Reduces() {
+		k, err := kernel.Of(op.DType, op.Op)
+		if err != nil {
+			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
+		}
+		b.Kernel = k
+	}
+	if err := e.run.Bind(b); err != nil {
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
+	}
+	e.binding = b
+	e.layOut(op)
+	e.begun, e.segments, e.current = true, e.laid.segments, nil
+	e.path = e.laid.path
+	if e.shareable(op) {
+		e.current = e.direct(op)
+	}
+	if e.current != nil {
+		if err := e.run.Begin(e.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
+			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
+		}
+	}
+	return nil
+}
+
+// beginSegment begins the next segment.
+func (e *Engine) beginSegment(p *work.Part) *fault.Error {
+	s := &e.segments[0]
+	e.segments = e.segments[1:]
+	compiled, err := e.compile(s)
+	if err != nil {
+		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
+	}
+	e.current = compiled
+	if err := e.run.Begin(compiled, s.Offset, exec.AnyPeer, exec.AnyPeer); err != nil {
+		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
+	}
+	return nil
+}
+
+// drive runs the current plan until it is done, blocked or failed, and does for it what the loop in
+// C cannot.
+func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome {
+	if e.Wire != nil {
+		e.Wire.Enter()
+		defer e.Wire.Leave(e.run)
+	}
+	for {
+		switch status := e.run.Continue(until); status {
+		case exec.Receive:
+			interrupted := e.Wire.Wait(e.run, until)
+			if interrupted || exec.Now() >= until {
+				return e.blocked(interrupted)
+			}
+		case exec.Done:
+			if e.current.Direct { // it needs no other plan
+				e.path = "direct"
+				e.segments = nil
+			}
+			return Outcome{Status: Done}
+		case exec.Indirect:
+			e.layOut(p.Operation)
+			e.segments = e.laid.segments
+			return Outcome{Status: Done}
+		case exec.Blocked:
+			return e.blocked(exec.Now() < until)
+		case exec.Rest:
+			if e.Wire != nil {
+				e.Wire.Leave(e.run)
+			}
+		case exec.Connect:
+			if !e.connect(until) {
+				return e.blocked(false)
+			}
+		case exec.NeedPut:
+			peer := e.run.Peer()
+			ctx := work.WithDeadline(w.Context(), until)
+			err := e.Wire.Put(ctx, e.run)
+			ctx.End()
+			switch {
+			case err == nil:
+				e.run.Advance()
+			case errors.Is(err, context.DeadlineExceeded):
+				return e.blocked(false)
+			default:
+				return Outcome{Status: Failed, Unreachable: err, Peer: peer}
+			}
+		case exec.Released:
+			e.Wire.Release(w.Context(), e.run)
+		default:
+			return Outcome{Status: Failed, Run: status, Peer: e.run.Peer()}
+		}
+	}
+}
+
+// blocked is the outcome of a plan that waits for a peer.
+func (e *Engine) blocked(interrupted bool) Outcome {
+	if e.since == 0 {
+		e.since = exec.Now()
+	}
+	return Outcome{Status: Blocked, Since: e.since, Interrupted: interrupted}
+}
+
+// connect waits for the connection to the run's peer. It tells whether that is over before a time.
+func (e *Engine) connect(until time.Duration) bool {
+	e.Wire.Leave(e.run)
+	t := time.NewTimer(until - exec.Now())
+	defer t.Stop()
+	select {
+	case <-e.Wire.Connect(e.run.Peer()):
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// shortcutMax is the most bytes in a block for which it matters what a way through Go costs.
+const shortcutMax = 1 << 20
+
+// publish lets a collective that has ended be called by the fast path from now on.
+func (e *Engine) publish(p *work.Part) {
+	op := p.Operation
+	// Calls by the fast path name no schedule.
+	if p.Begun != nil || op.OfSplit || op.Schedule != 0 || !e.Shape.AllMemory ||
+		e.Window.Layout.Ranks > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
+		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
+		return
+	}
+	k := exec.Known{Binding: e.binding, Element: op.DType.Size(), Collective: uint8(op.Collective),
+		DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root, InCounts: op.InCounts,
+		OutCounts: op.OutCounts}
+	k.UsesIn, k.UsesOut = op.Uses(e.Rank)
+	e.layOut(op)
+	direct := e.direct(op)
+	if compiled, err := e.compile(&e.laid.segments[0]); err == nil {
+		e.FastPath.Learn(&k, compiled, direct)
+	}
+}
+
+// shareable tells whether an operation's buffers may be: whether the first one is.
+func (e *Engine) shareable(op *call.Operation) bool {
+	for _, blocks := range [][]unsafe.Pointer{op.In, op.Out} {
+		if len(blocks) > 0 {
+			return e.Arena != nil && e.Arena.Contains(blocks[0])
+		}
+	}
+	return false
+}
+
+// Free frees the plans and the run. The fast path is closed.
+func (e *Engine) Free() {
+	e.plans.free()
+	e.run.Free()
+}

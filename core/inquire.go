@@ -1,0 +1,142 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
+)
+
+// inquiry is what peers answer to the question how far they have come.
+type inquiry struct {
+	mu      sync.Mutex
+	answers map[int]plan.Message // nil: nobody has asked
+	changed chan struct{}        // a new answer
+}
+
+// askTime is how long a rank that timed out waits for its peers to say what they are doing.
+const askTime = 500 * time.Millisecond
+
+// timeoutError finds out which ranks did not arrive.
+func (c *Comm) timeoutError(w *work.Work, m plan.Message) *fault.Error {
+	missing, behind := c.ask(m.Sequence)
+	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.Timeout(),
+		c.members.Names(c.rank))
+	var parts []string
+	if len(missing) > 0 {
+		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the "+
+			"interpreter, or unreachable)", c.members.Names(missing...)))
+	}
+	for _, r := range behind {
+		what := "has not started a collective yet"
+		if r.sequence > 0 {
+			what = fmt.Sprintf("is still at #%d", r.sequence)
+		}
+		parts = append(parts, c.members.Names(r.rank)+" "+what)
+	}
+	if len(parts) == 0 {
+		return c.members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
+			"did not end in time", head).During(m.Name(), m.Sequence)
+	}
+	all := slices.Clone(missing)
+	for _, r := range behind {
+		all = append(all, r.rank)
+	}
+	slices.Sort(all)
+	return c.members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
+		c.members.Names(all...), strings.Join(parts, ", ")).
+		During(m.Name(), m.Sequence).Blaming(all...)
+}
+
+type laggard struct {
+	rank     int
+	sequence uint64
+}
+
+// ask asks all peers how far they have come, and returns those that do not answer and those that
+// have not started the collective of the given number.
+func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	q := &c.inquiry
+	q.mu.Lock()
+	q.answers = map[int]plan.Message{}
+	q.mu.Unlock()
+	var wg sync.WaitGroup
+	for peer := range c.size {
+		if peer == c.rank {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			// An error means no answer, which is what is found out here.
+			_ = c.group.Send(ctx, peer, transport.Header{Type: frameAsk})
+		}()
+	}
+	wg.Wait()
+	for {
+		q.mu.Lock()
+		n := len(q.answers)
+		q.mu.Unlock()
+		if n == c.size-1 {
+			break
+		}
+		select {
+		case <-q.changed:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for peer := range c.size {
+		if m, ok := q.answers[peer]; peer == c.rank {
+			continue
+		} else if !ok {
+			missing = append(missing, peer)
+		} else if m.Sequence < sequence {
+			behind = append(behind, laggard{peer, m.Sequence})
+		}
+	}
+	return missing, behind
+}
+
+// onStatus takes a peer's answer.
+func (q *inquiry) onStatus(peer int, payload []byte) error {
+	m, err := order.Decode(payload)
+	if err != nil {
+		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
+	}
+	q.mu.Lock()
+	if q.answers != nil {
+		q.answers[peer] = m
+	}
+	q.mu.Unlock()
+	notify(q.changed)
+	return nil
+}
+
+// answer tells a peer how far this rank has come. A communicator that has failed still answers.
+func (c *Comm) answer(peer int) {
+	c.lockOrder()
+	m := c.shortcut.At(c.Sequence())
+	c.unlockOrder()
+	c.spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), askTime)
+		defer cancel()
+		// The asker counts a lost answer as no answer.
+		_ = c.group.Send(ctx, peer, transport.Header{Type: frameStatus}, order.Encode(m))
+	})
+}

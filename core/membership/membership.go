@@ -1,0 +1,210 @@
+// Package membership decides who takes part in a communicator, and when it has failed.
+//
+// A [Machine] takes the news that one rank has of itself and of its peers, as [Event]s, and answers
+// each with the [Action]s that follow, in their order. Today's policy is to fail fast: a peer's end
+// harms those operations only that still need the peer, and the first operation that misses a peer
+// which ended without a goodbye fails the communicator on all ranks. A process that ends without a
+// goodbye may have been killed, or may have done its part.
+//
+// The package is pure: its caller holds a lock over each call, and carries the actions out.
+package membership
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+)
+
+// Evidence is how sure it is that a peer has ended.
+type Evidence int
+
+const (
+	// Suspicion: the peer has been silent for too long. It may go on.
+	Suspicion Evidence = iota
+	// Proof: a kernel tells that the peer's process has ended, or has closed its connection.
+	Proof
+)
+
+func (e Evidence) String() string {
+	if e == Proof {
+		return "proof"
+	}
+	return "suspicion"
+}
+
+// Event is news.
+type Event interface {
+	step(m *Machine) []Action
+}
+
+// Lost tells that a peer has ended without a goodbye.
+type Lost struct {
+	Peer     int
+	Cause    *fault.Error // of kind fault.ErrPeerFailed
+	Evidence Evidence
+	Exited   bool           // the process has ended by itself, with status 0
+	Broken   bool           // the peer has broken the protocol, so that it has not done its part
+	Last     uint64         // number of this rank's last collective
+	Awaited  []plan.Message // collectives that peers wait in, and this rank has not come to
+}
+
+// Left tells that a peer has said goodbye.
+type Left struct {
+	Peer    int
+	Cause   *fault.Error   // of kind fault.ErrAborted
+	Last    uint64         // as in Lost
+	Awaited []plan.Message // as in Lost
+}
+
+// Awaits tells that peers wait in a collective that this rank has not come to.
+type Awaits struct{ Message plan.Message }
+
+// Needs tells that this rank comes to a collective.
+type Needs struct{ Message plan.Message }
+
+// Failure tells that the communicator cannot go on.
+type Failure struct {
+	Cause *fault.Error
+	Quiet bool // peers hear of it in another way
+}
+
+// Action is what a caller does.
+type Action interface{ action() }
+
+// Stop is the first action of a failure: nothing of the communicator moves data any more. It comes
+// before any rank can hear of the failure, and gives buffers back that peers read.
+type Stop struct{ Cause *fault.Error }
+
+// Tell has all peers told of the failure.
+type Tell struct{ Cause *fault.Error }
+
+// EndWorks ends all works with the cause.
+type EndWorks struct{ Cause *fault.Error }
+
+// Part has those operations ended that can no longer be matched because a peer is gone.
+type Part struct {
+	Peer int
+	Departure
+}
+
+func (Stop) action()     {}
+func (Tell) action()     {}
+func (EndWorks) action() {}
+func (Part) action()     {}
+
+// Departure is a peer's end.
+type Departure struct {
+	Cause    *fault.Error
+	Evidence Evidence
+	Exited   bool   // as in Lost
+	Last     uint64 // as in Lost
+}
+
+// Lost tells whether the peer has ended without a goodbye.
+func (d Departure) Lost() bool { return d.Cause.Kind == fault.ErrPeerFailed }
+
+// MissedBy is the failure of a collective that needs the peer.
+func (d Departure) MissedBy(m plan.Message) *fault.Error {
+	if d.Lost() {
+		return d.Cause
+	}
+	missed := *d.Cause
+	missed.Text += fmt.Sprintf(" and can no longer take part in #%d %s", m.Sequence, call.Describe(m))
+	return missed.Hinting("").During(m.Name(), m.Sequence)
+}
+
+// Machine is what one rank knows of who takes part.
+type Machine struct {
+	rank     int
+	cause    *fault.Error // of the failure: the first
+	departed map[int]Departure
+}
+
+// New makes the machine of a rank all whose peers take part.
+func New(rank int) Machine { return Machine{rank: rank, departed: map[int]Departure{}} }
+
+// Step takes an event, and returns what to do.
+func (m *Machine) Step(e Event) []Action { return e.step(m) }
+
+// Err is the first cause of the failure, or else what has ended a peer that said no goodbye, though
+// nothing has needed it yet; nil if there is neither.
+func (m *Machine) Err() *fault.Error {
+	if m.cause != nil {
+		return m.cause
+	}
+	for _, peer := range m.Departed() {
+		if d := m.departed[peer]; d.Lost() {
+			return d.Cause
+		}
+	}
+	return nil
+}
+
+// Departed are the peers that are gone, in order. It holds those, too, of which the news came after a
+// failure.
+func (m *Machine) Departed() []int { return slices.Sorted(maps.Keys(m.departed)) }
+
+// Departure is how a peer has ended.
+func (m *Machine) Departure(peer int) (d Departure, gone bool) {
+	d, gone = m.departed[peer]
+	return d, gone
+}
+
+// Whole tells whether all peers take part.
+func (m *Machine) Whole() bool { return m.cause == nil && len(m.departed) == 0 }
+
+// Missing tells whether a collective misses a peer that was gone before this rank came to it. No rank
+// is through a collective before it has heard from all others, which plans are proved to do: in one
+// with a root the root has heard from all others, and these from the root.
+func (m *Machine) Missing(needed plan.Message) *fault.Error {
+	for _, peer := range m.Departed() {
+		root, d := int(needed.Root), m.departed[peer]
+		if needed.Sequence > d.Last && (root < 0 || root == m.rank || root == peer) {
+			return d.MissedBy(needed)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) fail(cause *fault.Error, quiet bool) []Action {
+	if cause == nil || m.cause != nil {
+		return nil
+	}
+	m.cause = cause
+	if quiet {
+		return []Action{Stop{cause}, EndWorks{cause}}
+	}
+	return []Action{Stop{cause}, Tell{cause}, EndWorks{cause}}
+}
+
+func (m *Machine) depart(peer int, d Departure, awaited []plan.Message) []Action {
+	m.departed[peer] = d
+	actions := []Action{Part{peer, d}}
+	for _, a := range awaited {
+		actions = append(actions, m.fail(m.Missing(a), false)...)
+	}
+	return actions
+}
+
+func (e Lost) step(m *Machine) []Action {
+	d := Departure{Cause: e.Cause, Evidence: e.Evidence, Exited: e.Exited, Last: e.Last}
+	actions := m.depart(e.Peer, d, e.Awaited)
+	if e.Broken {
+		actions = append(actions, m.fail(e.Cause, false)...)
+	}
+	return actions
+}
+
+func (e Left) step(m *Machine) []Action {
+	return m.depart(e.Peer, Departure{Cause: e.Cause, Evidence: Proof, Last: e.Last}, e.Awaited)
+}
+
+func (e Awaits) step(m *Machine) []Action { return m.fail(m.Missing(e.Message), false) }
+
+func (e Needs) step(m *Machine) []Action { return m.fail(m.Missing(e.Message), false) }
+
+func (e Failure) step(m *Machine) []Action { return m.fail(e.Cause, e.Quiet) }

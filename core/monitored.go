@@ -1,0 +1,249 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
+)
+
+// monitoredBarrier runs barriers over control frames: rank 0 hears from every rank, then tells all.
+type monitoredBarrier struct {
+	c       *Comm
+	changed chan struct{} // a change of what mu guards, or of membership
+	entered uint64        // sequence of the last one that began here; the holder's of the queue's token
+
+	mu        sync.Mutex
+	checkIns  map[uint64]map[int]bool // by sequence: the ranks that came to rank 0
+	checkOuts map[uint64]*fault.Error // likewise: what rank 0 said; nil: all came
+	ended     uint64                  // sequence of the last one that ended here
+}
+
+func newMonitoredBarrier(c *Comm) *monitoredBarrier {
+	return &monitoredBarrier{c: c, changed: make(chan struct{}, 1),
+		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{}}
+}
+
+// maxCheckIns bounds what a peer can make this rank remember of barriers to come.
+const maxCheckIns = 1024
+
+// onCheckIn takes the news that a rank has come to a barrier.
+func (b *monitoredBarrier) onCheckIn(peer int, sequence uint64) {
+	b.mu.Lock()
+	if b.checkIns[sequence] == nil && sequence > b.ended && len(b.checkIns) < maxCheckIns {
+		b.checkIns[sequence] = map[int]bool{}
+	}
+	if here := b.checkIns[sequence]; here != nil {
+		here[peer] = true
+	}
+	b.mu.Unlock()
+	notify(b.changed)
+}
+
+// onCheckOut takes what rank 0 says of a barrier: nil if all came.
+func (b *monitoredBarrier) onCheckOut(peer int, sequence uint64, verdict *fault.Error) {
+	b.mu.Lock()
+	if peer == 0 && sequence > b.ended && len(b.checkOuts) < maxCheckIns {
+		b.checkOuts[sequence] = verdict
+	}
+	b.mu.Unlock()
+	notify(b.changed)
+}
+
+// advance carries a barrier on until a time. It tells whether it has finished, and how.
+func (b *monitoredBarrier) advance(
+	w *work.Work, p *work.Part, until time.Duration,
+) (finished bool, failure *fault.Error) {
+	if b.c.size == 1 {
+		return true, nil
+	}
+	if b.entered != p.Message.Sequence {
+		if entered, err := b.enter(w, p, until); !entered || err != nil {
+			return err != nil, err
+		}
+		b.entered = p.Message.Sequence
+	}
+	finished, failure = b.wait(w, p, until)
+	if finished {
+		b.end(p.Message.Sequence)
+	}
+	// What comes after it in its batch is not run here, so peers must not wait for it.
+	if failure != nil && p != &w.Parts()[len(w.Parts())-1] {
+		b.c.fail(failure, true)
+	}
+	return finished, failure
+}
+
+// enter tells rank 0 that this rank has come.
+func (b *monitoredBarrier) enter(
+	w *work.Work, p *work.Part, until time.Duration,
+) (entered bool, failure *fault.Error) {
+	if b.c.rank == 0 || exec.Now() >= w.Deadline() {
+		return true, nil
+	}
+	ctx := work.WithDeadline(w.Context(), until)
+	defer ctx.End()
+	h := transport.Header{Type: frameCheckIn, Seq: p.Message.Sequence}
+	switch err := b.c.group.Send(ctx, 0, h); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return false, nil
+	case err != nil:
+		return false, b.c.failWith(b.c.peerError(0, err))
+	}
+	return true, nil
+}
+
+// wait waits for all ranks, or for what rank 0 says.
+func (b *monitoredBarrier) wait(
+	w *work.Work, p *work.Part, until time.Duration,
+) (finished bool, failure *fault.Error) {
+	c, sequence := b.c, p.Message.Sequence
+	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
+	deadline := w.Deadline()
+	if c.rank != 0 {
+		deadline += 2 * askTime
+	}
+	for {
+		here, verdict, told := b.state(sequence)
+		missed := b.missed(p.Message)
+		switch {
+		case told && verdict == nil:
+			return true, nil
+		case told:
+			return true, b.errorOf(c.members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
+		case missed != nil:
+			return true, c.failWith(missed)
+		case c.rank == 0 && here == c.size-1:
+			return true, b.checkOut(w, sequence, nil)
+		case exec.Now() >= deadline && c.rank == 0:
+			verdict := b.absentError(sequence, w, p.Operation.WaitAll)
+			return true, cmp.Or(b.checkOut(w, sequence, verdict), verdict)
+		case exec.Now() >= deadline:
+			return true, b.errorOf(c.members.Names(0)+" did not answer in time", 0)
+		}
+		now := exec.Now()
+		if now >= until {
+			return false, nil
+		}
+		t := time.NewTimer(min(until, deadline) - now)
+		select {
+		case <-b.changed:
+		case <-t.C:
+		case <-c.works.Context.Done():
+			t.Stop()
+			return true, c.failed()
+		}
+		t.Stop()
+	}
+}
+
+// errorOf is what a rank that came to a barrier says when others did not. The first sentence is the
+// one that users of Gloo know.
+func (b *monitoredBarrier) errorOf(news string, absent ...int) *fault.Error {
+	c := b.c
+	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached "+
+		"monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank,
+		c.members.Names(c.rank), news).In(&c.members).Blaming(absent...)
+}
+
+// state tells how many ranks have come to rank 0, or what that has said.
+func (b *monitoredBarrier) state(sequence uint64) (here int, verdict *fault.Error, told bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	verdict, told = b.checkOuts[sequence]
+	return len(b.checkIns[sequence]), verdict, told
+}
+
+// missed is the failure where a rank is missed that is gone.
+func (b *monitoredBarrier) missed(m plan.Message) *fault.Error {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	members := &b.c.membership
+	if err := members.Missing(m); err != nil {
+		return err
+	}
+	for _, peer := range members.Departed() {
+		if peer == 0 || b.c.rank == 0 && !b.checkIns[m.Sequence][peer] {
+			d, _ := members.Departure(peer)
+			return d.MissedBy(m)
+		}
+	}
+	return nil
+}
+
+// end forgets a barrier. What comes of it later is dropped.
+func (b *monitoredBarrier) end(sequence uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = sequence
+	delete(b.checkIns, sequence)
+	delete(b.checkOuts, sequence)
+}
+
+// absentError names the ranks that have not come to rank 0; nil if all have.
+func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) *fault.Error {
+	c := b.c
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var missing []int
+	for r := 1; r < c.size; r++ {
+		if !b.checkIns[sequence][r] {
+			missing = append(missing, r)
+			if !all {
+				break
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	noun := "Rank "
+	if all {
+		noun = "Ranks "
+	}
+	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
+	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier "+
+		"in %d ms: %s", noun, numbers,
+		w.Timeout().Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
+}
+
+// checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
+// since: the barrier is complete without it.
+func (b *monitoredBarrier) checkOut(
+	w *work.Work, sequence uint64, verdict *fault.Error,
+) (failure *fault.Error) {
+	c := b.c
+	var payload []byte
+	if verdict != nil {
+		payload = verdict.Encode()
+	}
+	b.mu.Lock()
+	here := maps.Clone(b.checkIns[sequence])
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.works.Context, max(w.Deadline()-exec.Now(), askTime))
+	defer cancel()
+	for r := 1; r < c.size; r++ {
+		if !here[r] {
+			continue
+		}
+		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, payload)
+		gone := errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft)
+		if err != nil && !gone && failure == nil && verdict == nil {
+			failure = c.peerError(r, err)
+		}
+	}
+	return failure
+}

@@ -1,0 +1,171 @@
+package core
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/collective"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/work"
+)
+
+// runner runs the communicator's queue: it carries out what the outcomes of the engine mean. It is
+// the work.Engine of the queue, and belongs to the holder of the queue's token.
+type runner struct {
+	c           *Comm
+	engine      *collective.Engine
+	part        int  // of the head
+	announced   bool // peers have been told that the part waits
+	interrupted bool // the last run was left because of a signal
+}
+
+// announceAfter is how long a rank waits before it tells its peers what it waits in, so that
+// different collectives are found out even where neither rank sends.
+const announceAfter = 200 * time.Millisecond
+
+// Rest implements work.Engine.
+func (r *runner) Rest() {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	r.c.openShortcut()
+}
+
+// Run implements work.Engine.
+func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
+	q := r.c.queue
+	r.interrupted = false
+	r.engine.Run().Waited(w != nil && until != exec.Spin)
+	for {
+		if w != nil && !q.Has(w) {
+			return false
+		}
+		head := q.Head()
+		if head == nil {
+			return false
+		}
+		part := &head.Parts()[r.part]
+		finished, err := r.advance(head, part, until)
+		switch {
+		case !finished:
+			return r.interrupted
+		case err != nil:
+			r.end(head, part, err)
+			continue
+		}
+		r.c.traceEnd(part, nil)
+		r.announced = false
+		r.part++
+		if r.part == len(head.Parts()) {
+			q.Pop() // before the work ends: its waiter may destroy the communicator
+			r.part = 0
+		}
+		head.End(nil)
+	}
+}
+
+// end ends the head with a failed part. No later part can run: the communicator has failed.
+func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
+	begun := r.engine.Begun() || p.Begun != nil
+	r.engine.Abandon()
+	err := r.c.undone(p, begun, cause)
+	r.c.traceEnd(p, err)
+	r.c.retire(p.Operation)
+	r.c.queue.Pop()
+	left := len(head.Parts()) - r.part
+	r.part, r.announced = 0, false
+	for range left {
+		head.End(err)
+	}
+}
+
+// advance carries the head's present part on. It tells whether the part has finished, and how.
+func (r *runner) advance(
+	w *work.Work, p *work.Part, until time.Duration,
+) (finished bool, failure *fault.Error) {
+	c := r.c
+	if err := c.failed(); err != nil {
+		return true, err
+	}
+	if p.Operation.Collective == plan.MonitoredBarrier {
+		return c.monitored.advance(w, p, until)
+	}
+	if !r.engine.Begun() {
+		c.step(membership.Needs{Message: p.Message})
+		if err := c.failed(); err != nil {
+			return true, err
+		}
+	}
+	for {
+		o := r.engine.Advance(w, p, min(until, w.Deadline(), exec.Now()+work.Slice))
+		now := exec.Now()
+		switch {
+		case o.Status == collective.Done:
+			return true, nil
+		case o.Status == collective.Failed:
+			return true, c.failWith(r.failure(p.Message, &o))
+		case now >= w.Deadline():
+			return true, c.failWith(c.timeoutError(w, p.Message))
+		}
+		if !r.announced && now-o.Since >= announceAfter {
+			r.announced = true
+			c.announce(p.Message)
+		}
+		if now >= until || o.Interrupted {
+			r.interrupted = o.Interrupted
+			return false, nil
+		}
+	}
+}
+
+// failure is why a collective has failed.
+func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
+	switch {
+	case o.Err != nil:
+		return o.Err
+	case o.Unreachable != nil:
+		return r.c.peerError(o.Peer, o.Unreachable)
+	}
+	return r.c.runError(r.engine.Run(), m, o.Run)
+}
+
+// runError is why a run cannot go on, whose message is m.
+func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
+	peer := run.Peer()
+	switch status {
+	case exec.Stopped:
+		if err := c.failed(); err != nil {
+			return err
+		}
+		return c.members.Errorf(fault.ErrInternal, "it was stopped without a cause")
+	case exec.Gone:
+		d, _ := c.departure(peer)
+		return d.MissedBy(m)
+	case exec.Violation:
+		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
+			"have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
+	case exec.Unreadable:
+		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; "+
+			"GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
+			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).
+			During(m.Name(), m.Sequence)
+	case exec.Mismatch:
+		var sent order.Traffic
+		var seen plan.Message
+		seen, sent.Bytes, sent.Total = run.Seen()
+		return c.mismatchError(m, run, peer, seen, sent)
+	}
+	return c.members.Errorf(fault.ErrInternal, "the executor answered %d", status)
+}
+
+// undone is what a collective ends with that a failure has ended: the cause, which collective it
+// was, and what has become of its buffers.
+func (c *Comm) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
+	m := p.Message
+	return cause.During(m.Name(), m.Sequence).
+		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.Operation.Aftermath(c.rank, begun))
+}

@@ -18,7 +18,7 @@ import (
 // history is the order's log: the fast path's, so that calls in C and in Go write the same one.
 type history struct {
 	*exec.Shortcut
-	c *Comm
+	c *epoch
 }
 
 // Last implements order.Log.
@@ -39,23 +39,24 @@ func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {
 // Refuse tells that the caller was refused a collective, or a batch with one, before it came to Start.
 // Start does the same for what it refuses itself. It waits for nobody.
 func (c *Comm) Refuse(reason string) {
+	e := c.present.Load()
 	c.lockOrder()
-	if c.failed() != nil {
+	if e.failed() != nil {
 		c.mu.Unlock()
 		return
 	}
-	peers, mismatch := c.order.Refuse(reason)
+	peers, mismatch := e.order.Refuse(reason)
 	timeout := c.timeout
 	for _, peer := range peers {
-		c.tellers.Add(1)
-		c.spawn(func() {
-			defer c.tellers.Done()
-			c.tellRefusals(peer, timeout)
+		e.tellers.Add(1)
+		e.spawn(func() {
+			defer e.tellers.Done()
+			e.tellRefusals(peer, timeout)
 		})
 	}
-	c.unlockOrder()
+	e.unlockOrder()
 	if mismatch != nil {
-		c.fail(mismatch, true)
+		e.fail(mismatch, true)
 	}
 }
 
@@ -69,7 +70,7 @@ func (c *Comm) RefuseStart(why error, operations ...Operation) error {
 }
 
 // tellRefusals tells a peer, connecting to it if need be, what it has not been told yet.
-func (c *Comm) tellRefusals(peer int, timeout time.Duration) {
+func (c *epoch) tellRefusals(peer int, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	// Not the communicator's context: where another rank has found the mismatch out already, a peer
@@ -93,7 +94,7 @@ func (c *Comm) tellRefusals(peer int, timeout time.Duration) {
 const refusalTime = time.Second
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
-func (c *Comm) mismatchError(
+func (c *epoch) mismatchError(
 	mine plan.Message, run *exec.Run, peer int, seen plan.Message, sent order.Traffic,
 ) *fault.Error {
 	if mine == seen {
@@ -118,12 +119,12 @@ func (c *Comm) mismatchError(
 
 // announce tells the peers what this rank waits in. Those that do another thing at the same place in
 // the order find it out.
-func (c *Comm) announce(m plan.Message) {
+func (c *epoch) announce(m plan.Message) {
 	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
 }
 
 // onAnnounce takes a peer's announcement: of what it waits in, or of what it was refused.
-func (c *Comm) onAnnounce(peer int, payload []byte) error {
+func (c *epoch) onAnnounce(peer int, payload []byte) error {
 	a, err := order.DecodeAnnouncement(payload)
 	if err != nil {
 		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)

@@ -15,100 +15,58 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/membership"
-	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/transport"
-	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
 )
 
-// The lanes of a communicator's windows: tune.Lanes of them.
-const (
-	collectiveLane = iota
-	pointToPointLane
-)
-
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
-// and thread; collectives are ordered by their calls to Start.
+// and thread; collectives are ordered by their calls to Start. It holds what survives a change of
+// membership; see epoch for the rest.
 type Comm struct {
-	runtime    *Runtime
-	end        *sharedEndpoint
-	members    fault.Group // its name, and those of its ranks
-	rank, size int
-	addresses  []transport.Address
-	kinds      []string
-	identity   identity
-	grace      time.Duration
-	logger     *slog.Logger // of the group and rank
-	trace      tracers
-	shape      tune.Shape
-	settings   map[string]Setting // in effect, by the names of their variables
-	arena      *exec.Arena        // this process's, where some peer shares memory
-	mapped     []exec.ArenaID     // of peers, for this communicator
-	waiting    exec.Waiting
+	runtime  *Runtime
+	end      *sharedEndpoint // nil where there are no peers
+	config   Config
+	identity identity
+	logger   *slog.Logger // of the group and rank
+	trace    tracers
+	arena    *exec.Arena    // this process's, where some peer shares memory
+	shortcut *exec.Shortcut // collectives in C; it also holds their order. Of the present epoch
 
-	poller   *transport.Poller // nil where there are no links
-	group    *transport.Group
-	attached chan struct{} // closed once group is set
-	window   *exec.Window
-	known    [][]byte // of it, to devices; nil where verbs join no peer
-
-	works  work.Group // its Context ends when the communicator fails or is destroyed
-	cancel context.CancelFunc
-	queue  *work.Queue // of collectives; works are pushed under mu
-
-	failure atomic.Pointer[fault.Error] // the first cause; set under mu
+	present  atomic.Pointer[epoch]
+	changing sync.Mutex // held while an epoch ends
 
 	mu         sync.Mutex
 	timeout    time.Duration
 	destroyed  bool
-	membership membership.Machine
-	order      order.Order    // calls, and what peers announced of theirs
-	tellers    sync.WaitGroup // goroutines that tell of refused calls
 	splits     uint64
-
-	inquiry   inquiry
-	monitored *monitoredBarrier
-	dialer    dialer
-
-	stopped chan struct{} // closed when the first failure has been carried out
-
-	runner   runner
-	shortcut *exec.Shortcut // also holds the order of the collectives
-	p2p      pointToPoint
-	tasks    sync.WaitGroup // goroutines of the communicator
-	ending   sync.Mutex
-	ended    bool // under it: no task begins any more
+	membership membership.Machine // of the present epoch
 }
 
 // identity is what makes a group's traffic its own.
 type identity struct {
 	job, group uint64
-	epoch      uint32
 	secret     []byte
 }
 
 // Rank is this rank's number.
-func (c *Comm) Rank() int { return c.rank }
+func (c *Comm) Rank() int { return c.present.Load().rank }
 
 // Size is the number of ranks.
-func (c *Comm) Size() int { return c.size }
+func (c *Comm) Size() int { return c.present.Load().size }
 
 // Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for
 // itself, and "" for a rank that does not exist.
 func (c *Comm) Transport(peer int) string {
+	e := c.present.Load()
 	switch {
-	case peer == c.rank:
+	case peer == e.rank:
 		return "self"
-	case peer < 0 || peer >= c.size:
+	case peer < 0 || peer >= e.size:
 		return ""
 	}
-	return c.group.Kind(peer)
+	return e.group.Kind(peer)
 }
-
-// port tells whether the channels to a peer are port channels.
-func (c *Comm) port(peer int) bool { return transport.IsPort(c.kinds[peer]) }
 
 // Sequence is the number of the last collective that was started or refused, 0 before the first.
 func (c *Comm) Sequence() uint64 { return c.shortcut.Sequence() }
@@ -162,21 +120,22 @@ type CallOptions struct {
 // are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
 // told of collectives with bad arguments: they fail, and this rank with them, unless theirs are refused too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
-	w := c.works.New(len(operations), o.WaitSoon)
+	e := c.present.Load()
+	w := e.works.New(len(operations), o.WaitSoon)
 	for i := range operations {
 		op := &operations[i]
-		if err := op.Check(c.rank, c.size); err != nil {
+		if err := op.Check(e.rank, e.size); err != nil {
 			return nil, c.RefuseStart(err, operations...)
 		}
 		if !op.PointToPoint() {
-			w.Add(work.Part{Operation: op, Message: c.message(op)})
+			w.Add(work.Part{Operation: op, Message: e.message(op)})
 		}
 	}
 	parts := w.Parts()
-	if source := c.transitOf(operations); source != nil {
+	if source := e.transitOf(operations); source != nil {
 		w.UseSource(source)
 	}
-	if c.shape.AllMemory && len(operations) == 1 && len(parts) == 1 && small(&operations[0]) {
+	if e.shape.AllMemory && len(operations) == 1 && len(parts) == 1 && small(&operations[0]) {
 		w.UseSmall()
 	}
 
@@ -185,40 +144,40 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	} else {
 		c.mu.Lock()
 	}
-	if err := c.failed(); err != nil {
+	if err := e.failed(); err != nil {
 		defer c.mu.Unlock()
 		return nil, err.During(call.Name(operations), 0)
 	}
 	w.SetTimeout(c.timeoutOf(o))
 	var mismatch *fault.Error
 	for i := range parts {
-		err := c.order.Start(&parts[i].Message)
+		err := e.order.Start(&parts[i].Message)
 		if mismatch == nil {
 			mismatch = err
 		}
 	}
 	if len(parts) > 0 {
-		c.queue.Push(w)
+		e.queue.Push(w)
 	}
 	c.mu.Unlock()
 	if c.trace != (tracers{}) {
-		c.traceStart(w, operations)
+		e.traceStart(w, operations)
 	}
 
 	for i := range operations {
 		if op := &operations[i]; op.PointToPoint() {
-			c.p2p.start(w, op)
+			e.p2p.start(w, op)
 		}
 	}
 	w.Started()
 	if mismatch != nil {
-		c.fail(mismatch, true)
+		e.fail(mismatch, true)
 	}
 	switch {
 	case o.WaitSoon:
 		w.HelpAtOnce() // the caller would come back for just that
 	case len(parts) > 0:
-		c.queue.WakeLater()
+		e.queue.WakeLater()
 	}
 	return w, nil
 }
@@ -237,35 +196,29 @@ func small(o *call.Operation) bool {
 	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
 }
 
-// message says what an operation is, in what all ranks know of it.
-func (c *Comm) message(op *call.Operation) plan.Message {
-	m := op.Message()
-	m.Schedule = uint8(c.shape.ScheduleOf(op))
-	return m
-}
-
 // CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
-	w := c.works.New(1, o.WaitSoon)
+	e := c.present.Load()
+	w := e.works.New(1, o.WaitSoon)
 	c.mu.Lock()
 	begun := c.shortcut.Leave()
-	if err := c.failed(); err != nil {
+	if err := e.failed(); err != nil {
 		defer c.mu.Unlock()
-		c.retire(&operation)
+		e.retire(&operation)
 		return nil, err.During(operation.Collective.String(), 0)
 	}
 	w.SetTimeout(c.timeoutOf(o))
-	if c.shape.AllMemory && small(&operation) {
+	if e.shape.AllMemory && small(&operation) {
 		w.UseSmall()
 	}
 	w.Add(work.Part{Operation: &operation, Message: c.shortcut.At(c.shortcut.Sequence()), Begun: begun})
-	c.queue.Push(w)
+	e.queue.Push(w)
 	c.mu.Unlock()
 	w.Started()
 	if o.WaitSoon {
 		w.HelpAtOnce()
 	} else {
-		c.queue.WakeLater()
+		e.queue.WakeLater()
 	}
 	return w, nil
 }
@@ -287,55 +240,14 @@ func (c *Comm) lockOrder() {
 	}
 }
 
-// openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
-// logged, which C does not do. It is called with the lock held.
-func (c *Comm) openShortcut() {
-	if c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() && c.shape.AllMemory &&
-		c.trace.collectives == nil {
-		c.shortcut.Open()
-	}
-}
-
-// unlockOrder undoes lockOrder.
-func (c *Comm) unlockOrder() {
-	c.openShortcut()
-	c.mu.Unlock()
-}
-
-// spawn runs f in a goroutine that Destroy waits for; where Destroy has waited already, on the caller's. A panic in
-// it fails the communicator.
-func (c *Comm) spawn(f func()) {
-	guarded := func() {
-		defer func() {
-			if r := recover(); r != nil {
-				c.fail(c.members.Errorf(fault.ErrInternal, "panic: %v", r), true)
-			}
-		}()
-		f()
-	}
-	c.ending.Lock()
-	over := c.ended
-	if !over {
-		c.tasks.Add(1)
-	}
-	c.ending.Unlock()
-	if over {
-		guarded()
-		return
-	}
-	go func() {
-		defer c.tasks.Done()
-		guarded()
-	}()
-}
-
 // Abort fails the communicator at once on all ranks.
 func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
 	}
-	c.fail(c.members.Errorf(fault.ErrAborted, "%s aborted it: %s", c.members.Names(c.rank),
-		reason).Blaming(c.rank), true)
+	e := c.present.Load()
+	e.fail(e.members.Errorf(fault.ErrAborted, "%s aborted it: %s", e.members.Names(e.rank),
+		reason).Blaming(e.rank), true)
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
@@ -351,27 +263,18 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.fail(c.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
-		c.members.Names(c.rank)).Blaming(c.rank), false)
-	<-c.stopped // by this call or by a failure before it
-	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
-	// end of this process instead.
-	c.tellers.Wait()
-	c.queue.Drain()
-	if c.group != nil {
-		c.group.Detach()
-	}
-	c.ending.Lock()
-	c.ended = true
-	c.ending.Unlock()
-	c.tasks.Wait()
-	c.lockOrder() // who is in the shortcut leaves, and sees the failure
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	e := c.present.Load()
+	e.finish(e.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
+		e.members.Names(e.rank)).Blaming(e.rank))
+	c.lockOrder() // a thread in the fast path leaves, and sees the failure
 	c.shortcut.Free()
 	c.mu.Unlock()
-	c.runner.engine.Free()
-	c.p2p.free()
-	c.closeWindow()
-	c.partArenas()
+	e.free()
+	if c.arena != nil {
+		c.runtime.arenas.release()
+	}
 	c.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)
 }
@@ -380,49 +283,39 @@ func (c *Comm) Destroy() {
 // then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails
 // on all ranks where one cannot make its communicator.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	e := c.present.Load()
 	mine := [2]int64{int64(color), int64(key)}
-	all := make([]int64, 2*c.size)
+	all := make([]int64, 2*e.size)
 	var pin pinner
 	defer pin.Unpin()
 	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64,
 		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
-	for r := range c.size {
+	for r := range e.size {
 		op.Out = append(op.Out, pin.pin(&all[2*r]))
 		op.OutCounts = append(op.OutCounts, 2)
-	}
-	do := func(op call.Operation) error {
-		op.OfSplit = true
-		o := CallOptions{WaitSoon: true}
-		if t, ok := ctx.Deadline(); ok {
-			o.Timeout = time.Until(t)
-		}
-		w, err := c.Start(o, op)
-		if err == nil {
-			_, err = w.Wait(-1)
-		}
-		return err
 	}
 	c.mu.Lock()
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	if err := do(op); err != nil {
+	op.OfSplit = true
+	if err := c.run(ctx, op); err != nil {
 		return nil, err
 	}
 	var child *Comm
 	if color >= 0 {
 		var err error
-		if child, err = c.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
+		if child, err = e.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
 			c.Refuse(err.Error())
-			var e *fault.Error
-			if errors.As(err, &e) {
-				return nil, e.In(&c.members).During(plan.Split.String(), 0)
+			var failure *fault.Error
+			if errors.As(err, &failure) {
+				return nil, failure.In(&e.members).During(plan.Split.String(), 0)
 			}
 			return nil, err
 		}
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	if err := do(call.Operation{Collective: plan.Barrier}); err != nil {
+	if err := c.run(ctx, call.Operation{Collective: plan.Barrier, OfSplit: true}); err != nil {
 		if child != nil {
 			child.Destroy()
 		}

@@ -16,7 +16,7 @@ type dialer struct {
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel
 // that it returns is closed. A failure to make it fails the communicator. That the peer is gone is
 // none: PeerDown or PeerLeft tell of it, and then what needs the peer fails.
-func (c *Comm) connect(peer int) <-chan struct{} {
+func (c *epoch) connect(peer int) <-chan struct{} {
 	d := &c.dialer
 	d.mu.Lock()
 	ended := d.dials[peer]

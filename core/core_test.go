@@ -586,7 +586,7 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 			return run(c, barrier)
 		}, 0, "rank 1 (global rank 3, pid PID) has left"},
 		"ended": {func(c *Comm, rank int) error {
-			handler{c}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w", transport.ErrPeerDown))
+			handler{now(c)}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w", transport.ErrPeerDown))
 			return run(c, barrier)
 		}, 0, "rank 2 (global rank 8, pid PID)"},
 		"sizes": {func(c *Comm, rank int) error {
@@ -629,8 +629,8 @@ func TestSplitComposesGlobalRanks(t *testing.T) {
 				return err
 			}
 			defer child.Destroy()
-			if rank > 0 && !slices.Equal(child.members.GlobalRanks, c.want) {
-				return fmt.Errorf("global ranks are %v, want %v", child.members.GlobalRanks, c.want)
+			if rank > 0 && !slices.Equal(now(child).members.GlobalRanks, c.want) {
+				return fmt.Errorf("global ranks are %v, want %v", now(child).members.GlobalRanks, c.want)
 			}
 			return nil
 		})

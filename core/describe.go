@@ -48,32 +48,33 @@ type Description struct {
 
 // Describe may be called at any time, by any goroutine.
 func (c *Comm) Describe() Description {
-	d := Description{Name: c.members.Name, Rank: c.rank, Size: c.size,
-		Oversubscribed: c.shape.Oversubscribed,
-		Thresholds:     map[string]int64{}, Schedule: c.shape.Schedule.String(),
-		TimeoutMS: c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.grace.Milliseconds(),
+	e := c.present.Load()
+	d := Description{Name: e.members.Name, Rank: e.rank, Size: e.size,
+		Oversubscribed: e.shape.Oversubscribed,
+		Thresholds:     map[string]int64{}, Schedule: e.shape.Schedule.String(),
+		TimeoutMS: c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
 		Settings: map[string]Setting{}}
-	for rank, a := range c.addresses {
+	for rank, a := range e.addresses {
 		if a.Name == "" { // a group of one publishes nothing
 			a.Name, _ = os.Hostname()
 		}
 		d.Hosts, d.PIDs = append(d.Hosts, a.Name), append(d.PIDs, a.PID)
 		kind := c.Transport(rank)
-		d.Transports, d.Reasons = append(d.Transports, kind), append(d.Reasons, c.why(rank, kind))
-		if c.members.GlobalRanks == nil {
+		d.Transports, d.Reasons = append(d.Transports, kind), append(d.Reasons, e.why(rank, kind))
+		if e.members.GlobalRanks == nil {
 			d.GlobalRanks = append(d.GlobalRanks, rank)
 		}
 	}
-	d.GlobalRanks = append(d.GlobalRanks, c.members.GlobalRanks...)
+	d.GlobalRanks = append(d.GlobalRanks, e.members.GlobalRanks...)
 	if c.end != nil {
 		d.Addresses, d.Congestion = c.end.Address().TCP, c.end.Congestion()
 		d.Interface = interfaceOf(d.Addresses)
 	}
-	thresholds := c.shape.Thresholds
+	thresholds := e.shape.Thresholds
 	for name, bytes := range thresholds.Fields() {
 		d.Thresholds[name] = *bytes
 	}
-	for name, s := range c.settings {
+	for name, s := range c.config.settings {
 		if name == EnvSecret && s.Value != "" {
 			s.Value = hidden
 		}
@@ -83,7 +84,7 @@ func (c *Comm) Describe() Description {
 }
 
 // why tells why a rank is joined by a kind of channel.
-func (c *Comm) why(rank int, kind string) string {
+func (c *epoch) why(rank int, kind string) string {
 	switch {
 	case rank == c.rank:
 		return ""

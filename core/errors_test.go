@@ -43,7 +43,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				return err
 			}
 			<-called
-			handler{c}.PeerDown(2, errors.New("its process has ended"))
+			handler{now(c)}.PeerDown(2, errors.New("its process has ended"))
 			return run(c, barrier)
 		}, Error{Kind: ErrPeerFailed, Operation: "barrier", Sequence: 2, Ranks: []int{2}}, []int{0, 1},
 			`communicator "test": #2 barrier failed: rank 2 (global rank 8, pid `},
@@ -90,7 +90,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 			if rank != 0 {
 				return nil
 			}
-			handler{c}.PeerDown(2, errors.New("its process has ended"))
+			handler{now(c)}.PeerDown(2, errors.New("its process has ended"))
 			_, err := c.Split(context.Background(), 0, 0)
 			return err
 		}, Error{Kind: ErrPeerFailed, Operation: "split", Sequence: 2, Ranks: []int{2}}, []int{0},

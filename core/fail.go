@@ -10,14 +10,19 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// step gives membership news, and carries out what follows.
-func (c *Comm) step(e membership.Event) {
+// step gives membership news, and carries out what follows. What comes of an epoch that is over is
+// none.
+func (c *epoch) step(e membership.Event) {
 	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
 	c.act(c.membership.Step(e))
 }
 
 // act carries out what membership decides. It is called with the lock held, and gives it back.
-func (c *Comm) act(actions []membership.Action) {
+func (c *epoch) act(actions []membership.Action) {
 	for _, a := range actions {
 		if stop, ok := a.(membership.Stop); ok {
 			c.failure.Store(stop.Cause)
@@ -59,18 +64,18 @@ func (c *Comm) act(actions []membership.Action) {
 
 // fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
 // all other ranks are told: those that have a connection now, others when they make one.
-func (c *Comm) fail(cause *fault.Error, tell bool) {
+func (c *epoch) fail(cause *fault.Error, tell bool) {
 	c.step(membership.Failure{Cause: cause, Quiet: !tell})
 }
 
 // failWith is fail that tells all ranks, and returns the first cause.
-func (c *Comm) failWith(cause *fault.Error) *fault.Error {
+func (c *epoch) failWith(cause *fault.Error) *fault.Error {
 	c.fail(cause, true)
 	return c.failed()
 }
 
 // failed is the first cause of the failure; nil while the communicator works.
-func (c *Comm) failed() *fault.Error { return c.failure.Load() }
+func (c *epoch) failed() *fault.Error { return c.failure.Load() }
 
 // failFrame is what tells a peer of a failure.
 func failFrame(cause *fault.Error) (transport.Header, []byte) {
@@ -78,14 +83,14 @@ func failFrame(cause *fault.Error) (transport.Header, []byte) {
 }
 
 // departure is how a peer has ended.
-func (c *Comm) departure(peer int) (d membership.Departure, gone bool) {
+func (c *epoch) departure(peer int) (d membership.Departure, gone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.membership.Departure(peer)
 }
 
 // peerError is the failure to reach a peer, or the one that came before.
-func (c *Comm) peerError(peer int, err error) *fault.Error {
+func (c *epoch) peerError(peer int, err error) *fault.Error {
 	if e := c.failed(); e != nil {
 		return e
 	}
@@ -93,7 +98,7 @@ func (c *Comm) peerError(peer int, err error) *fault.Error {
 }
 
 // unreachable is the failure to reach a peer.
-func (c *Comm) unreachable(peer int, err error) *fault.Error {
+func (c *epoch) unreachable(peer int, err error) *fault.Error {
 	if errors.Is(err, transport.ErrPeerLeft) {
 		return c.hasLeft(peer)
 	}
@@ -111,7 +116,7 @@ func (c *Comm) unreachable(peer int, err error) *fault.Error {
 }
 
 // hasLeft ends a send or receive whose peer has left in good order.
-func (c *Comm) hasLeft(peer int) *fault.Error {
+func (c *epoch) hasLeft(peer int) *fault.Error {
 	return c.members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)",
 		c.members.Names(peer)).Blaming(peer).
 		Hinting("Sends and receives between the ranks that are left go on")

@@ -46,9 +46,9 @@ const (
 	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
 )
 
-// handler is a communicator as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and
+// handler is an epoch as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and
 // Control of quick frames also on the thread of a waiter of any communicator, who may have its token.
-type handler struct{ *Comm }
+type handler struct{ *epoch }
 
 // Slot implements transport.Handler.
 func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error) {

@@ -55,13 +55,13 @@ func FuzzControl(f *testing.F) {
 		h := transport.Header{Type: kind, Flags: flags, Bytes: uint32(len(payload)), Seq: seq, Arg: [2]uint64{a, b}}
 		for range 2 {
 			if h.Type != transport.Data {
-				handler{c}.Control(1, h, payload)
-			} else if head, body, err := (handler{c}).Slot(1, h); err == nil {
+				handler{now(c)}.Control(1, h, payload)
+			} else if head, body, err := (handler{now(c)}).Slot(1, h); err == nil {
 				n := copy(head, payload)
 				if n += copy(body, payload[n:]); n != len(payload) {
 					t.Fatalf("%d of %d bytes have a place", n, len(payload))
 				}
-				handler{c}.Arrived(1, h)
+				handler{now(c)}.Arrived(1, h)
 			}
 		}
 		c.Destroy()

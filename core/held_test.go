@@ -261,7 +261,7 @@ func TestPeerThatSendsMoreThanIsTaken(t *testing.T) {
 				if n > most {
 					t.Errorf("%d sends are kept, %d are allowed", n, most)
 				}
-				<-victim.stopped
+				<-now(victim).stopped
 				if err := victim.Err(); err == nil || !strings.Contains(err.Error(), exec.ErrProtocol.Error()) {
 					t.Error(err)
 				}

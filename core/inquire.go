@@ -28,7 +28,7 @@ type inquiry struct {
 const askTime = 500 * time.Millisecond
 
 // timeoutError finds out which ranks did not arrive.
-func (c *Comm) timeoutError(w *work.Work, m plan.Message) *fault.Error {
+func (c *epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
 	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.Timeout(),
 		c.members.Names(c.rank))
@@ -65,7 +65,7 @@ type laggard struct {
 
 // ask asks all peers how far they have come, and returns those that do not answer and those that
 // have not started the collective of the given number.
-func (c *Comm) ask(sequence uint64) (missing []int, behind []laggard) {
+func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
 	q := &c.inquiry
@@ -129,7 +129,7 @@ func (q *inquiry) onStatus(peer int, payload []byte) error {
 }
 
 // answer tells a peer how far this rank has come. A communicator that has failed still answers.
-func (c *Comm) answer(peer int) {
+func (c *epoch) answer(peer int) {
 	c.lockOrder()
 	m := c.shortcut.At(c.Sequence())
 	c.unlockOrder()

@@ -385,7 +385,7 @@ func TestMonitoredBarrierNamesTheFirstOfTheGone(t *testing.T) {
 	m := plan.Message{Collective: uint8(plan.MonitoredBarrier), Sequence: 1}
 	goneSince(c, m.Sequence)
 	for range 20 {
-		namesTheEnded(t, 2, c.monitored.missed(m))
+		namesTheEnded(t, 2, now(c).monitored.missed(m))
 	}
 }
 

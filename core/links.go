@@ -15,7 +15,7 @@ import (
 // linkReader is the wire of a communicator's collectives. It belongs to the holder of the queue's
 // token.
 type linkReader struct {
-	c        *Comm
+	c        *epoch
 	reads    bool     // this thread has the poller's token
 	relies   bool     // another thread has it, and reads for this one
 	step     int      // of the run, that was waited in last
@@ -23,7 +23,7 @@ type linkReader struct {
 	credited []uint64 // by peer: messages whose release it has been told of
 }
 
-func newLinkReader(c *Comm) *linkReader {
+func newLinkReader(c *epoch) *linkReader {
 	return &linkReader{c: c, credited: make([]uint64, c.size)}
 }
 
@@ -77,7 +77,7 @@ const pollMost = 1 << 20
 // pumpMost is the most bytes of a step for which a waiter looks at no other link: of longer ones many may come in succession, while others wait.
 const pumpMost = 64 << 10
 
-func (c *Comm) portPolls(bytes uint64) int {
+func (c *epoch) portPolls(bytes uint64) int {
 	if bytes > pollMost {
 		return 0
 	}
@@ -175,7 +175,7 @@ func (t *transit) readLinks(w *Work, until time.Duration) (more bool) {
 }
 
 // readNews reads what a peer has sent, unless somebody else reads.
-func (c *Comm) readNews(peer int) {
+func (c *epoch) readNews(peer int) {
 	if c.poller.Take() {
 		c.group.Pump(peer)
 		c.poller.Leave()
@@ -183,7 +183,7 @@ func (c *Comm) readNews(peer int) {
 }
 
 // readLinks reads what has come over the links, unless somebody else reads.
-func (c *Comm) readLinks() {
+func (c *epoch) readLinks() {
 	if c.poller.Take() {
 		c.poller.Wait(0)
 		c.poller.Leave()
@@ -191,7 +191,7 @@ func (c *Comm) readLinks() {
 }
 
 // kick has who reads the links look at what he waits for.
-func (c *Comm) kick() {
+func (c *epoch) kick() {
 	if c.poller != nil {
 		c.poller.Kick()
 	}

@@ -33,7 +33,7 @@ func newTracers(group *slog.Logger) tracers {
 func (c *Comm) log(s logs.Subsystem) *slog.Logger { return logs.For(c.logger, s) }
 
 // traceStart logs what a work is to do, and has the end of its sends and receives logged.
-func (c *Comm) traceStart(w *Work, operations []call.Operation) {
+func (c *epoch) traceStart(w *Work, operations []call.Operation) {
 	var sends []string
 	for i := range operations {
 		if op := &operations[i]; op.PointToPoint() && c.trace.pointToPoint != nil {
@@ -55,7 +55,7 @@ func (c *Comm) traceStart(w *Work, operations []call.Operation) {
 }
 
 // traceEnd logs the end of a collective.
-func (c *Comm) traceEnd(p *work.Part, err *fault.Error) {
+func (c *epoch) traceEnd(p *work.Part, err *fault.Error) {
 	if c.trace.collectives == nil {
 		return
 	}
@@ -76,7 +76,7 @@ func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {
 }
 
 // logMade tells how a new communicator moves data, and why so.
-func (c *Comm) logMade() {
+func (c *epoch) logMade() {
 	log := c.log(logs.Init)
 	if !log.Enabled(context.Background(), logs.Info) {
 		return
@@ -105,7 +105,7 @@ func (c *Comm) logMade() {
 }
 
 // hosts tells which ranks are on which host, as in "node-a: 0-3; node-b: 4-7".
-func (c *Comm) hosts(d *Description) string {
+func (c *epoch) hosts(d *Description) string {
 	return grouped(c.size, func(rank int) (string, string, bool) {
 		return c.addresses[rank].Host, d.Hosts[rank], true
 	})
@@ -113,7 +113,7 @@ func (c *Comm) hosts(d *Description) string {
 
 // transports tells what joins this rank to which others, and why. What is said of one pair alone
 // stands after a colon, and is told of the first.
-func (c *Comm) transports(d *Description) string {
+func (c *epoch) transports(d *Description) string {
 	return grouped(c.size, func(peer int) (string, string, bool) {
 		kind, why := d.Transports[peer], d.Reasons[peer]
 		general, _, _ := strings.Cut(why, ": ")

@@ -86,14 +86,15 @@ func TestGroupIsLogged(t *testing.T) {
 
 // A rank tells of each host, and of each kind of pair, once.
 func TestHostsAreLogged(t *testing.T) {
-	c := &Comm{rank: 1, size: 5, addresses: []transport.Address{{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}, {Host: "c"}}}
+	e := &epoch{roster: roster{rank: 1, size: 5, addresses: []transport.Address{
+		{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}, {Host: "c"}}}}
 	d := &Description{Hosts: []string{"a", "a", "b", "b", "b"}, Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},
 		Reasons: []string{"one host", "", "two hosts: b, pid 7: no device", "two hosts: b, pid 8: no device", "ports"}}
-	if got, want := c.hosts(d), "a: 0-1; b: 2-3; b: 4"; got != want {
+	if got, want := e.hosts(d), "a: 0-1; b: 2-3; b: 4"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	want := "shm (one host): 0; tcp (two hosts: b, pid 7: no device): 2-3; verbs (ports): 4"
-	if got := c.transports(d); got != want {
+	if got := e.transports(d); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -107,7 +108,7 @@ func TestFailureIsLogged(t *testing.T) {
 		t.Error("nothing has failed")
 	}
 	for rank := range 2 {
-		<-w.comms[rank].stopped // works may end before the failure is logged
+		<-now(w.comms[rank]).stopped // works may end before the failure is logged
 		if said := j.of(logs.Init, rank); len(said) < 2 ||
 			!strings.HasPrefix(said[1], "the group has failed cause=") || !strings.Contains(said[1], "enough") {
 			t.Errorf("rank %d: %q", rank, said)

@@ -25,13 +25,13 @@ const (
 )
 
 // byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
-func (c *Comm) byMail(peer int) bool { return c.joined(peer, false) }
+func (c *epoch) byMail(peer int) bool { return c.joined(peer, false) }
 
 // byLink tells whether sends and receives between this rank and a peer go over a link; of AnySource, whether some do.
-func (c *Comm) byLink(peer int) bool { return c.joined(peer, true) }
+func (c *epoch) byLink(peer int) bool { return c.joined(peer, true) }
 
 // joined tells whether a peer, or any, is joined to this rank by a port, or by memory.
-func (c *Comm) joined(peer int, port bool) bool {
+func (c *epoch) joined(peer int, port bool) bool {
 	if peer != call.AnySource {
 		return peer != c.rank && c.port(peer) == port
 	}

@@ -19,7 +19,7 @@ import (
 
 // monitoredBarrier runs barriers over control frames: rank 0 hears from every rank, then tells all.
 type monitoredBarrier struct {
-	c       *Comm
+	c       *epoch
 	changed chan struct{} // a change of what mu guards, or of membership
 	entered uint64        // sequence of the last one that began here; the holder's of the queue's token
 
@@ -29,7 +29,7 @@ type monitoredBarrier struct {
 	ended     uint64                  // sequence of the last one that ended here
 }
 
-func newMonitoredBarrier(c *Comm) *monitoredBarrier {
+func newMonitoredBarrier(c *epoch) *monitoredBarrier {
 	return &monitoredBarrier{c: c, changed: make(chan struct{}, 1),
 		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{}}
 }

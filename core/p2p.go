@@ -169,7 +169,7 @@ type serial struct {
 	busy    bool
 }
 
-func (s *serial) do(c *Comm, f func()) {
+func (s *serial) do(c *epoch, f func()) {
 	s.mu.Lock()
 	s.waiting = append(s.waiting, f)
 	start := !s.busy
@@ -181,7 +181,7 @@ func (s *serial) do(c *Comm, f func()) {
 }
 
 // now runs f on the caller if nothing is before it. It tells whether it did, and f said that it was done.
-func (s *serial) now(c *Comm, f func() bool) bool {
+func (s *serial) now(c *epoch, f func() bool) bool {
 	s.mu.Lock()
 	if s.busy {
 		s.mu.Unlock()
@@ -242,7 +242,7 @@ func (b *buffers) put(data []byte) {
 
 // pointToPoint is a communicator's sends and receives.
 type pointToPoint struct {
-	c     *Comm
+	c     *epoch
 	peers []peerQueues
 
 	held buffers // of eager sends
@@ -300,7 +300,7 @@ type peerQueues struct {
 	refusing             int                 // answers to it that are on their way
 }
 
-func (p *pointToPoint) init(c *Comm) {
+func (p *pointToPoint) init(c *epoch) {
 	p.c = c
 	p.peers = make([]peerQueues, c.size)
 	p.eagerWindow = uint64(max(eagerBudget/max(c.size-1, 1), eagerLeast))

@@ -113,7 +113,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 				return err
 			}
 			// It learns what came of it, without a call of its own.
-			<-c.works.Context.Done()
+			<-now(c).works.Context.Done()
 			return c.Err()
 		}
 		switch when {
@@ -134,7 +134,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 	for rank, err := range errs {
 		if err == nil && good(t).Collective == plan.Broadcast {
 			// It does not concern all ranks: one may have got all that it needed.
-			<-w.comms[rank].works.Context.Done()
+			<-now(w.comms[rank]).works.Context.Done()
 			err = w.comms[rank].Err()
 		}
 		tells(t, err, sequence, refusing...)
@@ -199,7 +199,7 @@ func TestRefusedOnceTooOften(t *testing.T) {
 					}
 				}
 				tells(t, run(w.comms[1], allReduce(t, 8)), n+1, 0)
-				<-w.comms[0].works.Context.Done()
+				<-now(w.comms[0]).works.Context.Done()
 				tells(t, w.comms[0].Err(), n+1, 0)
 			})
 		}
@@ -272,7 +272,7 @@ func TestRefusedBatch(t *testing.T) {
 					if err := refuse(w.comms[0], allReduce(t, 8), badRoot(t)); err != nil {
 						return err
 					}
-					<-w.comms[0].works.Context.Done()
+					<-now(w.comms[0]).works.Context.Done()
 					return w.comms[0].Err()
 				}
 				return batch(w.comms[rank], allReduce(t, 8), broadcast(t, 8, 0))
@@ -331,11 +331,11 @@ func TestRefusedThenDestroyed(t *testing.T) {
 func TestAnnouncementsOfAStranger(t *testing.T) {
 	w := newWorld(t, "mem", 2, time.Minute)
 	c := w.comms[0]
-	if err := c.onAnnounce(1, make([]byte, 40)); !errors.Is(err, exec.ErrProtocol) {
+	if err := now(c).onAnnounce(1, make([]byte, 40)); !errors.Is(err, exec.ErrProtocol) {
 		t.Error(err)
 	}
 	refused := plan.Message{Collective: uint8(order.Refused), Root: -1, Sequence: 1, Count: 1}
-	if err := c.onAnnounce(1, append(order.Encode(refused), "a\x00b\x1b[31m"...)); err != nil {
+	if err := now(c).onAnnounce(1, append(order.Encode(refused), "a\x00b\x1b[31m"...)); err != nil {
 		t.Fatal(err)
 	}
 	err := run(c, allReduce(t, 8))

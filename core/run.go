@@ -17,7 +17,7 @@ import (
 // runner runs the communicator's queue: it carries out what the outcomes of the engine mean. It is
 // the work.Engine of the queue, and belongs to the holder of the queue's token.
 type runner struct {
-	c           *Comm
+	c           *epoch
 	engine      *collective.Engine
 	part        int  // of the head
 	announced   bool // peers have been told that the part waits
@@ -134,7 +134,7 @@ func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
 }
 
 // runError is why a run cannot go on, whose message is m.
-func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
+func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
 	peer := run.Peer()
 	switch status {
 	case exec.Stopped:
@@ -164,7 +164,7 @@ func (c *Comm) runError(run *exec.Run, m plan.Message, status exec.Status) *faul
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it
 // was, and what has become of its buffers.
-func (c *Comm) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
+func (c *epoch) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
 	m := p.Message
 	return cause.During(m.Name(), m.Sequence).
 		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.Operation.Aftermath(c.rank, begun))

@@ -31,16 +31,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/bootstrap"
-	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/membership"
-	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
-	"github.com/goccl/goccl/core/work"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -406,7 +402,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		}
 		return nil, refused
 	}
-	if err := comm.open(identity{roster.Job, roster.Group, 0, roster.Secret}); err != nil {
+	if err := comm.open(identity{roster.Job, roster.Group, roster.Secret}); err != nil {
 		return nil, err
 	}
 	return comm, nil
@@ -462,7 +458,9 @@ func topologyOf(addresses []transport.Address, forced string) tune.Topology {
 }
 
 // openComm makes a communicator whose ranks know each other already.
-func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string) (*Comm, error) {
+func (r *Runtime) openComm(
+	config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string,
+) (*Comm, error) {
 	c, err := r.newComm(config, end, addresses, kinds)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
@@ -473,143 +471,60 @@ func (r *Runtime) openComm(config Config, end *sharedEndpoint, id identity, addr
 	return c, nil
 }
 
-// newComm makes a communicator with its memory. Nobody knows of it before open.
-func (r *Runtime) newComm(config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string) (*Comm, error) {
-	c := &Comm{runtime: r, end: end, rank: config.Rank, size: config.Size, addresses: addresses,
-		kinds: kinds,
-		grace: config.LivenessGrace, timeout: config.Timeout, settings: config.settings,
-		attached: make(chan struct{}), stopped: make(chan struct{}),
-		membership: membership.New(config.Rank),
-		inquiry:    inquiry{changed: make(chan struct{}, 1)}}
-	c.monitored = newMonitoredBarrier(c)
+// newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
+func (r *Runtime) newComm(
+	config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string,
+) (*Comm, error) {
+	config.Store = nil // it is not used after the meeting
+	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
+	members := roster{rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds}
 	pids := make([]int, len(addresses))
 	for rank, a := range addresses {
 		pids[rank] = a.PID
 	}
-	c.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
-	c.logger = logs.OfGroup(r.config.Logger, c.members.Name, c.rank)
+	members.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
+	c.logger = logs.OfGroup(r.config.Logger, members.members.Name, members.rank)
 	c.trace = newTracers(c.logger)
-	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
-		LongMost: transport.MaxData - exec.MessageHeader}
-	for peer := range addresses {
-		options.Ports = append(options.Ports, c.byLink(peer))
-	}
-	var err error
-	c.shape, err = tune.New(topologyOf(addresses, config.Transport), config.Rank, options)
-	if err != nil {
-		return nil, err
-	}
-	shared := slices.ContainsFunc(kinds, func(k string) bool { return k == "shm" || k == "mem" })
-	oversubscribed := tune.Oversubscribed(places(addresses))[addresses[config.Rank].Host]
-	c.waiting = waiting(oversubscribed)
-	c.works = work.Group{Yields: c.waiting.PortPolls, Spawn: c.spawn}
-	c.works.Context, c.cancel = context.WithCancel(context.Background())
-	c.queue = work.NewQueue(&c.works, &c.runner)
-	c.works.Queue = c.queue
-	if end != nil {
-		c.poller = end.Poller()
-		if oversubscribed {
-			c.poller.BePatient()
-		}
-	}
-	layout := exec.Layout{Ranks: config.Size, Lanes: tune.Lanes, Slots: c.shape.Slots,
-		Chunk: c.shape.Chunk, Mailbox: exec.MailboxFor(c.shape.EagerMax),
-		Shuttle: exec.ShuttleFor(c.shape.EagerMax)}
-	if c.window, err = exec.NewWindow(layout, shared, c.waiting); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
-	}
-	if shared {
+	if members.sharesMemory() {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
 			c.arena = arena
-			c.window.UseArena(arena.Memory())
 		}
 	}
-	if err := c.makeRunner(); err != nil {
-		c.discard()
-		return nil, fmt.Errorf("%s: %w", c.members.Names(c.rank), err)
-	}
-	return c, nil
-}
-
-// makeRunner makes what runs collectives, in Go and in C.
-func (c *Comm) makeRunner() error {
-	run, err := exec.NewRun(c.window.Lane(collectiveLane))
+	e, err := c.newEpoch(members, 0)
 	if err != nil {
-		return err
+		c.discard()
+		return nil, fmt.Errorf("%s: %w", members.members.Names(members.rank), err)
 	}
-	if c.shortcut, err = exec.NewShortcut(run, c.rank, order.MaxRefusals); err != nil {
-		run.Free()
-		return err
-	}
-	config := collective.Config{Rank: c.rank, Shape: c.shape, Window: c.window, Arena: c.arena,
-		FastPath: c.shortcut}
-	if c.poller != nil {
-		config.Wire = newLinkReader(c)
-	}
-	c.runner = runner{c: c, engine: collective.New(config, run)}
-	return nil
+	c.present.Store(e)
+	return c, nil
 }
 
 // discard frees a communicator that was not opened.
 func (c *Comm) discard() {
 	if c.shortcut != nil {
 		c.shortcut.Free()
-		c.runner.engine.Free()
 	}
-	c.window.Close()
-	c.partArenas()
+	if e := c.present.Load(); e != nil {
+		e.discard()
+	}
+	if c.arena != nil {
+		c.runtime.arenas.release()
+	}
 }
 
 // open lets peers in. Where it fails the communicator is gone.
 func (c *Comm) open(id identity) error {
 	c.identity = id
-	c.order = order.New(history{c.shortcut, c}, &c.members, c.rank, id.group, id.epoch)
-	for peer, kind := range c.kinds {
-		if peer == c.rank || c.addresses[peer].Host != c.addresses[c.rank].Host {
-			continue
-		}
-		// The number is the peer's word: a link over which memory goes will stand only if the kernel
-		// says the same. Of the others the descriptor tells how they have ended.
-		fd, err := c.end.PIDFD(&c.addresses[peer])
-		if err == nil && (kind == "shm" || kind == "mem") {
-			process := exec.Process{PID: c.addresses[peer].PID, FD: fd}
-			if exec.CanGet(process, exec.Mark(c.addresses[peer].Mark)) == nil {
-				c.window.UseProcess(peer, process)
-			}
-		}
-	}
-	c.know()
-	var share []int
-	if fd := c.window.FD(); fd >= 0 {
-		share = append(share, fd)
-		if c.arena != nil {
-			share = append(share, c.arena.FD())
-		}
-	}
-	c.p2p.init(c)
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
-	if c.size > 1 {
-		group, err := c.end.Attach(transport.GroupConfig{Job: id.job, Group: id.group, Epoch: id.epoch, Secret: id.secret,
-			Name: c.members.Name, Rank: c.rank, Peers: c.addresses, Kinds: c.kinds,
-			Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
-		c.mu.Lock()
-		c.group = group
-		failure := c.failed()
-		c.mu.Unlock()
-		close(c.attached)
-		if group != nil && failure != nil { // a peer was quick
-			group.Fail(failFrame(failure))
-			group.Halt()
-		}
-		if err != nil {
-			c.end = nil // the caller's
-			c.Destroy()
-			return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
-		}
+	e := c.present.Load()
+	if err := e.open(); err != nil {
+		c.end = nil // the caller's
+		c.Destroy()
+		return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
 	}
-	c.logMade()
+	e.logMade()
 	return nil
 }
 
@@ -700,9 +615,12 @@ func (r *Runtime) Close() {
 }
 
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
-func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
-	config := Config{Rank: slices.Index(members, c.rank), Size: len(members), Timeout: c.defaultTimeout(), LivenessGrace: c.grace,
-		GroupName: fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)}
+func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
+	config := c.config
+	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
+	config.Timeout = c.defaultTimeout()
+	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)
+	config.GlobalRanks = nil
 	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
 	for i, r := range members {
 		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
@@ -711,13 +629,10 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 		}
 		config.GlobalRanks = append(config.GlobalRanks, r)
 	}
-	config.Transport, config.Thresholds = addresses[0].Forced, c.settings[EnvThresholds].Value
-	config.AllToAllSchedule = c.shape.Schedule.String()
-	config.settings = c.settings
 	if len(members) == 1 {
 		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)
 	}
-	id := c.identity.ofSplit(split, color)
+	id := c.identity.ofSplit(c.number, split, color)
 	c.runtime.mu.Lock()
 	c.end.uses++
 	c.runtime.mu.Unlock()
@@ -731,9 +646,9 @@ func (c *Comm) child(split uint64, color int64, members []int) (*Comm, error) {
 
 // ofSplit is the identity of a part of the group. Each of its two values has a label of its own:
 // the id is sent in clear, and must tell nothing of the secret.
-func (id identity) ofSplit(split uint64, color int64) identity {
+func (id identity) ofSplit(epoch uint32, split uint64, color int64) identity {
 	var part []byte
-	for _, v := range []uint64{id.group, split, uint64(color)} {
+	for _, v := range []uint64{id.group, uint64(epoch), split, uint64(color)} {
 		part = binary.LittleEndian.AppendUint64(part, v)
 	}
 	group := bootstrap.Seal(string(id.secret), "goccl split id", part)

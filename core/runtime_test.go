@@ -217,15 +217,16 @@ func TestInitWarnsOfAnOpenStore(t *testing.T) {
 
 // A split's id is sent in clear: it must not be a part of its secret, which differs from all others.
 func TestSplitsOfAnIdentity(t *testing.T) {
-	parent := identity{1, 2, 0, bytes.Repeat([]byte{3}, 32)}
+	parent := identity{1, 2, bytes.Repeat([]byte{3}, 32)}
 	seen := map[string]bool{string(parent.secret): true}
-	for split := range uint64(3) {
+	for i := range uint32(9) {
+		epoch, split := i%3, uint64(i/3)
 		for color := range int64(3) {
-			id := parent.ofSplit(split, color)
+			id := parent.ofSplit(epoch, split, color)
 			var clear [8]byte
 			binary.LittleEndian.PutUint64(clear[:], id.group)
 			if bytes.Contains(id.secret, clear[:]) || len(id.secret) != 32 || seen[string(id.secret)] || id.job != parent.job {
-				t.Errorf("split %d, color %d: %+v", split, color, id)
+				t.Errorf("epoch %d, split %d, color %d: %+v", epoch, split, color, id)
 			}
 			seen[string(id.secret)] = true
 		}
@@ -286,7 +287,7 @@ func TestSplitWithoutWindow(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 		var e *Error
-		if !errors.As(err, &e) || e.Operation != "split" || e.Group != w.comms[rank].members.Name {
+		if !errors.As(err, &e) || e.Operation != "split" || e.Group != now(w.comms[rank]).members.Name {
 			t.Errorf("rank %d: %+v", rank, e)
 		}
 		if rank == 2 && !errors.Is(err, ErrMismatch) {

@@ -150,7 +150,7 @@ func (a *arenas) leave(id exec.ArenaID) {
 }
 
 // joinArena maps a peer's arena for this communicator. Without it there are no direct plans, and that is all.
-func (c *Comm) joinArena(peer, fd int) {
+func (c *epoch) joinArena(peer, fd int) {
 	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
 		c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v", c.members.Names(peer),
@@ -164,7 +164,7 @@ func (c *Comm) joinArena(peer, fd int) {
 }
 
 // know has devices write what peers lend into the window, and peers read the word that tells whether this rank has stopped.
-func (c *Comm) know() {
+func (c *epoch) know() {
 	if !slices.Contains(c.kinds, transport.Verbs) {
 		return
 	}
@@ -183,7 +183,7 @@ func (c *Comm) know() {
 }
 
 // stoppedWord is transport.GroupConfig's.
-func (c *Comm) stoppedWord() unsafe.Pointer {
+func (c *epoch) stoppedWord() unsafe.Pointer {
 	if c.known == nil {
 		return nil
 	}
@@ -191,7 +191,7 @@ func (c *Comm) stoppedWord() unsafe.Pointer {
 }
 
 // closeWindow closes the window, once no device has access to it any more: a peer may still be about to read whether this rank has stopped.
-func (c *Comm) closeWindow() {
+func (c *epoch) closeWindow() {
 	if c.known == nil {
 		c.window.Close()
 		return
@@ -203,25 +203,29 @@ func (c *Comm) closeWindow() {
 	}
 }
 
-// partArenas gives the arenas back, once nothing runs any more.
-func (c *Comm) partArenas() {
-	for _, id := range c.mapped {
-		c.runtime.arenas.leave(id)
-	}
-	if c.arena != nil {
-		c.runtime.arenas.release()
-	}
-}
-
-// retire has the memory of an operation that has failed never allocated again: a peer that is only stopped may write there
-// when it goes on.
-func (c *Comm) retire(op *call.Operation) {
+// retire has the memory of an operation that has failed not allocated again before the epoch has ended
+// on all ranks: a peer that is only stopped may write there when it goes on.
+func (c *epoch) retire(op *call.Operation) {
 	if c.arena == nil {
 		return
 	}
+	c.retired.Lock()
+	defer c.retired.Unlock()
 	for i, p := range op.Out {
-		if i < len(op.OutCounts) {
-			c.arena.Retire(p, int64(op.OutCounts[i])*int64(op.DType.Size()))
+		if i < len(op.OutCounts) && c.arena.Contains(p) {
+			at := span{p, int64(op.OutCounts[i]) * int64(op.DType.Size())}
+			c.arena.Retire(at.at, at.bytes)
+			c.retired.spans = append(c.retired.spans, at)
 		}
 	}
+}
+
+// reclaim has the retired memory allocated again. No peer is in the epoch any more.
+func (c *epoch) reclaim() {
+	c.retired.Lock()
+	defer c.retired.Unlock()
+	for _, at := range c.retired.spans {
+		c.arena.Reclaim(at.at, at.bytes)
+	}
+	c.retired.spans = nil
 }

@@ -18,45 +18,45 @@ import (
 
 // Tests look at the private state of a communicator, and change it, by the functions of this file.
 
-func shapeOf(c *Comm) tune.Shape { return c.shape }
+func shapeOf(c *Comm) tune.Shape { return now(c).shape }
 
-func pidOf(c *Comm, rank int) int { return c.addresses[rank].PID }
+func pidOf(c *Comm, rank int) int { return now(c).addresses[rank].PID }
 
 // holdQueue keeps all others from running a communicator's queue, until letQueueGo.
-func holdQueue(c *Comm) { c.queue.Token(nil) <- struct{}{} }
+func holdQueue(c *Comm) { now(c).queue.Token(nil) <- struct{}{} }
 
-func letQueueGo(c *Comm) { <-c.queue.Token(nil) }
+func letQueueGo(c *Comm) { <-now(c).queue.Token(nil) }
 
-func queueIsRun(c *Comm) bool { return c.queue.Token(nil).Taken() }
+func queueIsRun(c *Comm) bool { return now(c).queue.Token(nil).Taken() }
 
 // runHeldQueue runs a queue that is held for a while, and returns the step that it has come to.
 func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
-	c.runner.Run(w, exec.Now()+d)
-	return c.runner.engine.Run().Step()
+	now(c).runner.Run(w, exec.Now()+d)
+	return now(c).runner.engine.Run().Step()
 }
 
 func fastPathIsOpen(c *Comm) bool { return !c.shortcut.Closed() }
 
 // awaitFailure waits until a communicator has failed.
-func awaitFailure(c *Comm) { <-c.works.Context.Done() }
+func awaitFailure(c *Comm) { <-now(c).works.Context.Done() }
 
 // sentOn is how many messages have gone to each peer on a lane. Of a direct plan they are two.
 func sentOn(c *Comm, lane int) (n []uint64) {
-	for peer := range c.size {
-		n = append(n, c.window.Lane(lane).Sent(peer))
+	for peer := range now(c).size {
+		n = append(n, now(c).window.Lane(lane).Sent(peer))
 	}
 	return n
 }
 
 // reads has a rank read a peer's memory by a process, the zero value being none.
-func reads(c *Comm, peer int, p exec.Process) { c.window.UseProcess(peer, p) }
+func reads(c *Comm, peer int, p exec.Process) { now(c).window.UseProcess(peer, p) }
 
 // vote tells whether the ranks have found out if they can read each other's memory, and the result.
 func vote(c *Comm) (voted, gets bool) {
-	return c.runner.engine.SingleCopy()
+	return now(c).runner.engine.SingleCopy()
 }
 
-func getsSend(c *Comm, peer int, bytes uint64) bool { return c.p2p.gets(peer, bytes) }
+func getsSend(c *Comm, peer int, bytes uint64) bool { return now(c).p2p.gets(peer, bytes) }
 
 // shareableOf tells whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
@@ -89,7 +89,7 @@ func until(t *testing.T, what string, holds func() bool) {
 func orderOf(c *Comm) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.order.String()
+	return now(c).order.String()
 }
 
 // announced tells whether a rank keeps a peer's refusal, the last of a row.
@@ -106,7 +106,7 @@ func (w *world) forgotten() {
 		until(t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return !c.order.Ahead() && !strings.Contains(c.order.String(), ", tells ")
+			return !now(c).order.Ahead() && !strings.Contains(now(c).order.String(), ", tells ")
 		})
 	}
 }
@@ -129,7 +129,7 @@ func (w *world) end(rank int) {
 }
 
 func (w *world) endFor(peer, rank int) {
-	handler{w.comms[peer]}.PeerDown(rank, fmt.Errorf("%w: its process has ended",
+	handler{now(w.comms[peer])}.PeerDown(rank, fmt.Errorf("%w: its process has ended",
 		transport.ErrPeerDown))
 }
 
@@ -146,61 +146,61 @@ func goneSince(c *Comm, sequence uint64) {
 // awaitLeft waits until a rank knows that a peer has left.
 func awaitLeft(t *testing.T, c *Comm, peer int) {
 	t.Helper()
-	until(t, fmt.Sprintf("rank %d hears that rank %d has left", c.rank, peer), func() bool {
-		c.p2p.mu.Lock()
-		defer c.p2p.mu.Unlock()
-		_, gone := c.p2p.gone[peer]
+	until(t, fmt.Sprintf("rank %d hears that rank %d has left", now(c).rank, peer), func() bool {
+		now(c).p2p.mu.Lock()
+		defer now(c).p2p.mu.Unlock()
+		_, gone := now(c).p2p.gone[peer]
 		return gone
 	})
 }
 
 // limitSends has a rank hold sends to a peer back beyond so many.
-func limitSends(c *Comm, most uint64) { c.p2p.most = most }
+func limitSends(c *Comm, most uint64) { now(c).p2p.most = most }
 
 // unexpected is how many sends a rank keeps that no receive has met.
 func unexpected(c *Comm) int {
-	c.p2p.mu.Lock()
-	defer c.p2p.mu.Unlock()
-	return len(c.p2p.match.unexpected)
+	now(c).p2p.mu.Lock()
+	defer now(c).p2p.mu.Unlock()
+	return len(now(c).p2p.match.unexpected)
 }
 
 // heldFor is what a rank keeps of sends to a peer that are held back.
 func heldFor(c *Comm, peer int) (sends, tags, probes int) {
-	c.p2p.mu.Lock()
-	defer c.p2p.mu.Unlock()
-	h := &c.p2p.peers[peer].held
+	now(c).p2p.mu.Lock()
+	defer now(c).p2p.mu.Unlock()
+	h := &now(c).p2p.peers[peer].held
 	return len(h.order), len(h.byTag), len(h.probes)
 }
 
 // tellPeer sends a frame of the point-to-point protocol.
 func tellPeer(ctx context.Context, c *Comm, peer int, h transport.Header, payload []byte) error {
-	return c.p2p.tell(ctx, peer, h, payload)
+	return now(c).p2p.tell(ctx, peer, h, payload)
 }
 
 // control takes a frame of the point-to-point protocol.
-func control(c *Comm, peer int, h transport.Header) error { return c.p2p.control(peer, h, nil) }
+func control(c *Comm, peer int, h transport.Header) error { return now(c).p2p.control(peer, h, nil) }
 
 // slotOf is the place of a send's data.
-func slotOf(c *Comm, peer int, h transport.Header) ([]byte, error) { return c.p2p.slot(peer, h) }
+func slotOf(c *Comm, peer int, h transport.Header) ([]byte, error) { return now(c).p2p.slot(peer, h) }
 
-func readMail(c *Comm) { c.p2p.collect() }
+func readMail(c *Comm) { now(c).p2p.collect() }
 
 // hasAccepted tells whether data of a peer's offer is on its way.
 func hasAccepted(c *Comm, peer int) bool {
-	c.p2p.mu.Lock()
-	defer c.p2p.mu.Unlock()
-	return len(c.p2p.peers[peer].accepted) > 0
+	now(c).p2p.mu.Lock()
+	defer now(c).p2p.mu.Unlock()
+	return len(now(c).p2p.peers[peer].accepted) > 0
 }
 
 // gifts is how many accepted sends are being given, and how many wait for a thread that does so.
 func gifts(c *Comm) (given, waiting int) {
-	c.p2p.mu.Lock()
-	defer c.p2p.mu.Unlock()
-	return len(c.p2p.given), len(c.p2p.gifts)
+	now(c).p2p.mu.Lock()
+	defer now(c).p2p.mu.Unlock()
+	return len(now(c).p2p.given), len(now(c).p2p.gifts)
 }
 
 // linksOf is what reads a rank's links.
-func linksOf(c *Comm) *transport.Poller { return c.poller }
+func linksOf(c *Comm) *transport.Poller { return now(c).poller }
 
 // hold has nobody read a rank's links, until the test leaves linksOf.
 func hold(t *testing.T, c *Comm) {
@@ -229,9 +229,9 @@ func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bo
 	hold(t, receiver)
 	linksOf(sender).Leave()
 	until(t, "what is given", func() bool {
-		sender.p2p.mu.Lock()
-		defer sender.p2p.mu.Unlock()
-		for _, g := range sender.p2p.given {
+		now(sender).p2p.mu.Lock()
+		defer now(sender).p2p.mu.Unlock()
+		for _, g := range now(sender).p2p.given {
 			return state(g)
 		}
 		return false
@@ -249,3 +249,6 @@ func hintOf(kind error) string {
 	text := new(fault.Group).Errorf(kind, "?").Error()
 	return strings.TrimPrefix(text, "the communicator has failed: ?. ")
 }
+
+// now is a communicator's present epoch.
+func now(c *Comm) *epoch { return c.present.Load() }

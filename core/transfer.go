@@ -349,7 +349,7 @@ func (p *pointToPoint) bind(t *transfer) *fault.Error {
 		}
 		q.run = run
 	}
-	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.identity.epoch,
+	m := plan.Message{Group: p.c.identity.group, Epoch: p.c.number,
 		Collective: uint8(plan.Send), Root: -1}
 	if err := q.run.Bind(exec.Binding{In: t.op.In, Out: t.op.Out, Message: m}); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)

@@ -9,14 +9,14 @@ import (
 
 // transit is where the sends and receives of a work get on: mailboxes, links, or both.
 type transit struct {
-	c           *Comm
+	c           *epoch
 	mail, links bool
 	peer        int    // of the only send or receive; -1: there are several, or it comes from any rank
 	bytes       uint64 // of the longest
 }
 
 // transitOf is nil where the operations exchange nothing with peers.
-func (c *Comm) transitOf(operations []call.Operation) work.Source {
+func (c *epoch) transitOf(operations []call.Operation) work.Source {
 	t := transit{c: c, peer: -1}
 	for i := range operations {
 		op := &operations[i]

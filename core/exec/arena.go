@@ -169,8 +169,7 @@ func (a *Arena) Alloc(bytes int64) (unsafe.Pointer, error) {
 func (a *Arena) Free(p unsafe.Pointer) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
-	e, free, ok := a.heap.release(off)
+	e, free, ok := a.heap.release(a.offset(p))
 	switch {
 	case !ok:
 		return fmt.Errorf("%#x is not the beginning of memory that is allocated", uintptr(p))
@@ -193,14 +192,25 @@ func (a *Arena) punch(e extent) {
 	}
 }
 
-// Retire has nothing allocated any more where bytes from p on lie, if that is in the arena: a peer may still write there.
+// Retire has nothing allocated where bytes of the arena from p on lie, until Reclaim: a peer may still
+// write there.
 func (a *Arena) Retire(p unsafe.Pointer, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.Contains(p) {
-		off := int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
-		a.heap.retired = append(a.heap.retired, extent{off, bytes})
+	a.heap.retired = append(a.heap.retired, extent{a.offset(p), bytes})
+}
+
+// Reclaim undoes a Retire of the same bytes.
+func (a *Arena) Reclaim(p unsafe.Pointer, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.heap.reclaim(extent{a.offset(p), bytes}) {
+		a.punch(e)
 	}
+}
+
+func (a *Arena) offset(p unsafe.Pointer) int64 {
+	return int64(uintptr(p) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
 }
 
 // heap says what of an arena is free: the best fit is taken.
@@ -208,6 +218,7 @@ type heap struct {
 	free    []extent        // sorted, and never adjacent
 	used    map[int64]int64 // bytes, by offset
 	retired []extent
+	held    []extent // released while a part of each was retired
 	inUse   int64
 	kept    int64 // about so many free bytes have memory
 }
@@ -245,12 +256,44 @@ func (h *heap) release(off int64) (block extent, free, ok bool) {
 	delete(h.used, off)
 	h.inUse -= bytes
 	block = extent{off, bytes}
-	for _, r := range h.retired {
-		if r.off < off+bytes && off < r.off+r.bytes {
-			return block, false, true
-		}
+	if h.isRetired(block) {
+		h.held = append(h.held, block)
+		return block, false, true
 	}
 	h.kept += bytes
+	h.put(block)
+	return block, true, true
+}
+
+// isRetired tells whether a part of a block is.
+func (h *heap) isRetired(block extent) bool {
+	return slices.ContainsFunc(h.retired, func(r extent) bool {
+		return r.off < block.off+block.bytes && block.off < r.off+r.bytes
+	})
+}
+
+// reclaim undoes one retirement. It returns the blocks that are free with it, which were released
+// before.
+func (h *heap) reclaim(r extent) (blocks []extent) {
+	i := slices.Index(h.retired, r)
+	if i < 0 {
+		return nil
+	}
+	h.retired = slices.Delete(h.retired, i, i+1)
+	h.held = slices.DeleteFunc(h.held, func(block extent) bool {
+		if h.isRetired(block) {
+			return false
+		}
+		h.put(block)
+		blocks = append(blocks, block)
+		return true
+	})
+	return blocks
+}
+
+// put adds a block to those that are free.
+func (h *heap) put(block extent) {
+	off, bytes := block.off, block.bytes
 	i, _ := slices.BinarySearchFunc(h.free, off, func(e extent, off int64) int { return cmp.Compare(e.off, off) })
 	joined := block
 	if i < len(h.free) && h.free[i].off == off+bytes {
@@ -262,5 +305,4 @@ func (h *heap) release(off int64) (block extent, free, ok bool) {
 	} else {
 		h.free = slices.Insert(h.free, i, joined)
 	}
-	return block, true, true
 }

@@ -60,14 +60,26 @@ func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
 		*gateOf(c).shut() = 1
 		c.call = (*[0]byte)(C.goccl_shortcut_call)
 	}
-	c.rank, c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
-	c.sequence, c.kept = 0, C.uint64_t(keep)
-	c.history = history
-	c.lane, c.run = r.lane.c, r.c
-	s := &Shortcut{c: c, run: r}
+	c.kept, c.history = C.uint64_t(keep), history
+	s := &Shortcut{c: c}
+	s.Use(r, rank)
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
 	runtime.AddCleanup(s, retire, c)
 	return s, nil
+}
+
+// Use has the shortcut go on with another run, of this rank: it knows no collective, and the next one
+// is the first.
+func (s *Shortcut) Use(r *Run, rank int) {
+	s.run = r
+	s.c.lane, s.c.run = r.lane.c, r.c
+	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
+	atomic.StoreUint64((*uint64)(&s.c.sequence), 0)
+	clear(s.history())
+	clear(s.c.known[:])
+	clear(s.plan[:])
+	clear(s.direct[:])
+	s.c.oldest = 0
 }
 
 func retire(c *C.goccl_shortcut) {

@@ -136,6 +136,11 @@ func (m *Machine) Err() *fault.Error {
 	if m.cause != nil {
 		return m.cause
 	}
+	return m.Lost()
+}
+
+// Lost is what has ended the first of the peers that said no goodbye; nil if there is none.
+func (m *Machine) Lost() *fault.Error {
 	for _, peer := range m.Departed() {
 		if d := m.departed[peer]; d.Lost() {
 			return d.Cause

@@ -1,0 +1,362 @@
+package core
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/collective"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/core/work"
+)
+
+// The lanes of a communicator's windows: tune.Lanes of them.
+const (
+	collectiveLane = iota
+	pointToPointLane
+)
+
+// epoch is a communicator while its membership stays as it is: what dies with a change of it.
+//
+// An epoch is made by newEpoch and opened, fails at most once, and ends by finish and free.
+// Everything of it is addressed with its number, so that nothing of one epoch reaches another.
+type epoch struct {
+	*Comm
+	roster
+	number uint32 // 0, 1, ...
+
+	// How data moves. What follows is made once, and has locks of its own.
+	shape    tune.Shape
+	waiting  exec.Waiting
+	poller   *transport.Poller // nil where there are no links
+	group    *transport.Group  // under Comm.mu until attached
+	attached chan struct{}     // closed once group is set
+	mapping
+
+	// Who makes progress.
+	works  work.Group // its Context ends when the epoch fails
+	cancel context.CancelFunc
+	queue  *work.Queue // of collectives; works are pushed under Comm.mu
+	runner runner
+	p2p    pointToPoint
+	dialer dialer
+	tasks  tasks
+
+	// What ranks agree on.
+	order     order.Order    // calls, and what peers announced of theirs; under Comm.mu
+	tellers   sync.WaitGroup // goroutines that tell of refused calls
+	inquiry   inquiry
+	monitored *monitoredBarrier
+
+	failure atomic.Pointer[fault.Error] // the first cause; set under Comm.mu
+	stopped chan struct{}               // closed when the failure has been carried out
+	over    bool                        // the next epoch has begun; under Comm.mu
+}
+
+// roster is who takes part, by rank.
+type roster struct {
+	members    fault.Group // the group's name, and those of the ranks
+	rank, size int
+	addresses  []transport.Address
+	kinds      []string
+}
+
+// mapping is the memory that ranks share.
+type mapping struct {
+	window  *exec.Window
+	known   [][]byte       // of the window, to devices; nil where verbs join no peer
+	mapped  []exec.ArenaID // of peers; under Comm.mu
+	retired retired        // of this process's arena
+}
+
+// retired is memory of operations that have failed.
+type retired struct {
+	sync.Mutex
+	spans []span
+}
+
+// span is memory of a buffer.
+type span struct {
+	at    unsafe.Pointer
+	bytes int64
+}
+
+// tasks are the goroutines of an epoch.
+type tasks struct {
+	sync.WaitGroup
+	mu    sync.Mutex
+	ended bool // no task begins any more
+}
+
+// newEpoch makes an epoch with its memory. Nobody knows of it before open.
+func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
+	e := &epoch{Comm: c, roster: members, number: number, attached: make(chan struct{}),
+		inquiry: inquiry{changed: make(chan struct{}, 1)}, stopped: make(chan struct{})}
+	e.monitored = newMonitoredBarrier(e)
+	config := c.config
+	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
+		LongMost: transport.MaxData - exec.MessageHeader}
+	for peer := range e.addresses {
+		options.Ports = append(options.Ports, e.byLink(peer))
+	}
+	var err error
+	e.shape, err = tune.New(topologyOf(e.addresses, config.Transport), e.rank, options)
+	if err != nil {
+		return nil, err
+	}
+	oversubscribed := tune.Oversubscribed(places(e.addresses))[e.addresses[e.rank].Host]
+	e.waiting = waiting(oversubscribed)
+	e.works = work.Group{Yields: e.waiting.PortPolls, Spawn: e.spawn}
+	e.works.Context, e.cancel = context.WithCancel(context.Background())
+	e.queue = work.NewQueue(&e.works, &e.runner)
+	e.works.Queue = e.queue
+	if c.end != nil {
+		e.poller = c.end.Poller()
+		if oversubscribed {
+			e.poller.BePatient()
+		}
+	}
+	layout := exec.Layout{Ranks: e.size, Lanes: tune.Lanes, Slots: e.shape.Slots, Chunk: e.shape.Chunk,
+		Mailbox: exec.MailboxFor(e.shape.EagerMax), Shuttle: exec.ShuttleFor(e.shape.EagerMax)}
+	if e.window, err = exec.NewWindow(layout, e.sharesMemory(), e.waiting); err != nil {
+		return nil, err
+	}
+	if c.arena != nil {
+		e.window.UseArena(c.arena.Memory())
+	}
+	if err := e.makeRunner(); err != nil {
+		e.window.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// makeRunner makes what runs collectives, in Go and in C.
+func (c *epoch) makeRunner() error {
+	run, err := exec.NewRun(c.window.Lane(collectiveLane))
+	if err != nil {
+		return err
+	}
+	if c.shortcut != nil {
+		c.lockOrder() // it stays shut: the epoch before has failed
+		c.shortcut.Use(run, c.rank)
+		c.mu.Unlock()
+	} else if c.shortcut, err = exec.NewShortcut(run, c.rank, order.MaxRefusals); err != nil {
+		run.Free()
+		return err
+	}
+	config := collective.Config{Rank: c.rank, Shape: c.shape, Window: c.window, Arena: c.arena,
+		FastPath: c.shortcut}
+	if c.poller != nil {
+		config.Wire = newLinkReader(c)
+	}
+	c.runner = runner{c: c, engine: collective.New(config, run)}
+	return nil
+}
+
+// discard frees an epoch that was not opened.
+func (c *epoch) discard() {
+	c.runner.engine.Free()
+	c.window.Close()
+}
+
+// open lets peers in. Where it fails the epoch must be finished.
+func (c *epoch) open() error {
+	c.mu.Lock()
+	c.membership = membership.New(c.rank)
+	c.order = order.New(history{c.shortcut, c}, &c.members, c.rank, c.identity.group, c.number)
+	c.mu.Unlock()
+	c.useProcesses()
+	c.know()
+	var share []int
+	if fd := c.window.FD(); fd >= 0 {
+		share = append(share, fd)
+		if c.arena != nil {
+			share = append(share, c.arena.FD())
+		}
+	}
+	c.p2p.init(c)
+	if c.size == 1 {
+		return nil
+	}
+	group, err := c.end.Attach(transport.GroupConfig{Job: c.identity.job, Group: c.identity.group,
+		Epoch: c.number, Secret: c.identity.secret, Name: c.members.Name, Rank: c.rank,
+		Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
+	c.mu.Lock()
+	c.group = group
+	failure := c.failed()
+	c.mu.Unlock()
+	close(c.attached)
+	if group != nil && failure != nil { // a peer was quick
+		group.Fail(failFrame(failure))
+		group.Halt()
+	}
+	return err
+}
+
+// useProcesses has the memory of peers on this host read, where the kernel lets this process.
+func (c *epoch) useProcesses() {
+	for peer, kind := range c.kinds {
+		if peer == c.rank || c.addresses[peer].Host != c.addresses[c.rank].Host {
+			continue
+		}
+		// The number is the peer's word: a link over which memory goes will stand only if the kernel
+		// says the same. Of the others the descriptor tells how they have ended.
+		fd, err := c.end.PIDFD(&c.addresses[peer])
+		if err == nil && (kind == "shm" || kind == "mem") {
+			process := exec.Process{PID: c.addresses[peer].PID, FD: fd}
+			if exec.CanGet(process, exec.Mark(c.addresses[peer].Mark)) == nil {
+				c.window.UseProcess(peer, process)
+			}
+		}
+	}
+}
+
+// sharesMemory tells whether some peer does with this rank.
+func (r *roster) sharesMemory() bool {
+	return slices.ContainsFunc(r.kinds, func(k string) bool { return k == "shm" || k == "mem" })
+}
+
+// port tells whether the channels to a peer are port channels.
+func (c *epoch) port(peer int) bool { return transport.IsPort(c.kinds[peer]) }
+
+// message says what an operation is, in what all ranks know of it.
+func (c *epoch) message(op *call.Operation) plan.Message {
+	m := op.Message()
+	m.Schedule = uint8(c.shape.ScheduleOf(op))
+	return m
+}
+
+// openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
+// logged, which C does not do. It is called with the lock held.
+func (c *epoch) openShortcut() {
+	if c.failed() == nil && c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() && c.shape.AllMemory &&
+		c.trace.collectives == nil {
+		c.shortcut.Open()
+	}
+}
+
+// unlockOrder undoes lockOrder.
+func (c *epoch) unlockOrder() {
+	c.openShortcut()
+	c.mu.Unlock()
+}
+
+// spawn runs f in a goroutine that finish waits for; after that, on the caller's. A panic in it fails
+// the communicator.
+func (c *epoch) spawn(f func()) {
+	guarded := func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.fail(c.members.Errorf(fault.ErrInternal, "panic: %v", r), true)
+			}
+		}()
+		f()
+	}
+	c.tasks.mu.Lock()
+	over := c.tasks.ended
+	if !over {
+		c.tasks.Add(1)
+	}
+	c.tasks.mu.Unlock()
+	if over {
+		guarded()
+		return
+	}
+	go func() {
+		defer c.tasks.Done()
+		guarded()
+	}()
+}
+
+// finish ends all works with the cause, unless a failure has, and tells peers that this rank has left
+// the epoch. It waits for a peer only where that has not been told yet of a call that this rank was
+// refused, and then for half a second at most.
+func (c *epoch) finish(cause *fault.Error) {
+	c.fail(cause, false)
+	<-c.stopped // by this call or by a failure before it
+	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
+	// end of this process instead.
+	c.tellers.Wait()
+	c.queue.Drain()
+	if c.group != nil {
+		c.group.Detach()
+	}
+	c.tasks.mu.Lock()
+	c.tasks.ended = true
+	c.tasks.mu.Unlock()
+	c.tasks.Wait()
+}
+
+// free gives back what a finished epoch holds. No thread is in the fast path.
+func (c *epoch) free() {
+	c.runner.engine.Free()
+	c.p2p.free()
+	c.closeWindow()
+	for _, id := range c.mapped {
+		c.runtime.arenas.leave(id)
+	}
+}
+
+// Renew begins the communicator's next epoch, with the same ranks: what has failed works again, and
+// the collectives count from 1. All ranks must call it, each as often as the others. It ends works that
+// have not ended with ErrAborted, and waits for all ranks until the context's deadline or, where it has
+// none, for the communicator's timeout. It fails at once where a rank is known to have ended without a
+// goodbye. After an error the communicator has failed, and Renew may be called again.
+func (c *Comm) Renew(ctx context.Context) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	old := c.present.Load()
+	c.mu.Lock()
+	destroyed, lost := c.destroyed, c.membership.Lost()
+	c.mu.Unlock()
+	switch {
+	case destroyed:
+		return old.failed()
+	case lost != nil:
+		return lost.During("renew", 0)
+	}
+	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
+		old.number, old.members.Names(old.rank)).Blaming(old.rank))
+	next, err := c.newEpoch(old.roster, old.number+1)
+	if err != nil {
+		return fault.From(err, fault.ErrSystem, "renew").In(&old.members).During("renew", 0)
+	}
+	c.mu.Lock()
+	old.over = true
+	c.mu.Unlock()
+	old.free()
+	err = next.open()
+	c.present.Store(next)
+	if err != nil {
+		return next.failWith(fault.From(err, fault.ErrSystem, "renew"))
+	}
+	if err := c.run(ctx, call.Operation{Collective: plan.Barrier}); err != nil {
+		return err
+	}
+	old.reclaim() // every rank has left the old epoch
+	return nil
+}
+
+// run runs a collective until the context's deadline.
+func (c *Comm) run(ctx context.Context, op call.Operation) error {
+	o := CallOptions{WaitSoon: true}
+	if t, ok := ctx.Deadline(); ok {
+		o.Timeout = time.Until(t)
+	}
+	w, err := c.Start(o, op)
+	if err == nil {
+		_, err = w.Wait(-1)
+	}
+	return err
+}

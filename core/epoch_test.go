@@ -1,0 +1,158 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/call"
+)
+
+// everything has all ranks call collectives, twice, so that what is learned is used, and send around.
+func everything(t *testing.T, w *world) {
+	t.Helper()
+	size := len(w.comms)
+	for range 2 {
+		collectives(t, w, size, 1000, false)
+	}
+	around(t, w, size, 10)
+	around(t, w, size, 1<<19)
+}
+
+func renew(w *world) []error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return w.try(func(rank int) error { return w.comms[rank].Renew(ctx) })
+}
+
+func renewAll(t *testing.T, w *world, number uint32) {
+	t.Helper()
+	for rank, err := range renew(w) {
+		if err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+		if n := now(w.comms[rank]).number; n != number {
+			t.Fatalf("rank %d is in epoch %d, not %d", rank, n, number)
+		}
+		if err := w.comms[rank].Err(); err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// A communicator goes on in its next epoch, over the same links: after success and after a failure.
+func TestEpochs(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			w := newWorldOf(t, transport, 3, Config{Timeout: time.Minute, Thresholds: getAll})
+			everything(t, w)
+			renewAll(t, w, 1)
+			if n := w.comms[0].Sequence(); n != 1 {
+				t.Errorf("after the barrier of its beginning the epoch is at #%d", n)
+			}
+			everything(t, w)
+			if open := fastPathIsOpen(w.comms[0]); open != now(w.comms[0]).shape.AllMemory {
+				t.Errorf("the fast path is open: %v", open)
+			}
+
+			for number := uint32(2); number < 4; number++ {
+				w.comms[1].Abort("it is tried")
+				errs := w.try(func(rank int) error { return run(w.comms[rank], allReduce(t, 1000)) })
+				for rank, err := range errs {
+					if !errors.Is(err, ErrAborted) {
+						t.Fatalf("rank %d: %v", rank, err)
+					}
+				}
+				renewAll(t, w, number)
+				everything(t, w)
+			}
+		})
+	}
+}
+
+// What a rank has under way when it renews its communicator ends.
+func TestRenewEndsWorks(t *testing.T) {
+	w := newWorld(t, "shm", 2, time.Minute)
+	var works []*Work
+	for _, op := range []call.Operation{allReduce(t, 1000), recvOp(buffer(t, 10), 1, 3)} {
+		k, err := w.comms[0].Start(CallOptions{}, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		works = append(works, k)
+	}
+	renewAll(t, w, 1)
+	for i, k := range works {
+		if done, err := k.Test(); !done || !errors.Is(err, ErrAborted) {
+			t.Errorf("work %d: %v, %v", i, done, err)
+		}
+	}
+	everything(t, w)
+}
+
+func TestRenewWithoutAPeer(t *testing.T) {
+	w := newWorld(t, "shm", 3, time.Minute)
+	collectives(t, w, 3, 1000, false)
+	w.end(2)
+	for _, c := range w.comms[:2] {
+		if err := c.Renew(context.Background()); !errors.Is(err, ErrPeerFailed) {
+			t.Errorf("a process has ended: %v", err)
+		}
+	}
+
+	late := newWorld(t, "shm", 2, time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	err := late.comms[0].Renew(ctx)
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(err, ErrTimeout) || len(e.Ranks) != 1 || e.Ranks[0] != 1 {
+		t.Errorf("a rank has not come: %v", err)
+	}
+
+	gone := newWorld(t, "shm", 2, time.Minute)
+	gone.comms[0].Destroy()
+	if err := gone.comms[0].Renew(context.Background()); !errors.Is(err, ErrAborted) {
+		t.Errorf("it was destroyed: %v", err)
+	}
+}
+
+// Memory of a failed collective comes back once no rank can write it any more.
+func TestRetiredMemoryComesBack(t *testing.T) {
+	w := newWorld(t, "shm", 2, time.Minute)
+	const n = 1 << 20
+	p, err := w.runtimes[0].Alloc(4 * n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := allReduce(t, n)
+	op.In[0], op.Out[0] = p, p
+	k, err := w.comms[0].Start(CallOptions{}, op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.comms[1].Abort("it is tried")
+	if _, err := k.Wait(-1); !errors.Is(err, ErrAborted) {
+		t.Fatal(err)
+	}
+	if err := w.runtimes[0].Free(p); err != nil {
+		t.Fatal(err)
+	}
+	again := func() bool {
+		q, err := w.runtimes[0].Alloc(4 * n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.runtimes[0].Free(q); err != nil {
+			t.Fatal(err)
+		}
+		return q == p
+	}
+	if again() {
+		t.Error("memory that a peer may write is allocated again")
+	}
+	renewAll(t, w, 1)
+	if !again() {
+		t.Error("memory that no peer can write any more is not allocated again")
+	}
+}

@@ -87,8 +87,8 @@ func (c handler) Dropped(src int, h transport.Header) {
 	c.window.Lane(int(h.Flags)).Dropped(src, h.Arg[0])
 }
 
-// Fetched implements transport.Handler.
-func (c handler) Fetched(dst int, h transport.Header) {
+// Acked implements transport.Handler.
+func (c handler) Acked(dst int, h transport.Header) {
 	if h.Flags >= acceptedSend {
 		c.p2p.fetched(h.Seq)
 		return

@@ -100,10 +100,10 @@ func (r *linkReader) Put(ctx context.Context, run *exec.Run) error {
 
 func (r *linkReader) put(ctx context.Context, peer int, h transport.Header, run *exec.Run) error {
 	header, payload := run.PortMessage()
-	if !r.c.group.Lends(peer, payload) || !run.Lend() {
+	if !r.c.group.Advertises(peer, payload) || !run.Lend() {
 		return r.send(ctx, peer, h, header, payload)
 	}
-	lent, err := r.c.group.Lend(ctx, r.reads, peer, h, header, payload)
+	lent, err := r.c.group.Advertise(ctx, r.reads, peer, h, header, payload)
 	if !lent {
 		run.TakeBack()
 	}

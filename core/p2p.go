@@ -346,7 +346,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 		return
 	}
 	q := &p.peers[s.peer]
-	most, own := uint64(eagerPortMax), p.c.group.Lends(s.peer, s.payload())
+	most, own := uint64(eagerPortMax), p.c.group.Advertises(s.peer, s.payload())
 	if p.c.byMail(s.peer) {
 		most, own = uint64(p.c.shape.EagerMax), p.gets(s.peer, s.bytes)
 	}
@@ -829,7 +829,7 @@ func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bo
 		p.mu.Lock()
 		g.users++ // before the peer can have fetched it
 		p.mu.Unlock()
-		lent, err := p.c.group.Lend(ctx, reading, s.peer, h, part)
+		lent, err := p.c.group.Advertise(ctx, reading, s.peer, h, part)
 		if !lent {
 			p.fetched(g.offer)
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // Shareable memory lies in the process's arena, which the ranks of the host map. Where the buffers of all ranks do,
-// large collectives work on them in place: see package plan, direct plans. Over verbs it is lent: see transport.Group.Lend.
+// large collectives work on them in place: see package plan, direct plans. Over verbs it is lent: see transport.Group.Advertise.
 
 // arenas are a process's own arena, and those of its peers, which its communicators share.
 type arenas struct {

@@ -42,7 +42,7 @@ func (here *Address) impostor(published *Address, c *unix.Ucred) error {
 }
 
 // peerOf is impostor for the other end of a connection.
-func (e *Endpoint) peerOf(s *sock, published *Address) error {
+func (e *Endpoint) peerOf(s *conn, published *Address) error {
 	var c *unix.Ucred
 	err := errNoDescriptor
 	s.raw.Control(func(fd uintptr) { c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })

@@ -180,7 +180,7 @@ func unpaced(_, _ string, c syscall.RawConn) error {
 }
 
 // paceAgain gives an accepted connection from another host what the listener had before.
-func (e *Endpoint) paceAgain(s *sock) {
+func (e *Endpoint) paceAgain(s *conn) {
 	if congestionOf(s.fd) != reno || e.congestion == reno {
 		return
 	}
@@ -480,7 +480,7 @@ func (e *Endpoint) accept(l *listener) {
 			}
 			continue
 		}
-		s := e.newSock(c)
+		s := e.newConn(c)
 		if l.kind == TCP && !withinHost(c) {
 			e.paceAgain(s)
 		}
@@ -490,93 +490,4 @@ func (e *Endpoint) accept(l *listener) {
 			s.Close()
 		}
 	}
-}
-
-// sock is a connection whose descriptor is reported to Config.OnFD while it is open.
-type sock struct {
-	net.Conn
-	file   *os.File // in place of Conn, once it has been detached
-	raw    syscall.RawConn
-	fd     int
-	closer sync.Once
-	onFD   func(int, bool)
-}
-
-func (e *Endpoint) newSock(c net.Conn) *sock {
-	s := &sock{Conn: c, fd: -1, onFD: e.onFD}
-	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails for a nil connection only
-	s.raw.Control(func(f uintptr) { s.fd = int(f) })
-	e.onFD(s.fd, true)
-	if t, ok := c.(*net.TCPConn); ok {
-		e.keepAlive(t)
-	}
-	return s
-}
-
-// Close ends the connection even where a forked child holds a copy of the descriptor.
-func (s *sock) Close() error {
-	s.closer.Do(func() {
-		s.raw.Control(func(f uintptr) { syscall.Shutdown(int(f), syscall.SHUT_RDWR) })
-		s.onFD(s.fd, false)
-		if s.file != nil {
-			s.file.Close()
-		} else {
-			s.Conn.Close()
-		}
-	})
-	return nil
-}
-
-var errNoDescriptor = errors.New("no descriptor")
-
-// detach takes the connection away from Go's poller, which would be woken by all that comes.
-func (s *sock) detach() error {
-	fd, err := -1, errNoDescriptor
-	s.raw.Control(func(f uintptr) { fd, err = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 0) })
-	if err == nil {
-		err = unix.SetNonblock(fd, false) // one that never blocks os.File would give to the poller, too
-	}
-	if err != nil {
-		closeFDs([]int{fd})
-		return fmt.Errorf("taking over a connection: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), "link")
-	raw, err := file.SyscallConn()
-	if err != nil {
-		file.Close()
-		return fmt.Errorf("taking over a connection: %w", err)
-	}
-	s.onFD(fd, true)
-	s.onFD(s.fd, false)
-	s.Conn.Close()
-	s.file, s.raw, s.fd = file, raw, fd
-	return nil
-}
-
-// Write implements io.Writer. Of a detached connection it waits without end; links have their own ways.
-func (s *sock) Write(b []byte) (n int, err error) {
-	if s.file == nil {
-		return s.Conn.Write(b)
-	}
-	for n < len(b) && err == nil {
-		k := 0
-		if e := s.raw.Control(func(fd uintptr) { k, err = unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_NOSIGNAL) }); e != nil {
-			err = e
-		}
-		n += k
-	}
-	return n, err
-}
-
-// halfClose says that no more will be sent.
-func (s *sock) halfClose() {
-	s.raw.Control(func(f uintptr) { syscall.Shutdown(int(f), syscall.SHUT_WR) })
-}
-
-// remote names the other side in logs: without the port, so that a scanner is one line.
-func (s *sock) remote() string {
-	if t, ok := s.RemoteAddr().(*net.TCPAddr); ok {
-		return t.IP.String()
-	}
-	return s.unixPeer()
 }

@@ -21,7 +21,7 @@ func FuzzHeader(f *testing.F) {
 	for _, h := range []Header{
 		{Type: Data, Bytes: MaxData}, {Type: ControlBase, Bytes: MaxControl, Seq: 1 << 63, Arg: [2]uint64{1, 2}},
 		{Type: typeAttach, Bytes: macSize, Flags: 1}, {Type: typeBye}, {Type: typeRefused, Src: 1, Dst: 2},
-		{Type: Data, Bytes: 100, lent: true},
+		{Type: Data, Bytes: 100, advertised: true},
 	} {
 		var b [headerSize]byte
 		h.put(&b)
@@ -176,7 +176,7 @@ func (s *sink) Slot(src int, h Header) (head, body []byte, err error) {
 }
 func (s *sink) Arrived(int, Header) {}
 func (s *sink) Dropped(int, Header) {}
-func (s *sink) Fetched(int, Header) {}
+func (s *sink) Acked(int, Header) {}
 func (s *sink) Control(src int, h Header, p []byte) {
 	if src != 1 || len(p) != int(h.Bytes) || len(p) > MaxControl {
 		s.t.Errorf("%+v is let through", h)
@@ -226,7 +226,7 @@ func FuzzLink(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn := func(fd int) net.Conn {
+		dialed := func(fd int) net.Conn {
 			file := os.NewFile(uintptr(fd), "")
 			defer file.Close()
 			c, err := net.FileConn(file)
@@ -235,12 +235,12 @@ func FuzzLink(f *testing.F) {
 			}
 			return c
 		}
-		ours, theirs := conn(pair[0]), conn(pair[1])
+		ours, theirs := dialed(pair[0]), dialed(pair[1])
 		defer theirs.Close()
 		e.mu.Lock()
-		l := newLink(e, e.newSock(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{})
+		l := newLink(e, e.newConn(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{})
 		e.adopt(l)
-		err = l.start(nil, &there)
+		err = l.start(newSocket(l.conn, Shm), &there)
 		e.mu.Unlock()
 		if err != nil {
 			t.Fatal(err)

@@ -129,8 +129,8 @@ func (g *Group) Kind(rank int) string {
 	if err != nil {
 		return ""
 	}
-	if r := m.ready.Load(); r != nil && r.link != nil && m.kind == Verbs && r.link.side.stream == nil {
-		return TCP
+	if r := m.ready.Load(); r != nil && r.link != nil {
+		return r.link.wire.kind()
 	}
 	return m.kind
 }
@@ -325,7 +325,7 @@ func (g *Group) attachOver(l *link, m *member) error {
 	if m.err != nil || m.out == l {
 		return nil
 	}
-	if m.kind == Verbs && m.addr.demandsVerbs() && l.started.Load() && l.side.stream == nil { // made for another group
+	if m.kind == Verbs && m.addr.demandsVerbs() && l.started.Load() && l.wire.kind() != Verbs { // made for another group
 		return fmt.Errorf("%w: its process is joined by TCP already, for they did not work when it was", errNoVerbs)
 	}
 	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
@@ -389,21 +389,24 @@ func (g *Group) SendReading(ctx context.Context, rank int, h Header, payload ...
 	return err
 }
 
-// Lend sends a Data frame, by who holds the poller's token or does not, whose last piece of the payload may stay where it is, for the peer to read
-// by itself: in memory that VerbsConfig.Memory knows, over verbs. Lent tells whether it is so: then its memory may be reused
-// when Handler.Fetched has been called, which may be before Lend returns; or the group is left, or fails.
-func (g *Group) Lend(ctx context.Context, reading bool, rank int, h Header, payload ...[]byte) (lent bool, err error) {
-	return g.send(ctx, rank, h, payload, manner{reading: reading, lend: true})
+// Advertise sends a Data frame whose last piece of the payload may stay where it is, for the peer to
+// read by itself (RDMA READ): in memory that VerbsConfig.Memory knows, over verbs. Advertised tells
+// whether it is so: then its memory may be reused when Handler.Acked has been called, which may be
+// before Advertise returns; or the group is left, or fails. Reading says whether the caller holds the
+// token of the endpoint's poller.
+func (g *Group) Advertise(ctx context.Context, reading bool, rank int, h Header, payload ...[]byte) (
+	advertised bool, err error) {
+	return g.send(ctx, rank, h, payload, manner{reading: reading, advertise: true})
 }
 
-// Lends tells whether Lend may lend a payload that is this memory.
-func (g *Group) Lends(rank int, payload []byte) bool {
+// Advertises tells whether Advertise may leave a payload where it is that is this memory.
+func (g *Group) Advertises(rank int, payload []byte) bool {
 	m, err := g.member(rank)
 	if err != nil {
 		return false
 	}
 	r := m.ready.Load()
-	return r != nil && r.link != nil && r.link.lends(g, payload)
+	return r != nil && r.link != nil && r.link.advertises(g, payload)
 }
 
 // TrySend sends a frame to a rank if that takes no waiting. It tells whether it did, or the link has ended. Handlers
@@ -430,11 +433,12 @@ func (g *Group) Pump(rank int) {
 
 // manner is how a frame is sent.
 type manner struct {
-	reading bool // by who holds the poller's token
-	lend    bool // the last piece of its payload may be lent
+	reading   bool // by the holder of the poller's token
+	advertise bool // the last piece of its payload may be advertised
 }
 
-func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, how manner) (lent bool, err error) {
+func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte,
+	how manner) (advertised bool, err error) {
 	m, err := g.member(rank)
 	if err != nil {
 		return false, err
@@ -454,9 +458,9 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, 
 	if r.local != nil {
 		return false, r.local.inbox.send(ctx, r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
 	}
-	lent, err = r.link.send(ctx, g, &h, payload, how)
+	advertised, err = r.link.send(ctx, g, &h, payload, how)
 	if err == errLinkEnded {
-		// Who reads the link knows best why it ended.
+		// The link's reader knows best why it has ended.
 		if err := r.link.await(ctx, nil, how.reading); err != errLinkEnded {
 			return false, err
 		}
@@ -467,7 +471,7 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte, 
 			err = m.text(ErrClosed)
 		}
 	}
-	return lent, err
+	return advertised, err
 }
 
 func join(parts [][]byte) []byte {

@@ -13,11 +13,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/plain"
-	"github.com/goccl/goccl/rdma"
 )
 
 var (
@@ -201,7 +198,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	if err != nil {
 		return nil, false, plain.Error(err)
 	}
-	s := e.newSock(c)
+	s := e.newConn(c)
 	key := peerKey{m.addr.Process, m.kind}
 	e.mu.Lock()
 	taken := e.peers[key].link != nil
@@ -223,9 +220,10 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	pulse := e.watch(s, m.kind, &m.addr, func(err error) { dead = err; s.Close() })
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	nonces, err := introduce(s, g, m, e.id)
-	var stream *rdma.Stream
-	if err == nil && m.kind == Verbs {
-		stream, err = e.upgrade(ctx, s, &m.addr, len(g.members))
+	var w wire
+	if err == nil {
+		l = newLink(e, s, key, nonces)
+		w, err = l.newWire(ctx, &m.addr, len(g.members))
 	}
 	interrupted := !stop()
 	e.unwatch(pulse)
@@ -240,15 +238,16 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 		err = e.unusable()
 	}
 	if err == nil {
-		l = newLink(e, s, key, nonces)
-		if err = l.start(stream, &m.addr); err == nil {
+		if err = l.start(w, &m.addr); err == nil {
 			e.adopt(l)
 		}
 	}
 	e.mu.Unlock()
 	if err != nil {
 		s.Close()
-		e.verbs.drop(stream)
+		if w != nil {
+			w.close()
+		}
 		unable := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, errUnable)
 		return nil, dead == nil && !unable, err
 	}
@@ -391,7 +390,7 @@ func admit(rw io.ReadWriter, a admission) error {
 
 // welcome runs the handshake with a guest. One that has to go is told to try again: it may be a
 // member.
-func (e *Endpoint) welcome(g *guests.Guest, s *sock, kind string) {
+func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	defer g.Close()
 	atOnce := time.Unix(1, 0)
 	stop := context.AfterFunc(g, func() { s.SetReadDeadline(atOnce) })
@@ -482,7 +481,7 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 // decide accepts an authenticated connection as the link, unless there is one. Where both sides
 // dial at once, the dial of the lower process id wins; but one that stands wins over one that does
 // not, because perhaps only one direction can be dialed.
-func (e *Endpoint) decide(s *sock, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int, verdict func(status) error) error {
+func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int, verdict func(status) error) error {
 	e.mu.Lock()
 	p := e.peers[key]
 	duplicate := p != nil && (p.link != nil ||
@@ -495,11 +494,11 @@ func (e *Endpoint) decide(s *sock, key peerKey, nonces [2][nonceSize]byte, from 
 		return errDuplicate
 	}
 	l := newLink(e, s, key, nonces)
-	l.lock <- struct{}{} // nothing may overtake the verdict
+	l.writing.lock <- struct{}{} // nothing may overtake the verdict
 	var err error
 	if key.kind != Verbs {
 		s.SetDeadline(time.Time{})
-		err = l.start(nil, from)
+		err = l.start(newSocket(s, key.kind), from)
 	}
 	if err == nil {
 		e.adopt(l)
@@ -512,11 +511,10 @@ func (e *Endpoint) decide(s *sock, key peerKey, nonces [2][nonceSize]byte, from 
 		verdict(statusUnable)
 		return err
 	}
-	// A failure to write shows to who reads, too.
-	_ = verdict(statusOK)
+	_ = verdict(statusOK) // the reader sees a failure to write, too
 	if key.kind == Verbs {
 		if err := l.raise(from, ranks); err != nil {
-			l.end(err) // who uses the link is told
+			l.end(err) // the link's users are told
 			return errQuiet
 		}
 	}
@@ -527,17 +525,17 @@ func (e *Endpoint) decide(s *sock, key peerKey, nonces [2][nonceSize]byte, from 
 // raise starts a verbs link that has been accepted.
 func (l *link) raise(from *Address, ranks int) error {
 	e := l.e
-	l.sock.SetDeadline(time.Now().Add(handshakeTimeout))
-	stream, err := e.upgrade(e.ctx, l.sock, from, ranks)
+	l.conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	w, err := l.newWire(e.ctx, from, ranks)
 	if err != nil {
 		return err
 	}
-	l.sock.SetDeadline(time.Time{})
+	l.conn.SetDeadline(time.Time{})
 	e.mu.Lock()
-	err = l.start(stream, from)
+	err = l.start(w, from)
 	e.mu.Unlock()
 	if err != nil {
-		e.verbs.drop(stream)
+		w.close()
 	}
 	return err
 }
@@ -551,17 +549,6 @@ func (e *Endpoint) adopt(l *link) {
 	}
 	p.link = l
 	e.links[l] = struct{}{}
-}
-
-// unixPeer names the other side of a Unix socket.
-func (s *sock) unixPeer() string {
-	who := "a local process"
-	s.raw.Control(func(f uintptr) {
-		if c, err := unix.GetsockoptUcred(int(f), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			who = fmt.Sprintf("local process %d of user %d", c.Pid, c.Uid)
-		}
-	})
-	return who
 }
 
 // sameHost tells whether a connection goes to the IP address of target.

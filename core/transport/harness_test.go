@@ -74,10 +74,10 @@ func (r *recorder) Dropped(src int, h Header) {
 	r.note("dropped %d", src)
 }
 
-func (r *recorder) Fetched(dst int, h Header) {
+func (r *recorder) Acked(dst int, h Header) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.note("fetched %d", dst)
+	r.note("acked %d", dst)
 }
 
 func (r *recorder) Arrived(src int, h Header) {

@@ -1,13 +1,10 @@
 package transport
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/goccl/goccl/rdma"
 )
 
 // pairKey names one direction between two ranks of a group.
@@ -22,106 +19,102 @@ type inbound struct {
 	epoch uint32
 	group *Group
 	from  *member
-	cut   bool // it has withdrawn a loan: its Data frames are skipped. It belongs to who has locked the receiving half
-}
-
-// pendingAttach is one for a group that is not here yet.
-type pendingAttach struct {
-	h    Header
-	mac  [macSize]byte
-	fds  []int
-	next bool // its group may have come
+	cut   bool // a buffer that it advertised was withdrawn: its Data frames are skipped. The reader's.
 }
 
 // link is an authenticated connection to a peer process.
+//
+//	state     told by                   frames     what comes next
+//	made      started is false          none       start, once the wire is there, or end
+//	open      started, in peers         both ways  closing when no group uses it; end
+//	closing   closing (mu)              both ways  this side attaches no group any more; what is
+//	                                               queued is sent, then the sending half is closed
+//	broken    writing.broken            in only    end, after closeFlush, or when the peer ends it
+//	ending    over                      none       finish, in a goroutine of its own
+//	ended     ended (mu), done          none       members are told; another link may be made
+//
+// A link leaves made, open, closing and broken for ending by end, whose first reason counts.
 type link struct {
 	e      *Endpoint
-	sock   *sock
+	conn   *conn
 	key    peerKey
 	nonces [2][nonceSize]byte // dialer's, acceptor's
-	pulse  *pulse
-	who    string // the peer, in texts; "" before start; guarded by Endpoint.mu
-	side   side   // of a verbs link; without a stream it is one of TCP
+
+	// Guarded by Endpoint.mu when they are set. Started publishes the wire.
+	wire  wire
+	pulse *pulse
+	who   string // the peer, in texts; "" before start
 
 	started atomic.Bool   // the poller knows it
 	over    atomic.Bool   // it ends
-	done    chan struct{} // closed when it has ended and all are told
-	err     error         // why; after done
+	done    chan struct{} // closed when it has ended and all members are told
 
 	reading reading
+	writing writing
+	watch   linkWatch
 
-	// Under Poller.mu: what the kernel is asked to tell.
-	reads, writes bool
-	deaf          bool // the socket beside a stream has ended
-	armed         uint32
-	armedStream   uint32
-
-	mu      sync.Mutex
-	attachs map[pairKey]*inbound // accepted
-	outs    map[pairKey]*member  // sent and not taken back
+	mu      sync.Mutex // guards what follows
+	err     error      // why it ends: the first reason; final after done
+	attachs map[pairKey]*inbound
+	outs    map[pairKey]*member // this side's attaches, sent and not taken back
 	pending []*pendingAttach
-	queue   []queued
-	queued  int // bytes of best-effort frames in queue
-	drains  bool
+	queue   sendQueue
 	closing bool // no new attaches: the sending half is about to be closed
 	ended   bool
 	idle    *time.Timer
-
-	// Writing: who has put a token into lock owns the rest.
-	lock     chan struct{}
-	turn     atomic.Int32 // to write, of who has the poller's token
-	header   [headerSize + loanSize]byte
-	iov      []unix.Iovec
-	rest     []unix.Iovec // of iov: not yet sent
-	wrote    int          // bytes of the current frame
-	msg      unix.Msghdr
-	rights   []byte
-	writeErr error
-	attempt  func(uintptr) // l.write, bound once
-	room     chan struct{} // there may be room again in a socket that was full
-	broken   atomic.Bool   // writing has failed
 }
 
-// queued is a frame for the goroutine that writes what must not block its sender.
-type queued struct {
-	h       Header
-	payload []byte
-	fds     []int   // passed along and then closed
-	attach  *member // of an attach: it is told when the frame has been written
-	last    bool    // no frame: close the sending half
-}
-
-func newLink(e *Endpoint, s *sock, key peerKey, nonces [2][nonceSize]byte) *link {
+func newLink(e *Endpoint, c *conn, key peerKey, nonces [2][nonceSize]byte) *link {
 	l := &link{
-		e: e, sock: s, key: key, nonces: nonces, done: make(chan struct{}),
-		attachs: map[pairKey]*inbound{}, outs: map[pairKey]*member{}, lock: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		e: e, conn: c, key: key, nonces: nonces, done: make(chan struct{}),
+		attachs: map[pairKey]*inbound{}, outs: map[pairKey]*member{},
 	}
-	l.attempt, l.reading.attempt = l.write, l.recvmsg
+	l.writing.lock, l.writing.room = make(chan struct{}, 1), make(chan struct{}, 1)
 	return l
 }
 
-// start takes the connection over, from Go's poller too, with a stream or none, and has it read. It needs Endpoint.mu.
-func (l *link) start(stream *rdma.Stream, peer *Address) error {
+// newWire makes the wire of a link whose two processes have proved themselves to each other. Ranks
+// is the size of the group that the link is made for. The caller closes the wire if start fails.
+func (l *link) newWire(ctx context.Context, peer *Address, ranks int) (wire, error) {
+	kind := l.key.kind
+	if kind == Verbs {
+		stream, err := l.e.upgrade(ctx, l.conn, peer, ranks)
+		if err != nil {
+			return nil, err
+		}
+		if stream != nil {
+			return newQueuePair(l.e.verbs, stream, l.conn, l.fail), nil
+		}
+		kind = TCP
+	}
+	return newSocket(l.conn, kind), nil
+}
+
+// start takes the connection away from Go's poller and has the wire read. It needs Endpoint.mu.
+func (l *link) start(w wire, peer *Address) error {
 	if l.over.Load() {
 		return ErrClosed
 	}
-	if err := l.sock.detach(); err != nil {
+	if err := l.conn.detach(); err != nil {
 		return err
 	}
-	l.side.stream = stream
+	l.wire = w
 	l.started.Store(true)
 	if err := l.e.poller.add(l); err != nil {
-		l.side.stream = nil
+		l.wire = nil
 		return err
 	}
-	l.e.poller.revisit(l) // the first look at a stream has its descriptor tell of more
-	l.pulse = l.e.watchLocked(l.sock, l.key.kind, peer, l.end)
+	l.e.poller.revisit(l) // a queue pair's descriptor reports nothing before the first look
+	l.pulse = l.e.watchLocked(l.conn, l.key.kind, peer, l.end)
 	l.who = peer.who()
-	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", stream != nil, "peer", l.who)
+	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", l.who)
 	return nil
 }
 
-// end ends the link, and then tells all who are attached.
+// fail ends the link with an error of its wire, or a violation by the peer.
+func (l *link) fail(err error) { l.end(l.cause(err)) }
+
+// end ends the link, and then tells all members that are attached over it.
 func (l *link) end(err error) {
 	l.because(err) // before writers find the link over, and say that
 	if l.over.Swap(true) {
@@ -137,17 +130,18 @@ func (l *link) end(err error) {
 
 func (l *link) finish() {
 	l.e.mu.Lock() // start is done, or will do nothing
-	pulse, stream, who := l.pulse, l.side.stream, l.who
+	pulse, w, who := l.pulse, l.wire, l.who
 	l.e.mu.Unlock()
 	l.e.unwatch(pulse)
 	l.reading.lock.Lock()
-	l.e.verbs.drop(stream) // first: what it has asked for is on its way to where drop says that nothing more comes
+	if w != nil {
+		w.close() // before drop, which says that nothing more is written to a slot
+	}
 	l.drop()
 	closeFDs(l.reading.fds)
 	l.reading.fds = nil
 	l.reading.lock.Unlock()
-	l.endLoans()
-	l.sock.Close()
+	l.conn.Close()
 	l.e.forgetLink(l)
 	l.mu.Lock()
 	l.ended = true
@@ -157,7 +151,7 @@ func (l *link) finish() {
 	for _, p := range l.pending {
 		closeFDs(p.fds)
 	}
-	l.dropQueue()
+	l.queue.drop()
 	l.pending = nil
 	if l.idle != nil {
 		l.idle.Stop()
@@ -188,12 +182,12 @@ func (l *link) because(err error) {
 	}
 }
 
-// dropQueue needs l.mu.
-func (l *link) dropQueue() {
-	for _, q := range l.queue {
-		closeFDs(q.fds)
-	}
-	l.queue = nil
+// delivers tells whether something is on its way that would be lost if this side closed the link.
+func (l *link) delivers() bool {
+	l.e.mu.Lock() // it may be about to start
+	w := l.wire
+	l.e.mu.Unlock()
+	return w != nil && !w.flushed()
 }
 
 // forgetLink makes room for another link to the same process.

@@ -23,7 +23,7 @@ import (
 
 // pulse watches one TCP connection.
 type pulse struct {
-	sock   *sock
+	conn   *conn
 	target string // where the peer's process listens
 	who    string
 
@@ -32,23 +32,23 @@ type pulse struct {
 	fail    func(error)
 	alive   time.Time // when the host has last shown itself
 	probing bool
-	probe   *sock
+	probe   *conn
 }
 
 // watch begins to watch a connection; fail is called at most once, and not after unwatch. It returns
 // nil where there is nothing to watch.
-func (e *Endpoint) watch(s *sock, kind string, peer *Address, fail func(error)) *pulse {
+func (e *Endpoint) watch(s *conn, kind string, peer *Address, fail func(error)) *pulse {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.watchLocked(s, kind, peer, fail)
 }
 
 // watchLocked needs e.mu.
-func (e *Endpoint) watchLocked(s *sock, kind string, peer *Address, fail func(error)) *pulse {
+func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(error)) *pulse {
 	if !IsPort(kind) {
 		return nil
 	}
-	p := &pulse{sock: s, who: peer.who(), fail: fail, alive: time.Now()}
+	p := &pulse{conn: s, who: peer.who(), fail: fail, alive: time.Now()}
 	for _, t := range peer.reachable(&e.address) {
 		if p.target == "" || sameHost(s.RemoteAddr(), t) {
 			p.target = t
@@ -124,7 +124,7 @@ func (e *Endpoint) check(p *pulse, now time.Time, slept bool) {
 	if p.stopped {
 		return
 	}
-	p.seen(p.sock, now)
+	p.seen(p.conn, now)
 	if p.probe != nil && !p.seen(p.probe, now) {
 		p.dropProbe()
 	}
@@ -145,7 +145,7 @@ func (e *Endpoint) check(p *pulse, now time.Time, slept bool) {
 
 // seen notes when a connection was last acknowledged. It tells whether the connection stands. It
 // needs p.mu.
-func (p *pulse) seen(s *sock, now time.Time) bool {
+func (p *pulse) seen(s *conn, now time.Time) bool {
 	var info *unix.TCPInfo
 	err := errors.New("no descriptor")
 	s.raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
@@ -173,9 +173,9 @@ func (e *Endpoint) probe(p *pulse, limit time.Duration) {
 	var d net.Dialer
 	d.SetMultipathTCP(false) // liveness reads plain TCP's state
 	c, err := d.DialContext(ctx, "tcp", p.target)
-	var s *sock
+	var s *conn
 	if err == nil {
-		s = e.newSock(c)
+		s = e.newConn(c)
 		h := hello{purpose: purposeProbe, from: e.id}
 		b := h.bytes()
 		s.SetWriteDeadline(time.Now().Add(time.Second))

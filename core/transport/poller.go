@@ -165,11 +165,8 @@ func (p *Poller) wait(ms int) (int, error) {
 	return int(n), nil
 }
 
-// revisit has a link read soon whose reader has stopped before all was read. Sockets need no such thing.
+// revisit has a link read soon: no descriptor may report what its reader has left.
 func (p *Poller) revisit(l *link) {
-	if l.side.stream == nil {
-		return
-	}
 	p.mu.Lock()
 	p.unread = append(p.unread, l)
 	p.mu.Unlock()
@@ -209,23 +206,11 @@ func (p *Poller) handle(ev *unix.EpollEvent) {
 	if l == nil {
 		return
 	}
-	if l.side.stream != nil {
-		if int(ev.Fd) == l.sock.fd {
-			l.side.spoken.Store(true)
-		} else {
-			l.side.rung.Store(true)
-		}
-		l.pump()
-		return
+	read, room := l.wire.ready(int(ev.Fd), ev.Events)
+	if room {
+		l.makeRoom()
 	}
-	if ev.Events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		p.watchWrites(l, false)
-		select {
-		case l.room <- struct{}{}:
-		default:
-		}
-	}
-	if ev.Events&^unix.EPOLLOUT != 0 {
+	if read {
 		l.pump()
 	}
 }
@@ -325,13 +310,13 @@ func (p *Poller) add(l *link) error {
 	if l.over.Load() {
 		return ErrClosed
 	}
-	l.reads = true
-	if err := p.arm(l); err != nil {
+	l.watch = linkWatch{fds: l.wire.fds(), reads: true}
+	l.watch.armed = make([]uint32, len(l.watch.fds))
+	if err := p.arm(&l.watch); err != nil {
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
-	p.links[int32(l.sock.fd)] = l
-	if l.side.stream != nil {
-		p.links[int32(l.side.stream.FD())] = l
+	for _, w := range l.watch.fds {
+		p.links[int32(w.fd)] = l
 	}
 	return nil
 }
@@ -340,15 +325,19 @@ func (p *Poller) add(l *link) error {
 func (p *Poller) remove(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.links[int32(l.sock.fd)] != l {
+	if !p.watches(l) {
 		return
 	}
-	l.reads, l.writes = false, false
-	_ = p.arm(l) // fails where the descriptor is closed, which does the same
-	delete(p.links, int32(l.sock.fd))
-	if l.side.stream != nil {
-		delete(p.links, int32(l.side.stream.FD()))
+	l.watch.reads, l.watch.writes = false, false
+	_ = p.arm(&l.watch) // fails where a descriptor is closed, which does the same
+	for _, w := range l.watch.fds {
+		delete(p.links, int32(w.fd))
 	}
+}
+
+// watches tells whether a link has been added and not been removed. It needs p.mu.
+func (p *Poller) watches(l *link) bool {
+	return len(l.watch.fds) > 0 && p.links[int32(l.watch.fds[0].fd)] == l
 }
 
 // listen has a function called by who reads while a descriptor is readable.
@@ -374,21 +363,26 @@ func (p *Poller) unlisten(fd int) {
 	_ = p.tell(fd, &armed, 0) // fails where the descriptor is closed, which does the same
 }
 
-// deafen listens no more to the socket beside a stream.
-func (p *Poller) deafen(l *link) { p.set(l, &l.deaf, true) }
+// linkWatch is what the kernel is asked to report of a link. It is guarded by Poller.mu.
+type linkWatch struct {
+	fds    []watched
+	armed  []uint32 // of each of fds, the events that the kernel knows of
+	reads  bool     // what comes
+	writes bool     // room for a writer
+}
 
-// watchReads says whether the kernel shall tell of what comes over a link.
-func (p *Poller) watchReads(l *link, on bool) { p.set(l, &l.reads, on) }
+// watchReads says whether the kernel shall report what comes over a link.
+func (p *Poller) watchReads(l *link, on bool) { p.set(l, &l.watch.reads, on) }
 
-// watchWrites says whether the kernel shall tell of room in a link's socket.
-func (p *Poller) watchWrites(l *link, on bool) { p.set(l, &l.writes, on) }
+// watchWrites says whether the kernel shall report room for a link's writer.
+func (p *Poller) watchWrites(l *link, on bool) { p.set(l, &l.watch.writes, on) }
 
 func (p *Poller) set(l *link, what *bool, on bool) {
 	p.mu.Lock()
 	var err error
-	if p.links[int32(l.sock.fd)] == l && !p.closed && *what != on {
+	if p.watches(l) && !p.closed && *what != on {
 		*what = on
-		err = p.arm(l)
+		err = p.arm(&l.watch)
 	}
 	p.mu.Unlock()
 	if err != nil {
@@ -397,27 +391,20 @@ func (p *Poller) set(l *link, what *bool, on bool) {
 }
 
 // arm needs p.mu.
-func (p *Poller) arm(l *link) error {
-	events := uint32(0)
-	if l.reads {
-		events = unix.EPOLLIN | unix.EPOLLRDHUP
-	}
-	if stream := l.side.stream; stream != nil {
-		if err := p.tell(stream.FD(), &l.armedStream, events&unix.EPOLLIN); err != nil {
+func (p *Poller) arm(w *linkWatch) error {
+	for i, f := range w.fds {
+		events := uint32(0)
+		if w.reads {
+			events |= f.in
+		}
+		if w.writes {
+			events |= f.out
+		}
+		if err := p.tell(f.fd, &w.armed[i], events); err != nil {
 			return err
 		}
-		if l.deaf {
-			events = 0
-		}
 	}
-	if l.writes {
-		events |= unix.EPOLLOUT
-	}
-	err := errNoDescriptor
-	if e := l.sock.raw.Control(func(fd uintptr) { err = p.tell(int(fd), &l.armed, events) }); e != nil {
-		return e
-	}
-	return err
+	return nil
 }
 
 // tell has the kernel tell of events at a descriptor, where it has told of others.

@@ -1,15 +1,12 @@
 package transport
 
 import (
-	"crypto/hmac"
 	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,36 +14,45 @@ import (
 	"github.com/goccl/goccl/core/internal/plain"
 )
 
-// reading is the receiving half of a link: what has come of the current frame, whoever reads. All but what is
-// said otherwise belongs to who holds lock.
+// reading is the receiving half of a link: what has come of the current frame. The link's reader is
+// the goroutine that holds lock: the holder of the poller's token, or catchUp. All fields but lock and
+// the last two are the reader's.
 type reading struct {
-	lock    sync.Mutex
-	phase   phase
-	h       Header // of the current frame
-	fetch   fetch  // if its payload is lent
-	raw     [headerSize]byte
-	from    *inbound  // of a frame of a group: who sends it
-	dst     [2][]byte // what is still to come of its payload, and where it goes
-	skip    int       // bytes that nobody wants
-	slotted bool      // the handler has given dst
-	dead    bool      // reading has failed
-	more    bool      // reading has stopped before all was read
-	scratch []byte    // the payload of a frame that is not Data
-	fds     []int     // received and not yet claimed by an attach
-	in      [readBuffer]byte
-	r, w    int // the bytes of in that have come and have not been looked at
-	iov     [3]unix.Iovec
-	msg     unix.Msghdr
-	oob     [64]byte
-	got     int
-	errno   syscall.Errno
-	attempt func(uintptr) // l.recvmsg, bound once
+	lock  sync.Mutex
+	phase phase
+	h     Header   // of the current frame
+	from  *inbound // of a frame of a group: who sends it
+	in    inBuffer
+	dst   [2][]byte // what is still to come of its payload, and where it goes
+	get   get       // if the peer's memory holds the end of its payload
+	skip  int       // bytes that nobody wants
 
-	expected int  // bytes that make the kernel tell that some have come; 0: 1
-	small    bool // the socket's buffer does not grow with them
+	slotted bool   // the handler has given dst
+	dead    bool   // reading has failed
+	more    bool   // reading has stopped before all was read
+	scratch []byte // the payload of a frame that is not Data
+	fds     []int  // received and not yet claimed by an attach
+	iov     [3]unix.Iovec
 
 	into    atomic.Pointer[Group] // whose memory dst is; read by Halt
 	claimed atomic.Bool           // a group has come: look at pending
+}
+
+// inBuffer holds bytes that have come and have not been looked at: from r to w.
+type inBuffer struct {
+	bytes [readBuffer]byte
+	r, w  int
+}
+
+func (b *inBuffer) len() int { return b.w - b.r }
+
+func (b *inBuffer) unread() []byte { return b.bytes[b.r:b.w] }
+
+// room moves what is unread to the front and returns the rest of the buffer.
+func (b *inBuffer) room() []byte {
+	b.w = copy(b.bytes[:], b.unread())
+	b.r = 0
+	return b.bytes[b.w:]
 }
 
 type phase uint8
@@ -54,7 +60,7 @@ type phase uint8
 const (
 	atHeader  phase = iota
 	inPayload       // dst is being filled
-	fetching        // and then the rest is read from the peer's memory
+	inGet           // and then the rest is read from the peer's memory
 	skipping
 	atSlow // a whole frame is there that catchUp handles
 )
@@ -94,7 +100,7 @@ func (l *link) pump() {
 	case err != nil:
 		in.dead = true
 		l.unlock()
-		l.end(l.cause(err))
+		l.fail(err)
 	case slow:
 		l.e.poller.watchReads(l, false)
 		if !l.e.spawn("link", l.catchUp) {
@@ -148,7 +154,7 @@ func (l *link) catchUp() {
 	l.unlock()
 	l.e.poller.revisit(l)
 	if err != nil {
-		l.end(l.cause(err))
+		l.fail(err)
 	}
 	l.e.poller.Kick()
 }
@@ -159,7 +165,7 @@ func (l *link) unlock() {
 	for {
 		in.lock.Unlock()
 		g := in.into.Load()
-		if g == nil || !g.halted.Load() || in.fetch.forgone.Load() || !in.lock.TryLock() {
+		if g == nil || !g.halted.Load() || in.get.unwanted.Load() || !in.lock.TryLock() {
 			return
 		}
 		l.drop()
@@ -178,7 +184,7 @@ func (l *link) leaveAlone(g *Group) {
 func (l *link) drop() {
 	in := &l.reading
 	g := in.into.Load()
-	if g == nil || !g.halted.Load() && !l.over.Load() || in.phase == fetching && !l.forgo() {
+	if g == nil || !g.halted.Load() && !l.over.Load() || in.phase == inGet && !l.abandonGet() {
 		return
 	}
 	l.forget(g)
@@ -187,11 +193,9 @@ func (l *link) drop() {
 // forget skips the rest of a payload.
 func (l *link) forget(g *Group) {
 	in := &l.reading
-	if in.expected > 1 {
-		l.expect(1)
-	}
+	l.wire.expect(1)
 	in.skip = in.left()
-	in.phase, in.dst, in.fetch.to = skipping, [2][]byte{}, [2][]byte{}
+	in.phase, in.dst, in.get.to = skipping, [2][]byte{}, [2][]byte{}
 	defer g.exit()
 	defer in.into.Store(nil)
 	if in.slotted {
@@ -206,29 +210,22 @@ func (l *link) forget(g *Group) {
 // readSome reads and handles what has come. It tells whether a slow frame has.
 func (l *link) readSome() (slow bool, err error) {
 	in := &l.reading
-	for total := 0; total < readMost; {
+	drained := false
+	for total := 0; !drained && total < readMost; {
 		if slow, err = l.step(); slow || err != nil {
 			return slow, err
 		}
-		n, room, err := l.receive()
-		if err != nil {
+		n := 0
+		if n, drained, err = l.receive(); err != nil {
 			return false, err
 		}
 		total += n
-		if l.side.stream != nil {
-			if n == 0 {
-				return false, nil
-			}
-			continue
-		}
-		if n < room { // the socket is empty now; if it has ended, the kernel tells
-			break
-		}
 	}
-	in.more = true
+	in.more = !drained
 	slow, err = l.step()
 	if !slow && err == nil && in.phase == inPayload && in.h.Bytes >= longRead {
-		l.expect(min(in.left(), max(longRead, int(in.h.Bytes)/4)))
+		// Of a long payload each wake-up is to bring much.
+		l.wire.expect(min(in.left(), max(longRead, int(in.h.Bytes)/4)))
 	}
 	return slow, err
 }
@@ -236,57 +233,45 @@ func (l *link) readSome() (slow bool, err error) {
 // left is how much of the payload is still to come.
 func (in *reading) left() int { return len(in.dst[0]) + len(in.dst[1]) }
 
-// expect says how much there must be for the kernel to tell of it: of a long payload each wake-up then
-// brings much. Before Linux 4.18 the buffer may be too small for that much ever to be there.
-func (l *link) expect(bytes int) {
-	in := &l.reading
-	if in.expected == bytes || in.small || l.side.stream != nil {
-		return
-	}
-	in.expected = bytes
-	l.sock.raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes)
-		if room, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil || room < bytes {
-			in.small = true
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1)
-		}
-	})
-}
+const (
+	longTail       = 64 << 10
+	longTailBuffer = 1 << 10
+)
 
-// receive reads from the socket, once: into dst, and what comes behind it into the buffer. It returns how much
-// came, and how much could have come.
-func (l *link) receive() (n, room int, err error) {
+// receive reads from the wire, once: into dst, and what comes behind it into the buffer. It returns
+// how much has come, and whether that is all that is there.
+func (l *link) receive() (n int, drained bool, err error) {
 	in := &l.reading
-	in.w = copy(in.in[:], in.in[in.r:in.w])
-	in.r = 0
-	behind := in.in[in.w:]
+	behind := in.in.room()
 	iov := in.iov[:0]
 	if in.phase == inPayload {
 		for _, d := range in.dst {
 			if len(d) > 0 {
 				iov = append(iov, unix.Iovec{Base: unsafe.SliceData(d), Len: uint64(len(d))})
-				room += len(d)
 			}
 		}
-		if room >= longTail {
+		if in.left() >= longTail {
 			behind = behind[:longTailBuffer] // the next payload is as long, and is not to be copied from here
 		}
 	}
 	iov = append(iov, unix.Iovec{Base: unsafe.SliceData(behind), Len: uint64(len(behind))})
-	room += len(behind)
-	if l.side.stream != nil {
-		n, err = l.receiveStream(iov)
-	} else {
-		n, err = l.receiveSocket(iov)
-	}
+	got, err := l.wire.recv(iov)
 	clear(in.iov[:])
-	if err == io.EOF && (in.phase != atHeader || in.w > 0) {
+	if got.room {
+		l.makeRoom()
+	}
+	if len(got.fds) > 0 {
+		if in.fds = append(in.fds, got.fds...); len(in.fds) > maxRights {
+			return 0, false, errors.New("more descriptors than frames that take them")
+		}
+	}
+	if err == io.EOF && (in.phase != atHeader || in.in.w > 0) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return 0, 0, err
+		return 0, false, err
 	}
-	rest := n
+	rest := got.bytes
 	if in.phase == inPayload {
 		for i, d := range in.dst {
 			k := min(rest, len(d))
@@ -294,68 +279,15 @@ func (l *link) receive() (n, room int, err error) {
 			rest -= k
 		}
 	}
-	in.w += rest
-	return n, room, nil
-}
-
-// receiveSocket is receive for a socket.
-func (l *link) receiveSocket(iov []unix.Iovec) (n int, err error) {
-	in := &l.reading
-	in.msg = unix.Msghdr{Iov: &iov[0], Iovlen: uint64(len(iov))}
-	if l.key.kind == Shm {
-		in.msg.Control = &in.oob[0]
-		in.msg.SetControllen(len(in.oob))
-	}
-	if err := l.sock.raw.Control(in.attempt); err != nil {
-		return 0, err
-	}
-	switch {
-	case in.errno == unix.EAGAIN:
-		return 0, nil
-	case in.errno != 0:
-		return 0, in.errno
-	}
-	if l.key.kind == Shm {
-		fds := rights(in.oob[:in.msg.Controllen])
-		if in.msg.Flags&unix.MSG_CTRUNC != 0 {
-			closeFDs(fds)
-			fds = []int{lostRights}
-		}
-		in.fds = append(in.fds, fds...)
-		if len(in.fds) > maxRights {
-			return 0, errors.New("more descriptors than frames that take them")
-		}
-	}
-	if in.got == 0 {
-		return 0, io.EOF
-	}
-	return in.got, nil
-}
-
-const (
-	maxRights      = 64
-	lostRights     = -1 // in place of a frame's descriptors, of which this process can open no more
-	longTail       = 64 << 10
-	longTailBuffer = 1 << 10
-)
-
-// recvmsg does not tell Go's scheduler of the call, which never waits: else its monitor would look after the thread, over a thousand
-// times a second, and take the CPU from ranks.
-func (l *link) recvmsg(fd uintptr) {
-	in := &l.reading
-	for {
-		r, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&in.msg)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if errno != unix.EINTR {
-			in.got, in.errno = int(r), errno
-			return
-		}
-	}
+	in.in.w += rest
+	return got.bytes, got.drained, nil
 }
 
 // step handles what has come, as far as it needs no more. It tells whether a slow frame is next.
 func (l *link) step() (slow bool, err error) {
 	in := &l.reading
 	for {
+		whole := true
 		switch in.phase {
 		case atSlow:
 			return true, nil
@@ -364,60 +296,66 @@ func (l *link) step() (slow bool, err error) {
 			if in.claimed.Load() {
 				return true, nil
 			}
-			if in.w-in.r < headerSize {
-				return false, nil
-			}
-			in.raw = [headerSize]byte(in.in[in.r:])
-			if in.h, err = parseHeader(&in.raw); err != nil {
-				return false, fmt.Errorf("%w: %w", ErrProtocol, err)
-			}
-			size := headerSize
-			if in.h.lent {
-				if size += loanSize; in.w-in.r < size {
-					return false, nil
-				}
-				if err := l.borrow((*[loanSize]byte)(in.in[in.r+headerSize:])); err != nil {
-					return false, err
-				}
-			}
-			in.r += size
-			if err := l.begin(); err != nil {
-				return false, err
-			}
+			whole, err = l.header()
 		case inPayload:
-			for i, d := range in.dst {
-				k := copy(d, in.in[in.r:in.w])
-				in.dst[i] = d[k:]
-				in.r += k
-			}
-			if in.left() > 0 {
-				return false, nil
-			}
-			if in.expected > 1 {
-				l.expect(1)
-			}
-			if in.h.lent {
-				if err := l.beginFetch(); err != nil {
-					return false, err
-				}
-				continue
-			}
-			l.complete()
-		case fetching:
-			if all, err := l.carryFetch(); !all || err != nil {
-				return false, err
-			}
+			whole, err = l.payload()
+		case inGet:
+			whole, err = l.advanceGet()
 		case skipping:
-			k := min(in.skip, in.w-in.r)
-			in.r += k
+			k := min(in.skip, in.in.len())
+			in.in.r += k
 			in.skip -= k
-			if in.skip > 0 {
-				return false, nil
+			if whole = in.skip == 0; whole {
+				l.ack()
+				in.phase = atHeader
 			}
-			l.answer()
-			in.phase = atHeader
+		}
+		if !whole || err != nil {
+			return false, err
 		}
 	}
+}
+
+// header takes a header, with its advert. It tells whether that has come whole.
+func (l *link) header() (whole bool, err error) {
+	in := &l.reading
+	b := in.in.unread()
+	if len(b) < headerSize {
+		return false, nil
+	}
+	if in.h, err = parseHeader((*[headerSize]byte)(b)); err != nil {
+		return false, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	size := headerSize
+	if in.h.advertised {
+		if size += advertSize; len(b) < size {
+			return false, nil
+		}
+		if err := l.readAdvert((*[advertSize]byte)(b[headerSize:])); err != nil {
+			return false, err
+		}
+	}
+	in.in.r += size
+	return true, l.begin()
+}
+
+// payload fills dst. It tells whether that is full.
+func (l *link) payload() (whole bool, err error) {
+	in := &l.reading
+	for i, d := range in.dst {
+		k := copy(d, in.in.unread())
+		in.dst[i] = d[k:]
+		in.in.r += k
+	}
+	if in.left() > 0 {
+		return false, nil
+	}
+	l.wire.expect(1)
+	if in.h.advertised {
+		return true, l.beginGet()
+	}
+	l.complete()
+	return true, nil
 }
 
 // begin looks at a header.
@@ -466,7 +404,7 @@ func (l *link) begin() error {
 		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(head)+len(body), h.Bytes)
 	}
 	in.phase, in.dst = inPayload, [2][]byte{head, body}
-	if h.lent {
+	if h.advertised {
 		in.split()
 	}
 	return nil
@@ -526,180 +464,4 @@ func (l *link) slowFrame() error {
 		l.control()
 	}
 	return nil
-}
-
-func (l *link) onAttach() error {
-	in := &l.reading
-	h := in.h
-	p := &pendingAttach{h: h, mac: [macSize]byte(in.scratch)}
-	if n := int(h.Flags); n > 0 { // so many descriptors come with it
-		switch {
-		case len(in.fds) > 0 && in.fds[0] == lostRights:
-			n = 1 // in place of them all
-		case len(in.fds) < n:
-			return violation("an attach without the descriptors that it speaks of")
-		default:
-			p.fds = slices.Clone(in.fds[:n])
-		}
-		in.fds = slices.Delete(in.fds, 0, n)
-	}
-	key := pairKey{h.Job, h.Group, h.Src, h.Dst}
-	l.mu.Lock()
-	twice := l.attachs[key] != nil
-	l.mu.Unlock()
-	if twice {
-		closeFDs(p.fds)
-		return violation("rank %d of group %x is attached twice to rank %d", h.Src, h.Group, h.Dst)
-	}
-	p.next = true
-	l.mu.Lock()
-	l.pending = append(l.pending, p)
-	full := len(l.pending) > maxPending
-	l.mu.Unlock()
-	if full {
-		return violation("more than %d attaches to groups that are not known here", maxPending)
-	}
-	l.takePending()
-	return nil
-}
-
-// tryAttach answers an attach, or tells that its group is not here yet.
-func (l *link) tryAttach(p *pendingAttach) bool {
-	h := &p.h
-	g, left, _ := l.e.find(rankKey{h.Job, h.Group, int(h.Dst)}, h.Epoch)
-	if g == nil && !left {
-		return false
-	}
-	fds := p.fds
-	defer func() { closeFDs(fds) }()
-	answer := Header{Type: typeBye, Job: h.Job, Group: h.Group, Epoch: h.Epoch, Src: h.Dst, Dst: h.Src}
-	if left {
-		l.enqueue(queued{h: answer})
-		return true
-	}
-	var raw [headerSize]byte
-	h.put(&raw)
-	want := attachMAC(g.secret, &l.nonces, l.key.process, &raw)
-	var m *member
-	if h.Src < uint32(len(g.members)) {
-		m = g.members[h.Src]
-	}
-	why := ""
-	switch {
-	case !hmac.Equal(want[:], p.mac[:]):
-		why = "its proof of the group's secret is wrong"
-	case m == nil || m.addr.Process != l.key.process || m.kind != l.key.kind:
-		why = fmt.Sprintf("rank %d is not at that process", h.Src)
-	}
-	if why != "" {
-		l.e.refuse(l.sock.remote(), fmt.Errorf("an attach to group %s: %s", g.name, why))
-		answer.Type = typeRefused
-		l.enqueue(queued{h: answer})
-		return true
-	}
-	l.mu.Lock()
-	closing := l.closing
-	if !closing {
-		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{epoch: h.Epoch, group: g, from: m}
-	}
-	l.mu.Unlock()
-	if closing {
-		return true // the peer sees the end of this link, and makes another
-	}
-	// The answer in kind, unless it has been given already: before the handler knows, so that a Detach
-	// meanwhile finds whom to say BYE to.
-	if err := g.attachOver(l, m); err != nil {
-		m.down(err)
-		l.enqueue(queued{h: answer})
-		return true
-	}
-	if !m.arrive(l, func(to Handler) {
-		theirs := fds
-		fds = nil
-		to.PeerAttached(m.rank, theirs)
-	}) {
-		l.enqueue(queued{h: answer})
-	}
-	return true
-}
-
-// claim has the attaches looked at that may have waited for a group.
-func (l *link) claim(k rankKey) {
-	l.mu.Lock()
-	found := false
-	for _, p := range l.pending {
-		if p.h.Job == k.job && p.h.Group == k.group && int(p.h.Dst) == k.rank {
-			p.next, found = true, true
-		}
-	}
-	l.mu.Unlock()
-	if found {
-		l.reading.claimed.Store(true)
-		l.e.spawn("claim", func() {
-			l.reading.lock.Lock()
-			l.e.poller.watchReads(l, false)
-			l.catchUp()
-		})
-	}
-}
-
-// takePending tries the attaches whose group may have come. Only who reads adds and removes them; a
-// claim that comes while one is tried has it tried again.
-func (l *link) takePending() {
-	l.mu.Lock()
-	var ready []*pendingAttach
-	for _, p := range l.pending {
-		if p.next {
-			p.next = false
-			ready = append(ready, p)
-		}
-	}
-	l.mu.Unlock()
-	for _, p := range ready {
-		if l.tryAttach(p) {
-			l.mu.Lock()
-			l.pending = slices.DeleteFunc(l.pending, func(o *pendingAttach) bool { return o == p })
-			l.mu.Unlock()
-		}
-	}
-}
-
-func (l *link) onRefused(h *Header) {
-	if m := l.outOf(h); m != nil {
-		m.refused(l)
-	}
-}
-
-// outOf finds the member that this side has attached to, from the answer's header.
-func (l *link) outOf(h *Header) *member {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	m := l.outs[pairKey{h.Job, h.Group, h.Dst, h.Src}]
-	if m != nil && m.g.epoch != h.Epoch {
-		return nil
-	}
-	return m
-}
-
-// onBye undoes an attach of the peer, or answers one of this side that has come too late.
-func (l *link) onBye(h *Header) {
-	key := pairKey{h.Job, h.Group, h.Src, h.Dst}
-	m := l.outOf(h)
-	l.mu.Lock()
-	if a := l.attachs[key]; a != nil && a.epoch == h.Epoch {
-		delete(l.attachs, key)
-		m = a.from
-	}
-	l.pending = slices.DeleteFunc(l.pending, func(p *pendingAttach) bool {
-		gone := p.h.Epoch == h.Epoch && pairKey{p.h.Job, p.h.Group, p.h.Src, p.h.Dst} == key
-		if gone {
-			closeFDs(p.fds)
-		}
-		return gone
-	})
-	l.restIfUnused()
-	l.mu.Unlock()
-	if m != nil {
-		m.left(l)
-	}
 }

@@ -106,8 +106,8 @@ const (
 	readBuffer       = 16 << 10
 	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader: these, or a quarter of it
 	defaultGrace     = 10 * time.Second
-	lendMin          = 128 << 10   // bytes of a payload for which telling of them costs less than copying them
-	fetchGrace       = time.Second // how long what has been asked for may come that nobody wants any more
+	getMin           = 128 << 10   // bytes of a payload for which telling of them costs less than copying them
+	getGrace         = time.Second // how long what has been asked for may come that nobody wants any more
 )
 
 // Config says how an endpoint listens and when it gives a host up.
@@ -144,8 +144,9 @@ type Handler interface {
 	// Dropped tells that the payload will not come, and that nothing more is written to its slot: the group
 	// is halted or left, or the link has ended.
 	Dropped(src int, h Header)
-	// Fetched tells that the peer has done with what [Group.Lend] lent it with that header, the oldest that it had.
-	Fetched(dst int, h Header)
+	// Acked tells that the peer has done with a buffer that [Group.Advertise] told it of with that
+	// header, the oldest that it had not acked.
+	Acked(dst int, h Header)
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
 	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's GroupConfig.Share,
@@ -168,8 +169,8 @@ type GroupConfig struct {
 	Kinds      []string  // by rank: what Decide said; that of Rank itself is not looked at
 	Handler    Handler
 	Share      []int // descriptors that are passed to peers over mem and shm links, few. The caller keeps them.
-	// Stopped is a word (of four bytes) in memory that VerbsConfig.Memory knows. It is set before what has been lent may change that has not been
-	// fetched. Where it is nil nothing is lent.
+	// Stopped is a word (of four bytes) in memory that VerbsConfig.Memory knows. It is set before an
+	// advertised buffer may change that has not been acked. Where it is nil nothing is advertised.
 	Stopped unsafe.Pointer
 }
 

@@ -580,7 +580,7 @@ func TestViolations(t *testing.T) {
 			k := w.groups[0].members[1].ready.Load().link
 			var raw [headerSize]byte
 			b.h.put(&raw)
-			_, err := k.sock.Write(append(raw[:], make([]byte, b.n)...))
+			_, err := k.conn.Write(append(raw[:], make([]byte, b.n)...))
 			ok(t, err)
 			err = w.handlers[1].untilDown(t, 0)
 			wants(t, err, ErrPeerDown)
@@ -743,11 +743,11 @@ func TestDetachDuringAPayload(t *testing.T) {
 			h := Header{Type: Data, Job: 1, Group: 1, Epoch: 5, Dst: 1, Bytes: 100_000}
 			var raw [headerSize]byte
 			h.put(&raw)
-			k.sock.Write(append(raw[:], make([]byte, 60_000)...))
+			k.conn.Write(append(raw[:], make([]byte, 60_000)...))
 			slot := <-begun
 			w.groups[1].Detach()
 			copy(slot, bytes.Repeat([]byte{9}, len(slot))) // the race detector sees a reader that goes on
-			k.sock.Write(make([]byte, 40_000))
+			k.conn.Write(make([]byte, 40_000))
 			ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 			other.handlers[1].untilFrames(t, 1)
 			if !bytes.Equal(slot, bytes.Repeat([]byte{9}, len(slot))) {
@@ -951,7 +951,7 @@ func TestCongestionControl(t *testing.T) {
 			t.Errorf("end %d has no link", i)
 		}
 		for l := range e.links {
-			if name := congestionOf(l.sock.fd); name != want {
+			if name := congestionOf(l.conn.fd); name != want {
 				t.Errorf("end %d: %s, want %s", i, name, want)
 			}
 		}

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,9 +41,10 @@ type verbsEnd struct {
 	memory  *rdma.Memory
 	copies  sync.Once // it has been said that memory cannot be registered
 
-	mu     sync.Mutex
+	mu     sync.Mutex   // guards what follows
 	device *rdma.Device // opened by the first link
 	told   map[ProcessID]bool
+	pairs  map[*queuePair]struct{} // those that are not closed
 }
 
 const (
@@ -61,7 +62,8 @@ func (e *Endpoint) findPort(c Config) {
 		e.address.VerbsProblem = err.Error()
 		return
 	}
-	e.verbs = &verbsEnd{e: e, library: library, choice: choice, memory: c.Verbs.Memory, told: map[ProcessID]bool{}}
+	e.verbs = &verbsEnd{e: e, library: library, choice: choice, memory: c.Verbs.Memory,
+		told: map[ProcessID]bool{}, pairs: map[*queuePair]struct{}{}}
 	if e.verbs.memory == nil {
 		e.verbs.memory = &rdma.Memory{}
 	}
@@ -197,20 +199,20 @@ func (v *verbsEnd) hear(d *rdma.Device) {
 		case event.Type == rdma.EventPortError || event.Type == rdma.EventPortActive:
 			v.e.warnf("%v", event)
 		case event.Fatal():
-			for _, l := range v.links() {
-				if event.QPN == 0 || event.QPN == l.side.stream.Number() {
-					l.end(errors.New(event.String()))
+			for _, q := range v.openPairs() {
+				if event.QPN == 0 || event.QPN == q.stream.Number() {
+					q.fail(errors.New(event.String()))
 				}
 			}
 		}
 	}
 }
 
-// links are those that have streams.
-func (v *verbsEnd) links() []*link {
-	v.e.mu.Lock()
-	defer v.e.mu.Unlock()
-	return slices.DeleteFunc(v.e.allLinks(), func(l *link) bool { return l.side.stream == nil })
+// openPairs are the queue pairs that are not closed.
+func (v *verbsEnd) openPairs() []*queuePair {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Collect(maps.Keys(v.pairs))
 }
 
 // note is what the two sides of a verbs link tell each other over TCP, while it is made.
@@ -253,13 +255,13 @@ var errNoVerbs = errors.New("transport \"verbs\" cannot work")
 
 // upgrade moves a new link's frames to a queue pair. The peer does the same at this moment. It returns nil where that does not work and need
 // not: both sides go on over TCP then.
-func (e *Endpoint) upgrade(ctx context.Context, s *sock, peer *Address, ranks int) (*rdma.Stream, error) {
+func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks int) (*rdma.Stream, error) {
 	tell := func(n note) (note, error) {
 		b := n.bytes()
-		if _, err := s.Write(b[:]); err != nil {
+		if _, err := c.Write(b[:]); err != nil {
 			return note{}, fmt.Errorf("while the queue pairs were made: %w", plain.Error(err))
 		}
-		if _, err := io.ReadFull(s, b[:]); err != nil {
+		if _, err := io.ReadFull(c, b[:]); err != nil {
 			return note{}, fmt.Errorf("while the queue pairs were made: %w", plain.Error(err))
 		}
 		return parseNote(&b)
@@ -335,142 +337,6 @@ func (e *Endpoint) try(ctx context.Context, stream *rdma.Stream) error {
 		}
 		if n, _ := unix.Poll(fds, int(min(left, readSlice).Milliseconds())+1); n > 0 {
 			stream.Wake()
-		}
-	}
-}
-
-// side is what a verbs link has beside a TCP link. All but what is said otherwise belongs to who has locked the receiving half.
-type side struct {
-	stream *rdma.Stream
-	rung   atomic.Bool // the stream's descriptor is readable
-	spoken atomic.Bool // so is the socket's
-	gone   error       // the socket has ended
-	late   sync.Once   // so the link ends soon
-	wants  atomic.Bool // a writer waits for room
-	served uint32      // loans that the peer has answered for
-
-	mu    sync.Mutex
-	loans []*outstanding // in the order of their frames
-	ended bool           // there are no more
-}
-
-// receiveStream is receive for a stream: once, into l.reading.iov.
-func (l *link) receiveStream(iov []unix.Iovec) (n int, err error) {
-	v := &l.side
-	if v.rung.Swap(false) {
-		v.stream.Wake()
-		if v.wants.Load() && v.stream.Ask() {
-			l.makeRoom()
-		}
-	}
-	if v.spoken.Swap(false) && v.gone == nil {
-		if v.gone = l.listen(); v.gone != nil {
-			l.e.poller.deafen(l)
-		}
-	}
-	n, room, err := v.stream.Read(&iov[0], len(iov))
-	if room {
-		l.makeRoom()
-	}
-	if err := l.settle(); err != nil {
-		return 0, err
-	}
-	switch {
-	case n > 0:
-		return n, nil
-	case v.gone != nil && l.reading.phase == fetching: // what the peer has said last lies behind that
-		gone := v.gone
-		v.late.Do(func() { time.AfterFunc(closeFlush, func() { l.end(l.cause(gone)) }) })
-		return 0, nil
-	case v.gone != nil: // all that it had sent before has come
-		return 0, v.gone
-	case err != nil:
-		return 0, l.broke(err)
-	}
-	return 0, nil
-}
-
-// writeStream is write for a stream.
-func (l *link) writeStream() {
-	for len(l.rest) > 0 {
-		n, err := l.side.stream.Write(&l.rest[0], min(len(l.rest), 1024))
-		l.sent(n)
-		switch {
-		case errors.Is(err, rdma.ErrClosed):
-			l.writeErr = errLinkEnded
-			return
-		case err != nil:
-			l.writeErr = l.broke(err)
-			return
-		case n == 0:
-			return
-		}
-	}
-}
-
-// askForRoom tells whether there may be room in the stream; if not, l.room will.
-func (l *link) askForRoom() bool {
-	l.side.wants.Store(true)
-	return l.side.stream.Ask()
-}
-
-// makeRoom lets a writer who waits try again.
-func (l *link) makeRoom() {
-	l.side.wants.Store(false)
-	select {
-	case l.room <- struct{}{}:
-	default:
-	}
-}
-
-// listen tells why the socket beside a stream is readable: nothing is to come over it but its end.
-func (l *link) listen() error {
-	var b [1]byte
-	n, err := 0, errNoDescriptor
-	if e := l.sock.raw.Control(func(fd uintptr) { n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT) }); e != nil {
-		return e
-	}
-	switch {
-	case err == unix.EINTR || err == unix.EAGAIN:
-		return nil
-	case err != nil:
-		return err
-	case n == 0:
-		return io.EOF
-	}
-	return violation("something came beside a verbs link")
-}
-
-// broke is why a link has to end whose queue pair is broken.
-func (l *link) broke(err error) error {
-	if errors.Is(err, rdma.ErrProtocol) {
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
-	l.e.verbs.hear(l.e.verbs.device) // which says more, if all of it has failed
-	return err
-}
-
-// delivers tells whether something is on its way to the peer, who may have it at the second try only.
-func (l *link) delivers() bool {
-	l.e.mu.Lock() // it may be about to start
-	stream := l.side.stream
-	l.e.mu.Unlock()
-	if stream == nil {
-		return false // the kernel goes on with it when the socket has been closed
-	}
-	all, err := stream.Flush()
-	return !all && err == nil
-}
-
-// finishStream waits until all that has been written has reached the peer: then it may be told that no more comes.
-func (l *link) finishStream() {
-	t := time.NewTicker(time.Millisecond)
-	defer t.Stop()
-	for l.delivers() {
-		select {
-		case <-l.done:
-			return
-		case <-t.C:
 		}
 	}
 }

@@ -3,17 +3,43 @@ package transport
 import (
 	"context"
 	"errors"
-	"syscall"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// send writes a frame. It returns when the payload has gone to the kernel, or, with the context's
-// error, when the context ends; then what is left of a frame begun is copied and sent later.
-// Lent tells that the last piece of the payload has not gone anywhere.
-func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, how manner) (lent bool, err error) {
+// writing is the sending half of a link: the frame that is being written. The writer is the
+// goroutine that has put a token into lock; the fields below broken are the writer's.
+type writing struct {
+	lock   chan struct{}
+	turn   atomic.Int32  // of the poller's holder, that waits to be the writer: turnWanted, turnGiven
+	room   chan struct{} // a signal to the writer: there may be room again
+	broken atomic.Bool   // writing has failed
+
+	header [headerSize + advertSize]byte
+	iov    []unix.Iovec
+	rest   []unix.Iovec // of iov: not yet sent
+	wrote  int          // bytes of the current frame
+	rights []byte       // a control message that goes with its first byte
+	err    error        // why the current frame cannot be written
+}
+
+// What writing.turn says of the holder of the poller's token, that waits to be the writer.
+const (
+	turnWanted = 1 // it waits
+	turnGiven  = 2 // the lock is its own
+)
+
+var errLinkEnded = errors.New("the link has ended")
+
+// send writes a frame. It returns when the wire has taken the payload, or, with the context's error,
+// when the context ends; then what is left of a frame begun is copied and sent later. Advertised
+// tells that the last piece of the payload has not gone anywhere: the peer reads it.
+func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, how manner) (
+	advertised bool, err error) {
+	w := &l.writing
 	if err := l.awaitTurn(ctx, how.reading); err != nil {
 		return false, err
 	}
@@ -21,48 +47,49 @@ func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, 
 		l.endTurn()
 		return false, ErrClosed
 	}
-	if l.broken.Load() {
+	if w.broken.Load() {
 		l.endTurn()
 		return false, errLinkEnded
 	}
-	var out *outstanding
-	if how.lend {
-		out = l.lend(g, h, payload)
+	var ad *unacked
+	if how.advertise {
+		ad = l.advertise(g, h, payload)
 	}
-	l.load(h, payload, out)
-	for l.flush(); l.writeErr == nil && len(l.rest) > 0; l.flush() {
+	l.load(h, payload, ad)
+	for l.flush(); w.err == nil && len(w.rest) > 0; l.flush() {
 		switch err := l.awaitRoom(ctx, how.reading); {
 		case err == errLinkEnded:
-			l.writeErr = err
+			w.err = err
 		case err != nil:
-			if l.wrote > 0 && l.finishLater() {
-				return out != nil, nil
+			if w.wrote > 0 && l.finishLater() {
+				return ad != nil, nil
 			}
-			l.takeBack(out)
+			l.withdraw(ad)
 			l.unload()
 			return false, err
 		}
 	}
-	err = l.writeErr
+	err = w.err
 	if err != nil {
 		l.writeFailed(err)
 		err = errLinkEnded
 	}
 	l.unload()
-	return out != nil && err == nil, err
+	return ad != nil && err == nil, err
 }
 
-// awaitTurn waits until nobody else writes. Who has the poller's token reads meanwhile: the other writer may be waiting
-// for somebody who does.
+// awaitTurn waits until no other goroutine writes. The holder of the poller's token reads meanwhile:
+// the other writer may be waiting for what only a reader brings.
 func (l *link) awaitTurn(ctx context.Context, reading bool) error {
+	w := &l.writing
 	select {
-	case l.lock <- struct{}{}:
+	case w.lock <- struct{}{}:
 		return nil
 	default:
 	}
 	if !reading {
 		select {
-		case l.lock <- struct{}{}:
+		case w.lock <- struct{}{}:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -70,12 +97,12 @@ func (l *link) awaitTurn(ctx context.Context, reading bool) error {
 			return errLinkEnded
 		}
 	}
-	l.turn.Store(turnWanted)
+	w.turn.Store(turnWanted)
 	for {
 		var err error
 		select {
-		case l.lock <- struct{}{}:
-			l.turn.Store(0)
+		case w.lock <- struct{}{}:
+			w.turn.Store(0)
 			return nil
 		case <-l.done:
 			err = errLinkEnded
@@ -85,22 +112,17 @@ func (l *link) awaitTurn(ctx context.Context, reading bool) error {
 			}
 		}
 		switch {
-		case err != nil && l.turn.CompareAndSwap(turnWanted, 0):
+		case err != nil && w.turn.CompareAndSwap(turnWanted, 0):
 			return err
-		case l.turn.CompareAndSwap(turnGiven, 0):
+		case w.turn.CompareAndSwap(turnGiven, 0):
 			return nil // if there is an error, the caller finds it
 		}
 		l.e.poller.Wait(waitMost(ctx))
 	}
 }
 
-// What link.turn says of who has the poller's token and waits for his turn to write.
-const (
-	turnWanted = 1 // he waits
-	turnGiven  = 2 // the lock is his
-)
-
-// await waits for a signal, or until the link or the context ends. Who has the poller's token reads meanwhile.
+// await waits for a signal, or until the link or the context ends. The holder of the poller's token
+// reads meanwhile.
 func (l *link) await(ctx context.Context, signal <-chan struct{}, reading bool) error {
 	for reading {
 		select {
@@ -125,7 +147,8 @@ func (l *link) await(ctx context.Context, signal <-chan struct{}, reading bool) 
 	}
 }
 
-// waitMost is how long who reads may wait for what the context is for, before he looks around.
+// waitMost is how long the holder of the poller's token may wait there before it looks whether the
+// context has ended.
 func waitMost(ctx context.Context) time.Duration {
 	if t, ok := ctx.Deadline(); ok {
 		return min(readSlice, max(time.Until(t), 0))
@@ -133,43 +156,42 @@ func waitMost(ctx context.Context) time.Duration {
 	return readSlice
 }
 
-// trySend writes a frame if nobody else writes and there is room. It tells whether it did, or the link has ended.
+// trySend writes a frame if no other goroutine writes and there is room. It tells whether it did, or
+// the link has ended.
 func (l *link) trySend(g *Group, h *Header, payload [][]byte) bool {
+	w := &l.writing
 	select {
-	case l.lock <- struct{}{}:
+	case w.lock <- struct{}{}:
 	default:
 		return false
 	}
-	if g.leaving() || l.broken.Load() {
+	if g.leaving() || w.broken.Load() {
 		l.endTurn()
 		return true
 	}
 	l.load(h, payload, nil)
 	l.flush()
 	switch {
-	case l.writeErr != nil:
-		l.writeFailed(l.writeErr)
-	case len(l.rest) > 0 && l.wrote == 0:
+	case w.err != nil:
+		l.writeFailed(w.err)
+	case len(w.rest) > 0 && w.wrote == 0:
 		l.unload()
 		return false
-	case len(l.rest) > 0 && l.finishLater():
+	case len(w.rest) > 0 && l.finishLater():
 		return true
 	}
 	l.unload()
 	return true
 }
 
-// awaitRoom waits until there may be room in the socket. Who has the poller's token, or can have it, reads meanwhile, so
-// that the peer, who may be writing too, gets on.
+// awaitRoom waits until the wire may take more. A caller that holds the poller's token, or can have
+// it, reads meanwhile, so that the peer, which may be writing too, gets on.
 func (l *link) awaitRoom(ctx context.Context, reading bool) error {
 	p := l.e.poller
-	if l.side.stream != nil {
-		if l.askForRoom() {
-			return nil
-		}
-	} else {
-		p.watchWrites(l, true)
+	if l.wire.askRoom() {
+		return nil
 	}
+	p.watchWrites(l, true)
 	if !reading && p.Take() {
 		reading = true
 		defer p.Leave()
@@ -178,109 +200,102 @@ func (l *link) awaitRoom(ctx context.Context, reading bool) error {
 		p.Rely()
 		defer p.Dismiss()
 	}
-	return l.await(ctx, l.room, reading)
+	return l.await(ctx, l.writing.room, reading)
 }
 
-var errLinkEnded = errors.New("the link has ended")
+// makeRoom lets a writer that waits for room try again.
+func (l *link) makeRoom() {
+	l.e.poller.watchWrites(l, false)
+	select {
+	case l.writing.room <- struct{}{}:
+	default:
+	}
+}
 
-// load makes a frame the current one. The last piece of its payload may be lent.
-func (l *link) load(h *Header, payload [][]byte, out *outstanding) {
-	h.put((*[headerSize]byte)(l.header[:]))
-	l.iov = append(l.iov[:0], unix.Iovec{Base: &l.header[0], Len: headerSize})
-	if out != nil {
-		out.loan.put((*[loanSize]byte)(l.header[headerSize:]))
-		l.iov[0].Len += loanSize
+// load makes a frame the current one. Of one whose last piece is advertised, the advert goes in its
+// place.
+func (l *link) load(h *Header, payload [][]byte, ad *unacked) {
+	w := &l.writing
+	h.put((*[headerSize]byte)(w.header[:]))
+	w.iov = append(w.iov[:0], unix.Iovec{Base: &w.header[0], Len: headerSize})
+	if ad != nil {
+		ad.put((*[advertSize]byte)(w.header[headerSize:]))
+		w.iov[0].Len += advertSize
 		payload = payload[:len(payload)-1]
 	}
 	for _, p := range payload {
 		if len(p) > 0 {
-			l.iov = append(l.iov, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+			w.iov = append(w.iov, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
 		}
 	}
-	l.rest, l.wrote, l.writeErr = l.iov, 0, nil
+	w.rest, w.wrote, w.err = w.iov, 0, nil
 }
 
-// unload gives the link to the next writer.
+// unload lets go of the current frame, and of the turn to write.
 func (l *link) unload() {
-	clear(l.iov)
-	l.rest, l.rights = nil, nil
+	w := &l.writing
+	clear(w.iov)
+	w.rest, w.rights = nil, nil
 	l.endTurn()
 }
 
 // endTurn lets the next writer write.
 func (l *link) endTurn() {
-	if l.turn.CompareAndSwap(turnWanted, turnGiven) { // else he would always come too late
+	// The poller's holder looks seldom: it would always find the lock taken by another.
+	if l.writing.turn.CompareAndSwap(turnWanted, turnGiven) {
 		l.e.poller.Kick()
 		return
 	}
-	<-l.lock
+	<-l.writing.lock
 }
 
-// flush sends what it can of the current frame.
+// flush sends what the wire takes of the current frame.
 func (l *link) flush() {
-	if l.side.stream != nil {
-		l.writeStream()
-		return
-	}
-	if err := l.sock.raw.Control(l.attempt); err != nil && l.writeErr == nil {
-		l.writeErr = err
-	}
-}
-
-// write does not tell Go's scheduler of its calls; see recvmsg.
-func (l *link) write(fd uintptr) {
-	for len(l.rest) > 0 {
-		n := min(len(l.rest), 1024)
-		l.msg = unix.Msghdr{Iov: &l.rest[0], Iovlen: uint64(n)}
-		if len(l.rights) > 0 {
-			l.msg.Control = &l.rights[0]
-			l.msg.SetControllen(len(l.rights))
-		}
-		r, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&l.msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-		switch errno {
-		case 0:
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			return
-		default:
-			l.writeErr = errno
+	w := &l.writing
+	for len(w.rest) > 0 {
+		n, err := l.wire.send(w.rest, w.rights)
+		if err != nil {
+			w.err = err
 			return
 		}
-		l.rights = nil
-		l.sent(int(r))
+		if n == 0 {
+			return
+		}
+		w.rights = nil
+		w.sent(n)
 	}
 }
 
 // sent takes what has gone off the current frame.
-func (l *link) sent(bytes int) {
-	l.wrote += bytes
+func (w *writing) sent(bytes int) {
+	w.wrote += bytes
 	for left := uint64(bytes); left > 0; {
-		v := &l.rest[0]
+		v := &w.rest[0]
 		if left < v.Len {
 			v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), left))
 			v.Len -= left
 			break
 		}
 		left -= v.Len
-		l.rest = l.rest[1:]
+		w.rest = w.rest[1:]
 	}
 }
 
 // finishLater copies the rest of the current frame and lets a goroutine send it, which then gives
 // the link to the next writer.
 func (l *link) finishLater() bool {
+	w := &l.writing
 	size := 0
-	for _, v := range l.rest {
+	for _, v := range w.rest {
 		size += int(v.Len)
 	}
 	rest := make([]byte, 0, size)
-	for _, v := range l.rest {
+	for _, v := range w.rest {
 		rest = append(rest, unsafe.Slice(v.Base, v.Len)...)
 	}
-	clear(l.iov)
-	l.iov = append(l.iov[:0], unix.Iovec{Base: &rest[0], Len: uint64(len(rest))})
-	l.rest = l.iov
+	clear(w.iov)
+	w.iov = append(w.iov[:0], unix.Iovec{Base: &rest[0], Len: uint64(len(rest))})
+	w.rest = w.iov
 	ok := l.e.spawn("link writer", func() { l.writeOut(); l.unload() })
 	if !ok {
 		l.writeFailed(ErrClosed)
@@ -290,87 +305,26 @@ func (l *link) finishLater() bool {
 
 // writeOut sends the current frame, however long it takes.
 func (l *link) writeOut() bool {
-	for l.flush(); l.writeErr == nil && len(l.rest) > 0; l.flush() {
+	w := &l.writing
+	for l.flush(); w.err == nil && len(w.rest) > 0; l.flush() {
 		if err := l.awaitRoom(context.Background(), false); err != nil {
-			l.writeErr = err
+			w.err = err
 		}
 	}
-	if l.writeErr != nil {
-		l.writeFailed(l.writeErr)
+	if w.err != nil {
+		l.writeFailed(w.err)
 		return false
 	}
 	return true
 }
 
-// writeFailed ends the link for this reason, once what the peer has still said, such as a BYE, has been read.
+// writeFailed ends the link for this reason, once what the peer has still said, such as a BYE, has
+// been read.
 func (l *link) writeFailed(err error) {
-	if l.broken.Load() {
+	if l.writing.broken.Load() {
 		return
 	}
 	l.because(err)
-	l.broken.Store(true)
+	l.writing.broken.Store(true)
 	time.AfterFunc(closeFlush, func() { l.end(err) })
-}
-
-// enqueue lets a goroutine write a frame. It tells whether the link still takes any.
-func (l *link) enqueue(q queued) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.enqueueLocked(q)
-}
-
-// enqueueLocked needs l.mu.
-func (l *link) enqueueLocked(q queued) bool {
-	if l.ended || q.h.Type >= ControlBase && l.queued > maxQueued {
-		closeFDs(q.fds)
-		return false
-	}
-	l.queue = append(l.queue, q)
-	l.queued += len(q.payload) + headerSize
-	if !l.drains {
-		l.drains = l.e.spawn("link queue", l.drain)
-	}
-	return true
-}
-
-// drain writes the queue, and ends when it is empty.
-func (l *link) drain() {
-	for {
-		select {
-		case l.lock <- struct{}{}:
-		case <-l.done:
-			return
-		}
-		l.mu.Lock()
-		if len(l.queue) == 0 || l.broken.Load() {
-			l.dropQueue()
-			l.drains = false
-			l.mu.Unlock()
-			l.endTurn()
-			return
-		}
-		q := l.queue[0]
-		l.queue[0] = queued{}
-		l.queue = l.queue[1:]
-		l.queued -= len(q.payload) + headerSize
-		l.mu.Unlock()
-		if q.last {
-			if l.side.stream != nil {
-				l.finishStream()
-			}
-			l.sock.halfClose()
-			l.endTurn()
-			continue
-		}
-		l.load(&q.h, [][]byte{q.payload}, nil)
-		if len(q.fds) > 0 {
-			l.rights = unix.UnixRights(q.fds...)
-		}
-		written := l.writeOut()
-		l.unload()
-		closeFDs(q.fds)
-		if written && q.attach != nil {
-			q.attach.announced(l)
-		}
-	}
 }

@@ -39,8 +39,8 @@ func inTwoGroups(t *testing.T, eps []*Endpoint) (ctx context.Context, w, other *
 	return ctx, w, other
 }
 
-// A lent payload comes in its place in the order, wherever its slot is cut and whatever it lies in.
-func TestLoans(t *testing.T) {
+// An advertised payload comes in its place in the order, wherever its slot is cut and whatever it lies in.
+func TestAdvertisedBuffers(t *testing.T) {
 	const size = 1 << 20
 	eps, _, known := lender(t, 2*size)
 	w := newWorld(t, eps, Verbs, 1)
@@ -59,17 +59,17 @@ func TestLoans(t *testing.T) {
 	ok(t, w.groups[0].Connect(ctx, 1))
 	for i, c := range []struct {
 		head, body int
-		lent       bool
-	}{{0, size, true}, {64, size - 64, true}, {size / 2, size / 2, true}, {size - lendMin, lendMin, true}, {64, lendMin - 1, false}, {size, 0, false}} {
+		advertised bool
+	}{{0, size, true}, {64, size - 64, true}, {size / 2, size / 2, true}, {size - getMin, getMin, true}, {64, getMin - 1, false}, {size, 0, false}} {
 		for time := range 2 {
-			if c.body > 0 && w.groups[0].Lends(1, from[:c.body]) != c.lent {
-				t.Errorf("%d bytes: whether they may be lent is wrong", c.body)
+			if c.body > 0 && w.groups[0].Advertises(1, from[:c.body]) != c.advertised {
+				t.Errorf("%d bytes: whether they may be advertised is wrong", c.body)
 			}
 			before := len(w.handlers[1].untilFrames(t, 0))
 			head := bytes.Repeat([]byte{byte(i)}, c.head)
-			lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data, Seq: uint64(i)}, head, from[:c.body])
-			if err != nil || lent != c.lent {
-				t.Fatalf("%d and %d bytes: lent %v, %v", c.head, c.body, lent, err)
+			advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data, Seq: uint64(i)}, head, from[:c.body])
+			if err != nil || advertised != c.advertised {
+				t.Fatalf("%d and %d bytes: advertised %v, %v", c.head, c.body, advertised, err)
 			}
 			ok(t, w.groups[0].Send(ctx, 1, Header{Type: QuickBase, Seq: uint64(i)}))
 			frames := w.handlers[1].untilFrames(t, before+2)[before:]
@@ -79,16 +79,16 @@ func TestLoans(t *testing.T) {
 		}
 	}
 	w.handlers[0].until(t, "the last answer", func() bool {
-		return len(slices.DeleteFunc(slices.Clone(w.handlers[0].order), func(s string) bool { return s != "fetched 1" })) == 8
+		return len(slices.DeleteFunc(slices.Clone(w.handlers[0].order), func(s string) bool { return s != "acked 1" })) == 8
 	})
-	if lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, make([]byte, size)); lent || err != nil {
-		t.Errorf("memory that is not known is lent: %v, %v", lent, err)
+	if advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, make([]byte, size)); advertised || err != nil {
+		t.Errorf("memory that is not known is advertised: %v, %v", advertised, err)
 	}
 }
 
-// A group is halted while what was lent to it is on its way: it is told that nothing more comes when that is so, and not before; or, where that takes too
+// A group is halted while what was advertised to it is on its way: it is told that nothing more comes when that is so, and not before; or, where that takes too
 // long, when the queue pair is gone.
-func TestHaltDuringAFetch(t *testing.T) {
+func TestHaltDuringAGet(t *testing.T) {
 	for _, mended := range []bool{true, false} {
 		eps, double, known := lender(t, 1<<20)
 		ctx, w, other := inTwoGroups(t, eps)
@@ -98,9 +98,9 @@ func TestHaltDuringAFetch(t *testing.T) {
 			asked <- double.Calls("wr")
 			return make([]byte, h.Bytes), nil
 		}
-		lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known)
-		if !lent || err != nil {
-			t.Fatal(lent, err)
+		advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, known)
+		if !advertised || err != nil {
+			t.Fatal(advertised, err)
 		}
 		before := <-asked
 		for end := time.Now().Add(patience); double.Calls("wr") == before; runtime.Gosched() {
@@ -127,14 +127,14 @@ func TestHaltDuringAFetch(t *testing.T) {
 			}
 			continue
 		}
-		w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "fetched 1") })
+		w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "acked 1") })
 		ok(t, other.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 		other.handlers[1].untilFrames(t, 1)
 	}
 }
 
 // What nobody wants is answered for all the same.
-func TestLoansToAHaltedGroup(t *testing.T) {
+func TestAdvertsToAHaltedGroup(t *testing.T) {
 	eps, double, known := lender(t, 1<<20)
 	w := newWorld(t, eps, Verbs, 1)
 	ctx := within(t)
@@ -144,20 +144,20 @@ func TestLoansToAHaltedGroup(t *testing.T) {
 	double.Complete(1, read, 0, accessError, 0) // which would end the link
 	lends := 0
 	for range 20 { // more than may be under way
-		lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, make([]byte, 100), known)
+		advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, make([]byte, 100), known)
 		ok(t, err)
-		if lent {
+		if advertised {
 			lends++
 		}
 		ok(t, w.groups[0].Send(ctx, 1, Header{Type: QuickBase}))
 	}
 	if lends == 0 {
-		t.Error("nothing was lent")
+		t.Error("nothing was advertised")
 	}
 	w.handlers[1].untilFrames(t, 20)
 	answers := func() (n int) {
 		for _, s := range w.handlers[0].order {
-			if s == "fetched 1" {
+			if s == "acked 1" {
 				n++
 			}
 		}
@@ -169,9 +169,9 @@ func TestLoansToAHaltedGroup(t *testing.T) {
 	}
 }
 
-// A rank gives its memory back to its user before it has been read: what is read then is not taken for what was lent, nor is what comes after it from
+// A rank gives its memory back to its user before it has been read: what is read then is not taken for what was advertised, nor is what comes after it from
 // that rank. What others send is.
-func TestWithdrawnLoan(t *testing.T) {
+func TestWithdrawnBuffer(t *testing.T) {
 	eps, double, known := lender(t, 1<<20)
 	eps = append(eps, listen(t, Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}))
 	ctx, w, other := inTwoGroups(t, eps)
@@ -181,9 +181,9 @@ func TestWithdrawnLoan(t *testing.T) {
 		}
 		return make([]byte, h.Bytes), nil
 	}
-	lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known)
-	if !lent || err != nil {
-		t.Fatal(lent, err)
+	advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, known)
+	if !advertised || err != nil {
+		t.Fatal(advertised, err)
 	}
 	ok(t, w.groups[0].Send(ctx, 1, Header{Type: Data}, make([]byte, 100)))
 	ok(t, w.groups[0].Send(ctx, 1, Header{Type: QuickBase}))
@@ -191,7 +191,7 @@ func TestWithdrawnLoan(t *testing.T) {
 		t.Errorf("%d frames have come, the first %+v", len(frames), frames[0].h)
 	}
 	w.handlers[1].until(t, "the end of the payload", func() bool { return slices.Contains(w.handlers[1].order, "dropped 0") })
-	w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "fetched 1") })
+	w.handlers[0].until(t, "the answer", func() bool { return slices.Contains(w.handlers[0].order, "acked 1") })
 	ok(t, w.groups[2].Send(ctx, 1, Header{Type: Data}, make([]byte, 100)))
 	if f := w.handlers[1].untilFrames(t, 2)[1]; f.src != 2 || f.h.Type != Data {
 		t.Errorf("a frame of rank %d has come: %+v", f.src, f.h)
@@ -203,7 +203,7 @@ func TestWithdrawnLoan(t *testing.T) {
 }
 
 // A peer lends, says its last, and closes the connection before it has been read: what it has said is heard, unless the read takes long.
-func TestLastWordsBehindALoan(t *testing.T) {
+func TestLastWordsBehindAnAdvert(t *testing.T) {
 	for _, mended := range []bool{true, false} {
 		eps, double, known := lender(t, 1<<20)
 		ctx, w, other := inTwoGroups(t, eps)
@@ -217,9 +217,9 @@ func TestLastWordsBehindALoan(t *testing.T) {
 		}
 		from, to := w.groups[0].members[1].ready.Load().link, other.groups[1].members[0].ready.Load().link
 		until(func() bool { eps[1].poller.Relieve(); return eps[1].poller.Take() })
-		lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known)
-		if !lent || err != nil {
-			t.Fatal(lent, err)
+		advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, known)
+		if !advertised || err != nil {
+			t.Fatal(advertised, err)
 		}
 		ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 		w.groups[0].Detach()
@@ -227,14 +227,14 @@ func TestLastWordsBehindALoan(t *testing.T) {
 		until(func() bool {
 			from.mu.Lock()
 			defer from.mu.Unlock()
-			return !from.drains
+			return !from.queue.draining
 		})
 		double.Link(0, 1, false)
 		eps[1].poller.Leave()
 		until(func() bool {
 			to.reading.lock.Lock()
 			defer to.reading.lock.Unlock()
-			return to.reading.phase == fetching && to.side.gone != nil
+			return to.reading.phase == inGet && to.queuePair().gone != nil
 		})
 		if mended {
 			double.Link(0, 1, true)
@@ -250,7 +250,7 @@ func TestLastWordsBehindALoan(t *testing.T) {
 }
 
 // Memory that could not be registered is taken for ordinary memory from then on.
-func TestMemoryThatCannotBeRegisteredIsNotLent(t *testing.T) {
+func TestMemoryThatCannotBeRegisteredIsNotAdvertised(t *testing.T) {
 	for failing := range 2 { // the payload, or the word
 		eps, double, known := lender(t, 1<<20)
 		w := newWorld(t, eps, Verbs, 1)
@@ -258,31 +258,31 @@ func TestMemoryThatCannotBeRegisteredIsNotLent(t *testing.T) {
 		ok(t, w.groups[0].Connect(ctx, 1))
 		double.Fail("reg_mr", 1+failing, 1, syscall.ENOMEM)
 		for _, may := range []bool{true, false} {
-			if lends := w.groups[0].Lends(1, known); lends != may {
-				t.Errorf("whether it may be lent: %v", lends)
+			if lends := w.groups[0].Advertises(1, known); lends != may {
+				t.Errorf("whether it may be advertised: %v", lends)
 			}
-			if lent, err := w.groups[0].Lend(ctx, false, 1, Header{Type: Data}, known); lent || err != nil {
-				t.Errorf("it is lent: %v, %v", lent, err)
+			if advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, known); advertised || err != nil {
+				t.Errorf("it is advertised: %v, %v", advertised, err)
 			}
 		}
 		w.handlers[1].untilFrames(t, 2)
 	}
 }
 
-func FuzzLoan(f *testing.F) {
+func FuzzAdvert(f *testing.F) {
 	word := rdma.Remote{Addr: 1 << 50, Key: 9}
-	for _, l := range []loan{
+	for _, l := range []advert{
 		{rdma.Remote{Addr: 1 << 40, Key: 7}, 100, word}, {rdma.Remote{Addr: 1<<64 - 100, Key: 1}, 100, word}, {rdma.Remote{}, 1, rdma.Remote{}},
 		{rdma.Remote{Addr: 1 << 63, Key: 1 << 31}, MaxData, word}, {rdma.Remote{Addr: 5, Key: 5}, 0, word},
 	} {
-		var b [loanSize]byte
+		var b [advertSize]byte
 		l.put(&b)
 		f.Add(b[:], uint32(MaxData))
 	}
 	f.Fuzz(func(t *testing.T, in []byte, payload uint32) {
-		var b, again [loanSize]byte
+		var b, again [advertSize]byte
 		copy(b[:], in)
-		l, err := parseLoan(&b, payload)
+		l, err := parseAdvert(&b, payload)
 		if err != nil {
 			return
 		}

@@ -176,7 +176,7 @@ func (s *sink) Slot(src int, h Header) (head, body []byte, err error) {
 }
 func (s *sink) Arrived(int, Header) {}
 func (s *sink) Dropped(int, Header) {}
-func (s *sink) Acked(int, Header) {}
+func (s *sink) Acked(int, Header)   {}
 func (s *sink) Control(src int, h Header, p []byte) {
 	if src != 1 || len(p) != int(h.Bytes) || len(p) > MaxControl {
 		s.t.Errorf("%+v is let through", h)

@@ -4,43 +4,39 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Poller reads the links of an endpoint. Whoever holds its token does so: a waiter, on his own thread, so
-// that nobody need be woken to bring him what he waits for; or else the watcher, a goroutine that exists
-// for nothing but this. The watcher leaves the links to waiters while these keep coming.
+// Poller reads the links of an endpoint. The holder of its token does so: a waiter, on its own
+// thread, so that no other thread need be woken to bring it what it waits for; or else the progress goroutine,
+// which exists for nothing but this, and leaves the links to waiters while these keep coming.
 type Poller struct {
-	e        *Endpoint
-	epoll    int
-	bell     int           // an eventfd
-	token    chan struct{} // held by who reads
-	asleep   atomic.Bool   // he sleeps in the kernel
-	kicked   atomic.Bool   // he shall not
-	events   [64]unix.EpollEvent
-	pumped   int           // how often the token was given back since all links were looked at; the holder's
-	waiting  atomic.Int32  // who counts on somebody else to read
-	used     atomic.Bool   // a waiter has read since the watcher last looked
-	patient  atomic.Bool   // the watcher looks seldom from the start
-	onDuty   atomic.Bool   // the watcher reads
-	relieved atomic.Bool   // and shall stop
-	calls    chan struct{} // the watcher shall read again
-	ending   chan struct{}
+	e      *Endpoint
+	epoll  int
+	bell   int           // an eventfd: it wakes the token's holder
+	token  chan struct{} // to put something into it is to take it
+	state  pollState
+	calls  chan struct{} // the progress goroutine shall read again
+	ending chan struct{} // closed when it shall end
 
-	mu      sync.Mutex
+	// The token's holder's.
+	events [64]unix.EpollEvent
+	pumped int // how often the token was given back since all links were looked at
+
+	mu      sync.Mutex      // guards what follows, and linkWatch of all links
 	links   map[int32]*link // by descriptor
-	unread  []*link         // those that may have more, of which no descriptor tells
+	unread  []*link         // those that may have more, which no descriptor reports
 	others  map[int32]func()
-	started bool
+	started bool // the progress goroutine is there
 	closed  bool
 }
 
 const (
-	// lull is how long no waiter must have read before the watcher reads again; longLull where they do all along, or it is patient.
+	// lull is how long no waiter must have read before the progress goroutine reads again; longLull
+	// where waiters read all along, or where it is patient.
 	lull     = time.Millisecond
 	longLull = 16 * time.Millisecond
 	// readMost is how much of one link is read before the others get their turn, in bytes.
@@ -67,13 +63,17 @@ func newPoller(e *Endpoint) (*Poller, error) {
 	}
 	e.onFD(epoll, true)
 	e.onFD(bell, true)
-	return &Poller{e: e, epoll: epoll, bell: bell, token: make(chan struct{}, 1), calls: make(chan struct{}, 1), ending: make(chan struct{}), links: map[int32]*link{}, others: map[int32]func(){}}, nil
+	return &Poller{
+		e: e, epoll: epoll, bell: bell,
+		token: make(chan struct{}, 1), calls: make(chan struct{}, 1), ending: make(chan struct{}),
+		links: map[int32]*link{}, others: map[int32]func(){},
+	}, nil
 }
 
-// Token is held by who reads: to put something into it is to take it.
+// Token is held by the goroutine that reads: to put something into it is to take it.
 func (p *Poller) Token() chan struct{} { return p.token }
 
-// Take makes the caller the one who reads, until Leave, unless somebody else is.
+// Take makes the caller the one that reads, until Leave, unless another does.
 func (p *Poller) Take() bool {
 	select {
 	case p.token <- struct{}{}:
@@ -85,58 +85,53 @@ func (p *Poller) Take() bool {
 
 // Leave gives the token back.
 func (p *Poller) Leave() {
-	p.used.Store(true)
+	p.state.read()
 	if p.pumped++; p.pumped > pumpedMost {
 		p.Wait(0)
 	}
 	<-p.token
-	if p.waiting.Load() > 0 {
+	if p.state.waiting() > 0 {
 		p.call()
 	}
 }
 
-// Rely has somebody else read, until Dismiss.
+// Rely has another goroutine read, until Dismiss.
 func (p *Poller) Rely() {
-	p.waiting.Add(1)
+	p.state.rely()
 	if len(p.token) == 0 {
 		p.call()
 	}
 }
 
-// Dismiss undoes Rely. The next waiter can read by himself.
-func (p *Poller) Dismiss() {
-	if p.waiting.Add(-1) == 0 {
-		p.Relieve()
-	}
-}
+// Dismiss undoes Rely. The next waiter can read by itself.
+func (p *Poller) Dismiss() { p.ringIf(p.state.dismiss()) }
 
-// Relieve has the watcher leave the links to waiters, if it reads.
-func (p *Poller) Relieve() {
-	if p.onDuty.Load() && !p.relieved.Swap(true) {
-		p.Kick()
-	}
-}
+// Relieve has the progress goroutine leave the links to waiters, if it reads.
+func (p *Poller) Relieve() { p.ringIf(p.state.relieve()) }
 
-// Leaving tells whether the watcher reads, and is about to leave that to waiters.
-func (p *Poller) Leaving() bool { return p.onDuty.Load() && p.relieved.Load() && p.waiting.Load() == 0 }
+// Leaving tells whether the progress goroutine reads, and is about to leave that to waiters.
+func (p *Poller) Leaving() bool { return p.state.leaving() }
 
-// BePatient is for where ranks outnumber the CPUs: whenever the watcher is woken, it takes one from the waiters.
-func (p *Poller) BePatient() { p.patient.Store(true) }
+// BePatient is for where ranks outnumber the CPUs: whenever the progress goroutine is woken, it takes
+// one from the waiters.
+func (p *Poller) BePatient() { p.state.word.Or(pollPatient) }
 
-// Wait reads what comes, and returns when something has, or somebody kicks, or after a time (negative: no sooner).
-// It tells whether a signal came to the thread instead. The caller has the token.
+// Wait reads what comes, and returns when something has, or the poller is kicked, or after a time
+// (negative: no sooner). It tells whether a signal came to the thread instead. The caller has the
+// token.
 func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	p.pumped = 0
 	ms := -1
 	if most >= 0 {
 		ms = int((most + time.Millisecond - 1) / time.Millisecond)
 	}
-	p.asleep.Store(true)
-	if p.kicked.Swap(false) {
+	if ms != 0 && !p.state.sleep() {
 		ms = 0
 	}
 	n, err := p.wait(ms)
-	p.asleep.Store(false)
+	if ms != 0 {
+		p.state.woke()
+	}
 	if err != nil {
 		return err == unix.EINTR
 	}
@@ -153,12 +148,14 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	return false
 }
 
-// wait is epoll_wait. Go's scheduler is not told of a look that never waits: its monitor, which is about after a pause, would take the caller's processor away meanwhile.
+// wait is epoll_wait. Go's scheduler is not told of a look that never waits: its monitor, which is
+// about after a pause, would take the caller's processor away meanwhile.
 func (p *Poller) wait(ms int) (int, error) {
 	if ms != 0 {
 		return unix.EpollWait(p.epoll, p.events[:], ms)
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll),
+		uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
@@ -174,14 +171,13 @@ func (p *Poller) revisit(l *link) {
 }
 
 // Kick has Wait return: what its caller waits for may have come about in another way.
-func (p *Poller) Kick() {
-	p.kicked.Store(true)
-	if p.asleep.Load() {
-		p.ring()
-	}
-}
+func (p *Poller) Kick() { p.ringIf(p.state.kick()) }
 
-func (p *Poller) ring() {
+// ringIf rings the bell, if it is needed.
+func (p *Poller) ringIf(needed bool) {
+	if !needed {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
@@ -193,8 +189,7 @@ func (p *Poller) ring() {
 func (p *Poller) handle(ev *unix.EpollEvent) {
 	if int(ev.Fd) == p.bell {
 		var count [8]byte
-		_, _ = unix.Read(p.bell, count[:])
-		p.kicked.Store(false)
+		_, _ = unix.Read(p.bell, count[:]) // it does not block; another look finds the rest
 		return
 	}
 	p.mu.Lock()
@@ -215,7 +210,7 @@ func (p *Poller) handle(ev *unix.EpollEvent) {
 	}
 }
 
-// call has the watcher read again at once.
+// call has the progress goroutine read again at once.
 func (p *Poller) call() {
 	select {
 	case p.calls <- struct{}{}:
@@ -223,8 +218,8 @@ func (p *Poller) call() {
 	}
 }
 
-// watch is the watcher.
-func (p *Poller) watch() {
+// progress is the progress goroutine.
+func (p *Poller) progress() {
 	for {
 		select {
 		case p.token <- struct{}{}:
@@ -236,25 +231,18 @@ func (p *Poller) watch() {
 	}
 }
 
-// duty reads until the watcher is relieved.
+// duty reads until the progress goroutine is relieved. It has the token, and gives it back.
 func (p *Poller) duty() {
 	defer func() {
-		p.onDuty.Store(false)
 		<-p.token
+		p.state.end()
 	}()
 	select {
 	case <-p.calls: // it has come
 	default:
 	}
-	p.relieved.Store(false)
-	p.onDuty.Store(true)
-	for !p.over() {
-		if p.relieved.Load() {
-			if p.waiting.Load() == 0 {
-				return
-			}
-			p.relieved.Store(false) // whoever waits now will say so again
-		}
+	p.state.begin()
+	for !p.over() && p.state.goOn() {
 		p.Wait(-1)
 	}
 }
@@ -268,17 +256,17 @@ func (p *Poller) over() bool {
 	}
 }
 
-// rest lasts while waiters read. A goroutine that sleeps in Go, and not in the kernel, keeps no P that Go's monitor
-// would try to retake all the time.
+// rest lasts while waiters read. A goroutine that sleeps in Go, and not in the kernel, keeps no P
+// that Go's monitor would try to retake all the time.
 func (p *Poller) rest() {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	d := lull
-	if p.patient.Load() {
+	if p.state.has(pollPatient) {
 		d = longLull
 	}
-	for p.waiting.Load() == 0 {
-		p.used.Store(false)
+	for p.state.waiting() == 0 {
+		p.state.looked()
 		t.Reset(d)
 		select {
 		case <-p.calls:
@@ -287,7 +275,7 @@ func (p *Poller) rest() {
 			return
 		case <-t.C:
 		}
-		if len(p.token) == 0 && !p.used.Load() {
+		if len(p.token) == 0 && !p.state.has(pollUsed) {
 			return
 		}
 		d = min(2*d, longLull)
@@ -302,7 +290,7 @@ func (p *Poller) add(l *link) error {
 		return ErrClosed
 	}
 	if !p.started {
-		if !p.e.spawn("watcher", p.watch) {
+		if !p.e.spawn("progress", p.progress) {
 			return ErrClosed
 		}
 		p.started = true
@@ -340,7 +328,7 @@ func (p *Poller) watches(l *link) bool {
 	return len(l.watch.fds) > 0 && p.links[int32(l.watch.fds[0].fd)] == l
 }
 
-// listen has a function called by who reads while a descriptor is readable.
+// listen has a function called by the token's holder while a descriptor is readable.
 func (p *Poller) listen(fd int, f func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -407,7 +395,7 @@ func (p *Poller) arm(w *linkWatch) error {
 	return nil
 }
 
-// tell has the kernel tell of events at a descriptor, where it has told of others.
+// tell has the kernel report events at a descriptor, where it knows of the armed ones.
 func (p *Poller) tell(fd int, armed *uint32, events uint32) error {
 	op := unix.EPOLL_CTL_MOD
 	switch {
@@ -415,25 +403,25 @@ func (p *Poller) tell(fd int, armed *uint32, events uint32) error {
 		return nil
 	case *armed == 0:
 		op = unix.EPOLL_CTL_ADD
-	case events == 0: // else the kernel would still tell of errors
+	case events == 0: // else the kernel would still report errors
 		op = unix.EPOLL_CTL_DEL
 	}
 	*armed = events
 	return unix.EpollCtl(p.epoll, op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// end ends the watcher.
+// end ends the progress goroutine.
 func (p *Poller) end() {
 	close(p.ending)
 	p.Kick()
 }
 
-// close gives the descriptors back, once nobody reads.
+// close gives the descriptors back, once no goroutine reads.
 func (p *Poller) close(deadline <-chan time.Time) error {
 	select {
 	case p.token <- struct{}{}: // and kept
 	case <-deadline:
-		return fmt.Errorf("transport: somebody still reads the links")
+		return fmt.Errorf("transport: a goroutine still reads the links")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

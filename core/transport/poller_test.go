@@ -118,7 +118,7 @@ func TestWriterWaitsForWhoReads(t *testing.T) {
 	mine, theirs := take(t, eps[0]), take(t, eps[1])
 	sent := make(chan error, 1)
 	go func() { sent <- w.groups[0].Send(ctx, 1, Header{Type: Data}, make([]byte, 64<<20)) }()
-	for mine.waiting.Load() == 0 { // the writer relies on somebody to read
+	for mine.state.waiting() == 0 { // the writer relies on somebody to read
 		time.Sleep(time.Millisecond)
 	}
 	go theirs.Leave()

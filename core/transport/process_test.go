@@ -47,7 +47,7 @@ type childHandler struct {
 }
 
 func (c *childHandler) Dropped(int, Header) {}
-func (c *childHandler) Acked(int, Header) {}
+func (c *childHandler) Acked(int, Header)   {}
 func (c *childHandler) Slot(_ int, h Header) (head, body []byte, err error) {
 	return nil, make([]byte, h.Bytes), nil
 }

@@ -123,7 +123,7 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	if c.end != nil {
 		e.poller = c.end.Poller()
 		if oversubscribed {
-			e.poller.BePatient()
+			e.poller.SetOversubscribed()
 		}
 	}
 	layout := exec.Layout{Ranks: e.size, Lanes: tune.Lanes, Slots: e.shape.Slots, Chunk: e.shape.Chunk,

@@ -38,13 +38,13 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	p := r.c.poller
 	if !r.reads {
 		r.reads = p.Take()
-		for i := 0; !r.reads && i < r.c.waiting.PortPolls && p.Leaving(); i++ {
+		for i := 0; !r.reads && i < r.c.waiting.PortPolls && p.Yielding(); i++ {
 			work.YieldCPU()
 			r.reads = p.Take()
 		}
 		if !r.reads {
 			r.relies = true
-			p.Rely()
+			p.StartProgress()
 			run.Brought(true)
 			return false
 		}
@@ -139,7 +139,7 @@ func (r *linkReader) Leave(run *exec.Run) {
 		run.Reading(false)
 		r.c.poller.Leave()
 	case r.relies:
-		r.c.poller.Dismiss()
+		r.c.poller.StopProgress()
 		run.Brought(false)
 	}
 	r.reads, r.relies = false, false

@@ -42,8 +42,9 @@ func TestImpatientWaitsOverLinks(t *testing.T) {
 	})
 }
 
-// Who finds the watcher reading, after a pause, has it leave the links to the next waiter, also if he waits for a little while only.
-func TestStartRelievesTheWatcher(t *testing.T) {
+// Who finds the progress goroutine reading, after a pause, has it leave the links to the next
+// waiter, also if he waits for a little while only.
+func TestStartHasTheProgressGoroutineYield(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
 	sends := make(chan int, 1)
 	w.each(func(rank int) error {
@@ -68,14 +69,14 @@ func TestStartRelievesTheWatcher(t *testing.T) {
 		for len(works) < 100 && !leaves { // it may be back before this looks
 			for p.Take() {
 				p.Leave()
-				time.Sleep(20 * time.Millisecond) // longer than the watcher leaves the links to waiters
+				time.Sleep(20 * time.Millisecond) // longer than the progress goroutine leaves the links to waiters
 			}
 			work, err := w.comms[1].Start(CallOptions{WaitSoon: true}, recvOp(data, 0, 0))
 			if err != nil {
 				return err
 			}
 			works = append(works, work)
-			if leaves = p.Leaving(); !leaves && p.Take() {
+			if leaves = p.Yielding(); !leaves && p.Take() {
 				p.Leave()
 				leaves = true
 			}
@@ -87,13 +88,14 @@ func TestStartRelievesTheWatcher(t *testing.T) {
 			}
 		}
 		if !leaves {
-			return errors.New("the watcher goes on reading")
+			return errors.New("the progress goroutine goes on reading")
 		}
 		return nil
 	})
 }
 
-// While two ranks keep each other busy, each looking at the other's link only, what a third one sends arrives too.
+// While two ranks keep each other busy, each looking at the other's link only, what a third one
+// sends arrives too.
 func TestBusyPairHearsTheThird(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
 	busy := make(chan struct{})
@@ -146,7 +148,8 @@ func TestBusyPairHearsTheThird(t *testing.T) {
 	})
 }
 
-// A large send that its receiver has accepted, and takes slowly, does not hold up who waits for something else.
+// A large send that its receiver has accepted, and takes slowly, does not hold up who waits for
+// something else.
 func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
 	const big = 16 << 20 // elements: more than the sockets hold
@@ -183,7 +186,7 @@ func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			for !p.Take() {
-				p.Relieve()
+				p.YieldProgress()
 				time.Sleep(time.Millisecond)
 			}
 			close(accepted)
@@ -251,7 +254,8 @@ func TestSendsInParts(t *testing.T) {
 	}
 }
 
-// An accepted send whose receiver does not read for now ends well when it does, and with an error when it never will.
+// An accepted send whose receiver does not read for now ends well when it does, and with an error
+// when it never will.
 func TestUnreadSend(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -300,7 +304,8 @@ func TestUnreadSend(t *testing.T) {
 	}
 }
 
-// What a peer accepts that was not offered to it moves nothing, and data that was not accepted breaks the protocol.
+// What a peer accepts that was not offered to it moves nothing, and data that was not accepted
+// breaks the protocol.
 func TestAcceptsAreChecked(t *testing.T) {
 	const n = 16 << 20
 	w := newWorld(t, "tcp", 3, time.Minute)

@@ -206,7 +206,7 @@ func linksOf(c *Comm) *transport.Poller { return now(c).poller }
 func hold(t *testing.T, c *Comm) {
 	t.Helper()
 	until(t, "the poller's token", func() bool {
-		linksOf(c).Relieve()
+		linksOf(c).YieldProgress()
 		return linksOf(c).Take()
 	})
 }

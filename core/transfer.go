@@ -168,8 +168,8 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	}
 	if p.c.poller != nil &&
 		!p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
-		p.c.poller.Rely()
-		defer p.c.poller.Dismiss()
+		p.c.poller.StartProgress()
+		defer p.c.poller.StopProgress()
 	}
 	mail.Poll(1)
 	interrupted := false

@@ -78,7 +78,7 @@ func (t *transit) Wake() {
 // Relieve implements work.Source.
 func (t *transit) Relieve() {
 	if t.links {
-		t.c.poller.Relieve()
+		t.c.poller.YieldProgress()
 	}
 }
 

@@ -37,27 +37,29 @@ func (p *ProcessID) UnmarshalText(b []byte) error {
 }
 
 // Address says all that a peer must know to reach an endpoint. It is published as JSON. It need not
-// be believed: whoever answers there must prove to be Process and to hold the group's secret, which
-// is made of all the ranks' addresses as they were published.
+// be believed: the process that answers there must prove to be Process and to hold the group's
+// secret, which is made of all the ranks' addresses as they were published.
 type Address struct {
-	Process    ProcessID `json:"process"`
-	PID        int       `json:"pid"`
-	UID        int       `json:"uid"`                   // effective
-	PIDSpace   string    `json:"pid_space,omitempty"`   // the namespace of PID, "" where unknown
-	UserSpace  string    `json:"user_space,omitempty"`  // and that of UID
-	Name       string    `json:"name"`                  // host name, for texts
-	Host       string    `json:"host"`                  // boot id and network namespace: equal means the same host
-	Unix       string    `json:"unix,omitempty"`        // abstract socket, "" where shared memory cannot work
-	ShmProblem string    `json:"shm_problem,omitempty"` // why it cannot, and what to do
-	TCP        []string  `json:"tcp"`                   // host:port, the preferred one first
-	// Verbs is the kind of network that the RDMA port is in, "" where there is none. Ports of one kind are taken to reach each other.
+	Process   ProcessID `json:"process"`
+	PID       int       `json:"pid"`
+	UID       int       `json:"uid"`                  // effective
+	PIDSpace  string    `json:"pid_space,omitempty"`  // the namespace of PID, "" where unknown
+	UserSpace string    `json:"user_space,omitempty"` // and that of UID
+	Name      string    `json:"name"`                 // host name, for texts
+	Host      string    `json:"host"`                 // boot id and network namespace
+	// Unix is an abstract socket, "" where shared memory cannot work.
+	Unix       string   `json:"unix,omitempty"`
+	ShmProblem string   `json:"shm_problem,omitempty"` // why it cannot, and what to do
+	TCP        []string `json:"tcp"`                   // host:port, the preferred one first
+	// Verbs is the kind of network that the RDMA port is in, "" where there is none. Ports of one
+	// kind are taken to reach each other.
 	Verbs        string `json:"verbs,omitempty"`
 	VerbsProblem string `json:"verbs_problem,omitempty"` // why there is none, and what to do
 	CPUs         int    `json:"cpus"`                    // that the process may use
 	HugePages    bool   `json:"huge_pages,omitempty"`    // large pieces of its memory have them
 	Mark         Mark   `json:"mark"`
 	Forced       string `json:"forced,omitempty"` // the transport that this process's user demands
-	Net          string `json:"net,omitempty"`    // and what he demands where no memory is shared
+	Net          string `json:"net,omitempty"`    // and what it demands where no memory is shared
 }
 
 // UnmarshalJSON reads what another process publishes. What only stands in texts is made printable.
@@ -67,21 +69,25 @@ func (a *Address) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	a.Name = printable.Text(a.Name, maxHostName)
-	a.ShmProblem, a.VerbsProblem = printable.Text(a.ShmProblem, maxText), printable.Text(a.VerbsProblem, maxText)
+	a.ShmProblem, a.VerbsProblem = printable.Text(a.ShmProblem, maxText),
+		printable.Text(a.VerbsProblem, maxText)
 	for i, t := range a.TCP {
 		a.TCP[i] = printable.Text(t, maxHostName)
 	}
 	return nil
 }
 
-// Mark is a place in the process's memory, and what stands there, by which others find out whether they can read it.
+// Mark is a place in the process's memory, and what stands there, by which others find out whether
+// they can read it.
 type Mark struct {
 	At    uint64 `json:"at"`
 	Value uint64 `json:"value"`
 }
 
 // demandsVerbs tells whether TCP must not stand in for verbs.
-func (a *Address) demandsVerbs() bool { return a.Forced == Verbs || a.Forced == "" && a.Net == Verbs }
+func (a *Address) demandsVerbs() bool {
+	return a.Forced == Verbs || a.Forced == "" && a.Net == Verbs
+}
 
 // who names the process in texts.
 func (a *Address) who() string { return fmt.Sprintf("host %s, pid %d", a.Name, a.PID) }
@@ -100,16 +106,19 @@ func (a *Address) reachable(b *Address) []string {
 }
 
 // Decide tells what joins two processes: Mem where they are one, Shm where they share a host on
-// which shared memory works, Verbs between hosts where both have an RDMA port of one kind, else TCP. forced ("", Shm, TCP or Verbs), or the
-// Forced of either address, demands one, and their Net one of TCP and Verbs where no memory is shared; where that cannot be had the error
-// tells why and what to do. Both sides decide alike.
+// which shared memory works, Verbs between hosts where both have an RDMA port of one kind, else
+// TCP. forced ("", Shm, TCP or Verbs), or the Forced of either address, demands one, and their Net
+// one of TCP and Verbs where no memory is shared; where that cannot be had the error tells why and
+// what to do. Both sides decide alike.
 func Decide(a, b Address, forced string) (kind string, err error) {
 	for _, f := range []string{a.Forced, b.Forced} {
 		if forced == "" {
 			forced = f
 		}
 		if f != "" && f != forced {
-			return "", fmt.Errorf("one process demands transport %q and another %q: set the same one on all ranks", forced, f)
+			return "", fmt.Errorf(
+				"one process demands transport %q and another %q: set the same one on all ranks",
+				forced, f)
 		}
 	}
 	problem := shmProblem(&a, &b)
@@ -126,22 +135,29 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 		}
 	case TCP, Verbs:
 		if a.Process == b.Process {
-			return "", fmt.Errorf("transport %q cannot join ranks of one process, which are joined by its memory: "+
-				"do not force it there, or run each rank in a process of its own", forced)
+			return "", fmt.Errorf(
+				"transport %q cannot join ranks of one process, which are joined by its memory: "+
+					"do not force it there, or run each rank in a process of its own", forced)
 		}
 	default:
-		return "", fmt.Errorf("unknown transport %q: allowed are \"shm\", \"tcp\", \"verbs\" and \"\" (automatic)", forced)
+		return "", fmt.Errorf(
+			"unknown transport %q: allowed are \"shm\", \"tcp\", \"verbs\" and \"\" (automatic)",
+			forced)
 	}
 	for _, p := range [][2]*Address{{&a, &b}, {&b, &a}} {
 		if len(p[0].reachable(p[1])) == 0 {
-			return "", fmt.Errorf("%s cannot be reached from %s: it listens on %s only; name an interface that both "+
-				"share by GOCCL_SOCKET_IFNAME", p[0].who(), p[1].who(), strings.Join(p[0].TCP, ", "))
+			return "", fmt.Errorf(
+				"%s cannot be reached from %s: it listens on %s only; name an interface that both "+
+					"share by GOCCL_SOCKET_IFNAME", p[0].who(), p[1].who(),
+				strings.Join(p[0].TCP, ", "))
 		}
 	}
 	if forced == "" {
 		forced = a.Net
 		if a.Net != b.Net {
-			return "", fmt.Errorf("one process demands the network %q and another %q: set the same one on all ranks", a.Net, b.Net)
+			return "", fmt.Errorf(
+				"one process demands the network %q and another %q: set the same one on all ranks",
+				a.Net, b.Net)
 		}
 	}
 	problem = verbsProblem(&a, &b)
@@ -158,8 +174,9 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 func shmProblem(a, b *Address) string {
 	switch {
 	case a.Host != b.Host:
-		return fmt.Sprintf("hosts %s and %s are not the same one, or their containers have separate network "+
-			"namespaces: use transport \"tcp\", or share the host's network", a.Name, b.Name)
+		return fmt.Sprintf(
+			"hosts %s and %s are not the same one, or their containers have separate network "+
+				"namespaces: use transport \"tcp\", or share the host's network", a.Name, b.Name)
 	case a.ShmProblem != "":
 		return a.who() + ": " + a.ShmProblem
 	case b.ShmProblem != "":
@@ -178,7 +195,9 @@ func verbsProblem(a, b *Address) string {
 	case b.Verbs == "":
 		return b.who() + ": " + b.VerbsProblem
 	case a.Verbs != b.Verbs:
-		return fmt.Sprintf("the RDMA port of %s is in a network of kind %q and that of %s of kind %q: choose others by %s and %s",
+		return fmt.Sprintf(
+			"the RDMA port of %s is in a network of kind %q and that of %s of kind %q: choose "+
+				"others by %s and %s",
 			a.who(), a.Verbs, b.who(), b.Verbs, rdma.EnvHCA, rdma.EnvGIDIndex)
 	}
 	return ""
@@ -238,7 +257,8 @@ func hostIdentity() (string, error) {
 		return "", err
 	}
 	ns, err := os.Readlink("/proc/self/ns/net")
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without namespaces has one network
+	// a kernel without namespaces has one network
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
 	return strings.TrimSpace(string(boot)) + " " + ns, nil
@@ -250,13 +270,17 @@ const leastFileSize = 64 << 20
 // checkShm tries what shared windows need: a sealed memfd that goes through a Unix socket and is
 // mapped. It returns "" or the problem and its remedy.
 func checkShm() string {
-	const remedy = "allow it in the sandbox (seccomp) profile of the container, or use transport \"tcp\""
-	fail := func(what string, err error) string { return fmt.Sprintf("%s fails: %v; %s", what, err, remedy) }
+	const remedy = "allow it in the sandbox (seccomp) profile of the container, " +
+		"or use transport \"tcp\""
+	fail := func(what string, err error) string {
+		return fmt.Sprintf("%s fails: %v; %s", what, err, remedy)
+	}
 	const size = 4096
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err == nil && files.Cur < leastFileSize {
-		return fmt.Sprintf("the limit on the file size, which holds for memfds too, is %d bytes; raise it (ulimit -f) to %d, "+
-			"or use transport \"tcp\"", files.Cur, leastFileSize)
+		return fmt.Sprintf(
+			"the limit on the file size, which holds for memfds too, is %d bytes; "+
+				"raise it (ulimit -f) to %d, or use transport \"tcp\"", files.Cur, leastFileSize)
 	}
 	fd, err := unix.MemfdCreate("goccl", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -264,9 +288,11 @@ func checkShm() string {
 	}
 	defer unix.Close(fd)
 	if err := unix.Ftruncate(fd, size); err != nil {
-		return fmt.Sprintf("ftruncate of a memfd fails: %v; raise the memory limit, or use transport \"tcp\"", err)
+		return fmt.Sprintf(
+			"ftruncate of a memfd fails: %v; raise the memory limit, or use transport \"tcp\"", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return fail("sealing a memfd", err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -342,8 +368,8 @@ func listenAddrs(iface, storeHost string) ([]netip.Addr, error) {
 		if err == nil && (storeHost == "localhost" || perr == nil && literal.IsLoopback()) {
 			return []netip.Addr{a}, nil
 		}
-		// A host's own name often stands for a loopback address in its /etc/hosts, while other hosts
-		// know it by a real one. So the default route is asked, and loopback comes second.
+		// A host's own name often stands for a loopback address in its /etc/hosts, while other
+		// hosts know it by a real one. So the default route is asked, and loopback comes second.
 		if err == nil {
 			if d, ok := defaultRoute(); ok {
 				return []netip.Addr{d, a}, nil
@@ -394,7 +420,8 @@ func interfaceAddrs(name string) ([]netip.Addr, error) {
 				names = append(names, i.Name)
 			}
 		}
-		return nil, &InterfaceError{fmt.Sprintf("interface is %q (from the option or GOCCL_SOCKET_IFNAME), this host has %s",
+		return nil, &InterfaceError{fmt.Sprintf(
+			"interface is %q (from the option or GOCCL_SOCKET_IFNAME), this host has %s",
 			name, strings.Join(names, ", "))}
 	}
 	addrs, err := i.Addrs()
@@ -410,8 +437,10 @@ func interfaceAddrs(name string) ([]netip.Addr, error) {
 		}
 	}
 	if len(l) == 0 {
-		return nil, &InterfaceError{fmt.Sprintf("interface is %q (from the option or GOCCL_SOCKET_IFNAME), "+
-			"which has no address that other hosts could reach: give it one, or name another interface", name)}
+		return nil, &InterfaceError{fmt.Sprintf(
+			"interface is %q (from the option or GOCCL_SOCKET_IFNAME), "+
+				"which has no address that other hosts could reach: give it one, or name another "+
+				"interface", name)}
 	}
 	slices.SortStableFunc(l, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
 	return l, nil

@@ -58,7 +58,8 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	}
 	fds := p.fds
 	defer func() { closeFDs(fds) }()
-	answer := Header{Type: typeBye, Job: h.Job, Group: h.Group, Epoch: h.Epoch, Src: h.Dst, Dst: h.Src}
+	answer := Header{Type: typeBye, Job: h.Job, Group: h.Group, Epoch: h.Epoch,
+		Src: h.Dst, Dst: h.Src}
 	if left {
 		l.enqueue(queued{h: answer})
 		return true
@@ -86,14 +87,16 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	l.mu.Lock()
 	closing := l.closing
 	if !closing {
-		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{epoch: h.Epoch, group: g, from: m}
+		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{
+			epoch: h.Epoch, group: g, from: m,
+		}
 	}
 	l.mu.Unlock()
 	if closing {
 		return true // the peer sees the end of this link, and makes another
 	}
-	// The answer in kind, unless it has been given already: before the handler knows, so that a Detach
-	// meanwhile finds whom to say BYE to.
+	// The answer in kind, unless it has been given already: before the handler knows, so that a
+	// Detach meanwhile finds whom to say BYE to.
 	if err := g.attachOver(l, m); err != nil {
 		m.down(err)
 		l.enqueue(queued{h: answer})
@@ -129,8 +132,8 @@ func (l *link) claim(k rankKey) {
 	}
 }
 
-// takePending tries the attaches whose group may have come. Only who reads adds and removes them; a
-// claim that comes while one is tried has it tried again.
+// takePending tries the attaches whose group may have come. Only the reader adds and removes them;
+// a claim that comes while one is tried has it tried again.
 func (l *link) takePending() {
 	l.mu.Lock()
 	var ready []*pendingAttach

@@ -30,7 +30,8 @@ func (p *ponger) Arrived(int, Header) {
 func benchWorld(b *testing.B, kind string) (gs [2]*Group, hs [2]*ponger) {
 	eps := pair(b, kind, Config{})
 	for r := range eps {
-		hs[r] = &ponger{recorder: newRecorder(), in: make(chan struct{}, 1), slots: make([]byte, 256<<10), done: make(chan struct{})}
+		hs[r] = &ponger{recorder: newRecorder(), in: make(chan struct{}, 1),
+			slots: make([]byte, 256<<10), done: make(chan struct{})}
 		c := groupConfig(eps, kind, 1, r)
 		c.Handler = hs[r]
 		g, err := eps[r].Attach(c)

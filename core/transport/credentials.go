@@ -27,12 +27,15 @@ func (a *Address) credentials() {
 }
 
 // sharesPIDs tells whether a process has the same number for both.
-func (a *Address) sharesPIDs(b *Address) bool { return a.PIDSpace != "" && a.PIDSpace == b.PIDSpace }
+func (a *Address) sharesPIDs(b *Address) bool {
+	return a.PIDSpace != "" && a.PIDSpace == b.PIDSpace
+}
 
 // impostor tells why the other end of a Unix socket, which has these credentials here, is not the
 // process that published an address. Numbers of other namespaces say nothing.
 func (here *Address) impostor(published *Address, c *unix.Ucred) error {
-	if here.UserSpace != "" && here.UserSpace == published.UserSpace && int(c.Uid) != published.UID {
+	if here.UserSpace != "" && here.UserSpace == published.UserSpace &&
+		int(c.Uid) != published.UID {
 		return fmt.Errorf("it belongs to user %d instead of %d", c.Uid, published.UID)
 	}
 	if here.sharesPIDs(published) && int(c.Pid) != published.PID {
@@ -45,7 +48,9 @@ func (here *Address) impostor(published *Address, c *unix.Ucred) error {
 func (e *Endpoint) peerOf(s *conn, published *Address) error {
 	var c *unix.Ucred
 	err := errNoDescriptor
-	s.raw.Control(func(fd uintptr) { c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	s.raw.Control(func(fd uintptr) {
+		c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
 	if err != nil {
 		return fmt.Errorf("whose it is cannot be told: %w", err)
 	}
@@ -75,7 +80,8 @@ func (e *Endpoint) PIDFD(a *Address) (int, error) {
 	switch {
 	case err == nil:
 		e.pidfds[a.Process] = fd
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // before Linux 5.3, or in a sandbox
+	// before Linux 5.3, or in a sandbox
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 		fd, err = -1, nil
 	default:
 		fd, err = -1, fmt.Errorf("pidfd_open of pid %d: %w", a.PID, err)
@@ -86,14 +92,15 @@ func (e *Endpoint) PIDFD(a *Address) (int, error) {
 // exitPatience is for a process whose sockets are closed to end.
 const exitPatience = 100 * time.Millisecond
 
-// Exited tells of a member whose link has ended whether its process has ended by itself, with status
-// 0, and not by a signal or an error. It is false where the kernel does not tell: of another host, of
-// another's process, and of one whose status has been taken, before Linux 6.15.
+// Exited tells of a member whose link has ended whether its process has ended by itself, with
+// status 0, and not by a signal or an error. It is false where the kernel does not tell: of another
+// host, of another's process, and of one whose status has been taken, before Linux 6.15.
 func (e *Endpoint) Exited(a *Address) bool {
 	e.mu.Lock()
 	fd, err := -1, error(unix.EBADF)
 	if kept, ok := e.pidfds[a.Process]; ok {
-		fd, err = unix.FcntlInt(uintptr(kept), unix.F_DUPFD_CLOEXEC, 0) // the endpoint may be closed meanwhile
+		// the endpoint may be closed meanwhile
+		fd, err = unix.FcntlInt(uintptr(kept), unix.F_DUPFD_CLOEXEC, 0)
 	}
 	e.mu.Unlock()
 	if err != nil {
@@ -114,7 +121,8 @@ func (e *Endpoint) Exited(a *Address) bool {
 	// The number is the process's for as long as it can be signalled.
 	if !ok || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PIDFD_GET_INFO, uintptr(unsafe.Pointer(&info)))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PIDFD_GET_INFO,
+			uintptr(unsafe.Pointer(&info)))
 		status, ok = int(info.Exit_code), errno == 0 && info.Mask&unix.PIDFD_INFO_EXIT != 0
 	}
 	return ok && status == 0

@@ -19,15 +19,27 @@ func TestImpostor(t *testing.T) {
 		uid       uint32
 		want      string // in the error; "": none
 	}{
-		{"the same user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 1000, ""},
-		{"another user that has said so", Address{PID: 11, UID: 0, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, ""},
-		{"another user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 1001, "user 1001 instead of 1000"},
-		{"root in place of a user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, "user 0"},
-		{"another process", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 12, 1000, "process 12 instead of 11"},
-		{"another container", Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1000, ""},
-		{"another container and user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1001, "user 1001"},
-		{"another user namespace", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 11, 65534, ""},
-		{"another user namespace and process", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 12, 65534, "process 12"},
+		{"the same user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
+			11, 1000, ""},
+		{"another user that has said so",
+			Address{PID: 11, UID: 0, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, ""},
+		{"another user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
+			11, 1001, "user 1001 instead of 1000"},
+		{"root in place of a user",
+			Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0,
+			"user 0"},
+		{"another process", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
+			12, 1000, "process 12 instead of 11"},
+		{"another container",
+			Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1000, ""},
+		{"another container and user",
+			Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1001,
+			"user 1001"},
+		{"another user namespace",
+			Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 11, 65534, ""},
+		{"another user namespace and process",
+			Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 12, 65534,
+			"process 12"},
 	} {
 		err := here.impostor(&c.published, &unix.Ucred{Pid: c.pid, Uid: c.uid})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
@@ -111,7 +123,8 @@ func TestExited(t *testing.T) {
 	}
 }
 
-// keepsStatus tells whether the kernel knows the status of a process whose parent has waited for it.
+// keepsStatus tells whether the kernel knows the status of a process whose parent has waited for
+// it.
 func keepsStatus(t *testing.T) bool {
 	var name unix.Utsname
 	ok(t, unix.Uname(&name))

@@ -23,40 +23,64 @@ import (
 
 // Endpoint is a process's end of all its links.
 type Endpoint struct {
-	id        ProcessID
-	address   Address
-	grace     time.Duration
-	log       *slog.Logger
-	onFD      func(int, bool)
-	poller    *Poller
-	verbs     *verbsEnd // nil where there is no RDMA port to use
-	listeners []*listener
-	// congestion is the system's own choice of a TCP congestion control.
-	congestion string
-	guests     guests.List     // whose handshakes are under way
-	deaf       sync.Once       // the listeners have been closed
-	ctx        context.Context // ends with the endpoint
-	cancel     context.CancelFunc
+	id      ProcessID
+	address Address
+	grace   time.Duration
+	log     *slog.Logger
+	onFD    func(int, bool)
+	poller  *Poller
+	verbs   *verbsEnd       // nil where there is no RDMA port to use
+	ctx     context.Context // ends with the endpoint
+	cancel  context.CancelFunc
 
-	// life guards the counting of goroutines: none starts once Close waits for them.
-	life    sync.Mutex
+	listening
+	spawned
+
+	mu sync.Mutex // guards what follows, but for loops
+	groupTable
+	linkTable
+	liveness
+	closed  bool
+	failure error // after an internal error
+	pidfds  map[ProcessID]int
+	logged  map[string]struct{} // remote addresses whose refusal has been logged
+
+	loops sync.Mutex // held while two local ranks attach to each other
+}
+
+// listening is where peers come in.
+type listening struct {
+	listeners  []*listener
+	deaf       sync.Once   // the listeners have been closed
+	congestion string      // the system's own choice of a TCP congestion control
+	guests     guests.List // whose handshakes are under way
+}
+
+// spawned counts the goroutines of an endpoint: none starts once Close waits for them.
+type spawned struct {
+	life    sync.Mutex // guards ended, and running before that is set
 	ended   bool
 	running sync.WaitGroup
+}
 
-	mu        sync.Mutex
-	closed    bool
-	failure   error // after an internal error
+// groupTable holds an endpoint's groups, under Endpoint.mu.
+type groupTable struct {
 	groups    map[rankKey]*Group
 	gone      map[rankKey]uint32 // detached, with the epoch
-	goneOrder []rankKey
-	changed   chan struct{} // closed and made anew when a group comes or goes
-	peers     map[peerKey]*peer
-	links     map[*link]struct{}
-	pulses    map[*pulse]struct{}
-	pidfds    map[ProcessID]int
-	watching  bool
-	logged    map[string]struct{}
-	loops     sync.Mutex // held while two local ranks attach to each other
+	goneOrder []rankKey          // the oldest first
+	changed   chan struct{}      // closed and made anew when a group comes or goes
+}
+
+// liveness holds what watches an endpoint's TCP connections, under Endpoint.mu.
+type liveness struct {
+	pulses   map[*pulse]struct{}
+	watching bool // a goroutine looks at them
+}
+
+// linkTable holds an endpoint's links, under Endpoint.mu.
+type linkTable struct {
+	peers map[peerKey]*peer  // to which links are made or used
+	links map[*link]struct{} // all that have not ended
 }
 
 // rankKey names a local rank of a group.
@@ -86,16 +110,20 @@ type listener struct {
 // Listen opens a process's end.
 func Listen(c Config) (*Endpoint, error) {
 	if c.Grace < 0 {
-		return nil, fmt.Errorf("liveness grace of %v: it must be positive, or 0 for %v", c.Grace, defaultGrace)
+		return nil, fmt.Errorf("liveness grace of %v: it must be positive, or 0 for %v", c.Grace,
+			defaultGrace)
 	}
 	if c.Grace == 0 {
 		c.Grace = defaultGrace
 	}
 	e := &Endpoint{
 		id: newProcessID(), grace: c.Grace, log: c.Logger, onFD: c.OnFD,
-		groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{}, changed: make(chan struct{}),
-		peers: map[peerKey]*peer{}, links: map[*link]struct{}{}, pulses: map[*pulse]struct{}{}, pidfds: map[ProcessID]int{},
-		logged: map[string]struct{}{}, guests: guests.List{Most: maxHandshakes},
+		listening: listening{guests: guests.List{Most: maxHandshakes}},
+		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
+			changed: make(chan struct{})},
+		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
+		liveness:  liveness{pulses: map[*pulse]struct{}{}},
+		pidfds:    map[ProcessID]int{}, logged: map[string]struct{}{},
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
@@ -161,16 +189,18 @@ func (e *Endpoint) listenTCP(c Config) error {
 		e.address.TCP = append(e.address.TCP, l.Addr().String())
 	}
 	if len(e.address.TCP) == 0 {
-		return fmt.Errorf("cannot listen on TCP: %w; name another interface by GOCCL_SOCKET_IFNAME", last)
+		return fmt.Errorf("cannot listen on TCP: %w; name another interface by GOCCL_SOCKET_IFNAME",
+			last)
 	}
 	return nil
 }
 
 const reno = "reno"
 
-// unpaced, as the Control of a net.Dialer or net.ListenConfig, is for connections within a host, where no network can be congested. Bbr would pace
-// what is sent, and long messages take 1.2 to 1.6 times as long; reno, which every kernel has, and allows unless it was told otherwise, sends what the peer has room for. A
-// connection that was made with bbr would go on pacing with any other.
+// unpaced, as the Control of a net.Dialer or net.ListenConfig, is for connections within a host,
+// where no network can be congested. Bbr would pace what is sent, and long messages take 1.2 to 1.6
+// times as long; reno, which every kernel has, and allows unless it was told otherwise, sends what
+// the peer has room for. A connection that was made with bbr would go on pacing with any other.
 func unpaced(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		if strings.HasPrefix(congestionOf(int(fd)), "bbr") {
@@ -185,7 +215,8 @@ func (e *Endpoint) paceAgain(s *conn) {
 		return
 	}
 	if err := setCongestion(s.fd, e.congestion); err != nil {
-		e.warnf("a connection keeps to congestion control %s instead of %s: %v", reno, e.congestion, err)
+		e.warnf("a connection keeps to congestion control %s instead of %s: %v", reno, e.congestion,
+			err)
 	}
 }
 
@@ -211,7 +242,8 @@ func (e *Endpoint) listenUnix() {
 	if err != nil {
 		// An id of one's own means: no process shares this host.
 		e.address.Host = e.id.String()
-		e.address.ShmProblem = fmt.Sprintf("cannot tell which host this is: %v; mount /proc, or use transport \"tcp\"", err)
+		e.address.ShmProblem = fmt.Sprintf(
+			"cannot tell which host this is: %v; mount /proc, or use transport \"tcp\"", err)
 		return
 	}
 	e.address.Host = host
@@ -316,7 +348,8 @@ func (e *Endpoint) refuse(from string, err error) {
 	}
 	e.mu.Unlock()
 	if !known {
-		e.warnf("refused a connection from %s: %v (further ones from there are not logged)", from, err)
+		e.warnf("refused a connection from %s: %v (further ones from there are not logged)", from,
+			err)
 	}
 }
 
@@ -351,7 +384,7 @@ func (e *Endpoint) Attach(c GroupConfig) (*Group, error) {
 	return g, nil
 }
 
-// signal wakes those who wait for a group to come or go. It needs e.mu.
+// signal wakes the goroutines that wait for a group to come or go. It needs e.mu.
 func (e *Endpoint) signal() {
 	close(e.changed)
 	e.changed = make(chan struct{})
@@ -376,8 +409,8 @@ func (e *Endpoint) forgetGroup(g *Group) {
 	e.signal()
 }
 
-// find looks a local rank up: it is here, or has left (at this epoch or later), or has not come yet,
-// and then wait is closed when that may have changed.
+// find looks a local rank up: it is here, or has left (at this epoch or later), or has not come
+// yet, and then wait is closed when that may have changed.
 func (e *Endpoint) find(k rankKey, epoch uint32) (g *Group, left bool, wait chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -391,9 +424,9 @@ func (e *Endpoint) find(k rankKey, epoch uint32) (g *Group, left bool, wait chan
 	return nil, left && last >= epoch, e.changed
 }
 
-// Close ends all groups (peers are told BYE), links and goroutines, within a second, or, where an adapter
-// has to send again what a peer has not acknowledged, when it has or gives up, or after the liveness
-// grace. No handler is called after it. It must not be called by a handler.
+// Close ends all groups (peers are told BYE), links and goroutines, within a second, or, where an
+// adapter has to send again what a peer has not acknowledged, when it has or gives up, or after the
+// liveness grace. No handler is called after it. It must not be called by a handler.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
 	if e.closed {
@@ -415,12 +448,13 @@ func (e *Endpoint) Close() error {
 	e.mu.Unlock()
 	// Each link says its goodbyes, closes its sending half, and reads on until the peer does the
 	// same: closing a TCP socket that holds unread data would destroy goodbyes on their way.
-	e.poller.Rely()
+	e.poller.StartProgress()
 	for _, l := range links {
 		l.retire(true)
 	}
 	awaitGoodbyes(links, max(closeFlush, e.grace))
-	e.closeListeners() // not sooner: a peer that hears nothing asks there whether this process is alive
+	// not sooner: a peer that hears nothing asks there whether this process is alive
+	e.closeListeners()
 	for _, l := range links {
 		l.end(ErrClosed)
 	}
@@ -439,13 +473,14 @@ func (e *Endpoint) Close() error {
 	case <-t.C:
 		go func() {
 			<-all
-			_ = errors.Join(e.poller.close(nil), e.verbs.close()) // there is nobody to tell
+			_ = errors.Join(e.poller.close(nil), e.verbs.close()) // the caller has gone
 		}()
 		return errors.New("transport: a goroutine did not end in time: a handler blocks")
 	}
 }
 
-// awaitGoodbyes waits until links have ended, or until nothing has been on its way for closeFlush, but no longer than limit.
+// awaitGoodbyes waits until links have ended, or until nothing has been on its way for closeFlush,
+// but no longer than limit.
 func awaitGoodbyes(links []*link, limit time.Duration) {
 	const looks = 8
 	t := time.NewTicker(closeFlush / looks)

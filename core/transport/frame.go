@@ -15,7 +15,7 @@ const (
 	Data uint8 = 1
 	// ControlBase is the first of the types that a group may use as it likes.
 	ControlBase uint8 = 16
-	// QuickBase is the first of them that whoever reads the link handles.
+	// QuickBase is the first of them that the reader of the link handles at once.
 	QuickBase uint8 = 128
 
 	typeAttach  uint8 = 2 // payload: proof of the group's secret
@@ -68,10 +68,12 @@ func (h *Header) put(b *[headerSize]byte) {
 func parseHeader(b *[headerSize]byte) (Header, error) {
 	le := binary.LittleEndian
 	if m := le.Uint16(b[0:]); m != headerMagic {
-		return Header{}, fmt.Errorf("not a frame: it begins with %#04x instead of %#04x", m, headerMagic)
+		return Header{}, fmt.Errorf("not a frame: it begins with %#04x instead of %#04x", m,
+			headerMagic)
 	}
 	if b[2] != wireVersion {
-		return Header{}, fmt.Errorf("frame of wire version %d; this side speaks %d", b[2], wireVersion)
+		return Header{}, fmt.Errorf("frame of wire version %d; this side speaks %d", b[2],
+			wireVersion)
 	}
 	if b[5] > 1 || b[6]|b[7] != 0 || b[5] == 1 && b[3] != Data {
 		return Header{}, errors.New("frame with reserved bytes set")
@@ -102,7 +104,8 @@ func parseHeader(b *[headerSize]byte) (Header, error) {
 		return Header{}, fmt.Errorf("frame of unknown type %d", h.Type)
 	}
 	if h.Bytes > most {
-		return Header{}, fmt.Errorf("frame of type %d with %d bytes; at most %d are allowed", h.Type, h.Bytes, most)
+		return Header{}, fmt.Errorf("frame of type %d with %d bytes; at most %d are allowed",
+			h.Type, h.Bytes, most)
 	}
 	return h, nil
 }

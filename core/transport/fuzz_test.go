@@ -19,8 +19,10 @@ import (
 
 func FuzzHeader(f *testing.F) {
 	for _, h := range []Header{
-		{Type: Data, Bytes: MaxData}, {Type: ControlBase, Bytes: MaxControl, Seq: 1 << 63, Arg: [2]uint64{1, 2}},
-		{Type: typeAttach, Bytes: macSize, Flags: 1}, {Type: typeBye}, {Type: typeRefused, Src: 1, Dst: 2},
+		{Type: Data, Bytes: MaxData},
+		{Type: ControlBase, Bytes: MaxControl, Seq: 1 << 63, Arg: [2]uint64{1, 2}},
+		{Type: typeAttach, Bytes: macSize, Flags: 1}, {Type: typeBye},
+		{Type: typeRefused, Src: 1, Dst: 2},
 		{Type: Data, Bytes: 100, advertised: true},
 	} {
 		var b [headerSize]byte
@@ -46,7 +48,8 @@ func FuzzHeader(f *testing.F) {
 
 // FuzzNote reads what comes beside a verbs link.
 func FuzzNote(f *testing.F) {
-	for _, n := range []note{{ok: true, record: [rdma.RecordSize]byte{1, 2, 3}}, {why: "no way"}, {why: "two\nlines \x1b[0m"}, {}} {
+	for _, n := range []note{{ok: true, record: [rdma.RecordSize]byte{1, 2, 3}}, {why: "no way"},
+		{why: "two\nlines \x1b[0m"}, {}} {
 		b := n.bytes()
 		f.Add(b[:])
 	}
@@ -64,7 +67,8 @@ func FuzzNote(f *testing.F) {
 		}
 		again := n.bytes()
 		back, err := parseNote(&again)
-		if err != nil || back.ok != n.ok || back.record != n.record || back.why != printable.Text(n.why, noteText) {
+		if err != nil || back.ok != n.ok || back.record != n.record ||
+			back.why != printable.Text(n.why, noteText) {
 			t.Fatalf("%+v became %+v, %v", n, back, err)
 		}
 	})
@@ -72,7 +76,8 @@ func FuzzNote(f *testing.F) {
 
 // FuzzAddress reads what two processes publish of themselves, and joins them.
 func FuzzAddress(f *testing.F) {
-	a := Address{Process: ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@a", TCP: []string{"127.0.0.1:1"}}
+	a := Address{Process: ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@a",
+		TCP: []string{"127.0.0.1:1"}}
 	b := a
 	b.Process, b.Host = ProcessID{2}, "other"
 	text := func(a Address) []byte {
@@ -159,7 +164,8 @@ func FuzzIntroduce(f *testing.F) {
 	g := &Group{name: "g", secret: secret}
 	m := &member{g: g}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		if _, err := introduce(&script{Reader: bytes.NewReader(in)}, g, m, ProcessID{1}); err == nil {
+		if _, err := introduce(&script{Reader: bytes.NewReader(in)}, g, m,
+			ProcessID{1}); err == nil {
 			t.Fatal("believed without the secret")
 		}
 	})
@@ -222,7 +228,8 @@ func FuzzLink(f *testing.F) {
 			e.goneOrder = nil
 			e.mu.Unlock()
 		}()
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		pair, err := unix.Socketpair(unix.AF_UNIX,
+			unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,15 +12,15 @@ import (
 
 // A rendezvous get: over a queue pair the last bytes of a Data frame's payload may stay where they
 // are, if that is memory that devices may be given access to. An advert comes in their place, and
-// the receiver reads the advertised buffer (RDMA READ), to where the bytes belong. The frame's place
-// in the order is that of its advert: nothing behind it is handled before the buffer has been read.
-// The receiver acks each buffer, in order, also one that it does not want.
+// the receiver reads the advertised buffer (RDMA READ), to where the bytes belong. The frame's
+// place in the order is that of its advert: nothing behind it is handled before the buffer has been
+// read. The receiver acks each buffer, in order, also one that it does not want.
 //
-// An advertised buffer stays registered until it is acked, or the queue pair is gone. But a rank that
-// gives up gives its memory back to its user, whether it has been read or not. So it sets a word
-// before that, GroupConfig.Stopped, which the receiver reads after the rest: if it is set, no data of
-// that rank counts any more. That it has failed, or has left, comes behind them; only a failure
-// concerns the other ranks.
+// An advertised buffer stays registered until it is acked, or the queue pair is gone. But a rank
+// that gives up gives its memory back to its user, whether it has been read or not. So it sets a
+// word before that, GroupConfig.Stopped, which the receiver reads after the rest: if it is set, no
+// data of that rank counts any more. That it has failed, or has left, comes behind them; only a
+// failure concerns the other ranks.
 
 // unacked is an advertised buffer for which no ack of the peer has come.
 type unacked struct {
@@ -165,7 +165,8 @@ func (in *reading) inline() int {
 	return int(in.h.Bytes)
 }
 
-// split parts dst, where the payload goes: what comes over the link, and what is read from the peer.
+// split parts dst, where the payload goes: what comes over the link, and what is read from the
+// peer.
 func (in *reading) split() {
 	at := in.inline()
 	for i, d := range in.dst {
@@ -211,8 +212,8 @@ func (l *link) advanceGet() (bool, error) {
 	return true, nil
 }
 
-// abandonGet ends a get whose bytes are not wanted any more. It tells whether it has ended: else the
-// device still writes what it has been asked for, and the link ends if that takes long.
+// abandonGet ends a get whose bytes are not wanted any more. It tells whether it has ended: else
+// the device still writes what it has been asked for, and the link ends if that takes long.
 func (l *link) abandonGet() bool {
 	f, q := &l.reading.get, l.queuePair()
 	q.stream.Forgo()

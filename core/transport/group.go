@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Group is a local rank's membership in a communicator.
@@ -18,7 +15,7 @@ type Group struct {
 	key     rankKey
 	epoch   uint32
 	secret  []byte
-	name    string
+	name    string // for texts
 	handler Handler
 	share   []int // descriptors
 	stopped unsafe.Pointer
@@ -27,46 +24,18 @@ type Group struct {
 	cancel  context.CancelFunc
 	inbox   inbox
 	halted  atomic.Bool // no more Data frames
-	failed  atomic.Pointer[farewell]
+	failed  atomic.Pointer[notice]
 
-	// The gate: whoever calls the handler is inside, and nobody is once Detach has returned.
-	gate   sync.Mutex
-	closed atomic.Bool
-	inside int
-	empty  chan struct{} // made by Detach if somebody is inside
+	gate   sync.Mutex    // guards what follows; closed may be read without it
+	closed atomic.Bool   // Detach has been called: the handler is called no more
+	inside int           // calls of the handler
+	empty  chan struct{} // made by Detach if there are calls; closed by the last one
 }
 
-// farewell is a frame for all ranks, whenever they attach.
-type farewell struct {
+// notice is a frame for all ranks, also for those that attach later.
+type notice struct {
 	h       Header
 	payload []byte
-}
-
-// member is what one rank knows of another.
-type member struct {
-	g    *Group
-	rank int
-	addr Address
-	kind string
-
-	ready atomic.Pointer[route] // set while frames can be sent
-
-	mu      sync.Mutex
-	changed chan struct{} // closed and made anew at every change
-	err     error         // final: down, left, refused or closed
-	out     *link         // this side's attach goes over it
-	said    *link         // and has been written: frames may follow
-	in      *link         // the peer's attach has come over it, and the handler knows
-	local   *Group        // mem: the peer; joined both ways
-
-	over    atomic.Bool // err is set: nothing more of this peer for the handler
-	telling sync.Mutex  // held while the handler is told of the peer's coming or going
-}
-
-// route is how frames reach a member: over a link, or into the inbox of a group of this endpoint.
-type route struct {
-	link  *link
-	local *Group
 }
 
 func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
@@ -84,8 +53,10 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 		return nil, fmt.Errorf("the address of rank %d is not that of this endpoint", c.Rank)
 	}
 	g := &Group{
-		e: e, key: rankKey{c.Job, c.Group, c.Rank}, epoch: c.Epoch, secret: append([]byte(nil), c.Secret...),
-		name: c.Name, handler: c.Handler, share: c.Share, stopped: c.Stopped, members: make([]*member, n),
+		e: e, key: rankKey{c.Job, c.Group, c.Rank}, epoch: c.Epoch,
+		secret: append([]byte(nil), c.Secret...),
+		name:   c.Name, handler: c.Handler, share: c.Share, stopped: c.Stopped,
+		members: make([]*member, n),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	for r, k := range c.Kinds {
@@ -100,7 +71,8 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 		case Shm:
 			ok = a.Process != e.id && a.Unix != ""
 		case TCP, Verbs:
-			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0 && (k == TCP || e.verbs != nil)
+			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0 &&
+				(k == TCP || e.verbs != nil)
 		}
 		if !ok {
 			return nil, fmt.Errorf("rank %d (%s) cannot be joined by %q", r, a.who(), k)
@@ -112,7 +84,8 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 
 func (g *Group) member(rank int) (*member, error) {
 	if rank < 0 || rank >= len(g.members) || g.members[rank] == nil {
-		return nil, fmt.Errorf("rank %d is not a peer of rank %d in a group of %d", rank, g.key.rank, len(g.members))
+		return nil, fmt.Errorf("rank %d is not a peer of rank %d in a group of %d", rank,
+			g.key.rank, len(g.members))
 	}
 	return g.members[rank], nil
 }
@@ -123,7 +96,8 @@ func (g *Group) Connected(rank int) bool {
 	return err == nil && m.ready.Load() != nil
 }
 
-// Kind names what joins this rank to another: where TCP stands in for verbs, once they are connected, TCP.
+// Kind names what joins this rank to another: where TCP stands in for verbs, once they are
+// connected, TCP.
 func (g *Group) Kind(rank int) string {
 	m, err := g.member(rank)
 	if err != nil {
@@ -136,8 +110,8 @@ func (g *Group) Kind(rank int) string {
 }
 
 // Connect makes sure that there is a link to a rank's process and that both sides have attached to
-// each other over it; the handler has been told then. Either side may call first, or both. Where the
-// peer's process is stopped or late, it waits until the context ends.
+// each other over it; the handler has been told then. Either side may call first, or both. Where
+// the peer's process is stopped or late, it waits until the context ends.
 func (g *Group) Connect(ctx context.Context, rank int) error {
 	m, err := g.member(rank)
 	if err != nil {
@@ -147,255 +121,28 @@ func (g *Group) Connect(ctx context.Context, rank int) error {
 	return err
 }
 
-func (m *member) connect(ctx context.Context) (*route, error) {
-	if r := m.ready.Load(); r != nil {
-		return r, nil
-	}
-	g := m.g
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(g.ctx, func() { cancel(ErrClosed) })()
-	g.e.poller.Rely()
-	defer g.e.poller.Dismiss()
-	for pause := time.Duration(0); ; pause = min(2*pause+5*time.Millisecond, 500*time.Millisecond) {
-		// First the state, then what it lacks.
-		m.mu.Lock()
-		err, changed, waiting := m.err, m.changed, m.out != nil || m.local != nil
-		m.mu.Unlock()
-		r := m.ready.Load()
-		switch {
-		case err != nil:
-			return nil, err
-		case r != nil:
-			return r, nil
-		case waiting:
-			select {
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			case <-changed:
-			}
-			continue
-		}
-		if pause > 0 { // a link has ended under our hands
-			if err := sleep(ctx, pause); err != nil {
-				return nil, err
-			}
-		}
-		if m.kind == Mem {
-			err = m.join(ctx)
-		} else {
-			var l *link
-			if l, err = g.e.reach(ctx, g, m); err == nil {
-				err = g.attachOver(l, m)
-			}
-		}
-		switch {
-		case errors.Is(err, ErrPeerDown):
-			// The handler is told by another goroutine: the caller may hold what it needs.
-			g.e.spawn("report", func() { m.down(err) })
-			return nil, m.text(err)
-		case errors.Is(err, ErrPeerLeft):
-			g.e.spawn("report", func() { m.leftNow() })
-			return nil, m.text(err)
-		case err != nil:
-			return nil, m.text(err)
-		}
-	}
-}
-
-// text adds the rank to an error.
-func (m *member) text(err error) error { return &PeerError{m, err} }
-
-// notify needs m.mu.
-func (m *member) notify() {
-	close(m.changed)
-	m.changed = make(chan struct{})
-}
-
-// end makes an error final, once. It tells whether it was the first.
-func (m *member) end(err error) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.err != nil {
-		return false
-	}
-	m.err = m.text(err)
-	m.over.Store(true)
-	m.ready.Store(nil)
-	m.notify()
-	return true
-}
-
-// down ends the member and tells the handler.
-func (m *member) down(err error) {
-	if m == nil {
-		return
-	}
-	if !errors.Is(err, ErrPeerDown) {
-		err = down(err)
-	}
-	m.telling.Lock()
-	defer m.telling.Unlock()
-	if m.end(err) {
-		m.g.call(func(h Handler) { h.PeerDown(m.rank, m.err) })
-	}
-}
-
-// downOn ends the member because of a link's end.
-func (m *member) downOn(l *link, err error) {
-	m.mu.Lock()
-	mine := m.in == l
-	m.mu.Unlock()
-	if mine {
-		m.down(err)
-	}
-}
-
-// lost says that a link has ended over which this side has attached: if the peer had not, whoever
-// is connecting tries anew.
-func (m *member) lost(l *link) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.out == l {
-		m.out = nil
-		m.notify()
-	}
-}
-
-// left takes a BYE.
-func (m *member) left(l *link) {
-	m.mu.Lock()
-	mine := m.in == l || m.in == nil && m.out == l
-	m.mu.Unlock()
-	if mine {
-		m.leftNow()
-	}
-}
-
-func (m *member) leftNow() {
-	m.telling.Lock()
-	defer m.telling.Unlock()
-	if m.end(ErrPeerLeft) {
-		m.g.call(func(h Handler) { h.PeerLeft(m.rank) })
-	}
-}
-
-// refused takes the peer's refusal of this side's proof.
-func (m *member) refused(l *link) {
-	m.mu.Lock()
-	mine := m.out == l
-	m.mu.Unlock()
-	if mine {
-		m.end(fmt.Errorf("%w: the peer does not accept this side's proof of the group's secret", ErrRefused))
-	}
-}
-
-// arrive takes the peer's attach. It tells whether it counts: not where the peer has been lost
-// already, or this side has left.
-func (m *member) arrive(l *link, tell func(Handler)) bool {
-	m.telling.Lock()
-	defer m.telling.Unlock()
-	m.mu.Lock()
-	ok := m.err == nil && m.in == nil
-	m.mu.Unlock()
-	if !ok || !m.g.call(tell) {
-		return false
-	}
-	m.mu.Lock()
-	m.in = l
-	m.settle()
-	m.mu.Unlock()
-	m.g.sayFarewell(m)
-	return true
-}
-
-// settle opens the route when both directions are attached over one link. It needs m.mu.
-func (m *member) settle() {
-	if m.err == nil && m.in != nil && m.in == m.said {
-		m.ready.Store(&route{link: m.in})
-		m.notify()
-	}
-}
-
-// attachOver sends this side's attach over a link, once. Where the link takes none any more it does
-// nothing: the caller looks at the state again.
-func (g *Group) attachOver(l *link, m *member) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.err != nil || m.out == l {
-		return nil
-	}
-	if m.kind == Verbs && m.addr.demandsVerbs() && l.started.Load() && l.wire.kind() != Verbs { // made for another group
-		return fmt.Errorf("%w: its process is joined by TCP already, for they did not work when it was", errNoVerbs)
-	}
-	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
-		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, attach: m}
-	if l.key.kind == Shm {
-		// Where no more files can be opened the peer, to which it comes without, finds that it cannot do without them, and says so.
-		q.fds, _ = g.dupShare()
-		q.h.Flags = uint8(len(q.fds))
-	}
-	var raw [headerSize]byte
-	q.h.put(&raw)
-	proof := attachMAC(g.secret, &l.nonces, g.e.id, &raw)
-	q.payload = proof[:]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closing || l.ended {
-		closeFDs(q.fds)
-		return nil
-	}
-	l.outs[pairKey{q.h.Job, q.h.Group, q.h.Src, q.h.Dst}] = m
-	l.enqueueLocked(q)
-	m.out = l
-	m.notify()
-	return nil
-}
-
-// announced says that this side's attach has been written to a link.
-func (m *member) announced(l *link) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.said = l
-	m.settle()
-}
-
-// dupShare copies the group's descriptors for one peer.
-func (g *Group) dupShare() ([]int, error) {
-	var fds []int
-	for _, shared := range g.share {
-		fd, err := unix.FcntlInt(uintptr(shared), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			closeFDs(fds)
-			return nil, fmt.Errorf("duplicating a descriptor for a peer: %w", err)
-		}
-		fds = append(fds, fd)
-	}
-	return fds, nil
-}
-
-// Send sends a frame to a rank, which is connected first if it is not. It returns when the payload's
-// memory may be reused: when it is written, or when the context ends. A frame that was begun by
-// then is finished by a goroutine, and Send returns nil; an error means that nothing of it is sent.
-// Frames of one sender arrive in order.
+// Send sends a frame to a rank, which is connected first if it is not. It returns when the
+// payload's memory may be reused: when it is written, or when the context ends. A frame that was
+// begun by then is finished by a goroutine, and Send returns nil; an error means that nothing of it
+// is sent. Frames of one sender arrive in order.
 func (g *Group) Send(ctx context.Context, rank int, h Header, payload ...[]byte) error {
 	_, err := g.send(ctx, rank, h, payload, manner{})
 	return err
 }
 
-// SendReading is Send for who holds the token of the endpoint's poller.
+// SendReading is Send for the holder of the token of the endpoint's poller.
 func (g *Group) SendReading(ctx context.Context, rank int, h Header, payload ...[]byte) error {
 	_, err := g.send(ctx, rank, h, payload, manner{reading: true})
 	return err
 }
 
-// Advertise sends a Data frame whose last piece of the payload may stay where it is, for the peer to
-// read by itself (RDMA READ): in memory that VerbsConfig.Memory knows, over verbs. Advertised tells
-// whether it is so: then its memory may be reused when Handler.Acked has been called, which may be
-// before Advertise returns; or the group is left, or fails. Reading says whether the caller holds the
-// token of the endpoint's poller.
-func (g *Group) Advertise(ctx context.Context, reading bool, rank int, h Header, payload ...[]byte) (
-	advertised bool, err error) {
+// Advertise sends a Data frame whose last piece of the payload may stay where it is, for the peer
+// to read by itself (RDMA READ): in memory that VerbsConfig.Memory knows, over verbs. Advertised
+// tells whether it is so: then its memory may be reused when Handler.Acked has been called, which
+// may be before Advertise returns; or the group is left, or fails. Reading says whether the caller
+// holds the token of the endpoint's poller.
+func (g *Group) Advertise(ctx context.Context, reading bool, rank int, h Header,
+	payload ...[]byte) (advertised bool, err error) {
 	return g.send(ctx, rank, h, payload, manner{reading: reading, advertise: true})
 }
 
@@ -409,8 +156,8 @@ func (g *Group) Advertises(rank int, payload []byte) bool {
 	return r != nil && r.link != nil && r.link.advertises(g, payload)
 }
 
-// TrySend sends a frame to a rank if that takes no waiting. It tells whether it did, or the link has ended. Handlers
-// may call it.
+// TrySend sends a frame to a rank if that takes no waiting. It tells whether it did, or the link
+// has ended. Handlers may call it.
 func (g *Group) TrySend(rank int, h Header, payload ...[]byte) bool {
 	m, err := g.member(rank)
 	if err != nil || g.fill(&h, m, payload) != nil {
@@ -420,7 +167,8 @@ func (g *Group) TrySend(rank int, h Header, payload ...[]byte) bool {
 	return r != nil && r.link != nil && r.link.trySend(g, &h, payload)
 }
 
-// Pump reads what has come over the link to a rank, if there is one. The caller holds the token of the endpoint's poller.
+// Pump reads what has come over the link to a rank, if there is one. The caller holds the token of
+// the endpoint's poller.
 func (g *Group) Pump(rank int) {
 	m, err := g.member(rank)
 	if err != nil {
@@ -456,7 +204,8 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte,
 		}
 	}
 	if r.local != nil {
-		return false, r.local.inbox.send(ctx, r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
+		return false, r.local.inbox.send(ctx, r.local,
+			item{kind: itemFrame, src: g.key.rank, h: h, payload: join(payload)})
 	}
 	advertised, err = r.link.send(ctx, g, &h, payload, how)
 	if err == errLinkEnded {
@@ -493,10 +242,12 @@ func (g *Group) fill(h *Header, m *member, payload [][]byte) error {
 	case h.Type == Data:
 		most = MaxData
 	case h.Type < ControlBase:
-		return fmt.Errorf("frame type %d: allowed are %d (data) and %d to 255", h.Type, Data, ControlBase)
+		return fmt.Errorf("frame type %d: allowed are %d (data) and %d to 255", h.Type, Data,
+			ControlBase)
 	}
 	if n > most {
-		return fmt.Errorf("a frame of type %d with %d bytes: at most %d are allowed", h.Type, n, most)
+		return fmt.Errorf("a frame of type %d with %d bytes: at most %d are allowed", h.Type, n,
+			most)
 	}
 	h.Bytes, h.Job, h.Group, h.Epoch = uint32(n), g.key.job, g.key.group, g.epoch
 	h.Src, h.Dst = uint32(g.key.rank), uint32(m.rank)
@@ -516,12 +267,13 @@ func (g *Group) Broadcast(h Header, payload []byte) {
 
 // Fail is Broadcast, and says the same to ranks that attach later: the group has failed.
 func (g *Group) Fail(h Header, payload []byte) {
-	g.failed.Store(&farewell{h, append([]byte(nil), payload...)})
+	g.failed.Store(&notice{h, append([]byte(nil), payload...)})
 	g.Broadcast(h, payload)
 }
 
-// sayFarewell comes when a rank has attached: Fail has seen that, or this sees what it says.
-func (g *Group) sayFarewell(m *member) {
+// repeatNotice comes when a rank has attached: Fail has found it attached, or this finds the
+// notice.
+func (g *Group) repeatNotice(m *member) {
 	if f := g.failed.Load(); f != nil {
 		g.post(m, f.h, f.payload)
 	}
@@ -538,8 +290,8 @@ func (g *Group) post(m *member, h Header, payload []byte) {
 	if h.Type < ControlBase || g.leaving() || g.fill(&h, m, [][]byte{payload}) != nil {
 		return
 	}
-	// Not ready: this side's attach may still be queued while the peer's frames come in already, and
-	// who answers one of those must be heard.
+	// Not the route: this side's attach may still be queued while the peer's frames come in
+	// already, and an answer to one of those must go out.
 	m.mu.Lock()
 	err, l, r := m.err, m.in, m.ready.Load()
 	if l != m.out {
@@ -556,12 +308,13 @@ func (g *Group) post(m *member, h Header, payload []byte) {
 		}
 		l.mu.Unlock()
 	case r != nil:
-		r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload}, false)
+		r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload},
+			false)
 	}
 }
 
-// Halt ends the group's Data frames: those that come from now on are dropped, and one that is being read is left in
-// the middle. Control frames still come. It does not wait.
+// Halt ends the group's Data frames: those that come from now on are dropped, and one that is being
+// read is left in the middle. Control frames still come. It does not wait.
 func (g *Group) Halt() {
 	if g.halted.Swap(true) {
 		return
@@ -600,27 +353,6 @@ func (g *Group) Detach() {
 	if empty != nil {
 		<-empty
 	}
-}
-
-// part says BYE to a member.
-func (m *member) part() {
-	g := m.g
-	m.end(ErrClosed)
-	m.mu.Lock()
-	out, local := m.out, m.local
-	m.mu.Unlock()
-	if local != nil {
-		local.inbox.post(local, item{kind: itemLeft, src: g.key.rank}, true)
-	}
-	if out == nil {
-		return
-	}
-	h := Header{Type: typeBye, Job: g.key.job, Group: g.key.group, Epoch: g.epoch, Src: uint32(g.key.rank), Dst: uint32(m.rank)}
-	out.mu.Lock()
-	defer out.mu.Unlock()
-	delete(out.outs, pairKey{h.Job, h.Group, h.Src, h.Dst})
-	out.enqueueLocked(queued{h: h})
-	out.restIfUnused()
 }
 
 // enter lets a caller of the handler in, unless the group is being left.

@@ -30,7 +30,7 @@ type attempt struct {
 	done      chan struct{}
 	cancel    context.CancelFunc
 	connected bool  // the connection stands; guarded by Endpoint.mu
-	err       error // after done; final if it speaks of the peer and not of who dialed
+	err       error // after done; final if it speaks of the peer and not of the dialer
 	final     bool
 }
 
@@ -103,7 +103,8 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 	if m.kind == Shm {
 		network, targets = "unix", []string{m.addr.Unix}
 	}
-	d := doubt{grace: e.grace, since: time.Now(), apart: network == "tcp" && m.addr.Host != e.address.Host}
+	d := doubt{grace: e.grace, since: time.Now(),
+		apart: network == "tcp" && m.addr.Host != e.address.Host}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		e.mu.Lock()
 		err := e.unusable()
@@ -158,7 +159,8 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 			return err
 		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, errStranger):
 			dead++
-		case errors.Is(err, syscall.EAGAIN): // a Unix socket on which more wait than are let in at once
+		// a Unix socket on which more wait than are let in at once
+		case errors.Is(err, syscall.EAGAIN):
 			d.since = now
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 			own = true
@@ -166,11 +168,13 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 	}
 	switch late := now.Sub(d.since) > d.grace; {
 	case dead == len(errs) && d.apart && errors.Is(d.last, syscall.ECONNREFUSED):
-		return down(fmt.Errorf("its process has ended, or a firewall rejects connections to it: %w", d.last))
+		return down(fmt.Errorf("its process has ended, or a firewall rejects connections to it: %w",
+			d.last))
 	case dead == len(errs):
 		return down(fmt.Errorf("its process has ended: %w", d.last))
 	case late && own: // no fault of the peer
-		return fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w", d.last)
+		return fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w",
+			d.last)
 	case late:
 		return down(fmt.Errorf("not reachable for %v: %w", d.grace, d.last))
 	}
@@ -187,8 +191,8 @@ func (d *doubt) interrupted(ctx context.Context) error {
 
 // dialOne tries one address. shook tells that the peer has shown itself: a connection stood, and
 // not only files are missing at one of its ends.
-func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member, network, target string,
-	limit time.Duration) (l *link, shook bool, err error) {
+func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
+	network, target string, limit time.Duration) (l *link, shook bool, err error) {
 	d := net.Dialer{Timeout: limit}
 	d.SetMultipathTCP(false) // liveness reads plain TCP's state
 	if network == "tcp" && m.addr.Host == e.address.Host {
@@ -248,15 +252,18 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 		if w != nil {
 			w.close()
 		}
-		unable := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, errUnable)
+		unable := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+			errors.Is(err, errUnable)
 		return nil, dead == nil && !unable, err
 	}
 	return l, true, nil
 }
 
 // introduce is the dialer's side of the handshake.
-func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2][nonceSize]byte, err error) {
-	h := hello{purpose: purposeLink, job: g.key.job, group: g.key.group, from: self, to: m.addr.Process}
+func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (
+	nonces [2][nonceSize]byte, err error) {
+	h := hello{purpose: purposeLink, job: g.key.job, group: g.key.group, from: self,
+		to: m.addr.Process}
 	rand.Read(h.nonce[:])
 	hb := h.bytes()
 	if _, err = rw.Write(hb[:]); err != nil {
@@ -279,7 +286,8 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	case statusGone:
 		return nonces, ErrPeerLeft
 	default:
-		return nonces, fmt.Errorf("%w: the peer does not count this process among group %s", ErrRefused, g.name)
+		return nonces, fmt.Errorf("%w: the peer does not count this process among group %s",
+			ErrRefused, g.name)
 	}
 	nonce := challenge[8:]
 	proof := proofMAC(g.secret, hb[:], nonce)
@@ -297,11 +305,14 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (nonces [2
 	case statusLater:
 		return nonces, errLater
 	case statusRefused:
-		return nonces, fmt.Errorf("%w: the peer does not accept this side's proof: the secrets of group %s differ", ErrRefused, g.name)
+		return nonces, fmt.Errorf(
+			"%w: the peer does not accept this side's proof: the secrets of group %s differ",
+			ErrRefused, g.name)
 	}
 	want := verdictMAC(g.secret, hb[:], nonce, st)
 	if !hmac.Equal(want[:], verdict[8:]) {
-		return nonces, fmt.Errorf("%w: the peer cannot prove the secret of group %s", ErrRefused, g.name)
+		return nonces, fmt.Errorf("%w: the peer cannot prove the secret of group %s", ErrRefused,
+			g.name)
 	}
 	switch st {
 	case statusOK:
@@ -333,7 +344,7 @@ func admit(rw io.ReadWriter, a admission) error {
 	a.silence()
 	var hb [helloSize]byte
 	switch _, err := io.ReadFull(rw, hb[:]); {
-	case err == io.EOF: // who only looks whether this host is there, or a peer that has changed its mind
+	case err == io.EOF: // a probe of this host, or a peer that dials no more
 		return errQuiet
 	case err != nil:
 		return fmt.Errorf("no handshake: %w", plain.Error(err))
@@ -429,7 +440,7 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 				verdict(statusLater)
 				return errQuiet
 			}
-			stop() // whatever has the guest go now closes the link
+			stop() // from now on the guest's end is the link's
 			return e.decide(s, peerKey{h.from, kind}, nonces, &from, ranks, verdict)
 		},
 	})
@@ -481,7 +492,8 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 // decide accepts an authenticated connection as the link, unless there is one. Where both sides
 // dial at once, the dial of the lower process id wins; but one that stands wins over one that does
 // not, because perhaps only one direction can be dialed.
-func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int, verdict func(status) error) error {
+func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int,
+	verdict func(status) error) error {
 	e.mu.Lock()
 	p := e.peers[key]
 	duplicate := p != nil && (p.link != nil ||

@@ -48,7 +48,8 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	r := &recorder{attached: map[int][]int{}, down: map[int]error{}, left: map[int]bool{}, slots: map[int][]byte{}}
+	r := &recorder{attached: map[int][]int{}, down: map[int]error{}, left: map[int]bool{},
+		slots: map[int][]byte{}}
 	r.cond = sync.NewCond(&r.mu)
 	r.slot = func(_ int, h Header) ([]byte, error) { return make([]byte, h.Bytes), nil }
 	return r
@@ -267,7 +268,8 @@ func attach(t testing.TB, e *Endpoint, c GroupConfig, h *recorder) *Group {
 	t.Helper()
 	c.Handler = h
 	if e.verbs != nil {
-		page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		ok(t, err)
 		t.Cleanup(func() { ok(t, unix.Munmap(page)) })
 		c.Stopped = unsafe.Pointer(&page[0])
@@ -331,7 +333,8 @@ func openFDs(t *testing.T) map[string]int {
 	ok(t, err)
 	l := map[string]int{}
 	for _, d := range dir {
-		if to, err := os.Readlink("/proc/self/fd/" + d.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") &&
+		if to, err := os.Readlink("/proc/self/fd/" + d.Name()); err == nil &&
+			!strings.HasPrefix(to, "anon_inode:") &&
 			!strings.HasPrefix(to, "/proc/") {
 			l[to]++
 		}

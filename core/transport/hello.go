@@ -9,7 +9,7 @@ import (
 )
 
 // The handshake, dialer to acceptor and back: hello, challenge, proof, verdict. Each is of one
-// fixed size, so that nobody who has proved nothing makes this side allocate or wait for more.
+// fixed size, so that no stranger makes this side allocate or wait for more.
 const (
 	helloSize     = 96
 	challengeSize = 8 + nonceSize
@@ -60,9 +60,11 @@ func parseHello(b *[helloSize]byte) (hello, error) {
 		return hello{}, errors.New("not a goccl handshake")
 	}
 	if b[7] != wireVersion {
-		return hello{}, fmt.Errorf("handshake of wire version %d; this side speaks %d", b[7], wireVersion)
+		return hello{}, fmt.Errorf("handshake of wire version %d; this side speaks %d", b[7],
+			wireVersion)
 	}
-	h := hello{purpose: b[8], job: binary.LittleEndian.Uint64(b[16:]), group: binary.LittleEndian.Uint64(b[24:])}
+	h := hello{purpose: b[8], job: binary.LittleEndian.Uint64(b[16:]),
+		group: binary.LittleEndian.Uint64(b[24:])}
 	if h.purpose != purposeLink && h.purpose != purposeProbe {
 		return hello{}, fmt.Errorf("handshake of unknown purpose %d", h.purpose)
 	}
@@ -112,6 +114,7 @@ func verdictMAC(secret []byte, helloBytes, nonce []byte, s status) [macSize]byte
 
 // attachMAC proves a group's secret for one direction between two ranks on one link: it covers the
 // link's nonces, the process that sends it, and the whole header of the attach frame.
-func attachMAC(secret []byte, nonces *[2][nonceSize]byte, from ProcessID, header *[headerSize]byte) [macSize]byte {
+func attachMAC(secret []byte, nonces *[2][nonceSize]byte, from ProcessID,
+	header *[headerSize]byte) [macSize]byte {
 	return mac(secret, "goccl attach 1\x00", nonces[0][:], nonces[1][:], from[:], header[:])
 }

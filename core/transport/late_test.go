@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// More ranks than the endpoint has places for, and as many silent strangers, wait for a rank that is
-// late for the group. All come through, and nobody is taken for dead.
+// More ranks than the endpoint has places for, and as many silent strangers, wait for a rank that
+// is late for the group. All come through, and nobody is taken for dead.
 func TestManyDialALateRank(t *testing.T) {
 	for _, kind := range []string{Shm, TCP} {
 		t.Run(kind, func(t *testing.T) {
@@ -106,7 +106,8 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 	for range maxHandshakes {
 		dial(nil)
 	}
-	for name, c := range map[string]net.Conn{"proving": proving, "waiting": waiting, "silent": silent} {
+	for name, c := range map[string]net.Conn{"proving": proving, "waiting": waiting,
+		"silent": silent} {
 		c.SetReadDeadline(time.Now().Add(patience))
 		if _, err := io.ReadFull(c, answer[:]); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -120,11 +121,12 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 	}
 }
 
-// A peer is dead where nothing or another process listens in its place, or its host has been silent for the
-// grace; not because it is busy, or closes what it accepts.
+// A peer is dead where nothing or another process listens in its place, or its host has been silent
+// for the grace; not because it is busy, or closes what it accepts.
 func TestDoubt(t *testing.T) {
 	const grace = time.Second
-	closed, full := fmt.Errorf("closed during the handshake: %w", io.EOF), &net.OpError{Err: syscall.EAGAIN}
+	closed, full := fmt.Errorf("closed during the handshake: %w", io.EOF),
+		&net.OpError{Err: syscall.EAGAIN}
 	refused, files := &net.OpError{Err: syscall.ECONNREFUSED}, &net.OpError{Err: syscall.EMFILE}
 	silent := context.DeadlineExceeded
 	anything := errors.New("")
@@ -173,7 +175,8 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestDoubtOfAnotherHost is for what refuses connections to another host: its system, or a firewall.
+// TestDoubtOfAnotherHost is for what refuses connections to another host: its system, or a
+// firewall.
 func TestDoubtOfAnotherHost(t *testing.T) {
 	refused := &net.OpError{Err: syscall.ECONNREFUSED}
 	for _, c := range []struct {

@@ -19,7 +19,8 @@ type inbound struct {
 	epoch uint32
 	group *Group
 	from  *member
-	cut   bool // a buffer that it advertised was withdrawn: its Data frames are skipped. The reader's.
+	// a buffer that it advertised was withdrawn: its Data frames are skipped. The reader's.
+	cut bool
 }
 
 // link is an authenticated connection to a peer process.
@@ -53,21 +54,30 @@ type link struct {
 	writing writing
 	watch   linkWatch
 
-	mu      sync.Mutex // guards what follows
-	err     error      // why it ends: the first reason; final after done
-	attachs map[pairKey]*inbound
-	outs    map[pairKey]*member // this side's attaches, sent and not taken back
-	pending []*pendingAttach
+	mu sync.Mutex // guards what follows
+	attaches
+	err     error // why it ends: the first reason; final after done
 	queue   sendQueue
 	closing bool // no new attaches: the sending half is about to be closed
 	ended   bool
 	idle    *time.Timer
 }
 
+// attaches are what the groups of both processes have said of themselves over a link. It is guarded
+// by link.mu.
+type attaches struct {
+	attachs map[pairKey]*inbound // the peer's that are accepted
+	outs    map[pairKey]*member  // this side's, sent and not taken back
+	pending []*pendingAttach     // the peer's whose group is not here yet
+}
+
+// unused tells whether no group uses the link.
+func (a *attaches) unused() bool { return len(a.attachs)+len(a.outs)+len(a.pending) == 0 }
+
 func newLink(e *Endpoint, c *conn, key peerKey, nonces [2][nonceSize]byte) *link {
 	l := &link{
 		e: e, conn: c, key: key, nonces: nonces, done: make(chan struct{}),
-		attachs: map[pairKey]*inbound{}, outs: map[pairKey]*member{},
+		attaches: attaches{attachs: map[pairKey]*inbound{}, outs: map[pairKey]*member{}},
 	}
 	l.writing.lock, l.writing.room = make(chan struct{}, 1), make(chan struct{}, 1)
 	return l
@@ -124,7 +134,7 @@ func (l *link) end(err error) {
 		l.e.poller.remove(l)
 	}
 	if !l.e.spawn("link end", l.finish) {
-		l.finish() // the endpoint is being closed: there is nobody to tell
+		l.finish() // the endpoint is being closed: no member is left to tell
 	}
 }
 
@@ -160,7 +170,7 @@ func (l *link) finish() {
 	if who != "" {
 		l.e.log.Debug("a link is closed", "kind", l.key.kind, "peer", who, "why", err)
 	}
-	// Even if a handler panics, nobody may go on waiting for this link.
+	// Even if a handler panics, no goroutine may go on waiting for this link.
 	defer l.e.poller.Kick()
 	defer close(l.done)
 	defer func() {
@@ -212,7 +222,7 @@ func (e *Endpoint) unlist(l *link) {
 
 // restIfUnused closes the link soon if no group uses it any more. It needs l.mu.
 func (l *link) restIfUnused() {
-	if len(l.attachs)+len(l.outs)+len(l.pending) > 0 || l.closing || l.ended {
+	if !l.unused() || l.closing || l.ended {
 		return
 	}
 	if l.idle != nil {
@@ -225,7 +235,7 @@ func (l *link) restIfUnused() {
 // does not matter. The peer then does the same, and the reader sees it.
 func (l *link) retire(used bool) {
 	l.mu.Lock()
-	first := !l.closing && !l.ended && (used || len(l.attachs)+len(l.outs)+len(l.pending) == 0)
+	first := !l.closing && !l.ended && (used || l.unused())
 	l.closing = l.closing || first
 	l.mu.Unlock()
 	if first {

@@ -14,12 +14,12 @@ import (
 	"github.com/goccl/goccl/core/internal/plain"
 )
 
-// Liveness over TCP. The kernel tells how long ago the peer's host has acknowledged or sent anything;
-// keepalives see to it that a host which is there does so at all times. But one whose process is
-// stopped with its buffers full may, for long, acknowledge nothing on that connection. So before a
-// host is given up, its process is dialed: the kernel of a stopped process accepts, that of a dead
-// one refuses, and a host that is gone says nothing. The probing connection is kept while the doubt
-// lasts, as one that carries nothing is always acknowledged.
+// Liveness over TCP. The kernel tells how long ago the peer's host has acknowledged or sent
+// anything; keepalives see to it that a host which is there does so at all times. But one whose
+// process is stopped with its buffers full may, for long, acknowledge nothing on that connection.
+// So before a host is given up, its process is dialed: the kernel of a stopped process accepts,
+// that of a dead one refuses, and a host that is gone says nothing. The probing connection is kept
+// while the doubt lasts, as one that carries nothing is always acknowledged.
 
 // pulse watches one TCP connection.
 type pulse struct {
@@ -35,8 +35,8 @@ type pulse struct {
 	probe   *conn
 }
 
-// watch begins to watch a connection; fail is called at most once, and not after unwatch. It returns
-// nil where there is nothing to watch.
+// watch begins to watch a connection; fail is called at most once, and not after unwatch. It
+// returns nil where there is nothing to watch.
 func (e *Endpoint) watch(s *conn, kind string, peer *Address, fail func(error)) *pulse {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,7 +88,8 @@ func (e *Endpoint) keepAlive(c *net.TCPConn) {
 	every := min(max(e.grace/5, time.Second), time.Hour)
 	count := int(min(2*e.grace/every+4, 127))
 	// Where an option is not to be had, the probe still is.
-	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: count})
+	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: every, Interval: every,
+		Count: count})
 }
 
 // monitor looks at all pulses, and ends when there are none.
@@ -148,7 +149,9 @@ func (e *Endpoint) check(p *pulse, now time.Time, slept bool) {
 func (p *pulse) seen(s *conn, now time.Time) bool {
 	var info *unix.TCPInfo
 	err := errors.New("no descriptor")
-	s.raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	s.raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	})
 	if err != nil {
 		return false
 	}

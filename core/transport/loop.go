@@ -9,13 +9,13 @@ import (
 )
 
 // inbox holds what ranks of the same endpoint have sent to a group. A goroutine that lives while
-// there is something hands it to the handler: never the sender, who may hold locks of its own.
+// there is something hands it to the handler: never the sender, which may hold locks of its own.
 type inbox struct {
-	mu     sync.Mutex
-	items  []item
-	bytes  int
-	drains bool
-	space  chan struct{} // made by who waits for room
+	mu       sync.Mutex // guards what follows
+	items    []item
+	bytes    int
+	draining bool          // the goroutine is there
+	space    chan struct{} // made by a sender that waits for room
 }
 
 type itemKind uint8
@@ -34,7 +34,8 @@ type item struct {
 	fds     []int // of an attach
 }
 
-// post adds an item if there is room, or always. It tells whether it did, or that nobody reads.
+// post adds an item if there is room, or always. It tells whether it did, or
+// that the group is being left.
 func (b *inbox) post(g *Group, it item, always bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,8 +50,8 @@ func (b *inbox) post(g *Group, it item, always bool) bool {
 	}
 	b.items = append(b.items, it)
 	b.bytes += len(it.payload) + headerSize
-	if !b.drains {
-		b.drains = g.e.spawn("inbox", func() { b.drain(g) })
+	if !b.draining {
+		b.draining = g.e.spawn("inbox", func() { b.drain(g) })
 	}
 	return true
 }
@@ -79,8 +80,8 @@ func (b *inbox) send(ctx context.Context, g *Group, it item) error {
 func (b *inbox) wake(g *Group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.drains && len(b.items) > 0 {
-		b.drains = g.e.spawn("inbox", func() { b.drain(g) })
+	if !b.draining && len(b.items) > 0 {
+		b.draining = g.e.spawn("inbox", func() { b.drain(g) })
 	}
 	b.room()
 }
@@ -97,7 +98,7 @@ func (b *inbox) drain(g *Group) {
 	for {
 		b.mu.Lock()
 		if len(b.items) == 0 {
-			b.items, b.drains = nil, false
+			b.items, b.draining = nil, false
 			b.mu.Unlock()
 			return
 		}
@@ -107,17 +108,17 @@ func (b *inbox) drain(g *Group) {
 		b.bytes -= len(it.payload) + headerSize
 		b.room()
 		b.mu.Unlock()
-		g.take(it)
+		g.handle(it)
 	}
 }
 
-// take handles an item.
-func (g *Group) take(it item) {
+// handle hands an item to the handler.
+func (g *Group) handle(it item) {
 	m := g.members[it.src]
 	switch it.kind {
 	case itemAttach:
-		m.telling.Lock()
-		defer m.telling.Unlock()
+		m.events.Lock()
+		defer m.events.Unlock()
 		if m.over.Load() || !g.call(func(h Handler) { h.PeerAttached(it.src, it.fds) }) {
 			closeFDs(it.fds)
 			return
@@ -128,7 +129,7 @@ func (g *Group) take(it item) {
 			m.notify()
 		}
 		m.mu.Unlock()
-		g.sayFarewell(m)
+		g.repeatNotice(m)
 	case itemLeft:
 		m.leftNow()
 	case itemFrame:
@@ -154,7 +155,8 @@ func (g *Group) deliver(it item) error {
 	}
 	if len(head)+len(body) != len(it.payload) {
 		g.handler.Dropped(it.src, it.h)
-		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(head)+len(body), len(it.payload))
+		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d",
+			len(head)+len(body), len(it.payload))
 	}
 	copy(body, it.payload[copy(head, it.payload):])
 	g.handler.Arrived(it.src, it.h)
@@ -185,7 +187,8 @@ func (g *Group) joinLocal(m *member, peer *Group) error {
 	g.e.loops.Lock()
 	defer g.e.loops.Unlock()
 	if g.key.rank >= len(peer.members) || peer.members[g.key.rank] == nil {
-		return fmt.Errorf("%w: the peer does not count rank %d among the group", ErrRefused, g.key.rank)
+		return fmt.Errorf("%w: the peer does not count rank %d among the group", ErrRefused,
+			g.key.rank)
 	}
 	back := peer.members[g.key.rank]
 	if !hmac.Equal(g.secret, peer.secret) {

@@ -11,8 +11,9 @@ import (
 )
 
 // Poller reads the links of an endpoint. The holder of its token does so: a waiter, on its own
-// thread, so that no other thread need be woken to bring it what it waits for; or else the progress goroutine,
-// which exists for nothing but this, and leaves the links to waiters while these keep coming.
+// thread, so that no other thread need be woken to bring it what it waits for; or else the progress
+// goroutine, which exists for nothing but this, and leaves the links to waiters while these keep
+// coming.
 type Poller struct {
 	e      *Endpoint
 	epoll  int
@@ -36,12 +37,13 @@ type Poller struct {
 
 const (
 	// lull is how long no waiter must have read before the progress goroutine reads again; longLull
-	// where waiters read all along, or where it is patient.
+	// where waiters read all along, or where ranks outnumber the CPUs.
 	lull     = time.Millisecond
 	longLull = 16 * time.Millisecond
 	// readMost is how much of one link is read before the others get their turn, in bytes.
 	readMost = 4 << 20
-	// pumpedMost is how often in succession waiters may look at no links but those that they wait for.
+	// pumpedMost is how often in succession waiters may look at no links but those that they wait
+	// for.
 	pumpedMost = 16
 )
 
@@ -52,7 +54,8 @@ func newPoller(e *Endpoint) (*Poller, error) {
 	}
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err == nil {
-		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(bell)})
+		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(bell)})
 		if err != nil {
 			unix.Close(bell)
 		}
@@ -95,26 +98,26 @@ func (p *Poller) Leave() {
 	}
 }
 
-// Rely has another goroutine read, until Dismiss.
-func (p *Poller) Rely() {
-	p.state.rely()
+// StartProgress has another goroutine read, until StopProgress.
+func (p *Poller) StartProgress() {
+	p.state.start()
 	if len(p.token) == 0 {
 		p.call()
 	}
 }
 
-// Dismiss undoes Rely. The next waiter can read by itself.
-func (p *Poller) Dismiss() { p.ringIf(p.state.dismiss()) }
+// StopProgress undoes StartProgress. The next waiter can read by itself.
+func (p *Poller) StopProgress() { p.ringIf(p.state.stop()) }
 
-// Relieve has the progress goroutine leave the links to waiters, if it reads.
-func (p *Poller) Relieve() { p.ringIf(p.state.relieve()) }
+// YieldProgress has the progress goroutine leave the links to waiters, if it reads.
+func (p *Poller) YieldProgress() { p.ringIf(p.state.yield()) }
 
-// Leaving tells whether the progress goroutine reads, and is about to leave that to waiters.
-func (p *Poller) Leaving() bool { return p.state.leaving() }
+// Yielding tells whether the progress goroutine reads, and is about to leave that to waiters.
+func (p *Poller) Yielding() bool { return p.state.yielding() }
 
-// BePatient is for where ranks outnumber the CPUs: whenever the progress goroutine is woken, it takes
-// one from the waiters.
-func (p *Poller) BePatient() { p.state.word.Or(pollPatient) }
+// SetOversubscribed is for where ranks outnumber the CPUs: whenever the progress goroutine is woken, it
+// takes one from the waiters.
+func (p *Poller) SetOversubscribed() { p.state.word.Or(pollOversubscribed) }
 
 // Wait reads what comes, and returns when something has, or the poller is kicked, or after a time
 // (negative: no sooner). It tells whether a signal came to the thread instead. The caller has the
@@ -231,7 +234,7 @@ func (p *Poller) progress() {
 	}
 }
 
-// duty reads until the progress goroutine is relieved. It has the token, and gives it back.
+// duty reads until the progress goroutine is to yield. It has the token, and gives it back.
 func (p *Poller) duty() {
 	defer func() {
 		<-p.token
@@ -262,7 +265,7 @@ func (p *Poller) rest() {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	d := lull
-	if p.state.has(pollPatient) {
+	if p.state.has(pollOversubscribed) {
 		d = longLull
 	}
 	for p.state.waiting() == 0 {

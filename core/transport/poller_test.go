@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// take takes a poller's token, from the watcher if need be.
+// take takes a poller's token, from the progress goroutine if need be.
 func take(t *testing.T, e *Endpoint) *Poller {
 	t.Helper()
 	p := e.Poller()
@@ -13,12 +13,12 @@ func take(t *testing.T, e *Endpoint) *Poller {
 		if time.Now().After(late) {
 			t.Fatal("the token is not to be had")
 		}
-		p.Relieve()
+		p.YieldProgress()
 	}
 	return p
 }
 
-// Who has the token reads what comes, and nobody else does; afterwards the watcher does again.
+// The token's holder alone reads what comes; afterwards the progress goroutine does again.
 func TestWaiterReads(t *testing.T) {
 	for _, kind := range []string{Shm, TCP} {
 		t.Run(kind, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestWaiterReads(t *testing.T) {
 	}
 }
 
-// A frame that is not quick is not handled by who reads.
+// A frame that is not quick is not handled by the token's holder.
 func TestSlowFramesAreHandledElsewhere(t *testing.T) {
 	eps := pair(t, TCP, Config{})
 	w := newWorld(t, eps, TCP, 1)
@@ -108,7 +108,8 @@ func TestKick(t *testing.T) {
 	}
 }
 
-// Who reads and wants to write, behind a writer whose socket is full, goes on reading: the other waits for that.
+// A token's holder that wants to write, behind a writer whose socket is full, goes on reading: the
+// other waits for that.
 func TestWriterWaitsForWhoReads(t *testing.T) {
 	eps := pair(t, TCP, Config{})
 	w := newWorld(t, eps, TCP, 1)
@@ -118,14 +119,15 @@ func TestWriterWaitsForWhoReads(t *testing.T) {
 	mine, theirs := take(t, eps[0]), take(t, eps[1])
 	sent := make(chan error, 1)
 	go func() { sent <- w.groups[0].Send(ctx, 1, Header{Type: Data}, make([]byte, 64<<20)) }()
-	for mine.state.waiting() == 0 { // the writer relies on somebody to read
+	for mine.state.waiting() == 0 { // the writer needs progress
 		time.Sleep(time.Millisecond)
 	}
 	go theirs.Leave()
 	ok(t, w.groups[0].SendReading(ctx, 1, Header{Type: Data}, []byte("x")))
 	ok(t, <-sent)
 	mine.Leave()
-	if f := w.handlers[1].untilFrames(t, 2); len(f[0].payload) != 64<<20 || string(f[1].payload) != "x" {
+	if f := w.handlers[1].untilFrames(t, 2); len(f[0].payload) != 64<<20 ||
+		string(f[1].payload) != "x" {
 		t.Fatalf("%d and %d bytes come", len(f[0].payload), len(f[1].payload))
 	}
 }

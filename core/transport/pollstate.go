@@ -2,40 +2,40 @@ package transport
 
 import "sync/atomic"
 
-// pollState is what one word says of a Poller, besides its token: whether the progress goroutine is to
-// read, and whether the token's holder sleeps. Each method is one transition, which is atomic.
+// pollState is what one word says of a Poller, besides its token: whether the progress goroutine is
+// to read, and whether the token's holder sleeps. Each method is one transition, which is atomic.
 //
 // What the progress goroutine does:
 //
-//	token held by  onDuty relieved waiting  state
-//	none           0      0        0        it rests, and takes the token when no waiter has for long
-//	none           0      0        > 0      it has been called, and is about to take the token
-//	a waiter       0      0        any      it rests; with waiting > 0 the waiter's Leave calls it
-//	itself         1      0        any      it reads
-//	itself         1      1        > 0      it is about to go on: goOn clears relieved
-//	itself         1      1        0        it is about to give the token back
+//	token held by  onDuty  yields  waiting  state
+//	none           0       0       0        it rests, and soon takes the token
+//	none           0       0       > 0      it has been called, and is about to take the token
+//	a waiter       0       0       any      it rests; with waiting > 0 the waiter's Leave calls it
+//	itself         1       0       any      it reads
+//	itself         1       1       > 0      it is about to go on: goOn clears yields
+//	itself         1       1       0        it is about to give the token back
 //
 // How the token's holder sleeps in Wait, and is woken:
 //
-//	asleep kicked  state
-//	0      0       it runs
-//	0      1       its next Wait only looks
-//	1      0       it sleeps in the kernel, or is about to
-//	1      1       it sleeps, and the kick that set kicked rings the bell
+//	asleep  kicked  state
+//	0       0       it runs
+//	0       1       its next Wait only looks
+//	1       0       it sleeps in the kernel, or is about to
+//	1       1       it sleeps, and the kick that set kicked rings the bell
 //
-// Used says that a waiter has read since looked was called last. Patient has the progress goroutine
-// rest long from the start; it does not change once set.
+// Waiting counts the callers that need progress. Used says that a waiter has read since looked was
+// called last. Oversubscribed, where ranks outnumber the CPUs, does not change once set.
 type pollState struct{ word atomic.Uint64 }
 
 const (
 	pollAsleep uint64 = 1 << iota
 	pollKicked
 	pollOnDuty
-	pollRelieved
+	pollYields
 	pollUsed
-	pollPatient
+	pollOversubscribed
 
-	pollWaiter = 1 << 32 // one of those that rely on the progress goroutine
+	pollWaiter = 1 << 32 // one of waiting
 )
 
 // change applies a function to the word, and returns the word as it was before.
@@ -71,64 +71,64 @@ func rings(w uint64) bool { return w&(pollAsleep|pollKicked) == pollAsleep }
 // kick has the token's holder return from Wait. It tells whether the caller must ring the bell.
 func (s *pollState) kick() (ring bool) { return rings(s.word.Or(pollKicked)) }
 
-// rely counts a caller that has the progress goroutine read.
-func (s *pollState) rely() { s.word.Add(pollWaiter) }
+// start counts a caller that needs the progress goroutine to read.
+func (s *pollState) start() { s.word.Add(pollWaiter) }
 
-// dismiss undoes rely. The last one relieves the progress goroutine, as relieve does.
-func (s *pollState) dismiss() (ring bool) {
+// stop undoes start. With the last one the progress goroutine yields, as by yield.
+func (s *pollState) stop() (ring bool) {
 	var doomed bool
 	w := s.change(func(w uint64) uint64 {
 		w -= pollWaiter
-		if doomed = w < pollWaiter && relievable(w); doomed {
-			w |= pollRelieved | pollKicked
+		if doomed = w < pollWaiter && yieldable(w); doomed {
+			w |= pollYields | pollKicked
 		}
 		return w
 	})
 	return doomed && rings(w)
 }
 
-// relieve has the progress goroutine leave the links to waiters, if it reads. It tells whether the
+// yield has the progress goroutine leave the links to waiters, if it reads. It tells whether the
 // caller must ring the bell.
-func (s *pollState) relieve() (ring bool) {
-	if !relievable(s.word.Load()) {
+func (s *pollState) yield() (ring bool) {
+	if !yieldable(s.word.Load()) {
 		return false
 	}
 	w := s.change(func(w uint64) uint64 {
-		if relievable(w) {
-			w |= pollRelieved | pollKicked
+		if yieldable(w) {
+			w |= pollYields | pollKicked
 		}
 		return w
 	})
-	return relievable(w) && rings(w)
+	return yieldable(w) && rings(w)
 }
 
-func relievable(w uint64) bool { return w&(pollOnDuty|pollRelieved) == pollOnDuty }
+func yieldable(w uint64) bool { return w&(pollOnDuty|pollYields) == pollOnDuty }
 
-// leaving tells whether the progress goroutine reads, and is about to give the token back.
-func (s *pollState) leaving() bool {
+// yielding tells whether the progress goroutine reads, and is about to give the token back.
+func (s *pollState) yielding() bool {
 	w := s.word.Load()
-	return w&(pollOnDuty|pollRelieved) == pollOnDuty|pollRelieved && w < pollWaiter
+	return w&(pollOnDuty|pollYields) == pollOnDuty|pollYields && w < pollWaiter
 }
 
 // begin says that the progress goroutine has taken the token to read.
 func (s *pollState) begin() { s.word.Or(pollOnDuty) }
 
-// goOn tells whether the progress goroutine goes on reading: not if it is relieved, unless there are
-// callers that rely on it, which relieve it again.
+// goOn tells whether the progress goroutine goes on reading: not if it is to yield, unless there are
+// callers that need it; the last of these has it yield again.
 func (s *pollState) goOn() bool {
-	if !s.has(pollRelieved) {
+	if !s.has(pollYields) {
 		return true
 	}
 	return s.change(func(w uint64) uint64 {
 		if w >= pollWaiter {
-			w &^= pollRelieved
+			w &^= pollYields
 		}
 		return w
 	}) >= pollWaiter
 }
 
 // end says that the progress goroutine has given the token back.
-func (s *pollState) end() { s.word.And(^(pollOnDuty | pollRelieved)) }
+func (s *pollState) end() { s.word.And(^(pollOnDuty | pollYields)) }
 
 // read says that a waiter has read.
 func (s *pollState) read() {

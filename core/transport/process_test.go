@@ -70,7 +70,8 @@ func childMain(kind string) error {
 	if err != nil {
 		return err
 	}
-	c := Config{Interface: os.Getenv(envIface), Grace: grace, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	c := Config{Interface: os.Getenv(envIface), Grace: grace,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if c.Interface == "" {
 		c.StoreHost = "127.0.0.1"
 	}
@@ -106,10 +107,12 @@ type child struct {
 	out *bufio.Reader
 }
 
-func startChild(t *testing.T, kind, iface string, grace time.Duration, attr *syscall.SysProcAttr) *child {
+func startChild(t *testing.T, kind, iface string, grace time.Duration,
+	attr *syscall.SysProcAttr) *child {
 	t.Helper()
 	c := &child{cmd: exec.Command("/proc/self/exe")}
-	c.cmd.Env = append(os.Environ(), envChild+"="+kind, envIface+"="+iface, envGrace+"="+grace.String())
+	c.cmd.Env = append(os.Environ(), envChild+"="+kind, envIface+"="+iface,
+		envGrace+"="+grace.String())
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = attr
 	var err error
@@ -243,7 +246,8 @@ func TestLinkCut(t *testing.T) {
 			t.Skip(err)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestLinkCutInside$", "-test.v", "-test.timeout=60s")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestLinkCutInside$", "-test.v",
+		"-test.timeout=60s")
 	cmd.Env = append(os.Environ(), envInside+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := cmd.CombinedOutput()
@@ -272,7 +276,10 @@ func TestLinkCutInside(t *testing.T) {
 	run("ip", "link", "set", "lo", "up")
 	c := startChild(t, TCP, "there", grace, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
 	pid := fmt.Sprint(c.cmd.Process.Pid)
-	there := func(args ...string) { t.Helper(); run(append([]string{"nsenter", "-t", pid, "-n", "ip"}, args...)...) }
+	there := func(args ...string) {
+		t.Helper()
+		run(append([]string{"nsenter", "-t", pid, "-n", "ip"}, args...)...)
+	}
 	run("ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", pid)
 	run("ip", "addr", "add", "10.77.0.1/24", "dev", "here")
 	run("ip", "link", "set", "here", "up")

@@ -95,13 +95,13 @@ func (l *link) drain() {
 		l.unload()
 		closeFDs(q.fds)
 		if written && q.attach != nil {
-			q.attach.announced(l)
+			q.attach.attachWritten(l)
 		}
 	}
 }
 
-// closeWrites closes the sending half, when all that has been written has reached the peer: over the
-// connection it is told that no more comes.
+// closeWrites closes the sending half, when all that has been written has reached the peer: over
+// the connection it is told that no more comes.
 func (l *link) closeWrites() {
 	t := time.NewTicker(time.Millisecond)
 	defer t.Stop()

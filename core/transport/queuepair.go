@@ -47,8 +47,8 @@ func newQueuePair(end *verbsEnd, s *rdma.Stream, c *conn, fail func(error)) *que
 
 func (q *queuePair) kind() string { return Verbs }
 
-// fds has the connection reported once for each event (EPOLLET): its end stays, and what a peer that
-// has ended has sent over the queue pair is still to be read.
+// fds has the connection reported once for each event (EPOLLET): its end stays, and what a peer
+// that has ended has sent over the queue pair is still to be read.
 func (q *queuePair) fds() []watched {
 	return []watched{
 		{fd: q.stream.FD(), in: unix.EPOLLIN},

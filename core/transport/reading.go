@@ -15,8 +15,8 @@ import (
 )
 
 // reading is the receiving half of a link: what has come of the current frame. The link's reader is
-// the goroutine that holds lock: the holder of the poller's token, or catchUp. All fields but lock and
-// the last two are the reader's.
+// the goroutine that holds lock: the holder of the poller's token, or catchUp. All fields but lock
+// and the last two are the reader's.
 type reading struct {
 	lock  sync.Mutex
 	phase phase
@@ -25,7 +25,7 @@ type reading struct {
 	in    inBuffer
 	dst   [2][]byte // what is still to come of its payload, and where it goes
 	get   get       // if the peer's memory holds the end of its payload
-	skip  int       // bytes that nobody wants
+	skip  int       // bytes that are dropped
 
 	slotted bool   // the handler has given dst
 	dead    bool   // reading has failed
@@ -82,8 +82,9 @@ func (l *link) cause(err error) error {
 	return err
 }
 
-// pump reads what is there, unless somebody else does. It never waits: a frame whose handling may take long, or
-// that may need what the caller holds, goes to a goroutine, and the link waits for it.
+// pump reads what is there, unless another goroutine does. It never waits: a frame whose handling
+// may take long, or may need what the caller holds, goes to a goroutine, and the link waits for it.
+// The caller holds the poller's token.
 func (l *link) pump() {
 	in := &l.reading
 	if !in.lock.TryLock() {
@@ -127,7 +128,8 @@ func (l *link) guarded(f func() error) (err error) {
 	return f()
 }
 
-// catchUp handles frames that are slow, and what has come behind them. The caller has locked the receiving half.
+// catchUp handles frames that are slow, and what has come behind them. The caller has locked the
+// receiving half.
 func (l *link) catchUp() {
 	in := &l.reading
 	err := l.guarded(func() error {
@@ -159,7 +161,8 @@ func (l *link) catchUp() {
 	l.e.poller.Kick()
 }
 
-// unlock ends what whoever reads does. If a group has been halted meanwhile, its memory is left alone from now on.
+// unlock ends the caller's being the reader. If a group has been halted meanwhile, its memory is
+// left alone from now on.
 func (l *link) unlock() {
 	in := &l.reading
 	for {
@@ -172,11 +175,11 @@ func (l *link) unlock() {
 	}
 }
 
-// leaveAlone has a halted group's memory left alone, at once or when whoever reads is done.
+// leaveAlone has a halted group's memory left alone, at once or when the reader is done.
 func (l *link) leaveAlone(g *Group) {
 	if l.reading.into.Load() == g && l.reading.lock.TryLock() {
 		l.unlock()
-		l.e.poller.revisit(l) // somebody may have come to read meanwhile
+		l.e.poller.revisit(l) // a reader may have found the lock taken meanwhile
 	}
 }
 
@@ -251,7 +254,8 @@ func (l *link) receive() (n int, drained bool, err error) {
 			}
 		}
 		if in.left() >= longTail {
-			behind = behind[:longTailBuffer] // the next payload is as long, and is not to be copied from here
+			// the next payload is as long, and is not to be copied from here
+			behind = behind[:longTailBuffer]
 		}
 	}
 	iov = append(iov, unix.Iovec{Base: unsafe.SliceData(behind), Len: uint64(len(behind))})
@@ -292,7 +296,8 @@ func (l *link) step() (slow bool, err error) {
 		case atSlow:
 			return true, nil
 		case atHeader:
-			// A frame may be the peer's answer to a group that has come: the peer's attach comes before.
+			// A frame may be the peer's answer to a group that has come: the peer's attach comes
+			// before.
 			if in.claimed.Load() {
 				return true, nil
 			}
@@ -375,7 +380,9 @@ func (l *link) begin() error {
 	l.mu.Unlock()
 	switch {
 	case a == nil:
-		return violation("a frame of job %x, group %x from rank %d to rank %d, which are not attached", h.Job, h.Group, h.Src, h.Dst)
+		return violation(
+			"a frame of job %x, group %x from rank %d to rank %d, which are not attached", h.Job,
+			h.Group, h.Src, h.Dst)
 	case h.Epoch > a.epoch:
 		return violation("a frame of epoch %d, where %d is attached", h.Epoch, a.epoch)
 	case h.Epoch < a.epoch || a.from.over.Load():
@@ -401,7 +408,8 @@ func (l *link) begin() error {
 	in.slotted = true
 	if len(head)+len(body) != int(h.Bytes) {
 		l.forget(g)
-		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d", len(head)+len(body), h.Bytes)
+		return fmt.Errorf("internal error: a slot of %d bytes for a payload of %d",
+			len(head)+len(body), h.Bytes)
 	}
 	in.phase, in.dst = inPayload, [2][]byte{head, body}
 	if h.advertised {

@@ -92,7 +92,8 @@ func (w *socket) recv(into []unix.Iovec) (got received, err error) {
 	for i := range into {
 		room += int(into[i].Len)
 	}
-	got.bytes, got.drained = r.bytes, r.bytes < room // if the socket has ended, the kernel reports that
+	// if the socket has ended, the kernel reports that
+	got.bytes, got.drained = r.bytes, r.bytes < room
 	return got, nil
 }
 
@@ -110,8 +111,8 @@ func (w *socket) recvmsg(fd uintptr) {
 	}
 }
 
-// expect sets SO_RCVLOWAT. Before Linux 4.18 the kernel's buffer may be too small for that much ever
-// to be there.
+// expect sets SO_RCVLOWAT. Before Linux 4.18 the kernel's buffer may be too small for that much
+// ever to be there.
 func (w *socket) expect(bytes int) {
 	r := &w.in
 	if bytes == max(r.expected, 1) || r.small {
@@ -210,7 +211,8 @@ func (s *conn) detach() error {
 	fd, err := -1, errNoDescriptor
 	s.raw.Control(func(f uintptr) { fd, err = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 0) })
 	if err == nil {
-		err = unix.SetNonblock(fd, false) // one that never blocks os.File would give to the poller, too
+		// one that never blocks os.File would give to the poller, too
+		err = unix.SetNonblock(fd, false)
 	}
 	if err != nil {
 		closeFDs([]int{fd})
@@ -229,14 +231,17 @@ func (s *conn) detach() error {
 	return nil
 }
 
-// Write implements io.Writer. Of a detached connection it waits without end; links have their own ways.
+// Write implements io.Writer. Of a detached connection it waits without end; links have their own
+// ways.
 func (s *conn) Write(b []byte) (n int, err error) {
 	if s.file == nil {
 		return s.Conn.Write(b)
 	}
 	for n < len(b) && err == nil {
 		k := 0
-		if e := s.raw.Control(func(fd uintptr) { k, err = unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_NOSIGNAL) }); e != nil {
+		if e := s.raw.Control(func(fd uintptr) {
+			k, err = unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_NOSIGNAL)
+		}); e != nil {
 			err = e
 		}
 		n += k

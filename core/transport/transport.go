@@ -1,22 +1,29 @@
 // Package transport joins processes.
 //
-// An [Endpoint] is a process's end: it listens, and holds at most one link a peer process and
-// kind. A link is an authenticated, ordered stream of frames: a Unix socket between processes of
-// one host (where it also hands over the descriptors of shared windows), TCP otherwise, or a queue pair of an RDMA device,
-// beside which a TCP connection tells whether the peer lives. Groups
+// An [Endpoint] is a process's end: it listens, and holds at most one link a peer process and kind.
+// A link is an authenticated, ordered stream of frames over a wire: a Unix socket between processes
+// of one host (where it also hands over the descriptors of shared windows), TCP otherwise, or a
+// queue pair of an RDMA device, beside which a TCP connection tells whether the peer lives. Groups
 // (communicators) share links: a frame names its group, its epoch and the ranks it goes between.
 //
 // A group attaches to an endpoint with a [Handler] for each of its local ranks. Its traffic flows
 // over a link only after both sides have proved, for that group, that they hold its secret.
 //
-// # Who calls what
+// # Which goroutine does what
 //
-// All that comes in over a link is handled in order, one frame at a time. Links are read by whoever
-// holds the token of the endpoint's [Poller]: a waiter, or a goroutine that is there for nothing else. He
-// also handles Data frames and control frames from QuickBase up, so their handlers must be quick, and must
-// not need what a waiter may hold. All else is handled on a goroutine of the link's, and delays that peer only.
-// Writing is done by the goroutine that calls [Group.Send]. Nothing here waits for ever but
-// for a peer that is stopped: that ends with the context of the caller.
+// All that comes in over a link is handled in order, one frame at a time. The holder of the token
+// of the endpoint's [Poller] reads the links: a waiter, or the progress goroutine. It also handles
+// Data frames and control frames from QuickBase up, so their handlers must be quick, and must not
+// need what a waiter may hold. All else is handled on a goroutine of the link's, and delays that
+// peer only. The goroutine that calls [Group.Send] writes. Nothing here waits for ever but for a
+// peer that is stopped: that ends with the context of the caller.
+//
+// # Locks
+//
+// A goroutine that holds one of the poller's token, link.reading.lock and link.writing.lock only
+// tries the others. The rest are taken in this order: member.events or Endpoint.loops, Endpoint.mu,
+// member.mu, pulse.mu, link.mu, Poller.mu; no other lock is taken while one that is not named here
+// is held. A handler may be called with the first three and member.events held, and no other.
 package transport
 
 import (
@@ -63,7 +70,8 @@ type PeerError struct {
 
 // Error also names the rank, its process and the link.
 func (e *PeerError) Error() string {
-	return fmt.Sprintf("rank %d (%s) of group %s, over %s: %v", e.of.rank, e.of.addr.who(), e.of.g.name, e.of.kind, e.Err)
+	return fmt.Sprintf("rank %d (%s) of group %s, over %s: %v", e.of.rank, e.of.addr.who(),
+		e.of.g.name, e.of.kind, e.Err)
 }
 
 func (e *PeerError) Unwrap() error { return e.Err }
@@ -92,7 +100,7 @@ const (
 
 	handshakeTimeout = 10 * time.Second       // how long a stranger may be silent
 	maxHandshakes    = 256                    // beyond it the oldest is told to try again
-	maxPending       = 1024                   // attaches a link keeps for groups that are not here yet
+	maxPending       = 1024                   // attaches to groups not here yet, that a link keeps
 	maxHostName      = 256                    // bytes of a peer's host name or address, in texts
 	maxText          = 1024                   // bytes of any other text of a peer's
 	maxGone          = 4096                   // detached groups that are remembered
@@ -100,14 +108,21 @@ const (
 	maxQueued        = 1 << 20                // bytes of best-effort frames that a link queues
 	maxInbox         = 8 << 20                // bytes that wait for a rank of the same process
 	idleDelay        = 200 * time.Millisecond // a link without groups is closed after it
-	readSlice        = 100 * time.Millisecond // how long who reads waits before he looks around
-	closeFlush       = 400 * time.Millisecond // Endpoint.Close waits so long for goodbyes to go out, after nothing is on its way any more
-	closeWait        = 500 * time.Millisecond // and then so long for its goroutines
+	readSlice        = 100 * time.Millisecond // a writer reads so long between looks at its context
 	readBuffer       = 16 << 10
-	longRead         = 256 << 10 // of a longer payload, bytes that wake its reader: these, or a quarter of it
 	defaultGrace     = 10 * time.Second
-	getMin           = 128 << 10   // bytes of a payload for which telling of them costs less than copying them
-	getGrace         = time.Second // how long what has been asked for may come that nobody wants any more
+
+	// Endpoint.Close waits closeFlush for goodbyes to go out, after nothing is on its way any more,
+	// and then closeWait for its goroutines.
+	closeFlush = 400 * time.Millisecond
+	closeWait  = 500 * time.Millisecond
+
+	// longRead is how many bytes of a longer payload wake its reader: these, or a quarter of it.
+	longRead = 256 << 10
+	// getMin is the least payload for which an advert costs less than copying the bytes.
+	getMin = 128 << 10
+	// getGrace is how long a get may take whose bytes are not wanted any more.
+	getGrace = time.Second
 )
 
 // Config says how an endpoint listens and when it gives a host up.
@@ -123,7 +138,7 @@ type Config struct {
 	Verbs VerbsConfig
 	// Grace is how long a host may acknowledge nothing before it is given up; 0 means 10 s.
 	Grace time.Duration
-	// Logger is told of links, refused connections and internal errors; nil: nobody is.
+	// Logger is told of links, refused connections and internal errors; it may be nil.
 	Logger *slog.Logger
 	// OnFD is told of every socket that the endpoint opens and (before it does) closes, so that a
 	// forked child can close its copies. It must not block; it may be nil.
@@ -136,21 +151,22 @@ type Config struct {
 // Detach, Connect, Send or Endpoint.Close; TrySend, Broadcast, Halt and Connected are fine.
 type Handler interface {
 	// Slot tells where the payload of a Data frame goes: two pieces of memory that together are
-	// exactly h.Bytes bytes, and stay valid until Arrived or Dropped. An error is a violation by the
-	// peer: the link is closed.
+	// exactly h.Bytes bytes, and stay valid until Arrived or Dropped. An error is a violation by
+	// the peer: the link is closed.
 	Slot(src int, h Header) (head, body []byte, err error)
 	// Arrived tells that the payload lies in its slot.
 	Arrived(src int, h Header)
-	// Dropped tells that the payload will not come, and that nothing more is written to its slot: the group
-	// is halted or left, or the link has ended.
+	// Dropped tells that the payload will not come, and that nothing more is written to its slot:
+	// the group is halted or left, or the link has ended.
 	Dropped(src int, h Header)
 	// Acked tells that the peer has done with a buffer that [Group.Advertise] told it of with that
 	// header, the oldest that it had not acked.
 	Acked(dst int, h Header)
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
-	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's GroupConfig.Share,
-	// owned by the callee; none where the link carries none, or where one of the two processes can open no more files.
+	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's
+	// GroupConfig.Share, owned by the callee; none where the link carries none, or where one of the
+	// two processes can open no more files.
 	PeerAttached(src int, fds []int)
 	// PeerDown tells, once, that the peer is lost. Nothing of that peer comes after it.
 	PeerDown(src int, err error)
@@ -168,9 +184,11 @@ type GroupConfig struct {
 	Peers      []Address // by rank
 	Kinds      []string  // by rank: what Decide said; that of Rank itself is not looked at
 	Handler    Handler
-	Share      []int // descriptors that are passed to peers over mem and shm links, few. The caller keeps them.
-	// Stopped is a word (of four bytes) in memory that VerbsConfig.Memory knows. It is set before an
-	// advertised buffer may change that has not been acked. Where it is nil nothing is advertised.
+	// descriptors that are passed to peers over mem and shm links, few. The caller keeps them.
+	Share []int
+	// Stopped is a word (of four bytes) in memory that VerbsConfig.Memory knows. It is set before
+	// an advertised buffer may change that has not been acked. Where it is nil nothing is
+	// advertised.
 	Stopped unsafe.Pointer
 }
 

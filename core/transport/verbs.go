@@ -19,9 +19,10 @@ import (
 	"github.com/goccl/goccl/rdma"
 )
 
-// A verbs link begins as a TCP connection. When the two processes have proved themselves, they tell each other of a queue pair, try it, and
-// move the frames over to it, if it works on both sides. From then on the connection tells whether the peer lives, as that of a
-// TCP link does; a queue pair with nothing under way tells nothing. A queue pair that breaks ends its link.
+// A verbs link begins as a TCP connection. When the two processes have proved themselves, they tell
+// each other of a queue pair, try it, and move the frames over to it, if it works on both sides.
+// From then on the connection tells whether the peer lives, as that of a TCP link does; a queue
+// pair with nothing under way tells nothing. A queue pair that breaks ends its link.
 
 // VerbsConfig says how RDMA devices are to be used.
 type VerbsConfig struct {
@@ -29,7 +30,8 @@ type VerbsConfig struct {
 	HCA      string // which: see rdma.Want
 	GIDIndex int    // negative: the endpoint chooses
 	Library  string // the path of libibverbs; "" is the system's
-	// Memory is what peers may read, and what is read of them may come into, without a copy. It outlives the endpoint.
+	// Memory is what peers may read, and what is read of them may come into, without a copy. It
+	// outlives the endpoint.
 	Memory *rdma.Memory
 }
 
@@ -51,7 +53,8 @@ const (
 	// tryTimeout is how long a queue pair may take to carry its first message: some retries.
 	tryTimeout = 5 * time.Second
 	tryBytes   = 4096
-	// ringBudget is how much locked memory the links of one group take, about: the first group that joins two processes chooses.
+	// ringBudget is how much locked memory the links of one group take, about: the first group that
+	// joins two processes chooses.
 	ringBudget = 16 << 20
 )
 
@@ -71,7 +74,8 @@ func (e *Endpoint) findPort(c Config) {
 }
 
 // choosePort chooses the RDMA port of an endpoint that listens on the given addresses.
-func choosePort(c Config, addrs []netip.Addr) (library *rdma.Library, choice rdma.Choice, err error) {
+func choosePort(c Config, addrs []netip.Addr) (library *rdma.Library, choice rdma.Choice,
+	err error) {
 	if c.Verbs.Off != "" {
 		return nil, choice, errors.New(c.Verbs.Off)
 	}
@@ -85,7 +89,9 @@ func choosePort(c Config, addrs []netip.Addr) (library *rdma.Library, choice rdm
 	if err != nil {
 		return nil, choice, err
 	}
-	choice, err = rdma.Choose(ports, rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, Interface: c.Interface, NetAddr: addrs})
+	choice, err = rdma.Choose(ports,
+		rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, Interface: c.Interface,
+			NetAddr: addrs})
 	return library, choice, err
 }
 
@@ -146,7 +152,8 @@ func (v *verbsEnd) open() (*rdma.Device, error) {
 	return d, nil
 }
 
-// stream makes one end of a stream for a link of a group of so many ranks. Links to several peers are made at once.
+// stream makes one end of a stream for a link of a group of so many ranks. Links to several peers
+// are made at once.
 func (v *verbsEnd) stream(ranks int) (*rdma.Stream, error) {
 	d, err := v.open()
 	if err != nil {
@@ -241,7 +248,8 @@ func (n *note) bytes() (b [noteSize]byte) {
 }
 
 func parseNote(b *[noteSize]byte) (note, error) {
-	if string(b[:7]) != noteMagic || b[7] != wireVersion || b[12] > 1 || b[13]|b[14]|b[15]|b[noteSize-1] != 0 {
+	if string(b[:7]) != noteMagic || b[7] != wireVersion || b[12] > 1 ||
+		b[13]|b[14]|b[15]|b[noteSize-1] != 0 {
 		return note{}, violation("what came beside a verbs link is no note of its peer")
 	}
 	why, _, _ := bytes.Cut(b[16+rdma.RecordSize:], []byte{0})
@@ -253,9 +261,10 @@ func parseNote(b *[noteSize]byte) (note, error) {
 // errNoVerbs: verbs are demanded, and do not work.
 var errNoVerbs = errors.New("transport \"verbs\" cannot work")
 
-// upgrade moves a new link's frames to a queue pair. The peer does the same at this moment. It returns nil where that does not work and need
-// not: both sides go on over TCP then.
-func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks int) (*rdma.Stream, error) {
+// upgrade moves a new link's frames to a queue pair. The peer does the same at this moment. It
+// returns nil where that does not work and need not: both sides go on over TCP then.
+func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks int) (*rdma.Stream,
+	error) {
 	tell := func(n note) (note, error) {
 		b := n.bytes()
 		if _, err := c.Write(b[:]); err != nil {
@@ -316,7 +325,8 @@ func (n *note) set(err error) {
 	}
 }
 
-// try sends a first message over a queue pair, of the largest packet that there is, and waits until it has reached the peer.
+// try sends a first message over a queue pair, of the largest packet that there is, and waits until
+// it has reached the peer.
 func (e *Endpoint) try(ctx context.Context, stream *rdma.Stream) error {
 	if !stream.Nudge(tryBytes) {
 		return stream.Fault()

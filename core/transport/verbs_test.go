@@ -19,12 +19,18 @@ var verbsProblems = map[string]struct {
 	says   string
 	once   bool
 }{
-	"no memory":     {func(f *fake.Library) { f.Fail("reg_mr", 1, -1, syscall.ENOMEM) }, "locked memory", false},
-	"no queue":      {func(f *fake.Library) { f.Fail("create_cq", 1, -1, syscall.EINVAL) }, "ibv_create_cq", false},
-	"no queue pair": {func(f *fake.Library) { f.Fail("create_qp", 1, -1, syscall.EINVAL) }, "ibv_create_qp", false},
-	"no way":        {func(f *fake.Library) { f.Fail("modify_qp", 1, -1, syscall.EHOSTUNREACH) }, "ibv_modify_qp", false},
-	"no answer":     {func(f *fake.Library) { f.Complete(1, -1, 0, 12, 0x81) }, "RETRY_EXC_ERR", true},
-	"one side only": {func(f *fake.Library) { f.Fail("alloc_pd", 1, 1, syscall.ENOMEM) }, "ibv_alloc_pd", true},
+	"no memory": {func(f *fake.Library) { f.Fail("reg_mr", 1, -1, syscall.ENOMEM) },
+		"locked memory", false},
+	"no queue": {func(f *fake.Library) { f.Fail("create_cq", 1, -1, syscall.EINVAL) },
+		"ibv_create_cq", false},
+	"no queue pair": {func(f *fake.Library) { f.Fail("create_qp", 1, -1, syscall.EINVAL) },
+		"ibv_create_qp", false},
+	"no way": {func(f *fake.Library) { f.Fail("modify_qp", 1, -1, syscall.EHOSTUNREACH) },
+		"ibv_modify_qp", false},
+	"no answer": {func(f *fake.Library) { f.Complete(1, -1, 0, 12, 0x81) }, "RETRY_EXC_ERR",
+		true},
+	"one side only": {func(f *fake.Library) { f.Fail("alloc_pd", 1, 1, syscall.ENOMEM) },
+		"ibv_alloc_pd", true},
 }
 
 func verbsPair(t *testing.T, l *logbook, breaks func(*fake.Library)) []*Endpoint {
@@ -81,7 +87,8 @@ func TestVerbsThatAreDemandedMustWork(t *testing.T) {
 				go func() { errs <- g.Connect(within(t), 1-rank) }()
 			}
 			for range groups {
-				if err := <-errs; err == nil || !strings.Contains(err.Error(), "verbs") || !strings.Contains(err.Error(), c.says) {
+				if err := <-errs; err == nil || !strings.Contains(err.Error(), "verbs") ||
+					!strings.Contains(err.Error(), c.says) {
 					t.Errorf("the error is %v", err)
 				}
 			}
@@ -89,8 +96,8 @@ func TestVerbsThatAreDemandedMustWork(t *testing.T) {
 	}
 }
 
-// What has been said last may have to be sent again, long after Close was called: it is waited for, until the adapter gives up, or for the
-// liveness grace.
+// What has been said last may have to be sent again, long after Close was called: it is waited for,
+// until the adapter gives up, or for the liveness grace.
 func TestCloseDelivers(t *testing.T) {
 	mend := func(double *fake.Library) { double.Link(0, 1, true) }
 	for _, c := range []struct {
@@ -107,7 +114,9 @@ func TestCloseDelivers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			double := fake.New(t)
-			w := newWorld(t, pair(t, Verbs, Config{Grace: c.grace, Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}), Verbs, 1)
+			w := newWorld(t, pair(t, Verbs,
+				Config{Grace: c.grace, Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}),
+				Verbs, 1)
 			ok(t, w.groups[0].Connect(within(t), 1))
 			payload := bytes.Repeat([]byte{7}, c.bytes)
 			double.Link(0, 1, false)
@@ -145,7 +154,8 @@ func TestCloseDelivers(t *testing.T) {
 
 func TestDecideVerbs(t *testing.T) {
 	host := func(name, verbs, net string) Address {
-		return Address{Process: newProcessID(), Name: name, Host: name, TCP: []string{"192.0.2.1:1"}, Verbs: verbs, VerbsProblem: "no card", Net: net}
+		return Address{Process: newProcessID(), Name: name, Host: name,
+			TCP: []string{"192.0.2.1:1"}, Verbs: verbs, VerbsProblem: "no card", Net: net}
 	}
 	for _, c := range []struct {
 		a, b         Address
@@ -160,12 +170,15 @@ func TestDecideVerbs(t *testing.T) {
 		{host("a", "roce2, ipv4", ""), host("b", "", ""), "", TCP, ""},
 		{host("a", "roce2, ipv4", Verbs), host("b", "", Verbs), "", "", "host b, pid 0: no card"},
 		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), "", TCP, ""},
-		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), Verbs, "", "GOCCL_IB_GID_INDEX"},
-		{host("a", "roce2, ipv4", Verbs), host("b", "roce2, ipv4", TCP), "", "", "set the same one on all ranks"},
+		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), Verbs, "",
+			"GOCCL_IB_GID_INDEX"},
+		{host("a", "roce2, ipv4", Verbs), host("b", "roce2, ipv4", TCP), "", "",
+			"set the same one on all ranks"},
 	} {
 		for _, p := range [][2]Address{{c.a, c.b}, {c.b, c.a}} {
 			kind, err := Decide(p[0], p[1], c.forced)
-			if kind != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			if kind != c.want || (err == nil) != (c.err == "") || err != nil &&
+				!strings.Contains(err.Error(), c.err) {
 				t.Errorf("%+v and %+v, forced %q: %q, %v", p[0], p[1], c.forced, kind, err)
 			}
 		}

@@ -7,8 +7,8 @@ import "golang.org/x/sys/unix"
 // sender's memory is the business of get.go, which only knows queue pairs.)
 //
 // No method waits. The link's reader (see reading.lock) calls recv and expect, the link's writer
-// (see writing.turn) calls send and askRoom, and the holder of the poller's token calls ready. These
-// three may run at once. The other methods may be called at any time.
+// (see writing.turn) calls send and askRoom, and the holder of the poller's token calls ready.
+// These three may run at once. The other methods may be called at any time.
 type wire interface {
 	// kind is what carries the bytes: Shm, TCP or Verbs.
 	kind() string
@@ -29,8 +29,8 @@ type wire interface {
 	askRoom() bool
 	// flushed tells whether all that was sent gets to the peer even if this side closes the link.
 	flushed() bool
-	// close gives back what the wire has beside the link's connection. What recv was to fill is left
-	// alone from then on. It may be called more than once.
+	// close gives back what the wire has beside the link's connection. What recv was to fill is
+	// left alone from then on. It may be called more than once.
 	close()
 }
 
@@ -44,7 +44,8 @@ type watched struct {
 // received is what one call of recv has brought.
 type received struct {
 	bytes   int
-	drained bool  // nothing is left: a descriptor reports what comes next
-	room    bool  // a writer that has asked for room may try again
-	fds     []int // descriptors that the peer has passed; lostRights in place of a frame's that were lost
+	drained bool // nothing is left: a descriptor reports what comes next
+	room    bool // a writer that has asked for room may try again
+	// descriptors that the peer has passed; lostRights in place of a frame's that were lost
+	fds []int
 }

@@ -31,10 +31,12 @@ func (d *drip) send(from []unix.Iovec, rights []byte) (int, error) {
 
 func (d *drip) askRoom() bool { return d.sends%4 == 0 }
 
-// joinBy makes a link between two endpoints by hand, over a Unix socket and the wires that wrap makes.
+// joinBy makes a link between two endpoints by hand, over a Unix socket and the wires that wrap
+// makes.
 func joinBy(t *testing.T, eps []*Endpoint, wrap func(wire) wire) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0)
 	ok(t, err)
 	for i, e := range eps {
 		file := os.NewFile(uintptr(fds[i]), "")
@@ -67,7 +69,8 @@ func TestWiresThatCarryLittle(t *testing.T) {
 		}
 		ctx := within(t)
 		size := min(int(most)*2000, longRead+1)
-		for i, h := range []Header{{Type: Data}, {Type: ControlBase}, {Type: Data}, {Type: QuickBase}} {
+		for i, h := range []Header{{Type: Data}, {Type: ControlBase}, {Type: Data},
+			{Type: QuickBase}} {
 			p := bytes.Repeat([]byte{byte(i + 1)}, min(size+i, MaxControl))
 			for rank, g := range groups {
 				ok(t, g.Send(ctx, 1-rank, h, p[:i], p[i:]))
@@ -75,7 +78,8 @@ func TestWiresThatCarryLittle(t *testing.T) {
 		}
 		for rank, h := range handlers {
 			for i, f := range h.untilFrames(t, 4) {
-				if !bytes.Equal(f.payload, bytes.Repeat([]byte{byte(i + 1)}, min(size+i, MaxControl))) {
+				if !bytes.Equal(f.payload,
+					bytes.Repeat([]byte{byte(i + 1)}, min(size+i, MaxControl))) {
 					t.Errorf("%d bytes at a time: frame %d of rank %d is another", most, i, rank)
 				}
 			}

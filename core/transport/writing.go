@@ -13,8 +13,9 @@ import (
 // writing is the sending half of a link: the frame that is being written. The writer is the
 // goroutine that has put a token into lock; the fields below broken are the writer's.
 type writing struct {
-	lock   chan struct{}
-	turn   atomic.Int32  // of the poller's holder, that waits to be the writer: turnWanted, turnGiven
+	lock chan struct{}
+	// of the poller's holder, that waits to be the writer: turnWanted, turnGiven
+	turn   atomic.Int32
 	room   chan struct{} // a signal to the writer: there may be room again
 	broken atomic.Bool   // writing has failed
 
@@ -34,9 +35,9 @@ const (
 
 var errLinkEnded = errors.New("the link has ended")
 
-// send writes a frame. It returns when the wire has taken the payload, or, with the context's error,
-// when the context ends; then what is left of a frame begun is copied and sent later. Advertised
-// tells that the last piece of the payload has not gone anywhere: the peer reads it.
+// send writes a frame. It returns when the wire has taken the payload, or, with the context's
+// error, when the context ends; then what is left of a frame begun is copied and sent later.
+// Advertised tells that the last piece of the payload has not gone anywhere: the peer reads it.
 func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, how manner) (
 	advertised bool, err error) {
 	w := &l.writing
@@ -78,8 +79,8 @@ func (l *link) send(ctx context.Context, g *Group, h *Header, payload [][]byte, 
 	return ad != nil && err == nil, err
 }
 
-// awaitTurn waits until no other goroutine writes. The holder of the poller's token reads meanwhile:
-// the other writer may be waiting for what only a reader brings.
+// awaitTurn waits until no other goroutine writes. The holder of the poller's token reads
+// meanwhile: the other writer may be waiting for what only a reader brings.
 func (l *link) awaitTurn(ctx context.Context, reading bool) error {
 	w := &l.writing
 	select {
@@ -156,8 +157,8 @@ func waitMost(ctx context.Context) time.Duration {
 	return readSlice
 }
 
-// trySend writes a frame if no other goroutine writes and there is room. It tells whether it did, or
-// the link has ended.
+// trySend writes a frame if no other goroutine writes and there is room. It tells whether it did,
+// or the link has ended.
 func (l *link) trySend(g *Group, h *Header, payload [][]byte) bool {
 	w := &l.writing
 	select {
@@ -197,8 +198,8 @@ func (l *link) awaitRoom(ctx context.Context, reading bool) error {
 		defer p.Leave()
 	}
 	if !reading {
-		p.Rely()
-		defer p.Dismiss()
+		p.StartProgress()
+		defer p.StopProgress()
 	}
 	return l.await(ctx, l.writing.room, reading)
 }

@@ -1,0 +1,217 @@
+package transport
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	} else {
+		l.Close()
+	}
+	eps := pair(t, TCP, Config{StoreHost: "::1"})
+	if a := eps[0].Address().TCP; len(a) != 1 || !strings.HasPrefix(a[0], "[::1]:") {
+		t.Fatalf("listens on %v", a)
+	}
+	w := newWorld(t, eps, TCP, 2)
+	ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
+	w.handlers[1].untilFrames(t, 1)
+}
+
+func TestInterfaceByName(t *testing.T) {
+	e := listen(t, Config{Interface: "lo"})
+	for _, a := range e.Address().TCP {
+		if !strings.HasPrefix(a, "127.") && !strings.HasPrefix(a, "[::1]") {
+			t.Fatalf("listens on %v", a)
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	a := Address{Process: ProcessID{1}, Host: "h", Unix: "@a", TCP: []string{"10.0.0.1:5"}}
+	b := Address{Process: ProcessID{2}, Host: "h", Unix: "@b", TCP: []string{"10.0.0.1:6"}}
+	far := Address{Process: ProcessID{3}, Host: "i", Unix: "@c", TCP: []string{"10.0.0.2:6"}}
+	noShm := b
+	noShm.Unix, noShm.ShmProblem = "", "no memfd; allow it"
+	shy := far
+	shy.TCP = []string{"127.0.0.1:6"}
+	forced := far
+	forced.Forced = Shm
+	for i, c := range []struct {
+		a, b         Address
+		forced, kind string // kind "": an error that contains text
+		text         string
+	}{
+		{a, a, "", Mem, ""}, {a, a, Shm, Mem, ""}, {a, a, TCP, "", "one process"},
+		{a, b, "", Shm, ""}, {a, b, TCP, TCP, ""}, {a, b, "ib", "", "unknown transport"},
+		{a, far, "", TCP, ""}, {a, far, Shm, "", "namespaces"},
+		{a, noShm, "", TCP, ""}, {a, noShm, Shm, "", "no memfd; allow it"},
+		{a, shy, "", "", "GOCCL_SOCKET_IFNAME"},
+		{a, forced, "", "", "cannot work"}, {a, forced, TCP, "", "one process demands"},
+	} {
+		k1, err1 := Decide(c.a, c.b, c.forced)
+		k2, err2 := Decide(c.b, c.a, c.forced)
+		if k1 != k2 || (err1 == nil) != (err2 == nil) || k1 != c.kind {
+			t.Errorf("case %d: %q %v, %q %v, want %q", i, k1, err1, k2, err2, c.kind)
+		}
+		if c.kind == "" && (err1 == nil || !strings.Contains(err1.Error(), c.text)) {
+			t.Errorf("case %d: error %v lacks %q", i, err1, c.text)
+		}
+	}
+}
+
+func TestWhy(t *testing.T) {
+	a := Address{Process: ProcessID{1}, Name: "h", Host: "h", Unix: "@a", VerbsProblem: "no card"}
+	b := a
+	b.Process = ProcessID{2}
+	noShm := b
+	noShm.ShmProblem = "no memfd; allow it"
+	far := b
+	far.Name, far.Host = "i", "i"
+	forced, net := a, far
+	forced.Forced, net.Net = TCP, TCP
+	rdma, card := far, a
+	rdma.Verbs, card.Verbs = "roce2", "roce2"
+	for _, c := range []struct {
+		a, b       Address
+		kind, want string
+	}{
+		{a, a, Mem, "threads of one process"},
+		{a, b, Shm, "share a host"},
+		{forced, b, TCP, `"tcp" is demanded`},
+		{net, net, TCP, `"tcp" is demanded`},
+		{a, noShm, TCP, "cannot share memory: host h, pid 0: no memfd; allow it"},
+		{a, far, TCP, "on two hosts, and cannot use RDMA: host h, pid 0: no card"},
+		{card, rdma, Verbs, `RDMA port of kind "roce2"`},
+		{card, a, Shm, "share a host"},
+	} {
+		if got := Why(c.a, c.b, c.kind); !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q lacks %q", c.kind, got, c.want)
+		}
+	}
+}
+
+func TestAddressJSON(t *testing.T) {
+	a := listen(t, Config{}).Address()
+	j, err := json.Marshal(a)
+	ok(t, err)
+	var b Address
+	ok(t, json.Unmarshal(j, &b))
+	if fmt.Sprint(a) != fmt.Sprint(b) {
+		t.Fatalf("%+v became %+v", a, b)
+	}
+	if a.ShmProblem != "" || a.Unix == "" {
+		t.Fatalf("shared memory does not work here: %s", a.ShmProblem)
+	}
+}
+
+func TestDeadPeerIsRefused(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			h := newRecorder()
+			g := attach(t, eps[0], groupConfig(eps, kind, 1, 0), h)
+			ok(t, eps[1].Close())
+			start := time.Now()
+			wants(t, g.Connect(within(t), 1), ErrPeerDown)
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("it took %v", d)
+			}
+			err := h.untilDown(t, 1)
+			if !strings.Contains(err.Error(), "rank 1") || !strings.Contains(err.Error(), "pid") {
+				t.Errorf("error %v", err)
+			}
+			wants(t, g.Send(within(t), 1, Header{Type: ControlBase}), ErrPeerDown)
+		})
+	}
+}
+
+// Somebody else has got the port of a dead process.
+func TestStaleAddress(t *testing.T) {
+	eps := pair(t, TCP, Config{})
+	other := listen(t, Config{})
+	c := groupConfig(eps, TCP, 1, 0)
+	c.Peers[1].TCP = other.Address().TCP
+	h := newRecorder()
+	g := attach(t, eps[0], c, h)
+	wants(t, g.Connect(within(t), 1), ErrPeerDown)
+	h.untilDown(t, 1)
+}
+
+func TestUnreachableUntilGrace(t *testing.T) {
+	const grace = 500 * time.Millisecond
+	e := listen(t, Config{Grace: grace})
+	far := e.Address()
+	far.Process, far.TCP = ProcessID{1}, []string{"127.0.0.1:1"}
+	c := groupConfig([]*Endpoint{e}, TCP, 1, 0)
+	// A socket that listens with a full backlog swallows further connections.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ok(t, err)
+	defer unix.Close(fd)
+	ok(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	ok(t, unix.Listen(fd, 0))
+	sa, err := unix.Getsockname(fd)
+	ok(t, err)
+	far.TCP = []string{fmt.Sprintf("127.0.0.1:%d", sa.(*unix.SockaddrInet4).Port)}
+	for range 2 {
+		if c, err := net.DialTimeout("tcp", far.TCP[0], 100*time.Millisecond); err == nil {
+			defer c.Close()
+		}
+	}
+	c.Peers, c.Kinds = append(c.Peers, far), append(c.Kinds, TCP)
+	h := newRecorder()
+	g := attach(t, e, c, h)
+	start := time.Now()
+	wants(t, g.Connect(within(t), 1), ErrPeerDown)
+	if d := time.Since(start); d < grace || d > 10*grace {
+		t.Errorf("given up after %v", d)
+	}
+	h.untilDown(t, 1)
+}
+
+// Connections within a host do not pace what they send; others keep to the system's choice.
+func TestCongestionControl(t *testing.T) {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		t.Skip(err)
+	}
+	system := strings.TrimSpace(string(b))
+	want := system
+	if strings.HasPrefix(system, "bbr") {
+		want = "reno"
+	}
+	var here sockets
+	eps := []*Endpoint{listen(t, Config{OnFD: here.note}), listen(t, Config{})}
+	w := newWorld(t, eps, TCP, 1)
+	ok(t, w.groups[0].Connect(within(t), 1))
+	ok(t, w.groups[1].Connect(within(t), 0))
+	for i, e := range eps {
+		e.mu.Lock()
+		if len(e.links) == 0 {
+			t.Errorf("end %d has no link", i)
+		}
+		for l := range e.links {
+			if name := congestionOf(l.conn.fd); name != want {
+				t.Errorf("end %d: %s, want %s", i, name, want)
+			}
+		}
+		e.mu.Unlock()
+	}
+	elsewhere := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	c, err := elsewhere.DialContext(within(t), "tcp", eps[0].Address().TCP[0])
+	ok(t, err)
+	defer c.Close()
+	until(t, "the system's choice from elsewhere", func() bool {
+		_, fd := here.seen()
+		return congestionOf(fd) == system
+	})
+}

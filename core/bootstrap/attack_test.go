@@ -27,7 +27,10 @@ func (m *meddled) Get(key string) ([]byte, bool, error) {
 }
 
 // meddle has ranks join through a store whose answers are changed for one of them.
-func meddle(ctx context.Context, s Store, configs []JoinConfig, reader int, change func(key string, value []byte) []byte) []result {
+func meddle(
+	ctx context.Context, s Store, configs []JoinConfig, reader int,
+	change func(key string, value []byte) []byte,
+) []result {
 	results := make(chan result)
 	for _, c := range configs {
 		own := s
@@ -47,8 +50,8 @@ func meddle(ctx context.Context, s Store, configs []JoinConfig, reader int, chan
 	return out
 }
 
-// TestJoinNoticesChanges has somebody who can write the store, but holds no secret, change what ranks
-// publish. Nobody has a group then, and the rank that is attacked is told so.
+// TestJoinNoticesChanges has an attacker who can write the store, but holds no secret, change what
+// ranks publish. Nobody has a group then, and the rank that is attacked is told so.
 func TestJoinNoticesChanges(t *testing.T) {
 	replace := func(key, old, new string) func(string, []byte) []byte {
 		return func(k string, v []byte) []byte {
@@ -66,25 +69,31 @@ func TestJoinNoticesChanges(t *testing.T) {
 		keyed  string // and where they have one
 	}{
 		{"an address in a join", 0, replace("join/1", "member 1", "member X"),
-			"the roster holds another record of rank 1 than that rank wrote", "rank 1 was given another secret than rank 0, or its record was changed"},
+			"the roster holds another record of rank 1 than that rank wrote",
+			"rank 1 was given another secret than rank 0, or its record was changed"},
 		{"a setting in a join", 0, replace("join/1", "best", "west"),
-			`transport is "best" on rank 0 and "west" on rank 1`, "rank 1 was given another secret than rank 0, or its record was changed"},
+			`transport is "best" on rank 0 and "west" on rank 1`,
+			"rank 1 was given another secret than rank 0, or its record was changed"},
 		{"a size in a join", 0, func(k string, v []byte) []byte {
 			if k == "join/1" {
 				binary.LittleEndian.PutUint32(v[len(joinMagic)+5:], 4)
 			}
 			return v
-		}, "rank 1 was started with size 4, rank 0 with size 3", "rank 1 was given another secret than rank 0, or its record was changed"},
+		}, "rank 1 was started with size 4, rank 0 with size 3",
+			"rank 1 was given another secret than rank 0, or its record was changed"},
 		{"another's address in a roster", 1, replace("roster", "member 2", "member X"),
-			"rank 1 has read another roster than rank 0 wrote", "the roster was not written with the secret that rank 1 was given, or was changed"},
+			"rank 1 has read another roster than rank 0 wrote",
+			"the roster was not written with the secret that rank 1 was given, or was changed"},
 		{"a rank's own address in a roster", 1, replace("roster", "member 1", "member X"),
-			"the roster holds another record of rank 1 than that rank wrote", "the roster was not written with the secret that rank 1 was given, or was changed"},
+			"the roster holds another record of rank 1 than that rank wrote",
+			"the roster was not written with the secret that rank 1 was given, or was changed"},
 		{"the job in a roster", 1, func(k string, v []byte) []byte {
 			if k == "roster" {
 				v[len(rosterMagic)+2+nonceSize] ^= 1
 			}
 			return v
-		}, "rank 1 has read another roster than rank 0 wrote", "the roster was not written with the secret that rank 1 was given, or was changed"},
+		}, "rank 1 has read another roster than rank 0 wrote",
+			"the roster was not written with the secret that rank 1 was given, or was changed"},
 	} {
 		for _, secret := range []string{"", strings.Repeat("s", longSecret)} {
 			t.Run(fmt.Sprintf("%s, keyed %v", test.name, secret != ""), func(t *testing.T) {
@@ -107,8 +116,8 @@ func TestJoinNoticesChanges(t *testing.T) {
 	}
 }
 
-// TestJoinRefusesReplays gives rank 0 a record in rank 1's place that the secret's holders did write: that of
-// another rank, of another group, of an earlier run.
+// TestJoinRefusesReplays gives rank 0 a record in rank 1's place that the secret's holders did write:
+// that of another rank, of another group, of an earlier run.
 func TestJoinRefusesReplays(t *testing.T) {
 	secret := strings.Repeat("s", longSecret)
 	configs := ranks(3)
@@ -127,14 +136,16 @@ func TestJoinRefusesReplays(t *testing.T) {
 		}
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
-			results := meddle(within(t, time.Second), NewMemStore(), configs, 0, func(k string, v []byte) []byte {
-				if k == "join/1" {
-					return replay
-				}
-				return v
-			})
+			results := meddle(within(t, time.Second), NewMemStore(), configs, 0,
+				func(k string, v []byte) []byte {
+					if k == "join/1" {
+						return replay
+					}
+					return v
+				})
 			for _, r := range results {
-				if r.err == nil || r.rank == 0 && (!errors.Is(r.err, ErrAbsent) || !strings.Contains(r.err.Error(), "these have not joined group \"g\": 1")) {
+				if r.err == nil || r.rank == 0 && (!errors.Is(r.err, ErrAbsent) ||
+					!strings.Contains(r.err.Error(), "these have not joined group \"g\": 1")) {
 					t.Errorf("rank %d: %v", r.rank, r.err)
 				}
 			}
@@ -189,7 +200,8 @@ func TestSecretsAreOfTheRoster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bytes.Equal(r.groupSecret("s"), c.groupSecret("s")) || r.keyed && bytes.Equal(r.groupSecret("s"), r.groupSecret("t")) {
+		if bytes.Equal(r.groupSecret("s"), c.groupSecret("s")) ||
+			r.keyed && bytes.Equal(r.groupSecret("s"), r.groupSecret("t")) {
 			t.Errorf("roster %d: one secret for two rosters", i)
 		}
 	}

@@ -75,7 +75,8 @@ func (m *mortalStore) Get(key string) ([]byte, bool, error) {
 func ranks(size int) []JoinConfig {
 	var c []JoinConfig
 	for r := range size {
-		c = append(c, JoinConfig{Rank: r, Size: size, GroupName: "g", Member: fmt.Appendf(nil, "member %d", r)})
+		c = append(c, JoinConfig{Rank: r, Size: size, GroupName: "g",
+			Member: fmt.Appendf(nil, "member %d", r)})
 	}
 	return c
 }
@@ -88,7 +89,8 @@ func agree(t *testing.T, configs []JoinConfig, results []result) {
 		if r.err != nil {
 			t.Fatalf("rank %d: %v", r.rank, r.err)
 		}
-		if r.roster.Group != first.roster.Group || r.roster.Group == 0 || r.roster.Job != first.roster.Job ||
+		if r.roster.Group != first.roster.Group || r.roster.Group == 0 ||
+			r.roster.Job != first.roster.Job ||
 			!bytes.Equal(r.roster.Secret, first.roster.Secret) || len(r.roster.Secret) != 32 {
 			t.Fatalf("ranks %d and %d have different groups", r.rank, first.rank)
 		}
@@ -188,7 +190,8 @@ func TestJoinOverStaleKeys(t *testing.T) {
 		wg.Go(func() {
 			results := joinAll(within(t, limit), s, configs)
 			for _, r := range results {
-				if r.err != nil || r.roster.Group != results[0].roster.Group || r.roster.Group == before[0].roster.Group {
+				if r.err != nil || r.roster.Group != results[0].roster.Group ||
+					r.roster.Group == before[0].roster.Group {
 					t.Errorf("over keys %b: rank %d: %+v, %v", subset, r.rank, r.roster, r.err)
 				}
 			}
@@ -211,7 +214,8 @@ func TestJoinOverStaleKeysLate(t *testing.T) {
 	agree(t, configs, append(results, <-leader))
 }
 
-// TestJoinOverAnotherSize restarts a run of three ranks, one of two and one of four under the same keys.
+// TestJoinOverAnotherSize restarts a run of three ranks, one of two and one of four under the same
+// keys.
 func TestJoinOverAnotherSize(t *testing.T) {
 	s := newWatched()
 	for _, size := range []int{3, 2, 4, 1, 3} {
@@ -278,7 +282,8 @@ func TestJoinRestartInTheMiddle(t *testing.T) {
 	}
 }
 
-// A torch FileStore is a file, which its last user before may remove when others have begun to use it.
+// A torch FileStore is a file, which its last user before may remove when others have begun to use
+// it.
 func TestJoinInStoreThatIsEmptied(t *testing.T) {
 	for _, key := range []string{"join/0", "join/1", "join/2", "roster", "confirm/1"} {
 		t.Run(key, func(t *testing.T) {
@@ -314,7 +319,8 @@ func TestJoinNamesWhoIsMissing(t *testing.T) {
 	if !errors.Is(err, ErrAbsent) || !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if !strings.Contains(err.Error(), `not joined group "g"`) || !strings.Contains(err.Error(), ": 2, 3 (") {
+	if !strings.Contains(err.Error(), `not joined group "g"`) ||
+		!strings.Contains(err.Error(), ": 2, 3 (") {
 		t.Fatal(err)
 	}
 	// The rank that came is told so by rank 0.
@@ -327,12 +333,14 @@ func TestJoinWithoutRankZero(t *testing.T) {
 	s := NewMemStore()
 	_, err := Join(within(t, short), s, ranks(2)[1])
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "rank 1 of 2") ||
-		!strings.Contains(err.Error(), "rank 1 of 2 of group \"g\" waited for rank 0, which has not joined") {
+		!strings.Contains(err.Error(),
+			`rank 1 of 2 of group "g" waited for rank 0, which has not joined`) {
 		t.Fatal(err)
 	}
 	agree(t, ranks(2), joinAll(within(t, limit), s, ranks(2)))
 	_, err = Join(within(t, short), s, JoinConfig{Rank: 2, Size: 3, GroupName: "g"})
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "another size (2, this rank with 3)") {
+	if !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "another size (2, this rank with 3)") {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -348,23 +356,37 @@ func TestJoinSettingsDiffer(t *testing.T) {
 		change func(c []JoinConfig)
 		want   string
 	}{
-		{"greater size", func(c []JoinConfig) { c[1].Size = 4 }, "rank 1 was started with size 4, rank 0 with size 3"},
-		{"lesser size", func(c []JoinConfig) { c[1].Size = 2 }, "rank 1 was started with size 2, rank 0 with size 3"},
-		{"rank 0 counts fewer", func(c []JoinConfig) { c[0].Size = 2 }, "rank 1 was started with size 3, rank 0 with size 2"},
-		{"rank 0 has no secret", func(c []JoinConfig) { c[1].Secret, c[2].Secret = "s", "s" }, "rank 1 was given a secret, rank 0 none: GOCCL_SECRET must be the same"},
-		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" }, "rank 0 was given a secret, rank 1 none: GOCCL_SECRET must be the same"},
+		{"greater size", func(c []JoinConfig) { c[1].Size = 4 },
+			"rank 1 was started with size 4, rank 0 with size 3"},
+		{"lesser size", func(c []JoinConfig) { c[1].Size = 2 },
+			"rank 1 was started with size 2, rank 0 with size 3"},
+		{"rank 0 counts fewer", func(c []JoinConfig) { c[0].Size = 2 },
+			"rank 1 was started with size 3, rank 0 with size 2"},
+		{"rank 0 has no secret", func(c []JoinConfig) { c[1].Secret, c[2].Secret = "s", "s" },
+			"rank 1 was given a secret, rank 0 none: GOCCL_SECRET must be the same"},
+		{"one has no secret", func(c []JoinConfig) { c[0].Secret, c[2].Secret = "s", "s" },
+			"rank 0 was given a secret, rank 1 none: GOCCL_SECRET must be the same"},
 		{"another secret", func(c []JoinConfig) { c[0].Secret, c[1].Secret, c[2].Secret = "s", "t", "s" },
 			"rank 1 was given another secret than rank 0"},
-		{"a setting", func(c []JoinConfig) { c[1].Settings = []Setting{{"version", "1"}, {"transport", ""}} },
+		{"a setting", func(c []JoinConfig) {
+			c[1].Settings = []Setting{{"version", "1"}, {"transport", ""}}
+		},
 			`transport is "tcp" on rank 0 and "" on rank 1: it must be the same on all ranks`},
-		{"rank 0's setting", func(c []JoinConfig) { c[0].Settings = []Setting{{"version", "2"}, {"transport", "tcp"}} },
-			`version is "2" on rank 0 and "1" on rank 1: it must be the same on all ranks; version is "2" on rank 0 and "1" on rank 2`},
+		{"rank 0's setting", func(c []JoinConfig) {
+			c[0].Settings = []Setting{{"version", "2"}, {"transport", "tcp"}}
+		},
+			`version is "2" on rank 0 and "1" on rank 1: it must be the same on all ranks; ` +
+				`version is "2" on rank 0 and "1" on rank 2`},
 		{"an unknown setting", func(c []JoinConfig) { c[2].Settings = []Setting{{"version", "1"}} },
 			"transport is set on rank 0, and not known on rank 2"},
-		{"a further setting", func(c []JoinConfig) { c[2].Settings = append(c[2].Settings, Setting{"colour", "red"}) },
+		{"a further setting", func(c []JoinConfig) {
+			c[2].Settings = append(c[2].Settings, Setting{"colour", "red"})
+		},
 			"colour is set on rank 2, and not known on rank 0"},
-		{"one takes no part", func(c []JoinConfig) { c[1].Problem = "no such interface" }, "rank 1: no such interface"},
-		{"rank 0 takes no part", func(c []JoinConfig) { c[0].Problem = "no such interface" }, "rank 0: no such interface"},
+		{"one takes no part", func(c []JoinConfig) { c[1].Problem = "no such interface" },
+			"rank 1: no such interface"},
+		{"rank 0 takes no part", func(c []JoinConfig) { c[0].Problem = "no such interface" },
+			"rank 0: no such interface"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -427,7 +449,8 @@ func TestJoinWithSecret(t *testing.T) {
 	}
 	again := joinAll(within(t, limit), s, configs)
 	agree(t, configs, again)
-	if bytes.Equal(again[0].roster.Secret, results[0].roster.Secret) || again[0].roster.Job != results[0].roster.Job {
+	if bytes.Equal(again[0].roster.Secret, results[0].roster.Secret) ||
+		again[0].roster.Job != results[0].roster.Job {
 		t.Error("secrets of two groups of a job must differ, its id must not")
 	}
 }
@@ -450,7 +473,8 @@ func TestJoinRefusesForgedRoster(t *testing.T) {
 		}
 		other := &joinRecord{size: 2, nonce: newNonce()}
 		other.encode("guess")
-		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(), nonces: []nonce{other.nonce, j.nonce}, joins: []*joinRecord{other, j}}
+		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(),
+			nonces: []nonce{other.nonce, j.nonce}, joins: []*joinRecord{other, j}}
 		_ = s.Set("goccl//g/roster", forged.encode("guess"))
 		_ = s.Set("goccl//g/go", forged.nonce[:])
 		if err := <-done; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "secret") {
@@ -468,7 +492,8 @@ func TestJoinTwiceAsOneRank(t *testing.T) {
 		go func() { _, err := Join(ctx, s, ranks(2)[rank]); first <- err }()
 		<-written
 		go func() { _, err := Join(ctx, s, ranks(2)[rank]); second <- err }()
-		if err := <-first; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), fmt.Sprintf("as rank %d", rank)) {
+		if err := <-first; !errors.Is(err, ErrMismatch) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("as rank %d", rank)) {
 			t.Fatal(err)
 		}
 		cancel()
@@ -479,12 +504,15 @@ func TestJoinTwiceAsOneRank(t *testing.T) {
 func TestJoinRefusesBadArguments(t *testing.T) {
 	long := strings.Repeat("x", MaxName+1)
 	for _, c := range []JoinConfig{
-		{Size: 0}, {Size: -1}, {Size: MaxSize + 1}, {Rank: -1, Size: 2}, {Rank: 2, Size: 2}, {Size: 1, GroupName: long},
+		{Size: 0}, {Size: -1}, {Size: MaxSize + 1}, {Rank: -1, Size: 2}, {Rank: 2, Size: 2},
+		{Size: 1, GroupName: long},
 		{Size: 1, Incarnation: long}, {Size: 1, Member: make([]byte, MaxMember+1)},
-		{Size: 1, Settings: make([]Setting, MaxSettings+1)}, {Size: 1, Settings: []Setting{{"a", strings.Repeat("x", MaxSetting+1)}}},
+		{Size: 1, Settings: make([]Setting, MaxSettings+1)},
+		{Size: 1, Settings: []Setting{{"a", strings.Repeat("x", MaxSetting+1)}}},
 		{Size: 1, Settings: []Setting{{"a", "b\n"}}},
 	} {
-		if _, err := Join(context.Background(), NewMemStore(), c); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "allowed is") {
+		if _, err := Join(context.Background(), NewMemStore(), c); !errors.Is(err, ErrInvalid) ||
+			!strings.Contains(err.Error(), "allowed is") {
 			t.Errorf("%d of %d: %v", c.Rank, c.Size, err)
 		}
 	}
@@ -495,7 +523,8 @@ func TestJoinRefusesBadArguments(t *testing.T) {
 
 func TestJoinStoreFails(t *testing.T) {
 	for rank := range 2 {
-		_, err := Join(context.Background(), &mortal{Store: NewMemStore(), last: fmt.Sprintf("goccl//g/join/%d", rank)}, ranks(2)[rank])
+		_, err := Join(context.Background(), &mortal{Store: NewMemStore(),
+			last: fmt.Sprintf("goccl//g/join/%d", rank)}, ranks(2)[rank])
 		if !errors.Is(err, errDied) || !strings.Contains(err.Error(), "store") {
 			t.Error(err)
 		}
@@ -509,7 +538,9 @@ type watched struct {
 	waits map[string]chan struct{}
 }
 
-func newWatched() *watched { return &watched{Store: NewMemStore(), waits: map[string]chan struct{}{}} }
+func newWatched() *watched {
+	return &watched{Store: NewMemStore(), waits: map[string]chan struct{}{}}
+}
 
 func (w *watched) written(key string) <-chan struct{} {
 	w.mu.Lock()
@@ -573,11 +604,13 @@ func (m *mortal) Get(key string) ([]byte, bool, error) {
 // sampleRecords returns one record of each kind, encoded.
 func sampleRecords() (join []byte, rosters, confirms [][]byte) {
 	settings := []Setting{{"version", "1"}, {"transport", ""}}
-	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true, settings: settings, member: []byte("address")}
+	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true, settings: settings,
+		member: []byte("address")}
 	var three []*joinRecord
 	var nonces []nonce
 	for r := range 3 {
-		one := &joinRecord{rank: r, size: 3, nonce: newNonce(), settings: settings[:r], member: bytes.Repeat([]byte("m"), r)}
+		one := &joinRecord{rank: r, size: 3, nonce: newNonce(), settings: settings[:r],
+			member: bytes.Repeat([]byte("m"), r)}
 		one.encode("")
 		three, nonces = append(three, one), append(nonces, one.nonce)
 	}
@@ -627,7 +660,8 @@ func TestRecordsRefuseEveryCut(t *testing.T) {
 
 // TestRecordsHoldPrintableTexts puts what a terminal would obey into each text of each record.
 func TestRecordsHoldPrintableTexts(t *testing.T) {
-	for _, j := range []joinRecord{{problem: "\x1b[2J"}, {settings: []Setting{{"a\nb", ""}}}, {settings: []Setting{{"a", "\xff"}}}} {
+	for _, j := range []joinRecord{{problem: "\x1b[2J"}, {settings: []Setting{{"a\nb", ""}}},
+		{settings: []Setting{{"a", "\xff"}}}} {
 		j.size = 1
 		if _, err := decodeJoin(j.encode("")); err == nil {
 			t.Errorf("%+v is taken", j)
@@ -688,7 +722,8 @@ func FuzzDecodeRoster(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.size < 1 || len(r.nonces) < r.size || r.problem == "" && (len(r.nonces) != r.size || len(r.members()) != r.size) {
+		if r.size < 1 || len(r.nonces) < r.size || r.problem == "" &&
+			(len(r.nonces) != r.size || len(r.members()) != r.size) {
 			t.Fatalf("%+v", r)
 		}
 		again := r.encode("s")
@@ -742,7 +777,8 @@ func TestJoinLeavesAStoreThatDoesNotAnswer(t *testing.T) {
 				d := &deafStore{NewMemStore(), "goccl//g/" + key, make(chan struct{})}
 				defer close(d.release)
 				_, err := Join(within(t, short), d, ranks(2)[rank])
-				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "has not answered within") ||
+				if !errors.Is(err, context.DeadlineExceeded) ||
+					!strings.Contains(err.Error(), "has not answered within") ||
 					!strings.Contains(err.Error(), d.key) || !strings.Contains(err.Error(), "the store") {
 					t.Fatal(err)
 				}

@@ -88,7 +88,8 @@ func (j *joinRecord) encode(key string) []byte {
 func decodeJoin(b []byte) (*joinRecord, error) {
 	r := reader{b: b}
 	f := r.header(joinMagic)
-	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0, encoded: b}
+	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0,
+		encoded: b}
 	r.fixed(j.nonce[:])
 	if f&flagProblem != 0 {
 		j.problem = r.text(maxProblem)
@@ -97,7 +98,8 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 		j.settings = append(j.settings, Setting{r.text(MaxSetting), r.text(MaxSetting)})
 	}
 	j.member = r.bytes(MaxMember)
-	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) || j.rank >= j.size {
+	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) ||
+		j.rank >= j.size {
 		r.fail()
 	}
 	r.take(proofSize)
@@ -163,7 +165,8 @@ func decodeRoster(b []byte) (*rosterRecord, error) {
 		var x nonce
 		if problem {
 			r.fixed(x[:])
-		} else if j, err := decodeJoin(r.bytes(maxJoin)); err != nil || j.rank != i || j.size != o.size || j.problem != "" {
+		} else if j, err := decodeJoin(r.bytes(maxJoin)); err != nil || j.rank != i || j.size != o.size ||
+			j.problem != "" {
 			r.fail()
 		} else {
 			x = j.nonce
@@ -243,7 +246,8 @@ func decodeConfirm(b []byte) (*confirmRecord, error) {
 		c.problem = r.text(maxProblem)
 	}
 	r.fixed(c.proof[:])
-	if f&^flagProblem != 0 || (c.problem != "") != (f&flagProblem != 0) || c.cause >= causes || c.cause != 0 && c.problem == "" {
+	if f&^flagProblem != 0 || (c.problem != "") != (f&flagProblem != 0) || c.cause >= causes ||
+		c.cause != 0 && c.problem == "" {
 		r.fail()
 	}
 	if err := r.end(); err != nil {
@@ -283,8 +287,8 @@ func flags(keyed, problem bool) byte {
 	return f
 }
 
-// Seal is HMAC-SHA-256 over a label, which keeps the uses of one key apart, and the parts. All parts
-// but the last are of fixed size.
+// Seal is HMAC-SHA-256 over a label, which keeps the uses of one key apart, and the parts. All
+// parts but the last are of fixed size.
 func Seal(secret, label string, parts ...[]byte) (sum [proofSize]byte) {
 	h := hmac.New(sha256.New, []byte(secret))
 	h.Write([]byte(label))

@@ -73,7 +73,8 @@ func NewRoot(listenHost string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Root{values: map[string][]byte{}, conns: map[net.Conn]struct{}{}, strangers: guests.List{Most: maxStrangers}}
+	r := &Root{values: map[string][]byte{}, conns: map[net.Conn]struct{}{},
+		strangers: guests.List{Most: maxStrangers}}
 	random(r.secret[:])
 	for _, h := range hosts {
 		var l net.Listener
@@ -98,7 +99,8 @@ func listenAddresses(host string) ([]netip.Addr, error) {
 	var found []netip.Addr
 	add := func(a netip.Addr, ok bool) {
 		// A link-local address means nothing on another host.
-		if a = a.Unmap(); ok && !a.IsLinkLocalUnicast() && !a.IsUnspecified() && !slices.Contains(found, a) {
+		if a = a.Unmap(); ok && !a.IsLinkLocalUnicast() && !a.IsUnspecified() &&
+			!slices.Contains(found, a) {
 			found = append(found, a)
 		}
 	}
@@ -127,8 +129,8 @@ func listenAddresses(host string) ([]netip.Addr, error) {
 	} else {
 		list, err := net.LookupIP(host)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %q is no network interface, IP address or host name of this host: %w",
-				ErrInvalid, host, err)
+			return nil, fmt.Errorf("%w: %q is no network interface, IP address or host name of this host: "+
+				"%w", ErrInvalid, host, err)
 		}
 		for _, ip := range list {
 			add(netip.AddrFromSlice(ip))
@@ -157,8 +159,10 @@ func (r *Root) ID() [IDSize]byte {
 }
 
 func decodeID(id [IDSize]byte) (secret [secretSize]byte, addresses []netip.AddrPort, err error) {
-	bad := fmt.Errorf("%w: the unique id is damaged or was not made by this version of GoCCL", ErrInvalid)
-	if binary.LittleEndian.Uint32(id[idBody:]) != crc32.ChecksumIEEE(id[:idBody]) || id[0] != idVersion {
+	bad := fmt.Errorf("%w: the unique id is damaged or was not made by this version of GoCCL",
+		ErrInvalid)
+	if binary.LittleEndian.Uint32(id[idBody:]) != crc32.ChecksumIEEE(id[:idBody]) ||
+		id[0] != idVersion {
 		return secret, nil, bad
 	}
 	r := reader{b: id[1:idBody]}
@@ -208,7 +212,8 @@ func (r *Root) Close() {
 }
 
 // Drain lets in nobody new, and closes the root when its clients have gone, or after a while at the
-// latest. It returns at once: rank 0 calls it when it has joined, as the others may still be reading.
+// latest. It returns at once: rank 0 calls it when it has joined, as the others may still be
+// reading.
 func (r *Root) Drain(longest time.Duration) {
 	for _, l := range r.listeners {
 		_ = l.Close()
@@ -246,7 +251,8 @@ func (r *Root) set(key string, value []byte) error {
 		total += len(key)
 	}
 	if total > maxTotal || !ok && len(r.values) >= maxEntries {
-		return fmt.Errorf("the root's store is full: it holds %d entries of %d bytes", len(r.values), r.total)
+		return fmt.Errorf("the root's store is full: it holds %d entries of %d bytes", len(r.values),
+			r.total)
 	}
 	r.total = total
 	r.values[key] = slices.Clone(value)
@@ -299,8 +305,8 @@ func (r *Root) accept(l net.Listener) {
 //	client:  nonce, HMAC(secret, "client", both nonces)
 //	root:    HMAC(secret, "root", both nonces), or zeros and the end
 //
-// A client that is hung up on without an answer has had to go for others, and dials again. After the
-// proofs the root answers requests: op, key length (2 bytes), value length (4), key, value; by:
+// A client that is hung up on without an answer has had to go for others, and dials again. After
+// the proofs the root answers requests: op, key length (2 bytes), value length (4), key, value; by:
 // status, value length (4), value.
 const (
 	greeting = "GoCCL root 1\n"
@@ -367,7 +373,8 @@ func (r *Root) greet(c net.Conn, stranger *guests.Guest) error {
 	if err := readAll(c, theirs[:], proof[:]); err != nil {
 		return err
 	}
-	if want := Seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(want[:], proof[:]) {
+	if want := Seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(
+		want[:], proof[:]) {
 		_, _ = c.Write(make([]byte, secretSize)) // it is refused anyway
 		return ErrRefused
 	}
@@ -498,7 +505,8 @@ func meet(conn io.ReadWriter, secret [secretSize]byte) error {
 	if err := readAll(conn, proof[:]); err != nil {
 		return err
 	}
-	if want := Seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(want[:], proof[:]) {
+	if want := Seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(
+		want[:], proof[:]) {
 		return ErrRefused
 	}
 	return nil
@@ -518,8 +526,8 @@ func (c *client) Get(key string) ([]byte, bool, error) {
 
 func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
 	if len(key) == 0 || len(key) > maxKey || len(value) > maxValue {
-		return nil, false, fmt.Errorf("%w: a key of %d bytes (allowed is 1 to %d) with a value of %d (up to %d)",
-			ErrInvalid, len(key), maxKey, len(value), maxValue)
+		return nil, false, fmt.Errorf("%w: a key of %d bytes (allowed is 1 to %d) with a value of %d "+
+			"(up to %d)", ErrInvalid, len(key), maxKey, len(value), maxValue)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -529,7 +537,8 @@ func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
 	status, answer, err := c.exchange(op, key, value)
 	if err != nil {
 		// What comes next on the connection is no longer known.
-		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(), plain.Error(err))
+		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(),
+			plain.Error(err))
 		return nil, false, c.broken
 	}
 	switch status {
@@ -541,7 +550,9 @@ func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
 	return nil, false, fmt.Errorf("the root says: %s", printable.Text(string(answer), maxStoreError))
 }
 
-func (c *client) exchange(op byte, key string, value []byte) (status byte, answer []byte, err error) {
+func (c *client) exchange(op byte, key string, value []byte) (
+	status byte, answer []byte, err error,
+) {
 	deadline := time.Now().Add(requestTime)
 	if !c.deadline.IsZero() && c.deadline.Before(deadline) {
 		deadline = c.deadline

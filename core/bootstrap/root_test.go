@@ -112,7 +112,9 @@ func TestRootWrongSecret(t *testing.T) {
 
 func TestRootClientRefusesImpostor(t *testing.T) {
 	answers := map[string]func(c net.Conn){
-		"another service": func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte("HTTP/1.1 400 Bad Request\r\n"), 10)) },
+		"another service": func(c net.Conn) {
+			_, _ = c.Write(bytes.Repeat([]byte("HTTP/1.1 400 Bad Request\r\n"), 10))
+		},
 		"no secret": func(c net.Conn) {
 			_, _ = c.Write(append([]byte(greeting), make([]byte, secretSize)...))
 			_, _ = io.ReadFull(c, make([]byte, 2*secretSize))
@@ -193,8 +195,8 @@ func TestRootSurvivesGarbage(t *testing.T) {
 	}
 }
 
-// More silent strangers than the root bears at once, before and among the ranks: the group meets all
-// the same, before any of them has been given up.
+// More silent strangers than the root bears at once, before and among the ranks: the group meets
+// all the same, before any of them has been given up.
 func TestRootMeetsAmongStrangers(t *testing.T) {
 	r := newRoot(t)
 	address := r.addresses[0].String()
@@ -329,7 +331,8 @@ func TestListenAddresses(t *testing.T) {
 func TestIDHoldsFourAddresses(t *testing.T) {
 	r := &Root{}
 	for i := range maxAddresses {
-		r.addresses = append(r.addresses, netip.MustParseAddrPort(fmt.Sprintf("[2001:db8::%d]:%d", i+1, 1000+i)))
+		r.addresses = append(r.addresses,
+			netip.MustParseAddrPort(fmt.Sprintf("[2001:db8::%d]:%d", i+1, 1000+i)))
 	}
 	_, got, err := decodeID(r.ID())
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(r.addresses) {
@@ -338,7 +341,8 @@ func TestIDHoldsFourAddresses(t *testing.T) {
 }
 
 func FuzzDecodeID(f *testing.F) {
-	r := &Root{addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:4"), netip.MustParseAddrPort("[::1]:5")}}
+	r := &Root{addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:4"),
+		netip.MustParseAddrPort("[::1]:5")}}
 	id := r.ID()
 	f.Add(id[:])
 	f.Add([]byte{idVersion})
@@ -359,7 +363,8 @@ func FuzzReadRequest(f *testing.F) {
 	f.Add([]byte{opSet, 1, 0, 0, 0, 0, 4, 'k'})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		op, key, value, err := readRequest(bytes.NewReader(b))
-		if err == nil && (op != opSet && op != opGet || len(key) < 1 || len(key)+len(value)+requestHead > len(b)) {
+		if err == nil && (op != opSet && op != opGet || len(key) < 1 ||
+			len(key)+len(value)+requestHead > len(b)) {
 			t.Fatal(op, len(key), len(value))
 		}
 	})

@@ -4,7 +4,16 @@
 // [MemStore], or one that rank 0 serves itself at a root address ([NewRoot], [DialRoot]).
 package bootstrap
 
-import "sync"
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/goccl/goccl/core/internal/printable"
+)
 
 // Store is a key-value store that all ranks share.
 type Store interface {
@@ -37,4 +46,124 @@ func (s *MemStore) Get(key string) ([]byte, bool, error) {
 	defer s.mu.Unlock()
 	v, ok := s.values[key]
 	return append([]byte(nil), v...), ok, nil
+}
+
+// Ranks poll the store: a torch store can wait for a key, but not for one to change.
+const (
+	pollFirst = 500 * time.Microsecond
+	pollLast  = 50 * time.Millisecond
+)
+
+func (j *joiner) set(key string, value []byte) error {
+	_, err := j.ask("writing %q to the store", key,
+		func(key string) ([]byte, error) { return nil, j.store.Set(key, value) })
+	return err
+}
+
+// get returns nil where there is no value.
+func (j *joiner) get(key string) ([]byte, error) {
+	return j.ask("reading %q from the store", key, func(key string) ([]byte, error) {
+		v, ok, err := j.store.Get(key)
+		if !ok {
+			v = nil
+		}
+		return v, err
+	})
+}
+
+// ask has the store do something. A store is foreign code, which may not return: its host may stand
+// still. So it is waited for until the context ends, and a moment longer, for it may just be about
+// to answer. What comes after that is dropped.
+func (j *joiner) ask(what, key string, f func(key string) ([]byte, error)) ([]byte, error) {
+	type answer struct {
+		value []byte
+		err   error
+	}
+	answers := make(chan answer, 1)
+	begun := time.Now()
+	failed := func(err error) error {
+		return fmt.Errorf("rank %d of %s: %s: %w (look at the log of the process that keeps the store: "+
+			"rank 0, or the launcher)", j.config.Rank, j.group(), fmt.Sprintf(what, j.prefix+key), err)
+	}
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				answers <- answer{err: fmt.Errorf("it has panicked: %v", p)}
+			}
+		}()
+		v, err := f(j.prefix + key)
+		answers <- answer{v, err}
+	}()
+	var a answer
+	select {
+	case a = <-answers:
+	case <-j.ctx.Done():
+		t := time.NewTimer(patience)
+		defer t.Stop()
+		select {
+		case a = <-answers:
+		case <-t.C:
+			return nil, failed(&storeSilent{time.Since(begun).Round(time.Millisecond), context.Cause(j.ctx)})
+		}
+	}
+	if a.err != nil {
+		return nil, failed(printable.Error(a.err, maxStoreError))
+	}
+	return a.value, nil
+}
+
+// storeSilent is the failure of a store that does not answer.
+type storeSilent struct {
+	waited time.Duration
+	cause  error // why it is waited for no longer
+}
+
+func (e *storeSilent) Error() string {
+	return fmt.Sprintf("it has not answered within %v", e.waited)
+}
+
+func (e *storeSilent) Unwrap() error { return e.cause }
+
+// end tells why the context has ended.
+func (j *joiner) end() string {
+	if errors.Is(context.Cause(j.ctx), context.DeadlineExceeded) {
+		return "the time is up"
+	}
+	return "it was given up"
+}
+
+// pause waits before the next poll: longer each time, from the start again after progress. It is
+// false when the context has ended.
+func (j *joiner) pause(progress bool) bool {
+	if progress {
+		j.wait = pollFirst
+	}
+	t := time.NewTimer(j.wait)
+	defer t.Stop()
+	j.wait = min(2*j.wait, pollLast)
+	select {
+	case <-t.C:
+		return j.ctx.Err() == nil
+	case <-j.ctx.Done():
+		return false
+	}
+}
+
+// stands makes sure that this rank's join is in the store. It may be lost: the last user of a torch
+// FileStore removes the file, even if others have begun to use it anew. It may have been written
+// over by another live process with this rank, which is an error.
+func (j *joiner) stands() (lost bool, err error) {
+	key := j.joinKey(j.config.Rank)
+	v, err := j.get(key)
+	switch {
+	case err != nil:
+		return false, err
+	case v == nil:
+		return true, j.set(key, j.own.encoded)
+	case !bytes.Equal(v, j.own.encoded):
+		return false, fmt.Errorf("%w: another process joined %s as rank %d after this one: "+
+			"every rank may be started once, and nobody else may write to the store", ErrMismatch,
+			j.group(), j.config.Rank)
+	}
+	return false, nil
 }

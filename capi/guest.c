@@ -227,6 +227,30 @@ const char *guest_transport_name(const char *name) {
   return "unknown";
 }
 
+/* ---- shortcuts -------------------------------------------------------------------------------- */
+
+/* The shortcuts of the communicators made last. */
+enum { RECENT = 64 };
+static struct {
+  _Atomic uint64_t comm;
+  _Atomic(goccl_shortcut *) shortcut;
+} recent[RECENT];
+
+void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
+  atomic_store(&recent[comm % RECENT].shortcut, shortcut);
+  atomic_store(&recent[comm % RECENT].comm, comm);
+}
+
+/* NULL where Go must be asked. */
+static goccl_shortcut *shortcut_of(uint64_t comm) {
+  if (atomic_load_explicit(&recent[comm % RECENT].comm, memory_order_acquire) != comm || comm == 0)
+    return NULL;
+  goccl_shortcut *shortcut =
+      atomic_load_explicit(&recent[comm % RECENT].shortcut, memory_order_relaxed);
+  int stale = __atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != comm;
+  return stale ? NULL : shortcut;
+}
+
 /* ---- library ---------------------------------------------------------------------------------- */
 
 #define TEXT_OF(x) #x
@@ -415,6 +439,11 @@ goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;
+  const goccl_shortcut *shortcut = shortcut_of(comm);
+  if (shortcut != NULL && sequence != NULL) {
+    *sequence = __atomic_load_n(&shortcut->sequence, __ATOMIC_ACQUIRE);
+    return GOCCL_OK;
+  }
   ENTER_GO;
   return guestCommSequence(comm, sequence);
 }
@@ -483,77 +512,49 @@ goccl_result goccl_work_free(goccl_work work) {
 
 /* ---- collectives ------------------------------------------------------------------------------ */
 
-/* The shortcuts of the communicators made last. */
-enum { RECENT = 64 };
-static struct {
-  _Atomic uint64_t comm;
-  _Atomic(goccl_shortcut *) shortcut;
-} recent[RECENT];
-
-void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
-  atomic_store(&recent[comm % RECENT].shortcut, shortcut);
-  atomic_store(&recent[comm % RECENT].comm, comm);
+/* Gives the blocks of a side and their counts, for which there is `room` where the caller has none.
+ * Returns how many they are; -1: they cannot go by the shortcut. */
+static int lay_out(const guest_operation *o, const guest_side *side, const guest_side *other,
+                   const goccl_shortcut *shortcut, uint64_t *room, void *const **blocks,
+                   const uint64_t **counts) {
+  int ranks = (int)shortcut->ranks;
+  *blocks = (void *const *)side->list;
+  *counts = side->counts;
+  switch (side->form) {
+    case GUEST_NONE: return 0;
+    case GUEST_ONE:
+      *blocks = (void *const *)&side->block;
+      *counts = &o->count;
+      if (other->form != GUEST_EACH) return 1;
+      *counts = other->counts + shortcut->rank;
+      return other->counts == NULL ? -1 : 1;
+    case GUEST_EQUAL:
+      for (int i = 0; i < ranks; i++) room[i] = o->count;
+      *counts = room;
+      return ranks;
+    case GUEST_EACH: return side->counts == NULL ? -1 : ranks;
+    default: return -1;
+  }
 }
 
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
 static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
+  if (o->collective > GUEST_BARRIER) return 0;
   if (call != NULL && (call->struct_size != sizeof *call || call->alltoall_schedule != NULL))
     return 0;
-  if (atomic_load_explicit(&recent[o->comm % RECENT].comm, memory_order_acquire) != o->comm ||
-      o->comm == 0)
-    return 0;
-  goccl_shortcut *shortcut =
-      atomic_load_explicit(&recent[o->comm % RECENT].shortcut, memory_order_relaxed);
-  if (__atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != o->comm)
-    return 0; /* a stale handle */
-  uint32_t ranks = shortcut->ranks, rank = shortcut->rank;
-  if (records_batch() || ranks > GOCCL_SHORTCUT_BLOCKS || o->coalesced) return 0;
+  goccl_shortcut *shortcut = shortcut_of(o->comm);
+  if (shortcut == NULL || shortcut->ranks > GOCCL_SHORTCUT_BLOCKS || records_batch()) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
-
-  void *in = (void *)o->in;
-  uint64_t counts[GOCCL_SHORTCUT_BLOCKS];
-  counts[0] = o->count;
+  uint64_t room[GOCCL_SHORTCUT_BLOCKS];
   goccl_operation op = {.collective = (uint8_t)o->collective,
                         .dtype = (uint8_t)o->dtype,
                         .op = (uint8_t)o->op,
-                        .root = o->root,
-                        .n_in = 1,
-                        .n_out = 1,
-                        .in = &in,
-                        .out = &o->out,
-                        .in_counts = counts,
-                        .out_counts = counts};
-  void *const *in_list = (void *const *)o->in_list;
-  switch (o->collective) {
-    case GUEST_ALLREDUCE:
-    case GUEST_REDUCE: break;
-    case GUEST_BROADCAST: op.in = &o->out; break;
-    case GUEST_ALLGATHER:
-      if (o->out_counts == NULL) return 0;
-      op.n_out = ranks, op.out = o->out_list, op.out_counts = o->out_counts;
-      counts[0] = o->out_counts[rank];
-      break;
-    case GUEST_REDUCE_SCATTER:
-      if (o->in_counts == NULL) return 0;
-      op.n_in = ranks, op.in = in_list, op.in_counts = o->in_counts;
-      counts[0] = o->in_counts[rank];
-      break;
-    case GUEST_ALLTOALL:
-      if (o->in_counts == NULL || o->out_counts == NULL) return 0;
-      op.n_in = ranks, op.in = in_list, op.in_counts = o->in_counts;
-      op.n_out = ranks, op.out = o->out_list, op.out_counts = o->out_counts;
-      break;
-    case GUEST_GATHER:
-      for (uint32_t i = 1; i < ranks; i++) counts[i] = o->count;
-      op.n_out = ranks, op.out = o->out_list;
-      break;
-    case GUEST_SCATTER:
-      for (uint32_t i = 1; i < ranks; i++) counts[i] = o->count;
-      op.n_in = ranks, op.in = in_list;
-      break;
-    case GUEST_BARRIER: op.n_in = op.n_out = 0; break;
-    default: return 0;
-  }
+                        .root = o->root};
+  int n_in = lay_out(o, &o->in, &o->out, shortcut, room, &op.in, &op.in_counts);
+  int n_out = lay_out(o, &o->out, &o->in, shortcut, room, &op.out, &op.out_counts);
+  if (n_in < 0 || n_out < 0) return 0;
+  op.n_in = (uint32_t)n_in;
+  op.n_out = (uint32_t)n_out;
   int how = shortcut->call(shortcut, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
   if (how == GOCCL_SHORTCUT_BEGUN) o->begun = shortcut;
   return how == GOCCL_SHORTCUT_DONE;
@@ -571,14 +572,22 @@ static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work
   return guestStart(o, (goccl_call *)call, work);
 }
 
+/* The sides of a call. */
+#define ONE(buffer) {.form = GUEST_ONE, .block = (buffer)}
+#define EQUAL(buffers) {.form = GUEST_EQUAL, .list = (const void *const *)(buffers)}
+#define EACH(buffers, lengths)                                                      \
+  {.form = GUEST_EACH, .list = (const void *const *)(buffers), .counts = (lengths)}
+#define LIST(buffers, lengths)                                                      \
+  {.form = GUEST_LIST, .list = (const void *const *)(buffers), .counts = (lengths)}
+
 goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                              goccl_dtype dtype, goccl_reduce_op op, const double *factor,
                              const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLREDUCE,
                        .comm = comm,
-                       .in = in,
-                       .out = out,
+                       .in = ONE(in),
+                       .out = ONE(out),
                        .count = count,
                        .dtype = dtype,
                        .op = op,
@@ -593,11 +602,9 @@ goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLREDUCE,
                        .comm = comm,
-                       .in_list = in,
-                       .out_list = out,
-                       .in_counts = counts,
+                       .in = LIST(in, counts),
+                       .out = LIST(out, counts),
                        .blocks = n,
-                       .coalesced = 1,
                        .dtype = dtype,
                        .op = op,
                        .factor = factor};
@@ -610,8 +617,8 @@ goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t c
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_REDUCE,
                        .comm = comm,
-                       .in = in,
-                       .out = out,
+                       .in = ONE(in),
+                       .out = ONE(out),
                        .count = count,
                        .dtype = dtype,
                        .op = op,
@@ -625,7 +632,8 @@ goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, gocc
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_BROADCAST,
                        .comm = comm,
-                       .out = buffer,
+                       .in = ONE(buffer),
+                       .out = ONE(buffer),
                        .count = count,
                        .dtype = dtype,
                        .root = root};
@@ -637,9 +645,8 @@ goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, 
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLGATHER,
                        .comm = comm,
-                       .in = in,
-                       .out_list = out,
-                       .out_counts = counts,
+                       .in = ONE(in),
+                       .out = EACH(out, counts),
                        .dtype = dtype};
   return start(&o, call, work);
 }
@@ -650,9 +657,8 @@ goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_REDUCE_SCATTER,
                        .comm = comm,
-                       .in_list = in,
-                       .out = out,
-                       .in_counts = counts,
+                       .in = EACH(in, counts),
+                       .out = ONE(out),
                        .dtype = dtype,
                        .op = op,
                        .factor = factor};
@@ -664,8 +670,8 @@ goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uin
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_GATHER,
                        .comm = comm,
-                       .in = in,
-                       .out_list = out,
+                       .in = ONE(in),
+                       .out = EQUAL(out),
                        .count = count,
                        .dtype = dtype,
                        .root = root};
@@ -677,8 +683,8 @@ goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, ui
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_SCATTER,
                        .comm = comm,
-                       .in_list = in,
-                       .out = out,
+                       .in = EQUAL(in),
+                       .out = ONE(out),
                        .count = count,
                        .dtype = dtype,
                        .root = root};
@@ -691,10 +697,8 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLTOALL,
                        .comm = comm,
-                       .in_list = in,
-                       .out_list = out,
-                       .in_counts = in_counts,
-                       .out_counts = out_counts,
+                       .in = EACH(in, in_counts),
+                       .out = EACH(out, out_counts),
                        .dtype = dtype};
   return start(&o, call, work);
 }
@@ -717,7 +721,7 @@ goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goc
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_SEND,
                        .comm = comm,
-                       .in = buffer,
+                       .in = ONE(buffer),
                        .count = count,
                        .dtype = dtype,
                        .root = peer,
@@ -730,7 +734,7 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_RECV,
                        .comm = comm,
-                       .out = buffer,
+                       .out = ONE(buffer),
                        .count = count,
                        .dtype = dtype,
                        .root = peer,

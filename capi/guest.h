@@ -28,20 +28,31 @@ enum guest_collective { /* as in package plan */
                         GUEST_RECV,
 };
 
+/* How a function takes the inputs or the outputs of a call. Package call has what they must be. */
+enum guest_form {
+  GUEST_NONE,
+  GUEST_ONE,   /* of `count` elements, or of as many as the other side has for this rank */
+  GUEST_EQUAL, /* one a rank, each of `count` elements; NULL where this rank has none */
+  GUEST_EACH,  /* one a rank, with a count each */
+  GUEST_LIST,  /* as many as the caller says, with a count each */
+};
+
+/* The inputs or the outputs, as the caller gave them. The buffers of outputs are written. */
+typedef struct {
+  enum guest_form form;
+  const void *block;       /* of GUEST_ONE */
+  const void *const *list; /* of the others */
+  const uint64_t *counts;  /* of GUEST_EACH and GUEST_LIST */
+} guest_side;
+
 /* The arguments of a collective, as the caller gave them. */
 typedef struct {
   enum guest_collective collective;
   goccl_comm comm;
-  /* A single buffer, or a list of buffers: `blocks` of them, or one a rank. */
-  const void *in;
-  void *out;
-  const void *const *in_list;
-  void *const *out_list;
+  guest_side in;
+  guest_side out;
   uint64_t count;
-  const uint64_t *in_counts;
-  const uint64_t *out_counts;
-  int blocks;
-  int coalesced; /* an allreduce of `blocks` buffers */
+  int blocks; /* of GUEST_LIST */
   goccl_dtype dtype;
   goccl_reduce_op op;
   const double *factor;

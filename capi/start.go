@@ -73,31 +73,15 @@ func (c *commHandle) endBatch(thread C.uint64_t) (*batch, error) {
 	return b, nil
 }
 
-// Collective names, as in the names of the functions.
-var collectives = [...]struct {
-	plan plan.Collective
-	name string
-}{
-	C.GUEST_ALLREDUCE:         {plan.AllReduce, "allreduce"},
-	C.GUEST_REDUCE:            {plan.Reduce, "reduce"},
-	C.GUEST_BROADCAST:         {plan.Broadcast, "broadcast"},
-	C.GUEST_ALLGATHER:         {plan.AllGather, "allgather"},
-	C.GUEST_REDUCE_SCATTER:    {plan.ReduceScatter, "reduce_scatter"},
-	C.GUEST_GATHER:            {plan.Gather, "gather"},
-	C.GUEST_SCATTER:           {plan.Scatter, "scatter"},
-	C.GUEST_ALLTOALL:          {plan.AllToAll, "alltoall"},
-	C.GUEST_BARRIER:           {plan.Barrier, "barrier"},
-	C.GUEST_MONITORED_BARRIER: {plan.MonitoredBarrier, "monitored_barrier"},
-	C.GUEST_SEND:              {plan.Send, "send"},
-	C.GUEST_RECV:              {plan.Recv, "recv"},
-}
+// The numbers of C's collectives are those of package plan.
+var _ = [1]struct{}{}[C.GUEST_RECV-C.int(plan.Recv)]
 
 // functionOf is the name of the function that was called.
 func functionOf(a *C.guest_operation) string {
-	if a.coalesced != 0 {
+	if a.in.form == C.GUEST_LIST {
 		return "allreduce_coalesced"
 	}
-	return collectives[a.collective].name
+	return plan.Collective(a.collective).String()
 }
 
 // maxCoalesced bounds the number of tensors that one call may reduce.
@@ -106,140 +90,115 @@ const maxCoalesced = 1 << 20
 // operation makes the arguments of a collective core's. Core checks what they mean; here is checked
 // what would be lost on the way there.
 func operation(a *C.guest_operation, rank, size int) (core.Operation, error) {
-	collective := collectives[a.collective].plan
-	bad := func(name string, given any, allowed string, args ...any) (core.Operation, error) {
-		return core.Operation{Collective: collective}, invalid(functionOf(a)+": "+name, given, allowed, args...)
+	o := core.Operation{Collective: plan.Collective(a.collective), Root: int(a.root), Tag: int(a.tag),
+		WaitAll: a.wait_all != 0}
+	if err := scalars(a, &o); err != nil {
+		return o, err
 	}
-	o := core.Operation{Collective: collective, Root: int(a.root), Tag: int(a.tag), WaitAll: a.wait_all != 0}
+	usesIn, usesOut := o.Uses(rank)
+	if err := checkSide(a, &a.in, &a.out, "in", usesIn, size); err != nil {
+		return o, err
+	}
+	if err := checkSide(a, &a.out, &a.in, "out", usesOut, size); err != nil {
+		return o, err
+	}
+	room := new(singles)
+	o.In, o.InCounts = room.blocks(a, &a.in, &a.out, usesIn, rank, size)
+	o.Out, o.OutCounts = room.blocks(a, &a.out, &a.in, usesOut, rank, size)
+	return o, nil
+}
+
+// scalars takes over dtype, op and factor.
+func scalars(a *C.guest_operation, o *core.Operation) error {
+	bad := func(name string, given any, allowed string, args ...any) error {
+		return invalid(functionOf(a)+": "+name, given, allowed, args...)
+	}
 	if a.dtype >= C.GOCCL_DTYPE_COUNT {
 		return bad("dtype", int32(a.dtype), "allowed are 0 to %d (goccl_dtype)", C.GOCCL_DTYPE_COUNT-1)
 	}
 	o.DType = reduce.DType(a.dtype)
-	if o.Collective.Reduces() {
-		if a.op >= C.GOCCL_REDUCE_OP_COUNT {
-			return bad("op", int32(a.op), "allowed are 0 to %d (goccl_reduce_op)", C.GOCCL_REDUCE_OP_COUNT-1)
-		}
-		o.Op = reduce.Op(a.op)
-		if o.Op == reduce.PreMulSum {
-			if a.factor == nil {
-				return bad("factor", "NULL", "op %s needs one", o.Op)
-			}
-			o.Factor[0] = float64(*a.factor)
-			if o.DType == reduce.Complex32 || o.DType == reduce.Complex64 || o.DType == reduce.Complex128 {
-				o.Factor[1] = float64(unsafe.Slice(a.factor, 2)[1])
-			}
-		}
-	}
-	isRoot := int(a.root) == rank
-	single := &struct { // one piece of memory for what most calls need
-		at    [2]unsafe.Pointer
-		count [1]uint64
-	}{[2]unsafe.Pointer{a.in, a.out}, [1]uint64{uint64(a.count)}}
-	in := func() { o.In, o.InCounts = single.at[:1], single.count[:] }
-	out := func() { o.Out, o.OutCounts = single.at[1:], single.count[:] }
-	// Lists are NULL where this rank does not use them.
-	inList := func(n int) { o.In = pointers(unsafe.Pointer(a.in_list), n) }
-	outList := func(n int) { o.Out = pointers(unsafe.Pointer(a.out_list), n) }
-	same := func(n int) []uint64 {
-		c := make([]uint64, n)
-		for i := range c {
-			c[i] = uint64(a.count)
-		}
-		return c
-	}
-	null := func(missing bool, name string, n int) error {
-		if !missing {
-			return nil
-		}
-		_, err := bad(name, "NULL", "it must point to %d elements", n)
-		return err
-	}
-	var err error
-	check := func(e error) {
-		if err == nil {
-			err = e
-		}
-	}
-	switch a.collective {
-	case C.GUEST_ALLREDUCE:
-		if a.coalesced == 0 {
-			in()
-			out()
-			break
-		}
-		n := int(a.blocks)
-		if n < 1 || n > maxCoalesced {
-			return bad("n", n, "allowed are 1 to %d", maxCoalesced)
-		}
-		check(null(a.in_list == nil, "in", n))
-		check(null(a.out_list == nil, "out", n))
-		check(null(a.in_counts == nil, "counts", n))
-		if err == nil {
-			inList(n)
-			outList(n)
-			o.InCounts = counts(a.in_counts, n)
-			o.OutCounts = o.InCounts
-		}
-	case C.GUEST_REDUCE:
-		in()
-		out()
-	case C.GUEST_BROADCAST:
-		out()
-		o.In, o.InCounts = o.Out, o.OutCounts
-	case C.GUEST_ALLGATHER:
-		check(null(a.out_list == nil, "out", size))
-		check(null(a.out_counts == nil, "counts", size))
-		if err == nil {
-			outList(size)
-			o.OutCounts = counts(a.out_counts, size)
-			o.In, o.InCounts = []unsafe.Pointer{a.in}, []uint64{o.OutCounts[rank]}
-		}
-	case C.GUEST_REDUCE_SCATTER:
-		check(null(a.in_list == nil, "in", size))
-		check(null(a.in_counts == nil, "counts", size))
-		if err == nil {
-			inList(size)
-			o.InCounts = counts(a.in_counts, size)
-			o.Out, o.OutCounts = []unsafe.Pointer{a.out}, []uint64{o.InCounts[rank]}
-		}
-	case C.GUEST_GATHER:
-		in()
-		check(null(isRoot && a.out_list == nil, "out", size))
-		outList(size)
-		o.OutCounts = same(size)
-	case C.GUEST_SCATTER:
-		out()
-		check(null(isRoot && a.in_list == nil, "in", size))
-		inList(size)
-		o.InCounts = same(size)
-	case C.GUEST_ALLTOALL:
-		check(null(a.in_list == nil, "in", size))
-		check(null(a.in_counts == nil, "in_counts", size))
-		check(null(a.out_list == nil, "out", size))
-		check(null(a.out_counts == nil, "out_counts", size))
-		if err == nil {
-			inList(size)
-			outList(size)
-			o.InCounts, o.OutCounts = counts(a.in_counts, size), counts(a.out_counts, size)
-		}
-	case C.GUEST_SEND:
-		in()
-	case C.GUEST_RECV:
-		out()
-	}
-	return o, err
-}
-
-// pointers copies a list of C's pointers; of NULL there is none.
-func pointers(list unsafe.Pointer, n int) []unsafe.Pointer {
-	if list == nil {
+	if !o.Collective.Reduces() {
 		return nil
 	}
-	return append([]unsafe.Pointer(nil), unsafe.Slice((*unsafe.Pointer)(list), n)...)
+	if a.op >= C.GOCCL_REDUCE_OP_COUNT {
+		return bad("op", int32(a.op), "allowed are 0 to %d (goccl_reduce_op)", C.GOCCL_REDUCE_OP_COUNT-1)
+	}
+	o.Op = reduce.Op(a.op)
+	if o.Op != reduce.PreMulSum {
+		return nil
+	}
+	if a.factor == nil {
+		return bad("factor", "NULL", "op %s needs one", o.Op)
+	}
+	o.Factor[0] = float64(*a.factor)
+	if o.DType == reduce.Complex32 || o.DType == reduce.Complex64 || o.DType == reduce.Complex128 {
+		o.Factor[1] = float64(unsafe.Slice(a.factor, 2)[1])
+	}
+	return nil
 }
 
-func counts(list *C.uint64_t, n int) []uint64 {
-	return append([]uint64(nil), unsafe.Slice((*uint64)(unsafe.Pointer(list)), n)...)
+// checkSide checks that the lists of a side are there, as far as this rank has a use for them.
+func checkSide(a *C.guest_operation, side, other *C.guest_side, name string, used bool, size int) error {
+	counts := "counts"
+	switch side.form {
+	case C.GUEST_NONE, C.GUEST_ONE:
+		return nil
+	case C.GUEST_LIST:
+		if a.blocks < 1 || a.blocks > maxCoalesced {
+			return invalid(functionOf(a)+": n", a.blocks, "allowed are 1 to %d", maxCoalesced)
+		}
+		size = int(a.blocks)
+	case C.GUEST_EACH:
+		if other.form == C.GUEST_EACH {
+			counts = name + "_counts"
+		}
+	}
+	missing := ""
+	if used && side.list == nil {
+		missing = name
+	} else if side.form != C.GUEST_EQUAL && side.counts == nil {
+		missing = counts
+	}
+	if missing != "" {
+		return invalid(functionOf(a)+": "+missing, "NULL", "it must point to %d elements", size)
+	}
+	return nil
+}
+
+// singles is one piece of memory for what most calls need.
+type singles struct {
+	at    [2]unsafe.Pointer
+	count [2]uint64
+	used  int
+}
+
+// blocks are the blocks of a side that has been checked, and their counts.
+func (s *singles) blocks(
+	a *C.guest_operation, side, other *C.guest_side, used bool, rank, size int,
+) (blocks []unsafe.Pointer, counts []uint64) {
+	switch side.form {
+	case C.GUEST_NONE:
+		return nil, nil
+	case C.GUEST_ONE:
+		i := s.used
+		s.used++
+		s.at[i], s.count[i] = side.block, uint64(a.count)
+		if other.form == C.GUEST_EACH {
+			s.count[i] = uint64(unsafe.Slice(other.counts, size)[rank])
+		}
+		return s.at[i:s.used:s.used], s.count[i:s.used:s.used]
+	case C.GUEST_EQUAL:
+		counts = slices.Repeat([]uint64{uint64(a.count)}, size)
+	case C.GUEST_EACH:
+		counts = slices.Clone(unsafe.Slice((*uint64)(side.counts), size))
+	case C.GUEST_LIST:
+		size = int(a.blocks)
+		counts = slices.Clone(unsafe.Slice((*uint64)(side.counts), size))
+	}
+	if used {
+		blocks = slices.Clone(unsafe.Slice(side.list, size))
+	}
+	return blocks, counts
 }
 
 // leastCall is what the first version of goccl_call had to have.

@@ -12,6 +12,7 @@ from typing import Any
 
 import goccl
 import harness
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -270,21 +271,50 @@ def wrong_calls(comm):
     ]
 
 
+def wrong_types(comm: Any):
+    """(call, what it says): calls with an argument of another type than its signature has."""
+    one, array = torch.ones(4), np.ones(4, dtype=np.float32)
+    return [
+        (lambda: comm.all_reduce_(array), "`tensor` is of type numpy.ndarray, it must be a torch.Tensor"),
+        (lambda: comm.all_reduce_([one]), "all_reduce_(): incompatible function arguments: `tensor` is of"),
+        (lambda: comm.all_reduce_(tensor=None), "`tensor` is of type NoneType"),
+        (lambda: comm.broadcast_(array, 0), "`tensor` is of type numpy.ndarray"),
+        (lambda: comm.broadcast_(one, "0"), "`src` is of type str, it must be an int"),
+        (lambda: comm.reduce_(one, 0.5), "`dst` is of type float, it must be an int"),
+        (lambda: comm.all_gather_into(array, one), "`output` is of type numpy.ndarray"),
+        (lambda: comm.reduce_scatter_into(one, array), "`input` is of type numpy.ndarray"),
+        (lambda: comm.all_to_all_into(one, array), "`input` is of type numpy.ndarray"),
+        (lambda: comm.all_to_all_into(one, one, schedule=2), "`schedule` is of type int, it must be a str"),
+    ]
+
+
 def run_wrong(rank):
     comm = goccl.Communicator()
     for i, (call, kind, text) in enumerate(wrong_calls(comm)):
         refused(call, text, what=f"wrong call {i}", kinds=kind)
         still_works(rank, comm)
+    for i, (call, text) in enumerate(wrong_types(comm)):
+        refused(call, text, what=f"wrong type {i}", kinds=TypeError)
+        still_works(rank, comm)
     signatures = [
-        lambda: comm.all_reduce_([torch.ones(1)]),
-        lambda: comm.all_reduce_(None),
         lambda: comm.broadcast_(torch.ones(1)),  # type: ignore[call-arg]
-        lambda: comm.broadcast_(torch.ones(1), "0"),
         lambda: comm.all_gather_into(torch.ones(1)),  # type: ignore[call-arg]
     ]
     for i, call in enumerate(signatures):
         refused(call, "incompatible function arguments", what=f"signature {i}", kinds=TypeError)
         still_works(rank, comm)
+
+
+def run_other_types(rank):
+    """Arguments that are converted to the signature's type."""
+    comm = goccl.Communicator()
+    for root in (np.int64(0), torch.tensor(0)):
+        comm.broadcast_(t := torch.full((4,), float(rank.rank)), root)
+        assert t.tolist() == [0.0] * 4
+
+
+def test_other_types(world):
+    world.run(run_other_types)
 
 
 def test_wrong_arguments(world):
@@ -294,18 +324,18 @@ def test_wrong_arguments(world):
 def refused_on_one(rank, victim, index):
     comm = goccl.Communicator()
     if rank.rank == victim:
-        call, kind, _ = wrong_calls(comm)[index]
-        with pytest.raises(kind):
-            call()
+        calls = [call for call, *_ in wrong_calls(comm) + wrong_types(comm)]
+        with pytest.raises((TypeError, ValueError)):
+            calls[index]()
     with pytest.raises(goccl.MismatchError) as caught:
         still_works(rank, comm)
     return caught.value.calls[victim]
 
 
 @both_transports
-@pytest.mark.parametrize("index", [0, 3, 5])
+@pytest.mark.parametrize("index", [0, 3, 5, -10, -6, -5, -1])
 def test_refused_on_one_rank(make_world, transport, index):
-    """By the door, by the core and by the shim: the others are told, and do not wait for the timeout."""
+    """By the door, operation or type, by the core and by the shim: the others are told at once."""
     world = make_world(3, env={"GOCCL_TRANSPORT": transport})
     world.run(join_group)
     for call in world.run(refused_on_one, 1, index, deadline=20):

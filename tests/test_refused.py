@@ -272,6 +272,34 @@ def test_sequence_numbers_count_refusals(make_world):
         assert sequence == numbers[-1]
 
 
+def numbers_of_works(rank):
+    """(of a work, of the group after its start), of calls and batches between refusals."""
+    rank.init()
+    group, numbers = dist.group.WORLD, []
+
+    def started(work):
+        numbers.append((work._get_sequence_number(), group._get_sequence_number_for_group()))
+        work.wait()
+
+    for case in (wrong_op, wrong_root):
+        refused(case, rank.size)
+        started(dist.all_reduce(torch.ones(8), async_op=True))
+        start_batch()
+        for _ in range(3):
+            all_reduce(torch.ones(8))
+        started(group._end_coalescing(torch.device("cpu")))
+        started(dist.barrier(async_op=True))
+    refused(wrong_op, rank.size)
+    return numbers, group._get_sequence_number_for_group()
+
+
+@pytest.mark.skipif(not hasattr(dist.Work, "_get_sequence_number"), reason="torch tells no work's number")
+def test_works_have_the_number_of_their_last_collective(make_world):
+    for numbers, last in make_world(2).run(numbers_of_works):
+        assert numbers == [(n, n) for n in (2, 5, 6, 8, 11, 12)]
+        assert last == 13
+
+
 def refused_in_different_ways(rank):
     """Ranks need not be refused the same, nor after as many calls of a batch."""
     cases = list(CASES)

@@ -17,17 +17,9 @@
 
 namespace goccl {
 
-// Keeps why this thread's call is refused, for the other ranks to be told by CallGuard; returns it.
-const std::string& keepReason(std::string reason);
-
-template <typename... Words>
-const std::string& reason(const Words&... words) {
-  return keepReason(c10::str(words...));
-}
-
 // Refuses a call. The prefix names the method as torch's own back ends do.
-#define GOCCL_CHECK(condition, name, ...)                                                       \
-  TORCH_CHECK_VALUE(condition, ::goccl::reason("ProcessGroupGoccl::", name, ": ", __VA_ARGS__))
+#define GOCCL_CHECK(condition, name, ...)                                      \
+  TORCH_CHECK_VALUE(condition, "ProcessGroupGoccl::", name, ": ", __VA_ARGS__)
 
 // An argument in a message: `outputs`, or `outputs[3]`.
 struct Argument {

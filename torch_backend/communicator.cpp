@@ -16,6 +16,32 @@ namespace py = pybind11;
 namespace goccl {
 namespace {
 
+// An argument that pybind takes as it is given, whereas its signature says T. valueOf() reads it.
+template <typename T>
+struct Given {
+  py::handle object;
+};
+
+}  // namespace
+}  // namespace goccl
+
+namespace pybind11::detail {
+
+template <typename T>
+struct type_caster<goccl::Given<T>> {
+  PYBIND11_TYPE_CASTER(goccl::Given<T>, make_caster<T>::name);
+
+  bool load(handle given, bool) {
+    value.object = given;
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail
+
+namespace goccl {
+namespace {
+
 using c10d::ReduceOp;
 using Group = c10::intrusive_ptr<ProcessGroupGoccl>;
 
@@ -71,8 +97,28 @@ Group backendOf(py::object group, const char* function) {
                     "new_group(backend=\"goccl\")");
 }
 
-// Reads `op`; where that is not possible, the other ranks are told.
-ReduceOp reduceOpOf(const Group& group, const py::handle& op) {
+template <typename T>
+constexpr const char* kExpected = nullptr;
+template <>
+constexpr const char* kExpected<at::Tensor> =
+    "a torch.Tensor (torch.from_numpy() makes one of an array)";
+template <>
+constexpr const char* kExpected<int64_t> = "an int";
+template <>
+constexpr const char* kExpected<std::string> = "a str";
+
+// The value of the argument `name`. Throws where it is of another type: pybind's own check would
+// leave the other ranks waiting for a call that this one was refused.
+template <typename T>
+T valueOf(const Given<T>& given, const char* method, const char* name) {
+  py::detail::make_caster<T> caster;
+  TORCH_CHECK_TYPE(caster.load(given.object, true), "goccl.Communicator.", method,
+                   "(): incompatible function arguments: `", name, "` is of type ",
+                   Py_TYPE(given.object.ptr())->tp_name, ", it must be ", kExpected<T>);
+  return py::detail::cast_op<T>(std::move(caster));
+}
+
+ReduceOp reduceOpOf(const py::handle& op) {
   if (PyUnicode_Check(op.ptr())) {
     for (const auto& [name, value] : kOperations) {
       if (PyUnicode_CompareWithASCIIString(op.ptr(), name) == 0) {
@@ -87,15 +133,13 @@ ReduceOp reduceOpOf(const Group& group, const py::handle& op) {
   } else if (py::isinstance<ReduceOp>(op)) {
     return op.cast<ReduceOp>();
   }
-  const ProcessGroupGoccl::CallGuard guard(*group);
   std::string names;
   for (const auto& [name, value] : kOperations) {
     names += c10::str(names.empty() ? "" : ", ", '"', name, '"');
   }
-  TORCH_CHECK_VALUE(
-      false, reason("goccl.Communicator: unknown reduce operation ", std::string(py::repr(op)),
-                    "; known are ", names,
-                    ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor"));
+  TORCH_CHECK_VALUE(false, "goccl.Communicator: unknown reduce operation ",
+                    std::string(py::repr(op)), "; known are ", names,
+                    ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor");
 }
 
 constexpr const char* kAbout =
@@ -163,10 +207,12 @@ void bindCommunicator(py::module_& module) {
           "How many ranks the group has.")
       .def(
           "all_reduce_",
-          [](const Communicator& self, const at::Tensor& tensor, const py::handle& op) {
-            const ReduceOp reduceOp = reduceOpOf(self.group, op);
+          [](const Communicator& self, Given<at::Tensor> tensor, py::handle op) {
+            const auto [reduced, reduceOp] = self.group->guarded([&] {
+              return std::pair(valueOf(tensor, "all_reduce_", "tensor"), reduceOpOf(op));
+            });
             const py::gil_scoped_release released;
-            self.group->allReduceNow(tensor, reduceOp);
+            self.group->allReduceNow(reduced, reduceOp);
           },
           py::arg("tensor"), py::arg("op") = "sum",
           "Reduces over all ranks' tensors, element by element, and leaves the result in each of them.\n\n"
@@ -175,20 +221,28 @@ void bindCommunicator(py::module_& module) {
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "broadcast_",
-          [](const Communicator& self, const at::Tensor& tensor, int64_t src) {
-            self.group->broadcastNow(tensor, src);
+          [](const Communicator& self, Given<at::Tensor> tensor, Given<int64_t> src) {
+            const auto [copied, root] = self.group->guarded([&] {
+              return std::pair(valueOf(tensor, "broadcast_", "tensor"),
+                               valueOf(src, "broadcast_", "src"));
+            });
+            const py::gil_scoped_release released;
+            self.group->broadcastNow(copied, root);
           },
-          py::arg("tensor"), py::arg("src"), py::call_guard<py::gil_scoped_release>(),
+          py::arg("tensor"), py::arg("src"),
           "Copies the tensor of rank `src` to that of every other rank.\n\n"
           "Args:\n"
           "    tensor: of the same number of elements and dtype on all ranks.\n"
           "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
       .def(
           "reduce_",
-          [](const Communicator& self, const at::Tensor& tensor, int64_t dst, const py::handle& op) {
-            const ReduceOp reduceOp = reduceOpOf(self.group, op);
+          [](const Communicator& self, Given<at::Tensor> tensor, Given<int64_t> dst, py::handle op) {
+            const auto [reduced, root, reduceOp] = self.group->guarded([&] {
+              return std::tuple(valueOf(tensor, "reduce_", "tensor"),
+                                valueOf(dst, "reduce_", "dst"), reduceOpOf(op));
+            });
             const py::gil_scoped_release released;
-            self.group->reduceNow(tensor, dst, reduceOp);
+            self.group->reduceNow(reduced, root, reduceOp);
           },
           py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
           "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others are kept.\n\n"
@@ -198,10 +252,15 @@ void bindCommunicator(py::module_& module) {
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_gather_into",
-          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input) {
-            self.group->allGatherNow(output, input);
+          [](const Communicator& self, Given<at::Tensor> output, Given<at::Tensor> input) {
+            const auto [out, in] = self.group->guarded([&] {
+              return std::pair(valueOf(output, "all_gather_into", "output"),
+                               valueOf(input, "all_gather_into", "input"));
+            });
+            const py::gil_scoped_release released;
+            self.group->allGatherNow(out, in);
           },
-          py::arg("output"), py::arg("input"), py::call_guard<py::gil_scoped_release>(),
+          py::arg("output"), py::arg("input"),
           "Fills `output` with the inputs of all ranks, one after the other in the order of ranks.\n\n"
           "Args:\n"
           "    output: of `size` times as many elements as `input`, and of its dtype.\n"
@@ -209,11 +268,14 @@ void bindCommunicator(py::module_& module) {
           "        `output`." GOCCL_RAISES)
       .def(
           "reduce_scatter_into",
-          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
-             const py::handle& op) {
-            const ReduceOp reduceOp = reduceOpOf(self.group, op);
+          [](const Communicator& self, Given<at::Tensor> output, Given<at::Tensor> input,
+             py::handle op) {
+            const auto [out, in, reduceOp] = self.group->guarded([&] {
+              return std::tuple(valueOf(output, "reduce_scatter_into", "output"),
+                                valueOf(input, "reduce_scatter_into", "input"), reduceOpOf(op));
+            });
             const py::gil_scoped_release released;
-            self.group->reduceScatterNow(output, input, reduceOp);
+            self.group->reduceScatterNow(out, in, reduceOp);
           },
           py::arg("output"), py::arg("input"), py::arg("op") = "sum",
           "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, one of\n"
@@ -225,10 +287,17 @@ void bindCommunicator(py::module_& module) {
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_to_all_into",
-          [](const Communicator& self, const at::Tensor& output, const at::Tensor& input,
-             const std::string& schedule) { self.group->allToAllNow(output, input, schedule); },
+          [](const Communicator& self, Given<at::Tensor> output, Given<at::Tensor> input,
+             Given<std::string> schedule) {
+            const auto [out, in, exchanges] = self.group->guarded([&] {
+              return std::tuple(valueOf(output, "all_to_all_into", "output"),
+                                valueOf(input, "all_to_all_into", "input"),
+                                valueOf(schedule, "all_to_all_into", "schedule"));
+            });
+            const py::gil_scoped_release released;
+            self.group->allToAllNow(out, in, exchanges);
+          },
           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
-          py::call_guard<py::gil_scoped_release>(),
           "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are equal.\n\n"
           "Args:\n"
           "    output: of the same number of elements and dtype on all ranks, the first dimension\n"

@@ -55,10 +55,8 @@ ElementType movedAs(at::ScalarType type) {
 goccl_dtype reducedAs(at::ScalarType type, const char* operation) {
   const auto native = nativeType(type);
   TORCH_CHECK_TYPE(
-      native.has_value(),
-      reason(
-          "ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
-          " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first"));
+      native.has_value(), "ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
+      " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first");
   return *native;
 }
 

@@ -120,39 +120,13 @@ void endDropped(Work& work, const std::string& why, const std::string& group) {
        detailOf(group)})));
 }
 
-// What is known of this thread's call. A destructor cannot see the exception that calls it.
-struct {
-  bool handedOver = false;
-  std::string reason;
-} thread_local thisCall;
+uint64_t sequenceOf(goccl_comm comm) {
+  uint64_t sequence = 0;
+  check(library().comm_sequence(comm, &sequence));
+  return sequence;
+}
 
 }  // namespace
-
-const std::string& keepReason(std::string reason) {
-  thisCall.reason = std::move(reason);
-  return thisCall.reason;
-}
-
-ProcessGroupGoccl::CallGuard::CallGuard(ProcessGroupGoccl& group, bool collective)
-    : group_(group), collective_(collective), exceptions_(std::uncaught_exceptions()) {
-  thisCall.handedOver = false;
-  thisCall.reason.clear();
-}
-
-void ProcessGroupGoccl::CallGuard::handOver() { thisCall.handedOver = true; }
-
-ProcessGroupGoccl::CallGuard::~CallGuard() {
-  if (std::uncaught_exceptions() == exceptions_) {
-    return;
-  }
-  if (!thisCall.handedOver) {
-    const auto& reason = thisCall.reason;
-    group_.dropBatch(reason.empty() ? "an exception came before its start" : reason, collective_);
-  } else {
-    group_.recount();
-  }
-  handOver();  // for the guards around this one
-}
 
 intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::Options::clone() const {
   return c10::make_intrusive<Options>(*this);
@@ -286,7 +260,7 @@ intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation&
   const WorkInfo info{
       operation.type, operation.title,
       operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
-      sequence_.load() + collectives, operation.source};
+      sequenceOf(comm) + collectives, operation.source};
   return c10::make_intrusive<Work>(rank_, comm, hooks_, info, operation.inputs);
 }
 
@@ -310,7 +284,6 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffe
   auto work = newWork(comm(), operation, calls.size());
   launch(work, std::move(buffers), std::move(operation.outputs), calls,
          callOptions(operation.timeout, operation.async), std::move(extension));
-  sequence_.fetch_add(calls.size());
   return work;
 }
 
@@ -323,7 +296,6 @@ void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
   }
   const Library& lib = library();
   const goccl_comm comm = this->comm();
-  CallGuard::handOver();
   checkStart(lib.group_start(comm));
   Failure refused{GOCCL_OK, {}, {}};
   for (const Call& call : calls) {
@@ -364,9 +336,11 @@ void ProcessGroupGoccl::refuseInBatch(const char* title) {
   if (!coalescing()) {
     return;
   }
-  std::lock_guard<std::mutex> lock(batchMutex_);
-  TORCH_CHECK_VALUE(batches_.count(threadNumber()) == 0,
-                    reason(title, ": a call that blocks cannot be a part of a coalesced batch"));
+  guarded([&] {
+    std::lock_guard<std::mutex> lock(batchMutex_);
+    TORCH_CHECK_VALUE(batches_.count(threadNumber()) == 0, title,
+                      ": a call that blocks cannot be a part of a coalesced batch");
+  });
 }
 
 std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
@@ -379,12 +353,16 @@ std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
   return std::move(node.mapped());
 }
 
+void ProcessGroupGoccl::refuse(const std::exception& why, bool collective) {
+  const auto* error = dynamic_cast<const c10::Error*>(&why);
+  dropBatch(error != nullptr ? error->what_without_backtrace() : why.what(), collective);
+}
+
 void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
   const auto batch = takeBatch();
   const goccl_comm comm = comm_.load();
   if (comm != 0 && (collective || (batch.has_value() && batch->collectives > 0))) {
     library().refuse(comm, why.c_str());
-    recount();
   }
   if (batch.has_value()) {
     endDropped(*batch->work, why, hooks_->group);
@@ -428,28 +406,19 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
       "after a refused call, abort() or shutdown()");
   auto extension = extend(batch->timeout);
   try {
+    batch->work->setSequence(sequenceOf(comm()) + batch->collectives);
     launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
            callOptions(batch->timeout, true), std::move(extension));
   } catch (...) {
-    recount();
     batch->work->end(std::current_exception());
     throw;
   }
-  sequence_.fetch_add(batch->collectives);
   return batch->work;
 }
 
 // ---- state ------------------------------------------------------------------------------------
 
-uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequence_.load(); }
-
-void ProcessGroupGoccl::recount() {
-  uint64_t sequence = 0;
-  const goccl_comm comm = comm_.load();
-  if (comm != 0 && library().comm_sequence(comm, &sequence) == GOCCL_OK) {
-    sequence_.store(sequence);
-  }
-}
+uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequenceOf(comm()); }
 
 std::string ProcessGroupGoccl::nameOf(int64_t rank) const {
   const bool other = !globalRanks_.empty() && globalRanks_.at(rank) != rank;

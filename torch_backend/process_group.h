@@ -153,8 +153,21 @@ class ProcessGroupGoccl : public c10d::Backend {
   // that says `why`, and if it has collectives, the other ranks are told that a call was refused.
   // `collective`: they are told in any case.
   void dropBatch(const std::string& why, bool collective);
+  // Runs `check`, which prepares a call. Where that throws, the call is refused: the batch is
+  // dropped, and the other ranks are told, as dropBatch() does. From there on the library tells
+  // what it refuses.
+  template <typename Check>
+  auto guarded(Check check, bool collective = true) -> decltype(check()) {
+    try {
+      return check();
+    } catch (const std::exception& exception) {
+      refuse(exception, collective);
+      throw;
+    }
+  }
 
-  // Numbers count from 0 on every rank: there is nothing to agree on.
+  // The library's number of the last collective that was started or refused. It counts from 0 on
+  // every rank: there is nothing to agree on.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
 
@@ -204,9 +217,6 @@ class ProcessGroupGoccl : public c10d::Backend {
   void allToAllNow(const at::Tensor& output, const at::Tensor& input, const std::string& schedule);
   void barrierNow();
 
-  // The scope of a method that makes a call.
-  class CallGuard;
-
  private:
   // A library call of which only communicator, options and work handle are open. Where it need not be kept
   // for later its type is left as it is, which spares an allocation.
@@ -247,8 +257,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation,
                                    uint64_t collectives) const;
-  // Takes over the library's number of the last collective, which counts those that were refused, too.
-  void recount();
+  void refuse(const std::exception& why, bool collective);
   // A rank in a text: by its number in the job, too, where that is another.
   std::string nameOf(int64_t rank) const;
   // Throws where the start that has just returned `result` failed.
@@ -281,12 +290,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   auto reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
   auto allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                      const char* name);
+  auto gatherCall(Buffers& buffers, std::vector<void*> out, const at::Tensor& input, int64_t root);
   auto reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                          const c10d::ReduceOp& op, const char* name);
   auto allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                     const std::vector<int64_t>& outputSplits,
                     const std::vector<int64_t>& inputSplits);
-  // Throws where this thread is coalescing.
+  // Refuses a call of a thread that is coalescing.
   void refuseInBatch(const char* title);
   c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag,
                                          const char* name, const char* title, c10d::OpType type);
@@ -301,30 +311,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<goccl_comm> comm_{0};
   std::atomic<int64_t> timeoutMs_;
   const std::vector<int> globalRanks_;
-  std::atomic<uint64_t> sequence_{0};  // as the library counts
 
   std::atomic<int> openBatches_{0};
   std::mutex batchMutex_;
   std::unordered_map<uint64_t, Batch> batches_;  // by threadNumber(); guarded by batchMutex_
-};
-
-// Where an exception leaves the method before the library has had the call, it drops this thread's
-// batch, and tells the other ranks that the call was refused. Of sends and receives nobody need be told,
-// unless they refuse a batch with collectives.
-class ProcessGroupGoccl::CallGuard {
- public:
-  explicit CallGuard(ProcessGroupGoccl& group, bool collective = true);
-  ~CallGuard();
-  CallGuard(const CallGuard&) = delete;
-  CallGuard& operator=(const CallGuard&) = delete;
-
-  // From here on it is the library that tells what it refuses.
-  static void handOver();
-
- private:
-  ProcessGroupGoccl& group_;
-  const bool collective_;
-  const int exceptions_;
 };
 
 template <typename AnyCall>
@@ -335,15 +325,12 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buf
       return work;
     }
   }
-  const uint64_t collectives = operation.pointToPoint() ? 0 : 1;
   const goccl_comm comm = this->comm();
   auto extension = extend(operation.timeout);
-  auto work = newWork(comm, operation, collectives);
+  auto work = newWork(comm, operation, operation.pointToPoint() ? 0 : 1);
   const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
-  CallGuard::handOver();
   checkStart(call(comm, &options, &handle));
-  sequence_.fetch_add(collectives);
   work->begin(handle, std::move(buffers), std::move(operation.outputs), std::move(extension));
   return work;
 }
@@ -360,9 +347,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
   const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
   goccl_work handle = 0;
   const goccl_comm comm = this->comm();
-  CallGuard::handOver();
   checkStart(call(comm, &options, &handle));
-  sequence_.fetch_add(1);
   if (handle == GOCCL_WORK_DONE) {
     buffers.finish();
     return;

@@ -133,6 +133,7 @@ Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkIn
       hooks_(std::move(hooks)),
       info_(info),
       key_(lastKey.fetch_add(1, std::memory_order_relaxed) + 1),
+      sequence_(info.sequence),
       started_(Time::clock::now()) {}
 
 Work::~Work() {
@@ -231,7 +232,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
 }
 
 Hooks::Completion Work::completion() const {
-  return {std::make_shared<c10d::WorkInfo>(info_.type, info_.sequence, started_, ended_,
+  return {std::make_shared<c10d::WorkInfo>(info_.type, sequence_.load(), started_, ended_,
                                            ended_ - started_),
           key_};
 }
@@ -308,7 +309,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
            c10::str("goccl: wait(): Operation timed out! The operation ", info_.title,
                     " has not ended after ", timeout.count(),
                     " ms; it goes on, and may be waited for again"),
-           detailOf(hooks_->group, operationOf(info_.type), info_.sequence)});
+           detailOf(hooks_->group, operationOf(info_.type), sequence_.load())});
   };
   if (handle == 0 && !ending_.load()) {
     uint64_t caller = threadNumber();
@@ -422,7 +423,7 @@ float Work::getDuration() const {
   return std::chrono::duration<float, std::milli>(ended_ - started_).count();
 }
 
-uint64_t Work::getSequencenumber() const { return info_.sequence; }
+uint64_t Work::getSequencenumber() const { return sequence_.load(); }
 
 std::chrono::milliseconds Work::getTimeout() const { return info_.timeout; }
 

@@ -61,6 +61,8 @@ class Work : public c10d::Work {
        at::TensorList inputs);
   ~Work() override;
 
+  // Of a batch, before its start: the number of its last collective.
+  void setSequence(uint64_t sequence) { sequence_.store(sequence); }
   // Called once, right after the start. `outputs` become result() and the value of the future. `extension` is
   // what is to be let go of at the work's end, even if nobody asks for that.
   void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
@@ -115,6 +117,7 @@ class Work : public c10d::Work {
   std::atomic<bool> listening_{false};
   std::atomic<bool> complete_{false};
   std::atomic<uint64_t> passes_{0};
+  std::atomic<uint64_t> sequence_;
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;

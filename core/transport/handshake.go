@@ -262,7 +262,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 // introduce is the dialer's side of the handshake.
 func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (
 	nonces [2][nonceSize]byte, err error) {
-	h := hello{purpose: purposeLink, job: g.key.job, group: g.key.group, from: self,
+	h := hello{purpose: purposeLink, epoch: g.epoch, job: g.key.job, group: g.key.group, from: self,
 		to: m.addr.Process}
 	rand.Read(h.nonce[:])
 	hb := h.bytes()
@@ -459,7 +459,8 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	}
 }
 
-// hold waits a while until a group is attached here: ranks do not all come at once.
+// hold waits a while until a group is attached here: ranks do not all come at once, neither to a group
+// nor to its next epoch.
 func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 	limit := time.NewTimer(handshakeTimeout)
 	defer limit.Stop()
@@ -471,8 +472,8 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 				return g, statusOK
 			}
 		}
-		for k := range e.gone {
-			if k.job == h.job && k.group == h.group {
+		for k, last := range e.gone {
+			if k.job == h.job && k.group == h.group && last >= h.epoch {
 				e.mu.Unlock()
 				return nil, statusGone
 			}

@@ -38,6 +38,7 @@ const (
 // hello is what the dialer says first.
 type hello struct {
 	purpose    uint8
+	epoch      uint32
 	job, group uint64
 	from, to   ProcessID
 	nonce      [nonceSize]byte
@@ -47,6 +48,7 @@ func (h *hello) bytes() (b [helloSize]byte) {
 	copy(b[:], helloMagic)
 	b[7] = wireVersion
 	b[8] = h.purpose
+	binary.LittleEndian.PutUint32(b[12:], h.epoch)
 	binary.LittleEndian.PutUint64(b[16:], h.job)
 	binary.LittleEndian.PutUint64(b[24:], h.group)
 	copy(b[32:], h.from[:])
@@ -63,12 +65,12 @@ func parseHello(b *[helloSize]byte) (hello, error) {
 		return hello{}, fmt.Errorf("handshake of wire version %d; this side speaks %d", b[7],
 			wireVersion)
 	}
-	h := hello{purpose: b[8], job: binary.LittleEndian.Uint64(b[16:]),
-		group: binary.LittleEndian.Uint64(b[24:])}
+	h := hello{purpose: b[8], epoch: binary.LittleEndian.Uint32(b[12:]),
+		job: binary.LittleEndian.Uint64(b[16:]), group: binary.LittleEndian.Uint64(b[24:])}
 	if h.purpose != purposeLink && h.purpose != purposeProbe {
 		return hello{}, fmt.Errorf("handshake of unknown purpose %d", h.purpose)
 	}
-	for _, c := range b[9:16] {
+	for _, c := range b[9:12] {
 		if c != 0 {
 			return hello{}, errors.New("handshake with reserved bytes set")
 		}

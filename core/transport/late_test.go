@@ -121,6 +121,47 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 	}
 }
 
+// A peer that dials for an epoch that has been left here is told so. It waits for one that is still to
+// come.
+func TestEpochOfAGuest(t *testing.T) {
+	e := listen(t, Config{})
+	from := ProcessID{1}
+	c := groupConfig([]*Endpoint{e}, Shm, 1, 0)
+	c.Peers = append(c.Peers, Address{Process: from, Unix: "@nobody", Host: e.Address().Host})
+	c.Kinds = append(c.Kinds, Shm)
+	attach(t, e, c, newRecorder()).Detach()
+	dial := func(epoch uint32) net.Conn {
+		g, err := net.Dial("unix", e.Address().Unix)
+		ok(t, err)
+		t.Cleanup(func() { g.Close() })
+		h := hello{purpose: purposeLink, epoch: epoch, job: 1, group: 1, from: from, to: e.id}
+		b := h.bytes()
+		_, err = g.Write(b[:])
+		ok(t, err)
+		g.SetReadDeadline(time.Now().Add(patience))
+		return g
+	}
+	waiting := dial(c.Epoch + 1)
+	for _, part := range []struct {
+		guest net.Conn
+		want  status
+		begin bool
+	}{{dial(c.Epoch), statusGone, false}, {waiting, statusOK, true}} {
+		if part.begin {
+			next := c
+			next.Epoch++
+			attach(t, e, next, newRecorder())
+		}
+		var answer [challengeSize]byte
+		if _, err := io.ReadFull(part.guest, answer[:]); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := parseAnswerHead(answer[:]); err != nil || st != part.want {
+			t.Errorf("status %d, %v, want %d", st, err, part.want)
+		}
+	}
+}
+
 // A peer is dead where nothing or another process listens in its place, or its host has been silent
 // for the grace; not because it is busy, or closes what it accepts.
 func TestDoubt(t *testing.T) {

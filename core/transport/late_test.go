@@ -79,7 +79,7 @@ func TestManyDialALateRank(t *testing.T) {
 	}
 }
 
-// Who has to go, in whatever part of the handshake, is told to try again.
+// A guest that has to go, in whatever part of the handshake, is told to try again.
 func TestGuestsAreToldToTryAgain(t *testing.T) {
 	e := listen(t, Config{})
 	dial := func(said []byte) net.Conn {

@@ -27,7 +27,7 @@ type member struct {
 	changed chan struct{} // closed and made anew at every change
 	err     error         // final: down, left, refused or closed
 	out     *link         // this side's attach goes over it
-	said    *link         // and has been written: frames may follow
+	written *link         // this side's attach has been written to it: frames may follow
 	in      *link         // the peer's attach has come over it, and the handler knows
 	local   *Group        // mem: the peer; joined both ways
 }
@@ -203,7 +203,7 @@ func (m *member) arrive(l *link, tell func(Handler)) bool {
 
 // openRoute opens the route when both directions are attached over one link. It needs m.mu.
 func (m *member) openRoute() {
-	if m.err == nil && m.in != nil && m.in == m.said {
+	if m.err == nil && m.in != nil && m.in == m.written {
 		m.ready.Store(&route{link: m.in})
 		m.notify()
 	}
@@ -252,7 +252,7 @@ func (g *Group) attachOver(l *link, m *member) error {
 func (m *member) attachWritten(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.said = l
+	m.written = l
 	m.openRoute()
 }
 

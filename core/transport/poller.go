@@ -115,8 +115,8 @@ func (p *Poller) YieldProgress() { p.ringIf(p.state.yield()) }
 // Yielding tells whether the progress goroutine reads, and is about to leave that to waiters.
 func (p *Poller) Yielding() bool { return p.state.yielding() }
 
-// SetOversubscribed is for where ranks outnumber the CPUs: whenever the progress goroutine is woken, it
-// takes one from the waiters.
+// SetOversubscribed is for where ranks outnumber the CPUs: whenever the progress goroutine is
+// woken, it takes one from the waiters.
 func (p *Poller) SetOversubscribed() { p.state.word.Or(pollOversubscribed) }
 
 // Wait reads what comes, and returns when something has, or the poller is kicked, or after a time

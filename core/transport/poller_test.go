@@ -79,7 +79,7 @@ func TestSlowFramesAreHandledElsewhere(t *testing.T) {
 	p.Wait(time.Second) // has it begun, and returns
 	p.Wait(0)
 	if time.Since(begun) > patience/2 {
-		t.Fatal("who reads has waited for a handler")
+		t.Fatal("the reader has waited for a handler")
 	}
 	close(hold)
 	p.Leave()

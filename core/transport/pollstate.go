@@ -10,7 +10,7 @@ import "sync/atomic"
 //	token held by  onDuty  yields  waiting  state
 //	none           0       0       0        it rests, and soon takes the token
 //	none           0       0       > 0      it has been called, and is about to take the token
-//	a waiter       0       0       any      it rests; with waiting > 0 the waiter's Leave calls it
+//	a waiter       0       0       any      it rests; Leave calls it if waiting > 0
 //	itself         1       0       any      it reads
 //	itself         1       1       > 0      it is about to go on: goOn clears yields
 //	itself         1       1       0        it is about to give the token back
@@ -113,8 +113,8 @@ func (s *pollState) yielding() bool {
 // begin says that the progress goroutine has taken the token to read.
 func (s *pollState) begin() { s.word.Or(pollOnDuty) }
 
-// goOn tells whether the progress goroutine goes on reading: not if it is to yield, unless there are
-// callers that need it; the last of these has it yield again.
+// goOn tells whether the progress goroutine goes on reading: not if it is to yield, unless there
+// are callers that need it; the last of these has it yield again.
 func (s *pollState) goOn() bool {
 	if !s.has(pollYields) {
 		return true

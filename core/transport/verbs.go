@@ -43,9 +43,9 @@ type verbsEnd struct {
 	memory  *rdma.Memory
 	copies  sync.Once // it has been said that memory cannot be registered
 
-	mu     sync.Mutex   // guards what follows
-	device *rdma.Device // opened by the first link
-	told   map[ProcessID]bool
+	mu     sync.Mutex              // guards what follows
+	device *rdma.Device            // opened by the first link
+	warned map[ProcessID]bool      // of these it has been logged that TCP stands in
 	pairs  map[*queuePair]struct{} // those that are not closed
 }
 
@@ -66,7 +66,7 @@ func (e *Endpoint) findPort(c Config) {
 		return
 	}
 	e.verbs = &verbsEnd{e: e, library: library, choice: choice, memory: c.Verbs.Memory,
-		told: map[ProcessID]bool{}, pairs: map[*queuePair]struct{}{}}
+		warned: map[ProcessID]bool{}, pairs: map[*queuePair]struct{}{}}
 	if e.verbs.memory == nil {
 		e.verbs.memory = &rdma.Memory{}
 	}
@@ -309,10 +309,10 @@ func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks in
 		return nil, fmt.Errorf("%w: %s", errNoVerbs, why)
 	}
 	e.verbs.mu.Lock()
-	told := e.verbs.told[peer.Process]
-	e.verbs.told[peer.Process] = true
+	warned := e.verbs.warned[peer.Process]
+	e.verbs.warned[peer.Process] = true
 	e.verbs.mu.Unlock()
-	if !told {
+	if !warned {
 		e.warnf("%s is joined by TCP, for verbs do not work there: %s", peer.who(), why)
 	}
 	return nil, nil

@@ -132,7 +132,7 @@ func TestCloseDelivers(t *testing.T) {
 			}
 			probe, err := net.Dial("tcp", w.groups[0].e.Address().TCP[0])
 			if err != nil {
-				t.Fatalf("whoever asks is told that the process has ended: %v", err)
+				t.Fatalf("a probe is told that the process has ended: %v", err)
 			}
 			probe.Close()
 			c.ends(double)

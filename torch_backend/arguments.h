@@ -44,8 +44,8 @@ inline void checkOutput(const at::Tensor& tensor, const char* name, Argument arg
   checkTensor(tensor, name, argument);
   GOCCL_CHECK(
       at::has_internal_overlap(tensor) != at::MemOverlap::Yes, name, argument,
-      " is written to, but several of its elements share one place in memory (as after expand()); give a "
-      "clone() of it");
+      " is written to, but several of its elements share one place in memory (as after expand()); "
+      "give a clone() of it");
 }
 
 inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* name,
@@ -58,7 +58,8 @@ inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const ch
 inline void checkType(const at::Tensor& tensor, at::ScalarType expected, const char* name,
                       Argument argument) {
   GOCCL_CHECK(tensor.scalar_type() == expected, name, "invalid tensor type: ", argument, " is ",
-              tensor.scalar_type(), ", expected ", expected, " as in the other tensors of the call");
+              tensor.scalar_type(), ", expected ", expected,
+              " as in the other tensors of the call");
 }
 
 inline void checkCount(const at::Tensor& tensor, int64_t expected, const char* name,
@@ -78,7 +79,8 @@ inline void checkRoot(int64_t root, int size, const char* name) {
               size - 1);
 }
 
-// The list of lists that old multi-device interfaces have: one inner list, with a tensor for every rank.
+// The list of lists that old multi-device interfaces have: one inner list, with a tensor for every
+// rank.
 inline const std::vector<at::Tensor>& onePerRank(const std::vector<std::vector<at::Tensor>>& lists,
                                                  int size, const char* name, const char* kind) {
   GOCCL_CHECK(lists.size() == 1, name, "requires a single-element ", kind,
@@ -124,8 +126,10 @@ inline std::vector<uint64_t> splitCounts(const at::Tensor& tensor,
 
 // The starts of consecutive blocks.
 template <typename Pointer>
-std::vector<Pointer> blockStarts(Pointer memory, const std::vector<uint64_t>& counts, size_t itemSize) {
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+std::vector<Pointer> blockStarts(Pointer memory, const std::vector<uint64_t>& counts,
+                                 size_t itemSize) {
+  using Byte =
+      std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
   std::vector<Pointer> starts;
   starts.reserve(counts.size());
   auto* at = static_cast<Byte*>(memory);

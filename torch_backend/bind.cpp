@@ -37,7 +37,8 @@ std::string info() {
   });
 }
 
-// Where an option is kept. Its name, type, default, allowed values and words are defined in goccl.options.
+// Where an option is kept. Its name, type, default, allowed values and words are defined in
+// goccl.options.
 struct Member {
   const char* name;
   py::object (*get)(const Options&);
@@ -107,8 +108,8 @@ std::string reprOf(const py::object& options) {
     const std::string_view name = member.name;
     const py::object value = name == "timeout" ? py::cast(self.givenTimeout) : member.get(self);
     const bool hidden = name == "secret" && !self.secret.empty();
-    text +=
-        c10::str(text.empty() ? "" : ", ", name, "=", hidden ? "..." : std::string(py::repr(value)));
+    text += c10::str(text.empty() ? "" : ", ", name, "=",
+                     hidden ? "..." : std::string(py::repr(value)));
   }
   return "goccl.Options(" + text + ")";
 }
@@ -161,8 +162,8 @@ void leaveGroups() {
 
 PYBIND11_MODULE(_C, module) {
   module.doc() =
-      "The GoCCL back end of torch.distributed. Importing it loads no Go code: that happens at the first "
-      "process group.";
+      "The GoCCL back end of torch.distributed. Importing it loads no Go code: that happens at the "
+      "first process group.";
   // Registers the base classes.
   py::module_::import("torch.distributed");
   goccl::loadErrors();
@@ -172,9 +173,10 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "library_version", [] { return std::string(goccl::library().version()); },
       "The version of libgoccl.so. Loads it.");
-  module.def("info", &info, py::call_guard<py::gil_scoped_release>(),
-             "A JSON object that describes this host: what each transport can do here, and if it cannot, why. Loads "
-             "libgoccl.so.");
+  module.def(
+      "info", &info, py::call_guard<py::gil_scoped_release>(),
+      "A JSON object that describes this host: what each transport can do here, and if it cannot, "
+      "why. Loads libgoccl.so.");
 
   auto group = IntrusiveClass<ProcessGroupGoccl, c10d::Backend>(
       module, "ProcessGroupGoccl",
@@ -184,27 +186,29 @@ PYBIND11_MODULE(_C, module) {
   bindOptions(group);
 
   group
-      .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,
-                    const std::string&, std::vector<int>>(),
-           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options") = nullptr,
-           py::arg("group_name") = "", py::arg("global_ranks") = std::vector<int>(),
-           py::call_guard<py::gil_scoped_release>(),
-           "Joins the other ranks through the store; blocks until all have come. `global_ranks` are the ranks' "
-           "numbers in the job.")
+      .def(
+          py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,
+                   const std::string&, std::vector<int>>(),
+          py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options") = nullptr,
+          py::arg("group_name") = "", py::arg("global_ranks") = std::vector<int>(),
+          py::call_guard<py::gil_scoped_release>(),
+          "Joins the other ranks through the store; blocks until all have come. `global_ranks` are "
+          "the ranks' numbers in the job.")
       .def("transport", &ProcessGroupGoccl::transport, py::arg("peer"),
            py::call_guard<py::gil_scoped_release>(),
            "What joins this rank to another: \"mem\" (one process), \"shm\", \"tcp\", or \"self\".")
       .def("_add_ephemeral_timeout", &ProcessGroupGoccl::addEphemeralTimeout, py::arg("timeout"),
-           "Adds to the timeouts of the operations that start from now on, until the first of them has ended. As "
-           "newer versions of torch bind it for all back ends.")
-      .def("_drop_batch", &ProcessGroupGoccl::dropBatch, py::arg("why"), py::arg("collective"),
-           py::call_guard<py::gil_scoped_release>(),
-           "Drops the batch that this thread records, if it does. `collective`: the other ranks are told "
-           "that a collective was refused, which they are in any case if the batch has one.")
+           "Adds to the timeouts of the operations that start from now on, until the first of them "
+           "has ended. As newer versions of torch bind it for all back ends.")
+      .def(
+          "_drop_batch", &ProcessGroupGoccl::dropBatch, py::arg("why"), py::arg("collective"),
+          py::call_guard<py::gil_scoped_release>(),
+          "Drops the batch that this thread records, if it does. `collective`: the other ranks are "
+          "told that a collective was refused, which they are in any case if the batch has one.")
       .def(
           "perform_nocolor_split", [](ProcessGroupGoccl&, const py::object&) {}, py::arg("device"),
-          "Does nothing. Torch calls it, where a group is bound to a device and can be split, on the ranks "
-          "that are not in a new group; here those have no part in making it.")
+          "Does nothing. Torch calls it, where a group is bound to a device and can be split, on "
+          "the ranks that are not in a new group; here those have no part in making it.")
       .def_property_readonly(
           "options",
           [](ProcessGroupGoccl& self) {

@@ -1,5 +1,5 @@
-// The operations of ProcessGroupGoccl: arguments are checked, brought to host memory in order, and handed to
-// the library as one call or several.
+// The operations of ProcessGroupGoccl: arguments are checked, brought to host memory in order, and
+// handed to the library as one call or several.
 
 #include <map>
 
@@ -46,7 +46,8 @@ auto ProcessGroupGoccl::broadcastCall(Buffers& buffers, const at::Tensor& tensor
     memory = buffers.out(tensor);
   }
   const ElementType type = movedAs(tensor.scalar_type());
-  return [=, count = countOf(tensor, type)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
+  return [=, count = countOf(tensor, type)](goccl_comm comm, const goccl_call* call,
+                                            goccl_work* work) {
     return library().broadcast(comm, memory, count, type.dtype, static_cast<int>(root), call, work);
   };
 }
@@ -91,8 +92,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& 
   Buffers buffers;
   auto call = guarded(
       [&] { return allReduceCall(buffers, single(tensors, "allreduce", ""), opts.reduceOp); });
-  return start({OpType::ALLREDUCE, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
+  return start(
+      {OpType::ALLREDUCE, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
+      std::move(buffers), std::move(call));
 }
 
 void ProcessGroupGoccl::allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -170,15 +172,16 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& ten
                std::move(buffers), std::move(call));
 }
 
-void ProcessGroupGoccl::reduceNow(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp& op) {
+void ProcessGroupGoccl::reduceNow(const at::Tensor& tensor, int64_t root,
+                                  const c10d::ReduceOp& op) {
   Buffers buffers;
   auto call = guarded([&] { return reduceCall(buffers, tensor, op, root); });
   runNow({OpType::REDUCE, "goccl:reduce", tensor, {}}, std::move(buffers), std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                                       std::vector<at::Tensor>& inputs,
-                                                       const c10d::AllgatherOptions& opts) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(
+    std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+    const c10d::AllgatherOptions& opts) {
   Buffers buffers;
   auto call = guarded([&] {
     const at::Tensor& input = single(inputs, "allgather", "input ");
@@ -200,8 +203,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(std::vector<std::vector<a
       return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
     };
   });
-  return start({OpType::ALLGATHER, "goccl:all_gather", inputs, outputs[0], opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
+  return start(
+      {OpType::ALLGATHER, "goccl:all_gather", inputs, outputs[0], opts.timeout, opts.asyncOp},
+      std::move(buffers), std::move(call));
 }
 
 auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output,
@@ -224,9 +228,13 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_allgather_base(at::Tensor& output,
                                                              const c10d::AllgatherOptions& opts) {
   Buffers buffers;
   auto call = guarded([&] { return allGatherCall(buffers, output, input, "_allgather_base"); });
-  return start(
-      {OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {output}, opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(call));
+  return start({OpType::_ALLGATHER_BASE,
+                "goccl:_all_gather_base",
+                input,
+                {output},
+                opts.timeout,
+                opts.asyncOp},
+               std::move(buffers), std::move(call));
 }
 
 void ProcessGroupGoccl::allGatherNow(const at::Tensor& output, const at::Tensor& input) {
@@ -331,7 +339,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::
       std::move(buffers), std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& output,
+                                                                at::Tensor& input,
                                                                 const c10d::GatherOptions& opts) {
   const char* name = "gather_into_tensor";
   Buffers buffers;
@@ -392,9 +401,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& ou
                std::move(buffers), std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(std::vector<at::Tensor>& outputs,
-                                                            std::vector<std::vector<at::Tensor>>& inputs,
-                                                            const c10d::ReduceScatterOptions& opts) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(
+    std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+    const c10d::ReduceScatterOptions& opts) {
   Buffers buffers;
   auto call = guarded([&] {
     const at::Tensor& output = single(outputs, "reduce_scatter", "output ");
@@ -459,8 +468,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(
 void ProcessGroupGoccl::reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
                                          const c10d::ReduceOp& op) {
   Buffers buffers;
-  auto call =
-      guarded([&] { return reduceScatterCall(buffers, output, input, op, "_reduce_scatter_base"); });
+  auto call = guarded(
+      [&] { return reduceScatterCall(buffers, output, input, op, "_reduce_scatter_base"); });
   runNow({OpType::_REDUCE_SCATTER_BASE, "goccl:_reduce_scatter_base", input, {}},
          std::move(buffers), std::move(call));
 }
@@ -483,7 +492,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
 }
 
 auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
-                                     const at::Tensor& input, const std::vector<int64_t>& outputSplits,
+                                     const at::Tensor& input,
+                                     const std::vector<int64_t>& outputSplits,
                                      const std::vector<int64_t>& inputSplits) {
   checkTensor(input, "alltoall_base", {"input"});
   checkOutput(output, "alltoall_base", {"output"});
@@ -493,12 +503,12 @@ auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
   auto outCounts = splitCounts(output, outputSplits, size_, type, "alltoall_base", {"output"});
   auto in = blockStarts(buffers.in(input), inCounts, itemSize(input, type));
   auto out = blockStarts(buffers.out(output), outCounts, itemSize(input, type));
-  return
-      [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
-       outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-        return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
-                                  type.dtype, call, work);
-      };
+  return [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
+          outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call,
+                                            goccl_work* work) {
+    return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
+                              type.dtype, call, work);
+  };
 }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -559,9 +569,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& o
 
 // ---- sparse -----------------------------------------------------------------------------------
 
-std::vector<at::Tensor> ProcessGroupGoccl::gatherBlocks(const at::Tensor& mine,
-                                                        const std::vector<std::vector<int64_t>>& sizes,
-                                                        milliseconds timeout) {
+std::vector<at::Tensor> ProcessGroupGoccl::gatherBlocks(
+    const at::Tensor& mine, const std::vector<std::vector<int64_t>>& sizes, milliseconds timeout) {
   std::vector<std::vector<at::Tensor>> blocks(1);
   for (const auto& size : sizes) {
     blocks[0].push_back(at::empty(size, mine.options()));
@@ -627,9 +636,10 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
   const auto allIndices = gatherBlocks(indices, indexSizes, opts.timeout);
   const auto allValues = gatherBlocks(values, valueSizes, opts.timeout);
   // One stable sort of the same entries on every rank, and so the same bits.
-  const at::Tensor sum = at::_sparse_coo_tensor_unsafe(at::cat(allIndices, 1), at::cat(allValues, 0),
-                                                       mine.sizes(), mine.options())
-                             .coalesce();
+  const at::Tensor sum =
+      at::_sparse_coo_tensor_unsafe(at::cat(allIndices, 1), at::cat(allValues, 0), mine.sizes(),
+                                    mine.options())
+          .coalesce();
   tensors[0].copy_(sum);
   work->end(nullptr, tensors);
   return work;
@@ -637,7 +647,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
 
 // ---- point to point ---------------------------------------------------------------------------
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tensors, int dst, int tag) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tensors, int dst,
+                                                  int tag) {
   Buffers buffers;
   auto call = guarded(
       [&] {
@@ -676,7 +687,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& te
                std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::recv(std::vector<at::Tensor>& tensors, int src, int tag) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::recv(std::vector<at::Tensor>& tensors, int src,
+                                                  int tag) {
   guarded(
       [&] {
         GOCCL_CHECK(src >= 0 && src < size_, "recv", "invalid source rank: ", src,
@@ -686,7 +698,8 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::recv(std::vector<at::Tensor>& tenso
   return receive(tensors, src, tag, "recv", "goccl:recv", OpType::RECV);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::recvAnysource(std::vector<at::Tensor>& tensors,
+                                                           int tag) {
   return receive(tensors, GOCCL_ANY_SOURCE, tag, "recvAnysource", "goccl:recvAnySource",
                  OpType::RECVANYSOURCE);
 }

@@ -60,8 +60,8 @@ struct Communicator {
   const Group group;
 };
 
-// The goccl back end of a process group, of the default one for None; also that of a communicator, and one
-// itself. `function`: who asks, for texts.
+// The goccl back end of a process group, of the default one for None; also that of a communicator,
+// and one itself. `function`: who asks, for texts.
 Group backendOf(py::object group, const char* function) {
   if (py::isinstance<Communicator>(group)) {
     return group.cast<const Communicator&>().group;
@@ -83,7 +83,8 @@ Group backendOf(py::object group, const char* function) {
   const auto isCpu = [](const c10::Device& device) { return device.is_cpu(); };
   if (std::any_of(devices.begin(), devices.end(), isCpu)) {
     py::object backend = py::cast(processGroup->getBackend(c10::DeviceType::CPU));
-    // What TORCH_DISTRIBUTED_DEBUG=DETAIL puts around a back end, for checks that are made here anyway.
+    // What TORCH_DISTRIBUTED_DEBUG=DETAIL puts around a back end, for checks that are made here
+    // anyway.
     if (py::hasattr(backend, "wrapped_pg")) {
       backend = backend.attr("wrapped_pg");
     }
@@ -143,17 +144,18 @@ ReduceOp reduceOpOf(const py::handle& op) {
 }
 
 constexpr const char* kAbout =
-    R"(Blocking collectives on CPU tensors, with less around them than torch.distributed's functions have.
+    R"(Blocking collectives on CPU tensors, with less around them than torch.distributed has.
 
-Nothing is set up: a communicator is another door to its group, and ends with it. Its calls take their places
-in the one order of the group's collectives. They may be mixed with those of torch.distributed, if all ranks make
-them in the same order; which door a rank takes is its own affair, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch
-make further calls with each of its own. Timeout, checks and errors are the group's.
+Nothing is set up: a communicator is another door to its group, and ends with it. Its calls take
+their places in the one order of the group's collectives. They may be mixed with those of
+torch.distributed, if all ranks make them in the same order; which door a rank takes is its own
+affair, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch make further calls with each of its own.
+Timeout, checks and errors are the group's.
 
-Tensors are of any shape and strides: only their elements count, in the order of their indices. Every dtype of
-torch can be moved; those that can be reduced are the same as in torch.distributed. `op` is "sum", "avg",
-"product", "min", "max", "band", "bor" or "bxor", or one of torch.distributed.ReduceOp, PREMUL_SUM included.
-Ranks (`src`, `dst`) count within the group.
+Tensors are of any shape and strides: only their elements count, in the order of their indices.
+Every dtype of torch can be moved; those that can be reduced are the same as in torch.distributed.
+`op` is "sum", "avg", "product", "min", "max", "band", "bor" or "bxor", or one of
+torch.distributed.ReduceOp, PREMUL_SUM included. Ranks (`src`, `dst`) count within the group.
 
 A method returns when the result is there. It raises torch.distributed.DistBackendError where a
 peer has failed, was refused or has not come in time. It cannot be called between the start and the
@@ -190,8 +192,8 @@ void bindCommunicator(py::module_& module) {
         return backend->describe();
       },
       py::arg("group"), py::arg("function"),
-      "A JSON object that describes the group of a goccl back end, as goccl_comm_describe() gives it. "
-      "`function`: who asks, for texts.");
+      "A JSON object that describes the group of a goccl back end, as goccl_comm_describe() gives "
+      "it. `function`: who asks, for texts.");
   py::class_<Communicator> communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";
   communicator
@@ -215,7 +217,8 @@ void bindCommunicator(py::module_& module) {
             self.group->allReduceNow(reduced, reduceOp);
           },
           py::arg("tensor"), py::arg("op") = "sum",
-          "Reduces over all ranks' tensors, element by element, and leaves the result in each of them.\n\n"
+          "Reduces over all ranks' tensors, element by element, and leaves the result in each of "
+          "them.\n\n"
           "Args:\n"
           "    tensor: of the same number of elements and dtype on all ranks.\n"
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
@@ -236,7 +239,8 @@ void bindCommunicator(py::module_& module) {
           "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
       .def(
           "reduce_",
-          [](const Communicator& self, Given<at::Tensor> tensor, Given<int64_t> dst, py::handle op) {
+          [](const Communicator& self, Given<at::Tensor> tensor, Given<int64_t> dst,
+             py::handle op) {
             const auto [reduced, root, reduceOp] = self.group->guarded([&] {
               return std::tuple(valueOf(tensor, "reduce_", "tensor"),
                                 valueOf(dst, "reduce_", "dst"), reduceOpOf(op));
@@ -245,7 +249,8 @@ void bindCommunicator(py::module_& module) {
             self.group->reduceNow(reduced, root, reduceOp);
           },
           py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
-          "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others are kept.\n\n"
+          "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others "
+          "are kept.\n\n"
           "Args:\n"
           "    tensor: of the same number of elements and dtype on all ranks.\n"
           "    dst: the rank in the group that gets the result.\n"
@@ -261,7 +266,8 @@ void bindCommunicator(py::module_& module) {
             self.group->allGatherNow(out, in);
           },
           py::arg("output"), py::arg("input"),
-          "Fills `output` with the inputs of all ranks, one after the other in the order of ranks.\n\n"
+          "Fills `output` with the inputs of all ranks, one after the other in the order of "
+          "ranks.\n\n"
           "Args:\n"
           "    output: of `size` times as many elements as `input`, and of its dtype.\n"
           "    input: of the same number of elements on all ranks; it may be this rank's part of\n"
@@ -278,7 +284,8 @@ void bindCommunicator(py::module_& module) {
             self.group->reduceScatterNow(out, in, reduceOp);
           },
           py::arg("output"), py::arg("input"), py::arg("op") = "sum",
-          "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, one of\n"
+          "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, "
+          "one of\n"
           "`size` equal parts in the order of ranks.\n\n"
           "Args:\n"
           "    output: of the same number of elements on all ranks; it may be this rank's part of\n"
@@ -298,7 +305,8 @@ void bindCommunicator(py::module_& module) {
             self.group->allToAllNow(out, in, exchanges);
           },
           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
-          "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are equal.\n\n"
+          "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are "
+          "equal.\n\n"
           "Args:\n"
           "    output: of the same number of elements and dtype on all ranks, the first dimension\n"
           "        a multiple of `size`. It must not overlap `input`.\n"
@@ -306,7 +314,7 @@ void bindCommunicator(py::module_& module) {
           "    schedule: with how many ranks this one exchanges at once, the same on all ranks:\n"
           "        \"parallel\" with all, \"window=2\" (1 to 254) with so many at most,\n"
           "        \"sequential\" with one; \"\" for that of the group. Memory that messages need\n"
-          "        on their way, and the ranks that send to one at a time, are bounded so." GOCCL_RAISES)
+          "        on their way, and ranks that send to one at a time, are bounded." GOCCL_RAISES)
       .def(
           "barrier", [](const Communicator& self) { self.group->barrierNow(); },
           py::call_guard<py::gil_scoped_release>(),

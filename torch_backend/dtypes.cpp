@@ -38,9 +38,10 @@ std::optional<goccl_dtype> nativeType(at::ScalarType type) {
 
 // c10d numbers the operations as goccl.h does.
 static_assert(int(c10d::ReduceOp::SUM) == GOCCL_SUM && int(c10d::ReduceOp::AVG) == GOCCL_AVG &&
-              int(c10d::ReduceOp::PRODUCT) == GOCCL_PRODUCT && int(c10d::ReduceOp::MIN) == GOCCL_MIN &&
-              int(c10d::ReduceOp::MAX) == GOCCL_MAX && int(c10d::ReduceOp::BAND) == GOCCL_BAND &&
-              int(c10d::ReduceOp::BOR) == GOCCL_BOR && int(c10d::ReduceOp::BXOR) == GOCCL_BXOR &&
+              int(c10d::ReduceOp::PRODUCT) == GOCCL_PRODUCT &&
+              int(c10d::ReduceOp::MIN) == GOCCL_MIN && int(c10d::ReduceOp::MAX) == GOCCL_MAX &&
+              int(c10d::ReduceOp::BAND) == GOCCL_BAND && int(c10d::ReduceOp::BOR) == GOCCL_BOR &&
+              int(c10d::ReduceOp::BXOR) == GOCCL_BXOR &&
               int(c10d::ReduceOp::PREMUL_SUM) == GOCCL_PREMUL_SUM);
 
 }  // namespace
@@ -56,7 +57,8 @@ goccl_dtype reducedAs(at::ScalarType type, const char* operation) {
   const auto native = nativeType(type);
   TORCH_CHECK_TYPE(
       native.has_value(), "ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
-      " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them first");
+      " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them "
+      "first");
   return *native;
 }
 

@@ -17,7 +17,8 @@ struct ElementType {
   uint64_t perElement;
 };
 
-// For operations that only move data: every dtype. Those that the library does not know travel as bytes.
+// For operations that only move data: every dtype. Those that the library does not know travel as
+// bytes.
 ElementType movedAs(at::ScalarType type);
 
 // For reductions. Throws a TypeError that names `type` and `operation` where it cannot be reduced.

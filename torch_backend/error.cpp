@@ -38,7 +38,8 @@ Error::Error(Failure failure)
       detail_(std::move(failure.detail)) {}
 
 PyObject* Error::python_type() {
-  PyObject* made = PyObject_CallFunction(classFor, "is", static_cast<int>(result_), detail_.c_str());
+  PyObject* made =
+      PyObject_CallFunction(classFor, "is", static_cast<int>(result_), detail_.c_str());
   if (made == nullptr) {
     PyErr_Clear();
     return PyExc_RuntimeError;

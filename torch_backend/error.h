@@ -24,13 +24,14 @@ Failure lastFailure(goccl_result result);
 // The detail of a failure that this backend finds by itself. `sequence` 0: none.
 std::string detailOf(const std::string& group, const char* operation = "", uint64_t sequence = 0);
 
-// torch translates exceptions of this base wherever one of its functions returns to Python, and asks for the
-// type there: in bindings, in futures, and in autograd's engine, which knows no translators of other modules.
+// torch translates exceptions of this base wherever one of its functions returns to Python, and
+// asks for the type there: in bindings, in futures, and in autograd's engine, which knows no
+// translators of other modules.
 class Error : public torch::PyTorchError {
  public:
   explicit Error(Failure failure);
-  // A class of which a call with the text makes the exception. Needs the GIL; the reference is borrowed, until
-  // the next call.
+  // A class of which a call with the text makes the exception. Needs the GIL; the reference is
+  // borrowed, until the next call.
   PyObject* python_type() override;
 
  private:
@@ -38,7 +39,8 @@ class Error : public torch::PyTorchError {
   const std::string detail_;
 };
 
-// Throws the Python exception that a failure stands for: ValueError for a bad argument, else an Error.
+// Throws the Python exception that a failure stands for: ValueError for a bad argument, else an
+// Error.
 [[noreturn]] void raise(Failure failure);
 
 // Called once, with the GIL, when the module is imported.

@@ -12,8 +12,8 @@ namespace goccl {
 // Each addition counts for all operations that start after it, until the first of them has ended.
 class ExtraTime : public std::enable_shared_from_this<ExtraTime> {
  public:
-  // What an operation gets at its start. It keeps `extension` until it has ended: the additions that came just
-  // before it end with that.
+  // What an operation gets at its start. It keeps `extension` until it has ended: the additions
+  // that came just before it end with that.
   struct Share {
     std::chrono::milliseconds time{0};
     std::shared_ptr<void> extension;

@@ -27,8 +27,8 @@
 
 namespace goccl {
 
-// Functions by their numbers. No lock is held while one runs, or is destroyed: it may want the GIL, or take
-// itself out.
+// Functions by their numbers. No lock is held while one runs, or is destroyed: it may want the GIL,
+// or take itself out.
 template <typename... Arguments>
 class HookTable {
  public:
@@ -88,10 +88,12 @@ class Hooks {
 
   const std::string group;  // its name
 
-  // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits for their end.
+  // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits
+  // for their end.
   HookTable<> failure;
-  // Called for every work that begins from then on and ends well, soon after its end, though nobody asks for that: one call
-  // at a time, and for collectives in the order in which they began. A hook must not wait for another call of it.
+  // Called for every work that begins from then on and ends well, soon after its end, though nobody
+  // asks for that: one call at a time, and for collectives in the order in which they began. A hook
+  // must not wait for another call of it.
   HookTable<std::shared_ptr<c10d::WorkInfo>> completion;
 #ifdef GOCCL_TORCH_HOOKS
   HookTable<const c10d::CompletionHookArgs&> completionByKey;
@@ -101,14 +103,16 @@ class Hooks {
   void failed(goccl_result result);
   // The number of a work that begins, for ended(); 0 where there are no hooks to tell of it.
   uint64_t expect(c10d::OpType type);
-  // Called once for every work that is expected, on whatever thread sees its end. That thread may have to tell of others, too.
+  // Called once for every work that is expected, on whatever thread sees its end. That thread may
+  // have to tell of others, too.
   void ended(uint64_t number, std::optional<Completion> completion);
   // Waits until they have been told of all that were expected, or Ctrl-C.
   void waitForExpected();
 
  private:
   struct Expected {
-    bool inOrder;  // it ends after those that began before it: whoever sees their ends will tell of this one, too
+    // It ends after those that began before it: the thread that sees their ends tells of it, too.
+    bool inOrder;
     bool ended = false;
     std::optional<Completion> completion;
   };

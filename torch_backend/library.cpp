@@ -32,11 +32,9 @@ std::string packageDirectory() {
 
 std::string remedyFor(const std::string& problem) {
   if (problem.find("static TLS block") != std::string::npos) {
-    return "Too many libraries with thread-local storage were loaded before it. Start Python with the "
-           "environment "
-           "variable GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536, or create the process group "
-           "earlier in "
-           "the program.";
+    return "Too many libraries with thread-local storage were loaded before it. Start Python with "
+           "the environment variable GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536, or "
+           "create the process group earlier in the program.";
   }
   return "Reinstall the goccl package for this platform (glibc on Linux is needed).";
 }
@@ -49,8 +47,9 @@ constexpr int kThreads = 12;
 void tryAddressSpace() {
   void* space =
       mmap(nullptr, kAddressSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TORCH_CHECK(space != MAP_FAILED, "goccl: the library needs ", kAddressSpace >> 20,
-              " MiB of address space, which this process may not have: raise its limit (ulimit -v)");
+  TORCH_CHECK(
+      space != MAP_FAILED, "goccl: the library needs ", kAddressSpace >> 20,
+      " MiB of address space, which this process may not have: raise its limit (ulimit -v)");
   munmap(space, kAddressSpace);
 }
 
@@ -77,8 +76,8 @@ void tryThreads() {
               "(pids.max of its cgroup), or on address space (ulimit -v)");
 }
 
-// A Library is leaked on purpose: threads of the library may call back until the process is gone, and a Go
-// runtime cannot be unloaded.
+// A Library is leaked on purpose: threads of the library may call back until the process is gone,
+// and a Go runtime cannot be unloaded.
 const Library* load() {
   const std::string path = packageDirectory() + "/" + kLibraryPath;
   tryAddressSpace();
@@ -92,16 +91,18 @@ const Library* load() {
   auto* library = new Library;
 #define GOCCL_RESOLVE(name)                                                                 \
   library->name = reinterpret_cast<decltype(&goccl_##name)>(dlsym(handle, "goccl_" #name)); \
-  TORCH_CHECK(library->name != nullptr, "goccl: ", path,                                    \
-              " has no function goccl_" #name                                               \
-              ": it is of another version than the module goccl._C. Reinstall the goccl package.");
+  TORCH_CHECK(                                                                              \
+      library->name != nullptr, "goccl: ", path,                                            \
+      " has no function goccl_" #name                                                       \
+      ": it is of another version than the module goccl._C. Reinstall the goccl package.");
   GOCCL_FUNCTIONS(GOCCL_RESOLVE)
 #undef GOCCL_RESOLVE
 
   const std::string expected =
       c10::str(GOCCL_VERSION_MAJOR, ".", GOCCL_VERSION_MINOR, ".", GOCCL_VERSION_PATCH);
-  TORCH_CHECK(library->version() == expected, "goccl: ", path, " is of version ", library->version(),
-              ", but the module goccl._C was built for ", expected, ". Reinstall the goccl package.");
+  TORCH_CHECK(library->version() == expected, "goccl: ", path, " is of version ",
+              library->version(), ", but the module goccl._C was built for ", expected,
+              ". Reinstall the goccl package.");
   loaded.store(library, std::memory_order_release);
   return library;
 }

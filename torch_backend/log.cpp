@@ -25,7 +25,8 @@ void hear(void*, const goccl_log_record* record) noexcept {
     return py::bytes(bytes).attr("decode")("utf-8", "replace");
   };
   try {
-    const py::object group = record->group != nullptr ? py::object(text(record->group)) : py::none();
+    const py::object group =
+        record->group != nullptr ? py::object(text(record->group)) : py::none();
     const py::handle function(logger);
     function(static_cast<int>(record->level), record->time_ns, record->subsystem, group,
              record->rank, text(record->text));

@@ -17,7 +17,8 @@ namespace {
 
 const c10::Device kDevice(c10::DeviceType::CPU);
 
-// A deleter must not throw. In a forked child the memory is the parent's, and the library does nothing.
+// A deleter must not throw. In a forked child the memory is the parent's, and the library does
+// nothing.
 void freeShareable(void* memory) { library().mem_free(memory); }
 
 c10::DataPtr owned(void* memory) { return {memory, memory, &freeShareable, kDevice}; }
@@ -118,7 +119,8 @@ void bindMemory(py::module_& module) {
              "A tensor in shareable memory, of undefined contents.");
   module.def("is_shareable", &isShareable, py::arg("tensor"),
              "Whether a tensor's elements are in memory of empty() or of a pool.");
-  module.def("enter_pool", &enterPool, "Has the thread's CPU tensors allocated in shareable memory.");
+  module.def("enter_pool", &enterPool,
+             "Has the thread's CPU tensors allocated in shareable memory.");
   module.def("leave_pool", &leavePool, "Undoes enter_pool().");
   module.def("memory_stats", &memoryStats,
              "What adapters do with the process's shareable memory, in bytes.");

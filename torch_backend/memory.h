@@ -1,4 +1,5 @@
-// goccl.empty(), goccl.MemPool and goccl.memory_stats(): tensors in memory that peers on the same host map.
+// goccl.empty(), goccl.MemPool and goccl.memory_stats(): tensors in memory that peers on the same
+// host map.
 #pragma once
 
 #include <cstdint>

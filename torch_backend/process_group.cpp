@@ -21,7 +21,8 @@ using c10::intrusive_ptr;
 using c10d::OpType;
 using std::chrono::milliseconds;
 
-// How long Ctrl-C may stay unseen while a group is made, and how long an interrupted one may take to end.
+// How long Ctrl-C may stay unseen while a group is made, and how long an interrupted one may take
+// to end.
 constexpr milliseconds kInitSlice{100};
 constexpr milliseconds kInitGiveUp{2000};
 
@@ -31,7 +32,10 @@ const char* orNull(const std::string& text) { return text.empty() ? nullptr : te
 struct Joining {
   Joining(const intrusive_ptr<c10d::Store>& c10dStore, int rank, int size,
           const ProcessGroupGoccl::Options& given, std::string name, std::vector<int> ranks)
-      : store(c10dStore), options(given), groupName(std::move(name)), globalRanks(std::move(ranks)) {
+      : store(c10dStore),
+        options(given),
+        groupName(std::move(name)),
+        globalRanks(std::move(ranks)) {
     config.struct_size = sizeof(config);
     config.rank = rank;
     config.size = size;
@@ -104,10 +108,11 @@ goccl_comm join(const std::shared_ptr<Joining>& joining) {
 
 #ifdef GOCCL_TORCH_SPLITS
 // A copy of the options of a new group that torch makes from another one.
-intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::Backend::Options>& options,
-                                                     const char* name) {
+intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(
+    const intrusive_ptr<c10d::Backend::Options>& options, const char* name) {
   const auto given = c10::dynamic_intrusive_pointer_cast<ProcessGroupGoccl::Options>(options);
-  GOCCL_CHECK(given != nullptr, name, "pg_options of backend goccl must be None or a goccl.Options");
+  GOCCL_CHECK(given != nullptr, name,
+              "pg_options of backend goccl must be None or a goccl.Options");
   return given->forGroup(given->timeout);
 }
 #endif
@@ -116,7 +121,8 @@ intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(const intrusive_ptr<c10d::B
 void endDropped(Work& work, const std::string& why, const std::string& group) {
   work.end(std::make_exception_ptr(Error(
       {GOCCL_ABORTED,
-       "goccl: the coalesced batch of this operation was dropped, and none of it was started: " + why,
+       "goccl: the coalesced batch of this operation was dropped, and none of it was started: " +
+           why,
        detailOf(group)})));
 }
 
@@ -156,11 +162,13 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   TORCH_CHECK_VALUE(options_->timeout.count() > 0, "ProcessGroupGoccl: the timeout is ",
                     options_->timeout.count(), " ms, it must be at least 1 ms");
   TORCH_CHECK_VALUE(options_->livenessGrace.count() >= 0, "ProcessGroupGoccl: `liveness_grace` is ",
-                    options_->livenessGrace.count(), " ms, it must not be negative (0: the default)");
+                    options_->livenessGrace.count(),
+                    " ms, it must not be negative (0: the default)");
   TORCH_CHECK_VALUE(globalRanks_.empty() || globalRanks_.size() == static_cast<size_t>(size),
                     "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
                     " ranks, expected ", size);
-  comm_.store(join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
+  comm_.store(
+      join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
   init();
 }
 
@@ -170,8 +178,8 @@ goccl_comm ProcessGroupGoccl::comm() const {
   const goccl_comm comm = comm_.load(std::memory_order_relaxed);
   if (comm == 0) {
     raise({GOCCL_ABORTED,
-           "goccl: this process group has been shut down (destroy_process_group() or shutdown()); make a "
-           "new one",
+           "goccl: this process group has been shut down (destroy_process_group() or shutdown()); "
+           "make a new one",
            detailOf(hooks_->group)});
   }
   return comm;
@@ -210,9 +218,9 @@ void ProcessGroupGoccl::addEphemeralTimeout(const milliseconds& timeout) {
 }
 
 #ifdef GOCCL_TORCH_SPLITS
-intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::Store>& store,
-                                                      const std::vector<int>& ranks,
-                                                      const intrusive_ptr<c10d::Backend::Options>& opts) {
+intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(
+    const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const intrusive_ptr<c10d::Backend::Options>& opts) {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
   if (mine == ranks.end()) {
     return nullptr;
@@ -229,12 +237,13 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(const intrusive_ptr<c10d::
       options->group_name, std::vector<int>(members.begin(), members.end()));
 }
 
-intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(const intrusive_ptr<c10d::Store>& store,
-                                                      const intrusive_ptr<c10d::Backend::Options>& opts,
-                                                      const int& rank, const int& size) {
+intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
+    const intrusive_ptr<c10d::Store>& store, const intrusive_ptr<c10d::Backend::Options>& opts,
+    const int& rank, const int& size) {
   auto options = ownOptions(opts, "merge");
   options->global_ranks_in_group.clear();  // there is nothing that they would be ranks of
-  // Torch's own name for it may differ from rank to rank, and the library's is part of the store's keys.
+  // Torch's own name for it may differ from rank to rank, and the library's is part of the store's
+  // keys.
   return c10::make_intrusive<ProcessGroupGoccl>(store, rank, size, options, "merged");
 }
 #endif
@@ -400,10 +409,9 @@ void ProcessGroupGoccl::startCoalescing() {
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
   auto batch = takeBatch();
-  GOCCL_CHECK(
-      batch.has_value(), "endCoalescing",
-      "no batch is open on this thread: startCoalescing() was not called, or the batch was dropped, as "
-      "after a refused call, abort() or shutdown()");
+  GOCCL_CHECK(batch.has_value(), "endCoalescing",
+              "no batch is open on this thread: startCoalescing() was not called, or the batch was "
+              "dropped, as after a refused call, abort() or shutdown()");
   auto extension = extend(batch->timeout);
   try {
     batch->work->setSequence(sequenceOf(comm()) + batch->collectives);

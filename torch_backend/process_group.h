@@ -30,10 +30,10 @@ namespace goccl {
 
 constexpr const char* kBackendName = "goccl";
 
-// A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are checked
-// before anything is started. A call that all ranks are refused leaves the group usable; one that only some
-// are refused breaks it, on all ranks at once. `override` stands where the oldest supported torch has the
-// virtual method; the others replace a newer torch's.
+// A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are
+// checked before anything is started. A call that all ranks are refused leaves the group usable;
+// one that only some are refused breaks it, on all ranks at once. `override` stands where the
+// oldest supported torch has the virtual method; the others replace a newer torch's.
 class ProcessGroupGoccl : public c10d::Backend {
  public:
   struct Options : c10d::Backend::Options {
@@ -53,8 +53,8 @@ class ProcessGroupGoccl : public c10d::Backend {
     std::string alltoallSchedule;                // as in goccl_call; "": by size
   };
 
-  // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C. `globalRanks` are the
-  // ranks' numbers in the job, for texts; empty: they are the same.
+  // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.
+  // `globalRanks` are the ranks' numbers in the job, for texts; empty: they are the same.
   ProcessGroupGoccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                     c10::intrusive_ptr<Options> options, const std::string& groupName,
                     std::vector<int> globalRanks = {});
@@ -73,12 +73,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
 #ifdef GOCCL_TORCH_SPLITS
   bool supportsSplitting() const override { return true; }
-  // A group of its own of the given ranks of this one; nullptr on the others. Nothing of this group is shared.
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
-                                          const std::vector<int>& ranks,
-                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
-  // A group of its own of all who call this with the same store, members of this group or of others. Nothing of
-  // this group is shared.
+  // A group of its own of the given ranks of this one; nullptr on the others. Nothing of this group
+  // is shared.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  // A group of its own of all who call this with the same store, members of this group or of
+  // others. Nothing of this group is shared.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                           const int& rank, const int& size);
@@ -91,16 +92,17 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> allreduce(
       std::vector<at::Tensor>& tensors,
       const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
-  // The sum over COO tensors in the order of ranks. Takes three dependent steps, and so ends before it
-  // returns.
+  // The sum over COO tensors in the order of ranks. Takes three dependent steps, and so ends before
+  // it returns.
   c10::intrusive_ptr<c10d::Work> allreduce_sparse(
       std::vector<at::Tensor>& tensors,
       const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
   c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
       std::vector<at::Tensor>& tensors,
       const c10d::AllreduceCoalescedOptions& opts = c10d::AllreduceCoalescedOptions()) override;
-  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
-                                        const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
+  c10::intrusive_ptr<c10d::Work> reduce(
+      std::vector<at::Tensor>& tensors,
+      const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
   // Outputs may differ in size from rank to rank, if all ranks agree on them.
   c10::intrusive_ptr<c10d::Work> allgather(
       std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
@@ -114,11 +116,12 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
       std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
       const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
-                                        std::vector<at::Tensor>& inputs,
-                                        const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
+  c10::intrusive_ptr<c10d::Work> gather(
+      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
   c10::intrusive_ptr<c10d::Work> gather_into_tensor(
-      at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts = c10d::GatherOptions());
+      at::Tensor& output, at::Tensor& input,
+      const c10d::GatherOptions& opts = c10d::GatherOptions());
   c10::intrusive_ptr<c10d::Work> scatter(
       std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
       const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
@@ -142,11 +145,12 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int dst, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int src, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
-  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
+  c10::intrusive_ptr<c10d::Work> barrier(
+      const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks = false) override;
 
-  // From here to endCoalescing() the calls of this thread are checked and recorded only. They all return the
-  // work that endCoalescing() starts. A refused call drops the batch.
+  // From here to endCoalescing() the calls of this thread are checked and recorded only. They all
+  // return the work that endCoalescing() starts. A refused call drops the batch.
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
   // Drops this thread's batch, if it has one: nothing of it is started, its work ends with an error
@@ -171,20 +175,22 @@ class ProcessGroupGoccl : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
 
-  // The hook is called for every work that begins from now on and ends well: see Hooks. This takes a callback of the
-  // library for each.
-  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  // The hook is called for every work that begins from now on and ends well: see Hooks. This takes
+  // a callback of the library for each.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   // Waits until the hook has been called for all works that have begun since its registration.
   void waitForPendingWorks() override;
 #ifdef GOCCL_TORCH_HOOKS
-  // These can be registered always. But where they are said to be supported the flight recorder, which torch
-  // makes a part of every group, registers its own: they cost each operation a third of a microsecond, and hold
-  // up the news of a failure for a second or two, in which a trace is written. So that is said to those only
-  // who want to know more of their groups: TORCH_DISTRIBUTED_DEBUG=INFO.
+  // These can be registered always. But where they are said to be supported the flight recorder,
+  // which torch makes a part of every group, registers its own: they cost each operation a third of
+  // a microsecond, and hold up the news of a failure for a second or two, in which a trace is
+  // written. So that is said to those only who want to know more of their groups:
+  // TORCH_DISTRIBUTED_DEBUG=INFO.
   bool supportsAbortHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
   bool supportsCompletionHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
-  // Called when an operation fails, before anybody is told; once in the life of the group. Not for abort(), nor
-  // for what is refused.
+  // Called when an operation fails, before anybody is told; once in the life of the group. Not for
+  // abort(), nor for what is refused.
   void registerAbortHook(int64_t id, c10d::AbortHook hook);
   void unregisterAbortHook(int64_t id);
   // As registerOnCompletionHook().
@@ -206,20 +212,22 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Leaves the group in good order. Works that are not done end with an error. May be called again.
   void shutdown() override;
 
-  // Collectives that have ended when they return, on the calling thread and with as little as possible around
-  // the library's call. They take their places in the order of the others. Roots are ranks of this group.
+  // Collectives that have ended when they return, on the calling thread and with as little as
+  // possible around the library's call. They take their places in the order of the others. Roots
+  // are ranks of this group.
   void allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op);
   void broadcastNow(const at::Tensor& tensor, int64_t root);
   void reduceNow(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp& op);
   void allGatherNow(const at::Tensor& output, const at::Tensor& input);
-  void reduceScatterNow(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
+  void reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
+                        const c10d::ReduceOp& op);
   // The schedule is as in goccl_call; "": the group's.
   void allToAllNow(const at::Tensor& output, const at::Tensor& input, const std::string& schedule);
   void barrierNow();
 
  private:
-  // A library call of which only communicator, options and work handle are open. Where it need not be kept
-  // for later its type is left as it is, which spares an allocation.
+  // A library call of which only communicator, options and work handle are open. Where it need not
+  // be kept for later its type is left as it is, which spares an allocation.
   using Call = std::function<goccl_result(goccl_comm, const goccl_call*, goccl_work*)>;
 
   // What one operation is, apart from its calls.
@@ -252,8 +260,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   goccl_comm comm() const;
   goccl_call callOptions(std::chrono::milliseconds timeout, bool async,
                          const char* schedule = nullptr) const;
-  // Adds the extra time to the timeout of an operation that is about to start. What it returns is to be kept
-  // until the operation has ended.
+  // Adds the extra time to the timeout of an operation that is about to start. What it returns is
+  // to be kept until the operation has ended.
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation,
                                    uint64_t collectives) const;
@@ -265,14 +273,15 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Starts one library call, or records it if this thread is coalescing.
   template <typename AnyCall>
   c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, AnyCall call);
-  // Makes one library call and returns when it has ended. A work is made only for who needs one: a profiler,
-  // or a wait that takes longer than the library's start.
+  // Makes one library call and returns when it has ended. A work is made only for who needs one: a
+  // profiler, or a wait that takes longer than the library's start.
   template <typename AnyCall>
   void runNow(Operation operation, Buffers buffers, AnyCall call);
   // Starts several as one work, or records them.
   c10::intrusive_ptr<c10d::Work> startAll(Operation operation, Buffers buffers,
                                           std::vector<Call> calls);
-  // Records the calls if this thread is coalescing, and returns the work of its batch; else nullptr.
+  // Records the calls if this thread is coalescing, and returns the work of its batch; else
+  // nullptr.
   c10::intrusive_ptr<c10d::Work> record(Operation& operation, Buffers& buffers,
                                         std::vector<Call> calls);
   void launch(const c10::intrusive_ptr<Work>& work, Buffers buffers,
@@ -287,7 +296,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
   auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);
   auto allReduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op);
-  auto reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op, int64_t root);
+  auto reduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op,
+                  int64_t root);
   auto allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                      const char* name);
   auto gatherCall(Buffers& buffers, std::vector<void*> out, const at::Tensor& input, int64_t root);

@@ -33,8 +33,8 @@ int refuse(char* err, size_t size, const char* text) {
   return -1;
 }
 
-// The stores that may be called, by the number that is a callback's context: a callback may come, or still be
-// running, when its adapter is gone.
+// The stores that may be called, by the number that is a callback's context: a callback may come,
+// or still be running, when its adapter is gone.
 class Stores {
  public:
   uint64_t add(intrusive_ptr<c10d::Store> store) {

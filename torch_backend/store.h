@@ -17,8 +17,8 @@ class StoreAdapter {
   StoreAdapter& operator=(const StoreAdapter&) = delete;
   ~StoreAdapter() { interrupt(); }
 
-  // The callbacks. They may outlive this object, and fail then: goccl_init() does not wait for one that does
-  // not return.
+  // The callbacks. They may outlive this object, and fail then: goccl_init() does not wait for one
+  // that does not return.
   const goccl_store* callbacks() const { return &callbacks_; }
   // The host that serves the store, "" if it cannot be told.
   const std::string& host() const { return host_; }

@@ -29,8 +29,9 @@ std::atomic<uint64_t> lastKey{0};
 std::atomic<int> callbacksRunning{0};
 std::atomic<bool> callbacksClosed{false};
 
-// Every callback of the library holds one. A thread that asks for the GIL of a Python that is going is killed
-// in the middle of it, so that once the exit has begun a callback must touch nothing: what it owns is leaked.
+// Every callback of the library holds one. A thread that asks for the GIL of a Python that is going
+// is killed in the middle of it, so that once the exit has begun a callback must touch nothing:
+// what it owns is leaked.
 class Passage {
  public:
   Passage() { callbacksRunning.fetch_add(1); }
@@ -73,7 +74,8 @@ at::Tensor emptyInOrder(const at::Tensor& tensor) {
   return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
 }
 
-// Copies that are the back end's own business: no gradient, no version check, inference tensors welcome.
+// Copies that are the back end's own business: no gradient, no version check, inference tensors
+// welcome.
 void copyTo(const at::Tensor& to, const at::Tensor& from) {
   at::AutoDispatchBelowADInplaceOrView guard;
   to.copy_(from);
@@ -246,7 +248,7 @@ void Work::complete(goccl_result result) noexcept {
     if (result == GOCCL_OK) {
       buffers_.finish();
     } else {
-      library().work_test(handle_.load());  // which tells this thread of the failure, whoever saw it
+      library().work_test(handle_.load());  // which tells this thread of the failure
       Failure failure = lastFailure(result);
       hooks_->failed(result);  // whose calls may change what this thread was told
       raise(std::move(failure));
@@ -302,7 +304,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   const bool bounded = timeout > kNoTimeout && timeout < kForever;
   const auto deadline = std::chrono::steady_clock::now() + (bounded ? timeout : kNoTimeout);
   const auto remaining = [&] {
-    return std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    return std::chrono::ceil<std::chrono::milliseconds>(deadline -
+                                                        std::chrono::steady_clock::now());
   };
   const auto giveUp = [&] {
     raise({GOCCL_TIMEOUT,
@@ -418,8 +421,9 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
 
 float Work::getDuration() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(completed_,
-              "getDuration() may only be called on work objects that have ended; call wait() first");
+  TORCH_CHECK(
+      completed_,
+      "getDuration() may only be called on work objects that have ended; call wait() first");
   return std::chrono::duration<float, std::milli>(ended_ - started_).count();
 }
 

@@ -19,8 +19,8 @@
 
 namespace goccl {
 
-// The memory of an operation as the library sees it: dense, contiguous, on the host. Keeps alive what the
-// library reads and writes, and stands in for tensors whose elements do not lie in a row.
+// The memory of an operation as the library sees it: dense, contiguous, on the host. Keeps alive
+// what the library reads and writes, and stands in for tensors whose elements do not lie in a row.
 class Buffers {
  public:
   // Memory that holds the elements of `tensor` in order; it is read only.
@@ -51,9 +51,10 @@ struct WorkInfo {
   static constexpr int kNoSource = -2;
 };
 
-// A work goes on inside the library without anyone's help. Its end is noticed by whoever asks first: wait(),
-// a poll, or, where a future or a profiler listens, a callback of the library. The first to notice completes
-// it: outputs are copied to where they belong, and the future gets its value, before anyone is told.
+// A work goes on inside the library without anyone's help. Its end is noticed by whoever asks
+// first: wait(), a poll, or, where a future or a profiler listens, a callback of the library. The
+// first to notice completes it: outputs are copied to where they belong, and the future gets its
+// value, before anyone is told.
 class Work : public c10d::Work {
  public:
   // The profiler shows the shapes of `inputs`.
@@ -63,14 +64,14 @@ class Work : public c10d::Work {
 
   // Of a batch, before its start: the number of its last collective.
   void setSequence(uint64_t sequence) { sequence_.store(sequence); }
-  // Called once, right after the start. `outputs` become result() and the value of the future. `extension` is
-  // what is to be let go of at the work's end, even if nobody asks for that.
+  // Called once, right after the start. `outputs` become result() and the value of the future.
+  // `extension` is what is to be let go of at the work's end, even if nobody asks for that.
   void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
              std::shared_ptr<void> extension);
   // Called instead of begin(): ends a work that the library never had.
   void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {});
-  // Of a batch that is being recorded: lets the next wait() of a thread return at once. The thread is
-  // named by its threadNumber(); 0: none.
+  // Of a batch that is being recorded: lets the next wait() of a thread return at once. The thread
+  // is named by its threadNumber(); 0: none.
   void letPass(uint64_t thread) { passes_.store(thread); }
 
   bool isCompleted() override;
@@ -79,9 +80,10 @@ class Work : public c10d::Work {
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override;
-  // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the work
-  // running. On the main thread a Ctrl-C ends the wait. Of a batch that is being recorded nothing has
-  // started: it throws, but returns true once after a blocking call, for torch has those wait too.
+  // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the
+  // work running. On the main thread a Ctrl-C ends the wait. Of a batch that is being recorded
+  // nothing has started: it throws, but returns true once after a blocking call, for torch has
+  // those wait too.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Breaks the communicator: no single operation of it can be given up alone.
   void abort() override;
@@ -100,7 +102,8 @@ class Work : public c10d::Work {
   void poll();
   // Asks the library to call back at the end.
   void listen();
-  // The one way to the end. Returns once the work is complete, unless another thread is about to complete it.
+  // The one way to the end. Returns once the work is complete, unless another thread is about to
+  // complete it.
   void complete(goccl_result result) noexcept;
   // Tells everyone.
   void settle(std::exception_ptr exception) noexcept;
@@ -132,15 +135,16 @@ class Work : public c10d::Work {
 // A number of the calling thread that no other thread ever has, as thread ids are used again.
 uint64_t threadNumber();
 
-// Called once at the process's exit: from its return on no callback of the library touches anything.
+// Called once at the process's exit: from its return on no callback of the library touches
+// anything.
 void closeCallbacks();
 bool callbacksAreClosed();
 
 // How long a wait may leave a signal unseen.
 constexpr std::chrono::milliseconds kSlice{100};
 
-// Raises KeyboardInterrupt, or whatever a Python signal handler raises, if this is the main thread and a
-// signal is pending. Needs no GIL.
+// Raises KeyboardInterrupt, or whatever a Python signal handler raises, if this is the main thread
+// and a signal is pending. Needs no GIL.
 void checkSignals();
 
 // Lets go of the GIL for its lifetime if this thread has it.

@@ -1,4 +1,4 @@
-"""Builds the two binaries of the package: the Go core libgoccl.so and the torch backend goccl._C.
+"""Builds the package: the Go core libgoccl.so, libgoccl_bench.so, and the torch backend goccl._C.
 
 Everything that is plain data stands in pyproject.toml.
 """
@@ -89,6 +89,7 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             )
         package = ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
         self.build_core(go[0], package / "lib")
+        self.build_bench(go[0], package / "lib")
         if not self.inplace:  # there the header of the sources is used
             self.mkpath(str(package / "include"))
             self.copy_file(str(ROOT / "capi" / "goccl.h"), str(package / "include"))
@@ -112,6 +113,27 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             raise SetupError("building the Go core failed: Go's messages stand above")
         # Go writes a header of its own beside the library; capi/goccl.h is the one to use.
         library.with_suffix(".h").unlink(missing_ok=True)
+
+    def build_bench(self, go: str, folder: Path) -> None:
+        """Builds libgoccl_bench.so beside libgoccl.so, where it finds it, with the C compiler of Go."""
+        compiler = subprocess.run(
+            [go, "env", "CC"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        command = [
+            *compiler,
+            "-std=c11",
+            "-O2",
+            "-Wall",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-pthread",
+            "-shared",
+        ]
+        command += [str(ROOT / "capi" / "bench" / "bench.c"), f"-L{folder}", "-lgoccl", "-Wl,-rpath,$ORIGIN"]
+        command += ["-o", str(folder / "libgoccl_bench.so")]
+        print(" ".join(command), flush=True)
+        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+            raise SetupError("building the benchmark's library failed: the compiler's messages stand above")
 
     def write_build_info(self, path: Path, go_version: str) -> None:
         """Records what the package was built with; goccl looks there before it loads goccl._C."""

@@ -54,7 +54,8 @@ func build(folder string) error {
 	case "-race":
 		// It can watch only a program that does not move, and that has the library within.
 		built.library, mode = at("libgoccl.a"), "c-archive"
-		goFlags, cFlags = []string{sanitizer}, []string{"-no-pie", "-lresolv", "-lm", "-Wl,--wrap=pthread_create"}
+		goFlags, cFlags = []string{sanitizer}, []string{"-no-pie", "-lresolv", "-lm",
+			"-Wl,--wrap=pthread_create"}
 		// A program in C ends without Go, which would make a race its exit status then.
 		if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
 			return err
@@ -66,7 +67,8 @@ func build(folder string) error {
 		return slices.Concat([]string{"go", "build"}, goFlags, flags, []string{"-o", program, source})
 	}
 	c := func(source, program string) []string {
-		return append([]string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", "capi", source,
+		return append([]string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror",
+			"-pthread", "-I", "capi", source,
 			"-L", folder, "-Wl,--as-needed", "-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags...)
 	}
 	script := "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map")
@@ -86,7 +88,8 @@ func build(folder string) error {
 	return nil
 }
 
-// sanitizer is the flag of that kind that the tests are built with, if any: what they run is built with it, too.
+// sanitizer is the flag of that kind that the tests are built with, if any: what they run is built
+// with it, too.
 func sanitizer() string {
 	info, _ := debug.ReadBuildInfo()
 	for _, flag := range []string{"-race", "-asan"} {
@@ -127,7 +130,8 @@ func TestExamples(t *testing.T) {
 		for size := 1; size <= 4; size++ {
 			for _, transport := range []string{"", "shm", "tcp"} {
 				t.Run(fmt.Sprintf("%s/%d/%s", filepath.Base(program), size, transport), func(t *testing.T) {
-					out := runProgram(t, []string{"GOCCL_TRANSPORT=" + transport, "GOCCL_SOCKET_IFNAME=lo"}, program, fmt.Sprint(size))
+					out := runProgram(t, []string{"GOCCL_TRANSPORT=" + transport, "GOCCL_SOCKET_IFNAME=lo"},
+						program, fmt.Sprint(size))
 					want := transport
 					switch {
 					case size == 1:
@@ -147,7 +151,7 @@ func TestExamples(t *testing.T) {
 // TestSignals has signals come to a host whose handlers want much stack.
 func TestSignals(t *testing.T) {
 	if s := sanitizer(); s != "" {
-		t.Skipf("the program loads a library, which %s cannot watch, and %s has handlers of its own", s, s)
+		t.Skip("the program loads a library, which ", s, " cannot watch, and it has handlers of its own")
 	}
 	for _, transport := range []string{"tcp", "shm"} {
 		for _, flags := range []string{"plain", "onstack"} {
@@ -217,8 +221,10 @@ func TestDetailsOfAll(t *testing.T) {
 		}
 		text[name] = string(b)
 	}
-	tried := regexp.MustCompile(`(?s)\nstatic void fail_each.*?\nstatic void print_id`).FindString(text["testdata/abi.c"])
-	for _, m := range regexp.MustCompile(`(?m)^goccl_result (goccl_\w+)\(`).FindAllStringSubmatch(text["goccl.h"], -1) {
+	tried := regexp.MustCompile(`(?s)\nstatic void fail_each.*?\nstatic void print_id`).
+		FindString(text["testdata/abi.c"])
+	functions := regexp.MustCompile(`(?m)^goccl_result (goccl_\w+)\(`)
+	for _, m := range functions.FindAllStringSubmatch(text["goccl.h"], -1) {
 		if m[1] != "goccl_shutdown" && !regexp.MustCompile(`GIVES\(\w+, `+m[1]+`\(`).MatchString(tried) {
 			t.Errorf("%s does not fail", m[1])
 		}
@@ -226,12 +232,15 @@ func TestDetailsOfAll(t *testing.T) {
 }
 
 func TestHeaderInEveryLanguage(t *testing.T) {
-	for _, language := range [][]string{{"cc", "-std=c99", "-x", "c"}, {"c++", "-std=c++11", "-x", "c++"}, {"c++", "-std=c++20", "-x", "c++"}} {
+	for _, language := range [][]string{{"cc", "-std=c99", "-x", "c"},
+		{"c++", "-std=c++11", "-x", "c++"}, {"c++", "-std=c++20", "-x", "c++"}} {
 		if _, err := exec.LookPath(language[0]); err != nil {
 			t.Skip(err)
 		}
-		args := append(language[1:], "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "goccl.h")
-		if out, err := exec.Command(language[0], args...).CombinedOutput(); err != nil && !strings.Contains(string(out), "pragma once") {
+		args := append(language[1:], "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
+			"goccl.h")
+		out, err := exec.Command(language[0], args...).CombinedOutput()
+		if err != nil && !strings.Contains(string(out), "pragma once") {
 			t.Errorf("%s: %v\n%s", language, err, out)
 		}
 	}

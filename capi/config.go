@@ -86,14 +86,16 @@ func takeStruct[T any](from *T, least uintptr, name string) (to T, err error) {
 	given := *(*C.size_t)(unsafe.Pointer(from)) // struct_size is always the first field
 	own := unsafe.Sizeof(to)
 	if uintptr(given) < least || given > maxStruct {
-		return to, invalid(name+".struct_size", given, "allowed is sizeof(goccl_%s): %d here, %d at least", name, own, least)
+		return to, invalid(name+".struct_size", given,
+			"allowed is sizeof(goccl_%s): %d here, %d at least", name, own, least)
 	}
 	theirs := unsafe.Slice((*byte)(unsafe.Pointer(from)), int(given))
 	n := copy(unsafe.Slice((*byte)(unsafe.Pointer(&to)), int(own)), theirs)
 	for i, b := range theirs[n:] {
 		if b != 0 {
-			return to, errorf(C.GOCCL_UNSUPPORTED, "%s.struct_size is %d, and byte %d of the struct is not 0: "+
-				"this library (%s, %d bytes) is older than the caller, and does not know the field there", name, given, n+i, core.Version, own)
+			return to, errorf(C.GOCCL_UNSUPPORTED, "%s.struct_size is %d, and byte %d of the struct is not "+
+				"0: this library (%s, %d bytes) is older than the caller, and does not know the field there",
+				name, given, n+i, core.Version, own)
 		}
 	}
 	return to, nil
@@ -106,7 +108,8 @@ func text(s *C.char) string {
 	return C.GoString(s)
 }
 
-// store is the caller's key-value store. A callback may not return, and goccl_init does not wait for it then.
+// store is the caller's key-value store. A callback may not return, and goccl_init does not wait
+// for it then.
 type store struct {
 	c    *C.goccl_store
 	mu   sync.Mutex
@@ -134,7 +137,8 @@ func newStore(from *C.goccl_store) (*store, error) {
 	return s, nil
 }
 
-// leave ends the use of the store: no callback begins any more. One that still runs frees what it uses.
+// leave ends the use of the store: no callback begins any more. One that still runs frees what it
+// uses.
 func (s *store) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +184,8 @@ func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, err
 	var status C.int
 	deep.Call(func() { status = f(k, message) })
 	if status < 0 || status > 1 {
-		return 0, errorf(C.GOCCL_SYSTEM, "%s", C.GoStringN(message, C.int(C.strnlen(message, storeMessage))))
+		return 0, errorf(C.GOCCL_SYSTEM, "%s",
+			C.GoStringN(message, C.int(C.strnlen(message, storeMessage))))
 	}
 	return status, nil
 }
@@ -188,7 +193,8 @@ func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, err
 // Set implements bootstrap.Store.
 func (s *store) Set(key string, value []byte) error {
 	_, err := s.call(key, func(key, message *C.char) C.int {
-		return C.guest_store_set(s.c, key, (*C.char)(unsafe.Pointer(unsafe.SliceData(value))), C.size_t(len(value)), message, storeMessage)
+		return C.guest_store_set(s.c, key, (*C.char)(unsafe.Pointer(unsafe.SliceData(value))),
+			C.size_t(len(value)), message, storeMessage)
 	})
 	return err
 }
@@ -257,8 +263,9 @@ const leastConfig = unsafe.Offsetof(C.goccl_config{}.unique_id)
 func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) {
 	in, err := takeStruct(from, leastConfig, "config")
 	settle()
-	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name), Transport: text(in.transport),
-		Interface: text(in.interface_), StoreHost: text(in.store_host), Secret: text(in.secret), Incarnation: text(in.incarnation),
+	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
+		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
+		Secret: text(in.secret), Incarnation: text(in.incarnation),
 		AllToAllSchedule: text(in.alltoall_schedule), GlobalRanks: globalRanks(in.global_ranks, in.size),
 		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
 	if err == nil {
@@ -304,7 +311,8 @@ func checkConfig(in C.goccl_config) error {
 	case in.timeout_ms < 0:
 		return invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
 	case in.liveness_grace_ms < 0:
-		return invalid("config.liveness_grace_ms", in.liveness_grace_ms, "it must be positive, or 0 for the default")
+		return invalid("config.liveness_grace_ms", in.liveness_grace_ms,
+			"it must be positive, or 0 for the default")
 	case in.unique_id != nil && in.store != nil:
 		return errorf(codeInvalidArgument, "config.unique_id and config.store are both given, "+
 			"exactly one of them is allowed")
@@ -315,8 +323,8 @@ func checkConfig(in C.goccl_config) error {
 	return nil
 }
 
-// stayOut tells the other ranks why this one is refused, wherever the config says that they meet. It
-// returns that reason.
+// stayOut tells the other ranks why this one is refused, wherever the config says that they meet.
+// It returns that reason.
 func stayOut(c core.Config, in C.goccl_config, why error) error {
 	if in.size < 2 || in.rank < 0 || in.rank >= in.size {
 		return why
@@ -353,8 +361,11 @@ func globalRanks(list *C.int, size C.int) []int {
 	return ranks
 }
 
-// meetAtRoot fills in how to meet the other ranks at a root address. The caller calls done when it has.
-func meetAtRoot(ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte) (done func(), err error) {
+// meetAtRoot fills in how to meet the other ranks at a root address. The caller calls done when it
+// has.
+func meetAtRoot(
+	ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte,
+) (done func(), err error) {
 	secret, err := bootstrap.IDSecret(id)
 	if err != nil {
 		return nil, errorf(codeInvalidArgument, "config.unique_id: %v", err)
@@ -382,8 +393,8 @@ func meetAtRoot(ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte) 
 	return func() { _ = closer.Close() }, nil // nothing is lost with it
 }
 
-// giveJSON writes a value as JSON to memory of the caller, as much of it as fits, and sets *needed, unless
-// it is nil, to what holds all.
+// giveJSON writes a value as JSON to memory of the caller, as much of it as fits, and sets *needed,
+// unless it is nil, to what holds all.
 func giveJSON(function string, value any, to *C.char, size C.size_t, needed *C.size_t) error {
 	if size > 0 {
 		if err := needs(to, function+": json"); err != nil {

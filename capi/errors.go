@@ -86,9 +86,9 @@ func codeOf(err error) C.goccl_result {
 	return codeInternal
 }
 
-// export is the frame of every exported function, which has the name without the prefix: errors become
-// result codes and are kept for goccl_last_error(), and so do panics. Signal handlers of the host may run
-// on the stack of f.
+// export is the frame of every exported function, which has the name without the prefix: errors
+// become result codes and are kept for goccl_last_error(), and so do panics. Signal handlers of the
+// host may run on the stack of f.
 func export(name string, f func() error) (code C.goccl_result) {
 	deep.Call(func() { code = guarded(name, f) })
 	return code
@@ -118,8 +118,8 @@ func keep(function string, err error) {
 		(*C.char)(unsafe.Pointer(unsafe.SliceData(detail))), C.size_t(len(detail)))
 }
 
-// detail is the JSON of goccl_last_error_detail(). Where the error concerns no communicator, what has
-// failed is the function.
+// detail is the JSON of goccl_last_error_detail(). Where the error concerns no communicator, what
+// has failed is the function.
 func detail(function string, err error) []byte {
 	e := &core.Error{}
 	errors.As(err, &e)

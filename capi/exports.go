@@ -1,4 +1,5 @@
-// Command capi is libgoccl.so: GoCCL behind the C ABI of goccl.h, to be built as a C shared library.
+// Command capi is libgoccl.so: GoCCL behind the C ABI of goccl.h, to be built as a C shared
+// library.
 //
 // The public functions are in guest.c. Here is what they call in Go.
 package main
@@ -36,7 +37,8 @@ func give(c *core.Comm) C.goccl_comm {
 // work finds the work of a handle.
 func work(h C.goccl_work) (*workHandle, error) { return restore[*workHandle](uint64(h), "work") }
 
-// guestAdopt does nothing: a thread that calls it has what Go has for each thread, and a deep stack.
+// guestAdopt does nothing: a thread that calls it has what Go has for each thread, and a deep
+// stack.
 //
 //export guestAdopt
 func guestAdopt() { export("adopt", func() error { return nil }) }
@@ -47,10 +49,13 @@ func guestInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 }
 
 //export guestSetLogger
-func guestSetLogger(logger C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level) C.goccl_result {
+func guestSetLogger(
+	logger C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level,
+) C.goccl_result {
 	return export("set_logger", func() error {
 		if level < C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
-			return invalid("set_logger: level", int32(level), "allowed are 0 to %d (goccl_log_level)", C.GOCCL_LOG_TRACE)
+			return invalid("set_logger: level", int32(level), "allowed are 0 to %d (goccl_log_level)",
+				C.GOCCL_LOG_TRACE)
 		}
 		return log.set(logger, context, level)
 	})
@@ -60,7 +65,8 @@ func guestSetLogger(logger C.goccl_logger, context unsafe.Pointer, level C.goccl
 func guestLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result {
 	return export("log", func() error {
 		if level <= C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
-			return invalid("log: level", int32(level), "allowed are 1 to %d (goccl_log_level)", C.GOCCL_LOG_TRACE)
+			return invalid("log: level", int32(level), "allowed are 1 to %d (goccl_log_level)",
+				C.GOCCL_LOG_TRACE)
 		}
 		s := logs.Subsystem(text(subsystem))
 		if !slices.Contains(logs.Subsystems, s) {
@@ -178,7 +184,9 @@ func guestAsyncError(handle C.goccl_comm) C.goccl_result {
 }
 
 //export guestFailedRanks
-func guestFailedRanks(handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t) C.goccl_result {
+func guestFailedRanks(
+	handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t,
+) C.goccl_result {
 	return export("failed_ranks", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -301,7 +309,9 @@ func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_
 }
 
 //export guestCommDescribe
-func guestCommDescribe(handle C.goccl_comm, json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+func guestCommDescribe(
+	handle C.goccl_comm, json *C.char, size C.size_t, needed *C.size_t,
+) C.goccl_result {
 	return export("comm_describe", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -367,14 +377,17 @@ func guestWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
 			return err
 		}
 		if timeout < C.GOCCL_NO_TIMEOUT {
-			return invalid("work_wait: timeout_ms", timeout, "allowed are 0 and more, and GOCCL_NO_TIMEOUT (%d)", C.GOCCL_NO_TIMEOUT)
+			return invalid("work_wait: timeout_ms", timeout,
+				"allowed are 0 and more, and GOCCL_NO_TIMEOUT (%d)", C.GOCCL_NO_TIMEOUT)
 		}
 		return ended(w.work.Wait(milliseconds(timeout)))
 	})
 }
 
 //export guestWorkOnDone
-func guestWorkOnDone(handle C.goccl_work, callback C.goccl_callback, context unsafe.Pointer) C.goccl_result {
+func guestWorkOnDone(
+	handle C.goccl_work, callback C.goccl_callback, context unsafe.Pointer,
+) C.goccl_result {
 	return export("work_on_done", func() error {
 		w, err := work(handle)
 		if err != nil {
@@ -384,7 +397,8 @@ func guestWorkOnDone(handle C.goccl_work, callback C.goccl_callback, context uns
 			return invalid("work_on_done: callback", "NULL", "it must be a function")
 		}
 		if !w.callback.CompareAndSwap(false, true) {
-			return errorf(codeInvalidArgument, "work_on_done: this work has a callback already, one is allowed")
+			return errorf(codeInvalidArgument,
+				"work_on_done: this work has a callback already, one is allowed")
 		}
 		w.work.OnDone(func(err error) { callBack(callback, context, err) })
 		return nil
@@ -424,7 +438,8 @@ func guestWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
 		}
 		source := w.work.Source()
 		if done, _ := w.work.Test(); !done || source == core.AnySource {
-			return invalid("work_source: work", "not a receive that has ended", "only such a one has a source")
+			return invalid("work_source: work", "not a receive that has ended",
+				"only such a one has a source")
 		}
 		*rank = C.int(source)
 		return nil
@@ -457,7 +472,8 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 		o, err := operation(a, c.comm.Rank(), c.comm.Size())
 		if b := c.batchOf(a.thread); b != nil {
 			if err == nil && handle != nil {
-				err = invalid(functionOf(a)+": work", "not NULL", "in a batch it must be NULL: goccl_group_end() gives the work")
+				err = invalid(functionOf(a)+": work", "not NULL",
+					"in a batch it must be NULL: goccl_group_end() gives the work")
 			}
 			if err != nil && b.refused == nil {
 				b.refused = err
@@ -513,7 +529,9 @@ func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
 }
 
 //export guestGroupEnd
-func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work, ended *C.int) C.goccl_result {
+func guestGroupEnd(
+	handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work, ended *C.int,
+) C.goccl_result {
 	return export("group_end", func() error {
 		if work != nil {
 			*work = 0
@@ -535,16 +553,19 @@ func guestGroupEnd(handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, w
 }
 
 //export guestAllToAllPeaks
-func guestAllToAllPeaks(ranks C.int, transport, schedule *C.char, bytes C.uint64_t, to *C.goccl_core_peaks) C.goccl_result {
-	return export("core_alltoall_peaks", func() error {
-		if err := needs(to, "core_alltoall_peaks: peaks"); err != nil {
+func guestAllToAllPeaks(
+	ranks C.int, transport, schedule *C.char, bytes C.uint64_t, to *C.goccl_peaks,
+) C.goccl_result {
+	return export("alltoall_peaks", func() error {
+		if err := needs(to, "alltoall_peaks: peaks"); err != nil {
 			return err
 		}
 		p, err := core.AllToAllPeaks(int(ranks), text(transport), text(schedule), uint64(bytes))
 		if err != nil {
 			return err
 		}
-		*to = C.goccl_core_peaks{in_flight: C.uint64_t(p.Sent), staging: C.uint64_t(p.Staging), incast: C.int(p.Incast)}
+		*to = C.goccl_peaks{in_flight: C.uint64_t(p.Sent), staging: C.uint64_t(p.Staging),
+			incast: C.int(p.Incast)}
 		return nil
 	})
 }

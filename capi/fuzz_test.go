@@ -7,7 +7,8 @@ import (
 	"unsafe"
 )
 
-// FuzzTakeStruct hands over structs of other versions, as callers have who were compiled against them.
+// FuzzTakeStruct hands over structs of other versions, as callers have who were compiled against
+// them.
 func FuzzTakeStruct(f *testing.F) {
 	type known struct {
 		size        uintptr
@@ -25,7 +26,8 @@ func FuzzTakeStruct(f *testing.F) {
 		copy(there[8:], fields)
 		got, err := takeStruct((*known)(unsafe.Pointer(&memory)), uintptr(least), "struct")
 		fits := given >= least && given <= maxStruct
-		if unknown := fits && given > own && !bytes.Equal(there[own:given], make([]byte, given-own)); (err == nil) != (fits && !unknown) {
+		unknown := fits && given > own && !bytes.Equal(there[own:given], make([]byte, given-own))
+		if (err == nil) != (fits && !unknown) {
 			t.Fatalf("%d bytes: %v", given, err)
 		}
 		if err != nil {

@@ -22,22 +22,25 @@
  *
  * Errors
  *   Every function returns a goccl_result. The text for the last failing call of the calling
- *   thread is goccl_last_error(), the facts for a program are goccl_last_error_detail(), and the ranks
- *   that broke a communicator are goccl_failed_ranks(). After a collective on a communicator has failed with anything
- *   but GOCCL_INVALID_ARGUMENT the communicator is broken: each later call returns the first cause.
- *   A collective that is refused with GOCCL_INVALID_ARGUMENT is told to the peers. Where all ranks are
- *   refused at the same place in the order, all go on; else the communicator breaks on all of them,
- *   with GOCCL_MISMATCH and a text that names the rank and its bad argument.
- *   Where a collective failed, `out` holds no usable data; an `in` that is not `out` is intact.
+ *   thread is goccl_last_error(), the facts for a program are goccl_last_error_detail(), and the
+ *   ranks that broke a communicator are goccl_failed_ranks(). After a collective on a communicator
+ *   has failed with anything but GOCCL_INVALID_ARGUMENT the communicator is broken: each later call
+ *   returns the first cause. A collective that is refused with GOCCL_INVALID_ARGUMENT is told to
+ *   the peers. Where all ranks are refused at the same place in the order, all go on; else the
+ *   communicator breaks on all of them, with GOCCL_MISMATCH and a text that names the rank and its
+ *   bad argument. Where a collective failed, `out` holds no usable data; an `in` that is not `out`
+ *   is intact.
  *
  * Handles
  *   A handle is an opaque number. One that is stale, forged or of another type is answered with
  *   GOCCL_INVALID_HANDLE. After fork() the child is answered GOCCL_FORKED by every function;
- *   goccl_destroy(), goccl_abort(), goccl_refuse(), goccl_work_free() and goccl_shutdown() do nothing
- *   there and return GOCCL_OK. A child that calls exec loads the library anew and may use it.
+ *   goccl_destroy(), goccl_abort(), goccl_refuse(), goccl_work_free() and goccl_shutdown() do
+ *   nothing there and return GOCCL_OK. A child that calls exec loads the library anew and may use
+ *   it.
  *
  * Limits
- *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at load.
+ *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
+ *   load.
  */
 #ifndef GOCCL_H
 #define GOCCL_H
@@ -60,8 +63,8 @@ typedef enum {
   GOCCL_TIMEOUT = 3, /* the text and goccl_last_error_detail() name the ranks that did not arrive */
   GOCCL_ABORTED = 4, /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
   GOCCL_PEER_FAILED = 5, /* a rank died or became unreachable; text and detail name it */
-  GOCCL_MISMATCH = 6, /* ranks called different collectives, or were started with different settings; the
-                             text tells which */
+  GOCCL_MISMATCH = 6,    /* ranks called different collectives, or were started with different
+                         settings; the text tells which */
   GOCCL_UNSUPPORTED = 7, /* a transport or feature that was forced cannot work here */
   GOCCL_FORKED = 8,      /* called in a child made by fork() after the library was loaded */
   GOCCL_SYSTEM = 9,      /* the operating system refused something; the text has its words */
@@ -136,16 +139,17 @@ const char *goccl_last_error(void);
 /* That failure as a JSON object for programs; "" if there is none. All keys are there:
  *   "kind"         goccl_result_string() of what the call returned
  *   "group"        name of the communicator; "" where it concerns none
- *   "operation"    that failed, as in the names of the functions ("allreduce", "get_unique_id"); "" where
- *                  a communicator has failed, and none of its operations by it
+ *   "operation"    that failed, as in the names of the functions ("allreduce", "get_unique_id"); ""
+ *                  where a communicator has failed, and none of its operations by it
  *   "sequence"     number of the collective that failed in the order of its communicator's; 0: none
- *   "ranks"        that failed (GOCCL_PEER_FAILED), did not arrive (GOCCL_TIMEOUT), or aborted or left
- *                  (GOCCL_ABORTED), in ascending order of "group_ranks"; as numbers in the job
+ *   "ranks"        that failed (GOCCL_PEER_FAILED), did not arrive (GOCCL_TIMEOUT), or aborted or
+ *                  left (GOCCL_ABORTED), in ascending order of "group_ranks"; as numbers in the job
  *   "group_ranks"  the same ranks, as numbers within the communicator
  *   "calls"        with GOCCL_MISMATCH: by rank in the job (a string), what that rank called
  *   "text"         goccl_last_error()
- * Valid until the next GoCCL call on this thread. A failed work's: goccl_work_test() or goccl_work_wait()
- * returns its failure and keeps its message and detail, on any thread, also in goccl_callback. */
+ * Valid until the next GoCCL call on this thread. A failed work's: goccl_work_test() or
+ * goccl_work_wait() returns its failure and keeps its message and detail, on any thread, also in
+ * goccl_callback. */
 const char *goccl_last_error_detail(void);
 
 /* Writes a JSON object that describes this host: version, and for every transport whether it can
@@ -154,21 +158,18 @@ const char *goccl_last_error_detail(void);
  * goccl_config that concern transports through the environment only. */
 goccl_result goccl_info(char *json, size_t size, size_t *needed);
 
-/* Median round trip in nanoseconds of a cache line between two CPUs, each polled by a pinned
- * thread. Tells the placement of virtual cores (one last-level cache or two) for benchmarks. */
-goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns);
-
 /* ---- log ----------------------------------------------------------------------------------- */
 
-/* What the library tells that no caller can be told. As the environment says, read once, when something
- * is logged for the first time:
+/* What the library tells that no caller can be told. As the environment says, read once, when
+ * something is logged for the first time:
  *   GOCCL_DEBUG         NONE, VERSION, WARN (the default), INFO or TRACE
- *   GOCCL_DEBUG_SUBSYS  subsystems that log, such as "INIT,NET", or with "^" in front those that do not;
- *                       default: ALL. They are INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM. Warnings are
- *                       logged in any case.
- *   GOCCL_DEBUG_FILE    path of the file to append to; %h stands for the host, %p for the number of the
- *                       process, %% for %. Default: standard error.
- * A communicator that is made while TRACE is on logs each call, and is slower for its whole life. */
+ *   GOCCL_DEBUG_SUBSYS  subsystems that log, such as "INIT,NET", or with "^" in front those that do
+ *                       not; default: ALL. They are INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM.
+ *                       Warnings are logged in any case.
+ *   GOCCL_DEBUG_FILE    path of the file to append to; %h stands for the host, %p for the number of
+ *                       the process, %% for %. Default: standard error.
+ * A communicator that is made while TRACE is on logs each call, and is slower for its whole
+ * life. */
 typedef enum {
   GOCCL_LOG_DEFAULT = 0, /* goccl_set_logger(): that of GOCCL_DEBUG */
   GOCCL_LOG_WARN = 1,    /* something that a user should know */
@@ -186,22 +187,24 @@ typedef struct {
   const char *text;  /* one message, and facts as name=value */
 } goccl_log_record;
 
-/* `logger` hears all records of `level` and above, instead of standard error; a file that GOCCL_DEBUG_FILE
- * names is written as before. There is one a process; NULL restores the default. May be called before
- * goccl_init(), and at any time.
- *   Threads: a thread of the library that holds no lock and does nothing else calls it, with one record
- *   after the other. It may take its time and may call any function here. 4096 records wait for it at
- *   most; it is told how many more there were. A child made by fork() never calls it.
- *   Lifetime: the record is valid during the call. goccl_set_logger() returns when the logger that was set
- *   before has heard what was logged until then, and is called no more: so the last call of a program that
- *   wants all records is goccl_set_logger(NULL, NULL, 0). It waits for two seconds at most, and returns
- *   GOCCL_TIMEOUT if a call of the logger still has not returned: `context` must then stay valid. Called by
- *   the logger itself it does not wait, and what the logger has not heard yet is lost. */
+/* `logger` hears all records of `level` and above, instead of standard error; a file that
+ * GOCCL_DEBUG_FILE names is written as before. There is one a process; NULL restores the default.
+ * May be called before goccl_init(), and at any time.
+ *   Threads: a thread of the library that holds no lock and does nothing else calls it, with one
+ *   record after the other. It may take its time and may call any function here. 4096 records wait
+ *   for it at most; it is told how many more there were. A child made by fork() never calls it.
+ *   Lifetime: the record is valid during the call. goccl_set_logger() returns when the logger that
+ *   was set before has heard what was logged until then, and is called no more: so the last call of
+ *   a program that wants all records is goccl_set_logger(NULL, NULL, 0). It waits for two seconds
+ *   at most, and returns GOCCL_TIMEOUT if a call of the logger still has not returned: `context`
+ *   must then stay valid. Called by the logger itself it does not wait, and what the logger has not
+ *   heard yet is lost. */
 typedef void (*goccl_logger)(void *context, const goccl_log_record *record);
 goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level);
 
-/* For callers that have something to tell in their turn, such as torch's back end: logs `text`. The level
- * is not GOCCL_LOG_DEFAULT, and the subsystem one of those above. In a forked child it does nothing. */
+/* For callers that have something to tell in their turn, such as torch's back end: logs `text`. The
+ * level is not GOCCL_LOG_DEFAULT, and the subsystem one of those above. In a forked child it does
+ * nothing. */
 goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);
 
 /* ---- bootstrap ---------------------------------------------------------------------------- */
@@ -228,7 +231,8 @@ typedef struct {
              size_t err_size);
   /* Copies a value to *value (allocated with malloc, freed by the library) and its size.
    * Must not block: returns 1 where the key is absent, 0 where it was copied, -1 on error. */
-  int (*get)(void *context, const char *key, void **value, size_t *size, char *err, size_t err_size);
+  int (*get)(void *context, const char *key, void **value, size_t *size, char *err,
+             size_t err_size);
 } goccl_store;
 
 /* Set `struct_size` to sizeof(goccl_config); zero every field that is not wanted (0 and NULL mean
@@ -243,18 +247,20 @@ typedef struct {
   const char *group_name;    /* tells groups of one job apart in messages and in the store's keys */
   int64_t timeout_ms;        /* of goccl_init() and of every operation; default 1 800 000 */
   int64_t liveness_grace_ms; /* a host that acknowledges nothing is given up after it; 10 000 */
-  const char *transport; /* NULL: best per pair. "shm", "tcp", "verbs": forced. Also GOCCL_TRANSPORT */
+  const char
+      *transport; /* NULL: best per pair. "shm", "tcp", "verbs": this. Also GOCCL_TRANSPORT */
   const char *interface_; /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
   const char *store_host; /* host of the store: the route to it names the default interface */
-  const char *secret; /* the job's, best 32 random bytes or more (a shorter one is stretched, which takes some
-                              tenths of a second). Default: a random one in the store, which whoever reads the store
-                              has too. Also GOCCL_SECRET */
+  /* The job's, best 32 random bytes or more: a shorter one is stretched, which takes some tenths of
+   * a second. Default: a random one in the store, which all who read the store have, too. Also
+   * GOCCL_SECRET. */
+  const char *secret;
   const char *incarnation; /* part of every key; default: TORCHELASTIC_RESTART_COUNT */
   /* Of every goccl_alltoall() that names none: see goccl_call. The same on all ranks. Also
    * GOCCL_ALLTOALL_SCHEDULE */
   const char *alltoall_schedule;
-  /* The number in the job of each of the `size` ranks, where the group is a part of it: texts name both.
-   * NULL: they are the same. All ranks give the same list. */
+  /* The number in the job of each of the `size` ranks, where the group is a part of it: texts name
+   * both. NULL: they are the same. All ranks give the same list. */
   const int *global_ranks;
 } goccl_config;
 
@@ -271,55 +277,61 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
 
 /* ---- shareable memory --------------------------------------------------------------------- */
 
-/* Memory that the ranks of this host can map, so that large collectives work on it in place instead of passing
- * messages: where all ranks of a communicator share the host, and all their buffers of a collective
- * lie in such memory (but for a coalesced allreduce, and an alltoall with a window). Else it is memory like any other. It belongs to the process, not
- * to a communicator. Aligned to 128 bytes; its contents are undefined. After fork() parent and child share it: what
- * one writes the other sees. When an operation has failed, a peer that is late may still read and write its buffers:
- * use others, or free them, which keeps the place from new owners. GOCCL_UNSUPPORTED where this host has no shared memory to give, GOCCL_SYSTEM where
- * there is no room. Thread-safe; takes about a microsecond, and page faults at the first touch. */
+/* Memory that the ranks of this host can map, so that large collectives work on it in place instead
+ * of passing messages: where all ranks of a communicator share the host, and all their buffers of a
+ * collective lie in such memory (but for a coalesced allreduce, and an alltoall with a window).
+ * Else it is memory like any other. It belongs to the process, not to a communicator. Aligned to
+ * 128 bytes; its contents are undefined. After fork() parent and child share it: what one writes
+ * the other sees. When an operation has failed, a peer that is late may still read and write its
+ * buffers: use others, or free them, which keeps the place from new owners. GOCCL_UNSUPPORTED where
+ * this host has no shared memory to give, GOCCL_SYSTEM where there is no room. Thread-safe; takes
+ * about a microsecond, and page faults at the first touch. */
 goccl_result goccl_mem_alloc(void **memory, size_t bytes);
 
-/* Gives it back. No operation may be using it. NULL is allowed and ignored; anything else that goccl_mem_alloc() did not return, or
- * that is free already, is refused. In a child made by fork() it does nothing: the memory is the parent's. */
+/* Gives it back. No operation may be using it. NULL is allowed and ignored; anything else that
+ * goccl_mem_alloc() did not return, or that is free already, is refused. In a child made by fork()
+ * it does nothing: the memory is the parent's. */
 goccl_result goccl_mem_free(void *memory);
 
-/* What RDMA devices do with this process's shareable memory, in bytes; each pointer may be NULL. *registered: what they have access
- * to now, which is locked; parts of communicators' own memory count, too. *given: what peers have read by themselves since the
- * library was loaded. *taken: what was read so of peers' memory. Thread-safe. */
+/* What RDMA devices do with this process's shareable memory, in bytes; each pointer may be NULL.
+ * *registered: what they have access to now, which is locked; parts of communicators' own memory
+ * count, too. *given: what peers have read by themselves since the library was loaded. *taken: what
+ * was read so of peers' memory. Thread-safe. */
 goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken);
 
 /* ---- the end ------------------------------------------------------------------------------ */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
- * that this rank has left, and everything that it held is released. Waits for a peer only where that
- * has not been told yet of a call that this rank was refused, and then for half a second at most. The
- * last communicator's end may wait for an adapter that has to send its last words again. The handle
- * is then invalid. */
+ * that this rank has left, and everything that it held is released. Waits for a peer only where
+ * that has not been told yet of a call that this rank was refused, and then for half a second at
+ * most. The last communicator's end may wait for an adapter that has to send its last words again.
+ * The handle is then invalid. */
 goccl_result goccl_destroy(goccl_comm comm);
 
 /* Breaks a communicator at once on all ranks: every pending and later work ends with
  * GOCCL_ABORTED, here and on every peer. The handle stays valid until goccl_destroy(). */
 goccl_result goccl_abort(goccl_comm comm, const char *reason);
 
-/* For callers that check the arguments of collectives themselves, such as torch's back end: tells that
- * they refused a collective, or a batch with one, so that peers learn of it as of one that the library
- * refused. Call it instead of the collective, on the thread that would have called that, once for a
- * whole batch, and not while the thread records a batch; not for what the library has refused, and not
- * for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL. Never blocks. */
+/* For callers that check the arguments of collectives themselves, such as torch's back end: tells
+ * that they refused a collective, or a batch with one, so that peers learn of it as of one that the
+ * library refused. Call it instead of the collective, on the thread that would have called that,
+ * once for a whole batch, and not while the thread records a batch; not for what the library has
+ * refused, and not for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL.
+ * Never blocks. */
 goccl_result goccl_refuse(goccl_comm comm, const char *reason);
 
-/* GOCCL_OK while the communicator works, else the first cause of its failure. GOCCL_PEER_FAILED also
- * where the process of a peer has ended without goccl_destroy(), before anything needs that peer.
- * Never blocks. */
+/* GOCCL_OK while the communicator works, else the first cause of its failure. GOCCL_PEER_FAILED
+ * also where the process of a peer has ended without goccl_destroy(), before anything needs that
+ * peer. Never blocks. */
 goccl_result goccl_async_error(goccl_comm comm);
 
-/* The ranks to which the failure is owed that goccl_async_error() tells of, within the communicator and in
- * ascending order: with GOCCL_PEER_FAILED those that died or cannot be reached, with GOCCL_TIMEOUT those that
- * did not arrive, with GOCCL_ABORTED those that aborted or left. Writes at most `size` of them to `ranks`
- * (the caller's; may be NULL where `size` is 0), and to *count how many there are: 0 while the communicator
- * works, and where the failure is no rank's. A rank that is told of more than 4096 keeps the first. May be
- * called by any thread until goccl_destroy(). Never blocks. GOCCL_INVALID_ARGUMENT for a NULL pointer. */
+/* The ranks to which the failure is owed that goccl_async_error() tells of, within the communicator
+ * and in ascending order: with GOCCL_PEER_FAILED those that died or cannot be reached, with
+ * GOCCL_TIMEOUT those that did not arrive, with GOCCL_ABORTED those that aborted or left. Writes at
+ * most `size` of them to `ranks` (the caller's; may be NULL where `size` is 0), and to *count how
+ * many there are: 0 while the communicator works, and where the failure is no rank's. A rank that
+ * is told of more than 4096 keeps the first. May be called by any thread until goccl_destroy().
+ * Never blocks. GOCCL_INVALID_ARGUMENT for a NULL pointer. */
 goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count);
 
 /* Ends every communicator of the process, as at its exit. Bounded in time. */
@@ -328,14 +340,14 @@ goccl_result goccl_shutdown(void);
 goccl_result goccl_comm_rank(goccl_comm comm, int *rank);
 goccl_result goccl_comm_size(goccl_comm comm, int *size);
 
-/* The transport that joins this rank to `peer`: "mem", "shm", "tcp" or "verbs"; "self" for the own rank.
- * Static storage. */
+/* The transport that joins this rank to `peer`: "mem", "shm", "tcp" or "verbs"; "self" for the own
+ * rank. Static storage. */
 goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name);
 
-/* Writes a JSON object that describes a communicator: name, rank, size; by rank the number in the job,
- * host, process, transport and why it is that one; interface, addresses, TCP congestion control,
- * thresholds, schedule, timeouts, and what was set, with its source. `json`, `size` and `needed` are
- * as in goccl_info(). */
+/* Writes a JSON object that describes a communicator: name, rank, size; by rank the number in the
+ * job, host, process, transport and why it is that one; interface, addresses, TCP congestion
+ * control, thresholds, schedule, timeouts, and what was set, with its source. `json`, `size` and
+ * `needed` are as in goccl_info(). */
 goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_t *needed);
 
 /* The sequence number of the last collective started on this communicator; 0 before the first. */
@@ -345,9 +357,9 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 
 /* ---- works ----------------------------------------------------------------------------------
- * A start gives GOCCL_WORK_DONE where the operation has ended well within it, but never for a receive: all
- * functions but goccl_work_source() take it. It is also what `*work` is after a start that has failed: look
- * at the start's result first. */
+ * A start gives GOCCL_WORK_DONE where the operation has ended well within it, but never for a
+ * receive: all functions but goccl_work_source() take it. It is also what `*work` is after a start
+ * that has failed: look at the start's result first. */
 
 /* GOCCL_IN_PROGRESS, or how the work ended. */
 goccl_result goccl_work_test(goccl_work work);
@@ -358,9 +370,10 @@ goccl_result goccl_work_test(goccl_work work);
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms);
 
 /* Calls `callback(context, result, text)` once when the work has ended: on a thread of the library,
- * on the waiting thread, or before this call returns if it has ended already or, being short, does so within
- * some microseconds. No lock is held. Callbacks of several works may run at once, and in any order.
- * `text` is the message ("" on success), valid during the call. One callback per work. */
+ * on the waiting thread, or before this call returns if it has ended already or, being short, does
+ * so within some microseconds. No lock is held. Callbacks of several works may run at once, and in
+ * any order. `text` is the message ("" on success), valid during the call. One callback per
+ * work. */
 typedef void (*goccl_callback)(void *context, goccl_result result, const char *text);
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context);
 
@@ -381,16 +394,18 @@ typedef struct {
   int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
   int wait_soon; /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
                          woken; the call itself runs the work for up to a millisecond */
-  /* Of goccl_alltoall(), and no other: with how many peers a rank exchanges at once. The same on all ranks.
+  /* Of goccl_alltoall(), and no other: with how many peers a rank exchanges at once. The same on
+   * all ranks.
    *   "parallel"    with all.
-   *   "window=k"    with k at most, 1 <= k <= 254: in an order that is the same on all ranks, k at a time. Before
-   *                 the next k come all that was sent to these has been taken; nobody else sends meanwhile. Of
-   *                 staging memory no more than 2 k chunks (of at most 512 KiB) are in use at a time.
+   *   "window=k"    with k at most, 1 <= k <= 254: in an order that is the same on all ranks, k at
+   *                 a time. Before the next k come all that was sent to these has been taken;
+   *                 nobody else sends meanwhile. Of staging memory no more than 2 k chunks (of at
+   *                 most 512 KiB) are in use at a time.
    *   "sequential"  is "window=1".
-   *   NULL, ""      the communicator's. If it has none: as "parallel", but large blocks go when their
-   *                 receivers ask for them: of 1 MiB or more in a window of 8 among more than 9 ranks on several
-   *                 hosts; of 16 chunks or more from all at once among ranks of one host that do not share
-   *                 memory and outnumber its CPUs. */
+   *   NULL, ""      the communicator's. If it has none: as "parallel", but large blocks go when
+   *                 their receivers ask for them: of 1 MiB or more in a window of 8 among more than
+   *                 9 ranks on several hosts; of 16 chunks or more from all at once among ranks of
+   *                 one host that do not share memory and outnumber its CPUs. */
   const char *alltoall_schedule;
 } goccl_call;
 
@@ -417,8 +432,9 @@ goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, gocc
 
 /* out[r] = in of rank r, for every rank r: `size` output buffers of counts[r] elements, this
  * rank's in of counts[rank]. All ranks give the same counts. in may be out[rank]. */
-goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, const uint64_t *counts,
-                             goccl_dtype dtype, const goccl_call *call, goccl_work *work);
+goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
+                             const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
+                             goccl_work *work);
 
 /* out of rank r = op over all ranks' in[r]: `size` input buffers of counts[r] elements, this
  * rank's out of counts[rank]. All ranks give the same counts. out may be in[rank]. */
@@ -426,7 +442,8 @@ goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *
                                   const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
                                   const double *factor, const goccl_call *call, goccl_work *work);
 
-/* On `root`: out[r] = in of rank r, `size` buffers of `count` elements; out may be NULL elsewhere. */
+/* On `root`: out[r] = in of rank r, `size` buffers of `count` elements; out may be NULL
+ * elsewhere. */
 goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work);
 
@@ -439,6 +456,19 @@ goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, ui
 goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work);
+
+/* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks
+ * are. */
+typedef struct {
+  uint64_t in_flight; /* bytes that it has sent, and does not know to be taken */
+  uint64_t staging;   /* these and the bytes sent to it, as far as they go through staging memory */
+  int incast;         /* peers that send to it */
+} goccl_peaks;
+
+/* Finds it from the plans for `ranks` ranks (1 to 64) of a host, joined by "shm" or "tcp", that
+ * send `bytes` to each other. It is proved, not measured. `schedule` is as in goccl_call. */
+goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *schedule,
+                                  uint64_t bytes, goccl_peaks *peaks);
 
 /* Returns when every rank has entered. */
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work);
@@ -455,9 +485,9 @@ goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_
 goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
                         int peer, int tag, const goccl_call *call, goccl_work *work);
 
-/* `peer` may be GOCCL_ANY_SOURCE. Such a receive ends with GOCCL_PEER_FAILED where the process of any
- * peer has ended without goccl_destroy(), unless what it receives has come before. It goes on where
- * this host's kernel tells that the process has ended by itself, with status 0. */
+/* `peer` may be GOCCL_ANY_SOURCE. Such a receive ends with GOCCL_PEER_FAILED where the process of
+ * any peer has ended without goccl_destroy(), unless what it receives has come before. It goes on
+ * where this host's kernel tells that the process has ended by itself, with status 0. */
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work);
 
@@ -469,41 +499,6 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
  * the batch, which then takes one place in the order of collectives. */
 goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
-
-/* ---- benchmarks --------------------------------------------------------------------------- */
-
-/* A collective on the buffers of this rank, to be called over and over. */
-typedef struct {
-  const char *collective; /* "allreduce", ...: as the functions above; "sendrecv": around a ring */
-  goccl_dtype dtype;
-  void *in; /* also the result of allreduce, broadcast and reduce */
-  void *out;
-  uint64_t in_count;    /* elements of the whole buffer, all blocks of it */
-  uint64_t out_count;   /* 0: this rank has no `out` */
-  const void *values;   /* before call i every element of `in` becomes values[i % value_count] */
-  uint64_t value_count; /* 0: `in` is left alone */
-  void *meeting; /* memory that all ranks share, 128 bytes for each, zeroed once: they meet there
-                         before and after every call, without help of the communicator. NULL: they do not */
-  int64_t meeting_ms; /* for how long they wait there for each other */
-} goccl_core_loop;
-
-/* Makes `iterations` blocking calls, which sum where they reduce and have root 0. us[i]: how long call i
- * took, in microseconds. ends[2i] and ends[2i + 1]: the first and the last element that it left, for
- * a check; `ends` may be NULL. Ends with the first call that fails. */
-goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations,
-                                double *us, void *ends);
-
-/* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks are. */
-typedef struct {
-  uint64_t in_flight; /* bytes that it has sent, and does not know to be taken */
-  uint64_t staging;   /* these and the bytes sent to it, as far as they go through staging memory */
-  int incast;         /* peers that send to it */
-} goccl_core_peaks;
-
-/* Finds it from the plans for `ranks` ranks (1 to 64) of a host, joined by "shm" or "tcp", that send `bytes`
- * to each other. It is proved, not measured. `schedule` is as in goccl_call. */
-goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule,
-                                       uint64_t bytes, goccl_core_peaks *peaks);
 
 #ifdef __cplusplus
 }

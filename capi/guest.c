@@ -102,10 +102,11 @@ goccl_result guest_fail(goccl_result kind, const char *function, const char *for
   vsnprintf(text + size, sizeof text - (size_t)size, format, args);
   va_end(args);
   /* As detail() of errors.go. */
-  size = snprintf(detail, sizeof detail,
-                  "{\"kind\":\"%s\",\"group\":\"\",\"operation\":\"%s\",\"sequence\":0,\"ranks\":[],"
-                  "\"group_ranks\":[],\"calls\":{},\"text\":\"",
-                  goccl_result_string(kind), function);
+  size =
+      snprintf(detail, sizeof detail,
+               "{\"kind\":\"%s\",\"group\":\"\",\"operation\":\"%s\",\"sequence\":0,\"ranks\":[],"
+               "\"group_ranks\":[],\"calls\":{},\"text\":\"",
+               goccl_result_string(kind), function);
   char *end = escape(detail + size, text);
   memcpy(end, "\"}", 2);
   guest_keep_error(text, strlen(text), detail, (size_t)(end + 2 - detail));
@@ -189,9 +190,10 @@ static struct thread *enter_go(void) {
 #define ENTER_GO                              \
   if (enter_go() == NULL) return GOCCL_SYSTEM
 
-/* ---- calls through pointers ------------------------------------------------------------------- */
+/* ---- calls through pointers ------------------------------------------------------------------ */
 
-void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text) {
+void guest_call_back(goccl_callback callback, void *context, goccl_result result,
+                     const char *text) {
   struct guest_mask mask = guest_enter_host();
   callback(context, result, text);
   guest_leave_host(mask);
@@ -227,7 +229,7 @@ const char *guest_transport_name(const char *name) {
   return "unknown";
 }
 
-/* ---- shortcuts -------------------------------------------------------------------------------- */
+/* ---- shortcuts ------------------------------------------------------------------------------- */
 
 /* The shortcuts of the communicators made last. */
 enum { RECENT = 64 };
@@ -251,7 +253,7 @@ static goccl_shortcut *shortcut_of(uint64_t comm) {
   return stale ? NULL : shortcut;
 }
 
-/* ---- library ---------------------------------------------------------------------------------- */
+/* ---- library --------------------------------------------------------------------------------- */
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
@@ -284,7 +286,7 @@ goccl_result goccl_info(char *json, size_t size, size_t *needed) {
   return guestInfo(json, size, needed);
 }
 
-/* ---- log --------------------------------------------------------------------------------------- */
+/* ---- log ------------------------------------------------------------------------------------- */
 
 goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level) {
   NOT_FORKED;
@@ -298,7 +300,7 @@ goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char 
   return guestLog(level, (char *)subsystem, (char *)text);
 }
 
-/* ---- bootstrap -------------------------------------------------------------------------------- */
+/* ---- bootstrap ------------------------------------------------------------------------------- */
 
 enum { DESCRIPTORS = 16 }; /* that making a group may take */
 
@@ -454,7 +456,7 @@ goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
   return guestCommSetTimeout(comm, timeout_ms);
 }
 
-/* ---- works ------------------------------------------------------------------------------------ */
+/* ---- works ----------------------------------------------------------------------------------- */
 
 goccl_result goccl_work_test(goccl_work work) {
   NOT_FORKED;
@@ -510,7 +512,7 @@ goccl_result goccl_work_free(goccl_work work) {
   return guestWorkFree(work);
 }
 
-/* ---- collectives ------------------------------------------------------------------------------ */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 /* Gives the blocks of a side and their counts, for which there is `room` where the caller has none.
  * Returns how many they are; -1: they cannot go by the shortcut. */
@@ -555,7 +557,8 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
   if (n_in < 0 || n_out < 0) return 0;
   op.n_in = (uint32_t)n_in;
   op.n_out = (uint32_t)n_out;
-  int how = shortcut->call(shortcut, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
+  int how =
+      shortcut->call(shortcut, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
   if (how == GOCCL_SHORTCUT_BEGUN) o->begun = shortcut;
   return how == GOCCL_SHORTCUT_DONE;
 }
@@ -640,8 +643,9 @@ goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, gocc
   return start(&o, call, work);
 }
 
-goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out, const uint64_t *counts,
-                             goccl_dtype dtype, const goccl_call *call, goccl_work *work) {
+goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
+                             const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
+                             goccl_work *work) {
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_ALLGATHER,
                        .comm = comm,
@@ -703,6 +707,13 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
   return start(&o, call, work);
 }
 
+goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *schedule,
+                                  uint64_t bytes, goccl_peaks *peaks) {
+  NOT_FORKED;
+  ENTER_GO;
+  return guestAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
+}
+
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
   guest_operation o = {.collective = GUEST_BARRIER, .comm = comm};
@@ -742,7 +753,7 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
   return start(&o, call, work);
 }
 
-/* ---- batches ---------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
 goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
@@ -761,20 +772,4 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
   goccl_result r = guestGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
   record_batches(t, -ended);
   return r;
-}
-
-/* ---- benchmarks ------------------------------------------------------------------------------- */
-
-goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns);
-
-goccl_result goccl_core_ping_pong(int cpu_a, int cpu_b, double *ns) {
-  NOT_FORKED;
-  return guest_ping_pong(cpu_a, cpu_b, ns);
-}
-
-goccl_result goccl_core_alltoall_peaks(int ranks, const char *transport, const char *schedule,
-                                       uint64_t bytes, goccl_core_peaks *peaks) {
-  NOT_FORKED;
-  ENTER_GO;
-  return guestAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
 }

@@ -1,9 +1,10 @@
 /*
- * guest.h - what the C half and the Go half of libgoccl.so tell each other. Nothing of it is visible
- * outside the library: capi/exports.map shows goccl_* only.
+ * guest.h - what the C half and the Go half of libgoccl.so tell each other. Nothing of it is
+ * visible outside the library: capi/exports.map shows goccl_* only.
  *
- * The public functions are in C (guest.c). They keep a forked child out of Go, whose threads the child
- * does not have, and hand everything else to the guest... functions of the Go half (exports.go).
+ * The public functions are in C (guest.c). They keep a forked child out of Go, whose threads the
+ * child does not have, and hand everything else to the guest... functions of the Go half
+ * (exports.go).
  */
 #ifndef GOCCL_GUEST_H
 #define GOCCL_GUEST_H
@@ -66,7 +67,8 @@ typedef struct {
 /* Lets the calls with a communicator's handle go by its shortcut where they can. */
 void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut);
 
-/* What a thread of the host has against its own signal handlers, from its first call of Go to its end. */
+/* What a thread of the host has against its own signal handlers, from its first call of Go to its
+ * end. */
 struct guest_signals {
   void *alternate; /* the stack of handlers with SA_ONSTACK, NULL if the host has given one */
 };
@@ -77,7 +79,8 @@ void guest_leave_thread(struct guest_signals *signals);
 enum { GUEST_THREADS = 8 };
 int guest_try_threads(void);
 
-/* Around calls of the host's functions, which a thread of the library makes with the host's mask. */
+/* Around calls of the host's functions, which a thread of the library makes with the host's
+ * mask. */
 struct guest_mask {
   int changed;
   sigset_t before;
@@ -85,11 +88,14 @@ struct guest_mask {
 struct guest_mask guest_enter_host(void);
 void guest_leave_host(struct guest_mask mask);
 
-/* Keeps a message for goccl_last_error() on this thread, and its detail for goccl_last_error_detail(). */
+/* Keeps a message for goccl_last_error() on this thread, and its detail for
+ * goccl_last_error_detail(). */
 void guest_keep_error(const char *text, size_t size, const char *detail, size_t detail_size);
 
-/* Keeps them for a failure that is found in C, and returns its kind. The text names the function. */
-__attribute__((format(printf, 3, 4))) goccl_result guest_fail(goccl_result kind, const char *function,
+/* Keeps them for a failure that is found in C, and returns its kind. The text names the
+ * function. */
+__attribute__((format(printf, 3, 4))) goccl_result guest_fail(goccl_result kind,
+                                                              const char *function,
                                                               const char *format, ...);
 
 /* The static string that is equal to a transport's name. */
@@ -98,8 +104,8 @@ const char *guest_transport_name(const char *name);
 /* Notes that the library opened or is about to close a socket: a forked child closes its copy. */
 void guest_socket(int fd, int open);
 
-/* Calls through pointers, which Go cannot make itself. A `const char *` of bytes: cgo would search the
- * whole object around a `void *` for Go pointers. */
+/* Calls through pointers, which Go cannot make itself. A `const char *` of bytes: cgo would search
+ * the whole object around a `void *` for Go pointers. */
 void guest_call_back(goccl_callback callback, void *context, goccl_result result, const char *text);
 void guest_log(goccl_logger logger, void *context, const goccl_log_record *record);
 int guest_store_set(const goccl_store *store, const char *key, const char *value, size_t size,

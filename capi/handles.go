@@ -10,8 +10,8 @@ import (
 )
 
 // A handle is the pointer that go-pointer stores an object under, and a serial number: memory is
-// reused at once, so the pointer alone would let a stale handle name a new object. Pointers are below
-// 2^48 and aligned to 16 bytes, so both fit into 64 bits.
+// reused at once, so the pointer alone would let a stale handle name a new object. Pointers are
+// below 2^48 and aligned to 16 bytes, so both fit into 64 bits.
 const (
 	pointerBits  = 48
 	pointerAlign = 4
@@ -82,7 +82,8 @@ func restore[T object](h uint64, what string) (T, error) {
 }
 
 func badHandle(h uint64, what string) error {
-	return errorf(codeInvalidHandle, "%s is %#x, which is not a valid handle of a %s: it is stale or was never given out", what, h, what)
+	return errorf(codeInvalidHandle, "%[1]s is %#[2]x, which is not a valid handle of a %[1]s: "+
+		"it is stale or was never given out", what, h)
 }
 
 // drop makes a handle invalid. Of several calls for one handle, one is told true.

@@ -95,7 +95,9 @@ func (j *journal) line(r *logs.Record) {
 
 // set has a function hear the log from now on; NULL: none. It waits until the one before has heard
 // all that was for it.
-func (j *journal) set(function C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level) error {
+func (j *journal) set(
+	function C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level,
+) error {
 	j.once.Do(j.open)
 	var next *listener
 	if function != nil {
@@ -172,8 +174,8 @@ func (l *listener) hear(r logs.Record) bool {
 	return true
 }
 
-// end waits until all is heard that was said before. It tells whether the function is called no more;
-// called by the function itself, it does not wait, and the function hears no more.
+// end waits until all is heard that was said before. It tells whether the function is called no
+// more; called by the function itself, it does not wait, and the function hears no more.
 func (l *listener) end() bool {
 	l.mu.Lock()
 	l.ended = true

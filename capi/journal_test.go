@@ -16,9 +16,11 @@ func TestLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := regexp.MustCompile(`^goccl: \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ` + regexp.QuoteMeta(host) +
+	line := regexp.MustCompile(`^goccl: \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} ` +
+		regexp.QuoteMeta(host) +
 		`:\d+ (WARN|INFO|TRACE) (INIT|BOOTSTRAP|ENV|NET|COLL|P2P|MEM)( \[.*?\] rank [01])?: \S`)
-	// count returns the lines that are the log's, all of the right form, and a count of each subsystem.
+	// count returns the lines that are the log's, all of the right form, and a count of each
+	// subsystem.
 	count := func(t *testing.T, text string) (all []string, counts map[string]int) {
 		t.Helper()
 		counts = map[string]int{}
@@ -37,7 +39,8 @@ func TestLog(t *testing.T) {
 	}
 	run := func(t *testing.T, environment ...string) string {
 		t.Helper()
-		return runProgram(t, append(environment, "GOCCL_TRANSPORT=tcp", "GOCCL_SOCKET_IFNAME=lo"), built.exampleC, fmt.Sprint(each))
+		return runProgram(t, append(environment, "GOCCL_TRANSPORT=tcp", "GOCCL_SOCKET_IFNAME=lo"),
+			built.exampleC, fmt.Sprint(each))
 	}
 	t.Run("default", func(t *testing.T) {
 		for _, level := range []string{"", "NONE", "WARN"} {
@@ -65,7 +68,8 @@ func TestLog(t *testing.T) {
 		}
 	})
 	t.Run("wrong", func(t *testing.T) {
-		all, counts := count(t, run(t, "GOCCL_DEBUG=LOUD", "GOCCL_DEBUG_SUBSYS=GRAPH", "GOCCL_DEBUG_FILE=%x", "GOCCL_DEBGU=INFO"))
+		all, counts := count(t, run(t, "GOCCL_DEBUG=LOUD", "GOCCL_DEBUG_SUBSYS=GRAPH",
+			"GOCCL_DEBUG_FILE=%x", "GOCCL_DEBGU=INFO"))
 		if counts["WARN ENV"] != 4*each || len(all) != 4*each {
 			t.Errorf("%q", all)
 		}
@@ -87,7 +91,8 @@ func TestLog(t *testing.T) {
 			}
 			all, counts := count(t, string(text))
 			var pid int
-			if n, err := fmt.Sscanf(strings.TrimPrefix(f.Name(), host), ".%d.%%", &pid); n != 1 || err != nil ||
+			if n, err := fmt.Sscanf(strings.TrimPrefix(f.Name(), host), ".%d.%%", &pid); n != 1 ||
+				err != nil ||
 				!strings.Contains(all[0], fmt.Sprintf(" %s:%d ", host, pid)) || counts["INFO INIT"] < 2 {
 				t.Errorf("%s: %q", f.Name(), all)
 			}
@@ -96,7 +101,8 @@ func TestLog(t *testing.T) {
 	t.Run("no file", func(t *testing.T) {
 		all, counts := count(t, run(t, "GOCCL_DEBUG=INFO", "GOCCL_DEBUG_FILE=/nowhere/log"))
 		if counts["WARN ENV"] != each || counts["INFO INIT"] < 2*each ||
-			!strings.Contains(all[0], "cannot open /nowhere/log: no such file or directory; the log goes to standard error") {
+			!strings.Contains(all[0], "cannot open /nowhere/log: no such file or directory; "+
+				"the log goes to standard error") {
 			t.Errorf("%q", all)
 		}
 	})

@@ -16,8 +16,8 @@ const (
 )
 
 // lines is a writer of whole lines that never holds its caller up. A line is written at once where
-// that does not block, so it is not lost if the process ends then. Else a goroutine waits for the pipe
-// or terminal that takes nothing. What does not fit is counted.
+// that does not block, so it is not lost if the process ends then. Else a goroutine waits for the
+// pipe or terminal that takes nothing. What does not fit is counted.
 type lines struct {
 	fd int // written to without the os package, which has SIGPIPE end a process whose stderr is closed
 
@@ -56,7 +56,8 @@ func (l *lines) drain() {
 			line = l.waiting[0]
 			l.waiting = l.waiting[1:]
 		case l.dropped > 0:
-			line = fmt.Appendf(nil, "goccl: %d lines of the log are missing: nobody read them in time\n", l.dropped)
+			line = fmt.Appendf(nil, "goccl: %d lines of the log are missing: nobody read them in time\n",
+				l.dropped)
 			l.dropped = 0
 		default:
 			l.waiting, l.busy = nil, false

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pipe that nobody reads holds no line's writer up. Its reader gets whole lines in order, once each, and the number of
-// those that are missing.
+// A pipe that nobody reads holds no line's writer up. Its reader gets whole lines in order, once
+// each, and the number of those that are missing.
 func TestLinesNeverWait(t *testing.T) {
 	for _, blocking := range []bool{true, false} {
 		var p [2]int

@@ -80,7 +80,8 @@ static void give_alternate(struct guest_signals *s) {
       mmap(NULL, GUARD + ALTERNATE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return;
   stack = (stack_t){.ss_sp = memory + GUARD, .ss_size = ALTERNATE};
-  if (mprotect(stack.ss_sp, ALTERNATE, PROT_READ | PROT_WRITE) == 0 && sigaltstack(&stack, NULL) == 0) {
+  if (mprotect(stack.ss_sp, ALTERNATE, PROT_READ | PROT_WRITE) == 0 &&
+      sigaltstack(&stack, NULL) == 0) {
     s->alternate = memory;
   } else {
     munmap(memory, GUARD + ALTERNATE);

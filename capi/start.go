@@ -51,7 +51,8 @@ func (c *commHandle) startBatch(thread C.uint64_t) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.batches[thread] != nil {
-		return errorf(codeInvalidArgument, "group_start: this thread has already started a batch on this communicator, end it first")
+		return errorf(codeInvalidArgument, "group_start: this thread has already started a batch on "+
+			"this communicator, end it first")
 	}
 	if c.batches == nil {
 		c.batches = map[C.uint64_t]*batch{}
@@ -66,7 +67,8 @@ func (c *commHandle) endBatch(thread C.uint64_t) (*batch, error) {
 	defer c.mu.Unlock()
 	b := c.batches[thread]
 	if b == nil {
-		return nil, errorf(codeInvalidArgument, "group_end: this thread has started no batch on this communicator, call goccl_group_start() first")
+		return nil, errorf(codeInvalidArgument, "group_end: this thread has started no batch on this "+
+			"communicator, call goccl_group_start() first")
 	}
 	delete(c.batches, thread)
 	c.recording.Add(-1)
@@ -138,7 +140,9 @@ func scalars(a *C.guest_operation, o *core.Operation) error {
 }
 
 // checkSide checks that the lists of a side are there, as far as this rank has a use for them.
-func checkSide(a *C.guest_operation, side, other *C.guest_side, name string, used bool, size int) error {
+func checkSide(
+	a *C.guest_operation, side, other *C.guest_side, name string, used bool, size int,
+) error {
 	counts := "counts"
 	switch side.form {
 	case C.GUEST_NONE, C.GUEST_ONE:
@@ -204,8 +208,11 @@ func (s *singles) blocks(
 // leastCall is what the first version of goccl_call had to have.
 const leastCall = unsafe.Offsetof(C.goccl_call{}.wait_soon)
 
-// callOptions says how a call is to be made, and an all-to-all in it; one that wants no handle waits.
-func callOptions(call *C.goccl_call, work *C.goccl_work) (o core.CallOptions, schedule plan.Schedule, err error) {
+// callOptions says how a call is to be made, and an all-to-all in it; one that wants no handle
+// waits.
+func callOptions(call *C.goccl_call, work *C.goccl_work) (
+	o core.CallOptions, schedule plan.Schedule, err error,
+) {
 	o.WaitSoon = work == nil
 	if call == nil {
 		return o, schedule, nil
@@ -226,7 +233,9 @@ func callOptions(call *C.goccl_call, work *C.goccl_work) (o core.CallOptions, sc
 func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 
 // run starts operations as one work: it gives out a handle or, where none is wanted, waits.
-func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...core.Operation) error {
+func (c *commHandle) run(
+	call *C.goccl_call, work *C.goccl_work, operations ...core.Operation,
+) error {
 	o, schedule, err := callOptions(call, work)
 	if err != nil {
 		return c.comm.RefuseStart(err, operations...)
@@ -242,12 +251,15 @@ func (c *commHandle) run(call *C.goccl_call, work *C.goccl_work, operations ...c
 }
 
 // finish gives out a handle or, where none is wanted, waits.
-func finish(o core.CallOptions, w *core.Work, work *C.goccl_work, operations ...core.Operation) error {
+func finish(
+	o core.CallOptions, w *core.Work, work *C.goccl_work, operations ...core.Operation,
+) error {
 	if work == nil {
 		_, err := w.Wait(-1)
 		return err
 	}
-	if done, err := w.Test(); done && err == nil && o.WaitSoon && !slices.ContainsFunc(operations, hasSource) {
+	if done, err := w.Test(); done && err == nil && o.WaitSoon &&
+		!slices.ContainsFunc(operations, hasSource) {
 		return nil // *work is GOCCL_WORK_DONE
 	}
 	*work = C.goccl_work(save(&workHandle{work: w}))

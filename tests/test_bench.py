@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib.util
 import io
 import json
@@ -31,7 +32,7 @@ from goccl.bench.beside import Beside, Neighbours, NotBusy
 from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
 from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
 from goccl.bench.group import GroupFailure, RankGroup
-from goccl.bench.libraries import Library, Unavailable
+from goccl.bench.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
 from goccl.bench.run import Bench, Pace, Progress, Settings
 from harness import free_port
@@ -172,6 +173,14 @@ def test_probe_without_library(tmp_path: Path) -> None:
     probe, reason = placement.open_probe(tmp_path / "absent.so")
     assert probe() is None
     assert reason
+
+
+def test_probe_of_cpus_that_cannot_be_used() -> None:
+    round_trip = ctypes.CDLL(str(BENCH_LIBRARY)).goccl_bench_round_trip
+    round_trip.restype = ctypes.c_double
+    own = min(os.sched_getaffinity(0))
+    for cpus in ((own, own), (-1, own), (own, 100_000)):
+        assert round_trip(*cpus) < 0
 
 
 @pytest.mark.parametrize(

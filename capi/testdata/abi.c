@@ -34,8 +34,9 @@ static void expect_detail(int line, goccl_result got, const char *call) {
   int size =
       snprintf(begins, sizeof begins, "{\"kind\":\"%s\",\"group\":\"", goccl_result_string(got));
   if (strncmp(detail, begins, (size_t)size) == 0 && detail[size] == '"') {
-    snprintf(begins + size, sizeof begins - (size_t)size, "\",\"operation\":\"%.*s\",\"sequence\":0,",
-             (int)(strcspn(call, "(") - prefix), call + prefix);
+    snprintf(begins + size, sizeof begins - (size_t)size,
+             "\",\"operation\":\"%.*s\",\"sequence\":0,", (int)(strcspn(call, "(") - prefix),
+             call + prefix);
   }
   const char *text = strstr(detail, ",\"text\":\"");
   char words[16]; /* which need no escapes */
@@ -74,7 +75,7 @@ static goccl_comm alone(void) {
   return comm;
 }
 
-/* ---- ranks as threads ------------------------------------------------------------------------- */
+/* ---- ranks as threads ------------------------------------------------------------------------ */
 
 typedef struct {
   int rank, size;
@@ -113,7 +114,7 @@ static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store,
 
 enum { PATIENCE = 60000 };
 
-/* ---- tests -------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_library(void) {
   char version[32];
@@ -137,14 +138,6 @@ static void test_library(void) {
   TRUE(strlen(little) == 2 && little[0] == '{');
   free(json);
   REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_info(NULL, 10, NULL));
-
-  double ns = -1;
-  REFUSED(GOCCL_INVALID_ARGUMENT, "both 0", goccl_core_ping_pong(0, 0, &ns));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "cpu_a is -1", goccl_core_ping_pong(-1, 0, &ns));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "cpu_b is 100000", goccl_core_ping_pong(0, 100000, &ns));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "ns is NULL", goccl_core_ping_pong(0, 1, NULL));
-  if (sysconf(_SC_NPROCESSORS_ONLN) > 1 && goccl_core_ping_pong(0, 1, &ns) == GOCCL_OK)
-    TRUE(ns > 1);
   OK(goccl_shutdown());
 }
 
@@ -217,7 +210,8 @@ static void test_config(void) {
   INIT(GOCCL_INVALID_ARGUMENT, "unique id is damaged", config.size = 2; config.unique_id = &id);
   INIT(GOCCL_INVALID_ARGUMENT, "config.store.set is NULL", config.size = 2; config.store = &store);
   INIT(GOCCL_INVALID_ARGUMENT, "pigeon", config.transport = "pigeon");
-  INIT(GOCCL_INVALID_ARGUMENT, "GOCCL_ALLTOALL_SCHEDULE) is \"in turn\", allowed are \"sequential\"",
+  INIT(GOCCL_INVALID_ARGUMENT,
+       "GOCCL_ALLTOALL_SCHEDULE) is \"in turn\", allowed are \"sequential\"",
        config.alltoall_schedule = "in turn");
   REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_init(&comm, NULL));
   goccl_config config = {.struct_size = sizeof config, .size = 1};
@@ -285,7 +279,8 @@ static void test_handles(void) {
                              comm - 1,
                              comm ^ (UINT64_C(1) << 63)};
   for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
-    REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm", goccl_comm_rank(forged[i], &rank));
+    REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm",
+            goccl_comm_rank(forged[i], &rank));
     REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm",
             goccl_comm_describe(forged[i], NULL, 0, NULL));
     GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(forged[i]));
@@ -353,7 +348,8 @@ static void test_arguments(void) {
   goccl_work work = 7;
   const goccl_result bad = GOCCL_INVALID_ARGUMENT;
 
-  for (int known = 0; known < 2; known++) { /* what has been called well before is looked at by others */
+  /* What has been called well before is looked at elsewhere. */
+  for (int known = 0; known < 2; known++) {
     REFUSED(bad, "in[0] is NULL",
             goccl_allreduce(comm, NULL, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, &work));
     TRUE(work == 0);
@@ -363,8 +359,9 @@ static void test_arguments(void) {
             goccl_allreduce(comm, a, a + 1, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
     REFUSED(bad, "out is NULL", goccl_allgather(comm, a, NULL, counts, GOCCL_FLOAT32, NULL, NULL));
     REFUSED(bad, "counts is NULL", goccl_allgather(comm, a, out, NULL, GOCCL_FLOAT32, NULL, NULL));
-    REFUSED(bad, "in is NULL",
-            goccl_reduce_scatter(comm, NULL, b, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+    REFUSED(
+        bad, "in is NULL",
+        goccl_reduce_scatter(comm, NULL, b, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
     REFUSED(bad, "out is NULL", goccl_gather(comm, a, NULL, 4, GOCCL_FLOAT32, 0, NULL, NULL));
     REFUSED(bad, "in is NULL", goccl_scatter(comm, NULL, b, 4, GOCCL_FLOAT32, 0, NULL, NULL));
     REFUSED(bad, "out_counts is NULL",
@@ -395,7 +392,8 @@ static void test_arguments(void) {
   REFUSED(bad, "root is -1",
           goccl_reduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, -1, NULL, NULL));
   REFUSED(bad, "peer is 3", goccl_send(comm, a, 4, GOCCL_FLOAT32, 3, 0, NULL, NULL));
-  REFUSED(bad, "peer is -1", goccl_send(comm, a, 4, GOCCL_FLOAT32, GOCCL_ANY_SOURCE, 0, NULL, NULL));
+  REFUSED(bad, "peer is -1",
+          goccl_send(comm, a, 4, GOCCL_FLOAT32, GOCCL_ANY_SOURCE, 0, NULL, NULL));
   REFUSED(bad, "tag is -1", goccl_recv(comm, a, 4, GOCCL_FLOAT32, 0, -1, NULL, NULL));
   REFUSED(bad, "n is 0",
           goccl_allreduce_coalesced(comm, 0, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL,
@@ -403,25 +401,25 @@ static void test_arguments(void) {
   REFUSED(bad, "in is NULL",
           goccl_allreduce_coalesced(comm, 1, NULL, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL,
                                     NULL, NULL));
-  REFUSED(
-      bad, "counts is NULL",
-      goccl_allreduce_coalesced(comm, 1, in, out, NULL, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  REFUSED(bad, "counts is NULL",
+          goccl_allreduce_coalesced(comm, 1, in, out, NULL, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL,
+                                    NULL));
   REFUSED(bad, "in[1] is NULL",
           goccl_allreduce_coalesced(comm, 2, in, out, counts, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL,
                                     NULL));
   goccl_call call = {.struct_size = 3};
   REFUSED(bad, "call.struct_size is 3", goccl_barrier(comm, &call, NULL));
   call = (goccl_call){.struct_size = sizeof call, .alltoall_schedule = "window=0"};
-  REFUSED(
-      bad,
-      "call.alltoall_schedule is \"window=0\", allowed are \"sequential\", \"window=1\" to \"window=254\", \"parallel\"",
-      goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, &call, NULL));
+  REFUSED(bad,
+          "call.alltoall_schedule is \"window=0\", allowed are \"sequential\", \"window=1\" to "
+          "\"window=254\", \"parallel\"",
+          goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, &call, NULL));
   call.struct_size = offsetof(goccl_call, alltoall_schedule); /* an older caller's */
   OK(goccl_barrier(comm, &call, NULL));
-  goccl_core_peaks peaks;
-  REFUSED(bad, "peaks is NULL", goccl_core_alltoall_peaks(2, "shm", "", 4, NULL));
-  REFUSED(bad, "schedule is \"in turn\"", goccl_core_alltoall_peaks(2, "shm", "in turn", 4, &peaks));
-  OK(goccl_core_alltoall_peaks(8, "tcp", "sequential", 1 << 20, &peaks));
+  goccl_peaks peaks;
+  REFUSED(bad, "peaks is NULL", goccl_alltoall_peaks(2, "shm", "", 4, NULL));
+  REFUSED(bad, "schedule is \"in turn\"", goccl_alltoall_peaks(2, "shm", "in turn", 4, &peaks));
+  OK(goccl_alltoall_peaks(8, "tcp", "sequential", 1 << 20, &peaks));
   TRUE(peaks.incast == 1 && peaks.in_flight == 256 << 10 && peaks.staging == 2 * peaks.in_flight);
   const char *name;
   int number;
@@ -636,7 +634,8 @@ static void differ(goccl_comm comm, int rank, int size) {
   GIVES(GOCCL_MISMATCH, goccl_barrier(comm, NULL, NULL));
 }
 
-/* Rank 1 is refused what rank 0 calls, in each of the ways in which a call can be; before that, all are. */
+/* Rank 1 is refused what rank 0 calls, in each of the ways in which a call can be; before that, all
+ * are. */
 static void refuse_one(goccl_comm comm, int rank, int size) {
   (void)size;
   static int way; /* on_ranks() runs its ranks as threads of this process */
@@ -645,7 +644,8 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
   if (rank == 0) way++;
   OK(goccl_barrier(comm, NULL, NULL));
   REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_send(comm, &a, 1, bad, 1 - rank, rank, NULL, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "dtype",
+          goccl_send(comm, &a, 1, bad, 1 - rank, rank, NULL, NULL));
   if (rank == 0)
     REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_recv(comm, &a, 1, bad, 1, 0, NULL, NULL));
   OK(goccl_refuse(comm, NULL));
@@ -696,7 +696,8 @@ static void abort_all(goccl_comm comm, int rank, int size) {
   TRUE(first == GOCCL_OK || (rank < size - 1 && first == GOCCL_ABORTED));
   if (rank == size - 1) OK(goccl_abort(comm, "enough"));
   GIVES(GOCCL_ABORTED, goccl_barrier(comm, NULL, NULL));
-  TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"barrier\"") != NULL);
+  TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"barrier\"") !=
+       NULL);
   TRUE(strstr(goccl_last_error_detail(), "\"ranks\":[2],\"group_ranks\":[2]") != NULL);
   goccl_comm part;
   GIVES(GOCCL_ABORTED, goccl_split(comm, 0, 0, &part));
@@ -808,8 +809,11 @@ static void test_store(void) {
   const goccl_store store = {entries, set_value, get_value};
   on_ranks(3, PATIENCE, &store, collectives);
   on_ranks(2, PATIENCE, &store, collectives); /* over what the first run has left */
-  goccl_config config = {
-      .struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 200, .group_name = "lonely"};
+  goccl_config config = {.struct_size = sizeof config,
+                         .rank = 1,
+                         .size = 2,
+                         .timeout_ms = 200,
+                         .group_name = "lonely"};
   config.store = &store;
   goccl_comm comm;
   REFUSED(GOCCL_TIMEOUT, "rank 0", goccl_init(&comm, &config));
@@ -926,7 +930,6 @@ static int in_child(goccl_comm comm, goccl_work work) {
   float a = 1, b = 2;
   int rank;
   char text[10];
-  double ns;
   goccl_unique_id id;
   goccl_config config = {.struct_size = sizeof config, .size = 1};
   GIVES(GOCCL_FORKED, goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
@@ -938,7 +941,6 @@ static int in_child(goccl_comm comm, goccl_work work) {
   GIVES(GOCCL_FORKED, goccl_work_wait(work, 0));
   GIVES(GOCCL_FORKED, goccl_group_start(comm));
   GIVES(GOCCL_FORKED, goccl_async_error(comm));
-  GIVES(GOCCL_FORKED, goccl_core_ping_pong(0, 1, &ns));
   void *memory;
   GIVES(GOCCL_FORKED, goccl_mem_alloc(&memory, 1));
   GIVES(GOCCL_FORKED, goccl_mem_stats(NULL, NULL, NULL));
@@ -951,7 +953,8 @@ static int in_child(goccl_comm comm, goccl_work work) {
   return 0;
 }
 
-/* Has every function fail that can, in the process that loaded the library or in a child of fork(). */
+/* Has every function fail that can, in the process that loaded the library or in a child of
+ * fork(). */
 static void fail_each(int child) {
   const goccl_result argument = child ? GOCCL_FORKED : GOCCL_INVALID_ARGUMENT;
   const goccl_result handle = child ? GOCCL_FORKED : GOCCL_INVALID_HANDLE;
@@ -959,9 +962,8 @@ static void fail_each(int child) {
   const goccl_work w = 7;
   const goccl_dtype f = GOCCL_FLOAT32;
   const goccl_reduce_op sum = GOCCL_SUM;
-  goccl_core_peaks peaks;
-  GIVES(argument, goccl_core_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
-  GIVES(argument, goccl_core_ping_pong(-1, 1, NULL));
+  goccl_peaks peaks;
+  GIVES(argument, goccl_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
   GIVES(argument, goccl_get_unique_id(NULL));
   GIVES(argument, goccl_info(NULL, 1, NULL));
   GIVES(argument, goccl_init(NULL, NULL));
@@ -1022,7 +1024,6 @@ static void test_details(void) {
   TRUE(waitpid(child, &status, 0) == child && status == 0);
 
   goccl_comm comm = alone();
-  GIVES(GOCCL_INVALID_ARGUMENT, goccl_core_measure(comm, NULL, 1, NULL, NULL));
   OK(goccl_destroy(comm));
 
   goccl_unique_id id;
@@ -1150,7 +1151,7 @@ static void test_leaks(void) {
   if (after > before) fail(__LINE__, "%d descriptors were open, and now %d", before, after);
 }
 
-/* ---- the log ---------------------------------------------------------------------------------- */
+/* ---- the log --------------------------------------------------------------------------------- */
 
 typedef struct {
   pthread_mutex_t lock;         /* held: the logger waits */
@@ -1195,7 +1196,8 @@ static void test_logger(void) {
           goccl_log(GOCCL_LOG_WARN, "GRAPH", "x"));
   REFUSED(GOCCL_INVALID_ARGUMENT, "log: text is NULL", goccl_log(GOCCL_LOG_WARN, "INIT", NULL));
 
-  /* The level is what was asked for, whatever the environment says; all is heard when it is set anew. */
+  /* The level is what was asked for, whatever the environment says; all is heard when it is set
+   * anew. */
   OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
   OK(goccl_log(GOCCL_LOG_WARN, "COLL", "one"));
   OK(goccl_log(GOCCL_LOG_INFO, "MEM", "two"));
@@ -1232,8 +1234,8 @@ static void test_logger(void) {
   TRUE(h.records == before + 1);
   pthread_mutex_unlock(&h.lock);
 
-  /* One that does not return holds up nobody who logs, and who sets another for a while only. What it
-   * does not hear in time is counted. */
+  /* One that does not return holds up nobody who logs, and who sets another for a while only. What
+   * it does not hear in time is counted. */
   OK(goccl_set_logger(hear, &h, GOCCL_LOG_INFO));
   pthread_mutex_lock(&h.lock);
   before = h.records;

@@ -147,8 +147,11 @@ static void on_done(void *context, goccl_result result, const char *text) {
 }
 
 static void play(int rank, const char *transport, const goccl_unique_id *id) {
-  goccl_config config = {
-      .struct_size = sizeof config, .rank = rank, .size = 2, .unique_id = id, .transport = transport};
+  goccl_config config = {.struct_size = sizeof config,
+                         .rank = rank,
+                         .size = 2,
+                         .unique_id = id,
+                         .transport = transport};
   goccl_comm comm;
   OK(init(&comm, &config));
   static float x[COUNT];

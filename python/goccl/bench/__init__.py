@@ -14,7 +14,7 @@ Time
 
 Ways into GoCCL
     ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through c``) is called by a
-    loop in C, ``goccl_core_measure()``, with the same buffers, values, barrier and checks. The transport
+    loop in C, ``goccl_bench_measure()``, with the same buffers, values, barrier and checks. The transport
     ``mapped`` is shared memory with buffers that peers map, as those of ``goccl.empty()``.
 
 Schedules of alltoall

@@ -44,7 +44,7 @@ class Barrier:
     scheduler likes, on a CPU that those who are not done need. So may one that is woken before the last has
     come, so all sleep on one word, which changes when all have.
 
-    All of its state is in the shared memory, at `address`, where goccl_core_measure() goes on with it.
+    All of its state is in the shared memory, at `address`, where goccl_bench_measure() goes on with it.
     """
 
     def __init__(self, fd: int, rank: int, ranks: int, timeout: float) -> None:

@@ -1,4 +1,7 @@
-"""What the bench needs of libgoccl.so, by ctypes: the layouts are those of capi/goccl.h."""
+"""What the bench needs of libgoccl.so and libgoccl_bench.so, by ctypes.
+
+The layouts are those of capi/goccl.h and capi/bench/bench.h.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .buffers import Array
-from .libraries import LIBRARY
+from .libraries import BENCH_LIBRARY, LIBRARY
 
 UNIQUE_ID_SIZE = 128
 
@@ -51,7 +54,7 @@ class Config(ctypes.Structure):
 
 
 class Loop(ctypes.Structure):
-    """goccl_core_loop."""
+    """goccl_bench_loop."""
 
     _fields_ = (
         ("collective", ctypes.c_char_p),
@@ -68,7 +71,7 @@ class Loop(ctypes.Structure):
 
 
 class Peaks(ctypes.Structure):
-    """goccl_core_peaks."""
+    """goccl_peaks."""
 
     _fields_ = (
         ("in_flight", ctypes.c_uint64),
@@ -80,14 +83,7 @@ class Peaks(ctypes.Structure):
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "goccl_get_unique_id": (ctypes.c_char_p,),
     "goccl_init": (ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Config)),
-    "goccl_core_measure": (
-        ctypes.c_uint64,
-        ctypes.POINTER(Loop),
-        ctypes.c_uint64,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    ),
-    "goccl_core_alltoall_peaks": (
+    "goccl_alltoall_peaks": (
         ctypes.c_int,
         ctypes.c_char_p,
         ctypes.c_char_p,
@@ -107,6 +103,15 @@ class Core:
         self._library = ctypes.CDLL(str(LIBRARY))
         self._library.goccl_version.restype = ctypes.c_char_p
         self._library.goccl_last_error.restype = ctypes.c_char_p
+        self._measure = ctypes.CDLL(str(BENCH_LIBRARY)).goccl_bench_measure
+        self._measure.restype = ctypes.c_char_p
+        self._measure.argtypes = (
+            ctypes.c_uint64,
+            ctypes.POINTER(Loop),
+            ctypes.c_uint64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        )
         self.version: str = self._library.goccl_version().decode()
 
     def unique_id(self) -> bytes:
@@ -130,12 +135,14 @@ class Core:
 
     def measure(self, comm: int, loop: Loop | None, iterations: int, us: int, ends: int | None) -> None:
         """Calls over and over; us and ends are addresses of memory for the results."""
-        self._call("goccl_core_measure", comm, loop, iterations, us, ends)
+        problem = self._measure(comm, loop, iterations, us, ends)
+        if problem is not None:
+            raise Failed(problem.decode(errors="replace"))
 
     def alltoall_peaks(self, ranks: int, transport: str, schedule: str, nbytes: int) -> Peaks:
         """The most that a rank may have under way at once, where each sends nbytes to each."""
         peaks = Peaks()
-        self._call("goccl_core_alltoall_peaks", ranks, transport.encode(), schedule.encode(), nbytes, peaks)
+        self._call("goccl_alltoall_peaks", ranks, transport.encode(), schedule.encode(), nbytes, peaks)
         return peaks
 
     def allocate(self, nbytes: int) -> Array:

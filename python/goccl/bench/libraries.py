@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
+BENCH_LIBRARY = LIBRARY.with_name("libgoccl_bench.so")
 GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
 SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
 MAPPED = "mapped"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from .libraries import LIBRARY
+from .libraries import BENCH_LIBRARY
 
 NEAR, FAR, MIXED, UNKNOWN = "near", "far", "mixed", "unknown"
 FAR_FROM_NS = 200.0
@@ -23,21 +23,21 @@ def tag(before: float | None, after: float | None) -> str:
     return ends.pop() if len(ends) == 1 else MIXED
 
 
-def open_probe(library: Path = LIBRARY) -> tuple[Probe, str]:
+def open_probe(library: Path = BENCH_LIBRARY) -> tuple[Probe, str]:
     """A function that measures the round trip in ns, and why it cannot, or ""."""
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         return no_probe, "this process may use one CPU only"
     try:
-        ping_pong = ctypes.CDLL(str(library)).goccl_core_ping_pong
+        round_trip = ctypes.CDLL(str(library)).goccl_bench_round_trip
     except (OSError, AttributeError) as error:
         return no_probe, f"no probe: {error}"
-    ping_pong.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_double)]
-    ping_pong.restype = ctypes.c_int
+    round_trip.argtypes = [ctypes.c_int, ctypes.c_int]
+    round_trip.restype = ctypes.c_double
 
     def probe() -> float | None:
-        ns = ctypes.c_double()
-        return ns.value if ping_pong(cpus[0], cpus[1], ctypes.byref(ns)) == 0 else None
+        ns: float = round_trip(cpus[0], cpus[1])
+        return ns if ns >= 0 else None
 
     return probe, ""
 

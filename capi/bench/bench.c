@@ -1,18 +1,22 @@
-/* For benchmarks: how near to each other two CPUs are, and how long calls take. */
 #define _GNU_SOURCE
 
+#include "bench.h"
+
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "guest.h"
+#define VISIBLE __attribute__((visibility("default")))
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -28,9 +32,7 @@ static double now(void) {
   return (double)s.tv_sec * 1e9 + (double)s.tv_nsec;
 }
 
-/* ---- goccl_core_ping_pong ----------------------------------------------------------------------- */
-
-goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns);
+/* ---- how near two CPUs are to each other ----------------------------------------------------- */
 
 enum { WARM_UP = 2000, SAMPLES = 101, ROUNDS = 100 };
 
@@ -80,6 +82,7 @@ static int ascending(const void *a, const void *b) {
 }
 
 static int start(pthread_t *thread, int cpu, void *(*play)(void *), struct table *t) {
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return EINVAL;
   pthread_attr_t attributes;
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -92,28 +95,10 @@ static int start(pthread_t *thread, int cpu, void *(*play)(void *), struct table
   return err;
 }
 
-goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
-  cpu_set_t allowed;
-  if (ns == NULL)
-    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong",
-                      "ns is NULL, it must point to a double");
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-    return guest_fail(GOCCL_SYSTEM, "core_ping_pong", "the CPUs of this process cannot be read");
-  }
-  const int cpus[] = {cpu_a, cpu_b};
-  for (int i = 0; i < 2; i++) {
-    if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE || !CPU_ISSET(cpus[i], &allowed)) {
-      return guest_fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong",
-                        "cpu_%c is %d, allowed are the CPUs that this process may run on (%d of them)",
-                        'a' + i, cpus[i], CPU_COUNT(&allowed));
-    }
-  }
-  if (cpu_a == cpu_b) {
-    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_ping_pong",
-                      "cpu_a and cpu_b are both %d, they must differ", cpu_a);
-  }
+VISIBLE double goccl_bench_round_trip(int cpu_a, int cpu_b) {
+  if (cpu_a == cpu_b) return -1;
   struct table *t = aligned_alloc(_Alignof(struct table), sizeof *t);
-  if (t == NULL) return guest_fail(GOCCL_SYSTEM, "core_ping_pong", "out of memory");
+  if (t == NULL) return -1;
   memset(t, 0, sizeof *t);
   pthread_t first, second;
   int err = start(&first, cpu_a, first_player, t);
@@ -128,15 +113,12 @@ goccl_result guest_ping_pong(int cpu_a, int cpu_b, double *ns) {
     pthread_join(first, NULL);
   }
   qsort(t->sample, SAMPLES, sizeof *t->sample, ascending);
-  *ns = t->sample[SAMPLES / 2];
+  double median = t->sample[SAMPLES / 2];
   free(t);
-  if (err != 0)
-    return guest_fail(GOCCL_SYSTEM, "core_ping_pong", "no pinned thread could be started: %s",
-                      strerror(err));
-  return GOCCL_OK;
+  return err == 0 ? median : -1;
 }
 
-/* ---- goccl_core_measure ------------------------------------------------------------------------- */
+/* ---- how long calls take --------------------------------------------------------------------- */
 
 enum { LINE = 128, SPINS = 4096, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
 
@@ -164,9 +146,18 @@ static const unsigned char size_of[GOCCL_DTYPE_COUNT] = {
     [GOCCL_BYTES1] = 1,
 };
 
+__attribute__((format(printf, 1, 2))) static const char *failed(const char *format, ...) {
+  static _Thread_local char text[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  return text;
+}
+
 /* A loop with what its calls need. */
 struct bench {
-  const goccl_core_loop *loop;
+  const goccl_bench_loop *loop;
   goccl_comm comm;
   int rank, ranks;
   size_t size;      /* of an element */
@@ -175,19 +166,20 @@ struct bench {
 };
 
 static goccl_result call_allreduce(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   return goccl_allreduce(b->comm, l->in, l->in, l->in_count, l->dtype, GOCCL_SUM, NULL, NULL, NULL);
 }
 
 static goccl_result call_broadcast(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   return goccl_broadcast(b->comm, l->in, l->in_count, l->dtype, ROOT, NULL, NULL);
 }
 
 static goccl_result call_reduce(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   void *out = b->rank == ROOT ? l->in : NULL;
-  return goccl_reduce(b->comm, l->in, out, l->in_count, l->dtype, GOCCL_SUM, NULL, ROOT, NULL, NULL);
+  return goccl_reduce(b->comm, l->in, out, l->in_count, l->dtype, GOCCL_SUM, NULL, ROOT, NULL,
+                      NULL);
 }
 
 static goccl_result call_allgather(const struct bench *b) {
@@ -195,19 +187,19 @@ static goccl_result call_allgather(const struct bench *b) {
 }
 
 static goccl_result call_reduce_scatter(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   return goccl_reduce_scatter(b->comm, (const void *const *)b->in, l->out, b->in_counts, l->dtype,
                               GOCCL_SUM, NULL, NULL, NULL);
 }
 
 static goccl_result call_gather(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   return goccl_gather(b->comm, l->in, b->rank == ROOT ? b->out : NULL, l->in_count, l->dtype, ROOT,
                       NULL, NULL);
 }
 
 static goccl_result call_scatter(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   const void *const *in = b->rank == ROOT ? (const void *const *)b->in : NULL;
   return goccl_scatter(b->comm, in, l->out, l->out_count, l->dtype, ROOT, NULL, NULL);
 }
@@ -219,7 +211,7 @@ static goccl_result call_alltoall(const struct bench *b) {
 
 /* To the next rank, and from the one before, at once. */
 static goccl_result call_sendrecv(const struct bench *b) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   goccl_result r = goccl_group_start(b->comm);
   if (r != GOCCL_OK) return r;
   int after = (b->rank + 1) % b->ranks, before = (b->rank + b->ranks - 1) % b->ranks;
@@ -250,7 +242,7 @@ static const struct {
 };
 
 static void rewrite(const struct bench *b, uint64_t iteration) {
-  const goccl_core_loop *l = b->loop;
+  const goccl_bench_loop *l = b->loop;
   const char *value = (const char *)l->values + iteration % l->value_count * b->size;
 #define FILL(type)                                       \
   do {                                                   \
@@ -268,8 +260,10 @@ static void rewrite(const struct bench *b, uint64_t iteration) {
 #undef FILL
 }
 
-static long futex(_Atomic uint64_t *word, int operation, uint32_t value, const struct timespec *limit) {
-  return syscall(SYS_futex, word, operation, value, limit, NULL, 0); /* of the lower half: little-endian */
+static long futex(_Atomic uint64_t *word, int operation, uint32_t value,
+                  const struct timespec *limit) {
+  /* Of the lower half: little-endian. */
+  return syscall(SYS_futex, word, operation, value, limit, NULL, 0);
 }
 
 static _Atomic uint64_t *counter(const struct bench *b, int rank) {
@@ -284,12 +278,14 @@ static int absent(const struct bench *b, uint64_t turn) {
   return -1;
 }
 
-/* Waits for all ranks to come as often as this one. Where they are more than the CPUs they sleep after so many yields, until the last one comes: to wake
- * one for each that comes takes the CPU from those that do not. Before a call they are many,
- * or calls of a few microseconds would begin with the wake-ups of this barrier, which take longer. After it there are none: a
- * rank that yields may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
-static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
-  _Atomic uint64_t *own = counter(b, b->rank), *full = (void *)((char *)b->loop->meeting + LINE / 2);
+/* Waits for all ranks to come as often as this one. Where they are more than the CPUs they sleep
+ * after so many yields, until the last one comes: to wake one for each that comes takes the CPU
+ * from those that do not. Before a call they are many, or calls of a few microseconds would begin
+ * with the wake-ups of this barrier, which take longer. After it there are none: a rank that yields
+ * may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
+static const char *meet(const struct bench *b, int crowded, unsigned yields) {
+  _Atomic uint64_t *own = counter(b, b->rank),
+                   *full = (void *)((char *)b->loop->meeting + LINE / 2);
   uint64_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
   atomic_store(own, turn);
   double deadline = now() + (double)b->loop->meeting_ms * 1e6;
@@ -302,9 +298,8 @@ static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
     int tired = crowded && looks > yields;
     double left = 0;
     if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
-      return guest_fail(GOCCL_TIMEOUT, "core_measure",
-                        "rank %d did not come to the call within %lld ms", rank,
-                        (long long)b->loop->meeting_ms);
+      return failed("rank %d did not come to the call within %lld ms", rank,
+                    (long long)b->loop->meeting_ms);
     }
     if (tired) {
       int64_t ns = (int64_t)left;
@@ -315,57 +310,54 @@ static goccl_result meet(const struct bench *b, int crowded, unsigned yields) {
     }
   }
   if (crowded && atomic_exchange(full, turn) != turn) futex(full, FUTEX_WAKE, INT_MAX, NULL);
-  return GOCCL_OK;
+  return NULL;
 }
 
-static goccl_result run(const struct bench *b, goccl_result (*call)(const struct bench *b),
-                        uint64_t iterations, double *us, char *ends) {
-  const goccl_core_loop *l = b->loop;
+static const char *run(const struct bench *b, goccl_result (*call)(const struct bench *b),
+                       uint64_t iterations, double *us, char *ends) {
+  const goccl_bench_loop *l = b->loop;
   const char *result = l->out_count != 0 ? l->out : l->in;
   uint64_t count = l->out_count != 0 ? l->out_count : l->in_count;
   cpu_set_t allowed;
-  int crowded = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < b->ranks;
+  int crowded =
+      sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < b->ranks;
   for (uint64_t i = 0; i < iterations; i++) {
     if (l->value_count != 0) rewrite(b, i);
-    goccl_result r = l->meeting == NULL ? GOCCL_OK : meet(b, crowded, YIELDS);
-    if (r != GOCCL_OK) return r;
+    const char *why = l->meeting == NULL ? NULL : meet(b, crowded, YIELDS);
+    if (why != NULL) return why;
     double start = now();
-    r = call(b);
+    goccl_result r = call(b);
     us[i] = (now() - start) / 1000;
-    if (r == GOCCL_OK && l->meeting != NULL)
-      r = meet(b, crowded, 0); /* nobody rewrites on a CPU that a call still needs */
-    if (r != GOCCL_OK) return r;
+    if (r != GOCCL_OK) return goccl_last_error();
+    /* Nobody rewrites on a CPU that a call still needs. */
+    if (l->meeting != NULL && (why = meet(b, crowded, 0)) != NULL) return why;
     if (ends == NULL || count == 0) continue;
     memcpy(ends + 2 * i * b->size, result, b->size);
     memcpy(ends + (2 * i + 1) * b->size, result + (count - 1) * b->size, b->size);
   }
-  return GOCCL_OK;
+  return NULL;
 }
 
-goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, uint64_t iterations,
-                                double *us, void *ends) {
+VISIBLE const char *goccl_bench_measure(goccl_comm comm, const goccl_bench_loop *loop,
+                                        uint64_t iterations, double *us, void *ends) {
   struct bench b = {.loop = loop, .comm = comm};
-  goccl_result r = goccl_comm_rank(comm, &b.rank);
-  if (r == GOCCL_OK) r = goccl_comm_size(comm, &b.ranks);
-  if (r != GOCCL_OK) return r;
+  if (goccl_comm_rank(comm, &b.rank) != GOCCL_OK || goccl_comm_size(comm, &b.ranks) != GOCCL_OK)
+    return goccl_last_error();
   if (loop == NULL || loop->collective == NULL || us == NULL) {
-    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_measure",
-                      "loop, loop->collective and us must not be NULL");
+    return failed("loop, loop->collective and us must not be NULL");
   }
   if ((unsigned)loop->dtype >= GOCCL_DTYPE_COUNT) {
-    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_measure", "dtype is %d, allowed are 0 to %d",
-                      (int)loop->dtype, GOCCL_DTYPE_COUNT - 1);
+    return failed("dtype is %d, allowed are 0 to %d", (int)loop->dtype, GOCCL_DTYPE_COUNT - 1);
   }
   size_t chosen = 0, known = sizeof collectives / sizeof *collectives;
   while (chosen < known && strcmp(loop->collective, collectives[chosen].name) != 0) chosen++;
   if (chosen == known) {
-    return guest_fail(GOCCL_INVALID_ARGUMENT, "core_measure",
-                      "collective is \"%.64s\", which is none", loop->collective);
+    return failed("collective is \"%.64s\", which is none", loop->collective);
   }
   b.size = size_of[loop->dtype];
   size_t ranks = (size_t)b.ranks;
   b.in = malloc(ranks * 2 * (sizeof *b.in + sizeof *b.in_counts));
-  if (b.in == NULL) return guest_fail(GOCCL_SYSTEM, "core_measure", "out of memory");
+  if (b.in == NULL) return failed("out of memory");
   b.out = b.in + ranks;
   b.in_counts = (uint64_t *)(b.out + ranks);
   b.out_counts = b.in_counts + ranks;
@@ -375,7 +367,7 @@ goccl_result goccl_core_measure(goccl_comm comm, const goccl_core_loop *loop, ui
     b.in[i] = (char *)loop->in + i * b.in_counts[i] * b.size;
     b.out[i] = (char *)loop->out + i * b.out_counts[i] * b.size;
   }
-  r = run(&b, collectives[chosen].call, iterations, us, ends);
+  const char *why = run(&b, collectives[chosen].call, iterations, us, ends);
   free(b.in);
-  return r;
+  return why;
 }

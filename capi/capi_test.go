@@ -15,6 +15,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/plan"
 )
 
 // built is what the tests run: the library and the C and Go programs that use it.
@@ -302,5 +305,16 @@ func TestPanicsBecomeErrors(t *testing.T) {
 	}
 	if code := export("name", func() error { return errInProgress }); code != codeInProgress {
 		t.Fatal(code)
+	}
+}
+
+// C has a copy of each name that the core has for algorithms.
+func TestNamesOfAlgorithms(t *testing.T) {
+	for a := plan.OneShot; a <= plan.Dissemination; a++ {
+		want := a.String()
+		p := (*byte)(unsafe.Pointer(staticName(want)))
+		if got := unsafe.String(p, len(want)); got != want {
+			t.Errorf("%s is %q in C", want, got)
+		}
 	}
 }

@@ -301,11 +301,16 @@ func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_
 		if peer < 0 || int(peer) >= c.comm.Size() {
 			return invalid("comm_transport: peer", peer, "allowed are 0 to %d", c.comm.Size()-1)
 		}
-		var buffer [16]byte // a name is short; the rest are closing NULs
-		copy(buffer[:len(buffer)-1], c.comm.Transport(int(peer)))
-		*name = C.guest_transport_name((*C.char)(unsafe.Pointer(&buffer)))
+		*name = staticName(c.comm.Transport(int(peer)))
 		return nil
 	})
+}
+
+// staticName is C's copy of a name, which is valid for ever.
+func staticName(name string) *C.char {
+	var buffer [32]byte // a name is short; the rest are closing NULs
+	copy(buffer[:len(buffer)-1], name)
+	return C.guest_static_name((*C.char)(unsafe.Pointer(&buffer)))
 }
 
 //export guestCommDescribe
@@ -332,6 +337,21 @@ func guestCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result
 			return err
 		}
 		*sequence = C.uint64_t(c.comm.Sequence())
+		return nil
+	})
+}
+
+//export guestCommAlgorithm
+func guestCommAlgorithm(handle C.goccl_comm, sequence C.uint64_t, name **C.char) C.goccl_result {
+	return export("comm_algorithm", func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(name, "comm_algorithm: name"); err != nil {
+			return err
+		}
+		*name = staticName(c.comm.Algorithm(uint64(sequence)))
 		return nil
 	})
 }

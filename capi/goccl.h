@@ -353,6 +353,11 @@ goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_
 /* The sequence number of the last collective started on this communicator; 0 before the first. */
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 
+/* Names the algorithm by which a collective ran on this rank, such as "two_shot", by its sequence
+ * number. "" where it has not ended well, where it is not among the last 64, and of a monitored
+ * barrier. GOCCL_ALGO forces algorithms. Static storage. */
+goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name);
+
 /* Changes the timeout of operations started from now on. */
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 

@@ -221,8 +221,13 @@ int guest_store_get(const goccl_store *store, const char *key, void **value, siz
   return status;
 }
 
-const char *guest_transport_name(const char *name) {
-  static const char *const names[] = {"self", "mem", "shm", "tcp", "verbs"};
+const char *guest_static_name(const char *name) {
+  static const char *const names[] = {"", "self", "mem", "shm", "tcp", "verbs",
+                                      /* plan.Algorithm's */
+                                      "one_shot", "two_shot", "hierarchical", "direct", "flat",
+                                      "binomial_tree", "scatter_allgather", "reduce_scatter_gather",
+                                      "linear", "multicast", "single_copy", "pairwise", "windowed",
+                                      "dissemination"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(name, names[i]) == 0) return names[i];
   }
@@ -448,6 +453,12 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   }
   ENTER_GO;
   return guestCommSequence(comm, sequence);
+}
+
+goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name) {
+  NOT_FORKED;
+  ENTER_GO;
+  return guestCommAlgorithm(comm, sequence, (char **)name);
 }
 
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {

@@ -98,8 +98,8 @@ __attribute__((format(printf, 3, 4))) goccl_result guest_fail(goccl_result kind,
                                                               const char *function,
                                                               const char *format, ...);
 
-/* The static string that is equal to a transport's name. */
-const char *guest_transport_name(const char *name);
+/* The static string that is equal to the name of a transport or an algorithm. */
+const char *guest_static_name(const char *name);
 
 /* Notes that the library opened or is about to close a socket: a forked child closes its copy. */
 void guest_socket(int fd, int open);

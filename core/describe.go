@@ -41,6 +41,7 @@ type Description struct {
 	Oversubscribed  bool               `json:"oversubscribed"` // some host has more ranks than CPUs
 	Thresholds      map[string]int64   `json:"thresholds"`     // in bytes
 	Schedule        string             `json:"alltoall_schedule"`
+	Algorithms      string             `json:"algorithms"` // those allowed; "": any
 	TimeoutMS       int64              `json:"timeout_ms"`
 	LivenessGraceMS int64              `json:"liveness_grace_ms"`
 	Settings        map[string]Setting `json:"settings"` // by the names of their variables
@@ -52,7 +53,8 @@ func (c *Comm) Describe() Description {
 	d := Description{Name: e.members.Name, Rank: e.rank, Size: e.size,
 		Oversubscribed: e.shape.Oversubscribed,
 		Thresholds:     map[string]int64{}, Schedule: e.shape.Schedule.String(),
-		TimeoutMS: c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
+		Algorithms: e.shape.Algorithms.String(),
+		TimeoutMS:  c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
 		Settings: map[string]Setting{}}
 	for rank, a := range e.addresses {
 		if a.Name == "" { // a group of one publishes nothing
@@ -81,6 +83,15 @@ func (c *Comm) Describe() Description {
 		d.Settings[name] = s
 	}
 	return d
+}
+
+// Algorithm names the algorithm by which the collective of a sequence number ran, such as "two_shot".
+// It is "" where that has not ended well yet, where it is not among the last 64, and of a monitored
+// barrier.
+func (c *Comm) Algorithm(sequence uint64) string {
+	c.mu.Lock() // Destroy frees the record
+	defer c.mu.Unlock()
+	return c.shortcut.Algorithm(sequence).String()
 }
 
 // why tells why a rank is joined by a kind of channel.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,7 +106,7 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
 	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
-		LongMost: transport.MaxData - exec.MessageHeader}
+		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader}
 	for peer := range e.addresses {
 		options.Ports = append(options.Ports, e.byLink(peer))
 	}
@@ -113,6 +114,9 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	e.shape, err = tune.New(topologyOf(e.addresses, config.Transport), e.rank, options)
 	if err != nil {
 		return nil, err
+	}
+	if err := e.shape.CheckAlgorithms(); err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvAlgorithms, err)
 	}
 	oversubscribed := tune.Oversubscribed(places(e.addresses))[e.addresses[e.rank].Host]
 	e.waiting = waiting(oversubscribed)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/order"
@@ -30,7 +29,7 @@ const askTime = 500 * time.Millisecond
 // timeoutError finds out which ranks did not arrive.
 func (c *epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("#%d %s: timeout after %v on %s", m.Sequence, call.Describe(m), w.Timeout(),
+	head := fmt.Sprintf("%s: timeout after %v on %s", c.runner.title(m, true), w.Timeout(),
 		c.members.Names(c.rank))
 	var parts []string
 	if len(missing) > 0 {

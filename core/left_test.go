@@ -173,10 +173,10 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 	}
 	for _, tr := range transports {
 		for want, op := range map[string]Operation{
-			"#1 allreduce(int32, 1048576 elements, SUM) failed. Its output holds no usable data, its input is as it was":                         apart,
-			"#1 allreduce(int32, 1048576 elements, SUM) failed. Its buffer, into which the result was to come in place, holds no usable data":    inPlace,
-			"#1 broadcast(int32, 1048576 elements, root 1) failed. Its buffer, into which the result was to come in place, holds no usable data": broadcast(1),
-			"#1 broadcast(int32, 1048576 elements, root 0) failed. It has not changed its buffers":                                               broadcast(0),
+			"#1 allreduce(int32, 1048576 elements, SUM) by two_shot failed. Its output holds no usable data, its input is as it was":                      apart,
+			"#1 allreduce(int32, 1048576 elements, SUM) by two_shot failed. Its buffer, into which the result was to come in place, holds no usable data": inPlace,
+			"#1 broadcast(int32, 1048576 elements, root 1) by flat failed. Its buffer, into which the result was to come in place, holds no usable data":  broadcast(1),
+			"#1 broadcast(int32, 1048576 elements, root 0) by flat failed. It has not changed its buffers":                                                broadcast(0),
 			"#1 barrier failed": {Collective: plan.Barrier},
 		} {
 			t.Run(tr+"/"+want, func(t *testing.T) {

@@ -64,7 +64,7 @@ func (c *epoch) traceEnd(p *work.Part, err *fault.Error) {
 		cause = err
 	}
 	traceEnd(c.trace.collectives, call.Describe(p.Message), cause,
-		"sequence", p.Message.Sequence, "path", c.runner.engine.Path())
+		"sequence", p.Message.Sequence, "algorithm", c.runner.algorithm(p.Message).String())
 }
 
 func traceEnd(log *slog.Logger, what string, err error, attrs ...any) {
@@ -99,7 +99,7 @@ func (c *epoch) logMade() {
 		}
 	}
 	attrs = append(attrs, "oversubscribed", d.Oversubscribed,
-		"alltoall_schedule", cmp.Or(d.Schedule, "by size"),
+		"alltoall_schedule", cmp.Or(d.Schedule, "by size"), "algorithms", cmp.Or(d.Algorithms, "any"),
 		"thresholds", c.shape.Thresholds.String(), "version", Version)
 	log.Info("a group is made", attrs...)
 }

@@ -67,7 +67,7 @@ func TestGroupIsLogged(t *testing.T) {
 			for rank := range 3 {
 				made := regexp.MustCompile(`^a group is made size=3 hosts="` + host + `: 0-2" global_ranks=4-5,9 ` +
 					`transports="` + regexp.QuoteMeta(strings.ReplaceAll(why, `"`, `\"`)) + `: ` + others[rank] + `" interface=\S+ address=\S+:\d+ ` +
-					`(rdma=\S+ )?` + congestion + `oversubscribed=(true|false) alltoall_schedule="window=2" ` +
+					`(rdma=\S+ )?` + congestion + `oversubscribed=(true|false) alltoall_schedule="window=2" algorithms=any ` +
 					`thresholds="direct_min=\d+,.*,window_min=\d+" version=` + Version + `$`)
 				said := j.of(logs.Init, rank)
 				if !made.MatchString(said[0]) || said[len(said)-1] != "the group is destroyed collectives=0" {
@@ -137,7 +137,7 @@ func TestCallsAreTraced(t *testing.T) {
 			var want []string
 			for _, n := range []string{"1", "2", "3"} {
 				want = append(want, "allreduce(int32, 10 elements, SUM) starts sequence="+n+" bytes=40",
-					"allreduce(int32, 10 elements, SUM) ends sequence="+n+" path=messages")
+					"allreduce(int32, 10 elements, SUM) ends sequence="+n+" algorithm=one_shot")
 			}
 			for rank := range 2 {
 				if said := j.of(logs.Coll, rank); !slices.Equal(said, want) {

@@ -58,6 +58,7 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 			continue
 		}
 		r.c.traceEnd(part, nil)
+		r.c.shortcut.Ran(part.Message.Sequence, r.algorithm(part.Message))
 		r.announced = false
 		r.part++
 		if r.part == len(head.Parts()) {
@@ -133,6 +134,23 @@ func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
 	return r.c.runError(r.engine.Run(), m, o.Run)
 }
 
+// algorithm is that of a collective which has begun; none of a monitored barrier.
+func (r *runner) algorithm(m plan.Message) plan.Algorithm {
+	if plan.Collective(m.Collective) == plan.MonitoredBarrier {
+		return plan.PointToPoint
+	}
+	return r.engine.Algorithm()
+}
+
+// title names a collective and, if it has begun and there is a choice, its algorithm.
+func (r *runner) title(m plan.Message, begun bool) string {
+	text := fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m))
+	if begun && len(plan.Algorithms(plan.Collective(m.Collective))) > 1 {
+		text += " by " + r.algorithm(m).String()
+	}
+	return text
+}
+
 // runError is why a run cannot go on, whose message is m.
 func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
 	peer := run.Peer()
@@ -149,9 +167,9 @@ func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fau
 		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
 			"have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return c.members.Errorf(fault.ErrSystem, "#%d %s: reading the memory of %s: %v; "+
+		return c.members.Errorf(fault.ErrSystem, "%s: reading the memory of %s: %v; "+
 			"GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", m.Sequence, call.Describe(m), c.members.Names(peer), run.GetError()).
+			"shared memory", c.runner.title(m, true), c.members.Names(peer), run.GetError()).
 			During(m.Name(), m.Sequence)
 	case exec.Mismatch:
 		var sent order.Traffic
@@ -167,5 +185,5 @@ func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fau
 func (c *epoch) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
 	m := p.Message
 	return cause.During(m.Name(), m.Sequence).
-		Ending(fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m)), p.Operation.Aftermath(c.rank, begun))
+		Ending(c.runner.title(m, begun), p.Operation.Aftermath(c.rank, begun))
 }

@@ -56,6 +56,7 @@ const (
 	EnvNet         = "GOCCL_NET"
 	EnvThresholds  = "GOCCL_THRESHOLDS"
 	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
+	EnvAlgorithms  = "GOCCL_ALGO"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
@@ -130,6 +131,7 @@ type Config struct {
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
 	// same on all ranks.
 	AllToAllSchedule string
+	Algorithms       string // see tune.ParseAlgorithms; the same on all ranks
 
 	settings map[string]Setting // in effect, by the names of their variables
 }
@@ -223,6 +225,7 @@ func joinConfig(c Config) bootstrap.JoinConfig {
 		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
 			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
 			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
+			{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
 			{Name: "the list of the group's ranks", Value: rankList(c)}}}
 }
 
@@ -295,6 +298,7 @@ func (r *Runtime) complete(c *Config) error {
 	c.Incarnation = cmp.Or(c.Incarnation, r.config.Getenv(EnvIncarnation))
 	fill(&c.Thresholds, EnvThresholds)
 	fill(&c.AllToAllSchedule, EnvSchedule)
+	fill(&c.Algorithms, EnvAlgorithms)
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
 	}
@@ -306,6 +310,11 @@ func (r *Runtime) complete(c *Config) error {
 		return bad("all-to-all schedule (from the option or %s) is %v", EnvSchedule, err)
 	}
 	c.AllToAllSchedule = schedule.String() // in the one form that can be compared
+	algorithms, err := tune.ParseAlgorithms(c.Algorithms)
+	if err != nil {
+		return bad("%s is %v", EnvAlgorithms, err)
+	}
+	c.Algorithms = algorithms.String() // likewise
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}

@@ -26,6 +26,7 @@ namespace goccl {
   X(async_error)           \
   X(shutdown)              \
   X(comm_transport)        \
+  X(comm_algorithm)        \
   X(comm_describe)         \
   X(comm_sequence)         \
   X(comm_set_timeout)      \

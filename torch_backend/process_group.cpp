@@ -200,6 +200,19 @@ std::string ProcessGroupGoccl::describe() const {
   });
 }
 
+std::string ProcessGroupGoccl::algorithm(std::optional<uint64_t> sequence) const {
+  const goccl_comm comm = this->comm();
+  uint64_t number = 0;
+  if (sequence) {
+    number = *sequence;
+  } else {
+    check(library().comm_sequence(comm, &number));
+  }
+  const char* name = nullptr;
+  check(library().comm_algorithm(comm, number, &name));
+  return name;
+}
+
 intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::getBackendOptions() { return options_; }
 
 void ProcessGroupGoccl::setTimeout(milliseconds timeout) {

@@ -64,6 +64,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::string transport(int peer) const;
   // A JSON object, as of goccl_comm_describe().
   std::string describe() const;
+  // As goccl_comm_algorithm(), of the last collective where no number is given.
+  std::string algorithm(std::optional<uint64_t> sequence) const;
 
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions();

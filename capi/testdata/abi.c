@@ -425,6 +425,7 @@ static void test_arguments(void) {
   int number;
   REFUSED(bad, "peer is 1, allowed are 0 to 0", goccl_comm_transport(comm, 1, &name));
   REFUSED(bad, "name is NULL", goccl_comm_transport(comm, 0, NULL));
+  REFUSED(bad, "comm_algorithm: name is NULL", goccl_comm_algorithm(comm, 1, NULL));
   REFUSED(bad, "comm_describe: json is NULL", goccl_comm_describe(comm, NULL, 10, NULL));
   REFUSED(bad, "rank is NULL", goccl_comm_rank(comm, NULL));
   REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
@@ -510,6 +511,13 @@ static void collectives(goccl_comm comm, int rank, int size) {
   const char *name;
   OK(goccl_comm_transport(comm, (rank + 1) % size, &name));
   TRUE(strcmp(name, size == 1 ? "self" : "mem") == 0);
+  for (int i = 0; i < 4; i++) { /* the last ones in C alone */
+    OK(goccl_allreduce(comm, one, sum, 2, GOCCL_FLOAT64, GOCCL_SUM, NULL, NULL, NULL));
+    OK(goccl_comm_algorithm(comm, ++sequence, &name));
+    TRUE(strcmp(name, "one_shot") == 0);
+  }
+  OK(goccl_comm_algorithm(comm, sequence + 1, &name));
+  TRUE(strcmp(name, "") == 0);
 
   /* Parts by odd and even, in reverse order; the last rank stays out. */
   goccl_comm child = 7;
@@ -979,6 +987,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_async_error(c));
   GIVES(handle, goccl_barrier(c, NULL, NULL));
   GIVES(handle, goccl_broadcast(c, NULL, 1, f, 0, NULL, NULL));
+  GIVES(handle, goccl_comm_algorithm(c, 1, NULL));
   GIVES(handle, goccl_comm_describe(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_rank(c, NULL));
   GIVES(handle, goccl_comm_sequence(c, NULL));

@@ -87,12 +87,12 @@ type Engine struct {
 	laid    layout
 
 	// Of the present collective:
-	begun    bool           // it is bound
-	segments []tune.Segment // still to run
-	current  *exec.Compiled
-	voting   bool          // the present plan finds out whether all ranks can read each other's memory
-	since    time.Duration // when it last got on; 0: it has
-	path     string        // by which it goes
+	begun     bool           // it is bound
+	segments  []tune.Segment // still to run
+	current   *exec.Compiled
+	voting    bool          // the present plan finds out whether all ranks can read each other's memory
+	since     time.Duration // when it last got on; 0: it has
+	algorithm plan.Algorithm
 
 	voted bool
 }
@@ -105,8 +105,8 @@ func New(c Config, run *exec.Run) *Engine {
 // Run is the engine's.
 func (e *Engine) Run() *exec.Run { return e.run }
 
-// Path names how the present or last collective went.
-func (e *Engine) Path() string { return e.path }
+// Algorithm is that of the present or last collective.
+func (e *Engine) Algorithm() plan.Algorithm { return e.algorithm }
 
 // Begun tells whether the present collective has begun.
 func (e *Engine) Begun() bool { return e.begun }
@@ -158,7 +158,7 @@ func (e *Engine) Advance(w *work.Work, p *work.Part, until time.Duration) Outcom
 func (e *Engine) begin(p *work.Part) *fault.Error {
 	e.since = 0
 	if p.Begun != nil {
-		e.begun, e.segments, e.current = true, nil, p.Begun
+		e.begun, e.segments, e.current, e.algorithm = true, nil, p.Begun, p.Begun.Algorithm
 		return nil
 	}
 	op := p.Operation
@@ -183,11 +183,12 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	e.binding = b
 	e.layOut(op)
 	e.begun, e.segments, e.current = true, e.laid.segments, nil
-	e.path = e.laid.path
+	e.algorithm = e.laid.algorithm
 	if e.shareable(op) {
 		e.current = e.direct(op)
 	}
 	if e.current != nil {
+		e.algorithm = e.current.Algorithm
 		if err := e.run.Begin(e.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
 			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 		}
@@ -225,14 +226,13 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 				return e.blocked(interrupted)
 			}
 		case exec.Done:
-			if e.current.Direct { // it needs no other plan
-				e.path = "direct"
+			if e.algorithm == plan.Direct { // it needs no other plan
 				e.segments = nil
 			}
 			return Outcome{Status: Done}
 		case exec.Indirect:
 			e.layOut(p.Operation)
-			e.segments = e.laid.segments
+			e.segments, e.algorithm = e.laid.segments, e.laid.algorithm
 			return Outcome{Status: Done}
 		case exec.Blocked:
 			return e.blocked(exec.Now() < until)

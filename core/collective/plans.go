@@ -21,17 +21,17 @@ type layout struct {
 	schedule   plan.Schedule
 	in, out    []uint64
 	segments   []tune.Segment
-	path       string         // by which the segments go, for the log
+	algorithm  plan.Algorithm // of the segments
 	apart      bool           // inputs and outputs share no memory
-	group      int            // of the plans: see tune.Shape.GroupOf
 	compiled   *exec.Compiled // of the only segment, once it is known
 	direct     *exec.Compiled // nil: there is none, if that has been looked for
 	looked     bool
 }
 
-func (l *layout) fits(o *call.Operation, apart bool, group int) bool {
-	return l.segments != nil && l.apart == apart && l.group == group && l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType && l.schedule == o.Schedule &&
-		slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
+func (l *layout) fits(o *call.Operation, apart bool, algorithm plan.Algorithm) bool {
+	return l.segments != nil && l.apart == apart && l.algorithm == algorithm &&
+		l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType &&
+		l.schedule == o.Schedule && slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
 
 // compile returns the plan of a segment of the layout, and keeps it there if it is the only one.
@@ -48,14 +48,11 @@ func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
 
 // layOut makes the layout that of an operation.
 func (e *Engine) layOut(op *call.Operation) {
-	apart, group := !e.Shape.AllMemory && op.Disjoint(), e.Shape.GroupOf(op)
-	if !e.laid.fits(op, apart, group) {
-		e.laid = layout{apart: apart, group: group, collective: op.Collective, root: op.Root,
+	apart, algorithm := !e.Shape.AllMemory && op.Disjoint(), e.Shape.Choose(op)
+	if !e.laid.fits(op, apart, algorithm) {
+		e.laid = layout{apart: apart, algorithm: algorithm, collective: op.Collective, root: op.Root,
 			dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
-			out: slices.Clone(op.OutCounts), segments: e.Shape.Segments(op), path: "messages"}
-		if e.Shape.UsesSingleCopy(op) {
-			e.laid.path = "single copy"
-		}
+			out: slices.Clone(op.OutCounts), segments: e.Shape.Segments(op)}
 	}
 }
 
@@ -104,7 +101,8 @@ func planKey(p *plan.Params, apart bool) string {
 		return ""
 	}
 	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d,%t,%t,%d,%d", p.Collective, p.Root, p.ElemSize, apart, p.Direct, p.Schedule, p.Group)
+	buf = fmt.Appendf(buf, "%d,%d,%d,%d,%t,%t,%d", p.Collective, p.Algorithm, p.Root, p.ElemSize, apart,
+		p.InPlaceOfDirect, p.Schedule)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
 		buf = append(buf, ';')
 		for _, n := range b {

@@ -49,6 +49,7 @@ func (e *Engine) vote(p *work.Part) *fault.Error {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	e.begun, e.voting, e.segments, e.current = true, true, nil, compiled
+	e.algorithm = compiled.Algorithm
 	return nil
 }
 

@@ -59,12 +59,13 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 			defer done.Done()
 			runtime.LockOSThread()
 			in, out := allocate(b, n), allocate(b, n)
-			p := plan.Params{Collective: c, Rank: r, Size: ranks, ElemSize: 4, Chunk: l.Chunk, Slots: l.Slots, Memory: true,
-				Thresholds: plan.Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
+			p := plan.Params{Collective: c, Algorithm: plan.Linear, Rank: r, Size: ranks, ElemSize: 4, Chunk: l.Chunk, Slots: l.Slots, Memory: true,
+				Thresholds: plan.Thresholds{OneShotMax: 2 << 10, PipelineMin: 64 << 10}}
 			bind := Binding{Kernel: sum}
 			half := n / 8 * 4
 			switch whole := []int64{n}; c {
 			case plan.AllReduce, plan.Broadcast: // in place
+				p.Algorithm = map[plan.Collective]plan.Algorithm{plan.AllReduce: plan.TwoShot, plan.Broadcast: plan.Flat}[c]
 				p.InBytes, p.OutBytes = whole, whole
 				bind.In, bind.Out = []unsafe.Pointer{ptr(in)}, []unsafe.Pointer{ptr(in)}
 			case plan.AllGather:

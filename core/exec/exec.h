@@ -235,6 +235,7 @@ typedef struct {
   const goccl_post *posts;
   uint32_t n_steps;
   uint32_t n_posts;
+  uint32_t algorithm; /* plan.Algorithm */
 } goccl_plan;
 
 /* Which copies to outputs go past the caches. */

@@ -139,7 +139,7 @@ func TestCopies(t *testing.T) {
 		in[i] = byte(1 + i%251)
 	}
 	for _, n := range []int{0, 1, 2, 3, 7, 8, 12, 15, 31, 55, 56, 57, 63, 64, 65, 255, 256, 257, 319, 320, 4095, 4096, 10_000} {
-		p, err := plan.Build(plan.Params{Collective: plan.AllGather, Size: 1, InBytes: []int64{int64(n)}, OutBytes: []int64{int64(n)},
+		p, err := plan.Build(plan.Params{Collective: plan.AllGather, Algorithm: plan.Linear, Size: 1, InBytes: []int64{int64(n)}, OutBytes: []int64{int64(n)},
 			ElemSize: 1, Chunk: 64, Slots: 2, Memory: true})
 		if err != nil {
 			t.Fatal(err)
@@ -645,8 +645,8 @@ func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
 	mem, theirs := off(t, n), off(t, n)
 	win.UseArena(unsafe.Slice((*byte)(mem), n))
 	win.ConnectArena(1, unsafe.Slice((*byte)(theirs), n))
-	p, err := plan.Build(plan.Params{Collective: plan.Broadcast, Size: 2, InBytes: []int64{n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: 4096, Slots: 4,
-		Memory: true, Direct: true})
+	p, err := plan.Build(plan.Params{Collective: plan.Broadcast, Algorithm: plan.Direct, Size: 2, InBytes: []int64{n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: 4096, Slots: 4,
+		Memory: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,8 +75,8 @@ func FuzzExposure(f *testing.F) {
 			w[i].ConnectArena(1-i, arenas[1-i])
 			blocks := []unsafe.Pointer{unsafe.Pointer(&arenas[i][0])}
 			b := Binding{In: append(blocks, unsafe.Pointer(&arenas[i][n])), Out: blocks}
-			p, err := plan.Build(plan.Params{Collective: plan.Scatter, Rank: i, Size: 2,
-				InBytes: []int64{n, n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots, Memory: true, Direct: true})
+			p, err := plan.Build(plan.Params{Collective: plan.Scatter, Algorithm: plan.Direct, Rank: i, Size: 2,
+				InBytes: []int64{n, n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots, Memory: true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -32,7 +32,7 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 		}
 		t.Cleanup(func() { _ = unix.Munmap(mem) })
 		bufs[rank] = mem[rank*further:]
-		p := plan.Params{Collective: plan.Scatter, Rank: rank, Size: 2, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
+		p := plan.Params{Collective: plan.Scatter, Algorithm: plan.SingleCopy, Rank: rank, Size: 2, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
 			InBytes: []int64{0, int64(length)}, Memory: true, Thresholds: plan.Thresholds{GetMin: 1}} // rank 0 keeps nothing
 		at := unsafe.Pointer(&bufs[rank][0])
 		p.OutBytes = p.InBytes[rank : rank+1]

@@ -33,9 +33,9 @@ func fromC(m C.goccl_message) plan.Message {
 
 // Compiled is a plan in the form that the loop runs: C memory, until Free.
 type Compiled struct {
-	c       *C.goccl_plan
-	Scratch int64
-	Direct  bool // see plan.Params
+	c         *C.goccl_plan
+	Scratch   int64
+	Algorithm plan.Algorithm
 }
 
 // lineMax is what the first line of a slot holds.
@@ -131,7 +131,8 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	}
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
 	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
-	return &Compiled{c: c, Scratch: p.ScratchBytes, Direct: p.Direct()}, nil
+	c.algorithm = C.uint32_t(p.Algorithm)
+	return &Compiled{c: c, Scratch: p.ScratchBytes, Algorithm: p.Algorithm}, nil
 }
 
 // Free gives the plan's memory back. No run may hold it.

@@ -90,6 +90,8 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
   if (k->direct != NULL) status = carry(s, run, k->direct, waits);
   if (status == GOCCL_RUN_INDIRECT) status = carry(s, run, k->plan, waits);
   if (status == GOCCL_RUN_DONE) {
+    __atomic_store_n(&s->ran[sequence & (s->kept - 1)], GOCCL_RAN(sequence, run->plan->algorithm),
+                     __ATOMIC_RELAXED);
     run->plan = NULL;
     leave(s);
     return GOCCL_SHORTCUT_DONE;

@@ -43,8 +43,9 @@ func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
 		panic("exec: a shortcut keeps a power of two of collectives")
 	}
 	var a allocator
-	history := alloc[C.goccl_message](&a, keep)
+	history, ran := alloc[C.goccl_message](&a, keep), alloc[C.uint64_t](&a, keep)
 	if a.err != nil {
+		free(unsafe.Pointer(history), unsafe.Pointer(ran))
 		return nil, a.err
 	}
 	retired.Lock()
@@ -54,13 +55,13 @@ func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
 		c, retired.free = retired.free[n-1], retired.free[:n-1]
 	} else {
 		if c = alloc[C.goccl_shortcut](&a, 1); a.err != nil {
-			free(unsafe.Pointer(history))
+			free(unsafe.Pointer(history), unsafe.Pointer(ran))
 			return nil, a.err
 		}
 		*gateOf(c).shut() = 1
 		c.call = (*[0]byte)(C.goccl_shortcut_call)
 	}
-	c.kept, c.history = C.uint64_t(keep), history
+	c.kept, c.history, c.ran = C.uint64_t(keep), history, ran
 	s := &Shortcut{c: c}
 	s.Use(r, rank)
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
@@ -76,6 +77,7 @@ func (s *Shortcut) Use(r *Run, rank int) {
 	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
 	atomic.StoreUint64((*uint64)(&s.c.sequence), 0)
 	clear(s.history())
+	clear(unsafe.Slice(s.c.ran, s.c.kept))
 	clear(s.c.known[:])
 	clear(s.plan[:])
 	clear(s.direct[:])
@@ -91,8 +93,8 @@ func retire(c *C.goccl_shortcut) {
 // Free ends the shortcut, which is closed and stays so.
 func (s *Shortcut) Free() {
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
-	free(unsafe.Pointer(s.c.history))
-	s.c.history = nil
+	free(unsafe.Pointer(s.c.history), unsafe.Pointer(s.c.ran))
+	s.c.history, s.c.ran = nil, nil
 	clear(s.c.known[:])
 }
 
@@ -161,6 +163,27 @@ func (s *Shortcut) Append(m *plan.Message) {
 // At is the collective of a number, if it is among those kept; else another one.
 func (s *Shortcut) At(sequence uint64) plan.Message {
 	return fromC(s.history()[sequence%uint64(s.c.kept)])
+}
+
+// Ran notes by which algorithm a collective has run that has ended.
+func (s *Shortcut) Ran(sequence uint64, a plan.Algorithm) {
+	atomic.StoreUint64(s.ran(sequence), sequence<<8|uint64(a))
+}
+
+// Algorithm is that by which a collective has run; none of one that has not ended, or is not among
+// those kept. It may be called while the shortcut is open, but not beside Free.
+func (s *Shortcut) Algorithm(sequence uint64) (a plan.Algorithm) {
+	if s.c.ran == nil {
+		return a
+	}
+	if ran := atomic.LoadUint64(s.ran(sequence)); ran>>8 == sequence {
+		a = plan.Algorithm(ran)
+	}
+	return a
+}
+
+func (s *Shortcut) ran(sequence uint64) *uint64 {
+	return (*uint64)(&unsafe.Slice(s.c.ran, s.c.kept)[sequence%uint64(s.c.kept)])
 }
 
 func (s *Shortcut) history() []C.goccl_message { return unsafe.Slice(s.c.history, s.c.kept) }

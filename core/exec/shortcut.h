@@ -60,6 +60,9 @@ typedef union {
   };
 } goccl_gate;
 
+/* A collective that has ended: its number, and the plan.Algorithm by which it ran. */
+#define GOCCL_RAN(sequence, algorithm) ((sequence) << 8 | (algorithm))
+
 /* Memory of this form is used again, but never given back: a stale handle may lead here. */
 typedef struct goccl_shortcut {
   int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *, int waits);
@@ -69,6 +72,7 @@ typedef struct goccl_shortcut {
   uint64_t handle;        /* of the communicator; 0: none */
   uint64_t sequence;      /* of its last collective */
   goccl_message *history; /* of the last `kept` collectives, by sequence */
+  uint64_t *ran;          /* likewise: the number and the algorithm of those that have ended, see GOCCL_RAN */
   uint64_t kept;          /* a power of two */
   goccl_lane *lane;
   goccl_run_state *run;

@@ -42,7 +42,11 @@ func TestStagingOfAllToAll(t *testing.T) {
 				plans, params := make([]*plan.Plan, size), make([]plan.Params, size)
 				bytes := func(from, to int) int64 { return n * int64((from+2*to)%3) }
 				for r := range size {
-					p := plan.Params{Collective: plan.AllToAll, Schedule: schedule, Rank: r, Size: size, ElemSize: 1, Chunk: chunk, Slots: slots, Memory: true}
+					p := plan.Params{Collective: plan.AllToAll, Algorithm: plan.Pairwise, Schedule: schedule, Rank: r,
+						Size: size, ElemSize: 1, Chunk: chunk, Slots: slots, Memory: true}
+					if schedule == plan.Parallel {
+						p.Algorithm = plan.Linear
+					}
 					for peer := range size {
 						p.InBytes, p.OutBytes = append(p.InBytes, bytes(r, peer)), append(p.OutBytes, bytes(peer, r))
 					}

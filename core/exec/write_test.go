@@ -74,7 +74,7 @@ func TestSwapsAreNotStreamed(t *testing.T) {
 		for r := range params {
 			steer(lanes[r], 1-r, 9)
 			blocks := []int64{bytes, bytes}
-			params[r] = plan.Params{Collective: plan.AllToAll, Rank: r, Size: 2, InBytes: blocks, OutBytes: blocks, ElemSize: 1,
+			params[r] = plan.Params{Collective: plan.AllToAll, Algorithm: plan.Linear, Rank: r, Size: 2, InBytes: blocks, OutBytes: blocks, ElemSize: 1,
 				Chunk: 256 << 10, Slots: 4, Memory: true, Thresholds: plan.Thresholds{SwapMin: swapMin}}
 			var err error
 			if plans[r], err = plan.Build(params[r]); err != nil {

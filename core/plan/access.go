@@ -58,7 +58,7 @@ func checkPhases(p *Plan, q *Params) error {
 
 func (v *verifier) expose(s *rankState, step *Step) error {
 	l := &v.out(s.rank, step.Peer).of
-	if !s.params.Direct || l.exposure != nil {
+	if s.params.Algorithm != Direct || l.exposure != nil {
 		return errors.New("exposes in a plan that is not direct, or twice")
 	}
 	e := &exposure{bytes: step.Bytes, total: step.Total}
@@ -172,7 +172,7 @@ func (v *verifier) get(s *rankState, step *Step) error {
 // touch refuses what does depend on time: a place that two ranks use, and one of them writes.
 // Messages need no such proof, as a slot is with its sender or with its receiver.
 func (v *verifier) touch(s *rankState, m *region, off, bytes int64, writes bool) error {
-	if !m.block || !s.params.Direct && (s.params.GetMin == 0 || s.params.Collective.Reduces()) {
+	if !m.block || s.params.Algorithm != Direct && (s.params.GetMin == 0 || s.params.Collective.Reduces()) {
 		return nil
 	}
 	t := v.touched[m]

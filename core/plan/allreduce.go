@@ -14,7 +14,7 @@ func (b *builder) allReduce() {
 	var whole, sliced []span
 	flush := func() {
 		b.oneShot(whole)
-		if b.Group > 0 {
+		if b.Algorithm == Hierarchical {
 			b.reduceGroups(sliced)
 		} else {
 			b.reduceSlices(sliced, everyRank)
@@ -26,7 +26,7 @@ func (b *builder) allReduce() {
 		switch {
 		case n == 0:
 			continue
-		case b.Size == 1 || n <= b.oneShotMax():
+		case b.Size == 1 || b.Algorithm == OneShot || n <= b.OneShotMax:
 			if len(sliced) > 0 {
 				flush()
 			}

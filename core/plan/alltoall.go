@@ -62,7 +62,7 @@ func (b *builder) allToAll() {
 	out, in := blocks(In, b.InBytes), blocks(Out, b.OutBytes)
 	k, least := b.Schedule.Window(), int64(0)
 	// Over memory a direct plan may be tried first, and then each rank must at once hear from all.
-	if b.Schedule == BySize && b.WindowMin > 0 && !b.Memory && b.Size-1 > b.Window {
+	if b.Schedule == BySize && b.WindowMin > 0 {
 		k, least = b.Window, b.WindowMin
 		if k == 0 { // one window of all
 			k = b.Size

@@ -77,7 +77,8 @@ func TestScatterByTokens(t *testing.T) {
 		for _, n := range []int64{0, 24, 25, 48, 49, 200} {
 			for _, counts := range layouts(Scatter, size, n) {
 				for _, slots := range []int{2, 4} {
-					j := job{Params{Collective: Scatter, Size: size, Root: size / 2, ElemSize: 4, Chunk: 192, Slots: slots, Thresholds: Thresholds{WindowMin: 100, Window: (size % 4) * (size % 2)}}, counts}
+					j := job{Params{Collective: Scatter, Algorithm: Windowed, Size: size, Root: size / 2, ElemSize: 4,
+						Chunk: 192, Slots: slots}, counts}
 					p.verify(j)
 					j.Long = 448
 					p.verify(j.inHosts(1 + size%3))

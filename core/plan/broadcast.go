@@ -1,25 +1,9 @@
 package plan
 
-// starMax is the number of ranks up to which a small broadcast goes straight from the root to all.
-const starMax = 8
-
-func (b *builder) broadcast() {
-	n := b.OutBytes[0]
-	switch {
-	case b.shares(n):
-		b.broadcastStar(n)
-	case b.Size > 2 && n > b.FlatMax && n > 0:
-		b.fromRoot(func() { b.broadcastSlices(n) })
-	case b.Size <= starMax:
-		b.broadcastStar(n)
-	default:
-		b.broadcastTree(n)
-	}
-}
-
-// broadcastStar sends everything from the root to every other rank.
-func (b *builder) broadcastStar(n int64) {
-	all := part{block(Out, 0), n}
+// broadcastFlat sends everything from the root to every other rank, by a multicast or to each by
+// itself.
+func (b *builder) broadcastFlat() {
+	all := part{block(Out, 0), b.OutBytes[0]}
 	out, in := b.same(all), make([]part, b.Size)
 	if b.Rank != b.Root {
 		out, in = make([]part, b.Size), b.only(b.Root, all)
@@ -29,7 +13,8 @@ func (b *builder) broadcastStar(n int64) {
 
 // broadcastTree sends along a binomial tree: ranks are counted from the root, and the parent of v
 // is v without its lowest bit. An acknowledgement speaks for the whole subtree.
-func (b *builder) broadcastTree(n int64) {
+func (b *builder) broadcastTree() {
+	n := b.OutBytes[0]
 	v := (b.Rank - b.Root + b.Size) % b.Size
 	rank := func(v int) int { return (v + b.Root) % b.Size }
 	parent, reach := rank(v&(v-1)), v&-v
@@ -67,7 +52,16 @@ func (b *builder) broadcastTree(n int64) {
 // broadcastSlices scatters and gathers, round by round: of a round each rank but the root owns a
 // slice, gets it from the root and hands it to the others, so that no rank sends more than once
 // the data. An empty slice is not sent.
-func (b *builder) broadcastSlices(n int64) {
+func (b *builder) broadcastSlices() {
+	n := b.OutBytes[0]
+	if n == 0 { // nobody would hear from the root
+		b.broadcastFlat()
+		return
+	}
+	b.fromRoot(func() { b.scatterAndGather(n) })
+}
+
+func (b *builder) scatterAndGather(n int64) {
 	owners := b.Size - 1
 	count := b.count((n + int64(owners) - 1) / int64(owners))
 	// slice is the place of the slice of round k that the rank owns.

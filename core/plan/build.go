@@ -11,44 +11,19 @@ const align = 64
 // pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut that would else be one.
 const pipelineDepth = 4
 
-var builders = [...]func(*builder){
-	AllReduce:     (*builder).allReduce,
-	Reduce:        (*builder).reduce,
-	Broadcast:     (*builder).broadcast,
-	AllGather:     (*builder).allGather,
-	ReduceScatter: (*builder).reduceScatter,
-	Gather:        (*builder).gather,
-	Scatter:       (*builder).scatter,
-	AllToAll:      (*builder).allToAll,
-	Barrier:       (*builder).barrier,
-	Send:          (*builder).send,
-	Recv:          (*builder).recv,
-}
-
-var directBuilders = [...]func(*builder){
-	AllReduce:     (*builder).directAllReduce,
-	Reduce:        (*builder).directReduce,
-	Broadcast:     (*builder).directBroadcast,
-	AllGather:     (*builder).directAllGather,
-	ReduceScatter: (*builder).directReduceScatter,
-	Gather:        (*builder).directGather,
-	Scatter:       (*builder).directScatter,
-	AllToAll:      (*builder).directAllToAll,
-}
-
 // Build makes the plan of rank p.Rank. It is a pure function: ranks that give matching parameters
 // get plans that fit together. The error says which parameter is wrong.
 func Build(p Params) (*Plan, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	build := builders[p.Collective]
-	if p.Direct {
-		build = directBuilders[p.Collective]
+	m, err := p.method()
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
 	}
 	b := builder{
 		Params: p,
-		plan:   &Plan{Rank: p.Rank, Size: p.Size},
+		plan:   &Plan{Algorithm: p.Algorithm, Rank: p.Rank, Size: p.Size},
 		waits:  make([]int32, p.Size),
 		puts:   make([]int32, p.Size),
 		src:    make([]Ref, 0, p.Size),
@@ -56,13 +31,13 @@ func Build(p Params) (*Plan, error) {
 	b.findPeers()
 	// The first pass only counts, so that the second allocates once and exactly.
 	b.counting = true
-	build(&b)
+	m.build(&b)
 	b.counting = false
 	clear(b.waits)
 	clear(b.puts)
 	b.plan.Steps = make([]Step, 0, b.steps)
 	b.refs = make([]Ref, 0, b.refCount)
-	build(&b)
+	m.build(&b)
 	return b.plan, nil
 }
 
@@ -72,7 +47,7 @@ func (p *Params) check() error {
 		return fmt.Errorf("plan: %v: %s", p.Collective, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case int(p.Collective) >= len(builders) || builders[p.Collective] == nil:
+	case int(p.Collective) >= len(methods) || methods[p.Collective] == nil:
 		return fail("has no plan")
 	case p.Size < 1:
 		return fail("size is %d; it must be at least 1", p.Size)
@@ -83,10 +58,13 @@ func (p *Params) check() error {
 	case p.Slots < 2:
 		return fail("slots is %d; it must be at least 2", p.Slots)
 	}
-	if p.Direct && (!p.Memory || !p.HasDirect()) {
-		return fail("has no direct plan for %d blocks, memory channels %v", len(p.InBytes), p.Memory)
+	if p.Algorithm == Direct && !p.HasDirect() {
+		return fail("has no direct plan for %d blocks as short as these", len(p.InBytes))
 	}
-	if p.Group != 0 && (p.Group < 2 || p.Group&(p.Group-1) != 0 || p.Size%p.Group != 0 || p.Group == p.Size || p.Memory || !p.Collective.HasGroups()) {
+	if p.Collective == AllToAll && p.WindowMin > 0 && p.Memory {
+		return fail("where all ranks share memory only a schedule makes windows")
+	}
+	if p.Group != 0 && (p.Group < 2 || p.Group&(p.Group-1) != 0 || p.Size%p.Group != 0 || p.Group == p.Size || p.Memory || !p.Collective.Has(Hierarchical)) {
 		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port channels, for a collective that has plans for them", p.Group, p.Size)
 	}
 	if p.GetMin > 0 && !p.Memory {
@@ -218,8 +196,7 @@ func (b *builder) share(src Ref, bytes int64) {
 
 // shares tells whether a block that goes to all is written once for all.
 func (b *builder) shares(bytes int64) bool {
-	all := b.Collective == AllGather || b.Collective == Broadcast
-	return all && b.Memory && b.Size > 2 && b.MulticastMin > 0 && bytes >= b.MulticastMin
+	return b.Algorithm == Multicast && bytes > 0 && bytes >= b.MulticastMin
 }
 
 // offer returns the place where the message can be reclaimed.
@@ -306,7 +283,7 @@ func (b *builder) findPeers() {
 	for i := 1; i < b.Size; i++ {
 		b.peers = append(b.peers, b.from(i))
 	}
-	if b.Group == 0 {
+	if b.Algorithm != Hierarchical {
 		return
 	}
 	for i := 1; i < b.Group; i++ {
@@ -322,8 +299,8 @@ func (b *builder) findPeers() {
 // On a crowded host it stays until they have what they want: else it would take a CPU from them, and soon be waiting for them.
 func (b *builder) fromRoot(exchange func()) {
 	others, root := b.others(), []int{b.Root}
-	// With a direct plan the root must hear at once from those who run this one.
-	first := !b.Crowded || b.Memory && b.HasDirect()
+	// The root must hear at once from a rank that runs this plan in place of a direct one.
+	first := !b.Crowded || b.InPlaceOfDirect
 	if first {
 		b.greet(others, root)
 	}

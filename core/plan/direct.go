@@ -27,8 +27,8 @@ func (p *Params) HasDirect() bool {
 	switch p.Collective {
 	case AllReduce:
 		return len(p.InBytes) == 1 && p.InBytes[0] >= least
-	case Reduce, Broadcast: // what goes to or from the root alone is too short
-		return len(p.OutBytes) == 1 && p.OutBytes[0] >= least && p.OutBytes[0] > p.FlatMax
+	case Reduce, Broadcast:
+		return len(p.OutBytes) == 1 && p.OutBytes[0] >= least
 	case AllGather, ReduceScatter, Gather, Scatter:
 		return true
 	case AllToAll: // in which all work at once

@@ -153,10 +153,6 @@ func (b *builder) same(p part) []part {
 }
 
 func (b *builder) allGather() {
-	if b.inGroups(b.OutBytes) {
-		b.gatherGroups()
-		return
-	}
 	b.exchangeMessages(b.same(part{block(In, 0), b.InBytes[0]}), blocks(Out, b.OutBytes))
 }
 
@@ -168,22 +164,31 @@ func (b *builder) gather() {
 	b.toRoot(b.others(), func() { b.exchangeMessages(out, in) })
 }
 
-func (b *builder) scatter() {
-	out, in := make([]part, b.Size), b.only(b.Root, part{block(Out, 0), b.OutBytes[0]})
+// scattered is what a scatter sends and receives.
+func (b *builder) scattered() (out, in []part) {
+	out, in = make([]part, b.Size), b.only(b.Root, part{block(Out, 0), b.OutBytes[0]})
 	if b.Rank == b.Root {
 		out = blocks(In, b.InBytes)
 	}
-	if b.WindowMin == 0 || slices.Min(b.InBytes) < b.WindowMin || b.Memory || b.Size-1 <= b.Window {
-		b.fromRoot(func() { b.exchange(out, in) })
-		return
-	}
-	// So that each message goes straight to its place.
+	return out, in
+}
+
+func (b *builder) scatter() {
+	out, in := b.scattered()
+	b.fromRoot(func() { b.exchange(out, in) })
+}
+
+// scatterWindowed has each rank ask for what it is sent, so that each message goes straight to its
+// place.
+func (b *builder) scatterWindowed() {
+	out, in := b.scattered()
 	peers := []int{b.Root}
 	if own := in[b.Rank]; b.Rank == b.Root {
 		b.copy(own.place, out[b.Rank].place, own.bytes)
 		in, peers = make([]part, b.Size), b.others()
 	}
-	b.window(peers, out, in)
+	empty := slices.DeleteFunc(b.others(), func(rank int) bool { return b.InBytes[rank] > 0 })
+	b.toRoot(empty, func() { b.window(peers, out, in) })
 }
 
 func (b *builder) send() {

@@ -1,24 +1,11 @@
 package plan
 
-import "slices"
-
 // Where ranks are in groups (Params.Group), whose members are joined by faster channels than the groups, what goes from one group to another goes once, not for each rank
 // there or from each rank there is. Each rank has members, the others of its group, and twins, the ranks that are in other groups what it is in its own. Only
 // twins send from group to group.
 
 func (b *builder) inGroup(rank int) int { return rank % b.Group }
 func (b *builder) groupOf(rank int) int { return rank / b.Group }
-
-// oneShotMax is less with groups, where as many as Group*Group messages go from each to each. What is longer goes by members and twins, which are more hops.
-func (b *builder) oneShotMax() int64 {
-	each := int64(max(b.Group, 1))
-	return b.OneShotMax / (each * each)
-}
-
-// inGroups tells whether the longest of blocks goes by members and twins.
-func (b *builder) inGroups(bytes []int64) bool {
-	return b.Group > 0 && slices.Max(bytes) > b.oneShotMax()
-}
 
 // piece is what goes to or from a rank in one message, if there is any.
 type piece func(rank int) (place Ref, bytes int64, ok bool)

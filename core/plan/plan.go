@@ -39,7 +39,7 @@
 // memory that they all read. It waits as a Put to each of them would, and is waited for, read and released like one; nothing is left in it to be
 // reclaimed. A stage holds Params.Slots messages.
 //
-// Where the blocks of all ranks lie in memory that all of them map (Params.Direct), a plan needs no slots:
+// Where the blocks of all ranks lie in memory that all of them map ([Direct]), a plan needs no slots:
 //
 //   - Expose tells a peer where blocks of this rank are, for the peer to read (an input) or to write (an output).
 //   - Access waits for the peer's Expose. From then on steps may read (PeerIn, peer), and Copy and Combine write
@@ -112,9 +112,6 @@ func (c Collective) String() string {
 // Reduces tells whether the collective combines elements with a reduce op.
 func (c Collective) Reduces() bool { return c == AllReduce || c == Reduce || c == ReduceScatter }
 
-// HasGroups tells whether there is a plan for ranks in groups.
-func (c Collective) HasGroups() bool { return c == AllReduce || c == AllGather || c == ReduceScatter }
-
 // Rooted tells whether the collective has a root.
 func (c Collective) Rooted() bool {
 	return c == Reduce || c == Broadcast || c == Gather || c == Scatter
@@ -180,20 +177,17 @@ type Step struct {
 
 // Plan is one rank's part of a collective.
 type Plan struct {
+	Algorithm  Algorithm
 	Rank, Size int
 	Steps      []Step
 	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk.
 	ScratchBytes int64
 }
 
-// Direct tells whether the plan works on the peers' blocks.
-func (p *Plan) Direct() bool {
-	return len(p.Steps) > 0 && (p.Steps[0].Op == Expose || p.Steps[0].Op == Access)
-}
-
 // Params is all that a builder may know.
 type Params struct {
 	Collective Collective
+	Algorithm  Algorithm
 	Rank, Size int
 	Root       int // Rooted collectives
 
@@ -223,41 +217,41 @@ type Params struct {
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool
-	// Group is how many ranks, from each multiple of it on, are joined by faster channels than others, where what some ranks have reduced may be reduced
-	// further; 0: neither matters. It is a power of two, and Size a multiple of it. See Collective.HasGroups.
+	// Group is how many ranks, from each multiple of it on, are joined by faster channels than others,
+	// where what some ranks have reduced may be reduced further; 0: neither matters. It is a power of
+	// two, and Size a multiple of it. Hierarchical needs it.
 	Group int
 	// Crowded tells that on some host ranks outnumber the CPUs.
 	Crowded bool
 	// Schedule is of AllToAll.
 	Schedule Schedule
-	// Direct, which needs Memory, asks for the plan that works on the peers' blocks; see HasDirect.
-	Direct bool
+	// InPlaceOfDirect tells that ranks run the plan that cannot run the direct one, which is tried first.
+	InPlaceOfDirect bool
 
 	Thresholds
 }
 
-// Thresholds says where one algorithm gives way to another, in bytes of the whole message (of one
-// block, where allreduce has several; of what a pair exchanges, in the larger direction, where it is alltoall).
+// Thresholds says where, within an algorithm, single blocks or pairs are treated in another way, in
+// bytes of a block; of AllToAll, of what a pair exchanges, in the larger direction.
 type Thresholds struct {
-	// OneShotMax is up to where allreduce sends every input to every rank. With groups it is that, divided by Group twice, and also up to where the blocks of AllGather and
-	// ReduceScatter do not go by groups.
+	// OneShotMax is up to where a block of AllReduce is sent to every rank by itself, whatever the
+	// algorithm.
 	OneShotMax int64
-	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
-	// MulticastMin is from where on, among more than two ranks, a block of AllGather, or that of Broadcast, is written once for all; 0: never. It has no
-	// effect but over memory channels.
+	// MulticastMin is from where on Multicast writes a block of AllGather once for all.
 	MulticastMin int64
-	// SwapMin is from where on what two ranks send each other, as much in either direction, goes to and fro in the same slots: a block of AllToAll, of
-	// AllGather where it is not multicast, and among two ranks of ReduceScatter; 0: never. It has no effect but over memory channels.
+	// SwapMin is from where on what two ranks send each other, as much in either direction, goes to
+	// and fro in the same slots: a block of AllToAll, of AllGather where it is not multicast, and
+	// among two ranks of ReduceScatter; 0: never. It has no effect but over memory channels.
 	SwapMin int64
 	// PipelineMin is from where on what goes to one peer is cut into several messages even if it
 	// fits into one, so that writing one, reading another and combining a third go on at once; 0:
 	// never.
 	PipelineMin int64
-	// WindowMin is from where on alltoall by size exchanges blocks in a window of Window peers (0: all), where ports join more, and scatter, where there are
-	// more ranks, sends each but a message at once; 0: never.
+	// WindowMin is from where on AllToAll by size exchanges blocks in a window of Window peers (0:
+	// all); 0: never. It must be 0 where all ranks share memory.
 	WindowMin int64
 	Window    int
-	// GetMin is from where on what AllToAll and Scatter send to one peer is got by it from where it lies; 0: never. It
-	// needs Memory, and that each rank can read the memory of those who send to it.
+	// GetMin is from where on what AllToAll and Scatter send to one peer is got by it from where it
+	// lies; 0: never. It needs Memory, and that each rank can read the memory of those who send to it.
 	GetMin int64
 }

@@ -28,13 +28,40 @@ func (j job) inHosts(ranks int) job {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v crowded=%v direct=%v schedule=%v long=%d hosts=%d oneshot=%d flat=%d multicast=%d swap=%d window=%d:%d get=%d", j.Collective,
-		j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory, j.Crowded, j.Direct, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.FlatMax, j.MulticastMin, j.SwapMin, j.WindowMin, j.Window, j.GetMin)
+	return fmt.Sprintf("%v by %v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v "+
+		"crowded=%v schedule=%v long=%d hosts=%d oneshot=%d multicast=%d swap=%d window=%d:%d get=%d",
+		j.Collective, j.algorithm(), j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory,
+		j.Crowded, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.MulticastMin, j.SwapMin,
+		j.WindowMin, j.Window, j.GetMin)
+}
+
+// algorithm is the job's, or of one that names none the one for large blocks.
+func (j job) algorithm() Algorithm {
+	multicast := j.Memory && j.MulticastMin > 0 && j.Size > 2
+	switch c := j.Collective; {
+	case j.Algorithm != PointToPoint:
+		return j.Algorithm
+	case c.Has(Hierarchical) && j.Group > 0 && !j.Memory:
+		return Hierarchical
+	case c == AllReduce:
+		return TwoShot
+	case c == Reduce:
+		return ReduceScatterGather
+	case c.Has(Multicast) && multicast:
+		return Multicast
+	case c == Broadcast && j.Size > 2:
+		return ScatterAllGather
+	case c == AllToAll && j.Schedule.Window() > 0:
+		return Pairwise
+	case int(c) < len(methods) && len(methods[c]) > 0:
+		return methods[c][0].algorithm
+	}
+	return PointToPoint
 }
 
 func (j job) rank(r int) Params {
 	p := j.Params
-	p.Rank = r
+	p.Rank, p.Algorithm = r, j.algorithm()
 	if p.Memory {
 		p.Group = 0
 	}
@@ -131,7 +158,7 @@ func (p *prover) digest(plans []*Plan, params []Params) uint64 {
 		}
 		q := &params[r]
 		fmt.Fprint(&h, r, plan.ScratchBytes, q.Collective, q.Root, q.InBytes, q.OutBytes, q.ElemSize,
-			q.Chunk, q.Long, q.Ports, q.Memory, q.Group, q.Direct, q.GetMin > 0, q.window())
+			q.Chunk, q.Long, q.Ports, q.Memory, q.Group, q.Algorithm == Direct, q.GetMin > 0, q.window())
 		text = text[:0]
 		for i := range plan.Steps {
 			s := &plan.Steps[i]
@@ -188,16 +215,19 @@ func (p *prover) verifyHeardFirst(j job) {
 
 // inMemory is the job over memory channels, with which nothing goes through ports.
 func (j job) inMemory() job {
-	j.Memory, j.Ports, j.Long = true, nil, 0
+	j.Memory, j.Ports, j.Long, j.WindowMin = true, nil, 0, 0
+	if p := j.rank(0); p.CheckAlgorithm() != nil {
+		j.Algorithm = PointToPoint // which stands for the usual one
+	}
 	return j
 }
 
 // direct is the job by its direct plan. That passes one empty message to a peer, so the fewest
-// slots stand for all numbers of them; and of the thresholds, it has one only.
+// slots stand for all numbers of them; and it has no thresholds.
 func (j job) direct() job {
 	j = j.inMemory()
-	j.Direct, j.Slots, j.Ahead, j.Crowded = true, 2, 0, false
-	j.Thresholds = Thresholds{FlatMax: j.FlatMax}
+	j.Algorithm, j.Slots, j.Ahead, j.Crowded = Direct, 2, 0, false
+	j.Thresholds = Thresholds{}
 	return j
 }
 
@@ -207,29 +237,35 @@ func (p *prover) verify(j job) {
 	if !p.first("plans", j) {
 		return
 	}
-	if (j.Collective == AllReduce || j.Collective == Reduce) && !j.Memory {
+	c, a := j.Collective, j.algorithm()
+	if (c == AllReduce || c == Reduce) && !j.Memory && a != Hierarchical {
 		p.verify(j.inMemory())
 	}
-	if q := j.rank(0); q.HasDirect() && !j.Direct {
+	if q := j.inMemory().rank(0); q.HasDirect() && a != Direct {
 		p.verify(j.direct())
-		p.verifyHeardFirst(j.inMemory())
+		if q.Algorithm.StandsIn(c) && q.CheckAlgorithm() == nil {
+			s := j.inMemory()
+			s.InPlaceOfDirect = true
+			p.verifyHeardFirst(s)
+		}
 	}
-	if c := j.Collective; (c == AllToAll || c == Scatter) && !j.Direct && j.GetMin == 0 {
+	if (a == Linear && c == AllToAll || a == Flat && c == Scatter) && j.GetMin == 0 {
 		g := j.inMemory()
-		g.GetMin = j.Chunk / 2
+		g.Algorithm, g.GetMin = SingleCopy, j.Chunk/2
 		p.verify(g)
 	}
-	if c := j.Collective; (c == Scatter || c == Broadcast) && !j.Crowded && !j.Direct {
+	if (c == Scatter || c == Broadcast) && !j.Crowded && a != Direct {
 		d := j
 		d.Crowded = true
 		p.verify(d)
 	}
-	if c := j.Collective; (c == AllGather || c == Broadcast) && !j.Direct && j.MulticastMin == 0 {
+	if (a == Linear && c == AllGather || a == Flat && c == Broadcast) && j.Size > 2 {
 		s := j.inMemory()
-		s.MulticastMin = j.Chunk / 2
+		s.Algorithm, s.MulticastMin = Multicast, j.Chunk/2
 		p.verify(s)
 	}
-	if c := j.Collective; (c == AllGather || c == ReduceScatter || c == AllToAll) && !j.Direct && (j.SwapMin == 0 || !j.Memory) {
+	if (c == AllGather || c == ReduceScatter || c == AllToAll) && a != Direct && a != Hierarchical &&
+		(j.SwapMin == 0 || !j.Memory) {
 		s := j.inMemory()
 		s.SwapMin = cmp.Or(j.SwapMin, j.Chunk/2)
 		p.verify(s)
@@ -326,18 +362,21 @@ func TestBuilders(t *testing.T) {
 					}
 					for _, n := range bytes {
 						for _, counts := range layouts(c, size, n) {
-							for _, limit := range []int64{0, chunk, 1 << 40} {
-								if limit != 0 && c != AllReduce && c != Reduce && c != Broadcast {
-									continue
-								}
-								if limit > n*elem && c == AllReduce && n > 5*per {
-									continue // rounds of all to all, as at 5 messages
-								}
-								for _, root := range roots {
-									for _, s := range slots {
-										p.verify(job{Params{Collective: c, Size: size, Root: root, ElemSize: elem, Chunk: chunk,
-											Slots: s, Ahead: s - 1, Thresholds: Thresholds{OneShotMax: limit, FlatMax: limit, PipelineMin: 64 << 10}}, counts})
-									}
+							for _, root := range roots {
+								for _, s := range slots {
+									j := job{Params{Collective: c, Size: size, Root: root, ElemSize: elem,
+										Chunk: chunk, Slots: s, Ahead: s - 1,
+										Thresholds: Thresholds{PipelineMin: 64 << 10}}, counts}
+									j.byEach(func(j job) {
+										if j.Algorithm == OneShot && n > 5*per {
+											return // rounds of all to all, as at 5 messages
+										}
+										p.verify(j)
+										if j.Algorithm == TwoShot {
+											j.OneShotMax = chunk
+											p.verify(j)
+										}
+									})
 								}
 							}
 						}
@@ -345,6 +384,16 @@ func TestBuilders(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// byEach calls f with the job by each algorithm that can do it over ports, and for whose plans verify
+// has no cases of its own.
+func (j job) byEach(f func(job)) {
+	for _, j.Algorithm = range Algorithms(j.Collective) {
+		if p := j.rank(0); p.CheckAlgorithm() == nil && !(j.Collective == AllToAll && p.Algorithm != Linear) {
+			f(j)
+		}
 	}
 }
 
@@ -366,8 +415,13 @@ func TestRealSizes(t *testing.T) {
 						n = 1<<26 + 1
 					}
 					for _, counts := range layouts(c, size, n) {
-						p.verify(job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
-							Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}}, counts})
+						j := job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
+							Thresholds: Thresholds{OneShotMax: 2 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}}, counts}
+						j.byEach(func(j job) {
+							if j.Algorithm != OneShot || n <= 1<<20+3 {
+								p.verify(j)
+							}
+						})
 					}
 				}
 			}
@@ -405,7 +459,7 @@ func verifyGroups(t *prover, j job) {
 		return // some go from each to each
 	}
 	flat := j
-	flat.Group = 0
+	flat.Group, flat.Algorithm = 0, PointToPoint
 	want := int64(j.Size/j.Group - 1)
 	if j.Collective == AllReduce { // there and back
 		want *= 2
@@ -449,21 +503,27 @@ func TestRandom(t *testing.T) {
 		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
 			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(10), Ahead: rnd.IntN(6),
 			Schedule:   []Schedule{BySize, BySize, Sequential, 2, 5, Parallel}[rnd.IntN(6)],
-			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), FlatMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
+			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
 		j.Root = rnd.IntN(j.Size)
-		if g := 2 << rnd.IntN(3); j.Collective.HasGroups() && !j.Memory && j.Size%g == 0 && j.Size > g {
+		if g := 2 << rnd.IntN(3); j.Collective.Has(Hierarchical) && !j.Memory && j.Size%g == 0 && j.Size > g {
 			j.Group = g
 		}
 		counts := layouts(j.Collective, j.Size, 1)
 		for range counts[rnd.IntN(len(counts))] {
 			j.counts = append(j.counts, rnd.Int64N(1<<rnd.IntN(13)))
 		}
+		if all := Algorithms(j.Collective); len(all) > 1 {
+			j.Algorithm = all[rnd.IntN(len(all))]
+			if p := j.rank(0); j.Algorithm == Direct || p.CheckAlgorithm() != nil {
+				j.Algorithm = PointToPoint // which stands for the usual one
+			}
+		}
 		p.verify(j)
 	}
 }
 
 func TestBuildErrors(t *testing.T) {
-	good := Params{Collective: AllToAll, Rank: 1, Size: 2, InBytes: []int64{4, 8}, OutBytes: []int64{4, 8},
+	good := Params{Collective: AllToAll, Algorithm: Linear, Rank: 1, Size: 2, InBytes: []int64{4, 8}, OutBytes: []int64{4, 8},
 		ElemSize: 4, Chunk: 64, Slots: 2}
 	if _, err := Build(good); err != nil {
 		t.Fatal(err)
@@ -474,7 +534,7 @@ func TestBuildErrors(t *testing.T) {
 		"size is 0":          func(p *Params) { p.Size = 0 },
 		"rank is 2":          func(p *Params) { p.Rank = 2 },
 		"groups are of 1":    func(p *Params) { p.Group = 1 },
-		"ranks of 2; there":  func(p *Params) { p.Collective, p.Group = AllReduce, 2 },
+		"ranks of 2; there":  func(p *Params) { p.Collective, p.Algorithm, p.Group = AllReduce, TwoShot, 2 },
 		"rank is -1":         func(p *Params) { p.Rank = -1 },
 		"chunk is 100":       func(p *Params) { p.Chunk = 100 },
 		"chunk is 0":         func(p *Params) { p.Chunk = 0 },
@@ -486,13 +546,25 @@ func TestBuildErrors(t *testing.T) {
 		"-4 bytes":           func(p *Params) { p.OutBytes = []int64{-4, 8} },
 		"1 input and 2":      func(p *Params) { p.InBytes = []int64{4} },
 		"own block has 4":    func(p *Params) { p.InBytes = []int64{4, 4} },
-		"0 input and 0":      func(p *Params) { p.Collective, p.InBytes, p.OutBytes = AllReduce, nil, nil },
-		"8 as output":        func(p *Params) { p.Collective, p.InBytes = AllReduce, []int64{4, 4} },
+		"0 input and 0":      func(p *Params) { p.Collective, p.Algorithm, p.InBytes, p.OutBytes = AllReduce, OneShot, nil, nil },
+		"8 as output":        func(p *Params) { p.Collective, p.Algorithm, p.InBytes = AllReduce, OneShot, []int64{4, 4} },
 		"must be 1 and 1":    func(p *Params) { p.Collective = Reduce },
 		"must be 1 and 2":    func(p *Params) { p.Collective = Gather },
 		"must be 2 and 1":    func(p *Params) { p.Collective = Scatter },
 		"root is 2":          func(p *Params) { p.Collective, p.Root = Broadcast, 2 },
-		"peer is the rank":   func(p *Params) { p.Collective, p.Root = Send, 1 },
+		"allreduce has no algorithm linear; there are one_shot, two_shot, hierarchical, direct": func(p *Params) {
+			p.Collective, p.InBytes, p.OutBytes = AllReduce, []int64{4}, []int64{4}
+		},
+		"alltoall by pairwise needs a schedule with a window": func(p *Params) {
+			p.Algorithm, p.Memory = Pairwise, true
+		},
+		"alltoall by linear needs a schedule without": func(p *Params) { p.Schedule = Sequential },
+		"alltoall by direct needs several ranks, all": func(p *Params) { p.Algorithm = Direct },
+		"no direct plan for 1 blocks": func(p *Params) {
+			p.Collective, p.Algorithm, p.Memory, p.InBytes, p.OutBytes = AllReduce, Direct, true, []int64{4}, []int64{4}
+		},
+		"only a schedule makes windows": func(p *Params) { p.Memory, p.WindowMin = true, 1 },
+		"peer is the rank":              func(p *Params) { p.Collective, p.Root = Send, 1 },
 	} {
 		p := good
 		change(&p)
@@ -504,8 +576,9 @@ func TestBuildErrors(t *testing.T) {
 
 // TestShape pins what callers and the speed of the executor count on.
 func TestShape(t *testing.T) {
-	p := Params{Collective: AllReduce, Size: 2, InBytes: []int64{64 << 20}, OutBytes: []int64{64 << 20}, ElemSize: 4,
-		Chunk: 256 << 10, Slots: 4, Thresholds: Thresholds{OneShotMax: 2 << 10, FlatMax: 32 << 10, PipelineMin: 64 << 10}}
+	p := Params{Collective: AllReduce, Algorithm: TwoShot, Size: 2, InBytes: []int64{64 << 20},
+		OutBytes: []int64{64 << 20}, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
+		Thresholds: Thresholds{OneShotMax: 2 << 10, PipelineMin: 64 << 10}}
 	count := func(op Op) (n int) {
 		plan, err := Build(p)
 		if err != nil {
@@ -551,8 +624,8 @@ func TestShape(t *testing.T) {
 }
 
 func BenchmarkBuild(b *testing.B) {
-	p := Params{Collective: AllReduce, Size: 2, InBytes: []int64{64 << 20}, OutBytes: []int64{64 << 20}, ElemSize: 4,
-		Chunk: 256 << 10, Slots: 4}
+	p := Params{Collective: AllReduce, Algorithm: TwoShot, Size: 2, InBytes: []int64{64 << 20},
+		OutBytes: []int64{64 << 20}, ElemSize: 4, Chunk: 256 << 10, Slots: 4}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Build(p); err != nil {

@@ -39,7 +39,7 @@ func TestPosts(t *testing.T) {
 	if found == 0 {
 		t.Fatal("nothing was posted")
 	}
-	broadcast, err := Build(Params{Collective: Broadcast, Rank: 1, Size: 2, InBytes: []int64{256}, OutBytes: []int64{256}, ElemSize: 1, Chunk: 64, Slots: 4})
+	broadcast, err := Build(Params{Collective: Broadcast, Algorithm: Flat, Rank: 1, Size: 2, InBytes: []int64{256}, OutBytes: []int64{256}, ElemSize: 1, Chunk: 64, Slots: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,8 @@ func testParams(c Collective, rank, size int, bytes int64) Params {
 		}
 		return b
 	}
-	p := Params{Collective: c, Rank: rank, Size: size, ElemSize: 4}
+	usual := job{Params: Params{Collective: c, Size: size}}.algorithm()
+	p := Params{Collective: c, Algorithm: usual, Rank: rank, Size: size, ElemSize: 4}
 	switch c {
 	case AllReduce, Reduce, Broadcast:
 		p.InBytes, p.OutBytes = equal(1), equal(1)

@@ -17,10 +17,6 @@ func (b *builder) reduceDirect(out []part, dst part) {
 
 // reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with one peer would have to hear from others first.
 func (b *builder) reduceScatter() {
-	if b.inGroups(b.InBytes) {
-		b.reduceScatterGroups()
-		return
-	}
 	out, dst := blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]}
 	peer := b.to(b.Size - 1)
 	if b.Size != 2 || !b.swaps(out[peer], dst) {
@@ -34,16 +30,21 @@ func (b *builder) reduceScatter() {
 	}})
 }
 
-// reduce lets the root combine everything itself, or for large data lets every rank combine a
-// slice (see reduceSlices), and so hear from the root.
-func (b *builder) reduce() {
+// reduceFlat lets the root combine everything itself.
+func (b *builder) reduceFlat() {
 	n := b.InBytes[0]
-	if b.Size == 1 || n == 0 || n <= b.FlatMax {
-		var dst part
-		if b.Rank == b.Root {
-			dst = part{block(Out, 0), n}
-		}
-		b.toRoot(b.others(), func() { b.reduceDirect(b.only(b.Root, part{block(In, 0), n}), dst) })
+	var dst part
+	if b.Rank == b.Root {
+		dst = part{block(Out, 0), n}
+	}
+	b.toRoot(b.others(), func() { b.reduceDirect(b.only(b.Root, part{block(In, 0), n}), dst) })
+}
+
+// reduceScatterGather lets every rank combine a slice (see reduceSlices), and so hear from the root.
+func (b *builder) reduceScatterGather() {
+	n := b.InBytes[0]
+	if b.Size == 1 || n == 0 {
+		b.reduceFlat()
 		return
 	}
 	rounds := b.sliceRounds(nil, 0, n)

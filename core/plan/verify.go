@@ -129,7 +129,7 @@ func checkPlan(p *Plan, q *Params, r, size int) error {
 		return fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d",
 			r, p.ScratchBytes, q.Chunk)
 	}
-	if q.Direct {
+	if q.Algorithm == Direct {
 		if err := checkPhases(p, q); err != nil {
 			return fmt.Errorf("rank %d: %w", r, err)
 		}

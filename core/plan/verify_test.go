@@ -24,18 +24,18 @@ func clone(plans []*Plan) []*Plan {
 
 // mutationJobs is one job an algorithm, each of several rounds.
 func mutationJobs() []job {
-	big := Thresholds{OneShotMax: 1 << 40, FlatMax: 1 << 40, PipelineMin: 64 << 10}
+	big := Thresholds{PipelineMin: 64 << 10}
 	got := Thresholds{GetMin: 100}
 	cast := Thresholds{MulticastMin: 100}
 	swapped := Thresholds{SwapMin: 100}
 	return []job{
-		{Params{Collective: AllReduce, Thresholds: big}, []int64{100, 3}},
+		{Params{Collective: AllReduce, Algorithm: OneShot, Thresholds: big}, []int64{100, 3}},
 		{Params{Collective: AllReduce}, []int64{300}},
 		{Params{Collective: AllReduce, Memory: true}, []int64{300}},
-		{Params{Collective: Reduce, Root: 1, Thresholds: big}, []int64{50}},
+		{Params{Collective: Reduce, Algorithm: Flat, Root: 1, Thresholds: big}, []int64{50}},
 		{Params{Collective: Reduce, Root: 1}, []int64{300}},
 		{Params{Collective: Reduce, Root: 1, Memory: true}, []int64{300}},
-		{Params{Collective: Broadcast, Root: 1, Thresholds: big}, []int64{50}},
+		{Params{Collective: Broadcast, Algorithm: Flat, Root: 1, Thresholds: big}, []int64{50}},
 		{Params{Collective: Broadcast, Root: 1}, []int64{300}},
 		{Params{Collective: Broadcast, Root: 1, Memory: true, Thresholds: cast}, []int64{300}},
 		{Params{Collective: AllGather}, []int64{50, 20, 33}},
@@ -50,15 +50,15 @@ func mutationJobs() []job {
 		{Params{Collective: AllToAll, Schedule: Sequential}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Schedule: 2}, []int64{50, 20, 33}},
 		{Params{Collective: Barrier}, nil},
-		{Params{Collective: AllReduce, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
-		{Params{Collective: AllGather, Memory: true, Direct: true}, []int64{50, 20, 33}},
-		{Params{Collective: ReduceScatter, Memory: true, Direct: true}, []int64{50, 20, 33}},
-		{Params{Collective: AllToAll, Memory: true, Direct: true}, []int64{50, 20, 33}},
-		{Params{Collective: Reduce, Root: 1, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
-		{Params{Collective: Broadcast, Root: 1, Chunk: 128, Memory: true, Direct: true}, []int64{300}},
+		{Params{Collective: AllReduce, Chunk: 128, Memory: true, Algorithm: Direct}, []int64{300}},
+		{Params{Collective: AllGather, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
+		{Params{Collective: ReduceScatter, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
+		{Params{Collective: AllToAll, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
+		{Params{Collective: Reduce, Root: 1, Chunk: 128, Memory: true, Algorithm: Direct}, []int64{300}},
+		{Params{Collective: Broadcast, Root: 1, Chunk: 128, Memory: true, Algorithm: Direct}, []int64{300}},
 		{Params{Collective: AllReduce, Size: 4, Group: 2}, []int64{100}},
-		{Params{Collective: Gather, Root: 2, Memory: true, Direct: true}, []int64{50, 20, 33}},
-		{Params{Collective: Scatter, Root: 2, Memory: true, Direct: true}, []int64{50, 20, 33}},
+		{Params{Collective: Gather, Root: 2, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
+		{Params{Collective: Scatter, Root: 2, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2, Memory: true, Thresholds: got}, []int64{50, 20, 33}},
 	}
@@ -329,7 +329,7 @@ func TestDeadlock(t *testing.T) {
 
 func TestVerifyTells(t *testing.T) {
 	// Splits that do not match.
-	p := Params{Collective: AllToAll, Size: 2, ElemSize: 4, Chunk: 64, Slots: 2}
+	p := Params{Collective: AllToAll, Algorithm: Linear, Size: 2, ElemSize: 4, Chunk: 64, Slots: 2}
 	p.InBytes, p.OutBytes = []int64{0, 128}, []int64{0, 0}
 	q := p
 	q.Rank, q.InBytes, q.OutBytes = 1, []int64{0, 0}, []int64{64, 0}
@@ -366,7 +366,7 @@ func TestVerifyTells(t *testing.T) {
 	half.Bytes = 30
 	plans[0].Steps = []Step{half}
 	verifyError(t, "cuts elements", plans, params, false)
-	j = job{Params{Collective: Broadcast, Thresholds: Thresholds{FlatMax: 1 << 20}}, []int64{64}}.with(2)
+	j = job{Params{Collective: Broadcast, Algorithm: Flat}, []int64{64}}.with(2)
 	plans, params = j.build(t)
 	params[0].Chunk = 32
 	verifyError(t, "at most 32 bytes", plans, params, false)

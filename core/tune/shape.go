@@ -49,6 +49,7 @@ type Shape struct {
 	Rank       int
 	Thresholds Thresholds
 	Schedule   plan.Schedule // of alltoall, where a call names none
+	Algorithms Algorithms
 
 	Chunk    int64 // the most bytes of a message that goes through a slot
 	Slots    int   // a direction of a channel
@@ -67,6 +68,7 @@ type Shape struct {
 type Options struct {
 	Thresholds string // that differ from the defaults: see Thresholds.Set
 	Schedule   string // see plan.ParseSchedule
+	Algorithms string // see ParseAlgorithms
 	Ports      []bool // by rank: whether a port joins it to this one
 	LongMost   int64  // the most bytes of a message that a port carries
 }
@@ -102,21 +104,25 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 		return Shape{}, err
 	}
 	var err error
+	if s.Algorithms, err = ParseAlgorithms(o.Algorithms); err != nil {
+		return Shape{}, err
+	}
 	s.Schedule, err = plan.ParseSchedule(o.Schedule)
 	return s, err
 }
 
 // Params is what a plan's builder is told of an operation.
 func (s *Shape) Params(op *call.Operation) plan.Params {
-	p := plan.Params{Collective: op.Collective, Rank: s.Rank, Size: s.Size, Root: op.Root,
-		InBytes: op.InBytes(), OutBytes: op.OutBytes(), ElemSize: int64(op.DType.Size()),
-		Chunk: s.Chunk, Slots: s.Slots, Ahead: s.Ahead, Ports: s.ports, Memory: s.AllMemory,
+	p := plan.Params{Collective: op.Collective, Algorithm: s.Choose(op), Rank: s.Rank, Size: s.Size,
+		Root: op.Root, InBytes: op.InBytes(), OutBytes: op.OutBytes(),
+		ElemSize: int64(op.DType.Size()),
+		Chunk:    s.Chunk, Slots: s.Slots, Ahead: s.Ahead, Ports: s.ports, Memory: s.AllMemory,
 		Long:    min(s.Thresholds.LongMax, s.longMost) &^ 63,
-		Crowded: s.Oversubscribed, Schedule: s.ScheduleOf(op), Group: s.GroupOf(op),
-		Thresholds: s.Thresholds.Thresholds}
-	if !s.SingleCopy {
-		p.GetMin = 0
+		Crowded: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
+	if p.Algorithm == plan.Hierarchical {
+		p.Group = s.groupOf(op)
 	}
+	s.limits(&p, op)
 	return p
 }
 
@@ -126,19 +132,24 @@ type Segment struct {
 	Offset int64 // of the part in each block, in bytes
 }
 
-// Segments cuts an operation into plans of bounded length.
+// Segments cuts an operation into plans of bounded length, all by the algorithm that Choose names.
 func (s *Shape) Segments(op *call.Operation) []Segment {
 	p, most := s.Params(op), int64(op.Largest())
 	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
 	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
 	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
 	if most <= step || op.Collective == plan.AllToAll {
+		p.InPlaceOfDirect = s.hasDirect(&p, &p)
 		return []Segment{{Params: p}}
 	}
 	var all []Segment
 	for offset := int64(0); offset < most; offset += step {
 		q := p
 		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
+		if offset == 0 {
+			p.InPlaceOfDirect = s.hasDirect(&p, &q)
+		}
+		q.InPlaceOfDirect = p.InPlaceOfDirect
 		all = append(all, Segment{q, offset})
 	}
 	return all

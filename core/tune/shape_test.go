@@ -75,7 +75,7 @@ func TestShapesArePlanned(t *testing.T) {
 				for g := 2; at.Ports && g < size && size%g == 0; g *= 2 {
 					grouped.Group = g
 					for c := plan.AllReduce; c < plan.Barrier; c++ {
-						if c.HasGroups() {
+						if c.Has(plan.Hierarchical) {
 							verify(t, grouped, plan.BySize, c, n)
 						}
 					}
@@ -120,6 +120,7 @@ func TestChoices(t *testing.T) {
 #   m   what goes to all is written once      s  results go back in the slots that inputs came in
 #   1   blocks are copied once, by receivers  l  messages are longer than a slot
 #   d   a direct plan is tried before         o, a  own copies, all copies go past the caches
+# The line below names the algorithms, each from the first of these sizes that goes by it.
 `
 	sizes := []uint64{4, 16 << 10, 256 << 10, 4 << 20, 128 << 20}
 	var b strings.Builder
@@ -157,6 +158,19 @@ func TestChoices(t *testing.T) {
 				fmt.Fprintf(&b, "%-15v", c)
 				for _, bytes := range sizes {
 					fmt.Fprintf(&b, "%-15s", choice(t, shapes, operation(c, ranks, bytes/4)))
+				}
+				b.WriteString("\n")
+				name := ""
+				for _, bytes := range sizes {
+					op := operation(c, ranks, bytes/4)
+					switch now := s.Choose(&op).String(); {
+					case name == "":
+						name = now
+						b.WriteString("  by " + now)
+					case name != now:
+						name = now
+						fmt.Fprintf(&b, ", from %s by %s", units(bytes), now)
+					}
 				}
 				b.WriteString("\n")
 			}

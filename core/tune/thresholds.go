@@ -15,6 +15,7 @@ import (
 // agree on all but StreamMin and SendGetMin.
 type Thresholds struct {
 	plan.Thresholds
+	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
 	StreamMin  int64 // outputs from this total on are written past the caches: see Shape.Streams
 	SendGetMin int64 // a send from this length on is read by its receiver where it can be; 0: never
 	LongMax    int64 // the most bytes of a message with direct placement: see plan.Params.Long
@@ -28,22 +29,21 @@ type Thresholds struct {
 // share: what is read soon is better off in it.
 var (
 	memoryThresholds = Thresholds{
-		Thresholds: plan.Thresholds{OneShotMax: 1 << 10, FlatMax: 32 << 10, MulticastMin: 8 << 10,
+		Thresholds: plan.Thresholds{OneShotMax: 1 << 10, MulticastMin: 8 << 10,
 			SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20},
-		StreamMin: 16 << 20, SendGetMin: 8 << 20, DirectMin: 32 << 10,
+		FlatMax: 32 << 10, StreamMin: 16 << 20, SendGetMin: 8 << 20, DirectMin: 32 << 10,
 	}
 	// Where a wait costs a change of threads, fewer messages are better.
 	oversubscribedThresholds = Thresholds{
-		Thresholds: plan.Thresholds{OneShotMax: 16 << 10, FlatMax: 128 << 10, MulticastMin: 8 << 10,
+		Thresholds: plan.Thresholds{OneShotMax: 16 << 10, MulticastMin: 8 << 10,
 			GetMin: 1 << 20},
-		StreamMin: 16 << 20, SendGetMin: 384 << 10, DirectMin: 32 << 10,
+		FlatMax: 128 << 10, StreamMin: 16 << 20, SendGetMin: 384 << 10, DirectMin: 32 << 10,
 	}
 	// Over a port channel a message costs more, and so does a second hop. Between hosts a window
 	// keeps switches from crowds of senders, which is not measured.
 	portThresholds = Thresholds{
-		Thresholds: plan.Thresholds{OneShotMax: 64 << 10, FlatMax: 64 << 10, WindowMin: 1 << 20,
-			Window: 8},
-		StreamMin: 16 << 20, LongMax: 512 << 10, DirectMin: math.MaxInt64,
+		Thresholds: plan.Thresholds{OneShotMax: 64 << 10, WindowMin: 1 << 20, Window: 8},
+		FlatMax:    64 << 10, StreamMin: 16 << 20, LongMax: 512 << 10, DirectMin: math.MaxInt64,
 	}
 )
 

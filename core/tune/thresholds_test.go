@@ -7,14 +7,14 @@ import (
 )
 
 func TestSetThresholds(t *testing.T) {
-	all := Thresholds{plan.Thresholds{OneShotMax: 1, FlatMax: 2, PipelineMin: 3}, 4, 5, 6, 7}
+	all := Thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 2, 4, 5, 6, 7}
 	with := func(change func(t *Thresholds)) Thresholds {
 		t := all
 		change(&t)
 		return t
 	}
-	each := Thresholds{plan.Thresholds{OneShotMax: 7, FlatMax: 9, MulticastMin: 15, SwapMin: 16,
-		PipelineMin: 8, WindowMin: 12}, 10, 13, 14, 11}
+	each := Thresholds{plan.Thresholds{OneShotMax: 7, MulticastMin: 15, SwapMin: 16, PipelineMin: 8,
+		WindowMin: 12}, 9, 10, 13, 14, 11}
 	for _, c := range []struct {
 		text string
 		want Thresholds

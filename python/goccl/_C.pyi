@@ -22,6 +22,9 @@ def _set_logger(
     function: Callable[[int, int, str, str | None, int, str], None] | None, level: int = 0
 ) -> None: ...
 def describe(group: ProcessGroup | Communicator | ProcessGroupGoccl | None, function: str) -> str: ...
+def algorithm(
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None, sequence: int | None, function: str
+) -> str: ...
 
 class ProcessGroupGoccl(Backend):
     class Options(OptionFields, Backend.Options):

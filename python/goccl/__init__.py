@@ -4,7 +4,7 @@ Use it by name, `torch.distributed.init_process_group("goccl")`. No import is ne
 installed package. This module has
 
 - goccl.Options, the options of a group;
-- goccl.describe and goccl.transports, what a group is made of, as data;
+- goccl.describe and goccl.transports, what a group is made of, as data; goccl.algorithm, what ran;
 - goccl.Communicator, collectives with less around them;
 - goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one host,
   or over RDMA, are faster;
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         PeerFailedError,
         UnsupportedError,
     )
-    from goccl.groups import Description, describe, transports
+    from goccl.groups import Description, algorithm, describe, transports
     from goccl.memory import MemPool, empty, empty_like, is_shareable, memory_stats, zeros, zeros_like
 
     Options = ProcessGroupGoccl.Options
@@ -49,7 +49,7 @@ _MODULES = {
         "PeerFailedError",
         "UnsupportedError",
     ),
-    "groups": ("Description", "describe", "transports"),
+    "groups": ("Description", "algorithm", "describe", "transports"),
     "memory": ("MemPool", "empty", "empty_like", "is_shareable", "memory_stats", "zeros", "zeros_like"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -66,6 +66,7 @@ __all__ = [
     "PeerFailedError",
     "UnsupportedError",
     "__version__",
+    "algorithm",
     "describe",
     "empty",
     "empty_like",

@@ -54,6 +54,7 @@ class Description:
         oversubscribed: whether a host has more ranks than CPUs.
         thresholds: the sizes at which algorithms give way to others, in bytes, by name.
         alltoall_schedule: of an all-to-all that names none; "" is by size.
+        algorithms: those that collectives may use, as GOCCL_ALGO names them; "" is any.
         timeout: of an operation that has none of its own.
         liveness_grace: how long a host may acknowledge nothing.
         settings: what was set, and how, by the name of the option, or of the variable where there is
@@ -74,6 +75,7 @@ class Description:
     oversubscribed: bool
     thresholds: dict[str, int]
     alltoall_schedule: str
+    algorithms: str
     timeout: timedelta
     liveness_grace: timedelta
     settings: dict[str, Value]
@@ -117,6 +119,30 @@ def transports(group: Group = None) -> dict[int, str]:
     {0: 'self', 1: 'shm', 2: 'tcp', 3: 'tcp'}
     """
     return dict(enumerate(_describe(group, "goccl.transports").transports))
+
+
+def algorithm(group: Group = None, sequence: int | None = None) -> str:
+    """Names the algorithm by which a collective of a group ran on this rank, such as "two_shot".
+
+    GOCCL_ALGO forces algorithms; the page on settings lists them.
+
+    Args:
+        group: as of describe().
+        sequence: the number of the collective in the order of the group's, as errors give it; None for
+            the last that was started.
+
+    Returns:
+        The name. "" where the collective has not ended well yet, where it is not among the last 64, and
+        of a monitored barrier.
+
+    Raises:
+        TypeError: `sequence` is no whole number of at least 0.
+        TypeError, ValueError, torch.distributed.DistBackendError: as describe().
+
+    >>> goccl.algorithm()
+    'one_shot'
+    """
+    return str(load().algorithm(group, sequence, "goccl.algorithm"))
 
 
 def _describe(group: Group, function: str) -> Description:

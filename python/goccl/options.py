@@ -186,6 +186,14 @@ SETTINGS: tuple[Setting, ...] = (
         same=True,
     ),
     Setting(
+        variable="GOCCL_ALGO",
+        default="any",
+        allowed='collectives with their algorithms, as "allreduce:two_shot;broadcast:flat,direct"; "^" in'
+        " front: all others",
+        about="The algorithms that collectives may use. One that cannot run in a group is an error.",
+        same=True,
+    ),
+    Setting(
         variable="GOCCL_DEBUG",
         default="WARN",
         allowed="NONE, VERSION, WARN, INFO and TRACE",

@@ -105,20 +105,21 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 		inquiry: inquiry{changed: make(chan struct{}, 1)}, stopped: make(chan struct{})}
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
+	at := places(e.addresses, config.Transport)
 	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
 		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader}
 	for peer := range e.addresses {
 		options.Ports = append(options.Ports, e.byLink(peer))
 	}
 	var err error
-	e.shape, err = tune.New(topologyOf(e.addresses, config.Transport), e.rank, options)
+	e.shape, err = tune.New(tune.Survey(at), e.rank, options)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.shape.CheckAlgorithms(); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvAlgorithms, err)
 	}
-	oversubscribed := tune.Oversubscribed(places(e.addresses))[e.addresses[e.rank].Host]
+	oversubscribed := tune.Oversubscribed(at)[e.addresses[e.rank].Host]
 	e.waiting = waiting(oversubscribed)
 	e.works = work.Group{Yields: e.waiting.PortPolls, Spawn: e.spawn}
 	e.works.Context, e.cancel = context.WithCancel(context.Background())

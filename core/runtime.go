@@ -447,23 +447,13 @@ func decide(addresses []transport.Address, rank int, forced string) ([]string, e
 }
 
 // places are where ranks are, as they say.
-func places(addresses []transport.Address) []tune.Place {
+func places(addresses []transport.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))
-	for rank, a := range addresses {
-		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages}
+	for rank := range addresses {
+		a := &addresses[rank]
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages, Memory: a.Memory(forced)}
 	}
 	return all
-}
-
-// topologyOf is the topology of ranks, of which all pairs count, not only those with this rank.
-func topologyOf(addresses []transport.Address, forced string) tune.Topology {
-	return tune.Survey(places(addresses), func(a, b int) bool {
-		if transport.IsPort(forced) {
-			return false
-		}
-		kind, err := transport.Decide(addresses[a], addresses[b], forced)
-		return err == nil && !transport.IsPort(kind)
-	})
 }
 
 // openComm makes a communicator whose ranks know each other already.

@@ -72,8 +72,8 @@ typedef struct goccl_shortcut {
   uint64_t handle;        /* of the communicator; 0: none */
   uint64_t sequence;      /* of its last collective */
   goccl_message *history; /* of the last `kept` collectives, by sequence */
-  uint64_t *ran;          /* likewise: the number and the algorithm of those that have ended, see GOCCL_RAN */
-  uint64_t kept;          /* a power of two */
+  uint64_t *ran; /* likewise: the number and the algorithm of those that have ended, see GOCCL_RAN */
+  uint64_t kept; /* a power of two */
   goccl_lane *lane;
   goccl_run_state *run;
   void **pointers; /* of the run: room for inputs, outputs and operands */

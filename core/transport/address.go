@@ -170,6 +170,18 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 	return Verbs, nil
 }
 
+// Memory names what the process shares memory with: two that Decide joins by Mem or Shm have the same
+// name, and no others have it. "" is that of one which shares memory with none.
+func (a *Address) Memory(forced string) string {
+	switch {
+	case IsPort(cmp.Or(forced, a.Forced)):
+		return ""
+	case a.ShmProblem != "" || a.Unix == "":
+		return a.Process.String()
+	}
+	return a.Host
+}
+
 // shmProblem tells why two processes cannot share memory, and what to do; "" where they can.
 func shmProblem(a, b *Address) string {
 	switch {

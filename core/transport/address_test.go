@@ -215,3 +215,34 @@ func TestCongestionControl(t *testing.T) {
 		return congestionOf(fd) == system
 	})
 }
+
+// Two processes share memory, by what Decide says, where their names of it are the same.
+func TestMemoryIsNamed(t *testing.T) {
+	var all []Address
+	for _, process := range []byte{1, 2} {
+		for _, host := range []string{"a", "b"} {
+			for _, problem := range []string{"", "none"} {
+				for _, socket := range []string{"", "socket"} {
+					all = append(all, Address{Process: ProcessID{process}, Host: host, Unix: socket,
+						ShmProblem: problem, TCP: []string{"10.0.0.1:1"}, Verbs: "v"})
+				}
+			}
+		}
+	}
+	for _, forced := range []string{"", Shm, TCP, Verbs} {
+		for _, a := range all {
+			for _, b := range all {
+				if a.Process == b.Process && (a.Host != b.Host || a.Unix != b.Unix || a.ShmProblem != b.ShmProblem) {
+					continue // they are one process, of which there is one address
+				}
+				kind, err := Decide(a, b, forced)
+				shares := err == nil && !IsPort(kind)
+				name := a.Memory(forced)
+				if same := name != "" && name == b.Memory(forced); same != shares {
+					t.Errorf("%q: %+v and %+v are joined by %q (%v), their memories are %q and %q", forced, a, b,
+						kind, err, name, b.Memory(forced))
+				}
+			}
+		}
+	}
+}

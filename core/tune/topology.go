@@ -7,6 +7,8 @@ type Place struct {
 	Host      string
 	CPUs      int  // that its process may use
 	HugePages bool // large pieces of its memory have them
+	// Memory names what shares memory: the places with the same name. "" shares it with none.
+	Memory string
 }
 
 // Topology is what the ways to move data depend on of the places of all ranks. All ranks of a group
@@ -23,32 +25,23 @@ type Topology struct {
 	Group int
 }
 
-// Survey makes the topology of ranks at some places, of which share tells which pairs share memory.
-func Survey(places []Place, share func(a, b int) bool) Topology {
+// Survey makes the topology of ranks at some places.
+func Survey(places []Place) Topology {
 	t := Topology{Size: len(places), Oversubscribed: len(Oversubscribed(places)) > 0}
-	first := places[0].Host
-	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first })
-	t.HugePages = !slices.ContainsFunc(places, func(p Place) bool { return !p.HugePages })
-	for rank := 1; rank < t.Size && !t.Ports; rank++ { // memory that all share with one all share
-		t.Ports = !share(0, rank)
+	first := places[0]
+	sharing := map[string]bool{first.Memory: true}
+	for _, p := range places[1:] {
+		t.Memory = t.Memory || p.Memory != "" && sharing[p.Memory]
+		sharing[p.Memory] = true
+		t.Ports = t.Ports || p.Memory == "" || p.Memory != first.Memory
 	}
-	t.Memory = !t.Ports || anyShare(places, share)
+	t.Memory = t.Memory || !t.Ports
+	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first.Host })
+	t.HugePages = !slices.ContainsFunc(places, func(p Place) bool { return !p.HugePages })
 	if t.MultiHost {
 		t.Group = groupOf(places)
 	}
 	return t
-}
-
-// anyShare tells whether some pair shares memory: only ranks of one host may.
-func anyShare(places []Place, share func(a, b int) bool) bool {
-	byHost := map[string][]int{}
-	for b, p := range places {
-		if slices.ContainsFunc(byHost[p.Host], func(a int) bool { return share(a, b) }) {
-			return true
-		}
-		byHost[p.Host] = append(byHost[p.Host], b)
-	}
-	return false
 }
 
 // Oversubscribed returns the hosts whose ranks outnumber the CPUs that one of them may use.

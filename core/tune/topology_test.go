@@ -46,16 +46,19 @@ func TestSurvey(t *testing.T) {
 	} {
 		var places []Place
 		for _, host := range hosts {
-			places = append(places, Place{Host: string(host), CPUs: 2, HugePages: true})
+			p := Place{Host: string(host), CPUs: 2, HugePages: true}
+			if host >= 'a' {
+				p.Memory = p.Host
+			}
+			places = append(places, p)
 		}
 		want.Size, want.HugePages = len(hosts), true
-		share := func(a, b int) bool { return hosts[a] == hosts[b] && hosts[a] >= 'a' }
-		if got := Survey(places, share); got != want {
+		if got := Survey(places); got != want {
 			t.Errorf("%s: %+v, want %+v", hosts, got, want)
 		}
 	}
 	places := []Place{{Host: "a", CPUs: 2, HugePages: true}, {Host: "a", CPUs: 2}}
-	if got := Survey(places, func(a, b int) bool { return true }); got.HugePages {
+	if got := Survey(places); got.HugePages {
 		t.Error("one rank has no huge pages")
 	}
 }

@@ -133,6 +133,17 @@ func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.go
 	})
 }
 
+//export guestRenew
+func guestRenew(handle C.goccl_comm) C.goccl_result {
+	return export("renew", func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		return c.comm.Renew(context.Background())
+	})
+}
+
 //export guestDestroy
 func guestDestroy(handle C.goccl_comm) C.goccl_result {
 	return export("destroy", func() error {

@@ -359,6 +359,12 @@ goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
   return guestInit(comm, (goccl_config *)config);
 }
 
+goccl_result goccl_renew(goccl_comm comm) {
+  NOT_FORKED;
+  ENTER_GO;
+  return guestRenew(comm);
+}
+
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {
   NOT_FORKED;
   ENTER_GO;

@@ -717,6 +717,45 @@ static void abort_all(goccl_comm comm, int rank, int size) {
   TRUE(count == 1 && ranks[0] == -1);
 }
 
+/* The handle goes on after the last rank has aborted: all ways, each twice, so that what has been
+ * called before goes on in C. */
+static void renewed(goccl_comm comm, int rank, int size) {
+  uint64_t sequence = 0;
+  for (int epoch = 0; epoch < 3; epoch++) {
+    for (int twice = 0; twice < 2; twice++) {
+      for (int i = 0; i < 100; i++) {
+        float in = (float)(rank + i), out = 0;
+        OK(goccl_allreduce(comm, &in, &out, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+        TRUE(out == (float)(size * (size - 1) / 2 + size * i));
+      }
+      shared(comm, rank, size);
+      int to = (rank + 1) % size, from = (rank + size - 1) % size, got = -1;
+      goccl_work work;
+      OK(goccl_recv(comm, &got, 1, GOCCL_INT32, from, 3, NULL, &work));
+      OK(goccl_send(comm, &rank, 1, GOCCL_INT32, to, 3, NULL, NULL));
+      OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+      OK(goccl_work_free(work));
+      TRUE(got == from);
+    }
+    OK(goccl_comm_sequence(comm, &sequence));
+    TRUE(sequence == (epoch > 0) + 2 * (100 + 5));
+    if (epoch < 2) {
+      goccl_result all = goccl_barrier(comm, NULL, NULL);
+      TRUE(all == GOCCL_OK || (rank < size - 1 && all == GOCCL_ABORTED));
+      if (rank == size - 1) OK(goccl_abort(comm, "once more"));
+      while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+      GIVES(GOCCL_ABORTED, goccl_barrier(comm, NULL, NULL));
+    }
+    OK(goccl_renew(comm));
+    OK(goccl_async_error(comm));
+  }
+}
+
+static void test_renew(void) {
+  on_ranks(3, PATIENCE, NULL, renewed);
+  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_renew(7));
+}
+
 static void test_failed_ranks(void) {
   on_ranks(3, PATIENCE, NULL, abort_all);
   size_t count = 0;
@@ -1004,6 +1043,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_reduce_scatter(c, NULL, NULL, NULL, f, sum, NULL, NULL, NULL));
   GIVES(handle, goccl_scatter(c, NULL, NULL, 1, f, 0, NULL, NULL));
   GIVES(handle, goccl_send(c, NULL, 1, f, 0, 0, NULL, NULL));
+  GIVES(handle, goccl_renew(c));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));
@@ -1296,6 +1336,7 @@ int main(int argc, char **argv) {
                {"collectives", test_collectives},
                {"works", test_works},
                {"refused", test_refused},
+               {"renew", test_renew},
                {"failed_ranks", test_failed_ranks},
                {"failures", test_failures},
                {"global_ranks", test_global_ranks},

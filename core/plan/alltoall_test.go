@@ -264,3 +264,14 @@ func TestParseSchedule(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkVerifyWindows(b *testing.B) {
+	const size = 64
+	j := job{Params{Collective: AllToAll, Schedule: Sequential}, slices.Repeat([]int64{200}, size)}.with(size)
+	plans, params := j.build(b)
+	for b.Loop() {
+		if err := Verify(plans, params, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -104,6 +105,22 @@ func (m *machine[T]) isPeer(r int, peer int32) bool {
 func (m *machine[T]) out(r int, peer int32) *ring[T] { return m.ring(r, peer, int(peer) < r) }
 func (m *machine[T]) in(r int, peer int32) *ring[T]  { return m.ring(r, peer, r < int(peer)) }
 
+// outs are the peers that some plan joins to a rank, each with the ring of the rank's messages to it.
+func (m *machine[T]) outs(r int) iter.Seq2[int32, *ring[T]] {
+	return func(yield func(int32, *ring[T]) bool) {
+		p := &m.ranks[r]
+		for i, peer := range p.peers {
+			at := 2 * p.pairs[i]
+			if int(peer) < r {
+				at++
+			}
+			if !yield(peer, &m.rings[at]) {
+				return
+			}
+		}
+	}
+}
+
 func (m *machine[T]) ring(r int, peer int32, second bool) *ring[T] {
 	p := &m.ranks[r]
 	if p.last >= len(p.peers) || p.peers[p.last] != peer {
@@ -163,10 +180,10 @@ func (m *machine[T]) waitsFor(r int, s *Step) (peer int, err error) {
 	blocked := false
 	switch s.Op {
 	case Put, Offer:
-		blocked = m.full(r, s.Peer)
+		blocked = m.full(r, m.out(r, s.Peer))
 	case Share:
-		for _, peer := range m.ranks[r].peers {
-			if m.full(r, peer) {
+		for peer, g := range m.outs(r) {
+			if m.full(r, g) {
 				return int(peer), nil
 			}
 		}
@@ -198,9 +215,8 @@ func (m *machine[T]) waitsFor(r int, s *Step) (peer int, err error) {
 	return nobody, nil
 }
 
-// full tells whether a put must wait.
-func (m *machine[T]) full(r int, peer int32) bool {
-	g := m.out(r, peer)
+// full tells whether a put of a rank to a ring must wait.
+func (m *machine[T]) full(r int, g *ring[T]) bool {
 	return g.put-g.released >= m.ranks[r].most
 }
 
@@ -211,8 +227,8 @@ func (m *machine[T]) advance(r int, s *Step) {
 		m.out(r, s.Peer).put++
 		m.wake(r, s.Peer)
 	case Share:
-		for _, peer := range m.ranks[r].peers {
-			m.out(r, peer).put++
+		for peer, g := range m.outs(r) {
+			g.put++
 			m.wake(r, peer)
 		}
 	case Wait:

@@ -373,9 +373,9 @@ func (v *verifier) hear(s *rankState, peer int32, told *view, steps int32) {
 		return
 	}
 	done := v.knows.views[s.rank].steps
-	for _, peer := range v.ranks[s.rank].peers {
-		l, released := &v.out(s.rank, peer).of, v.out(s.rank, peer).released
-		for l.known < int(released) && l.ways[l.known].released < done[peer] {
+	for peer, g := range v.outs(s.rank) {
+		l := &g.of
+		for l.known < int(g.released) && l.ways[l.known].released < done[peer] {
 			l.ways[l.known].known = v.now(s)
 			l.known++
 		}

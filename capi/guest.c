@@ -14,14 +14,22 @@
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
+/* A batch with one send and one receive at most; of what it does not have, comm is 0. */
+struct exchange {
+  goccl_comm comm;
+  guest_operation send;
+  guest_operation receive;
+};
+
 /* What a thread has. Not in thread-local storage: that of a library which is loaded late must fit
  * into a small static reserve, which other libraries want too. */
 struct thread {
   uint64_t number;
   size_t room;
-  char *error;  /* the message, NUL, the detail, NUL */
-  char *detail; /* in it */
-  int batches;  /* that the thread is recording */
+  char *error;              /* the message, NUL, the detail, NUL */
+  char *detail;             /* in it */
+  int batches;              /* that the thread is recording */
+  struct exchange exchange; /* one of them, if it is recorded here */
   int adopted;
   struct guest_signals signals;
 };
@@ -556,13 +564,108 @@ static int lay_out(const guest_operation *o, const guest_side *side, const guest
   }
 }
 
+const uint8_t guest_dtype_size[GOCCL_DTYPE_COUNT] = {
+    [GOCCL_INT8] = 1,
+    [GOCCL_UINT8] = 1,
+    [GOCCL_INT16] = 2,
+    [GOCCL_UINT16] = 2,
+    [GOCCL_INT32] = 4,
+    [GOCCL_UINT32] = 4,
+    [GOCCL_INT64] = 8,
+    [GOCCL_UINT64] = 8,
+    [GOCCL_FLOAT16] = 2,
+    [GOCCL_BFLOAT16] = 2,
+    [GOCCL_FLOAT32] = 4,
+    [GOCCL_FLOAT64] = 8,
+    [GOCCL_BOOL] = 1,
+    [GOCCL_COMPLEX32] = 4,
+    [GOCCL_COMPLEX64] = 8,
+    [GOCCL_COMPLEX128] = 16,
+    [GOCCL_FLOAT8_E4M3FN] = 1,
+    [GOCCL_FLOAT8_E5M2] = 1,
+    [GOCCL_FLOAT8_E4M3FNUZ] = 1,
+    [GOCCL_FLOAT8_E5M2FNUZ] = 1,
+    [GOCCL_BYTES1] = 1,
+};
+
+/* Whether a call is made in a way for which no shortcut needs Go. */
+static int plain(const goccl_call *call) {
+  return call == NULL || (call->struct_size == sizeof *call && call->alltoall_schedule == NULL);
+}
+
+/* A send or receive as the shortcut takes it. What is wrong with the arguments Go says. */
+static int message_of(const guest_operation *o, const goccl_shortcut *shortcut,
+                      goccl_message_call *m) {
+  const void *data = o->collective == GUEST_SEND ? o->in.block : o->out.block;
+  if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
+  uint64_t size = guest_dtype_size[o->dtype];
+  if (o->count > GOCCL_LETTER_MAX / size || o->tag < 0 || o->root < 0 ||
+      (uint32_t)o->root >= shortcut->ranks || (uint32_t)o->root == shortcut->rank)
+    return 0;
+  *m = (goccl_message_call){.peer = (uint32_t)o->root,
+                            .about = (uint64_t)o->tag << 8 | (uint64_t)o->dtype,
+                            .data = (void *)data,
+                            .bytes = o->count * size};
+  return 1;
+}
+
+/* Sends, or receives, without Go, if that is possible with a short wait for the peer. */
+static int send_by_shortcut(const guest_operation *o, goccl_shortcut *shortcut) {
+  goccl_message_call m;
+  if (!message_of(o, shortcut, &m)) return 0;
+  int (*go)(goccl_shortcut *, uint64_t, const goccl_message_call *) =
+      o->collective == GUEST_SEND ? shortcut->send : shortcut->receive;
+  return go(shortcut, o->comm, &m) == GOCCL_SHORTCUT_DONE;
+}
+
+/* A batch of one send and one receive, which may go without Go. Go records one that has more. */
+static int records_exchange(const struct thread *t, goccl_comm comm) {
+  return t->exchange.comm == comm && comm != 0;
+}
+
+static int record(struct exchange *e, const guest_operation *o) {
+  goccl_shortcut *shortcut = shortcut_of(e->comm);
+  goccl_message_call m;
+  guest_operation *at = o->collective == GUEST_SEND   ? &e->send
+                        : o->collective == GUEST_RECV ? &e->receive
+                                                      : NULL;
+  if (shortcut == NULL || at == NULL || at->comm != 0 || !message_of(o, shortcut, &m)) return 0;
+  *at = *o;
+  return 1;
+}
+
+static void record_in_go(struct thread *t) {
+  struct exchange e = t->exchange;
+  t->exchange.comm = 0;
+  if (guestGroupStart(e.comm, t->number) != GOCCL_OK) { /* of a communicator that is no more */
+    record_batches(t, -1);
+    return;
+  }
+  guest_operation *both[] = {&e.send, &e.receive};
+  for (int i = 0; i < 2; i++) {
+    if (both[i]->comm == 0) continue;
+    both[i]->thread = t->number;
+    guestStart(both[i], NULL, NULL);
+  }
+}
+
+/* Where it ends early, what is done is recorded no more. */
+static int exchange_by_shortcut(struct exchange *e) {
+  goccl_shortcut *shortcut = shortcut_of(e->comm);
+  if (shortcut == NULL || e->send.comm + e->receive.comm == 0) return 0;
+  if (e->send.comm != 0 && !send_by_shortcut(&e->send, shortcut)) return 0;
+  e->send.comm = 0;
+  return e->receive.comm == 0 || send_by_shortcut(&e->receive, shortcut);
+}
+
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
 static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
-  if (o->collective > GUEST_BARRIER) return 0;
-  if (call != NULL && (call->struct_size != sizeof *call || call->alltoall_schedule != NULL))
-    return 0;
-  goccl_shortcut *shortcut = shortcut_of(o->comm);
-  if (shortcut == NULL || shortcut->ranks > GOCCL_SHORTCUT_BLOCKS || records_batch()) return 0;
+  goccl_shortcut *shortcut = plain(call) ? shortcut_of(o->comm) : NULL;
+  if (shortcut == NULL || records_batch()) return 0;
+  if (o->collective == GUEST_SEND) return send_by_shortcut(o, shortcut);
+  /* A receive has a work that can be asked for its source, unless it is waited for. */
+  if (o->collective == GUEST_RECV) return work == NULL && send_by_shortcut(o, shortcut);
+  if (o->collective > GUEST_BARRIER || shortcut->ranks > GOCCL_SHORTCUT_BLOCKS) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
   uint64_t room[GOCCL_SHORTCUT_BLOCKS];
   goccl_operation op = {.collective = (uint8_t)o->collective,
@@ -587,6 +690,10 @@ static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work
   }
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
+  if (records_exchange(t, o->comm)) {
+    if (work == NULL && record(&t->exchange, o)) return GOCCL_OK;
+    record_in_go(t);
+  }
   if (o->begun != NULL) return guestCarryOn(o, (goccl_call *)call, work);
   o->thread = t->number;
   return guestStart(o, (goccl_call *)call, work);
@@ -776,6 +883,12 @@ goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
+  if (t->batches == 0 && shortcut_of(comm) != NULL) {
+    t->exchange = (struct exchange){.comm = comm};
+    record_batches(t, 1);
+    return GOCCL_OK;
+  }
+  if (records_exchange(t, comm)) record_in_go(t);
   goccl_result r = guestGroupStart(comm, t->number);
   if (r == GOCCL_OK) record_batches(t, 1);
   return r;
@@ -785,6 +898,14 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
   NOT_FORKED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
+  if (records_exchange(t, comm)) {
+    if (work == NULL && plain(call) && exchange_by_shortcut(&t->exchange)) {
+      t->exchange.comm = 0;
+      record_batches(t, -1);
+      return GOCCL_OK;
+    }
+    record_in_go(t);
+  }
   int ended = 0;
   goccl_result r = guestGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
   record_batches(t, -ended);

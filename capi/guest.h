@@ -46,6 +46,8 @@ typedef struct {
   const uint64_t *counts;  /* of GUEST_EACH and GUEST_LIST */
 } guest_side;
 
+extern const uint8_t guest_dtype_size[GOCCL_DTYPE_COUNT]; /* bytes of an element */
+
 /* The arguments of a collective, as the caller gave them. */
 typedef struct {
   enum guest_collective collective;

@@ -164,10 +164,14 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		e.traceStart(w, operations)
 	}
 
-	for i := range operations {
-		if op := &operations[i]; op.PointToPoint() {
-			e.p2p.start(w, op)
+	if len(w.Parts()) < len(operations) {
+		e.p2p.enter()
+		for i := range operations {
+			if op := &operations[i]; op.PointToPoint() {
+				e.p2p.start(w, op)
+			}
 		}
+		e.p2p.exit()
 	}
 	w.Started()
 	if mismatch != nil {

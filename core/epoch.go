@@ -190,7 +190,9 @@ func (c *epoch) open() error {
 			share = append(share, c.arena.FD())
 		}
 	}
-	c.p2p.init(c)
+	if err := c.p2p.init(c); err != nil {
+		return err
+	}
 	if c.size == 1 {
 		return nil
 	}

@@ -55,6 +55,9 @@ func TestEpochs(t *testing.T) {
 			if open := fastPathIsOpen(w.comms[0]); open != now(w.comms[0]).shape.AllMemory {
 				t.Errorf("the fast path is open: %v", open)
 			}
+			if open := sendsInC(w.comms[0]); open != now(w.comms[0]).shape.AllMemory {
+				t.Errorf("callers in C may send: %v", open)
+			}
 
 			for number := uint32(2); number < 4; number++ {
 				w.comms[1].Abort("it is tried")

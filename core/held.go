@@ -52,10 +52,10 @@ type heldBack struct {
 // count counts a send that comes from a peer. It needs p.mu.
 func (p *pointToPoint) count(src int) error {
 	q := &p.peers[src]
-	if q.came-q.taken >= p.most {
+	if q.Came-q.Taken >= p.most {
 		return fmt.Errorf("%w: more than %d sends that have not been received", exec.ErrProtocol, p.most)
 	}
-	q.came++
+	q.Came++
 	return nil
 }
 
@@ -92,7 +92,7 @@ func (p *pointToPoint) isHolding(peer int) bool {
 // mustHold tells whether a new send to a peer is to be held. It needs p.mu.
 func (p *pointToPoint) mustHold(peer int) bool {
 	q := &p.peers[peer]
-	return q.sent-q.done >= p.most || p.isHolding(peer)
+	return q.Sent-q.Done >= p.most || p.isHolding(peer)
 }
 
 // hold holds an offer. It needs p.mu.
@@ -129,14 +129,14 @@ func (p *pointToPoint) unhold(s *send) {
 // release offers what is held, as far as the peer takes more. It needs p.mu.
 func (p *pointToPoint) release(peer int) {
 	q := &p.peers[peer]
-	for q.sent-q.done < p.most && p.isHolding(peer) {
+	for q.Sent-q.Done < p.most && p.isHolding(peer) {
 		s := q.held.order[0]
 		if s.probe == asked { // the peer may have accepted it
 			break
 		}
 		s.held = false
 		p.firstHeld(peer, s.op.Tag) // forgets it
-		q.sent++
+		q.Sent++
 		p.launch(s, frameOffer)
 	}
 	p.askMore(peer)

@@ -104,6 +104,13 @@ func (p *pointToPoint) announce() (any bool) {
 
 // collect takes the letters out of the mailboxes.
 func (p *pointToPoint) collect() {
+	p.enter()
+	defer p.exit()
+	p.takeLetters()
+}
+
+// takeLetters is collect for a caller that has entered.
+func (p *pointToPoint) takeLetters() {
 	mail := p.c.window.Mail()
 	p.reading.Lock()
 	defer p.reading.Unlock()
@@ -124,7 +131,6 @@ func (p *pointToPoint) collect() {
 			if !ok {
 				break
 			}
-			mail.Take(peer, l)
 		}
 	}
 }
@@ -141,7 +147,7 @@ func (p *pointToPoint) letter(src int, l exec.Letter) error {
 			return fmt.Errorf("%w: a letter of %d bytes", exec.ErrProtocol, l.Bytes)
 		}
 		payload := make([]byte, l.Bytes)
-		mail.Read(src, l, payload)
+		mail.Take(src, l, payload)
 		return p.control(src, h, payload)
 	}
 	h.Flags = eagerSend
@@ -149,7 +155,7 @@ func (p *pointToPoint) letter(src int, l exec.Letter) error {
 	if err != nil {
 		return err
 	}
-	mail.Read(src, l, data)
+	mail.Take(src, l, data)
 	p.arrived(src, h)
 	return nil
 }

@@ -170,13 +170,14 @@ type serial struct {
 }
 
 func (s *serial) do(c *epoch, f func()) {
+	c.p2p.enter()
 	s.mu.Lock()
 	s.waiting = append(s.waiting, f)
 	start := !s.busy
 	s.busy = true
 	s.mu.Unlock()
 	if start {
-		c.spawn(s.drain)
+		c.spawn(func() { s.drain(c) })
 	}
 }
 
@@ -195,12 +196,12 @@ func (s *serial) now(c *epoch, f func() bool) bool {
 	s.busy = more
 	s.mu.Unlock()
 	if more {
-		c.spawn(s.drain)
+		c.spawn(func() { s.drain(c) })
 	}
 	return done
 }
 
-func (s *serial) drain() {
+func (s *serial) drain(c *epoch) {
 	for {
 		s.mu.Lock()
 		if len(s.waiting) == 0 {
@@ -213,6 +214,7 @@ func (s *serial) drain() {
 		s.waiting = s.waiting[1:]
 		s.mu.Unlock()
 		f()
+		c.p2p.exit()
 	}
 }
 
@@ -245,6 +247,8 @@ type pointToPoint struct {
 	c     *epoch
 	peers []peerQueues
 
+	credits *exec.Credits // of peers
+
 	held buffers // of eager sends
 
 	eagerWindow uint64 // bytes of eager sends to one peer that it has not received yet
@@ -254,7 +258,10 @@ type pointToPoint struct {
 	reading sync.Mutex    // by who takes letters out
 	closed  bool          // under it: there are no mailboxes any more
 
+	mails bool // there are peers with mailboxes
+
 	mu      sync.Mutex
+	open    bool // callers in C may send, while nobody has entered
 	match   matcher
 	holding int               // peers that hold sends back
 	filling map[*receive]bool // matched, and their data comes into their buffers
@@ -288,20 +295,21 @@ type peerQueues struct {
 	coming         *arrival    // of the goroutine of the link, or of who holds `reading`: the send of which a frame is being read
 
 	// Under pointToPoint.mu:
-	accepted             map[uint64]*arrival // offers whose data comes into a receive's buffer
-	eagerSent, eagerDone uint64              // bytes to the peer
-	sent, done           uint64              // eager sends and offers to the peer
-	received, told       uint64              // bytes from the peer that were received; that it has been told of
-	unexpected           uint64              // bytes from the peer that are held for a receive to come
-	came, taken          uint64              // eager sends and offers from the peer; of them, those that met a receive
-	toldTaken            uint64              // of these, those that it has been told of
-	held                 heldBack            // sends to the peer
-	holds                bool                // the peer does so, too
-	refusing             int                 // answers to it that are on their way
+	*exec.Credit                     // of both ways: see enter
+	accepted     map[uint64]*arrival // offers whose data comes into a receive's buffer
+	unexpected   uint64              // bytes from the peer that are held for a receive to come
+	held         heldBack            // sends to the peer
+	holds        bool                // the peer does so, too
+	refusing     int                 // answers to it that are on their way
 }
 
-func (p *pointToPoint) init(c *epoch) {
+func (p *pointToPoint) init(c *epoch) error {
+	var err error
+	if p.credits, err = exec.NewCredits(c.size); err != nil {
+		return err
+	}
 	p.c = c
+	p.mails = c.byMail(AnySource)
 	p.peers = make([]peerQueues, c.size)
 	p.eagerWindow = uint64(max(eagerBudget/max(c.size-1, 1), eagerLeast))
 	p.most = uint64(max(arrivalsBudget/max(c.size-1, 1), arrivalsLeast))
@@ -310,12 +318,27 @@ func (p *pointToPoint) init(c *epoch) {
 	p.filling = map[*receive]bool{}
 	for i := range p.peers {
 		p.peers[i].accepted = map[uint64]*arrival{}
+		p.peers[i].Credit = p.credits.Of(i)
 	}
 	p.gone = map[int]membership.Departure{}
 	p.token = make(chan struct{}, 1)
+	if p.mails {
+		most := min(uint64(c.shape.EagerMax), p.eagerMost())
+		if least := c.shape.Thresholds.SendGetMin; least > 0 {
+			most = min(most, uint64(least)-1)
+		}
+		c.shortcut.UseSends(p.credits, transport.Data, most, p.eagerWindow, p.most)
+	}
+	return nil
 }
 
+// eagerMost is the most bytes of an eager send. It is not all of the window, so that the news of what
+// was received keep it open.
+func (p *pointToPoint) eagerMost() uint64 { return p.eagerWindow * 2 / 3 }
+
 func (p *pointToPoint) free() {
+	p.enter() // callers in C stay out, for the engine has failed
+	defer p.exit()
 	p.token <- struct{}{} // from who attends, and kept: nobody attends any more
 	p.endTransfersHeld(p.c.failed())
 	p.reading.Lock()
@@ -330,6 +353,40 @@ func (p *pointToPoint) free() {
 	}
 }
 
+// enter keeps callers in C, which send and receive without the engine where they can, out of the
+// mailboxes and credits; exit lets them in again. All code that posts or takes letters, starts sends or
+// receives, or ends what these wait for runs between the two. They nest.
+func (p *pointToPoint) enter() { p.c.shortcut.ShutSends() }
+
+func (p *pointToPoint) exit() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	times := 1
+	open := p.sendsInOrder()
+	switch {
+	case open && !p.open:
+		times++
+	case !open && p.open:
+		times--
+	}
+	p.open = open
+	p.c.shortcut.OpenSends(times, open && p.idle())
+}
+
+// sendsInOrder tells whether no send is under way that one in C could overtake, and calls need not come
+// here, to fail or to be logged. It needs p.mu.
+func (p *pointToPoint) sendsInOrder() bool {
+	return p.mails && p.failure == nil && len(p.gone) == 0 && len(p.offers) == 0 &&
+		p.c.trace.pointToPoint == nil
+}
+
+// idle tells whether no receive or message is here that one in C could overtake. It needs p.mu.
+func (p *pointToPoint) idle() bool {
+	return len(p.match.posted) == 0 && len(p.match.unexpected) == 0 && len(p.filling) == 0 &&
+		p.moving == 0 && p.holding == 0
+}
+
+// start starts one operation of a work. Its caller has entered.
 func (p *pointToPoint) start(w *Work, op *call.Operation) {
 	if op.Collective == plan.Send {
 		p.send(w, op)
@@ -350,16 +407,15 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 	if p.c.byMail(s.peer) {
 		most, own = uint64(p.c.shape.EagerMax), p.gets(s.peer, s.bytes)
 	}
-	// Not all of the window, so that the news of what was received keep it open.
-	small := s.bytes <= min(most, p.eagerWindow*2/3) && !own
-	fits := func() bool { return small && q.eagerSent-q.eagerDone+s.bytes <= p.eagerWindow }
+	small := s.bytes <= min(most, p.eagerMost()) && !own
+	fits := func() bool { return small && q.EagerSent-q.EagerDone+s.bytes <= p.eagerWindow }
 	p.mu.Lock()
-	if port, hold := p.c.byLink(s.peer), p.mustHold(s.peer); hold || port && small && !fits() {
+	if p.mustHold(s.peer) || small && !fits() {
 		p.mu.Unlock()
-		if port { // nobody may have had a reason to
+		if p.c.byLink(s.peer) { // nobody may have had a reason to
 			p.c.readNews(s.peer)
 		} else {
-			p.collect()
+			p.takeLetters()
 		}
 		p.mu.Lock()
 	}
@@ -370,7 +426,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 	}
 	hold := p.mustHold(s.peer)
 	if fits() && !hold {
-		q.eagerSent += s.bytes
+		q.EagerSent += s.bytes
 		s.header = transport.Header{Type: transport.Data, Flags: eagerSend, Arg: [2]uint64{s.about()}}
 		s.first = s.payload()
 	} else {
@@ -388,7 +444,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 		p.mu.Unlock()
 		return
 	}
-	q.sent++
+	q.Sent++
 	p.mu.Unlock()
 	inline := func() bool { return p.beginSend(s, s.header, inlineTime) }
 	if p.c.byMail(s.peer) {
@@ -729,14 +785,14 @@ func (p *pointToPoint) consumed(a *arrival) {
 	q := &p.peers[a.source]
 	p.mu.Lock()
 	q.unexpected -= uint64(len(a.data))
-	q.taken++
+	q.Taken++
 	if a.offer == 0 {
-		q.received += a.bytes
+		q.Received += a.bytes
 	}
-	bytes, number := q.received, q.taken
-	tell := bytes-q.told >= p.eagerWindow/4 || number-q.toldTaken >= max(p.most/4, 1)
+	bytes, number := q.Received, q.Taken
+	tell := bytes-q.Told >= p.eagerWindow/4 || number-q.ToldTaken >= max(p.most/4, 1)
 	if tell {
-		q.told, q.toldTaken = bytes, number
+		q.Told, q.ToldTaken = bytes, number
 	}
 	p.mu.Unlock()
 	if tell {
@@ -957,10 +1013,10 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		q := &p.peers[src]
-		if h.Arg[0] > q.eagerSent || h.Arg[1] > q.sent {
-			return fmt.Errorf("%w: it received %d eager bytes of %d, %d sends of %d", exec.ErrProtocol, h.Arg[0], q.eagerSent, h.Arg[1], q.sent)
+		if h.Arg[0] > q.EagerSent || h.Arg[1] > q.Sent {
+			return fmt.Errorf("%w: it received %d eager bytes of %d, %d sends of %d", exec.ErrProtocol, h.Arg[0], q.EagerSent, h.Arg[1], q.Sent)
 		}
-		q.eagerDone, q.done = max(q.eagerDone, h.Arg[0]), max(q.done, h.Arg[1])
+		q.EagerDone, q.Done = max(q.EagerDone, h.Arg[0]), max(q.Done, h.Arg[1])
 		p.release(src)
 	default:
 		return fmt.Errorf("%w: a frame of type %d", exec.ErrProtocol, h.Type)
@@ -977,7 +1033,9 @@ type ending struct {
 
 // depart ends what can no longer be matched because a peer is gone.
 func (p *pointToPoint) depart(peer int, d membership.Departure) {
-	p.collect() // what it sent before
+	p.enter()
+	defer p.exit()
+	p.takeLetters() // what it sent before
 	p.mu.Lock()
 	p.gone[peer] = d
 	var ended []ending
@@ -1020,8 +1078,10 @@ func (p *pointToPoint) depart(peer int, d membership.Departure) {
 	}
 }
 
-// fail ends everything.
+// fail ends everything. From now on all calls go by the engine, which refuses them.
 func (p *pointToPoint) fail(err *fault.Error) {
+	p.enter()
+	defer p.exit()
 	p.mu.Lock()
 	p.failure = err
 	if p.alarm != nil {

@@ -154,6 +154,14 @@ func awaitLeft(t *testing.T, c *Comm, peer int) {
 	})
 }
 
+// sendsInC tells whether callers in C may send.
+func sendsInC(c *Comm) bool {
+	p := &now(c).p2p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open && c.shortcut.SendsOpen()
+}
+
 // limitSends has a rank hold sends to a peer back beyond so many.
 func limitSends(c *Comm, most uint64) { now(c).p2p.most = most }
 

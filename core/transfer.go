@@ -91,6 +91,8 @@ func (p *pointToPoint) later() {
 // background does what waiters have left over: it announces letters, and attends where there are transfers and
 // nobody does. It tells whether there was anything left over.
 func (p *pointToPoint) background() bool {
+	p.enter()
+	defer p.exit()
 	left := p.announce()
 	if left {
 		p.calm.Store(0)
@@ -161,6 +163,8 @@ func (p *pointToPoint) accept(t *transfer) {
 // attend looks for letters and carries the transfers on, in the manner of Comm.needed: until a work has ended (nil:
 // until there is no transfer left), or until a time.
 func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
+	p.enter()
+	defer p.exit()
 	mail := p.c.window.Mail()
 	over := &p.never
 	if w != nil {
@@ -175,7 +179,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	interrupted := false
 	announceAt := time.Duration(0)
 	for {
-		p.collect()
+		p.takeLetters()
 		heads, more := p.advance()
 		now := exec.Now()
 		if over.Load() != 0 || w == nil && len(heads) == 0 && !p.hasTransfers() || now >= until || interrupted || p.c.failed() != nil {
@@ -213,7 +217,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 		}
 	}
 	mail.Poll(-1)
-	p.collect()
+	p.takeLetters()
 	if err := p.c.failed(); err != nil {
 		p.endTransfersHeld(err)
 	}

@@ -1161,6 +1161,210 @@ static void nothing(goccl_comm comm, int rank, int size) {
   OK(goccl_barrier(comm, NULL, NULL));
 }
 
+/* ---- sends, which go with and without Go ----------------------------------------------------- */
+
+static uint32_t draw(uint32_t *state, uint32_t below) {
+  *state = *state * 1664525u + 1013904223u;
+  return (*state >> 16) % below;
+}
+
+static void fill(uint8_t *data, size_t bytes, uint32_t seed) {
+  for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(seed + i * 7 + (i >> 8));
+}
+
+static void expect_filled(const uint8_t *data, size_t bytes, uint32_t seed) {
+  for (size_t i = 0; i < bytes; i++) TRUE(data[i] == (uint8_t)(seed + i * 7 + (i >> 8)));
+}
+
+static void finish(goccl_work work) {
+  OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+  OK(goccl_work_free(work));
+}
+
+/* Messages of a round, in the order in which they are sent. All ranks draw the same. Those of a tag
+ * are equally long, so that only their contents tell them apart. */
+enum { TAGS = 3, ANY = TAGS - 1, MESSAGES = 12, SHORT = 4096, LONG = 300000 };
+static const size_t lengths[] = {0, 1, 4, 32, 33, 1023, 1024, 4096, 20000, 65536, 262144, LONG};
+enum { LENGTHS = sizeof lengths / sizeof *lengths, SHORTS = 8 };
+
+typedef struct {
+  int from, to, tag;
+  uint32_t seed;
+  goccl_work work;
+  uint8_t *data; /* of a receive */
+  int posted;
+} letter;
+
+/* The message that the next receive of a rank and tag gets. */
+static letter *oldest(letter *all, int n, int from, int to, int tag) {
+  for (letter *l = all; l < all + n; l++) {
+    if (l->from == from && l->to == to && l->tag == tag && !l->posted) return l;
+  }
+  return NULL;
+}
+
+/* A receive of any rank would get a message of the next round, if that had the same tag. */
+static int tag_of(int tag, uint32_t round) { return tag == ANY ? ANY + (int)round : tag; }
+
+/* Receives one of this rank's messages, chosen by chance, and tells whether there was one. Of what
+ * comes from any rank the work tells the sender. */
+static int receive_one(goccl_comm comm, letter *all, int n, uint32_t round, size_t length, int rank,
+                       int tag, uint32_t *own, int waits) {
+  letter *of[MESSAGES];
+  int count = 0;
+  for (letter *l = all; l < all + n; l++) {
+    if (l->to == rank && l->tag == tag && !l->posted) of[count++] = l;
+  }
+  if (count == 0) return 0;
+  letter *l = of[draw(own, (uint32_t)count)];
+  l = oldest(all, n, l->from, rank, tag);
+  goccl_work work;
+  int peer = tag == ANY ? GOCCL_ANY_SOURCE : l->from;
+  if (tag == ANY) {
+    OK(goccl_recv(comm, l->data, length, GOCCL_UINT8, peer, tag_of(tag, round), NULL, &work));
+    OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+    int source;
+    OK(goccl_work_source(work, &source));
+    OK(goccl_work_free(work));
+    letter *came = oldest(all, n, source, rank, tag);
+    TRUE(came != NULL);
+    expect_filled(l->data, length, came->seed);
+    came->posted = 1;
+  } else if (waits) {
+    OK(goccl_recv(comm, l->data, length, GOCCL_UINT8, peer, tag_of(tag, round), NULL, NULL));
+    expect_filled(l->data, length, l->seed);
+    l->posted = 1;
+  } else {
+    OK(goccl_recv(comm, l->data, length, GOCCL_UINT8, peer, tag_of(tag, round), NULL, &l->work));
+    l->posted = 1;
+  }
+  return 1;
+}
+
+/* To the next rank and from the one before, in one batch, with a third operation in some. */
+static void exchange(goccl_comm comm, int rank, int size, uint32_t round, size_t length, int more) {
+  uint8_t *out = malloc(LONG), *in = malloc(LONG), word = (uint8_t)round, words[2];
+  int after = (rank + 1) % size, before = (rank + size - 1) % size;
+  fill(out, length, round + (uint32_t)rank);
+  OK(goccl_group_start(comm));
+  OK(goccl_recv(comm, in, length, GOCCL_UINT8, before, 1007, NULL, NULL));
+  OK(goccl_send(comm, out, length, GOCCL_UINT8, after, 1007, NULL, NULL));
+  if (more) {
+    OK(goccl_send(comm, &word, 1, GOCCL_UINT8, after, 1008, NULL, NULL));
+    OK(goccl_recv(comm, &words[0], 1, GOCCL_UINT8, before, 1008, NULL, NULL));
+  }
+  OK(goccl_group_end(comm, NULL, NULL));
+  expect_filled(in, length, round + (uint32_t)before);
+  if (more) TRUE(words[0] == word);
+  free(out);
+  free(in);
+}
+
+static void sends(goccl_comm comm, int rank, int size) {
+  enum { ROUNDS = 600 };
+  uint32_t state = 7, own = 100 + (uint32_t)rank;
+  uint8_t *out[MESSAGES];
+  for (int i = 0; i < MESSAGES; i++) out[i] = malloc(LONG);
+  for (uint32_t round = 0; round < ROUNDS; round++) {
+    letter all[MESSAGES] = {0};
+    size_t length[TAGS];
+    for (int t = 0; t < TAGS; t++)
+      length[t] = lengths[draw(&state, draw(&state, 4) ? SHORTS : LENGTHS)];
+    int n = 1 + (int)draw(&state, MESSAGES);
+    for (letter *l = all; l < all + n; l++) {
+      l->from = (int)draw(&state, (uint32_t)size);
+      l->to = (l->from + 1 + (int)draw(&state, (uint32_t)size - 1)) % size;
+      l->tag = (int)draw(&state, TAGS);
+      l->seed = draw(&state, 1 << 16);
+      if (l->to == rank) l->data = malloc(length[l->tag] + 1);
+    }
+    int before = (int)draw(&own, 4); /* receives that are posted before this rank sends */
+    for (int i = 0; i < before; i++)
+      receive_one(comm, all, n, round, length[i % ANY], rank, i % ANY, &own, 0);
+    for (int i = 0; i < n; i++) {
+      letter *l = &all[i];
+      if (l->from != rank) continue;
+      fill(out[i], length[l->tag], l->seed);
+      int waits = length[l->tag] <= SHORT && draw(&own, 2);
+      OK(goccl_send(comm, out[i], length[l->tag], GOCCL_UINT8, l->to, tag_of(l->tag, round), NULL,
+                    waits ? NULL : &l->work));
+    }
+    for (int t = TAGS - 1; t >= 0; t--) {
+      while (receive_one(comm, all, n, round, length[t], rank, t, &own, (int)draw(&own, 4)))
+        continue;
+    }
+    for (letter *l = all; l < all + n; l++) {
+      if (l->from != rank && l->to != rank) continue;
+      if (l->work != 0) {
+        finish(l->work);
+        if (l->to == rank) expect_filled(l->data, length[l->tag], l->seed);
+      }
+      free(l->data);
+    }
+    if (draw(&state, 4) == 0) exchange(comm, rank, size, round, length[0], draw(&state, 2) != 0);
+    if (draw(&state, 16) == 0) OK(goccl_barrier(comm, NULL, NULL));
+  }
+  for (int i = 0; i < MESSAGES; i++) free(out[i]);
+}
+
+/* Threads of a rank, each with a tag of its own, send and receive at once. */
+typedef struct {
+  goccl_comm comm;
+  int rank, tag;
+} sender;
+
+static void *ping_pong(void *p) {
+  const sender *s = p;
+  uint32_t state = (uint32_t)s->tag;
+  uint8_t *data = malloc(SHORT);
+  for (uint32_t i = 0; i < 2000; i++) {
+    size_t n = lengths[draw(&state, SHORTS)];
+    for (int from = 0; from < 2; from++) {
+      if (from == s->rank) {
+        fill(data, n, i + (uint32_t)(s->tag + from));
+        OK(goccl_send(s->comm, data, n, GOCCL_UINT8, 1 - from, s->tag, NULL, NULL));
+      } else {
+        OK(goccl_recv(s->comm, data, n, GOCCL_UINT8, from, s->tag, NULL, NULL));
+        expect_filled(data, n, i + (uint32_t)(s->tag + from));
+      }
+    }
+  }
+  free(data);
+  return NULL;
+}
+
+static void sends_of_threads(goccl_comm comm, int rank, int size) {
+  (void)size;
+  enum { THREADS = 3 };
+  pthread_t threads[THREADS];
+  sender senders[THREADS];
+  for (int t = 0; t < THREADS; t++) {
+    senders[t] = (sender){comm, rank, t};
+    TRUE(pthread_create(&threads[t], NULL, ping_pong, &senders[t]) == 0);
+  }
+  for (int t = 0; t < THREADS; t++) TRUE(pthread_join(threads[t], NULL) == 0);
+}
+
+/* A batch that Go does not record says what is wrong with it as others do. */
+static void bad_exchanges(goccl_comm comm, int rank, int size) {
+  (void)size;
+  int peer = 1 - rank, word = rank;
+  OK(goccl_group_start(comm));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "has already started a batch", goccl_group_start(comm));
+  OK(goccl_send(comm, &word, 1, GOCCL_INT32, peer, 0, NULL, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_recv(comm, &word, 1, 99, peer, 0, NULL, NULL));
+  GIVES(GOCCL_INVALID_ARGUMENT, goccl_group_end(comm, NULL, NULL));
+  OK(goccl_group_start(comm));
+  OK(goccl_group_end(comm, NULL, NULL));
+  exchange(comm, rank, 2, 1, 4, 0);
+}
+
+static void test_sends(void) {
+  for (int size = 2; size <= 3; size++) on_ranks(size, PATIENCE, NULL, sends);
+  on_ranks(2, PATIENCE, NULL, sends_of_threads);
+  on_ranks(2, PATIENCE, NULL, bad_exchanges);
+}
+
 /* Where no thread can be started and no descriptor opened, Go's runtime would end the process. */
 static void test_limits(void) {
   OK(goccl_destroy(alone())); /* then Go has begun, which raises the limit on descriptors */
@@ -1345,6 +1549,7 @@ int main(int argc, char **argv) {
                {"stuck_store", test_stuck_store},
                {"details", test_details},
                {"fork", test_fork},
+               {"sends", test_sends},
                {"limits", test_limits},
                {"leaks", test_leaks},
                {"logger", test_logger}};

@@ -122,7 +122,8 @@ static uint32_t adapted(uint32_t now, int paid, uint32_t least, uint32_t most) {
 void goccl_polled(goccl_patience *p, goccl_polls *polls, int came) {
   if (polls->yields > 0) p->yields = adapted(p->yields, came, GOCCL_YIELDS_LEAST, p->yields_most);
   if (polls->began != 0 && !(came && p->spin == p->spin_most))
-    p->spin = adapted(p->spin, now() - polls->began <= p->spin_most, GOCCL_SPIN_LEAST, p->spin_most);
+    p->spin =
+        adapted(p->spin, now() - polls->began <= p->spin_most, GOCCL_SPIN_LEAST, p->spin_most);
   *polls = (goccl_polls){0};
 }
 
@@ -279,7 +280,8 @@ static inline int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *
   return run->lending ? settle_loans(lane, run, at, bytes, until) : GOCCL_RUN_DONE;
 }
 
-static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, uint64_t until) {
+static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                      uint64_t until) {
   int r = GOCCL_RUN_DONE;
   const goccl_ref *also = run->plan->sources + step->first_source + step->sources;
   if (step->dst.space == SPACE_OUT)
@@ -404,7 +406,8 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   run->begun = 1;
 }
 
-static inline void write_header(const goccl_run_state *run, const goccl_step *step, goccl_message *to) {
+static inline void write_header(const goccl_run_state *run, const goccl_step *step,
+                                goccl_message *to) {
   *to = run->message;
   to->bytes = (uint32_t)step->bytes;
   to->total = (uint64_t)step->total;
@@ -434,12 +437,14 @@ static void take_expose(goccl_channel *c) {
 /* Where bytes of a rank's memory, from which on so many are used, lie in its arena: see exposure. */
 static uint64_t place_in(const goccl_arena *arena, const uint8_t *at, uint64_t bytes) {
   uint64_t place = (uint64_t)(at - arena->base);
-  return arena->base != NULL && at >= arena->base && bytes <= arena->size && place <= arena->size - bytes
+  return arena->base != NULL && at >= arena->base && bytes <= arena->size &&
+                 place <= arena->size - bytes
              ? place + 1
              : 0;
 }
 
-static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run, const goccl_step *step) {
+static exposure exposed_by(const goccl_lane *lane, const goccl_run_state *run,
+                           const goccl_step *step) {
   exposure e = {0, 0, (uint64_t)step->bytes};
   for (uint32_t i = 0; i < step->sources; i++) {
     const goccl_ref *ref = run->plan->sources + step->first_source + i;
@@ -503,7 +508,8 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
 }
 
 /* Waits for a free slot in a peer's inbox. */
-static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_channel *c, uint64_t until) {
+static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_channel *c,
+                             uint64_t until) {
   if (c->sent - c->returned < lane->slots) return GOCCL_RUN_DONE;
   goal released = {c->released, c->sent - lane->slots + 1, 0};
   int r = await(lane, run, &released, until);
@@ -527,7 +533,8 @@ static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uin
   return GOCCL_RUN_DONE;
 }
 
-static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step, const uint8_t *from) {
+static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                  const uint8_t *from) {
   goccl_write(&lane->writer, shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
   for (int32_t i = 1; i < run->end_to; i++) {
     goccl_channel *c = &lane->channels[(step->peer + i) % run->end_to];
@@ -552,7 +559,8 @@ static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
   const goccl_channel *c = &lane->channels[peer];
   uint64_t next = c->received;
   if (run->lending && acquire(&c->fetched) < c->lent) return 1;
-  for (const goccl_step *step = plan->steps + run->step; step < plan->steps + plan->n_steps; step++) {
+  for (const goccl_step *step = plan->steps + run->step; step < plan->steps + plan->n_steps;
+       step++) {
     if (step->op == OP_SHARE) return 1;
     if (step->peer != peer) continue;
     switch (step->op) {
@@ -565,7 +573,8 @@ static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
         if (!has_come(lane, c, next++)) return 1;
         break;
       case OP_RECLAIM:
-        if (acquire(c->released) < c->put_base + (uint64_t)plan->sources[step->first_source].block + 1)
+        if (acquire(c->released) <
+            c->put_base + (uint64_t)plan->sources[step->first_source].block + 1)
           return 1;
     }
   }
@@ -573,7 +582,8 @@ static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
 }
 
 static int hear(goccl_lane *lane, goccl_run_state *run) {
-  uint32_t news = __atomic_load_n(lane->news, __ATOMIC_ACQUIRE); /* before the look at who is gone */
+  uint32_t news =
+      __atomic_load_n(lane->news, __ATOMIC_ACQUIRE); /* before the look at who is gone */
   if (news & GOCCL_STOPPED) return GOCCL_RUN_STOPPED;
   int32_t end = run->end_from > run->end_to ? run->end_from : run->end_to;
   for (int32_t peer = 0; peer < end; peer++) {
@@ -687,7 +697,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           uint64_t seen = acquire(&line->stamp);
           if (seen != expected) {
             if (c->received == c->base && seen == expose_stamp(run, step, c->received)) {
-              take_expose(c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
+              take_expose(
+                  c); /* the peer has found meanwhile, or will, that this rank exposes nothing */
               run->step--; /* waited for again */
               break;
             }
@@ -730,7 +741,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         r = settle_outputs(lane, run, step, until);
         if (r != GOCCL_RUN_DONE) return r;
         int out = step->dst.space == SPACE_OUT || step->dst.space == SPACE_PEER_OUT;
-        if (out && run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
+        if (out &&
+            run->streams >= (source->space == SPACE_IN ? GOCCL_STREAM_OWN : GOCCL_STREAM_ALL))
           goccl_stream(to, from, (size_t)step->bytes);
         else
           goccl_copy(to, from, (size_t)step->bytes);

@@ -21,9 +21,9 @@
  *   fetched        Go's reader, seq_cst        run, seq_cst            memory that is lent no more
  *   channel.state  Go, seq_cst                 run, acquire            what is known of the peer
  *   sequence       C and Go, release           Go, seq_cst             the history up to it
- *   gate           C: acquire by a swap,       as stored               the shortcut, its lane and
- *                  release by a store; Go:                             its run
- *                  seq_cst
+ *   gate           C: acquire by a swap,       as stored               what is behind it: the
+ *                  release by a store; Go:                             shortcut, its lane and its
+ *                  seq_cst                                             run; mailboxes, credits
  *   posted         poster, seq_cst             owner, seq_cst          letters, with shuttles
  *   taken          owner, seq_cst              poster, seq_cst         room in the ring
  *   done, poke     Go, seq_cst                 waiter, seq_cst         nothing: locks do
@@ -39,8 +39,9 @@
  *     stores that word, and loads `sleepers`, with a fence between where sleepers do not nap.
  *   - A thread that looks for letters adds itself to `pollers`, and loads `posted`. The poster
  *     stores `posted`, and loads `pollers`.
- *   - Go stores `shut`, and loads `inside`. A caller in C swaps both in one operation of 8 bytes:
- *     it fails, or comes before the store in the order of that memory, and then Go sees it inside.
+ *   - Go stores `shut`, or adds to it, and loads `inside`. A caller in C swaps both in one
+ *     operation of 8 bytes: it fails, or comes before the store in the order of that memory, and
+ *     then Go sees it inside.
  *
  * Stores past the caches of x86 are weakly ordered: goccl_stream ends with a fence, so that no
  * release needs to know how its data was written. What the kernel copies for process_vm_readv is
@@ -83,8 +84,9 @@ typedef struct {
 typedef struct {
   uint32_t value;
   uint32_t sleepers;
-  uint32_t stopped; /* set before the window's rank gives buffers back that its peers may be reading */
-  uint32_t naps;    /* not 0: sleepers nap first */
+  uint32_t
+      stopped;   /* set before the window's rank gives buffers back that its peers may be reading */
+  uint32_t naps; /* not 0: sleepers nap first */
 } goccl_bell;
 
 enum { GOCCL_NAP = 50000 }; /* nanoseconds, to which the kernel adds as much */
@@ -134,7 +136,8 @@ typedef struct {
   uint64_t shared;      /* messages waited for that lie in the peer's stage */
   uint64_t shared_base; /* that, when the running plan began */
   uint64_t lent;        /* loans */
-  uint64_t fetched; /* of them, those that the peer has done with; told by the reader of a port channel */
+  uint64_t
+      fetched; /* of them, those that the peer has done with; told by the reader of a port channel */
   goccl_posting *postings; /* one a slot */
   goccl_loan *loans;       /* likewise */
   goccl_arena arena;       /* the peer's */
@@ -178,12 +181,14 @@ enum { GOCCL_LOOKS = 64, GOCCL_SPIN_TURN = 100000 /* ns */ };
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
   goccl_channel *channels;
-  uint8_t *stage; /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
+  uint8_t *
+      stage; /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
   uint64_t shared;     /* messages put there */
   goccl_writer writer; /* of them */
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
-  uint32_t *news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is gone */
+  uint32_t *
+      news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is gone */
   uint64_t slots;
   uint64_t stride;
   goccl_patience patience;
@@ -208,7 +213,8 @@ typedef struct {
   uint8_t op;
   uint8_t posted; /* of a copy: its message may have been posted */
   uint8_t shared; /* of a wait: for a shared message; of a share */
-  uint8_t kept; /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the lines */
+  uint8_t
+      kept; /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the lines */
   int32_t peer; /* of a share: this rank */
   int64_t bytes;
   int64_t total;
@@ -268,8 +274,10 @@ typedef struct {
   uint32_t step;    /* the next one: a run that was left goes on there */
   uint32_t post;    /* the next of the plan's posts */
   uint32_t lending; /* some of what it has put may still be lent */
-  uint32_t news; /* of the lane, as far as the run has looked whom of those that are gone it needs */
-  int32_t peer; /* of the step that made the run leave, or that has a loan which keeps it from going on */
+  uint32_t
+      news; /* of the lane, as far as the run has looked whom of those that are gone it needs */
+  int32_t
+      peer; /* of the step that made the run leave, or that has a loan which keeps it from going on */
   goccl_message seen; /* the peer's message that did not match */
   int error;          /* errno of reading the peer's memory */
   int32_t vote[2];    /* this rank's, and of all: see Run.Votes */

@@ -166,7 +166,7 @@ func FuzzMailbox(f *testing.F) {
 	f.Fuzz(func(t *testing.T, posted uint64, bytes []byte) {
 		w := newPair(t)
 		m := w[0].Mail()
-		box := m.mine[1]
+		box := m.peers[1].from
 		copy(m.ringOf(box), bytes)
 		atomic.StoreUint64((*uint64)(&box.posted), posted)
 		atomic.StoreUint64((*uint64)(&box.taken), ^posted) // which is this rank's to count
@@ -178,11 +178,11 @@ func FuzzMailbox(f *testing.F) {
 			if !ok {
 				return
 			}
-			if l.shuttles == 0 && l.Bytes > uint32(layout.Mailbox) || l.shuttles != 0 && int64(l.Bytes) > 2*shuttlesEach*layout.Shuttle {
+			if s := l.shown.letter.shuttles; s == 0 && l.Bytes > uint32(layout.Mailbox) ||
+				s != 0 && int64(l.Bytes) > 2*shuttlesEach*layout.Shuttle {
 				t.Fatalf("a letter of %d bytes", l.Bytes)
 			}
-			m.Read(1, l, make([]byte, l.Bytes))
-			m.Take(1, l)
+			m.Take(1, l, make([]byte, l.Bytes))
 		}
 		t.Fatal("there is no end to the letters")
 	})

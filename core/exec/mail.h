@@ -15,6 +15,38 @@ typedef struct {
   uint8_t ring[] __attribute__((aligned(128)));
 } goccl_mailbox;
 
+/* What precedes a letter's payload in the ring. */
+typedef struct {
+  uint32_t head; /* its type, 0 for a gap; and from bit 8 on the bytes of its payload */
+  uint32_t
+      shuttles; /* that the payload travels in, a bit each, by its sender's numbers; 0: it follows */
+  uint64_t seq;
+  uint64_t arg[2];
+} goccl_letter;
+
+enum {
+  GOCCL_LETTER_MAX = (1 << 24) - 1, /* bytes of a payload */
+  GOCCL_LETTER_ALIGN = 64,          /* of which the length of a letter in the ring is a multiple */
+  GOCCL_SHUTTLES = 16,              /* of a pair that lie in the window of each */
+  GOCCL_SHUTTLE_MIN = 1024          /* bytes of a payload, from which on it travels in shuttles */
+};
+
+/* A pair's mailboxes, as this rank knows them. The numbers of the shuttles in the peer's window come
+ * first here, then of those in this rank's. A number of the peer's is the same here but for one bit. */
+typedef struct {
+  goccl_mailbox *to;   /* the peer's, for this rank; NULL until the peer's window is mapped */
+  goccl_mailbox *from; /* this rank's, for the peer */
+  goccl_mail_door *door;
+  goccl_bell *bell;
+  uint64_t posted; /* what this rank has published in `to` */
+  uint64_t taken;  /* and in `from`, to both of which the peer may write */
+  goccl_writer writer;
+  uint8_t *theirs;
+  uint8_t *mine;
+  uint32_t owned;                  /* how many shuttles belong to this rank */
+  uint8_t has[2 * GOCCL_SHUTTLES]; /* those; the last was the last to come */
+} goccl_mail_peer;
+
 /* What is waited for in a rank's mailboxes. */
 typedef struct {
   goccl_mail_door *door;
@@ -23,14 +55,50 @@ typedef struct {
   uint32_t ranks;
   uint32_t poke;     /* not 0: there is something new to do */
   goccl_polls polls; /* of goccl_mail_await, which may be called often for one wait */
-  goccl_lane *lane; /* whose bell is rung for a sleeper: also when a letter comes, or room has been made */
+  goccl_lane
+      *lane; /* whose bell is rung for a sleeper: also when a letter comes, or room has been made */
+  goccl_mail_peer *peers;
+  uint64_t ring;    /* bytes of a mailbox's */
+  uint64_t shuttle; /* bytes of a shuttle; 0: there are none */
 } goccl_mail;
+
+/* Puts a letter with a payload into a peer's mailbox, whose window is mapped. */
+enum { GOCCL_MAIL_FULL, GOCCL_MAIL_POSTED, GOCCL_MAIL_SEEN /* the peer looks for letters now */ };
+int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq,
+                    const uint64_t *arg, const void *payload, uint32_t bytes);
+
+/* The shuttles in which a payload of so many bytes would travel now. */
+uint32_t goccl_mail_choose(const goccl_mail *mail, uint32_t peer, uint32_t bytes);
+
+/* Shows the oldest letter of a peer, if there is one. Below 0: no correct peer has written it. */
+enum {
+  GOCCL_MAIL_BAD_LENGTH = -3,   /* of what is in the ring */
+  GOCCL_MAIL_BAD_LETTER = -2,   /* longer than what is there */
+  GOCCL_MAIL_BAD_SHUTTLES = -1, /* which are not the sender's, or too many or few */
+  GOCCL_MAIL_EMPTY = 0,
+  GOCCL_MAIL_LETTER
+};
+int goccl_mail_next(goccl_mail *mail, uint32_t peer, goccl_letter *letter);
+
+/* Takes the letter that goccl_mail_next has shown out. Its payload goes to `to`, its shuttles to
+ * this rank. */
+void goccl_mail_take(goccl_mail *mail, uint32_t peer, const goccl_letter *letter, void *to);
+
+/* A letter whose payload, if it is short, has been taken out with it. */
+typedef struct {
+  goccl_letter letter;
+  int taken;
+  uint8_t payload[GOCCL_LETTER_ALIGN - sizeof(goccl_letter)];
+} goccl_taken_letter;
+
+/* goccl_mail_next, and goccl_mail_take if the payload is short: in one call from Go. */
+int goccl_mail_pull(goccl_mail *mail, uint32_t peer, goccl_taken_letter *letter);
 
 enum { GOCCL_MAIL_CAME, GOCCL_MAIL_DONE, GOCCL_MAIL_RAN, GOCCL_MAIL_BLOCKED, GOCCL_MAIL_STOPPED };
 
-/* `waits`: the caller has nothing else to do. Carries runs on the lane on, until one of them leaves its loop for another reason than to wait: *which,
- * with *status. Or until a letter is there, or *done is not 0, or until the time (as for goccl_run), or a
- * signal. */
+/* `waits`: the caller has nothing else to do. Carries runs on the lane on, until one of them leaves
+ * its loop for another reason than to wait: *which, with *status. Or until a letter is there, or
+ * *done is not 0, or until the time (as for goccl_run), or a signal. */
 int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs,
                      const uint32_t *done, int waits, uint64_t until, uint32_t *which, int *status);
 

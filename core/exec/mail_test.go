@@ -2,6 +2,7 @@ package exec
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"sync/atomic"
@@ -16,8 +17,7 @@ const longest = 2 * shuttleMin
 func next(m *Mail, peer int) (l Letter, payload []byte, ok bool, err error) {
 	if l, ok, err = m.Next(peer); ok {
 		payload = make([]byte, l.Bytes)
-		m.Read(peer, l, payload)
-		m.Take(peer, l)
+		m.Take(peer, l, payload)
 	}
 	return l, payload, ok, err
 }
@@ -35,7 +35,7 @@ func TestLetters(t *testing.T) {
 	take := func() {
 		want, payload := letter(taken)
 		l, got, ok, err := next(to, 0)
-		if l.shuttles = 0; !ok || err != nil || l != want || !bytes.Equal(got, payload) {
+		if l.shown = want.shown; !ok || err != nil || l != want || !bytes.Equal(got, payload) {
 			t.Fatalf("letter %d is %v with %d bytes, %v, %v", taken, l, len(got), ok, err)
 		}
 		taken++
@@ -148,7 +148,7 @@ func TestBadMailbox(t *testing.T) {
 	w := newPair(t)
 	to := w[1].Mail()
 	for _, posted := range []uint64{1, 65, uint64(layout.Mailbox) + 64, 1 << 63} {
-		atomic.StoreUint64((*uint64)(&to.mine[0].posted), posted)
+		atomic.StoreUint64((*uint64)(&to.peers[0].from.posted), posted)
 		if _, ok, err := to.Next(0); ok || !errors.Is(err, ErrProtocol) {
 			t.Errorf("%d bytes posted: %v, %v", posted, ok, err)
 		}
@@ -182,7 +182,7 @@ func TestShuttles(t *testing.T) {
 				t.Fatalf("step %d: %d bytes of %d, %v, %v", step, len(got), len(under[1-i][0]), ok, err)
 			}
 			under[1-i] = under[1-i][1:]
-			if l.shuttles != 0 {
+			if l.shown.letter.shuttles != 0 {
 				inShuttles++
 			} else if l.Bytes >= shuttleMin {
 				inRing++
@@ -199,7 +199,8 @@ func TestShuttles(t *testing.T) {
 	}
 	owners := map[int]int{} // by rank 0's numbers
 	for i := range mail {
-		for _, n := range mail[i].peers[1-i].has {
+		p := &mail[i].peers[1-i]
+		for _, n := range p.has[:p.owned] {
 			owners[int(n)^i*shuttlesEach]++
 		}
 	}
@@ -225,7 +226,7 @@ func TestShuttleOfStranger(t *testing.T) {
 		t.Fatal("not posted")
 	}
 	l, got, ok, err := next(w[1].Mail(), 0)
-	if !ok || err != nil || l.shuttles == 0 || !bytes.Equal(got, payload) {
+	if !ok || err != nil || l.shown.letter.shuttles == 0 || !bytes.Equal(got, payload) {
 		t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
 	}
 	connect(t, w, 1)
@@ -233,7 +234,7 @@ func TestShuttleOfStranger(t *testing.T) {
 		if posted, _ := w[1].Mail().Post(0, Letter{Type: 2}, payload); !posted {
 			t.Fatal("not posted")
 		}
-		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shuttles == 0 || !bytes.Equal(got, payload) {
+		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shown.letter.shuttles == 0 || !bytes.Equal(got, payload) {
 			t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
 		}
 	}
@@ -244,17 +245,18 @@ func TestBadShuttles(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		connected bool
-		l         Letter
+		bytes     uint32
+		shuttles  uint32
 		ok        bool
 	}{
-		{"the sender's", true, Letter{Bytes: fill, shuttles: 1}, true},
-		{"the sender's, before its window is known", false, Letter{Bytes: fill, shuttles: 1}, true},
-		{"the reader's", true, Letter{Bytes: fill, shuttles: 1 << shuttlesEach}, false},
-		{"the reader's, before the sender's window is known", false, Letter{Bytes: fill, shuttles: 1 << shuttlesEach}, false},
-		{"some the reader's", true, Letter{Bytes: 2 * fill, shuttles: 1<<shuttlesEach | 1}, false},
-		{"too many", true, Letter{Bytes: fill, shuttles: 3}, false},
-		{"too few", true, Letter{Bytes: fill + 1, shuttles: 1}, false},
-		{"nothing in them", true, Letter{shuttles: 1}, false},
+		{"the sender's", true, fill, 1, true},
+		{"the sender's, before its window is known", false, fill, 1, true},
+		{"the reader's", true, fill, 1 << shuttlesEach, false},
+		{"the reader's, before the sender's window is known", false, fill, 1 << shuttlesEach, false},
+		{"some the reader's", true, 2 * fill, 1<<shuttlesEach | 1, false},
+		{"too many", true, fill, 3, false},
+		{"too few", true, fill + 1, 1, false},
+		{"nothing in them", true, 0, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newStrangers(t, brief)
@@ -262,9 +264,10 @@ func TestBadShuttles(t *testing.T) {
 				connect(t, w, 1)
 			}
 			to := w[1].Mail()
-			c.l.Type = 1
-			c.l.encode(to.ringOf(to.mine[0]))
-			atomic.StoreUint64((*uint64)(&to.mine[0].posted), c.l.size())
+			box := to.peers[0].from
+			binary.NativeEndian.PutUint32(to.ringOf(box), 1|c.bytes<<8)
+			binary.NativeEndian.PutUint32(to.ringOf(box)[4:], c.shuttles)
+			atomic.StoreUint64((*uint64)(&box.posted), letterAlign)
 			if _, ok, err := to.Next(0); ok != c.ok || !ok && !errors.Is(err, ErrProtocol) {
 				t.Errorf("%v, %v", ok, err)
 			}

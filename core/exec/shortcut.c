@@ -1,6 +1,12 @@
 #include "shortcut.h"
 
-static void leave(goccl_shortcut *s) { __atomic_store_n(&s->gate.inside, 0, __ATOMIC_RELEASE); }
+static int come_in(goccl_gate *gate) {
+  goccl_gate open = {0}, inside = {.inside = 1};
+  return __atomic_compare_exchange_n(&gate->both, &open.both, inside.both, 0, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED);
+}
+
+static void leave(goccl_gate *gate) { __atomic_store_n(&gate->inside, 0, __ATOMIC_RELEASE); }
 
 static int equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
@@ -11,7 +17,8 @@ static int equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
 static int same(const goccl_known *k, const goccl_operation *o) {
   return k->plan != NULL && k->collective == o->collective && k->dtype == o->dtype &&
          k->op == o->op && k->root == o->root && k->n_in == o->n_in && k->n_out == o->n_out &&
-         equal(k->in_counts, o->in_counts, k->n_in) && equal(k->out_counts, o->out_counts, k->n_out);
+         equal(k->in_counts, o->in_counts, k->n_in) &&
+         equal(k->out_counts, o->out_counts, k->n_out);
 }
 
 static int all_there(void *const *blocks, const uint64_t *counts, uint32_t n) {
@@ -57,13 +64,10 @@ static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan
 }
 
 int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {
-  goccl_gate open = {0}, inside = {.inside = 1};
-  if (!__atomic_compare_exchange_n(&s->gate.both, &open.both, inside.both, 0, __ATOMIC_ACQUIRE,
-                                   __ATOMIC_RELAXED))
-    return GOCCL_SHORTCUT_NONE;
+  if (!come_in(&s->gate)) return GOCCL_SHORTCUT_NONE;
   const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
   if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX)) {
-    leave(s);
+    leave(&s->gate);
     return GOCCL_SHORTCUT_NONE;
   }
   goccl_run_state *run = s->run;
@@ -93,9 +97,73 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
     __atomic_store_n(&s->ran[sequence & (s->kept - 1)], GOCCL_RAN(sequence, run->plan->algorithm),
                      __ATOMIC_RELAXED);
     run->plan = NULL;
-    leave(s);
+    leave(&s->gate);
     return GOCCL_SHORTCUT_DONE;
   }
   s->begun = (uint32_t)(k - s->known);
   return GOCCL_SHORTCUT_BEGUN;
+}
+
+/* Whether letters go to and fro. A communicator that has failed takes no more calls: Go says why. */
+static int connected(const goccl_sends *s, uint32_t peer) {
+  return __atomic_load_n(&s->mail->peers[peer].to, __ATOMIC_ACQUIRE) != NULL &&
+         !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);
+}
+
+static int send(goccl_sends *s, const goccl_message_call *m) {
+  goccl_credit *c = &s->credits[m->peer];
+  if (m->bytes > s->eager_max || c->eager_sent - c->eager_done + m->bytes > s->window ||
+      c->sent - c->done >= s->most || !connected(s, m->peer))
+    return 0;
+  const uint64_t arg[2] = {m->about, 0};
+  if (goccl_mail_post(s->mail, m->peer, s->data, 0, arg, m->data, (uint32_t)m->bytes) ==
+      GOCCL_MAIL_FULL)
+    return 0;
+  c->eager_sent += m->bytes;
+  c->sent++;
+  return 1;
+}
+
+int goccl_shortcut_send(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m) {
+  if (!come_in(&s->sends.gate)) return GOCCL_SHORTCUT_NONE;
+  int done = s->handle == handle && send(&s->sends, m);
+  leave(&s->sends.gate);
+  return done ? GOCCL_SHORTCUT_DONE : GOCCL_SHORTCUT_NONE;
+}
+
+/* Waits a little for a letter of a peer. Go, which may sleep, waits on. */
+static int await_letter(const goccl_sends *s, uint32_t peer, goccl_letter *letter) {
+  goccl_lane *lane = s->mail->lane;
+  goccl_polls polls = {0};
+  int next;
+  while ((next = goccl_mail_next(s->mail, peer, letter)) == GOCCL_MAIL_EMPTY) {
+    if (__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) ||
+        __atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED ||
+        !goccl_poll(&lane->patience, &polls, 0, GOCCL_YIELD))
+      break;
+  }
+  if (polls.looks > 0) goccl_polled(&lane->patience, &polls, next == GOCCL_MAIL_LETTER);
+  return next == GOCCL_MAIL_LETTER;
+}
+
+/* What is unexpected in a letter Go finds, too. So it does what the peer must be told of. */
+static int receive(goccl_sends *s, const goccl_message_call *m) {
+  goccl_credit *c = &s->credits[m->peer];
+  goccl_letter l;
+  if (!s->receives || !connected(s, m->peer) || c->received + m->bytes - c->told >= s->window / 4 ||
+      c->taken + 1 - c->told_taken >= s->most / 4 || !await_letter(s, m->peer, &l) ||
+      l.head != (s->data | (uint32_t)m->bytes << 8) || l.arg[0] != m->about)
+    return 0;
+  goccl_mail_take(s->mail, m->peer, &l, m->data);
+  c->came++;
+  c->taken++;
+  c->received += m->bytes;
+  return 1;
+}
+
+int goccl_shortcut_receive(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m) {
+  if (!come_in(&s->sends.gate)) return GOCCL_SHORTCUT_NONE;
+  int done = s->handle == handle && m->bytes <= s->sends.eager_max && receive(&s->sends, m);
+  leave(&s->sends.gate);
+  return done ? GOCCL_SHORTCUT_DONE : GOCCL_SHORTCUT_NONE;
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
@@ -58,10 +59,13 @@ func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
 			free(unsafe.Pointer(history), unsafe.Pointer(ran))
 			return nil, a.err
 		}
-		*gateOf(c).shut() = 1
+		*gateOf(&c.gate).shut() = 1
 		c.call = (*[0]byte)(C.goccl_shortcut_call)
+		c.send = (*[0]byte)(C.goccl_shortcut_send)
+		c.receive = (*[0]byte)(C.goccl_shortcut_receive)
 	}
 	c.kept, c.history, c.ran = C.uint64_t(keep), history, ran
+	atomic.StoreUint32(gateOf(&c.sends.gate).shut(), 1) // it counts, and a former user has left it shut
 	s := &Shortcut{c: c}
 	s.Use(r, rank)
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
@@ -107,25 +111,28 @@ func (s *Shortcut) C(handle uint64) unsafe.Pointer {
 // gate is a goccl_gate.
 type gate struct{ words *[2]uint32 }
 
-func gateOf(c *C.goccl_shortcut) gate { return gate{(*[2]uint32)(unsafe.Pointer(&c.gate))} }
+func gateOf(g *C.goccl_gate) gate { return gate{(*[2]uint32)(unsafe.Pointer(g))} }
 
 func (g gate) inside() *uint32 { return &g.words[0] }
 func (g gate) shut() *uint32   { return &g.words[1] }
 
-// leave is for who is inside.
+func (g gate) close() { atomic.StoreUint32(g.shut(), 1) }
+
+func (g gate) closed() bool {
+	return atomic.LoadUint32(g.shut()) == 1 && atomic.LoadUint32(g.inside()) == 0
+}
+
+// leave is for the caller inside.
 func (g gate) leave() {
 	atomic.StoreUint32(g.shut(), 1)
 	atomic.StoreUint32(g.inside(), 0)
 }
 
 // Shut lets nobody in any more. One may still be inside.
-func (s *Shortcut) Shut() { atomic.StoreUint32(gateOf(s.c).shut(), 1) }
+func (s *Shortcut) Shut() { gateOf(&s.c.gate).close() }
 
 // Closed tells whether the gate is shut, and nobody inside.
-func (s *Shortcut) Closed() bool {
-	g := gateOf(s.c)
-	return atomic.LoadUint32(g.shut()) == 1 && atomic.LoadUint32(g.inside()) == 0
-}
+func (s *Shortcut) Closed() bool { return gateOf(&s.c.gate).closed() }
 
 // Open lets callers in, if they are not.
 func (s *Shortcut) Open() {
@@ -133,7 +140,43 @@ func (s *Shortcut) Open() {
 		return
 	}
 	s.c.pointers = &s.run.pointers[0]
-	atomic.StoreUint32(gateOf(s.c).shut(), 0)
+	atomic.StoreUint32(gateOf(&s.c.gate).shut(), 0)
+}
+
+// UseSends says how callers in C send and receive from now on: by letters of a type, so many bytes at
+// most, and to a peer so many bytes and so many sends that it has not received yet. It is called with
+// the gate for sends shut.
+func (s *Shortcut) UseSends(credits *Credits, letter uint8, eagerMax, window, most uint64) {
+	c := &s.c.sends
+	c.mail, c.credits = s.run.lane.window.mail.c, credits.c
+	c.data, c.eager_max = C.uint32_t(letter), C.uint64_t(eagerMax)
+	c.window, c.most = C.uint64_t(window), C.uint64_t(most)
+}
+
+// ShutSends keeps callers in C from sending and receiving until OpenSends undoes it, and waits for the
+// caller inside to leave. The gate counts: it is open once each ShutSends has been undone, and the one
+// that it is born with.
+func (s *Shortcut) ShutSends() {
+	g := gateOf(&s.c.sends.gate)
+	atomic.AddUint32(g.shut(), 1)
+	for atomic.LoadUint32(g.inside()) != 0 {
+		yieldCPU() // to a thread in C, of which runtime.Gosched knows nothing
+	}
+}
+
+// SendsOpen tells whether callers in C may send.
+func (s *Shortcut) SendsOpen() bool {
+	return atomic.LoadUint32(gateOf(&s.c.sends.gate).shut()) == 0
+}
+
+// OpenSends undoes so many calls of ShutSends, one or more, and says whether callers may receive.
+func (s *Shortcut) OpenSends(times int, receives bool) {
+	atomic.StoreUint32((*uint32)(&s.c.sends.receives), uint32(flag(receives)))
+	atomic.AddUint32(gateOf(&s.c.sends.gate).shut(), -uint32(times))
+}
+
+func yieldCPU() {
+	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
 }
 
 // Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate behind it.
@@ -143,12 +186,12 @@ func (s *Shortcut) Leave() *Compiled {
 	if d := s.direct[s.c.begun]; d != nil && d.c == s.run.c.plan {
 		begun = d
 	}
-	gateOf(s.c).leave()
+	gateOf(&s.c.gate).leave()
 	return begun
 }
 
 // LeaveStale does it for a communicator that is no more.
-func LeaveStale(c unsafe.Pointer) { gateOf((*C.goccl_shortcut)(c)).leave() }
+func LeaveStale(c unsafe.Pointer) { gateOf(&(*C.goccl_shortcut)(c).gate).leave() }
 
 // Sequence is the number of the last collective.
 func (s *Shortcut) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }

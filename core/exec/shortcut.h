@@ -1,7 +1,7 @@
 #ifndef GOCCL_SHORTCUT_H
 #define GOCCL_SHORTCUT_H
 
-#include "exec.h"
+#include "mail.h"
 
 /* The way around Go: a collective that has been called before, over memory channels only, is
  * started and ended by its caller's thread in C, while nothing else of its communicator is under way. What
@@ -48,10 +48,12 @@ typedef struct {
   uint32_t uses_out;
   uint64_t in_counts[GOCCL_SHORTCUT_BLOCKS];
   uint64_t out_counts[GOCCL_SHORTCUT_BLOCKS];
-  uint32_t in_place[GOCCL_SHORTCUT_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
+  uint32_t
+      in_place[GOCCL_SHORTCUT_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
 } goccl_known;
 
-/* Who comes in sets `inside` where neither is set, by a compare-and-exchange of both. So to leave needs only a store. */
+/* A caller comes in by setting `inside` where neither is set, with a compare-and-exchange of both. So
+ * to leave needs only a store. */
 typedef union {
   uint64_t both;
   struct {
@@ -63,16 +65,51 @@ typedef union {
 /* A collective that has ended: its number, and the plan.Algorithm by which it ran. */
 #define GOCCL_RAN(sequence, algorithm) ((sequence) << 8 | (algorithm))
 
+/* How much has gone between this rank and a peer, which sends and receives in Go and in C go on with.
+ * See core/p2p.go and core/held.go. */
+typedef struct {
+  uint64_t eager_sent, eager_done; /* bytes to the peer; of them, those that it has received */
+  uint64_t sent, done;             /* eager sends and offers to the peer; likewise */
+  uint64_t received, told;         /* bytes received from the peer; that it has been told of */
+  uint64_t came, taken;            /* eager sends and offers from it; those that met a receive */
+  uint64_t told_taken;             /* of these, those that it has been told of */
+} goccl_credit;
+
+/* A send or a receive as its caller asks for it. */
+typedef struct {
+  uint32_t peer;
+  uint64_t about; /* tag and dtype, as a letter has them */
+  void *data;
+  uint64_t bytes;
+} goccl_message_call;
+
+/* What sends and receives in C go by. The matching engine in Go opens the gate while nobody is in it,
+ * and no send is under way that another could overtake. It allows receives while it has no receive
+ * and no message either: then the next letter of a peer is the one that the next receive gets. */
+typedef struct {
+  goccl_gate gate;   /* `shut` counts what keeps it so */
+  uint32_t receives; /* not 0: allowed; written while the gate is shut */
+  goccl_mail *mail;
+  goccl_credit *credits; /* one a rank */
+  uint32_t data;         /* the type of a letter with an eager send */
+  uint64_t eager_max;    /* bytes of an eager send */
+  uint64_t window;       /* bytes to one peer that it has not received yet, at most */
+  uint64_t most;         /* sends, likewise */
+} goccl_sends;
+
 /* Memory of this form is used again, but never given back: a stale handle may lead here. */
 typedef struct goccl_shortcut {
   int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *, int waits);
+  int (*send)(struct goccl_shortcut *, uint64_t handle, const goccl_message_call *);
+  int (*receive)(struct goccl_shortcut *, uint64_t handle, const goccl_message_call *);
   goccl_gate gate;
   uint32_t rank;
   uint32_t ranks;
   uint64_t handle;        /* of the communicator; 0: none */
   uint64_t sequence;      /* of its last collective */
   goccl_message *history; /* of the last `kept` collectives, by sequence */
-  uint64_t *ran; /* likewise: the number and the algorithm of those that have ended, see GOCCL_RAN */
+  uint64_t
+      *ran; /* likewise: the number and the algorithm of those that have ended, see GOCCL_RAN */
   uint64_t kept; /* a power of two */
   goccl_lane *lane;
   goccl_run_state *run;
@@ -80,6 +117,7 @@ typedef struct goccl_shortcut {
   uint32_t begun;  /* which of `known` has been left half done, by the plan that the run has */
   uint32_t oldest; /* which of `known` is forgotten next */
   goccl_known known[GOCCL_SHORTCUTS];
+  goccl_sends sends;
 } goccl_shortcut;
 
 enum {
@@ -89,5 +127,9 @@ enum {
 };
 
 int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits);
+
+/* An eager send, and a receive of one that is there or comes soon: done, or not begun. */
+int goccl_shortcut_send(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m);
+int goccl_shortcut_receive(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m);
 
 #endif

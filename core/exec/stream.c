@@ -11,17 +11,18 @@
 
 /* Several lines are loaded before they are stored: one at a time halves the speed of memory. 128-bit stores
  * gain little. */
-#define STREAM(name, isa, vector, load, store)                                                      \
-  __attribute__((target(isa))) static size_t name(uint8_t *to, const uint8_t *from, size_t bytes) { \
-    enum { LINES = 4, VECTORS = LINES * 64 / sizeof(vector) };                                      \
-    size_t done = 0;                                                                                \
-    for (; bytes - done >= LINES * 64; done += LINES * 64) {                                        \
-      vector v[VECTORS];                                                                            \
-      for (size_t i = 0; i < VECTORS; i++)                                                          \
-        v[i] = load((const void *)(from + done + i * sizeof v[0]));                                 \
-      for (size_t i = 0; i < VECTORS; i++) store((void *)(to + done + i * sizeof v[0]), v[i]);      \
-    }                                                                                               \
-    return done;                                                                                    \
+#define STREAM(name, isa, vector, load, store)                                                 \
+  __attribute__((target(isa))) static size_t name(uint8_t *to, const uint8_t *from,            \
+                                                  size_t bytes) {                              \
+    enum { LINES = 4, VECTORS = LINES * 64 / sizeof(vector) };                                 \
+    size_t done = 0;                                                                           \
+    for (; bytes - done >= LINES * 64; done += LINES * 64) {                                   \
+      vector v[VECTORS];                                                                       \
+      for (size_t i = 0; i < VECTORS; i++)                                                     \
+        v[i] = load((const void *)(from + done + i * sizeof v[0]));                            \
+      for (size_t i = 0; i < VECTORS; i++) store((void *)(to + done + i * sizeof v[0]), v[i]); \
+    }                                                                                          \
+    return done;                                                                               \
   }
 
 STREAM(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512)

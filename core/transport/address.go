@@ -170,8 +170,8 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 	return Verbs, nil
 }
 
-// Memory names what the process shares memory with: two that Decide joins by Mem or Shm have the same
-// name, and no others have it. "" is that of one which shares memory with none.
+// Memory names what the process shares memory with: two that Decide joins by Mem or Shm have the
+// same name, and no others have it. "" is that of one which shares memory with none.
 func (a *Address) Memory(forced string) string {
 	switch {
 	case IsPort(cmp.Or(forced, a.Forced)):

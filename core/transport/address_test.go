@@ -232,15 +232,16 @@ func TestMemoryIsNamed(t *testing.T) {
 	for _, forced := range []string{"", Shm, TCP, Verbs} {
 		for _, a := range all {
 			for _, b := range all {
-				if a.Process == b.Process && (a.Host != b.Host || a.Unix != b.Unix || a.ShmProblem != b.ShmProblem) {
+				if a.Process == b.Process &&
+					(a.Host != b.Host || a.Unix != b.Unix || a.ShmProblem != b.ShmProblem) {
 					continue // they are one process, of which there is one address
 				}
 				kind, err := Decide(a, b, forced)
 				shares := err == nil && !IsPort(kind)
 				name := a.Memory(forced)
 				if same := name != "" && name == b.Memory(forced); same != shares {
-					t.Errorf("%q: %+v and %+v are joined by %q (%v), their memories are %q and %q", forced, a, b,
-						kind, err, name, b.Memory(forced))
+					t.Errorf("%q: %+v and %+v are joined by %q (%v), their memories are %q and %q",
+						forced, a, b, kind, err, name, b.Memory(forced))
 				}
 			}
 		}

@@ -459,8 +459,8 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	}
 }
 
-// hold waits a while until a group is attached here: ranks do not all come at once, neither to a group
-// nor to its next epoch.
+// hold waits a while until a group is attached here: ranks do not all come at once, neither to a
+// group nor to its next epoch.
 func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 	limit := time.NewTimer(handshakeTimeout)
 	defer limit.Stop()

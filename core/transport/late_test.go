@@ -121,8 +121,8 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 	}
 }
 
-// A peer that dials for an epoch that has been left here is told so. It waits for one that is still to
-// come.
+// A peer that dials for an epoch that has been left here is told so. It waits for one that is still
+// to come.
 func TestEpochOfAGuest(t *testing.T) {
 	e := listen(t, Config{})
 	from := ProcessID{1}

@@ -1,7 +1,7 @@
 package main
 
 // #include <stdlib.h>
-// #include "guest.h"
+// #include "api.h"
 import "C"
 
 import (
@@ -18,5 +18,5 @@ func callBack(callback C.goccl_callback, context unsafe.Pointer, err error) {
 	}
 	message := C.CString(text)
 	defer C.free(unsafe.Pointer(message))
-	deep.Call(func() { C.guest_call_back(callback, context, codeOf(err), message) })
+	deep.Call(func() { C.api_call_back(callback, context, codeOf(err), message) })
 }

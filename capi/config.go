@@ -2,7 +2,7 @@ package main
 
 // #include <stdlib.h>
 // #include <string.h>
-// #include "guest.h"
+// #include "api.h"
 // extern char **environ;
 import "C"
 
@@ -33,7 +33,7 @@ var process = core.NewRuntime(core.RuntimeConfig{
 		if open {
 			n = 1
 		}
-		C.guest_socket(C.int(fd), n)
+		C.api_socket(C.int(fd), n)
 	},
 	Logger: logs.New(&log),
 })
@@ -41,8 +41,8 @@ var process = core.NewRuntime(core.RuntimeConfig{
 // log is this process's.
 var log journal
 
-// settle makes the Go runtime a modest guest: buffers are not in its heap, so a small heap with
-// few collections does; and threads that poll must not starve the others.
+// settle makes the Go runtime modest in the process of another: buffers are not in its heap, so a
+// small heap with few collections does; and threads that poll must not starve the others.
 var settle = sync.OnceFunc(func() {
 	const softMemoryLimit = 256 << 20
 	debug.SetGCPercent(400)
@@ -193,7 +193,7 @@ func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, err
 // Set implements bootstrap.Store.
 func (s *store) Set(key string, value []byte) error {
 	_, err := s.call(key, func(key, message *C.char) C.int {
-		return C.guest_store_set(s.c, key, (*C.char)(unsafe.Pointer(unsafe.SliceData(value))),
+		return C.api_store_set(s.c, key, (*C.char)(unsafe.Pointer(unsafe.SliceData(value))),
 			C.size_t(len(value)), message, storeMessage)
 	})
 	return err
@@ -204,7 +204,7 @@ func (s *store) Get(key string) (value []byte, ok bool, err error) {
 	status, err := s.call(key, func(key, message *C.char) C.int {
 		var copied unsafe.Pointer
 		var size C.size_t
-		status := C.guest_store_get(s.c, key, &copied, &size, message, storeMessage)
+		status := C.api_store_get(s.c, key, &copied, &size, message, storeMessage)
 		if copied != nil {
 			defer C.free(copied)
 			if status == 0 && size <= math.MaxInt32 {

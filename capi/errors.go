@@ -1,6 +1,6 @@
 package main
 
-// #include "guest.h"
+// #include "api.h"
 import "C"
 
 import (
@@ -88,7 +88,7 @@ func codeOf(err error) C.goccl_result {
 
 // export is the frame of every exported function, which has the name without the prefix: errors
 // become result codes and are kept for goccl_last_error(), and so do panics. Signal handlers of the
-// host may run on the stack of f.
+// program may run on the stack of f.
 func export(name string, f func() error) (code C.goccl_result) {
 	deep.Call(func() { code = guarded(name, f) })
 	return code
@@ -114,7 +114,7 @@ func guarded(name string, f func() error) (code C.goccl_result) {
 // keep keeps the message of an error for goccl_last_error(), and its detail.
 func keep(function string, err error) {
 	text, detail := err.Error(), detail(function, err)
-	C.guest_keep_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)),
+	C.api_keep_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)),
 		(*C.char)(unsafe.Pointer(unsafe.SliceData(detail))), C.size_t(len(detail)))
 }
 

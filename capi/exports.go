@@ -1,11 +1,11 @@
 // Command capi is libgoccl.so: GoCCL behind the C ABI of goccl.h, to be built as a C shared
 // library.
 //
-// The public functions are in guest.c. Here is what they call in Go.
+// The public functions are in api.c. Here is what they call in Go.
 package main
 
 // #cgo LDFLAGS: -Wl,--wrap=pthread_create
-// #include "guest.h"
+// #include "api.h"
 import "C"
 
 import (
@@ -30,26 +30,26 @@ func comm(h C.goccl_comm) (*commHandle, error) { return restoreComm(uint64(h)) }
 // give gives a communicator a handle.
 func give(c *core.Comm) C.goccl_comm {
 	h := save(&commHandle{comm: c})
-	C.guest_use_shortcut(C.uint64_t(h), (*C.goccl_shortcut)(c.Shortcut(h)))
+	C.api_use_shortcut(C.uint64_t(h), (*C.goccl_shortcut)(c.Shortcut(h)))
 	return C.goccl_comm(h)
 }
 
 // work finds the work of a handle.
 func work(h C.goccl_work) (*workHandle, error) { return restore[*workHandle](uint64(h), "work") }
 
-// guestAdopt does nothing: a thread that calls it has what Go has for each thread, and a deep
+// apiAdopt does nothing: a thread that calls it has what Go has for each thread, and a deep
 // stack.
 //
-//export guestAdopt
-func guestAdopt() { export("adopt", func() error { return nil }) }
+//export apiAdopt
+func apiAdopt() { export("adopt", func() error { return nil }) }
 
-//export guestInfo
-func guestInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+//export apiInfo
+func apiInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("info", func() error { return giveJSON("info", process.Info(), json, size, needed) })
 }
 
-//export guestSetLogger
-func guestSetLogger(
+//export apiSetLogger
+func apiSetLogger(
 	logger C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level,
 ) C.goccl_result {
 	return export("set_logger", func() error {
@@ -61,8 +61,8 @@ func guestSetLogger(
 	})
 }
 
-//export guestLog
-func guestLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result {
+//export apiLog
+func apiLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result {
 	return export("log", func() error {
 		if level <= C.GOCCL_LOG_DEFAULT || level > C.GOCCL_LOG_TRACE {
 			return invalid("log: level", int32(level), "allowed are 1 to %d (goccl_log_level)",
@@ -80,8 +80,8 @@ func guestLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result 
 	})
 }
 
-//export guestGetUniqueID
-func guestGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
+//export apiGetUniqueID
+func apiGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
 	return export("get_unique_id", func() error {
 		if err := needs(id, "get_unique_id: id"); err != nil {
 			return err
@@ -95,8 +95,8 @@ func guestGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
 	})
 }
 
-//export guestInit
-func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
+//export apiInit
+func apiInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
 	return export("init", func() error {
 		if err := needs(config, "init: config"); err != nil {
 			return err
@@ -110,8 +110,8 @@ func guestInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
 	})
 }
 
-//export guestSplit
-func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.goccl_result {
+//export apiSplit
+func apiSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.goccl_result {
 	return export("split", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -133,8 +133,8 @@ func guestSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.go
 	})
 }
 
-//export guestRenew
-func guestRenew(handle C.goccl_comm) C.goccl_result {
+//export apiRenew
+func apiRenew(handle C.goccl_comm) C.goccl_result {
 	return export("renew", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -144,8 +144,8 @@ func guestRenew(handle C.goccl_comm) C.goccl_result {
 	})
 }
 
-//export guestDestroy
-func guestDestroy(handle C.goccl_comm) C.goccl_result {
+//export apiDestroy
+func apiDestroy(handle C.goccl_comm) C.goccl_result {
 	return export("destroy", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -159,8 +159,8 @@ func guestDestroy(handle C.goccl_comm) C.goccl_result {
 	})
 }
 
-//export guestAbort
-func guestAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
+//export apiAbort
+func apiAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
 	return export("abort", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -171,8 +171,8 @@ func guestAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
 	})
 }
 
-//export guestRefuse
-func guestRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
+//export apiRefuse
+func apiRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
 	return export("refuse", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -183,8 +183,8 @@ func guestRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
 	})
 }
 
-//export guestAsyncError
-func guestAsyncError(handle C.goccl_comm) C.goccl_result {
+//export apiAsyncError
+func apiAsyncError(handle C.goccl_comm) C.goccl_result {
 	return export("async_error", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -194,8 +194,8 @@ func guestAsyncError(handle C.goccl_comm) C.goccl_result {
 	})
 }
 
-//export guestFailedRanks
-func guestFailedRanks(
+//export apiFailedRanks
+func apiFailedRanks(
 	handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t,
 ) C.goccl_result {
 	return export("failed_ranks", func() error {
@@ -221,8 +221,8 @@ func guestFailedRanks(
 	})
 }
 
-//export guestShutdown
-func guestShutdown() C.goccl_result {
+//export apiShutdown
+func apiShutdown() C.goccl_result {
 	return export("shutdown", func() error {
 		for _, c := range allComms() {
 			drop(c.number.Load())
@@ -232,8 +232,8 @@ func guestShutdown() C.goccl_result {
 	})
 }
 
-//export guestMemAlloc
-func guestMemAlloc(memory *unsafe.Pointer, bytes C.size_t) C.goccl_result {
+//export apiMemAlloc
+func apiMemAlloc(memory *unsafe.Pointer, bytes C.size_t) C.goccl_result {
 	return export("mem_alloc", func() error {
 		if err := needs(memory, "mem_alloc: memory"); err != nil {
 			return err
@@ -248,13 +248,13 @@ func guestMemAlloc(memory *unsafe.Pointer, bytes C.size_t) C.goccl_result {
 	})
 }
 
-//export guestMemFree
-func guestMemFree(memory unsafe.Pointer) C.goccl_result {
+//export apiMemFree
+func apiMemFree(memory unsafe.Pointer) C.goccl_result {
 	return export("mem_free", func() error { return process.Free(memory) })
 }
 
-//export guestMemStats
-func guestMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
+//export apiMemStats
+func apiMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
 	return export("mem_stats", func() error {
 		stats := process.MemoryStats()
 		set := func(to *C.uint64_t, n int64) {
@@ -269,8 +269,8 @@ func guestMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
 	})
 }
 
-//export guestCommRank
-func guestCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
+//export apiCommRank
+func apiCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
 	return export("comm_rank", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -284,8 +284,8 @@ func guestCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
 	})
 }
 
-//export guestCommSize
-func guestCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
+//export apiCommSize
+func apiCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
 	return export("comm_size", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -299,8 +299,8 @@ func guestCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
 	})
 }
 
-//export guestCommTransport
-func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_result {
+//export apiCommTransport
+func apiCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_result {
 	return export("comm_transport", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -321,11 +321,11 @@ func guestCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_
 func staticName(name string) *C.char {
 	var buffer [32]byte // a name is short; the rest are closing NULs
 	copy(buffer[:len(buffer)-1], name)
-	return C.guest_static_name((*C.char)(unsafe.Pointer(&buffer)))
+	return C.api_static_name((*C.char)(unsafe.Pointer(&buffer)))
 }
 
-//export guestCommDescribe
-func guestCommDescribe(
+//export apiCommDescribe
+func apiCommDescribe(
 	handle C.goccl_comm, json *C.char, size C.size_t, needed *C.size_t,
 ) C.goccl_result {
 	return export("comm_describe", func() error {
@@ -337,8 +337,8 @@ func guestCommDescribe(
 	})
 }
 
-//export guestCommSequence
-func guestCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result {
+//export apiCommSequence
+func apiCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result {
 	return export("comm_sequence", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -352,8 +352,8 @@ func guestCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result
 	})
 }
 
-//export guestCommAlgorithm
-func guestCommAlgorithm(handle C.goccl_comm, sequence C.uint64_t, name **C.char) C.goccl_result {
+//export apiCommAlgorithm
+func apiCommAlgorithm(handle C.goccl_comm, sequence C.uint64_t, name **C.char) C.goccl_result {
 	return export("comm_algorithm", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -367,8 +367,8 @@ func guestCommAlgorithm(handle C.goccl_comm, sequence C.uint64_t, name **C.char)
 	})
 }
 
-//export guestCommSetTimeout
-func guestCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
+//export apiCommSetTimeout
+func apiCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
 	return export("comm_set_timeout", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -381,8 +381,8 @@ func guestCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result 
 	})
 }
 
-//export guestWorkTest
-func guestWorkTest(handle C.goccl_work) C.goccl_result {
+//export apiWorkTest
+func apiWorkTest(handle C.goccl_work) C.goccl_result {
 	return export("work_test", func() error {
 		w, err := work(handle)
 		if err != nil {
@@ -400,8 +400,8 @@ func ended(done bool, err error) error {
 	return err
 }
 
-//export guestWorkWait
-func guestWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
+//export apiWorkWait
+func apiWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
 	return export("work_wait", func() error {
 		w, err := work(handle)
 		if err != nil {
@@ -415,8 +415,8 @@ func guestWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
 	})
 }
 
-//export guestWorkOnDone
-func guestWorkOnDone(
+//export apiWorkOnDone
+func apiWorkOnDone(
 	handle C.goccl_work, callback C.goccl_callback, context unsafe.Pointer,
 ) C.goccl_result {
 	return export("work_on_done", func() error {
@@ -436,8 +436,8 @@ func guestWorkOnDone(
 	})
 }
 
-//export guestWorkError
-func guestWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_result {
+//export apiWorkError
+func apiWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_result {
 	return export("work_error", func() error {
 		w, err := work(handle)
 		if err != nil {
@@ -457,8 +457,8 @@ func guestWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_re
 	})
 }
 
-//export guestWorkSource
-func guestWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
+//export apiWorkSource
+func apiWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
 	return export("work_source", func() error {
 		w, err := work(handle)
 		if err != nil {
@@ -477,8 +477,8 @@ func guestWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
 	})
 }
 
-//export guestWorkFree
-func guestWorkFree(handle C.goccl_work) C.goccl_result {
+//export apiWorkFree
+func apiWorkFree(handle C.goccl_work) C.goccl_result {
 	return export("work_free", func() error {
 		if _, err := work(handle); err != nil {
 			return err
@@ -490,8 +490,8 @@ func guestWorkFree(handle C.goccl_work) C.goccl_result {
 	})
 }
 
-//export guestStart
-func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
+//export apiStart
+func apiStart(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
 	return export(functionOf(a), func() error {
 		if handle != nil {
 			*handle = 0
@@ -519,10 +519,10 @@ func guestStart(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) 
 	})
 }
 
-// guestCarryOn is guestStart for what C has begun by the shortcut.
+// apiCarryOn is apiStart for what C has begun by the shortcut.
 //
-//export guestCarryOn
-func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
+//export apiCarryOn
+func apiCarryOn(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
 	return export(functionOf(a), func() error {
 		if handle != nil {
 			*handle = 0
@@ -548,8 +548,8 @@ func guestCarryOn(a *C.guest_operation, call *C.goccl_call, handle *C.goccl_work
 	})
 }
 
-//export guestGroupStart
-func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
+//export apiGroupStart
+func apiGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
 	return export("group_start", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -559,8 +559,8 @@ func guestGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
 	})
 }
 
-//export guestGroupEnd
-func guestGroupEnd(
+//export apiGroupEnd
+func apiGroupEnd(
 	handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work, ended *C.int,
 ) C.goccl_result {
 	return export("group_end", func() error {
@@ -583,8 +583,8 @@ func guestGroupEnd(
 	})
 }
 
-//export guestAllToAllPeaks
-func guestAllToAllPeaks(
+//export apiAllToAllPeaks
+func apiAllToAllPeaks(
 	ranks C.int, transport, schedule *C.char, bytes C.uint64_t, to *C.goccl_peaks,
 ) C.goccl_result {
 	return export("alltoall_peaks", func() error {

@@ -1,7 +1,7 @@
 package main
 
 // #include <stdlib.h>
-// #include "guest.h"
+// #include "api.h"
 import "C"
 
 import (
@@ -140,8 +140,8 @@ const (
 	lastWords = 2 * time.Second
 )
 
-// listener is a function of the host that hears the log. It is called by a goroutine that is there
-// for nothing else, and only while there is something to hear: who logs may hold any lock.
+// listener is a function of the program that hears the log. It is called by a goroutine that is
+// there for nothing else, and only while there is something to hear: who logs may hold any lock.
 type listener struct {
 	function C.goccl_logger
 	context  unsafe.Pointer
@@ -239,5 +239,5 @@ func (l *listener) tell(r *logs.Record) {
 		out.group, out.rank = C.CString(r.Group), C.int(r.Rank)
 		defer C.free(unsafe.Pointer(out.group))
 	}
-	C.guest_log(l.function, l.context, &out)
+	C.api_log(l.function, l.context, &out)
 }

@@ -1,19 +1,19 @@
 /*
- * How the library lives with the signal handlers of its host.
+ * How the library lives with the signal handlers of the program that has loaded it.
  *
  * A handler may want much stack, and need not ask for a stack of its own (SA_ONSTACK). It must
  * never run on a goroutine's stack of a few KiB: there it overwrites the heap. So:
  *
- *  - Threads that the library makes take none of the host's signals. The kernel gives those to
+ *  - Threads that the library makes take none of the program's signals. The kernel gives those to
  *    another thread.
- *  - A thread of the host runs Go on a deep stack (package deep), and takes its signals there.
+ *  - A thread of the program runs Go on a deep stack (package deep), and takes its signals there.
  *  - A handler with SA_ONSTACK finds a larger stack than the 32 KiB that Go makes for it.
  *
  * Go sets a thread's mask of signals when it gets the thread, and unblocks SIGPROF, SIGCHLD and
  * others then, whatever was blocked before. It also unblocks SIGURG, which it preempts by. So a
  * thread sends itself a SIGURG that stays pending until then. The handler runs at the end of the
- * system call that sets the mask, still on the thread's first stack. It blocks the host's signals
- * in the mask to which it returns.
+ * system call that sets the mask, still on the thread's first stack. It blocks the program's
+ * signals in the mask to which it returns.
  */
 #define _GNU_SOURCE
 
@@ -35,7 +35,7 @@
 static const uint64_t ours = BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV) |
                              BIT(SIGSYS) | BIT(SIGURG) | BIT(32) | BIT(33);
 
-/* Set on a thread on which SIGURG blocks what is the host's. */
+/* Set on a thread on which SIGURG blocks what is the program's. */
 static pthread_key_t apart;
 
 static sigset_t mask_of_host; /* of the thread that loads the library */
@@ -73,7 +73,7 @@ enum { ALTERNATE = 256 << 10, GUARD = 64 << 10 }; /* no page is larger */
 
 /* Gives the calling thread one if it has none. Go uses it, and makes a smaller one where there is
  * no memory for it here. */
-static void give_alternate(struct guest_signals *s) {
+static void give_alternate(struct api_signals *s) {
   stack_t stack;
   if (sigaltstack(NULL, &stack) != 0 || !(stack.ss_flags & SS_DISABLE)) return;
   char *memory =
@@ -88,7 +88,7 @@ static void give_alternate(struct guest_signals *s) {
   }
 }
 
-static void take_alternate(struct guest_signals *s) {
+static void take_alternate(struct api_signals *s) {
   if (s->alternate == NULL) return;
   stack_t stack;
   if (sigaltstack(NULL, &stack) == 0 && stack.ss_sp == (char *)s->alternate + GUARD) {
@@ -107,7 +107,7 @@ struct start {
 static void *run_apart(void *p) {
   struct start start = *(struct start *)p;
   free(p);
-  struct guest_signals signals = {0};
+  struct api_signals signals = {0};
   give_alternate(&signals);
   pthread_setspecific(apart, &apart);
   pthread_kill(pthread_self(), SIGURG);
@@ -142,8 +142,8 @@ static void *wait_for(void *gate) {
   return NULL;
 }
 
-int guest_try_threads(void) {
-  pthread_t threads[GUEST_THREADS];
+int api_try_threads(void) {
+  pthread_t threads[API_THREADS];
   pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
   pthread_attr_t small; /* stacks that need no new mapping each time */
   pthread_attr_init(&small);
@@ -153,7 +153,7 @@ int guest_try_threads(void) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_mutex_lock(&gate);
   int n = 0;
-  while (n < GUEST_THREADS && __real_pthread_create(&threads[n], &small, wait_for, &gate) == 0) n++;
+  while (n < API_THREADS && __real_pthread_create(&threads[n], &small, wait_for, &gate) == 0) n++;
   pthread_mutex_unlock(&gate);
   for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
   pthread_attr_destroy(&small);
@@ -161,9 +161,9 @@ int guest_try_threads(void) {
   return n;
 }
 
-/* Functions of the host run with its signals: what they start inherits that. */
-struct guest_mask guest_enter_host(void) {
-  struct guest_mask mask = {.changed = pthread_getspecific(apart) != NULL};
+/* Functions of the program run with its signals: what they start inherits that. */
+struct api_mask api_enter_program(void) {
+  struct api_mask mask = {.changed = pthread_getspecific(apart) != NULL};
   if (mask.changed) {
     pthread_setspecific(apart, NULL);
     pthread_sigmask(SIG_SETMASK, &mask_of_host, &mask.before);
@@ -171,16 +171,16 @@ struct guest_mask guest_enter_host(void) {
   return mask;
 }
 
-void guest_leave_host(struct guest_mask mask) {
+void api_leave_program(struct api_mask mask) {
   if (mask.changed) {
     pthread_sigmask(SIG_SETMASK, &mask.before, NULL);
     pthread_setspecific(apart, &apart);
   }
 }
 
-/* ---- threads of the host --------------------------------------------------------------------- */
+/* ---- threads of the program ------------------------------------------------------------------ */
 
-void guest_adopt_thread(struct guest_signals *s) {
+void api_adopt_thread(struct api_signals *s) {
   if (pthread_getspecific(apart) != NULL) return; /* it is the library's */
   give_alternate(s);
   sigset_t urgent, before;
@@ -189,9 +189,9 @@ void guest_adopt_thread(struct guest_signals *s) {
   pthread_sigmask(SIG_BLOCK, &urgent, &before);
   pthread_setspecific(apart, &apart);
   pthread_kill(pthread_self(), SIGURG);
-  guestAdopt();
+  apiAdopt();
   pthread_setspecific(apart, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void guest_leave_thread(struct guest_signals *s) { take_alternate(s); }
+void api_leave_thread(struct api_signals *s) { take_alternate(s); }

@@ -1,6 +1,6 @@
 package main
 
-// #include "guest.h"
+// #include "api.h"
 import "C"
 
 import (
@@ -76,11 +76,11 @@ func (c *commHandle) endBatch(thread C.uint64_t) (*batch, error) {
 }
 
 // The numbers of C's collectives are those of package plan.
-var _ = [1]struct{}{}[C.GUEST_RECV-C.int(plan.Recv)]
+var _ = [1]struct{}{}[C.API_RECV-C.int(plan.Recv)]
 
 // functionOf is the name of the function that was called.
-func functionOf(a *C.guest_operation) string {
-	if a.in.form == C.GUEST_LIST {
+func functionOf(a *C.api_operation) string {
+	if a.in.form == C.API_LIST {
 		return "allreduce_coalesced"
 	}
 	return plan.Collective(a.collective).String()
@@ -91,7 +91,7 @@ const maxCoalesced = 1 << 20
 
 // operation makes the arguments of a collective core's. Core checks what they mean; here is checked
 // what would be lost on the way there.
-func operation(a *C.guest_operation, rank, size int) (core.Operation, error) {
+func operation(a *C.api_operation, rank, size int) (core.Operation, error) {
 	o := core.Operation{Collective: plan.Collective(a.collective), Root: int(a.root), Tag: int(a.tag),
 		WaitAll: a.wait_all != 0}
 	if err := scalars(a, &o); err != nil {
@@ -111,7 +111,7 @@ func operation(a *C.guest_operation, rank, size int) (core.Operation, error) {
 }
 
 // scalars takes over dtype, op and factor.
-func scalars(a *C.guest_operation, o *core.Operation) error {
+func scalars(a *C.api_operation, o *core.Operation) error {
 	bad := func(name string, given any, allowed string, args ...any) error {
 		return invalid(functionOf(a)+": "+name, given, allowed, args...)
 	}
@@ -141,26 +141,26 @@ func scalars(a *C.guest_operation, o *core.Operation) error {
 
 // checkSide checks that the lists of a side are there, as far as this rank has a use for them.
 func checkSide(
-	a *C.guest_operation, side, other *C.guest_side, name string, used bool, size int,
+	a *C.api_operation, side, other *C.api_side, name string, used bool, size int,
 ) error {
 	counts := "counts"
 	switch side.form {
-	case C.GUEST_NONE, C.GUEST_ONE:
+	case C.API_NONE, C.API_ONE:
 		return nil
-	case C.GUEST_LIST:
+	case C.API_LIST:
 		if a.blocks < 1 || a.blocks > maxCoalesced {
 			return invalid(functionOf(a)+": n", a.blocks, "allowed are 1 to %d", maxCoalesced)
 		}
 		size = int(a.blocks)
-	case C.GUEST_EACH:
-		if other.form == C.GUEST_EACH {
+	case C.API_EACH:
+		if other.form == C.API_EACH {
 			counts = name + "_counts"
 		}
 	}
 	missing := ""
 	if used && side.list == nil {
 		missing = name
-	} else if side.form != C.GUEST_EQUAL && side.counts == nil {
+	} else if side.form != C.API_EQUAL && side.counts == nil {
 		missing = counts
 	}
 	if missing != "" {
@@ -178,24 +178,24 @@ type singles struct {
 
 // blocks are the blocks of a side that has been checked, and their counts.
 func (s *singles) blocks(
-	a *C.guest_operation, side, other *C.guest_side, used bool, rank, size int,
+	a *C.api_operation, side, other *C.api_side, used bool, rank, size int,
 ) (blocks []unsafe.Pointer, counts []uint64) {
 	switch side.form {
-	case C.GUEST_NONE:
+	case C.API_NONE:
 		return nil, nil
-	case C.GUEST_ONE:
+	case C.API_ONE:
 		i := s.used
 		s.used++
 		s.at[i], s.count[i] = side.block, uint64(a.count)
-		if other.form == C.GUEST_EACH {
+		if other.form == C.API_EACH {
 			s.count[i] = uint64(unsafe.Slice(other.counts, size)[rank])
 		}
 		return s.at[i:s.used:s.used], s.count[i:s.used:s.used]
-	case C.GUEST_EQUAL:
+	case C.API_EQUAL:
 		counts = slices.Repeat([]uint64{uint64(a.count)}, size)
-	case C.GUEST_EACH:
+	case C.API_EACH:
 		counts = slices.Clone(unsafe.Slice((*uint64)(side.counts), size))
-	case C.GUEST_LIST:
+	case C.API_LIST:
 		size = int(a.blocks)
 		counts = slices.Clone(unsafe.Slice((*uint64)(side.counts), size))
 	}

@@ -1,4 +1,4 @@
-/* The public functions of goccl.h, and what must be C: see guest.h. */
+/* The public functions of goccl.h, and what must be C: see api.h. */
 #define _GNU_SOURCE
 
 #include <pthread.h>
@@ -17,8 +17,8 @@
 /* A batch with one send and one receive at most; of what it does not have, comm is 0. */
 struct exchange {
   goccl_comm comm;
-  guest_operation send;
-  guest_operation receive;
+  api_operation send;
+  api_operation receive;
 };
 
 /* What a thread has. Not in thread-local storage: that of a library which is loaded late must fit
@@ -31,7 +31,7 @@ struct thread {
   int batches;              /* that the thread is recording */
   struct exchange exchange; /* one of them, if it is recorded here */
   int adopted;
-  struct guest_signals signals;
+  struct api_signals signals;
 };
 
 static pthread_key_t thread_key;
@@ -42,7 +42,7 @@ static _Atomic int batches_recorded;
 static void free_thread(void *p) {
   struct thread *t = p;
   batches_recorded -= t->batches;
-  guest_leave_thread(&t->signals);
+  api_leave_thread(&t->signals);
   free(t->error);
   free(t);
 }
@@ -73,7 +73,7 @@ static int records_batch(void) {
   return t == NULL || t->batches > 0;
 }
 
-void guest_keep_error(const char *text, size_t size, const char *detail, size_t detail_size) {
+void api_keep_error(const char *text, size_t size, const char *detail, size_t detail_size) {
   struct thread *t = this_thread();
   if (t == NULL) return;
   size_t all = size + 1 + detail_size + 1;
@@ -102,7 +102,7 @@ static char *escape(char *to, const char *text) {
   return to;
 }
 
-goccl_result guest_fail(goccl_result kind, const char *function, const char *format, ...) {
+goccl_result api_fail(goccl_result kind, const char *function, const char *format, ...) {
   char text[512], detail[3 * sizeof text];
   int size = snprintf(text, sizeof text, "%s: ", function);
   va_list args;
@@ -117,7 +117,7 @@ goccl_result guest_fail(goccl_result kind, const char *function, const char *for
                goccl_result_string(kind), function);
   char *end = escape(detail + size, text);
   memcpy(end, "\"}", 2);
-  guest_keep_error(text, strlen(text), detail, (size_t)(end + 2 - detail));
+  api_keep_error(text, strlen(text), detail, (size_t)(end + 2 - detail));
   return kind;
 }
 
@@ -141,7 +141,7 @@ enum { MAX_FD = 1 << 20, WORD = 64 };
 static _Atomic uint64_t sockets[MAX_FD / WORD]; /* a bit a descriptor */
 static atomic_int sockets_end;                  /* one beyond the highest word in use */
 
-void guest_socket(int fd, int open) {
+void api_socket(int fd, int open) {
   if (fd < 0 || fd >= MAX_FD) return;
   uint64_t bit = UINT64_C(1) << (fd % WORD);
   if (!open) {
@@ -170,9 +170,9 @@ __attribute__((constructor)) static void loaded(void) {
 }
 
 static goccl_result refuse_fork(const char *function) {
-  return guest_fail(GOCCL_FORKED, function,
-                    "GoCCL was called in a child made by fork(): use it in the process that loaded "
-                    "it, or start the child by exec (Python: the \"spawn\" start method)");
+  return api_fail(GOCCL_FORKED, function,
+                  "GoCCL was called in a child made by fork(): use it in the process that loaded "
+                  "it, or start the child by exec (Python: the \"spawn\" start method)");
 }
 
 /* The name of the public function around it, without the prefix of all. */
@@ -190,7 +190,7 @@ static struct thread *enter_go(void) {
   struct thread *t = this_thread();
   if (t != NULL && !t->adopted) {
     t->adopted = 1;
-    guest_adopt_thread(&t->signals);
+    api_adopt_thread(&t->signals);
   }
   return t;
 }
@@ -200,36 +200,35 @@ static struct thread *enter_go(void) {
 
 /* ---- calls through pointers ------------------------------------------------------------------ */
 
-void guest_call_back(goccl_callback callback, void *context, goccl_result result,
-                     const char *text) {
-  struct guest_mask mask = guest_enter_host();
+void api_call_back(goccl_callback callback, void *context, goccl_result result, const char *text) {
+  struct api_mask mask = api_enter_program();
   callback(context, result, text);
-  guest_leave_host(mask);
+  api_leave_program(mask);
 }
 
-void guest_log(goccl_logger logger, void *context, const goccl_log_record *record) {
-  struct guest_mask mask = guest_enter_host();
+void api_log(goccl_logger logger, void *context, const goccl_log_record *record) {
+  struct api_mask mask = api_enter_program();
   logger(context, record);
-  guest_leave_host(mask);
+  api_leave_program(mask);
 }
 
-int guest_store_set(const goccl_store *store, const char *key, const char *value, size_t size,
-                    char *err, size_t err_size) {
-  struct guest_mask mask = guest_enter_host();
+int api_store_set(const goccl_store *store, const char *key, const char *value, size_t size,
+                  char *err, size_t err_size) {
+  struct api_mask mask = api_enter_program();
   int status = store->set(store->context, key, value, size, err, err_size);
-  guest_leave_host(mask);
+  api_leave_program(mask);
   return status;
 }
 
-int guest_store_get(const goccl_store *store, const char *key, void **value, size_t *size,
-                    char *err, size_t err_size) {
-  struct guest_mask mask = guest_enter_host();
+int api_store_get(const goccl_store *store, const char *key, void **value, size_t *size, char *err,
+                  size_t err_size) {
+  struct api_mask mask = api_enter_program();
   int status = store->get(store->context, key, value, size, err, err_size);
-  guest_leave_host(mask);
+  api_leave_program(mask);
   return status;
 }
 
-const char *guest_static_name(const char *name) {
+const char *api_static_name(const char *name) {
   static const char *const names[] = {"", "self", "mem", "shm", "tcp", "verbs",
                                       /* plan.Algorithm's */
                                       "one_shot", "two_shot", "hierarchical", "direct", "flat",
@@ -251,7 +250,7 @@ static struct {
   _Atomic(goccl_shortcut *) shortcut;
 } recent[RECENT];
 
-void guest_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
+void api_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
   atomic_store(&recent[comm % RECENT].shortcut, shortcut);
   atomic_store(&recent[comm % RECENT].comm, comm);
 }
@@ -296,7 +295,7 @@ const char *goccl_result_string(goccl_result r) {
 goccl_result goccl_info(char *json, size_t size, size_t *needed) {
   NOT_FORKED;
   ENTER_GO;
-  return guestInfo(json, size, needed);
+  return apiInfo(json, size, needed);
 }
 
 /* ---- log ------------------------------------------------------------------------------------- */
@@ -304,13 +303,13 @@ goccl_result goccl_info(char *json, size_t size, size_t *needed) {
 goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level) {
   NOT_FORKED;
   ENTER_GO;
-  return guestSetLogger(logger, context, level);
+  return apiSetLogger(logger, context, level);
 }
 
 goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text) {
   NOTHING_IF_FORKED;
   ENTER_GO;
-  return guestLog(level, (char *)subsystem, (char *)text);
+  return apiLog(level, (char *)subsystem, (char *)text);
 }
 
 /* ---- bootstrap ------------------------------------------------------------------------------- */
@@ -326,15 +325,15 @@ static int try_descriptors(void) {
 
 static goccl_result refuse_limit(const char *function, int needed, const char *what, int n,
                                  const char *remedy) {
-  return guest_fail(GOCCL_SYSTEM, function, "a group needs %d %s, and only %d more can be had: %s",
-                    needed, what, n, remedy);
+  return api_fail(GOCCL_SYSTEM, function, "a group needs %d %s, and only %d more can be had: %s",
+                  needed, what, n, remedy);
 }
 
 /* Go is not entered where it would end the process. */
 static goccl_result try_limits(const char *function) {
-  int n = guest_try_threads();
-  if (n < GUEST_THREADS) {
-    return refuse_limit(function, GUEST_THREADS, "threads", n,
+  int n = api_try_threads();
+  if (n < API_THREADS) {
+    return refuse_limit(function, API_THREADS, "threads", n,
                         "raise the limit on the user's processes (ulimit -u), on those of the "
                         "container (pids.max of its cgroup), or on address space (ulimit -v)");
   }
@@ -356,7 +355,7 @@ goccl_result goccl_get_unique_id(goccl_unique_id *id) {
   NOT_FORKED;
   TRY_LIMITS;
   ENTER_GO;
-  return guestGetUniqueID(id);
+  return apiGetUniqueID(id);
 }
 
 goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
@@ -364,98 +363,98 @@ goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
   if (comm != NULL) *comm = 0;
   TRY_LIMITS;
   ENTER_GO;
-  return guestInit(comm, (goccl_config *)config);
+  return apiInit(comm, (goccl_config *)config);
 }
 
 goccl_result goccl_renew(goccl_comm comm) {
   NOT_FORKED;
   ENTER_GO;
-  return guestRenew(comm);
+  return apiRenew(comm);
 }
 
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {
   NOT_FORKED;
   ENTER_GO;
-  return guestSplit(comm, color, key, child);
+  return apiSplit(comm, color, key, child);
 }
 
 goccl_result goccl_mem_alloc(void **memory, size_t bytes) {
   NOT_FORKED;
   ENTER_GO;
-  return guestMemAlloc(memory, bytes);
+  return apiMemAlloc(memory, bytes);
 }
 
 goccl_result goccl_destroy(goccl_comm comm) {
   NOTHING_IF_FORKED;
   ENTER_GO;
-  return guestDestroy(comm);
+  return apiDestroy(comm);
 }
 
 goccl_result goccl_mem_free(void *memory) {
   NOTHING_IF_FORKED;
   if (memory == NULL) return GOCCL_OK;
   ENTER_GO;
-  return guestMemFree(memory);
+  return apiMemFree(memory);
 }
 
 goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken) {
   NOT_FORKED;
   ENTER_GO;
-  return guestMemStats(registered, given, taken);
+  return apiMemStats(registered, given, taken);
 }
 
 goccl_result goccl_abort(goccl_comm comm, const char *reason) {
   NOTHING_IF_FORKED;
   ENTER_GO;
-  return guestAbort(comm, (char *)reason);
+  return apiAbort(comm, (char *)reason);
 }
 
 goccl_result goccl_refuse(goccl_comm comm, const char *reason) {
   NOTHING_IF_FORKED;
   ENTER_GO;
-  return guestRefuse(comm, (char *)reason);
+  return apiRefuse(comm, (char *)reason);
 }
 
 goccl_result goccl_async_error(goccl_comm comm) {
   NOT_FORKED;
   ENTER_GO;
-  return guestAsyncError(comm);
+  return apiAsyncError(comm);
 }
 
 goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count) {
   NOT_FORKED;
   ENTER_GO;
-  return guestFailedRanks(comm, ranks, size, count);
+  return apiFailedRanks(comm, ranks, size, count);
 }
 
 goccl_result goccl_shutdown(void) {
   NOTHING_IF_FORKED;
   ENTER_GO;
-  return guestShutdown();
+  return apiShutdown();
 }
 
 goccl_result goccl_comm_rank(goccl_comm comm, int *rank) {
   NOT_FORKED;
   ENTER_GO;
-  return guestCommRank(comm, rank);
+  return apiCommRank(comm, rank);
 }
 
 goccl_result goccl_comm_size(goccl_comm comm, int *size) {
   NOT_FORKED;
   ENTER_GO;
-  return guestCommSize(comm, size);
+  return apiCommSize(comm, size);
 }
 
 goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name) {
   NOT_FORKED;
   ENTER_GO;
-  return guestCommTransport(comm, peer, (char **)name);
+  return apiCommTransport(comm, peer, (char **)name);
 }
 
 goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_t *needed) {
   NOT_FORKED;
   ENTER_GO;
-  return guestCommDescribe(comm, json, size, needed);
+  return apiCommDescribe(comm, json, size, needed);
 }
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
@@ -466,19 +465,19 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
     return GOCCL_OK;
   }
   ENTER_GO;
-  return guestCommSequence(comm, sequence);
+  return apiCommSequence(comm, sequence);
 }
 
 goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name) {
   NOT_FORKED;
   ENTER_GO;
-  return guestCommAlgorithm(comm, sequence, (char **)name);
+  return apiCommAlgorithm(comm, sequence, (char **)name);
 }
 
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
   NOT_FORKED;
   ENTER_GO;
-  return guestCommSetTimeout(comm, timeout_ms);
+  return apiCommSetTimeout(comm, timeout_ms);
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
@@ -487,84 +486,83 @@ goccl_result goccl_work_test(goccl_work work) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) return GOCCL_OK;
   ENTER_GO;
-  return guestWorkTest(work);
+  return apiWorkTest(work);
 }
 
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
     return timeout_ms >= GOCCL_NO_TIMEOUT ? GOCCL_OK
-                                          : guest_fail(GOCCL_INVALID_ARGUMENT, FUNCTION,
-                                                       "timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
+                                          : api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION,
+                                                     "timeout_ms is below GOCCL_NO_TIMEOUT (-1)");
   }
   ENTER_GO;
-  return guestWorkWait(work, timeout_ms);
+  return apiWorkWait(work, timeout_ms);
 }
 
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    if (callback == NULL) return guest_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "callback is NULL");
+    if (callback == NULL) return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "callback is NULL");
     callback(context, GOCCL_OK, "");
     return GOCCL_OK;
   }
   ENTER_GO;
-  return guestWorkOnDone(work, callback, context);
+  return apiWorkOnDone(work, callback, context);
 }
 
 goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
-    if (size > 0 && text == NULL)
-      return guest_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "text is NULL");
+    if (size > 0 && text == NULL) return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "text is NULL");
     if (size > 0) *text = '\0';
     return GOCCL_OK;
   }
   ENTER_GO;
-  return guestWorkError(work, text, size);
+  return apiWorkError(work, text, size);
 }
 
 goccl_result goccl_work_source(goccl_work work, int *rank) {
   NOT_FORKED;
   ENTER_GO;
-  return guestWorkSource(work, rank);
+  return apiWorkSource(work, rank);
 }
 
 goccl_result goccl_work_free(goccl_work work) {
   NOTHING_IF_FORKED;
   if (work == GOCCL_WORK_DONE) return GOCCL_OK;
   ENTER_GO;
-  return guestWorkFree(work);
+  return apiWorkFree(work);
 }
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 /* Gives the blocks of a side and their counts, for which there is `room` where the caller has none.
  * Returns how many they are; -1: they cannot go by the shortcut. */
-static int lay_out(const guest_operation *o, const guest_side *side, const guest_side *other,
+static int lay_out(const api_operation *o, const api_side *side, const api_side *other,
                    const goccl_shortcut *shortcut, uint64_t *room, void *const **blocks,
                    const uint64_t **counts) {
   int ranks = (int)shortcut->ranks;
   *blocks = (void *const *)side->list;
   *counts = side->counts;
   switch (side->form) {
-    case GUEST_NONE: return 0;
-    case GUEST_ONE:
+    case API_NONE: return 0;
+    case API_ONE:
       *blocks = (void *const *)&side->block;
       *counts = &o->count;
-      if (other->form != GUEST_EACH) return 1;
+      if (other->form != API_EACH) return 1;
       *counts = other->counts + shortcut->rank;
       return other->counts == NULL ? -1 : 1;
-    case GUEST_EQUAL:
+    case API_EQUAL:
       for (int i = 0; i < ranks; i++) room[i] = o->count;
       *counts = room;
       return ranks;
-    case GUEST_EACH: return side->counts == NULL ? -1 : ranks;
+    case API_EACH: return side->counts == NULL ? -1 : ranks;
     default: return -1;
   }
 }
 
-const uint8_t guest_dtype_size[GOCCL_DTYPE_COUNT] = {
+const uint8_t api_dtype_size[GOCCL_DTYPE_COUNT] = {
     [GOCCL_INT8] = 1,
     [GOCCL_UINT8] = 1,
     [GOCCL_INT16] = 2,
@@ -594,11 +592,11 @@ static int plain(const goccl_call *call) {
 }
 
 /* A send or receive as the shortcut takes it. What is wrong with the arguments Go says. */
-static int message_of(const guest_operation *o, const goccl_shortcut *shortcut,
+static int message_of(const api_operation *o, const goccl_shortcut *shortcut,
                       goccl_message_call *m) {
-  const void *data = o->collective == GUEST_SEND ? o->in.block : o->out.block;
+  const void *data = o->collective == API_SEND ? o->in.block : o->out.block;
   if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
-  uint64_t size = guest_dtype_size[o->dtype];
+  uint64_t size = api_dtype_size[o->dtype];
   if (o->count > GOCCL_LETTER_MAX / size || o->tag < 0 || o->root < 0 ||
       (uint32_t)o->root >= shortcut->ranks || (uint32_t)o->root == shortcut->rank)
     return 0;
@@ -610,11 +608,11 @@ static int message_of(const guest_operation *o, const goccl_shortcut *shortcut,
 }
 
 /* Sends, or receives, without Go, if that is possible with a short wait for the peer. */
-static int send_by_shortcut(const guest_operation *o, goccl_shortcut *shortcut) {
+static int send_by_shortcut(const api_operation *o, goccl_shortcut *shortcut) {
   goccl_message_call m;
   if (!message_of(o, shortcut, &m)) return 0;
   int (*go)(goccl_shortcut *, uint64_t, const goccl_message_call *) =
-      o->collective == GUEST_SEND ? shortcut->send : shortcut->receive;
+      o->collective == API_SEND ? shortcut->send : shortcut->receive;
   return go(shortcut, o->comm, &m) == GOCCL_SHORTCUT_DONE;
 }
 
@@ -623,12 +621,12 @@ static int records_exchange(const struct thread *t, goccl_comm comm) {
   return t->exchange.comm == comm && comm != 0;
 }
 
-static int record(struct exchange *e, const guest_operation *o) {
+static int record(struct exchange *e, const api_operation *o) {
   goccl_shortcut *shortcut = shortcut_of(e->comm);
   goccl_message_call m;
-  guest_operation *at = o->collective == GUEST_SEND   ? &e->send
-                        : o->collective == GUEST_RECV ? &e->receive
-                                                      : NULL;
+  api_operation *at = o->collective == API_SEND   ? &e->send
+                      : o->collective == API_RECV ? &e->receive
+                                                  : NULL;
   if (shortcut == NULL || at == NULL || at->comm != 0 || !message_of(o, shortcut, &m)) return 0;
   *at = *o;
   return 1;
@@ -637,15 +635,15 @@ static int record(struct exchange *e, const guest_operation *o) {
 static void record_in_go(struct thread *t) {
   struct exchange e = t->exchange;
   t->exchange.comm = 0;
-  if (guestGroupStart(e.comm, t->number) != GOCCL_OK) { /* of a communicator that is no more */
+  if (apiGroupStart(e.comm, t->number) != GOCCL_OK) { /* of a communicator that is no more */
     record_batches(t, -1);
     return;
   }
-  guest_operation *both[] = {&e.send, &e.receive};
+  api_operation *both[] = {&e.send, &e.receive};
   for (int i = 0; i < 2; i++) {
     if (both[i]->comm == 0) continue;
     both[i]->thread = t->number;
-    guestStart(both[i], NULL, NULL);
+    apiStart(both[i], NULL, NULL);
   }
 }
 
@@ -659,13 +657,13 @@ static int exchange_by_shortcut(struct exchange *e) {
 }
 
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
-static int go_by_shortcut(guest_operation *o, const goccl_call *call, const goccl_work *work) {
+static int go_by_shortcut(api_operation *o, const goccl_call *call, const goccl_work *work) {
   goccl_shortcut *shortcut = plain(call) ? shortcut_of(o->comm) : NULL;
   if (shortcut == NULL || records_batch()) return 0;
-  if (o->collective == GUEST_SEND) return send_by_shortcut(o, shortcut);
+  if (o->collective == API_SEND) return send_by_shortcut(o, shortcut);
   /* A receive has a work that can be asked for its source, unless it is waited for. */
-  if (o->collective == GUEST_RECV) return work == NULL && send_by_shortcut(o, shortcut);
-  if (o->collective > GUEST_BARRIER || shortcut->ranks > GOCCL_SHORTCUT_BLOCKS) return 0;
+  if (o->collective == API_RECV) return work == NULL && send_by_shortcut(o, shortcut);
+  if (o->collective > API_BARRIER || shortcut->ranks > GOCCL_SHORTCUT_BLOCKS) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
   uint64_t room[GOCCL_SHORTCUT_BLOCKS];
   goccl_operation op = {.collective = (uint8_t)o->collective,
@@ -683,7 +681,7 @@ static int go_by_shortcut(guest_operation *o, const goccl_call *call, const gocc
   return how == GOCCL_SHORTCUT_DONE;
 }
 
-static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work *work) {
+static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *work) {
   if (go_by_shortcut(o, call, work)) {
     if (work != NULL) *work = GOCCL_WORK_DONE;
     return GOCCL_OK;
@@ -694,31 +692,31 @@ static goccl_result start(guest_operation *o, const goccl_call *call, goccl_work
     if (work == NULL && record(&t->exchange, o)) return GOCCL_OK;
     record_in_go(t);
   }
-  if (o->begun != NULL) return guestCarryOn(o, (goccl_call *)call, work);
+  if (o->begun != NULL) return apiCarryOn(o, (goccl_call *)call, work);
   o->thread = t->number;
-  return guestStart(o, (goccl_call *)call, work);
+  return apiStart(o, (goccl_call *)call, work);
 }
 
 /* The sides of a call. */
-#define ONE(buffer) {.form = GUEST_ONE, .block = (buffer)}
-#define EQUAL(buffers) {.form = GUEST_EQUAL, .list = (const void *const *)(buffers)}
-#define EACH(buffers, lengths)                                                      \
-  {.form = GUEST_EACH, .list = (const void *const *)(buffers), .counts = (lengths)}
-#define LIST(buffers, lengths)                                                      \
-  {.form = GUEST_LIST, .list = (const void *const *)(buffers), .counts = (lengths)}
+#define ONE(buffer) {.form = API_ONE, .block = (buffer)}
+#define EQUAL(buffers) {.form = API_EQUAL, .list = (const void *const *)(buffers)}
+#define EACH(buffers, lengths)                                                    \
+  {.form = API_EACH, .list = (const void *const *)(buffers), .counts = (lengths)}
+#define LIST(buffers, lengths)                                                    \
+  {.form = API_LIST, .list = (const void *const *)(buffers), .counts = (lengths)}
 
 goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                              goccl_dtype dtype, goccl_reduce_op op, const double *factor,
                              const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_ALLREDUCE,
-                       .comm = comm,
-                       .in = ONE(in),
-                       .out = ONE(out),
-                       .count = count,
-                       .dtype = dtype,
-                       .op = op,
-                       .factor = factor};
+  api_operation o = {.collective = API_ALLREDUCE,
+                     .comm = comm,
+                     .in = ONE(in),
+                     .out = ONE(out),
+                     .count = count,
+                     .dtype = dtype,
+                     .op = op,
+                     .factor = factor};
   return start(&o, call, work);
 }
 
@@ -727,14 +725,14 @@ goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const
                                        goccl_reduce_op op, const double *factor,
                                        const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_ALLREDUCE,
-                       .comm = comm,
-                       .in = LIST(in, counts),
-                       .out = LIST(out, counts),
-                       .blocks = n,
-                       .dtype = dtype,
-                       .op = op,
-                       .factor = factor};
+  api_operation o = {.collective = API_ALLREDUCE,
+                     .comm = comm,
+                     .in = LIST(in, counts),
+                     .out = LIST(out, counts),
+                     .blocks = n,
+                     .dtype = dtype,
+                     .op = op,
+                     .factor = factor};
   return start(&o, call, work);
 }
 
@@ -742,28 +740,28 @@ goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t c
                           goccl_dtype dtype, goccl_reduce_op op, const double *factor, int root,
                           const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_REDUCE,
-                       .comm = comm,
-                       .in = ONE(in),
-                       .out = ONE(out),
-                       .count = count,
-                       .dtype = dtype,
-                       .op = op,
-                       .factor = factor,
-                       .root = root};
+  api_operation o = {.collective = API_REDUCE,
+                     .comm = comm,
+                     .in = ONE(in),
+                     .out = ONE(out),
+                     .count = count,
+                     .dtype = dtype,
+                     .op = op,
+                     .factor = factor,
+                     .root = root};
   return start(&o, call, work);
 }
 
 goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype,
                              int root, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_BROADCAST,
-                       .comm = comm,
-                       .in = ONE(buffer),
-                       .out = ONE(buffer),
-                       .count = count,
-                       .dtype = dtype,
-                       .root = root};
+  api_operation o = {.collective = API_BROADCAST,
+                     .comm = comm,
+                     .in = ONE(buffer),
+                     .out = ONE(buffer),
+                     .count = count,
+                     .dtype = dtype,
+                     .root = root};
   return start(&o, call, work);
 }
 
@@ -771,11 +769,11 @@ goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
                              const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
                              goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_ALLGATHER,
-                       .comm = comm,
-                       .in = ONE(in),
-                       .out = EACH(out, counts),
-                       .dtype = dtype};
+  api_operation o = {.collective = API_ALLGATHER,
+                     .comm = comm,
+                     .in = ONE(in),
+                     .out = EACH(out, counts),
+                     .dtype = dtype};
   return start(&o, call, work);
 }
 
@@ -783,39 +781,39 @@ goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *
                                   const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
                                   const double *factor, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_REDUCE_SCATTER,
-                       .comm = comm,
-                       .in = EACH(in, counts),
-                       .out = ONE(out),
-                       .dtype = dtype,
-                       .op = op,
-                       .factor = factor};
+  api_operation o = {.collective = API_REDUCE_SCATTER,
+                     .comm = comm,
+                     .in = EACH(in, counts),
+                     .out = ONE(out),
+                     .dtype = dtype,
+                     .op = op,
+                     .factor = factor};
   return start(&o, call, work);
 }
 
 goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_GATHER,
-                       .comm = comm,
-                       .in = ONE(in),
-                       .out = EQUAL(out),
-                       .count = count,
-                       .dtype = dtype,
-                       .root = root};
+  api_operation o = {.collective = API_GATHER,
+                     .comm = comm,
+                     .in = ONE(in),
+                     .out = EQUAL(out),
+                     .count = count,
+                     .dtype = dtype,
+                     .root = root};
   return start(&o, call, work);
 }
 
 goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, uint64_t count,
                            goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_SCATTER,
-                       .comm = comm,
-                       .in = EQUAL(in),
-                       .out = ONE(out),
-                       .count = count,
-                       .dtype = dtype,
-                       .root = root};
+  api_operation o = {.collective = API_SCATTER,
+                     .comm = comm,
+                     .in = EQUAL(in),
+                     .out = ONE(out),
+                     .count = count,
+                     .dtype = dtype,
+                     .root = root};
   return start(&o, call, work);
 }
 
@@ -823,11 +821,11 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_ALLTOALL,
-                       .comm = comm,
-                       .in = EACH(in, in_counts),
-                       .out = EACH(out, out_counts),
-                       .dtype = dtype};
+  api_operation o = {.collective = API_ALLTOALL,
+                     .comm = comm,
+                     .in = EACH(in, in_counts),
+                     .out = EACH(out, out_counts),
+                     .dtype = dtype};
   return start(&o, call, work);
 }
 
@@ -835,45 +833,45 @@ goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *
                                   uint64_t bytes, goccl_peaks *peaks) {
   NOT_FORKED;
   ENTER_GO;
-  return guestAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
+  return apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
 }
 
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_BARRIER, .comm = comm};
+  api_operation o = {.collective = API_BARRIER, .comm = comm};
   return start(&o, call, work);
 }
 
 goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_call *call,
                                      goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_MONITORED_BARRIER, .comm = comm, .wait_all = wait_all};
+  api_operation o = {.collective = API_MONITORED_BARRIER, .comm = comm, .wait_all = wait_all};
   return start(&o, call, work);
 }
 
 goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
                         int peer, int tag, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_SEND,
-                       .comm = comm,
-                       .in = ONE(buffer),
-                       .count = count,
-                       .dtype = dtype,
-                       .root = peer,
-                       .tag = tag};
+  api_operation o = {.collective = API_SEND,
+                     .comm = comm,
+                     .in = ONE(buffer),
+                     .count = count,
+                     .dtype = dtype,
+                     .root = peer,
+                     .tag = tag};
   return start(&o, call, work);
 }
 
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
-  guest_operation o = {.collective = GUEST_RECV,
-                       .comm = comm,
-                       .out = ONE(buffer),
-                       .count = count,
-                       .dtype = dtype,
-                       .root = peer,
-                       .tag = tag};
+  api_operation o = {.collective = API_RECV,
+                     .comm = comm,
+                     .out = ONE(buffer),
+                     .count = count,
+                     .dtype = dtype,
+                     .root = peer,
+                     .tag = tag};
   return start(&o, call, work);
 }
 
@@ -889,7 +887,7 @@ goccl_result goccl_group_start(goccl_comm comm) {
     return GOCCL_OK;
   }
   if (records_exchange(t, comm)) record_in_go(t);
-  goccl_result r = guestGroupStart(comm, t->number);
+  goccl_result r = apiGroupStart(comm, t->number);
   if (r == GOCCL_OK) record_batches(t, 1);
   return r;
 }
@@ -907,7 +905,7 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
     record_in_go(t);
   }
   int ended = 0;
-  goccl_result r = guestGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
+  goccl_result r = apiGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
   record_batches(t, -ended);
   return r;
 }

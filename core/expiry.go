@@ -10,16 +10,22 @@ import (
 // Sends and receives that wait for a peer end at their deadlines, which mostly are far off. One timer serves all of them: a timer of each one's own, started
 // and stopped with it, keeps Go's threads awake, which takes longer than a small send.
 
+// deadline is the next of all sends and receives that wait.
+type deadline struct {
+	alarm *time.Timer   // calls expireLate
+	due   time.Duration // when; 0: never
+}
+
 // expect has a send or receive that waits from now on end at its deadline. It needs p.mu.
 func (p *pointToPoint) expect(deadline time.Duration) {
-	if p.failure != nil || p.due != 0 && p.due <= deadline {
+	if p.failure != nil || p.deadline.due != 0 && p.deadline.due <= deadline {
 		return
 	}
-	p.due = deadline
-	if wait := deadline - exec.Now(); p.alarm == nil {
-		p.alarm = time.AfterFunc(wait, p.expireLate)
+	p.deadline.due = deadline
+	if wait := deadline - exec.Now(); p.deadline.alarm == nil {
+		p.deadline.alarm = time.AfterFunc(wait, p.expireLate)
 	} else {
-		p.alarm.Reset(wait)
+		p.deadline.alarm.Reset(wait)
 	}
 }
 
@@ -45,7 +51,7 @@ func (p *pointToPoint) expireLate() {
 	for r := range p.filling {
 		check(r.work, func() { p.expireReceive(r) })
 	}
-	for _, g := range p.given {
+	for _, g := range p.linkSends.given {
 		if g.lone {
 			check(g.send.work, func() { p.expireGift(g) })
 		}
@@ -55,7 +61,7 @@ func (p *pointToPoint) expireLate() {
 			check(a.local.work, func() { p.expireLocal(a) })
 		}
 	}
-	p.due = 0
+	p.deadline.due = 0
 	if next != 0 {
 		p.expect(next)
 	}
@@ -116,7 +122,7 @@ func (p *pointToPoint) expireReceive(r *receive) {
 // expireGift fails the communicator because the peer has not taken in time what it has accepted.
 func (p *pointToPoint) expireGift(g *gift) {
 	p.mu.Lock()
-	late := p.given[g.offer] == g
+	late := p.linkSends.given[g.offer] == g
 	p.mu.Unlock()
 	if late {
 		s := g.send

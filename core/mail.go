@@ -19,9 +19,6 @@ const (
 	letterSlice = 100 * time.Millisecond
 	// announceDelay is for how long a peer is left to find a letter by itself, while this rank waits for it.
 	announceDelay = 100 * time.Microsecond
-	// leftOver is how long letters and transfers wait for a waiter; mostCalm, how often that is doubled at most.
-	leftOver = time.Millisecond
-	mostCalm = 4
 )
 
 // byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
@@ -82,7 +79,7 @@ func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
 	case h.Type != transport.Data:
 		p.peers[peer].unannounced.Store(true)
 		p.unannounced.Store(true)
-		p.later()
+		p.attention.later()
 	}
 	return posted
 }
@@ -114,7 +111,7 @@ func (p *pointToPoint) takeLetters() {
 	mail := p.c.window.Mail()
 	p.reading.Lock()
 	defer p.reading.Unlock()
-	if p.closed {
+	if p.reading.closed {
 		return
 	}
 	for peer := range p.c.size {

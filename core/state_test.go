@@ -204,7 +204,7 @@ func hasAccepted(c *Comm, peer int) bool {
 func gifts(c *Comm) (given, waiting int) {
 	now(c).p2p.mu.Lock()
 	defer now(c).p2p.mu.Unlock()
-	return len(now(c).p2p.given), len(now(c).p2p.gifts)
+	return len(now(c).p2p.linkSends.given), len(now(c).p2p.linkSends.gifts)
 }
 
 // linksOf is what reads a rank's links.
@@ -239,7 +239,7 @@ func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bo
 	until(t, "what is given", func() bool {
 		now(sender).p2p.mu.Lock()
 		defer now(sender).p2p.mu.Unlock()
-		for _, g := range now(sender).p2p.given {
+		for _, g := range now(sender).p2p.linkSends.given {
 			return state(g)
 		}
 		return false

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -58,7 +59,7 @@ func (p *pointToPoint) transfer(t *transfer) {
 	p.mu.Unlock()
 	p.c.window.Mail().Poke()
 	if len(p.token) == 0 { // else who attends looks again when he leaves
-		p.later()
+		p.attention.later()
 	}
 }
 
@@ -68,22 +69,13 @@ func (p *pointToPoint) hasTransfers() bool {
 	return p.moving > 0
 }
 
-// later has background run, so that a waiter who comes first does it all. Where waiters have come so far, it is given more time: to be woken for nothing
-// takes a CPU from them.
-func (p *pointToPoint) later() {
-	if p.watching.Swap(true) {
-		return
-	}
-	time.AfterFunc(leftOver<<min(p.calm.Load(), mostCalm), func() {
-		p.watching.Store(false)
+// after calls a function on a goroutine after a time, unless the communicator has failed.
+func (p *pointToPoint) after(d time.Duration, f func()) {
+	time.AfterFunc(d, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.failure == nil {
-			p.c.spawn(func() {
-				if !p.background() {
-					p.calm.Add(1)
-				}
-			})
+			p.c.spawn(f)
 		}
 	})
 }
@@ -95,12 +87,12 @@ func (p *pointToPoint) background() bool {
 	defer p.exit()
 	left := p.announce()
 	if left {
-		p.calm.Store(0)
+		p.attention.found()
 	}
 	if p.hasTransfers() {
 		select {
 		case p.token <- struct{}{}:
-			p.calm.Store(0)
+			p.attention.found()
 			p.attend(nil, 1<<62)
 			return true
 		default:
@@ -166,9 +158,11 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	p.enter()
 	defer p.exit()
 	mail := p.c.window.Mail()
-	over := &p.never
+	var over *atomic.Uint32
 	if w != nil {
 		over = w.Flag()
+	} else {
+		over = new(atomic.Uint32) // never
 	}
 	if p.c.poller != nil &&
 		!p.c.shape.AllMemory { // what comes over links somebody else reads meanwhile
@@ -226,7 +220,7 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	if err := p.c.failed(); err != nil {
 		p.endTransfers(err)
 	} else if p.hasTransfers() || p.unannounced.Load() {
-		p.later()
+		p.attention.later()
 	}
 	return w != nil && !w.Ended() && exec.Now() < until && !interrupted
 }

@@ -143,10 +143,11 @@ func TestAlgorithmsOfRanks(t *testing.T) {
 		{[2]string{"allreduce:ring", "allreduce:ring"}, ErrInvalidArgument,
 			`GOCCL_ALGO is "allreduce:ring", in which "ring" is no algorithm of allreduce; ` +
 				`allowed are one_shot, two_shot, hierarchical, direct`},
-		{[2]string{"all:ring", "all:ring"}, ErrInvalidArgument, `"all" is no collective; allowed are allreduce, `},
+		{[2]string{"all:ring", "all:ring"}, ErrInvalidArgument,
+			`"all" is no collective; allowed are allreduce, `},
 		{[2]string{"broadcast:multicast", "broadcast:multicast"}, ErrUnsupported,
-			"GOCCL_ALGO: broadcast:multicast cannot run in this group: broadcast by multicast needs more than " +
-				"two ranks, all of which share memory; allowed here are flat, binomial_tree, direct"},
+			"GOCCL_ALGO: broadcast:multicast cannot run in this group: broadcast by multicast needs more " +
+				"than two ranks, all of which share memory; allowed here are flat, binomial_tree, direct"},
 		{[2]string{"allreduce:two_shot,direct", "allreduce:^one_shot,hierarchical"}, nil, ""},
 	} {
 		_, errs := join(c.of[:]...)

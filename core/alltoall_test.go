@@ -37,7 +37,8 @@ func allToAll(t testing.TB, c *Comm, schedule plan.Schedule, split func(from, to
 	return nil
 }
 
-// Each schedule, named by the call or by the group, gives the same; twice, for the second time a group's goes by the shortcut.
+// Each schedule, named by the call or by the group, gives the same; twice, for the second time a
+// group's goes by the shortcut.
 func TestAllToAllSchedules(t *testing.T) {
 	for _, tr := range transports {
 		for _, size := range []int{1, 2, 3, 4, 5, 8} { // package plan proves the plans of all sizes
@@ -65,7 +66,8 @@ func TestAllToAllSchedules(t *testing.T) {
 	}
 }
 
-// Large blocks go through windows by themselves where ports join many ranks, of several hosts, of a crowded one or if asked; each pair decides for itself.
+// Large blocks go through windows by themselves where ports join many ranks, of several hosts, of a
+// crowded one or if asked; each pair decides for itself.
 func TestAllToAllBySize(t *testing.T) {
 	const size, least = 11, 4096
 	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
@@ -211,7 +213,8 @@ func TestMismatchOfSchedules(t *testing.T) {
 	}
 }
 
-// The groups' schedules are compared when they are made, in whatever form they are written; a split has its parent's.
+// The groups' schedules are compared when they are made, in whatever form they are written; a split
+// has its parent's.
 func TestScheduleOfGroups(t *testing.T) {
 	join := func(of ...string) (*world, []error) {
 		return tryWorld(t, len(of), func(rank int, r *RuntimeConfig, c *Config) {

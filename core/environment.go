@@ -12,8 +12,8 @@ import (
 
 // variables are those of the environment that this library reads under its own prefix.
 var variables = []string{
-	EnvTransport, EnvNet, rdma.EnvHCA, rdma.EnvGIDIndex, EnvInterface, EnvSecret, EnvThresholds, EnvSchedule,
-	EnvAlgorithms,
+	EnvTransport, EnvNet, rdma.EnvHCA, rdma.EnvGIDIndex, EnvInterface, EnvSecret, EnvThresholds,
+	EnvSchedule, EnvAlgorithms,
 	logs.EnvDebug, logs.EnvSubsys, logs.EnvFile,
 }
 

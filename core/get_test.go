@@ -17,7 +17,8 @@ import (
 
 const getAll = "get_min=1,send_get_min=1"
 
-// Collectives and sends come out right where all is got that can be, where one rank cannot, and where it has not been asked.
+// Collectives and sends come out right where all is got that can be, where one rank cannot, and
+// where it has not been asked.
 func TestGets(t *testing.T) {
 	for _, tr := range []string{"mem", "shm"} {
 		for _, size := range []int{1, 2, 3, 5} {
@@ -71,7 +72,8 @@ func twoHosts(t *testing.T, size int, thresholds string) *world {
 	return w
 }
 
-// Where only some ranks share a host, what is long is got within it, and everything comes out right.
+// Where only some ranks share a host, what is long is got within it, and everything comes out
+// right.
 func TestGetsWithinAHost(t *testing.T) {
 	const size = 3
 	w := twoHosts(t, size, "send_get_min=1048576")
@@ -105,7 +107,8 @@ func TestGetsUnreadable(t *testing.T) {
 	}
 }
 
-// Who leaves takes what nobody has received from it back: a receive of it ends, and the communicator goes on.
+// Who leaves takes what nobody has received from it back: a receive of it ends, and the
+// communicator goes on.
 func TestGetFromWhoHasLeft(t *testing.T) {
 	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, Thresholds: "send_get_min=1"})
 	around(t, w, 3, 1000)
@@ -142,7 +145,8 @@ func around(t *testing.T, w *world, size, n int) {
 	})
 }
 
-// A vote is held in the name of the collective that it is for: who calls something else is told of that.
+// A vote is held in the name of the collective that it is for: who calls something else is told of
+// that.
 func TestVoteTellsMismatch(t *testing.T) {
 	w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: getAll})
 	errs := w.try(func(rank int) error {
@@ -161,7 +165,8 @@ func TestVoteTellsMismatch(t *testing.T) {
 	}
 }
 
-// A rank leaves while it reads what another sends, whose buffer is then its own again: a receive that has ended well has what was sent.
+// A rank leaves while it reads what another sends, whose buffer is then its own again: a receive
+// that has ended well has what was sent.
 func TestLeaveDuringAGet(t *testing.T) {
 	const n, rounds = plan.GetMost / 4, 60 // which it reads in one go
 	for round := range rounds {

@@ -9,7 +9,8 @@ import (
 	"github.com/goccl/goccl/core/reduce"
 )
 
-// Ranks of two hosts have what others have, in groups and where they are none, and whichever op was called with the same counts before.
+// Ranks of two hosts have what others have, in groups and where they are none, and whichever op was
+// called with the same counts before.
 func TestGroupsOfTwoHosts(t *testing.T) {
 	const size = 4
 	for _, thresholds := range []string{"", "one_shot_max=0"} {

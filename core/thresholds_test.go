@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Thresholds decide about plans, so ranks that have others are told, and splits have their parent's.
+// Thresholds decide about plans, so ranks that have others are told, and splits have their
+// parent's.
 func TestThresholdsOfRanks(t *testing.T) {
 	join := func(of ...string) (*world, []error) {
 		return tryWorld(t, len(of), func(rank int, _ *RuntimeConfig, c *Config) { c.Thresholds = of[rank] })

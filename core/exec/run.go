@@ -86,7 +86,7 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 		switch s.Op {
 		case plan.Wait:
 			m := messageOf(s.Bytes, len(waits[peer]))
-			if s.Shared {
+			if s.Multicast {
 				m = message{form: C.GOCCL_SHARED, number: shared[peer]}
 				shared[peer]++
 			}
@@ -95,7 +95,7 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 			m := messageOf(s.Bytes, len(puts[peer]))
 			m.step = i
 			puts[peer] = append(puts[peer], m)
-		case plan.Share:
+		case plan.PutToAll:
 			for to := range puts {
 				puts[to] = append(puts[to], message{form: C.GOCCL_SHARED}) // which is never reclaimed
 			}
@@ -116,7 +116,7 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 		}
 		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(peer), bytes: C.int64_t(s.Bytes),
 			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also)),
-			shared: C.uint8_t(flag(s.Shared || s.Op == plan.Share))}
+			shared: C.uint8_t(flag(s.Multicast || s.Op == plan.PutToAll))}
 		for _, list := range [][]plan.Ref{s.Src, s.Also} {
 			for _, r := range list {
 				refs[next] = ref(r)

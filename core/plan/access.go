@@ -172,7 +172,8 @@ func (v *verifier) get(s *rankState, step *Step) error {
 // touch refuses what does depend on time: a place that two ranks use, and one of them writes.
 // Messages need no such proof, as a slot is with its sender or with its receiver.
 func (v *verifier) touch(s *rankState, m *region, off, bytes int64, writes bool) error {
-	if !m.block || s.params.Algorithm != Direct && (s.params.GetMin == 0 || s.params.Collective.Reduces()) {
+	gets := s.params.GetMin > 0 && !s.params.Collective.Reduces()
+	if !m.block || s.params.Algorithm != Direct && !gets {
 		return nil
 	}
 	t := v.touched[m]

@@ -16,7 +16,7 @@ const (
 	PointToPoint        Algorithm = iota // of Send and Recv, which have no other
 	OneShot                              // each rank sends its input to all, and reduces for itself
 	TwoShot                              // each rank reduces a slice, and then sends it to all
-	Hierarchical                         // within groups of ranks, and between their twins: see Params.Group
+	Hierarchical                         // in groups of ranks, and among twins: see Params.Group
 	Direct                               // ranks work on each other's blocks in memory that all map
 	Flat                                 // the root exchanges with each rank by itself
 	BinomialTree                         // along a binomial tree
@@ -206,8 +206,9 @@ func (p *Params) CheckAlgorithm() error {
 	return err
 }
 
-// StandsIn tells whether an algorithm can run where some ranks try the direct plan and others cannot:
-// in it each rank hears first from each, or of a star, the root from each and each from the root.
+// StandsIn tells whether an algorithm can run where some ranks try the direct plan and others
+// cannot: in it each rank hears first from each, or of a star, the root from each and each from the
+// root.
 func (a Algorithm) StandsIn(c Collective) bool {
 	switch c {
 	case Reduce:

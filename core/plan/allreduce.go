@@ -78,9 +78,9 @@ func (b *builder) oneShot(pieces []span) {
 const everyRank = -1
 
 // reduceSlices reduces round by round. Of a round each rank owns one slice: it is sent everybody's
-// contributions to it, combines them, and sends the result to the root, or to every rank; over memory
-// channels it leaves the result where the contributions came.
-// An empty slice (of a small round) is not sent.
+// contributions to it, combines them, and sends the result to the root, or to every rank; over
+// memory channels it leaves the result where the contributions came. An empty slice (of a small
+// round) is not sent.
 //
 // Iteration k puts the contributions of round k, combines round k-lag and collects the results
 // of round k-2*lag. So a direction carries contributions k, results k-lag, contributions k+1, ...

@@ -6,10 +6,12 @@ import (
 	"strings"
 )
 
-// Schedule says with how many peers a rank of an AllToAll exchanges at once. All ranks must have the same.
+// Schedule says with how many peers a rank of an AllToAll exchanges at once. All ranks must have
+// the same.
 //
-// With a window of k peers no rank has, at any moment, messages under way to or from more than k peers, and no more than one with each in each
-// direction: of staging memory it needs k times two chunks, whatever the sizes and however many ranks there are.
+// With a window of k peers no rank has, at any moment, messages under way to or from more than k
+// peers, and no more than one with each in each direction: of staging memory it needs k times two
+// chunks, whatever the sizes and however many ranks there are.
 type Schedule uint8
 
 const (
@@ -29,7 +31,8 @@ func (s Schedule) Window() int {
 
 const windowPrefix = "window="
 
-// ParseSchedule reads "sequential", "window=2", "parallel", or "" for BySize. The error says what was given and what is allowed.
+// ParseSchedule reads "sequential", "window=2", "parallel", or "" for BySize. The error says what
+// was given and what is allowed.
 func ParseSchedule(text string) (Schedule, error) {
 	for _, s := range []Schedule{BySize, Sequential, Parallel} {
 		if text == s.String() {
@@ -41,7 +44,8 @@ func ParseSchedule(text string) (Schedule, error) {
 			return Schedule(n), nil
 		}
 	}
-	return BySize, fmt.Errorf("%q, allowed are \"sequential\", \"%s1\" to \"%[2]s%d\", \"parallel\", and \"\" for by size", text, windowPrefix, LastWindow)
+	return BySize, fmt.Errorf("%q, allowed are \"sequential\", \"%s1\" to \"%[2]s%d\", \"parallel\", "+
+		"and \"\" for by size", text, windowPrefix, LastWindow)
 }
 
 func (s Schedule) String() string {
@@ -56,8 +60,8 @@ func (s Schedule) String() string {
 	return fmt.Sprint(windowPrefix, uint8(s))
 }
 
-// allToAll exchanges with all peers at once, but with those that are for a window after that. Both ranks of a pair know
-// what it moves, so they choose alike; no others do.
+// allToAll exchanges with all peers at once, but with those that are for a window after that. Both
+// ranks of a pair know what it moves, so they choose alike; no others do.
 func (b *builder) allToAll() {
 	out, in := blocks(In, b.InBytes), blocks(Out, b.OutBytes)
 	k, least := b.Schedule.Window(), int64(0)
@@ -89,8 +93,9 @@ func (b *builder) allToAll() {
 	}
 }
 
-// partner is whom a rank exchanges with in a round, of Size-1 rounds or, if Size is odd, of Size, in each of which one rank rests: it is
-// its own partner. This is the tournament in which all are seated around a table and move on by one chair: any two meet in one round.
+// partner is whom a rank exchanges with in a round, of Size-1 rounds or, if Size is odd, of Size,
+// in each of which one rank rests: it is its own partner. This is the tournament in which all are
+// seated around a table and move on by one chair: any two meet in one round.
 func partner(rank, size, round int) int {
 	// In a round the numbers of two partners have the same sum, modulo the chairs.
 	chairs := size - 1 + size%2
@@ -105,18 +110,23 @@ func partner(rank, size, round int) int {
 	return opposite(rank)
 }
 
-// window exchanges with a few peers, or sends to them or receives from them, in messages that take turns.
+// window exchanges with a few peers, or sends to them or receives from them, in messages that take
+// turns.
 //
-// A rank puts a chunk only when it has a token for it from its peer, a message of zero bytes, which the peer puts when it has come to this
-// window, and again whenever it has taken a chunk. The token after the last chunk says that the pair is done. So when the window ends all
-// that this rank has put has been taken, though Put does not wait for that; and nothing is put to a rank that has not come so far. Only a
-// token may still lie there unread.
+// A rank puts a chunk only when it has a token for it from its peer, a message of zero bytes, which
+// the peer puts when it has come to this window, and again whenever it has taken a chunk. The token
+// after the last chunk says that the pair is done. So when the window ends all that this rank has
+// put has been taken, though Put does not wait for that; and nothing is put to a rank that has not
+// come so far. Only a token may still lie there unread.
 //
-// The total of a token is what its sender expects in all, and one more, so that nothing else is taken for it: who gets it knows that the next chunk
-// fits the place that is posted for it. So it may be a long one, which saves turns. With a schedule that was asked for it is not: that bounds what is under way.
+// The total of a token is what its sender expects in all, and one more, so that nothing else is
+// taken for it: who gets it knows that the next chunk fits the place that is posted for it. So it
+// may be a long one, which saves turns. With a schedule that was asked for it is not: that bounds
+// what is under way.
 //
-// It cannot deadlock: windows, in them rounds of chunks, in these first tokens and puts and then takes, and in these rounds of partners are
-// one order that all ranks keep, and each wait is for what comes before it.
+// It cannot deadlock: windows, in them rounds of chunks, in these first tokens and puts and then
+// takes, and in these rounds of partners are one order that all ranks keep, and each wait is for
+// what comes before it.
 func (b *builder) window(peers []int, out, in []part) {
 	chunks := func(peer int, p part) int {
 		most := b.Chunk

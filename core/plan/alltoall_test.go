@@ -131,7 +131,8 @@ func TestLong(t *testing.T) {
 	}
 }
 
-// What a sequential all-to-all needs is the same for any number of ranks and any size: a chunk that goes out and one that comes in.
+// What a sequential all-to-all needs is the same for any number of ranks and any size: a chunk that
+// goes out and one that comes in.
 func TestPeaks(t *testing.T) {
 	const chunk = 192
 	peaks := func(k Schedule, size int, n int64) Peaks {
@@ -174,7 +175,8 @@ func TestPeaks(t *testing.T) {
 	}
 }
 
-// TestWindowsAreProved gives the verifier plans that move the right data, but not in the window that they say.
+// TestWindowsAreProved gives the verifier plans that move the right data, but not in the window
+// that they say.
 func TestWindowsAreProved(t *testing.T) {
 	j := job{Params{Collective: AllToAll, Schedule: Parallel}, []int64{50, 20, 33, 41}}.with(4)
 	plans, params := j.build(t)
@@ -211,7 +213,8 @@ func TestWindowsAreProved(t *testing.T) {
 	verifyError(t, "256 bytes to peers", plans, params, false)
 }
 
-// dropTokens leaves out some of the messages of zero bytes, of each direction of a pair the n-th of all.
+// dropTokens leaves out some of the messages of zero bytes, of each direction of a pair the n-th of
+// all.
 func (p *Plan) dropTokens(drop func(n, all int) bool) {
 	type direction struct {
 		op   Op
@@ -267,8 +270,8 @@ func TestParseSchedule(t *testing.T) {
 
 func BenchmarkVerifyWindows(b *testing.B) {
 	const size = 64
-	j := job{Params{Collective: AllToAll, Schedule: Sequential}, slices.Repeat([]int64{200}, size)}.with(size)
-	plans, params := j.build(b)
+	counts := slices.Repeat([]int64{200}, size)
+	plans, params := job{Params{Collective: AllToAll, Schedule: Sequential}, counts}.with(size).build(b)
 	for b.Loop() {
 		if err := Verify(plans, params, false); err != nil {
 			b.Fatal(err)

@@ -8,7 +8,8 @@ import (
 // align is the unit in which messages are cut: a cache line, and a whole number of elements.
 const align = 64
 
-// pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut that would else be one.
+// pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut that would
+// else be one.
 const pipelineDepth = 4
 
 // Build makes the plan of rank p.Rank. It is a pure function: ranks that give matching parameters
@@ -64,8 +65,9 @@ func (p *Params) check() error {
 	if p.Collective == AllToAll && p.WindowMin > 0 && p.Memory {
 		return fail("where all ranks share memory only a schedule makes windows")
 	}
-	if p.Group != 0 && (p.Group < 2 || p.Group&(p.Group-1) != 0 || p.Size%p.Group != 0 || p.Group == p.Size || p.Memory || !p.Collective.Has(Hierarchical)) {
-		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port channels, for a collective that has plans for them", p.Group, p.Size)
+	if p.Group != 0 && !p.mayGroup() {
+		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port "+
+			"channels, for a collective that has plans for them", p.Group, p.Size)
 	}
 	if p.GetMin > 0 && !p.Memory {
 		return fail("nothing can be got over port channels")
@@ -134,6 +136,13 @@ func (p *Params) check() error {
 	return nil
 }
 
+// mayGroup tells whether groups may be as they are.
+func (p *Params) mayGroup() bool {
+	power := p.Group >= 2 && p.Group&(p.Group-1) == 0
+	return power && p.Size%p.Group == 0 && p.Group < p.Size && !p.Memory &&
+		p.Collective.Has(Hierarchical)
+}
+
 // builder collects the steps of one rank.
 type builder struct {
 	Params
@@ -143,8 +152,9 @@ type builder struct {
 	src   []Ref   // combine's sources, reused
 	also  []Ref   // and its further destinations
 
-	peers          []int // as from counts them
-	members, twins []int // where ranks are in groups: those of this rank's, and who is in others what it is in its own
+	peers []int // as from counts them
+	// Where ranks are in groups: the others of this rank's, and those of other groups with its place.
+	members, twins []int
 
 	counting        bool
 	steps, refCount int
@@ -184,9 +194,9 @@ func (b *builder) put(peer int, src Ref, bytes, total int64) Ref {
 	return Ref{Space: Outbox, Peer: int32(peer), Block: n}
 }
 
-// share puts the same to every peer.
-func (b *builder) share(src Ref, bytes int64) {
-	b.emit(Step{Op: Share, Bytes: bytes}, src)
+// putToAll puts the same to every peer.
+func (b *builder) putToAll(src Ref, bytes int64) {
+	b.emit(Step{Op: PutToAll, Bytes: bytes}, src)
 	for peer := range b.puts {
 		if peer != b.Rank {
 			b.puts[peer]++
@@ -194,8 +204,8 @@ func (b *builder) share(src Ref, bytes int64) {
 	}
 }
 
-// shares tells whether a block that goes to all is written once for all.
-func (b *builder) shares(bytes int64) bool {
+// multicasts tells whether a block that goes to all is written once for all.
+func (b *builder) multicasts(bytes int64) bool {
 	return b.Algorithm == Multicast && bytes > 0 && bytes >= b.MulticastMin
 }
 
@@ -244,15 +254,18 @@ func (b *builder) takeBy(wait Step, dst Ref) {
 	b.release(int(wait.Peer))
 }
 
-// combine waits for one message of every peer, combines them with this rank's own contribution,
-// and releases them. The result goes to dst and into the messages of the peers that back names; where
+// combine waits for one message of every peer, combines them with this rank's own contribution, and
+// releases them. The result goes to dst and into the messages of the peers that back names; where
 // dst is nothing, only there.
 func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
 	b.combineAmong(b.peers, func(rank int) int { return rank }, dst, own, bytes, back)
 }
 
-// combineAmong is combine with some peers, whose contributions are combined in the order of their places.
-func (b *builder) combineAmong(peers []int, place func(rank int) int, dst, own Ref, bytes int64, back func(peer int) bool) {
+// combineAmong is combine with some peers, whose contributions are combined in the order of their
+// places.
+func (b *builder) combineAmong(
+	peers []int, place func(rank int) int, dst, own Ref, bytes int64, back func(peer int) bool,
+) {
 	b.src = b.src[:len(peers)+1]
 	b.src[place(b.Rank)] = own
 	b.also = b.also[:0]
@@ -296,11 +309,13 @@ func (b *builder) findPeers() {
 
 // fromRoot lets the root hear from all others, from whom nothing else comes to it.
 //
-// On a crowded host it stays until they have what they want: else it would take a CPU from them, and soon be waiting for them.
+// On an oversubscribed host it stays until they have what they want: else it would take a CPU from
+// them,
+// and soon be waiting for them.
 func (b *builder) fromRoot(exchange func()) {
 	others, root := b.others(), []int{b.Root}
 	// The root must hear at once from a rank that runs this plan in place of a direct one.
-	first := !b.Crowded || b.InPlaceOfDirect
+	first := !b.Oversubscribed || b.InPlaceOfDirect
 	if first {
 		b.greet(others, root)
 	}
@@ -308,7 +323,7 @@ func (b *builder) fromRoot(exchange func()) {
 	if first {
 		b.heed(others, root)
 	}
-	if b.Crowded {
+	if b.Oversubscribed {
 		b.greet(others, root)
 		b.heed(others, root)
 	}
@@ -322,8 +337,9 @@ func (b *builder) toRoot(others []int, exchange func()) {
 	b.heed(root, others)
 }
 
-// greet puts an empty message from each of some ranks to each of others: first of all, so that nobody has to wait, once he has what he wants, for what the others still
-// do. It is taken by heed, last of all.
+// greet puts an empty message from each of some ranks to each of others: first of all, so that
+// nobody has to wait, once he has what he wants, for what the others still do. It is taken by heed,
+// last of all.
 func (b *builder) greet(from, to []int) {
 	if slices.Contains(from, b.Rank) {
 		for _, peer := range to {

@@ -5,22 +5,24 @@ import (
 	"slices"
 )
 
-// Direct plans are for blocks in memory that every rank maps: whoever owns a slice reads it where the others have it, and
-// writes it where they want it. Nothing is staged.
+// Direct plans are for blocks in memory that every rank maps: whoever owns a slice reads it where
+// the others have it, and writes it where they want it. Nothing is staged.
 //
-// A rank first exposes to each peer the block that is the peer's to read, or to write, and waits until it has access
-// to theirs. Then all work at once, each on places that nobody else touches. A rank ends when all
-// have told it that they are done with its memory.
+// A rank first exposes to each peer the block that is the peer's to read, or to write, and waits
+// until it has access to theirs. Then all work at once, each on places that nobody else touches. A
+// rank ends when all have told it that they are done with its memory.
 //
-// A rank may find, as long as it waits for access, that another runs the other plan, and so must all. So in that one, too, each rank hears
-// first from each, or of a star, the root from each and each from the root; and its root exposes nothing before it has access to all.
+// A rank may find, as long as it waits for access, that another runs the other plan, and so must
+// all. So in that one, too, each rank hears first from each, or of a star, the root from each and
+// each from the root; and its root exposes nothing before it has access to all.
 
 // HasDirect tells whether there is a direct plan.
 func (p *Params) HasDirect() bool {
 	if p.Size == 1 {
 		return false
 	}
-	least := align * pipelineDepth * int64(p.Size) // so long that in the other plan no slice of the first round is empty
+	// So long that in the other plan no slice of the first round is empty.
+	least := align * pipelineDepth * int64(p.Size)
 	if p.Chunk < 2*align {
 		least = math.MaxInt64
 	}
@@ -40,13 +42,15 @@ func (p *Params) HasDirect() bool {
 // star tells whether the direct plan joins the root with each other rank, and no others.
 func star(c Collective) bool { return c.Rooted() && c != Reduce }
 
-// exposed is what a rank exposes to a peer, an input, an output or both, as far as the peer uses it; the zero value is nothing.
+// exposed is what a rank exposes to a peer, an input, an output or both, as far as the peer uses
+// it; the zero value is nothing.
 type exposed struct{ in, out part }
 
 func (e exposed) bytes() int64 { return max(e.in.bytes, e.out.bytes) }
 
-// direct exposes mine[r] to rank r, has this rank work on theirs[r], of which only the lengths count, and waits for the ends of all. The ranks that a
-// rank exposes nothing to expose nothing to it.
+// direct exposes mine[r] to rank r, has this rank work on theirs[r], of which only the lengths
+// count, and waits for the ends of all. The ranks that a rank exposes nothing to expose nothing to
+// it.
 func (b *builder) direct(mine, theirs []exposed, work func()) {
 	last := star(b.Collective) && b.Rank == b.Root
 	if !last {
@@ -85,7 +89,8 @@ func (b *builder) expose(mine, theirs []exposed) {
 			}
 		}
 		if n > 0 {
-			b.emit(Step{Op: Expose, Peer: int32(peer), Bytes: mine[peer].bytes(), Total: b.total(part{bytes: theirs[peer].bytes()})}, refs[:n]...)
+			b.emit(Step{Op: Expose, Peer: int32(peer), Bytes: mine[peer].bytes(),
+				Total: b.total(part{bytes: theirs[peer].bytes()})}, refs[:n]...)
 		}
 	}
 }
@@ -101,7 +106,8 @@ func (b *builder) access(peer int, theirs, mine exposed) {
 		refs[n] = Ref{Space: PeerOut, Peer: int32(peer)}
 		n++
 	}
-	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: theirs.bytes(), Total: b.total(part{bytes: mine.bytes()})}, refs[:n]...)
+	b.emit(Step{Op: Access, Peer: int32(peer), Bytes: theirs.bytes(),
+		Total: b.total(part{bytes: mine.bytes()})}, refs[:n]...)
 }
 
 // inputs and outputs are one part a peer.
@@ -132,7 +138,8 @@ func (b *builder) directAllReduce() {
 
 func (b *builder) directReduce() {
 	n := b.InBytes[0]
-	in, both := exposed{in: part{block(In, 0), n}}, exposed{part{block(In, 0), n}, part{block(Out, 0), n}}
+	in := exposed{in: part{block(In, 0), n}}
+	both := exposed{part{block(In, 0), n}, part{block(Out, 0), n}}
 	mine, theirs := slices.Repeat([]exposed{in}, b.Size), slices.Repeat([]exposed{in}, b.Size)
 	if theirs[b.Root] = both; b.Rank == b.Root {
 		mine = slices.Repeat([]exposed{both}, b.Size)
@@ -150,8 +157,9 @@ func (b *builder) directReduceScatter() {
 	})
 }
 
-// combineThere combines this rank's slice where it lies, off from the beginning of what the peers expose, and writes the result to dst if it is for this
-// rank, and to where the peers want it that it is for: the root, or every rank.
+// combineThere combines this rank's slice where it lies, off from the beginning of what the peers
+// expose, and writes the result to dst if it is for this rank, and to where the peers want it that
+// it is for: the root, or every rank.
 func (b *builder) combineThere(own, dst Ref, off, bytes int64, root int) {
 	for at := int64(0); at < bytes; at += b.Chunk {
 		b.src, b.also = b.src[:b.Size], b.also[:0]
@@ -168,7 +176,8 @@ func (b *builder) combineThere(own, dst Ref, off, bytes int64, root int) {
 				b.also = append(b.also, Ref{Space: PeerOut, Peer: int32(r), Off: off + at})
 			}
 		}
-		b.emit(Step{Op: Combine, Bytes: min(b.Chunk, bytes-at), Dst: b.also[0], Also: b.also[1:]}, b.src...)
+		b.emit(Step{Op: Combine, Bytes: min(b.Chunk, bytes-at), Dst: b.also[0], Also: b.also[1:]},
+			b.src...)
 	}
 }
 
@@ -186,7 +195,8 @@ func (b *builder) directAllToAll() {
 	})
 }
 
-// directBroadcast has the root write a share of the block to each other rank, and that one read the rest, so that all move the same.
+// directBroadcast has the root write a share of the block to each other rank, and that one read the
+// rest, so that all move the same.
 func (b *builder) directBroadcast() {
 	all := part{block(Out, 0), b.OutBytes[0]}
 	_, share := cut(all.bytes, b.Size, 0)
@@ -197,7 +207,8 @@ func (b *builder) directBroadcast() {
 	}
 	root := outputs(b.only(b.Root, all))
 	b.direct(root, root, func() {
-		b.moveThere([]move{{all.place.at(share), Ref{Space: PeerOut, Peer: int32(b.Root), Off: share}, all.bytes - share}})
+		from := Ref{Space: PeerOut, Peer: int32(b.Root), Off: share}
+		b.moveThere([]move{{all.place.at(share), from, all.bytes - share}})
 	})
 }
 

@@ -11,12 +11,13 @@ type part struct {
 
 func (p part) used() bool { return p.place.Space != None }
 
-// exchange sends out[r] to each rank r and receives in[r] from it; a rank's part for itself is copied. Any rank may
-// have any parts, as long as both ends agree. Parts that can be got are offered before the others are put, and got
-// after they have come.
+// exchange sends out[r] to each rank r and receives in[r] from it; a rank's part for itself is
+// copied. Any rank may have any parts, as long as both ends agree. Parts that can be got are
+// offered before the others are put, and got after they have come.
 //
-// Where everybody would get the same (AllGather, Broadcast), or one rank get it all (Gather), messages are faster: then two CPUs
-// share in each copy, and what one rank has put away others find in the caches.
+// Where everybody would get the same (AllGather, Broadcast), or one rank get it all (Gather),
+// messages are faster: then two CPUs share in each copy, and what one rank has put away others find
+// in the caches.
 func (b *builder) exchange(out, in []part) {
 	offered := make([]Ref, b.Size)
 	for i := 1; i < b.Size; i++ {
@@ -58,12 +59,14 @@ const GetMost = 4 << 20
 func (b *builder) get(peer int, p part) {
 	message := b.wait(peer, OfferBytes, b.total(p))
 	for off := int64(0); off < p.bytes; off += GetMost {
-		b.emit(Step{Op: Get, Peer: int32(peer), Bytes: min(GetMost, p.bytes-off), Dst: p.place.at(off)}, message.at(off))
+		b.emit(Step{Op: Get, Peer: int32(peer), Bytes: min(GetMost, p.bytes-off), Dst: p.place.at(off)},
+			message.at(off))
 	}
 	b.release(peer)
 }
 
-// exchangeMessages exchanges parts by messages, one of each pair a round, and swaps those of pairs that are better off so.
+// exchangeMessages exchanges parts by messages, one of each pair a round, and swaps those of pairs
+// that are better off so.
 //
 // It cannot deadlock: if all ranks have ended round k-1, then each put of round k finds a slot
 // (lag), and each wait of round k is for a message put in round k or before.
@@ -86,7 +89,8 @@ func (b *builder) exchangeMessages(out, in []part) {
 			p, j := in[peer], k-lag
 			if n := b.count(p.bytes); p.used() && j >= 0 && j < n {
 				off, bytes := cut(p.bytes, n, j)
-				b.takeBy(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: b.total(p), Shared: b.shares(p.bytes)}, p.place.at(off))
+				b.takeBy(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: b.total(p),
+					Multicast: b.multicasts(p.bytes)}, p.place.at(off))
 			}
 		}
 		b.takeSwaps(swaps, k-lag)
@@ -96,10 +100,10 @@ func (b *builder) exchangeMessages(out, in []part) {
 
 // putRound puts message k of each part to its rank.
 func (b *builder) putRound(out []part, k int) {
-	if p := out[b.to(1)]; p.used() && b.shares(p.bytes) { // what goes to all is the same
+	if p := out[b.to(1)]; p.used() && b.multicasts(p.bytes) { // what goes to all is the same
 		if n := b.count(p.bytes); k < n {
 			off, bytes := cut(p.bytes, n, k)
-			b.share(p.place.at(off), bytes)
+			b.putToAll(p.place.at(off), bytes)
 		}
 		return
 	}

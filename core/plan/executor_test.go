@@ -130,7 +130,7 @@ func (e *executor) do(r int, s *Step) bool {
 	switch s.Op {
 	case Put, Offer:
 		return e.put(r, s)
-	case Share:
+	case PutToAll:
 		return e.share(r, s)
 	case Wait:
 		d := &e.rings[r][s.Peer]

@@ -1,8 +1,9 @@
 package plan
 
-// Where ranks are in groups (Params.Group), whose members are joined by faster channels than the groups, what goes from one group to another goes once, not for each rank
-// there or from each rank there is. Each rank has members, the others of its group, and twins, the ranks that are in other groups what it is in its own. Only
-// twins send from group to group.
+// Where ranks are in groups (Params.Group), whose members are joined by faster channels than the
+// groups, what goes from one group to another goes once, not for each rank there or from each rank
+// there is. Each rank has members, the others of its group, and twins, the ranks that are in other
+// groups what it is in its own. Only twins send from group to group.
 
 func (b *builder) inGroup(rank int) int { return rank % b.Group }
 func (b *builder) groupOf(rank int) int { return rank / b.Group }
@@ -10,8 +11,9 @@ func (b *builder) groupOf(rank int) int { return rank / b.Group }
 // piece is what goes to or from a rank in one message, if there is any.
 type piece func(rank int) (place Ref, bytes int64, ok bool)
 
-// reduceInGroup reduces the pieces of one rank of each group after those of another: the members' own, then their twins'. What comes of them goes where partial says, and
-// that of a twin to it. All members go in the same order, so that few messages are under way from member to member.
+// reduceInGroup reduces the pieces of one rank of each group after those of another: the members'
+// own, then their twins'. What comes of them goes where partial says, and that of a twin to it. All
+// members go in the same order, so that few messages are under way from member to member.
 func (b *builder) reduceInGroup(in, partial piece) {
 	for i := 0; i < b.Size; i += b.Group {
 		for _, member := range b.members {
@@ -32,7 +34,8 @@ func (b *builder) reduceInGroup(in, partial piece) {
 	}
 }
 
-// gatherInGroup hands this rank's own piece to the members, and then those that its twins have put to it; from the members it gets all others, in the same order.
+// gatherInGroup hands this rank's own piece to the members, and then those that its twins have put
+// to it; from the members it gets all others, in the same order.
 func (b *builder) gatherInGroup(out piece) {
 	for i := 0; i < b.Size; i += b.Group {
 		like := (b.Rank + i) % b.Size
@@ -52,7 +55,8 @@ func (b *builder) gatherInGroup(out piece) {
 	}
 }
 
-// gatherGroups gets each block from its rank's twin in the group, to which it has gone from group to group, chunk by chunk.
+// gatherGroups gets each block from its rank's twin in the group, to which it has gone from group
+// to group, chunk by chunk.
 func (b *builder) gatherGroups() {
 	lag, rounds := b.lag(), b.rounds(blocks(Out, b.OutBytes))
 	for k := range rounds + lag {
@@ -67,7 +71,8 @@ func (b *builder) gatherGroups() {
 	}
 }
 
-// reduceScatterGroups reduces each block among the members of a group, for the one that is a twin of the block's rank, and then among these.
+// reduceScatterGroups reduces each block among the members of a group, for the one that is a twin
+// of the block's rank, and then among these.
 func (b *builder) reduceScatterGroups() {
 	lag, rounds := b.lag(), b.rounds(blocks(In, b.InBytes))
 	for k := range rounds + lag {
@@ -101,10 +106,13 @@ func (b *builder) chunk(s Space, rank, k int) (place Ref, bytes int64, ok bool) 
 	return block(s, rank).at(off), bytes, true
 }
 
-// reduceGroups reduces round by round. Of a round each rank owns a part, which is reduced as by reduceScatterGroups, and then goes to all as by gatherGroups.
+// reduceGroups reduces round by round. Of a round each rank owns a part, which is reduced as by
+// reduceScatterGroups, and then goes to all as by gatherGroups.
 //
-// Iteration k does the first step of round k, the second of round k-lag, and the third of round k-2*lag. So to a twin go the partial result of round k and the result of round
-// k-lag, and they are waited for in that order lag iterations later: with all ranks in step it holds at most 2*lag+1 of them, as in reduceSlices.
+// Iteration k does the first step of round k, the second of round k-lag, and the third of round
+// k-2*lag. So to a twin go the partial result of round k and the result of round k-lag, and they
+// are waited for in that order lag iterations later: with all ranks in step it holds at most
+// 2*lag+1 of them, as in reduceSlices.
 //
 // A partial result needs no memory of its own: it lies where the result will.
 func (b *builder) reduceGroups(rounds []span) {

@@ -73,7 +73,7 @@ func (m *machine[T]) findPeers() {
 	for r := range m.ranks {
 		for i := range m.ranks[r].plan.Steps {
 			switch s := &m.ranks[r].plan.Steps[i]; {
-			case s.Op == Share:
+			case s.Op == PutToAll:
 				for peer := range m.ranks {
 					if peer != r && joined[peer] != r+1 {
 						joined[peer] = r + 1
@@ -95,7 +95,7 @@ func (m *machine[T]) findPeers() {
 }
 
 // hasPeer tells whether a step of this kind names a peer.
-func (o Op) hasPeer() bool { return o != Copy && o != Combine && o != Share }
+func (o Op) hasPeer() bool { return o != Copy && o != Combine && o != PutToAll }
 
 func (m *machine[T]) isPeer(r int, peer int32) bool {
 	return peer >= 0 && int(peer) < len(m.ranks) && int(peer) != r
@@ -105,7 +105,8 @@ func (m *machine[T]) isPeer(r int, peer int32) bool {
 func (m *machine[T]) out(r int, peer int32) *ring[T] { return m.ring(r, peer, int(peer) < r) }
 func (m *machine[T]) in(r int, peer int32) *ring[T]  { return m.ring(r, peer, r < int(peer)) }
 
-// outs are the peers that some plan joins to a rank, each with the ring of the rank's messages to it.
+// outs are the peers that some plan joins to a rank, each with the ring of the rank's messages to
+// it.
 func (m *machine[T]) outs(r int) iter.Seq2[int32, *ring[T]] {
 	return func(yield func(int32, *ring[T]) bool) {
 		p := &m.ranks[r]
@@ -181,7 +182,7 @@ func (m *machine[T]) waitsFor(r int, s *Step) (peer int, err error) {
 	switch s.Op {
 	case Put, Offer:
 		blocked = m.full(r, m.out(r, s.Peer))
-	case Share:
+	case PutToAll:
 		for peer, g := range m.outs(r) {
 			if m.full(r, g) {
 				return int(peer), nil
@@ -226,7 +227,7 @@ func (m *machine[T]) advance(r int, s *Step) {
 	case Put, Offer:
 		m.out(r, s.Peer).put++
 		m.wake(r, s.Peer)
-	case Share:
+	case PutToAll:
 		for peer, g := range m.outs(r) {
 			g.put++
 			m.wake(r, peer)

@@ -20,7 +20,8 @@ func (v value) String() string {
 		return fmt.Sprintf("the reduction of byte %d of block %d", v.off, v.block)
 	}
 	if v.ranks != 0 {
-		return fmt.Sprintf("the reduction over ranks %d to %d of byte %d of block %d", v.rank, v.rank+v.ranks-1, v.off, v.block)
+		return fmt.Sprintf("the reduction over ranks %d to %d of byte %d of block %d", v.rank,
+			v.rank+v.ranks-1, v.off, v.block)
 	}
 	return fmt.Sprintf("rank %d's input byte %d of block %d", v.rank, v.off, v.block)
 }

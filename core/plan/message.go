@@ -15,8 +15,8 @@ type Message struct {
 	Schedule        uint8
 }
 
-// Split is the collective of what a split of a communicator calls, in place of those that it is made
-// of: peers and errors name what was called, and a peer's own collective never meets it.
+// Split is the collective of what a split of a communicator calls, in place of those that it is
+// made of: peers and errors name what was called, and a peer's own collective never meets it.
 const Split Collective = math.MaxUint8 - 1
 
 // Name is the name of the collective, as in "allreduce".

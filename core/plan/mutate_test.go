@@ -36,7 +36,7 @@ var mutations = []func(rnd *rand.Rand, p *Plan, others []*Plan){
 	func(rnd *rand.Rand, p *Plan, _ []*Plan) { anyStep(rnd, p).Op = Op(rnd.IntN(12)) },
 	func(rnd *rand.Rand, p *Plan, _ []*Plan) {
 		s := anyStep(rnd, p)
-		s.Shared = !s.Shared
+		s.Multicast = !s.Multicast
 	},
 	func(rnd *rand.Rand, p *Plan, _ []*Plan) {
 		s := anyStep(rnd, p)

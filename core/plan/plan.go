@@ -18,12 +18,13 @@
 // A plan releases every message that it waits for, and puts as many messages to a peer as that
 // peer's plan waits for; so rings are empty between plans and plans may follow one another freely.
 //
-// Where both ends map the same memory (Params.Memory), a message's slot also carries something back:
+// Where both ends map the same memory (Params.Memory), a message's slot also carries something
+// back:
 //
 //   - Combine and Copy may write to messages of the inbox, before they are released.
-//   - Reclaim waits until the peer has released message n, counted from 0, of this plan's Puts to it.
-//     From then on, until the Put Params.Slots later, steps may read what the peer has left in the slot,
-//     as (Outbox, peer, n).
+//   - Reclaim waits until the peer has released message n, counted from 0, of this plan's Puts to
+//     it. From then on, until the Put Params.Slots later, steps may read what the peer has left
+//     there, as (Outbox, peer, n).
 //
 // So a result goes back in the very lines in which the contribution came: a line changes hands
 // twice, not four times.
@@ -32,34 +33,42 @@
 // learn of a release late, as long as at most one release is unknown to it at any time; plans make
 // do with Slots-1 slots.
 //
-// Over a port channel a message may be longer than a slot (Params.Long), if its receiver has posted its place before it is put: see Post. Then it
-// goes straight there.
+// Over a port channel a message may be longer than a slot (Params.Long), if its receiver has posted
+// its place before it is put: see Post. Then it goes straight there.
 //
-// What is for all peers need not be written once for each: Share puts one message to every peer, whose payload lies in this rank's stage,
-// memory that they all read. It waits as a Put to each of them would, and is waited for, read and released like one; nothing is left in it to be
-// reclaimed. A stage holds Params.Slots messages.
+// What is for all peers need not be written once for each: PutToAll puts one message to every peer,
+// whose payload lies in this rank's stage, memory that they all read. It waits as a Put to each of
+// them would, and is waited for, read and released like one; nothing is left in it to be reclaimed.
+// A stage holds Params.Slots messages.
 //
-// Where the blocks of all ranks lie in memory that all of them map ([Direct]), a plan needs no slots:
+// Where the blocks of all ranks lie in memory that all of them map ([Direct]), a plan needs no
+// slots:
 //
-//   - Expose tells a peer where blocks of this rank are, for the peer to read (an input) or to write (an output).
-//   - Access waits for the peer's Expose. From then on steps may read (PeerIn, peer), and Copy and Combine write
-//     (PeerOut, peer), until a Put to that peer tells that this rank is done. Ranks work on places that no other rank touches.
+//   - Expose tells a peer where blocks of this rank are, for the peer to read (an input) or to
+//     write (an output).
+//   - Access waits for the peer's Expose. From then on steps may read (PeerIn, peer), and Copy and
+//     Combine write (PeerOut, peer), until a Put to that peer tells that this rank is done. Ranks
+//     work on places that no other rank touches.
 //
-// A rank finds out when it runs such a plan whether a peer's blocks are not to be had: then all ranks run the plan without it.
+// A rank finds out when it runs such a plan whether a peer's blocks are not to be had: then all
+// ranks run the plan without it.
 //
-// Where each rank can read the others' memory, mapped or not (Thresholds.GetMin), what is long need not go through slots either:
+// Where each rank can read the others' memory, mapped or not (Thresholds.GetMin), what is long need
+// not go through slots either:
 //
-//   - Offer tells a peer where a place of this rank's is, by a message of OfferBytes. The place stays as it is until that message is reclaimed.
+//   - Offer tells a peer where a place of this rank's is, by a message of OfferBytes. The place
+//     stays as it is until that message is reclaimed.
 //   - Get copies from what a message offers that has been waited for, until it is released.
 //
 // # Local steps
 //
-// Copy moves bytes; a copy onto itself (a buffer in place) does nothing. Combine reduces the raw inputs of all ranks, given in rank order, in one pass
-// and in the canonical order: the balanced binary tree over ranks, aligned at powers of two (of
-// three: (0+1)+2; of six: ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result
-// (the division of an average, the rounding of a 16-bit float). So plans move raw inputs and
-// results, not partial sums, but for one case: with Params.Group, where nothing is done once, a Combine may be of the raw inputs of a group, which
-// are a subtree, and another one of what that has left of all groups.
+// Copy moves bytes; a copy onto itself (a buffer in place) does nothing. Combine reduces the raw
+// inputs of all ranks, given in rank order, in one pass and in the canonical order: the balanced
+// binary tree over ranks, aligned at powers of two (of three: (0+1)+2; of six:
+// ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result (the division of an
+// average, the rounding of a 16-bit float). So plans move raw inputs and results, not partial sums,
+// but for one case: with Params.Group, where nothing is done once, a Combine may be of the raw
+// inputs of a group, which are a subtree, and another one of what that has left of all groups.
 //
 // # In place
 //
@@ -144,17 +153,17 @@ type Ref struct {
 type Op uint8
 
 const (
-	Put     Op = iota // Src[0] (none where Bytes is 0) to Peer, as one message
-	Wait              // for the next message of Peer, which must be of Bytes bytes
-	Release           // of the oldest unreleased message of Peer
-	Copy              // Src[0] to Dst
-	Combine           // Src, one a rank (or group) and in rank order, into Dst and Also, which may be some of them
-	Reclaim           // the message Src[0] to Peer
-	Expose            // Src, an input block, an output block or both, to Peer, which uses Bytes bytes of each
-	Access            // Src, what Peer exposes: Bytes bytes of each
-	Offer             // Src[0] to Peer, as one message of OfferBytes bytes
-	Get               // from what Peer offers by the message Src[0], from Src[0].Off on, to Dst
-	Share             // Src[0] to every peer, as one message each, written once
+	Put      Op = iota // Src[0] (none where Bytes is 0) to Peer, as one message
+	Wait               // for the next message of Peer, which must be of Bytes bytes
+	Release            // of the oldest unreleased message of Peer
+	Copy               // Src[0] to Dst
+	Combine            // Src, one a rank or group, in rank order, into Dst and Also, maybe some of Src
+	Reclaim            // the message Src[0] to Peer
+	Expose             // Src, an input, an output or both, to Peer, which uses Bytes bytes of each
+	Access             // Src, what Peer exposes: Bytes bytes of each
+	Offer              // Src[0] to Peer, as one message of OfferBytes bytes
+	Get                // from what Peer offers by the message Src[0], from Src[0].Off on, to Dst
+	PutToAll           // Src[0] to every peer, as one message each, written once
 )
 
 // OfferBytes is the length of the message of an Offer.
@@ -162,10 +171,10 @@ const OfferBytes = 8
 
 // Step is one step of a plan.
 type Step struct {
-	Op     Op
-	Shared bool  // of a Wait: the message is a Share's
-	Peer   int32 // of all but Copy, Combine and Share
-	Bytes  int64
+	Op        Op
+	Multicast bool  // of a Wait: the message is a PutToAll's
+	Peer      int32 // of all but Copy, Combine and PutToAll
+	Bytes     int64
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
 	// compared by Wait, so that unequal counts are told at the first message.
@@ -205,9 +214,12 @@ type Params struct {
 	InBytes, OutBytes []int64
 	ElemSize          int64 // a divisor of 64
 
-	Chunk int64 // the most bytes one message carries that goes through a slot: a multiple of 64, at least 64
-	// Long is the most bytes that a message carries whose place its receiver has posted for certain before it is put, to or from those ranks that Ports
-	// says are joined to this one by a port channel; 0: there is none such.
+	// Chunk is the most bytes one message carries that goes through a slot: a multiple of 64, at
+	// least 64.
+	Chunk int64
+	// Long is the most bytes that a message carries whose place its receiver has posted for certain
+	// before it is put, to or from those ranks that Ports says are joined to this one by a port
+	// channel; 0: there is none such.
 	Long  int64
 	Ports []bool
 	Slots int // how many messages a direction of a channel holds: at least 2; 4 give full overlap
@@ -221,11 +233,12 @@ type Params struct {
 	// where what some ranks have reduced may be reduced further; 0: neither matters. It is a power of
 	// two, and Size a multiple of it. Hierarchical needs it.
 	Group int
-	// Crowded tells that on some host ranks outnumber the CPUs.
-	Crowded bool
+	// Oversubscribed tells that on some host ranks outnumber the CPUs.
+	Oversubscribed bool
 	// Schedule is of AllToAll.
 	Schedule Schedule
-	// InPlaceOfDirect tells that ranks run the plan that cannot run the direct one, which is tried first.
+	// InPlaceOfDirect tells that ranks run the plan that cannot run the direct one, which is tried
+	// first.
 	InPlaceOfDirect bool
 
 	Thresholds

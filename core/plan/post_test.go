@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// A posted message may come at any time from Post.From on: no step from there to its Wait may use the
-// destination, also where outputs are inputs, if they may be; and From must be as early as that allows.
+// A posted message may come at any time from Post.From on: no step from there to its Wait may use
+// the destination, also where outputs are inputs, if they may be; and From must be as early as that
+// allows.
 func TestPosts(t *testing.T) {
 	found := 0
 	for _, size := range []int{2, 3, 5} {

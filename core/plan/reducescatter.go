@@ -15,7 +15,8 @@ func (b *builder) reduceDirect(out []part, dst part) {
 	}
 }
 
-// reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with one peer would have to hear from others first.
+// reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with
+// one peer would have to hear from others first.
 func (b *builder) reduceScatter() {
 	out, dst := blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]}
 	peer := b.to(b.Size - 1)
@@ -40,7 +41,8 @@ func (b *builder) reduceFlat() {
 	b.toRoot(b.others(), func() { b.reduceDirect(b.only(b.Root, part{block(In, 0), n}), dst) })
 }
 
-// reduceScatterGather lets every rank combine a slice (see reduceSlices), and so hear from the root.
+// reduceScatterGather lets every rank combine a slice (see reduceSlices), and so hear from the
+// root.
 func (b *builder) reduceScatterGather() {
 	n := b.InBytes[0]
 	if b.Size == 1 || n == 0 {

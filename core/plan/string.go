@@ -6,7 +6,8 @@ import (
 )
 
 var (
-	opNames    = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access", "offer", "get", "share"}
+	opNames = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access",
+		"offer", "get", "multicast"}
 	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox", "peer in", "peer out"}
 )
 
@@ -38,11 +39,11 @@ func (s *Step) String() string {
 	switch s.Op {
 	case Put:
 		return fmt.Sprintf("put %d bytes %v to %d", s.Bytes, s.Src, s.Peer)
-	case Share:
-		return fmt.Sprintf("share %d bytes %v", s.Bytes, s.Src)
+	case PutToAll:
+		return fmt.Sprintf("multicast %d bytes %v", s.Bytes, s.Src)
 	case Wait:
-		if s.Shared {
-			return fmt.Sprintf("wait %d shared bytes from %d", s.Bytes, s.Peer)
+		if s.Multicast {
+			return fmt.Sprintf("wait %d multicast bytes from %d", s.Bytes, s.Peer)
 		}
 		return fmt.Sprintf("wait %d bytes from %d", s.Bytes, s.Peer)
 	case Release:

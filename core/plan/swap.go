@@ -2,10 +2,11 @@ package plan
 
 import "slices"
 
-// swap is what two ranks that share memory send each other, as many bytes in either direction. Each puts one half of what it has into the other's slots, and
-// finds there, when these have been released, what the other has for it of that half. So a line of memory goes from one rank's cache to the other's and
-// back and brings data both ways: half as many transfers of lines as with a slot for each direction, of which a writer must first take the lines from who has
-// read them.
+// swap is what two ranks that share memory send each other, as many bytes in either direction. Each
+// puts one half of what it has into the other's slots, and finds there, when these have been
+// released, what the other has for it of that half. So a line of memory goes from one rank's cache
+// to the other's and back and brings data both ways: half as many transfers of lines as with a slot
+// for each direction, of which a writer must first take the lines from who has read them.
 type swap struct {
 	peer int
 	put  int32 // the number of its first message to the peer
@@ -14,9 +15,11 @@ type swap struct {
 	deliver func(from Ref, off, bytes int64)
 }
 
-// swaps tells whether two parts, for a peer and from it, go by a swap. Where everybody gets the same of a block, it is written once for all.
+// swaps tells whether two parts, for a peer and from it, go by a swap. Where everybody gets the
+// same of a block, it is written once for all.
 func (b *builder) swaps(out, in part) bool {
-	return b.Memory && b.SwapMin > 0 && out.used() && in.used() && out.bytes == in.bytes && out.bytes >= max(b.SwapMin, 2*align) && !b.shares(out.bytes)
+	return b.Memory && b.SwapMin > 0 && out.used() && in.used() && out.bytes == in.bytes &&
+		out.bytes >= max(b.SwapMin, 2*align) && !b.multicasts(out.bytes)
 }
 
 // swapsOf parts what is to be exchanged into swaps and what goes each way by itself.
@@ -30,7 +33,8 @@ func (b *builder) swapsOf(out, in []part) (swaps []swap, outLeft, inLeft []part)
 			out, in = slices.Clone(out), slices.Clone(in)
 		}
 		to := in[peer].place
-		swaps = append(swaps, swap{peer, b.puts[peer], out[peer], func(from Ref, off, bytes int64) { b.copy(to.at(off), from, bytes) }})
+		deliver := func(from Ref, off, bytes int64) { b.copy(to.at(off), from, bytes) }
+		swaps = append(swaps, swap{peer, b.puts[peer], out[peer], deliver})
 		out[peer], in[peer] = part{}, part{}
 	}
 	return swaps, out, in
@@ -62,7 +66,8 @@ func (b *builder) swap(swaps ...swap) {
 	}
 }
 
-// swapLag is by how many rounds the waits run behind the puts, and what is collected behind the waits: as in reduceSlices.
+// swapLag is by how many rounds the waits run behind the puts, and what is collected behind the
+// waits: as in reduceSlices.
 func (b *builder) swapLag() int { return min(max(b.Ahead, 1), (b.Slots-2)/2) }
 
 func (b *builder) swapRounds(swaps []swap) (n int) {

@@ -33,8 +33,8 @@ import (
 // one reader, and no step can ask whether it would block. So what a step reads depends on the steps
 // before it only, never on timing (a Kahn network with bounded buffers). And if any run, with Slots
 // slots and releases that become known late (at most one of a direction unknown), got stuck, then
-// compare it with the run made here, with Slots-1 slots, which ends (a Share counts as one step a
-// peer, each of which waits for that peer's release, and one that waits for nothing): take the
+// compare it with the run made here, with Slots-1 slots, which ends (a PutToAll counts as one step
+// a peer, each of which waits for that peer's release, and one that waits for nothing): take the
 // first step here that the stuck run never did. All that came before it here was done there as
 // well. If it is a Wait, its message has been put there too; if it is a Put, at least as many
 // messages were released there, and all but one are known. So it is not blocked, and that run was
@@ -180,7 +180,7 @@ func inputRegion(bytes int64, rank, block int) *region {
 func (v *verifier) do(r int, step *Step) error {
 	s := &v.states[r]
 	switch step.Op {
-	case Copy, Combine, Get, Share:
+	case Copy, Combine, Get, PutToAll:
 		if step.Bytes <= 0 {
 			return errors.New("moves nothing")
 		}
@@ -190,8 +190,8 @@ func (v *verifier) do(r int, step *Step) error {
 		return v.put(s, step)
 	case Offer:
 		return v.offer(s, step)
-	case Share:
-		return v.share(s, step)
+	case PutToAll:
+		return v.putToAll(s, step)
 	case Wait:
 		return v.wait(s, step)
 	case Release:
@@ -230,10 +230,10 @@ func (v *verifier) put(s *rankState, step *Step) (err error) {
 	return nil
 }
 
-// share needs no proof of its own that nothing in the stage is overwritten while somebody reads it:
-// a Share finds a free slot in each ring, and the Share of Params.Slots Shares ago lies at least
-// that many messages back in every one of them, so each peer has released it.
-func (v *verifier) share(s *rankState, step *Step) (err error) {
+// putToAll needs no proof of its own that nothing in the stage is overwritten while somebody reads
+// it: a PutToAll finds a free slot in each ring, and the PutToAll of Params.Slots PutToAll steps
+// ago lies at least that many messages back in every one of them, so each peer has released it.
+func (v *verifier) putToAll(s *rankState, step *Step) (err error) {
 	switch {
 	case !s.params.Memory:
 		return errors.New("needs memory channels")
@@ -285,8 +285,8 @@ func (v *verifier) wait(s *rankState, step *Step) error {
 		return fmt.Errorf("the message has %d bytes, total %d; total %d is waited for",
 			m.data.bytes, m.total, step.Total)
 	}
-	if is := g.of.fate(g.waited) == shared; is != step.Shared {
-		return fmt.Errorf("the message is shared: %v; shared %v is waited for", is, step.Shared)
+	if is := g.of.fate(g.waited) == shared; is != step.Multicast {
+		return fmt.Errorf("the message is multicast: %v; multicast %v is waited for", is, step.Multicast)
 	}
 	steps := int32(0)
 	if v.knows.precise {
@@ -316,7 +316,7 @@ func (v *verifier) reclaim(s *rankState, step *Step) error {
 	g, n := v.out(s.rank, step.Peer), step.Src[0].Block
 	l := &g.of
 	if l.fate(n) != none {
-		return errors.New("reclaims a message twice, or one that is shared")
+		return errors.New("reclaims a message twice, or one that is multicast")
 	}
 	l.meet(n, reclaimed)
 	l.owed = slices.DeleteFunc(l.owed, func(owed int32) bool { return owed == n })

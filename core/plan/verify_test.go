@@ -107,10 +107,10 @@ func TestMutations(t *testing.T) {
 		try("a doubled put, wait or release", func(p *Plan, i int) bool {
 			p.Steps = slices.Insert(p.Steps, i, p.Steps[i])
 			op := p.Steps[i].Op
-			return op == Put || op == Wait || op == Release || op == Offer || op == Share
+			return op == Put || op == Wait || op == Release || op == Offer || op == PutToAll
 		})
 		try("another kind of message", func(p *Plan, i int) bool {
-			p.Steps[i].Shared = !p.Steps[i].Shared
+			p.Steps[i].Multicast = !p.Steps[i].Multicast
 			return p.Steps[i].Op == Wait
 		})
 		try("other bytes", func(p *Plan, i int) bool {
@@ -383,10 +383,10 @@ func TestVerifyTells(t *testing.T) {
 	shared := job{Params{Collective: AllReduce, Memory: true, Thresholds: Thresholds{OneShotMax: 1 << 20}}, []int64{16}}.with(3)
 	plans, params = shared.build(t)
 	for _, p := range plans {
-		share := Step{Op: Share, Bytes: 64, Src: []Ref{block(In, 0)}}
+		share := Step{Op: PutToAll, Bytes: 64, Src: []Ref{block(In, 0)}}
 		p.Steps = slices.Insert(slices.DeleteFunc(p.Steps, func(s Step) bool { return s.Op == Put }), 0, share)
 		for i := range p.Steps {
-			p.Steps[i].Shared = p.Steps[i].Op == Wait
+			p.Steps[i].Multicast = p.Steps[i].Op == Wait
 		}
 	}
 	if err := Verify(plans, params, false); err != nil {
@@ -394,7 +394,7 @@ func TestVerifyTells(t *testing.T) {
 	}
 	broken := clone(plans)
 	broken[1].Steps = append(broken[1].Steps, Step{Op: Reclaim, Peer: 2, Src: []Ref{{Space: Outbox, Peer: 2}}})
-	verifyError(t, "reclaims a message twice, or one that is shared", broken, params, false)
+	verifyError(t, "reclaims a message twice, or one that is multicast", broken, params, false)
 	broken = clone(plans)
 	for i := range broken[1].Steps {
 		if s := &broken[1].Steps[i]; s.Op == Combine {

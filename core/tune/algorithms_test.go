@@ -16,17 +16,19 @@ func TestParseAlgorithms(t *testing.T) {
 		{"allreduce:direct,two_shot", "allreduce:two_shot,direct", ""},
 		{"allreduce:^one_shot", "allreduce:two_shot,hierarchical,direct", ""},
 		{"broadcast:flat;allreduce:one_shot", "allreduce:one_shot;broadcast:flat", ""},
-		{"broadcast:flat,multicast,allreduce:one_shot", "allreduce:one_shot;broadcast:flat,multicast", ""},
+		{"broadcast:flat,multicast,allreduce:one_shot",
+			"allreduce:one_shot;broadcast:flat,multicast", ""},
 		{"barrier:dissemination", "barrier:dissemination", ""},
 		{"two_shot", "", `"two_shot", which must begin with a collective and a colon`},
 		{"allreduce:two_shot;direct", "", `"direct", which must begin`},
-		{"allreduce:", "", `"allreduce:", in which "" is no algorithm of allreduce; allowed are ` + names},
+		{"allreduce:", "",
+			`"allreduce:", in which "" is no algorithm of allreduce; allowed are ` + names},
 		{"allreduce:ring", "", `"ring" is no algorithm of allreduce; allowed are ` + names},
 		{"allreduce:TWO_SHOT", "", `"TWO_SHOT" is no algorithm`},
 		{"allreduce: two_shot", "", `" two_shot" is no algorithm`},
 		{"allreduce:two_shot,^direct", "", `"^direct" is no algorithm`},
-		{"send:flat", "", `"send" is no collective; allowed are allreduce, reduce, broadcast, allgather, ` +
-			`reduce_scatter, gather, scatter, alltoall, barrier`},
+		{"send:flat", "", `"send" is no collective; allowed are allreduce, reduce, broadcast, ` +
+			`allgather, reduce_scatter, gather, scatter, alltoall, barrier`},
 		{"allreduce:two_shot;allreduce:direct", "", "in which allreduce comes twice"},
 		{"gather:^flat,direct", "", "which leaves gather no algorithm; it has flat, direct"},
 		{";", "", `"", which must begin`},
@@ -44,8 +46,8 @@ func TestParseAlgorithms(t *testing.T) {
 	}
 }
 
-// FuzzAlgorithms gives texts as users do. One that is refused says why; another one is read as it is
-// written.
+// FuzzAlgorithms gives texts as users do. One that is refused says why; another one is read as it
+// is written.
 func FuzzAlgorithms(f *testing.F) {
 	f.Add("allreduce:two_shot;broadcast:^multicast,flat")
 	f.Add("allreduce:direct,gather:flat")
@@ -64,8 +66,8 @@ func FuzzAlgorithms(f *testing.F) {
 	})
 }
 
-// An algorithm that is forced is chosen for all sizes, if it can run, and its plans are proved. What
-// it cannot do goes by another one.
+// An algorithm that is forced is chosen for all sizes, if it can run, and its plans are proved.
+// What it cannot do goes by another one.
 func TestForcedAlgorithmsArePlanned(t *testing.T) {
 	for _, at := range []Topology{
 		{Size: 4, Memory: true}, {Size: 2, Memory: true}, {Size: 4, Ports: true},
@@ -86,7 +88,8 @@ func TestForcedAlgorithmsArePlanned(t *testing.T) {
 						t.Errorf("%+v, %v of %d elements: %v, forced is %v", at, c, n, got, a)
 					}
 					direct := verifyForced(t, at, forced, op)
-					if least := n >= 5_000 || c.Rooted() && c != plan.Reduce && c != plan.Broadcast; direct != (a == plan.Direct) && least {
+					long := n >= 5_000 || c.Rooted() && c != plan.Reduce && c != plan.Broadcast
+					if long && direct != (a == plan.Direct) {
 						t.Errorf("%+v, %v of %d elements: direct %v, forced is %v", at, c, n, direct, a)
 					}
 				}
@@ -139,8 +142,8 @@ func TestSchedulesComeFirst(t *testing.T) {
 		t.Errorf("sequential goes by %v", got)
 	}
 	s.Schedule = plan.Sequential
-	if err := s.CheckAlgorithms(); err == nil ||
-		!strings.Contains(err.Error(), "alltoall by linear needs a schedule without a window; allowed here are pairwise") {
+	const want = "alltoall by linear needs a schedule without a window; allowed here are pairwise"
+	if err := s.CheckAlgorithms(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Error(err)
 	}
 }

@@ -122,8 +122,8 @@ func (s *Shape) groupOf(op *call.Operation) int {
 	return s.Group
 }
 
-// oneShotMax is less with groups, where as many as Group*Group messages go from each to each. What is
-// longer goes by members and twins, which are more hops.
+// oneShotMax is less with groups, where as many as Group*Group messages go from each to each. What
+// is longer goes by members and twins, which are more hops.
 func (s *Shape) oneShotMax(op *call.Operation) int64 {
 	each := int64(max(s.groupOf(op), 1))
 	return s.Thresholds.OneShotMax / (each * each)
@@ -147,8 +147,8 @@ func (s *Shape) windowMin(c plan.Collective) int64 {
 	return s.Thresholds.WindowMin
 }
 
-// limits sets where single blocks and pairs go by another algorithm than the operation: nowhere that
-// one is ruled out.
+// limits sets where single blocks and pairs go by another algorithm than the operation: nowhere
+// that one is ruled out.
 func (s *Shape) limits(p *plan.Params, op *call.Operation) {
 	c := op.Collective
 	allow := func(a plan.Algorithm) bool { return s.Algorithms.allow(c, a) }

@@ -117,8 +117,8 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 		Root: op.Root, InBytes: op.InBytes(), OutBytes: op.OutBytes(),
 		ElemSize: int64(op.DType.Size()),
 		Chunk:    s.Chunk, Slots: s.Slots, Ahead: s.Ahead, Ports: s.ports, Memory: s.AllMemory,
-		Long:    min(s.Thresholds.LongMax, s.longMost) &^ 63,
-		Crowded: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
+		Long:           min(s.Thresholds.LongMax, s.longMost) &^ 63,
+		Oversubscribed: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
 	if p.Algorithm == plan.Hierarchical {
 		p.Group = s.groupOf(op)
 	}

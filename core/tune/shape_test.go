@@ -220,10 +220,10 @@ func choice(t *testing.T, shapes []Shape, op call.Operation) string {
 		flags := map[byte]bool{}
 		for _, step := range p.Steps {
 			switch step.Op {
-			case plan.Put, plan.Share:
+			case plan.Put, plan.PutToAll:
 				puts++
 				longest = max(longest, step.Bytes)
-				flags['m'] = flags['m'] || step.Op == plan.Share
+				flags['m'] = flags['m'] || step.Op == plan.PutToAll
 				flags['l'] = flags['l'] || step.Bytes > s.Chunk
 			case plan.Offer:
 				puts++

@@ -66,7 +66,7 @@ func (t *Topology) thresholds(chunk int64) Thresholds {
 	if t.MultiHost {
 		return port
 	}
-	port.WindowMin, port.Window = 0, 0 // there is no network to be crowded
+	port.WindowMin, port.Window = 0, 0 // there is no network to be congested
 	if t.Oversubscribed {              // fewer and longer messages are fewer changes of threads
 		port.FlatMax, port.LongMax, port.WindowMin = 512<<10, 4<<20, manyChunks*chunk
 	}

@@ -276,12 +276,12 @@ goccl_result goccl_init(goccl_comm *comm, const goccl_config *config);
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child);
 
 /* Begins a communicator anew, with the same ranks, over the same links and under the same handle:
- * what has failed works again. Collectives count from 1, after the barrier by which it waits for all
- * ranks; the communicator's timeout holds. All ranks must call it, each as often as the others. Works
- * that have not ended get GOCCL_ABORTED. A rank whose peer has begun anew gets that from its calls,
- * and calls goccl_renew() then. GOCCL_PEER_FAILED, at once, where a rank's process is known to have
- * ended: make a new communicator without it. After a failure goccl_renew() may be called again.
- * Memory of goccl_mem_alloc() that failed operations used is free of peers afterwards.
+ * what has failed works again. Collectives count from 1, after the barrier by which it waits for
+ * all ranks; the communicator's timeout holds. All ranks must call it, each as often as the others.
+ * Works that have not ended get GOCCL_ABORTED. A rank whose peer has begun anew gets that from its
+ * calls, and calls goccl_renew() then. GOCCL_PEER_FAILED, at once, where a rank's process is known
+ * to have ended: make a new communicator without it. After a failure goccl_renew() may be called
+ * again. Memory of goccl_mem_alloc() that failed operations used is free of peers afterwards.
  * Thread-safe; calls of other threads on the communicator may get GOCCL_ABORTED. */
 goccl_result goccl_renew(goccl_comm comm);
 

@@ -192,8 +192,8 @@ void bindCommunicator(py::module_& module) {
         return backend->describe();
       },
       py::arg("group"), py::arg("function"),
-      "A JSON object that describes the group of a goccl back end, as goccl_comm_describe() gives it. "
-      "`function`: who asks, for texts.");
+      "A JSON object that describes the group of a goccl back end, as goccl_comm_describe() gives "
+      "it. `function`: who asks, for texts.");
   module.def(
       "algorithm",
       [](py::object group, std::optional<uint64_t> sequence, const char* function) {
@@ -202,8 +202,8 @@ void bindCommunicator(py::module_& module) {
         return backend->algorithm(sequence);
       },
       py::arg("group"), py::arg("sequence"), py::arg("function"),
-      "The name that goccl_comm_algorithm() gives, of the last collective where `sequence` is None. "
-      "`function`: who asks, for texts.");
+      "The name that goccl_comm_algorithm() gives, of the last collective where `sequence` is "
+      "None. `function`: who asks, for texts.");
   py::class_<Communicator> communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";
   communicator

@@ -116,8 +116,8 @@ func TestJoinNoticesChanges(t *testing.T) {
 	}
 }
 
-// TestJoinRefusesReplays gives rank 0 a record in rank 1's place that the secret's holders did write:
-// that of another rank, of another group, of an earlier run.
+// TestJoinRefusesReplays gives rank 0 a record in rank 1's place that the secret's holders did
+// write: that of another rank, of another group, of an earlier run.
 func TestJoinRefusesReplays(t *testing.T) {
 	secret := strings.Repeat("s", longSecret)
 	configs := ranks(3)

@@ -6,8 +6,9 @@
 //
 // Every work ends: done, timed out, aborted, with a mismatch, or because a peer failed; see the Err
 // variables. After a collective has failed its communicator is broken, and each later call returns
-// the first cause. Results are bitwise the same on every run, transport and message size: values
-// are combined in one order, the balanced binary tree over ranks.
+// the first cause, until all ranks have called [Comm.Renew]. Results are bitwise the same on every
+// run, transport and message size: values are combined in one order, the balanced binary tree over
+// ranks.
 package core
 
 import (

@@ -80,7 +80,7 @@ func (p *pointToPoint) expire(id uint64, peer int) {
 		return
 	}
 	why := "no receive matched it"
-	if p.c.byMail(peer) && p.gets(peer, s.bytes) {
+	if p.peers[peer].wire.gets(s.bytes) {
 		why += ", or its data was not read"
 	}
 	p.c.fail(p.late(s.work, s.op, peer, why), true)

@@ -212,7 +212,8 @@ func (p *pointToPoint) wantsHeld(peer, tag int) {
 		// In order with the probes: the next one is from a later time, when sends are held again.
 		h.telling = true
 		p.peers[peer].frames.do(p.c, func() {
-			_ = p.tell(p.c.works.Context, peer, transport.Header{Type: frameNoneHeld}, nil) // a peer that is not told goes on telling
+			// A peer that is not told goes on telling.
+			_ = p.peers[peer].wire.post(p.c.works.Context, transport.Header{Type: frameNoneHeld}, nil)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			h.telling = false

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -123,11 +122,8 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 			return fmt.Errorf("%w: an offer of dtype %d, tag %d", exec.ErrProtocol, dtype, h.Arg[0]>>8)
 		}
 		a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq}
-		if p.c.byMail(src) {
-			if len(payload) != 8 {
-				return fmt.Errorf("%w: an offer with %d bytes of payload", exec.ErrProtocol, len(payload))
-			}
-			a.at = binary.NativeEndian.Uint64(payload)
+		if err := p.peers[src].wire.placeOf(a, payload); err != nil {
+			return err
 		}
 		if h.Type == frameProbe {
 			return p.probed(a)
@@ -151,24 +147,19 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		defer p.mu.Unlock()
 		p.setHolds(src, false)
 	case frameAccept:
-		s := p.takeOffer(h.Seq, src)
-		switch {
-		case s == nil: // it has failed meanwhile, or is not for that peer
-		case p.c.byMail(src):
-			p.transfer(&transfer{work: s.work, op: s.op, peer: src})
-		default:
-			p.give(&gift{send: s, offer: h.Seq})
+		if s := p.takeOffer(h.Seq, src); s != nil { // else it has failed, or is not for that peer
+			p.peers[src].wire.carry(s)
 		}
 	case frameGot:
-		switch s := p.takeOffer(h.Seq, src); {
-		case s == nil:
-		case s.bytes > 0 && !p.c.byMail(src):
-			err := fmt.Errorf("%w: a send has been got where no memory is shared", exec.ErrProtocol)
+		s := p.takeOffer(h.Seq, src)
+		if s == nil {
+			return nil
+		}
+		if err := p.peers[src].wire.got(s); err != nil {
 			s.work.End(fault.From(err, fault.ErrInternal, "%s", p.title(s.op)))
 			return err
-		default:
-			s.work.End(nil)
 		}
+		s.work.End(nil)
 	case frameReject:
 		if s := p.takeOffer(h.Seq, src); s != nil {
 			s.work.End(p.ended(s.op, p.c.members.Decode(fault.ErrMismatch, payload)))

@@ -42,11 +42,10 @@ func (c *epoch) joined(peer int, port bool) bool {
 
 var errUnmapped = fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol)
 
-// tell carries a frame to a peer. Nothing of it is sent when there is an error.
-func (p *pointToPoint) tell(ctx context.Context, peer int, h transport.Header, payload []byte) error {
-	if !p.c.byMail(peer) {
-		return p.c.group.Send(ctx, peer, h, payload)
-	}
+// postWaiting puts a frame into a peer's mailbox once there is room for it.
+func (p *pointToPoint) postWaiting(
+	ctx context.Context, peer int, h transport.Header, payload []byte,
+) error {
 	mail := p.c.window.Mail()
 	for {
 		if err := p.c.group.Connect(ctx, peer); err != nil { // also of a peer that has left meanwhile

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -81,6 +80,7 @@ type offered struct {
 
 // peerQueues is what goes on with one peer.
 type peerQueues struct {
+	wire   wire
 	frames serial // eager sends and offers, in the order of their calls
 	give   serial // accepted sends over a port channel: data out, in the order in which they were accepted
 	take   serial // answers
@@ -114,6 +114,7 @@ func (p *pointToPoint) init(c *epoch) error {
 	for i := range p.peers {
 		p.peers[i].accepted = map[uint64]*arrival{}
 		p.peers[i].Credit = p.credits.Of(i)
+		p.peers[i].wire = p.wireTo(i)
 	}
 	p.gone = map[int]membership.Departure{}
 	p.token = make(chan struct{}, 1)
@@ -199,20 +200,12 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 		return
 	}
 	q := &p.peers[s.peer]
-	most, own := uint64(eagerPortMax), p.c.group.Advertises(s.peer, s.payload())
-	if p.c.byMail(s.peer) {
-		most, own = uint64(p.c.shape.EagerMax), p.gets(s.peer, s.bytes)
-	}
-	small := s.bytes <= min(most, p.eagerMost()) && !own
+	small := s.bytes <= p.eagerMost() && q.wire.eager(s.payload())
 	fits := func() bool { return small && q.EagerSent-q.EagerDone+s.bytes <= p.eagerWindow }
 	p.mu.Lock()
 	if p.mustHold(s.peer) || small && !fits() {
 		p.mu.Unlock()
-		if p.c.byLink(s.peer) { // nobody may have had a reason to
-			p.c.readNews(s.peer)
-		} else {
-			p.takeLetters()
-		}
+		q.wire.readNews() // no other thread may have had a reason to
 		p.mu.Lock()
 	}
 	if err := p.refuse(s.peer); err != nil {
@@ -231,9 +224,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 		p.offers[s.id] = s
 		p.expect(w.Deadline())
 		s.header = transport.Header{Type: frameOffer, Seq: s.id, Arg: [2]uint64{s.about(), s.bytes}}
-		if p.c.byMail(s.peer) {
-			s.first = binary.NativeEndian.AppendUint64(nil, uint64(uintptr(s.op.In[0])))
-		}
+		s.first = q.wire.place(s)
 	}
 	if hold {
 		p.hold(s)
@@ -242,12 +233,8 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 	}
 	q.Sent++
 	p.mu.Unlock()
-	inline := func() bool { return p.beginSend(s, s.header, inlineTime) }
-	if p.c.byMail(s.peer) {
-		inline = func() bool { return p.beginSendNow(s) }
-	}
 	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
-	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, inline) {
+	if !p.c.group.Connected(s.peer) || !q.frames.now(p.c, func() bool { return q.wire.begin(s) }) {
 		q.frames.do(p.c, func() { p.beginSend(s, s.header, w.Timeout()) })
 	}
 }
@@ -257,7 +244,7 @@ func (p *pointToPoint) send(w *Work, op *call.Operation) {
 func (p *pointToPoint) beginSend(s *send, h transport.Header, most time.Duration) bool {
 	ctx := work.WithDeadline(s.work.Context(), exec.Now()+most)
 	defer ctx.End()
-	err := p.tell(ctx, s.peer, h, s.first)
+	err := p.peers[s.peer].wire.post(ctx, h, s.first)
 	switch {
 	case err == nil:
 		s.begun()
@@ -269,15 +256,6 @@ func (p *pointToPoint) beginSend(s *send, h transport.Header, most time.Duration
 			s.work.End(lost)
 		}
 	}
-	return true
-}
-
-// beginSendNow is beginSend by mail, if there is room for it.
-func (p *pointToPoint) beginSendNow(s *send) bool {
-	if !p.c.window.Mail().Mapped(s.peer) || !p.post(s.peer, s.header, s.first) {
-		return false
-	}
-	s.begun()
 	return true
 }
 
@@ -376,13 +354,10 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 		r.work.End(bad)
 	default:
 		p.consumed(a)
-		switch {
-		case a.bytes == 0:
+		if a.bytes == 0 {
 			p.finish(r.work, a.source, a.offer)
-		case p.c.byMail(a.source):
-			p.carry(r, a)
-		default:
-			p.take(r, a)
+		} else {
+			p.peers[a.source].wire.accept(r, a)
 		}
 	}
 }
@@ -390,7 +365,7 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 // reply tells a peer something without waiting. A peer that does not get it has failed, which its link tells.
 func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 	q := &p.peers[peer]
-	if !q.take.now(p.c, func() bool { return p.tellNow(peer, h, payload) }) {
+	if !q.take.now(p.c, func() bool { return q.wire.tryPost(h, payload) }) {
 		timeout := p.c.defaultTimeout()
 		until := exec.Now() + timeout
 		q.take.do(p.c, func() { p.replyBy(until, timeout, peer, h, payload) })
@@ -401,16 +376,8 @@ func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transport.Header, payload []byte) {
 	ctx := work.WithDeadline(p.c.works.Context, until)
 	defer ctx.End()
-	if err := p.tell(ctx, peer, h, payload); err != nil && exec.Now() >= until {
+	if err := p.peers[peer].wire.post(ctx, h, payload); err != nil && exec.Now() >= until {
 		p.c.fail(p.c.members.Errorf(fault.ErrTimeout, "answer to %s: timeout after %v: it takes nothing",
 			p.c.members.Names(peer), timeout).Blaming(peer), true)
 	}
-}
-
-// tellNow is tell if that takes no waiting. It tells whether it did.
-func (p *pointToPoint) tellNow(peer int, h transport.Header, payload []byte) bool {
-	if p.c.byMail(peer) {
-		return p.c.window.Mail().Mapped(peer) && p.post(peer, h, payload)
-	}
-	return p.c.group.TrySend(peer, h, payload)
 }

@@ -56,7 +56,7 @@ func vote(c *Comm) (voted, gets bool) {
 	return now(c).runner.engine.SingleCopy()
 }
 
-func getsSend(c *Comm, peer int, bytes uint64) bool { return now(c).p2p.gets(peer, bytes) }
+func getsSend(c *Comm, peer int, bytes uint64) bool { return now(c).p2p.peers[peer].wire.gets(bytes) }
 
 // shareableOf tells whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
@@ -182,7 +182,7 @@ func heldFor(c *Comm, peer int) (sends, tags, probes int) {
 
 // tellPeer sends a frame of the point-to-point protocol.
 func tellPeer(ctx context.Context, c *Comm, peer int, h transport.Header, payload []byte) error {
-	return now(c).p2p.tell(ctx, peer, h, payload)
+	return now(c).p2p.peers[peer].wire.post(ctx, h, payload)
 }
 
 // control takes a frame of the point-to-point protocol.

@@ -101,18 +101,6 @@ func (p *pointToPoint) background() bool {
 	return left
 }
 
-// carry has the data of an offer come.
-func (p *pointToPoint) carry(r *receive, a *arrival) {
-	p.accept(&transfer{work: r.work, op: r.op, peer: a.source, offer: a.offer, get: p.gets(a.source, r.bytes), at: a.at})
-}
-
-// gets tells whether one of two ranks that share memory, of which the other is a peer, reads a send of so many bytes from where it lies. The receiver decides; the
-// sender takes it that they find the same.
-func (p *pointToPoint) gets(peer int, bytes uint64) bool {
-	least := p.c.shape.Thresholds.SendGetMin
-	return least > 0 && bytes >= uint64(least) && p.c.window.Reads(peer)
-}
-
 // accept begins a transfer, of which the sender must know unless its memory is read. The peer may have mapped this rank's window before this rank has
 // mapped the peer's.
 func (p *pointToPoint) accept(t *transfer) {
@@ -135,7 +123,7 @@ func (p *pointToPoint) accept(t *transfer) {
 	h := transport.Header{Type: frameAccept, Seq: t.offer}
 	q := &p.peers[t.peer]
 	inline := func() bool {
-		if !mail.Mapped(t.peer) || !p.post(t.peer, h, nil) {
+		if !q.wire.tryPost(h, nil) {
 			return false
 		}
 		p.transfer(t)
@@ -143,7 +131,7 @@ func (p *pointToPoint) accept(t *transfer) {
 	}
 	if !q.take.now(p.c, inline) {
 		q.take.do(p.c, func() {
-			if err := p.tell(t.work.Context(), t.peer, h, nil); err != nil {
+			if err := q.wire.post(t.work.Context(), h, nil); err != nil {
 				t.work.End(p.lose(t.op, t.peer, err))
 				return
 			}
@@ -328,12 +316,12 @@ func (p *pointToPoint) get(t *transfer) bool {
 func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 	h := transport.Header{Type: frameGot, Seq: offer}
 	q := &p.peers[peer]
-	if q.take.now(p.c, func() bool { return p.tellNow(peer, h, nil) }) {
+	if q.take.now(p.c, func() bool { return q.wire.tryPost(h, nil) }) {
 		w.End(nil)
 		return
 	}
 	q.take.do(p.c, func() {
-		_ = p.tell(w.Context(), peer, h, nil) // a sender that is not told has left, or finds that it is late
+		_ = q.wire.post(w.Context(), h, nil) // a sender that is not told has left, or finds that it is late
 		w.End(nil)
 	})
 }

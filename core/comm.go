@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -281,49 +279,4 @@ func (c *Comm) Destroy() {
 	}
 	c.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)
-}
-
-// Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
-// then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails
-// on all ranks where one cannot make its communicator.
-func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	e := c.present.Load()
-	mine := [2]int64{int64(color), int64(key)}
-	all := make([]int64, 2*e.size)
-	var pin pinner
-	defer pin.Unpin()
-	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64,
-		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
-	for r := range e.size {
-		op.Out = append(op.Out, pin.pin(&all[2*r]))
-		op.OutCounts = append(op.OutCounts, 2)
-	}
-	c.mu.Lock()
-	c.splits++
-	n := c.splits
-	c.mu.Unlock()
-	op.OfSplit = true
-	if err := c.run(ctx, op); err != nil {
-		return nil, err
-	}
-	var child *Comm
-	if color >= 0 {
-		var err error
-		if child, err = e.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
-			c.Refuse(err.Error())
-			var failure *fault.Error
-			if errors.As(err, &failure) {
-				return nil, failure.In(&e.members).During(plan.Split.String(), 0)
-			}
-			return nil, err
-		}
-	}
-	// The ranks of the child would wait for one that could not make its own.
-	if err := c.run(ctx, call.Operation{Collective: plan.Barrier, OfSplit: true}); err != nil {
-		if child != nil {
-			child.Destroy()
-		}
-		return nil, err
-	}
-	return child, nil
 }

@@ -1,0 +1,417 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/rdma"
+)
+
+const (
+	// DefaultTimeout is that of c10d.
+	DefaultTimeout = 30 * time.Minute
+	// DefaultLivenessGrace is how long a host may acknowledge nothing before it is given up.
+	DefaultLivenessGrace = 10 * time.Second
+)
+
+// The environment that Init reads where a Config field is empty.
+const (
+	EnvTransport   = "GOCCL_TRANSPORT"
+	EnvNet         = "GOCCL_NET"
+	EnvThresholds  = "GOCCL_THRESHOLDS"
+	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
+	EnvAlgorithms  = "GOCCL_ALGO"
+	EnvInterface   = "GOCCL_SOCKET_IFNAME"
+	EnvSecret      = "GOCCL_SECRET"
+	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
+)
+
+// Config says which communicator to make. Zero fields mean the default.
+type Config struct {
+	Rank, Size    int
+	Store         bootstrap.Store // how ranks meet; not needed where Size is 1
+	GroupName     string
+	GlobalRanks   []int         // the number in the job of each of the group's ranks, for texts; nil: they are the same
+	Timeout       time.Duration // of Init and of every operation
+	LivenessGrace time.Duration
+	Transport     string // "shm", "tcp" or "verbs"; default: the best for each pair
+	Net           string // "tcp" or "verbs", where no memory is shared; default: the best for each pair
+	Interface     string // network interface to listen on
+	StoreHost     string // the route to it names the default interface
+	Secret        string // the job's
+	Incarnation   string // part of every key in the store
+	Thresholds    string // see tune.Thresholds.Set; the same on all ranks
+	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
+	// same on all ranks.
+	AllToAllSchedule string
+	Algorithms       string // see tune.ParseAlgorithms; the same on all ranks
+
+	settings map[string]Setting // in effect, by the names of their variables
+}
+
+// Init makes a communicator together with the other ranks. It waits for all of them, for at most
+// the timeout.
+func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
+	c, err := r.join(ctx, config)
+	var e *fault.Error
+	if errors.As(err, &e) {
+		return nil, config.concern(e)
+	}
+	return c, err
+}
+
+// InitError is the error of a rank that cannot come to Init, for which the ranks are to blame.
+func (config *Config) InitError(kind, cause error, ranks ...int) *fault.Error {
+	return config.concern(fault.Errorf(kind, "init: %v", cause).Blaming(ranks...))
+}
+
+// concern says of which group an error of Init is.
+func (config *Config) concern(e *fault.Error) *fault.Error {
+	members := fault.NewGroup(config.GroupName, config.GlobalRanks, nil)
+	return e.In(&members).During("init", 0)
+}
+
+// join is Init, whose errors do not tell yet of what they are.
+func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
+	r.tellVariables.Do(r.tellEnvironment)
+	if err := r.complete(&config); err != nil {
+		return nil, r.StayOut(ctx, config, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
+	defer cancel()
+	if err := exec.TryAddressSpace(); err != nil {
+		return nil, r.StayOut(ctx, config, fault.Errorf(fault.ErrSystem, "init: %v", err))
+	}
+	verbs, err := r.verbs(config)
+	if err != nil {
+		return nil, r.StayOut(ctx, config, err)
+	}
+	if config.Size == 1 {
+		return r.alone(ctx, config, verbs)
+	}
+	if host := config.StoreHost; config.Rank == 0 && config.Secret == "" && host != "" && !loopback(host) {
+		r.warnOfStore.Do(func() {
+			r.log(logs.Bootstrap).Warn(fmt.Sprintf("the secret of group %q lies in the store on host %s, so whoever can reach "+
+				"the store can join, and read and change all data: set %s, or keep others off that host's port",
+				config.GroupName, host, EnvSecret))
+		})
+	}
+	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
+	if err != nil {
+		return nil, r.StayOut(ctx, config, err)
+	}
+	comm, err := r.meet(ctx, config, end)
+	if err != nil {
+		r.leave(end)
+		return nil, err
+	}
+	return comm, nil
+}
+
+// loopback tells whether other hosts cannot reach a host by its name.
+func loopback(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.IsLoopback()
+}
+
+// alone makes a communicator of one rank. It refuses what Init refuses with more ranks.
+func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.VerbsConfig) (*Comm, error) {
+	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
+	problem, err := transport.Check(listen, config.Transport)
+	if err != nil {
+		return nil, listenError(err)
+	}
+	if problem != "" {
+		return nil, fault.Errorf(fault.ErrUnsupported, "init: %s", problem)
+	}
+	c := joinConfig(config)
+	c.Secret = "" // there is nobody to prove it to
+	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
+		return nil, initError(ctx, err, config)
+	}
+	return r.openComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
+}
+
+// joinConfig is how a rank meets the others, but for what it publishes.
+func joinConfig(c Config) bootstrap.JoinConfig {
+	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName, Incarnation: c.Incarnation, Secret: c.Secret,
+		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
+			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
+			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
+			{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
+			{Name: "the list of the group's ranks", Value: rankList(c)}}}
+}
+
+// rankList is a text of the numbers in the job of a group's ranks. It is the same on all ranks that
+// were given the same numbers, and on no others.
+func rankList(c Config) string {
+	if fault.NewGroup("", c.GlobalRanks, nil).GlobalRanks == nil {
+		return fmt.Sprintf("0-%d", c.Size-1)
+	}
+	list := ranges(c.GlobalRanks)
+	if len(list) > maxRankList {
+		list = fmt.Sprintf("%s... (SHA-256 %x)", list[:maxRankList], sha256.Sum256([]byte(list)))
+	}
+	return list
+}
+
+// initError gives a failure to meet the other ranks its kind.
+func initError(ctx context.Context, err error, c Config) error {
+	kind := fault.ErrSystem
+	switch {
+	case errors.Is(err, bootstrap.ErrMismatch):
+		kind = fault.ErrMismatch
+	case errors.Is(err, bootstrap.ErrUnfit):
+		kind = fault.ErrUnsupported
+	case errors.Is(err, bootstrap.ErrInvalid):
+		kind = fault.ErrInvalidArgument
+	case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
+		kind = fault.ErrTimeout
+	}
+	e := fault.From(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
+	var absent *bootstrap.AbsentError
+	if errors.As(err, &absent) {
+		e.Ranks = absent.Ranks
+	}
+	return e
+}
+
+// StayOut tells the other ranks, which wait for this one, why it cannot take part. It returns that
+// reason. The config must say how to meet the others, and who this rank is; else nobody is told.
+// StayOut waits a few seconds at most.
+func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
+	if config.Size > 1 && config.Store != nil {
+		_ = r.complete(&config) // an error is no news: this rank stays out
+		c := joinConfig(config)
+		c.Settings, c.Problem = nil, why.Error() // settings that cannot be right are not to be compared
+		_, _ = bootstrap.Join(ctx, config.Store, c)
+	}
+	return why
+}
+
+func (r *Runtime) complete(c *Config) error {
+	bad := func(format string, args ...any) error {
+		return fault.Errorf(fault.ErrInvalidArgument, "init: "+format, args...)
+	}
+	c.settings = map[string]Setting{}
+	fill := func(field *string, env string) {
+		source := SourceOption
+		if *field == "" {
+			*field, source = r.config.Getenv(env), SourceEnvironment
+		}
+		if *field == "" {
+			source = SourceDefault
+		}
+		c.settings[env] = Setting{*field, source}
+	}
+	fill(&c.Transport, EnvTransport)
+	fill(&c.Net, EnvNet)
+	fill(&c.Interface, EnvInterface)
+	fill(&c.Secret, EnvSecret)
+	c.Incarnation = cmp.Or(c.Incarnation, r.config.Getenv(EnvIncarnation))
+	fill(&c.Thresholds, EnvThresholds)
+	fill(&c.AllToAllSchedule, EnvSchedule)
+	fill(&c.Algorithms, EnvAlgorithms)
+	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
+		fill(new(string), env)
+	}
+	if err := new(tune.Thresholds).Set(c.Thresholds); err != nil {
+		return bad("thresholds (from %s) have %v", EnvThresholds, err)
+	}
+	schedule, err := plan.ParseSchedule(c.AllToAllSchedule)
+	if err != nil {
+		return bad("all-to-all schedule (from the option or %s) is %v", EnvSchedule, err)
+	}
+	c.AllToAllSchedule = schedule.String() // in the one form that can be compared
+	algorithms, err := tune.ParseAlgorithms(c.Algorithms)
+	if err != nil {
+		return bad("%s is %v", EnvAlgorithms, err)
+	}
+	c.Algorithms = algorithms.String() // likewise
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.LivenessGrace == 0 {
+		c.LivenessGrace = DefaultLivenessGrace
+	}
+	switch {
+	case c.Size < 1 || c.Size > maxRanks:
+		return bad("size is %d, allowed are 1 to %d", c.Size, maxRanks)
+	case c.Rank < 0 || c.Rank >= c.Size:
+		return bad("rank is %d, allowed are 0 to %d", c.Rank, c.Size-1)
+	case c.Timeout < 0:
+		return bad("timeout is %v, it must be positive", c.Timeout)
+	case c.LivenessGrace < 0:
+		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
+	case c.Transport != "" && c.Transport != transport.Shm && !transport.IsPort(c.Transport):
+		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" and nothing", c.Transport, EnvTransport)
+	case c.Net != "" && !transport.IsPort(c.Net):
+		return bad("network is %q (from %s), allowed are \"tcp\", \"verbs\" and nothing", c.Net, EnvNet)
+	case c.GlobalRanks != nil && len(c.GlobalRanks) != c.Size:
+		return bad("global ranks are %d, there must be one for each of %d ranks", len(c.GlobalRanks), c.Size)
+	case c.Size > 1 && c.Store == nil:
+		return bad("no store is given, but size is %d", c.Size)
+	}
+	return nil
+}
+
+// verbs says how RDMA devices are to be used.
+func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
+	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.known, HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
+	switch {
+	case c.Transport != "" && c.Transport != transport.Verbs:
+		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)
+	case c.Net == transport.TCP:
+		v.Off = fmt.Sprintf("%s is %q", EnvNet, c.Net)
+	}
+	if index := r.config.Getenv(rdma.EnvGIDIndex); index != "" {
+		n, err := strconv.Atoi(index)
+		if err != nil || n < 0 || n > 255 {
+			return v, fault.Errorf(fault.ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255",
+				rdma.EnvGIDIndex, index)
+		}
+		v.GIDIndex = n
+	}
+	return v, nil
+}
+
+const (
+	maxRanks    = 65536
+	maxRankList = 256 // bytes of a text that lists ranks
+)
+
+// meet finds the other ranks through the store and makes the communicator.
+func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
+	me := end.Address()
+	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
+	me.Host = cmp.Or(r.config.host, me.Host)
+	published, err := json.Marshal(me)
+	if err != nil {
+		return nil, fault.Errorf(fault.ErrInternal, "init: %v", err)
+	}
+	var comm *Comm
+	c := joinConfig(config)
+	c.Member = published
+	// The communicator is made here, and not after the meeting, so that all ranks are told where
+	// that fails.
+	c.Check = func(members [][]byte) error {
+		if comm != nil { // it was for a roster with records of an earlier run
+			comm.discard()
+			comm = nil
+		}
+		addresses, err := readAddresses(members)
+		if err != nil {
+			return err
+		}
+		kinds, err := decide(addresses, config.Rank, config.Transport)
+		if err != nil {
+			return err
+		}
+		comm, err = r.newComm(config, end, addresses, kinds)
+		return err
+	}
+	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
+	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)
+	roster, err := bootstrap.Join(ctx, config.Store, c)
+	traceEnd(log, "the meeting of all ranks", err)
+	if err != nil {
+		if comm != nil {
+			comm.discard()
+		}
+		refused := initError(ctx, err, config)
+		if errors.Is(err, bootstrap.ErrInvalid) { // nothing of it has come to the others
+			return nil, r.StayOut(ctx, config, refused)
+		}
+		return nil, refused
+	}
+	if err := comm.open(identity{roster.Job, roster.Group, roster.Secret}); err != nil {
+		return nil, err
+	}
+	return comm, nil
+}
+
+// openComm makes a communicator whose ranks know each other already.
+func (r *Runtime) openComm(
+	config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string,
+) (*Comm, error) {
+	c, err := r.newComm(config, end, addresses, kinds)
+	if err != nil {
+		return nil, fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
+	}
+	if err := c.open(id); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
+func (r *Runtime) newComm(
+	config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string,
+) (*Comm, error) {
+	config.Store = nil // it is not used after the meeting
+	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
+	members := roster{rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds}
+	pids := make([]int, len(addresses))
+	for rank, a := range addresses {
+		pids[rank] = a.PID
+	}
+	members.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
+	c.logger = logs.OfGroup(r.config.Logger, members.members.Name, members.rank)
+	c.trace = newTracers(c.logger)
+	if members.sharesMemory() {
+		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
+			c.arena = arena
+		}
+	}
+	e, err := c.newEpoch(members, 0)
+	if err != nil {
+		c.discard()
+		return nil, fmt.Errorf("%s: %w", members.members.Names(members.rank), err)
+	}
+	c.present.Store(e)
+	return c, nil
+}
+
+// discard frees a communicator that was not opened.
+func (c *Comm) discard() {
+	if c.shortcut != nil {
+		c.shortcut.Free()
+	}
+	if e := c.present.Load(); e != nil {
+		e.discard()
+	}
+	if c.arena != nil {
+		c.runtime.arenas.release()
+	}
+}
+
+// open lets peers in. Where it fails the communicator is gone.
+func (c *Comm) open(id identity) error {
+	c.identity = id
+	c.runtime.mu.Lock()
+	c.runtime.comms[c] = true
+	c.runtime.mu.Unlock()
+	e := c.present.Load()
+	if err := e.open(); err != nil {
+		c.end = nil // the caller's
+		c.Destroy()
+		return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
+	}
+	e.logMade()
+	return nil
+}

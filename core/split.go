@@ -1,0 +1,126 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
+// then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails
+// on all ranks where one cannot make its communicator.
+func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	e := c.present.Load()
+	mine := [2]int64{int64(color), int64(key)}
+	all := make([]int64, 2*e.size)
+	var pin pinner
+	defer pin.Unpin()
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64,
+		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
+	for r := range e.size {
+		op.Out = append(op.Out, pin.pin(&all[2*r]))
+		op.OutCounts = append(op.OutCounts, 2)
+	}
+	c.mu.Lock()
+	c.splits++
+	n := c.splits
+	c.mu.Unlock()
+	op.OfSplit = true
+	if err := c.run(ctx, op); err != nil {
+		return nil, err
+	}
+	var child *Comm
+	if color >= 0 {
+		var err error
+		if child, err = e.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
+			c.Refuse(err.Error())
+			var failure *fault.Error
+			if errors.As(err, &failure) {
+				return nil, failure.In(&e.members).During(plan.Split.String(), 0)
+			}
+			return nil, err
+		}
+	}
+	// The ranks of the child would wait for one that could not make its own.
+	if err := c.run(ctx, call.Operation{Collective: plan.Barrier, OfSplit: true}); err != nil {
+		if child != nil {
+			child.Destroy()
+		}
+		return nil, err
+	}
+	return child, nil
+}
+
+// child makes the communicator of a split. The ranks know each other already: no store is needed.
+func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
+	config := c.config
+	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
+	config.Timeout = c.defaultTimeout()
+	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)
+	config.GlobalRanks = nil
+	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
+	for i, r := range members {
+		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
+		if c.members.GlobalRanks != nil {
+			r = c.members.GlobalRanks[r]
+		}
+		config.GlobalRanks = append(config.GlobalRanks, r)
+	}
+	if len(members) == 1 {
+		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)
+	}
+	id := c.identity.ofSplit(c.number, split, color)
+	c.runtime.mu.Lock()
+	c.end.uses++
+	c.runtime.mu.Unlock()
+	comm, err := c.runtime.openComm(config, c.end, id, addresses, kinds)
+	if err != nil {
+		c.runtime.leave(c.end)
+		return nil, err
+	}
+	return comm, nil
+}
+
+// ofSplit is the identity of a part of the group. Each of its two values has a label of its own:
+// the id is sent in clear, and must tell nothing of the secret.
+func (id identity) ofSplit(epoch uint32, split uint64, color int64) identity {
+	var part []byte
+	for _, v := range []uint64{id.group, uint64(epoch), split, uint64(color)} {
+		part = binary.LittleEndian.AppendUint64(part, v)
+	}
+	group := bootstrap.Seal(string(id.secret), "goccl split id", part)
+	secret := bootstrap.Seal(string(id.secret), "goccl split secret", part)
+	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), secret: secret[:]}
+}
+
+// splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.
+func splitMembers(all []int64, color int64) []int {
+	var members []int
+	for r := 0; 2*r < len(all); r++ {
+		if all[2*r] == color {
+			members = append(members, r)
+		}
+	}
+	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
+	return members
+}
+
+// pinner pins Go memory for an operation.
+type pinner struct{ runtime.Pinner }
+
+func (p *pinner) pin(v *int64) unsafe.Pointer {
+	p.Pin(v)
+	return unsafe.Pointer(v)
+}

@@ -1,0 +1,78 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
+)
+
+// readAddresses reads what the ranks publish of themselves.
+func readAddresses(members [][]byte) ([]transport.Address, error) {
+	addresses := make([]transport.Address, len(members))
+	for rank, b := range members {
+		if err := json.Unmarshal(b, &addresses[rank]); err != nil {
+			return nil, fmt.Errorf("rank %d published no valid record: %w", rank, err)
+		}
+	}
+	return addresses, nil
+}
+
+// decide tells what joins this rank to each peer. The error for a pair is the same on both ranks.
+func decide(addresses []transport.Address, rank int, forced string) ([]string, error) {
+	kinds := make([]string, len(addresses))
+	for peer := range addresses {
+		if peer == rank {
+			kinds[peer] = "self"
+			continue
+		}
+		a, b := min(rank, peer), max(rank, peer)
+		kind, err := transport.Decide(addresses[a], addresses[b], forced)
+		if err != nil {
+			return nil, fmt.Errorf("ranks %d and %d cannot be joined: %w", a, b, err)
+		}
+		kinds[peer] = kind
+	}
+	return kinds, nil
+}
+
+// places are where ranks are, as they say.
+func places(addresses []transport.Address, forced string) []tune.Place {
+	all := make([]tune.Place, len(addresses))
+	for rank := range addresses {
+		a := &addresses[rank]
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages, Memory: a.Memory(forced)}
+	}
+	return all
+}
+
+// waiting chooses how waits poll: hardly at all on an oversubscribed host.
+func waiting(oversubscribed bool) exec.Waiting {
+	if oversubscribed {
+		return exec.Waiting{Yields: 100, PortPolls: 3}
+	}
+	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
+}
+
+// usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.
+func usableCPUs() int {
+	n := runtime.NumCPU()
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err == nil {
+		n = set.Count()
+	}
+	if b, err := os.ReadFile("/sys/fs/cgroup/cpu.max"); err == nil {
+		var quota, period int
+		if k, _ := fmt.Sscanf(string(b), "%d %d", &quota, &period); k == 2 && period > 0 {
+			n = min(n, max(quota/period, 1))
+		}
+	}
+	return n
+}

@@ -241,28 +241,27 @@ const char *api_static_name(const char *name) {
   return "unknown";
 }
 
-/* ---- shortcuts ------------------------------------------------------------------------------- */
+/* ---- fast paths ------------------------------------------------------------------------------- */
 
-/* The shortcuts of the communicators made last. */
+/* The fast paths of the communicators made last. */
 enum { RECENT = 64 };
 static struct {
   _Atomic uint64_t comm;
-  _Atomic(goccl_shortcut *) shortcut;
+  _Atomic(goccl_fast_path *) path;
 } recent[RECENT];
 
-void api_use_shortcut(uint64_t comm, goccl_shortcut *shortcut) {
-  atomic_store(&recent[comm % RECENT].shortcut, shortcut);
+void api_use_fast_path(uint64_t comm, goccl_fast_path *path) {
+  atomic_store(&recent[comm % RECENT].path, path);
   atomic_store(&recent[comm % RECENT].comm, comm);
 }
 
 /* NULL where Go must be asked. */
-static goccl_shortcut *shortcut_of(uint64_t comm) {
+static goccl_fast_path *fast_path_of(uint64_t comm) {
   if (atomic_load_explicit(&recent[comm % RECENT].comm, memory_order_acquire) != comm || comm == 0)
     return NULL;
-  goccl_shortcut *shortcut =
-      atomic_load_explicit(&recent[comm % RECENT].shortcut, memory_order_relaxed);
-  int stale = __atomic_load_n(&shortcut->handle, __ATOMIC_ACQUIRE) != comm;
-  return stale ? NULL : shortcut;
+  goccl_fast_path *path = atomic_load_explicit(&recent[comm % RECENT].path, memory_order_relaxed);
+  int stale = __atomic_load_n(&path->handle, __ATOMIC_ACQUIRE) != comm;
+  return stale ? NULL : path;
 }
 
 /* ---- library --------------------------------------------------------------------------------- */
@@ -459,9 +458,9 @@ goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;
-  const goccl_shortcut *shortcut = shortcut_of(comm);
-  if (shortcut != NULL && sequence != NULL) {
-    *sequence = __atomic_load_n(&shortcut->sequence, __ATOMIC_ACQUIRE);
+  const goccl_fast_path *path = fast_path_of(comm);
+  if (path != NULL && sequence != NULL) {
+    *sequence = __atomic_load_n(&path->sequence, __ATOMIC_ACQUIRE);
     return GOCCL_OK;
   }
   ENTER_GO;
@@ -538,11 +537,11 @@ goccl_result goccl_work_free(goccl_work work) {
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 /* Gives the blocks of a side and their counts, for which there is `room` where the caller has none.
- * Returns how many they are; -1: they cannot go by the shortcut. */
+ * Returns how many they are; -1: they cannot go by the fast path. */
 static int lay_out(const api_operation *o, const api_side *side, const api_side *other,
-                   const goccl_shortcut *shortcut, uint64_t *room, void *const **blocks,
+                   const goccl_fast_path *path, uint64_t *room, void *const **blocks,
                    const uint64_t **counts) {
-  int ranks = (int)shortcut->ranks;
+  int ranks = (int)path->ranks;
   *blocks = (void *const *)side->list;
   *counts = side->counts;
   switch (side->form) {
@@ -551,7 +550,7 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
       *blocks = (void *const *)&side->block;
       *counts = &o->count;
       if (other->form != API_EACH) return 1;
-      *counts = other->counts + shortcut->rank;
+      *counts = other->counts + path->rank;
       return other->counts == NULL ? -1 : 1;
     case API_EQUAL:
       for (int i = 0; i < ranks; i++) room[i] = o->count;
@@ -586,19 +585,18 @@ const uint8_t api_dtype_size[GOCCL_DTYPE_COUNT] = {
     [GOCCL_BYTES1] = 1,
 };
 
-/* Whether a call is made in a way for which no shortcut needs Go. */
+/* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
   return call == NULL || (call->struct_size == sizeof *call && call->alltoall_schedule == NULL);
 }
 
-/* A send or receive as the shortcut takes it. What is wrong with the arguments Go says. */
-static int message_of(const api_operation *o, const goccl_shortcut *shortcut,
-                      goccl_message_call *m) {
+/* A send or receive as the fast path takes it. What is wrong with the arguments Go says. */
+static int message_of(const api_operation *o, const goccl_fast_path *path, goccl_message_call *m) {
   const void *data = o->collective == API_SEND ? o->in.block : o->out.block;
   if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
   uint64_t size = api_dtype_size[o->dtype];
   if (o->count > GOCCL_LETTER_MAX / size || o->tag < 0 || o->root < 0 ||
-      (uint32_t)o->root >= shortcut->ranks || (uint32_t)o->root == shortcut->rank)
+      (uint32_t)o->root >= path->ranks || (uint32_t)o->root == path->rank)
     return 0;
   *m = (goccl_message_call){.peer = (uint32_t)o->root,
                             .about = (uint64_t)o->tag << 8 | (uint64_t)o->dtype,
@@ -608,12 +606,12 @@ static int message_of(const api_operation *o, const goccl_shortcut *shortcut,
 }
 
 /* Sends, or receives, without Go, if that is possible with a short wait for the peer. */
-static int send_by_shortcut(const api_operation *o, goccl_shortcut *shortcut) {
+static int send_by_fast_path(const api_operation *o, goccl_fast_path *path) {
   goccl_message_call m;
-  if (!message_of(o, shortcut, &m)) return 0;
-  int (*go)(goccl_shortcut *, uint64_t, const goccl_message_call *) =
-      o->collective == API_SEND ? shortcut->send : shortcut->receive;
-  return go(shortcut, o->comm, &m) == GOCCL_SHORTCUT_DONE;
+  if (!message_of(o, path, &m)) return 0;
+  int (*go)(goccl_fast_path *, uint64_t, const goccl_message_call *) =
+      o->collective == API_SEND ? path->send : path->receive;
+  return go(path, o->comm, &m) == GOCCL_FAST_PATH_DONE;
 }
 
 /* A batch of one send and one receive, which may go without Go. Go records one that has more. */
@@ -622,12 +620,12 @@ static int records_exchange(const struct thread *t, goccl_comm comm) {
 }
 
 static int record(struct exchange *e, const api_operation *o) {
-  goccl_shortcut *shortcut = shortcut_of(e->comm);
+  goccl_fast_path *path = fast_path_of(e->comm);
   goccl_message_call m;
   api_operation *at = o->collective == API_SEND   ? &e->send
                       : o->collective == API_RECV ? &e->receive
                                                   : NULL;
-  if (shortcut == NULL || at == NULL || at->comm != 0 || !message_of(o, shortcut, &m)) return 0;
+  if (path == NULL || at == NULL || at->comm != 0 || !message_of(o, path, &m)) return 0;
   *at = *o;
   return 1;
 }
@@ -648,41 +646,40 @@ static void record_in_go(struct thread *t) {
 }
 
 /* Where it ends early, what is done is recorded no more. */
-static int exchange_by_shortcut(struct exchange *e) {
-  goccl_shortcut *shortcut = shortcut_of(e->comm);
-  if (shortcut == NULL || e->send.comm + e->receive.comm == 0) return 0;
-  if (e->send.comm != 0 && !send_by_shortcut(&e->send, shortcut)) return 0;
+static int exchange_by_fast_path(struct exchange *e) {
+  goccl_fast_path *path = fast_path_of(e->comm);
+  if (path == NULL || e->send.comm + e->receive.comm == 0) return 0;
+  if (e->send.comm != 0 && !send_by_fast_path(&e->send, path)) return 0;
   e->send.comm = 0;
-  return e->receive.comm == 0 || send_by_shortcut(&e->receive, shortcut);
+  return e->receive.comm == 0 || send_by_fast_path(&e->receive, path);
 }
 
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
-static int go_by_shortcut(api_operation *o, const goccl_call *call, const goccl_work *work) {
-  goccl_shortcut *shortcut = plain(call) ? shortcut_of(o->comm) : NULL;
-  if (shortcut == NULL || records_batch()) return 0;
-  if (o->collective == API_SEND) return send_by_shortcut(o, shortcut);
+static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl_work *work) {
+  goccl_fast_path *path = plain(call) ? fast_path_of(o->comm) : NULL;
+  if (path == NULL || records_batch()) return 0;
+  if (o->collective == API_SEND) return send_by_fast_path(o, path);
   /* A receive has a work that can be asked for its source, unless it is waited for. */
-  if (o->collective == API_RECV) return work == NULL && send_by_shortcut(o, shortcut);
-  if (o->collective > API_BARRIER || shortcut->ranks > GOCCL_SHORTCUT_BLOCKS) return 0;
+  if (o->collective == API_RECV) return work == NULL && send_by_fast_path(o, path);
+  if (o->collective > API_BARRIER || path->ranks > GOCCL_FAST_PATH_BLOCKS) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
-  uint64_t room[GOCCL_SHORTCUT_BLOCKS];
+  uint64_t room[GOCCL_FAST_PATH_BLOCKS];
   goccl_operation op = {.collective = (uint8_t)o->collective,
                         .dtype = (uint8_t)o->dtype,
                         .op = (uint8_t)o->op,
                         .root = o->root};
-  int n_in = lay_out(o, &o->in, &o->out, shortcut, room, &op.in, &op.in_counts);
-  int n_out = lay_out(o, &o->out, &o->in, shortcut, room, &op.out, &op.out_counts);
+  int n_in = lay_out(o, &o->in, &o->out, path, room, &op.in, &op.in_counts);
+  int n_out = lay_out(o, &o->out, &o->in, path, room, &op.out, &op.out_counts);
   if (n_in < 0 || n_out < 0) return 0;
   op.n_in = (uint32_t)n_in;
   op.n_out = (uint32_t)n_out;
-  int how =
-      shortcut->call(shortcut, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
-  if (how == GOCCL_SHORTCUT_BEGUN) o->begun = shortcut;
-  return how == GOCCL_SHORTCUT_DONE;
+  int how = path->call(path, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
+  if (how == GOCCL_FAST_PATH_BEGUN) o->begun = path;
+  return how == GOCCL_FAST_PATH_DONE;
 }
 
 static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *work) {
-  if (go_by_shortcut(o, call, work)) {
+  if (go_by_fast_path(o, call, work)) {
     if (work != NULL) *work = GOCCL_WORK_DONE;
     return GOCCL_OK;
   }
@@ -881,7 +878,7 @@ goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
-  if (t->batches == 0 && shortcut_of(comm) != NULL) {
+  if (t->batches == 0 && fast_path_of(comm) != NULL) {
     t->exchange = (struct exchange){.comm = comm};
     record_batches(t, 1);
     return GOCCL_OK;
@@ -897,7 +894,7 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   if (records_exchange(t, comm)) {
-    if (work == NULL && plain(call) && exchange_by_shortcut(&t->exchange)) {
+    if (work == NULL && plain(call) && exchange_by_fast_path(&t->exchange)) {
       t->exchange.comm = 0;
       record_batches(t, -1);
       return GOCCL_OK;

@@ -11,7 +11,7 @@
 
 #include <signal.h>
 
-#include "../core/exec/shortcut.h"
+#include "../core/exec/fastpath.h"
 #include "goccl.h"
 
 enum api_collective { /* as in package plan */
@@ -62,12 +62,12 @@ typedef struct {
   int root; /* or peer */
   int tag;
   int wait_all;
-  uint64_t thread;       /* a number that no other thread of the process has or had */
-  goccl_shortcut *begun; /* the shortcut that it has been begun by */
+  uint64_t thread;        /* a number that no other thread of the process has or had */
+  goccl_fast_path *begun; /* the fast path that it has been begun by */
 } api_operation;
 
-/* Lets the calls with a communicator's handle go by its shortcut where they can. */
-void api_use_shortcut(uint64_t comm, goccl_shortcut *shortcut);
+/* Lets the calls with a communicator's handle go by its fast path where they can. */
+void api_use_fast_path(uint64_t comm, goccl_fast_path *path);
 
 /* What a thread of the program has against its own signal handlers, from its first call of Go to
  * its end. */

@@ -30,7 +30,7 @@ func comm(h C.goccl_comm) (*commHandle, error) { return restoreComm(uint64(h)) }
 // give gives a communicator a handle.
 func give(c *core.Comm) C.goccl_comm {
 	h := save(&commHandle{comm: c})
-	C.api_use_shortcut(C.uint64_t(h), (*C.goccl_shortcut)(c.Shortcut(h)))
+	C.api_use_fast_path(C.uint64_t(h), (*C.goccl_fast_path)(c.FastPath(h)))
 	return C.goccl_comm(h)
 }
 
@@ -519,7 +519,7 @@ func apiStart(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.go
 	})
 }
 
-// apiCarryOn is apiStart for what C has begun by the shortcut.
+// apiCarryOn is apiStart for what C has begun by the fast path.
 //
 //export apiCarryOn
 func apiCarryOn(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.goccl_result {
@@ -534,7 +534,7 @@ func apiCarryOn(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.
 			o, err = operation(a, c.comm.Rank(), c.comm.Size())
 		}
 		if err == nil {
-			options, _, err = callOptions(call, handle) // by the shortcut go none that name a schedule
+			options, _, err = callOptions(call, handle) // by the fast path go none that name a schedule
 		}
 		if err != nil {
 			exec.LeaveStale(unsafe.Pointer(a.begun))

@@ -94,7 +94,7 @@ func TestForcedAlgorithms(t *testing.T) {
 func namesOf(c *Comm, collective plan.Collective, after uint64) (names []string) {
 	for sequence := after + 1; sequence <= c.Sequence(); sequence++ {
 		name := c.Algorithm(sequence)
-		if c.shortcut.At(sequence).Name() == collective.String() && !slices.Contains(names, name) {
+		if c.fast.At(sequence).Name() == collective.String() && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -38,7 +38,7 @@ func allToAll(t testing.TB, c *Comm, schedule plan.Schedule, split func(from, to
 }
 
 // Each schedule, named by the call or by the group, gives the same; twice, for the second time a
-// group's goes by the shortcut.
+// group's goes by the fast path.
 func TestAllToAllSchedules(t *testing.T) {
 	for _, tr := range transports {
 		for _, size := range []int{1, 2, 3, 4, 5, 8} { // package plan proves the plans of all sizes
@@ -198,7 +198,7 @@ func TestMismatchOfSchedules(t *testing.T) {
 	for _, tr := range transports {
 		for _, n := range []int{0, 50_000} {
 			w := newWorldOf(t, tr, 3, Config{Timeout: 20 * time.Second})
-			for range 2 { // the second time by the shortcut
+			for range 2 { // the second time by the fast path
 				w.each(func(rank int) error { return allToAll(t, w.comms[rank], 0, func(int, int) int { return n }) })
 			}
 			errs := w.try(func(rank int) error {

@@ -17,7 +17,7 @@ import (
 
 // history is the order's log: the fast path's, so that calls in C and in Go write the same one.
 type history struct {
-	*exec.Shortcut
+	*exec.FastPath
 	c *epoch
 }
 

@@ -29,7 +29,7 @@ type Comm struct {
 	logger   *slog.Logger // of the group and rank
 	trace    tracers
 	arena    *exec.Arena    // this process's, where some peer shares memory
-	shortcut *exec.Shortcut // collectives in C; it also holds their order. Of the present epoch
+	fast     *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
 
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
@@ -67,7 +67,7 @@ func (c *Comm) Transport(peer int) string {
 }
 
 // Sequence is the number of the last collective that was started or refused, 0 before the first.
-func (c *Comm) Sequence() uint64 { return c.shortcut.Sequence() }
+func (c *Comm) Sequence() uint64 { return c.fast.Sequence() }
 
 // SetTimeout changes the timeout of operations started from now on.
 func (c *Comm) SetTimeout(d time.Duration) error {
@@ -198,12 +198,12 @@ func small(o *call.Operation) bool {
 	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
 }
 
-// CarryOn takes over a collective that the caller has begun by the shortcut, and goes on as Start does.
+// CarryOn takes over a collective that the caller has begun by the fast path, and goes on as Start does.
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
 	c.mu.Lock()
-	begun := c.shortcut.Leave()
+	begun := c.fast.Leave()
 	if err := e.failed(); err != nil {
 		defer c.mu.Unlock()
 		e.retire(&operation)
@@ -213,7 +213,7 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	if e.shape.AllMemory && small(&operation) {
 		w.UseSmall()
 	}
-	w.Add(work.Part{Operation: &operation, Message: c.shortcut.At(c.shortcut.Sequence()), Begun: begun})
+	w.Add(work.Part{Operation: &operation, Message: c.fast.At(c.fast.Sequence()), Begun: begun})
 	e.queue.Push(w)
 	c.mu.Unlock()
 	w.Started()
@@ -225,15 +225,15 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	return w, nil
 }
 
-// Shortcut is what callers in C run collectives by, naming it by the handle.
-func (c *Comm) Shortcut(handle uint64) unsafe.Pointer { return c.shortcut.C(handle) }
+// FastPath is what callers in C run collectives by, naming it by the handle.
+func (c *Comm) FastPath(handle uint64) unsafe.Pointer { return c.fast.C(handle) }
 
-// lockOrder locks the communicator with nobody in the shortcut: the order of the collectives stands still.
+// lockOrder locks the communicator with nobody in the fast path: the order of the collectives stands still.
 func (c *Comm) lockOrder() {
 	for {
 		c.mu.Lock()
-		c.shortcut.Shut()
-		if c.shortcut.Closed() {
+		c.fast.Shut()
+		if c.fast.Closed() {
 			return
 		}
 		c.mu.Unlock()
@@ -271,7 +271,7 @@ func (c *Comm) Destroy() {
 	e.finish(e.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
 		e.members.Names(e.rank)).Blaming(e.rank))
 	c.lockOrder() // a thread in the fast path leaves, and sees the failure
-	c.shortcut.Free()
+	c.fast.Free()
 	c.mu.Unlock()
 	e.free()
 	if c.arena != nil {

@@ -91,7 +91,7 @@ func (c *Comm) Describe() Description {
 func (c *Comm) Algorithm(sequence uint64) string {
 	c.mu.Lock() // Destroy frees the record
 	defer c.mu.Unlock()
-	return c.shortcut.Algorithm(sequence).String()
+	return c.fast.Algorithm(sequence).String()
 }
 
 // why tells why a rank is joined by a kind of channel.

@@ -152,16 +152,16 @@ func (c *epoch) makeRunner() error {
 	if err != nil {
 		return err
 	}
-	if c.shortcut != nil {
+	if c.fast != nil {
 		c.lockOrder() // it stays shut: the epoch before has failed
-		c.shortcut.Use(run, c.rank)
+		c.fast.Use(run, c.rank)
 		c.mu.Unlock()
-	} else if c.shortcut, err = exec.NewShortcut(run, c.rank, order.MaxRefusals); err != nil {
+	} else if c.fast, err = exec.NewFastPath(run, c.rank, order.MaxRefusals); err != nil {
 		run.Free()
 		return err
 	}
 	config := collective.Config{Rank: c.rank, Shape: c.shape, Window: c.window, Arena: c.arena,
-		FastPath: c.shortcut}
+		FastPath: c.fast}
 	if c.poller != nil {
 		config.Wire = newLinkReader(c)
 	}
@@ -179,7 +179,7 @@ func (c *epoch) discard() {
 func (c *epoch) open() error {
 	c.mu.Lock()
 	c.membership = membership.New(c.rank)
-	c.order = order.New(history{c.shortcut, c}, &c.members, c.rank, c.identity.group, c.number)
+	c.order = order.New(history{c.fast, c}, &c.members, c.rank, c.identity.group, c.number)
 	c.mu.Unlock()
 	c.useProcesses()
 	c.know()
@@ -244,18 +244,18 @@ func (c *epoch) message(op *call.Operation) plan.Message {
 	return m
 }
 
-// openShortcut lets callers in C in if nothing is under way that must come first, and if calls are not
+// openFastPath lets callers in C in if nothing is under way that must come first, and if calls are not
 // logged, which C does not do. It is called with the lock held.
-func (c *epoch) openShortcut() {
+func (c *epoch) openFastPath() {
 	if c.failed() == nil && c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() && c.shape.AllMemory &&
 		c.trace.collectives == nil {
-		c.shortcut.Open()
+		c.fast.Open()
 	}
 }
 
 // unlockOrder undoes lockOrder.
 func (c *epoch) unlockOrder() {
-	c.openShortcut()
+	c.openFastPath()
 	c.mu.Unlock()
 }
 

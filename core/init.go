@@ -389,8 +389,8 @@ func (r *Runtime) newComm(
 
 // discard frees a communicator that was not opened.
 func (c *Comm) discard() {
-	if c.shortcut != nil {
-		c.shortcut.Free()
+	if c.fast != nil {
+		c.fast.Free()
 	}
 	if e := c.present.Load(); e != nil {
 		e.discard()

@@ -130,7 +130,7 @@ func (q *inquiry) onStatus(peer int, payload []byte) error {
 // answer tells a peer how far this rank has come. A communicator that has failed still answers.
 func (c *epoch) answer(peer int) {
 	c.lockOrder()
-	m := c.shortcut.At(c.Sequence())
+	m := c.fast.At(c.Sequence())
 	c.unlockOrder()
 	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), askTime)

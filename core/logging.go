@@ -17,7 +17,7 @@ import (
 )
 
 // tracers are where each call of a communicator is logged: nil where it is not. What is chosen when
-// the communicator is made holds for its life, so that calls in C need not ask: see openShortcut.
+// the communicator is made holds for its life, so that calls in C need not ask: see openFastPath.
 type tracers struct{ collectives, pointToPoint *slog.Logger }
 
 func newTracers(group *slog.Logger) tracers {

@@ -124,7 +124,7 @@ func (p *pointToPoint) init(c *epoch) error {
 		if least := c.shape.Thresholds.SendGetMin; least > 0 {
 			most = min(most, uint64(least)-1)
 		}
-		c.shortcut.UseSends(p.credits, transport.Data, most, p.eagerWindow, p.most)
+		c.fast.UseSends(p.credits, transport.Data, most, p.eagerWindow, p.most)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *pointToPoint) free() {
 // enter keeps callers in C, which send and receive without the engine where they can, out of the
 // mailboxes and credits; exit lets them in again. All code that posts or takes letters, starts sends or
 // receives, or ends what these wait for runs between the two. They nest.
-func (p *pointToPoint) enter() { p.c.shortcut.ShutSends() }
+func (p *pointToPoint) enter() { p.c.fast.ShutSends() }
 
 func (p *pointToPoint) exit() {
 	p.mu.Lock()
@@ -167,7 +167,7 @@ func (p *pointToPoint) exit() {
 		times--
 	}
 	p.open = open
-	p.c.shortcut.OpenSends(times, open && p.idle())
+	p.c.fast.OpenSends(times, open && p.idle())
 }
 
 // sendsInOrder tells whether no send is under way that one in C could overtake, and calls need not come

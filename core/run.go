@@ -32,7 +32,7 @@ const announceAfter = 200 * time.Millisecond
 func (r *runner) Rest() {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
-	r.c.openShortcut()
+	r.c.openFastPath()
 }
 
 // Run implements work.Engine.
@@ -58,7 +58,7 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 			continue
 		}
 		r.c.traceEnd(part, nil)
-		r.c.shortcut.Ran(part.Message.Sequence, r.algorithm(part.Message))
+		r.c.fast.Ran(part.Message.Sequence, r.algorithm(part.Message))
 		r.announced = false
 		r.part++
 		if r.part == len(head.Parts()) {

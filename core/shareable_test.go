@@ -55,7 +55,7 @@ func TestDirectPlansAreRun(t *testing.T) {
 	const size, n = 3, 400_000
 	w := newWorld(t, "shm", size, time.Minute)
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
-	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) }) // by the shortcut
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) }) // by the fast path
 	shared := make([][]int32, size)
 	for rank := range size {
 		shared[rank] = shareable(t, w, rank, n)

@@ -35,7 +35,7 @@ func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
 	return now(c).runner.engine.Run().Step()
 }
 
-func fastPathIsOpen(c *Comm) bool { return !c.shortcut.Closed() }
+func fastPathIsOpen(c *Comm) bool { return !c.fast.Closed() }
 
 // awaitFailure waits until a communicator has failed.
 func awaitFailure(c *Comm) { <-now(c).works.Context.Done() }
@@ -159,7 +159,7 @@ func sendsInC(c *Comm) bool {
 	p := &now(c).p2p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.open && c.shortcut.SendsOpen()
+	return p.open && c.fast.SendsOpen()
 }
 
 // limitSends has a rank hold sends to a peer back beyond so many.

@@ -140,7 +140,7 @@ func (p *pointToPoint) accept(t *transfer) {
 	}
 }
 
-// attend looks for letters and carries the transfers on, in the manner of Comm.needed: until a work has ended (nil:
+// attend looks for letters and carries the transfers on, in the manner of work.Driver: until a work has ended (nil:
 // until there is no transfer left), or until a time.
 func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	p.enter()

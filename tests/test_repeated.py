@@ -1,5 +1,5 @@
 """Blocking calls made again and again through the C API: such a call goes by a way of its own once it has
-been made before (core/exec/shortcut.h). Real processes, threads and signals; results against NumPy."""
+been made before (core/exec/fastpath.h). Real processes, threads and signals; results against NumPy."""
 
 import ctypes
 import itertools

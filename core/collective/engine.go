@@ -75,7 +75,7 @@ type Config struct {
 	Window   *exec.Window
 	Arena    *exec.Arena // this process's; nil: no peer shares memory
 	Wire     Wire        // nil where no peer is joined by a port
-	FastPath *exec.Shortcut
+	FastPath *exec.FastPath
 }
 
 // Engine runs collectives.
@@ -286,16 +286,16 @@ func (e *Engine) connect(until time.Duration) bool {
 	}
 }
 
-// shortcutMax is the most bytes in a block for which it matters what a way through Go costs.
-const shortcutMax = 1 << 20
+// fastPathMax is the most bytes in a block for which it matters what a way through Go costs.
+const fastPathMax = 1 << 20
 
 // publish lets a collective that has ended be called by the fast path from now on.
 func (e *Engine) publish(p *work.Part) {
 	op := p.Operation
 	// Calls by the fast path name no schedule.
 	if p.Begun != nil || op.OfSplit || op.Schedule != 0 || !e.Shape.AllMemory ||
-		e.Window.Layout.Ranks > exec.ShortcutBlocks || op.Op == reduce.PreMulSum ||
-		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > shortcutMax {
+		e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
+		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {
 		return
 	}
 	k := exec.Known{Binding: e.binding, Element: op.DType.Size(), Collective: uint8(op.Collective),

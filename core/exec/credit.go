@@ -1,6 +1,6 @@
 package exec
 
-// #include "shortcut.h"
+// #include "fastpath.h"
 import "C"
 
 import (

@@ -22,7 +22,7 @@
  *   channel.state  Go, seq_cst                 run, acquire            what is known of the peer
  *   sequence       C and Go, release           Go, seq_cst             the history up to it
  *   gate           C: acquire by a swap,       as stored               what is behind it: the
- *                  release by a store; Go:                             shortcut, its lane and its
+ *                  release by a store; Go:                             fast path, its lane and its
  *                  seq_cst                                             run; mailboxes, credits
  *   posted         poster, seq_cst             owner, seq_cst          letters, with shuttles
  *   taken          owner, seq_cst              poster, seq_cst         room in the ring

@@ -34,7 +34,7 @@ import (
 // the last lane, is counted at the rank's door, so that a peer knows whether it must tell the rank of
 // a letter by other means. Sleepers wait for the lane's bell.
 //
-// Callers in C use the mailboxes, too, while the gate of [Shortcut] for sends is open. The methods
+// Callers in C use the mailboxes, too, while the gate of [FastPath] for sends is open. The methods
 // that post and take are for a caller that has shut it.
 type Mail struct {
 	c     *C.goccl_mail

@@ -39,7 +39,7 @@ func TestMemoryThatCannotBeHad(t *testing.T) {
 			return err
 		}
 		defer r.Free()
-		s, err := NewShortcut(r, 0, 4)
+		s, err := NewFastPath(r, 0, 4)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-#include "shortcut.h"
+#include "fastpath.h"
 
 static int come_in(goccl_gate *gate) {
   goccl_gate open = {0}, inside = {.inside = 1};
@@ -48,14 +48,14 @@ static int good(const goccl_known *k, const goccl_operation *o) {
   return 1;
 }
 
-static const goccl_known *find(const goccl_shortcut *s, const goccl_operation *o) {
-  for (uint32_t i = 0; i < GOCCL_SHORTCUTS; i++) {
+static const goccl_known *find(const goccl_fast_path *s, const goccl_operation *o) {
+  for (uint32_t i = 0; i < GOCCL_FAST_PATH_KEEPS; i++) {
     if (same(&s->known[i], o) && good(&s->known[i], o)) return &s->known[i];
   }
   return NULL;
 }
 
-static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
+static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
   run->plan = plan;
   run->begun = run->step = run->post = run->news = 0;
   /* A caller who does not wait is held up no longer than another thread would need to take over: ranks that
@@ -63,12 +63,12 @@ static int carry(goccl_shortcut *s, goccl_run_state *run, const goccl_plan *plan
   return goccl_run(s->lane, run, waits ? GOCCL_YIELD : GOCCL_SPIN);
 }
 
-int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits) {
-  if (!come_in(&s->gate)) return GOCCL_SHORTCUT_NONE;
+int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits) {
+  if (!come_in(&s->gate)) return GOCCL_FAST_PATH_NONE;
   const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
   if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX)) {
     leave(&s->gate);
-    return GOCCL_SHORTCUT_NONE;
+    return GOCCL_FAST_PATH_NONE;
   }
   goccl_run_state *run = s->run;
   run->in = (uint8_t **)s->pointers;
@@ -98,10 +98,10 @@ int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operatio
                      __ATOMIC_RELAXED);
     run->plan = NULL;
     leave(&s->gate);
-    return GOCCL_SHORTCUT_DONE;
+    return GOCCL_FAST_PATH_DONE;
   }
   s->begun = (uint32_t)(k - s->known);
-  return GOCCL_SHORTCUT_BEGUN;
+  return GOCCL_FAST_PATH_BEGUN;
 }
 
 /* Whether letters go to and fro. A communicator that has failed takes no more calls: Go says why. */
@@ -124,11 +124,11 @@ static int send(goccl_sends *s, const goccl_message_call *m) {
   return 1;
 }
 
-int goccl_shortcut_send(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m) {
-  if (!come_in(&s->sends.gate)) return GOCCL_SHORTCUT_NONE;
+int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
+  if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
   int done = s->handle == handle && send(&s->sends, m);
   leave(&s->sends.gate);
-  return done ? GOCCL_SHORTCUT_DONE : GOCCL_SHORTCUT_NONE;
+  return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }
 
 /* Waits a little for a letter of a peer. Go, which may sleep, waits on. */
@@ -161,9 +161,9 @@ static int receive(goccl_sends *s, const goccl_message_call *m) {
   return 1;
 }
 
-int goccl_shortcut_receive(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m) {
-  if (!come_in(&s->sends.gate)) return GOCCL_SHORTCUT_NONE;
+int goccl_fast_path_receive(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
+  if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
   int done = s->handle == handle && m->bytes <= s->sends.eager_max && receive(&s->sends, m);
   leave(&s->sends.gate);
-  return done ? GOCCL_SHORTCUT_DONE : GOCCL_SHORTCUT_NONE;
+  return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }

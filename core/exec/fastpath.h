@@ -1,5 +1,5 @@
-#ifndef GOCCL_SHORTCUT_H
-#define GOCCL_SHORTCUT_H
+#ifndef GOCCL_FASTPATH_H
+#define GOCCL_FASTPATH_H
 
 #include "mail.h"
 
@@ -10,7 +10,7 @@
  * The gate keeps the two apart. Go shuts it before it touches what is below it, and waits for
  * the thread inside to leave. */
 
-enum { GOCCL_SHORTCUTS = 16, GOCCL_SHORTCUT_BLOCKS = 16 };
+enum { GOCCL_FAST_PATH_KEEPS = 16, GOCCL_FAST_PATH_BLOCKS = 16 };
 enum {
   GOCCL_AT_ONCE_MAX = 64 << 10
 }; /* bytes in a block that a caller who does not wait may be held up by */
@@ -46,10 +46,10 @@ typedef struct {
   uint32_t n_out;
   uint32_t uses_in; /* not 0: this rank has these buffers */
   uint32_t uses_out;
-  uint64_t in_counts[GOCCL_SHORTCUT_BLOCKS];
-  uint64_t out_counts[GOCCL_SHORTCUT_BLOCKS];
+  uint64_t in_counts[GOCCL_FAST_PATH_BLOCKS];
+  uint64_t out_counts[GOCCL_FAST_PATH_BLOCKS];
   uint32_t
-      in_place[GOCCL_SHORTCUT_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
+      in_place[GOCCL_FAST_PATH_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
 } goccl_known;
 
 /* A caller comes in by setting `inside` where neither is set, with a compare-and-exchange of both. So
@@ -98,10 +98,10 @@ typedef struct {
 } goccl_sends;
 
 /* Memory of this form is used again, but never given back: a stale handle may lead here. */
-typedef struct goccl_shortcut {
-  int (*call)(struct goccl_shortcut *, uint64_t handle, const goccl_operation *, int waits);
-  int (*send)(struct goccl_shortcut *, uint64_t handle, const goccl_message_call *);
-  int (*receive)(struct goccl_shortcut *, uint64_t handle, const goccl_message_call *);
+typedef struct goccl_fast_path {
+  int (*call)(struct goccl_fast_path *, uint64_t handle, const goccl_operation *, int waits);
+  int (*send)(struct goccl_fast_path *, uint64_t handle, const goccl_message_call *);
+  int (*receive)(struct goccl_fast_path *, uint64_t handle, const goccl_message_call *);
   goccl_gate gate;
   uint32_t rank;
   uint32_t ranks;
@@ -116,20 +116,20 @@ typedef struct goccl_shortcut {
   void **pointers; /* of the run: room for inputs, outputs and operands */
   uint32_t begun;  /* which of `known` has been left half done, by the plan that the run has */
   uint32_t oldest; /* which of `known` is forgotten next */
-  goccl_known known[GOCCL_SHORTCUTS];
+  goccl_known known[GOCCL_FAST_PATH_KEEPS];
   goccl_sends sends;
-} goccl_shortcut;
+} goccl_fast_path;
 
 enum {
-  GOCCL_SHORTCUT_DONE = 0,
-  GOCCL_SHORTCUT_NONE,  /* nothing has been done */
-  GOCCL_SHORTCUT_BEGUN, /* Go must carry on: until it leaves, nobody else comes in */
+  GOCCL_FAST_PATH_DONE = 0,
+  GOCCL_FAST_PATH_NONE,  /* nothing has been done */
+  GOCCL_FAST_PATH_BEGUN, /* Go must carry on: until it leaves, nobody else comes in */
 };
 
-int goccl_shortcut_call(goccl_shortcut *s, uint64_t handle, const goccl_operation *o, int waits);
+int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits);
 
 /* An eager send, and a receive of one that is there or comes soon: done, or not begun. */
-int goccl_shortcut_send(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m);
-int goccl_shortcut_receive(goccl_shortcut *s, uint64_t handle, const goccl_message_call *m);
+int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m);
+int goccl_fast_path_receive(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m);
 
 #endif

@@ -2,7 +2,7 @@ package exec
 
 /*
 #include <stdlib.h>
-#include "shortcut.h"
+#include "fastpath.h"
 */
 import "C"
 
@@ -17,31 +17,31 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// Shortcut lets callers in C run collectives of a communicator without entering Go: see shortcut.h. It
+// FastPath lets callers in C run collectives of a communicator without entering Go: see fastpath.h. It
 // also holds the order of the communicator's collectives, which both ways go on with.
 //
-// A shortcut is born shut. Its methods but Shut, Closed, Open and Sequence may be called only while it is
+// A fast path is born shut. Its methods but Shut, Closed, Open and Sequence may be called only while it is
 // closed, and all by one goroutine at a time but Shut and Sequence.
-type Shortcut struct {
-	c            *C.goccl_shortcut
+type FastPath struct {
+	c            *C.goccl_fast_path
 	run          *Run
-	plan, direct [C.GOCCL_SHORTCUTS]*Compiled
+	plan, direct [C.GOCCL_FAST_PATH_KEEPS]*Compiled
 }
 
 // AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller who does not wait.
 const AtOnceMax = C.GOCCL_AT_ONCE_MAX
 
-// retired is memory of shortcuts that have ended. C code that holds a stale handle may still look into it.
+// retired is memory of fast paths that have ended. C code that holds a stale handle may still look into it.
 var retired struct {
 	sync.Mutex
-	free []*C.goccl_shortcut
+	free []*C.goccl_fast_path
 }
 
-// NewShortcut makes the shortcut of a run whose channels are memory channels, or which is never opened.
+// NewFastPath makes the fast path of a run whose channels are memory channels, or which is never opened.
 // Of the collectives it keeps so many, a power of two.
-func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
+func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 	if keep&(keep-1) != 0 {
-		panic("exec: a shortcut keeps a power of two of collectives")
+		panic("exec: a fast path keeps a power of two of collectives")
 	}
 	var a allocator
 	history, ran := alloc[C.goccl_message](&a, keep), alloc[C.uint64_t](&a, keep)
@@ -51,31 +51,31 @@ func NewShortcut(r *Run, rank, keep int) (*Shortcut, error) {
 	}
 	retired.Lock()
 	defer retired.Unlock()
-	var c *C.goccl_shortcut
+	var c *C.goccl_fast_path
 	if n := len(retired.free); n > 0 {
 		c, retired.free = retired.free[n-1], retired.free[:n-1]
 	} else {
-		if c = alloc[C.goccl_shortcut](&a, 1); a.err != nil {
+		if c = alloc[C.goccl_fast_path](&a, 1); a.err != nil {
 			free(unsafe.Pointer(history), unsafe.Pointer(ran))
 			return nil, a.err
 		}
 		*gateOf(&c.gate).shut() = 1
-		c.call = (*[0]byte)(C.goccl_shortcut_call)
-		c.send = (*[0]byte)(C.goccl_shortcut_send)
-		c.receive = (*[0]byte)(C.goccl_shortcut_receive)
+		c.call = (*[0]byte)(C.goccl_fast_path_call)
+		c.send = (*[0]byte)(C.goccl_fast_path_send)
+		c.receive = (*[0]byte)(C.goccl_fast_path_receive)
 	}
 	c.kept, c.history, c.ran = C.uint64_t(keep), history, ran
 	atomic.StoreUint32(gateOf(&c.sends.gate).shut(), 1) // it counts, and a former user has left it shut
-	s := &Shortcut{c: c}
+	s := &FastPath{c: c}
 	s.Use(r, rank)
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
 	runtime.AddCleanup(s, retire, c)
 	return s, nil
 }
 
-// Use has the shortcut go on with another run, of this rank: it knows no collective, and the next one
+// Use has the fast path go on with another run, of this rank: it knows no collective, and the next one
 // is the first.
-func (s *Shortcut) Use(r *Run, rank int) {
+func (s *FastPath) Use(r *Run, rank int) {
 	s.run = r
 	s.c.lane, s.c.run = r.lane.c, r.c
 	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
@@ -88,22 +88,22 @@ func (s *Shortcut) Use(r *Run, rank int) {
 	s.c.oldest = 0
 }
 
-func retire(c *C.goccl_shortcut) {
+func retire(c *C.goccl_fast_path) {
 	retired.Lock()
 	defer retired.Unlock()
 	retired.free = append(retired.free, c)
 }
 
-// Free ends the shortcut, which is closed and stays so.
-func (s *Shortcut) Free() {
+// Free ends the fast path, which is closed and stays so.
+func (s *FastPath) Free() {
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
 	free(unsafe.Pointer(s.c.history), unsafe.Pointer(s.c.ran))
 	s.c.history, s.c.ran = nil, nil
 	clear(s.c.known[:])
 }
 
-// C is the shortcut as callers in C know it, who name it by the handle.
-func (s *Shortcut) C(handle uint64) unsafe.Pointer {
+// C is the fast path as callers in C know it, who name it by the handle.
+func (s *FastPath) C(handle uint64) unsafe.Pointer {
 	atomic.StoreUint64((*uint64)(&s.c.handle), handle)
 	return unsafe.Pointer(s.c)
 }
@@ -129,13 +129,13 @@ func (g gate) leave() {
 }
 
 // Shut lets nobody in any more. One may still be inside.
-func (s *Shortcut) Shut() { gateOf(&s.c.gate).close() }
+func (s *FastPath) Shut() { gateOf(&s.c.gate).close() }
 
 // Closed tells whether the gate is shut, and nobody inside.
-func (s *Shortcut) Closed() bool { return gateOf(&s.c.gate).closed() }
+func (s *FastPath) Closed() bool { return gateOf(&s.c.gate).closed() }
 
 // Open lets callers in, if they are not.
-func (s *Shortcut) Open() {
+func (s *FastPath) Open() {
 	if len(s.run.pointers) == 0 || !s.Closed() { // nothing has run yet, or it is open
 		return
 	}
@@ -146,7 +146,7 @@ func (s *Shortcut) Open() {
 // UseSends says how callers in C send and receive from now on: by letters of a type, so many bytes at
 // most, and to a peer so many bytes and so many sends that it has not received yet. It is called with
 // the gate for sends shut.
-func (s *Shortcut) UseSends(credits *Credits, letter uint8, eagerMax, window, most uint64) {
+func (s *FastPath) UseSends(credits *Credits, letter uint8, eagerMax, window, most uint64) {
 	c := &s.c.sends
 	c.mail, c.credits = s.run.lane.window.mail.c, credits.c
 	c.data, c.eager_max = C.uint32_t(letter), C.uint64_t(eagerMax)
@@ -156,7 +156,7 @@ func (s *Shortcut) UseSends(credits *Credits, letter uint8, eagerMax, window, mo
 // ShutSends keeps callers in C from sending and receiving until OpenSends undoes it, and waits for the
 // caller inside to leave. The gate counts: it is open once each ShutSends has been undone, and the one
 // that it is born with.
-func (s *Shortcut) ShutSends() {
+func (s *FastPath) ShutSends() {
 	g := gateOf(&s.c.sends.gate)
 	atomic.AddUint32(g.shut(), 1)
 	for atomic.LoadUint32(g.inside()) != 0 {
@@ -165,12 +165,12 @@ func (s *Shortcut) ShutSends() {
 }
 
 // SendsOpen tells whether callers in C may send.
-func (s *Shortcut) SendsOpen() bool {
+func (s *FastPath) SendsOpen() bool {
 	return atomic.LoadUint32(gateOf(&s.c.sends.gate).shut()) == 0
 }
 
 // OpenSends undoes so many calls of ShutSends, one or more, and says whether callers may receive.
-func (s *Shortcut) OpenSends(times int, receives bool) {
+func (s *FastPath) OpenSends(times int, receives bool) {
 	atomic.StoreUint32((*uint32)(&s.c.sends.receives), uint32(flag(receives)))
 	atomic.AddUint32(gateOf(&s.c.sends.gate).shut(), -uint32(times))
 }
@@ -181,7 +181,7 @@ func yieldCPU() {
 
 // Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate behind it.
 // It returns the plan that the run is left with.
-func (s *Shortcut) Leave() *Compiled {
+func (s *FastPath) Leave() *Compiled {
 	begun := s.plan[s.c.begun]
 	if d := s.direct[s.c.begun]; d != nil && d.c == s.run.c.plan {
 		begun = d
@@ -191,31 +191,31 @@ func (s *Shortcut) Leave() *Compiled {
 }
 
 // LeaveStale does it for a communicator that is no more.
-func LeaveStale(c unsafe.Pointer) { gateOf(&(*C.goccl_shortcut)(c).gate).leave() }
+func LeaveStale(c unsafe.Pointer) { gateOf(&(*C.goccl_fast_path)(c).gate).leave() }
 
 // Sequence is the number of the last collective.
-func (s *Shortcut) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }
+func (s *FastPath) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }
 
 // Append gives a collective its number and notes it.
-func (s *Shortcut) Append(m *plan.Message) {
+func (s *FastPath) Append(m *plan.Message) {
 	m.Sequence = s.Sequence() + 1
 	s.history()[m.Sequence%uint64(s.c.kept)] = toC(*m)
 	atomic.StoreUint64((*uint64)(&s.c.sequence), m.Sequence)
 }
 
 // At is the collective of a number, if it is among those kept; else another one.
-func (s *Shortcut) At(sequence uint64) plan.Message {
+func (s *FastPath) At(sequence uint64) plan.Message {
 	return fromC(s.history()[sequence%uint64(s.c.kept)])
 }
 
 // Ran notes by which algorithm a collective has run that has ended.
-func (s *Shortcut) Ran(sequence uint64, a plan.Algorithm) {
+func (s *FastPath) Ran(sequence uint64, a plan.Algorithm) {
 	atomic.StoreUint64(s.ran(sequence), sequence<<8|uint64(a))
 }
 
 // Algorithm is that by which a collective has run; none of one that has not ended, or is not among
-// those kept. It may be called while the shortcut is open, but not beside Free.
-func (s *Shortcut) Algorithm(sequence uint64) (a plan.Algorithm) {
+// those kept. It may be called while the fast path is open, but not beside Free.
+func (s *FastPath) Algorithm(sequence uint64) (a plan.Algorithm) {
 	if s.c.ran == nil {
 		return a
 	}
@@ -225,11 +225,11 @@ func (s *Shortcut) Algorithm(sequence uint64) (a plan.Algorithm) {
 	return a
 }
 
-func (s *Shortcut) ran(sequence uint64) *uint64 {
+func (s *FastPath) ran(sequence uint64) *uint64 {
 	return (*uint64)(&unsafe.Slice(s.c.ran, s.c.kept)[sequence%uint64(s.c.kept)])
 }
 
-func (s *Shortcut) history() []C.goccl_message { return unsafe.Slice(s.c.history, s.c.kept) }
+func (s *FastPath) history() []C.goccl_message { return unsafe.Slice(s.c.history, s.c.kept) }
 
 // Known is a collective as it has just been run.
 type Known struct {
@@ -241,12 +241,12 @@ type Known struct {
 	UsesIn, UsesOut       bool     // this rank has these buffers
 }
 
-// ShortcutBlocks is the most buffers, of input or of output, that a collective may have which is learned.
-const ShortcutBlocks = C.GOCCL_SHORTCUT_BLOCKS
+// FastPathBlocks is the most buffers, of input or of output, that a collective may have which is learned.
+const FastPathBlocks = C.GOCCL_FAST_PATH_BLOCKS
 
 // Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective
 // that has not been learned for long is forgotten for it.
-func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
+func (s *FastPath) Learn(k *Known, p, direct *Compiled) {
 	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(k.Element),
 		message:    toC(k.Message),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
@@ -273,7 +273,7 @@ func (s *Shortcut) Learn(k *Known, p, direct *Compiled) {
 		return
 	}
 	i := s.c.oldest
-	s.c.oldest = (i + 1) % C.GOCCL_SHORTCUTS
+	s.c.oldest = (i + 1) % C.GOCCL_FAST_PATH_KEEPS
 	s.c.known[i], s.plan[i], s.direct[i] = e, p, direct
 }
 
@@ -285,7 +285,7 @@ func flag(b bool) C.uint32_t {
 }
 
 // Forget forgets the collectives with a plan, which is about to be freed.
-func (s *Shortcut) Forget(p *Compiled) {
+func (s *FastPath) Forget(p *Compiled) {
 	for i := range s.plan {
 		if s.plan[i] == p || s.direct[i] == p {
 			s.c.known[i], s.plan[i], s.direct[i] = C.goccl_known{}, nil, nil

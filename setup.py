@@ -29,12 +29,16 @@ except ImportError:
 
 
 def globbed(*patterns: str) -> list[str]:
-    """Lists files of the source tree, as setuptools wants them: relative to its root, in a fixed order."""
-    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+    """Lists files of the source tree, as setuptools wants them: relative to its root, in a fixed
+    order."""
+    return sorted(
+        str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)
+    )
 
 
 def torch_backend() -> Extension:
-    """Describes goccl._C. It is not linked to libgoccl.so, which it loads when a group is first made."""
+    """Describes goccl._C. It is not linked to libgoccl.so, which it loads when a group is first
+    made."""
     make = Extension if cpp_extension is None else cpp_extension.CppExtension
     return make(
         "goccl._C",
@@ -42,7 +46,8 @@ def torch_backend() -> Extension:
         depends=globbed("torch_backend/*.h", "capi/goccl.h"),
         include_dirs=[str(ROOT / "capi")],
         libraries=["dl"],
-        # -g0: Python's own flags ask for debug information, which makes the file ten times as large.
+        # -g0: Python's own flags ask for debug information, which makes the file ten times as
+        # large.
         extra_compile_args=["-O2", "-g0", "-Wall", "-fvisibility=hidden"],
         extra_link_args=["-Wl,--as-needed"],
     )
@@ -53,8 +58,9 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        # Always the same place, so that an editable install too compiles only what has changed; and one for
-        # each Python and torch, so that object files made with another one are not taken for fresh.
+        # Always the same place, so that an editable install too compiles only what has changed; and
+        # one for each Python and torch, so that object files made with another one are not taken
+        # for fresh.
         tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}-torch-{torch_version}"
         self.build_temp = str(ROOT / "build" / f"temp.{tag}")
 
@@ -87,7 +93,9 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
                 f"building goccl needs Python's C headers, and {include} has no Python.h. "
                 "On Debian: apt-get install python3-dev"
             )
-        package = ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
+        package = (
+            ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
+        )
         self.build_core(go[0], package / "lib")
         self.build_bench(go[0], package / "lib")
         if not self.inplace:  # there the header of the sources is used
@@ -100,7 +108,8 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
         """Builds libgoccl.so into a folder. Go itself knows what is to be built anew."""
         library = folder / "libgoccl.so"
         command = [go, "build", "-buildmode=c-shared", "-buildvcs=false", "-trimpath"]
-        # Without the version script some forty symbols of the Go runtime would be visible beside goccl_*.
+        # Without the version script some forty symbols of the Go runtime would be visible beside
+        # goccl_*.
         exports = ROOT / "capi" / "exports.map"
         command += [
             f"-ldflags=-s -w '-extldflags=-Wl,--version-script={exports}'",
@@ -115,7 +124,8 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
         library.with_suffix(".h").unlink(missing_ok=True)
 
     def build_bench(self, go: str, folder: Path) -> None:
-        """Builds libgoccl_bench.so beside libgoccl.so, where it finds it, with the C compiler of Go."""
+        """Builds libgoccl_bench.so beside libgoccl.so, where it finds it, with the C compiler of
+        Go."""
         compiler = subprocess.run(
             [go, "env", "CC"], capture_output=True, text=True, check=True
         ).stdout.split()
@@ -129,11 +139,18 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             "-pthread",
             "-shared",
         ]
-        command += [str(ROOT / "capi" / "bench" / "bench.c"), f"-L{folder}", "-lgoccl", "-Wl,-rpath,$ORIGIN"]
+        command += [
+            str(ROOT / "capi" / "bench" / "bench.c"),
+            f"-L{folder}",
+            "-lgoccl",
+            "-Wl,-rpath,$ORIGIN",
+        ]
         command += ["-o", str(folder / "libgoccl_bench.so")]
         print(" ".join(command), flush=True)
         if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
-            raise SetupError("building the benchmark's library failed: the compiler's messages stand above")
+            raise SetupError(
+                "building the benchmark's library failed: the compiler's messages stand above"
+            )
 
     def write_build_info(self, path: Path, go_version: str) -> None:
         """Records what the package was built with; goccl looks there before it loads goccl._C."""

@@ -30,7 +30,8 @@ func allToAll(t testing.TB, c *Comm, schedule plan.Schedule, split func(from, to
 		return err
 	}
 	for r, out := range outs {
-		if err := expect(fmt.Sprintf("schedule %q, from %d", schedule, r), out, func(i int) int32 { return value(r, now(c).rank, i) }); err != nil {
+		if err := expect(fmt.Sprintf("schedule %q, from %d", schedule, r), out,
+			func(i int) int32 { return value(r, now(c).rank, i) }); err != nil {
 			return err
 		}
 	}
@@ -70,7 +71,8 @@ func TestAllToAllSchedules(t *testing.T) {
 // crowded one or if asked; each pair decides for itself.
 func TestAllToAllBySize(t *testing.T) {
 	const size, least = 11, 4096
-	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute,
+		Thresholds: fmt.Sprintf("window_min=%d", least)})
 	split := func(from, to int) int { return least / 4 * ((from + 2*to) % 3) }
 	w.each(func(rank int) error { return allToAll(t, w.comms[rank], plan.BySize, split) })
 	shape := shapeOf(w.comms[0])
@@ -93,10 +95,13 @@ func TestAllToAllBySize(t *testing.T) {
 		n, other int
 		says     string
 	}{
-		{5, least, named(0, 1) + " have different counts for what they send to each other"}, // only one goes through a window
-		{least, 2 * least, named(1) + " sends 16384 bytes to " + named(0) + ", which expects 32768 bytes from it"},
+		// only one goes through a window
+		{5, least, named(0, 1) + " have different counts for what they send to each other"},
+		{least, 2 * least, named(1) + " sends 16384 bytes to " + named(0) +
+			", which expects 32768 bytes from it"},
 	} {
-		w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprintf("window_min=%d", least)})
+		w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute,
+			Thresholds: fmt.Sprintf("window_min=%d", least)})
 		errs := w.try(func(rank int) error {
 			return allToAll(t, w.comms[rank], 0, func(from, to int) int {
 				if from == 1 && to == 0 && rank == 0 {
@@ -119,7 +124,8 @@ func TestAllToAllBySize(t *testing.T) {
 // One end of a pair takes it that both send as much, and swaps; the other does not.
 func TestSwapOfDifferentCounts(t *testing.T) {
 	const n, other = 4096, 2048
-	says := regexp.MustCompile(regexp.QuoteMeta(named(0, 1)+" have different counts for what they send to each other") + "|" +
+	says := regexp.MustCompile(regexp.QuoteMeta(named(0,
+		1)+" have different counts for what they send to each other") + "|" +
 		regexp.QuoteMeta(named(1)+" sends 16384 bytes to "+named(0)+", which expects 8192 bytes from it"))
 	for _, tr := range []string{"mem", "shm"} {
 		w := newWorldOf(t, tr, 2, Config{Timeout: time.Minute, Thresholds: "swap_min=1"})
@@ -142,7 +148,8 @@ func TestSwapOfDifferentCounts(t *testing.T) {
 func TestLongMessages(t *testing.T) {
 	const size = 8
 	const longMessage = 512 << 10
-	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute,
+		Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
 	chunk := shapeOf(w.comms[0]).Chunk
 	if chunk >= longMessage {
 		t.Fatalf("a slot takes %d bytes, so that no message is longer", chunk)
@@ -150,7 +157,8 @@ func TestLongMessages(t *testing.T) {
 	const n = 2*longMessage/4 + 1
 	for range 2 {
 		w.each(func(rank int) error {
-			return allToAll(t, w.comms[rank], plan.BySize, func(from, to int) int { return n * ((from + 2*to) % 3) / 2 })
+			return allToAll(t, w.comms[rank], plan.BySize,
+				func(from, to int) int { return n * ((from + 2*to) % 3) / 2 })
 		})
 	}
 	before := sentOn(w.comms[1], collectiveLane)
@@ -168,11 +176,13 @@ func TestLongMessages(t *testing.T) {
 func TestLongScatter(t *testing.T) {
 	const size, root = 8, 3
 	const longMessage = 512 << 10
-	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute, Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
+	w := newWorldOf(t, "tcp", size, Config{Timeout: time.Minute,
+		Thresholds: fmt.Sprint("window_min=1,long_max=", longMessage)})
 	for _, n := range []int{1, 2*longMessage/4 + 1, (64<<20)/size/4 + 1} {
 		for _, inPlace := range []bool{false, true} {
 			w.each(func(rank int) error {
-				op := Operation{Collective: plan.Scatter, DType: reduce.Int32, Root: root, InCounts: slices.Repeat([]uint64{uint64(n)}, size), OutCounts: []uint64{uint64(n)}}
+				op := Operation{Collective: plan.Scatter, DType: reduce.Int32, Root: root,
+					InCounts: slices.Repeat([]uint64{uint64(n)}, size), OutCounts: []uint64{uint64(n)}}
 				out := buffer(t, n)
 				if rank == root {
 					for r := range size {
@@ -188,7 +198,8 @@ func TestLongScatter(t *testing.T) {
 				if err := run(w.comms[rank], op); err != nil {
 					return err
 				}
-				return expect(fmt.Sprintf("%d elements", n), out, func(i int) int32 { return value(root, rank, i) })
+				return expect(fmt.Sprintf("%d elements", n), out,
+					func(i int) int32 { return value(root, rank, i) })
 			})
 		}
 	}
@@ -199,13 +210,18 @@ func TestMismatchOfSchedules(t *testing.T) {
 		for _, n := range []int{0, 50_000} {
 			w := newWorldOf(t, tr, 3, Config{Timeout: 20 * time.Second})
 			for range 2 { // the second time by the fast path
-				w.each(func(rank int) error { return allToAll(t, w.comms[rank], 0, func(int, int) int { return n }) })
+				w.each(func(rank int) error {
+					return allToAll(t, w.comms[rank], 0,
+						func(int, int) int { return n })
+				})
 			}
 			errs := w.try(func(rank int) error {
-				return allToAll(t, w.comms[rank], []plan.Schedule{0, plan.Sequential, 0}[rank], func(int, int) int { return n })
+				return allToAll(t, w.comms[rank], []plan.Schedule{0, plan.Sequential, 0}[rank],
+					func(int, int) int { return n })
 			})
 			for rank, err := range errs {
-				if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), named(1)+" called alltoall(int32, schedule sequential)") {
+				if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(),
+					named(1)+" called alltoall(int32, schedule sequential)") {
 					t.Errorf("%s, %d elements, rank %d: %v", tr, n, rank, err)
 				}
 			}
@@ -232,13 +248,16 @@ func TestScheduleOfGroups(t *testing.T) {
 	}
 	_, errs := join("sequential", "window=2")
 	for rank, err := range errs {
-		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "sequential" on rank 0 and "window=2" on rank 1`) {
+		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(),
+			`the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "sequential" on rank 0 and "window=2" `+
+				`on rank 1`) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
 	_, errs = join("in turn", "in turn")
 	for rank, err := range errs {
-		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), `(from the option or GOCCL_ALLTOALL_SCHEDULE) is "in turn", allowed are "sequential"`) {
+		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(),
+			`(from the option or GOCCL_ALLTOALL_SCHEDULE) is "in turn", allowed are "sequential"`) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
@@ -267,17 +286,20 @@ func TestScheduleOnShareableMemory(t *testing.T) {
 	for rank := range size {
 		op := Operation{Collective: plan.AllToAll, DType: reduce.Int32}
 		for range size {
-			op.In, op.Out = append(op.In, unsafe.Pointer(&shareable(t, w, rank, n)[0])), append(op.Out, unsafe.Pointer(&shareable(t, w, rank, n)[0]))
+			op.In, op.Out = append(op.In, unsafe.Pointer(&shareable(t, w, rank, n)[0])),
+				append(op.Out, unsafe.Pointer(&shareable(t, w, rank, n)[0]))
 			op.InCounts = append(op.InCounts, n)
 		}
 		op.OutCounts = op.InCounts
 		ops[rank] = op
 	}
-	w.each(func(rank int) error { return run(w.comms[rank], ops[rank]) }) // the first call connects the ranks
+	// the first call connects the ranks
+	w.each(func(rank int) error { return run(w.comms[rank], ops[rank]) })
 	for _, c := range []struct {
 		schedule plan.Schedule
 		direct   bool
-	}{{plan.BySize, true}, {plan.Sequential, false}, {plan.Parallel, true}, {2, false}, {plan.BySize, true}} {
+	}{{plan.BySize, true}, {plan.Sequential, false}, {plan.Parallel, true}, {2, false},
+		{plan.BySize, true}} {
 		before := make([][]uint64, size)
 		for rank := range size {
 			before[rank] = sentOn(w.comms[rank], collectiveLane)

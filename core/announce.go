@@ -36,8 +36,8 @@ func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {
 	return m, false
 }
 
-// Refuse tells that the caller was refused a collective, or a batch with one, before it came to Start.
-// Start does the same for what it refuses itself. It waits for nobody.
+// Refuse tells that the caller was refused a collective, or a batch with one, before it came to
+// Start. Start does the same for what it refuses itself. It waits for nobody.
 func (c *Comm) Refuse(reason string) {
 	e := c.present.Load()
 	c.lockOrder()
@@ -89,8 +89,8 @@ func (c *epoch) tellRefusals(peer int, timeout time.Duration) {
 	}
 }
 
-// refusalTime is how long the news of a refused call may take, on a busy host, after the peer's next
-// call has been seen.
+// refusalTime is how long the news of a refused call may take, on a busy host, after the peer's
+// next call has been seen.
 const refusalTime = time.Second
 
 // mismatchError tells of two ranks that call different things, or the same with different sizes.
@@ -117,8 +117,8 @@ func (c *epoch) mismatchError(
 	return c.order.Differ(mine, peer, seen)
 }
 
-// announce tells the peers what this rank waits in. Those that do another thing at the same place in
-// the order find it out.
+// announce tells the peers what this rank waits in. Those that do another thing at the same place
+// in the order find it out.
 func (c *epoch) announce(m plan.Message) {
 	c.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
 }

@@ -27,7 +27,9 @@ func BenchmarkAllReduce(b *testing.B) {
 					for range b.N {
 						counts := []uint64{uint64(n)}
 						at := []unsafe.Pointer{ptr(buf)}
-						work, err := c.Start(CallOptions{WaitSoon: true}, Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: at, Out: at, InCounts: counts, OutCounts: counts})
+						work, err := c.Start(CallOptions{WaitSoon: true},
+							Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: at, Out: at, InCounts: counts,
+								OutCounts: counts})
 						if err == nil {
 							_, err = work.Wait(-1)
 						}

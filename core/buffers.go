@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// buffers are kept for eager sends that no receive waits for: fresh memory costs more than the copy. Their lengths are eight to each power of
-// two, so that they hold an eighth more than their data at most; what is not used for long Go takes back.
+// buffers are kept for eager sends that no receive waits for: fresh memory costs more than the
+// copy. Their lengths are eight to each power of two, so that they hold an eighth more than their
+// data at most; what is not used for long Go takes back.
 type buffers [8 * 24]sync.Pool // for more than eagerBudget
 
 func bufferClass(n uint64) (class int, length uint64) {

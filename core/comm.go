@@ -109,14 +109,15 @@ func (c *Comm) FailedRanks() []int {
 // CallOptions says how an operation is to be made.
 type CallOptions struct {
 	Timeout time.Duration // <= 0: the communicator's
-	// WaitSoon tells that the caller will call Wait at once: no worker is woken, and Start itself already
-	// waits a little, so that a short operation has ended when it returns.
+	// WaitSoon tells that the caller will call Wait at once: no worker is woken, and Start itself
+	// already waits a little, so that a short operation has ended when it returns.
 	WaitSoon bool
 }
 
-// Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait for peers. The operations
-// are refused, and nothing is started, if an argument is bad or the communicator has failed. Peers are
-// told of collectives with bad arguments: they fail, and this rank with them, unless theirs are refused too.
+// Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait
+// for peers. The operations are refused, and nothing is started, if an argument is bad or the
+// communicator has failed. Peers are told of collectives with bad arguments: they fail, and this
+// rank with them, unless theirs are refused too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(len(operations), o.WaitSoon)
@@ -198,7 +199,8 @@ func small(o *call.Operation) bool {
 	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
 }
 
-// CarryOn takes over a collective that the caller has begun by the fast path, and goes on as Start does.
+// CarryOn takes over a collective that the caller has begun by the fast path, and goes on as Start
+// does.
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
@@ -228,7 +230,8 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 // FastPath is what callers in C run collectives by, naming it by the handle.
 func (c *Comm) FastPath(handle uint64) unsafe.Pointer { return c.fast.C(handle) }
 
-// lockOrder locks the communicator with nobody in the fast path: the order of the collectives stands still.
+// lockOrder locks the communicator with nobody in the fast path: the order of the collectives
+// stands still.
 func (c *Comm) lockOrder() {
 	for {
 		c.mu.Lock()
@@ -237,7 +240,8 @@ func (c *Comm) lockOrder() {
 			return
 		}
 		c.mu.Unlock()
-		// Who is inside leaves when it must wait for long, and takes the lock to hand its collective over.
+		// Who is inside leaves when it must wait for long, and takes the lock to hand its collective
+		// over.
 		work.YieldCPU()
 	}
 }
@@ -253,10 +257,10 @@ func (c *Comm) Abort(reason string) {
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
-// are told that this rank has left, and all that it held is given back: memory that an adapter may still
-// read for a peer once that is over. It waits for a peer only where that has not been told yet of a
-// call that this rank was refused, and then for half a second at most. The last of a process may wait
-// for an adapter that has to send its last words again.
+// are told that this rank has left, and all that it held is given back: memory that an adapter may
+// still read for a peer once that is over. It waits for a peer only where that has not been told
+// yet of a call that this rank was refused, and then for half a second at most. The last of a
+// process may wait for an adapter that has to send its last words again.
 func (c *Comm) Destroy() {
 	c.mu.Lock()
 	if c.destroyed {

@@ -35,7 +35,8 @@ func (c *epoch) connect(peer int) <-chan struct{} {
 		d.mu.Lock()
 		delete(d.dials, peer)
 		d.mu.Unlock()
-		if err != nil && !errors.Is(err, transport.ErrPeerLeft) && !errors.Is(err, transport.ErrPeerDown) {
+		if err != nil && !errors.Is(err, transport.ErrPeerLeft) &&
+			!errors.Is(err, transport.ErrPeerDown) {
 			c.fail(c.peerError(peer, err), true)
 		}
 		close(ended)

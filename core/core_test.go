@@ -36,8 +36,11 @@ func TestCollectives(t *testing.T) {
 }
 
 func TestCollectivesByOtherWays(t *testing.T) {
-	// Of multicast_min the first shares whatever it can, the second some blocks of an uneven allgather.
-	for thresholds, sizesOf := range map[string][]int{"stream_min=0": {2, 3}, "multicast_min=1": {2, 3, 5}, "multicast_min=2001": {4}, "multicast_min=0": {3}, "swap_min=1": {2, 3, 5}} {
+	// Of multicast_min the first shares whatever it can, the second some blocks of an uneven
+	// allgather.
+	for thresholds, sizesOf := range map[string][]int{"stream_min=0": {2, 3},
+		"multicast_min=1": {2, 3, 5}, "multicast_min=2001": {4}, "multicast_min=0": {3},
+		"swap_min=1": {2, 3, 5}} {
 		for _, tr := range transports {
 			for _, size := range sizesOf {
 				t.Run(fmt.Sprintf("%s/%s/%d", thresholds, tr, size), func(t *testing.T) {
@@ -61,7 +64,8 @@ func TestShareWaitsForAll(t *testing.T) {
 			broadcast := func(rank int) error {
 				b := buffer(t, 2<<20)
 				fill(b, rank, 0)
-				op := Operation{Collective: plan.Broadcast, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(len(b))}}
+				op := Operation{Collective: plan.Broadcast, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)},
+					InCounts: []uint64{uint64(len(b))}}
 				op.Out, op.OutCounts = op.In, op.InCounts
 				if err := run(w.comms[rank], op); err != nil {
 					return err
@@ -75,7 +79,8 @@ func TestShareWaitsForAll(t *testing.T) {
 				}
 				return broadcast(rank)
 			}) {
-				if rank != absent && (!errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d", absent))) {
+				if rank != absent && (!errors.Is(err, ErrTimeout) ||
+					!strings.Contains(err.Error(), fmt.Sprintf("rank %d", absent))) {
 					t.Errorf("rank %d: %v", rank, err)
 				}
 			}
@@ -130,7 +135,8 @@ func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
 			fill(in, rank, 0)
 			op := base
 			op.Collective, op.Root = coll, size-1
-			op.In, op.Out, op.InCounts, op.OutCounts = []unsafe.Pointer{ptr(in)}, []unsafe.Pointer{ptr(out)}, []uint64{uint64(n)}, []uint64{uint64(n)}
+			op.In, op.Out, op.InCounts, op.OutCounts = []unsafe.Pointer{ptr(in)}, []unsafe.Pointer{ptr(out)},
+				[]uint64{uint64(n)}, []uint64{uint64(n)}
 			if err := run(c, op); err != nil {
 				return err
 			}
@@ -140,7 +146,8 @@ func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
 				}
 			}
 			if !inPlace {
-				if err := expect(coll.String()+" input", in, func(i int) int32 { return value(rank, 0, i) }); err != nil {
+				if err := expect(coll.String()+" input", in,
+					func(i int) int32 { return value(rank, 0, i) }); err != nil {
 					return err
 				}
 			}
@@ -182,7 +189,8 @@ func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
 				if coll == plan.Gather && rank != 0 {
 					break
 				}
-				if err := expect(fmt.Sprintf("%v %d", coll, r), outs[r], func(i int) int32 { return value(r, 0, i) }); err != nil {
+				if err := expect(fmt.Sprintf("%v %d", coll, r), outs[r],
+					func(i int) int32 { return value(r, 0, i) }); err != nil {
 					return err
 				}
 			}
@@ -233,7 +241,8 @@ func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
 				return err
 			}
 			for r := range size {
-				if err := expect(fmt.Sprintf("alltoall %d", r), outs[r], func(i int) int32 { return value(r, rank, i) }); err != nil {
+				if err := expect(fmt.Sprintf("alltoall %d", r), outs[r],
+					func(i int) int32 { return value(r, rank, i) }); err != nil {
 					return err
 				}
 			}
@@ -273,7 +282,8 @@ func TestPointToPoint(t *testing.T) {
 					}
 					for r := range size {
 						for tag := range 2 {
-							if err := expect(fmt.Sprintf("from %d tag %d", r, tag), out[2*r+tag], func(i int) int32 { return value(r, rank+10*tag, i) }); err != nil {
+							if err := expect(fmt.Sprintf("from %d tag %d", r, tag), out[2*r+tag],
+								func(i int) int32 { return value(r, rank+10*tag, i) }); err != nil {
 								return err
 							}
 						}
@@ -315,7 +325,8 @@ func TestManyEagerSends(t *testing.T) {
 				if work.Source() != 0 {
 					return fmt.Errorf("source is %d", work.Source())
 				}
-				if err := expect(fmt.Sprint(i), bufs[i], func(k int) int32 { return value(0, i, k) }); err != nil {
+				if err := expect(fmt.Sprint(i), bufs[i],
+					func(k int) int32 { return value(0, i, k) }); err != nil {
 					return err
 				}
 			}
@@ -324,7 +335,8 @@ func TestManyEagerSends(t *testing.T) {
 	})
 }
 
-// A rank that had no connection to the one that failed, and waits for that one only, hears of it when it makes one.
+// A rank that had no connection to the one that failed, and waits for that one only, hears of it
+// when it makes one.
 func TestFailedBeforeAPeerConnects(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr, func(t *testing.T) {
@@ -332,7 +344,8 @@ func TestFailedBeforeAPeerConnects(t *testing.T) {
 			w.comms[0].Abort("too hot")
 			for i, op := range []Operation{recvOp(buffer(t, 1), 0, 0), sendOp(buffer(t, 1<<20), 0, 0)} {
 				begun := time.Now()
-				if err := run(w.comms[1+i], op); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "too hot") {
+				if err := run(w.comms[1+i], op); !errors.Is(err, ErrAborted) ||
+					!strings.Contains(err.Error(), "too hot") {
 					t.Errorf("rank %d: %v", 1+i, err)
 				}
 				if d := time.Since(begun); d > 10*time.Second {
@@ -344,16 +357,19 @@ func TestFailedBeforeAPeerConnects(t *testing.T) {
 }
 
 func sendOp(b []int32, peer, tag int) Operation {
-	return Operation{Collective: plan.Send, DType: reduce.Int32, Root: peer, Tag: tag, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(len(b))}}
+	return Operation{Collective: plan.Send, DType: reduce.Int32, Root: peer, Tag: tag,
+		In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{uint64(len(b))}}
 }
 
 func recvOp(b []int32, peer, tag int) Operation {
-	return Operation{Collective: plan.Recv, DType: reduce.Int32, Root: peer, Tag: tag, Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{uint64(len(b))}}
+	return Operation{Collective: plan.Recv, DType: reduce.Int32, Root: peer, Tag: tag,
+		Out: []unsafe.Pointer{ptr(b)}, OutCounts: []uint64{uint64(len(b))}}
 }
 
 func allReduce(t testing.TB, n int) Operation {
 	b := buffer(t, n)
-	return Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)}, Out: []unsafe.Pointer{ptr(b)},
+	return Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)},
+		Out:      []unsafe.Pointer{ptr(b)},
 		InCounts: []uint64{uint64(n)}, OutCounts: []uint64{uint64(n)}}
 }
 
@@ -363,7 +379,8 @@ func broadcast(t testing.TB, n, root int) Operation {
 	return op
 }
 
-// A rank that does not exist is named by nobody, and refused as a root or a peer, also where there are no peers at all.
+// A rank that does not exist is named by nobody, and refused as a root or a peer, also where there
+// are no peers at all.
 func TestRanksThatDoNotExist(t *testing.T) {
 	for _, size := range []int{1, 2} {
 		c := newWorldOf(t, "", size, Config{Timeout: time.Minute}).comms[0]
@@ -374,8 +391,10 @@ func TestRanksThatDoNotExist(t *testing.T) {
 			if name := c.Transport(rank); name != "" {
 				t.Errorf("size %d: rank %d is joined by %q", size, rank, name)
 			}
-			for _, op := range []Operation{sendOp(buffer(t, 1), rank, 0), recvOp(buffer(t, 1), rank, 0), broadcast(t, 1, rank)} {
-				if err := run(c, op); !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), fmt.Sprint("allowed are 0 to ", size-1)) {
+			for _, op := range []Operation{sendOp(buffer(t, 1), rank, 0), recvOp(buffer(t, 1), rank, 0),
+				broadcast(t, 1, rank)} {
+				if err := run(c, op); !errors.Is(err, ErrInvalidArgument) ||
+					!strings.Contains(err.Error(), fmt.Sprint("allowed are 0 to ", size-1)) {
 					t.Errorf("size %d: %s with rank %d: %v", size, op.Collective, rank, err)
 				}
 			}
@@ -397,19 +416,27 @@ func TestMismatch(t *testing.T) {
 		op   func(t testing.TB, rank int) Operation
 		says string
 	}{
-		"op":           {other(func(o *Operation) { o.Op = reduce.Max }), "MAX"},
-		"dtype":        {other(func(o *Operation) { o.DType = reduce.Float32 }), "float32"},
-		"size":         {other(func(o *Operation) { *o = allReduce(t, 9) }), "9 elements"},
-		"collective":   {other(func(o *Operation) { *o = broadcast(t, 8, 0) }), "broadcast"},
-		"root":         {func(t testing.TB, rank int) Operation { return broadcast(t, 8, rank) }, "root 1"},
-		"both receive": {func(t testing.TB, rank int) Operation { return broadcast(t, 8, 1-rank) }, "root 1"},
-		"barrier":      {other(func(o *Operation) { *o = Operation{Collective: plan.Barrier} }), "barrier"},
+		"op":         {other(func(o *Operation) { o.Op = reduce.Max }), "MAX"},
+		"dtype":      {other(func(o *Operation) { o.DType = reduce.Float32 }), "float32"},
+		"size":       {other(func(o *Operation) { *o = allReduce(t, 9) }), "9 elements"},
+		"collective": {other(func(o *Operation) { *o = broadcast(t, 8, 0) }), "broadcast"},
+		"root": {func(t testing.TB, rank int) Operation {
+			return broadcast(t, 8, rank)
+		}, "root 1"},
+		"both receive": {func(t testing.TB, rank int) Operation {
+			return broadcast(t, 8, 1-rank)
+		}, "root 1"},
+		"barrier": {other(func(o *Operation) {
+			*o = Operation{Collective: plan.Barrier}
+		}), "barrier"},
 	}
 	for _, tr := range []string{"shm", "tcp"} {
 		for name, c := range cases {
 			t.Run(tr+"/"+name, func(t *testing.T) {
 				w := newWorld(t, tr, 2, time.Minute)
-				for rank, err := range w.try(func(rank int) error { return run(w.comms[rank], c.op(t, rank)) }) {
+				for rank, err := range w.try(func(rank int) error {
+					return run(w.comms[rank], c.op(t, rank))
+				}) {
 					if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), c.says) {
 						t.Errorf("rank %d: %v", rank, err)
 					}
@@ -451,7 +478,8 @@ func TestTimeoutNamesTheMissing(t *testing.T) {
 				return run(w.comms[rank], allReduce(t, 100_000))
 			})
 			for _, rank := range []int{0, 2} {
-				if err := errs[rank]; !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), named(1)+" did not arrive") {
+				if err := errs[rank]; !errors.Is(err, ErrTimeout) ||
+					!strings.Contains(err.Error(), named(1)+" did not arrive") {
 					t.Errorf("rank %d: %v", rank, err)
 				}
 			}
@@ -555,14 +583,25 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 		says string
 	}{
 		"timeout": {absent(1, barrier), 0, ", pid PID): rank 1 (global rank 3, pid PID) did not arrive"},
-		"timeout of two": {func(c *Comm, rank int) error { return absent(max(rank, 1), barrier)(c, rank) }, 0,
-			"on rank 0 (global rank 5, pid PID): ranks 1 (global rank 3, pid PID), 2 (global rank 8, pid PID) did not arrive"},
-		"receive":      {absent(1, recvOp(buffer(t, 1), 1, 0)), 0, "from rank 1 (global rank 3, pid PID)"},
-		"send":         {absent(1, sendOp(buffer(t, 1<<20), 1, 0)), 0, "to rank 1 (global rank 3, pid PID)"},
-		"monitored":    {absent(1, monitored), 0, "Rank 1 failed to pass monitoredBarrier in 500 ms: rank 1 (global rank 3, pid PID)"},
-		"monitored, 2": {absent(1, monitored), 2, "This is rank 2 (global rank 8, pid PID). rank 0 (global rank 5, pid PID) said: [Rank 0]: Rank 1 failed"},
-		"monitored, 0": {absent(0, monitored), 1, "rank 0 (global rank 5, pid PID) did not answer in time"},
-		"mismatch": {func(c *Comm, rank int) error { return run(c, []Operation{barrier, barrier, allReduce(t, 1)}[rank]) }, 0,
+		"timeout of two": {func(c *Comm, rank int) error {
+			return absent(max(rank, 1), barrier)(c, rank)
+		}, 0,
+			"on rank 0 (global rank 5, pid PID): ranks 1 (global rank 3, pid PID), 2 (global rank 8, pid " +
+				"PID) did not arrive"},
+		"receive": {absent(1, recvOp(buffer(t, 1), 1, 0)), 0,
+			"from rank 1 (global rank 3, pid PID)"},
+		"send": {absent(1, sendOp(buffer(t, 1<<20), 1, 0)), 0,
+			"to rank 1 (global rank 3, pid PID)"},
+		"monitored": {absent(1, monitored), 0,
+			"Rank 1 failed to pass monitoredBarrier in 500 ms: rank 1 (global rank 3, pid PID)"},
+		"monitored, 2": {absent(1, monitored), 2,
+			"This is rank 2 (global rank 8, pid PID). rank 0 (global rank 5, pid PID) said: [Rank 0]: " +
+				"Rank 1 failed"},
+		"monitored, 0": {absent(0, monitored), 1,
+			"rank 0 (global rank 5, pid PID) did not answer in time"},
+		"mismatch": {func(c *Comm, rank int) error {
+			return run(c, []Operation{barrier, barrier, allReduce(t, 1)}[rank])
+		}, 0,
 			"rank 2 (global rank 8, pid PID) called allreduce(int32, 1 elements, SUM)"},
 		"refused": {func(c *Comm, rank int) error {
 			if rank == 1 {
@@ -586,7 +625,8 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 			return run(c, barrier)
 		}, 0, "rank 1 (global rank 3, pid PID) has left"},
 		"ended": {func(c *Comm, rank int) error {
-			handler{now(c)}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w", transport.ErrPeerDown))
+			handler{now(c)}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w",
+				transport.ErrPeerDown))
 			return run(c, barrier)
 		}, 0, "rank 2 (global rank 8, pid PID)"},
 		"sizes": {func(c *Comm, rank int) error {
@@ -597,7 +637,8 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 				return run(c, sendOp(buffer(t, 1), 0, 0))
 			}
 			return nil
-		}, 0, "rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 (global rank 3, pid PID) sent 1 elements"},
+		}, 0, "rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 " +
+			"(global rank 3, pid PID) sent 1 elements"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorldOf(t, "shm", size, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
@@ -635,7 +676,8 @@ func TestSplitComposesGlobalRanks(t *testing.T) {
 			return nil
 		})
 	}
-	_, err := NewRuntime(RuntimeConfig{}).Init(context.Background(), Config{Size: 1, GlobalRanks: []int{1, 2}})
+	_, err := NewRuntime(RuntimeConfig{}).Init(context.Background(),
+		Config{Size: 1, GlobalRanks: []int{1, 2}})
 	if !errors.Is(err, ErrInvalidArgument) {
 		t.Error(err)
 	}
@@ -644,7 +686,8 @@ func TestSplitComposesGlobalRanks(t *testing.T) {
 func TestMonitoredBarrier(t *testing.T) {
 	w := newWorld(t, "shm", 3, time.Minute)
 	barrier := func(rank int, timeout time.Duration) error {
-		work, err := w.comms[rank].Start(CallOptions{WaitSoon: true, Timeout: timeout}, Operation{Collective: plan.MonitoredBarrier, WaitAll: true})
+		work, err := w.comms[rank].Start(CallOptions{WaitSoon: true, Timeout: timeout},
+			Operation{Collective: plan.MonitoredBarrier, WaitAll: true})
 		if err != nil {
 			return err
 		}
@@ -659,14 +702,15 @@ func TestMonitoredBarrier(t *testing.T) {
 		return barrier(rank, 300*time.Millisecond)
 	})
 	for rank := range 2 {
-		if !errors.Is(errs[rank], ErrTimeout) || !strings.Contains(errs[rank].Error(), "Ranks 2 failed to pass") {
+		if !errors.Is(errs[rank], ErrTimeout) || !strings.Contains(errs[rank].Error(),
+			"Ranks 2 failed to pass") {
 			t.Errorf("rank %d: %v", rank, errs[rank])
 		}
 	}
 }
 
-// TestReceivesEndWithoutWaiters has receives found by tests, by callbacks and by their timers, and a sender that fills
-// the mailbox of a rank that does not look.
+// TestReceivesEndWithoutWaiters has receives found by tests, by callbacks and by their timers, and
+// a sender that fills the mailbox of a rank that does not look.
 func TestReceivesEndWithoutWaiters(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr, func(t *testing.T) {
@@ -769,7 +813,8 @@ func TestTransfersEndByTests(t *testing.T) {
 	}
 }
 
-// TestDestroyUnderWaiters destroys a communicator while threads of the rank wait in it, and start works.
+// TestDestroyUnderWaiters destroys a communicator while threads of the rank wait in it, and start
+// works.
 func TestDestroyUnderWaiters(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr, func(t *testing.T) {
@@ -819,8 +864,9 @@ func TestPeerLeavesWithAFullMailbox(t *testing.T) {
 			b := buffer(t, each)
 			var works []*Work
 			for range 2 * eagerBudget / (4 * each) {
-				work, err := w.comms[0].Start(CallOptions{}, Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1,
-					In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}})
+				work, err := w.comms[0].Start(CallOptions{},
+					Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1,
+						In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -884,7 +930,8 @@ func TestAsynchronousWorksEndWithoutWaiters(t *testing.T) {
 	}
 }
 
-// TestAsynchronousWorksAmongWaitedOnes has the worker used to works that somebody waits for, and then leaves it one.
+// TestAsynchronousWorksAmongWaitedOnes has the worker used to works that somebody waits for, and
+// then leaves it one.
 func TestAsynchronousWorksAmongWaitedOnes(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr, func(t *testing.T) {
@@ -964,15 +1011,18 @@ func TestCheckRefuses(t *testing.T) {
 		"op is 77":        func(o *Operation) { o.Op = 77 },
 		"out[0] has 3":    func(o *Operation) { o.OutCounts = []uint64{3} },
 		"as in[": func(o *Operation) {
-			*o = Operation{Collective: plan.AllToAll, In: make([]unsafe.Pointer, 2), InCounts: []uint64{0, 0},
-				Out: []unsafe.Pointer{o.Out[0], o.Out[0]}, OutCounts: []uint64{1, 1}}
+			*o = Operation{Collective: plan.AllToAll, In: make([]unsafe.Pointer, 2),
+				InCounts: []uint64{0, 0},
+				Out:      []unsafe.Pointer{o.Out[0], o.Out[0]}, OutCounts: []uint64{1, 1}}
 		},
-		"in[0] is NULL":   func(o *Operation) { o.In = []unsafe.Pointer{nil} },
-		"root is 2":       func(o *Operation) { o.Collective, o.Root = plan.Broadcast, 2 },
-		"peer is 5":       func(o *Operation) { *o = Operation{Collective: plan.Send, Root: 5} },
-		"tag is -1":       func(o *Operation) { *o = Operation{Collective: plan.Send, Tag: -1} },
-		"overlap":         func(o *Operation) { o.Out = []unsafe.Pointer{unsafe.Add(o.In[0], 4)} },
-		"than memory can": func(o *Operation) { o.InCounts, o.OutCounts = []uint64{1 << 62}, []uint64{1 << 62} },
+		"in[0] is NULL": func(o *Operation) { o.In = []unsafe.Pointer{nil} },
+		"root is 2":     func(o *Operation) { o.Collective, o.Root = plan.Broadcast, 2 },
+		"peer is 5":     func(o *Operation) { *o = Operation{Collective: plan.Send, Root: 5} },
+		"tag is -1":     func(o *Operation) { *o = Operation{Collective: plan.Send, Tag: -1} },
+		"overlap":       func(o *Operation) { o.Out = []unsafe.Pointer{unsafe.Add(o.In[0], 4)} },
+		"than memory can": func(o *Operation) {
+			o.InCounts, o.OutCounts = []uint64{1 << 62}, []uint64{1 << 62}
+		},
 	} {
 		for rank, c := range w.comms {
 			op := good()
@@ -1014,7 +1064,8 @@ func TestNothingIsLeft(t *testing.T) {
 			round()
 		}
 		deadline := time.Now().Add(5 * time.Second)
-		for (fds() > before || runtime.NumGoroutine() > goroutines || maps() > 0) && time.Now().Before(deadline) {
+		for (fds() > before || runtime.NumGoroutine() > goroutines || maps() > 0) &&
+			time.Now().Before(deadline) {
 			runtime.Gosched()
 		}
 		if n := fds(); n > before {
@@ -1080,7 +1131,9 @@ func TestMatcherKeepsOrder(t *testing.T) {
 func TestSendToItselfTimesOut(t *testing.T) {
 	w := newWorld(t, "mem", 1, 200*time.Millisecond)
 	b := buffer(t, 1)
-	work, err := w.comms[0].Start(CallOptions{}, Operation{Collective: plan.Send, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{1}})
+	work, err := w.comms[0].Start(CallOptions{},
+		Operation{Collective: plan.Send, DType: reduce.Int32, In: []unsafe.Pointer{ptr(b)},
+			InCounts: []uint64{1}})
 	if err != nil {
 		t.Fatal(err)
 	}

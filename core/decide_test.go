@@ -31,7 +31,8 @@ func BenchmarkDecide(b *testing.B) {
 				host := rank * c.hosts / size
 				addresses[rank] = transport.Address{Process: process, PID: rank + 1,
 					Host: fmt.Sprint("host", host), Name: fmt.Sprint("node", host),
-					Unix: "u", TCP: []string{fmt.Sprintf("10.0.%d.%d:4000", host/250, host%250+1)}, ShmProblem: c.problem, CPUs: 8}
+					Unix: "u", TCP: []string{fmt.Sprintf("10.0.%d.%d:4000", host/250, host%250+1)},
+					ShmProblem: c.problem, CPUs: 8}
 			}
 			b.Run(fmt.Sprintf("%s/%d", c.name, size), func(b *testing.B) {
 				var t tune.Topology

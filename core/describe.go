@@ -27,16 +27,17 @@ const hidden = "(hidden)"
 
 // Description says what a communicator is made of. Its lists have one entry a rank.
 type Description struct {
-	Name            string             `json:"name"`
-	Rank            int                `json:"rank"`
-	Size            int                `json:"size"`
-	GlobalRanks     []int              `json:"global_ranks"`
-	Hosts           []string           `json:"hosts"`
-	PIDs            []int              `json:"pids"`
-	Transports      []string           `json:"transports"` // what joins this rank to each
-	Reasons         []string           `json:"reasons"`    // why; "" for itself
-	Interface       string             `json:"interface"`  // that listens; "" where no links are needed
-	Addresses       []string           `json:"addresses"`  // of it, with the port
+	Name        string   `json:"name"`
+	Rank        int      `json:"rank"`
+	Size        int      `json:"size"`
+	GlobalRanks []int    `json:"global_ranks"`
+	Hosts       []string `json:"hosts"`
+	PIDs        []int    `json:"pids"`
+	Transports  []string `json:"transports"` // what joins this rank to each
+	Reasons     []string `json:"reasons"`    // why; "" for itself
+	// that listens; "" where no links are needed
+	Interface       string             `json:"interface"`
+	Addresses       []string           `json:"addresses"` // of it, with the port
 	Congestion      string             `json:"congestion_control"`
 	Oversubscribed  bool               `json:"oversubscribed"` // some host has more ranks than CPUs
 	Thresholds      map[string]int64   `json:"thresholds"`     // in bytes
@@ -53,9 +54,10 @@ func (c *Comm) Describe() Description {
 	d := Description{Name: e.members.Name, Rank: e.rank, Size: e.size,
 		Oversubscribed: e.shape.Oversubscribed,
 		Thresholds:     map[string]int64{}, Schedule: e.shape.Schedule.String(),
-		Algorithms: e.shape.Algorithms.String(),
-		TimeoutMS:  c.defaultTimeout().Milliseconds(), LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
-		Settings: map[string]Setting{}}
+		Algorithms:      e.shape.Algorithms.String(),
+		TimeoutMS:       c.defaultTimeout().Milliseconds(),
+		LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
+		Settings:        map[string]Setting{}}
 	for rank, a := range e.addresses {
 		if a.Name == "" { // a group of one publishes nothing
 			a.Name, _ = os.Hostname()
@@ -85,9 +87,9 @@ func (c *Comm) Describe() Description {
 	return d
 }
 
-// Algorithm names the algorithm by which the collective of a sequence number ran, such as "two_shot".
-// It is "" where that has not ended well yet, where it is not among the last 64, and of a monitored
-// barrier.
+// Algorithm names the algorithm by which the collective of a sequence number ran, such as
+// "two_shot". It is "" where that has not ended well yet, where it is not among the last 64, and of
+// a monitored barrier.
 func (c *Comm) Algorithm(sequence uint64) string {
 	c.mu.Lock() // Destroy frees the record
 	defer c.mu.Unlock()

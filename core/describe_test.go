@@ -20,8 +20,10 @@ func TestDescribe(t *testing.T) {
 	}
 	defer c.Destroy()
 	d := c.Describe()
-	if d.Name != "g" || d.Size != 1 || !slices.Equal(d.GlobalRanks, []int{7}) || !slices.Equal(d.Transports, []string{"self"}) ||
-		len(d.Hosts) != 1 || d.Hosts[0] == "" || d.Schedule != "window=2" || d.TimeoutMS != 5000 || d.LivenessGraceMS != 10_000 || d.Thresholds["flat_max"] != 4096 {
+	if d.Name != "g" || d.Size != 1 || !slices.Equal(d.GlobalRanks, []int{7}) ||
+		!slices.Equal(d.Transports, []string{"self"}) ||
+		len(d.Hosts) != 1 || d.Hosts[0] == "" || d.Schedule != "window=2" || d.TimeoutMS != 5000 ||
+		d.LivenessGraceMS != 10_000 || d.Thresholds["flat_max"] != 4096 {
 		t.Errorf("%+v", d)
 	}
 	for name, want := range map[string]Setting{
@@ -40,7 +42,8 @@ func TestDescribe(t *testing.T) {
 
 // A description tells of every rank, and that of a split is of the split.
 func TestDescribeRanks(t *testing.T) {
-	for tr, why := range map[string]string{"mem": "they are threads of one process", "shm": `"shm" is demanded`, "tcp": `"tcp" is demanded`} {
+	for tr, why := range map[string]string{"mem": "they are threads of one process",
+		"shm": `"shm" is demanded`, "tcp": `"tcp" is demanded`} {
 		w := newWorld(t, tr, 3, time.Minute)
 		check := func(c *Comm, globalRanks []int) error {
 			d := c.Describe()
@@ -54,7 +57,8 @@ func TestDescribeRanks(t *testing.T) {
 				}
 			}
 			if d.Size != c.Size() || d.Rank != c.Rank() || !slices.Equal(d.GlobalRanks, globalRanks) ||
-				d.Interface == "" || len(d.Addresses) == 0 || d.Congestion == "" || d.Settings[EnvSchedule].Source != SourceDefault {
+				d.Interface == "" || len(d.Addresses) == 0 || d.Congestion == "" ||
+				d.Settings[EnvSchedule].Source != SourceDefault {
 				return fmt.Errorf("%+v", d)
 			}
 			return nil

@@ -23,8 +23,8 @@ func (p *pointToPoint) loseSend(s *send, err error) *fault.Error {
 	return p.lose(s.op, s.peer, err)
 }
 
-// lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in good order nobody else misses it; else the communicator
-// has failed.
+// lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in
+// good order nobody else misses it; else the communicator has failed.
 func (p *pointToPoint) lose(op *call.Operation, peer int, err error) *fault.Error {
 	if errors.Is(err, transport.ErrPeerLeft) && p.c.failed() == nil {
 		return p.ended(op, p.c.hasLeft(peer))
@@ -81,8 +81,8 @@ func (p *pointToPoint) refuse(peer int) *fault.Error {
 	return nil
 }
 
-// miss ends a send or receive whose peer is gone, which may be any that a receive could have matched.
-// In the latter case the communicator goes on for the others, if there are any.
+// miss ends a send or receive whose peer is gone, which may be any that a receive could have
+// matched. In the latter case the communicator goes on for the others, if there are any.
 func (p *pointToPoint) miss(w *Work, op *call.Operation, err *fault.Error) {
 	p.mu.Lock()
 	others := len(p.gone) < p.c.size-1
@@ -119,7 +119,8 @@ func (p *pointToPoint) depart(peer int, d membership.Departure) {
 		return err != nil
 	})
 	// What was offered, and will not come.
-	p.match.unexpected = slices.DeleteFunc(p.match.unexpected, func(a *arrival) bool { return a.source == peer && a.offer != 0 })
+	p.match.unexpected = slices.DeleteFunc(p.match.unexpected,
+		func(a *arrival) bool { return a.source == peer && a.offer != 0 })
 	for r := range p.filling {
 		if r.from == peer {
 			end(r.work, r.op, d.Cause)

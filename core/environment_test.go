@@ -75,8 +75,9 @@ func TestEditDistance(t *testing.T) {
 }
 
 func TestEnvironmentIsLogged(t *testing.T) {
-	set := map[string]string{"GOCCL_DEBUG": "INFO", "GOCCL_DEBUG_SUBSYS": "GRAPH", "GOCCL_SECRET": "pssst",
-		"GOCCL_NET": "tcp", "TORCHELASTIC_RESTART_COUNT": "2"}
+	set := map[string]string{"GOCCL_DEBUG": "INFO", "GOCCL_DEBUG_SUBSYS": "GRAPH",
+		"GOCCL_SECRET": "pssst",
+		"GOCCL_NET":    "tcp", "TORCHELASTIC_RESTART_COUNT": "2"}
 	var logged []string
 	r := NewRuntime(RuntimeConfig{
 		Environ: func() []string { return nil },

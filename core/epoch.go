@@ -31,6 +31,7 @@ const (
 //
 // An epoch is made by newEpoch and opened, fails at most once, and ends by finish and free.
 // Everything of it is addressed with its number, so that nothing of one epoch reaches another.
+// It has more fields than others: each is one of the parts, which have walls of their own.
 type epoch struct {
 	*Comm
 	roster
@@ -244,10 +245,11 @@ func (c *epoch) message(op *call.Operation) plan.Message {
 	return m
 }
 
-// openFastPath lets callers in C in if nothing is under way that must come first, and if calls are not
-// logged, which C does not do. It is called with the lock held.
+// openFastPath lets callers in C in if nothing is under way that must come first, and if calls are
+// not logged, which C does not do. It is called with the lock held.
 func (c *epoch) openFastPath() {
-	if c.failed() == nil && c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() && c.shape.AllMemory &&
+	if c.failed() == nil && c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() &&
+		c.shape.AllMemory &&
 		c.trace.collectives == nil {
 		c.fast.Open()
 	}
@@ -259,8 +261,8 @@ func (c *epoch) unlockOrder() {
 	c.mu.Unlock()
 }
 
-// spawn runs f in a goroutine that finish waits for; after that, on the caller's. A panic in it fails
-// the communicator.
+// spawn runs f in a goroutine that finish waits for; after that, on the caller's. A panic in it
+// fails the communicator.
 func (c *epoch) spawn(f func()) {
 	guarded := func() {
 		defer func() {
@@ -286,9 +288,9 @@ func (c *epoch) spawn(f func()) {
 	}()
 }
 
-// finish ends all works with the cause, unless a failure has, and tells peers that this rank has left
-// the epoch. It waits for a peer only where that has not been told yet of a call that this rank was
-// refused, and then for half a second at most.
+// finish ends all works with the cause, unless a failure has, and tells peers that this rank has
+// left the epoch. It waits for a peer only where that has not been told yet of a call that this
+// rank was refused, and then for half a second at most.
 func (c *epoch) finish(cause *fault.Error) {
 	c.fail(cause, false)
 	<-c.stopped // by this call or by a failure before it
@@ -316,10 +318,11 @@ func (c *epoch) free() {
 }
 
 // Renew begins the communicator's next epoch, with the same ranks: what has failed works again, and
-// the collectives count from 1. All ranks must call it, each as often as the others. It ends works that
-// have not ended with ErrAborted, and waits for all ranks until the context's deadline or, where it has
-// none, for the communicator's timeout. It fails at once where a rank is known to have ended without a
-// goodbye. After an error the communicator has failed, and Renew may be called again.
+// the collectives count from 1. All ranks must call it, each as often as the others. It ends works
+// that have not ended with ErrAborted, and waits for all ranks until the context's deadline or,
+// where it has none, for the communicator's timeout. It fails at once where a rank is known to have
+// ended without a goodbye. After an error the communicator has failed, and Renew may be called
+// again.
 func (c *Comm) Renew(ctx context.Context) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/goccl/goccl/core/call"
 )
 
-// everything has all ranks call collectives, twice, so that what is learned is used, and send around.
+// everything has all ranks call collectives, twice, so that what is learned is used, and send
+// around.
 func everything(t *testing.T, w *world) {
 	t.Helper()
 	size := len(w.comms)

@@ -15,10 +15,11 @@ import (
 )
 
 // Words of the language, of its network package and of system calls, which mean nothing to a user.
-var jargon = regexp.MustCompile(`context |deadline exceeded|dial |i/o timeout|\bEOF\b|read (tcp|unix)|write (tcp|unix)|<nil>|%!|goroutine|panic`)
+var jargon = regexp.MustCompile(`context |deadline exceeded|dial |i/o timeout|\bEOF\b|read ` +
+	`(tcp|unix)|write (tcp|unix)|<nil>|%!|goroutine|panic`)
 
-// Each kind of failure says in its text what failed, why, and what to do; and it has what a program can act
-// upon in its fields, on every rank that hears of it.
+// Each kind of failure says in its text what failed, why, and what to do; and it has what a program
+// can act upon in its fields, on every rank that hears of it.
 func TestErrorsTellWhatFailed(t *testing.T) {
 	const size = 3
 	barrier := Operation{Collective: plan.Barrier}
@@ -66,10 +67,12 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				return nil
 			}
 			return run(c, Operation{Collective: plan.MonitoredBarrier})
-		}, Error{Kind: ErrTimeout, Operation: "monitored_barrier", Sequence: 2, Ranks: []int{2}}, []int{0, 1}, `[Rank `},
+		}, Error{Kind: ErrTimeout, Operation: "monitored_barrier", Sequence: 2, Ranks: []int{2}},
+			[]int{0, 1}, `[Rank `},
 		"mismatch": {func(c *Comm, rank int) error {
 			return run(c, []Operation{barrier, barrier, allReduce(t, 1)}[rank])
-		}, Error{Kind: ErrMismatch, Operation: "barrier", Sequence: 2, Calls: map[int]string{2: allReduceCall}}, []int{0, 1},
+		}, Error{Kind: ErrMismatch, Operation: "barrier", Sequence: 2,
+			Calls: map[int]string{2: allReduceCall}}, []int{0, 1},
 			`communicator "test": #2 barrier failed: collective mismatch at #2: rank `},
 		"refused": {func(c *Comm, rank int) error {
 			if rank == 1 {

@@ -7,8 +7,9 @@ import (
 	"github.com/goccl/goccl/core/exec"
 )
 
-// Sends and receives that wait for a peer end at their deadlines, which mostly are far off. One timer serves all of them: a timer of each one's own, started
-// and stopped with it, keeps Go's threads awake, which takes longer than a small send.
+// Sends and receives that wait for a peer end at their deadlines, which mostly are far off. One
+// timer serves all of them: a timer of each one's own, started and stopped with it, keeps Go's
+// threads awake, which takes longer than a small send.
 
 // deadline is the next of all sends and receives that wait.
 type deadline struct {
@@ -71,8 +72,8 @@ func (p *pointToPoint) expireLate() {
 	}
 }
 
-// expire fails the communicator because an offer was not accepted, or its data not read, in time: the peer may still come to it
-// later.
+// expire fails the communicator because an offer was not accepted, or its data not read, in time:
+// the peer may still come to it later.
 func (p *pointToPoint) expire(id uint64, peer int) {
 	p.collect()
 	s := p.takeOffer(id, peer)
@@ -100,8 +101,8 @@ func (p *pointToPoint) expireLocal(a *arrival) {
 	}
 }
 
-// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of it. It
-// does not where half of the data has come.
+// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of
+// it. It does not where half of the data has come.
 func (p *pointToPoint) expireReceive(r *receive) {
 	p.collect()
 	p.mu.Lock()

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Each receive ends at its own deadline, in whatever order they were posted, and takes no other with it.
+// Each receive ends at its own deadline, in whatever order they were posted, and takes no other
+// with it.
 func TestDeadlinesOfReceives(t *testing.T) {
 	w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute})
 	post := func(tag int, timeout time.Duration) *Work {
@@ -18,9 +19,11 @@ func TestDeadlinesOfReceives(t *testing.T) {
 		return work
 	}
 	long := post(0, time.Minute)
-	for _, work := range []*Work{post(1, 200*time.Millisecond), post(2, 100*time.Millisecond), post(3, 300*time.Millisecond)} {
+	for _, work := range []*Work{post(1, 200*time.Millisecond), post(2, 100*time.Millisecond),
+		post(3, 300*time.Millisecond)} {
 		begun := time.Now()
-		if done, err := work.Wait(-1); !done || !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "no send matched it") {
+		if done, err := work.Wait(-1); !done || !errors.Is(err, ErrTimeout) ||
+			!strings.Contains(err.Error(), "no send matched it") {
 			t.Errorf("%v, %v", done, err)
 		}
 		if took := time.Since(begun); took > 30*time.Second {

@@ -62,8 +62,8 @@ func (c *epoch) act(actions []membership.Action) {
 	}
 }
 
-// fail breaks the communicator: the first cause stays, all works end with it, and, where tell is set,
-// all other ranks are told: those that have a connection now, others when they make one.
+// fail breaks the communicator: the first cause stays, all works end with it, and, where tell is
+// set, all other ranks are told: those that have a connection now, others when they make one.
 func (c *epoch) fail(cause *fault.Error, tell bool) {
 	c.step(membership.Failure{Cause: cause, Quiet: !tell})
 }

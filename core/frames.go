@@ -16,38 +16,46 @@ import (
 
 // The control frames of a group.
 const (
-	frameFail     = transport.ControlBase + iota // Flags: kind of error; payload: the error
-	frameAnnounce                                // payload: what the sender waits in, or was refused and why
-	frameAsk                                     // what do you do?
-	frameStatus                                  // payload: what the sender started last
-	frameCheckIn                                 // Seq: of a monitored barrier
-	frameCheckOut                                // the same; payload: the error, or nothing
-	frameMail                                    // there are letters
+	frameFail = transport.ControlBase + iota // Flags: kind of error; payload: the error
+	// payload: what the sender waits in, or was refused and why
+	frameAnnounce
+	frameAsk      // what do you do?
+	frameStatus   // payload: what the sender started last
+	frameCheckIn  // Seq: of a monitored barrier
+	frameCheckOut // the same; payload: the error, or nothing
+	frameMail     // there are letters
 )
 
 // Those that whoever reads the links handles.
 const (
-	frameCredit   = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
-	frameOffer                                 // a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
-	frameAccept                                // Seq: number of the offer; data may flow
-	frameReject                                // Seq: number of the offer; payload: the error
-	frameConsumed                              // Arg: bytes of eager sends received so far; number of sends that met a receive
-	frameGot                                   // Seq: number of the offer, whose data, if any, the receiver has read by itself
-	frameProbe                                 // a send that is held: as an offer, which is forgotten if no receive waits for it
-	frameNotNow                                // Seq: of a probe: no receive waits for it
-	frameWanted                                // Arg[0]: tag of a receive that nothing matches, to who holds sends back
-	frameNoneHeld                              // no more sends are held
+	frameCredit = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
+	// a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
+	frameOffer
+	frameAccept // Seq: number of the offer; data may flow
+	frameReject // Seq: number of the offer; payload: the error
+	// Arg: bytes of eager sends received so far; number of sends that met a receive
+	frameConsumed
+	// Seq: number of the offer, whose data, if any, the receiver has read by itself
+	frameGot
+	// a send that is held: as an offer, which is forgotten if no receive waits for it
+	frameProbe
+	frameNotNow // Seq: of a probe: no receive waits for it
+	// Arg[0]: tag of a receive that nothing matches, to who holds sends back
+	frameWanted
+	frameNoneHeld // no more sends are held
 )
 
-// What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of the
-// receiver's are released.
+// What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of
+// the receiver's are released.
 const (
-	acceptedSend = 0xfe // a part of an accepted send: Seq: number of the offer; Arg[0]: where it belongs
+	// a part of an accepted send: Seq: number of the offer; Arg[0]: where it belongs
+	acceptedSend = 0xfe
 	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
 )
 
-// handler is an epoch as its links see it. Its methods run on the links' goroutines; Slot, Arrived, Dropped and
-// Control of quick frames also on the thread of a waiter of any communicator, who may have its token.
+// handler is an epoch as its links see it. Its methods run on the links' goroutines; Slot, Arrived,
+// Dropped and Control of quick frames also on the thread of a waiter of any communicator, who may
+// have its token.
 type handler struct{ *epoch }
 
 // Slot implements transport.Handler.
@@ -111,7 +119,9 @@ func (c handler) PeerAttached(src int, fds []int) {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
-		c.violation(src, fmt.Errorf("%w: it came with %d descriptors, which must be its window, and its arena if it has one", exec.ErrProtocol, len(fds)))
+		c.violation(src,
+			fmt.Errorf("%w: it came with %d descriptors, which must be its window, and its arena if it "+
+				"has one", exec.ErrProtocol, len(fds)))
 		return
 	}
 	if len(fds) > 1 {

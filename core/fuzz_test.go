@@ -17,8 +17,8 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// FuzzControl gives a communicator a frame of a peer, twice, while it waits for that peer. Whatever the
-// frame says, the works end: in success, or with an error that tells something.
+// FuzzControl gives a communicator a frame of a peer, twice, while it waits for that peer. Whatever
+// the frame says, the works end: in success, or with an error that tells something.
 func FuzzControl(f *testing.F) {
 	const tag = 3
 	dtype := uint64(reduce.Int32)
@@ -31,7 +31,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(frameGot, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
 	f.Add(frameConsumed, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
-	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), bytes.Repeat([]byte("\x1b[2J\n\xff"), transport.MaxControl/6))
+	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0),
+		bytes.Repeat([]byte("\x1b[2J\n\xff"), transport.MaxControl/6))
 	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
 	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), order.Encode(plan.Message{Count: 5,
 		Root: -1, Sequence: 1}))
@@ -43,8 +44,10 @@ func FuzzControl(f *testing.F) {
 		c := w.comms[0]
 		var works []*Work
 		for _, op := range []Operation{
-			{Collective: plan.Recv, DType: reduce.Int32, Root: 1, Tag: tag, Out: []unsafe.Pointer{ptr(buffer(t, 2))}, OutCounts: []uint64{2}},
-			{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(buffer(t, 1<<20))}, InCounts: []uint64{1 << 20}},
+			{Collective: plan.Recv, DType: reduce.Int32, Root: 1, Tag: tag,
+				Out: []unsafe.Pointer{ptr(buffer(t, 2))}, OutCounts: []uint64{2}},
+			{Collective: plan.Send, DType: reduce.Int32, Root: 1,
+				In: []unsafe.Pointer{ptr(buffer(t, 1<<20))}, InCounts: []uint64{1 << 20}},
 		} {
 			work, err := c.Start(CallOptions{}, op)
 			if err != nil {
@@ -52,7 +55,8 @@ func FuzzControl(f *testing.F) {
 			}
 			works = append(works, work)
 		}
-		h := transport.Header{Type: kind, Flags: flags, Bytes: uint32(len(payload)), Seq: seq, Arg: [2]uint64{a, b}}
+		h := transport.Header{Type: kind, Flags: flags, Bytes: uint32(len(payload)), Seq: seq,
+			Arg: [2]uint64{a, b}}
 		for range 2 {
 			if h.Type != transport.Data {
 				handler{now(c)}.Control(1, h, payload)
@@ -77,19 +81,21 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// FuzzComplete checks that a configuration that is let through, from the program or from the environment, is
-// one that a communicator can have.
+// FuzzComplete checks that a configuration that is let through, from the program or from the
+// environment, is one that a communicator can have.
 func FuzzComplete(f *testing.F) {
 	f.Add(0, 1, int64(0), int64(0), "", "")
 	f.Add(1, 2, int64(time.Second), int64(time.Second), "tcp", "shm")
 	f.Fuzz(func(t *testing.T, rank, size int, timeout, grace int64, given, environment string) {
 		r := NewRuntime(RuntimeConfig{Getenv: func(string) string { return environment }})
-		c := Config{Rank: rank, Size: size, Store: bootstrap.NewMemStore(), Timeout: time.Duration(timeout),
+		c := Config{Rank: rank, Size: size, Store: bootstrap.NewMemStore(),
+			Timeout:       time.Duration(timeout),
 			LivenessGrace: time.Duration(grace), Transport: given}
 		if r.complete(&c) != nil {
 			return
 		}
-		if c.Rank < 0 || c.Rank >= c.Size || c.Size > maxRanks || c.Timeout <= 0 || c.LivenessGrace <= 0 ||
+		if c.Rank < 0 || c.Rank >= c.Size || c.Size > maxRanks || c.Timeout <= 0 ||
+			c.LivenessGrace <= 0 ||
 			c.Transport != "" && c.Transport != "shm" && c.Transport != "tcp" || c.Secret != environment {
 			t.Fatalf("%+v is let through", c)
 		}
@@ -101,7 +107,8 @@ func FuzzComplete(f *testing.F) {
 
 // FuzzMember reads what another rank says of itself.
 func FuzzMember(f *testing.F) {
-	f.Add([]byte(`{"process":"00000000000000000000000000000001","pid":7,"name":"a","host":"h","unix":"@x","tcp":["127.0.0.1:1"]}`))
+	f.Add([]byte(`{"process":"00000000000000000000000000000001","pid":7,` +
+		`"name":"a","host":"h","unix":"@x","tcp":["127.0.0.1:1"]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > bootstrap.MaxMember {
 			t.Skip("not let through by a roster")

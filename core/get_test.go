@@ -48,7 +48,8 @@ func TestGets(t *testing.T) {
 
 // What nobody has asked for is got only where it is faster: from huge pages.
 func TestGetsFromHugePages(t *testing.T) {
-	for thresholds, want := range map[string]bool{"": exec.HugePages(), "get_min=1": exec.HugePages(), "send_get_min=1": true, "send_get_min=0": false} {
+	for thresholds, want := range map[string]bool{"": exec.HugePages(), "get_min=1": exec.HugePages(),
+		"send_get_min=1": true, "send_get_min=0": false} {
 		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: thresholds})
 		if got := getsSend(w.comms[0], 1, 1<<30); got != want {
 			t.Errorf("%q: gets %v", thresholds, got)
@@ -121,7 +122,8 @@ func TestGetFromWhoHasLeft(t *testing.T) {
 	if done, err := send.Wait(time.Minute); !done || !errors.Is(err, ErrAborted) {
 		t.Errorf("send: %v, %v", done, err)
 	}
-	if err := run(w.comms[1], recvOp(buffer(t, n), 0, 0)); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
+	if err := run(w.comms[1], recvOp(buffer(t, n), 0, 0)); !errors.Is(err, ErrAborted) ||
+		!strings.Contains(err.Error(), "has left") {
 		t.Errorf("receive: %v", err)
 	}
 	othersGoOn(t, w, n)
@@ -134,7 +136,8 @@ func around(t *testing.T, w *world, size, n int) {
 		in, out := buffer(t, n), buffer(t, n)
 		fill(in, rank, 1)
 		from := (rank + size - 1) % size
-		work, err := w.comms[rank].Start(CallOptions{}, sendOp(in, (rank+1)%size, 7), recvOp(out, from, 7))
+		work, err := w.comms[rank].Start(CallOptions{}, sendOp(in, (rank+1)%size, 7),
+			recvOp(out, from, 7))
 		if err != nil {
 			return err
 		}

@@ -24,17 +24,21 @@ func TestGroupsOfTwoHosts(t *testing.T) {
 		}
 		for _, n := range []int{3, 100_000} {
 			w.each(func(rank int) error {
-				for i, o := range []reduce.Op{reduce.Sum, reduce.PreMulSum, reduce.Avg, reduce.Max, reduce.Sum, reduce.Avg} {
+				for i, o := range []reduce.Op{reduce.Sum, reduce.PreMulSum, reduce.Avg, reduce.Max, reduce.Sum,
+					reduce.Avg} {
 					x := buffer(t, n)
 					for k := range x {
-						x[k] = []int32{1, 2, 2, 3}[rank] // the average of the hosts' averages, cut to whole numbers, is 1
+						// the average of the hosts' averages, cut to whole numbers, is 1
+						x[k] = []int32{1, 2, 2, 3}[rank]
 					}
-					op := Operation{Collective: plan.AllReduce, DType: reduce.Int32, Op: o, Factor: [2]float64{3}, In: []unsafe.Pointer{ptr(x)}, Out: []unsafe.Pointer{ptr(x)},
+					op := Operation{Collective: plan.AllReduce, DType: reduce.Int32, Op: o, Factor: [2]float64{3},
+						In: []unsafe.Pointer{ptr(x)}, Out: []unsafe.Pointer{ptr(x)},
 						InCounts: []uint64{uint64(n)}, OutCounts: []uint64{uint64(n)}}
 					if err := run(w.comms[rank], op); err != nil {
 						return err
 					}
-					want := map[reduce.Op]int32{reduce.Sum: 8, reduce.PreMulSum: 24, reduce.Avg: 2, reduce.Max: 3}[o]
+					want := map[reduce.Op]int32{reduce.Sum: 8, reduce.PreMulSum: 24, reduce.Avg: 2,
+						reduce.Max: 3}[o]
 					if err := expect(fmt.Sprint(o, i), x, func(int) int32 { return want }); err != nil {
 						return err
 					}

@@ -41,7 +41,8 @@ func wait(t *testing.T, what string, works []*Work) {
 	}
 }
 
-// What has not been received is bounded in number, and all of it is received late: sends beyond that wait for it.
+// What has not been received is bounded in number, and all of it is received late: sends beyond
+// that wait for it.
 func TestManySendsThatAreReceivedLate(t *testing.T) {
 	const count, most = 3000, 100
 	for _, tr := range []string{"mem", "shm", "tcp"} {
@@ -90,8 +91,8 @@ func TestHeldSendsBehindOneThatIsNeverReceived(t *testing.T) {
 	}
 }
 
-// Receives of any tags, sources and sizes, posted before, among and after the sends, in any order, get what is theirs in order,
-// however few sends the receiver keeps.
+// Receives of any tags, sources and sizes, posted before, among and after the sends, in any order,
+// get what is theirs in order, however few sends the receiver keeps.
 func TestHeldSendsMeetReceivesInAnyOrder(t *testing.T) {
 	const size, count, tags = 3, 100, 7
 	for _, tr := range []string{"mem", "shm", "tcp"} {
@@ -100,7 +101,8 @@ func TestHeldSendsMeetReceivesInAnyOrder(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%d/%d", tr, most, seed), func(t *testing.T) {
 					random := rand.New(rand.NewPCG(seed, most))
 					w := worldThatHolds(t, tr, size, most, time.Minute)
-					// Each message is all of the number that it has in its tag's order, and as long as only its tag has them.
+					// Each message is all of the number that it has in its tag's order, and as long as only its
+					// tag has them.
 					lengths := make([]int, tags)
 					for tag := range lengths {
 						lengths[tag] = []int{1, 0, 100, 20_000, 300_000}[random.IntN(5)]
@@ -110,7 +112,8 @@ func TestHeldSendsMeetReceivesInAnyOrder(t *testing.T) {
 						for i := range count {
 							order[from] = append(order[from], i%tags)
 						}
-						random.Shuffle(count, func(i, j int) { order[from][i], order[from][j] = order[from][j], order[from][i] })
+						random.Shuffle(count,
+							func(i, j int) { order[from][i], order[from][j] = order[from][j], order[from][i] })
 					}
 					type expected struct {
 						tag, source int
@@ -126,7 +129,8 @@ func TestHeldSendsMeetReceivesInAnyOrder(t *testing.T) {
 							receives = append(receives, expected{tag, source, buffer(t, lengths[tag])[:lengths[tag]]})
 						}
 					}
-					random.Shuffle(len(receives), func(i, j int) { receives[i], receives[j] = receives[j], receives[i] })
+					random.Shuffle(len(receives),
+						func(i, j int) { receives[i], receives[j] = receives[j], receives[i] })
 					w.each(func(rank int) error {
 						c := w.comms[rank]
 						var works []*Work
@@ -201,7 +205,8 @@ func TestHeldSendTimesOut(t *testing.T) {
 	for range 5 {
 		last = begin(t, w.comms[0], sendOp(buffer(t, 1), 1, 0))
 	}
-	if _, err := last.Wait(-1); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "no receive matched it") {
+	if _, err := last.Wait(-1); !errors.Is(err, ErrTimeout) ||
+		!strings.Contains(err.Error(), "no receive matched it") {
 		t.Error(err)
 	}
 }

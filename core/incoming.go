@@ -10,9 +10,9 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or that an
-// eager send meets, or else into memory of its own. It runs, as do arrived and dropped, on the link's
-// goroutine, or where letters are collected.
+// slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or
+// that an eager send meets, or else into memory of its own. It runs, as do arrived and dropped, on
+// the link's goroutine, or where letters are collected.
 func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	q := &p.peers[src]
 	p.mu.Lock()
@@ -24,14 +24,18 @@ func (p *pointToPoint) slot(src int, h transport.Header) ([]byte, error) {
 	if h.Flags == acceptedSend {
 		a := q.accepted[h.Seq]
 		if a == nil || h.Arg[0] != a.come || h.Bytes == 0 || uint64(h.Bytes) > a.bytes-a.come {
-			return nil, fmt.Errorf("%w: %d bytes from %d on of send %d, which was not accepted or not so far", exec.ErrProtocol, h.Bytes, h.Arg[0], h.Seq)
+			return nil,
+				fmt.Errorf("%w: %d bytes from %d on of send %d, which was not accepted or not so far",
+					exec.ErrProtocol, h.Bytes, h.Arg[0], h.Seq)
 		}
 		q.coming, a.receive.reading = a, true
 		return a.receive.buffer()[a.come:][:h.Bytes], nil
 	}
-	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff), bytes: uint64(h.Bytes)}
+	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff),
+		bytes: uint64(h.Bytes)}
 	if !a.dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 || q.unexpected+a.bytes > p.eagerWindow {
-		return nil, fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol, a.dtype, h.Arg[0]>>8, a.bytes)
+		return nil, fmt.Errorf("%w: an eager send of dtype %d, tag %d, %d bytes", exec.ErrProtocol,
+			a.dtype, h.Arg[0]>>8, a.bytes)
 	}
 	if err := p.count(src); err != nil {
 		return nil, err
@@ -64,8 +68,8 @@ func (p *pointToPoint) arrived(src int, h transport.Header) {
 // dropped tells that it will not come.
 func (p *pointToPoint) dropped(src int) { p.read(src, 0, false) }
 
-// read notes that a frame has been read, or (not whole) will not be. A receive that then is not complete goes on
-// waiting, unless the communicator has failed.
+// read notes that a frame has been read, or (not whole) will not be. A receive that then is not
+// complete goes on waiting, unless the communicator has failed.
 func (p *pointToPoint) read(src int, bytes uint64, whole bool) (a *arrival, complete bool) {
 	q := &p.peers[src]
 	a, q.coming = q.coming, nil
@@ -112,8 +116,8 @@ func (p *pointToPoint) consumed(a *arrival) {
 	}
 }
 
-// control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where letters are
-// collected.
+// control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where
+// letters are collected.
 func (p *pointToPoint) control(src int, h transport.Header, payload []byte) error {
 	switch h.Type {
 	case frameOffer, frameProbe:
@@ -169,7 +173,8 @@ func (p *pointToPoint) control(src int, h transport.Header, payload []byte) erro
 		defer p.mu.Unlock()
 		q := &p.peers[src]
 		if h.Arg[0] > q.EagerSent || h.Arg[1] > q.Sent {
-			return fmt.Errorf("%w: it received %d eager bytes of %d, %d sends of %d", exec.ErrProtocol, h.Arg[0], q.EagerSent, h.Arg[1], q.Sent)
+			return fmt.Errorf("%w: it received %d eager bytes of %d, %d sends of %d", exec.ErrProtocol,
+				h.Arg[0], q.EagerSent, h.Arg[1], q.Sent)
 		}
 		q.EagerDone, q.Done = max(q.EagerDone, h.Arg[0]), max(q.Done, h.Arg[1])
 		p.release(src)

@@ -11,8 +11,9 @@ import (
 )
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
-// and if not why and what to do. It opens what a communicator would, and closes it again. "problem" is what Init
-// would say of the environment, "warnings" what it would log of that. "variables" are the names that it reads there.
+// and if not why and what to do. It opens what a communicator would, and closes it again. "problem"
+// is what Init would say of the environment, "warnings" what it would log of that. "variables" are
+// the names that it reads there.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
 	config := Config{Size: 1}
@@ -24,18 +25,21 @@ func (r *Runtime) Info() map[string]any {
 	if err != nil {
 		verbs.Off = err.Error()
 	}
-	end, err := transport.Listen(transport.Config{Interface: r.config.Getenv(EnvInterface), StoreHost: r.config.Getenv("MASTER_ADDR"),
-		Grace: DefaultLivenessGrace, Verbs: verbs, OnFD: r.config.OnFD})
+	end, err := transport.Listen(transport.Config{Interface: r.config.Getenv(EnvInterface),
+		StoreHost: r.config.Getenv("MASTER_ADDR"),
+		Grace:     DefaultLivenessGrace, Verbs: verbs, OnFD: r.config.OnFD})
 	if err != nil {
 		transports["tcp"] = map[string]any{"usable": false, "problem": err.Error()}
 		for _, name := range []string{"shm", "verbs"} {
-			transports[name] = map[string]any{"usable": false, "problem": "no endpoint could be opened: see tcp"}
+			transports[name] = map[string]any{"usable": false,
+				"problem": "no endpoint could be opened: see tcp"}
 		}
 	} else {
 		a := end.Address()
 		verbs := map[string]any{"usable": a.Verbs != "", "problem": a.VerbsProblem}
 		if p, ok := end.RDMAPort(); ok {
-			verbs["network"], verbs["device"], verbs["port"], verbs["interface"] = a.Verbs, p.Device, p.Port, p.NetDev
+			verbs["network"], verbs["device"], verbs["port"], verbs["interface"] = a.Verbs, p.Device, p.Port,
+				p.NetDev
 			verbs["gid_index"], verbs["why"] = p.GIDIndex, p.Why
 		}
 		transports["verbs"] = verbs
@@ -47,19 +51,25 @@ func (r *Runtime) Info() map[string]any {
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
-	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(), "problem": problem, "warnings": r.environmentWarnings(), "variables": variables, "transports": transports}
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(),
+		"problem": problem, "warnings": r.environmentWarnings(), "variables": variables,
+		"transports": transports}
 }
 
-// longBlocks says how the longest blocks get from one rank's memory to another's, and what to do where there is a better way.
+// longBlocks says how the longest blocks get from one rank's memory to another's, and what to do
+// where there is a better way.
 func longBlocks() string {
 	problem := exec.GetProblem()
 	switch {
 	case problem != "":
-		return "are copied twice, through shared memory, for ranks cannot read each other's memory: " + problem
+		return "are copied twice, through shared memory, for ranks cannot read each other's memory: " +
+			problem
 	case !exec.HugePages():
-		return "are copied twice, through shared memory, which is faster than once where memory has small pages; for huge ones: echo always > " + exec.HugePagesFile
+		return "are copied twice, through shared memory, which is faster than once where memory has " +
+			"small pages; for huge ones: echo always > " + exec.HugePagesFile
 	}
-	return "are copied once, straight from one rank's memory to another's, instead of twice through shared memory"
+	return "are copied once, straight from one rank's memory to another's, instead of twice " +
+		"through shared memory"
 }
 
 // AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by
@@ -76,12 +86,15 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.
 type MemoryStats struct {
-	Registered   int64 // what they have access to now, windows of communicators included
-	Given, Taken int64 // since the process began: what peers have read there by themselves, and what was read so of peers'
+	Registered int64 // what they have access to now, windows of communicators included
+	// since the process began: what peers have read there by themselves, and what was read so of
+	// peers'
+	Given, Taken int64
 }
 
 // MemoryStats may be called at any time, by any goroutine.
 func (r *Runtime) MemoryStats() MemoryStats {
 	known := &r.arenas.known
-	return MemoryStats{Registered: known.Registered(), Given: known.Given.Load(), Taken: known.Taken.Load()}
+	return MemoryStats{Registered: known.Registered(), Given: known.Given.Load(),
+		Taken: known.Taken.Load()}
 }

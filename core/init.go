@@ -43,21 +43,23 @@ const (
 
 // Config says which communicator to make. Zero fields mean the default.
 type Config struct {
-	Rank, Size    int
-	Store         bootstrap.Store // how ranks meet; not needed where Size is 1
-	GroupName     string
-	GlobalRanks   []int         // the number in the job of each of the group's ranks, for texts; nil: they are the same
+	Rank, Size int
+	Store      bootstrap.Store // how ranks meet; not needed where Size is 1
+	GroupName  string
+	// the number in the job of each of the group's ranks, for texts; nil: they are the same
+	GlobalRanks   []int
 	Timeout       time.Duration // of Init and of every operation
 	LivenessGrace time.Duration
 	Transport     string // "shm", "tcp" or "verbs"; default: the best for each pair
-	Net           string // "tcp" or "verbs", where no memory is shared; default: the best for each pair
-	Interface     string // network interface to listen on
-	StoreHost     string // the route to it names the default interface
-	Secret        string // the job's
-	Incarnation   string // part of every key in the store
-	Thresholds    string // see tune.Thresholds.Set; the same on all ranks
-	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like, "parallel"; default: by size. The
-	// same on all ranks.
+	// "tcp" or "verbs", where no memory is shared; default: the best for each pair
+	Net         string
+	Interface   string // network interface to listen on
+	StoreHost   string // the route to it names the default interface
+	Secret      string // the job's
+	Incarnation string // part of every key in the store
+	Thresholds  string // see tune.Thresholds.Set; the same on all ranks
+	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like,
+	// "parallel"; default: by size. The same on all ranks.
 	AllToAllSchedule string
 	Algorithms       string // see tune.ParseAlgorithms; the same on all ranks
 
@@ -104,14 +106,17 @@ func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
 	if config.Size == 1 {
 		return r.alone(ctx, config, verbs)
 	}
-	if host := config.StoreHost; config.Rank == 0 && config.Secret == "" && host != "" && !loopback(host) {
+	if host := config.StoreHost; config.Rank == 0 && config.Secret == "" && host != "" &&
+		!loopback(host) {
 		r.warnOfStore.Do(func() {
-			r.log(logs.Bootstrap).Warn(fmt.Sprintf("the secret of group %q lies in the store on host %s, so whoever can reach "+
+			r.log(logs.Bootstrap).Warn(fmt.Sprintf("the secret of group %q lies in the store on host %s, "+
+				"so whoever can reach "+
 				"the store can join, and read and change all data: set %s, or keep others off that host's port",
 				config.GroupName, host, EnvSecret))
 		})
 	}
-	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace, verbs})
+	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace,
+		verbs})
 	if err != nil {
 		return nil, r.StayOut(ctx, config, err)
 	}
@@ -130,7 +135,8 @@ func loopback(host string) bool {
 }
 
 // alone makes a communicator of one rank. It refuses what Init refuses with more ranks.
-func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.VerbsConfig) (*Comm, error) {
+func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.VerbsConfig) (*Comm,
+	error) {
 	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
 	problem, err := transport.Check(listen, config.Transport)
 	if err != nil {
@@ -144,13 +150,16 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
 		return nil, initError(ctx, err, config)
 	}
-	return r.openComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}}, []string{"self"})
+	return r.openComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}},
+		[]string{"self"})
 }
 
 // joinConfig is how a rank meets the others, but for what it publishes.
 func joinConfig(c Config) bootstrap.JoinConfig {
-	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName, Incarnation: c.Incarnation, Secret: c.Secret,
-		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}, {Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
+	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName,
+		Incarnation: c.Incarnation, Secret: c.Secret,
+		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version},
+			{Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
 			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
 			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
 			{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
@@ -259,11 +268,13 @@ func (r *Runtime) complete(c *Config) error {
 	case c.LivenessGrace < 0:
 		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
 	case c.Transport != "" && c.Transport != transport.Shm && !transport.IsPort(c.Transport):
-		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" and nothing", c.Transport, EnvTransport)
+		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" "+
+			"and nothing", c.Transport, EnvTransport)
 	case c.Net != "" && !transport.IsPort(c.Net):
 		return bad("network is %q (from %s), allowed are \"tcp\", \"verbs\" and nothing", c.Net, EnvNet)
 	case c.GlobalRanks != nil && len(c.GlobalRanks) != c.Size:
-		return bad("global ranks are %d, there must be one for each of %d ranks", len(c.GlobalRanks), c.Size)
+		return bad("global ranks are %d, there must be one for each of %d ranks", len(c.GlobalRanks),
+			c.Size)
 	case c.Size > 1 && c.Store == nil:
 		return bad("no store is given, but size is %d", c.Size)
 	}
@@ -272,7 +283,8 @@ func (r *Runtime) complete(c *Config) error {
 
 // verbs says how RDMA devices are to be used.
 func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
-	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.known, HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
+	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.known,
+		HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
 	switch {
 	case c.Transport != "" && c.Transport != transport.Verbs:
 		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)

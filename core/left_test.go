@@ -31,7 +31,8 @@ func othersGoOn(t *testing.T, w *world, n int) {
 	}
 }
 
-// What a rank has offered ends with it, for who receives it and for nobody else: at once, whether the receive comes before or after the rank has left.
+// What a rank has offered ends with it, for who receives it and for nobody else: at once, whether
+// the receive comes before or after the rank has left.
 func TestSendsOfWhoHasLeft(t *testing.T) {
 	const n = 1 << 19
 	for _, thresholds := range []string{"", "send_get_min=0"} {
@@ -66,14 +67,17 @@ func TestSendsOfWhoHasLeft(t *testing.T) {
 						receive()
 					}
 					switch err := <-received; {
-					case err == nil && (sendErr == nil || !late): // a sender that leaves may not have been told that all was read
+					// a sender that leaves may not have been told that all was read
+					case err == nil && (sendErr == nil || !late):
 						if !slices.Equal(got, original) {
 							t.Error("what has been received is not what was sent")
 						}
 					case sendErr == nil:
 						t.Errorf("what was sent to the end is not received: %v", err)
-					case !errors.Is(err, ErrAborted) || !strings.HasPrefix(err.Error(), fmt.Sprintf(`communicator "test": receive of %d bytes`, 4*n)) ||
-						!strings.Contains(err.Error(), "has left") || strings.Contains(err.Error(), hintOf(ErrAborted)):
+					case !errors.Is(err, ErrAborted) || !strings.HasPrefix(err.Error(),
+						fmt.Sprintf(`communicator "test": receive of %d bytes`, 4*n)) ||
+						!strings.Contains(err.Error(), "has left") ||
+						strings.Contains(err.Error(), hintOf(ErrAborted)):
 						t.Errorf("receive: %v", err)
 					}
 					if took := time.Since(begun); took > 30*time.Second {
@@ -105,7 +109,8 @@ func TestReceiveFromAnyWhenAllHaveLeft(t *testing.T) {
 					awaitLeft(t, w.comms[0], 2)
 					receive()
 				}
-				if err := <-received; !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "all other ranks have left") {
+				if err := <-received; !errors.Is(err, ErrAborted) ||
+					!strings.Contains(err.Error(), "all other ranks have left") {
 					t.Errorf("receive: %v", err)
 				}
 			})
@@ -113,8 +118,9 @@ func TestReceiveFromAnyWhenAllHaveLeft(t *testing.T) {
 	}
 }
 
-// A receive from any rank may wait for one whose process has ended without a goodbye, and then ends at once. It goes on
-// where a rank has said goodbye, as far as what that has sent. Neither touches what others do.
+// A receive from any rank may wait for one whose process has ended without a goodbye, and then ends
+// at once. It goes on where a rank has said goodbye, as far as what that has sent. Neither touches
+// what others do.
 func TestReceiveFromAnyWhenOneIsGone(t *testing.T) {
 	for _, tr := range transports {
 		for _, goodbye := range []bool{true, false} {
@@ -169,14 +175,19 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 	apart := inPlace
 	apart.Out = []unsafe.Pointer{ptr(b)}
 	broadcast := func(root int) Operation {
-		return Operation{Collective: plan.Broadcast, DType: reduce.Int32, In: apart.In, Out: apart.In, InCounts: apart.InCounts, OutCounts: apart.InCounts, Root: root}
+		return Operation{Collective: plan.Broadcast, DType: reduce.Int32, In: apart.In, Out: apart.In,
+			InCounts: apart.InCounts, OutCounts: apart.InCounts, Root: root}
 	}
 	for _, tr := range transports {
 		for want, op := range map[string]Operation{
-			"#1 allreduce(int32, 1048576 elements, SUM) by two_shot failed. Its output holds no usable data, its input is as it was":                      apart,
-			"#1 allreduce(int32, 1048576 elements, SUM) by two_shot failed. Its buffer, into which the result was to come in place, holds no usable data": inPlace,
-			"#1 broadcast(int32, 1048576 elements, root 1) by flat failed. Its buffer, into which the result was to come in place, holds no usable data":  broadcast(1),
-			"#1 broadcast(int32, 1048576 elements, root 0) by flat failed. It has not changed its buffers":                                                broadcast(0),
+			"#1 allreduce(int32, 1048576 elements, SUM) by two_shot failed. Its output holds no usable " +
+				"data, its input is as it was": apart,
+			"#1 allreduce(int32, 1048576 elements, SUM) by two_shot failed. Its buffer, into which the " +
+				"result was to come in place, holds no usable data": inPlace,
+			"#1 broadcast(int32, 1048576 elements, root 1) by flat failed. Its buffer, into which the " +
+				"result was to come in place, holds no usable data": broadcast(1),
+			"#1 broadcast(int32, 1048576 elements, root 0) by flat failed. It has not changed its " +
+				"buffers": broadcast(0),
 			"#1 barrier failed": {Collective: plan.Barrier},
 		} {
 			t.Run(tr+"/"+want, func(t *testing.T) {
@@ -216,7 +227,8 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 // namesTheEnded checks the error of an operation that needs a rank whose process has ended.
 func namesTheEnded(t *testing.T, rank int, err error) {
 	t.Helper()
-	if !errors.Is(err, ErrPeerFailed) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d (pid", rank)) {
+	if !errors.Is(err, ErrPeerFailed) || !strings.Contains(err.Error(),
+		fmt.Sprintf("rank %d (pid", rank)) {
 		t.Errorf("%v\nwas to name rank %d, whose process has ended", err, rank)
 	}
 }
@@ -296,7 +308,8 @@ func TestSendsAndReceivesOfAnEndedProcess(t *testing.T) {
 	}
 }
 
-// A collective that an ended process has been through, and whose messages from it have all come, needs it no more.
+// A collective that an ended process has been through, and whose messages from it have all come,
+// needs it no more.
 func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
 	for _, tr := range transports {
 		for _, left := range []bool{true, false} {
@@ -346,8 +359,9 @@ func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
 	}
 }
 
-// A barrier of six passes no message between ranks 0 and 3. It ends at once all the same where rank 3 is gone, also
-// if rank 0 does not know it, and only a rank that does not come to the barrier does.
+// A barrier of six passes no message between ranks 0 and 3. It ends at once all the same where rank
+// 3 is gone, also if rank 0 does not know it, and only a rank that does not come to the barrier
+// does.
 func TestBarrierMissesARankThatItDoesNotHearFrom(t *testing.T) {
 	barrier := Operation{Collective: plan.Barrier}
 	for _, before := range []bool{true, false} {

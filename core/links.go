@@ -9,8 +9,8 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// What a rank waits for from a peer that shares no memory with it comes over a link. The waiter reads the links
-// himself, where nobody else does: see transport.Poller.
+// What a rank waits for from a peer that shares no memory with it comes over a link. The waiter
+// reads the links himself, where nobody else does: see transport.Poller.
 
 // linkReader is the wire of a communicator's collectives. It belongs to the holder of the queue's
 // token.
@@ -70,11 +70,13 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	return p.Wait(max(until-exec.Now(), 0))
 }
 
-// pollMost is the most bytes that are polled for: who waits for more sleeps until it is there, and leaves the CPU to others. Up to 1 MiB
-// polling is the faster by up to 1.4 times between two ranks of a host.
+// pollMost is the most bytes that are polled for: who waits for more sleeps until it is there, and
+// leaves the CPU to others. Up to 1 MiB polling is the faster by up to 1.4 times between two ranks
+// of a host.
 const pollMost = 1 << 20
 
-// pumpMost is the most bytes of a step for which a waiter looks at no other link: of longer ones many may come in succession, while others wait.
+// pumpMost is the most bytes of a step for which a waiter looks at no other link: of longer ones
+// many may come in succession, while others wait.
 const pumpMost = 64 << 10
 
 func (c *epoch) portPolls(bytes uint64) int {
@@ -125,7 +127,8 @@ func (r *linkReader) Release(ctx context.Context, run *exec.Run) {
 	_ = r.send(ctx, peer, h)
 }
 
-func (r *linkReader) send(ctx context.Context, peer int, h transport.Header, payload ...[]byte) error {
+func (r *linkReader) send(ctx context.Context, peer int, h transport.Header,
+	payload ...[]byte) error {
 	if r.reads {
 		return r.c.group.SendReading(ctx, peer, h, payload...)
 	}

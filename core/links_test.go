@@ -69,7 +69,8 @@ func TestStartHasTheProgressGoroutineYield(t *testing.T) {
 		for len(works) < 100 && !leaves { // it may be back before this looks
 			for p.Take() {
 				p.Leave()
-				time.Sleep(20 * time.Millisecond) // longer than the progress goroutine leaves the links to waiters
+				// longer than the progress goroutine leaves the links to waiters
+				time.Sleep(20 * time.Millisecond)
 			}
 			work, err := w.comms[1].Start(CallOptions{WaitSoon: true}, recvOp(data, 0, 0))
 			if err != nil {
@@ -227,7 +228,8 @@ func TestRejectReachesTheSender(t *testing.T) {
 // Sends that go in several frames, several to one peer at once, and both ways.
 func TestSendsInParts(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
-	for _, n := range []int{eagerPortMax / 4, eagerPortMax/4 + 1, acceptedPart/4 - 1, acceptedPart/4 + 1, 2*acceptedPart/4 + 3} {
+	for _, n := range []int{eagerPortMax / 4, eagerPortMax/4 + 1, acceptedPart/4 - 1,
+		acceptedPart/4 + 1, 2*acceptedPart/4 + 3} {
 		w.each(func(rank int) error {
 			var ops []Operation
 			var out [2][]int32
@@ -245,7 +247,8 @@ func TestSendsInParts(t *testing.T) {
 				return err
 			}
 			for tag := range out {
-				if err := expect(fmt.Sprintf("%d elements, tag %d", n, tag), out[tag], func(i int) int32 { return value(1-rank, tag, i) }); err != nil {
+				if err := expect(fmt.Sprintf("%d elements, tag %d", n, tag), out[tag],
+					func(i int) int32 { return value(1-rank, tag, i) }); err != nil {
 					return err
 				}
 			}
@@ -339,7 +342,8 @@ func TestAcceptsAreChecked(t *testing.T) {
 	}{
 		{1, 0, 0}, {1, 0, 4*n + 4}, {1, 4, 4}, {1, math.MaxUint64, 4}, {2, 0, 4},
 	} {
-		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: c.offer, Arg: [2]uint64{c.from}, Bytes: c.bytes}
+		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: c.offer,
+			Arg: [2]uint64{c.from}, Bytes: c.bytes}
 		if _, err := slotOf(w.comms[1], 0, h); !errors.Is(err, exec.ErrProtocol) {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -52,7 +52,8 @@ func TestGroupIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, why := range map[string]string{
-		"mem": "mem (they are threads of one process)", "shm": "shm (\"shm\" is demanded)", "tcp": "tcp (\"tcp\" is demanded)",
+		"mem": "mem (they are threads of one process)", "shm": "shm (\"shm\" is demanded)",
+		"tcp": "tcp (\"tcp\" is demanded)",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			var j journal
@@ -65,9 +66,12 @@ func TestGroupIsLogged(t *testing.T) {
 			}
 			others := []string{"1-2", "0,2", "0-1"}
 			for rank := range 3 {
-				made := regexp.MustCompile(`^a group is made size=3 hosts="` + host + `: 0-2" global_ranks=4-5,9 ` +
-					`transports="` + regexp.QuoteMeta(strings.ReplaceAll(why, `"`, `\"`)) + `: ` + others[rank] + `" interface=\S+ address=\S+:\d+ ` +
-					`(rdma=\S+ )?` + congestion + `oversubscribed=(true|false) alltoall_schedule="window=2" algorithms=any ` +
+				made := regexp.MustCompile(`^a group is made size=3 hosts="` + host +
+					`: 0-2" global_ranks=4-5,9 ` +
+					`transports="` + regexp.QuoteMeta(strings.ReplaceAll(why, `"`, `\"`)) + `: ` + others[rank] +
+					`" interface=\S+ address=\S+:\d+ ` +
+					`(rdma=\S+ )?` + congestion +
+					`oversubscribed=(true|false) alltoall_schedule="window=2" algorithms=any ` +
 					`thresholds="direct_min=\d+,.*,window_min=\d+" version=` + Version + `$`)
 				said := j.of(logs.Init, rank)
 				if !made.MatchString(said[0]) || said[len(said)-1] != "the group is destroyed collectives=0" {
@@ -88,8 +92,10 @@ func TestGroupIsLogged(t *testing.T) {
 func TestHostsAreLogged(t *testing.T) {
 	e := &epoch{roster: roster{rank: 1, size: 5, addresses: []transport.Address{
 		{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}, {Host: "c"}}}}
-	d := &Description{Hosts: []string{"a", "a", "b", "b", "b"}, Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},
-		Reasons: []string{"one host", "", "two hosts: b, pid 7: no device", "two hosts: b, pid 8: no device", "ports"}}
+	d := &Description{Hosts: []string{"a", "a", "b", "b", "b"},
+		Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},
+		Reasons: []string{"one host", "", "two hosts: b, pid 7: no device",
+			"two hosts: b, pid 8: no device", "ports"}}
 	if got, want := e.hosts(d), "a: 0-1; b: 2-3; b: 4"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -101,7 +107,8 @@ func TestHostsAreLogged(t *testing.T) {
 
 func TestFailureIsLogged(t *testing.T) {
 	var j journal
-	w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Info)}, "tcp", 2, Config{Timeout: time.Minute})
+	w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Info)}, "tcp", 2,
+		Config{Timeout: time.Minute})
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 	w.comms[0].Abort("enough")
 	if err := run(w.comms[1], allReduce(t, 10)); err == nil {
@@ -110,7 +117,8 @@ func TestFailureIsLogged(t *testing.T) {
 	for rank := range 2 {
 		<-now(w.comms[rank]).stopped // works may end before the failure is logged
 		if said := j.of(logs.Init, rank); len(said) < 2 ||
-			!strings.HasPrefix(said[1], "the group has failed cause=") || !strings.Contains(said[1], "enough") {
+			!strings.HasPrefix(said[1], "the group has failed cause=") ||
+			!strings.Contains(said[1], "enough") {
 			t.Errorf("rank %d: %q", rank, said)
 		}
 	}
@@ -120,7 +128,8 @@ func TestCallsAreTraced(t *testing.T) {
 	for _, kind := range []string{"shm", "tcp"} {
 		t.Run(kind, func(t *testing.T) {
 			var j journal
-			w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Trace)}, kind, 2, Config{Timeout: time.Minute})
+			w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Trace)}, kind, 2,
+				Config{Timeout: time.Minute})
 			for range 3 { // the third would go by the fast path
 				w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 			}
@@ -130,7 +139,8 @@ func TestCallsAreTraced(t *testing.T) {
 				if rank == 1 {
 					op.Collective, op.InCounts, op.OutCounts = plan.Recv, nil, []uint64{0}
 				}
-				op.In, op.Out = make([]unsafe.Pointer, len(op.InCounts)), make([]unsafe.Pointer, len(op.OutCounts))
+				op.In, op.Out = make([]unsafe.Pointer, len(op.InCounts)),
+					make([]unsafe.Pointer, len(op.OutCounts))
 				return run(w.comms[rank], op)
 			})
 			w.close()
@@ -168,7 +178,8 @@ func TestCallsAreTraced(t *testing.T) {
 func TestFastPathIsOpenUnlessTraced(t *testing.T) {
 	for level, open := range map[slog.Level]bool{logs.Warn: true, logs.Info: true, logs.Trace: false} {
 		var j journal
-		w := newWorldWith(t, RuntimeConfig{Logger: j.logger(level)}, "mem", 2, Config{Timeout: time.Minute})
+		w := newWorldWith(t, RuntimeConfig{Logger: j.logger(level)}, "mem", 2,
+			Config{Timeout: time.Minute})
 		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 		for rank, c := range w.comms {
 			if fastPathIsOpen(c) != open {
@@ -186,7 +197,8 @@ func TestAloneIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Destroy()
-	if said := j.of(logs.Init, 0); len(said) != 2 || !strings.HasPrefix(said[0], "a group is made size=1 hosts=") {
+	if said := j.of(logs.Init, 0); len(said) != 2 ||
+		!strings.HasPrefix(said[0], "a group is made size=1 hosts=") {
 		t.Errorf("%q", said)
 	}
 }

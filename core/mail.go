@@ -10,21 +10,24 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// The frames of the point-to-point protocol go as letters between ranks that share memory. A waiter finds them by
-// looking. Where none looks, an eager send lies in the mailbox until one does, or a test, or until the mailbox is
-// full; of anything else the rank is told over the link, a little later.
+// The frames of the point-to-point protocol go as letters between ranks that share memory. A waiter
+// finds them by looking. Where none looks, an eager send lies in the mailbox until one does, or a
+// test, or until the mailbox is full; of anything else the rank is told over the link, a little
+// later.
 
 const (
 	// letterSlice is how long a wait for letters, or for room, lasts before the waiter looks around.
 	letterSlice = 100 * time.Millisecond
-	// announceDelay is for how long a peer is left to find a letter by itself, while this rank waits for it.
+	// announceDelay is for how long a peer is left to find a letter by itself, while this rank waits
+	// for it.
 	announceDelay = 100 * time.Microsecond
 )
 
 // byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
 func (c *epoch) byMail(peer int) bool { return c.joined(peer, false) }
 
-// byLink tells whether sends and receives between this rank and a peer go over a link; of AnySource, whether some do.
+// byLink tells whether sends and receives between this rank and a peer go over a link; of
+// AnySource, whether some do.
 func (c *epoch) byLink(peer int) bool { return c.joined(peer, true) }
 
 // joined tells whether a peer, or any, is joined to this rank by a port, or by memory.
@@ -70,7 +73,8 @@ func (p *pointToPoint) postWaiting(
 
 // post puts a frame into a peer's mailbox, if there is room for it.
 func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
-	posted, seen := p.c.window.Mail().Post(peer, exec.Letter{Type: h.Type, Seq: h.Seq, Arg: h.Arg}, payload)
+	posted, seen := p.c.window.Mail().Post(peer, exec.Letter{Type: h.Type, Seq: h.Seq, Arg: h.Arg},
+		payload)
 	switch {
 	case seen:
 	case !posted:
@@ -83,8 +87,8 @@ func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
 	return posted
 }
 
-// announce tells the peers who do not look for letters of those that need them, and whether there were some. It is put off for a while, in which
-// a peer mostly comes to look.
+// announce tells the peers who do not look for letters of those that need them, and whether there
+// were some. It is put off for a while, in which a peer mostly comes to look.
 func (p *pointToPoint) announce() (any bool) {
 	if !p.unannounced.Swap(false) {
 		return false

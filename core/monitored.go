@@ -21,7 +21,8 @@ import (
 type monitoredBarrier struct {
 	c       *epoch
 	changed chan struct{} // a change of what mu guards, or of membership
-	entered uint64        // sequence of the last one that began here; the holder's of the queue's token
+	// sequence of the last one that began here; the holder's of the queue's token
+	entered uint64
 
 	mu        sync.Mutex
 	checkIns  map[uint64]map[int]bool // by sequence: the ranks that came to rank 0

@@ -25,15 +25,18 @@ import (
 // another. Neither does it hold more than so many sends (see held.go). Where memory is shared, all
 // but the data of large sends goes in letters (see mail.go).
 const (
-	eagerPortMax = 1 << 20               // where no memory is shared
-	acceptedPart = 4 << 20               // bytes of an accepted send that go in one frame
-	eagerBudget  = 5 << 20               // bytes of eager sends of all peers that have not been received yet
-	eagerLeast   = 16 << 10              // of a peer, whatever their number
-	inlineTime   = time.Millisecond      // how long a send may hold its caller
-	giveTime     = 10 * time.Millisecond // how long an accepted send may hold a waiter, who may wait for another work
+	eagerPortMax = 1 << 20 // where no memory is shared
+	acceptedPart = 4 << 20 // bytes of an accepted send that go in one frame
+	// bytes of eager sends of all peers that have not been received yet
+	eagerBudget = 5 << 20
+	eagerLeast  = 16 << 10         // of a peer, whatever their number
+	inlineTime  = time.Millisecond // how long a send may hold its caller
+	// how long an accepted send may hold a waiter, who may wait for another work
+	giveTime = 10 * time.Millisecond
 )
 
-// pointToPoint is a communicator's sends and receives.
+// pointToPoint is an epoch's sends and receives.
+// It has more fields than others: what one lock guards lies here.
 type pointToPoint struct {
 	c       *epoch
 	peers   []peerQueues
@@ -82,12 +85,14 @@ type offered struct {
 type peerQueues struct {
 	wire   wire
 	frames serial // eager sends and offers, in the order of their calls
-	give   serial // accepted sends over a port channel: data out, in the order in which they were accepted
-	take   serial // answers
+	// accepted sends over a port channel: data out, in the order in which they were accepted
+	give serial
+	take serial // answers
 
 	giving, taking transfers   // over a memory channel
 	unannounced    atomic.Bool // a letter of which it must be told, unless it looks itself
-	coming         *arrival    // of the goroutine of the link, or of who holds `reading`: the send of which a frame is being read
+	// of the goroutine of the link, or of who holds `reading`: the send of which a frame is being read
+	coming *arrival
 
 	// Under pointToPoint.mu:
 	*exec.Credit                     // of both ways: see enter
@@ -129,8 +134,8 @@ func (p *pointToPoint) init(c *epoch) error {
 	return nil
 }
 
-// eagerMost is the most bytes of an eager send. It is not all of the window, so that the news of what
-// was received keep it open.
+// eagerMost is the most bytes of an eager send. It is not all of the window, so that the news of
+// what was received keep it open.
 func (p *pointToPoint) eagerMost() uint64 { return p.eagerWindow * 2 / 3 }
 
 func (p *pointToPoint) free() {
@@ -151,8 +156,8 @@ func (p *pointToPoint) free() {
 }
 
 // enter keeps callers in C, which send and receive without the engine where they can, out of the
-// mailboxes and credits; exit lets them in again. All code that posts or takes letters, starts sends or
-// receives, or ends what these wait for runs between the two. They nest.
+// mailboxes and credits; exit lets them in again. All code that posts or takes letters, starts
+// sends or receives, or ends what these wait for runs between the two. They nest.
 func (p *pointToPoint) enter() { p.c.fast.ShutSends() }
 
 func (p *pointToPoint) exit() {
@@ -170,8 +175,8 @@ func (p *pointToPoint) exit() {
 	p.c.fast.OpenSends(times, open && p.idle())
 }
 
-// sendsInOrder tells whether no send is under way that one in C could overtake, and calls need not come
-// here, to fail or to be logged. It needs p.mu.
+// sendsInOrder tells whether no send is under way that one in C could overtake, and calls need not
+// come here, to fail or to be logged. It needs p.mu.
 func (p *pointToPoint) sendsInOrder() bool {
 	return p.mails && p.failure == nil && len(p.gone) == 0 && len(p.offers) == 0 &&
 		p.c.trace.pointToPoint == nil
@@ -329,7 +334,8 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 			r.op.OutCounts[0], r.op.DType, a.tag, p.c.members.Names(a.source),
 			a.bytes/uint64(a.dtype.Size()), a.dtype)
 		bad.Calls = map[int]string{
-			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()), a.tag),
+			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()),
+				a.tag),
 			p.c.rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
 		}
 		bad = p.ended(r.op, bad)
@@ -362,7 +368,8 @@ func (p *pointToPoint) deliver(r *receive, a *arrival) {
 	}
 }
 
-// reply tells a peer something without waiting. A peer that does not get it has failed, which its link tells.
+// reply tells a peer something without waiting. A peer that does not get it has failed, which its
+// link tells.
 func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 	q := &p.peers[peer]
 	if !q.take.now(p.c, func() bool { return q.wire.tryPost(h, payload) }) {
@@ -373,7 +380,8 @@ func (p *pointToPoint) reply(peer int, h transport.Header, payload []byte) {
 }
 
 // replyBy is reply on a goroutine, until a time, which comes after so long.
-func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transport.Header, payload []byte) {
+func (p *pointToPoint) replyBy(until, timeout time.Duration, peer int, h transport.Header,
+	payload []byte) {
 	ctx := work.WithDeadline(p.c.works.Context, until)
 	defer ctx.End()
 	if err := p.peers[peer].wire.post(ctx, h, payload); err != nil && exec.Now() >= until {

@@ -20,7 +20,8 @@ func badRoot(t testing.TB) Operation { return broadcast(t, 8, 77) }
 // refuse makes a bad call, which must be refused for its argument.
 func refuse(c *Comm, operations ...Operation) error {
 	w, err := c.Start(CallOptions{}, operations...)
-	if w != nil || !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), "root is 77") {
+	if w != nil || !errors.Is(err, ErrInvalidArgument) ||
+		!strings.Contains(err.Error(), "root is 77") {
 		return fmt.Errorf("the bad call gave %v, %v", w, err)
 	}
 	return nil
@@ -43,7 +44,8 @@ func tells(t *testing.T, err error, sequence int, refusing ...int) {
 		return err != nil && strings.Contains(err.Error(),
 			"the call of "+named(rank)+" was refused: broadcast: root is 77, allowed are 0 to")
 	}
-	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), fmt.Sprintf("mismatch at #%d: rank ", sequence)) || !slices.ContainsFunc(refusing, says) {
+	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(),
+		fmt.Sprintf("mismatch at #%d: rank ", sequence)) || !slices.ContainsFunc(refusing, says) {
 		t.Errorf("want that one of ranks %v was refused at #%d, got: %v", refusing, sequence, err)
 	}
 }
@@ -63,11 +65,13 @@ func atOnce(t *testing.T) func() {
 // connections that exist and on such that do not. All ranks fail, and say who was refused what.
 func TestRefusedOnSomeRanks(t *testing.T) {
 	calls := map[string]func(testing.TB) Operation{
-		"allreduce":         func(t testing.TB) Operation { return allReduce(t, 8) },
-		"large allreduce":   func(t testing.TB) Operation { return allReduce(t, 1_000_000) },
-		"broadcast":         func(t testing.TB) Operation { return broadcast(t, 8, 0) },
-		"barrier":           func(testing.TB) Operation { return Operation{Collective: plan.Barrier} },
-		"monitored barrier": func(testing.TB) Operation { return Operation{Collective: plan.MonitoredBarrier} },
+		"allreduce":       func(t testing.TB) Operation { return allReduce(t, 8) },
+		"large allreduce": func(t testing.TB) Operation { return allReduce(t, 1_000_000) },
+		"broadcast":       func(t testing.TB) Operation { return broadcast(t, 8, 0) },
+		"barrier":         func(testing.TB) Operation { return Operation{Collective: plan.Barrier} },
+		"monitored barrier": func(testing.TB) Operation {
+			return Operation{Collective: plan.MonitoredBarrier}
+		},
 	}
 	for _, tr := range transports {
 		for _, size := range []int{2, 3, 5} {
@@ -88,7 +92,8 @@ func TestRefusedOnSomeRanks(t *testing.T) {
 	}
 }
 
-func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operation, when string, warm bool, refusing []int) {
+func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operation, when string,
+	warm bool, refusing []int) {
 	w := newWorld(t, tr, size, time.Minute)
 	sequence := 1
 	if warm {
@@ -119,7 +124,8 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 		switch when {
 		case "first":
 			<-refused
-			until(t, "the refusal is known", func() bool { return w.announced(rank, refusing[0], uint64(sequence)) || c.Err() != nil })
+			until(t, "the refusal is known",
+				func() bool { return w.announced(rank, refusing[0], uint64(sequence)) || c.Err() != nil })
 		case "last":
 			work, err := c.Start(CallOptions{}, good(t))
 			started.Done()
@@ -144,8 +150,8 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 	}
 }
 
-// All ranks are refused, each as often as it likes to be before the others are: the communicator goes
-// on, and keeps nothing.
+// All ranks are refused, each as often as it likes to be before the others are: the communicator
+// goes on, and keeps nothing.
 func TestRefusedOnAllRanks(t *testing.T) {
 	for _, tr := range transports {
 		for _, size := range []int{1, 2, 3, 5} {
@@ -206,7 +212,8 @@ func TestRefusedOnceTooOften(t *testing.T) {
 	}
 }
 
-// The refused rank goes on to its next call: that, and not the refusal, may be what its peers see first.
+// The refused rank goes on to its next call: that, and not the refusal, may be what its peers see
+// first.
 func TestRefusedAndWentOn(t *testing.T) {
 	for _, tr := range transports {
 		for range 20 {
@@ -228,7 +235,8 @@ func TestRefusedAndWentOn(t *testing.T) {
 	}
 }
 
-// The peer has started so many calls since that the one which was refused here is not in its history.
+// The peer has started so many calls since that the one which was refused here is not in its
+// history.
 func TestRefusedLongAgo(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
 	defer atOnce(t)()
@@ -263,7 +271,8 @@ func TestRefusedBatch(t *testing.T) {
 			w := newWorld(t, tr, 2, time.Minute)
 			good := allReduce(t, 8)
 			w.each(func(rank int) error {
-				return refuse(w.comms[rank], slices.Concat([]Operation{send(t, rank)}, slices.Repeat([]Operation{good}, rank), []Operation{badRoot(t), good})...)
+				return refuse(w.comms[rank], slices.Concat([]Operation{send(t, rank)},
+					slices.Repeat([]Operation{good}, rank), []Operation{badRoot(t), good})...)
 			})
 			w.each(func(rank int) error { return batch(w.comms[rank], allReduce(t, 8), allReduce(t, 9)) })
 			w.forgotten()
@@ -289,7 +298,8 @@ func TestRefusedBatch(t *testing.T) {
 // A refused send or receive concerns nobody else.
 func TestRefusedPointToPoint(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)
-	_, err := w.comms[0].Start(CallOptions{}, Operation{Collective: plan.Send, Root: 5}, Operation{Collective: plan.Recv, Root: 5})
+	_, err := w.comms[0].Start(CallOptions{}, Operation{Collective: plan.Send, Root: 5},
+		Operation{Collective: plan.Recv, Root: 5})
 	if !errors.Is(err, ErrInvalidArgument) {
 		t.Fatal(err)
 	}
@@ -344,12 +354,14 @@ func TestAnnouncementsOfAStranger(t *testing.T) {
 	}
 }
 
-// Parts of a batch that follow a failed monitored barrier are not run: who would wait for them is told.
+// Parts of a batch that follow a failed monitored barrier are not run: who would wait for them is
+// told.
 func TestMonitoredBarrierFailsInABatch(t *testing.T) {
 	w := newWorld(t, "shm", 3, time.Minute)
 	defer atOnce(t)()
 	both := func(rank int, timeout time.Duration) error {
-		work, err := w.comms[rank].Start(CallOptions{Timeout: timeout}, Operation{Collective: plan.MonitoredBarrier}, allReduce(t, 8))
+		work, err := w.comms[rank].Start(CallOptions{Timeout: timeout},
+			Operation{Collective: plan.MonitoredBarrier}, allReduce(t, 8))
 		if err != nil {
 			return err
 		}

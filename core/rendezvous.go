@@ -42,8 +42,8 @@ type gift struct {
 	lone  bool // nobody gives it any more
 }
 
-// give sends the data of an accepted send: a waiter does who reads the links for this communicator, or else a
-// goroutine.
+// give sends the data of an accepted send: a waiter does who reads the links for this communicator,
+// or else a goroutine.
 func (p *pointToPoint) give(g *gift) {
 	p.mu.Lock()
 	g.users, p.linkSends.given[g.offer] = 1, g
@@ -75,8 +75,8 @@ func (p *pointToPoint) attendLinks(yes bool) {
 	}
 }
 
-// giveAccepted sends the data of accepted sends. What a peer does not take soon is left to a goroutine. The caller has the
-// poller's token.
+// giveAccepted sends the data of accepted sends. What a peer does not take soon is left to a
+// goroutine. The caller has the poller's token.
 func (p *pointToPoint) giveAccepted() {
 	p.mu.Lock()
 	gifts := p.linkSends.gifts
@@ -91,13 +91,15 @@ func (p *pointToPoint) giveAccepted() {
 	}
 }
 
-// giveFrames tells whether all has been given, or never will be. It has not if only the context has ended.
+// giveFrames tells whether all has been given, or never will be. It has not if only the context has
+// ended.
 func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bool {
 	s := g.send
 	data := s.payload()
 	var failure *fault.Error
 	for failure == nil && g.given < s.bytes {
-		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer, Arg: [2]uint64{g.given}}
+		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer,
+			Arg: [2]uint64{g.given}}
 		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
 		p.mu.Lock()
 		g.users++ // before the peer can have fetched it
@@ -155,7 +157,8 @@ func (p *pointToPoint) fetched(offer uint64) {
 	}
 }
 
-// takeLone takes gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all. It needs p.mu.
+// takeLone takes gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all.
+// It needs p.mu.
 func (p *pointToPoint) takeLone(peer int) (lone []*gift) {
 	for offer, g := range p.linkSends.given {
 		if g.lone && (peer == call.AnySource || g.send.peer == peer) {

@@ -1,8 +1,9 @@
 // Package core is GoCCL for Go programs: communicators, works and operations.
 //
 // A [Runtime] is a process's end. [Runtime.Init] joins ranks into a [Comm]; [Comm.Start] starts a
-// collective, a send or a receive, or several as one, and gives a [Work] to wait for. Every rank must
-// start the same collectives in the same order; sends and receives are matched by peer and tag.
+// collective, a send or a receive, or several as one, and gives a [Work] to wait for. Every rank
+// must start the same collectives in the same order; sends and receives are matched by peer and
+// tag.
 //
 // Every work ends: done, timed out, aborted, with a mismatch, or because a peer failed; see the Err
 // variables. After a collective has failed its communicator is broken, and each later call returns
@@ -85,7 +86,9 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		e.uses++
 		return e, nil
 	}
-	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(), Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace,
+	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(),
+		Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost,
+		Grace: key.grace,
 		Verbs: key.verbs, Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, listenError(err)

@@ -29,7 +29,9 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 	}{
 		"transport":  {func(c *Config) { c.Transport = "rdma" }, `transport is "rdma"`},
 		"thresholds": {func(c *Config) { c.Thresholds = "no" }, "thresholds"},
-		"long thresholds": {func(c *Config) { c.Thresholds = strings.Repeat("flat_max=1,", 500) + "flat_max=1" },
+		"long thresholds": {func(c *Config) {
+			c.Thresholds = strings.Repeat("flat_max=1,", 500) + "flat_max=1"
+		},
 			"5510 bytes long"},
 		"interface": {func(c *Config) { c.Interface = "none7" }, "none7"},
 	} {
@@ -43,7 +45,8 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 					}
 				})
 				for rank, err := range errs {
-					if err == nil || !strings.Contains(err.Error(), test.want) || (rank == bad) == errors.Is(err, ErrMismatch) {
+					if err == nil || !strings.Contains(err.Error(), test.want) ||
+						(rank == bad) == errors.Is(err, ErrMismatch) {
 						t.Errorf("rank %d, where rank %d is bad: %v", rank, bad, err)
 					}
 				}
@@ -79,13 +82,21 @@ func TestInitAloneRefused(t *testing.T) {
 	}{
 		"interface": {func(_ *RuntimeConfig, c *Config) { c.Interface = "none7" }, ErrInvalidArgument,
 			`interface is "none7" (from the option or GOCCL_SOCKET_IFNAME), this host has lo`},
-		"GID":           {env(rdma.EnvGIDIndex, "x"), ErrInvalidArgument, rdma.EnvGIDIndex},
-		"missing GID":   {env(rdma.EnvGIDIndex, "99"), ErrUnsupported, "no GID of index 99"},
-		"device":        {env(rdma.EnvHCA, "none7"), ErrUnsupported, "none7"},
-		"no libibverbs": {func(r *RuntimeConfig, c *Config) { r.Verbs, c.Transport = "/none7", "verbs" }, ErrUnsupported, `transport "verbs" cannot work`},
-		"name":          {func(_ *RuntimeConfig, c *Config) { c.GroupName = strings.Repeat("x", 1000) }, ErrInvalidArgument, "group name"},
-		"incarnation":   {func(_ *RuntimeConfig, c *Config) { c.Incarnation = strings.Repeat("x", 1000) }, ErrInvalidArgument, "incarnation"},
-		"thresholds": {func(_ *RuntimeConfig, c *Config) { c.Thresholds = strings.Repeat("flat_max=1,", 1000) + "flat_max=1" },
+		"GID":         {env(rdma.EnvGIDIndex, "x"), ErrInvalidArgument, rdma.EnvGIDIndex},
+		"missing GID": {env(rdma.EnvGIDIndex, "99"), ErrUnsupported, "no GID of index 99"},
+		"device":      {env(rdma.EnvHCA, "none7"), ErrUnsupported, "none7"},
+		"no libibverbs": {func(r *RuntimeConfig, c *Config) {
+			r.Verbs, c.Transport = "/none7", "verbs"
+		}, ErrUnsupported, `transport "verbs" cannot work`},
+		"name": {func(_ *RuntimeConfig, c *Config) {
+			c.GroupName = strings.Repeat("x", 1000)
+		}, ErrInvalidArgument, "group name"},
+		"incarnation": {func(_ *RuntimeConfig, c *Config) {
+			c.Incarnation = strings.Repeat("x", 1000)
+		}, ErrInvalidArgument, "incarnation"},
+		"thresholds": {func(_ *RuntimeConfig, c *Config) {
+			c.Thresholds = strings.Repeat("flat_max=1,", 1000) + "flat_max=1"
+		},
 			ErrInvalidArgument, "bytes long"},
 	} {
 		for _, size := range []int{1, 2} {
@@ -119,27 +130,40 @@ func (s *endingStore) Get(key string) ([]byte, bool, error) {
 	return s.Store.Get(key)
 }
 
-// TestInitSettingsDiffer: all ranks learn what must agree and does not, also where rank 0's process, which keeps
-// the store, ends at once.
+// TestInitSettingsDiffer: all ranks learn what must agree and does not, also where rank 0's
+// process, which keeps the store, ends at once.
 func TestInitSettingsDiffer(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(rank int, c *Config)
 		kind   error
 		want   string
 	}{
-		"transport": {func(rank int, c *Config) { c.Transport = []string{"shm", "tcp", "shm"}[rank] }, ErrMismatch,
-			`the transport (GOCCL_TRANSPORT) is "shm" on rank 0 and "tcp" on rank 1: it must be the same on all ranks`},
+		"transport": {func(rank int, c *Config) {
+			c.Transport = []string{"shm", "tcp", "shm"}[rank]
+		}, ErrMismatch,
+			`the transport (GOCCL_TRANSPORT) is "shm" on rank 0 and "tcp" on rank 1: it must be the same ` +
+				`on all ranks`},
 		"network": {func(rank int, c *Config) { c.Net = []string{"", "", "tcp"}[rank] }, ErrMismatch,
 			`the network (GOCCL_NET) is "" on rank 0 and "tcp" on rank 2`},
-		"thresholds": {func(rank int, c *Config) { c.Thresholds = []string{"flat_max=1", "", ""}[rank] }, ErrMismatch,
+		"thresholds": {func(rank int, c *Config) {
+			c.Thresholds = []string{"flat_max=1", "", ""}[rank]
+		}, ErrMismatch,
 			`GOCCL_THRESHOLDS is "flat_max=1" on rank 0 and "" on rank 2`},
-		"schedule": {func(rank int, c *Config) { c.AllToAllSchedule = []string{"", "parallel", ""}[rank] }, ErrMismatch,
+		"schedule": {func(rank int, c *Config) {
+			c.AllToAllSchedule = []string{"", "parallel", ""}[rank]
+		}, ErrMismatch,
 			`the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "" on rank 0 and "parallel" on rank 1`},
-		"ranks": {func(rank int, c *Config) { c.GlobalRanks = [][]int{{4, 5, 9}, {4, 5, 8}, {4, 5, 9}}[rank] }, ErrMismatch,
+		"ranks": {func(rank int, c *Config) {
+			c.GlobalRanks = [][]int{{4, 5, 9}, {4, 5, 8}, {4, 5, 9}}[rank]
+		}, ErrMismatch,
 			`the list of the group's ranks is "4-5,9" on rank 0 and "4-5,8" on rank 1`},
-		"numbered on one rank": {func(rank int, c *Config) { c.GlobalRanks = [][]int{{0, 1, 2}, nil, {0, 2, 1}}[rank] }, ErrMismatch,
+		"numbered on one rank": {func(rank int, c *Config) {
+			c.GlobalRanks = [][]int{{0, 1, 2}, nil, {0, 2, 1}}[rank]
+		}, ErrMismatch,
 			`the list of the group's ranks is "0-2" on rank 0 and "0,2,1" on rank 2`},
-		"a pair that cannot be joined": {func(rank int, c *Config) { c.Transport = "verbs" }, ErrUnsupported,
+		"a pair that cannot be joined": {func(rank int, c *Config) {
+			c.Transport = "verbs"
+		}, ErrUnsupported,
 			`ranks 0 and 1 cannot be joined: transport "verbs" cannot work`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +203,8 @@ func TestLongRankLists(t *testing.T) {
 	}
 }
 
-// TestInitWarnsOfAnOpenStore: once in a process, where others can reach the store, and nothing keeps them out.
+// TestInitWarnsOfAnOpenStore: once in a process, where others can reach the store, and nothing
+// keeps them out.
 func TestInitWarnsOfAnOpenStore(t *testing.T) {
 	for _, test := range []struct {
 		host, secret string
@@ -199,7 +224,8 @@ func TestInitWarnsOfAnOpenStore(t *testing.T) {
 		for range 2 {
 			store := bootstrap.NewMemStore()
 			w.each(func(rank int) error {
-				c, err := r.Init(context.Background(), Config{Rank: rank, Size: 2, Store: store, StoreHost: test.host, Secret: test.secret})
+				c, err := r.Init(context.Background(), Config{Rank: rank, Size: 2, Store: store,
+					StoreHost: test.host, Secret: test.secret})
 				w.comms[rank] = c
 				return err
 			})
@@ -208,14 +234,16 @@ func TestInitWarnsOfAnOpenStore(t *testing.T) {
 			}
 		}
 		mu.Lock()
-		if n := len(said); (n == 1) != test.warns || n > 1 || n == 1 && (!strings.Contains(said[0], EnvSecret) || !strings.Contains(said[0], test.host)) {
+		if n := len(said); (n == 1) != test.warns || n > 1 || n == 1 &&
+			(!strings.Contains(said[0], EnvSecret) || !strings.Contains(said[0], test.host)) {
 			t.Errorf("%q, secret %q: %q", test.host, test.secret, said)
 		}
 		mu.Unlock()
 	}
 }
 
-// A split's id is sent in clear: it must not be a part of its secret, which differs from all others.
+// A split's id is sent in clear: it must not be a part of its secret, which differs from all
+// others.
 func TestSplitsOfAnIdentity(t *testing.T) {
 	parent := identity{1, 2, bytes.Repeat([]byte{3}, 32)}
 	seen := map[string]bool{string(parent.secret): true}
@@ -225,7 +253,8 @@ func TestSplitsOfAnIdentity(t *testing.T) {
 			id := parent.ofSplit(epoch, split, color)
 			var clear [8]byte
 			binary.LittleEndian.PutUint64(clear[:], id.group)
-			if bytes.Contains(id.secret, clear[:]) || len(id.secret) != 32 || seen[string(id.secret)] || id.job != parent.job {
+			if bytes.Contains(id.secret, clear[:]) || len(id.secret) != 32 || seen[string(id.secret)] ||
+				id.job != parent.job {
 				t.Errorf("epoch %d, split %d, color %d: %+v", epoch, split, color, id)
 			}
 			seen[string(id.secret)] = true
@@ -233,8 +262,8 @@ func TestSplitsOfAnIdentity(t *testing.T) {
 	}
 }
 
-// fewBytesOfFiles limits this process's files, memfds among them, to what holds no window. Tests that run beside
-// this one are to make none.
+// fewBytesOfFiles limits this process's files, memfds among them, to what holds no window. Tests
+// that run beside this one are to make none.
 func fewBytesOfFiles(t *testing.T) {
 	t.Helper()
 	var old unix.Rlimit
@@ -256,7 +285,8 @@ func pairAndOne(w *world) func(rank int) error {
 	w.t.(*testing.T).Cleanup(w.close)
 	store := bootstrap.NewMemStore()
 	return func(rank int) (err error) {
-		w.comms[rank], err = w.runtimes[rank].Init(context.Background(), Config{Rank: rank, Size: 3, Store: store, Timeout: 20 * time.Second})
+		w.comms[rank], err = w.runtimes[rank].Init(context.Background(),
+			Config{Rank: rank, Size: 3, Store: store, Timeout: 20 * time.Second})
 		return err
 	}
 }
@@ -283,7 +313,8 @@ func TestSplitWithoutWindow(t *testing.T) {
 		_, err := w.comms[rank].Split(context.Background(), 0, 0)
 		return err
 	}) {
-		if err == nil || !strings.Contains(err.Error(), "ulimit -f") || !strings.Contains(err.Error(), "rank ") {
+		if err == nil || !strings.Contains(err.Error(), "ulimit -f") ||
+			!strings.Contains(err.Error(), "rank ") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 		var e *Error

@@ -4,7 +4,8 @@ import (
 	"sync"
 )
 
-// serial runs functions one after the other, in order, in a goroutine that exists while there are some.
+// serial runs functions one after the other, in order, in a goroutine that exists while there are
+// some.
 type serial struct {
 	mu      sync.Mutex
 	waiting []func()
@@ -23,7 +24,8 @@ func (s *serial) do(c *epoch, f func()) {
 	}
 }
 
-// now runs f on the caller if nothing is before it. It tells whether it did, and f said that it was done.
+// now runs f on the caller if nothing is before it. It tells whether it did, and f said that it was
+// done.
 func (s *serial) now(c *epoch, f func() bool) bool {
 	s.mu.Lock()
 	if s.busy {

@@ -17,8 +17,9 @@ import (
 	"github.com/goccl/goccl/rdma"
 )
 
-// Shareable memory lies in the process's arena, which the ranks of the host map. Where the buffers of all ranks do,
-// large collectives work on them in place: see package plan, direct plans. Over verbs it is lent: see transport.Group.Advertise.
+// Shareable memory lies in the process's arena, which the ranks of the host map. Where the buffers
+// of all ranks do, large collectives work on them in place: see package plan, direct plans. Over
+// verbs it is lent: see transport.Group.Advertise.
 
 // arenas are a process's own arena, and those of its peers, which its communicators share.
 type arenas struct {
@@ -69,10 +70,11 @@ func (a *arenas) hold() *exec.Arena {
 	return a.own
 }
 
-// Alloc returns shareable memory, aligned to 128 bytes, of undefined contents. Collectives on it work as on any other,
-// and faster: where all ranks of a communicator share a host and all their buffers of a call are shareable; and over verbs, where a rank reads what
-// is shareable of another's without a copy.
-// A forked child shares it with its parent: what one writes the other sees.
+// Alloc returns shareable memory, aligned to 128 bytes, of undefined contents. Collectives on it
+// work as on any other, and faster: where all ranks of a communicator share a host and all their
+// buffers of a call are shareable; and over verbs, where a rank reads what is shareable of
+// another's without a copy. A forked child shares it with its parent: what one writes the other
+// sees.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) {
 	if bytes < 0 {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "mem_alloc: bytes is %d, it must be 0 or more",
@@ -124,7 +126,8 @@ func (a *arenas) join(fd int) (id exec.ArenaID, mem []byte, err error) {
 			most -= int64(len(p.mem))
 		}
 		if size > most {
-			return id, nil, fmt.Errorf("%d bytes are too many where the address space is limited (ulimit -v)", size)
+			return id, nil,
+				fmt.Errorf("%d bytes are too many where the address space is limited (ulimit -v)", size)
 		}
 		if mem, err = exec.MapArena(fd); err != nil {
 			return id, nil, err
@@ -149,7 +152,8 @@ func (a *arenas) leave(id exec.ArenaID) {
 	}
 }
 
-// joinArena maps a peer's arena for this communicator. Without it there are no direct plans, and that is all.
+// joinArena maps a peer's arena for this communicator. Without it there are no direct plans, and
+// that is all.
 func (c *epoch) joinArena(peer, fd int) {
 	id, mem, err := c.runtime.arenas.join(fd)
 	if err != nil {
@@ -163,7 +167,8 @@ func (c *epoch) joinArena(peer, fd int) {
 	c.window.ConnectArena(peer, mem)
 }
 
-// know has devices write what peers lend into the window, and peers read the word that tells whether this rank has stopped.
+// know has devices write what peers lend into the window, and peers read the word that tells
+// whether this rank has stopped.
 func (c *epoch) know() {
 	if !slices.Contains(c.kinds, transport.Verbs) {
 		return
@@ -190,7 +195,8 @@ func (c *epoch) stoppedWord() unsafe.Pointer {
 	return c.window.Stopped(collectiveLane)
 }
 
-// closeWindow closes the window, once no device has access to it any more: a peer may still be about to read whether this rank has stopped.
+// closeWindow closes the window, once no device has access to it any more: a peer may still be
+// about to read whether this rank has stopped.
 func (c *epoch) closeWindow() {
 	if c.known == nil {
 		c.window.Close()
@@ -203,8 +209,8 @@ func (c *epoch) closeWindow() {
 	}
 }
 
-// retire has the memory of an operation that has failed not allocated again before the epoch has ended
-// on all ranks: a peer that is only stopped may write there when it goes on.
+// retire has the memory of an operation that has failed not allocated again before the epoch has
+// ended on all ranks: a peer that is only stopped may write there when it goes on.
 func (c *epoch) retire(op *call.Operation) {
 	if c.arena == nil {
 		return

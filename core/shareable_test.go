@@ -33,7 +33,8 @@ func TestShareableCollectives(t *testing.T) {
 			// Whose memory is ordinary: then all plans must be.
 			for _, ordinary := range []int{-1, 0, size - 1} {
 				t.Run(fmt.Sprintf("%s/%d/ordinary %d", tr, size, ordinary), func(t *testing.T) {
-					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: "direct_min=0,stream_min=65536"})
+					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute,
+						Thresholds: "direct_min=0,stream_min=65536"})
 					w.alloc = func(rank, n int) []int32 {
 						if rank == ordinary {
 							return buffer(t, n)
@@ -50,7 +51,8 @@ func TestShareableCollectives(t *testing.T) {
 	}
 }
 
-// The first call of a communicator connects it; later ones are direct where all buffers are shareable, small or large, whatever was called before.
+// The first call of a communicator connects it; later ones are direct where all buffers are
+// shareable, small or large, whatever was called before.
 func TestDirectPlansAreRun(t *testing.T) {
 	const size, n = 3, 400_000
 	w := newWorld(t, "shm", size, time.Minute)
@@ -76,10 +78,14 @@ func TestDirectPlansAreRun(t *testing.T) {
 			return inPlace(shared[rank])
 		}, false},
 		{"shareable again", func(rank int) Operation { return inPlace(shared[rank]) }, true},
-		{"reduce", func(rank int) Operation { return rooted(plan.Reduce, rank, size, 1, shared[rank]) }, true},
-		{"broadcast", func(rank int) Operation { return rooted(plan.Broadcast, rank, size, 1, shared[rank]) }, true},
-		{"gather", func(rank int) Operation { return rooted(plan.Gather, rank, size, 1, shared[rank]) }, true},
-		{"scatter", func(rank int) Operation { return rooted(plan.Scatter, rank, size, 1, shared[rank]) }, true},
+		{"reduce",
+			func(rank int) Operation { return rooted(plan.Reduce, rank, size, 1, shared[rank]) }, true},
+		{"broadcast",
+			func(rank int) Operation { return rooted(plan.Broadcast, rank, size, 1, shared[rank]) }, true},
+		{"gather",
+			func(rank int) Operation { return rooted(plan.Gather, rank, size, 1, shared[rank]) }, true},
+		{"scatter",
+			func(rank int) Operation { return rooted(plan.Scatter, rank, size, 1, shared[rank]) }, true},
 	} {
 		op := c.op(0)
 		star := op.Collective.Rooted() && op.Collective != plan.Reduce
@@ -92,7 +98,8 @@ func TestDirectPlansAreRun(t *testing.T) {
 			for rank := range size {
 				for peer, now := range sentOn(w.comms[rank], collectiveLane) {
 					meet := !star || rank == op.Root || peer == op.Root
-					if messages := now - before[rank][peer]; peer != rank && (messages == 2) != (c.direct && meet) {
+					if messages := now - before[rank][peer]; peer != rank &&
+						(messages == 2) != (c.direct && meet) {
 						t.Errorf("%s: rank %d sent %d messages to %d", c.name, rank, messages, peer)
 					}
 				}
@@ -125,7 +132,8 @@ func rooted(collective plan.Collective, rank, size, root int, b []int32) Operati
 
 func inPlace(b []int32) Operation {
 	p := []unsafe.Pointer{ptr(b)}
-	return Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: p, Out: p, InCounts: []uint64{uint64(len(b))}, OutCounts: []uint64{uint64(len(b))}}
+	return Operation{Collective: plan.AllReduce, DType: reduce.Int32, In: p, Out: p,
+		InCounts: []uint64{uint64(len(b))}, OutCounts: []uint64{uint64(len(b))}}
 }
 
 // A peer that calls something else is found out, whether its memory is shareable or not.
@@ -141,17 +149,23 @@ func TestMismatchOfShareable(t *testing.T) {
 		counts [2]int
 	}{
 		{"counts", [2]func(int, []int32) Operation{all, all}, [2]int{n, n + 1}},
-		{"counts of a broadcast", [2]func(int, []int32) Operation{star(plan.Broadcast, 0), star(plan.Broadcast, 0)}, [2]int{n, n + 1}},
-		{"counts of a gather", [2]func(int, []int32) Operation{star(plan.Gather, 1), star(plan.Gather, 1)}, [2]int{n, n + 2}},
-		{"roots", [2]func(int, []int32) Operation{star(plan.Scatter, 0), star(plan.Scatter, 1)}, [2]int{n, n}},
-		{"roots of a reduce", [2]func(int, []int32) Operation{star(plan.Reduce, 0), star(plan.Reduce, 1)}, [2]int{n, n}},
+		{"counts of a broadcast", [2]func(int, []int32) Operation{star(plan.Broadcast, 0),
+			star(plan.Broadcast, 0)}, [2]int{n, n + 1}},
+		{"counts of a gather", [2]func(int, []int32) Operation{star(plan.Gather, 1),
+			star(plan.Gather, 1)}, [2]int{n, n + 2}},
+		{"roots", [2]func(int, []int32) Operation{star(plan.Scatter, 0), star(plan.Scatter, 1)},
+			[2]int{n, n}},
+		{"roots of a reduce", [2]func(int, []int32) Operation{star(plan.Reduce, 0), star(plan.Reduce, 1)},
+			[2]int{n, n}},
 		{"collectives", [2]func(int, []int32) Operation{star(plan.Broadcast, 0), all}, [2]int{n, n}},
-		{"stars", [2]func(int, []int32) Operation{star(plan.Scatter, 0), star(plan.Gather, 0)}, [2]int{n, n}},
+		{"stars", [2]func(int, []int32) Operation{star(plan.Scatter, 0), star(plan.Gather, 0)},
+			[2]int{n, n}},
 	} {
 		for _, ordinary := range []bool{false, true} {
 			w := newWorld(t, "shm", 2, 20*time.Second)
 			w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
-			w.each(func(rank int) error { return run(w.comms[rank], inPlace(shareable(t, w, rank, n))) }) // maps the memory
+			// maps the memory
+			w.each(func(rank int) error { return run(w.comms[rank], inPlace(shareable(t, w, rank, n))) })
 			errs := w.try(func(rank int) error {
 				b := shareable(t, w, rank, c.counts[rank])
 				if rank == 1 && ordinary {

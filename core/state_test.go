@@ -56,7 +56,9 @@ func vote(c *Comm) (voted, gets bool) {
 	return now(c).runner.engine.SingleCopy()
 }
 
-func getsSend(c *Comm, peer int, bytes uint64) bool { return now(c).p2p.peers[peer].wire.gets(bytes) }
+func getsSend(c *Comm, peer int, bytes uint64) bool {
+	return now(c).p2p.peers[peer].wire.gets(bytes)
+}
 
 // shareableOf tells whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
@@ -186,10 +188,16 @@ func tellPeer(ctx context.Context, c *Comm, peer int, h transport.Header, payloa
 }
 
 // control takes a frame of the point-to-point protocol.
-func control(c *Comm, peer int, h transport.Header) error { return now(c).p2p.control(peer, h, nil) }
+func control(c *Comm, peer int, h transport.Header) error {
+	return now(c).p2p.control(peer, h,
+		nil)
+}
 
 // slotOf is the place of a send's data.
-func slotOf(c *Comm, peer int, h transport.Header) ([]byte, error) { return now(c).p2p.slot(peer, h) }
+func slotOf(c *Comm, peer int, h transport.Header) ([]byte,
+	error) {
+	return now(c).p2p.slot(peer, h)
+}
 
 func readMail(c *Comm) { now(c).p2p.collect() }
 

@@ -11,11 +11,13 @@ import (
 // parent's.
 func TestThresholdsOfRanks(t *testing.T) {
 	join := func(of ...string) (*world, []error) {
-		return tryWorld(t, len(of), func(rank int, _ *RuntimeConfig, c *Config) { c.Thresholds = of[rank] })
+		return tryWorld(t, len(of),
+			func(rank int, _ *RuntimeConfig, c *Config) { c.Thresholds = of[rank] })
 	}
 	_, errs := join("flat_max=1", "flat_max=2")
 	for rank, err := range errs {
-		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `GOCCL_THRESHOLDS is "flat_max=1" on rank 0 and "flat_max=2" on rank 1`) {
+		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(),
+			`GOCCL_THRESHOLDS is "flat_max=1" on rank 0 and "flat_max=2" on rank 1`) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}

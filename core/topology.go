@@ -48,7 +48,8 @@ func places(addresses []transport.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))
 	for rank := range addresses {
 		a := &addresses[rank]
-		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages, Memory: a.Memory(forced)}
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages,
+			Memory: a.Memory(forced)}
 	}
 	return all
 }

@@ -15,9 +15,10 @@ import (
 	"github.com/goccl/goccl/core/tune"
 )
 
-// transfer is a send over a memory channel, or the receive that has accepted it: two-rank plans on the
-// point-to-point lane; or a receive alone, which reads the sender's memory. All transfers are carried on by one attendant: a waiter, or else a
-// goroutine that is there as long as there are some.
+// transfer is a send over a memory channel, or the receive that has accepted it: two-rank plans on
+// the point-to-point lane; or a receive alone, which reads the sender's memory. All transfers are
+// carried on by one attendant: a waiter, or else a goroutine that is there as long as there are
+// some.
 type transfer struct {
 	work  *Work
 	op    *call.Operation
@@ -32,7 +33,8 @@ type transfer struct {
 	got uint64
 }
 
-// transfers go to one peer, or come from it, one after the other in the order in which they were accepted.
+// transfers go to one peer, or come from it, one after the other in the order in which they were
+// accepted.
 type transfers struct {
 	queue []*transfer // under pointToPoint.mu
 	run   *exec.Run   // of the first; the attendant's
@@ -80,8 +82,8 @@ func (p *pointToPoint) after(d time.Duration, f func()) {
 	})
 }
 
-// background does what waiters have left over: it announces letters, and attends where there are transfers and
-// nobody does. It tells whether there was anything left over.
+// background does what waiters have left over: it announces letters, and attends where there are
+// transfers and nobody does. It tells whether there was anything left over.
 func (p *pointToPoint) background() bool {
 	p.enter()
 	defer p.exit()
@@ -101,8 +103,8 @@ func (p *pointToPoint) background() bool {
 	return left
 }
 
-// accept begins a transfer, of which the sender must know unless its memory is read. The peer may have mapped this rank's window before this rank has
-// mapped the peer's.
+// accept begins a transfer, of which the sender must know unless its memory is read. The peer may
+// have mapped this rank's window before this rank has mapped the peer's.
 func (p *pointToPoint) accept(t *transfer) {
 	mail := p.c.window.Mail()
 	if t.get {
@@ -140,8 +142,8 @@ func (p *pointToPoint) accept(t *transfer) {
 	}
 }
 
-// attend looks for letters and carries the transfers on, in the manner of work.Driver: until a work has ended (nil:
-// until there is no transfer left), or until a time.
+// attend looks for letters and carries the transfers on, in the manner of work.Driver: until a work
+// has ended (nil: until there is no transfer left), or until a time.
 func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	p.enter()
 	defer p.exit()
@@ -164,7 +166,8 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 		p.takeLetters()
 		heads, more := p.advance()
 		now := exec.Now()
-		if over.Load() != 0 || w == nil && len(heads) == 0 && !p.hasTransfers() || now >= until || interrupted || p.c.failed() != nil {
+		if over.Load() != 0 || w == nil && len(heads) == 0 && !p.hasTransfers() || now >= until ||
+			interrupted || p.c.failed() != nil {
 			break
 		}
 		runs := make([]*exec.Run, len(heads))
@@ -213,8 +216,8 @@ func (p *pointToPoint) attend(w *Work, until time.Duration) bool {
 	return w != nil && !w.Ended() && exec.Now() < until && !interrupted
 }
 
-// endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves: until then he uses
-// their memory.
+// endTransfers ends all transfers with an error. If somebody attends, he does it when he leaves:
+// until then he uses their memory.
 func (p *pointToPoint) endTransfers(err *fault.Error) {
 	for p.hasTransfers() { // again, if somebody has come with one meanwhile
 		select {
@@ -247,8 +250,9 @@ func (p *pointToPoint) endTransfersHeld(err *fault.Error) {
 	}
 }
 
-// advance readies the first transfer of each queue, and returns those that run plans. Of the others it gets a part, and tells whether there is more
-// to get. Those that are late fail the communicator.
+// advance readies the first transfer of each queue, and returns those that run plans. Of the others
+// it gets a part, and tells whether there is more to get. Those that are late fail the
+// communicator.
 func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	p.mu.Lock()
 	if p.moving == 0 {
@@ -283,7 +287,8 @@ func (p *pointToPoint) advance() (running []*transfer, more bool) {
 	return running, more
 }
 
-// get gets a part of what a sender has offered. It tells whether something else may be done for the peer now.
+// get gets a part of what a sender has offered. It tells whether something else may be done for the
+// peer now.
 func (p *pointToPoint) get(t *transfer) bool {
 	out := unsafe.Slice((*byte)(t.op.Out[0]), t.op.Length())[t.got:]
 	out = out[:min(plan.GetMost, len(out))] // then the attendant looks around
@@ -321,7 +326,8 @@ func (p *pointToPoint) finish(w *Work, peer int, offer uint64) {
 		return
 	}
 	q.take.do(p.c, func() {
-		_ = q.wire.post(w.Context(), h, nil) // a sender that is not told has left, or finds that it is late
+		// a sender that is not told has left, or finds that it is late
+		_ = q.wire.post(w.Context(), h, nil)
 		w.End(nil)
 	})
 }

@@ -49,7 +49,8 @@ func TestRemovedDeviceIsTold(t *testing.T) {
 	}
 }
 
-// A request that fails breaks a connection, and so its link. Who tells first may be the other side, whose requests are flushed.
+// A request that fails breaks a connection, and so its link. Who tells first may be the other side,
+// whose requests are flushed.
 func TestBrokenConnectionIsTold(t *testing.T) {
 	w, double := newVerbsWorld(t, 3)
 	const general = 21
@@ -97,7 +98,8 @@ func TestShareableIsLent(t *testing.T) {
 				for rank := range size {
 					alone := ordinary >= 0 && ordinary != rank && size == 2 // whose memory is not ordinary
 					if (given[rank] > 0) == (rank == ordinary) || (taken[rank] > 0) == alone {
-						t.Errorf("peers of rank %d have read %d bytes by themselves, and it %d of theirs", rank, given[rank], taken[rank])
+						t.Errorf("peers of rank %d have read %d bytes by themselves, and it %d of theirs", rank,
+							given[rank], taken[rank])
 					}
 				}
 				// All has been freed, but for the windows.
@@ -124,9 +126,11 @@ func TestShareableSendsAreLent(t *testing.T) {
 			given, _ := lent(w)
 			w.each(func(rank int) error {
 				if rank == 0 {
-					return run(w.comms[0], Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1, In: []unsafe.Pointer{ptr(from)}, InCounts: []uint64{uint64(n)}})
+					return run(w.comms[0], Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1,
+						In: []unsafe.Pointer{ptr(from)}, InCounts: []uint64{uint64(n)}})
 				}
-				return run(w.comms[1], Operation{Collective: plan.Recv, DType: reduce.Int32, Root: 0, Out: []unsafe.Pointer{ptr(into)}, OutCounts: []uint64{uint64(n)}})
+				return run(w.comms[1], Operation{Collective: plan.Recv, DType: reduce.Int32, Root: 0,
+					Out: []unsafe.Pointer{ptr(into)}, OutCounts: []uint64{uint64(n)}})
 			})
 			if err := expect("received", into, func(i int) int32 { return value(0, n, i) }); err != nil {
 				t.Fatal(err)
@@ -151,7 +155,8 @@ func TestShareableThatCannotBeRegistered(t *testing.T) {
 			said <- r.Text
 		}
 	})
-	w := newWorldWith(t, RuntimeConfig{Verbs: double.Path, Logger: logger}, "verbs", 2, Config{Timeout: time.Minute})
+	w := newWorldWith(t, RuntimeConfig{Verbs: double.Path, Logger: logger}, "verbs", 2,
+		Config{Timeout: time.Minute})
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 	double.Fail("reg_mr", 1, -1, syscall.ENOMEM)
 	w.alloc = func(rank, n int) []int32 { return shareable(t, w, rank, n) }
@@ -201,7 +206,8 @@ func TestReadThatFailsIsTold(t *testing.T) {
 	}
 }
 
-// A sender gives up, and its memory is its user's again, at any moment of its being read: the receiver has what was sent, or an error.
+// A sender gives up, and its memory is its user's again, at any moment of its being read: the
+// receiver has what was sent, or an error.
 func TestLentByWhoGaveUp(t *testing.T) {
 	const n = 600_001
 	late := 0
@@ -255,8 +261,9 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	}
 }
 
-// A rank leaves, and gives its memory back, before what it has lent has been read: who was to receive that is told so, and receives what others send.
-// The rank's other communicator keeps the link.
+// A rank leaves, and gives its memory back, before what it has lent has been read: who was to
+// receive that is told so, and receives what others send. The rank's other communicator keeps the
+// link.
 func TestLentByWhoLeft(t *testing.T) {
 	const n = 600_001
 	w, _ := newVerbsWorld(t, 3)
@@ -285,7 +292,8 @@ func TestLentByWhoLeft(t *testing.T) {
 		t.Error("what is lent is gone")
 	}
 	linksOf(w.comms[1]).Leave()
-	if _, err := received.Wait(-1); !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "has left") {
+	if _, err := received.Wait(-1); !errors.Is(err, ErrAborted) ||
+		!strings.Contains(err.Error(), "has left") {
 		t.Errorf("what was lent: %v", err)
 	}
 	if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 0)); err != nil {

@@ -10,21 +10,21 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// wire carries sends to one peer, and receives from it, of which the engine decides what happens. It is
-// chosen once for each peer: its link, or mailboxes where the two share memory.
+// wire carries sends to one peer, and receives from it, of which the engine decides what happens.
+// It is chosen once for each peer: its link, or mailboxes where the two share memory.
 type wire interface {
 	// tryPost carries a frame if that takes no waiting, and tells whether it did.
 	tryPost(h transport.Header, payload []byte) bool
 	// post carries a frame. Nothing of it is sent when there is an error.
 	post(ctx context.Context, h transport.Header, payload []byte) error
-	// begin carries the first frame of a send on the thread that calls it, if that takes little waiting.
-	// It tells whether that is over, well or not.
+	// begin carries the first frame of a send on the thread that calls it, if that takes little
+	// waiting. It tells whether that is over, well or not.
 	begin(s *send) bool
 	// readNews handles what the peer has sent, unless another thread does.
 	readNews()
 
-	// eager tells whether a payload is small enough to go at once, and of no use to a peer that reads it
-	// by itself.
+	// eager tells whether a payload is small enough to go at once, and of no use to a peer that reads
+	// it by itself.
 	eager(payload []byte) bool
 	// place says where the data of an offer lies, for a peer that can read it; of is what it says.
 	place(s *send) []byte

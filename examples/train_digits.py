@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/train_digits.py
 
-All that training has to do with GoCCL is init_process_group("goccl"); --backend gloo runs the same with
-Gloo.
+All that training has to do with GoCCL is init_process_group("goccl"); --backend gloo runs the same
+with Gloo.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--backend", default="goccl", help="of torch.distributed; goccl if not given")
+    parser.add_argument(
+        "--backend", default="goccl", help="of torch.distributed; goccl if not given"
+    )
     parser.add_argument("--epochs", type=int, default=15, help="passes over the training data; 15")
     parser.add_argument("--batch-size", type=int, default=32, help="samples a rank and step; 32")
     arguments = parser.parse_args()
     if arguments.epochs < 1 or arguments.batch_size < 1:
         parser.error("--epochs and --batch-size must be at least 1")
     if "RANK" not in os.environ:
-        parser.error("start it with: torchrun --standalone --nproc-per-node 2 examples/train_digits.py")
+        parser.error(
+            "start it with: torchrun --standalone --nproc-per-node 2 examples/train_digits.py"
+        )
     return arguments
 
 
@@ -43,7 +47,9 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
-    train, test = train_test_split(range(len(labels)), test_size=0.2, random_state=0, stratify=labels)
+    train, test = train_test_split(
+        range(len(labels)), test_size=0.2, random_state=0, stratify=labels
+    )
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
@@ -86,7 +92,8 @@ def train_epoch(
 
 @torch.no_grad()
 def accuracy(model: DistributedDataParallel, data: TensorDataset) -> float:
-    """Returns the share of images that are read rightly; every rank looks at its own part of them."""
+    """Returns the share of images that are read rightly; every rank looks at its own part of
+    them."""
     model.eval()
     rank, size = dist.get_rank(), dist.get_world_size()
     images, labels = (tensor[rank::size] for tensor in data.tensors)
@@ -96,7 +103,8 @@ def accuracy(model: DistributedDataParallel, data: TensorDataset) -> float:
 
 
 def gradient_exchange_ms(model: nn.Module) -> tuple[int, float]:
-    """Returns the size of all gradients in bytes, and the median time of one allreduce of as much."""
+    """Returns the size of all gradients in bytes, and the median time of one allreduce of as
+    much."""
     gradients = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
     seconds = []
     for _ in range(50):
@@ -112,7 +120,11 @@ def transports() -> str:
     if dist.get_backend() != "goccl":
         return "not told by this backend"
     rank = dist.get_rank()
-    found = [f"{name} (rank {rank} to {peer})" for peer, name in goccl.transports().items() if peer != rank]
+    found = [
+        f"{name} (rank {rank} to {peer})"
+        for peer, name in goccl.transports().items()
+        if peer != rank
+    ]
     return ", ".join(found) or "none: one rank"
 
 
@@ -148,7 +160,8 @@ def main() -> None:
     say(f"test accuracy    {100 * accuracy(model, test_set):.2f} %")
     say(f"transport        {transports()}")
     say(
-        f"a step           {1e3 * statistics.median(step_seconds):.2f} ms (median of {len(step_seconds)}); "
+        f"a step           {1e3 * statistics.median(step_seconds):.2f} ms (median of "
+        f"{len(step_seconds)}); "
         f"its gradients, {gradient_bytes / 1024:.0f} KiB, summed alone: {exchange_ms:.2f} ms"
     )
     dist.destroy_process_group()

@@ -1,11 +1,12 @@
-"""Trains a small transformer on the source text of Python's own standard library, and measures each step.
+"""Trains a small transformer on the source text of Python's own standard library, and measures each
+step.
 
     OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 examples/train_text.py
 
-A step computes the gradients of one batch twice: alone (DDP's no_sync, nothing is exchanged, the result is
-dropped) and then for real. What the second takes longer is the exposed communication: what the exchange
-costs although it goes on behind the computation. Times are those of the slowest rank, CPU times the mean of
-the ranks. The pass alone is not counted in the time of a step.
+A step computes the gradients of one batch twice: alone (DDP's no_sync, nothing is exchanged, the
+result is dropped) and then for real. What the second takes longer is the exposed communication:
+what the exchange costs although it goes on behind the computation. Times are those of the slowest
+rank, CPU times the mean of the ranks. The pass alone is not counted in the time of a step.
 """
 
 from __future__ import annotations
@@ -35,22 +36,41 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--backend", default="goccl", help="of torch.distributed; goccl if not given")
+    parser.add_argument(
+        "--backend", default="goccl", help="of torch.distributed; goccl if not given"
+    )
     parser.add_argument("--steps", type=int, default=20, help="that count; 20")
-    parser.add_argument("--layers", type=int, default=10, help="of the transformer; 10, with width 512: 32 M")
-    parser.add_argument("--width", type=int, default=512, help="of each layer, a multiple of 64; 512")
-    parser.add_argument("--batch-size", type=int, default=4, help="pieces of text a rank and step; 4")
+    parser.add_argument(
+        "--layers", type=int, default=10, help="of the transformer; 10, with width 512: 32 M"
+    )
+    parser.add_argument(
+        "--width", type=int, default=512, help="of each layer, a multiple of 64; 512"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=4, help="pieces of text a rank and step; 4"
+    )
     parser.add_argument("--length", type=int, default=128, help="of a piece, in bytes; 128")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured here")
     parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="profile one more step: rank 0's trace, for Perfetto"
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="profile one more step: rank 0's trace, for Perfetto",
     )
     arguments = parser.parse_args()
-    sizes = (arguments.steps, arguments.layers, arguments.width, arguments.batch_size, arguments.length)
+    sizes = (
+        arguments.steps,
+        arguments.layers,
+        arguments.width,
+        arguments.batch_size,
+        arguments.length,
+    )
     if min(sizes) < 1 or arguments.width % 64 != 0:
         parser.error("numbers must be at least 1, and --width a multiple of 64")
     if "RANK" not in os.environ:
-        parser.error("start it with: torchrun --standalone --nproc-per-node 2 examples/train_text.py")
+        parser.error(
+            "start it with: torchrun --standalone --nproc-per-node 2 examples/train_text.py"
+        )
     return arguments
 
 
@@ -62,22 +82,35 @@ class Transformer(nn.Module):
         self.letters = nn.Embedding(256, width)
         self.places = nn.Parameter(0.02 * torch.randn(length, width))
         layer = nn.TransformerEncoderLayer(
-            width, width // 64, 4 * width, dropout=0, activation="gelu", batch_first=True, norm_first=True
+            width,
+            width // 64,
+            4 * width,
+            dropout=0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
         self.layers = nn.TransformerEncoder(
             layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False
         )
         self.out = nn.Linear(width, 256)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False
+        )
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        return self.out(self.layers(self.letters(text) + self.places, mask=self.mask, is_causal=True))
+        return self.out(
+            self.layers(self.letters(text) + self.places, mask=self.mask, is_causal=True)
+        )
 
 
 def load_text() -> torch.Tensor:
-    """Returns the modules that lie in the standard library's folder, one after the other, as bytes."""
+    """Returns the modules that lie in the standard library's folder, one after the other, as
+    bytes."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
+    return torch.frombuffer(
+        bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8
+    )
 
 
 @dataclass
@@ -106,7 +139,9 @@ def compute_gradients(model: DistributedDataParallel, text: torch.Tensor) -> Pas
     return Pass(loss.item(), time.perf_counter() - begin, time.process_time() - cpu_begin)
 
 
-def train_step(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, text: torch.Tensor) -> Step:
+def train_step(
+    model: DistributedDataParallel, optimizer: torch.optim.Optimizer, text: torch.Tensor
+) -> Step:
     with model.no_sync():
         alone = compute_gradients(model, text)
     optimizer.zero_grad()
@@ -123,12 +158,14 @@ def train_step(model: DistributedDataParallel, optimizer: torch.optim.Optimizer,
     loss, cpu_seconds, cpu_alone = (mean / dist.get_world_size()).tolist()
     seconds, real_seconds, alone_seconds = slowest.tolist()
     tokens = dist.get_world_size() * text[:, 1:].numel()
-    return Step(loss, seconds, real_seconds - alone_seconds, cpu_seconds, cpu_alone, tokens / seconds)
+    return Step(
+        loss, seconds, real_seconds - alone_seconds, cpu_seconds, cpu_alone, tokens / seconds
+    )
 
 
 def overlap(profiler: profile) -> tuple[float, float]:
-    """Returns how long all allreduces of a profiled backward took together, in seconds, and the share of that
-    which lay before the last gradient was computed."""
+    """Returns how long all allreduces of a profiled backward took together, in seconds, and the
+    share of that which lay before the last gradient was computed."""
     events = profiler.events()
     backward = next(event.time_range for event in events if event.name == "backward")
     computed = max(
@@ -158,7 +195,9 @@ def main() -> None:
 
     torch.manual_seed(0)
     data = load_text()
-    model = DistributedDataParallel(Transformer(arguments.layers, arguments.width, arguments.length))
+    model = DistributedDataParallel(
+        Transformer(arguments.layers, arguments.width, arguments.length)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(
@@ -193,7 +232,8 @@ def main() -> None:
         "backend": dist.get_backend(),
         "ranks": size,
         "parameters": parameters,
-        "median": {name: median(name) for name in asdict(steps[0])} | {"exchange_cpu": exchange_cpu},
+        "median": {name: median(name) for name in asdict(steps[0])}
+        | {"exchange_cpu": exchange_cpu},
         "steps": [asdict(step) for step in steps],
     }
     say(
@@ -204,7 +244,9 @@ def main() -> None:
 
     if arguments.profile:
         text = next_text()
-        recorder = profile(activities=[ProfilerActivity.CPU]) if rank == 0 else contextlib.nullcontext()
+        recorder = (
+            profile(activities=[ProfilerActivity.CPU]) if rank == 0 else contextlib.nullcontext()
+        )
         with recorder:
             compute_gradients(model, text)
         if rank == 0:

@@ -18,8 +18,9 @@ const (
 
 // Want is what the port to choose should be like.
 type Want struct {
-	// HCA names devices: "mlx5" means all that begin so, "=mlx5_1" that one only; "mlx5_0:1,mlx5_2" lists
-	// several, with a port or without; "^" in front excludes them, "^=" those of exactly these names.
+	// HCA names devices: "mlx5" means all that begin so, "=mlx5_1" that one only; "mlx5_0:1,mlx5_2"
+	// lists several, with a port or without; "^" in front excludes them, "^=" those of exactly these
+	// names.
 	HCA string
 	// GIDIndex is the GID to use, -1 for any.
 	GIDIndex int
@@ -59,22 +60,26 @@ type candidate struct {
 	sameIP bool // even its address
 }
 
-// Choose chooses among active ports: first one on the interface that TCP uses, then one whose address
-// goes farther, then the fastest. Among the addresses of a port it takes RoCE v2 with the address that
-// TCP uses, then with an IPv4 address, an IPv6 one, a link-local one, and RoCE v1 if there is nothing
-// else.
+// Choose chooses among active ports: first one on the interface that TCP uses, then one whose
+// address goes farther, then the fastest. Among the addresses of a port it takes RoCE v2 with the
+// address that TCP uses, then with an IPv4 address, an IPv6 one, a link-local one, and RoCE v1 if
+// there is nothing else.
 func Choose(ports []Port, want Want) (Choice, error) {
 	filter, err := parseHCA(want.HCA)
 	if err != nil {
 		return Choice{}, err
 	}
 	if len(ports) == 0 {
-		return Choice{}, errors.New("this host has no RDMA device that its kernel knows: load the adapter's driver and ib_uverbs " +
-			"(ibv_devices then lists it), or use TCP; SoftRoCE needs no adapter (rdma link add rxe0 type rxe netdev INTERFACE)")
+		return Choice{},
+			errors.New("this host has no RDMA device that its kernel knows: load the adapter's driver " +
+				"and ib_uverbs " +
+				"(ibv_devices then lists it), or use TCP; SoftRoCE needs no adapter (rdma link add rxe0 " +
+				"type rxe netdev INTERFACE)")
 	}
 	named := slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return !filter.allows(&p) })
 	if len(named) == 0 {
-		return Choice{}, fmt.Errorf("%s=%s leaves no RDMA port: there is %s", EnvHCA, want.HCA, strings.Join(describe(ports), "; "))
+		return Choice{}, fmt.Errorf("%s=%s leaves no RDMA port: there is %s", EnvHCA, want.HCA,
+			strings.Join(describe(ports), "; "))
 	}
 	var usable []candidate
 	for i := range named {
@@ -95,7 +100,8 @@ func Choose(ports []Port, want Want) (Choice, error) {
 		return Choice{}, errors.New(text + strings.Join(describe(named), "; "))
 	}
 	best := slices.MinFunc(usable, func(a, b candidate) int {
-		return cmp.Or(first(a.onTCP, b.onTCP), cmp.Compare(a.reach, b.reach), cmp.Compare(b.port.Gbps, a.port.Gbps))
+		return cmp.Or(first(a.onTCP, b.onTCP), cmp.Compare(a.reach, b.reach),
+			cmp.Compare(b.port.Gbps, a.port.Gbps))
 	})
 	return Choice{
 		Device:    best.port.Device,
@@ -137,7 +143,8 @@ func bestGID(p *Port, want Want) (candidate, string) {
 		for _, g := range p.GIDs {
 			have = append(have, g.String())
 		}
-		return candidate{}, fmt.Sprintf("it has no GID of index %d, which %s asks for; it has %s", want.GIDIndex, EnvGIDIndex,
+		return candidate{}, fmt.Sprintf("it has no GID of index %d, which %s asks for; it has %s",
+			want.GIDIndex, EnvGIDIndex,
 			cmp.Or(strings.Join(have, ", "), "none"))
 	case len(l) == 0 && p.LinkLayer == InfiniBand && p.LID != 0:
 		return newCandidate(p, GID{}, want), ""
@@ -159,7 +166,8 @@ func newCandidate(p *Port, g GID, want Want) candidate {
 	if p.LinkLayer == InfiniBand {
 		return c
 	}
-	c.sameIP = slices.ContainsFunc(want.NetAddr, func(a netip.Addr) bool { return a.WithZone("").Unmap() == g.Addr() })
+	c.sameIP = slices.ContainsFunc(want.NetAddr,
+		func(a netip.Addr) bool { return a.WithZone("").Unmap() == g.Addr() })
 	c.onTCP = c.onTCP || c.sameIP
 	switch {
 	case g.Type != GIDRoCEv2:
@@ -193,9 +201,13 @@ func (c *candidate) why(want Want, usable []candidate) string {
 	case c.port.LinkLayer == InfiniBand:
 		l = append(l, fmt.Sprintf("its LID is %d", c.port.LID))
 	case c.reach == oldRoCE:
-		l = append(l, fmt.Sprintf("its GID is %v: it has none of RoCE v2, so only hosts on the same Ethernet are reached", c.gid))
+		l = append(l,
+			fmt.Sprintf("its GID is %v: it has none of RoCE v2, so only hosts on the same Ethernet are "+
+				"reached", c.gid))
 	case c.reach == linkLocal:
-		l = append(l, fmt.Sprintf("its GID is %v: there is no IP address, so only hosts on the same Ethernet are reached", c.gid))
+		l = append(l,
+			fmt.Sprintf("its GID is %v: there is no IP address, so only hosts on the same Ethernet are "+
+				"reached", c.gid))
 	case c.sameIP:
 		l = append(l, fmt.Sprintf("its GID %v is TCP's address", c.gid))
 	default:
@@ -229,7 +241,8 @@ func parseHCA(s string) (f hcaFilter, err error) {
 			i.port, err = strconv.Atoi(number)
 		}
 		if err != nil || device == "" || hasPort && i.port < 1 {
-			return f, fmt.Errorf("%s=%s: %q is no device, nor device:port with ports from 1", EnvHCA, s, item)
+			return f, fmt.Errorf("%s=%s: %q is no device, nor device:port with ports from 1", EnvHCA, s,
+				item)
 		}
 		f.items = append(f.items, i)
 	}

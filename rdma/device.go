@@ -22,8 +22,9 @@ const (
 	RemoteRead  Access = C.IBV_ACCESS_REMOTE_READ
 )
 
-// Device is an opened device, at the port that was chosen, with a protection domain. Open, Register, NewStream
-// and NextEvent are safe for several goroutines; Close comes after everything else.
+// Device is an opened device, at the port that was chosen, with a protection domain. Open,
+// Register, NewStream and NextEvent are safe for several goroutines; Close comes after everything
+// else.
 type Device struct {
 	Choice  Choice
 	lib     *Library
@@ -67,7 +68,9 @@ func (l *Library) Open(c Choice) (d *Device, err error) {
 	if e := C.goccl_query_device(l.verbs, d.context, &limits); e != 0 {
 		return d, newError("ibv_query_device", c.Device, syscall.Errno(e))
 	}
-	d.reads = max(0, min(int(limits.max_qp_rd_atom), int(limits.max_qp_init_rd_atom), C.GOCCL_STREAM_READS)) // no more are ever under way
+	// no more are ever under way
+	d.reads = max(0, min(int(limits.max_qp_rd_atom), int(limits.max_qp_init_rd_atom),
+		C.GOCCL_STREAM_READS))
 	return d, nil
 }
 
@@ -116,7 +119,8 @@ func (d *Device) Register(mem unsafe.Pointer, length int, access Access) (*Regio
 	return &Region{LKey: uint32(mr.lkey), RKey: uint32(mr.rkey), device: d, mr: mr}, nil
 }
 
-// Close ends the registration. After an error it may be called again; closing twice does nothing, nor does closing nil.
+// Close ends the registration. After an error it may be called again; closing twice does nothing,
+// nor does closing nil.
 func (r *Region) Close() error {
 	if r == nil || r.mr == nil {
 		return nil

@@ -62,7 +62,8 @@ func openFake(t testing.TB) (*fake.Library, *Device) {
 // pages gives memory that is not Go's.
 func pages(t *testing.T, bytes int) unsafe.Pointer {
 	t.Helper()
-	mem, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,8 @@ func says(t *testing.T, err error, texts ...string) {
 
 func TestLoad(t *testing.T) {
 	_, err := Load(filepath.Join(t.TempDir(), "libibverbs.so.1"))
-	says(t, err, "libibverbs cannot be loaded", "No such file", "install rdma-core", "ibverbs-providers", "TCP")
+	says(t, err, "libibverbs cannot be loaded", "No such file", "install rdma-core",
+		"ibverbs-providers", "TCP")
 
 	partial := filepath.Join(t.TempDir(), "partial.so")
 	compile := exec.Command(fake.Compiler(t), "-shared", "-fPIC", "-x", "c", "-o", partial, "-")
@@ -135,9 +137,11 @@ func TestPorts(t *testing.T) {
 	global := func(s string) [16]byte { return netip.MustParseAddr(s).As16() }
 	f.Devices(4)
 	f.Device(1, "ib", 0, 2)
-	f.Port(1, 1, fake.Port{State: int(PortActive), LinkLayer: int(InfiniBand), LID: 7, MTU: 3, Width: 8, Speed: 16})
+	f.Port(1, 1, fake.Port{State: int(PortActive), LinkLayer: int(InfiniBand), LID: 7, MTU: 3,
+		Width: 8, Speed: 16})
 	f.GID(1, 1, 0, int(GIDInfiniBand), 0, global("fe80::7"))
-	f.Port(1, 2, fake.Port{State: int(PortInit), LinkLayer: int(InfiniBand), MTU: 5, Width: 2, Speed: 64})
+	f.Port(1, 2, fake.Port{State: int(PortInit), LinkLayer: int(InfiniBand), MTU: 5, Width: 2,
+		Speed: 64})
 	f.Device(2, "iwarp", 1, 1)
 	f.Port(2, 1, fake.Port{State: int(PortActive), LinkLayer: int(Ethernet), MTU: 5, Width: 1})
 	f.Device(3, "down", 0, 1)
@@ -158,14 +162,18 @@ func TestPorts(t *testing.T) {
 	want := []string{
 		"fake0:1 (Ethernet, 100 Gbit/s, lo)",
 		"ib:1 (InfiniBand, 168 Gbit/s, ib0)",
-		"ib:2 (InfiniBand, 200 Gbit/s, ib1): the link waits for a subnet manager: start one in the fabric (opensm)",
-		"iwarp:1 (Ethernet, 2.5 Gbit/s): it speaks iWARP, which GoCCL cannot connect: use an adapter for RoCE or InfiniBand, or TCP",
-		"down:1 (Ethernet, eth9): the link is down: check the cable, the switch and the interface (ip link set eth9 up)",
+		"ib:2 (InfiniBand, 200 Gbit/s, ib1): the link waits for a subnet manager: start one in the " +
+			"fabric (opensm)",
+		"iwarp:1 (Ethernet, 2.5 Gbit/s): it speaks iWARP, which GoCCL cannot connect: use an adapter " +
+			"for RoCE or InfiniBand, or TCP",
+		"down:1 (Ethernet, eth9): the link is down: check the cable, the switch and the interface (ip " +
+			"link set eth9 up)",
 	}
 	if got := describe(ports); !slices.Equal(got, want) {
 		t.Errorf("the ports are\n%s\nwanted\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if p := ports[1]; p.LID != 7 || p.MTU != 1024 || len(p.GIDs) != 1 || p.GIDs[0].Type != GIDInfiniBand {
+	if p := ports[1]; p.LID != 7 || p.MTU != 1024 || len(p.GIDs) != 1 ||
+		p.GIDs[0].Type != GIDInfiniBand {
 		t.Errorf("the first port of InfiniBand is %+v", p)
 	}
 	checkLoopback(t, ports[0])
@@ -267,7 +275,8 @@ func TestOrderOfRelease(t *testing.T) {
 	}
 	err = d.Close()
 	says(t, err, "ibv_dealloc_pd on fake0 fails: device or resource busy")
-	if !errors.Is(err, syscall.EBUSY) || f.Live("mr") != 1 || f.Live("pd") != 1 || f.Live("context") != 1 {
+	if !errors.Is(err, syscall.EBUSY) || f.Live("mr") != 1 || f.Live("pd") != 1 ||
+		f.Live("context") != 1 {
 		t.Errorf("a device in use was closed: %v", err)
 	}
 	f.Trace()
@@ -276,7 +285,8 @@ func TestOrderOfRelease(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got, want := f.Trace(), []string{"dereg_mr", "dealloc_pd", "close_device"}; !slices.Equal(got, want) {
+	if got, want := f.Trace(), []string{"dereg_mr", "dealloc_pd", "close_device"}; !slices.Equal(got,
+		want) {
 		t.Errorf("released as %v, wanted %v", got, want)
 	}
 }
@@ -298,7 +308,8 @@ func TestRegisterFails(t *testing.T) {
 	}
 	_, err = d.Register(mem, 1<<16, RemoteWrite)
 	says(t, err, "invalid argument")
-	says(t, errors.New(lockedHint(8<<20)), "is 8 MiB", "ulimit -l unlimited", "LimitMEMLOCK=infinity", "--ulimit memlock=-1")
+	says(t, errors.New(lockedHint(8<<20)), "is 8 MiB", "ulimit -l unlimited", "LimitMEMLOCK=infinity",
+		"--ulimit memlock=-1")
 	says(t, errors.New(lockedHint(unix.RLIM_INFINITY)), "not limited")
 
 	r, err := d.Register(mem, 1<<16, LocalWrite)
@@ -365,7 +376,8 @@ func TestCloseFails(t *testing.T) {
 	f.Fail("dealloc_pd", 1, 1, syscall.EIO)
 	f.Fail("close_device", 1, 1, syscall.EIO)
 	says(t, d.Close(), "ibv_dealloc_pd on fake0 fails")
-	if got, want := f.Trace(), []string{"open_device", "alloc_pd", "dealloc_pd", "close_device"}; !slices.Equal(got, want) {
+	if got, want := f.Trace(), []string{"open_device", "alloc_pd", "dealloc_pd",
+		"close_device"}; !slices.Equal(got, want) {
 		t.Errorf("%v, wanted %v", got, want)
 	}
 	if err := d.Close(); err != nil {
@@ -382,13 +394,17 @@ func TestError(t *testing.T) {
 			"RDMA write on mlx5_0 fails: the peer does not answer (RETRY_EXC_ERR, status 12, " +
 				"vendor error 0x81); it may be dead"},
 		{&Error{Verb: "send", Status: 13},
-			"send fails: the peer takes no messages (RNR_RETRY_EXC_ERR, status 13, vendor error 0x0); is its"},
+			"send fails: the peer takes no messages (RNR_RETRY_EXC_ERR, status 13, vendor error 0x0); is " +
+				"its"},
 		{&Error{Verb: "send", Status: 99}, "send fails: it is unknown what happened (unknown, status 99"},
-		{&Error{Verb: "send", Status: 4, Hint: "that"}, "(LOC_PROT_ERR, status 4, vendor error 0x0); that"},
-		{&Error{Verb: "ibv_post_send", Status: -1, Errno: syscall.EINVAL}, "ibv_post_send fails: invalid argument"},
+		{&Error{Verb: "send", Status: 4, Hint: "that"},
+			"(LOC_PROT_ERR, status 4, vendor error 0x0); that"},
+		{&Error{Verb: "ibv_post_send", Status: -1, Errno: syscall.EINVAL},
+			"ibv_post_send fails: invalid argument"},
 		{newError("ibv_open_device", "x", syscall.ENOENT),
 			"ibv_open_device on x fails: no such file or directory; the device has no file"},
-		{newError("ibv_modify_qp", "x", syscall.ENOENT), "ibv_modify_qp on x fails: no such file or directory"},
+		{newError("ibv_modify_qp", "x", syscall.ENOENT),
+			"ibv_modify_qp on x fails: no such file or directory"},
 	} {
 		if got := c.err.Error(); !strings.Contains(got, c.want) {
 			t.Errorf("%q does not say %q", got, c.want)

@@ -39,7 +39,8 @@ func (d *Device) AsyncFD() int { return int(d.context.async_fd) }
 
 // FDs are the descriptors that the device holds, AsyncFD among them.
 func (d *Device) FDs() []int {
-	return slices.DeleteFunc([]int{int(d.context.cmd_fd), d.AsyncFD()}, func(fd int) bool { return fd < 0 })
+	return slices.DeleteFunc([]int{int(d.context.cmd_fd), d.AsyncFD()},
+		func(fd int) bool { return fd < 0 })
 }
 
 // NextEvent gives an event, if there is one: it does not wait.
@@ -48,7 +49,8 @@ func (d *Device) NextEvent() (e Event, ok bool, err error) {
 	for {
 		switch errno := syscall.Errno(C.goccl_next_event(d.lib.verbs, d.context, &c)); errno {
 		case 0:
-			return Event{Type: EventType(c._type), Device: d.Choice.Device, Port: int(c.port), QPN: uint32(c.qpn)}, true, nil
+			return Event{Type: EventType(c._type), Device: d.Choice.Device, Port: int(c.port),
+				QPN: uint32(c.qpn)}, true, nil
 		case syscall.EAGAIN:
 			return Event{}, false, nil
 		case syscall.EINTR:

@@ -26,10 +26,12 @@ func parseHeader(t *testing.T) (l layout) {
 		t.Fatal(err)
 	}
 	text := regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(string(b), "")
-	for _, m := range regexp.MustCompile(`(?m)^enum (?:\w+ )?\{([^}]*)\}`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^enum (?:\w+ )?\{([^}]*)\}`).FindAllStringSubmatch(text,
+		-1) {
 		l.values = append(l.values, regexp.MustCompile(`IBV_\w+`).FindAllString(m[1], -1)...)
 	}
-	for _, m := range regexp.MustCompile(`(?sm)^((?:struct|union) ibv_\w+) \{\n(.*?)^\};`).FindAllStringSubmatch(text, -1) {
+	types := regexp.MustCompile(`(?sm)^((?:struct|union) ibv_\w+) \{\n(.*?)^\};`)
+	for _, m := range types.FindAllStringSubmatch(text, -1) {
 		l.types = append(l.types, m[1])
 		for _, f := range fieldsOf(m[2]) {
 			l.fields = append(l.fields, [2]string{m[1], f})
@@ -78,7 +80,8 @@ func (l layout) program(header string) string {
 		fmt.Fprintf(&b, "printf(\"%s has %%zu bytes\\n\", sizeof(%s));\n", t, t)
 	}
 	for _, f := range l.fields {
-		fmt.Fprintf(&b, "printf(\"%s.%s is at %%zu, of %%zu bytes\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n",
+		fmt.Fprintf(&b,
+			"printf(\"%s.%s is at %%zu, of %%zu bytes\\n\", offsetof(%s, %s), sizeof(((%s *)0)->%s));\n",
 			f[0], f[1], f[0], f[1], f[0], f[1])
 	}
 	for _, v := range l.values {
@@ -93,7 +96,8 @@ func TestLayout(t *testing.T) {
 	compiler := fake.Compiler(t)
 	l := parseHeader(t)
 	if len(l.types) < 20 || len(l.fields) < 200 || len(l.values) < 80 {
-		t.Fatalf("of verbs.h only %d types, %d fields, %d values are found", len(l.types), len(l.fields), len(l.values))
+		t.Fatalf("of verbs.h only %d types, %d fields, %d values are found", len(l.types), len(l.fields),
+			len(l.values))
 	}
 	dir := t.TempDir()
 	run := func(name, header string, args ...string) []string {
@@ -101,7 +105,8 @@ func TestLayout(t *testing.T) {
 		if err := os.WriteFile(source, []byte(l.program(header)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command(compiler, append(args, "-o", binary, source)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(compiler, append(args, "-o", binary,
+			source)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		out, err := exec.Command(binary).Output()
@@ -113,7 +118,8 @@ func TestLayout(t *testing.T) {
 	probe := exec.Command(compiler, "-E", "-x", "c", "-")
 	probe.Stdin = strings.NewReader("#include <infiniband/verbs.h>\n")
 	if err := probe.Run(); err != nil {
-		t.Skip("infiniband/verbs.h is not installed (on Debian and Ubuntu: libibverbs-dev): nothing to compare with")
+		t.Skip("infiniband/verbs.h is not installed (on Debian and Ubuntu: libibverbs-dev): nothing " +
+			"to compare with")
 	}
 	ours, theirs := run("ours", `"verbs.h"`, "-I."), run("theirs", "<infiniband/verbs.h>")
 	for i := range ours {

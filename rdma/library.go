@@ -1,5 +1,6 @@
-// Package rdma reaches RDMA adapters through libibverbs, which is loaded when it is first asked for:
-// nothing here links to it, and where it or a device is missing, an error tells what to install.
+// Package rdma reaches RDMA adapters through libibverbs, which is loaded when it is first asked
+// for: nothing here links to it, and where it or a device is missing, an error tells what to
+// install.
 package rdma
 
 /*
@@ -49,8 +50,10 @@ func Load(path string) (*Library, error) {
 	var text [512]C.char
 	if C.goccl_verbs_load(l.verbs, name, &text[0], C.size_t(len(text))) != 0 {
 		C.free(unsafe.Pointer(l.verbs))
-		return nil, fmt.Errorf("libibverbs cannot be loaded: %s; install rdma-core (on Debian and Ubuntu: libibverbs1 and "+
-			"ibverbs-providers), or use TCP", C.GoString(&text[0]))
+		return nil,
+			fmt.Errorf("libibverbs cannot be loaded: %s; install rdma-core (on Debian and Ubuntu: "+
+				"libibverbs1 and "+
+				"ibverbs-providers), or use TCP", C.GoString(&text[0]))
 	}
 	if libraries.byPath == nil {
 		libraries.byPath = map[string]*Library{}
@@ -62,7 +65,8 @@ func Load(path string) (*Library, error) {
 // ForkProblem tells why registered memory would not be safe in a process that forks, or "".
 func (l *Library) ForkProblem() string {
 	if e := syscall.Errno(l.verbs.fork_error); e != 0 {
-		return fmt.Sprintf("ibv_fork_init fails: %v; a process that uses RDMA must not fork on this kernel", e)
+		return fmt.Sprintf("ibv_fork_init fails: %v; a process that uses RDMA must not fork on this "+
+			"kernel", e)
 	}
 	return ""
 }

@@ -10,11 +10,13 @@ import (
 	"unsafe"
 )
 
-// Memory is what devices may be given access to: blocks of memory whose owner tells when they end. A block is registered with a device when it is
-// first used there, and until it ends or the device does: no registration outlives its memory unnoticed, because none is of memory that is not known here.
-// It is safe for use by several goroutines.
+// Memory is what devices may be given access to: blocks of memory whose owner tells when they end.
+// A block is registered with a device when it is first used there, and until it ends or the device
+// does: no registration outlives its memory unnoticed, because none is of memory that is not known
+// here. It is safe for use by several goroutines.
 type Memory struct {
-	Given, Taken atomic.Int64 // bytes that peers have read by themselves, and that were read so of peers' memory
+	// bytes that peers have read by themselves, and that were read so of peers' memory
+	Given, Taken atomic.Int64
 
 	mu         sync.Mutex // registering takes long, and so does ending that: without it
 	blocks     []*block   // by address
@@ -52,20 +54,24 @@ type Use struct {
 	r  *registration
 }
 
-// Add makes memory known. Twin maps it a second time, for devices alone, when it is first used, or is nil: what a device knows may be missing in a
-// forked child. Ended, if it is not nil, is called when the block has ended and nothing of it is registered any more: until then the memory stays
+// Add makes memory known. Twin maps it a second time, for devices alone, when it is first used, or
+// is nil: what a device knows may be missing in a forked child. Ended, if it is not nil, is called
+// when the block has ended and nothing of it is registered any more: until then the memory stays
 // mapped.
-func (m *Memory) Add(p unsafe.Pointer, bytes int64, twin func(unsafe.Pointer) (unsafe.Pointer, error), ended func()) {
+func (m *Memory) Add(p unsafe.Pointer, bytes int64,
+	twin func(unsafe.Pointer) (unsafe.Pointer, error), ended func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := &block{memory: p, from: uintptr(p), end: uintptr(p) + uintptr(bytes), twin: twin, ended: ended, at: map[*Device]*registration{}, holds: 1}
+	b := &block{memory: p, from: uintptr(p), end: uintptr(p) + uintptr(bytes), twin: twin,
+		ended: ended, at: map[*Device]*registration{}, holds: 1}
 	i, _ := m.search(b.from)
 	m.blocks = slices.Insert(m.blocks, i, b)
 }
 
 // search needs m.mu.
 func (m *Memory) search(from uintptr) (int, bool) {
-	return slices.BinarySearchFunc(m.blocks, from, func(b *block, from uintptr) int { return cmp.Compare(b.from, from) })
+	return slices.BinarySearchFunc(m.blocks, from,
+		func(b *block, from uintptr) int { return cmp.Compare(b.from, from) })
 }
 
 // Remove ends the block that begins at p: its registrations end now, or with their last use.
@@ -102,8 +108,9 @@ func (m *Memory) drop(b *block) {
 	}
 }
 
-// Use gives a device access to memory. It returns nil where the memory is not known, or is not registered; an error says why that
-// has just failed, which is not tried again. Nobody waits for another's registering, but goes without.
+// Use gives a device access to memory. It returns nil where the memory is not known, or is not
+// registered; an error says why that has just failed, which is not tried again. Nobody waits for
+// another's registering, but goes without.
 func (m *Memory) Use(d *Device, p unsafe.Pointer, bytes int) (*Use, error) {
 	m.mu.Lock()
 	b := m.find(uintptr(p), bytes)
@@ -211,7 +218,8 @@ func (m *Memory) Leave(d *Device) error {
 	return err
 }
 
-// leave gives uses back, and ends the registration with the last one, if its block has ended. It needs m.ending.
+// leave gives uses back, and ends the registration with the last one, if its block has ended. It
+// needs m.ending.
 func (r *registration) leave(uses int) error {
 	end := func() error { return nil }
 	r.m.mu.Lock()

@@ -40,14 +40,16 @@ func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
 			}
 		})
 	}
-	for _, outside := range []struct{ from, bytes int }{{length, 1}, {0, length + 1}, {length - 1, 2}, {page - 1, 2}, {3 * page, 1}, {-1, 2}, {0, 3 * page}} {
+	for _, outside := range []struct{ from, bytes int }{{length, 1}, {0, length + 1}, {length - 1, 2},
+		{page - 1, 2}, {3 * page, 1}, {-1, 2}, {0, 3 * page}} {
 		use(t, &m, d, unsafe.Add(at, outside.from), outside.bytes, false)
 	}
 	if n := f.Live("mr"); n != 0 {
 		t.Fatalf("%d regions before the first use", n)
 	}
 	var uses []*Use
-	for _, inside := range []struct{ from, bytes int }{{0, length}, {page + length - 1, 1}, {page, 1}, {2*page + 7, 100}} {
+	for _, inside := range []struct{ from, bytes int }{{0, length}, {page + length - 1, 1}, {page, 1},
+		{2*page + 7, 100}} {
 		u := use(t, &m, d, unsafe.Add(at, inside.from), inside.bytes, true)
 		if addr := u.Remote().Addr; addr != uint64(uintptr(at))+uint64(inside.from) {
 			t.Errorf("%d is given out as %#x of %p", inside.from, addr, at)
@@ -77,7 +79,8 @@ func TestMemoryIsRegisteredWhileItLasts(t *testing.T) {
 		}
 	}
 	use(t, &m, d, blocks[2], 1, false)
-	if err := errors.Join(uses[0].End(), m.Leave(d), d.Close()); err != nil || f.Live("") != 0 || m.Registered() != 0 {
+	if err := errors.Join(uses[0].End(), m.Leave(d), d.Close()); err != nil || f.Live("") != 0 ||
+		m.Registered() != 0 {
 		t.Errorf("%d objects live, %d bytes are registered: %v", f.Live(""), m.Registered(), err)
 	}
 }
@@ -99,14 +102,16 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 		use(t, &m, d, unsafe.Add(at, 128*(i+2)), 1, true)
 	}
 	m.Add(unsafe.Add(at, 1<<19), 128, nil, nil)
-	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil || !strings.Contains(err.Error(), "which is the most") {
+	if u, err := m.Use(d, unsafe.Add(at, 1<<19), 1); u != nil || err == nil ||
+		!strings.Contains(err.Error(), "which is the most") {
 		t.Errorf("one too many: %v, %v", u, err)
 	}
 	if m.Knows(d, unsafe.Add(at, 1<<19), 1) {
 		t.Error("one too many is said to do")
 	}
 	spare := unsafe.Add(at, 128)
-	if err := errors.Join(use(t, &m, d, spare, 1, true).End(), first.End(), m.Remove(spare)); err != nil {
+	if err := errors.Join(use(t, &m, d, spare, 1, true).End(), first.End(),
+		m.Remove(spare)); err != nil {
 		t.Error(err)
 	}
 	use(t, &m, d, unsafe.Add(at, 1<<19), 1, true)
@@ -115,7 +120,8 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 	}
 }
 
-// What a device gets to know is the second mapping, made when it is first needed, where that can be.
+// What a device gets to know is the second mapping, made when it is first needed, where that can
+// be.
 func TestMemoryThatHasATwin(t *testing.T) {
 	_, d := openFake(t)
 	var m Memory
@@ -132,11 +138,13 @@ func TestMemoryThatHasATwin(t *testing.T) {
 		t.Error("it is mapped before it is used")
 	}
 	for range 2 {
-		if addr := use(t, &m, d, unsafe.Add(at, 100), 1, true).Remote().Addr; addr != uint64(uintptr(at))+2*4096+100 || twins != 1 {
+		if addr := use(t, &m, d, unsafe.Add(at, 100), 1,
+			true).Remote().Addr; addr != uint64(uintptr(at))+2*4096+100 || twins != 1 {
 			t.Errorf("%p is given out as %#x, and was mapped %d times", at, addr, twins)
 		}
 	}
-	if u, err := m.Use(d, unsafe.Add(at, 4096), 1); u != nil || err == nil || err.Error() != "no room" {
+	if u, err := m.Use(d, unsafe.Add(at, 4096), 1); u != nil || err == nil ||
+		err.Error() != "no room" {
 		t.Errorf("what cannot be mapped: %v, %v", u, err)
 	}
 	use(t, &m, d, unsafe.Add(at, 4096), 1, false)
@@ -326,7 +334,8 @@ func testFetchRefused(t *testing.T, d *Device) {
 	s := pair(t, d, LeastRing)
 	var m Memory
 	from := lent(t, &m, d, make([]byte, 4096)).Remote()
-	if err := s[1].Fetch(Remote{from.Addr + 1, from.Key}, word(t, &m, d, 0), [2][]byte{make([]byte, 4096)}, [2]*Use{}); err != nil {
+	if err := s[1].Fetch(Remote{from.Addr + 1, from.Key}, word(t, &m, d, 0),
+		[2][]byte{make([]byte, 4096)}, [2]*Use{}); err != nil {
 		t.Fatal(err)
 	}
 	err := fetched(s[1])
@@ -341,20 +350,23 @@ func testFetchFromStopped(t *testing.T, d *Device) {
 	s := pair(t, d, LeastRing)
 	var m Memory
 	for _, stopped := range []byte{1, 0} {
-		if err := s[1].Fetch(lent(t, &m, d, make([]byte, 70_000)).Remote(), word(t, &m, d, stopped), [2][]byte{make([]byte, 70_000)}, [2]*Use{}); err != nil {
+		if err := s[1].Fetch(lent(t, &m, d, make([]byte, 70_000)).Remote(), word(t, &m, d, stopped),
+			[2][]byte{make([]byte, 70_000)}, [2]*Use{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := fetched(s[1]); errors.Is(err, ErrWithdrawn) != (stopped == 1) || err != nil && stopped == 0 {
+		if err := fetched(s[1]); errors.Is(err, ErrWithdrawn) != (stopped == 1) || err != nil &&
+			stopped == 0 {
 			t.Errorf("the word is %d, the error %v", stopped, err)
 		}
 	}
 }
 
-// What is read twice is the same. An answer that comes twice counts once, one that does not come is made good by the next, and one that comes again
-// behind another is noticed before it counts.
+// What is read twice is the same. An answer that comes twice counts once, one that does not come is
+// made good by the next, and one that comes again behind another is noticed before it counts.
 func TestLoanTwiceOrLost(t *testing.T) {
 	const writeWithImm, read = 1, 4 // of ibv_wr_opcode
-	for _, fault := range []struct{ opcode, status int }{{read, fake.Twice}, {writeWithImm, fake.Twice}, {writeWithImm, 0}} {
+	for _, fault := range []struct{ opcode, status int }{{read, fake.Twice},
+		{writeWithImm, fake.Twice}, {writeWithImm, 0}} {
 		f, d := openFake(t)
 		t.Cleanup(func() { d.Close() })
 		s := pair(t, d, LeastRing)

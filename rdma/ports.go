@@ -212,7 +212,8 @@ func transportProblem(transport int) string {
 	case C.IBV_TRANSPORT_IB:
 		return ""
 	case C.IBV_TRANSPORT_IWARP:
-		return "it speaks iWARP, which GoCCL cannot connect: use an adapter for RoCE or InfiniBand, or TCP"
+		return "it speaks iWARP, which GoCCL cannot connect: use an adapter for RoCE or InfiniBand, " +
+			"or TCP"
 	}
 	return "it has no reliable connections: use an adapter for RoCE or InfiniBand, or TCP"
 }
@@ -225,7 +226,8 @@ func mtuBytes(mtu int) int {
 	return 128 << mtu
 }
 
-// gbps is the speed of so many lanes, both coded as in InfiniBand's PortInfo; 0 if either is unknown.
+// gbps is the speed of so many lanes, both coded as in InfiniBand's PortInfo; 0 if either is
+// unknown.
 func gbps(width, speed int) float64 {
 	lanes := map[int]float64{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
 	lane := map[int]float64{1: 2.5, 2: 5, 4: 10, 8: 10, 16: 14, 32: 25, 64: 50, 128: 100}[speed]

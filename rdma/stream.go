@@ -21,22 +21,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stream is one end of an ordered stream of bytes between two processes, each way, over a reliable connection (RC).
+// Stream is one end of an ordered stream of bytes between two processes, each way, over a reliable
+// connection (RC).
 //
-// Each side has a ring of registered memory. The other writes into it (RDMA WRITE WITH IMMEDIATE: the data, and in the immediate
-// how much of it, and its number), as far as the ring is known to have room, and what is read gives room back (a write of nothing, whose
-// immediate says up to where). So no receive is matched with a buffer: receives are of zero length and only tell. A shared receive queue would save nothing,
-// therefore, and would let one peer use up what all need.
+// Each side has a ring of registered memory. The other writes into it (RDMA WRITE WITH IMMEDIATE:
+// the data, and in the immediate how much of it, and its number), as far as the ring is known to
+// have room, and what is read gives room back (a write of nothing, whose immediate says up to
+// where). So no receive is matched with a buffer: receives are of zero length and only tell. A
+// shared receive queue would save nothing, therefore, and would let one peer use up what all need.
 //
-// Memory that is registered need not go through the rings: one side tells of it, by bytes of the stream, and the other reads it
-// (RDMA READ) to where it belongs, or through a little staging memory where that is not registered ([Stream.Fetch]), and answers ([Stream.Answer]).
+// Memory that is registered need not go through the rings: one side tells of it, by bytes of the
+// stream, and the other reads it (RDMA READ) to where it belongs, or through a little staging
+// memory where that is not registered ([Stream.Fetch]), and answers ([Stream.Answer]).
 //
-// What is written lies in a copy of the peer's ring, at the same places, until the peer has read it, for it may have to be sent again. Both
-// sides get ready ([Stream.Offer]), tell each other how, over whatever channel they have, and join ([Stream.Join]), once: a
-// connection that breaks ends the stream.
+// What is written lies in a copy of the peer's ring, at the same places, until the peer has read
+// it, for it may have to be sent again. Both sides get ready ([Stream.Offer]), tell each other how,
+// over whatever channel they have, and join ([Stream.Join]), once: a connection that breaks ends
+// the stream.
 //
-// No method waits, but for Offer and Join, which may take a second each. One goroutine may write while another reads; the other methods may be
-// called at any time.
+// No method waits, but for Offer and Join, which may take a second each. One goroutine may write
+// while another reads; the other methods may be called at any time.
 type Stream struct {
 	device     *Device
 	ring, copy *Region // of memory
@@ -65,9 +69,10 @@ const (
 	LeastRing = 64 << 10
 	MostRing  = 1 << 20
 
-	// A request that is not acknowledged is sent again after 4.096 us * 2^timeout (1.07 s; adapters may take up to four times as
-	// long), and given up after so many tries: a cable that is out for some seconds, or a host that is overloaded, breaks nothing. Retries
-	// must be finite: nobody else would tell that the peer's adapter is gone.
+	// A request that is not acknowledged is sent again after 4.096 us * 2^timeout (1.07 s; adapters
+	// may take up to four times as long), and given up after so many tries: a cable that is out for
+	// some seconds, or a host that is overloaded, breaks nothing. Retries must be finite: nobody else
+	// would tell that the peer's adapter is gone.
 	ackTimeout = 18
 	retries    = 6
 )
@@ -75,16 +80,20 @@ const (
 // RecordSize is the length of what Offer tells, in bytes.
 const RecordSize = 64
 
-// NewStream makes a stream of rings of the given size, connected to nobody. Each stream takes two and a quarter times that of locked memory.
+// NewStream makes a stream of rings of the given size, connected to nobody. Each stream takes two
+// and a quarter times that of locked memory.
 func (d *Device) NewStream(ring int) (*Stream, error) {
 	if ring < LeastRing || ring > MostRing || ring&(ring-1) != 0 {
-		return nil, fmt.Errorf("a ring of %d bytes: allowed are powers of two from %d to %d", ring, LeastRing, MostRing)
+		return nil, fmt.Errorf("a ring of %d bytes: allowed are powers of two from %d to %d", ring,
+			LeastRing, MostRing)
 	}
-	memory, err := unix.Mmap(-1, 0, 2*ring+ring/4, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	memory, err := unix.Mmap(-1, 0, 2*ring+ring/4, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes for a stream: %w", 2*ring+ring/4, err)
 	}
-	s := &Stream{device: d, memory: memory, c: (*C.struct_goccl_stream)(C.calloc(1, C.sizeof_struct_goccl_stream))}
+	s := &Stream{device: d, memory: memory, c: (*C.struct_goccl_stream)(C.calloc(1,
+		C.sizeof_struct_goccl_stream))}
 	if s.c == nil {
 		_ = unix.Munmap(memory) // fails only for what was not mapped
 		return nil, errors.New("out of memory for a stream")
@@ -92,7 +101,8 @@ func (d *Device) NewStream(ring int) (*Stream, error) {
 	if s.ring, err = d.Register(unsafe.Pointer(&memory[0]), ring, LocalWrite|RemoteWrite); err == nil {
 		s.copy, err = d.Register(unsafe.Pointer(&memory[ring]), len(memory)-ring, LocalWrite)
 	}
-	if err == nil && C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.ring.mr, s.copy.mr, C.uint64_t(ring)) != 0 {
+	if err == nil && C.goccl_stream_open(s.c, d.lib.verbs, d.pd, s.ring.mr, s.copy.mr,
+		C.uint64_t(ring)) != 0 {
 		err = s.Fault()
 	}
 	if err != nil {
@@ -140,12 +150,14 @@ func (s *Stream) enter() bool {
 	return !s.closed
 }
 
-// FD becomes readable when something has come, after Read has found nothing, or when room has been made, after Ask. Wake undoes it.
+// FD becomes readable when something has come, after Read has found nothing, or when room has been
+// made, after Ask. Wake undoes it.
 func (s *Stream) FD() int { return int(s.c.channel.fd) }
 
 func (s *Stream) path() C.struct_goccl_path {
 	c := &s.device.Choice
-	p := C.struct_goccl_path{port: C.uint8_t(c.Port), gid_index: C.uint8_t(c.GIDIndex), timeout: ackTimeout, retries: retries}
+	p := C.struct_goccl_path{port: C.uint8_t(c.Port), gid_index: C.uint8_t(c.GIDIndex),
+		timeout: ackTimeout, retries: retries}
 	if c.LinkLayer == Ethernet {
 		p.global = 1
 	}
@@ -163,7 +175,8 @@ func (s *Stream) Offer() ([RecordSize]byte, error) {
 	var number [4]byte
 	rand.Read(number[:])
 	r := &s.mine
-	*r = C.struct_goccl_record{psn: C.uint32_t(binary.NativeEndian.Uint32(number[:]) & 0xffffff), mtu: C.uint32_t(mtuCode(c.MTU)), lid: C.uint16_t(c.LID),
+	*r = C.struct_goccl_record{psn: C.uint32_t(binary.NativeEndian.Uint32(number[:]) & 0xffffff),
+		mtu: C.uint32_t(mtuCode(c.MTU)), lid: C.uint16_t(c.LID),
 		reads: C.uint8_t(s.device.reads)}
 	for i, v := range c.GID {
 		r.gid[i] = C.uint8_t(v)
@@ -185,8 +198,8 @@ func (s *Stream) Offer() ([RecordSize]byte, error) {
 	return b, nil
 }
 
-// Join connects to the peer whose Offer it is given, after this side's own. When the peer has joined, too, bytes can be written: earlier
-// ones would be lost, and sent again only after a while.
+// Join connects to the peer whose Offer it is given, after this side's own. When the peer has
+// joined, too, bytes can be written: earlier ones would be lost, and sent again only after a while.
 func (s *Stream) Join(peers [RecordSize]byte) error {
 	if !s.enter() {
 		return ErrClosed
@@ -209,15 +222,18 @@ func parseRecord(b [RecordSize]byte, ring int) (C.struct_goccl_record, error) {
 	r := C.struct_goccl_record{
 		ring: C.uint64_t(le.Uint64(b[0:])), size: C.uint64_t(le.Uint64(b[8:])),
 		key: C.uint32_t(le.Uint32(b[16:])), qpn: C.uint32_t(le.Uint32(b[20:])),
-		psn: C.uint32_t(le.Uint32(b[24:])), mtu: C.uint32_t(le.Uint32(b[28:])), lid: C.uint16_t(le.Uint16(b[32:])),
+		psn: C.uint32_t(le.Uint32(b[24:])), mtu: C.uint32_t(le.Uint32(b[28:])),
+		lid:   C.uint16_t(le.Uint16(b[32:])),
 		reads: C.uint8_t(b[34]),
 	}
 	for i, v := range b[48:] {
 		r.gid[i] = C.uint8_t(v)
 	}
 	if r.size != C.uint64_t(ring) || r.qpn > 0xffffff || r.psn > 0xffffff || r.mtu < 1 || r.mtu > 5 {
-		return r, fmt.Errorf("%w: its ring is of %d bytes, its queue pair number %d, with packets from %d on, of MTU code %d",
-			ErrProtocol, r.size, r.qpn, r.psn, r.mtu)
+		return r,
+			fmt.Errorf("%w: its ring is of %d bytes, its queue pair number %d, with packets from %d on, "+
+				"of MTU code %d",
+				ErrProtocol, r.size, r.qpn, r.psn, r.mtu)
 	}
 	return r, nil
 }
@@ -231,7 +247,8 @@ func (s *Stream) Number() uint32 {
 	return uint32(s.c.qp.qp_num)
 }
 
-// Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when it has returned.
+// Write takes bytes of n pieces of memory, as many as there is room for. They may be changed when
+// it has returned.
 func (s *Stream) Write(iov *unix.Iovec, n int) (int, error) {
 	if !s.enter() {
 		return 0, ErrClosed
@@ -249,8 +266,8 @@ func (s *Stream) write(iov uintptr, n int) int {
 	return int(C.goccl_stream_write(s.c, C.uintptr_t(iov), C.int(n)))
 }
 
-// Read reads what has come into n pieces of memory. Room tells that the peer has made room for more to be written. Where nothing has
-// come, FD will tell when something has.
+// Read reads what has come into n pieces of memory. Room tells that the peer has made room for more
+// to be written. Where nothing has come, FD will tell when something has.
 func (s *Stream) Read(iov *unix.Iovec, n int) (got int, room bool, err error) {
 	if !s.enter() {
 		return 0, false, ErrClosed
@@ -286,8 +303,8 @@ func (s *Stream) Ask() bool {
 	return C.goccl_stream_ask(s.c) != 0
 }
 
-// Nudge sends the peer a message of so many bytes (at most 4096) that mean nothing, before anything has been written. It tells whether there
-// was room for it.
+// Nudge sends the peer a message of so many bytes (at most 4096) that mean nothing, before anything
+// has been written. It tells whether there was room for it.
 func (s *Stream) Nudge(bytes int) bool {
 	if !s.enter() {
 		return false
@@ -296,8 +313,9 @@ func (s *Stream) Nudge(bytes int) bool {
 	return C.goccl_stream_nudge(s.c, C.uint32_t(bytes)) == 0
 }
 
-// Flush tells whether all that has been sent has reached the peer's memory, though the peer may not have read it. If not, FD will tell when it
-// may have. It comes to an end: what does not reach the peer breaks the connection some time.
+// Flush tells whether all that has been sent has reached the peer's memory, though the peer may not
+// have read it. If not, FD will tell when it may have. It comes to an end: what does not reach the
+// peer breaks the connection some time.
 func (s *Stream) Flush() (bool, error) {
 	if !s.enter() {
 		return false, ErrClosed
@@ -312,15 +330,17 @@ func (s *Stream) Flush() (bool, error) {
 	return false, s.fault()
 }
 
-// MostLoans is of how much memory, in pieces, a peer may have been told that has not answered for it.
+// MostLoans is of how much memory, in pieces, a peer may have been told that has not answered for
+// it.
 const MostLoans = C.GOCCL_STREAM_LOANS
 
 // Reads tells whether the two sides can read each other's memory. They have joined.
 func (s *Stream) Reads() bool { return s.mine.reads > 0 && s.theirs.reads > 0 }
 
-// Fetch begins to read memory of the peer's into two pieces of memory, one after the other; either may be empty. Of a piece that is registered
-// the use is given. They stay as they are until Fetched tells that all has come. The last fetch has ended.
-// Then a word of the peer's is read, of which Fetched tells.
+// Fetch begins to read memory of the peer's into two pieces of memory, one after the other; either
+// may be empty. Of a piece that is registered the use is given. They stay as they are until Fetched
+// tells that all has come. The last fetch has ended. Then a word of the peer's is read, of which
+// Fetched tells.
 func (s *Stream) Fetch(from, stopped Remote, to [2][]byte, uses [2]*Use) error {
 	if !s.enter() {
 		return ErrClosed
@@ -329,20 +349,24 @@ func (s *Stream) Fetch(from, stopped Remote, to [2][]byte, uses [2]*Use) error {
 	s.fetching = to
 	var places [2]C.struct_goccl_place
 	for i, b := range to {
-		places[i] = C.struct_goccl_place{at: C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), bytes: C.uint64_t(len(b)), staged: 1}
+		places[i] = C.struct_goccl_place{at: C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))),
+			bytes: C.uint64_t(len(b)), staged: 1}
 		if u := uses[i]; u != nil {
-			places[i].at, places[i].key, places[i].staged = C.uintptr_t(uintptr(u.at)), C.uint32_t(u.r.region.LKey), 0
+			places[i].at, places[i].key, places[i].staged = C.uintptr_t(uintptr(u.at)),
+				C.uint32_t(u.r.region.LKey), 0
 		}
 	}
-	C.goccl_stream_fetch(s.c, C.uint64_t(from.Addr), C.uint32_t(from.Key), C.uint64_t(stopped.Addr), C.uint32_t(stopped.Key), &places[0])
+	C.goccl_stream_fetch(s.c, C.uint64_t(from.Addr), C.uint32_t(from.Key), C.uint64_t(stopped.Addr),
+		C.uint32_t(stopped.Key), &places[0])
 	return nil
 }
 
-// ErrWithdrawn tells that the peer had stopped before it had been read to the end: what has come may be something else by then.
+// ErrWithdrawn tells that the peer had stopped before it had been read to the end: what has come
+// may be something else by then.
 var ErrWithdrawn = errors.New("the peer has taken back what it had lent")
 
-// Fetched carries the fetch on, and tells whether all has come. If not, FD will tell when more has. Where the peer's word is not 0 the error
-// is ErrWithdrawn.
+// Fetched carries the fetch on, and tells whether all has come. If not, FD will tell when more has.
+// Where the peer's word is not 0 the error is ErrWithdrawn.
 func (s *Stream) Fetched() (bool, error) {
 	if !s.enter() {
 		return false, ErrClosed
@@ -363,8 +387,8 @@ func (s *Stream) Fetched() (bool, error) {
 	return false, s.fault()
 }
 
-// Forgo has the fetch end soon, with what is under way: until Fetched tells that it has, or the stream is closed, it may still be written to
-// where it was to come.
+// Forgo has the fetch end soon, with what is under way: until Fetched tells that it has, or the
+// stream is closed, it may still be written to where it was to come.
 func (s *Stream) Forgo() {
 	if s.enter() {
 		defer s.life.RUnlock()
@@ -372,7 +396,8 @@ func (s *Stream) Forgo() {
 	}
 }
 
-// Answer tells the peer that the oldest of its memory that has not been answered for is not read, or not any more.
+// Answer tells the peer that the oldest of its memory that has not been answered for is not read,
+// or not any more.
 func (s *Stream) Answer() {
 	if s.enter() {
 		defer s.life.RUnlock()

@@ -117,7 +117,8 @@ func exchange(s *Stream, out []byte, n int) ([]byte, error) {
 		in = in[:len(in)+k]
 		if moved+k == 0 && !room && (len(out) == 0 || !s.Ask()) {
 			if err := await(s); err != nil {
-				return nil, fmt.Errorf("%d bytes are to be written, %d of %d have been read: %w", len(out), len(in), n, err)
+				return nil, fmt.Errorf("%d bytes are to be written, %d of %d have been read: %w", len(out),
+					len(in), n, err)
 			}
 		}
 	}
@@ -158,7 +159,8 @@ func random(n int, seed uint64) []byte {
 func testLengths(t *testing.T, d *Device) {
 	s := pair(t, d, LeastRing)
 	for i, n := range []int{1, 64, 220, 221, 4096, 65535, 65536, 65537, 200_000, 1 << 20} {
-		for _, out := range [][2][]byte{{random(n, uint64(i)), random(n, 99)}, {random(n, 5), nil}, {nil, random(n, 6)}} {
+		for _, out := range [][2][]byte{{random(n, uint64(i)), random(n, 99)}, {random(n, 5), nil},
+			{nil, random(n, 6)}} {
 			if err := both(s, out); err != nil {
 				t.Fatalf("%d and %d bytes: %v", len(out[0]), len(out[1]), err)
 			}
@@ -252,7 +254,8 @@ func testGone(t *testing.T, d *Device) {
 func TestStream(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *Device){
 		"lengths": testLengths, "echo": testEcho, "full": testFull, "flush": testFlush, "gone": testGone,
-		"fetch": testFetch, "refused fetch": testFetchRefused, "fetch from who has stopped": testFetchFromStopped,
+		"fetch": testFetch, "refused fetch": testFetchRefused,
+		"fetch from who has stopped": testFetchFromStopped,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Run("double", func(t *testing.T) {
@@ -267,7 +270,8 @@ func TestStream(t *testing.T) {
 
 // What an adapter does twice or not at all is noticed before it is read.
 func TestMessageTwiceOrLost(t *testing.T) {
-	for status, right := range map[int]int{fake.Twice: 200, 0: 100} { // of the second of three messages
+	// of the second of three messages
+	for status, right := range map[int]int{fake.Twice: 200, 0: 100} {
 		f, d := openFake(t)
 		t.Cleanup(func() { d.Close() })
 		s := pair(t, d, LeastRing)
@@ -339,7 +343,8 @@ func FuzzRecord(f *testing.F) {
 		var record [RecordSize]byte
 		copy(record[:], in)
 		r, err := parseRecord(record, LeastRing)
-		if err == nil && (r.size != LeastRing || r.qpn>>24|r.psn>>24 != 0 || mtuCode(128<<r.mtu) != int(r.mtu)) {
+		if err == nil && (r.size != LeastRing || r.qpn>>24|r.psn>>24 != 0 ||
+			mtuCode(128<<r.mtu) != int(r.mtu)) {
 			t.Fatalf("%+v is believed", r)
 		}
 		if err != nil && !errors.Is(err, ErrProtocol) {

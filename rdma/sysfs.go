@@ -35,7 +35,8 @@ func (l *Library) sysfsGID(p *Port, index int) (t GIDType, netdev string) {
 // sysfsRate is a port's speed in Gbit/s, out of a text such as "100 Gb/sec (4X EDR)".
 func (l *Library) sysfsRate(device string, port int) float64 {
 	var rate float64
-	if _, err := fmt.Sscanf(l.sysfsText(device, "ports", strconv.Itoa(port), "rate"), "%g Gb/sec", &rate); err != nil {
+	if _, err := fmt.Sscanf(l.sysfsText(device, "ports", strconv.Itoa(port), "rate"), "%g Gb/sec",
+		&rate); err != nil {
 		return 0
 	}
 	return rate

@@ -51,7 +51,9 @@ def paragraphs(lines: list[str]) -> Iterator[tuple[int, str]]:
             yield first, text
             text = ""
         if line.strip():
-            first, text = (first, f"{text} {line.strip()}") if text else (number, BEGIN.sub("", line))
+            first, text = (
+                (first, f"{text} {line.strip()}") if text else (number, BEGIN.sub("", line))
+            )
             text = text or " "
 
 
@@ -74,7 +76,11 @@ def faults(text: str) -> Iterator[str]:
 def main() -> int:
     """Checks every document; returns the exit status."""
     documents = sorted({path for pattern in FILES for path in ROOT.glob(pattern)})
-    bad = [f"{path.relative_to(ROOT)}:{fault}" for path in documents for fault in faults(path.read_text())]
+    bad = [
+        f"{path.relative_to(ROOT)}:{fault}"
+        for path in documents
+        for fault in faults(path.read_text())
+    ]
     print("\n".join(bad) or f"{len(documents)} documents")
     return bool(bad)
 

@@ -7,10 +7,13 @@ import pytest
 
 
 def pytest_configure(config):
-    # A job that a shell started in the background ignores it, and so would the programs that are tested.
+    # A job that a shell started in the background ignores it, and so would the programs that are
+    # tested.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: the slowest parts of the grids (-m 'not slow' leaves them out)")
+    config.addinivalue_line(
+        "markers", "slow: the slowest parts of the grids (-m 'not slow' leaves them out)"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +82,9 @@ def pytest_generate_tests(metafunc):
     if "world" not in metafunc.fixturenames:
         return
     params = [
-        pytest.param((size, transport), id=f"{size}-{transport}", marks=[pytest.mark.slow] * (size > 4))
+        pytest.param(
+            (size, transport), id=f"{size}-{transport}", marks=[pytest.mark.slow] * (size > 4)
+        )
         for size in metafunc.module.SIZES
         for transport in (harness.TRANSPORTS if size > 1 else harness.TRANSPORTS[:1])
     ]
@@ -87,8 +92,9 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Beyond 4 ranks only the dtypes of the module's WIDE are tested, and each with one transport a size:
-    with another one at the next size, so that there is each pair of size, transport and dtype."""
+    """Beyond 4 ranks only the dtypes of the module's WIDE are tested, and each with one transport a
+    size: with another one at the next size, so that there is each pair of size, transport and
+    dtype."""
 
     def wanted(item):
         params = item.callspec.params if hasattr(item, "callspec") else {}

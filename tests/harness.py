@@ -42,7 +42,8 @@ TRANSPORTS = tuple(
     os.environ.get("GOCCL_TEST_TRANSPORTS", "shm,tcp" if BACKEND == "goccl" else "tcp").split(",")
 )
 
-# What "at once" means for the death of a rank: the promise is a second; the rest is for a busy machine.
+# What "at once" means for the death of a rank: the promise is a second; the rest is for a busy
+# machine.
 AT_ONCE = 2.0
 DEADLINE = 60.0
 
@@ -104,10 +105,14 @@ class Rank:
 
         if self._store[0] == "file":
             return dist.FileStore(str(self.dir / name), self.size)
-        tcp = dist.TCPStore("127.0.0.1", self._store[1], is_master=False, timeout=timedelta(seconds=60))
+        tcp = dist.TCPStore(
+            "127.0.0.1", self._store[1], is_master=False, timeout=timedelta(seconds=60)
+        )
         return dist.PrefixStore(name, tcp)
 
-    def init(self, backend: str = BACKEND, store: str = "store", timeout: float = 60, **kw: Any) -> None:
+    def init(
+        self, backend: str = BACKEND, store: str = "store", timeout: float = 60, **kw: Any
+    ) -> None:
         import torch.distributed as dist
 
         dist.init_process_group(
@@ -135,8 +140,9 @@ _wrong: list[str] | None = None
 
 
 def expect(well: Any, what: str) -> None:
-    """Asserts one cell of a table in a function that a rank runs. The function goes on with the next
-    cell, so that the ranks keep the order of their calls; it fails at its end, with all such cells."""
+    """Asserts one cell of a table in a function that a rank runs. The function goes on with the
+    next cell, so that the ranks keep the order of their calls; it fails at its end, with all such
+    cells."""
     if not well and _wrong is None:
         raise AssertionError(what)
     if not well:
@@ -152,8 +158,8 @@ def _told_wrong() -> str:
 
 
 def _serve(fd: int) -> None:
-    """The fork server: one request, one answer, until the other end closes. Forked ranks return from
-    here, so that they end as any Python program does."""
+    """The fork server: one request, one answer, until the other end closes. Forked ranks return
+    from here, so that they end as any Python program does."""
     for name in PRELOAD:
         importlib.import_module(name)
     gc.collect()
@@ -182,7 +188,9 @@ def _serve(fd: int) -> None:
             answer = os.waitstatus_to_exitcode(status)
         elif request[0] == "fork":
             if threads() > 1:
-                raise RuntimeError("the fork server has threads: something that it imported started them")
+                raise RuntimeError(
+                    "the fork server has threads: something that it imported started them"
+                )
             answer = os.fork()
             if answer == 0:
                 sock.close()
@@ -194,7 +202,13 @@ def _serve(fd: int) -> None:
 
 
 def _rank_main(
-    conn: Connection, rank: int, size: int, directory: str, store: tuple, env: dict, whole_exit: bool
+    conn: Connection,
+    rank: int,
+    size: int,
+    directory: str,
+    store: tuple,
+    env: dict,
+    whole_exit: bool,
 ) -> None:
     os.setpgid(0, 0)
     if not whole_exit:
@@ -236,17 +250,17 @@ def _rank_main(
 
 
 def _end_before_torch() -> None:
-    """Has exit() end the process before it comes to the destructors of what is loaded by now. Those of
-    torch alone take a tenth of a second, five times what it takes to make a group."""
+    """Has exit() end the process before it comes to the destructors of what is loaded by now. Those
+    of torch alone take a tenth of a second, five times what it takes to make a group."""
     libc = ctypes.CDLL(None)
-    # Functions run in the reverse order in which they were given, so that those of the library under
-    # test, which is not loaded yet, run before.
+    # Functions run in the reverse order in which they were given, so that those of the library
+    # under test, which is not loaded yet, run before.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
 
 
 def _exit_fast() -> None:
-    """All of a normal exit (exit hooks, of Python and of C, and static destructors; see _end_before_torch)
-    but the taking down of every Python module, which costs a second."""
+    """All of a normal exit (exit hooks, of Python and of C, and static destructors; see
+    _end_before_torch) but the taking down of every Python module, which costs a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -259,7 +273,11 @@ class Server:
 
     def __init__(self, env: dict[str, str] | None = None):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        defaults = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"}
+        defaults = {
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "0",
+        }
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -427,7 +445,9 @@ class World:
         for r in range(self.size):
             log = self.dir / f"rank{r}.log"
             if log.exists() and log.stat().st_size:
-                text.append(f"--- log of rank {r}\n{_tail(log, max(0, log.stat().st_size - 20000))}")
+                text.append(
+                    f"--- log of rank {r}\n{_tail(log, max(0, log.stat().st_size - 20000))}"
+                )
         return "\n".join(text)
 
     def close(self, check: bool = True) -> None:
@@ -576,8 +596,8 @@ def listening_ports(pid: int | str = "self") -> list[tuple[str, int]]:
 
 
 def free_port() -> int:
-    """A port for a server that is started later. The kernel gives those below 32768 to nobody who asks for
-    any, so that no program that runs beside can have it by then."""
+    """A port for a server that is started later. The kernel gives those below 32768 to nobody who
+    asks for any, so that no program that runs beside can have it by then."""
     while True:
         port = random.randrange(10_000, 32_768)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

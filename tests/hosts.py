@@ -1,4 +1,5 @@
-"""Several hosts on one machine: namespaces with a network and a host name each, joined by a switch."""
+"""Several hosts on one machine: namespaces with a network and a host name each, joined by a
+switch."""
 
 import contextlib
 import os
@@ -28,7 +29,11 @@ class Host:
         unshare = ["unshare", "--net", "--uts", "--mount", "sh", "-ec", script, name, str(names)]
         try:
             self._holder = subprocess.Popen(
-                unshare, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                unshare,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
         except FileNotFoundError as error:
             raise NoHosts(str(error)) from error
@@ -79,7 +84,8 @@ class Hosts:
         return f"{_NETWORK}.{number + 1}"
 
     def plug(self, number: int, name: str, bridge: str, mtu: int = 1500) -> None:
-        """Gives a host an interface, at a bridge of the switch whose port takes packets of so many bytes."""
+        """Gives a host an interface, at a bridge of the switch whose port takes packets of so many
+        bytes."""
         port = f"{name}-{number}"
         self.hosts[number].run(
             f"ip link add {name} type veth peer name {port} netns {self._switch.pid}",
@@ -103,7 +109,9 @@ class Hosts:
             self.hosts[one].run(
                 f"ip link set to{other} gso_max_segs 1",
                 f"ip route add {self.address(other)}/32 dev to{other} src {self.address(one)}",
-                f"tc qdisc add dev to{other} root tbf rate {rate} burst 32k latency 50ms" if rate else "",
+                f"tc qdisc add dev to{other} root tbf rate {rate} burst 32k latency 50ms"
+                if rate
+                else "",
             )
 
     def split(self, a: int, b: int) -> None:
@@ -113,7 +121,12 @@ class Hosts:
 
     def start(self, *words: str, **env: str) -> "list[subprocess.Popen[str]]":
         """Starts a program on all hosts, a rank each."""
-        job = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": str(len(self.hosts)), **env}
+        job = {
+            "MASTER_ADDR": "node0",
+            "MASTER_PORT": "29500",
+            "WORLD_SIZE": str(len(self.hosts)),
+            **env,
+        }
         return [host.start(*words, **job, RANK=str(rank)) for rank, host in enumerate(self.hosts)]
 
 
@@ -130,7 +143,10 @@ def hosts(count: int, directory: Path) -> Iterator[Hosts]:
     """
     names = directory / "hosts"
     numbers = range(count)
-    lines = ["127.0.0.1 localhost", *(f"{_NETWORK}.{number + 1} node{number}" for number in numbers)]
+    lines = [
+        "127.0.0.1 localhost",
+        *(f"{_NETWORK}.{number + 1} node{number}" for number in numbers),
+    ]
     names.write_text("\n".join(lines) + "\n")
     with contextlib.ExitStack() as stack:
 

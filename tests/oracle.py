@@ -90,7 +90,8 @@ def _torch(a, dtype):
             torch.from_numpy(a.view(np.float32)).to(torch.float16).reshape(*a.shape, 2)
         )
     if dtype == torch.float8_e4m3fn:
-        # It has no infinity: too large becomes the largest number, as a newer torch casts. An older one: NaN.
+        # It has no infinity: too large becomes the largest number, as a newer torch casts. An older
+        # one: NaN.
         a = np.clip(a, -448, 448)
     return torch.from_numpy(a).to(dtype)
 
@@ -179,7 +180,9 @@ def _values(dtype, count, rank, kind, seed):
             return torch.from_numpy(
                 g.integers(info.min, info.max, count, dtype=np.dtype(name(dtype)), endpoint=True)
             )
-        return torch.from_numpy(g.integers(0 if info.min == 0 else -5, 6, count).astype(name(dtype)))
+        return torch.from_numpy(
+            g.integers(0 if info.min == 0 else -5, 6, count).astype(name(dtype))
+        )
     if dtype in COMPLEX:
         if kind == "general":
             z = g.standard_normal(count) + 1j * g.standard_normal(count)

@@ -1,5 +1,5 @@
-"""GOCCL_ALGO and goccl.algorithm(): what is forced runs, by every way through the library, and gives the same
-as NumPy. Real processes."""
+"""GOCCL_ALGO and goccl.algorithm(): what is forced runs, by every way through the library, and
+gives the same as NumPy. Real processes."""
 
 import re
 
@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 COUNTS = (1, 999, 70_001)
 
-# What 3 ranks of one host can run over shared memory, and over TCP. Single copies need leave of the kernel.
+# What 3 ranks of one host can run over shared memory, and over TCP. Single copies need leave of the
+# kernel.
 FORCED = {
     "shm": (
         "allreduce:one_shot;reduce:flat;broadcast:flat;allgather:linear;alltoall:linear",
@@ -55,8 +56,16 @@ def run_forced(rank, forced):
             "allreduce": (lambda i, _: dist.all_reduce(i), total, None),
             "reduce": (lambda i, _: dist.reduce(i, 1), total if me == 1 else None, None),
             "broadcast": (lambda i, _: dist.broadcast(i, 1), every[1], None),
-            "allgather": (lambda i, o: dist.all_gather_into_tensor(o, i), np.concatenate(every), size * size),
-            "reduce_scatter": (lambda i, o: dist.reduce_scatter_tensor(o, i), total[me * n :][:n], 1),
+            "allgather": (
+                lambda i, o: dist.all_gather_into_tensor(o, i),
+                np.concatenate(every),
+                size * size,
+            ),
+            "reduce_scatter": (
+                lambda i, o: dist.reduce_scatter_tensor(o, i),
+                total[me * n :][:n],
+                1,
+            ),
             "alltoall": (
                 lambda i, o: dist.all_to_all_single(o, i),
                 np.concatenate([part[me] for part in parts]),
@@ -79,7 +88,9 @@ def run_forced(rank, forced):
                 out = given if blocks is None else make(blocks * n)
                 call(given, out)
                 if want is not None:
-                    assert (out.numpy() == want).all(), f"{forced}: {name}, {n} elements, turn {turn}"
+                    assert (out.numpy() == want).all(), (
+                        f"{forced}: {name}, {n} elements, turn {turn}"
+                    )
                 ran, may = goccl.algorithm(), wanted.get(name)
                 assert ran, f"{name} ran by nothing"
                 if may and not (may == "direct" and n < COUNTS[-1]):
@@ -104,7 +115,9 @@ def order(item):
 @pytest.mark.parametrize("transport", harness.TRANSPORTS)
 def test_forced(make_world, transport):
     for forced in FORCED[transport]:
-        make_world(3, env={"GOCCL_TRANSPORT": transport, "GOCCL_ALGO": forced}).run(run_forced, forced)
+        make_world(3, env={"GOCCL_TRANSPORT": transport, "GOCCL_ALGO": forced}).run(
+            run_forced, forced
+        )
 
 
 def run_numbered(rank):
@@ -113,7 +126,11 @@ def run_numbered(rank):
     dist.all_reduce(t)
     dist.barrier()
     assert [goccl.algorithm(sequence=n) for n in (1, 2, 3)] == ["one_shot", "dissemination", ""]
-    assert goccl.algorithm(dist.group.WORLD) == goccl.algorithm(goccl.Communicator()) == "dissemination"
+    assert (
+        goccl.algorithm(dist.group.WORLD)
+        == goccl.algorithm(goccl.Communicator())
+        == "dissemination"
+    )
     for bad in (-1, 1.5, "1"):
         with pytest.raises(TypeError):
             goccl.algorithm(sequence=bad)
@@ -142,7 +159,10 @@ def run_refused(rank, error, text):
         (
             ["broadcast:multicast"] * 2,
             goccl.UnsupportedError,
-            "GOCCL_ALGO: broadcast:multicast cannot run in this group: broadcast by multicast needs more",
+            (
+                "GOCCL_ALGO: broadcast:multicast cannot run in this group: broadcast by multicast "
+                "needs more"
+            ),
         ),
         (
             ["allreduce:one_shot", "allreduce:two_shot"],
@@ -162,7 +182,9 @@ def run_timeout(rank):
     if rank.rank == 0:
         with pytest.raises(
             goccl.OperationTimeoutError,
-            match=re.escape("#1 allreduce(float32, 1000 elements, SUM) by two_shot: timeout after 1s"),
+            match=re.escape(
+                "#1 allreduce(float32, 1000 elements, SUM) by two_shot: timeout after 1s"
+            ),
         ):
             dist.all_reduce(torch.ones(1000))
 

@@ -1,5 +1,5 @@
-"""What torch's backends have besides collectives: timeouts that are extended, hooks, memory, groups merged.
-Real processes."""
+"""What torch's backends have besides collectives: timeouts that are extended, hooks, memory, groups
+merged. Real processes."""
 
 import pickle
 import queue
@@ -168,7 +168,9 @@ def run_completion_hook(rank):
     group = dist.group.WORLD
     assert not group._has_hooks()
     told = queue.Queue()
-    group._register_on_completion_hook(lambda info: told.put((info.op_type, info.seq, info.active_duration)))
+    group._register_on_completion_hook(
+        lambda info: told.put((info.op_type, info.seq, info.active_duration))
+    )
     assert group._has_hooks()
     with pytest.raises(ValueError, match="has an onCompletion hook already"):
         group._register_on_completion_hook(print)
@@ -177,7 +179,9 @@ def run_completion_hook(rank):
         dist.all_reduce(torch.ones(size), async_op=True)
     group._wait_for_pending_works()
     answers = [told.get_nowait() for _ in sizes]
-    assert [answer[:2] for answer in answers] == [(OpType.ALLREDUCE, n + 1) for n in range(len(sizes))]
+    assert [answer[:2] for answer in answers] == [
+        (OpType.ALLREDUCE, n + 1) for n in range(len(sizes))
+    ]
     assert all(timedelta(0) < duration < timedelta(seconds=30) for *_, duration in answers)
     other = 1 - rank.rank
     received = torch.zeros(1)
@@ -211,7 +215,8 @@ def test_failing_hook(make_world):
 
 
 hooks_by_number = pytest.mark.skipif(
-    not hasattr(dist.ProcessGroup, "register_abort_hook"), reason="torch before 2.15 has no such hooks"
+    not hasattr(dist.ProcessGroup, "register_abort_hook"),
+    reason="torch before 2.15 has no such hooks",
 )
 
 
@@ -359,16 +364,21 @@ def test_merged(make_world):
 
 
 def wait_in_sub_groups(rank):
-    """Of a group of ranks 1 and 3 of four, rank 3 does not come. Returns the texts of rank 1's errors."""
+    """Of a group of ranks 1 and 3 of four, rank 3 does not come. Returns the texts of rank 1's
+    errors."""
     rank.init()
     kinds = ["all_reduce", "recv", "barrier", "mismatch", "monitored_barrier"]
     groups = {kind: dist.new_group([1, 3], timeout=timedelta(seconds=3)) for kind in kinds}
     if rank.rank == 1:
         calls = {
-            "all_reduce": dist.all_reduce(torch.ones(1), group=groups["all_reduce"], async_op=True).wait,
+            "all_reduce": dist.all_reduce(
+                torch.ones(1), group=groups["all_reduce"], async_op=True
+            ).wait,
             "recv": dist.irecv(torch.ones(1), 3, group=groups["recv"]).wait,
             "barrier": dist.barrier(group=groups["barrier"], async_op=True).wait,
-            "mismatch": dist.all_reduce(torch.ones(1), group=groups["mismatch"], async_op=True).wait,
+            "mismatch": dist.all_reduce(
+                torch.ones(1), group=groups["mismatch"], async_op=True
+            ).wait,
             "monitored_barrier": groups["monitored_barrier"].monitored_barrier,
         }
     elif rank.rank == 3:

@@ -43,8 +43,8 @@ def conjugate():
     return torch.ones(8, dtype=torch.complex64).conj()
 
 
-# What ends a batch, in torch, in the backend or in the program. A batch of sends and receives concerns
-# nobody else; of one with collectives the other ranks are told, with these words.
+# What ends a batch, in torch, in the backend or in the program. A batch of sends and receives
+# concerns nobody else; of one with collectives the other ranks are told, with these words.
 
 
 def exchange(group, *tensors):

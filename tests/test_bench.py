@@ -1,4 +1,5 @@
-"""goccl bench: sizes, ratios, tags, bandwidths, the oracle, the report, and runs with real ranks."""
+"""goccl bench: sizes, ratios, tags, bandwidths, the oracle, the report, and runs with real
+ranks."""
 
 from __future__ import annotations
 
@@ -26,11 +27,29 @@ from typing import Any
 import numpy as np
 import pytest
 from goccl import bench
-from goccl.bench import barrier, capi, hosts, libraries, markdown, options, placement, plot, report, wire
+from goccl.bench import (
+    barrier,
+    capi,
+    hosts,
+    libraries,
+    markdown,
+    options,
+    placement,
+    plot,
+    report,
+    wire,
+)
 from goccl.bench.adapters import Setup, adapter
 from goccl.bench.beside import Beside, Neighbours, NotBusy
 from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
-from goccl.bench.collectives import COLLECTIVES, ITEMSIZE, bandwidth, element_count, expected, layout
+from goccl.bench.collectives import (
+    COLLECTIVES,
+    ITEMSIZE,
+    bandwidth,
+    element_count,
+    expected,
+    layout,
+)
 from goccl.bench.group import GroupFailure, RankGroup
 from goccl.bench.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
@@ -92,7 +111,15 @@ def _parse(*arguments: str) -> argparse.Namespace:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4", 4), ("64K", 65536), ("1m", 1 << 20), ("2G", 2 << 30), ("8KiB", 8192), ("16KB", 16384), (" 5 ", 5)],
+    [
+        ("4", 4),
+        ("64K", 65536),
+        ("1m", 1 << 20),
+        ("2G", 2 << 30),
+        ("8KiB", 8192),
+        ("16KB", 16384),
+        (" 5 ", 5),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
@@ -114,12 +141,17 @@ def test_options() -> None:
     assert args.ranks == [2]
     assert (args.json, args.markdown, args.plot) == (None, None, None)
     args = _parse(
-        "alltoall,barrier", "--peers", "mpich,impi", "--sizes", "4,64K", "--iters", "7", "--ranks", "4",
-        "--through", "c,torch",
+        "alltoall,barrier", "--peers", "mpich,impi", "--sizes", "4,64K", "--iters", "7",
+        "--ranks", "4", "--through", "c,torch",
     )  # fmt: skip
     assert args.through == ["c", "torch"]
     assert args.collective == ["alltoall", "barrier"]
-    assert (args.peers, args.sizes, args.iters, args.ranks) == (["mpich", "impi"], [4, 65536], 7, [4])
+    assert (args.peers, args.sizes, args.iters, args.ranks) == (
+        ["mpich", "impi"],
+        [4, 65536],
+        7,
+        [4],
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,9 +164,15 @@ def test_options() -> None:
         (["allreduce", "--peers", "nccl"], "'nccl' is not one of gloo, openmpi, mpich, impi"),
         (["allreduce", "--transport", "rdma"], "'rdma' is not one of shm, tcp"),
         (["allreduce", "--through", "go"], "'go' is not one of torch, c"),
-        (["alltoall", "--schedule", "in turn"], "'in turn' is not one of sequential, window=2 and the like"),
+        (
+            ["alltoall", "--schedule", "in turn"],
+            "'in turn' is not one of sequential, window=2 and the like",
+        ),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
-        (["allreduce", "--beside", "0"], "--beside: '0' is not N or N:NICE; allowed are 1 to 256, and -20"),
+        (
+            ["allreduce", "--beside", "0"],
+            "--beside: '0' is not N or N:NICE; allowed are 1 to 256, and -20",
+        ),
         (["allreduce", "--beside", "1:20"], "--beside: '1:20' is not N or N:NICE"),
         (["allreduce", "--beside", "1:"], "--beside: '1:' is not N or N:NICE"),
         (["allreduce", "--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
@@ -241,7 +279,10 @@ def test_oracle_counts_wrong_elements(collective: str, dtype: str) -> None:
     rank = 1
     wanted = expected(collective, rank, ranks, count)
     values = np.concatenate(
-        [sum(inputs[r][part.start : part.start + part.count] for r in part.ranks) for part in wanted]
+        [
+            sum(inputs[r][part.start : part.start + part.count] for r in part.ranks)
+            for part in wanted
+        ]
     )
     result = Buffer(DTYPES[dtype], len(values))
     result.array[:] = DTYPES[dtype].encode(values)
@@ -275,9 +316,20 @@ def test_samples_become_one_row_a_placement() -> None:
     samples.add("near", list(range(1000, 101000, 1000)), 0)
     samples.add("far", [5000, 7000], 3)
     near, far = samples.rows("goccl", "shm", "allreduce", 4, "float32", 1000)
-    assert (near.placement, near.iterations, near.median_us, near.p99_us) == ("near", 100, 50.5, 99.0)
+    assert (near.placement, near.iterations, near.median_us, near.p99_us) == (
+        "near",
+        100,
+        50.5,
+        99.0,
+    )
     assert near.mean_us == 50.5
-    assert (far.placement, far.iterations, far.median_us, far.p99_us, far.wrong) == ("far", 2, 6.0, 7.0, 3)
+    assert (far.placement, far.iterations, far.median_us, far.p99_us, far.wrong) == (
+        "far",
+        2,
+        6.0,
+        7.0,
+        3,
+    )
     assert far.algbw_GBps == pytest.approx(1000 / 6e-6 / 1e9)
     assert far.busbw_GBps == pytest.approx(far.algbw_GBps * 1.5)
 
@@ -287,7 +339,10 @@ def test_ratio_compares_equal_placements() -> None:
     peer = _row(library="gloo", transport="tcp", median_us=20.0)
     assert report.ratio(peer, ours, "goccl/shm") == 10.0
     assert report.ratio(peer, ours, "goccl/tcp") == 2.0
-    assert report.ratio(_row(library="gloo", placement="far", median_us=20.0), ours, "goccl/shm") == 5.0
+    assert (
+        report.ratio(_row(library="gloo", placement="far", median_us=20.0), ours, "goccl/shm")
+        == 5.0
+    )
     assert report.ratio(_row(library="gloo", placement="far"), ours, "goccl/tcp") is None
     assert report.ratio(_row(library="gloo", bytes=65), ours, "goccl/shm") is None
     mixed = _row(placement="mixed")
@@ -305,7 +360,8 @@ def test_table() -> None:
     assert title == "# allreduce, 2 ranks, float32"
     assert {len(line) for line in lines} == {len(names)}
     assert lines[2].split() == [
-        "64", "gloo", "tcp", "near", "10", "20.00", "2.50", "3.00", "1.000", "1.000", "0", "10.00", "20.00",
+        "64", "gloo", "tcp", "near", "10", "20.00", "2.50", "3.00", "1.000", "1.000", "0",
+        "10.00", "20.00",
     ]  # fmt: skip
 
 
@@ -429,7 +485,8 @@ def test_wire_refuses_nonsense(sent: bytes, error: type[Exception]) -> None:
 
 
 def test_wire_survives_random_changes() -> None:
-    """A right message with some bytes changed is a message, or one of the two errors that callers expect."""
+    """A right message with some bytes changed is a message, or one of the two errors that callers
+    expect."""
     right_one = _framed(b'{"do": "time", "sizes": [4, 65536]}', wire.pack_times([1, 2, 3]))
     rng = random.Random(1)
     outcomes = set()
@@ -453,7 +510,9 @@ def test_wire_survives_random_changes() -> None:
 
 
 @pytest.mark.parametrize("cpus", [1, 4], ids=["sleeping", "spinning"])
-def test_barrier_lets_nobody_go_before_all_have_come(cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_barrier_lets_nobody_go_before_all_have_come(
+    cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ranks, turns = 4, 300
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
     fd = barrier.create(ranks)
@@ -484,7 +543,9 @@ def test_barrier_gives_up_and_names_the_absent() -> None:
 
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich", "impi"])
-def test_missing_peer_tells_the_command(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peer_tells_the_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GOCCL_BENCH_PEERS", str(tmp_path))
     monkeypatch.setattr(libraries, "_is_installed", lambda _: False)
     package = "impi-rt" if name == "impi" else name
@@ -508,7 +569,9 @@ def test_mpich_never_spins_where_ranks_share_a_cpu(
     monkeypatch.setenv("GOCCL_BENCH_PEERS", str(tmp_path))
     ranks = len(os.sched_getaffinity(0)) + shared
     environment = libraries.peer_library("mpich", ranks).environment
-    wanted = {"MPIR_CVAR_ENABLE_HEAVY_YIELD", "MPIR_CVAR_POSIX_NUM_COLLS_THRESHOLD"} if shared else set()
+    wanted = (
+        {"MPIR_CVAR_ENABLE_HEAVY_YIELD", "MPIR_CVAR_POSIX_NUM_COLLS_THRESHOLD"} if shared else set()
+    )
     assert {name for name in environment if name.startswith("MPIR_")} == wanted
 
 
@@ -520,7 +583,9 @@ def _gloo() -> Library:
 def _run(settings: Settings, library: Library) -> tuple[Bench, str]:
     output: list[str] = []
     tags = iter([95.0, 95.0, 375.0] * 1000)
-    with Bench(settings, [library], lambda: next(tags), Progress(io.StringIO()), output.append) as run:
+    with Bench(
+        settings, [library], lambda: next(tags), Progress(io.StringIO()), output.append
+    ) as run:
         run.run()
     return run, "\n".join(output)
 
@@ -534,7 +599,9 @@ def _goccl_c(transport: str) -> Library:
     [
         pytest.param(_gloo, 3, id="gloo-3"),  # with 2 in the suite's test
         *(
-            pytest.param(lambda transport=transport: _goccl_c(transport), ranks, id=f"c-{transport}-{ranks}")
+            pytest.param(
+                lambda transport=transport: _goccl_c(transport), ranks, id=f"c-{transport}-{ranks}"
+            )
             for transport in ("shm", "tcp")
             for ranks in (2, 3)
         ),
@@ -542,7 +609,9 @@ def _goccl_c(transport: str) -> Library:
 )
 def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
     sizes = [4, 4100]
-    settings = Settings(list(COLLECTIVES), ranks, sizes, iterations=4, warmup=1, blocks=2, timeout=60)
+    settings = Settings(
+        list(COLLECTIVES), ranks, sizes, iterations=4, warmup=1, blocks=2, timeout=60
+    )
     run, output = _run(settings, library())
     assert run.failures == []
     assert {row.collective for row in run.rows} == set(COLLECTIVES)
@@ -573,7 +642,9 @@ def test_schedules_take_turns_and_tell_what_is_under_way(transport: str) -> None
     assert head.endswith(f" incast x goccl-c/{transport}/sequential")
     assert lines[0].endswith(" 1.00")
     if transport == "mapped":
-        assert {(row.in_flight, row.staging, row.incast) for row in run.rows} == {(None, None, None)}
+        assert {(row.in_flight, row.staging, row.incast) for row in run.rows} == {
+            (None, None, None)
+        }
         return
     assert {len(line) for line in lines} == {len(head)}
     chunk = {"shm": 256 << 10, "tcp": 512 << 10}[transport]
@@ -603,7 +674,9 @@ def test_mpi_from_end_to_end(name: str) -> None:
 
 
 def test_limit_ends_a_part_after_its_first_turn() -> None:
-    settings = Settings(["allreduce"], 2, [4, 64], iterations=8, warmup=0, blocks=4, timeout=60, limit=0)
+    settings = Settings(
+        ["allreduce"], 2, [4, 64], iterations=8, warmup=0, blocks=4, timeout=60, limit=0
+    )
     run, _ = _run(settings, _goccl_c("shm"))
     assert [(row.bytes, row.iterations) for row in run.rows] == [(4, 2), (64, 2)]
 
@@ -643,9 +716,24 @@ def test_suite_sets_what_is_not_given() -> None:
         "host.png",
     ]
     args = _parse(
-        "--suite", "host", "barrier", "--ranks", "3", "--peers", "gloo", "--through", "c", "--limit", "5"
+        "--suite",
+        "host",
+        "barrier",
+        "--ranks",
+        "3",
+        "--peers",
+        "gloo",
+        "--through",
+        "c",
+        "--limit",
+        "5",
     )
-    assert (args.collective, args.ranks, args.peers, args.through) == (["barrier"], [3], ["gloo"], ["c"])
+    assert (args.collective, args.ranks, args.peers, args.through) == (
+        ["barrier"],
+        [3],
+        ["gloo"],
+        ["c"],
+    )
     assert args.limit == 5
 
 
@@ -683,7 +771,9 @@ def test_markdown_tells_wins_and_losses() -> None:
         # Not the same point.
         _row(bytes=4, library="gloo", transport="tcp", median_us=0.1, ranks=4),
     ]
-    text = markdown.document(rows, {"CPU": "x"}, {"impi/auto": "Intel"}, ["mpich/auto: died\nlong log"])
+    text = markdown.document(
+        rows, {"CPU": "x"}, {"impi/auto": "Intel"}, ["mpich/auto: died\nlong log"]
+    )
     assert "| CPU | x |" in text
     assert "| impi/auto | Intel |" in text
     assert "**3** elements were wrong" in text
@@ -735,7 +825,10 @@ def test_suite_from_end_to_end(tmp_path: Path) -> None:
     for module in ("torch", "matplotlib"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    narrow = "allreduce,barrier --ranks 2,3 --sizes 4,1K --peers gloo --transport shm --iters 4 --blocks 2"
+    narrow = (
+        "allreduce,barrier --ranks 2,3 --sizes 4,1K --peers gloo --transport shm "
+        "--iters 4 --blocks 2"
+    )
     arguments = ["--suite", "host", *narrow.split()]
     package = str(Path(bench.__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -774,12 +867,18 @@ def test_suite_from_end_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "host.png").read_bytes().startswith(b"\x89PNG")
 
 
-def _launched(arguments: Sequence[Sequence[str]], tmp_path: Path) -> list[subprocess.CompletedProcess[str]]:
+def _launched(
+    arguments: Sequence[Sequence[str]], tmp_path: Path
+) -> list[subprocess.CompletedProcess[str]]:
     """Runs a bench a rank, with these arguments, as torchrun does."""
     pytest.importorskip("torch")
     package = str(Path(bench.__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    world = {"WORLD_SIZE": str(len(arguments)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    world = {
+        "WORLD_SIZE": str(len(arguments)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
 
     def run(rank: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -806,7 +905,11 @@ def test_ranks_of_a_launcher(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert [(done.returncode, done.stdout) for done in others] == [(0, "")] * 2
     rows = json.loads((tmp_path / "out.json").read_text())
-    ours = {(way, "tcp", schedule) for way in ("goccl", "goccl-c") for schedule in ("sequential", "parallel")}
+    ours = {
+        (way, "tcp", schedule)
+        for way in ("goccl", "goccl-c")
+        for schedule in ("sequential", "parallel")
+    }
     assert {(row["library"], row["transport"], row["schedule"]) for row in rows} == ours
     assert len(rows) == 2 * len(ours)
     assert {(row["ranks"], row["wrong"], row["placement"]) for row in rows} == {(3, 0, "unknown")}
@@ -841,7 +944,9 @@ def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.Monkey
     other = "import os; os.environ['RANK'] = '1'; from goccl.bench.hosts import World; World()"
     package = str(Path(bench.__file__).parents[2])
     paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen([sys.executable, "-c", other], env=os.environ | {"PYTHONPATH": paths})
+    process = subprocess.Popen(
+        [sys.executable, "-c", other], env=os.environ | {"PYTHONPATH": paths}
+    )
     with process:
         world = hosts.World()
         assert process.wait(60) == 0
@@ -854,7 +959,9 @@ def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.Monkey
         assert time.monotonic() - begun < 30
 
 
-def test_others_have_time_to_answer_however_long_the_own_rank_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_time_to_answer_however_long_the_own_rank_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     left: list[float] = []
 
     class World:
@@ -877,7 +984,9 @@ def test_others_have_time_to_answer_however_long_the_own_rank_takes(monkeypatch:
 
 
 @pytest.mark.parametrize("says", [b"", b"\0" * 17])
-def test_strangers_do_not_keep_a_group_from_giving_up(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_do_not_keep_a_group_from_giving_up(
+    says: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dist = pytest.importorskip("torch.distributed")
     monkeypatch.setattr(hosts, "_SAYS", 0.05)
     world = hosts.World.__new__(hosts.World)
@@ -957,7 +1066,9 @@ class _Steady:
     def prepare(self, collective: str, count: int, dtype: str) -> None:
         pass
 
-    def block(self, iterations: int, warmup: int, seed: int, timeout: float) -> tuple[list[int], int, float]:
+    def block(
+        self, iterations: int, warmup: int, seed: int, timeout: float
+    ) -> tuple[list[int], int, float]:
         self.blocks.append(iterations)
         return [100_000] * iterations, 0, (10 + iterations) * 1e-4
 
@@ -969,7 +1080,9 @@ def test_a_block_is_as_long_as_is_wanted_though_blocks_take_long_to_begin() -> N
     group = _Steady()
     progress = Progress(io.StringIO())
     settings = Settings(["allreduce"], 2, [4], blocks=1)
-    with Bench(settings, [_gloo()], lambda: 100.0, progress, lambda _: None, start=lambda *_: group) as run:
+    with Bench(
+        settings, [_gloo()], lambda: 100.0, progress, lambda _: None, start=lambda *_: group
+    ) as run:
         run.run()
     assert 0.04 < (10 + group.blocks[-1]) * 1e-4 < 0.05
 
@@ -1129,7 +1242,17 @@ def test_no_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_size_beyond_the_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["allreduce", "--through", "c", "--transport", "mapped", "--peers", "", "--sizes", "1024G"]
+    arguments = [
+        "allreduce",
+        "--through",
+        "c",
+        "--transport",
+        "mapped",
+        "--peers",
+        "",
+        "--sizes",
+        "1024G",
+    ]
     assert bench.main(_parse(*arguments)) == 1
     told = capsys.readouterr().err
     assert f"goccl-c/mapped is skipped: no memory for {1 << 38} elements: mem_alloc: " in told
@@ -1143,11 +1266,23 @@ def test_refusal_of_goccl_is_one_line_and_old_results_stay(
     file = tmp_path / "out.json"
     file.write_text("old")
     monkeypatch.setenv("GOCCL_THRESHOLDS", "nonsense=1")
-    arguments = ["barrier", "--through", way, "--transport", "shm", "--peers", "", "--json", str(file)]
+    arguments = [
+        "barrier",
+        "--through",
+        way,
+        "--transport",
+        "shm",
+        "--peers",
+        "",
+        "--json",
+        str(file),
+    ]
     assert bench.main(_parse(*arguments)) == 1
     lines = capsys.readouterr().err.splitlines()
     told = "goccl-c/shm" if way == "c" else "goccl/shm"
-    assert next(line for line in lines if "nonsense=1" in line).startswith(f"{told}: init: thresholds")
+    assert next(line for line in lines if "nonsense=1" in line).startswith(
+        f"{told}: init: thresholds"
+    )
     assert len(lines) <= 2, "the placement of CPUs may be unknown"
     assert file.read_text() == "old"
 
@@ -1197,13 +1332,20 @@ def test_ranks_that_cannot_meet_are_told(
     [
         (["bench", "--help"], 0, "usage: goccl bench"),
         (["bench", "allreduce"], 1, "goccl bench: NumPy is not installed; to bring it: "),
-        (["bench", "allreduce", "--plot", "x.png"], 1, "goccl bench: NumPy is not installed; to bring it: "),
+        (
+            ["bench", "allreduce", "--plot", "x.png"],
+            1,
+            "goccl bench: NumPy is not installed; to bring it: ",
+        ),
         (["tune", "--help"], 0, "usage: goccl tune"),
         (["tune"], 1, "goccl tune: NumPy is not installed; to bring it: "),
     ],
 )
 def test_without_numpy(arguments: list[str], status: int, told: str) -> None:
-    code = f"import sys; sys.modules['numpy'] = None; from goccl.cli import main; sys.exit(main({arguments}))"
+    code = (
+        "import sys; sys.modules['numpy'] = None; from goccl.cli import main; "
+        f"sys.exit(main({arguments}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     assert (done.stdout + done.stderr).splitlines()[-1 if status else 0].startswith(told)
@@ -1213,7 +1355,16 @@ def test_without_numpy(arguments: list[str], status: int, told: str) -> None:
 @pytest.mark.parametrize(("given", "nice"), [("2", 19), ("1:7", 7)])
 def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
-    more = ["--iters", "4", "--blocks", "2", "--json", str(file), "--markdown", str(tmp_path / "out.md")]
+    more = [
+        "--iters",
+        "4",
+        "--blocks",
+        "2",
+        "--json",
+        str(file),
+        "--markdown",
+        str(tmp_path / "out.md"),
+    ]
     process = _started(*_SMALL, *more, "--beside", given)
     output, messages = process.communicate(timeout=60)
     assert process.returncode == 0, messages
@@ -1254,7 +1405,9 @@ def test_busy_program_that_ends_is_told(
 
     monkeypatch.setattr(options, "Neighbours", Ending)
     assert bench.main(_parse(*_SMALL, "--iters", "4", "--blocks", "2", "--beside", "1")) == 1
-    assert "goccl bench: a busy program ended before the measurement did\n" in capsys.readouterr().err
+    assert (
+        "goccl bench: a busy program ended before the measurement did\n" in capsys.readouterr().err
+    )
 
 
 def test_busy_program_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

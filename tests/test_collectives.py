@@ -23,7 +23,14 @@ MEDIUM = 5003
 
 # What goes beyond MEDIUM, and beyond 4 ranks, depends on the width of an element and on how it is
 # summed, not on more: these dtypes stand for the others there.
-WIDE = (torch.uint8, torch.bfloat16, torch.float8_e4m3fn, torch.float32, torch.float64, torch.complex128)
+WIDE = (
+    torch.uint8,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float32,
+    torch.float64,
+    torch.complex128,
+)
 LAYOUTS = ("plain", "strided", "offset", "transposed")
 
 
@@ -39,7 +46,9 @@ def reduce_op(op, dtype=torch.float32):
     if op == "PREMUL_SUM":
         if not hasattr(dist, "_make_nccl_premul_sum"):
             pytest.skip("this torch has no PREMUL_SUM")
-        return dist._make_nccl_premul_sum(oracle.INT_FACTOR if dtype in oracle.INTEGERS else oracle.FACTOR)
+        return dist._make_nccl_premul_sum(
+            oracle.INT_FACTOR if dtype in oracle.INTEGERS else oracle.FACTOR
+        )
     return getattr(dist.ReduceOp, op)
 
 
@@ -168,7 +177,11 @@ def run_reduce_scatter(rank, dtype, form):
         if dtype in oracle.COMPLEX and op == "PRODUCT":
             continue
         each = count if count <= MEDIUM else count // n
-        lengths = [(each + 3 * r) if r % 3 != 1 else 0 for r in range(n)] if form == "uneven" else [each] * n
+        lengths = (
+            [(each + 3 * r) if r % 3 != 1 else 0 for r in range(n)]
+            if form == "uneven"
+            else [each] * n
+        )
         given = inputs(rank, dtype, sum(lengths), kind)
         total = oracle.reduce(given, op)
         mine, want = given[me], total.split(lengths)[me]
@@ -183,7 +196,9 @@ def run_reduce_scatter(rank, dtype, form):
             out.check(want, f"{what} {layout}, a list", zeros)
             if form == "equal":
                 out = Placed(torch.zeros_like(want), layout)
-                dist.reduce_scatter_tensor(out.tensor, Placed(mine, layout).tensor, reduce_op(op, dtype))
+                dist.reduce_scatter_tensor(
+                    out.tensor, Placed(mine, layout).tensor, reduce_op(op, dtype)
+                )
                 out.check(want, f"{what} {layout}, a tensor", zeros)
         if form == "equal":
             buffer = mine.clone()
@@ -243,7 +258,9 @@ def run_all_gather(rank, dtype, form):
 def join(parts):
     parts = [p for p in parts if p.numel()] or parts[:1]
     return (
-        torch.cat([p.view(torch.uint8) for p in parts]).view(parts[0].dtype) if parts[0].numel() else parts[0]
+        torch.cat([p.view(torch.uint8) for p in parts]).view(parts[0].dtype)
+        if parts[0].numel()
+        else parts[0]
     )
 
 
@@ -277,7 +294,9 @@ def run_all_to_all(rank, dtype):
         base = count if count <= MEDIUM else count // n
         tables = {
             "equal": [[base] * n for _ in range(n)],
-            "uneven": [[(base + 3 * s + r) if (s + r) % 3 else 0 for r in range(n)] for s in range(n)],
+            "uneven": [
+                [(base + 3 * s + r) if (s + r) % 3 else 0 for r in range(n)] for s in range(n)
+            ],
             "one to one": [[base if (s + 1) % n == r else 0 for r in range(n)] for s in range(n)],
         }
         for shape, table in tables.items():
@@ -375,7 +394,9 @@ def run_premul_tensor(rank):
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         given = inputs(rank, dtype, 100, "general")
         mine = given[rank.rank].clone()
-        dist.all_reduce(mine, dist._make_nccl_premul_sum(torch.tensor([oracle.FACTOR], dtype=dtype)))
+        dist.all_reduce(
+            mine, dist._make_nccl_premul_sum(torch.tensor([oracle.FACTOR], dtype=dtype))
+        )
         oracle.check(mine, oracle.reduce(given, "PREMUL_SUM"), f"PREMUL_SUM by a tensor, {dtype}")
 
 
@@ -419,7 +440,9 @@ def test_shapes(world):
 # -- what must be refused
 
 
-def refused(call, *words, what="", kinds=(ValueError, RuntimeError, TypeError, NotImplementedError)):
+def refused(
+    call, *words, what="", kinds=(ValueError, RuntimeError, TypeError, NotImplementedError)
+):
     try:
         call()
     except kinds as e:
@@ -447,7 +470,9 @@ def run_meaningless(rank, dtype):
         options: Any = dist.AllreduceOptions()
         options.reduceOp = reduce_op(op, dtype)
         words = [] if opaque else [op]
-        refused(lambda t=t, o=options: group.allreduce([t], o).wait(), *words, what=f"allreduce {op}")
+        refused(
+            lambda t=t, o=options: group.allreduce([t], o).wait(), *words, what=f"allreduce {op}"
+        )
         options = dist.ReduceOptions()
         options.reduceOp = reduce_op(op, dtype)
         options.rootRank = 0
@@ -490,10 +515,16 @@ def run_bad_arguments(rank):
         "two tensors": lambda: world.allreduce([one, one.clone()]).wait(),
         "short output list": lambda: dist.all_gather([torch.zeros(4)] * (n - 1), one),
         "long output list": lambda: dist.all_gather([torch.zeros(4)] * (n + 1), one),
-        "other dtype in the output": lambda: dist.all_gather([torch.zeros(4, dtype=torch.int32)] * n, one),
+        "other dtype in the output": lambda: dist.all_gather(
+            [torch.zeros(4, dtype=torch.int32)] * n, one
+        ),
         "small output": lambda: dist.all_gather_into_tensor(torch.zeros(4 * n - 1), one),
-        "other output dtype": lambda: dist.all_gather_into_tensor(torch.zeros(4 * n, dtype=torch.int32), one),
-        "input not size x output": lambda: dist.reduce_scatter_tensor(torch.zeros(4), torch.zeros(4 * n + 1)),
+        "other output dtype": lambda: dist.all_gather_into_tensor(
+            torch.zeros(4 * n, dtype=torch.int32), one
+        ),
+        "input not size x output": lambda: dist.reduce_scatter_tensor(
+            torch.zeros(4), torch.zeros(4 * n + 1)
+        ),
         "splits beyond the input": lambda: dist.all_to_all_single(
             torch.zeros(4 * n), torch.zeros(4 * n), [4] * n, [5] * n
         ),
@@ -527,7 +558,9 @@ def run_tags(rank):
     n, me = rank.size, rank.rank
     if me == 0:
         for peer in range(1, n):
-            works = [dist.isend(torch.full((tag + 1,), float(tag)), peer, tag=tag) for tag in range(20)]
+            works = [
+                dist.isend(torch.full((tag + 1,), float(tag)), peer, tag=tag) for tag in range(20)
+            ]
             works += [dist.isend(torch.tensor([float(i)]), peer, tag=100) for i in range(50)]
             for w in works:
                 w.wait()
@@ -563,7 +596,8 @@ def run_any_source(rank):
 
 
 def run_batch(rank):
-    """Large messages both ways between all pairs: hangs where point-to-point is not asynchronous."""
+    """Large messages both ways between all pairs: hangs where point-to-point is not
+    asynchronous."""
     n, me = rank.size, rank.rank
     others = [r for r in range(n) if r != me]
     for count in (1, 1 << 20):
@@ -618,7 +652,14 @@ def run_many_sends_unmatched(rank):
 
 @pytest.mark.parametrize(
     "case",
-    [run_tags, run_any_source, run_batch, run_beside_collectives, run_to_itself, run_many_sends_unmatched],
+    [
+        run_tags,
+        run_any_source,
+        run_batch,
+        run_beside_collectives,
+        run_to_itself,
+        run_many_sends_unmatched,
+    ],
 )
 def test_point_to_point(world, case):
     if world.size == 1:
@@ -807,11 +848,14 @@ def run_works(rank):
 
 def told_by(work):
     """What a callback of the work's future finds."""
-    return work.get_future().then(lambda f: (f.done(), work.is_completed(), work.is_success(), work.wait()))
+    return work.get_future().then(
+        lambda f: (f.done(), work.is_completed(), work.is_success(), work.wait())
+    )
 
 
 def run_order_of_completion(rank):
-    """Whoever is told of the end first finds it in the work and in its future, and can wait for no more."""
+    """Whoever is told of the end first finds it in the work and in its future, and can wait for no
+    more."""
     t = torch.ones(10)
     for _ in range(100):
         work = dist.all_reduce(t, async_op=True)
@@ -856,7 +900,9 @@ def run_sequence(rank):
     assert backend._get_sequence_number_for_group() == before + 5
 
 
-@pytest.mark.parametrize("case", [run_works, run_order_of_completion, run_dropped_works, run_sequence])
+@pytest.mark.parametrize(
+    "case", [run_works, run_order_of_completion, run_dropped_works, run_sequence]
+)
 def test_works(world, case):
     world.run(case)
 
@@ -897,7 +943,9 @@ def run_huge(rank):
     rank.init()
     count = (4 << 30) + 3
     t = torch.empty(count, dtype=torch.uint8)
-    places = torch.tensor([0, 1, 1 << 20, (2 << 30) - 1, 2 << 30, (4 << 30) - 1, 4 << 30, count - 1])
+    places = torch.tensor(
+        [0, 1, 1 << 20, (2 << 30) - 1, 2 << 30, (4 << 30) - 1, 4 << 30, count - 1]
+    )
     t.fill_(rank.rank + 1)
     dist.all_reduce(t)
     assert (t[places] == 3).all()

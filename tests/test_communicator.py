@@ -1,5 +1,5 @@
-"""goccl.Communicator: blocking collectives that share their group's order with torch.distributed. Real
-processes; results against an oracle."""
+"""goccl.Communicator: blocking collectives that share their group's order with torch.distributed.
+Real processes; results against an oracle."""
 
 import os
 import signal
@@ -252,7 +252,11 @@ def wrong_calls(comm):
         (lambda: comm.all_reduce_(torch.ones(1).expand(8)), ValueError, "share one place"),
         (lambda: comm.all_reduce_(one.to_sparse()), ValueError, "only supports dense tensors"),
         (lambda: comm.all_reduce_(one.to("meta")), ValueError, "only supports CPU tensors"),
-        (lambda: comm.all_reduce_(torch.zeros(4, dtype=torch.bits8)), TypeError, "cannot be reduced"),
+        (
+            lambda: comm.all_reduce_(torch.zeros(4, dtype=torch.bits8)),
+            TypeError,
+            "cannot be reduced",
+        ),
         (lambda: comm.broadcast_(one, n), ValueError, "invalid root rank"),
         (lambda: comm.broadcast_(one, -1), ValueError, "invalid root rank"),
         (lambda: comm.reduce_(one, n), ValueError, "invalid root rank"),
@@ -261,7 +265,11 @@ def wrong_calls(comm):
         (lambda: comm.all_gather_into(ints, one), ValueError, "invalid tensor type"),
         (lambda: comm.reduce_scatter_into(one, torch.zeros(4 * n + 1)), ValueError, "`input`"),
         (lambda: comm.reduce_scatter_into(one, ints), ValueError, "invalid tensor type"),
-        (lambda: comm.reduce_scatter_into(one, torch.zeros(4 * n), "x"), ValueError, "unknown reduce"),
+        (
+            lambda: comm.reduce_scatter_into(one, torch.zeros(4 * n), "x"),
+            ValueError,
+            "unknown reduce",
+        ),
         (lambda: comm.all_to_all_into(torch.zeros(4 * n), ints), ValueError, "invalid tensor type"),
         (
             lambda: comm.all_to_all_into(torch.zeros(n, 2), torch.zeros(2 * n, 2)),
@@ -275,8 +283,14 @@ def wrong_types(comm: Any):
     """(call, what it says): calls with an argument of another type than its signature has."""
     one, array = torch.ones(4), np.ones(4, dtype=np.float32)
     return [
-        (lambda: comm.all_reduce_(array), "`tensor` is of type numpy.ndarray, it must be a torch.Tensor"),
-        (lambda: comm.all_reduce_([one]), "all_reduce_(): incompatible function arguments: `tensor` is of"),
+        (
+            lambda: comm.all_reduce_(array),
+            "`tensor` is of type numpy.ndarray, it must be a torch.Tensor",
+        ),
+        (
+            lambda: comm.all_reduce_([one]),
+            "all_reduce_(): incompatible function arguments: `tensor` is of",
+        ),
         (lambda: comm.all_reduce_(tensor=None), "`tensor` is of type NoneType"),
         (lambda: comm.broadcast_(array, 0), "`tensor` is of type numpy.ndarray"),
         (lambda: comm.broadcast_(one, "0"), "`src` is of type str, it must be an int"),
@@ -284,7 +298,10 @@ def wrong_types(comm: Any):
         (lambda: comm.all_gather_into(array, one), "`output` is of type numpy.ndarray"),
         (lambda: comm.reduce_scatter_into(one, array), "`input` is of type numpy.ndarray"),
         (lambda: comm.all_to_all_into(one, array), "`input` is of type numpy.ndarray"),
-        (lambda: comm.all_to_all_into(one, one, schedule=2), "`schedule` is of type int, it must be a str"),
+        (
+            lambda: comm.all_to_all_into(one, one, schedule=2),
+            "`schedule` is of type int, it must be a str",
+        ),
     ]
 
 
@@ -422,7 +439,8 @@ def test_ctrl_c(make_world, transport):
 
 
 def run_beside_a_thread(rank):
-    """Python's other threads run while a call waits: here the one that brings the peer on its way."""
+    """Python's other threads run while a call waits: here the one that brings the peer on its
+    way."""
     rank.init()
     comm = goccl.Communicator()
     if rank.rank == 0:
@@ -472,11 +490,20 @@ def extensions(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_cost_can_be_measured(extensions, ranks):
     script = Path(__file__).parents[1] / "examples" / "overhead" / "measure.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+    ]
     command += [str(script), "--blocks", "3", "--calls", "5"]
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(extensions), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
-    figures = [line.split(" us")[0].split()[-1] for line in done.stdout.splitlines() if " us" in line]
+    figures = [
+        line.split(" us")[0].split()[-1] for line in done.stdout.splitlines() if " us" in line
+    ]
     assert len(figures) == 7, done.stdout
     assert all(float(figure) > 0 for figure in figures), done.stdout

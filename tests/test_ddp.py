@@ -100,7 +100,12 @@ def run_ddp(rank, options):
     equal_on_all_ranks(model.module)
 
 
-OPTIONS = [{}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}]
+OPTIONS = [
+    {},
+    {"find_unused_parameters": True},
+    {"static_graph": True},
+    {"gradient_as_bucket_view": True},
+]
 # Each option with each size and each transport, and each size with each transport.
 TRAININGS = [
     pytest.param(size, transport, options, id=f"{next(iter(options), 'plain')}-{size}-{transport}")
@@ -292,7 +297,9 @@ def run_dtensor(rank):
     mesh = dist.init_device_mesh("cpu", (n,))
     torch.manual_seed(1)
     a, b = torch.randn(4 * n, 6), torch.randn(6, 5)
-    product: Any = distribute_tensor(a, mesh, [Shard(0)]) @ distribute_tensor(b, mesh, [Replicate()])
+    product: Any = distribute_tensor(a, mesh, [Shard(0)]) @ distribute_tensor(
+        b, mesh, [Replicate()]
+    )
     torch.testing.assert_close(product.full_tensor(), a @ b)
     columns = distribute_tensor(a, mesh, [Shard(0)]).redistribute(mesh, [Shard(1)])
     torch.testing.assert_close(columns.full_tensor(), a)
@@ -437,7 +444,8 @@ def run_many_groups(rank, count):
     gc.collect()
     dist.barrier()
     after = harness.until(
-        lambda: (now := len(harness.descriptors())) <= before[1] + 4 and (harness.threads(), now), 10
+        lambda: (now := len(harness.descriptors())) <= before[1] + 4 and (harness.threads(), now),
+        10,
     )
     check_group(range(rank.size), None)
     return before, grown, after
@@ -446,7 +454,9 @@ def run_many_groups(rank, count):
 def test_200_groups(make_world):
     count = 200
     for before, grown, after in make_world(2).run(run_many_groups, count, deadline=120):
-        assert grown[0] - before[0] <= 16, f"threads grew from {before[0]} to {grown[0]} for {count} groups"
+        assert grown[0] - before[0] <= 16, (
+            f"threads grew from {before[0]} to {grown[0]} for {count} groups"
+        )
         # A window of shared memory a group and peer, at the most; no socket of its own.
         assert grown[1] - before[1] <= 4 * count, f"descriptors grew from {before[1]} to {grown[1]}"
         assert after[0] <= before[0] + 4, f"threads {before[0]} before, {after[0]} after"
@@ -557,16 +567,20 @@ def run_again(rank, turns, fresh):
 def test_init_and_destroy_many_times(make_world, store, fresh):
     world = make_world(3, store=store)
     if store == "file":
-        # A FileStore of torch that is made while the last user of another one removes the file goes on to
-        # show what that one held. So all ranks have left a group before any begins the next.
+        # A FileStore of torch that is made while the last user of another one removes the file goes
+        # on to show what that one held. So all ranks have left a group before any begins the next.
         turns = [world.run(run_again, [i], fresh) for i in range(12)]
-        ranks = [[level for part in levels for level in part] for levels in zip(*turns, strict=True)]
+        ranks = [
+            [level for part in levels for level in part] for levels in zip(*turns, strict=True)
+        ]
     else:
         ranks = world.run(run_again, range(12), fresh)
     for levels in ranks:
         assert levels[-1][0] <= levels[2][0] + 3, f"threads and descriptors grow: {levels}"
         # With own keys each store of the test itself keeps a descriptor.
-        assert levels[-1][1] <= levels[2][1] + 6 + 10 * fresh, f"threads and descriptors grow: {levels}"
+        assert levels[-1][1] <= levels[2][1] + 6 + 10 * fresh, (
+            f"threads and descriptors grow: {levels}"
+        )
 
 
 def run_abort(rank):
@@ -648,7 +662,9 @@ def run_profiler(rank):
 def test_profiler_titles(make_world):
     titles = make_world(2).run(run_profiler)
     common = (
-        {"all_reduce", "broadcast", "reduce", "barrier"} if harness.BACKEND == "goccl" else {"all_reduce"}
+        {"all_reduce", "broadcast", "reduce", "barrier"}
+        if harness.BACKEND == "goccl"
+        else {"all_reduce"}
     )
     for mine, also in zip(titles, ("send", "recv"), strict=True):
         assert {f"{harness.BACKEND}:{c}" for c in common | {also}} <= set(mine), mine
@@ -732,7 +748,8 @@ def test_by_name_alone_under_torchrun(tmp_path):
 
 
 def test_import_loads_no_library():
-    """Importing torch, and goccl with it, runs no Go: forked children of such a process are safe."""
+    """Importing torch, and goccl with it, runs no Go: forked children of such a process are
+    safe."""
     program = (
         "import torch, torch.distributed\n"
         "import importlib.util as u\n"

@@ -1,5 +1,5 @@
-"""Ranks that end without destroy_process_group(), as children of multiprocessing: only those fail who still
-need them. Real processes; this file is also their program."""
+"""Ranks that end without destroy_process_group(), as children of multiprocessing: only those fail
+who still need them. Real processes; this file is also their program."""
 
 import functools
 import json
@@ -90,7 +90,8 @@ def run_ranks(context, end):
     ranks = [context.Process(target=rank_main, args=(r, ports, end)) for r in range(SIZE)]
     for process in ranks:
         process.start()
-    # After that: a child that fork() makes beside the store's thread may find the C library's locks taken.
+    # After that: a child that fork() makes beside the store's thread may find the C library's locks
+    # taken.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _ in ranks:
         ports.put(store.port)

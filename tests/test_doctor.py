@@ -26,7 +26,9 @@ from goccl.doctor.measure import Half
 def test_every_pair_meets_once_and_no_rank_twice_in_a_round(size):
     ranks = [3 * rank for rank in range(size)]
     made = pairs.rounds(ranks)
-    assert sorted(pair for batch in made for pair in batch) == list(itertools.combinations(ranks, 2))
+    assert sorted(pair for batch in made for pair in batch) == list(
+        itertools.combinations(ranks, 2)
+    )
     for batch in made:
         assert len({rank for pair in batch for rank in pair}) == 2 * len(batch)
     assert len(made) <= size
@@ -37,7 +39,9 @@ def test_no_host_has_more_ranks_at_work_than_cpus(cpus, most):
     ranks = range(12)
     hosts = {rank: "a" if rank < 6 else "b" for rank in ranks}
     made = pairs.batches(list(ranks), hosts, dict.fromkeys(ranks, cpus))
-    assert sorted(pair for batch in made for pair in batch) == list(itertools.combinations(ranks, 2))
+    assert sorted(pair for batch in made for pair in batch) == list(
+        itertools.combinations(ranks, 2)
+    )
     working = [sum(hosts[r] == host for p in batch for r in p) for batch in made for host in "ab"]
     assert max(working) == most
 
@@ -48,12 +52,17 @@ def test_no_host_has_more_ranks_at_work_than_cpus(cpus, most):
 def job(size=4, hosts=1, transport="shm", latency=1.0, bandwidth=10.0):
     """Ranks of which nothing is odd."""
     where = [f"host{rank * hosts // size}" for rank in range(size)]
-    facts = {rank: Facts(where[rank], where[rank], 100 + rank, 2, {"goccl": "1"}, {}) for rank in range(size)}
+    facts = {
+        rank: Facts(where[rank], where[rank], 100 + rank, 2, {"goccl": "1"}, {})
+        for rank in range(size)
+    }
     made = Job(size, facts)
     for a, b in itertools.combinations(range(size), 2):
         kind = transport if where[a] == where[b] else "tcp"
         slower = 1 if where[a] == where[b] else 20
-        made.pairs[a, b] = Joint(kind, "why", latency * slower, bandwidth / slower, bandwidth / slower)
+        made.pairs[a, b] = Joint(
+            kind, "why", latency * slower, bandwidth / slower, bandwidth / slower
+        )
     return made
 
 
@@ -102,7 +111,10 @@ def test_a_rank_that_fell_silent_is_named_and_its_pairs_are_not():
         (4, 4, [(0, 2), (1, 2), (2, 3)], {"host host2 (rank 2) can be joined with no other": [2]}),
         (
             4, 2, [(0, 2), (0, 3), (1, 2), (1, 3)],
-            {"hosts host0 (ranks 0 and 1) and host1 (ranks 2 and 3) cannot be joined": [0, 1, 2, 3]},
+            {
+                "hosts host0 (ranks 0 and 1) and host1 (ranks 2 and 3) cannot be joined":
+                [0, 1, 2, 3],
+            },
         ),
         (
             4, 2, [(0, 2), (0, 3), (1, 2)],
@@ -122,7 +134,9 @@ def test_what_cannot_be_joined_is_named_by_as_little_as_explains_it(size, hosts,
     for a, b in odd.pairs if failed == "all" else failed:
         change(odd, (min(a, b), max(a, b)), failed=MEET, error="no route")
     findings = judge(odd)
-    assert sorted(finding.text for finding in findings) == sorted(f"{line}: no route" for line in text)
+    assert sorted(finding.text for finding in findings) == sorted(
+        f"{line}: no route" for line in text
+    )
     for finding in findings:
         assert finding.ranks == (text[finding.text.removesuffix(": no route")] or finding.ranks)
         assert ("firewalls" in finding.check) == (" host" in f" {finding.text}")
@@ -143,7 +157,9 @@ def test_large_messages_that_do_not_come(failed, text):
     blocked, *late = judge(odd)
     assert blocked.text == text
     assert blocked.check.startswith("the MTU of all that is on the way")
-    assert [finding.ranks for finding in late] == [[b] for a, b in failed if a == 0], "small messages came"
+    assert [finding.ranks for finding in late] == [[b] for a, b in failed if a == 0], (
+        "small messages came"
+    )
 
 
 def test_a_pair_that_fails_once_it_has_met():
@@ -158,7 +174,9 @@ def test_what_failed_is_told_and_the_rest_is_shown():
     change(odd, (1, 2), failed=LARGE)
     lines = report.text(odd, []).splitlines()
     shown = {
-        title: lines[lines.index(title) + 2 :][:3] for title in lines if title.startswith(("tr", "la", "ba"))
+        title: lines[lines.index(title) + 2 :][:3]
+        for title in lines
+        if title.startswith(("tr", "la", "ba"))
     }
     assert [[row.split()[1:] for row in rows] for rows in shown.values()] == [
         [["-", "FAILS", "tcp"], ["FAILS", "-", "tcp"], ["tcp", "tcp", "-"]],
@@ -174,7 +192,9 @@ def test_a_transport_unlike_that_of_like_pairs():
     ]
     assert judge(job(4, hosts=2)) == [], "pairs between hosts are of another kind"
     odd = change(job(6, hosts=2, transport="tcp"), (3, 5), transport="shm")
-    assert found(odd) == [([3, 5], "ranks 3 and 5 are joined by shm, other pairs within a host by tcp: why")]
+    assert found(odd) == [
+        ([3, 5], "ranks 3 and 5 are joined by shm, other pairs within a host by tcp: why")
+    ]
 
 
 def test_a_slow_pair():
@@ -203,7 +223,13 @@ def test_a_slow_rank_is_named_once():
         if 2 in pair:
             change(odd, pair, latency_us=100.0, up_GBps=0.1, down_GBps=0.1)
     assert found(odd) == [
-        ([2], "rank 2 (host2): latency of 100 us with 4 others; the median of tcp between hosts is 20 us"),
+        (
+            [2],
+            (
+                "rank 2 (host2): latency of 100 us with 4 others; "
+                "the median of tcp between hosts is 20 us"
+            ),
+        ),
         (
             [2],
             (
@@ -284,7 +310,10 @@ def test_names(ranks, text):
             Place(0, 2, "h", 1, served=True),
         ),
         (
-            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"},
+            {
+                "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
+            },
             Place(2, 3, "127.0.0.1", 29500),
         ),
         (
@@ -372,7 +401,9 @@ def run_visit(rank, size, come, pair):
 
 def grave(done):
     """What is odd but for times, which depend on what else the machine does."""
-    return [f.text for f in judge(done) if not any(w in f.text for w in ("latency of", "bandwidth of"))]
+    return [
+        f.text for f in judge(done) if not any(w in f.text for w in ("latency of", "bandwidth of"))
+    ]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -397,7 +428,10 @@ def test_visit_with_a_rank_of_other_settings(make_world):
     assert done.pairs[0, 2].error == ""
     unreachable, *differ = grave(done)
     assert unreachable.startswith("rank 1 can be joined with no other: rank ")
-    assert [text.partition(" differ")[0] for text in differ] == ["GOCCL_ALLTOALL_SCHEDULE", "GOCCL_NET"]
+    assert [text.partition(" differ")[0] for text in differ] == [
+        "GOCCL_ALLTOALL_SCHEDULE",
+        "GOCCL_NET",
+    ]
 
 
 def run_facts(rank):
@@ -431,7 +465,10 @@ def test_visit_with_a_rank_that_falls_silent(make_world, number):
     assert outcome.value.lost == [1]
     assert outcome.value.pairs[0, 2].error == ""
     assert grave(outcome.value) == [
-        f"rank 1 ({outcome.value.facts[1].host}, pid {world.pids[1]}) came, and then answered no more"
+        (
+            f"rank 1 ({outcome.value.facts[1].host}, pid {world.pids[1]}) came, "
+            "and then answered no more"
+        )
     ]
 
 
@@ -446,7 +483,8 @@ def test_visit_without_rank_0(make_world):
 
 
 def test_a_store_that_does_not_answer():
-    """Its host has vanished without a word: the connection stands, and torch's store waits for ever."""
+    """Its host has vanished without a word: the connection stands, and torch's store waits for
+    ever."""
     import torch.distributed as dist
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -482,9 +520,19 @@ def test_a_store_that_does_not_answer():
         ({}, {}, "", ""),
         ({"failed": MEET, "error": "x"}, {}, MEET, "x"),
         ({"failed": MEET, "error": "x"}, {"failed": MEET, "error": "x"}, MEET, "x"),
-        ({"failed": MEET, "error": "x"}, {"failed": MEET, "error": "y"}, MEET, "rank 3: x; rank 5: y"),
+        (
+            {"failed": MEET, "error": "x"},
+            {"failed": MEET, "error": "y"},
+            MEET,
+            "rank 3: x; rank 5: y",
+        ),
         ({"failed": SMALL, "error": ""}, {"failed": LARGE, "error": "y"}, SMALL, "y"),
-        ({"failed": LARGE, "error": ""}, {"failed": LARGE, "error": ""}, LARGE, "each rank says that"),
+        (
+            {"failed": LARGE, "error": ""},
+            {"failed": LARGE, "error": ""},
+            LARGE,
+            "each rank says that",
+        ),
         (None, {"failed": MEET, "error": "y"}, MEET, "a rank fell silent"),
     ],
 )
@@ -514,23 +562,32 @@ def doctor(*arguments, **env):
 
 
 def test_command_starts_its_own_ranks(tmp_path):
-    done = doctor("--ranks", "3", "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png"))
+    done = doctor(
+        "--ranks", "3", "--json", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png")
+    )
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout.startswith(f"3 ranks, 1 host: goccl {goccl.__version__}, ")
     assert max(map(len, done.stdout.splitlines())) <= 100
     result = json.loads((tmp_path / "a.json").read_text())
     assert [pair["ranks"] for pair in result["pairs"]] == [[0, 1], [0, 2], [1, 2]]
-    assert (done.returncode == 0) == (result["findings"] == []) == ("Nothing is odd." in done.stdout)
+    assert (
+        (done.returncode == 0) == (result["findings"] == []) == ("Nothing is odd." in done.stdout)
+    )
     assert done.stdout.count("ODD ") == len(result["findings"])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plot_that_could_not_be_drawn_is_refused_before_anything_is_measured(monkeypatch, capsys):
-    for name, text in (("a.txt", "'a.txt' does not end in .png or .svg"), ("a", "'a' does not end in")):
+    for name, text in (
+        ("a.txt", "'a.txt' does not end in .png or .svg"),
+        ("a", "'a' does not end in"),
+    ):
         with pytest.raises(SystemExit, match="2"):
             cli.main(["doctor", "--plot", name])
         assert f"goccl doctor: error: argument --plot: {text}" in capsys.readouterr().err
-    monkeypatch.setattr("goccl.bench.libraries.missing", lambda _module, name: f"{name} is not installed")
+    monkeypatch.setattr(
+        "goccl.bench.libraries.missing", lambda _module, name: f"{name} is not installed"
+    )
     with pytest.raises(SystemExit, match="2"):
         cli.main(["doctor", "--plot", "a.svg"])
     assert "argument --plot: matplotlib is not installed" in capsys.readouterr().err
@@ -539,7 +596,9 @@ def test_a_plot_that_could_not_be_drawn_is_refused_before_anything_is_measured(m
 def test_command_ends_though_a_rank_of_its_own_is_stopped():
     words = [sys.executable, "-m", "goccl", "doctor", "--ranks", "3", "--wait", "10"]
     command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    started = harness.until(lambda: len(found := harness.descendants(command.pid)) == 3 and found, 60)
+    started = harness.until(
+        lambda: len(found := harness.descendants(command.pid)) == 3 and found, 60
+    )
     os.kill(max(started), signal.SIGSTOP)
     said, complained = command.communicate(timeout=120)
     assert command.returncode == 1, complained

@@ -142,7 +142,8 @@ TYPED = [
 
 
 def survivors(world: harness.World, fn: Callable, *args: Any) -> list[Any]:
-    """What fn gives on the ranks that are left when the last one is killed. It tells when it may be."""
+    """What fn gives on the ranks that are left when the last one is killed. It tells when it may
+    be."""
     world.start(fn, *args)
     last = world.size - 1
     for r in range(world.size):
@@ -162,7 +163,8 @@ def test_backward_keeps_the_type(make_world, parallel):
 
 
 def backward_through(rank: Rank, hook: Callable) -> tuple[tuple, tuple]:
-    """What backward() raises where the last rank is killed once the hook has begun, and a later call."""
+    """What backward() raises where the last rank is killed once the hook has begun, and a later
+    call."""
     rank.init(timeout=30)
     model, last = DistributedDataParallel(nn.Linear(8, 8)), False
 
@@ -191,7 +193,8 @@ def backward_through(rank: Rank, hook: Callable) -> tuple[tuple, tuple]:
     [default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, powerSGD_hook.powerSGD_hook],
 )
 def test_backward_through_callbacks_keeps_the_text(make_world, hook):
-    """These hooks of torch hand on the result by a callback in Python, of which torch keeps the text."""
+    """These hooks of torch hand on the result by a callback in Python, of which torch keeps the
+    text."""
     for now, later in survivors(make_world(3), backward_through, hook):
         assert now[0] is RuntimeError, now  # torch's own
         assert "PeerFailedError: communicator" in now[1], now
@@ -223,7 +226,8 @@ def test_hook_that_fails_on_one_rank(make_world):
 
 
 def group_errors(rank: Rank) -> list[Any]:
-    """What the group, and a work and its future, say of a failure of the group: before it, after it."""
+    """What the group, and a work and its future, say of a failure of the group: before it, after
+    it."""
     rank.init(timeout=30)
     dist.all_reduce(torch.ones(1))
     group = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -274,7 +278,9 @@ def kinds(rank: Rank) -> dict[str, tuple]:
     if rank.rank:
         options = goccl.Options(transport="verbs")
         store = dist.PrefixStore("unsupported", rank.make_store("second"))
-        found["unsupported"] = raised(lambda: _backend(store, rank.rank - 1, 2, options, "forced", [1, 2]))
+        found["unsupported"] = raised(
+            lambda: _backend(store, rank.rank - 1, 2, options, "forced", [1, 2])
+        )
         late = dist.PrefixStore("late", rank.make_store("second"))
         options = goccl.Options(timeout=timedelta(seconds=1))
         if rank.rank == 1:
@@ -301,9 +307,17 @@ def test_kinds(make_world):
         kind, facts = found["aborted"]
         assert (kind, facts["ranks"], facts["group_ranks"]) == (goccl.AbortedError, [1], [0]), found
         kind, facts = found["unsupported"]
-        assert (kind, facts["operation"], facts["group"]) == (goccl.UnsupportedError, "init", "forced"), found
+        assert (kind, facts["operation"], facts["group"]) == (
+            goccl.UnsupportedError,
+            "init",
+            "forced",
+        ), found
     kind, facts = one["wait"]
-    assert (kind, facts["operation"], facts["absent"]) == (goccl.OperationTimeoutError, "recv", []), one
+    assert (kind, facts["operation"], facts["absent"]) == (
+        goccl.OperationTimeoutError,
+        "recv",
+        [],
+    ), one
     kind, facts = one["init"]
     assert kind is goccl.OperationTimeoutError, one
     assert issubclass(kind, TimeoutError)

@@ -22,7 +22,11 @@ from harness import free_port
 ROOT = Path(__file__).parents[1]
 PAGES = [
     str(page.relative_to(ROOT))
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
 ]
 EXAMPLES = ROOT / "examples"
 HOW_TO = EXAMPLES / "howto"
@@ -42,7 +46,8 @@ SOURCES = {".c", ".cpp", ".go", ".py"}
 
 
 def run_example(rank, path, port):
-    """Runs a program as torchrun would start it, in the process of a rank; returns what it printed."""
+    """Runs a program as torchrun would start it, in the process of a rank; returns what it
+    printed."""
     os.environ |= {
         "RANK": str(rank.rank),
         "LOCAL_RANK": str(rank.rank),
@@ -67,7 +72,8 @@ def run(make_world):
 
 
 def shell(command, **environment):
-    """Runs a command of a page, in the repository's root, as it stands there; returns what it printed."""
+    """Runs a command of a page, in the repository's root, as it stands there; returns what it
+    printed."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         command,
@@ -108,7 +114,8 @@ def test_readme(run):
 
 
 def run_block(rank, text, port):
-    """Runs lines of a page as a part of a program that has made the default group, unless they make it."""
+    """Runs lines of a page as a part of a program that has made the default group, unless they make
+    it."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
     if "init_process_group" not in text:
@@ -132,7 +139,9 @@ def test_commands_of_pages(monkeypatch, page):
         monkeypatch.setattr(importlib.import_module(f"goccl.{command}"), "main", lambda _args: 0)
     for code in commands(page):
         for called in re.findall(rf"\bgoccl ((?:{'|'.join(cli._COMMANDS)})\b[^;\")]*)", code):
-            with contextlib.suppress(SystemExit) if "--help" in called else contextlib.nullcontext():
+            with (
+                contextlib.suppress(SystemExit) if "--help" in called else contextlib.nullcontext()
+            ):
                 assert cli.main(shlex.split(called.rstrip("'"))) == 0, code
         for target in re.findall(r"^make (?:-\S+ )?([a-z][a-z-]*)", code):
             assert target in targets, code
@@ -163,8 +172,14 @@ def test_a_job_starts_again_from_its_checkpoint(tmp_path):
     ("name", "printed"),
     [
         ("fsdp", [f"rank {r} keeps 262784 of 525568 parameters\n" for r in range(2)]),
-        ("from_mpi4py", [f"rank {r}: [1.0, 1.0, 1.0, 1.0], ['rank 0', 'rank 1']\n" for r in range(2)]),
-        ("shareable", [f"rank {r}: gradients in shareable memory: [True, True]\n" for r in range(2)]),
+        (
+            "from_mpi4py",
+            [f"rank {r}: [1.0, 1.0, 1.0, 1.0], ['rank 0', 'rank 1']\n" for r in range(2)],
+        ),
+        (
+            "shareable",
+            [f"rank {r}: gradients in shareable memory: [True, True]\n" for r in range(2)],
+        ),
         ("small_tensors", [f"rank {r}: mean loss 0.5\n" for r in range(2)]),
         ("tensor_parallel", [f"rank {r} has 512 of 1024 columns\n" for r in range(2)]),
     ],
@@ -184,12 +199,17 @@ def test_several_hosts():
     ]
     printed = [host.communicate(timeout=120)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0]
-    assert sorted("".join(printed).splitlines()) == [f"rank {r} of 2: tensor([3.])" for r in range(2)]
+    assert sorted("".join(printed).splitlines()) == [
+        f"rank {r} of 2: tensor([3.])" for r in range(2)
+    ]
 
 
 SRUN = """#!/usr/bin/env bash
 # Starts what Slurm would start on two hosts.
-for ((id = 0; id < SLURM_NTASKS; id++)); do SLURM_PROCID=$id SLURM_LOCALID=0 "$@" & tasks+=($!); done
+for ((id = 0; id < SLURM_NTASKS; id++)); do
+    SLURM_PROCID=$id SLURM_LOCALID=0 "$@" &
+    tasks+=($!)
+done
 for task in "${tasks[@]}"; do wait "$task" || exit; done
 """
 
@@ -217,9 +237,9 @@ def test_pages_show_every_example():
     for example in HOW_TO.iterdir():
         shown = [text for text in sections if f"examples/howto/{example.name}\n" in text]
         assert len(shown) == 1, f"{len(shown)} sections show {example.name}"
-        assert ("not run by the tests" in shown[0].replace("\n", " ").lower()) == (example.name in NOT_RUN), (
-            example.name
-        )
+        assert ("not run by the tests" in shown[0].replace("\n", " ").lower()) == (
+            example.name in NOT_RUN
+        ), example.name
 
 
 def strings(file):
@@ -237,9 +257,15 @@ def strings(file):
 def test_error_texts_are_those_of_the_library():
     """What a page tells to look for is in the text of an error or of a warning."""
     page = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
-    texts = [text for row in re.findall(r"^\| (`.*?) \|", page, re.M) for text in re.findall("`(.*?)`", row)]
+    texts = [
+        text
+        for row in re.findall(r"^\| (`.*?) \|", page, re.M)
+        for text in re.findall("`(.*?)`", row)
+    ]
     folders = ("core", "capi", "rdma", "torch_backend", "python")
-    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in SOURCES]
+    files = [
+        file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in SOURCES
+    ]
     tests = [file for file in files if file.name.endswith("_test.go") or "testdata" in file.parts]
     sources = [text for file in set(files) - set(tests) for text in strings(file)]
     assert len(texts) > 20
@@ -260,7 +286,8 @@ def test_tables_and_charts_are_made_of_a_comparison(tmp_path):
     redo["main"].__globals__["HERE"] = tmp_path
     redo["main"](comparison)
     table = (
-        "ranks,bytes,placed,goccl/shm,gloo,gloo ÷ goccl/shm\n2,4,near,5.00,10.00,2.00\n2,64,near,6.00,-,-\n"
+        "ranks,bytes,placed,goccl/shm,gloo,gloo ÷ goccl/shm\n"
+        "2,4,near,5.00,10.00,2.00\n2,64,near,6.00,-,-\n"
     )
     assert (tmp_path / "allreduce.csv").read_text() == table
     assert "gloo/tcp near" in (tmp_path / "allreduce.svg").read_text()

@@ -17,13 +17,32 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "train_text.py"
 def outcome(tmp_path_factory):
     """The report and the trace of a short training of a tiny model."""
     folder = tmp_path_factory.mktemp("text")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(EXAMPLE), "--backend", harness.BACKEND, "--steps", "20", "--layers", "1", "--width", "64"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    command += [
+        str(EXAMPLE),
+        "--backend",
+        harness.BACKEND,
+        "--steps",
+        "20",
+        "--layers",
+        "1",
+        "--width",
+        "64",
+    ]
     command += ["--json", str(folder / "report.json"), "--profile", str(folder / "trace.json")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((folder / "report.json").read_text()), json.loads((folder / "trace.json").read_text())
+    return json.loads((folder / "report.json").read_text()), json.loads(
+        (folder / "trace.json").read_text()
+    )
 
 
 def test_it_learns(outcome):

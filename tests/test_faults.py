@@ -52,7 +52,9 @@ def failed(outcome, since=None, within=AT_ONCE):
     assert outcome.exitcode is None, outcome
     if since is not None:
         took = outcome.at - since
-        assert took < within, f"rank {outcome.rank} learnt of it only after {took:.2f} s: {outcome.error}"
+        assert took < within, (
+            f"rank {outcome.rank} learnt of it only after {took:.2f} s: {outcome.error}"
+        )
     return outcome.error
 
 
@@ -284,7 +286,8 @@ def test_stopped_rank_that_goes_on_in_time_costs_nothing_but_time(make_world, tr
 
 
 def receive_until_stopped(rank, how, count):
-    """Rank 0 sends; rank 1 tells when data has begun to come, and what its buffer held at the end."""
+    """Rank 0 sends; rank 1 tells when data has begun to come, and what its buffer held at the
+    end."""
     other = dist.new_group()
     dist.barrier(other)
     t = torch.zeros(count, dtype=torch.uint8)
@@ -454,11 +457,15 @@ def mismatched(rank, what):
     elif what == "broadcast size":
         dist.broadcast(torch.ones(65) if odd else t, 0)
     elif what == "gather size":
-        dist.all_gather_into_tensor(torch.ones(n * (65 if odd else 64)), torch.ones(65 if odd else 64))
+        dist.all_gather_into_tensor(
+            torch.ones(n * (65 if odd else 64)), torch.ones(65 if odd else 64)
+        )
     elif what == "split sizes":
         # Only what goes to others: what a rank sends to itself it can check alone.
         sends = [64 // n + (odd and r != rank.rank) for r in range(n)]
-        dist.all_to_all_single(torch.ones(64 // n * n), torch.ones(sum(sends)), [64 // n] * n, sends)
+        dist.all_to_all_single(
+            torch.ones(64 // n * n), torch.ones(sum(sends)), [64 // n] * n, sends
+        )
     elif what == "batch":
         with dist._coalescing_manager():
             dist.all_reduce(t)
@@ -756,9 +763,13 @@ def test_strangers_on_the_ports_harm_nothing(make_world, transport):
     for _ in range(5):
         world.run(check)
     if ports and harness.BACKEND == "goccl":
-        told = r"goccl: .* refused a connection from .*: .* \(further ones from there are not logged\)"
+        told = (
+            r"goccl: .* refused a connection from .*: .* \(further ones from there are not logged\)"
+        )
         harness.until(
-            lambda: len(re.findall(told, world.logs())) == len(ports), 20, "each rank logs them once"
+            lambda: len(re.findall(told, world.logs())) == len(ports),
+            20,
+            "each rank logs them once",
         )
     for s in kept:
         s.close()
@@ -815,9 +826,12 @@ def join_over_stuck_store(rank, port, timeout):
     )
 
 
-@pytest.mark.parametrize("how", ["stopped before", "stopped when this rank has joined", "in Python"])
+@pytest.mark.parametrize(
+    "how", ["stopped before", "stopped when this rank has joined", "in Python"]
+)
 def test_store_that_does_not_answer(make_world, how):
-    """Init ends at its timeout, while a call of the store does not return, and so can the process."""
+    """Init ends at its timeout, while a call of the store does not return, and so can the
+    process."""
     world, timeout, port = make_world(2, whole_exit=True), 2, None
     if how != "in Python":
         world.start(keep_store, 1, ranks=[1])
@@ -831,7 +845,9 @@ def test_store_that_does_not_answer(make_world, how):
     world.say(None, ranks=[0])
     outcome = world.finish(30, ranks=[0])[0]
     text = failed(outcome, since, timeout + 1 + AT_ONCE)
-    assert re.search(r'(reading|writing) "\S+" (from|to) the store: .*it has not answered within', text), text
+    assert re.search(
+        r'(reading|writing) "\S+" (from|to) the store: .*it has not answered within', text
+    ), text
     assert world.exit(0) == 0, world.logs()
 
 
@@ -874,9 +890,13 @@ def test_shared_memory_and_tcp_ranks_cannot_be_forced_together(make_world):
 
 
 def join_and_end(rank, port):
-    """Rank 0's process keeps the store, as with env://. Every process ends as soon as it knows its fate."""
+    """Rank 0's process keeps the store, as with env://. Every process ends as soon as it knows its
+    fate."""
     os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank.rank), WORLD_SIZE=str(rank.size)
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        RANK=str(rank.rank),
+        WORLD_SIZE=str(rank.size),
     )
     try:
         dist.init_process_group(harness.BACKEND, timeout=timedelta(seconds=20))
@@ -895,7 +915,9 @@ def join_and_end(rank, port):
     ],
 )
 def test_settings_that_differ_are_told_to_all(make_world, setting, values):
-    world = make_world(3, rank_env={r: {setting: v, "GOCCL_IB_HCA": "none7"} for r, v in enumerate(values)})
+    world = make_world(
+        3, rank_env={r: {setting: v, "GOCCL_IB_HCA": "none7"} for r, v in enumerate(values)}
+    )
     world.outcomes(join_and_end, harness.free_port())
     for rank in range(3):
         text = world.told(rank)
@@ -933,7 +955,8 @@ def test_nothing_is_left_after_destroy(make_world, transport):
     times = 12
     for levels in world.run(levels_around, times):
         assert levels[-1][2] == 0, f"still listening: {levels}"
-        # Go's runtime starts some more now and then, up to a number that has nothing to do with groups.
+        # Go's runtime starts some more now and then, up to a number that has nothing to do with
+        # groups.
         assert levels[-1][0] <= levels[0][0] + times // 3, f"threads grow: {levels}"
         # The test's own store keeps one descriptor a time.
         assert levels[-1][1] <= levels[0][1] + 2 * times, f"descriptors grow: {levels}"
@@ -944,7 +967,9 @@ def test_nothing_is_left_after_destroy(make_world, transport):
 def test_nothing_is_left_after_a_kill(make_world, transport):
     names = harness.shared_memory_names()
     world = made(make_world, 3, transport)
-    assert harness.shared_memory_names() <= names, "shared memory must have no name even while in use"
+    assert harness.shared_memory_names() <= names, (
+        "shared memory must have no name even while in use"
+    )
     for r in range(3):
         world.signal(r, signal.SIGKILL)
     for r in range(3):
@@ -955,7 +980,8 @@ def test_nothing_is_left_after_a_kill(make_world, transport):
 def memory_of_groups(rank, times):
     def resident():
         gc.collect()
-        # What malloc keeps of freed tensors depends on how small pieces happened to lie between them.
+        # What malloc keeps of freed tensors depends on how small pieces happened to lie between
+        # them.
         ctypes.CDLL(None).malloc_trim(0)
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 

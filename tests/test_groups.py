@@ -50,7 +50,9 @@ def run_described(rank, transport):
         part = goccl.describe(odd)
         assert (part.global_ranks, part.size, part.timeout) == ([1, 2], 2, timedelta(seconds=30))
         assert part.name != described.name
-        assert sorted(goccl.transports(odd).values()) == sorted(["self", part.transports[2 - rank.rank]])
+        assert sorted(goccl.transports(odd).values()) == sorted(
+            ["self", part.transports[2 - rank.rank]]
+        )
 
 
 @pytest.mark.parametrize("transport", harness.TRANSPORTS)
@@ -91,9 +93,13 @@ def run_of_another_backend(rank):
     rank.init("gloo")
     for function in (goccl.describe, goccl.transports):
         name = f"goccl.{function.__name__}"
-        with pytest.raises(ValueError, match=f"^{name}: `group` has the back ends .*gloo.*needs goccl"):
+        with pytest.raises(
+            ValueError, match=f"^{name}: `group` has the back ends .*gloo.*needs goccl"
+        ):
             function()
-        with pytest.raises(TypeError, match=f"^{name}: `group` must be .*ProcessGroup or None, not"):
+        with pytest.raises(
+            TypeError, match=f"^{name}: `group` must be .*ProcessGroup or None, not"
+        ):
             function("world")
 
 

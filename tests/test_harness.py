@@ -17,13 +17,19 @@ def well(rank: harness.Rank) -> None:
     harness.expect(rank.size == 2, "the size")
 
 
-@pytest.mark.parametrize(("ends", "kind"), [("returns", "AssertionError"), ("raises", "ValueError")])
+@pytest.mark.parametrize(
+    ("ends", "kind"), [("returns", "AssertionError"), ("raises", "ValueError")]
+)
 def test_every_failing_cell_is_told(make_world, ends, kind):
     world = make_world(2)
     for outcome in world.outcomes(find_wrong, ends):
         assert outcome.kind == kind, outcome
         text = str(outcome)
-        assert [f"cell {cell} of rank {outcome.rank}" in text for cell in range(3)] == [True, False, True]
+        assert [f"cell {cell} of rank {outcome.rank}" in text for cell in range(3)] == [
+            True,
+            False,
+            True,
+        ]
         assert ("the last one" in text) == (ends == "raises")
     assert world.outcomes(well)[0].ok, "what was told is told once"
 

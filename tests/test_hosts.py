@@ -52,18 +52,36 @@ def test_doctor_names_what_is_wrong_between_hosts(make_hosts, tmp_path):
     prepared(network.split, 1, 2)
     prepared(network.wire, 1, 3, mtu=600)
     prepared(network.wire, 2, 3, rate="20mbit")
-    words = ["-m", "goccl", "doctor", "--wait", "60", "--timeout", "5", "--json", str(tmp_path / "out")]
+    words = [
+        "-m",
+        "goccl",
+        "doctor",
+        "--wait",
+        "60",
+        "--timeout",
+        "5",
+        "--json",
+        str(tmp_path / "out"),
+    ]
     done = finished(network.start(sys.executable, *words), 200)
     assert [status for status, *_ in done] == [1, 0, 0, 0], done
     assert done[0][1].startswith("4 ranks, 4 hosts: ")
     told = json.loads((tmp_path / "out").read_text())
-    assert [told["ranks"][str(rank)]["host"] for rank in range(4)] == [f"node{rank}" for rank in range(4)]
+    assert [told["ranks"][str(rank)]["host"] for rank in range(4)] == [
+        f"node{rank}" for rank in range(4)
+    ]
     texts = {text: finding["check"] for finding in told["findings"] for text in [finding["text"]]}
     apart = "hosts node1 (rank 1) and node2 (rank 2) cannot be joined: "
     small = "ranks 1 and 3 exchange small messages, but no large ones: "
     slow = ("bandwidth of 0.00", "rank 2 to rank 3", "the median of tcp between hosts")
-    for parts, check in (((apart,), "firewalls"), ((small,), "MTU"), (slow, "the speed of the link")):
-        (found,) = [checked for text, checked in texts.items() if all(part in text for part in parts)]
+    for parts, check in (
+        ((apart,), "firewalls"),
+        ((small,), "MTU"),
+        (slow, "the speed of the link"),
+    ):
+        (found,) = [
+            checked for text, checked in texts.items() if all(part in text for part in parts)
+        ]
         assert check in found
 
 
@@ -84,5 +102,11 @@ def test_an_interface_that_a_host_lacks_is_told_with_those_it_has(make_hosts):
     network.plug(1, "ib0", "main")
     done = finished(network.start(sys.executable, "-c", PROGRAM, GOCCL_SOCKET_IFNAME="ib0"), 100)
     assert all(status for status, *_ in done), done
-    assert 'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), this host has lo, eth0' in done[0][2]
-    assert 'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), which has no address' in done[1][2]
+    assert (
+        'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), this host has lo, eth0'
+        in done[0][2]
+    )
+    assert (
+        'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), which has no address'
+        in done[1][2]
+    )

@@ -74,7 +74,8 @@ FILES = {
     "sys/fs/cgroup/pod/box/pids.max": "100",
     "sys/fs/cgroup/pod/box/pids.current": "60",
     "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
-    "sys/kernel/mm/transparent_hugepage/shmem_enabled": "always within_size [advise] never deny force",
+    "sys/kernel/mm/transparent_hugepage/shmem_enabled": "always within_size [advise] never deny "
+    "force",
     "sys/devices/system/node/node0/cpulist": "0-3",
     "sys/devices/system/node/node1/cpulist": "4-7",
 }
@@ -116,7 +117,11 @@ def test_limits_are_read(tmp_path):
         ("descriptors", "too few for 300 ranks: raise them (ulimit -n 1264)", {"ranks": 300}),
         ("threads", "room for 40 more threads, too few for 3 ranks", {"ranks": 3}),
         ("threads", "20 threads are too few for 2 ranks", {"NPROC": (20, 20)}),
-        ("locked memory", "64 KiB of locked memory are too little for a rank over RDMA", {"verbs": True}),
+        (
+            "locked memory",
+            "64 KiB of locked memory are too little for a rank over RDMA",
+            {"verbs": True},
+        ),
         ("address space", "2 GiB of address space are too little", {"AS": (2 << 30, 2 << 30)}),
         (
             "TCP",

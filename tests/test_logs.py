@@ -59,11 +59,19 @@ def test_info_is_a_line_a_group(make_world):
         for line in made:
             assert (line["level"], line["subsystem"], line["rank"]) == ("INFO", "INIT", str(rank))
             assert line["group"]
-            for fact in ("size=2 ", f': {1 - rank}" interface=', " congestion=", " thresholds=", " version="):
+            for fact in (
+                "size=2 ",
+                f': {1 - rank}" interface=',
+                " congestion=",
+                " thresholds=",
+                " version=",
+            ):
                 assert fact in line["text"]
             assert re.search(r'hosts="[^"]+: 0-1" transports="tcp \(', line["text"])
         assert made[0]["group"] != made[1]["group"]
-        ended = [line["group"] for line in told if line["text"].startswith("the group is destroyed")]
+        ended = [
+            line["group"] for line in told if line["text"].startswith("the group is destroyed")
+        ]
         assert sorted(ended) == sorted(line["group"] for line in made)
         environment = [line["text"] for line in told if line["subsystem"] == "ENV"]
         assert "an environment variable is set name=GOCCL_TRANSPORT value=tcp" in environment
@@ -71,7 +79,9 @@ def test_info_is_a_line_a_group(make_world):
 
 
 def test_trace_tells_each_call(make_world):
-    world = make_world(2, env={"GOCCL_DEBUG": "trace", "GOCCL_DEBUG_SUBSYS": "coll"}, whole_exit=True)
+    world = make_world(
+        2, env={"GOCCL_DEBUG": "trace", "GOCCL_DEBUG_SUBSYS": "coll"}, whole_exit=True
+    )
     world.run(train)
     for rank in range(2):
         told = lines(written(world, rank))
@@ -108,7 +118,8 @@ class Kept(logging.Handler):
 
 
 def configured(rank, root, own, child):
-    """Has Python's logging configured at some levels, and returns the names and levels of what came."""
+    """Has Python's logging configured at some levels, and returns the names and levels of what
+    came."""
     kept = Kept()
     logging.basicConfig(level=root, handlers=[kept], force=True)
     if own is not None:
@@ -146,7 +157,9 @@ TRACED = [("goccl.bootstrap", "DEBUG"), ("goccl.coll", "DEBUG"), ("goccl.net", "
     ],
 )
 def test_logging_decides(make_world, debug, root, own, child, names):
-    world = make_world(2, env={"GOCCL_DEBUG": debug, "GOCCL_TRANSPORT": "", "GOCCL_NET": ""}, whole_exit=True)
+    world = make_world(
+        2, env={"GOCCL_DEBUG": debug, "GOCCL_TRANSPORT": "", "GOCCL_NET": ""}, whole_exit=True
+    )
     for got, made in world.run(configured, root, own, child):
         assert got == sorted(names)
         assert made == (2 if INIT in names else 0)

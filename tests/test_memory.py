@@ -1,4 +1,5 @@
-"""goccl.empty, goccl.zeros and goccl.MemPool: collectives on tensors that peers map, against an oracle."""
+"""goccl.empty, goccl.zeros and goccl.MemPool: collectives on tensors that peers map, against an
+oracle."""
 
 import contextlib
 import gc
@@ -59,7 +60,8 @@ def joined(rank, body, *args):
 
 
 def run_collectives(rank, dtype, ordinary):
-    """All that have direct plans, below and above the size; where a rank has ordinary tensors none is run."""
+    """All that have direct plans, below and above the size; where a rank has ordinary tensors none
+    is run."""
     n, me = rank.size, rank.rank
     make = (lambda t: t.clone()) if me == ordinary else moved
     element = dtype.itemsize
@@ -92,7 +94,10 @@ def run_collectives(rank, dtype, ordinary):
             t = make(given[me])
             dist.broadcast(t, root)
             oracle.check(t, given[root], f"broadcast of {count}")
-            source, outs = make(given[me]), [make(torch.zeros(per * n, dtype=dtype)) for _ in range(n)]
+            source, outs = (
+                make(given[me]),
+                [make(torch.zeros(per * n, dtype=dtype)) for _ in range(n)],
+            )
             dist.gather(source, outs if me == root else None, root)
             for out, want in zip(outs, given, strict=True) if me == root else ():
                 oracle.check(out, want, f"gather of {count}")
@@ -111,11 +116,15 @@ def run_collectives(rank, dtype, ordinary):
         source = make(torch.cat([g[:per].repeat(r + 1) for r, g in enumerate([given[me]] * n)]))
         dist.all_to_all_single(out, source, [per * (me + 1)] * n, [per * (r + 1) for r in range(n)])
         oracle.check(
-            out, torch.cat([g[:per].repeat(me + 1) for g in given]), f"all_to_all, uneven, of {count}"
+            out,
+            torch.cat([g[:per].repeat(me + 1) for g in given]),
+            f"all_to_all, uneven, of {count}",
         )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=oracle.name)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=oracle.name
+)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 def test_collectives(make_world, size, dtype):
     make_world(size).run(joined, run_collectives, dtype, -1)
@@ -172,7 +181,9 @@ def test_tensors(make_world, body):
 
 def run_sizes(_rank):
     assert goccl.empty(3).shape == (3,)
-    assert goccl.empty(3, 4).shape == goccl.empty((3, 4)).shape == goccl.empty([3, 4]).shape == (3, 4)
+    assert (
+        goccl.empty(3, 4).shape == goccl.empty((3, 4)).shape == goccl.empty([3, 4]).shape == (3, 4)
+    )
     assert goccl.empty(0).numel() == goccl.empty(0, 5).numel() == 0
     assert goccl.empty(()).shape == goccl.empty().shape == ()
     assert goccl.empty(2).dtype == torch.float32
@@ -190,7 +201,9 @@ def run_sizes(_rank):
     with pytest.raises(TypeError, match=r"dtype is 'float32', it must be a torch\.dtype"):
         goccl.empty(3, dtype="float32")
     for make in (goccl.empty_like, goccl.zeros_like, goccl.is_shareable):
-        with pytest.raises(TypeError, match=r"tensor is of type ndarray, it must be a torch\.Tensor"):
+        with pytest.raises(
+            TypeError, match=r"tensor is of type ndarray, it must be a torch\.Tensor"
+        ):
             make(np.ones(3))
 
 
@@ -338,7 +351,8 @@ def test_fork(make_world):
 
 
 def run_ddp(rank):
-    """DDP's buckets lie in the pool, also those that it makes anew; the model is that of one process."""
+    """DDP's buckets lie in the pool, also those that it makes anew; the model is that of one
+    process."""
     torch.manual_seed(0)
     seen = []
 
@@ -377,7 +391,8 @@ def test_ddp(make_world):
 
 
 def run_fsdp(rank):
-    """What FSDP gathers and scatters lies in the pool on both sides; the model is that of one process."""
+    """What FSDP gathers and scatters lies in the pool on both sides; the model is that of one
+    process."""
     from torch.distributed.fsdp import fully_shard
 
     seen = []
@@ -392,7 +407,12 @@ def run_fsdp(rank):
         return wrapped
 
     # The first two have the names of the others up to torch 2.14.
-    calls = ("all_gather_single", "reduce_scatter_single", "all_gather_into_tensor", "reduce_scatter_tensor")
+    calls = (
+        "all_gather_single",
+        "reduce_scatter_single",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+    )
     for name in calls:
         if hasattr(dist, name):
             setattr(dist, name, watched(getattr(dist, name)))
@@ -454,7 +474,8 @@ def test_killed_rank(make_world, size, count):
 
 
 def run_stopped(rank, count):
-    """The memory of a failed collective is not another tensor's, into which the stopped rank would write."""
+    """The memory of a failed collective is not another tensor's, into which the stopped rank would
+    write."""
     rank.init(timeout=1)
     t = goccl.empty(count).fill_(1)
     dist.all_reduce(t)

@@ -1,4 +1,5 @@
-"""The options: one definition, in Python, that the C++ class, the Go core and the stub agree with."""
+"""The options: one definition, in Python, that the C++ class, the Go core and the stub agree
+with."""
 
 import ast
 import inspect
@@ -76,7 +77,9 @@ def test_tables_name_every_setting():
     ],
 )
 def test_a_wrong_name_is_told_with_the_nearest(name, guess):
-    told = f"goccl.Options: there is no option `{name}`{guess}; known are {', '.join(options.OPTIONS)}"
+    told = (
+        f"goccl.Options: there is no option `{name}`{guess}; known are {', '.join(options.OPTIONS)}"
+    )
     with pytest.raises(TypeError) as caught:
         goccl.Options(**{name: 1})
     assert str(caught.value) == told
@@ -134,7 +137,16 @@ TEXTS = {
     "transport": ("shm", "tcp", "verbs", "", "mem", "self", " tcp", "tcp ", "TCP", "tcp\n"),
     "alltoall_schedule": (
         *("", "sequential", "parallel", "window=1", "window=254", "window=02", "window=099"),
-        *("window=0", "window=255", "window=1000", "window=", "window=+1", "window=2 ", "window", "by size"),
+        *(
+            "window=0",
+            "window=255",
+            "window=1000",
+            "window=",
+            "window=+1",
+            "window=2 ",
+            "window",
+            "by size",
+        ),
     ),
 }
 

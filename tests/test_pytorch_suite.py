@@ -24,7 +24,8 @@ LEFT_OUT = {
     "test_accumulate_gradients_no_sync_allreduce_hook": NAMES,
     "test_accumulate_gradients_no_sync_allreduce_with_then_hook": NAMES,
     "test_accumulate_gradients_no_sync_grad_is_view": NAMES,
-    "test_ddp_logging_data_cpu": 'expects the name "gloo"; of any plug-in the logger of DDP says "custom"',
+    "test_ddp_logging_data_cpu": 'expects the name "gloo"; of any plug-in the logger of DDP says '
+    '"custom"',
     "test_SyncBatchNorm_process_group": "needs torchvision",
     "test_all_to_all_cuda": "needs a GPU per rank",
     "test_all_to_all_cuda_complex": "needs a GPU per rank",
@@ -33,7 +34,8 @@ LEFT_OUT = {
     "test_batch_isend_irecv_mixed_backend_err": "makes a group of NCCL",
 }
 
-# Before torch 2.14 the name "gloo" always makes Gloo's own groups, and monitored_barrier() takes no others.
+# Before torch 2.14 the name "gloo" always makes Gloo's own groups, and monitored_barrier() takes no
+# others.
 GLOO_IS_BUILT_IN = not hasattr(torch.distributed.Backend, "_ensure_backend_registered")
 if GLOO_IS_BUILT_IN:
     for asking in ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"):
@@ -48,7 +50,8 @@ SKIPS = {
     r"[Nn]ccl|NCCL": "is about NCCL",
     r"MPI|mpi": "is about MPI",
     r"[Ww]orld ?_?size|at least \d+ (?:processes|ranks|nodes)": "needs another number of ranks",
-    r"github.com/pytorch/pytorch/(?:issues|pull)/|flaki|internal CI": "PyTorch has switched it off for all",
+    r"github.com/pytorch/pytorch/(?:issues|pull)/|flaki|internal CI": "PyTorch has switched it "
+    "off for all",
     r"torchvision": "needs torchvision",
     r"HPU|XPU|XCCL|xccl|ucc|UCC": "is about another backend",
 }
@@ -60,7 +63,9 @@ def suite_tests():
     path = Path(where) / "testing/_internal/distributed/distributed_test.py"
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef) and node.name == "DistributedTest":
-            base = next(n for n in node.body if isinstance(n, ast.ClassDef) and n.name == "_DistTestBase")
+            base = next(
+                n for n in node.body if isinstance(n, ast.ClassDef) and n.name == "_DistTestBase"
+            )
             return {
                 n.name: any("world" in ast.unparse(d) for d in n.decorator_list)
                 for n in base.body
@@ -93,7 +98,8 @@ def prepare():
 
 
 def run_one(rank, name, port, timeout):
-    """Runs one test of the suite as the suite itself would in this rank: "" or why it was skipped."""
+    """Runs one test of the suite as the suite itself would in this rank: "" or why it was
+    skipped."""
     os.environ.update(
         WORLD_SIZE=str(rank.size),
         RANK=str(rank.rank),
@@ -161,8 +167,8 @@ def suite_servers():
     servers.close()
 
 
-# The reason of a test that runs only where the backend's name is "gloo". There we let this name make our
-# groups.
+# The reason of a test that runs only where the backend's name is "gloo". There we let this name
+# make our groups.
 ASKS_FOR_GLOO = re.compile(r"to be one of \{'gloo'\}|[Oo]nly (?:Nccl & )?[Gg]loo backend")
 
 

@@ -251,15 +251,22 @@ def test_refused_on_all_ranks(make_world, transport, size):
 
 
 def numbers_after_refusals(rank):
-    """Torch's sequence number, after refusals on all ranks, and after a mismatch; and that of the error."""
+    """Torch's sequence number, after refusals on all ranks, and after a mismatch; and that of the
+    error."""
     rank.init()
     group, numbers = dist.group.WORLD, []
     for case in CASES:
         refused(case, rank.size)
         check(rank)
         numbers.append(group._get_sequence_number_for_group())
-    work = dist.all_reduce(torch.ones(8), async_op=True) if rank.rank == 0 else dist.barrier(async_op=True)
-    numbers.append(work._get_sequence_number() if hasattr(work, "_get_sequence_number") else numbers[-1] + 1)
+    work = (
+        dist.all_reduce(torch.ones(8), async_op=True)
+        if rank.rank == 0
+        else dist.barrier(async_op=True)
+    )
+    numbers.append(
+        work._get_sequence_number() if hasattr(work, "_get_sequence_number") else numbers[-1] + 1
+    )
     error = told(work.wait)
     refused(wrong_op, rank.size)  # of a group that has failed
     return [*numbers, group._get_sequence_number_for_group()], error.sequence
@@ -293,7 +300,9 @@ def numbers_of_works(rank):
     return numbers, group._get_sequence_number_for_group()
 
 
-@pytest.mark.skipif(not hasattr(dist.Work, "_get_sequence_number"), reason="torch tells no work's number")
+@pytest.mark.skipif(
+    not hasattr(dist.Work, "_get_sequence_number"), reason="torch tells no work's number"
+)
 def test_works_have_the_number_of_their_last_collective(make_world):
     for numbers, last in make_world(2).run(numbers_of_works):
         assert numbers == [(n, n) for n in (2, 5, 6, 8, 11, 12)]

@@ -1,5 +1,6 @@
-"""Blocking calls made again and again through the C API: such a call goes by a way of its own once it has
-been made before (core/exec/fastpath.h). Real processes, threads and signals; results against NumPy."""
+"""Blocking calls made again and again through the C API: such a call goes by a way of its own once
+it has been made before (core/exec/fastpath.h). Real processes, threads and signals; results against
+NumPy."""
 
 import ctypes
 import itertools
@@ -27,7 +28,11 @@ class Failed(Exception):
 
 
 class Call(ctypes.Structure):
-    _fields_ = (("struct_size", ctypes.c_size_t), ("timeout_ms", ctypes.c_int64), ("wait_soon", ctypes.c_int))
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("timeout_ms", ctypes.c_int64),
+        ("wait_soon", ctypes.c_int),
+    )
 
 
 class Comm:
@@ -70,7 +75,16 @@ class Comm:
             case "broadcast":
                 self("broadcast", self.comm, at(recv), n, dtype, root, None, None)
             case "allgather":
-                self("allgather", self.comm, at(send), blocks(recv, self.size), counts, dtype, None, None)
+                self(
+                    "allgather",
+                    self.comm,
+                    at(send),
+                    blocks(recv, self.size),
+                    counts,
+                    dtype,
+                    None,
+                    None,
+                )
             case "reduce_scatter":
                 self(
                     "reduce_scatter",
@@ -122,7 +136,10 @@ COLLECTIVES = (
     "alltoall",
     "barrier",
 )
-IN_BLOCKS, OUT_BLOCKS = {"reduce_scatter", "scatter", "alltoall"}, {"allgather", "gather", "alltoall"}
+IN_BLOCKS, OUT_BLOCKS = (
+    {"reduce_scatter", "scatter", "alltoall"},
+    {"allgather", "gather", "alltoall"},
+)
 
 
 def expected(collective, rank, size, root, sends, before):
@@ -163,7 +180,9 @@ def one(comm, collective, dtype, count, turn):
         recv = sends[rank].copy()
     want = expected(collective, rank, size, root, sends, recv.copy())
     comm.run(collective, send, recv, root, count)
-    np.testing.assert_array_equal(recv, np.asarray(want).astype(dtype), f"{collective} {count} {turn}")
+    np.testing.assert_array_equal(
+        recv, np.asarray(want).astype(dtype), f"{collective} {count} {turn}"
+    )
     if not in_place:
         np.testing.assert_array_equal(send, sends[rank])
 
@@ -310,7 +329,8 @@ def late(rank):
     comm = Comm(rank)
     for turn in range(12):
         if turn >= 3 and turn % rank.size == rank.rank:
-            time.sleep(0.03 if turn < 11 else 0.5)  # the others are in the call, for longer than they spin
+            # the others are in the call, for longer than they spin
+            time.sleep(0.03 if turn < 11 else 0.5)
         ones(comm)
     comm("destroy", comm.comm)
 

@@ -9,12 +9,21 @@ import pytest
 import torch
 import torch.distributed as dist
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.complex64]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float8_e4m3fn,
+    torch.complex64,
+]
 COUNT = 300_007  # more than a chunk of every type, and odd
 
 
 def digest(t):
-    return hashlib.sha256(t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(
+        t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    ).hexdigest()
 
 
 def shapes_of(rank, dtype):
@@ -85,7 +94,8 @@ def start(rank):
 
 @pytest.mark.parametrize("size", [2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_same_bits(make_world, size):
-    """Two runs on each transport; every rank, run, transport and way must agree, and with the oracle."""
+    """Two runs on each transport; every rank, run, transport and way must agree, and with the
+    oracle."""
     wanted = {}
     for dtype in DTYPES:
         given = [oracle.values(dtype, COUNT, r, "general") for r in range(size)]

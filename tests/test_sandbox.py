@@ -1,7 +1,8 @@
-"""Hosts that do not allow what shared memory needs: ranks fall back to TCP by themselves, a forced transport
-is an error that says why, and so does `goccl info`.
+"""Hosts that do not allow what shared memory needs: ranks fall back to TCP by themselves, a forced
+transport is an error that says why, and so does `goccl info`.
 
-The size of /dev/shm is not among what is needed, and not tested: a memfd is on no mounted file system.
+The size of /dev/shm is not among what is needed, and not tested: a memfd is on no mounted file
+system.
 """
 
 import contextlib
@@ -36,8 +37,8 @@ NOBODY = 65534
 
 
 def refuse(calls, error):
-    """Has the kernel refuse system calls from here on, to this thread and to all that it starts: each of
-    `calls` is a number, and the first argument with which it is refused or None for any."""
+    """Has the kernel refuse system calls from here on, to this thread and to all that it starts:
+    each of `calls` is a number, and the first argument with which it is refused or None for any."""
     load, jump_if_equal, answer = 0x20, 0x15, 0x06  # of classic BPF: LD W ABS, JMP JEQ K, RET K
     number_at, argument_at = 0, 16  # in struct seccomp_data
     allow, fail = 0x7FFF0000, 0x00050000 | error
@@ -48,9 +49,15 @@ def refuse(calls, error):
     program = []
     for number, argument in calls:
         check = (
-            [] if argument is None else [step(load, argument_at), step(jump_if_equal, argument, else_skip=1)]
+            []
+            if argument is None
+            else [step(load, argument_at), step(jump_if_equal, argument, else_skip=1)]
         )
-        program += [step(load, number_at), step(jump_if_equal, number, else_skip=len(check) + 1), *check]
+        program += [
+            step(load, number_at),
+            step(jump_if_equal, number, else_skip=len(check) + 1),
+            *check,
+        ]
         program.append(step(answer, fail))
     program.append(step(answer, allow))
 
@@ -83,8 +90,8 @@ def without_reading(error):
 
 
 def with_small_files(limit):
-    """A limit that refuses windows, and some even the smallest memfd. The signal that tells of it ends most
-    programs, but not those of Python."""
+    """A limit that refuses windows, and some even the smallest memfd. The signal that tells of it
+    ends most programs, but not those of Python."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
@@ -92,18 +99,30 @@ def with_small_files(limit):
 # What is restricted, how, what the reason says of it, and what of the remedy.
 SANDBOXES = [
     pytest.param(
-        without_memfd, errno.EPERM, "memfd_create", "operation not permitted", "seccomp", id="memfd EPERM"
+        without_memfd,
+        errno.EPERM,
+        "memfd_create",
+        "operation not permitted",
+        "seccomp",
+        id="memfd EPERM",
     ),
     pytest.param(
         without_memfd, errno.ENOSYS, "memfd_create", "not implemented", "seccomp", id="memfd ENOSYS"
     ),
     pytest.param(
-        without_unix_sockets, errno.EPERM, "socket", "operation not permitted", "seccomp", id="unix EPERM"
+        without_unix_sockets,
+        errno.EPERM,
+        "socket",
+        "operation not permitted",
+        "seccomp",
+        id="unix EPERM",
     ),
     pytest.param(
         without_unix_sockets, errno.ENOSYS, "socket", "not implemented", "seccomp", id="unix ENOSYS"
     ),
-    pytest.param(with_small_files, MEGABYTE, "file size", str(MEGABYTE), "ulimit -f", id="files of 1 MiB"),
+    pytest.param(
+        with_small_files, MEGABYTE, "file size", str(MEGABYTE), "ulimit -f", id="files of 1 MiB"
+    ),
     pytest.param(with_small_files, 0, "file size", "0 bytes", "ulimit -f", id="no files"),
 ]
 sandboxes = pytest.mark.parametrize(("restrict", "how", "what", "why", "remedy"), SANDBOXES)
@@ -159,7 +178,9 @@ def test_fallback_to_tcp(make_world, restrict, how, what, why, remedy, restricte
 
 
 @sandboxes
-def test_only_the_pairs_that_cannot_share_memory_use_tcp(make_world, restrict, how, what, why, remedy):
+def test_only_the_pairs_that_cannot_share_memory_use_tcp(
+    make_world, restrict, how, what, why, remedy
+):
     world = make_world(3, store="tcp")
     assert world.run(reduce_in_sandbox, (1,), restrict, how) == [True, False, True]
 
@@ -170,7 +191,13 @@ def test_forced_shared_memory_is_an_error(make_world, restrict, how, what, why, 
     world = make_world(2, store="tcp", env={"GOCCL_TRANSPORT": "shm"})
     for outcome in world.outcomes(init_in_sandbox, restricted, restrict, how):
         assert outcome.kind, "shared memory was forced, and cannot have worked"
-        for part in ('transport "shm" cannot work', f"pid {world.pids[restricted[0]]}", what, why, remedy):
+        for part in (
+            'transport "shm" cannot work',
+            f"pid {world.pids[restricted[0]]}",
+            what,
+            why,
+            remedy,
+        ):
             assert part in outcome.error
 
 
@@ -208,7 +235,9 @@ def load_in_sandbox(rank, restrict, more):
 @pytest.mark.parametrize(
     ("restrict", "more", "what", "remedy"),
     [
-        pytest.param(with_address_space, 256 * MEGABYTE, "address space", "ulimit -v", id="address space"),
+        pytest.param(
+            with_address_space, 256 * MEGABYTE, "address space", "ulimit -v", id="address space"
+        ),
         pytest.param(with_threads, 1, "threads", "ulimit -u", id="threads"),
     ],
 )
@@ -305,7 +334,9 @@ def move(rank, restricted, error):
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS], ids=["EPERM", "ENOSYS"])
 @pytest.mark.parametrize("restricted", [(), (0,), (0, 1, 2)], ids=["nobody", "first", "all"])
 def test_ranks_that_may_not_read_memory_share_windows(make_world, restricted, error):
-    world = make_world(3, env={"GOCCL_TRANSPORT": "shm", "GOCCL_THRESHOLDS": "get_min=1,send_get_min=1"})
+    world = make_world(
+        3, env={"GOCCL_TRANSPORT": "shm", "GOCCL_THRESHOLDS": "get_min=1,send_get_min=1"}
+    )
     assert world.run(move, restricted, error) == [True] * 3
 
 

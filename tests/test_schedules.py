@@ -1,5 +1,5 @@
-"""Schedules of all-to-all: by call, group and environment; the same bits with each, against NumPy; ranks that
-differ are told. Real processes."""
+"""Schedules of all-to-all: by call, group and environment; the same bits with each, against NumPy;
+ranks that differ are told. Real processes."""
 
 import os
 import re
@@ -32,7 +32,10 @@ def check(rank, what):
         for _ in range(3):  # the later ones by other ways through the library
             out.fill_(-1)
             dist.all_to_all_single(
-                out, torch.from_numpy(np.concatenate(parts)), list(map(len, want)), list(map(len, parts))
+                out,
+                torch.from_numpy(np.concatenate(parts)),
+                list(map(len, want)),
+                list(map(len, parts)),
             )
             assert out.numpy().tobytes() == np.concatenate(want).tobytes(), f"{what}, {n} elements"
 
@@ -40,7 +43,9 @@ def check(rank, what):
 def run_of_group(rank):
     options = goccl.Options(alltoall_schedule="window=2")
     rank.init(pg_options=options)
-    assert dist.group.WORLD._get_backend(torch.device("cpu")).options.alltoall_schedule == "window=2"
+    assert (
+        dist.group.WORLD._get_backend(torch.device("cpu")).options.alltoall_schedule == "window=2"
+    )
     check(rank, "window=2 of the group")
     dist.destroy_process_group()
     for schedule in SCHEDULES:
@@ -112,7 +117,8 @@ def run_bad_text(rank):
     dist.destroy_process_group()
     os.environ["GOCCL_ALLTOALL_SCHEDULE"] = "in turn"
     with pytest.raises(
-        ValueError, match=r'option or GOCCL_ALLTOALL_SCHEDULE\) is "in turn", allowed are "sequential"'
+        ValueError,
+        match=r'option or GOCCL_ALLTOALL_SCHEDULE\) is "in turn", allowed are "sequential"',
     ):
         rank.init(store="again")
 

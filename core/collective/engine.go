@@ -1,10 +1,10 @@
 // Package collective runs collectives, one at a time: the head of a communicator's queue.
 //
 // An [Engine] makes plans of an operation, compiles them, and runs them in C. It keeps what it has
-// made, so that a collective that is called again builds nothing, and publishes it to the fast path.
-// The engine answers, and never acts: [Engine.Advance] returns an [Outcome], and its caller decides
-// what a failure means for the communicator. What the loop in C cannot do for peers that share no
-// memory goes through a [Wire].
+// made, so that a collective that is called again builds nothing, and publishes it to the fast
+// path. The engine answers, and never acts: [Engine.Advance] returns an [Outcome], and its caller
+// decides what a failure means for the communicator. What the loop in C cannot do for peers that
+// share no memory goes through a [Wire].
 //
 // An Engine belongs to the thread that holds the queue's token, and has no lock.
 package collective
@@ -87,10 +87,11 @@ type Engine struct {
 	laid    layout
 
 	// Of the present collective:
-	begun     bool           // it is bound
-	segments  []tune.Segment // still to run
-	current   *exec.Compiled
-	voting    bool          // the present plan finds out whether all ranks can read each other's memory
+	begun    bool           // it is bound
+	segments []tune.Segment // still to run
+	current  *exec.Compiled
+	// the present plan finds out whether all ranks can read each other's memory
+	voting    bool
 	since     time.Duration // when it last got on; 0: it has
 	algorithm plan.Algorithm
 

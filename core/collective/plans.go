@@ -56,8 +56,8 @@ func (e *Engine) layOut(op *call.Operation) {
 	}
 }
 
-// direct returns the direct plan of an operation, nil where it has none or is too small for it. It is kept
-// with the layout, which is that operation's.
+// direct returns the direct plan of an operation, nil where it has none or is too small for it. It
+// is kept with the layout, which is that operation's.
 func (e *Engine) direct(op *call.Operation) *exec.Compiled {
 	if e.Arena == nil {
 		return nil
@@ -101,7 +101,8 @@ func planKey(p *plan.Params, apart bool) string {
 		return ""
 	}
 	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d,%d,%t,%t,%d", p.Collective, p.Algorithm, p.Root, p.ElemSize, apart,
+	buf = fmt.Appendf(buf, "%d,%d,%d,%d,%t,%t,%d", p.Collective, p.Algorithm, p.Root, p.ElemSize,
+		apart,
 		p.InPlaceOfDirect, p.Schedule)
 	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
 		buf = append(buf, ';')

@@ -12,9 +12,10 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// Ranks that share a host may be allowed to read each other's memory. Then what is long is not copied twice, through the windows, but
-// once, by its receiver. Of a send its receiver decides (see transfer.go). For a collective (plan.Get) all ranks must be able to, as all
-// of them build the same plans: they vote before the first one for which it matters.
+// Ranks that share a host may be allowed to read each other's memory. Then what is long is not
+// copied twice, through the windows, but once, by its receiver. Of a send its receiver decides (see
+// transfer.go). For a collective (plan.Get) all ranks must be able to, as all of them build the
+// same plans: they vote before the first one for which it matters.
 
 // mustVote tells whether the ranks must vote first. All find the same.
 func (e *Engine) mustVote(op *call.Operation) bool {

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Arena is a process's shareable memory: a sealed memfd, which peers on the same host map, so that they read and write
-// what has been allocated in it in place. It takes address space only, until its memory is touched.
+// Arena is a process's shareable memory: a sealed memfd, which peers on the same host map, so that
+// they read and write what has been allocated in it in place. It takes address space only, until
+// its memory is touched.
 //
 // A peer may still have it mapped, and write to it, when it has been closed.
 type Arena struct {
@@ -33,7 +34,8 @@ const (
 	peersShare = 4
 	// allocUnit is what no two blocks share: two cache lines, which are fetched together.
 	allocUnit = 128
-	// keptFree is how many freed bytes at least stay with the process, so that a block that is allocated again and again costs no page faults.
+	// keptFree is how many freed bytes at least stay with the process, so that a block that is
+	// allocated again and again costs no page faults.
 	keptFree = 64 << 20
 )
 
@@ -55,7 +57,8 @@ func limit(resource int) uint64 {
 	return l.Cur
 }
 
-// NewArena makes an arena that may grow to this host's memory, as far as the process's limits allow.
+// NewArena makes an arena that may grow to this host's memory, as far as the process's limits
+// allow.
 func NewArena() (*Arena, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -111,7 +114,8 @@ func mapArena(fd, size int) ([]byte, error) {
 	mem, err := mapMemfd(fd, size)
 	if err == nil {
 		_ = unix.Madvise(mem, unix.MADV_DONTDUMP) // a core dump would give memory to all of it
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // no effect where the system keeps shared memory to small pages, as most do unless told
+		// no effect where the system keeps shared memory to small pages, as most do unless told
+		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	}
 	return mem, err
 }
@@ -129,7 +133,8 @@ func (a *Arena) Close() {
 // FD is the descriptor to hand to peers, which stays the arena's.
 func (a *Arena) FD() int { return a.fd }
 
-// Twin is where memory of the arena is mapped a second time: devices get to know it there, for what they know is taken away from forked children.
+// Twin is where memory of the arena is mapped a second time: devices get to know it there, for what
+// they know is taken away from forked children.
 func (a *Arena) Twin(p unsafe.Pointer) (unsafe.Pointer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,7 +165,8 @@ func (a *Arena) Alloc(bytes int64) (unsafe.Pointer, error) {
 	}
 	off, ok := a.heap.alloc(bytes)
 	if !ok {
-		return nil, fmt.Errorf("no %d bytes in one piece are left: %d of %d are in use", bytes, a.heap.inUse, len(a.mem))
+		return nil, fmt.Errorf("no %d bytes in one piece are left: %d of %d are in use", bytes,
+			a.heap.inUse, len(a.mem))
 	}
 	return unsafe.Pointer(&a.mem[off]), nil
 }
@@ -184,16 +190,16 @@ func (a *Arena) Free(p unsafe.Pointer) error {
 	return nil
 }
 
-// punch gives the memory of the pages that lie wholly in an extent back to the system. Whoever touches them again finds
-// zeros.
+// punch gives the memory of the pages that lie wholly in an extent back to the system. Whoever
+// touches them again finds zeros.
 func (a *Arena) punch(e extent) {
 	if from, to := (e.off+4095)&^4095, (e.off+e.bytes)&^4095; from < to {
 		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from)
 	}
 }
 
-// Retire has nothing allocated where bytes of the arena from p on lie, until Reclaim: a peer may still
-// write there.
+// Retire has nothing allocated where bytes of the arena from p on lie, until Reclaim: a peer may
+// still write there.
 func (a *Arena) Retire(p unsafe.Pointer, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -247,7 +253,8 @@ func (h *heap) alloc(bytes int64) (off int64, ok bool) {
 	return off, true
 }
 
-// release returns the block that begins at off, and whether it is free again: not if a part of it was retired.
+// release returns the block that begins at off, and whether it is free again: not if a part of it
+// was retired.
 func (h *heap) release(off int64) (block extent, free, ok bool) {
 	bytes, ok := h.used[off]
 	if !ok {
@@ -294,7 +301,8 @@ func (h *heap) reclaim(r extent) (blocks []extent) {
 // put adds a block to those that are free.
 func (h *heap) put(block extent) {
 	off, bytes := block.off, block.bytes
-	i, _ := slices.BinarySearchFunc(h.free, off, func(e extent, off int64) int { return cmp.Compare(e.off, off) })
+	i, _ := slices.BinarySearchFunc(h.free, off,
+		func(e extent, off int64) int { return cmp.Compare(e.off, off) })
 	joined := block
 	if i < len(h.free) && h.free[i].off == off+bytes {
 		joined.bytes += h.free[i].bytes

@@ -19,8 +19,10 @@ import (
 // BenchmarkRun measures what a collective of two threads costs in the loop alone: each rewrites its
 // input before every call. It reports the median of the slower rank.
 func BenchmarkRun(b *testing.B) {
-	for _, c := range []plan.Collective{plan.AllReduce, plan.Broadcast, plan.AllGather, plan.ReduceScatter, plan.AllToAll} {
-		for _, n := range []int64{4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20} {
+	for _, c := range []plan.Collective{plan.AllReduce, plan.Broadcast, plan.AllGather,
+		plan.ReduceScatter, plan.AllToAll} {
+		for _, n := range []int64{4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20,
+			64 << 20} {
 			b.Run(fmt.Sprintf("%v/%d", c, n), func(b *testing.B) { benchmarkRun(b, c, n) })
 		}
 	}
@@ -59,13 +61,15 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 			defer done.Done()
 			runtime.LockOSThread()
 			in, out := allocate(b, n), allocate(b, n)
-			p := plan.Params{Collective: c, Algorithm: plan.Linear, Rank: r, Size: ranks, ElemSize: 4, Chunk: l.Chunk, Slots: l.Slots, Memory: true,
+			p := plan.Params{Collective: c, Algorithm: plan.Linear, Rank: r, Size: ranks, ElemSize: 4,
+				Chunk: l.Chunk, Slots: l.Slots, Memory: true,
 				Thresholds: plan.Thresholds{OneShotMax: 2 << 10, PipelineMin: 64 << 10}}
 			bind := Binding{Kernel: sum}
 			half := n / 8 * 4
 			switch whole := []int64{n}; c {
 			case plan.AllReduce, plan.Broadcast: // in place
-				p.Algorithm = map[plan.Collective]plan.Algorithm{plan.AllReduce: plan.TwoShot, plan.Broadcast: plan.Flat}[c]
+				p.Algorithm = map[plan.Collective]plan.Algorithm{plan.AllReduce: plan.TwoShot,
+					plan.Broadcast: plan.Flat}[c]
 				p.InBytes, p.OutBytes = whole, whole
 				bind.In, bind.Out = []unsafe.Pointer{ptr(in)}, []unsafe.Pointer{ptr(in)}
 			case plan.AllGather:
@@ -119,7 +123,8 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 func ptr(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
 func allocate(b *testing.B, n int64) []byte {
-	m, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	m, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		b.Error(err)
 		return make([]byte, n)

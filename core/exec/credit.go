@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// Credit is a goccl_credit: what has gone between this rank and a peer. Sends and receives in Go and in
-// C go on with it, those in C while the gate for sends is open.
+// Credit is a goccl_credit: what has gone between this rank and a peer. Sends and receives in Go
+// and in C go on with it, those in C while the gate for sends is open.
 type Credit struct {
 	EagerSent, EagerDone, Sent, Done, Received, Told, Came, Taken, ToldTaken uint64
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest), Shuttle: ShuttleFor(longest)}
+var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest),
+	Shuttle: ShuttleFor(longest)}
 
 // brief is for waits that soon sleep.
 var brief = Waiting{Spin: time.Microsecond, Yields: 10}
@@ -73,7 +74,8 @@ func off(t *testing.T, n int) unsafe.Pointer {
 // started returns a run of a Send from rank 0 or a Recv on rank 1 of n bytes.
 func started(t *testing.T, w [2]*Window, rank int, n int64, m plan.Message) (*Run, unsafe.Pointer) {
 	t.Helper()
-	p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots}
+	p := plan.Params{Collective: plan.Send, Rank: rank, Size: 2, Root: 1 - rank, ElemSize: 1,
+		Chunk: layout.Chunk, Slots: layout.Slots}
 	buf := off(t, 4096)
 	b := Binding{Message: m}
 	if rank == 0 {
@@ -138,8 +140,10 @@ func TestCopies(t *testing.T) {
 	for i := range in {
 		in[i] = byte(1 + i%251)
 	}
-	for _, n := range []int{0, 1, 2, 3, 7, 8, 12, 15, 31, 55, 56, 57, 63, 64, 65, 255, 256, 257, 319, 320, 4095, 4096, 10_000} {
-		p, err := plan.Build(plan.Params{Collective: plan.AllGather, Algorithm: plan.Linear, Size: 1, InBytes: []int64{int64(n)}, OutBytes: []int64{int64(n)},
+	for _, n := range []int{0, 1, 2, 3, 7, 8, 12, 15, 31, 55, 56, 57, 63, 64, 65, 255, 256, 257, 319,
+		320, 4095, 4096, 10_000} {
+		p, err := plan.Build(plan.Params{Collective: plan.AllGather, Algorithm: plan.Linear, Size: 1,
+			InBytes: []int64{int64(n)}, OutBytes: []int64{int64(n)},
 			ElemSize: 1, Chunk: 64, Slots: 2, Memory: true})
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +152,8 @@ func TestCopies(t *testing.T) {
 		for _, at := range []int{0, 1, 32, 63, 64, 75, 79, 100} { // at 64, 75 and 79 rep movs would crawl
 			for _, streams := range []plan.Streams{plan.StreamNone, plan.StreamAll} {
 				clear(out)
-				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)}, Out: []unsafe.Pointer{unsafe.Add(to, at)}, Streams: streams})
+				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)},
+					Out: []unsafe.Pointer{unsafe.Add(to, at)}, Streams: streams})
 				r.Begin(c, 0, AnyPeer, AnyPeer)
 				if s := r.Continue(soon()); s != Done {
 					t.Fatalf("status %d", s)
@@ -179,7 +184,8 @@ func TestRunTellsMismatch(t *testing.T) {
 	}
 }
 
-// A bell is rung without a fence: who has gone to sleep meanwhile is not seen, and looks again after a nap.
+// A bell is rung without a fence: who has gone to sleep meanwhile is not seen, and looks again
+// after a nap.
 func TestMissedRing(t *testing.T) {
 	w := newPair(t)
 	bell := w[1].lanes[1].c.bell
@@ -189,7 +195,9 @@ func TestMissedRing(t *testing.T) {
 	defer pinner.Unpin()
 	w[0].lanes[1].channels[1].peer_bell = &unheard
 	const trials = 100
-	missed := 0 // this thread has lost its CPU for longer than the nap took: then a look for sleepers would have seen one
+	// this thread has lost its CPU for longer than the nap took: then a look for sleepers would have
+	// seen one
+	missed := 0
 	for i := range trials {
 		m := plan.Message{Sequence: uint64(i + 1)}
 		send, _ := started(t, w, 0, 10, m)
@@ -218,7 +226,9 @@ func TestMissedRing(t *testing.T) {
 }
 
 // receive has rank 1 wait for a message, and rank 0 send it when `send` tells to.
-func receive(t *testing.T, w [2]*Window, sequence uint64, waited bool, send func(began time.Duration) bool) {
+func receive(
+	t *testing.T, w [2]*Window, sequence uint64, waited bool, send func(began time.Duration) bool,
+) {
 	t.Helper()
 	m := plan.Message{Sequence: sequence}
 	out, _ := started(t, w, 0, 10, m)
@@ -347,12 +357,14 @@ func TestPortChecks(t *testing.T) {
 	}
 	place := off(t, 4096)
 	p := l.posting(1, 0)
-	for _, c := range []struct{ posted, message int }{{4096, 4096}, {100, 4096}, {4096, int(layout.Chunk)}} {
+	for _, c := range []struct{ posted, message int }{{4096, 4096}, {100, 4096},
+		{4096, int(layout.Chunk)}} {
 		*(*unsafe.Pointer)(unsafe.Pointer(&p.to)) = place
 		*(*uint64)(&p.bytes), *(*uint64)(&p.state) = uint64(c.posted), posted(0)
 		_, body, err := l.Slot(1, 0, header+c.message)
 		switch fits, slots := c.posted == c.message, c.message <= int(layout.Chunk); {
-		case fits && (err != nil || unsafe.Pointer(&body[0]) != place), !fits && slots && (err != nil || unsafe.Pointer(&body[0]) == place):
+		case fits && (err != nil || unsafe.Pointer(&body[0]) != place), !fits && slots &&
+			(err != nil || unsafe.Pointer(&body[0]) == place):
 			t.Errorf("%+v: %d bytes at %p, %v", c, len(body), body, err)
 		case !fits && !slots && !errors.Is(err, ErrProtocol):
 			t.Errorf("%+v: %v", c, err)
@@ -390,19 +402,21 @@ func TestForeignWindowIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w[0].ConnectMemory(0, 1, fd); err == nil || !strings.Contains(err.Error(), "not sealed") {
+	if err := w[0].ConnectMemory(0, 1, fd); err == nil ||
+		!strings.Contains(err.Error(), "not sealed") {
 		t.Errorf("unsealed: %v", err)
 	}
 	if err := unix.Ftruncate(small, 100); err != nil {
 		t.Fatal(err)
 	}
-	if err := w[0].ConnectMemory(0, 1, small); err == nil || !strings.Contains(err.Error(), "100 bytes") {
+	if err := w[0].ConnectMemory(0, 1, small); err == nil ||
+		!strings.Contains(err.Error(), "100 bytes") {
 		t.Errorf("small: %v", err)
 	}
 }
 
-// A port channel's receiver: its window, and a Recv of three messages of the given length from rank 1
-// that waits for the first.
+// A port channel's receiver: its window, and a Recv of three messages of the given length from rank
+// 1 that waits for the first.
 func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
 	t.Helper()
 	return postedRecvInSlots(t, bytes, bytes)
@@ -417,7 +431,8 @@ func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) 
 	}
 	t.Cleanup(w.Close)
 	w.ConnectPort(1)
-	built, err := plan.Build(plan.Params{Collective: plan.Recv, Size: 2, Root: 1, OutBytes: []int64{3 * bytes}, ElemSize: 1, Chunk: bytes, Slots: 2})
+	built, err := plan.Build(plan.Params{Collective: plan.Recv, Size: 2, Root: 1,
+		OutBytes: []int64{3 * bytes}, ElemSize: 1, Chunk: bytes, Slots: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -486,7 +501,8 @@ func TestPayloadsGoStraightToPostedPlaces(t *testing.T) {
 	}
 }
 
-// A message longer than a slot goes to its place only; one that is shorter than it says goes nowhere.
+// A message longer than a slot goes to its place only; one that is shorter than it says goes
+// nowhere.
 func TestLongerThanASlot(t *testing.T) {
 	const bytes = 32 << 10
 	for _, sent := range []int64{bytes, 100} {
@@ -497,13 +513,15 @@ func TestLongerThanASlot(t *testing.T) {
 		binary.LittleEndian.PutUint32(head[44:], bytes)
 		l.Arrived(1)
 		s := r.Continue(soon())
-		if sent == bytes && (s != Released || &body[0] != &out[0] || out[bytes-1] != 7) || sent < bytes && (s != Violation || out[0] != 0) {
+		if sent == bytes && (s != Released || &body[0] != &out[0] || out[bytes-1] != 7) || sent < bytes &&
+			(s != Violation || out[0] != 0) {
 			t.Errorf("%d bytes: status %d, the first is %d", sent, s, out[0])
 		}
 	}
 }
 
-// Where another thread brings the messages of port channels, a wait for one sleeps until it is there.
+// Where another thread brings the messages of port channels, a wait for one sleeps until it is
+// there.
 func TestBrought(t *testing.T) {
 	const bytes = 32 << 10
 	w, r, _ := postedRecv(t, bytes)
@@ -559,7 +577,8 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// What is lent stays as it is until the peer has fetched it: no step writes there, nothing that comes is put there, and the run is not done before.
+// What is lent stays as it is until the peer has fetched it: no step writes there, nothing that
+// comes is put there, and the run is not done before.
 func TestLoansAreNotOverwritten(t *testing.T) {
 	const bytes = 32 << 10
 	for _, early := range []bool{false, true} { // the loan is fetched before anything has come
@@ -572,7 +591,8 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		c := must(Compile(&plan.Plan{Rank: 0, Size: 2, Steps: []plan.Step{
 			{Op: plan.Put, Peer: 1, Bytes: bytes, Src: []plan.Ref{{Space: plan.In}}},
 			{Op: plan.Wait, Peer: 1, Bytes: bytes},
-			{Op: plan.Copy, Bytes: bytes, Dst: plan.Ref{Space: plan.Out}, Src: []plan.Ref{{Space: plan.Inbox, Peer: 1}}},
+			{Op: plan.Copy, Bytes: bytes, Dst: plan.Ref{Space: plan.Out},
+				Src: []plan.Ref{{Space: plan.Inbox, Peer: 1}}},
 			{Op: plan.Release, Peer: 1},
 			{Op: plan.Put, Peer: 1, Bytes: bytes, Src: []plan.Ref{{Space: plan.Out}}},
 		}}, true, false))
@@ -634,7 +654,8 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 	}
 }
 
-// A peer's memory may be known before the peer is connected: the root of a star looks at its peers before it has put anything to them.
+// A peer's memory may be known before the peer is connected: the root of a star looks at its peers
+// before it has put anything to them.
 func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
 	win, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 4, Chunk: 4096}, false, Waiting{})
 	if err != nil {
@@ -645,7 +666,8 @@ func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
 	mem, theirs := off(t, n), off(t, n)
 	win.UseArena(unsafe.Slice((*byte)(mem), n))
 	win.ConnectArena(1, unsafe.Slice((*byte)(theirs), n))
-	p, err := plan.Build(plan.Params{Collective: plan.Broadcast, Algorithm: plan.Direct, Size: 2, InBytes: []int64{n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: 4096, Slots: 4,
+	p, err := plan.Build(plan.Params{Collective: plan.Broadcast, Algorithm: plan.Direct, Size: 2,
+		InBytes: []int64{n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: 4096, Slots: 4,
 		Memory: true})
 	if err != nil {
 		t.Fatal(err)

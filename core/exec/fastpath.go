@@ -17,28 +17,30 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// FastPath lets callers in C run collectives of a communicator without entering Go: see fastpath.h. It
-// also holds the order of the communicator's collectives, which both ways go on with.
+// FastPath lets callers in C run collectives of a communicator without entering Go: see fastpath.h.
+// It also holds the order of the communicator's collectives, which both ways go on with.
 //
-// A fast path is born shut. Its methods but Shut, Closed, Open and Sequence may be called only while it is
-// closed, and all by one goroutine at a time but Shut and Sequence.
+// A fast path is born shut. Its methods but Shut, Closed, Open and Sequence may be called only
+// while it is closed, and all by one goroutine at a time but Shut and Sequence.
 type FastPath struct {
 	c            *C.goccl_fast_path
 	run          *Run
 	plan, direct [C.GOCCL_FAST_PATH_KEEPS]*Compiled
 }
 
-// AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller who does not wait.
+// AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller
+// who does not wait.
 const AtOnceMax = C.GOCCL_AT_ONCE_MAX
 
-// retired is memory of fast paths that have ended. C code that holds a stale handle may still look into it.
+// retired is memory of fast paths that have ended. C code that holds a stale handle may still look
+// into it.
 var retired struct {
 	sync.Mutex
 	free []*C.goccl_fast_path
 }
 
-// NewFastPath makes the fast path of a run whose channels are memory channels, or which is never opened.
-// Of the collectives it keeps so many, a power of two.
+// NewFastPath makes the fast path of a run whose channels are memory channels, or which is never
+// opened. Of the collectives it keeps so many, a power of two.
 func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 	if keep&(keep-1) != 0 {
 		panic("exec: a fast path keeps a power of two of collectives")
@@ -65,7 +67,8 @@ func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 		c.receive = (*[0]byte)(C.goccl_fast_path_receive)
 	}
 	c.kept, c.history, c.ran = C.uint64_t(keep), history, ran
-	atomic.StoreUint32(gateOf(&c.sends.gate).shut(), 1) // it counts, and a former user has left it shut
+	// it counts, and a former user has left it shut
+	atomic.StoreUint32(gateOf(&c.sends.gate).shut(), 1)
 	s := &FastPath{c: c}
 	s.Use(r, rank)
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
@@ -73,8 +76,8 @@ func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 	return s, nil
 }
 
-// Use has the fast path go on with another run, of this rank: it knows no collective, and the next one
-// is the first.
+// Use has the fast path go on with another run, of this rank: it knows no collective, and the next
+// one is the first.
 func (s *FastPath) Use(r *Run, rank int) {
 	s.run = r
 	s.c.lane, s.c.run = r.lane.c, r.c
@@ -143,9 +146,9 @@ func (s *FastPath) Open() {
 	atomic.StoreUint32(gateOf(&s.c.gate).shut(), 0)
 }
 
-// UseSends says how callers in C send and receive from now on: by letters of a type, so many bytes at
-// most, and to a peer so many bytes and so many sends that it has not received yet. It is called with
-// the gate for sends shut.
+// UseSends says how callers in C send and receive from now on: by letters of a type, so many bytes
+// at most, and to a peer so many bytes and so many sends that it has not received yet. It is called
+// with the gate for sends shut.
 func (s *FastPath) UseSends(credits *Credits, letter uint8, eagerMax, window, most uint64) {
 	c := &s.c.sends
 	c.mail, c.credits = s.run.lane.window.mail.c, credits.c
@@ -153,9 +156,9 @@ func (s *FastPath) UseSends(credits *Credits, letter uint8, eagerMax, window, mo
 	c.window, c.most = C.uint64_t(window), C.uint64_t(most)
 }
 
-// ShutSends keeps callers in C from sending and receiving until OpenSends undoes it, and waits for the
-// caller inside to leave. The gate counts: it is open once each ShutSends has been undone, and the one
-// that it is born with.
+// ShutSends keeps callers in C from sending and receiving until OpenSends undoes it, and waits for
+// the caller inside to leave. The gate counts: it is open once each ShutSends has been undone, and
+// the one that it is born with.
 func (s *FastPath) ShutSends() {
 	g := gateOf(&s.c.sends.gate)
 	atomic.AddUint32(g.shut(), 1)
@@ -179,8 +182,8 @@ func yieldCPU() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
 }
 
-// Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate behind it.
-// It returns the plan that the run is left with.
+// Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate
+// behind it. It returns the plan that the run is left with.
 func (s *FastPath) Leave() *Compiled {
 	begun := s.plan[s.c.begun]
 	if d := s.direct[s.c.begun]; d != nil && d.c == s.run.c.plan {
@@ -241,16 +244,19 @@ type Known struct {
 	UsesIn, UsesOut       bool     // this rank has these buffers
 }
 
-// FastPathBlocks is the most buffers, of input or of output, that a collective may have which is learned.
+// FastPathBlocks is the most buffers, of input or of output, that a collective may have which is
+// learned.
 const FastPathBlocks = C.GOCCL_FAST_PATH_BLOCKS
 
-// Learn lets callers run a collective like this one, by its plan, or its direct plan if there is one. A collective
-// that has not been learned for long is forgotten for it.
+// Learn lets callers run a collective like this one, by its plan, or its direct plan if there is
+// one. A collective that has not been learned for long is forgotten for it.
 func (s *FastPath) Learn(k *Known, p, direct *Compiled) {
 	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(k.Element),
 		message:    toC(k.Message),
-		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op), root: C.int32_t(k.Root),
-		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn), uses_out: flag(k.UsesOut)}
+		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op),
+		root: C.int32_t(k.Root),
+		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn),
+		uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
 	e.fixed = C.goccl_fixed(&e.message)
 	if direct != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// FuzzMessage changes the stamp of a message in shared memory, and the count of what was released, as a
-// peer could. Only the message that is due is taken.
+// FuzzMessage changes the stamp of a message in shared memory, and the count of what was released,
+// as a peer could. Only the message that is due is taken.
 func FuzzMessage(f *testing.F) {
 	f.Add(uint64(0), uint64(0))
 	f.Add(uint64(1), uint64(1))
@@ -75,8 +75,10 @@ func FuzzExposure(f *testing.F) {
 			w[i].ConnectArena(1-i, arenas[1-i])
 			blocks := []unsafe.Pointer{unsafe.Pointer(&arenas[i][0])}
 			b := Binding{In: append(blocks, unsafe.Pointer(&arenas[i][n])), Out: blocks}
-			p, err := plan.Build(plan.Params{Collective: plan.Scatter, Algorithm: plan.Direct, Rank: i, Size: 2,
-				InBytes: []int64{n, n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots, Memory: true})
+			p, err := plan.Build(plan.Params{Collective: plan.Scatter, Algorithm: plan.Direct, Rank: i,
+				Size:    2,
+				InBytes: []int64{n, n}, OutBytes: []int64{n}, ElemSize: 1, Chunk: layout.Chunk,
+				Slots: layout.Slots, Memory: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,8 +110,8 @@ func FuzzExposure(f *testing.F) {
 	})
 }
 
-// FuzzLane plays a peer on a port channel, who says what he likes in 17 bytes each: a message, or messages
-// that he has released.
+// FuzzLane plays a peer on a port channel, who says what he likes in 17 bytes each: a message, or
+// messages that he has released.
 func FuzzLane(f *testing.F) {
 	say := func(what byte, n, size uint64) []byte {
 		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64([]byte{what}, n), size)
@@ -125,10 +127,12 @@ func FuzzLane(f *testing.F) {
 		w.ConnectPort(1)
 		l := w.Lane(0)
 		l.MarkSent(1)
-		for inbox := w.mem[layout.inbox(0, 1):][:int64(layout.Slots)*layout.stride()]; len(in) >= 17; in = in[17:] {
+		for inbox := w.mem[layout.inbox(0,
+			1):][:int64(layout.Slots)*layout.stride()]; len(in) >= 17; in = in[17:] {
 			n, size := binary.LittleEndian.Uint64(in[1:]), int(int64(binary.LittleEndian.Uint64(in[9:])))
 			if in[0] != 0 {
-				if err := l.Released(1, n); (err != nil) != (n > 1) || err != nil && !errors.Is(err, ErrProtocol) {
+				if err := l.Released(1, n); (err != nil) != (n > 1) || err != nil &&
+					!errors.Is(err, ErrProtocol) {
 					t.Fatalf("%d messages released of 1: %v", n, err)
 				}
 				continue

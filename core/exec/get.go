@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mark is a place in a process's memory, and what stands there: who reads just that there can read the process's memory.
+// Mark is a place in a process's memory, and what stands there: who reads just that there can read
+// the process's memory.
 type Mark struct{ At, Value uint64 }
 
 // OwnMark is this process's.
@@ -36,13 +37,15 @@ type Process struct{ PID, FD int }
 // CanGet tells why the memory of a process cannot be read; nil: it can.
 func CanGet(p Process, m Mark) error {
 	var seen C.uint64_t
-	errno := unix.Errno(C.goccl_get(C.int32_t(p.PID), unsafe.Pointer(&seen), C.uint64_t(m.At), C.size_t(unsafe.Sizeof(seen))))
+	errno := unix.Errno(C.goccl_get(C.int32_t(p.PID), unsafe.Pointer(&seen), C.uint64_t(m.At),
+		C.size_t(unsafe.Sizeof(seen))))
 	switch {
 	case errno != 0:
 		return fmt.Errorf("process_vm_readv of pid %d: %w", p.PID, errno)
 	case uint64(seen) != m.Value:
 		return fmt.Errorf("pid %d is another process here: pid namespaces differ", p.PID)
-	case C.goccl_ended(C.int32_t(p.FD)) != 0: // after the look: so it was the process that the number named
+	// after the look: so it was the process that the number named
+	case C.goccl_ended(C.int32_t(p.FD)) != 0:
 		return fmt.Errorf("pid %d: the process has ended", p.PID)
 	}
 	return nil
@@ -51,17 +54,21 @@ func CanGet(p Process, m Mark) error {
 // HugePagesFile is where the system says whom it gives huge pages.
 const HugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-// HugePages tells whether the system gives large pieces of memory huge pages unasked. Where it does, to read another process's memory takes little longer than
-// a copy; else three to four times as long, for the kernel looks up each page, and one copy by it is slower than two through a window.
+// HugePages tells whether the system gives large pieces of memory huge pages unasked. Where it
+// does, to read another process's memory takes little longer than a copy; else three to four times
+// as long, for the kernel looks up each page, and one copy by it is slower than two through a
+// window.
 func HugePages() bool {
 	text, err := os.ReadFile(HugePagesFile)
 	return err == nil && strings.Contains(string(text), "[always]") || os.Getpagesize() >= 64<<10
 }
 
-// Take copies from the memory of a peer, which can be read and is mapped, what the peer has offered there. It tells whether it has: if not, and there is no
-// error, the peer has stopped, or is no more.
+// Take copies from the memory of a peer, which can be read and is mapped, what the peer has offered
+// there. It tells whether it has: if not, and there is no error, the peer has stopped, or is no
+// more.
 func (l *Lane) Take(peer int, to []byte, from uint64) (taken bool, err error) {
-	switch errno := unix.Errno(C.goccl_take(&l.channels[peer], unsafe.Pointer(&to[0]), C.uint64_t(from), C.size_t(len(to)))); errno {
+	switch errno := unix.Errno(C.goccl_take(&l.channels[peer], unsafe.Pointer(&to[0]),
+		C.uint64_t(from), C.size_t(len(to)))); errno {
 	case 0:
 		return true, nil
 	case unix.ESRCH:
@@ -71,8 +78,8 @@ func (l *Lane) Take(peer int, to []byte, from uint64) (taken bool, err error) {
 	}
 }
 
-// GetProblem tells why processes like this one cannot read each other's memory on this host, and what to do; "" if nothing is known to be
-// in their way.
+// GetProblem tells why processes like this one cannot read each other's memory on this host, and
+// what to do; "" if nothing is known to be in their way.
 func GetProblem() string {
 	if err := CanGet(Process{os.Getpid(), -1}, OwnMark()); err != nil {
 		return fmt.Sprintf("%v; allow it in the sandbox (seccomp) profile of the container", err)
@@ -86,7 +93,8 @@ func GetProblem() string {
 	case scope == "3":
 		return fmt.Sprintf("%s is 3, which cannot be undone before the next start of the system", yama)
 	case scope != "0" && !tracer():
-		return fmt.Sprintf("%s is %s: set it to 0 (sysctl kernel.yama.ptrace_scope=0), or give the processes CAP_SYS_PTRACE", yama, scope)
+		return fmt.Sprintf("%s is %s: set it to 0 (sysctl kernel.yama.ptrace_scope=0), or give the "+
+			"processes CAP_SYS_PTRACE", yama, scope)
 	}
 	return ""
 }

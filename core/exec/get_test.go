@@ -18,22 +18,25 @@ import (
 
 const offeredBytes = 3 * 4096
 
-// offered returns the runs of a Scatter from rank 0 to rank 1, which gets; the former has offered. The output lies so many bytes
-// further in its page than the input.
+// offered returns the runs of a Scatter from rank 0 to rank 1, which gets; the former has offered.
+// The output lies so many bytes further in its page than the input.
 func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, in, out []byte) {
 	t.Helper()
 	var runs [2]*Run
 	var bufs [2][]byte
 	for rank := range w {
 		w[rank].UseProcess(1-rank, Process{os.Getpid(), -1})
-		mem, err := unix.Mmap(-1, 0, length+rank*further, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		mem, err := unix.Mmap(-1, 0, length+rank*further, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = unix.Munmap(mem) })
 		bufs[rank] = mem[rank*further:]
-		p := plan.Params{Collective: plan.Scatter, Algorithm: plan.SingleCopy, Rank: rank, Size: 2, ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
-			InBytes: []int64{0, int64(length)}, Memory: true, Thresholds: plan.Thresholds{GetMin: 1}} // rank 0 keeps nothing
+		p := plan.Params{Collective: plan.Scatter, Algorithm: plan.SingleCopy, Rank: rank, Size: 2,
+			ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
+			// rank 0 keeps nothing
+			InBytes: []int64{0, int64(length)}, Memory: true, Thresholds: plan.Thresholds{GetMin: 1}}
 		at := unsafe.Pointer(&bufs[rank][0])
 		p.OutBytes = p.InBytes[rank : rank+1]
 		b := Binding{In: []unsafe.Pointer{at, at}, Out: []unsafe.Pointer{at}}
@@ -152,7 +155,8 @@ func ended(t *testing.T) int {
 	return fd
 }
 
-// The number of a process that has ended may be another's: what is read under it is not taken for good.
+// The number of a process that has ended may be another's: what is read under it is not taken for
+// good.
 func TestGetFromWhoHasTheNumberOfAnother(t *testing.T) {
 	w := newPair(t)
 	_, recv, _, _ := offered(t, w, offeredBytes, 0)

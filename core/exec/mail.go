@@ -21,18 +21,18 @@ import (
 )
 
 // Mail is how ranks that share memory send each other letters: short messages that are no part of a
-// plan. Each rank's window has a mailbox for every peer, a ring of bytes that the peer writes and the
-// rank reads.
+// plan. Each rank's window has a mailbox for every peer, a ring of bytes that the peer writes and
+// the rank reads.
 //
 // What is longer than a few lines travels in shuttles where the sender has enough of them: places
-// that two ranks share. Each belongs to the rank that has read it last, at first to the one that may
-// write into the other's window. So what comes the other way comes in the same lines of memory,
+// that two ranks share. Each belongs to the rank that has read it last, at first to the one that
+// may write into the other's window. So what comes the other way comes in the same lines of memory,
 // which are in the cache of the rank that writes them. A rank that sends more than it gets soon has
 // none left, and the ring has the rest.
 //
-// A letter lies there until somebody looks. A waiter for one, which meanwhile carries on what runs on
-// the last lane, is counted at the rank's door, so that a peer knows whether it must tell the rank of
-// a letter by other means. Sleepers wait for the lane's bell.
+// A letter lies there until somebody looks. A waiter for one, which meanwhile carries on what runs
+// on the last lane, is counted at the rank's door, so that a peer knows whether it must tell the
+// rank of a letter by other means. Sleepers wait for the lane's bell.
 //
 // Callers in C use the mailboxes, too, while the gate of [FastPath] for sends is open. The methods
 // that post and take are for a caller that has shut it.
@@ -165,8 +165,8 @@ func (m *Mail) Unread(peer int) bool {
 		atomic.LoadUint32((*uint32)(&p.door.pollers)) == 0
 }
 
-// AwaitRoom waits until there is room in a peer's mailbox for a letter with so many bytes, or until a
-// time.
+// AwaitRoom waits until there is room in a peer's mailbox for a letter with so many bytes, or until
+// a time.
 func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	m.locks[peer].Lock()
 	p, ring := &m.peers[peer], uint64(m.c.ring)
@@ -184,8 +184,8 @@ func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	}
 }
 
-// Poll counts a caller among those who look for letters without being told, or (-1) no more. Who leaves looks once
-// more afterwards.
+// Poll counts a caller among those who look for letters without being told, or (-1) no more. Who
+// leaves looks once more afterwards.
 func (m *Mail) Poll(n int) { atomic.AddUint32((*uint32)(&m.c.door.pollers), uint32(n)) }
 
 // What ends a wait for letters.
@@ -197,10 +197,12 @@ const (
 	Halted      = C.GOCCL_MAIL_STOPPED
 )
 
-// Await waits for a letter or for Poke, until done is not 0, or until a time. Meanwhile it carries runs on the last
-// lane on, as their Continue would: it ends with the status of the one that has left its loop. Who sets done calls
-// Ring then. Waits: the caller has nothing else to do, and may spin.
-func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Duration) (why int, run *Run, status Status) {
+// Await waits for a letter or for Poke, until done is not 0, or until a time. Meanwhile it carries
+// runs on the last lane on, as their Continue would: it ends with the status of the one that has
+// left its loop. Who sets done calls Ring then. Waits: the caller has nothing else to do, and may
+// spin.
+func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Duration) (why int,
+	run *Run, status Status) {
 	states := make([]*C.goccl_run_state, len(runs))
 	for i, r := range runs {
 		states[i] = r.c
@@ -208,7 +210,8 @@ func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Du
 	var which C.uint32_t
 	var left C.int
 	m.lane.order.Add(1)
-	why = int(C.goccl_mail_await(m.c, unsafe.SliceData(states), C.uint32_t(len(states)), (*C.uint32_t)(unsafe.Pointer(done)),
+	why = int(C.goccl_mail_await(m.c, unsafe.SliceData(states), C.uint32_t(len(states)),
+		(*C.uint32_t)(unsafe.Pointer(done)),
 		C.int(flag(waits)), C.uint64_t(max(until, 0)), &which, &left))
 	m.lane.order.Load()
 	atomic.StoreUint32((*uint32)(&m.c.poke), 0)
@@ -278,8 +281,8 @@ func (m *Mail) Take(peer int, l Letter, to []byte) {
 		unsafe.Pointer(unsafe.SliceData(to[:l.Bytes])))
 }
 
-// ring is goccl_ring, entering C only if there is a sleeper: what he waits for has been changed by an atomic
-// operation before.
+// ring is goccl_ring, entering C only if there is a sleeper: what he waits for has been changed by
+// an atomic operation before.
 func ring(bell *C.goccl_bell) {
 	if atomic.LoadUint32((*uint32)(&bell.sleepers)) > 0 {
 		C.goccl_ring(bell)

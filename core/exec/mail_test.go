@@ -22,14 +22,16 @@ func next(m *Mail, peer int) (l Letter, payload []byte, ok bool, err error) {
 	return l, payload, ok, err
 }
 
-// TestLetters sends letters of all lengths around the ring many times, with as many under way as fit.
+// TestLetters sends letters of all lengths around the ring many times, with as many under way as
+// fit.
 func TestLetters(t *testing.T) {
 	w := newPair(t)
 	from, to := w[0].Mail(), w[1].Mail()
 	most := longest
 	letter := func(i int) (Letter, []byte) {
 		payload := bytes.Repeat([]byte{byte(i)}, i%(most+1))
-		return Letter{Type: uint8(1 + i%255), Bytes: uint32(len(payload)), Seq: uint64(i), Arg: [2]uint64{uint64(2 * i), ^uint64(i)}}, payload
+		return Letter{Type: uint8(1 + i%255), Bytes: uint32(len(payload)), Seq: uint64(i),
+			Arg: [2]uint64{uint64(2 * i), ^uint64(i)}}, payload
 	}
 	taken, full := 0, 0
 	take := func() {
@@ -155,7 +157,8 @@ func TestBadMailbox(t *testing.T) {
 	}
 }
 
-// TestShuttles has two ranks send each other letters of all lengths, one more and then the other. No shuttle is ever lost or has two owners.
+// TestShuttles has two ranks send each other letters of all lengths, one more and then the other.
+// No shuttle is ever lost or has two owners.
 func TestShuttles(t *testing.T) {
 	w := newPair(t)
 	mail := [2]*Mail{w[0].Mail(), w[1].Mail()}
@@ -234,7 +237,8 @@ func TestShuttleOfStranger(t *testing.T) {
 		if posted, _ := w[1].Mail().Post(0, Letter{Type: 2}, payload); !posted {
 			t.Fatal("not posted")
 		}
-		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shown.letter.shuttles == 0 || !bytes.Equal(got, payload) {
+		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shown.letter.shuttles == 0 ||
+			!bytes.Equal(got, payload) {
 			t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
 		}
 	}

@@ -27,8 +27,10 @@ func newMemfd(name, what string, size int) (fd int, err error) {
 	}
 	// Not left to ftruncate, which would also raise a signal that ends the process.
 	if files := limit(unix.RLIMIT_FSIZE); files < uint64(size) {
-		return fd, fmt.Errorf("%s needs %d bytes of shared memory: raise the limit on the file size (ulimit -f), which is %d",
-			what, size, files)
+		return fd,
+			fmt.Errorf("%s needs %d bytes of shared memory: raise the limit on the file size (ulimit "+
+				"-f), which is %d",
+				what, size, files)
 	}
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return fd, fmt.Errorf("ftruncate of %s of %d bytes: %w", what, size, err)
@@ -49,7 +51,8 @@ func checkSealed(fd int) error {
 
 // mapMemfd maps all of a memfd. Memory is used only where it is touched.
 func mapMemfd(fd, size int) ([]byte, error) {
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes: %w", size, outOfMemory(err))
 	}
@@ -74,7 +77,8 @@ func TryAddressSpace() error {
 	if limit(unix.RLIMIT_AS) == unix.RLIM_INFINITY {
 		return nil
 	}
-	mem, err := unix.Mmap(-1, 0, forThreads, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	mem, err := unix.Mmap(-1, 0, forThreads, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return fmt.Errorf("threads need %d bytes of address space: %w", forThreads, outOfMemory(err))
 	}

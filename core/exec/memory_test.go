@@ -23,8 +23,9 @@ func must[T any](made T, err error) T {
 func TestMemoryThatCannotBeHad(t *testing.T) {
 	original := calloc
 	defer func() { calloc = original }()
-	built := must(plan.Build(plan.Params{Collective: plan.AllReduce, Algorithm: plan.TwoShot, Size: 2, ElemSize: 4,
-		InBytes: []int64{4096}, OutBytes: []int64{4096}, Chunk: 1024, Slots: 4, Memory: true}))
+	built := must(plan.Build(plan.Params{Collective: plan.AllReduce, Algorithm: plan.TwoShot, Size: 2,
+		ElemSize: 4,
+		InBytes:  []int64{4096}, OutBytes: []int64{4096}, Chunk: 1024, Slots: 4, Memory: true}))
 	layout := Layout{Ranks: 2, Lanes: 2, Slots: 4, Chunk: 1024, Mailbox: MailboxFor(256),
 		Shuttle: ShuttleFor(256)}
 	// all makes one of each, as a communicator does.

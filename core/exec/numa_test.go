@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A window's memory is to come from a node of its own rank's CPUs, also where a peer touches it first.
+// A window's memory is to come from a node of its own rank's CPUs, also where a peer touches it
+// first.
 func TestWindowsArePlaced(t *testing.T) {
 	if _, err := os.Stat("/sys/devices/system/node/node0"); err != nil {
 		t.Skip("this kernel has no NUMA: ", err)
@@ -25,12 +26,14 @@ func TestWindowsArePlaced(t *testing.T) {
 		for _, at := range []int{0, len(win.mem) - 1} {
 			var policy int32
 			var set, allowed nodes
-			if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&policy)), uintptr(unsafe.Pointer(&set)), 64*uintptr(len(set)),
+			if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&policy)),
+				uintptr(unsafe.Pointer(&set)), 64*uintptr(len(set)),
 				uintptr(unsafe.Pointer(&win.mem[at])), policyOfAddress, 0); errno != 0 {
 				t.Fatal(errno)
 			}
 			const allowedNodes = 1 << 2 // MPOL_F_MEMS_ALLOWED
-			if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, 0, uintptr(unsafe.Pointer(&allowed)), 64*uintptr(len(allowed)), 0, allowedNodes, 0); errno != 0 {
+			if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, 0, uintptr(unsafe.Pointer(&allowed)),
+				64*uintptr(len(allowed)), 0, allowedNodes, 0); errno != 0 {
 				t.Fatal(errno)
 			}
 			count := 0

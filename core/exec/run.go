@@ -44,8 +44,9 @@ const lineMax = int64(unsafe.Sizeof(C.goccl_message{}))
 // postMin is the least number of bytes for which a posting costs less than a copy.
 const postMin = 16 << 10
 
-// Compile copies a plan into C memory. What its runs may post is found only if it is to go over port
-// channels: memory channels have no use for it. Apart tells that inputs and outputs will share no memory.
+// Compile copies a plan into C memory. What its runs may post is found only if it is to go over
+// port channels: memory channels have no use for it. Apart tells that inputs and outputs will share
+// no memory.
 func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	sources := 0
 	for i := range p.Steps {
@@ -64,7 +65,22 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 		free(unsafe.Pointer(c), unsafe.Pointer(stepMem), unsafe.Pointer(refMem), unsafe.Pointer(postMem))
 		return nil, fmt.Errorf("a plan of %d steps: %w", len(p.Steps), a.err)
 	}
-	steps, refs := unsafe.Slice(stepMem, len(p.Steps)), unsafe.Slice(refMem, sources)
+	steps := unsafe.Slice(stepMem, len(p.Steps))
+	compileSteps(p, steps, unsafe.Slice(refMem, sources))
+	C.goccl_stamp_steps(stepMem, C.uint32_t(len(p.Steps)))
+	for i, q := range posts {
+		unsafe.Slice(postMem, len(posts))[i] = C.goccl_post{wait: C.uint32_t(q.Wait),
+			from: C.uint32_t(q.From)}
+		steps[q.Wait+1].posted = 1
+	}
+	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
+	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
+	c.algorithm = C.uint32_t(p.Algorithm)
+	return &Compiled{c: c, Scratch: p.ScratchBytes, Algorithm: p.Algorithm}, nil
+}
+
+// compileSteps makes C's steps, and the places that they name.
+func compileSteps(p *plan.Plan, steps []C.goccl_step, refs []C.goccl_ref) {
 	next := 0
 	type message struct {
 		form   C.uint8_t
@@ -72,7 +88,8 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 		step   int // of a put
 	}
 	waits, puts := make([][]message, p.Size), make([][]message, p.Size) // by peer
-	shared := make([]C.int32_t, p.Size)                                 // messages waited for, by sender
+	// messages waited for, by sender
+	shared := make([]C.int32_t, p.Size)
 	messageOf := func(bytes int64, number int) message {
 		m := message{form: C.GOCCL_BEHIND, number: C.int32_t(number)}
 		if bytes <= lineMax {
@@ -104,7 +121,8 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 			steps[puts[peer][s.Src[0].Block].step].kept = 1
 		}
 		ref := func(r plan.Ref) C.goccl_ref {
-			to := C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block), offset: C.int64_t(r.Off)}
+			to := C.goccl_ref{space: C.uint8_t(r.Space), peer: C.int32_t(r.Peer), block: C.int32_t(r.Block),
+				offset: C.int64_t(r.Off)}
 			switch r.Space {
 			case plan.Inbox:
 				m := waits[r.Peer][r.Block]
@@ -115,7 +133,8 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 			return to
 		}
 		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(peer), bytes: C.int64_t(s.Bytes),
-			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next), sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also)),
+			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next),
+			sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also)),
 			shared: C.uint8_t(flag(s.Multicast || s.Op == plan.PutToAll))}
 		for _, list := range [][]plan.Ref{s.Src, s.Also} {
 			for _, r := range list {
@@ -124,15 +143,6 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 			}
 		}
 	}
-	C.goccl_stamp_steps(stepMem, C.uint32_t(len(p.Steps)))
-	for i, q := range posts {
-		unsafe.Slice(postMem, len(posts))[i] = C.goccl_post{wait: C.uint32_t(q.Wait), from: C.uint32_t(q.From)}
-		steps[q.Wait+1].posted = 1
-	}
-	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
-	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
-	c.algorithm = C.uint32_t(p.Algorithm)
-	return &Compiled{c: c, Scratch: p.ScratchBytes, Algorithm: p.Algorithm}, nil
 }
 
 // Free gives the plan's memory back. No run may hold it.
@@ -145,19 +155,22 @@ func (c *Compiled) Free() {
 type Status int
 
 const (
-	Done     Status = C.GOCCL_RUN_DONE
-	Blocked  Status = C.GOCCL_RUN_BLOCKED  // the time is up, or a signal came
-	Connect  Status = C.GOCCL_RUN_CONNECT  // the channel to Peer is not connected
-	Receive  Status = C.GOCCL_RUN_RECEIVE  // something must be read from Peer, on a port channel
-	Rest     Status = C.GOCCL_RUN_REST     // the run must sleep for Peer, on a memory channel: no more Reading
+	Done    Status = C.GOCCL_RUN_DONE
+	Blocked Status = C.GOCCL_RUN_BLOCKED // the time is up, or a signal came
+	Connect Status = C.GOCCL_RUN_CONNECT // the channel to Peer is not connected
+	Receive Status = C.GOCCL_RUN_RECEIVE // something must be read from Peer, on a port channel
+	// the run must sleep for Peer, on a memory channel: no more Reading
+	Rest     Status = C.GOCCL_RUN_REST
 	NeedPut  Status = C.GOCCL_RUN_PUT      // PortMessage must be carried to Peer, then Advance called
 	Released Status = C.GOCCL_RUN_RELEASED // Peer, on a port channel, may be told of a free slot
 	Stopped  Status = C.GOCCL_RUN_STOPPED
 	Gone     Status = C.GOCCL_RUN_GONE     // Peer has left
 	Mismatch Status = C.GOCCL_RUN_MISMATCH // Peer does something else: Seen
-	// Of direct plans: some rank's blocks are not in memory that all map, and all must run the plan that is not direct.
-	Indirect  Status = C.GOCCL_RUN_INDIRECT
-	Violation Status = C.GOCCL_RUN_VIOLATION // Peer exposes what it does not have, or has sent less than it says
+	// Of direct plans: some rank's blocks are not in memory that all map, and all must run the plan
+	// that is not direct.
+	Indirect Status = C.GOCCL_RUN_INDIRECT
+	// Peer exposes what it does not have, or has sent less than it says
+	Violation Status = C.GOCCL_RUN_VIOLATION
 	// What Peer offers cannot be read: GetError.
 	Unreadable Status = C.GOCCL_RUN_UNREADABLE
 )
@@ -165,10 +178,11 @@ const (
 // Run is the state of one plan's run on a lane. It can be left and taken up again, by another
 // thread too. It is reused from plan to plan.
 type Run struct {
-	lane     *Lane
-	c        *C.goccl_run_state
-	pointers []unsafe.Pointer // C memory: in, then out, then operands: a source and a destination a rank
-	held     int64            // bytes of scratch memory
+	lane *Lane
+	c    *C.goccl_run_state
+	// C memory: in, then out, then operands: a source and a destination a rank
+	pointers []unsafe.Pointer
+	held     int64 // bytes of scratch memory
 }
 
 // NewRun makes a run on a lane.
@@ -182,7 +196,8 @@ func NewRun(l *Lane) (*Run, error) {
 		return nil, a.err
 	}
 	r.c.peer_in = blocks
-	r.c.peer_out = (**C.uint8_t)(unsafe.Add(unsafe.Pointer(r.c.peer_in), ranks*int(unsafe.Sizeof(uintptr(0)))))
+	r.c.peer_out = (**C.uint8_t)(unsafe.Add(unsafe.Pointer(r.c.peer_in),
+		ranks*int(unsafe.Sizeof(uintptr(0)))))
 	return r, nil
 }
 
@@ -239,8 +254,8 @@ const (
 )
 
 // Begin starts a plan. Offset is added to every place in input and output blocks. From is the only
-// peer whose messages the plan waits for, AnyPeer or NoPeer, and to the only one to which it puts some: runs on one lane at
-// the same time must wait for different peers, and put to different ones.
+// peer whose messages the plan waits for, AnyPeer or NoPeer, and to the only one to which it puts
+// some: runs on one lane at the same time must wait for different peers, and put to different ones.
 func (r *Run) Begin(p *Compiled, offset int64, from, to int) error {
 	if p.Scratch > r.held {
 		free(unsafe.Pointer(r.c.scratch)) // before, for it may be large
@@ -251,7 +266,8 @@ func (r *Run) Begin(p *Compiled, offset int64, from, to int) error {
 		}
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.news, r.c.offset = p.c, 0, 0, 0, 0, 0, C.int64_t(offset)
+	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.news, r.c.offset = p.c, 0, 0, 0, 0, 0,
+		C.int64_t(offset)
 	r.c.first_from, r.c.end_from = r.peers(from)
 	r.c.first_to, r.c.end_to = r.peers(to)
 	return nil
@@ -267,13 +283,15 @@ func (r *Run) peers(which int) (first, end C.int32_t) {
 	return C.int32_t(which), C.int32_t(which) + 1
 }
 
-// Votes is memory for plans by which ranks agree on something: what this rank says, and what came of it.
+// Votes is memory for plans by which ranks agree on something: what this rank says, and what came
+// of it.
 func (r *Run) Votes() (own, all *int32) { return (*int32)(&r.c.vote[0]), (*int32)(&r.c.vote[1]) }
 
 // GetError is why what Peer offers could not be read.
 func (r *Run) GetError() error { return unix.Errno(r.c.error) }
 
-// Spin as the time for [Run.Continue] has waits poll memory for a little while, and neither yield nor sleep.
+// Spin as the time for [Run.Continue] has waits poll memory for a little while, and neither yield
+// nor sleep.
 const Spin = time.Duration(C.GOCCL_SPIN)
 
 // Continue runs steps until the plan is done, until the given time, or until something is
@@ -296,7 +314,8 @@ func (r *Run) Seen() (m plan.Message, bytes, total uint64) {
 	return fromC(r.c.seen), uint64(r.c.seen.bytes), uint64(r.c.seen.total)
 }
 
-// Expected is what this run waits for at its present step; nothing, where that is only that peers fetch what it has lent.
+// Expected is what this run waits for at its present step; nothing, where that is only that peers
+// fetch what it has lent.
 func (r *Run) Expected() (bytes, total uint64) {
 	if r.c.step == r.c.plan.n_steps {
 		return 0, 0
@@ -315,17 +334,21 @@ func (r *Run) PortMessage() (header, payload []byte) {
 	s := r.stepNow()
 	header = unsafe.Slice((*byte)(unsafe.Pointer(&r.c.message)), unsafe.Sizeof(C.goccl_line{}))
 	if s.bytes > 0 {
-		from := C.goccl_resolve(r.lane.c, r.c, &unsafe.Slice(r.c.plan.sources, s.first_source+1)[s.first_source])
+		from := C.goccl_resolve(r.lane.c, r.c, &unsafe.Slice(r.c.plan.sources,
+			s.first_source+1)[s.first_source])
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(from)), int64(s.bytes))
 	}
 	return header, payload
 }
 
-// Lend notes that the peer is going to read the present step's payload by itself: until [Lane.Fetched], the run leaves those bytes as they are, and is not
-// done. It tells whether it could. It comes before the message is carried, for the peer may be quick.
+// Lend notes that the peer is going to read the present step's payload by itself: until
+// [Lane.Fetched], the run leaves those bytes as they are, and is not done. It tells whether it
+// could. It comes before the message is carried, for the peer may be quick.
 func (r *Run) Lend() bool {
 	s := r.stepNow()
-	if from := unsafe.Slice(r.c.plan.sources, s.first_source+1)[s.first_source]; plan.Space(from.space) != plan.In && plan.Space(from.space) != plan.Out {
+	if from := unsafe.Slice(r.c.plan.sources,
+		s.first_source+1)[s.first_source]; plan.Space(from.space) != plan.In &&
+		plan.Space(from.space) != plan.Out {
 		return false // the run waits only before it writes to those
 	}
 	peer, slots := int(s.peer), r.lane.window.Layout.Slots
@@ -334,7 +357,8 @@ func (r *Run) Lend() bool {
 		return false
 	}
 	_, payload := r.PortMessage()
-	r.lane.loans[peer*slots+int(uint64(ch.lent)%uint64(slots))] = C.goccl_loan{at: (*C.uint8_t)(unsafe.SliceData(payload)), bytes: C.uint64_t(len(payload))}
+	r.lane.loans[peer*slots+int(uint64(ch.lent)%uint64(slots))] = C.goccl_loan{
+		at: (*C.uint8_t)(unsafe.SliceData(payload)), bytes: C.uint64_t(len(payload))}
 	ch.lent++
 	r.c.lending = 1
 	return true
@@ -343,20 +367,22 @@ func (r *Run) Lend() bool {
 // TakeBack undoes the last Lend: the message was carried in another way, or not at all.
 func (r *Run) TakeBack() { r.lane.channels[r.stepNow().peer].lent-- }
 
-// Withdraw ends a run that will not go on: when it returns, no reader writes to the run's buffers any
-// more. A reader in the middle of a payload is waited for: its group must have been halted.
+// Withdraw ends a run that will not go on: when it returns, no reader writes to the run's buffers
+// any more. A reader in the middle of a payload is waited for: its group must have been halted.
 func (r *Run) Withdraw() {
 	C.goccl_withdraw(r.lane.c, r.c)
 	r.lane.order.Load()
 }
 
-// Brought says whether another thread reads what comes over port channels, so that waits for it sleep.
+// Brought says whether another thread reads what comes over port channels, so that waits for it
+// sleep.
 func (r *Run) Brought(yes bool) { r.c.brought = flag(yes) }
 
 // Waited says whether the caller has nothing else to do, and may spin.
 func (r *Run) Waited(yes bool) { r.c.waited = flag(yes) }
 
-// Reading says whether the caller reads what comes over port channels, for others too, so that no wait may sleep.
+// Reading says whether the caller reads what comes over port channels, for others too, so that no
+// wait may sleep.
 func (r *Run) Reading(yes bool) { r.c.reading = flag(yes) }
 
 // Step is the number of the present step.

@@ -30,8 +30,9 @@ func (l *Lane) staged(peer int) (bytes int64) {
 	return bytes
 }
 
-// What lies in the windows while an all-to-all runs is measured, with the ranks at different speeds: a sequential one has one chunk in each
-// direction at most, whatever the ranks and the sizes, and other schedules no more than is proved of their plans.
+// What lies in the windows while an all-to-all runs is measured, with the ranks at different
+// speeds: a sequential one has one chunk in each direction at most, whatever the ranks and the
+// sizes, and other schedules no more than is proved of their plans.
 func TestStagingOfAllToAll(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	const chunk, slots = 256, 4
@@ -42,7 +43,8 @@ func TestStagingOfAllToAll(t *testing.T) {
 				plans, params := make([]*plan.Plan, size), make([]plan.Params, size)
 				bytes := func(from, to int) int64 { return n * int64((from+2*to)%3) }
 				for r := range size {
-					p := plan.Params{Collective: plan.AllToAll, Algorithm: plan.Pairwise, Schedule: schedule, Rank: r,
+					p := plan.Params{Collective: plan.AllToAll, Algorithm: plan.Pairwise, Schedule: schedule,
+						Rank: r,
 						Size: size, ElemSize: 1, Chunk: chunk, Slots: slots, Memory: true}
 					if schedule == plan.Parallel {
 						p.Algorithm = plan.Linear
@@ -78,7 +80,8 @@ func TestStagingOfAllToAll(t *testing.T) {
 							}
 						}
 						s := &seen[r]
-						*s = plan.Peaks{Pairs: max(s.Pairs, now.Pairs), Incast: max(s.Incast, now.Incast), Sent: max(s.Sent, now.Sent),
+						*s = plan.Peaks{Pairs: max(s.Pairs, now.Pairs), Incast: max(s.Incast, now.Incast),
+							Sent:     max(s.Sent, now.Sent),
 							Received: max(s.Received, now.Received), Staging: max(s.Staging, now.Sent+now.Received)}
 					}
 				}
@@ -87,15 +90,18 @@ func TestStagingOfAllToAll(t *testing.T) {
 				for r, s := range seen {
 					m := most[r]
 					all.Incast, all.Staging = max(all.Incast, s.Incast), max(all.Staging, s.Staging)
-					what := fmt.Sprintf("%d ranks, %q, %d bytes: rank %d had %+v, of %+v", size, schedule, n, r, s, m)
-					if s.Pairs > m.Pairs || s.Incast > m.Incast || s.Sent > m.Sent || s.Received > m.Received || s.Staging > m.Staging {
+					what := fmt.Sprintf("%d ranks, %q, %d bytes: rank %d had %+v, of %+v", size, schedule, n, r, s,
+						m)
+					if s.Pairs > m.Pairs || s.Incast > m.Incast || s.Sent > m.Sent || s.Received > m.Received ||
+						s.Staging > m.Staging {
 						t.Error(what)
 					}
 					if schedule == plan.Sequential && (s.Pairs > 1 || s.Sent > chunk || s.Received > chunk) {
 						t.Error(what)
 					}
 				}
-				if n > chunk && size > 2 && (schedule == plan.Sequential) != (all.Incast == 1 && all.Staging == 2*chunk) {
+				if n > chunk && size > 2 && (schedule == plan.Sequential) != (all.Incast == 1 &&
+					all.Staging == 2*chunk) {
 					t.Errorf("%d ranks, %q: %+v was seen", size, schedule, all)
 				}
 			}
@@ -131,8 +137,11 @@ func meshOf(t *testing.T, size int, l Layout) []*Lane {
 	return lanes
 }
 
-// carryAll runs plans, a rank at a time as far as it goes without waiting, or less far. It looks in between.
-func carryAll(t *testing.T, lanes []*Lane, plans []*plan.Plan, params []plan.Params, rnd *rand.Rand, look func()) {
+// carryAll runs plans, a rank at a time as far as it goes without waiting, or less far. It looks in
+// between.
+func carryAll(
+	t *testing.T, lanes []*Lane, plans []*plan.Plan, params []plan.Params, rnd *rand.Rand, look func(),
+) {
 	t.Helper()
 	runs, left := make([]*Run, len(plans)), len(plans)
 	for r, p := range plans {

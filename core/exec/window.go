@@ -1,12 +1,13 @@
 // Package exec runs plans.
 //
-// A [Window] is the memory through which a rank's peers reach it: for every peer a counter and
-// an inbox, a ring of message slots; and a stage, such a ring that all peers read. It is a sealed memfd, handed to peers on the same host as a
-// descriptor and mapped by them; or, where no peer shares memory with this rank, private memory that
-// the readers of this rank's links fill. Either way a plan sees the same layout.
+// A [Window] is the memory through which a rank's peers reach it: for every peer a counter and an
+// inbox, a ring of message slots; and a stage, such a ring that all peers read. It is a sealed
+// memfd, handed to peers on the same host as a descriptor and mapped by them; or, where no peer
+// shares memory with this rank, private memory that the readers of this rank's links fill. Either
+// way a plan sees the same layout.
 //
-// A window has lanes, so that plans on different lanes run at the same time; plans on one lane
-// run one after the other in the same order on all ranks. [Run] runs a plan's steps in one loop in C
+// A window has lanes, so that plans on different lanes run at the same time; plans on one lane run
+// one after the other in the same order on all ranks. [Run] runs a plan's steps in one loop in C
 // and leaves it only for what Go must do: connect a channel, or carry a message to a port channel.
 // Beside the lanes it has mailboxes: see [Mail].
 package exec
@@ -35,9 +36,10 @@ const (
 
 	lineBytes = 128 // adjacent cache lines are fetched in pairs
 	bellSize  = lineBytes
-	// apart is how far two inboxes are from having the same place in a page. What a rank puts to a peer would have the place of what it waits for
-	// from it, and CPUs compare a load with the stores before it by that: it would wait until these are done, which takes as long as it takes a
-	// line of memory to come from the other CPU. More than what small messages are long.
+	// apart is how far two inboxes are from having the same place in a page. What a rank puts to a
+	// peer would have the place of what it waits for from it, and CPUs compare a load with the stores
+	// before it by that: it would wait until these are done, which takes as long as it takes a line of
+	// memory to come from the other CPU. More than what small messages are long.
 	apart = 9 * lineBytes
 )
 
@@ -48,7 +50,8 @@ type Layout struct {
 	Slots   int   // messages a direction of a channel holds
 	Chunk   int64 // the most bytes a message carries
 	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
-	Shuttle int64 // bytes of each of a mailbox's shuttles, see [Mail]; a multiple of a line; 0: there are none
+	// bytes of each of a mailbox's shuttles, see [Mail]; a multiple of a line; 0: there are none
+	Shuttle int64
 }
 
 func (l Layout) stride() int64       { return MessageHeader + l.Chunk }
@@ -62,14 +65,19 @@ func (l Layout) inbox(lane, peer int) int64 {
 func (l Layout) stage(lane int) int64 { return l.inbox(lane, l.Ranks) }
 func (l Layout) counters() int64      { return pageRound(bellSize + int64(l.Ranks)*lineBytes) }
 func (l Layout) inboxSize() int64     { return pageRound(int64(l.Slots)*l.stride()) + apart }
-func (l Layout) laneSize() int64      { return l.counters() + pageRound(int64(l.Ranks+1)*l.inboxSize()) }
+func (l Layout) laneSize() int64 {
+	return l.counters() +
+		pageRound(int64(l.Ranks+1)*l.inboxSize())
+}
 
 func (l Layout) door() int64 { return int64(l.Lanes) * l.laneSize() }
 func (l Layout) mailbox(peer int) int64 {
-	return l.door() + lineBytes + int64(peer)*(int64(unsafe.Sizeof(C.goccl_mailbox{}))+l.Mailbox+shuttlesEach*l.Shuttle)
+	return l.door() + lineBytes +
+		int64(peer)*(int64(unsafe.Sizeof(C.goccl_mailbox{}))+l.Mailbox+shuttlesEach*l.Shuttle)
 }
 
-// Size is the length of a window in bytes of address space; memory is used only where messages went.
+// Size is the length of a window in bytes of address space; memory is used only where messages
+// went.
 func (l Layout) Size() int64 {
 	if l.Mailbox == 0 {
 		return l.door()
@@ -106,8 +114,8 @@ type Lane struct {
 	channels []C.goccl_channel
 	postings []C.goccl_posting // Layout.Slots a channel
 	loans    []C.goccl_loan    // likewise
-	// The loop and the readers are ordered by their C atomics; Go's memory model, and its race detector,
-	// hear of it through this one.
+	// The loop and the readers are ordered by their C atomics; Go's memory model, and its race
+	// detector, hear of it through this one.
 	order atomic.Uint32
 }
 
@@ -122,7 +130,8 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 		}
 		win.mem, err = mapMemfd(win.fd, size)
 	} else {
-		win.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		win.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	}
 	if err != nil {
 		win.Close()
@@ -203,7 +212,8 @@ func (w *Window) Memory(lane int) (counters, inboxes []byte) {
 	return w.mem[l.bell(lane):first], w.mem[first:l.stage(lane)]
 }
 
-// Stopped is a word among a lane's counters, which Stop sets: peers that have read this rank's memory look there afterwards.
+// Stopped is a word among a lane's counters, which Stop sets: peers that have read this rank's
+// memory look there afterwards.
 func (w *Window) Stopped(lane int) unsafe.Pointer {
 	return unsafe.Pointer(&w.lanes[lane].c.bell.stopped)
 }
@@ -214,8 +224,8 @@ func (w *Window) Lane(i int) *Lane { return w.lanes[i] }
 // Mail is the letters between this rank and its peers; nil if the layout has no mailboxes.
 func (w *Window) Mail() *Mail { return w.mail }
 
-// ConnectMemory maps the window of a peer and makes memory channels to it; rank is this rank's number,
-// under which the peer knows it. It takes the descriptor over.
+// ConnectMemory maps the window of a peer and makes memory channels to it; rank is this rank's
+// number, under which the peer knows it. It takes the descriptor over.
 func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	defer unix.Close(fd)
 	l := w.Layout
@@ -274,7 +284,8 @@ func (w *Window) UseProcess(peer int, p Process) {
 func (w *Window) Reads(peer int) bool { return w.lanes[0].channels[peer].pid != 0 }
 
 func arenaOf(mem []byte) C.goccl_arena {
-	return C.goccl_arena{base: (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(mem))), size: C.uint64_t(len(mem))}
+	return C.goccl_arena{base: (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(mem))),
+		size: C.uint64_t(len(mem))}
 }
 
 // ConnectPort makes the channels to a peer port channels.
@@ -283,8 +294,8 @@ func (w *Window) ConnectPort(peer int) {
 	w.ring()
 }
 
-// Leave marks a peer as gone. What it sent can still be read; a run that needs more of it, or is still to send it
-// something, ends with [Gone], whatever it is waiting for.
+// Leave marks a peer as gone. What it sent can still be read; a run that needs more of it, or is
+// still to send it something, ends with [Gone], whatever it is waiting for.
 func (w *Window) Leave(peer int) {
 	w.setState(peer, C.GOCCL_GONE)
 	atomic.AddUint32((*uint32)(w.news), C.GOCCL_DEPARTED)
@@ -303,7 +314,8 @@ func (w *Window) ring() {
 	}
 }
 
-// Stop makes every wait on the window end, now and later. Peers take nothing for good that they read of this rank's memory from now on.
+// Stop makes every wait on the window end, now and later. Peers take nothing for good that they
+// read of this rank's memory from now on.
 func (w *Window) Stop() {
 	atomic.OrUint32((*uint32)(w.news), C.GOCCL_STOPPED)
 	for _, lane := range w.lanes {
@@ -338,8 +350,9 @@ func (w *Window) Close() {
 // ErrProtocol tells that a peer sent what no correct peer sends.
 var ErrProtocol = errors.New("protocol violation")
 
-// Slot returns where message number n of a peer on a port channel goes, size bytes in all: its header, and
-// then its payload, at the place that a run has posted for it or else in the inbox, unless it is too long for that.
+// Slot returns where message number n of a peer on a port channel goes, size bytes in all: its
+// header, and then its payload, at the place that a run has posted for it or else in the inbox,
+// unless it is too long for that.
 func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err error) {
 	ch := &l.channels[peer]
 	arrived := atomic.LoadUint64((*uint64)(&ch.arrived))
@@ -351,7 +364,8 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 	case arrived-freed >= uint64(layout.Slots):
 		return nil, nil, fmt.Errorf("%w: more than %d messages in flight", ErrProtocol, layout.Slots)
 	case int64(size) < MessageHeader:
-		return nil, nil, fmt.Errorf("%w: message of %d bytes, %d are its header", ErrProtocol, size, MessageHeader)
+		return nil, nil, fmt.Errorf("%w: message of %d bytes, %d are its header", ErrProtocol, size,
+			MessageHeader)
 	}
 	bytes := int64(size) - MessageHeader
 	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*layout.stride())
@@ -361,14 +375,18 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 	state := (*uint64)(&p.state)
 	// A posting of another length is left alone: the run will find the mismatch in the header.
 	switch {
-	case atomic.LoadUint64(state) == posted(n) && int64(p.bytes) == bytes && atomic.CompareAndSwapUint64(state, posted(n), taken(n)):
+	case atomic.LoadUint64(state) == posted(n) && int64(p.bytes) == bytes &&
+		atomic.CompareAndSwapUint64(state, posted(n), taken(n)):
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), bytes)
 	case bytes <= layout.Chunk:
 		payload = unsafe.Slice((*byte)(unsafe.Add(at, MessageHeader)), bytes)
-	case atomic.LoadUint32((*uint32)(l.window.news))&C.GOCCL_STOPPED != 0: // the posting may have been withdrawn
+	// the posting may have been withdrawn
+	case atomic.LoadUint32((*uint32)(l.window.news))&C.GOCCL_STOPPED != 0:
 		payload = make([]byte, bytes)
 	default:
-		return nil, nil, fmt.Errorf("%w: message of %d bytes, for which no place is posted; allowed are %d", ErrProtocol, size, layout.stride())
+		return nil, nil,
+			fmt.Errorf("%w: message of %d bytes, for which no place is posted; allowed are %d", ErrProtocol,
+				size, layout.stride())
 	}
 	return header, payload, nil
 }
@@ -396,8 +414,8 @@ func (l *Lane) Dropped(peer int, n uint64) {
 	C.goccl_ring(l.c.bell)
 }
 
-// Released takes over the peer's count of released messages. An older count than the last is no news:
-// counts also come with messages, which may have been overtaken.
+// Released takes over the peer's count of released messages. An older count than the last is no
+// news: counts also come with messages, which may have been overtaken.
 func (l *Lane) Released(peer int, n uint64) error {
 	ch := &l.channels[peer]
 	old, sent := atomic.LoadUint64((*uint64)(ch.released)), atomic.LoadUint64((*uint64)(&ch.sent))
@@ -419,8 +437,8 @@ func (l *Lane) Freed(peer int) uint64 {
 // Sent is the number of messages put to a peer.
 func (l *Lane) Sent(peer int) uint64 { return uint64(l.channels[peer].sent) }
 
-// MarkSent counts a message that is carried over a port channel: before it is, for the peer's release
-// may be here before the call that carries it has returned.
+// MarkSent counts a message that is carried over a port channel: before it is, for the peer's
+// release may be here before the call that carries it has returned.
 func (l *Lane) MarkSent(peer int) {
 	atomic.AddUint64((*uint64)(&l.channels[peer].sent), 1)
 }

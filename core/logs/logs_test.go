@@ -104,11 +104,13 @@ func TestRecords(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	r := got[0]
-	if r.Subsystem != logs.Net || r.Where() != "[a b] rank 3" || r.Level != logs.Info || r.Time.IsZero() ||
+	if r.Subsystem != logs.Net || r.Where() != "[a b] rank 3" || r.Level != logs.Info ||
+		r.Time.IsZero() ||
 		r.Text != `a link is made kind=tcp to=10.0.0.1:5 why="no port" none=""` {
 		t.Errorf("%+v", r)
 	}
-	if r := got[1]; r.Subsystem != logs.Env || r.Where() != "" || r.Level != logs.Warn || r.Text != "plain" {
+	if r := got[1]; r.Subsystem != logs.Env || r.Where() != "" || r.Level != logs.Warn ||
+		r.Text != "plain" {
 		t.Errorf("%+v", r)
 	}
 }

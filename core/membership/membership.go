@@ -149,8 +149,8 @@ func (m *Machine) Lost() *fault.Error {
 	return nil
 }
 
-// Departed are the peers that are gone, in order. It holds those, too, of which the news came after a
-// failure.
+// Departed are the peers that are gone, in order. It holds those, too, of which the news came after
+// a failure.
 func (m *Machine) Departed() []int { return slices.Sorted(maps.Keys(m.departed)) }
 
 // Departure is how a peer has ended.
@@ -162,9 +162,9 @@ func (m *Machine) Departure(peer int) (d Departure, gone bool) {
 // Whole tells whether all peers take part.
 func (m *Machine) Whole() bool { return m.cause == nil && len(m.departed) == 0 }
 
-// Missing tells whether a collective misses a peer that was gone before this rank came to it. No rank
-// is through a collective before it has heard from all others, which plans are proved to do: in one
-// with a root the root has heard from all others, and these from the root.
+// Missing tells whether a collective misses a peer that was gone before this rank came to it. No
+// rank is through a collective before it has heard from all others, which plans are proved to do:
+// in one with a root the root has heard from all others, and these from the root.
 func (m *Machine) Missing(needed plan.Message) *fault.Error {
 	for _, peer := range m.Departed() {
 		root, d := int(needed.Root), m.departed[peer]

@@ -44,8 +44,8 @@ func describe(a Action) string {
 
 var update = flag.Bool("update", false, "write the answers of testdata/*.txt anew")
 
-// TestScripts runs the scripts of testdata. A script has paragraphs: commands, a line of dashes, and
-// the actions that follow. The commands are those of one rank:
+// TestScripts runs the scripts of testdata. A script has paragraphs: commands, a line of dashes,
+// and the actions that follow. The commands are those of one rank:
 //
 //	rank N                    begins anew, as rank N
 //	lose PEER [exited] [suspected] [broken]
@@ -147,8 +147,8 @@ func collective(sequence uint64, root int) plan.Message {
 	return m
 }
 
-// TestInterleavings has all news that one rank of three can have come in every order. The first cause
-// stays, the rank stops before it tells, and it fails exactly once.
+// TestInterleavings has all news that one rank of three can have come in every order. The first
+// cause stays, the rank stops before it tells, and it fails exactly once.
 func TestInterleavings(t *testing.T) {
 	news := []string{"lose 1", "leave 2", "call", "await 2", "fail it", "fail again"}
 	var order []string
@@ -194,7 +194,8 @@ func run(t *testing.T, order []string) {
 			failure = append(failure, a)
 		}
 	}
-	if want := fmt.Sprint([]string{"stop: " + first, "tell", "end works"}); fmt.Sprint(failure) != want {
+	if want := fmt.Sprint([]string{"stop: " + first, "tell",
+		"end works"}); fmt.Sprint(failure) != want {
 		t.Fatalf("%v: %v, want %s", order, failure, want)
 	}
 	if departed := r.machine.Departed(); parts != 2 || fmt.Sprint(departed) != "[1 2]" {

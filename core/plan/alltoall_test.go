@@ -56,7 +56,8 @@ func TestWindows(t *testing.T) {
 				for _, n := range counts {
 					for _, layout := range layouts(AllToAll, size, n) {
 						for _, s := range slots {
-							j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: s, Ahead: s - 1,
+							j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk,
+								Slots: s, Ahead: s - 1,
 								Thresholds: Thresholds{WindowMin: 100, Window: (size % 7) * (size % 2)}}, layout}
 							p.verify(j)
 							j.Long = 2*chunk + 64
@@ -77,8 +78,9 @@ func TestScatterByTokens(t *testing.T) {
 		for _, n := range []int64{0, 24, 25, 48, 49, 200} {
 			for _, counts := range layouts(Scatter, size, n) {
 				for _, slots := range []int{2, 4} {
-					j := job{Params{Collective: Scatter, Algorithm: Windowed, Size: size, Root: size / 2, ElemSize: 4,
-						Chunk: 192, Slots: slots}, counts}
+					j := job{Params{Collective: Scatter, Algorithm: Windowed, Size: size, Root: size / 2,
+						ElemSize: 4,
+						Chunk:    192, Slots: slots}, counts}
 					p.verify(j)
 					j.Long = 448
 					p.verify(j.inHosts(1 + size%3))
@@ -91,7 +93,9 @@ func TestScatterByTokens(t *testing.T) {
 // TestLong gives the verifier plans with long messages that are not proved to have a place.
 func TestLong(t *testing.T) {
 	const chunk, long = 64, 256
-	j := job{Params: Params{Collective: AllToAll, Long: long, Thresholds: Thresholds{WindowMin: 1, Window: 1}}, counts: []int64{300, 120, 70, 299}}.with(4).inHosts(1)
+	j := job{Params: Params{Collective: AllToAll, Long: long,
+		Thresholds: Thresholds{WindowMin: 1, Window: 1}},
+		counts: []int64{300, 120, 70, 299}}.with(4).inHosts(1)
 	longest := func(plans []*Plan) (most int64) {
 		for _, p := range plans {
 			for _, s := range p.Steps {
@@ -119,7 +123,8 @@ func TestLong(t *testing.T) {
 		"used before it is there": func() { // its place is no more free when the token is put
 			for _, p := range plans {
 				i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Op == Wait && s.Bytes > chunk })
-				p.Steps = slices.Insert(p.Steps, i, Step{Op: Copy, Bytes: 4, Dst: p.Steps[i+1].Dst, Src: []Ref{block(In, p.Rank)}})
+				p.Steps = slices.Insert(p.Steps, i, Step{Op: Copy, Bytes: 4, Dst: p.Steps[i+1].Dst,
+					Src: []Ref{block(In, p.Rank)}})
 			}
 		},
 	} {
@@ -136,7 +141,8 @@ func TestLong(t *testing.T) {
 func TestPeaks(t *testing.T) {
 	const chunk = 192
 	peaks := func(k Schedule, size int, n int64) Peaks {
-		j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk, Slots: 4}, slices.Repeat([]int64{n}, size)}
+		j := job{Params{Collective: AllToAll, Schedule: k, Size: size, ElemSize: 4, Chunk: chunk,
+			Slots: 4}, slices.Repeat([]int64{n}, size)}
 		plans, params := j.build(t)
 		for from := range params { // equal blocks
 			for to := range size {
@@ -162,13 +168,15 @@ func TestPeaks(t *testing.T) {
 		for _, n := range []int64{48, 96, 960} {
 			for _, k := range []int{1, 2, 4} {
 				w := min(k, size-1)
-				want := Peaks{Pairs: w, Incast: w, Sent: int64(w) * chunk, Received: int64(w) * chunk, Staging: 2 * int64(w) * chunk}
+				want := Peaks{Pairs: w, Incast: w, Sent: int64(w) * chunk, Received: int64(w) * chunk,
+					Staging: 2 * int64(w) * chunk}
 				if got := peaks(Schedule(k), size, n); got != want {
 					t.Errorf("%v, %d ranks, %d elements: %+v, want %+v", Schedule(k), size, n, got, want)
 				}
 			}
 			p := peaks(Parallel, size, n)
-			if messages := min(n*4/chunk, 4); p.Pairs != size-1 || p.Incast != size-1 || p.Sent < int64(size-1)*chunk || p.Sent > int64(size-1)*messages*chunk {
+			if messages := min(n*4/chunk, 4); p.Pairs != size-1 || p.Incast != size-1 ||
+				p.Sent < int64(size-1)*chunk || p.Sent > int64(size-1)*messages*chunk {
 				t.Errorf("parallel, %d ranks, %d elements: %+v", size, n, p)
 			}
 		}
@@ -186,7 +194,8 @@ func TestWindowsAreProved(t *testing.T) {
 		}
 	}
 	claim(Sequential)
-	verifyError(t, "messages may be under way before the beginning or after the end", plans, params, false)
+	verifyError(t, "messages may be under way before the beginning or after the end", plans, params,
+		false)
 
 	// Without the last tokens nobody knows that a pair is done.
 	j.Schedule = 2
@@ -194,7 +203,8 @@ func TestWindowsAreProved(t *testing.T) {
 	for _, p := range plans {
 		p.dropTokens(func(n, all int) bool { return n == all-1 })
 	}
-	verifyError(t, "messages may be under way before the beginning or after the end", plans, params, false)
+	verifyError(t, "messages may be under way before the beginning or after the end", plans, params,
+		false)
 
 	// A window of two is none of one, and has more under way.
 	plans, params = j.build(t)
@@ -252,7 +262,8 @@ func (p *Plan) dropTokens(drop func(n, all int) bool) {
 }
 
 func TestParseSchedule(t *testing.T) {
-	for text, want := range map[string]Schedule{"": BySize, "sequential": 1, "window=1": 1, "window=2": 2, "window=254": LastWindow, "parallel": Parallel} {
+	for text, want := range map[string]Schedule{"": BySize, "sequential": 1, "window=1": 1,
+		"window=2": 2, "window=254": LastWindow, "parallel": Parallel} {
 		got, err := ParseSchedule(text)
 		if err != nil || got != want {
 			t.Errorf("%q: %v, %v", text, got, err)
@@ -261,8 +272,10 @@ func TestParseSchedule(t *testing.T) {
 			t.Errorf("%q: %q is %v, %v", text, got, again, err)
 		}
 	}
-	for _, text := range []string{"window", "window=", "window=0", "window=255", "window=-1", "window=1.5", "window=2 ", "Parallel", "1", " "} {
-		if _, err := ParseSchedule(text); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q, allowed are", text)) {
+	for _, text := range []string{"window", "window=", "window=0", "window=255", "window=-1",
+		"window=1.5", "window=2 ", "Parallel", "1", " "} {
+		if _, err := ParseSchedule(text); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%q, allowed are", text)) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -271,7 +284,8 @@ func TestParseSchedule(t *testing.T) {
 func BenchmarkVerifyWindows(b *testing.B) {
 	const size = 64
 	counts := slices.Repeat([]int64{200}, size)
-	plans, params := job{Params{Collective: AllToAll, Schedule: Sequential}, counts}.with(size).build(b)
+	plans, params := job{Params{Collective: AllToAll, Schedule: Sequential},
+		counts}.with(size).build(b)
 	for b.Loop() {
 		if err := Verify(plans, params, false); err != nil {
 			b.Fatal(err)

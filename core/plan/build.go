@@ -85,6 +85,11 @@ func (p *Params) check() error {
 	if p.ElemSize < 1 || align%p.ElemSize != 0 {
 		return fail("element size is %d; it must divide %d", p.ElemSize, align)
 	}
+	return p.checkBlocks(fail)
+}
+
+// checkBlocks checks how many blocks there are, and how long they are.
+func (p *Params) checkBlocks(fail func(format string, args ...any) error) error {
 	for _, blocks := range [2][]int64{p.InBytes, p.OutBytes} {
 		for i, n := range blocks {
 			if n < 0 || n%p.ElemSize != 0 {

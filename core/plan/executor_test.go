@@ -239,7 +239,8 @@ func (e *executor) combine(r int, s *Step) {
 			result.ranks += max(got.ranks, 1)
 		}
 		switch g := int32(e.params[r].Group); {
-		case result.rank == 0 && int(result.ranks) == len(e.plans) && (first.ranks == 0 || first.ranks == g):
+		case result.rank == 0 && int(result.ranks) == len(e.plans) &&
+			(first.ranks == 0 || first.ranks == g):
 			result = value{reduced: true, block: first.block, off: first.off}
 		case first.ranks != 0 || result.ranks != g || result.rank%g != 0:
 			e.fault = "a wrong group"

@@ -5,7 +5,8 @@ import "testing"
 // FuzzParseSchedule reads texts as users write them. A schedule that is let through has a text of
 // its own, which names it.
 func FuzzParseSchedule(f *testing.F) {
-	for _, text := range []string{"", "sequential", "parallel", "window=2", "window=0", "window=256", "window=+2", "window"} {
+	for _, text := range []string{"", "sequential", "parallel", "window=2", "window=0", "window=256",
+		"window=+2", "window"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-var allCollectives = []Collective{AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Gather, Scatter,
+var allCollectives = []Collective{AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Gather,
+	Scatter,
 	AllToAll, Barrier, Send}
 
 // layouts is the counts to try for a collective whose messages are about n elements.
@@ -116,7 +117,8 @@ func TestRealSizes(t *testing.T) {
 				if c == Send && size == 1 {
 					continue
 				}
-				for _, n := range []int64{1, 63 << 8, 64 << 8, 64<<8 + 1, 128<<8 - 8, 1 << 18, 1<<20 + 3, 5 << 28} {
+				for _, n := range []int64{1, 63 << 8, 64 << 8, 64<<8 + 1, 128<<8 - 8, 1 << 18, 1<<20 + 3,
+					5 << 28} {
 					if testing.Short() && n > 1<<28 {
 						continue
 					}
@@ -124,8 +126,10 @@ func TestRealSizes(t *testing.T) {
 						n = 1<<26 + 1
 					}
 					for _, counts := range layouts(c, size, n) {
-						j := job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10, Slots: 4,
-							Thresholds: Thresholds{OneShotMax: 2 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}}, counts}
+						j := job{Params{Collective: c, Size: size, Root: size - 1, ElemSize: 4, Chunk: 256 << 10,
+							Slots:      4,
+							Thresholds: Thresholds{OneShotMax: 2 << 10, SwapMin: 4 << 10, PipelineMin: 64 << 10}},
+							counts}
 						j.byEach(func(j job) {
 							if j.Algorithm != OneShot || n <= 1<<20+3 {
 								p.verify(j)
@@ -142,7 +146,8 @@ func TestRealSizes(t *testing.T) {
 // group to group.
 func TestGroups(t *testing.T) {
 	const chunk, elem = 128, 4
-	for _, size := range []struct{ group, groups int }{{2, 2}, {4, 2}, {2, 3}, {4, 3}, {8, 2}, {2, 5}, {4, 4}} {
+	for _, size := range []struct{ group, groups int }{{2, 2}, {4, 2}, {2, 3}, {4, 3}, {8, 2}, {2, 5},
+		{4, 4}} {
 		t.Run(fmt.Sprint(size.groups, " of ", size.group), func(t *testing.T) {
 			t.Parallel()
 			p := newProver(t)
@@ -152,7 +157,8 @@ func TestGroups(t *testing.T) {
 					for _, counts := range layouts(c, ranks, n) {
 						for _, slots := range []int{2, 3, 4, 9} {
 							for _, most := range []int64{0, 1 << 10} {
-								verifyGroups(p, job{Params{Collective: c, Size: ranks, Group: size.group, ElemSize: elem, Chunk: chunk, Slots: slots, Ahead: slots - 1,
+								verifyGroups(p, job{Params{Collective: c, Size: ranks, Group: size.group, ElemSize: elem,
+									Chunk: chunk, Slots: slots, Ahead: slots - 1,
 									Thresholds: Thresholds{OneShotMax: most}}, counts})
 							}
 						}
@@ -181,8 +187,11 @@ func verifyGroups(t *prover, j job) {
 	if got := between(t, j, j.Group); got != want*bytes {
 		t.Errorf("%v: %d bytes from group to group, not %d", j, got, want*bytes)
 	}
-	if got := between(t, flat, j.Group); got != want*bytes*int64(j.Group) && j.Collective != AllReduce { // there it depends on whose slices are empty
-		t.Errorf("%v without groups: %d bytes from group to group, not %d", j, got, want*bytes*int64(j.Group))
+	// there it depends on whose slices are empty
+	if got := between(t, flat, j.Group); got != want*bytes*int64(j.Group) &&
+		j.Collective != AllReduce {
+		t.Errorf("%v without groups: %d bytes from group to group, not %d", j, got,
+			want*bytes*int64(j.Group))
 	}
 }
 
@@ -210,12 +219,16 @@ func TestRandom(t *testing.T) {
 	p := newProver(t)
 	for seed := range n {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
-		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))], Size: 2 + rnd.IntN(12),
-			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(10), Ahead: rnd.IntN(6),
-			Schedule:   []Schedule{BySize, BySize, Sequential, 2, 5, Parallel}[rnd.IntN(6)],
-			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000), PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
+		j := job{Params: Params{Collective: allCollectives[rnd.IntN(len(allCollectives))],
+			Size:     2 + rnd.IntN(12),
+			ElemSize: 1 << rnd.IntN(7), Chunk: 64 * (1 + rnd.Int64N(6)), Slots: 2 + rnd.IntN(10),
+			Ahead:    rnd.IntN(6),
+			Schedule: []Schedule{BySize, BySize, Sequential, 2, 5, Parallel}[rnd.IntN(6)],
+			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000),
+				PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
 		j.Root = rnd.IntN(j.Size)
-		if g := 2 << rnd.IntN(3); j.Collective.Has(Hierarchical) && !j.Memory && j.Size%g == 0 && j.Size > g {
+		if g := 2 << rnd.IntN(3); j.Collective.Has(Hierarchical) && !j.Memory && j.Size%g == 0 &&
+			j.Size > g {
 			j.Group = g
 		}
 		counts := layouts(j.Collective, j.Size, 1)
@@ -233,18 +246,21 @@ func TestRandom(t *testing.T) {
 }
 
 func TestBuildErrors(t *testing.T) {
-	good := Params{Collective: AllToAll, Algorithm: Linear, Rank: 1, Size: 2, InBytes: []int64{4, 8}, OutBytes: []int64{4, 8},
+	good := Params{Collective: AllToAll, Algorithm: Linear, Rank: 1, Size: 2, InBytes: []int64{4, 8},
+		OutBytes: []int64{4, 8},
 		ElemSize: 4, Chunk: 64, Slots: 2}
 	if _, err := Build(good); err != nil {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Params){
-		"no plan":            func(p *Params) { p.Collective = MonitoredBarrier },
-		"has no plan":        func(p *Params) { p.Collective = 200 },
-		"size is 0":          func(p *Params) { p.Size = 0 },
-		"rank is 2":          func(p *Params) { p.Rank = 2 },
-		"groups are of 1":    func(p *Params) { p.Group = 1 },
-		"ranks of 2; there":  func(p *Params) { p.Collective, p.Algorithm, p.Group = AllReduce, TwoShot, 2 },
+		"no plan":         func(p *Params) { p.Collective = MonitoredBarrier },
+		"has no plan":     func(p *Params) { p.Collective = 200 },
+		"size is 0":       func(p *Params) { p.Size = 0 },
+		"rank is 2":       func(p *Params) { p.Rank = 2 },
+		"groups are of 1": func(p *Params) { p.Group = 1 },
+		"ranks of 2; there": func(p *Params) {
+			p.Collective, p.Algorithm, p.Group = AllReduce, TwoShot, 2
+		},
 		"rank is -1":         func(p *Params) { p.Rank = -1 },
 		"chunk is 100":       func(p *Params) { p.Chunk = 100 },
 		"chunk is 0":         func(p *Params) { p.Chunk = 0 },
@@ -256,13 +272,18 @@ func TestBuildErrors(t *testing.T) {
 		"-4 bytes":           func(p *Params) { p.OutBytes = []int64{-4, 8} },
 		"1 input and 2":      func(p *Params) { p.InBytes = []int64{4} },
 		"own block has 4":    func(p *Params) { p.InBytes = []int64{4, 4} },
-		"0 input and 0":      func(p *Params) { p.Collective, p.Algorithm, p.InBytes, p.OutBytes = AllReduce, OneShot, nil, nil },
-		"8 as output":        func(p *Params) { p.Collective, p.Algorithm, p.InBytes = AllReduce, OneShot, []int64{4, 4} },
-		"must be 1 and 1":    func(p *Params) { p.Collective = Reduce },
-		"must be 1 and 2":    func(p *Params) { p.Collective = Gather },
-		"must be 2 and 1":    func(p *Params) { p.Collective = Scatter },
-		"root is 2":          func(p *Params) { p.Collective, p.Root = Broadcast, 2 },
-		"allreduce has no algorithm linear; there are one_shot, two_shot, hierarchical, direct": func(p *Params) {
+		"0 input and 0": func(p *Params) {
+			p.Collective, p.Algorithm, p.InBytes, p.OutBytes = AllReduce, OneShot, nil, nil
+		},
+		"8 as output": func(p *Params) {
+			p.Collective, p.Algorithm, p.InBytes = AllReduce, OneShot, []int64{4, 4}
+		},
+		"must be 1 and 1": func(p *Params) { p.Collective = Reduce },
+		"must be 1 and 2": func(p *Params) { p.Collective = Gather },
+		"must be 2 and 1": func(p *Params) { p.Collective = Scatter },
+		"root is 2":       func(p *Params) { p.Collective, p.Root = Broadcast, 2 },
+		"allreduce has no algorithm linear; there are " +
+			"one_shot, two_shot, hierarchical, direct": func(p *Params) {
 			p.Collective, p.InBytes, p.OutBytes = AllReduce, []int64{4}, []int64{4}
 		},
 		"alltoall by pairwise needs a schedule with a window": func(p *Params) {
@@ -271,7 +292,8 @@ func TestBuildErrors(t *testing.T) {
 		"alltoall by linear needs a schedule without": func(p *Params) { p.Schedule = Sequential },
 		"alltoall by direct needs several ranks, all": func(p *Params) { p.Algorithm = Direct },
 		"no direct plan for 1 blocks": func(p *Params) {
-			p.Collective, p.Algorithm, p.Memory, p.InBytes, p.OutBytes = AllReduce, Direct, true, []int64{4}, []int64{4}
+			p.Collective, p.Algorithm, p.Memory, p.InBytes, p.OutBytes = AllReduce, Direct, true, []int64{4},
+				[]int64{4}
 		},
 		"only a schedule makes windows": func(p *Params) { p.Memory, p.WindowMin = true, 1 },
 		"peer is the rank":              func(p *Params) { p.Collective, p.Root = Send, 1 },

@@ -29,7 +29,8 @@ func TestPosts(t *testing.T) {
 								continue
 							}
 							if used := overlaps(built.Steps[i], dst, wait.Bytes, apart); used != (i < q.From) {
-								t.Fatalf("%v, rank %d of %d, apart %v: post of step %d from %d: step %d uses it: %v\n%s", c, rank, size, apart, q.Wait, q.From, i, used, built)
+								t.Fatalf("%v, rank %d of %d, apart %v: post of step %d from %d: step %d uses it: %v\n%s", c,
+									rank, size, apart, q.Wait, q.From, i, used, built)
 							}
 						}
 					}
@@ -40,7 +41,8 @@ func TestPosts(t *testing.T) {
 	if found == 0 {
 		t.Fatal("nothing was posted")
 	}
-	broadcast, err := Build(Params{Collective: Broadcast, Algorithm: Flat, Rank: 1, Size: 2, InBytes: []int64{256}, OutBytes: []int64{256}, ElemSize: 1, Chunk: 64, Slots: 4})
+	broadcast, err := Build(Params{Collective: Broadcast, Algorithm: Flat, Rank: 1, Size: 2,
+		InBytes: []int64{256}, OutBytes: []int64{256}, ElemSize: 1, Chunk: 64, Slots: 4})
 	if err != nil {
 		t.Fatal(err)
 	}

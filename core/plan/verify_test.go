@@ -39,7 +39,8 @@ func mutationJobs() []job {
 		{Params{Collective: Broadcast, Root: 1}, []int64{300}},
 		{Params{Collective: Broadcast, Root: 1, Memory: true, Thresholds: cast}, []int64{300}},
 		{Params{Collective: AllGather}, []int64{50, 20, 33}},
-		{Params{Collective: AllGather, Memory: true, Thresholds: cast}, []int64{50, 20, 33}}, // of each kind
+		// of each kind
+		{Params{Collective: AllGather, Memory: true, Thresholds: cast}, []int64{50, 20, 33}},
 		{Params{Collective: ReduceScatter}, []int64{50, 20, 33}},
 		{Params{Collective: AllGather, Memory: true, Thresholds: swapped}, []int64{50, 50, 33}},
 		{Params{Collective: ReduceScatter, Size: 2, Memory: true, Thresholds: swapped}, []int64{70, 70}},
@@ -55,7 +56,8 @@ func mutationJobs() []job {
 		{Params{Collective: ReduceScatter, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
 		{Params{Collective: AllToAll, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
 		{Params{Collective: Reduce, Root: 1, Chunk: 128, Memory: true, Algorithm: Direct}, []int64{300}},
-		{Params{Collective: Broadcast, Root: 1, Chunk: 128, Memory: true, Algorithm: Direct}, []int64{300}},
+		{Params{Collective: Broadcast, Root: 1, Chunk: 128, Memory: true, Algorithm: Direct},
+			[]int64{300}},
 		{Params{Collective: AllReduce, Size: 4, Group: 2}, []int64{100}},
 		{Params{Collective: Gather, Root: 2, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
 		{Params{Collective: Scatter, Root: 2, Memory: true, Algorithm: Direct}, []int64{50, 20, 33}},
@@ -136,7 +138,8 @@ func TestMutations(t *testing.T) {
 			if s.Peer = (s.Peer + 1) % int32(p.Size); int(s.Peer) == p.Rank {
 				s.Peer = (s.Peer + 1) % int32(p.Size)
 			}
-			return p.Size > 2 && (s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim || s.Op == Offer || s.Op == Get)
+			return p.Size > 2 && (s.Op == Put || s.Op == Wait || s.Op == Release || s.Op == Reclaim ||
+				s.Op == Offer || s.Op == Get)
 		})
 		try("swapped messages", func(p *Plan, i int) bool {
 			s := &p.Steps[i]
@@ -193,7 +196,8 @@ func TestMutations(t *testing.T) {
 			p.Steps[i].Src = nil
 			return had
 		})
-		for _, ref := range []Ref{{}, {Space: In, Block: 99}, {Space: Out, Block: -1}, {Space: Scratch, Block: 1},
+		for _, ref := range []Ref{{}, {Space: In, Block: 99}, {Space: Out, Block: -1},
+			{Space: Scratch, Block: 1},
 			{Space: Inbox, Peer: 99}, {Space: Inbox, Peer: 1, Block: 1 << 20}, {Space: In, Off: -4},
 			{Space: Out, Off: 1 << 40}, {Space: 77}} {
 			try("a source that is not there", func(p *Plan, i int) bool {
@@ -380,11 +384,13 @@ func TestVerifyTells(t *testing.T) {
 	verifyError(t, "has not heard from rank 1", plans, params, false)
 
 	// What is shared can be combined, but nothing can be left in it.
-	shared := job{Params{Collective: AllReduce, Memory: true, Thresholds: Thresholds{OneShotMax: 1 << 20}}, []int64{16}}.with(3)
+	shared := job{Params{Collective: AllReduce, Memory: true,
+		Thresholds: Thresholds{OneShotMax: 1 << 20}}, []int64{16}}.with(3)
 	plans, params = shared.build(t)
 	for _, p := range plans {
 		share := Step{Op: PutToAll, Bytes: 64, Src: []Ref{block(In, 0)}}
-		p.Steps = slices.Insert(slices.DeleteFunc(p.Steps, func(s Step) bool { return s.Op == Put }), 0, share)
+		p.Steps = slices.Insert(slices.DeleteFunc(p.Steps,
+			func(s Step) bool { return s.Op == Put }), 0, share)
 		for i := range p.Steps {
 			p.Steps[i].Multicast = p.Steps[i].Op == Wait
 		}
@@ -393,7 +399,8 @@ func TestVerifyTells(t *testing.T) {
 		t.Error(err)
 	}
 	broken := clone(plans)
-	broken[1].Steps = append(broken[1].Steps, Step{Op: Reclaim, Peer: 2, Src: []Ref{{Space: Outbox, Peer: 2}}})
+	broken[1].Steps = append(broken[1].Steps, Step{Op: Reclaim, Peer: 2,
+		Src: []Ref{{Space: Outbox, Peer: 2}}})
 	verifyError(t, "reclaims a message twice, or one that is multicast", broken, params, false)
 	broken = clone(plans)
 	for i := range broken[1].Steps {
@@ -449,7 +456,8 @@ func TestRegion(t *testing.T) {
 			}
 			for i := range int64(size) {
 				got, err := m.read(i, 1, nil)
-				if (err != nil) != (model[i] == nil) || err == nil && (len(got) != 1 || got[0].val != *model[i]) {
+				if (err != nil) != (model[i] == nil) || err == nil &&
+					(len(got) != 1 || got[0].val != *model[i]) {
 					t.Fatalf("byte %d: %v, %v", i, got, err)
 				}
 			}

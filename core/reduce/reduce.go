@@ -13,8 +13,8 @@
 //   - Complex products are (ac-bd) + (ad+bc)i, with none of the special cases of C for infinities.
 //   - MIN and MAX of floats hand NaN on. Of zeros of both signs either may be the result, the same
 //     on every rank.
-//   - Beyond its range float8_e4m3fn, which has no infinity, gives its largest number, as torch does
-//     since it changed this; the fnuz formats give NaN.
+//   - Beyond its range float8_e4m3fn, which has no infinity, gives its largest number, as torch
+//     does since it changed this; the fnuz formats give NaN.
 //
 // The bits of a result depend on nothing but the inputs and their order: not on the CPU, the
 // alignment, the place of an element or the floating-point mode of the calling thread. Every NaN
@@ -77,14 +77,17 @@ var dtypes = [numDTypes]struct {
 }{
 	Int8: {"int8", 1}, Uint8: {"uint8", 1}, Int16: {"int16", 2}, Uint16: {"uint16", 2},
 	Int32: {"int32", 4}, Uint32: {"uint32", 4}, Int64: {"int64", 8}, Uint64: {"uint64", 8},
-	Float16: {"float16", 2}, BFloat16: {"bfloat16", 2}, Float32: {"float32", 4}, Float64: {"float64", 8},
-	Bool: {"bool", 1}, Complex32: {"complex32", 4}, Complex64: {"complex64", 8}, Complex128: {"complex128", 16},
+	Float16: {"float16", 2}, BFloat16: {"bfloat16", 2}, Float32: {"float32", 4},
+	Float64: {"float64", 8},
+	Bool:    {"bool", 1}, Complex32: {"complex32", 4}, Complex64: {"complex64", 8},
+	Complex128:   {"complex128", 16},
 	Float8E4M3FN: {"float8_e4m3fn", 1}, Float8E5M2: {"float8_e5m2", 1},
 	Float8E4M3FNUZ: {"float8_e4m3fnuz", 1}, Float8E5M2FNUZ: {"float8_e5m2fnuz", 1},
 	Bytes1: {"bytes1", 1},
 }
 
-var opNames = [numOps]string{"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"}
+var opNames = [numOps]string{"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR",
+	"PREMUL_SUM"}
 
 // Valid tells whether d is one of the constants.
 func (d DType) Valid() bool { return d < numDTypes }
@@ -116,8 +119,9 @@ func (o Op) String() string {
 	return opNames[o]
 }
 
-// Nests tells whether what comes of some inputs, a subtree of the canonical order, may itself be an input, with the same bits in the end: nothing is
-// done once to a whole result, and no partial one has more bits than an element.
+// Nests tells whether what comes of some inputs, a subtree of the canonical order, may itself be an
+// input, with the same bits in the end: nothing is done once to a whole result, and no partial one
+// has more bits than an element.
 func Nests(d DType, o Op) bool {
 	switch o {
 	case Sum, Product:

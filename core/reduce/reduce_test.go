@@ -58,7 +58,8 @@ func TestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	values := map[string]int{}
-	for _, m := range regexp.MustCompile(`GOCCL_(\w+) = (\d+)`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`GOCCL_(\w+) = (\d+)`).FindAllStringSubmatch(string(text),
+		-1) {
 		values[m[1]], _ = strconv.Atoi(m[2])
 	}
 	for d := range numDTypes {

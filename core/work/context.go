@@ -9,9 +9,9 @@ import (
 	"github.com/goccl/goccl/core/exec"
 )
 
-// Context is a context with a deadline on exec's clock. It makes a timer only for a caller of Done: a
-// timer that is due before all others wakes the thread that waits for Go's network, which costs more
-// than most sends.
+// Context is a context with a deadline on exec's clock. It makes a timer only for a caller of Done:
+// a timer that is due before all others wakes the thread that waits for Go's network, which costs
+// more than most sends.
 type Context struct {
 	parent   context.Context
 	deadline time.Duration

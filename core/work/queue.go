@@ -113,8 +113,8 @@ func (q *Queue) detach(w *Work) {
 	q.wakeWorker()
 }
 
-// spin runs a work for a little while, if it is the next and no thread runs the queue. If it has not
-// ended then, the caller leaves it to the worker.
+// spin runs a work for a little while, if it is the next and no thread runs the queue. If it has
+// not ended then, the caller leaves it to the worker.
 func (q *Queue) spin(w *Work) {
 	select {
 	case q.token <- struct{}{}:
@@ -140,7 +140,8 @@ func (q *Queue) giveBack() {
 func (q *Queue) rest() {
 	q.engine.Rest()
 	q.mu.Lock()
-	wake := q.stopped && len(q.works) > 0 || slices.ContainsFunc(q.works, func(w *Work) bool { return !w.soon })
+	wake := q.stopped && len(q.works) > 0 || slices.ContainsFunc(q.works,
+		func(w *Work) bool { return !w.soon })
 	q.mu.Unlock()
 	if wake {
 		q.wakeWorker()
@@ -237,7 +238,8 @@ func (q *Queue) work() {
 	}
 }
 
-// doze waits for a while, or until the worker is to hurry. Go's timers would make a millisecond of it.
+// doze waits for a while, or until the worker is to hurry. Go's timers would make a millisecond of
+// it.
 func (q *Queue) doze(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&q.hurry)), futexWaitPrivate, 0,

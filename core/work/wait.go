@@ -88,14 +88,22 @@ func (w *Work) HelpAtOnce() {
 	}
 }
 
+// yieldTime bounds how long a waiter gives the CPU away: on a busy host each yield may take
+// milliseconds, and a sleeper is woken sooner.
+const yieldTime = time.Millisecond
+
 // yield gives the CPU away for a while, in the hope that another thread ends the work. It tells
 // whether there is nothing left to wait for, or no time.
 func (w *Work) yield(until time.Duration) bool {
+	enough := exec.Now() + yieldTime
 	for range w.group.Yields {
 		if w.Ended() {
 			return true
 		}
 		YieldCPU()
+		if exec.Now() >= enough {
+			break
+		}
 	}
-	return exec.Now() >= until
+	return w.Ended() || exec.Now() >= until
 }

@@ -1,10 +1,10 @@
 // Package work waits for operations that were started together.
 //
 // A [Work] counts its operations down and keeps the first error. It makes no progress by itself:
-// the thread that waits for it drives what the work needs: the [Queue] for its collectives, a [Source]
-// for its sends and receives. One thread at a time drives each, the holder of its [Token]. A thread
-// that finds the token taken sleeps until its work has ended or the token is free. What no waiter
-// drives is driven in the background.
+// the thread that waits for it drives what the work needs: the [Queue] for its collectives, a
+// [Source] for its sends and receives. One thread at a time drives each, the holder of its [Token].
+// A thread that finds the token taken sleeps until its work has ended or the token is free. What no
+// waiter drives is driven in the background.
 //
 // Locks: Work.mu and Queue.mu are leaves: nothing is called with them held.
 package work
@@ -21,8 +21,8 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// Token is a lock that can be waited for together with other channels. To send into it is to take it,
-// and to receive from it is to give it back.
+// Token is a lock that can be waited for together with other channels. To send into it is to take
+// it, and to receive from it is to give it back.
 type Token chan struct{}
 
 // NewToken makes a token that is free.
@@ -175,8 +175,8 @@ func (w *Work) result() error {
 
 // Wait waits for the end of the work, for at most the timeout (negative: until it ends, which it
 // does by its own timeout at the latest), and tells how it ended. With a timeout it also returns
-// when a signal comes to the thread. Where no other thread runs the communicator's works, the caller
-// does.
+// when a signal comes to the thread. Where no other thread runs the communicator's works, the
+// caller does.
 func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 	if w.Ended() {
 		return true, w.result()

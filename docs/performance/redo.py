@@ -1,4 +1,5 @@
-"""Turns a comparison, as `goccl bench --suite host` writes it, into the tables and charts of this folder.
+"""Turns a comparison, as `goccl bench --suite host` writes it, into the tables and charts of this
+folder.
 
 goccl bench --suite host
 python docs/performance/redo.py host.md
@@ -57,7 +58,9 @@ def rows_of(collective: str, dtype: str, line: dict[str, str]) -> list[Row]:
 def main(comparison: Path) -> None:
     tables: dict[str, list[dict[str, str]]] = {}
     dtypes: dict[str, str] = {}
-    for collective, ranks, dtype, head, body in TABLE.findall(comparison.read_text(encoding="utf-8")):
+    for collective, ranks, dtype, head, body in TABLE.findall(
+        comparison.read_text(encoding="utf-8")
+    ):
         names = ["ranks", *cells(head)]
         lines = [dict(zip(names, [ranks, *cells(line)], strict=True)) for line in body.splitlines()]
         tables.setdefault(collective, []).extend(lines)

@@ -13,7 +13,9 @@ accelerator = Accelerator(cpu=True)
 
 model = torch.nn.Linear(16, 1)
 data = DataLoader(TensorDataset(torch.randn(256, 16)), batch_size=8)
-model, optimizer, data = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), data)
+model, optimizer, data = accelerator.prepare(
+    model, torch.optim.SGD(model.parameters(), lr=0.01), data
+)
 for (batch,) in data:
     loss = (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
     optimizer.zero_grad()

@@ -7,7 +7,8 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("goccl")  # before deepspeed.initialize(), which takes the group that is there
+# before deepspeed.initialize(), which takes the group that is there
+dist.init_process_group("goccl")
 model = torch.nn.Linear(16, 1)
 engine, *_ = deepspeed.initialize(
     model=model,

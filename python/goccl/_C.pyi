@@ -10,7 +10,9 @@ from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 from goccl.options import OptionFields
 
 _ReduceOp: TypeAlias = (
-    Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"] | ReduceOp | ReduceOp.RedOpType
+    Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
+    | ReduceOp
+    | ReduceOp.RedOpType
 )
 
 torch_version: str
@@ -21,9 +23,13 @@ def info() -> str: ...
 def _set_logger(
     function: Callable[[int, int, str, str | None, int, str], None] | None, level: int = 0
 ) -> None: ...
-def describe(group: ProcessGroup | Communicator | ProcessGroupGoccl | None, function: str) -> str: ...
+def describe(
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None, function: str
+) -> str: ...
 def algorithm(
-    group: ProcessGroup | Communicator | ProcessGroupGoccl | None, sequence: int | None, function: str
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
+    sequence: int | None,
+    function: str,
 ) -> str: ...
 
 class ProcessGroupGoccl(Backend):
@@ -49,21 +55,25 @@ class ProcessGroupGoccl(Backend):
     def _drop_batch(self, why: str, collective: bool) -> None: ...
 
 class Communicator:
-    """Blocking collectives on CPU tensors, with less around them than torch.distributed's functions have.
+    """Blocking collectives on CPU tensors, with less around them than torch.distributed's functions
+    have.
 
-    Its calls take their places in the one order of the group's collectives, and may be mixed with those of
-    torch.distributed. Ranks count within the group. See help(goccl.Communicator).
+    Its calls take their places in the one order of the group's collectives, and may be mixed with
+    those of torch.distributed. Ranks count within the group. See help(goccl.Communicator).
 
     group: a process group with the back end goccl; None for the default group.
     """
 
-    def __init__(self, group: ProcessGroup | Communicator | ProcessGroupGoccl | None = None) -> None: ...
+    def __init__(
+        self, group: ProcessGroup | Communicator | ProcessGroupGoccl | None = None
+    ) -> None: ...
     @property
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
     def all_reduce_(self, tensor: Tensor, op: _ReduceOp = "sum") -> None:
-        """Reduces over all ranks' tensors, element by element, and leaves the result in each of them."""
+        """Reduces over all ranks' tensors, element by element, and leaves the result in each of
+        them."""
 
     def broadcast_(self, tensor: Tensor, src: int) -> None:
         """Copies the tensor of rank `src` to that of every other rank."""
@@ -72,10 +82,12 @@ class Communicator:
         """Reduces over all ranks' tensors and leaves the result in that of rank `dst`."""
 
     def all_gather_into(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
-        """Fills `output` with the inputs of all ranks, one after the other in the order of ranks."""
+        """Fills `output` with the inputs of all ranks, one after the other in the order of
+        ranks."""
 
     def reduce_scatter_into(self, output: Tensor, input: Tensor, op: _ReduceOp = "sum") -> None:  # noqa: A002
-        """Reduces over all ranks' inputs, and fills `output` with this rank's part of the result."""
+        """Reduces over all ranks' inputs, and fills `output` with this rank's part of the
+        result."""
 
     def all_to_all_into(self, output: Tensor, input: Tensor, *, schedule: str = "") -> None:  # noqa: A002
         """Sends part r of `input` to rank r, and receives part r of `output` from it.

@@ -1,18 +1,18 @@
 """GoCCL: collective communication for CPU clusters, as a backend of torch.distributed.
 
-Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: torch finds the
-installed package. This module has
+Use it by name, `torch.distributed.init_process_group("goccl")`. No import is needed: torch finds
+the installed package. This module has
 
 - goccl.Options, the options of a group;
 - goccl.describe and goccl.transports, what a group is made of, as data; goccl.algorithm, what ran;
 - goccl.Communicator, collectives with less around them;
-- goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one host,
-  or over RDMA, are faster;
+- goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one
+  host, or over RDMA, are faster;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
 - goccl.register, for where entry points are off.
 
-help(goccl.Options) tells the options of a group. Environment variables can set most of them, too; they
-are read when a group is made. `goccl info` lists all variables, with what is set.
+help(goccl.Options) tells the options of a group. Environment variables can set most of them, too;
+they are read when a group is made. `goccl info` lists all variables, with what is set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from goccl.groups import Description, algorithm, describe, transports
-    from goccl.memory import MemPool, empty, empty_like, is_shareable, memory_stats, zeros, zeros_like
+    from goccl.memory import (
+        MemPool,
+        empty,
+        empty_like,
+        is_shareable,
+        memory_stats,
+        zeros,
+        zeros_like,
+    )
 
     Options = ProcessGroupGoccl.Options
 
@@ -50,7 +58,15 @@ _MODULES = {
         "UnsupportedError",
     ),
     "groups": ("Description", "algorithm", "describe", "transports"),
-    "memory": ("MemPool", "empty", "empty_like", "is_shareable", "memory_stats", "zeros", "zeros_like"),
+    "memory": (
+        "MemPool",
+        "empty",
+        "empty_like",
+        "is_shareable",
+        "memory_stats",
+        "zeros",
+        "zeros_like",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -80,7 +96,8 @@ __all__ = [
 
 
 def register() -> None:
-    """Makes the name "goccl" known to torch.distributed. Loads neither C++ nor Go; harmless to repeat."""
+    """Makes the name "goccl" known to torch.distributed. Loads neither C++ nor Go; harmless to
+    repeat."""
     from goccl._registration import register_once
 
     register_once()

@@ -20,9 +20,10 @@ _attached = 0  # the level of what _hear hears, by its number; 0: nothing
 def attach(native: ModuleType) -> None:
     """Has Python's logging take the library's log over, if it has been configured.
 
-    That is so where a record of the logger "goccl", or of one of its children, has a handler to go to, such
-    as after logging.basicConfig(). Else the library writes its log itself: to standard error, or to
-    GOCCL_DEBUG_FILE. Called whenever a group is made, so what the program has configured until then holds.
+    That is so where a record of the logger "goccl", or of one of its children, has a handler to go
+    to, such as after logging.basicConfig(). Else the library writes its log itself: to standard
+    error, or to GOCCL_DEBUG_FILE. Called whenever a group is made, so what the program has
+    configured until then holds.
 
     Args:
         native: goccl._C.
@@ -46,8 +47,8 @@ def _logger(subsystem: str) -> logging.Logger:
 def _threshold(logger: logging.Logger) -> int:
     """Returns the level from which on records of a child of the logger "goccl" are wanted.
 
-    It is that which the program has given the child or the logger "goccl" itself; else that of GOCCL_DEBUG;
-    else the one that holds for all of the program.
+    It is that which the program has given the child or the logger "goccl" itself; else that of
+    GOCCL_DEBUG; else the one that holds for all of the program.
     """
     given = os.environ.get("GOCCL_DEBUG", "")
     if given and logger.level == logging.getLogger(_NAME).level == logging.NOTSET:
@@ -55,7 +56,9 @@ def _threshold(logger: logging.Logger) -> int:
     return logger.getEffectiveLevel()
 
 
-def _hear(number: int, time_ns: int, subsystem: str, group: str | None, rank: int, text: str) -> None:
+def _hear(
+    number: int, time_ns: int, subsystem: str, group: str | None, rank: int, text: str
+) -> None:
     """Hands a record of the library on. Runs on a thread of the library."""
     logger, level = _logger(subsystem), _LEVELS[number]
     if level < _threshold(logger) or level <= logger.manager.disable:

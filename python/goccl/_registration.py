@@ -37,8 +37,8 @@ def _create(group: Any, options: Any) -> Any:
     """Makes the backend of one process group, as torch.distributed asks for.
 
     `group` is torch's description of it (store, group_rank, group_size, timeout, group_id, ...),
-    `options` is what the user gave as pg_options, and stays as it is: the user may give it to another
-    group. A timeout in the options wins over the group's.
+    `options` is what the user gave as pg_options, and stays as it is: the user may give it to
+    another group. A timeout in the options wins over the group's.
     """
     try:
         native, own = _ready(group, options)
@@ -46,7 +46,8 @@ def _create(group: Any, options: Any) -> Any:
         why = f"{type(error).__name__}: {error}"
         stay_out(group.store, group.group_rank, group.group_size, group.group_id, why)
         raise
-    # Newer versions of torch read them from the options of any backend; older ones have no place for them.
+    # Newer versions of torch read them from the options of any backend; older ones have no place
+    # for them.
     for name, value in (
         ("group_name", group.group_id),
         ("global_ranks_in_group", group.global_ranks_in_group),
@@ -64,8 +65,9 @@ def _create(group: Any, options: Any) -> Any:
             global_ranks=list(group.global_ranks_in_group),
         )
     except Exception as error:
-        # An argument that is refused, and a failure in the meeting, the library has told the others.
-        # It could not where there are no threads: such an error is of the shim, or names no group.
+        # An argument that is refused, and a failure in the meeting, the library has told the
+        # others. It could not where there are no threads: such an error is of the shim, or names no
+        # group.
         if not isinstance(error, ValueError) and not getattr(error, "group", ""):
             stay_out(group.store, group.group_rank, group.group_size, group.group_id, str(error))
         raise
@@ -88,7 +90,8 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
         options = Options()
     elif not isinstance(options, Options):
         raise TypeError(
-            f"pg_options of backend goccl must be None or a goccl.Options, not {type(options).__qualname__}"
+            f"pg_options of backend goccl must be None or a goccl.Options, not "
+            f"{type(options).__qualname__}"
         )
     own = options._for_group(check("timeout", group.timeout))
     native.library_version()  # loads it
@@ -101,13 +104,13 @@ def _end_batches_on_errors() -> None:
 
     From the start of that context on, torch.distributed keeps calls of the group in a list, or the
     backend records them, and they return with nothing done. Where an exception leaves the context,
-    torch ends neither: all later calls of the group would return with nothing done. Any code may raise
-    the exception, and the calls in torch's list reach no backend, so a backend alone cannot notice.
-    Hence torch's function is replaced by one that runs it, and that clears up after an exception if the
-    group is one of goccl.
+    torch ends neither: all later calls of the group would return with nothing done. Any code may
+    raise the exception, and the calls in torch's list reach no backend, so a backend alone cannot
+    notice. Hence torch's function is replaced by one that runs it, and that clears up after an
+    exception if the group is one of goccl.
 
-    The first group of goccl does so: programs without one run torch as it is. It replaces the function
-    in all modules that have imported it by then, for libraries take it by name.
+    The first group of goccl does so: programs without one run torch as it is. It replaces the
+    function in all modules that have imported it by then, for libraries take it by name.
     """
     global _batches_end
     import torch.distributed.distributed_c10d as c10d
@@ -155,8 +158,9 @@ def _drop_batch(group: Any, error: BaseException) -> None:
 def _leave_at_exit(native: ModuleType) -> None:
     """Has a child of multiprocessing leave its groups in good order when it ends.
 
-    A child runs finalizers, but no handlers of atexit, among which goccl._C has its own. A child forgets the
-    finalizers of its parent, so this one is registered when a process makes its first group.
+    A child runs finalizers, but no handlers of atexit, among which goccl._C has its own. A child
+    forgets the finalizers of its parent, so this one is registered when a process makes its first
+    group.
 
     Args:
         native: goccl._C.
@@ -169,6 +173,7 @@ def _leave_at_exit(native: ModuleType) -> None:
 
 
 def _leave(native: ModuleType) -> None:
-    """Leaves all groups, unless threads may still use them, for which the process waits after this."""
+    """Leaves all groups, unless threads may still use them, for which the process waits after
+    this."""
     if all(t.daemon or t is threading.current_thread() for t in threading.enumerate()):
         native.leave_groups()

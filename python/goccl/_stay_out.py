@@ -1,10 +1,10 @@
 """Tells the ranks of a group that one of them cannot join it.
 
-The library does so itself. This is for what fails before the library is loaded, or where it cannot start
-threads: the other ranks wait in the library's meeting (core/bootstrap), until their timeout. A rank that
-cannot join takes part in the meeting with a problem instead of an address. Its records are those of
-core/bootstrap/records.go, without a secret. The others believe such a record as any other: once it holds
-a nonce that they have just made.
+The library does so itself. This is for what fails before the library is loaded, or where it cannot
+start threads: the other ranks wait in the library's meeting (core/bootstrap), until their timeout.
+A rank that cannot join takes part in the meeting with a problem instead of an address. Its records
+are those of core/bootstrap/records.go, without a secret. The others believe such a record as any
+other: once it holds a nonce that they have just made.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _UNPROVED = bytes(32)
 def stay_out(store: Store, rank: int, size: int, group_name: str, why: str) -> None:
     """Tells the other ranks of a group why this one cannot join it.
 
-    Returns once all have heard, and after some seconds at the latest. A rank that comes later than that
-    is told nothing, and waits until its timeout.
+    Returns once all have heard, and after some seconds at the latest. A rank that comes later than
+    that is told nothing, and waits until its timeout.
 
     Args:
         store: where the ranks meet.
@@ -65,20 +65,33 @@ class _Meeting:
     """One rank's part."""
 
     def __init__(self, store: Store, prefix: str, rank: int, size: int, why: bytes) -> None:
-        self._store, self._prefix, self._rank, self._size, self._why = store, prefix, rank, size, why
+        self._store, self._prefix, self._rank, self._size, self._why = (
+            store,
+            prefix,
+            rank,
+            size,
+            why,
+        )
         self._nonce = os.urandom(15) + b"\1"  # none is all zero
         self._end = time.monotonic() + _LINGER
 
     def follow(self) -> None:
-        """Joins with the problem. Rank 0 tells all of it when this rank has confirmed its roster."""
-        head = struct.pack("<4sBII16sI", _JOIN, _PROBLEM, self._rank, self._size, self._nonce, len(self._why))
+        """Joins with the problem. Rank 0 tells all of it when this rank has confirmed its
+        roster."""
+        head = struct.pack(
+            "<4sBII16sI", _JOIN, _PROBLEM, self._rank, self._size, self._nonce, len(self._why)
+        )
         self._set(f"join/{self._rank}", head + self._why + struct.pack("<II", 0, 0) + _UNPROVED)
         confirmed = _NONE
         while self._goes_on():
             # Its fields up to the nonces of all ranks are of fixed size.
             roster = self._get("roster")
             mine = 70 + 16 * self._rank
-            if roster[:4] == _ROSTER and roster[4] & _PROBLEM and roster[mine : mine + 16] == self._nonce:
+            if (
+                roster[:4] == _ROSTER
+                and roster[4] & _PROBLEM
+                and roster[mine : mine + 16] == self._nonce
+            ):
                 if roster[6:22] != confirmed:
                     confirmed = roster[6:22]
                     record = struct.pack("<4sBB16s32s", _CONFIRM, 0, 0, confirmed, _UNPROVED)
@@ -88,7 +101,8 @@ class _Meeting:
                     return
 
     def lead(self) -> None:
-        """Writes a roster with the problem, for the ranks that have joined, until all have heard."""
+        """Writes a roster with the problem, for the ranks that have joined, until all have
+        heard."""
         why = b"rank 0: " + self._why
         nonces, listed = [_NONE] * self._size, None
         nonces[0] = self._nonce

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import goccl
 
-# Each is a module with add_arguments(parser) and main(args) -> exit status, imported when it is used.
+# Each is a module with add_arguments(parser) and main(args) -> exit status, imported when it is
+# used.
 _COMMANDS = {
     "config": ("goccl.config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
     "info": ("goccl.info", "show versions, usable transports, settings and limits"),
@@ -25,7 +26,9 @@ _STOPPED_BY = 128  # and the number of a signal is the status that a shell gives
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="goccl", description="Collective communication for CPU clusters.")
+    parser = argparse.ArgumentParser(
+        prog="goccl", description="Collective communication for CPU clusters."
+    )
     parser.add_argument("--version", action="version", version=f"goccl {goccl.__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -61,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Has all that is printed go somewhere, also where the streams were closed or know few characters."""
+    """Has all that is printed go somewhere, also where the streams were closed or know few
+    characters."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  open to the end

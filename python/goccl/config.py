@@ -27,6 +27,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def headers() -> Path:
-    """Returns the folder of goccl.h: the package's, or that of the sources where the install is editable."""
+    """Returns the folder of goccl.h: the package's, or that of the sources where the install is
+    editable."""
     installed = PACKAGE / "include"
     return installed if installed.is_dir() else PACKAGE.parents[1] / "capi"

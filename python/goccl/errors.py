@@ -2,16 +2,16 @@
 
 All are subclasses of `torch.distributed.DistBackendError`, which is a RuntimeError.
 
-| Exception               | Raised when                                                 | Says      |
-|-------------------------|-------------------------------------------------------------|-----------|
-| `PeerFailedError`       | a rank's process has ended, or its host cannot be reached   | `.ranks`  |
-| `OperationTimeoutError` | the time of an operation, of making a group or of a wait is | `.absent` |
-|                         | over                                                        |           |
-| `MismatchError`         | ranks made different calls, or were started differently     | `.calls`  |
-| `AbortedError`          | a rank aborted or left the group, or this rank shut it down | `.ranks`  |
-| `UnsupportedError`      | a transport or feature that was asked for cannot work here  |           |
-| `Error`                 | all else: the system refused something, or goccl has a      |           |
-|                         | defect                                                      |           |
+| Exception               | Raised when                                               | Says      |
+|-------------------------|-----------------------------------------------------------|-----------|
+| `PeerFailedError`       | a rank's process has ended, or its host cannot be reached | `.ranks`  |
+| `OperationTimeoutError` | the time of an operation, of making a group or of a wait  | `.absent` |
+|                         | is over                                                   |           |
+| `MismatchError`         | ranks made different calls, or were started differently   | `.calls`  |
+| `AbortedError`          | a rank aborted or left the group, or this rank ended it   | `.ranks`  |
+| `UnsupportedError`      | what was asked for (a transport, a feature) cannot work   |           |
+| `Error`                 | all else: the system refused something, or goccl has a    |           |
+|                         | defect                                                    |           |
 
 Waits (`work.wait()`), collectives that block, `goccl.Communicator`, `init_process_group()`,
 `new_group()` and DDP's backward pass raise them. Futures carry them: `fut.wait()` and `fut.value()`

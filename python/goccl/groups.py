@@ -1,4 +1,5 @@
-"""What a process group is made of, as data: who is in it, what joins the ranks, and what was set."""
+"""What a process group is made of, as data: who is in it, what joins the ranks, and what was
+set."""
 
 from __future__ import annotations
 
@@ -57,8 +58,9 @@ class Description:
         algorithms: those that collectives may use, as GOCCL_ALGO names them; "" is any.
         timeout: of an operation that has none of its own.
         liveness_grace: how long a host may acknowledge nothing.
-        settings: what was set, and how, by the name of the option, or of the variable where there is
-            no option. What no variable can set (timeout, liveness_grace) has an attribute of its own.
+        settings: what was set, and how, by the name of the option, or of the variable where there
+            is no option. What no variable can set (timeout, liveness_grace) has an attribute of its
+            own.
     """
 
     name: str
@@ -128,12 +130,12 @@ def algorithm(group: Group = None, sequence: int | None = None) -> str:
 
     Args:
         group: as of describe().
-        sequence: the number of the collective in the order of the group's, as errors give it; None for
-            the last that was started.
+        sequence: the number of the collective in the order of the group's, as errors give it; None
+            for the last that was started.
 
     Returns:
-        The name. "" where the collective has not ended well yet, where it is not among the last 64, and
-        of a monitored barrier.
+        The name. "" where the collective has not ended well yet, where it is not among the last 64,
+        and of a monitored barrier.
 
     Raises:
         TypeError: `sequence` is no whole number of at least 0.
@@ -150,5 +152,8 @@ def _describe(group: Group, function: str) -> Description:
     timeout, grace = (
         timedelta(milliseconds=facts.pop(f"{name}_ms")) for name in ("timeout", "liveness_grace")
     )
-    set_to = {VARIABLES[name].option or name: Value(**value) for name, value in facts.pop("settings").items()}
+    set_to = {
+        VARIABLES[name].option or name: Value(**value)
+        for name, value in facts.pop("settings").items()
+    }
     return Description(**facts, timeout=timeout, liveness_grace=grace, settings=set_to)

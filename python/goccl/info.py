@@ -1,4 +1,5 @@
-"""`goccl info`: what is installed, which transports this host can use, what is set, and what is limited."""
+"""`goccl info`: what is installed, which transports this host can use, what is set, and what is
+limited."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         type=_ranks,
         metavar="N",
-        help="warn of limits that are too low for a job of so many ranks (default: the CPUs of this host)",
+        help="warn of limits that are too low for a job of so many ranks (default: the CPUs of "
+        "this host)",
     )
 
 
@@ -88,8 +90,14 @@ def render(report: dict[str, Any]) -> str:
     torch = report["torch"]
     lines = [
         f"goccl       {report['goccl']}, in {report['installed_in']}",
-        f"core        {report.get('library') or 'not loaded'}, built with {report['go'] or 'unknown Go'}",
-        f"torch       {torch['found'] or 'not found'}, goccl was built for {torch['built_for'] or 'none'}",
+        (
+            f"core        {report.get('library') or 'not loaded'}, built with "
+            f"{report['go'] or 'unknown Go'}"
+        ),
+        (
+            f"torch       {torch['found'] or 'not found'}, goccl was built for "
+            f"{torch['built_for'] or 'none'}"
+        ),
         f"python      {report['python']}",
         f"system      {report['system']}",
     ]
@@ -117,7 +125,9 @@ def _table(settings: Sequence[dict[str, str]]) -> list[str]:
     rows = [["variable", "option", "source", "value, or default"]]
     for setting in settings:
         value = setting["value"] if setting["source"] != "default" else setting["default"]
-        rows.append([setting["variable"] or "-", setting["option"] or "-", setting["source"], value])
+        rows.append(
+            [setting["variable"] or "-", setting["option"] or "-", setting["source"], value]
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
     for row in rows:
@@ -142,7 +152,11 @@ def _folded(line: str, indent: int = 12) -> list[str]:
 
 
 def _transport(facts: dict[str, Any]) -> str:
-    text = "usable" if facts.get("usable") else f"NOT usable: {facts.get('problem') or 'no reason given'}"
+    text = (
+        "usable"
+        if facts.get("usable")
+        else f"NOT usable: {facts.get('problem') or 'no reason given'}"
+    )
     details = [
         f"{key.replace('_', ' ')} {_plain(value)}"
         for key, value in facts.items()

@@ -108,11 +108,15 @@ def collect(ranks: int, verbs: bool, host: Host | None = None) -> list[Limit]:
 def _descriptors(ranks: int, host: Host) -> Limit:
     soft, hard = host.rlimit(resource.RLIMIT_NOFILE)
     value = _count(soft) if soft == hard else f"{_count(soft)}, at most {_count(hard)}"
-    enough = ranks if soft == resource.RLIM_INFINITY else (soft - _DESCRIPTORS) // _DESCRIPTORS_OF_PEER
+    enough = (
+        ranks if soft == resource.RLIM_INFINITY else (soft - _DESCRIPTORS) // _DESCRIPTORS_OF_PEER
+    )
     warning = ""
     if enough < ranks:
         needed = _DESCRIPTORS + _DESCRIPTORS_OF_PEER * ranks
-        warning = f"{soft} descriptors are too few for {ranks} ranks: raise them (ulimit -n {needed})"
+        warning = (
+            f"{soft} descriptors are too few for {ranks} ranks: raise them (ulimit -n {needed})"
+        )
     return Limit("descriptors", value, warning)
 
 
@@ -126,7 +130,8 @@ def _threads(ranks: int, host: Host) -> Limit:
             parts.append(f"{running or 'some'} of {text} in the cgroup")
             if int(text) - int(running or 0) < needed:
                 warning = (
-                    f"the cgroup has room for {int(text) - int(running or 0)} more threads, too few for"
+                    f"the cgroup has room for {int(text) - int(running or 0)} more threads, too "
+                    f"few for"
                     f" {ranks} ranks: raise pids.max (podman, docker: --pids-limit)"
                 )
             break
@@ -143,7 +148,9 @@ def _locked(verbs: bool, host: Host) -> Limit:
             f"{_bytes(soft)} of locked memory are too little for a rank over RDMA:"
             " raise it (ulimit -l unlimited)"
         )
-    return Limit("locked memory", _bytes(soft) + ("" if verbs else ", used with RDMA only"), warning)
+    return Limit(
+        "locked memory", _bytes(soft) + ("" if verbs else ", used with RDMA only"), warning
+    )
 
 
 def _address_space(host: Host) -> Limit:
@@ -160,10 +167,13 @@ def _address_space(host: Host) -> Limit:
 
 def _memory(host: Host) -> Limit:
     limits = [int(text) for _, text in host.cgroup("memory", "memory.max") if text.isdecimal()]
-    limits += [int(t) for _, t in host.cgroup("memory", "memory.limit_in_bytes") if int(t) < 1 << 60]
+    limits += [
+        int(t) for _, t in host.cgroup("memory", "memory.limit_in_bytes") if int(t) < 1 << 60
+    ]
     value = f"{_bytes(min(limits, default=resource.RLIM_INFINITY))} in the cgroup"
     with suppress(OSError):
-        value += f"; shared memory is memfd, not /dev/shm ({_bytes(shutil.disk_usage('/dev/shm').total)})"
+        total = _bytes(shutil.disk_usage("/dev/shm").total)
+        value += f"; shared memory is memfd, not /dev/shm ({total})"
     return Limit("memory", value)
 
 

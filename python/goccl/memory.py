@@ -1,16 +1,17 @@
-"""Tensors in memory that the ranks of a host map, so that large collectives work on them in place, and that
-RDMA adapters read.
+"""Tensors in memory that the ranks of a host map, so that large collectives work on them in place,
+and that RDMA adapters read.
 
-Where all ranks of a group share a host, and every buffer of a collective was made here, and the longest
-part of one rank has 32 KiB or more (in a reduce or broadcast more than that, or than 128 KiB where ranks
-outnumber the CPUs), nothing is copied on the way: the ranks read and write each other's tensors. Anywhere
-else these are tensors like all others. The ranks find out by themselves, call by call. Several tensors
-reduced in one call (coalesced) go the ordinary way. Over verbs, what a rank sends of such a tensor, 128 KiB
-or more at a time, its peer reads by itself; it comes without a copy into tensors made here, and with one into
-others.
+Where all ranks of a group share a host, and every buffer of a collective was made here, and the
+longest part of one rank has 32 KiB or more (in a reduce or broadcast more than that, or than 128
+KiB where ranks outnumber the CPUs), nothing is copied on the way: the ranks read and write each
+other's tensors. Anywhere else these are tensors like all others. The ranks find out by themselves,
+call by call. Several tensors reduced in one call (coalesced) go the ordinary way. Over verbs, what
+a rank sends of such a tensor, 128 KiB or more at a time, its peer reads by itself; it comes without
+a copy into tensors made here, and with one into others.
 
-What one process writes to such a tensor after os.fork() its children see too, and the other way round. When a
-collective has failed, a peer that is late may still read and write its tensors: make new ones.
+What one process writes to such a tensor after os.fork() its children see too, and the other way
+round. When a collective has failed, a peer that is late may still read and write its tensors: make
+new ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def _size(size: tuple[Any, ...]) -> list[int]:
     try:
         numbers = [operator.index(n) for n in wanted]
     except TypeError:
-        raise TypeError(f"size is {wanted!r}, it must be integers, or one tuple or list of them") from None
+        raise TypeError(
+            f"size is {wanted!r}, it must be integers, or one tuple or list of them"
+        ) from None
     if any(n < 0 for n in numbers):
         raise ValueError(f"size is {tuple(numbers)}, every number must be 0 or more")
     return numbers
@@ -57,7 +60,8 @@ def empty(
     """Makes a contiguous CPU tensor in shareable memory, of undefined contents.
 
     Args:
-        size: as of torch.empty(): integers, NumPy's too, or one tuple or list of them, such as a torch.Size.
+        size: as of torch.empty(): integers, NumPy's too, or one tuple or list of them, such as a
+        torch.Size.
         dtype: any of torch's; default torch.get_default_dtype().
         device: the CPU, or None, which is the CPU whatever torch.set_default_device() says.
         requires_grad: as of torch.empty().
@@ -76,7 +80,9 @@ def empty(
     import torch
 
     if device is not None and torch.device(device).type != "cpu":
-        raise ValueError(f"device is {str(device)!r}, it must be 'cpu' or None: this is memory of the host")
+        raise ValueError(
+            f"device is {str(device)!r}, it must be 'cpu' or None: this is memory of the host"
+        )
     if not isinstance(dtype, (torch.dtype, type(None))):
         raise TypeError(f"dtype is {dtype!r}, it must be a torch.dtype, such as torch.float32")
     made: torch.Tensor = load().empty(_size(size), dtype or torch.get_default_dtype())
@@ -112,7 +118,8 @@ def empty_like(
     device: torch.device | str | None = None,
     requires_grad: bool = False,
 ) -> torch.Tensor:
-    """Makes a contiguous CPU tensor in shareable memory of another one's size, of undefined contents.
+    """Makes a contiguous CPU tensor in shareable memory of another one's size, of undefined
+    contents.
 
     Args:
         tensor: on any device, and of any strides.
@@ -162,8 +169,9 @@ def is_shareable(tensor: torch.Tensor) -> bool:
         tensor: any.
 
     Returns:
-        True for tensors that empty(), its siblings or a MemPool made, and for views of them; of a tensor that
-        was made around their memory by other means, such as torch.from_numpy(), it is not known.
+        True for tensors that empty(), its siblings or a MemPool made, and for views of them; of a
+        tensor that was made around their memory by other means, such as torch.from_numpy(), it is
+        not known.
 
     Raises:
         TypeError: `tensor` is something else.
@@ -189,11 +197,13 @@ def memory_stats() -> dict[str, int]:
 
 
 class MemPool:
-    """A context in which torch allocates this thread's CPU tensors of 16 KiB or more in shareable memory.
+    """A context in which torch allocates this thread's CPU tensors of 16 KiB or more in shareable
+    memory.
 
-    So do DDP for the buckets of gradients and FSDP for flat parameters, if they are made, and used, inside:
-    DDP makes its buckets anew in the second step. Tensors live on after the context. Contexts may be nested.
-    Where no such memory is to be had, as in a forked DataLoader worker, tensors are ordinary.
+    So do DDP for the buckets of gradients and FSDP for flat parameters, if they are made, and used,
+    inside: DDP makes its buckets anew in the second step. Tensors live on after the context.
+    Contexts may be nested. Where no such memory is to be had, as in a forked DataLoader worker,
+    tensors are ordinary.
 
     >>> with goccl.MemPool():
     ...     model = DistributedDataParallel(model)
@@ -205,6 +215,9 @@ class MemPool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         load().leave_pool()

@@ -188,9 +188,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         variable="GOCCL_ALGO",
         default="any",
-        allowed='collectives with their algorithms, as "allreduce:two_shot;broadcast:flat,direct"; "^" in'
+        allowed="collectives with their algorithms, as "
+        '"allreduce:two_shot;broadcast:flat,direct"; "^" in'
         " front: all others",
-        about="The algorithms that collectives may use. One that cannot run in a group is an error.",
+        about="The algorithms that collectives may use. One that cannot run in a group is an "
+        "error.",
         same=True,
     ),
     Setting(
@@ -204,7 +206,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         variable="GOCCL_DEBUG_SUBSYS",
         default="ALL",
-        allowed='ALL, or some of INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM, as "INIT,NET"; "^" in'
+        allowed='ALL, or some of INIT, BOOTSTRAP, ENV, NET, COLL, P2P and MEM, as "INIT,NET"; '
+        '"^" in'
         " front: all others",
         about="The subsystems whose records of INFO and TRACE are logged.",
     ),

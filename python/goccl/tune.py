@@ -1,4 +1,5 @@
-"""`goccl tune`: the sizes at which one algorithm should give way to another, measured on this host."""
+"""`goccl tune`: the sizes at which one algorithm should give way to another, measured on this
+host."""
 
 from __future__ import annotations
 
@@ -131,8 +132,9 @@ THRESHOLDS = (
 def best_cut(ratios: Sequence[float]) -> int:
     """How many of the sizes, from the smallest on, the algorithm for small messages should have.
 
-    ratios: by size, the time of that algorithm over the time of the other one. The cut is where all sizes
-    together, each counted by the logarithm of its time, take the least; of equal ones the last.
+    ratios: by size, the time of that algorithm over the time of the other one. The cut is where all
+    sizes together, each counted by the logarithm of its time, take the least; of equal ones the
+    last.
     """
     cost = [0.0]
     for ratio in ratios:
@@ -184,7 +186,9 @@ class _Pair:
         times: list[list[float]] = [[], []]
         for block in range(blocks):
             for which in ((0, 1), (1, 0))[block % 2]:
-                measured, wrong, _ = self.groups[which].block(iterations[which], 2, block, self._timeout)
+                measured, wrong, _ = self.groups[which].block(
+                    iterations[which], 2, block, self._timeout
+                )
                 if wrong:
                     raise GroupFailure(f"{collective}: {wrong} wrong elements")
                 times[which].append(median(measured) / 1000)
@@ -213,14 +217,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the command."""
     parser.add_argument("--ranks", type=int, default=2, help="2 to 64 (default 2)")
     parser.add_argument(
-        "--transport", choices=GOCCL_TRANSPORTS, default="shm", help="what joins the ranks (default shm)"
+        "--transport",
+        choices=GOCCL_TRANSPORTS,
+        default="shm",
+        help="what joins the ranks (default shm)",
     )
-    parser.add_argument("--blocks", type=int, default=9, help="turns of each algorithm at a size (default 9)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one turn (default 60)")
+    parser.add_argument(
+        "--blocks", type=int, default=9, help="turns of each algorithm at a size (default 9)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds for one turn (default 60)"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the command and returns its exit status: 0; 1 if a measurement failed; 2 for bad options."""
+    """Runs the command and returns its exit status: 0; 1 if a measurement failed; 2 for bad
+    options."""
     if not 2 <= options.ranks <= 64:
         print(f"goccl tune: --ranks is {options.ranks}, allowed are 2 to 64", file=sys.stderr)
         return 2

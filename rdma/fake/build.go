@@ -39,7 +39,8 @@ func build(t testing.TB, flag string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Wl,-Bsymbolic", "-pthread", "-I", rdma, "-o", path}
+	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Wl,-Bsymbolic", "-pthread",
+		"-I", rdma, "-o", path}
 	if flag != "" {
 		args = append(args, flag)
 	}

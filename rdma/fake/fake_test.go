@@ -14,7 +14,8 @@ import (
 func program(t *testing.T, name, double string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
-	out, err := exec.Command(fake.Compiler(t), "-g", "-Wall", "-Wextra", "-pthread", "-I..", "-o", binary,
+	out, err := exec.Command(fake.Compiler(t), "-g", "-Wall", "-Wextra", "-pthread", "-I..", "-o",
+		binary,
 		"testdata/programs/"+name+".c", "../verbs.c", double, "-ldl").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -76,7 +77,8 @@ func TestOwn(t *testing.T) {
 	if a.Path == b.Path {
 		t.Error("both have the same path")
 	}
-	if a.Calls("open_device")+b.Calls("open_device")+a.Live("")+b.Live("") != 0 || len(a.Trace()) != 0 {
+	if a.Calls("open_device")+b.Calls("open_device")+a.Live("")+b.Live("") != 0 ||
+		len(a.Trace()) != 0 {
 		t.Error("a new double has been used")
 	}
 }

@@ -1,6 +1,8 @@
-"""The network between guests: Ethernet frames on pairs of sockets, with a switch for more than two guests.
+"""The network between guests: Ethernet frames on pairs of sockets, with a switch for more than two
+guests.
 
-It belongs to the launcher, not to the guests, so that a test can cut and mend a cable at any moment.
+It belongs to the launcher, not to the guests, so that a test can cut and mend a cable at any
+moment.
 """
 
 import contextlib
@@ -14,14 +16,16 @@ from collections.abc import Iterator, Sequence
 
 MAC_PREFIX = bytes.fromhex("5254000000")  # and the number of the port, from 1
 
-# <linux/filter.h>, <asm-generic/socket.h>: a program whose one instruction is to keep nothing of a frame.
+# <linux/filter.h>, <asm-generic/socket.h>: a program whose one instruction is to keep nothing of a
+# frame.
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 RETURN_0 = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 LOSE_ALL = struct.pack("HP", 1, ctypes.addressof(RETURN_0))
 
 
 class Cable:
-    """A network cable with a socket at each end. Cut, it loses all frames, and neither end is told."""
+    """A network cable with a socket at each end. Cut, it loses all frames, and neither end is
+    told."""
 
     def __init__(self) -> None:
         self.ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -30,7 +34,8 @@ class Cable:
             end.setblocking(False)
 
     def cut(self) -> None:
-        # The host's kernel filters what a socket is sent, so a cable needs no process that moves its frames.
+        # The host's kernel filters what a socket is sent, so a cable needs no process that moves
+        # its frames.
         for end in self.ends:
             end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, LOSE_ALL)
 
@@ -86,7 +91,8 @@ class Switch:
 
 @contextlib.contextmanager
 def network(guests: int) -> Iterator[list[tuple[Cable, socket.socket]]]:
-    """Every guest's cable, and its end of it. Two guests share a cable; others each have one to a switch."""
+    """Every guest's cable, and its end of it. Two guests share a cable; others each have one to a
+    switch."""
     with contextlib.ExitStack() as stack:
         cables = [Cable() for _ in range(1 if guests == 2 else guests)]
         for cable in cables:

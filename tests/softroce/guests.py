@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Hosts with an RDMA device, on a machine that has none and whose kernel knows none.
 
-A guest is a user-mode Linux kernel with rdma_rxe (SoftRoCE) in it: ordinary processes, up in half a second,
-without root. ``build_kernel.sh`` builds the kernel once, in minutes.
+A guest is a user-mode Linux kernel with rdma_rxe (SoftRoCE) in it: ordinary processes, up in half a
+second, without root. ``build_kernel.sh`` builds the kernel once, in minutes.
 
 From the command line::
 
@@ -21,15 +21,18 @@ From a test::
 
 A guest
 
-- has one CPU, and sees the machine's file tree, with the same working directory and environment. What it
-  writes stays in its memory and is lost, except in ``writable`` folders and in /share, which outside is
-  ``Guest.share``: a file there can tell a running command something.
-- is called host0, host1, ..., with address 192.168.77.1, .2, ... on vec0, MTU 9000. Its RDMA device is rxe0,
-  whose GID 1 is the IPv4 address. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set.
-- runs its command when all guests are on the network, and stays there after it, until all are closed.
-- takes its memory from the machine as it is touched. /dev/shm and the overlay may each fill half of it.
+- has one CPU, and sees the machine's file tree, with the same working directory and environment.
+  What it writes stays in its memory and is lost, except in ``writable`` folders and in /share,
+  which outside is ``Guest.share``: a file there can tell a running command something.
+- is called host0, host1, ..., with address 192.168.77.1, .2, ... on vec0, MTU 9000. Its RDMA device
+  is rxe0, whose GID 1 is the IPv4 address. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set.
+- runs its command when all guests are on the network, and stays there after it, until all are
+closed.
+- takes its memory from the machine as it is touched. /dev/shm and the overlay may each fill half of
+it.
 
-Everything is killed and removed when the launcher ends, however it ends, or soon after the deadline.
+Everything is killed and removed when the launcher ends, however it ends, or soon after the
+deadline.
 """
 
 import argparse
@@ -58,7 +61,8 @@ BOOT_TIMEOUT = 60.0
 GRACE = 5.0  # from the deadline until the guard acts
 POLL = 0.01
 
-# Kills the process groups that it is told of, when the launcher's end of the pipe closes or the time is up.
+# Kills the process groups that it is told of, when the launcher's end of the pipe closes or the
+# time is up.
 GUARD = """
 trap '' INT TERM HUP
 while read -r -t "$2" pid; do groups+=" -$pid"; done
@@ -79,14 +83,22 @@ class Guest:
     """A user-mode kernel, and the command in it."""
 
     def __init__(
-        self, rank: int, kernel: Sequence[str], share: Path, cable: Cable, wire: socket.socket, end: float
+        self,
+        rank: int,
+        kernel: Sequence[str],
+        share: Path,
+        cable: Cable,
+        wire: socket.socket,
+        end: float,
     ):
         self.rank = rank
         self.share = share
         self._cable = cable
         self._end = end
         # Held open, to be read when the folder is gone.
-        self._files = {name: (share / name).open("w+b") for name in ("stdout", "stderr", "code", "console")}
+        self._files = {
+            name: (share / name).open("w+b") for name in ("stdout", "stderr", "code", "console")
+        }
         self._kernel = subprocess.Popen(
             kernel,
             stdin=subprocess.DEVNULL,
@@ -116,7 +128,8 @@ class Guest:
         """Whether the kernel runs, be its command at an end or not."""
         if self._kernel.returncode is not None:
             return False
-        # It is reaped by close() only, so that its number stays its own until the guard has used it.
+        # It is reaped by close() only, so that its number stays its own until the guard has used
+        # it.
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended:
             self.cut()  # or frames would pile up at the dead end, and hold up their sender
@@ -156,7 +169,8 @@ class Guest:
         return min(self._end, time.monotonic() + timeout)
 
     def cut(self) -> None:
-        """Cuts the network cable: all frames are lost, and nobody is told. Two guests share one cable."""
+        """Cuts the network cable: all frames are lost, and nobody is told. Two guests share one
+        cable."""
         self._cable.cut()
 
     def mend(self) -> None:
@@ -280,7 +294,8 @@ class Guests:
 
 @contextlib.contextmanager
 def guarded(folder: Path, seconds: float) -> Iterator[Callable[[int], object]]:
-    """Starts a guard, which outlives this process, and yields a function that tells it of a process group."""
+    """Starts a guard, which outlives this process, and yields a function that tells it of a process
+    group."""
     guard = subprocess.Popen(
         ["bash", "-c", GUARD, "softroce-guard", folder, str(seconds)],
         stdin=subprocess.PIPE,
@@ -296,21 +311,32 @@ def guarded(folder: Path, seconds: float) -> Iterator[Callable[[int], object]]:
 
 
 def find_kernel() -> str:
-    found = subprocess.run([HERE / "build_kernel.sh", "--find"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [HERE / "build_kernel.sh", "--find"], capture_output=True, text=True, check=False
+    )
     if found.returncode:
         raise GuestError(found.stderr.strip())
     return found.stdout.strip()
 
 
-def kernel_command(kernel: str, share: Path, rank: int, memory: int, wire: socket.socket) -> list[str]:
-    # Kernel and processes of a guest take turns; across two CPUs each turn would wake an idle one, and take
-    # twice the time.
+def kernel_command(
+    kernel: str, share: Path, rank: int, memory: int, wire: socket.socket
+) -> list[str]:
+    # Kernel and processes of a guest take turns; across two CPUs each turn would wake an idle one,
+    # and take twice the time.
     cpus = sorted(os.sched_getaffinity(0))
     mac = (MAC_PREFIX + bytes([rank + 1])).hex(":")
     return [
         *("taskset", "-c", str(cpus[(os.getpid() + rank) % len(cpus)])),
         *(kernel, f"mem={memory}M", f"umid={rank}", f"uml_dir={share.parent}/uml"),
-        *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", f"init={share}/init", f"share={share}"),
+        *(
+            "root=/dev/root",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "ro",
+            f"init={share}/init",
+            f"share={share}",
+        ),
         *("con=null", "con0=null,fd:1", "ssl=null", "quiet", "loglevel=4"),
         f"vec0:transport=fd,fd={wire.fileno()},mtu=9000,depth=128,gro=0,mac={mac}",
     ]
@@ -321,14 +347,21 @@ def write_script(path: Path, command: Command, env: Mapping[str, str]) -> None:
     sbin = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     master = {"MASTER_ADDR": "192.168.77.1", "MASTER_PORT": "29500"}
     variables = {**os.environ, "PATH": sbin, **master, **env}
-    lines = [f"export {k}={shlex.quote(v)}" for k, v in variables.items() if re.fullmatch(r"[A-Za-z_]\w*", k)]
+    lines = [
+        f"export {k}={shlex.quote(v)}"
+        for k, v in variables.items()
+        if re.fullmatch(r"[A-Za-z_]\w*", k)
+    ]
     lines.append(f"cd {shlex.quote(str(Path.cwd()))}")
-    lines.append(f"exec {shlex.join(['bash', '-c', command] if isinstance(command, str) else command)}")
+    lines.append(
+        f"exec {shlex.join(['bash', '-c', command] if isinstance(command, str) else command)}"
+    )
     path.write_text("\n".join([*lines, ""]), errors="surrogateescape")
 
 
 def memory_folder() -> str:
-    """Where the guests' memory is: a user-mode kernel cannot run from a mount that forbids execution."""
+    """Where the guests' memory is: a user-mode kernel cannot run from a mount that forbids
+    execution."""
     shm = "/dev/shm"
     return tempfile.gettempdir() if os.statvfs(shm).f_flag & os.ST_NOEXEC else shm
 
@@ -341,7 +374,8 @@ def until(value: Callable[[], T | None], end: float) -> T | None:
 
 
 class Echo:
-    """Passes on what a command writes; in whole lines with a prefix, where several commands write."""
+    """Passes on what a command writes; in whole lines with a prefix, where several commands
+    write."""
 
     def __init__(self, guest: Guest, name: str, target: BinaryIO, prefix: str):
         self._guest, self._name, self._target, self._prefix = guest, name, target, prefix.encode()
@@ -362,7 +396,15 @@ def parse_arguments() -> argparse.Namespace:
     )
     add = parser.add_argument
     sizes = range(1, MAX_GUESTS + 1)
-    add("-n", type=int, default=1, choices=sizes, metavar="N", dest="guests", help="how many guests, 1 to 8")
+    add(
+        "-n",
+        type=int,
+        default=1,
+        choices=sizes,
+        metavar="N",
+        dest="guests",
+        help="how many guests, 1 to 8",
+    )
     add(
         "-m",
         type=int,
@@ -371,8 +413,21 @@ def parse_arguments() -> argparse.Namespace:
         metavar="MIB",
         help="memory of a guest, 1024 if not given",
     )
-    add("-w", action="append", default=[], dest="writable", metavar="DIR", help="a folder to write to")
-    add("-e", default="", dest="netem", metavar="SPEC", help="tc netem on every guest, such as 'loss 1%%'")
+    add(
+        "-w",
+        action="append",
+        default=[],
+        dest="writable",
+        metavar="DIR",
+        help="a folder to write to",
+    )
+    add(
+        "-e",
+        default="",
+        dest="netem",
+        metavar="SPEC",
+        help="tc netem on every guest, such as 'loss 1%%'",
+    )
     add(
         "-t",
         type=float,
@@ -381,7 +436,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar="S",
         help="seconds until the guests are killed",
     )
-    add("-v", action="store_true", dest="verbose", help="show the end of all output, with the consoles")
+    add(
+        "-v",
+        action="store_true",
+        dest="verbose",
+        help="show the end of all output, with the consoles",
+    )
     add("command", nargs="+", help="one argument is a line of shell")
     return parser.parse_args()
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs Open MPI's mpirun among guests, a rank on each: they have no ssh, so this does what it needs of that.
+"""Runs Open MPI's mpirun among guests, a rank on each: they have no ssh, so this does what it needs
+of that.
 
     guests.py -n 2 -- tests/softroce/mpirun.py [OPTION...] COMMAND...
 
-The mpirun that is first in PATH runs on the first guest. To start its daemons it calls what it takes for
-ssh, ``mpirun.py --on HOST WORD...``, for which ``mpirun.py`` waits on the other guests. Nothing is proved:
-nobody else can reach guests.
+The mpirun that is first in PATH runs on the first guest. To start its daemons it calls what it
+takes for ssh, ``mpirun.py --on HOST WORD...``, for which ``mpirun.py`` waits on the other guests.
+Nothing is proved: nobody else can reach guests.
 """
 
 import os

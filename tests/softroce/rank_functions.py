@@ -74,8 +74,8 @@ def work(rank, seconds, count, ordinary=True):
 
 def digits(rank):
     """Trains on handwritten digits; returns the accuracy."""
-    # Not by sklearn.datasets: a guest's kernel maps each page by itself, and with those that the import
-    # of scikit-learn touches they are more than its host's vm.max_map_count allows.
+    # Not by sklearn.datasets: a guest's kernel maps each page by itself, and with those that the
+    # import of scikit-learn touches they are more than its host's vm.max_map_count allows.
     folder = importlib.util.find_spec("sklearn").submodule_search_locations[0]  # type: ignore[index]
     given = np.loadtxt(Path(folder, "datasets", "data", "digits.csv.gz"), delimiter=",")
 
@@ -108,6 +108,10 @@ def schedules(rank):
             want = [test_schedules.sent(r, me, n) for r in everyone]
             out = torch.full((sum(map(len, want)),), -1.0)
             given = torch.from_numpy(np.concatenate(parts))
-            dist.all_to_all_single(out, given, list(map(len, want)), list(map(len, parts)), group=group)
-            assert out.numpy().tobytes() == np.concatenate(want).tobytes(), f"{schedule}, {n} elements"
+            dist.all_to_all_single(
+                out, given, list(map(len, want)), list(map(len, parts)), group=group
+            )
+            assert out.numpy().tobytes() == np.concatenate(want).tobytes(), (
+                f"{schedule}, {n} elements"
+            )
         dist.destroy_process_group(group)

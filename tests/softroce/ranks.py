@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Runs test functions on ranks that live on several hosts.
 
-Started on each host with RANK (the host's number), WORLD_SIZE (of hosts), MASTER_ADDR and MASTER_PORT set::
+Started on each host with RANK (the host's number), WORLD_SIZE (of hosts), MASTER_ADDR and
+MASTER_PORT set::
 
     ranks.py [--local 2] [--timeout 60] module.function[:argument,...] ...
 
-Each host forks its ranks, which is cheap, for torch is imported once. They meet at the first host, and
-call the functions one after another as ``function(rank, *arguments)``, like those of the other tests: see
-harness.Rank. An argument such as ``torch.float32`` is looked up; others are Python's literals. The exit
-code is 0 where all have returned. A rank that fails prints its error, as ``rank N failed in S s: kind:
-text``, and ends. A file /share/signal that holds ``KILL 1`` sends that signal to the second rank of a host.
+Each host forks its ranks, which is cheap, for torch is imported once. They meet at the first host,
+and call the functions one after another as ``function(rank, *arguments)``, like those of the other
+tests: see harness.Rank. An argument such as ``torch.float32`` is looked up; others are Python's
+literals. The exit code is 0 where all have returned. A rank that fails prints its error, as ``rank
+N failed in S s: kind: text``, and ends. A file /share/signal that holds ``KILL 1`` sends that
+signal to the second rank of a host.
 """
 
 import argparse
@@ -45,7 +47,9 @@ class Rank(harness.Rank):
 
 def argument(text: str) -> Any:
     return (
-        getattr(torch, text.removeprefix("torch.")) if text.startswith("torch.") else ast.literal_eval(text)
+        getattr(torch, text.removeprefix("torch."))
+        if text.startswith("torch.")
+        else ast.literal_eval(text)
     )
 
 
@@ -67,11 +71,14 @@ def run(rank: Rank, cases: list[str], timeout: float) -> int:
         except Exception as error:
             text = " ".join(str(error).split())
             print(
-                f"rank {rank.rank} failed in {time.monotonic() - start:.1f} s: {type(error).__name__}: {text}"
+                f"rank {rank.rank} failed in {time.monotonic() - start:.1f} s: "
+                f"{type(error).__name__}: {text}"
             )
             traceback.print_exc()
             return 1
-        print(f"rank {rank.rank}: {case} took {time.monotonic() - start:.1f} s: {value}", flush=True)
+        print(
+            f"rank {rank.rank}: {case} took {time.monotonic() - start:.1f} s: {value}", flush=True
+        )
     dist.destroy_process_group()
     return 0
 
@@ -98,7 +105,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--local", type=int, default=1, help="ranks on each host")
-    parser.add_argument("--timeout", type=float, default=60, help="of the process group, in seconds")
+    parser.add_argument(
+        "--timeout", type=float, default=60, help="of the process group, in seconds"
+    )
     parser.add_argument("cases", nargs="+")
     arguments = parser.parse_args()
     for case in arguments.cases:

@@ -30,7 +30,12 @@ def processes_with(text: str) -> list[str]:
 def test_a_guest_has_an_active_port_and_an_ipv4_gid() -> None:
     with Guests(["ibv_devinfo -v -d rxe0; ulimit -l"]) as guests:
         guests.check()
-    for text in ("PORT_ACTIVE", "active_mtu:\t\t4096", "GID[  1]:\t\t::ffff:192.168.77.1", "unlimited"):
+    for text in (
+        "PORT_ACTIVE",
+        "active_mtu:\t\t4096",
+        "GID[  1]:\t\t::ffff:192.168.77.1",
+        "unlimited",
+    ):
         assert text in guests[0].stdout
 
 
@@ -44,7 +49,10 @@ def test_data_crosses_by_rdma(size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_cable_is_cut_and_mended(size: int) -> None:
-    pings = f"{PING} && echo first; while {PING}; do :; done; echo cut; until {PING}; do :; done; echo mended"
+    pings = (
+        f"{PING} && echo first; while {PING}; do :; done; echo cut; "
+        f"until {PING}; do :; done; echo mended"
+    )
     bystander = f"until [ -e /share/try ]; do :; done; {PING}"
     with Guests(["true", *[bystander] * (size - 2), pings]) as guests:
         guests[-1].wait_for("first")
@@ -111,7 +119,10 @@ def test_command_line() -> None:
 
 def test_command_line_timeout() -> None:
     program = [*PROGRAM, "-t", "2", "--", "sleep", "1000"]
-    assert subprocess.run(program, capture_output=True, timeout=60, check=False).returncode == TIMED_OUT
+    assert (
+        subprocess.run(program, capture_output=True, timeout=60, check=False).returncode
+        == TIMED_OUT
+    )
 
 
 def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:

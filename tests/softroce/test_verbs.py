@@ -1,5 +1,5 @@
-"""GoCCL over verbs, on hosts with SoftRoCE: right, the same bits, and alive when hosts, links and processes
-are not."""
+"""GoCCL over verbs, on hosts with SoftRoCE: right, the same bits, and alive when hosts, links and
+processes are not."""
 
 import ast
 import re
@@ -39,7 +39,15 @@ COLLECTIVES = [
 
 def start(hosts, *cases, local=1, timeout=60, env=None, **kw):
     """Starts ranks on so many guests."""
-    words = [sys.executable, "softroce/ranks.py", "--local", str(local), "--timeout", str(timeout), *cases]
+    words = [
+        sys.executable,
+        "softroce/ranks.py",
+        "--local",
+        str(local),
+        "--timeout",
+        str(timeout),
+        *cases,
+    ]
     line = f"cd {shlex.quote(str(TESTS))} && exec {shlex.join(words)}"
     settings = {"GOCCL_NET": "verbs", "OMP_NUM_THREADS": "1", **(env or {})}
     return Guests([line] * hosts, memory=MEMORY, env=settings, deadline=400, **kw)
@@ -59,7 +67,9 @@ def results(guests, case):
 def test_info():
     with Guests([[sys.executable, "-m", "goccl", "info"]], memory=MEMORY) as guests:
         guests.check()
-        verbs = next(line for line in guests[0].stdout.splitlines() if line.strip().startswith("verbs"))
+        verbs = next(
+            line for line in guests[0].stdout.splitlines() if line.strip().startswith("verbs")
+        )
     assert "NOT" not in verbs
     for fact in ("usable", "device rxe0", "port 1", "interface vec0", "gid index 1", "why"):
         assert fact in verbs, verbs
@@ -91,23 +101,31 @@ def test_same_bits(hosts, local):
             found = results(guests, f"{case}:{dtype}")
             assert len(found) == hosts * local
             for rank, digests in enumerate(found):
-                assert not [how for how, bits in digests.items() if bits != want], f"{dtype} on rank {rank}"
+                assert not [how for how, bits in digests.items() if bits != want], (
+                    f"{dtype} on rank {rank}"
+                )
 
 
 @pytest.mark.parametrize(("hosts", "local"), [(2, 1), (2, 2), (4, 2)])
 def test_schedules(hosts, local):
     """All-to-all among 2, 4 and 8 ranks; verbs join those of one host, too."""
-    with start(hosts, "rank_functions.schedules", local=local, env={"GOCCL_TRANSPORT": "verbs"}) as guests:
+    with start(
+        hosts, "rank_functions.schedules", local=local, env={"GOCCL_TRANSPORT": "verbs"}
+    ) as guests:
         guests.check()
 
 
 def test_bench():
-    """A bench a rank, as a launcher starts them. By C functions: loading torch takes its time here."""
+    """A bench a rank, as a launcher starts them. By C functions: loading torch takes its time
+    here."""
     line = (
-        f"exec {sys.executable} -m goccl bench alltoall --schedule sequential,parallel --net verbs,tcp"
+        f"exec {sys.executable} -m goccl bench alltoall --schedule sequential,parallel --net "
+        f"verbs,tcp"
         " --through c --sizes 4,64K --peers '' --iters 8 --blocks 2"
     )
-    with Guests([line] * 2, memory=MEMORY, env={"GOCCL_SOCKET_IFNAME": "vec0"}, deadline=300) as guests:
+    with Guests(
+        [line] * 2, memory=MEMORY, env={"GOCCL_SOCKET_IFNAME": "vec0"}, deadline=300
+    ) as guests:
         guests.check()
         rows = [line.split() for line in guests[0].stdout.splitlines() if " goccl-c " in line]
         assert not guests[1].stdout
@@ -249,7 +267,9 @@ def test_verbs_demanded_without_a_device():
         assert all(guests.wait())
         for guest in guests:
             text = guest.stdout + guest.stderr
-            assert re.search('"verbs" cannot work.*GOCCL_IB_HCA=none leaves no RDMA port', text), text
+            assert re.search('"verbs" cannot work.*GOCCL_IB_HCA=none leaves no RDMA port', text), (
+                text
+            )
 
 
 def test_without_a_device_tcp_serves():
@@ -260,7 +280,8 @@ def test_without_a_device_tcp_serves():
 
 
 def test_forks():
-    """Children of ranks that use verbs. None maps memory: user-mode Linux shows a child old pages where its
-    parent has memory that is not to be inherited (MADV_DONTFORK), so DataLoader workers crash there."""
+    """Children of ranks that use verbs. None maps memory: user-mode Linux shows a child old pages
+    where its parent has memory that is not to be inherited (MADV_DONTFORK), so DataLoader workers
+    crash there."""
     with start(2, "test_faults.child_that_calls", "test_faults.child_that_leaves") as guests:
         guests.check()

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Error is an error whose text is [Words] of another's, which it wraps. It is for an error that comes
-// straight from a package of Go: of an error with a text around it the text would be lost.
+// Error is an error whose text is [Words] of another's, which it wraps. It is for an error that
+// comes straight from a package of Go: of an error with a text around it the text would be lost.
 func Error(err error) error { return &worded{err} }
 
 type worded struct{ error }
@@ -19,8 +19,8 @@ func (w *worded) Error() string { return Words(w.error) }
 
 func (w *worded) Unwrap() error { return w.error }
 
-// Words tells what an error of a connection, of its end or of its time means. The words of the operating
-// system, and texts of other errors, stay as they are.
+// Words tells what an error of a connection, of its end or of its time means. The words of the
+// operating system, and texts of other errors, stay as they are.
 func Words(err error) string {
 	var name *net.DNSError
 	var system syscall.Errno
@@ -42,9 +42,11 @@ func Words(err error) string {
 	}
 	where := ""
 	if op != nil {
-		where = map[string]string{"dial": "connecting", "read": "reading", "write": "writing", "listen": "listening"}[op.Op]
+		where = map[string]string{"dial": "connecting", "read": "reading", "write": "writing",
+			"listen": "listening"}[op.Op]
 		if tcp, ok := op.Addr.(*net.TCPAddr); ok && where != "" {
-			where += map[string]string{"dial": " to ", "read": " from ", "write": " to ", "listen": " on "}[op.Op] + tcp.String()
+			where += map[string]string{"dial": " to ", "read": " from ", "write": " to ",
+				"listen": " on "}[op.Op] + tcp.String()
 		}
 		if where != "" {
 			where += ": "

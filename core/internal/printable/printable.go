@@ -12,8 +12,9 @@ import (
 const mark = "..."
 
 // Text returns a text of another process in at most limit bytes of one line. Runes that are not
-// printable, which a terminal may obey, and bytes that are no UTF-8 are written as Go escapes them. A
-// text that is printable and short enough stays as it is, so that to call Text again changes nothing.
+// printable, which a terminal may obey, and bytes that are no UTF-8 are written as Go escapes them.
+// A text that is printable and short enough stays as it is, so that to call Text again changes
+// nothing.
 func Text(s string, limit int) string {
 	var b strings.Builder
 	fits := 0 // the length at which a mark still has room

@@ -89,6 +89,7 @@ func combineAt(level int, d reduce.DType, o reduce.Op, dst, src []unsafe.Pointer
 			}
 		}
 	}
-	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)), C.size_t(count*d.Size()),
+	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)),
+		C.size_t(count*d.Size()),
 		C.double(factor[0]), C.double(factor[1]))
 }

@@ -35,7 +35,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// What nests has the same bits whether it is reduced at once, or first in groups; of what does not, some has others.
+// What nests has the same bits whether it is reduced at once, or first in groups; of what does not,
+// some has others.
 func TestNests(t *testing.T) {
 	const ranks, count = 8, 203
 	rounds := 10
@@ -541,8 +542,8 @@ func TestManyInputs(t *testing.T) {
 	}
 }
 
-// Averages at the edges of the division: quotients that are exact, one above and one below, of either
-// sign, for as many inputs as there may be.
+// Averages at the edges of the division: quotients that are exact, one above and one below, of
+// either sign, for as many inputs as there may be.
 func TestAverageEdges(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 0))
 	for d := range reduce.Float16 {

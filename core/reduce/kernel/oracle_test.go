@@ -297,7 +297,8 @@ func expect(d reduce.DType, o reduce.Op, src [][]byte, count int, factor [2]floa
 			case d == reduce.Float64:
 				f64[r] = math.Float64frombits(load(8, e))
 			case d == reduce.Complex64:
-				c64[r] = parts[float32]{math.Float32frombits(uint32(load(4, e))), math.Float32frombits(uint32(load(4, e[4:])))}
+				c64[r] = parts[float32]{math.Float32frombits(uint32(load(4, e))),
+					math.Float32frombits(uint32(load(4, e[4:])))}
 			case d == reduce.Complex128:
 				c128[r] = parts[float64]{math.Float64frombits(load(8, e)), math.Float64frombits(load(8, e[8:]))}
 			default:

@@ -2,9 +2,9 @@
 //
 //	go run ./examples/go/allreduce 4
 //
-// Without more arguments it is a launcher that starts itself once a rank. Ranks on other hosts would
-// be started by ssh or a scheduler, and be handed the id of the root address by any means; here a
-// pipe does.
+// Without more arguments it is a launcher that starts itself once a rank. Ranks on other hosts
+// would be started by ssh or a scheduler, and be handed the id of the root address by any means;
+// here a pipe does.
 package main
 
 import (
@@ -75,7 +75,8 @@ func run(rank, size int) (err error) {
 	}
 	r := core.NewRuntime(core.RuntimeConfig{})
 	defer r.Close()
-	comm, err := r.Init(ctx, core.Config{Rank: rank, Size: size, Store: store, Secret: secret, Timeout: timeout})
+	comm, err := r.Init(ctx, core.Config{Rank: rank, Size: size, Store: store, Secret: secret,
+		Timeout: timeout})
 	done()
 	if err != nil {
 		return err
@@ -107,12 +108,14 @@ func run(rank, size int) (err error) {
 			return fmt.Errorf("out[%d] is %g, not %g", i, v, want)
 		}
 	}
-	fmt.Printf("rank %d of %d: the sum of %d elements is right (next rank by: %s)\n", rank, size, count, comm.Transport((rank+1)%size))
+	fmt.Printf("rank %d of %d: the sum of %d elements is right (next rank by: %s)\n", rank, size,
+		count, comm.Transport((rank+1)%size))
 	return nil
 }
 
 // meet opens a root address on rank 0, and hands its id to the other ranks, once each, over a pipe.
-func meet(ctx context.Context, rank, size int) (store bootstrap.Store, secret string, done func(), err error) {
+func meet(ctx context.Context, rank, size int) (store bootstrap.Store, secret string, done func(),
+	err error) {
 	const readEnd, writeEnd = 3, 4
 	from, to := os.NewFile(readEnd, "pipe"), os.NewFile(writeEnd, "pipe")
 	defer from.Close()

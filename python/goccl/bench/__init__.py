@@ -1,60 +1,56 @@
 """``goccl bench``: how fast each collective is, beside other libraries, in one run.
 
-Buffers, and how a size is counted
-    ``bytes`` is the size of the larger buffer of a rank, as in nccl-tests: the whole buffer for allreduce,
-    broadcast, reduce, alltoall and sendrecv; all blocks together for allgather and gather (output),
-    reduce_scatter and scatter (input). A size that does not divide into elements and blocks is rounded up,
-    and the row tells the rounded size. Buffers are touched before anything is measured, and the input is
-    rewritten with new values before every iteration, outside the measured time.
+Buffers, and how a size is counted ``bytes`` is the size of the larger buffer of a rank, as in
+    nccl-tests: the whole buffer for allreduce, broadcast, reduce, alltoall and sendrecv; all blocks
+    together for allgather and gather (output), reduce_scatter and scatter (input). A size that does
+    not divide into elements and blocks is rounded up, and the row tells the rounded size. Buffers
+    are touched before anything is measured, and the input is rewritten with new values before every
+    iteration, outside the measured time.
 
-Time
-    Before an iteration and after it all ranks meet in a barrier of shared memory that has nothing to do
-    with the library under test. The time of an iteration is that of its slowest rank. Median and 99th
-    percentile are taken over the iterations of all blocks of one placement.
+Time Before an iteration and after it all ranks meet in a barrier of shared memory that has nothing
+    to do with the library under test. The time of an iteration is that of its slowest rank. Median
+    and 99th percentile are taken over the iterations of all blocks of one placement.
 
-Ways into GoCCL
-    ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through c``) is called by a
-    loop in C, ``goccl_bench_measure()``, with the same buffers, values, barrier and checks. The transport
-    ``mapped`` is shared memory with buffers that peers map, as those of ``goccl.empty()``.
+Ways into GoCCL ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through
+    c``) is called by a loop in C, ``goccl_bench_measure()``, with the same buffers, values, barrier
+    and checks. The transport ``mapped`` is shared memory with buffers that peers map, as those of
+    ``goccl.empty()``.
 
-Schedules of alltoall
-    ``--schedule sequential,window=2,parallel`` measures alltoall with each. ``in flight``, ``staging``
-    and ``incast`` are the most that a rank may have under way at once, however fast or slow the ranks are:
-    bytes that it has sent and does not know to be taken, these together with the bytes sent to it as far as
-    they go through staging memory, and how many ranks send to it. They are found from the plans, by their
-    prover, and not measured.
+Schedules of alltoall ``--schedule sequential,window=2,parallel`` measures alltoall with each. ``in
+    flight``, ``staging`` and ``incast`` are the most that a rank may have under way at once,
+    however fast or slow the ranks are: bytes that it has sent and does not know to be taken, these
+    together with the bytes sent to it as far as they go through staging memory, and how many ranks
+    send to it. They are found from the plans, by their prover, and not measured.
 
 Bandwidth
     ``algbw = bytes / median``, and ``busbw = algbw * factor`` with the factors of nccl-tests, see
     :data:`goccl.bench.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
 
-Errors
-    The first and the last iteration of a block are not measured but checked, element by element, against
-    small exact integers; of every measured iteration the first and last element are checked. ``wrong`` counts
-    what differed, over all ranks.
+Errors The first and the last iteration of a block are not measured but checked, element by element,
+    against small exact integers; of every measured iteration the first and last element are
+    checked. ``wrong`` counts what differed, over all ranks.
 
-Placement
-    Virtual CPUs may share a last-level cache now and not a second later, and that alone changes a result by a
-    factor of two. So the libraries take turns in short blocks, and the round trip of a cache line between two
-    CPUs is probed between blocks: *near* below 200 ns, *far* from there, *mixed* where it changed during the
-    block, *unknown* where no probe is at hand. Only rows of the same placement are compared.
+Placement Virtual CPUs may share a last-level cache now and not a second later, and that alone
+    changes a result by a factor of two. So the libraries take turns in short blocks, and the round
+    trip of a cache line between two CPUs is probed between blocks: *near* below 200 ns, *far* from
+    there, *mixed* where it changed during the block, *unknown* where no probe is at hand. Only rows
+    of the same placement are compared.
 
-The whole comparison
-    ``--suite host`` is a name for a set of options, which other options narrow: ``goccl bench --suite host``
-    measures all collectives with all libraries and ways, and writes ``host.json``, ``host.md`` and
-    ``host.png``. The Markdown holds the machine, how often GoCCL was ahead, and a table for each collective;
-    a cell in which GoCCL loses is bold and names the winner.
+The whole comparison ``--suite host`` is a name for a set of options, which other options narrow:
+    ``goccl bench --suite host`` measures all collectives with all libraries and ways, and writes
+    ``host.json``, ``host.md`` and ``host.png``. The Markdown holds the machine, how often GoCCL was
+    ahead, and a table for each collective; a cell in which GoCCL loses is bold and names the
+    winner.
 
-Several hosts
-    Where a launcher such as torchrun has started a ``goccl bench`` for each rank, with the same options, they
-    are the ranks. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell. Rank 0 writes the result. The barrier
-    is made of TCP connections: ranks leave it within about a message's way of each other. Nothing is known
-    of the placement of CPUs, and no MPI takes part.
+Several hosts Where a launcher such as torchrun has started a ``goccl bench`` for each rank, with
+    the same options, they are the ranks. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell. Rank 0
+    writes the result. The barrier is made of TCP connections: ranks leave it within about a
+    message's way of each other. Nothing is known of the placement of CPUs, and no MPI takes part.
 
-Peers
-    Gloo comes with torch. An MPI is looked for in a folder of its own, ``~/.cache/goccl/peers/PACKAGE`` (or
-    ``$GOCCL_BENCH_PEERS/PACKAGE``), and in this environment where no other MPI is installed beside it. The
-    command that fills the folder is told where an MPI is missing.
+Peers Gloo comes with torch. An MPI is looked for in a folder of its own,
+    ``~/.cache/goccl/peers/PACKAGE`` (or ``$GOCCL_BENCH_PEERS/PACKAGE``), and in this environment
+    where no other MPI is installed beside it. The command that fills the folder is told where an
+    MPI is missing.
 """
 
 from __future__ import annotations

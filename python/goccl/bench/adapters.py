@@ -24,8 +24,8 @@ from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
 class Setup:
     """What a rank needs to join its group.
 
-    store_fd: for rank 0, a listening socket of its store. links: where the ranks are of several processes, to
-    all others; CoreAdapter needs no store then.
+    store_fd: for rank 0, a listening socket of its store. links: where the ranks are of several
+    processes, to all others; CoreAdapter needs no store then.
     """
 
     library: str
@@ -65,9 +65,11 @@ class Adapter(ABC):
         barrier: Barrier | HostBarrier,
         iterations: int,
     ) -> tuple[list[int], Array]:
-        """Repeats: new values into `send`, all ranks meet, the call that bind() made last, all ranks meet.
+        """Repeats: new values into `send`, all ranks meet, the call that bind() made last, all
+        ranks meet.
 
-        Returns how long each call took, in ns, and the first and last elements that it left in `result`.
+        Returns how long each call took, in ns, and the first and last elements that it left in
+        `result`.
         """
         rank, meet, now, found = self.rank, barrier.wait, time.perf_counter_ns, result.array
         times = []
@@ -160,7 +162,9 @@ class CoreAdapter(Adapter):
                 link.sendall(unique_id)
             return unique_id
         if setup.rank != ROOT:
-            with socket.create_connection((setup.store_host, setup.store_port), setup.timeout) as root:
+            with socket.create_connection(
+                (setup.store_host, setup.store_port), setup.timeout
+            ) as root:
                 return wire.exactly(root, capi.UNIQUE_ID_SIZE)
         unique_id = self._core.unique_id()
         with socket.socket(fileno=setup.store_fd) as listener:
@@ -263,11 +267,17 @@ class MpiAdapter(Adapter):
         self._mpi: Any = importlib.import_module("mpi4py.MPI")
         self._comm = self._mpi.COMM_WORLD
         self.rank, self.ranks = self._comm.rank, self._comm.size
-        self.version = " ".join(self._mpi.Get_library_version().split(",")[0].split("\n")[0].split())
+        self.version = " ".join(
+            self._mpi.Get_library_version().split(",")[0].split("\n")[0].split()
+        )
         if not self.version.startswith(_MPI_TEXTS[setup.library]):
-            raise Unavailable(f"MPI4PY_LIBMPI={os.environ.get('MPI4PY_LIBMPI')} is {self.version!r}")
+            raise Unavailable(
+                f"MPI4PY_LIBMPI={os.environ.get('MPI4PY_LIBMPI')} is {self.version!r}"
+            )
         if self.ranks != setup.ranks:
-            raise Unavailable(f"the launcher started groups of {self.ranks} ranks instead of {setup.ranks}")
+            raise Unavailable(
+                f"the launcher started groups of {self.ranks} ranks instead of {setup.ranks}"
+            )
 
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
         if dtype.name in _WITHOUT_MPI_TYPE and collective != "barrier":

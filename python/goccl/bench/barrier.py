@@ -10,12 +10,14 @@ import socket
 import time
 from collections.abc import Mapping
 
-_LINE = 128  # bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
+# bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
+_LINE = 128
 _LAST = _LINE // 2 // 8  # in the line of rank 0: the turn that the last rank has come to
 _SPINS = 200  # looks at a counter before the CPU is offered to others
 _YIELDS = 200  # before a rank sleeps at the start of a call, where ranks outnumber the CPUs
 _CHECK_EVERY = 1024  # looks between two looks at the clock
-# The C library has no function for it. It looks at 32 bits: on these machines, the lower half of a counter.
+# The C library has no function for it. It looks at 32 bits: on these machines, the lower half of a
+# counter.
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _ALL = 2**31 - 1
@@ -39,12 +41,13 @@ def create(ranks: int) -> int:
 class Barrier:
     """One rank's end of a barrier. Each rank counts for itself, so no atomic addition is needed.
 
-    Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where they
-    outnumber the CPUs it sleeps: a rank that spins, even one that yields, may go on for as long as the
-    scheduler likes, on a CPU that those who are not done need. So may one that is woken before the last has
-    come, so all sleep on one word, which changes when all have.
+    Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where
+    they outnumber the CPUs it sleeps: a rank that spins, even one that yields, may go on for as
+    long as the scheduler likes, on a CPU that those who are not done need. So may one that is woken
+    before the last has come, so all sleep on one word, which changes when all have.
 
-    All of its state is in the shared memory, at `address`, where goccl_bench_measure() goes on with it.
+    All of its state is in the shared memory, at `address`, where goccl_bench_measure() goes on with
+    it.
     """
 
     def __init__(self, fd: int, rank: int, ranks: int, timeout: float) -> None:
@@ -62,8 +65,8 @@ class Barrier:
     def wait(self, starts: bool = False) -> None:
         """Returns when all ranks have called it as often as this one.
 
-        Where something small starts ranks yield for a while before they sleep: to be woken takes longer, and
-        what is measured would be that.
+        Where something small starts ranks yield for a while before they sleep: to be woken takes
+        longer, and what is measured would be that.
         """
         counters = self._counters
         counters[self._own] = turn = counters[self._own] + 1
@@ -89,8 +92,8 @@ class Barrier:
 
     def _sleep(self, turn: int, yields: int) -> None:
         counters = self._counters
-        # Wakes nobody. But before it looks for sleepers Linux has a full memory barrier: of two ranks that
-        # come at once one sees the other.
+        # Wakes nobody. But before it looks for sleepers Linux has a full memory barrier: of two
+        # ranks that come at once one sees the other.
         self._call(self._own, _FUTEX_WAKE, _ALL, None)
         deadline = time.monotonic() + self.timeout
         while any(counters[slot] < turn for slot in self._others):
@@ -111,7 +114,13 @@ class Barrier:
     def _call(self, slot: int, operation: int, value: int, limit: object) -> None:
         word = ctypes.c_void_p(self.address + 8 * slot)
         self._syscall(
-            ctypes.c_long(self._futex), word, ctypes.c_int(operation), ctypes.c_uint(value), limit, None, 0
+            ctypes.c_long(self._futex),
+            word,
+            ctypes.c_int(operation),
+            ctypes.c_uint(value),
+            limit,
+            None,
+            0,
         )
 
     def _give_up(self) -> None:
@@ -121,7 +130,8 @@ class Barrier:
 
 
 class HostBarrier:
-    """One rank's end of a barrier of ranks that share no memory: each tells each that it has come."""
+    """One rank's end of a barrier of ranks that share no memory: each tells each that it has
+    come."""
 
     def __init__(self, links: Mapping[int, socket.socket], timeout: float) -> None:
         self._links = links
@@ -143,4 +153,6 @@ class HostBarrier:
 
 
 def _timeout(absent: list[int], seconds: float) -> BarrierTimeout:
-    return BarrierTimeout(f"ranks {absent} did not come to the start of an iteration in {seconds:g} s")
+    return BarrierTimeout(
+        f"ranks {absent} did not come to the start of an iteration in {seconds:g} s"
+    )

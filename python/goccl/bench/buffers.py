@@ -1,4 +1,5 @@
-"""The memory of one rank: how values are written into it, and how a result is checked. Needs NumPy."""
+"""The memory of one rank: how values are written into it, and how a result is checked. Needs
+NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class DType:
 
 
 _STORAGE = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
-DTYPES = {name: DType(name, name) for name in _STORAGE} | {"bfloat16": DType("bfloat16", "uint16", True)}
+DTYPES = {name: DType(name, name) for name in _STORAGE} | {
+    "bfloat16": DType("bfloat16", "uint16", True)
+}
 
 
 def _pattern(rank: int, seed: int) -> Array:
@@ -60,7 +63,9 @@ def ordinary(nbytes: int) -> Array:
 class Buffer:
     """Elements of one dtype, aligned to a cache line and touched."""
 
-    def __init__(self, dtype: DType, count: int, allocate: Callable[[int], Array] = ordinary) -> None:
+    def __init__(
+        self, dtype: DType, count: int, allocate: Callable[[int], Array] = ordinary
+    ) -> None:
         self._dtype = dtype
         itemsize = np.dtype(dtype.storage).itemsize
         raw = allocate(count * itemsize + 64)
@@ -69,7 +74,8 @@ class Buffer:
         self.array.fill(0)
 
     def fill(self, rank: int, iteration: int) -> None:
-        """The values of a measured iteration: one for all elements, another for the next iteration."""
+        """The values of a measured iteration: one for all elements, another for the next
+        iteration."""
         self.array.fill(self._scalar(_tag(rank, iteration)))
 
     def fill_pattern(self, rank: int, seed: int) -> None:
@@ -95,7 +101,9 @@ class Buffer:
         """How many of these first and last elements are not what fill() of all ranks leads to."""
         wrong = 0
         for segment, found in zip((result[0], result[-1]), ends.T, strict=True) if result else ():
-            wrong += int(np.count_nonzero(found != np.resize(self._sums(segment.ranks), len(found))))
+            wrong += int(
+                np.count_nonzero(found != np.resize(self._sums(segment.ranks), len(found)))
+            )
         return wrong
 
     def count_wrong(self, result: list[Segment], seed: int) -> int:

@@ -133,7 +133,9 @@ class Core:
         self._call("goccl_init", comm, config)
         return comm.value
 
-    def measure(self, comm: int, loop: Loop | None, iterations: int, us: int, ends: int | None) -> None:
+    def measure(
+        self, comm: int, loop: Loop | None, iterations: int, us: int, ends: int | None
+    ) -> None:
         """Calls over and over; us and ends are addresses of memory for the results."""
         problem = self._measure(comm, loop, iterations, us, ends)
         if problem is not None:
@@ -142,7 +144,9 @@ class Core:
     def alltoall_peaks(self, ranks: int, transport: str, schedule: str, nbytes: int) -> Peaks:
         """The most that a rank may have under way at once, where each sends nbytes to each."""
         peaks = Peaks()
-        self._call("goccl_alltoall_peaks", ranks, transport.encode(), schedule.encode(), nbytes, peaks)
+        self._call(
+            "goccl_alltoall_peaks", ranks, transport.encode(), schedule.encode(), nbytes, peaks
+        )
         return peaks
 
     def allocate(self, nbytes: int) -> Array:

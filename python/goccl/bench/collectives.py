@@ -59,7 +59,8 @@ def element_count(collective: str, ranks: int, nbytes: int, itemsize: int) -> in
 
 @dataclass(frozen=True)
 class Layout:
-    """The buffers of one rank, in elements. The result is in the input buffer where in_place is set."""
+    """The buffers of one rank, in elements. The result is in the input buffer where in_place is
+    set."""
 
     send: int
     recv: int
@@ -90,7 +91,8 @@ def layout(collective: str, rank: int, ranks: int, count: int) -> Layout:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a result: the sum over `ranks` of `count` elements of their inputs, from `start` on."""
+    """A part of a result: the sum over `ranks` of `count` elements of their inputs, from `start`
+    on."""
 
     ranks: tuple[int, ...]
     start: int

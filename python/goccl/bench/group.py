@@ -1,4 +1,5 @@
-"""All ranks of one library: started, asked, and ended. Every wait has a limit, and nothing is left behind."""
+"""All ranks of one library: started, asked, and ended. Every wait has a limit, and nothing is left
+behind."""
 
 from __future__ import annotations
 
@@ -41,10 +42,13 @@ class _Folder(tempfile.TemporaryDirectory[str]):
 
 @dataclass(frozen=True)
 class Seat:
-    """Which rank a group starts here, where other processes start its others, and how it meets those.
+    """Which rank a group starts here, where other processes start its others, and how it meets
+    those.
 
-    store: a listening socket, at rank 0 only, for libraries that have a store; store_address is its.
-    links: to all other ranks, which have proved that they are. deadline: by time.monotonic(), for the start.
+    store: a listening socket, at rank 0 only, for libraries that have a store; store_address is
+    its.
+    links: to all other ranks, which have proved that they are. deadline: by time.monotonic(), for
+        the start.
     """
 
     rank: int
@@ -63,9 +67,12 @@ class _Member:
 
 
 class RankGroup:
-    """The processes of one library, or the one of this seat. Use as a context manager, or call close()."""
+    """The processes of one library, or the one of this seat. Use as a context manager, or call
+    close()."""
 
-    def __init__(self, library: Library, ranks: int, timeout: float, seat: Seat | None = None) -> None:
+    def __init__(
+        self, library: Library, ranks: int, timeout: float, seat: Seat | None = None
+    ) -> None:
         self.library = library
         self.ranks = ranks
         self._seat = seat
@@ -89,17 +96,24 @@ class RankGroup:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def prepare(self, collective: str, count: int, dtype: str) -> None:
-        """Makes the ranks' buffers. Unavailable where the library has no such collective or dtype."""
+        """Makes the ranks' buffers. Unavailable where the library has no such collective or
+        dtype."""
         request = {"do": "prepare", "collective": collective, "count": count, "dtype": dtype}
         self._ask(request, self._timeout)
 
-    def block(self, iterations: int, warmup: int, seed: int, timeout: float) -> tuple[list[int], int, float]:
-        """Runs a block: time of each iteration in ns (slowest rank), wrong elements, and seconds in all."""
+    def block(
+        self, iterations: int, warmup: int, seed: int, timeout: float
+    ) -> tuple[list[int], int, float]:
+        """Runs a block: time of each iteration in ns (slowest rank), wrong elements, and seconds in
+        all."""
         request = {"do": "block", "iterations": iterations, "warmup": warmup, "seed": seed}
         answers = self._ask(request, timeout)
         times = [wire.unpack_times(payload) for _, payload in answers]
@@ -108,7 +122,8 @@ class RankGroup:
         return [max(ranks) for ranks in zip(*times, strict=True)], wrong, spent
 
     def close(self) -> None:
-        """Ends all processes: in good order where the group is healthy, by signals where it is not."""
+        """Ends all processes: in good order where the group is healthy, by signals where it is
+        not."""
         if self._healthy:
             for member in self._members:
                 with contextlib.suppress(OSError):
@@ -163,7 +178,8 @@ class RankGroup:
 
     @contextlib.contextmanager
     def _handed(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
-        """What each rank is told, and the descriptors that come with it: of the store, and to meet by."""
+        """What each rank is told, and the descriptors that come with it: of the store, and to meet
+        by."""
         setup = {"library": self.library.name, "ranks": self.ranks, "timeout": self._timeout}
         if self._seat:
             host, port = self._seat.store_address
@@ -213,16 +229,21 @@ class RankGroup:
             for process in self._started:
                 if process.poll() is not None:
                     what = "the launcher" if self.library.launcher else "a rank"
-                    raise self._failure(f"{what} ended with status {process.returncode} at start-up")
+                    raise self._failure(
+                        f"{what} ended with status {process.returncode} at start-up"
+                    )
             if time.monotonic() > deadline:
                 raise self._failure(
-                    f"{len(self._members)} of {len(self._here)} ranks started within {START_TIMEOUT:g} s"
+                    f"{len(self._members)} of {len(self._here)} ranks started within "
+                    f"{START_TIMEOUT:g} s"
                 )
             try:
                 sock, _ = listener.accept()
             except TimeoutError:
                 continue
-            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            credentials = sock.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+            )
             pid, uid, _ = struct.unpack("3i", credentials)
             if uid != os.getuid():
                 sock.close()
@@ -264,7 +285,9 @@ class RankGroup:
             ready = poll.poll(max(0.0, left) * 1000)
             if not ready:
                 if not problems:
-                    problems = [f"{self._name(member)} did not answer in time" for member in by_fd.values()]
+                    problems = [
+                        f"{self._name(member)} did not answer in time" for member in by_fd.values()
+                    ]
                 break
             for fd, _ in ready:
                 member = by_fd.pop(fd)
@@ -276,7 +299,9 @@ class RankGroup:
                     deadline = min(deadline, time.monotonic() + _GRACE)
         if problems:
             raise self._failure("; ".join(problems))
-        refusals = [str(answer["unavailable"]) for answer, _ in answers.values() if "unavailable" in answer]
+        refusals = [
+            str(answer["unavailable"]) for answer, _ in answers.values() if "unavailable" in answer
+        ]
         if refusals:
             raise Unavailable(refusals[0])
         return [answers[member.pid] for member in self._members]
@@ -292,7 +317,11 @@ class RankGroup:
         return ""
 
     def _name(self, member: _Member) -> str:
-        return f"rank {member.rank}" if member.rank >= 0 else f"a rank that starts (process {member.pid})"
+        return (
+            f"rank {member.rank}"
+            if member.rank >= 0
+            else f"a rank that starts (process {member.pid})"
+        )
 
     def _failure(self, problem: str) -> GroupFailure:
         self._log.seek(0, os.SEEK_END)

@@ -1,7 +1,8 @@
-"""Ranks on several hosts: a ``goccl bench`` for each, started by torchrun or with its variables set.
+"""Ranks on several hosts: a ``goccl bench`` for each, started by torchrun or with its variables
+set.
 
-Rank 0 runs the bench. Each process starts the one rank of each library that is its own, and does with it what
-rank 0 tells it through the store by which the processes have found each other.
+Rank 0 runs the bench. Each process starts the one rank of each library that is its own, and does
+with it what rank 0 tells it through the store by which the processes have found each other.
 """
 
 from __future__ import annotations
@@ -38,16 +39,21 @@ def size() -> int:
         return 1
     ranks, rank = os.environ.get("WORLD_SIZE", "1"), os.environ["RANK"]
     if not (ranks.isdecimal() and rank.isdecimal() and int(rank) < int(ranks)):
-        raise ValueError(f"RANK is {rank!r} and WORLD_SIZE {ranks!r}: RANK must be a number below WORLD_SIZE")
+        raise ValueError(
+            f"RANK is {rank!r} and WORLD_SIZE {ranks!r}: RANK must be a number below WORLD_SIZE"
+        )
     return int(ranks)
 
 
 class World:
-    """The processes, one a rank. Use as a context manager; at rank 0 leaving it lets the others go."""
+    """The processes, one a rank. Use as a context manager; at rank 0 leaving it lets the others
+    go."""
 
     def __init__(self) -> None:
         dist: Any = importlib.import_module("torch.distributed")
-        store, self.rank, self.size = next(dist.rendezvous("env://", timeout=timedelta(seconds=_JOIN)))
+        store, self.rank, self.size = next(
+            dist.rendezvous("env://", timeout=timedelta(seconds=_JOIN))
+        )
         self._store = dist.PrefixStore("goccl-bench", store)
         self._turn = 0
         self._silent: set[int] = set()  # ranks that are not waited for again
@@ -78,14 +84,16 @@ class World:
         self._set(f"answer of rank {self.rank}", answer)
 
     def answers(self, deadline: float) -> list[dict[str, Any]]:
-        """Rank 0: what the others have answered to the last request. Who says nothing in time has failed.
+        """Rank 0: what the others have answered to the last request. Who says nothing in time has
+        failed.
 
         deadline: by time.monotonic().
         """
         return [self._answer(rank, deadline - time.monotonic()) for rank in range(1, self.size)]
 
     def seat(self, token: bytes, with_store: bool) -> Seat:
-        """This rank's place in a new group. token: is the same at all ranks, and nobody else knows it."""
+        """This rank's place in a new group. token: is the same at all ranks, and nobody else knows
+        it."""
         deadline = time.monotonic() + START_TIMEOUT
         links = self._links(token, deadline)
         if not with_store:
@@ -140,7 +148,8 @@ class World:
         return socket.create_server((self._host, 0), family=family, backlog=self.size)
 
     def _find_host(self) -> str:
-        """This process's address for the others: of the way to rank 0, or at rank 0 to the last rank."""
+        """This process's address for the others: of the way to rank 0, or at rank 0 to the last
+        rank."""
         if self.rank == ROOT:
             host = _way_to(self._get(f"host of rank {self.size - 1}", _JOIN))
             self._set("host of rank 0", host)
@@ -148,7 +157,9 @@ class World:
         host = _way_to(os.environ["MASTER_ADDR"])
         self._set(f"host of rank {self.rank}", host)
         # Loopback is rank 0's own host, which others may know by another address.
-        return self._get("host of rank 0", _JOIN) if ipaddress.ip_address(host).is_loopback else host
+        return (
+            self._get("host of rank 0", _JOIN) if ipaddress.ip_address(host).is_loopback else host
+        )
 
     def _set(self, name: str, value: object) -> None:
         try:
@@ -192,7 +203,8 @@ class Part:
         return HostsGroup(self._world, self, library, timeout)
 
     def serve(self, libraries: Sequence[Library]) -> None:
-        """The others: does what rank 0 says until it lets them go. libraries: that it may speak of."""
+        """The others: does what rank 0 says until it lets them go. libraries: that it may speak
+        of."""
         self._libraries = {library.label: library for library in libraries}
         try:
             while (request := self._world.hear(self._patience()))["do"] != "leave":
@@ -231,7 +243,9 @@ class Part:
 
     def _find(self, label: str) -> Library:
         if label not in self._libraries:
-            raise Unavailable(f"rank {self._world.rank} does not have it, or was started with other options")
+            raise Unavailable(
+                f"rank {self._world.rank} does not have it, or was started with other options"
+            )
         return self._libraries[label]
 
     def _open(self, label: str, token: bytes) -> RankGroup:
@@ -248,7 +262,8 @@ class Part:
 
 
 class HostsGroup:
-    """The ranks of one library, to a run the same as a RankGroup. Rank 0 has it, and tells the others."""
+    """The ranks of one library, to a run the same as a RankGroup. Rank 0 has it, and tells the
+    others."""
 
     def __init__(self, world: World, part: Part, library: Library, timeout: float) -> None:
         self._world = world
@@ -267,7 +282,9 @@ class HostsGroup:
         """As RankGroup.prepare()."""
         self._all("prepare", self._timeout, arguments=[collective, count, dtype])
 
-    def block(self, iterations: int, warmup: int, seed: int, timeout: float) -> tuple[list[int], int, float]:
+    def block(
+        self, iterations: int, warmup: int, seed: int, timeout: float
+    ) -> tuple[list[int], int, float]:
         """As RankGroup.block()."""
         answers = self._all("block", timeout, arguments=[iterations, warmup, seed, timeout])
         times = [max(ranks) for ranks in zip(*(answer["times"] for answer in answers), strict=True)]
@@ -290,7 +307,9 @@ class HostsGroup:
     def _ask(self, what: str, timeout: float, **more: object) -> list[dict[str, Any]]:
         request = {"do": what, "library": self._library.label, **more}
         self._world.tell(request)
-        deadline = time.monotonic() + timeout + _MARGIN  # of all, this process's own rank among them
+        # of all, this process's own rank among them
+        deadline = time.monotonic() + timeout + _MARGIN
         own = self._part.do(request)
-        # Who is waited for in vain is not asked again: all get time, even if the own rank took it all.
+        # Who is waited for in vain is not asked again: all get time, even if the own rank took it
+        # all.
         return [own, *self._world.answers(max(deadline, time.monotonic() + _MARGIN))]

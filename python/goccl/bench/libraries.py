@@ -15,9 +15,9 @@ BENCH_LIBRARY = LIBRARY.with_name("libgoccl_bench.so")
 GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
 SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
 MAPPED = "mapped"
-"""What rows of shared memory are named by whose buffers are shareable, as those of goccl.empty()."""
+"""The name of rows of shared memory whose buffers are shareable, as those of goccl.empty()."""
 GOCCL = {"torch": "goccl", "c": "goccl-c"}
-"""Names of GoCCL by the way in which it is called: through torch.distributed, or its C functions directly."""
+"""Names of GoCCL by the way in which it is called: through torch.distributed, or from C."""
 PEERS_VARIABLE = "GOCCL_BENCH_PEERS"
 MAPPED_VARIABLE = "GOCCL_BENCH_MAPPED"
 
@@ -30,7 +30,8 @@ class Unavailable(Exception):
 class Library:
     """One library with one transport.
 
-    launcher: the command before that of the ranks, started once; empty where every rank is started by itself.
+    launcher: the command before that of the ranks, started once; empty where every rank is started
+        by itself.
     """
 
     name: str
@@ -68,7 +69,8 @@ PEERS = ("gloo", *_MPIS)
 
 
 def goccl_library(way: str, transport: str, schedule: str = "", *, hosts: bool = False) -> Library:
-    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED; schedule: of alltoall.
+    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED; schedule: of
+    alltoall.
 
     hosts: the ranks may be on several hosts.
     """
@@ -99,8 +101,9 @@ def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:
         **mpi.environment,
     }
     if name == "mpich" and ranks > len(os.sched_getaffinity(0)):
-        # The others notice by themselves that ranks share a CPU. MPICH must be told to yield, and never to go
-        # over to the algorithms for many calls, which spin without it and take a hundred times as long.
+        # The others notice by themselves that ranks share a CPU. MPICH must be told to yield, and
+        # never to go over to the algorithms for many calls, which spin without it and take a
+        # hundred times as long.
         environment |= {
             "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
             "MPIR_CVAR_POSIX_NUM_COLLS_THRESHOLD": "1000000000",
@@ -133,7 +136,8 @@ def _pip(arguments: str) -> str:
 
 
 def peers_folder() -> Path:
-    """Where each MPI has a folder of its own: two of them in one environment overwrite each other's files."""
+    """Where each MPI has a folder of its own: two of them in one environment overwrite each other's
+    files."""
     return Path(os.environ.get(PEERS_VARIABLE) or Path.home() / ".cache" / "goccl" / "peers")
 
 

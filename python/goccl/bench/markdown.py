@@ -30,7 +30,8 @@ one of them was not met at this placement, there is no ratio."""
 
 
 def machine() -> dict[str, str]:
-    """What figures depend on, by name. To be called before the run, for it tells the load and the date."""
+    """What figures depend on, by name. To be called before the run, for it tells the load and the
+    date."""
     arguments = sys.argv[2:] if sys.argv[1:2] == ["bench"] else sys.argv[1:]
     return {
         "Processor": _processor(),
@@ -47,14 +48,19 @@ def machine() -> dict[str, str]:
 
 
 def document(
-    rows: Sequence[Row], facts: Mapping[str, str], versions: Mapping[str, str], failures: Iterable[str]
+    rows: Sequence[Row],
+    facts: Mapping[str, str],
+    versions: Mapping[str, str],
+    failures: Iterable[str],
 ) -> str:
     """The whole text. versions: of the libraries by label. failures: what went wrong with one."""
     parts = ["## Result"]
     parts.append(_table(["", ""], facts.items(), "---"))
     parts.append(_table(["library", "version"], versions.items(), "---"))
     wrong = sum(row.wrong for row in rows)
-    parts.append(f"Every result was checked: {f'**{wrong}**' if wrong else 'no'} elements were wrong.")
+    parts.append(
+        f"Every result was checked: {f'**{wrong}**' if wrong else 'no'} elements were wrong."
+    )
     parts += [f"**Failed:** {failure.splitlines()[0]}" for failure in failures]
     parts += [_LEGEND, _summary(rows)]
     for key in dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows):
@@ -65,7 +71,8 @@ def document(
 
 
 def best_rival(ours: Row, rows: Iterable[Row]) -> Row | None:
-    """The fastest of those that `ours` is compared with, or None where not all were met at its placement."""
+    """The fastest of those that `ours` is compared with, or None where not all were met at its
+    placement."""
 
     def point(row: Row) -> tuple[object, ...]:
         return row.collective, row.ranks, row.dtype, row.bytes
@@ -105,7 +112,9 @@ def _comparison(rows: Sequence[Row]) -> str:
         if placement == MIXED:
             continue
         here = {row.label: row for row in rows if (row.bytes, row.placement) == (nbytes, placement)}
-        medians = [f"{here[label].median_us:.2f}" if label in here else _NOTHING for label in ours + peers]
+        medians = [
+            f"{here[label].median_us:.2f}" if label in here else _NOTHING for label in ours + peers
+        ]
         ratios = [_ratio(here[label], rows) if label in here else _NOTHING for label in ours]
         lines.append([str(nbytes), placement, *medians, *ratios])
     return _table(head, lines)
@@ -134,7 +143,8 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]], mark: str = "---
 
 
 def _processor() -> str:
-    """The name, with the family and model where the kernel tells them: generations may share a name."""
+    """The name, with the family and model where the kernel tells them: generations may share a
+    name."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -142,7 +152,11 @@ def _processor() -> str:
     first = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
     facts = {name.strip(): value.strip() for name, value in first.items()}
     name = facts.get("model name", platform.machine())
-    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    numbers = [
+        f"{key.removeprefix('cpu ')} {facts[key]}"
+        for key in ("cpu family", "model")
+        if key in facts
+    ]
     return ", ".join([name, *numbers])
 
 

@@ -34,8 +34,10 @@ from .report import Row
 from .run import Bench, Pace, Progress, Settings, Start
 
 DESCRIPTION = (
-    "Measures collectives beside other libraries, taking turns in one run. The last columns of the table tell"
-    " how many times as long as GoCCL a library took where CPUs were placed alike: above 1, GoCCL is faster."
+    "Measures collectives beside other libraries, taking turns in one run. The last columns of "
+    "the table tell"
+    " how many times as long as GoCCL a library took where CPUs were placed alike: above 1, "
+    "GoCCL is faster."
 )
 MAX_RANKS = 64
 _MOST_BESIDE = 256
@@ -67,7 +69,9 @@ def _choices(allowed: Sequence[str], everything: str = "") -> Callable[[str], li
         for name in names:
             if name not in allowed:
                 also = f", or {everything}" if everything else ""
-                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(allowed)}{also}")
+                raise argparse.ArgumentTypeError(
+                    f"{name!r} is not one of {', '.join(allowed)}{also}"
+                )
         return list(dict.fromkeys(names))
 
     return parse
@@ -102,7 +106,8 @@ def _beside(text: str) -> Beside:
     programs, nice = (int(match[1]), int(match[2] or LOWEST_PRIORITY)) if match else (0, 0)
     if not (1 <= programs <= _MOST_BESIDE and -20 <= nice <= LOWEST_PRIORITY):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not N or N:NICE; allowed are 1 to {_MOST_BESIDE}, and -20 to {LOWEST_PRIORITY}"
+            f"{text!r} is not N or N:NICE; allowed are 1 to {_MOST_BESIDE}, and -20 to "
+            f"{LOWEST_PRIORITY}"
         )
     return Beside(programs, nice)
 
@@ -183,14 +188,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--suite",
         choices=list(_SUITES),
-        help="the whole comparison on one host, which sets what is not given: all collectives, --ranks 2,4,"
+        help="the whole comparison on one host, which sets what is not given: all collectives, "
+        "--ranks 2,4,"
         f" --sizes {_HOST_SIZES}, all peers that are installed, --through torch,c, --limit 60,"
         " --json host.json, --markdown host.md, --plot host.png",
     )
     add(
         "--ranks",
         type=_numbers(2, MAX_RANKS),
-        help=f"2 to {MAX_RANKS}; several with commas between (default: 2, or what a launcher has started)",
+        help=f"2 to {MAX_RANKS}; several with commas between (default: 2, or what a launcher has "
+        f"started)",
     )
     add(
         "--sizes",
@@ -206,20 +213,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--transport",
         "--net",
         type=_choices((*GOCCL_TRANSPORTS, MAPPED)),
-        help="transports of GoCCL (default: shm,tcp, or tcp where a launcher has started the ranks); also"
+        help="transports of GoCCL (default: shm,tcp, or tcp where a launcher has started the "
+        "ranks); also"
         f" verbs, which needs an RDMA device, and {MAPPED}: shm, buffers in shareable memory",
     )
     add(
         "--through",
         type=_choices(list(GOCCL)),
-        help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from a loop in C;"
+        help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from "
+        "a loop in C;"
         " rows of the second are named goccl-c (default: torch)",
     )
     add(
         "--schedule",
         type=_schedules,
         default=[""],
-        help="schedules of GoCCL's alltoall, as sequential,window=2,parallel; the first is compared with."
+        help="schedules of GoCCL's alltoall, as sequential,window=2,parallel; the first is "
+        "compared with."
         " Columns tell what a rank may have under way at most: bytes in flight, bytes of staging"
         " memory, and how many ranks send to it at once (found from the plans, not measured)",
     )
@@ -229,7 +239,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_iterations,
         default="auto",
         metavar="N",
-        help="measured iterations of each library and size, or auto: from the time they take (default)",
+        help="measured iterations of each library and size, or auto: from the time they take "
+        "(default)",
     )
     add(
         "--warmup",
@@ -238,7 +249,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="unmeasured iterations before each block (default 2)",
     )
     add("--blocks", type=_number(1, 10**6), default=10, help="turns of each library (default 10)")
-    add("--timeout", type=_number(1, 86400), default=120, help="seconds that a block may take (default 120)")
+    add(
+        "--timeout",
+        type=_number(1, 86400),
+        default=120,
+        help="seconds that a block may take (default 120)",
+    )
     add(
         "--limit",
         type=_number(1, 86400),
@@ -253,8 +269,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f" (default {LOWEST_PRIORITY}, the lowest priority)",
     )
     add("--json", type=_file, metavar="FILE", help="also write the rows as JSON")
-    add("--markdown", type=_file, metavar="FILE", help="also write the machine and a comparison as Markdown")
-    add("--plot", type=_picture, metavar="FILE", help="also draw them, as PNG, SVG or PDF (needs matplotlib)")
+    add(
+        "--markdown",
+        type=_file,
+        metavar="FILE",
+        help="also write the machine and a comparison as Markdown",
+    )
+    add(
+        "--plot",
+        type=_picture,
+        metavar="FILE",
+        help="also draw them, as PNG, SVG or PDF (needs matplotlib)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -266,20 +292,26 @@ def main(args: argparse.Namespace) -> int:
         progress.say(f"goccl bench: {error}")
         return 2
     if not args.collective:
-        progress.say(f"goccl bench: no collective is named; allowed are {', '.join(COLLECTIVES)}, or all")
+        progress.say(
+            f"goccl bench: no collective is named; allowed are {', '.join(COLLECTIVES)}, or all"
+        )
         return 2
     if args.schedule != [""] and args.collective != ["alltoall"]:
         progress.say("goccl bench: --schedule is of alltoall, and of no other collective")
         return 2
     world_size = hosts.size()
     if args.beside and world_size > 1:
-        progress.say("goccl bench: --beside is of one host, a launcher has started the ranks (WORLD_SIZE)")
+        progress.say(
+            "goccl bench: --beside is of one host, a launcher has started the ranks (WORLD_SIZE)"
+        )
         return 2
     problem = _missing(args)
     if world_size > 1 and args.ranks != [world_size]:
         problem = f"--ranks is {args.ranks}, and the launcher has started {world_size} (WORLD_SIZE)"
     if world_size > MAX_RANKS:
-        problem = f"the launcher has started {world_size} ranks (WORLD_SIZE), allowed are {MAX_RANKS}"
+        problem = (
+            f"the launcher has started {world_size} ranks (WORLD_SIZE), allowed are {MAX_RANKS}"
+        )
     if problem:
         progress.say(f"goccl bench: {problem}")
         return 1
@@ -376,7 +408,9 @@ def _missing(args: argparse.Namespace) -> str:
     return missing("numpy", "NumPy") or (missing("matplotlib", "matplotlib") if args.plot else "")
 
 
-def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tuple[list[Library], bool]:
+def _libraries(
+    args: argparse.Namespace, ranks: int, progress: Progress
+) -> tuple[list[Library], bool]:
     """GoCCL and the peers that are here, and whether GoCCL is not."""
 
     def find(label: str, make: Callable[[], Library]) -> list[Library]:
@@ -399,7 +433,8 @@ def _libraries(args: argparse.Namespace, ranks: int, progress: Progress) -> tupl
 
 
 def _unwritable(args: argparse.Namespace) -> str:
-    """Which file could not be written after the measurement, and why; or "". What is in them stays."""
+    """Which file could not be written after the measurement, and why; or "". What is in them
+    stays."""
     path = Path()
     try:
         for path in filter(None, (args.json, args.markdown, args.plot)):
@@ -413,11 +448,18 @@ def _unwritable(args: argparse.Namespace) -> str:
     return ""
 
 
-def _write(args: argparse.Namespace, rows: list[Row], text: Callable[[], str], progress: Progress) -> bool:
-    """Writes the outputs that were asked for, each that can be written, and says whether all could."""
+def _write(
+    args: argparse.Namespace, rows: list[Row], text: Callable[[], str], progress: Progress
+) -> bool:
+    """Writes the outputs that were asked for, each that can be written, and says whether all
+    could."""
     writers: list[tuple[Path | None, str, Callable[[Path], object]]] = [
         (args.json, "rows are", partial(report.write_json, rows)),
-        (args.markdown, "the comparison is", lambda path: path.write_text(text(), encoding="utf-8")),
+        (
+            args.markdown,
+            "the comparison is",
+            lambda path: path.write_text(text(), encoding="utf-8"),
+        ),
         (args.plot, "the picture is", partial(plot.write_plot, rows)),
     ]
     written = True

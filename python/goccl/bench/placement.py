@@ -16,7 +16,8 @@ Probe = Callable[[], float | None]
 
 
 def tag(before: float | None, after: float | None) -> str:
-    """The placement of a block from the round trips in ns before and after it; None is a failed probe."""
+    """The placement of a block from the round trips in ns before and after it; None is a failed
+    probe."""
     if before is None or after is None:
         return UNKNOWN
     ends = {FAR if ns >= FAR_FROM_NS else NEAR for ns in (before, after)}

@@ -1,4 +1,5 @@
-"""A picture of the rows: time by size, and beside it how many times as long as GoCCL each library takes."""
+"""A picture of the rows: time by size, and beside it how many times as long as GoCCL each library
+takes."""
 
 from __future__ import annotations
 
@@ -42,13 +43,22 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
         times, ratios = axes[place[0]][2 * place[1] : 2 * place[1] + 2]
         for (index, label), placement in itertools.product(enumerate(labels), _DASHES):
             key = collective, ranks, label, placement
-            line = [row for row in shown if (row.collective, row.ranks, row.label, row.placement) == key]
+            line = [
+                row for row in shown if (row.collective, row.ranks, row.label, row.placement) == key
+            ]
             if not line:
                 continue
             line.sort(key=lambda row: row.bytes)
-            style = {"color": f"C{index}", "linestyle": _DASHES[placement], "marker": "o", "markersize": 3}
+            style = {
+                "color": f"C{index}",
+                "linestyle": _DASHES[placement],
+                "marker": "o",
+                "markersize": 3,
+            }
             name = label if placement == "unknown" else f"{label} {placement}"
-            (lines[name],) = times.plot([row.bytes for row in line], [row.median_us for row in line], **style)
+            (lines[name],) = times.plot(
+                [row.bytes for row in line], [row.median_us for row in line], **style
+            )
             base = base_of(line[0], labels)
             compared = [(row.bytes, ratio(row, shown, base)) for row in line]
             points = [(size, value) for size, value in compared if value is not None]

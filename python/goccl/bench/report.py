@@ -36,7 +36,8 @@ class Row:
     busbw_GBps: float  # noqa: N815
     wrong: int
     schedule: str = ""  # of alltoall, where it was asked for
-    in_flight: int | None = None  # bytes that a rank may have sent, and not know to be taken, at most
+    # bytes that a rank may have sent, and not know to be taken, at most
+    in_flight: int | None = None
     staging: int | None = None  # these and the bytes sent to it, in staging memory
     incast: int | None = None  # ranks that may send to one at a time, at most
     beside: Beside | None = None  # what else ran on the host
@@ -49,7 +50,8 @@ class Row:
 
 @dataclass
 class Samples:
-    """What one library measured for one collective and size: times in ns and wrong elements, by placement."""
+    """What one library measured for one collective and size: times in ns and wrong elements, by
+    placement."""
 
     times: dict[str, list[int]] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=dict)
@@ -106,7 +108,8 @@ def percentile(values: Iterable[int], fraction: float) -> int:
 
 
 def ratio(row: Row, rows: Iterable[Row], label: str) -> float | None:
-    """The median of `row` over that of `label` with the same placement; None where there is none."""
+    """The median of `row` over that of `label` with the same placement; None where there is
+    none."""
     if row.placement == MIXED:
         return None
     for ours in rows:
@@ -128,7 +131,8 @@ def way_of(label: str) -> str:
 
 
 def base_of(row: Row, labels: Iterable[str]) -> str:
-    """GoCCL's label that a row is to be compared with, of those measured: the first that is called as it is.
+    """GoCCL's label that a row is to be compared with, of those measured: the first that is called
+    as it is.
 
     An MPI is called from C, Gloo through torch; where GoCCL was not called so, the first of all.
     """
@@ -175,8 +179,11 @@ def table_head(
     return f"\n# {title}\n#" + " ".join(names)[1:]
 
 
-def table_row(row: Row, rows: Iterable[Row], ours: Iterable[str], *, schedules: bool = False) -> str:
-    """A line of the table; its last columns tell how many times as long as ours, found in `rows`, it took."""
+def table_row(
+    row: Row, rows: Iterable[Row], ours: Iterable[str], *, schedules: bool = False
+) -> str:
+    """A line of the table; its last columns tell how many times as long as ours, found in `rows`,
+    it took."""
     values: tuple[str, ...] = (
         str(row.bytes),
         row.library,

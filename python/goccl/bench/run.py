@@ -19,13 +19,15 @@ from .libraries import GOCCL_TRANSPORTS, Library, Unavailable
 from .placement import Probe
 from .report import OURS, Row, Samples, table_head, table_row
 
-_BLOCK_SECONDS = 0.05  # of a block, where the number of iterations is chosen: shorter than a placement lasts
+# of a block, where the number of iterations is chosen: shorter than a placement lasts
+_BLOCK_SECONDS = 0.05
 _MIN_ITERATIONS, _MAX_ITERATIONS = 2, 1000  # of a block, where the number is chosen
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. iterations: of all blocks together; 0 is chosen from the time that one takes.
+    """What to measure. iterations: of all blocks together; 0 is chosen from the time that one
+    takes.
 
     limit: seconds for a collective and size, after which no further turn of the libraries begins.
     beside: what else runs on the host, started by who runs this.
@@ -136,7 +138,8 @@ Start = Callable[[Library, int, float], Group]
 
 def iterations_of(group: Group, seconds: float, timeout: float) -> int:
     """How many iterations of what a group has prepared make a block of so many seconds, about."""
-    # The second guess is by a block as long as the first one, where what a block takes to begin weighs less.
+    # The second guess is by a block as long as the first one, where what a block takes to begin
+    # weighs less.
     iterations = _MIN_ITERATIONS
     for _ in range(2):
         # The shortest of three, for another process may have taken the CPU in one of them.
@@ -159,8 +162,9 @@ class _Entrant:
 class Bench:
     """A run over all collectives and sizes. Use as a context manager; leaving it ends all ranks.
 
-    rows: what has been measured so far. failures: what went wrong with a library, in words. versions: of the
-    libraries by label. pace: of several runs together; default: of this one. start: of the ranks.
+    rows: what has been measured so far. failures: what went wrong with a library, in words.
+    versions: of the libraries by label. pace: of several runs together; default: of this one.
+    start: of the ranks.
     """
 
     def __init__(
@@ -231,9 +235,13 @@ class Bench:
             label = entrant.library.label
             self._progress.step(f"starting {label}")
             try:
-                entrant.group = self._start(entrant.library, self._settings.ranks, self._settings.timeout)
+                entrant.group = self._start(
+                    entrant.library, self._settings.ranks, self._settings.timeout
+                )
                 self.versions[label] = entrant.group.version
-                self._progress.say(f"{label}: {entrant.group.version}, {self._settings.ranks} ranks")
+                self._progress.say(
+                    f"{label}: {entrant.group.version}, {self._settings.ranks} ranks"
+                )
             except Unavailable as error:
                 if entrant.library.name in OURS:
                     self.fail(f"{label}: {error}")
@@ -286,27 +294,36 @@ class Bench:
                 nbytes,
                 self._settings.beside,
             )
-            measured += self._with_peaks(rows, entrant.library, nbytes) if entrant.library.schedule else rows
+            measured += (
+                self._with_peaks(rows, entrant.library, nbytes)
+                if entrant.library.schedule
+                else rows
+            )
         self.rows += measured
         self._progress.clear()
         for row in measured:
             self._write(table_row(row, measured, self._ours, schedules=self._schedules))
 
     def _with_peaks(self, rows: list[Row], library: Library, nbytes: int) -> list[Row]:
-        """The rows with the schedule of an alltoall, and what a rank may have under way with it at most."""
+        """The rows with the schedule of an alltoall, and what a rank may have under way with it at
+        most."""
         rows = [replace(row, schedule=library.schedule) for row in rows]
         from . import capi
 
         if library.transport not in GOCCL_TRANSPORTS:  # buffers that peers map may need no messages
             return rows
         ranks = self._settings.ranks
-        most = capi.Core().alltoall_peaks(ranks, library.transport, library.schedule, nbytes // ranks)
+        most = capi.Core().alltoall_peaks(
+            ranks, library.transport, library.schedule, nbytes // ranks
+        )
         return [
-            replace(row, in_flight=most.in_flight, staging=most.staging, incast=most.incast) for row in rows
+            replace(row, in_flight=most.in_flight, staging=most.staging, incast=most.incast)
+            for row in rows
         ]
 
     def _iterations(self, group: Group) -> int:
-        """How many iterations a block of this library has. The first calls also make its connections."""
+        """How many iterations a block of this library has. The first calls also make its
+        connections."""
         settings = self._settings
         if settings.iterations:
             group.block(1, 0, 0, settings.timeout)
@@ -315,12 +332,15 @@ class Bench:
 
     def _present(self, refused: set[str]) -> list[_Entrant]:
         return [
-            entrant for entrant in self._entrants if entrant.group and entrant.library.label not in refused
+            entrant
+            for entrant in self._entrants
+            if entrant.group and entrant.library.label not in refused
         ]
 
     @contextmanager
     def _guarded(self, entrant: _Entrant, refused: set[str]) -> Iterator[Group]:
-        """What a library cannot do leaves it out of the collective; a failure also ends its ranks."""
+        """What a library cannot do leaves it out of the collective; a failure also ends its
+        ranks."""
         assert entrant.group is not None
         try:
             yield entrant.group

@@ -1,7 +1,8 @@
-"""A program that the bench starts: ``python standalone.py MODULE ARGUMENTS``, a module of this folder.
+"""A program that the bench starts: ``python standalone.py MODULE ARGUMENTS``, a module of this
+folder.
 
-It loads this folder as a package of its own, because ``import goccl`` loads torch, which an MPI's ranks do
-without. It ends with the process that has started it.
+It loads this folder as a package of its own, because ``import goccl`` loads torch, which an MPI's
+ranks do without. It ends with the process that has started it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Messages between the coordinator and the ranks: JSON and, with it, raw bytes, over a Unix socket."""
+"""Messages between the coordinator and the ranks: JSON and, with it, raw bytes, over a Unix
+socket."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def send(sock: socket.socket, message: dict[str, Any], payload: bytes = b"") -> 
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Receives a message. EOFError where the other side has closed, ValueError where it talks nonsense."""
+    """Receives a message. EOFError where the other side has closed, ValueError where it talks
+    nonsense."""
     text_size, payload_size = _HEADER.unpack(exactly(sock, _HEADER.size))
     if text_size > _MAX_JSON or payload_size > _MAX_PAYLOAD:
         raise ValueError(f"message of {text_size} + {payload_size} bytes is too long")
@@ -50,8 +52,8 @@ def unpack_times(payload: bytes) -> list[int]:
 def exactly(sock: socket.socket, size: int, deadline: float | None = None) -> bytes:
     """Receives so many bytes. EOFError where the other side has closed.
 
-    deadline: by time.monotonic(), until when all must have come, else TimeoutError. Without one each part may
-    take as long as the socket's timeout says.
+    deadline: by time.monotonic(), until when all must have come, else TimeoutError. Without one
+    each part may take as long as the socket's timeout says.
     """
     data = bytearray()
     while len(data) < size:

@@ -42,7 +42,8 @@ class _Rank:
         self._prepared: _Prepared | None = None
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Makes and touches the buffers for a collective and a size; those of before are freed first."""
+        """Makes and touches the buffers for a collective and a size; those of before are freed
+        first."""
         self._prepared = None
         rank, ranks = self._library.rank, self._library.ranks
         collective, count = str(request["collective"]), int(request["count"])
@@ -66,7 +67,11 @@ class _Rank:
         """A checked iteration, some to warm up, the measured ones, and a checked one."""
         if self._prepared is None:
             raise ValueError("block before prepare")
-        warmup, iterations, seed = int(request["warmup"]), int(request["iterations"]), int(request["seed"])
+        warmup, iterations, seed = (
+            int(request["warmup"]),
+            int(request["iterations"]),
+            int(request["seed"]),
+        )
         prepared = self._prepared
         gc.disable()
         wrong = self._checked(prepared, seed)

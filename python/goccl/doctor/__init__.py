@@ -1,12 +1,12 @@
 """``goccl doctor``: whether all ranks of a job reach each other, how fast, and what is odd.
 
-Each pair of ranks is joined in a group of its own, as a job would join them, and measures the latency
-of an exchange of 4 bytes, the bandwidth each way, and how far its clocks are apart. Pairs that share no
-rank are measured at the same time, as far as their hosts have CPUs. A rank that does not come, or falls
-silent, is named; all other pairs are measured none the less.
+Each pair of ranks is joined in a group of its own, as a job would join them, and measures the
+latency of an exchange of 4 bytes, the bandwidth each way, and how far its clocks are apart. Pairs
+that share no rank are measured at the same time, as far as their hosts have CPUs. A rank that does
+not come, or falls silent, is named; all other pairs are measured none the less.
 
-A pair is odd beside the pairs of its kind, which have the same transport and share a host, or do not:
-with more than three times their median latency, or less than half of their median bandwidth.
+A pair is odd beside the pairs of its kind, which have the same transport and share a host, or do
+not: with more than three times their median latency, or less than half of their median bandwidth.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         type=partial(_number, 2, _MOST_RANKS),
         metavar="N",
-        help="start so many ranks on this host (default: the ranks of torchrun, mpirun or srun, else 2)",
+        help="start so many ranks on this host (default: the ranks of torchrun, mpirun or srun, "
+        "else 2)",
     )
     add(
         "--wait",
@@ -72,15 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for a pair to be joined, and for each of its steps (default 20)",
     )
     add("--json", type=_file, metavar="FILE", help="also write all that was measured as JSON")
-    add("--plot", type=_picture, metavar="FILE", help="also draw heat maps, as PNG or SVG (needs matplotlib)")
+    add(
+        "--plot",
+        type=_picture,
+        metavar="FILE",
+        help="also draw heat maps, as PNG or SVG (needs matplotlib)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command.
 
     Returns:
-        0: nothing is odd; 1: something is, or could not be found out; 2: it cannot begin. The ranks but
-        0 return 0 when they give up.
+        0: nothing is odd; 1: something is, or could not be found out; 2: it cannot begin. The ranks
+        but 0 return 0 when they give up.
     """
     try:
         place = None if args.ranks else launch.find(os.environ)

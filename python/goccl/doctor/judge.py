@@ -55,7 +55,8 @@ class Joint:
         up_GBps: from the lower rank to the higher, in 10^9 bytes a second.
         down_GBps: from the higher rank to the lower.
         clock_s: how far the clock of the higher rank is ahead, in seconds.
-        failed: the step that failed, and that has no values: MEET, SMALL or LARGE; "" where none did.
+        failed: the step that failed, and that has no values: MEET, SMALL or LARGE; "" where none
+        did.
         error: why it failed.
     """
 
@@ -136,21 +137,25 @@ def _absent(job: Job) -> Iterable[Finding]:
         yield Finding(
             absent,
             f"{names(absent)} did not come",
-            f"that the launcher has started them, and that they can reach {job.store}; what they print",
+            f"that the launcher has started them, and that they can reach {job.store}; what they "
+            f"print",
         )
     for rank in job.lost:
         facts = job.facts[rank]
         yield Finding(
             [rank],
             f"rank {rank} ({facts.host}, pid {facts.pid}) came, and then answered no more",
-            f"what it prints; whether it was killed (out of memory: dmesg), or is stopped; whether its host"
+            f"what it prints; whether it was killed (out of memory: dmesg), or is stopped; "
+            f"whether its host"
             f" still reaches {job.store}, with large packets, too (ping -M do -s 1472)",
         )
 
 
 def _unreachable(job: Job) -> Iterable[Finding]:
     """Pairs that do not meet. Hosts are named where all pairs between them fail, else ranks."""
-    met = {pair: joint.did(MEET) for pair, joint in job.pairs.items() if not set(job.lost) & set(pair)}
+    met = {
+        pair: joint.did(MEET) for pair, joint in job.pairs.items() if not set(job.lost) & set(pair)
+    }
     between: dict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in met:
         low, high = sorted(job.facts[rank].where for rank in pair)
@@ -162,7 +167,8 @@ def _unreachable(job: Job) -> Iterable[Finding]:
         called = sorted(_host(job, host) for host in hosts)
         text = _alone("host", called) + f": {job.pairs[pairs[0]].error}"
         check = (
-            "the text above; firewalls (each rank listens on a port that the kernel picks); the route"
+            "the text above; firewalls (each rank listens on a port that the kernel picks); the "
+            "route"
             " between the hosts (ip route get); GOCCL_SOCKET_IFNAME"
         )
         yield Finding(_all_of(job, hosts, pairs), text, check)
@@ -217,7 +223,8 @@ def _stuck(job: Job) -> Iterable[Finding]:
     """Pairs that meet, and then fail."""
     for (a, b), joint in job.pairs.items():
         if joint.failed == SMALL:
-            text = f"ranks {a} and {b} were joined by {joint.transport}, and then failed: {joint.error}"
+            way = joint.transport
+            text = f"ranks {a} and {b} were joined by {way}, and then failed: {joint.error}"
             yield Finding([a, b], text, "the text above")
     large = {pair: joint.did(LARGE) for pair, joint in job.pairs.items() if joint.did(SMALL)}
     for ranks, pairs in _fewest(large):
@@ -237,7 +244,9 @@ def _different(job: Job) -> Iterable[Finding]:
         yield from _disagree(versions, f"versions of {name}", "that all ranks run one installation")
     for name in (name for name, setting in VARIABLES.items() if setting.same):
         settings = {rank: facts.settings.get(name, "not set") for rank, facts in job.facts.items()}
-        yield from _disagree(settings, name, "that the launcher hands the variable to all ranks alike")
+        yield from _disagree(
+            settings, name, "that the launcher hands the variable to all ranks alike"
+        )
 
 
 def _disagree(values: Mapping[int, str], what: str, check: str) -> Iterable[Finding]:
@@ -272,7 +281,8 @@ def _transports(job: Job) -> Iterable[Finding]:
             if joint.transport != usual:
                 yield Finding(
                     [a, b],
-                    f"ranks {a} and {b} are joined by {joint.transport}, other pairs {where} by {usual}:"
+                    f"ranks {a} and {b} are joined by {joint.transport}, other pairs {where} by "
+                    f"{usual}:"
                     f" {joint.reason}",
                     "the reason above; `goccl info` on both hosts",
                 )
@@ -333,7 +343,8 @@ _BANDWIDTH = _Measure(
 
 
 def _slow(job: Job, measure: _Measure) -> Iterable[Finding]:
-    """Pairs whose value is odd beside the median of their kind: transport, and whether they share a host."""
+    """Pairs whose value is odd beside the median of their kind: transport, and whether they share a
+    host."""
     for within, like in _like(job, measure.step).items():
         for transport in dict.fromkeys(joint.transport for joint in like.values()):
             pairs = {pair: joint for pair, joint in like.items() if joint.transport == transport}
@@ -366,7 +377,8 @@ def _name(
     for rank, count in of_rank.most_common():
         if count > 1 and 2 * count > all_of_rank[rank] and 2 * count > len(odd_pairs):
             value = median(value for pair, value in odd.items() if rank in pair)
-            text = f"rank {rank} ({job.facts[rank].host}): {measure.what} of {value:.3g} {measure.unit}"
+            host = job.facts[rank].host
+            text = f"rank {rank} ({host}): {measure.what} of {value:.3g} {measure.unit}"
             yield Finding([rank], f"{text} with {count} others; {beside}", check)
             named.add(rank)
     for (a, b), value in odd.items():
@@ -383,14 +395,18 @@ def _clocks(job: Job) -> Iterable[Finding]:
             yield Finding(
                 [rank],
                 f"the clock of rank {rank} ({job.facts[rank].host}) is {abs(ahead):.3g} s"
-                f" {'ahead of' if ahead > 0 else 'behind'} rank 0's: times in their logs cannot be compared",
+                f" {'ahead of' if ahead > 0 else 'behind'} rank 0's: times in their logs cannot "
+                f"be compared",
                 "that its host keeps the time (chronyc tracking, timedatectl)",
             )
 
 
 def clocks(job: Job) -> dict[int, float]:
-    """How far the clock of each rank that was measured with rank 0 is ahead of rank 0's, in seconds."""
-    measured = {b: joint.clock_s for (a, b), joint in job.pairs.items() if a == 0 and joint.did(SMALL)}
+    """How far the clock of each rank that was measured with rank 0 is ahead of rank 0's, in
+    seconds."""
+    measured = {
+        b: joint.clock_s for (a, b), joint in job.pairs.items() if a == 0 and joint.did(SMALL)
+    }
     return {0: 0.0, **measured} if 0 in job.facts else measured
 
 

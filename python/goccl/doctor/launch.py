@@ -1,4 +1,5 @@
-"""Which rank this process is, and where the ranks meet, from what launchers set in the environment."""
+"""Which rank this process is, and where the ranks meet, from what launchers set in the
+environment."""
 
 from __future__ import annotations
 
@@ -153,7 +154,8 @@ class _Child:
         self._pidfd = os.pidfd_open(pid)
 
     def wait(self, limit: float) -> int:
-        """Returns the status that a shell would give; that of SIGKILL where it has not ended in time."""
+        """Returns the status that a shell would give; that of SIGKILL where it has not ended in
+        time."""
         ended, _, _ = select.select([self._pidfd], [], [], limit)
         if not ended:
             return 128 + signal.SIGKILL

@@ -1,4 +1,5 @@
-"""What two ranks measure together: latency, bandwidth each way, and how far their clocks are apart."""
+"""What two ranks measure together: latency, bandwidth each way, and how far their clocks are
+apart."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def measure(store: Any, pair: Pair, rank: int, timeout: float) -> Half:
             2,
             options=goccl.Options(
                 timeout=timedelta(seconds=timeout),
-                liveness_grace=timedelta(seconds=timeout / 2),  # so that it tells why nothing answers
+                # so that it tells why nothing answers
+                liveness_grace=timedelta(seconds=timeout / 2),
             ),
             group_name=name,
             global_ranks=list(pair),
@@ -180,7 +182,8 @@ class _Two:
         return size / min(messages(size, count) for _ in range(blocks))
 
     def clock(self) -> float:
-        """How far the clock of the second rank is ahead of the first one's, as the first sees it."""
+        """How far the clock of the second rank is ahead of the first one's, as the first sees
+        it."""
         stamp = self._torch.zeros(1, dtype=self._torch.int64)
         best, ahead = float("inf"), 0.0
         for _ in range(10):

@@ -28,8 +28,11 @@ def rounds(ranks: Sequence[int]) -> list[list[Pair]]:
     return made
 
 
-def batches(ranks: Sequence[int], hosts: Mapping[int, str], cpus: Mapping[int, int]) -> list[list[Pair]]:
-    """Makes a tournament in which no host has more ranks at work than CPUs, where they would be slow.
+def batches(
+    ranks: Sequence[int], hosts: Mapping[int, str], cpus: Mapping[int, int]
+) -> list[list[Pair]]:
+    """Makes a tournament in which no host has more ranks at work than CPUs, where they would be
+    slow.
 
     Args:
         ranks: who takes part.
@@ -47,7 +50,9 @@ def batches(ranks: Sequence[int], hosts: Mapping[int, str], cpus: Mapping[int, i
             later: list[Pair] = []
             for pair in pairs:
                 more = Counter(hosts[rank] for rank in pair)
-                fits = all(working[hosts[r]] + more[hosts[r]] <= max(cpus[r], more[hosts[r]]) for r in pair)
+                fits = all(
+                    working[hosts[r]] + more[hosts[r]] <= max(cpus[r], more[hosts[r]]) for r in pair
+                )
                 (batch if fits else later).append(pair)
                 if fits:
                     working += more

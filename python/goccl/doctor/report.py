@@ -115,5 +115,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _folded(start: str, words: str) -> list[str]:
     return textwrap.wrap(
-        words, COLUMNS, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False
+        words,
+        COLUMNS,
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
     )

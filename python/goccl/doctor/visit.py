@@ -1,4 +1,5 @@
-"""A visit of the doctor: the ranks meet at a store, rank 0 calls up the pairs, and gets all results."""
+"""A visit of the doctor: the ranks meet at a store, rank 0 calls up the pairs, and gets all
+results."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ class Board:
         return bool(self._ask(lambda: self.store.check([name])))
 
     def get(self, name: str, deadline: float) -> Any:
-        """Waits until somebody has told it; None where nobody has by the deadline (time.monotonic())."""
+        """Waits until somebody has told it; None where nobody has by the deadline
+        (time.monotonic())."""
         left = max(_SHORTEST, deadline - time.monotonic())
 
         def read() -> Any:
@@ -231,7 +233,12 @@ def lead(board: Board, size: int, patience: Patience) -> Job:
 
 
 def _collect(
-    board: Board, number: int, pairs: Sequence[Pair], halves: dict[int, Half], deadline: float, grace: float
+    board: Board,
+    number: int,
+    pairs: Sequence[Pair],
+    halves: dict[int, Half],
+    deadline: float,
+    grace: float,
 ) -> list[int]:
     """Waits for the halves that the other ranks tell, and returns the ranks that told none.
 

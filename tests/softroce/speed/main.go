@@ -1,15 +1,19 @@
-// Speed measures verbs between hosts, one rank a host, beside TCP: in turn, medians, and a line a size.
+// Speed measures verbs between hosts, one rank a host, beside TCP: in turn, medians, and a line a
+// size.
 //
 // It is run on each host, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set:
 //
-//	speed stream              what the stream over a queue pair reaches, of two hosts, and a plain TCP connection
-//	speed allreduce 64K 1M    allreduce over each, over verbs of shareable memory, too; the same for alltoall, of so many bytes a rank, and for
-//	                          sendrecv, to the next rank and from the one before
+//	speed stream              what the stream over a queue pair reaches, of two hosts, and
+//	                          a plain TCP connection
+//	speed allreduce 64K 1M    allreduce over each, over verbs of shareable memory, too; the same
+//	                          for alltoall, of so many bytes a rank, and for sendrecv, to the
+//	                          next rank and from the one before
 //	speed schedules 64K 1M    alltoall over verbs by several schedules
 //
 // or by Open MPI's mpirun, with MASTER_ADDR and MASTER_PORT:
 //
-//	speed openmpi 64K 1M      alltoall over verbs by several schedules, over TCP, and by that Open MPI
+//	speed openmpi 64K 1M      alltoall over verbs by several schedules, over TCP, and by
+//	                          that Open MPI
 package main
 
 import (
@@ -68,7 +72,8 @@ func run(args []string) error {
 		}
 		return compare(alltoall, append(scheduled, tcp), args[1:], rank, size, other)
 	}
-	return errors.New("usage: speed stream, or speed allreduce|alltoall|sendrecv|schedules|openmpi SIZES")
+	return errors.New("usage: speed stream, or speed allreduce|alltoall|sendrecv|schedules|openmpi " +
+		"SIZES")
 }
 
 // number is that of the first of these variables that is set.
@@ -187,7 +192,8 @@ func stream(rank int) error {
 		return err
 	}
 	if rank == 0 {
-		fmt.Printf("stream 1 MiB after 1 MiB: %.1f MB/s\n", float64(count*len(b))/1e6/time.Since(start).Seconds())
+		fmt.Printf("stream 1 MiB after 1 MiB: %.1f MB/s\n",
+			float64(count*len(b))/1e6/time.Since(start).Seconds())
 	}
 	start = time.Now()
 	for range count {
@@ -202,7 +208,8 @@ func stream(rank int) error {
 	}
 	if rank == 0 {
 		_, err = io.ReadFull(c, b[:1])
-		fmt.Printf("TCP 1 MiB after 1 MiB: %.1f MB/s\n", float64(count*len(b))/1e6/time.Since(start).Seconds())
+		fmt.Printf("TCP 1 MiB after 1 MiB: %.1f MB/s\n",
+			float64(count*len(b))/1e6/time.Since(start).Seconds())
 	} else {
 		_, err = c.Write(b[:1])
 	}
@@ -260,7 +267,8 @@ const shareable = "shareable"
 type memory func(bytes int) (unsafe.Pointer, error)
 
 func ordinary(bytes int) (unsafe.Pointer, error) {
-	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, fmt.Errorf("mmap of %d bytes: %w", bytes, err)
 	}
@@ -277,7 +285,8 @@ func shareableOf(r *core.Runtime) memory {
 	}
 }
 
-// problem is some operations at once on memory of their own. check tells whether their results are right, and forgets them.
+// problem is some operations at once on memory of their own. check tells whether their results are
+// right, and forgets them.
 type problem struct {
 	operations []core.Operation
 	check      func() error
@@ -289,7 +298,8 @@ func allreduce(m memory, bytes, _, _ int) (problem, error) {
 		return problem{}, err
 	}
 	places, counts := operands(in)
-	op := core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: places, Out: places, InCounts: counts, OutCounts: counts}
+	op := core.Operation{Collective: plan.AllReduce, DType: reduce.Float32, In: places, Out: places,
+		InCounts: counts, OutCounts: counts}
 	return problem{[]core.Operation{op}, func() error { return nil }}, nil
 }
 
@@ -310,7 +320,8 @@ func sendrecv(m memory, bytes, rank, size int) (problem, error) {
 		return nil
 	}
 	return problem{[]core.Operation{
-		{Collective: plan.Recv, DType: reduce.Float32, Root: left, Out: places[1:], OutCounts: counts[1:]},
+		{Collective: plan.Recv, DType: reduce.Float32, Root: left, Out: places[1:],
+			OutCounts: counts[1:]},
 		{Collective: plan.Send, DType: reduce.Float32, Root: right, In: places[:1], InCounts: counts[:1]},
 	}, check}, nil
 }
@@ -372,11 +383,14 @@ type entrant struct {
 	memory memory
 }
 
-// turns is how often it is the turn of each, in which it is called once to warm up, and then some times that are measured.
+// turns is how often it is the turn of each, in which it is called once to warm up, and then some
+// times that are measured.
 const turns = 10
 
-// compare prints a line a size: of each entrant the median of the times, in µs, of the slowest rank.
-func compare(operation func(m memory, bytes, rank, size int) (problem, error), configs []core.Config, sizes []string, rank, size int, others ...entrant) error {
+// compare prints a line a size: of each entrant the median of the times, in µs, of the slowest
+// rank.
+func compare(operation func(m memory, bytes, rank, size int) (problem, error),
+	configs []core.Config, sizes []string, rank, size int, others ...entrant) error {
 	store, err := meet(rank, size)
 	if err != nil {
 		return err
@@ -439,8 +453,8 @@ func compare(operation func(m memory, bytes, rank, size int) (problem, error), c
 	return nil
 }
 
-// measure returns how long the slowest rank took for each call, by entrant. All meet in the same barrier, the first entrant's: how far apart the
-// ranks leave it is in what is measured.
+// measure returns how long the slowest rank took for each call, by entrant. All meet in the same
+// barrier, the first entrant's: how far apart the ranks leave it is in what is measured.
 func measure(entrants []entrant, problems []problem, calls int) ([][]float64, error) {
 	times, err := blocks[float64](ordinary, len(entrants), turns*calls)
 	if err != nil {

@@ -68,5 +68,6 @@ func openMPI() (entrant, error) {
 		}
 		return nil
 	}
-	return entrant{name: strings.TrimSpace("openmpi " + os.Getenv("OMPI_MCA_pml")), call: alltoall, close: end, memory: ordinary}, nil
+	return entrant{name: strings.TrimSpace("openmpi " + os.Getenv("OMPI_MCA_pml")), call: alltoall,
+		close: end, memory: ordinary}, nil
 }

@@ -54,6 +54,7 @@ func Run(kernel, dst unsafe.Pointer, src []unsafe.Pointer, bytes int, factor [2]
 	for _, p := range src {
 		pinned.Pin(p)
 	}
-	return C.run(kernel, dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)), C.size_t(bytes),
+	return C.run(kernel, dst, (*unsafe.Pointer)(unsafe.Pointer(&src[0])), C.int(len(src)),
+		C.size_t(bytes),
 		C.double(factor[0]), C.double(factor[1])) == 1
 }

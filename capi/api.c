@@ -241,7 +241,8 @@ const char *api_static_name(const char *name) {
   return "unknown";
 }
 
-/* ---- fast paths ------------------------------------------------------------------------------- */
+/* ---- fast paths -------------------------------------------------------------------------------
+ */
 
 /* The fast paths of the communicators made last. */
 enum { RECENT = 64 };

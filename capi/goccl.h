@@ -119,7 +119,7 @@ typedef enum {
 typedef uint64_t goccl_comm; /* 0 is never a valid handle */
 typedef uint64_t goccl_work;
 
-#define GOCCL_WORK_DONE ((goccl_work)0) /* a work that ended well within the call that started it */
+#define GOCCL_WORK_DONE ((goccl_work)0) /* a work that ended well in the call that started it */
 #define GOCCL_ANY_SOURCE (-1)
 #define GOCCL_NO_TIMEOUT (-1)      /* goccl_work_wait(): wait until the work ends by itself */
 #define GOCCL_DEFAULT_TIMEOUT (-1) /* goccl_call.timeout_ms: the communicator's */

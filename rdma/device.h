@@ -1,5 +1,5 @@
-/* Calls of verbs for Go, which cannot call through pointers. What returns a pointer sets errno where it is
- * NULL, what returns int returns 0 or an errno. */
+/* Calls of verbs for Go, which cannot call through pointers. What returns a pointer sets errno
+ * where it is NULL, what returns int returns 0 or an errno. */
 #ifndef GOCCL_DEVICE_H
 #define GOCCL_DEVICE_H
 
@@ -20,7 +20,8 @@ static inline const char *goccl_get_device_name(const struct goccl_verbs *v, str
   return v->get_device_name(d);
 }
 
-static inline struct ibv_context *goccl_open_device(const struct goccl_verbs *v, struct ibv_device *d) {
+static inline struct ibv_context *goccl_open_device(const struct goccl_verbs *v,
+                                                    struct ibv_device *d) {
   return v->open_device(d);
 }
 
@@ -71,7 +72,8 @@ static inline int goccl_dereg_mr(const struct goccl_verbs *v, struct ibv_mr *mr)
   return v->dereg_mr(mr);
 }
 
-/* An asynchronous event, acknowledged, with the port or the number of the queue pair that it is of. */
+/* An asynchronous event, acknowledged, with the port or the number of the queue pair that it is of.
+ */
 struct goccl_event {
   int type;
   int port;
@@ -94,7 +96,8 @@ static inline int goccl_next_event(const struct goccl_verbs *v, struct ibv_conte
     case IBV_EVENT_PATH_MIG:
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
-      event->qpn = e.element.qp->qp_num; /* which is not destroyed before the event is acknowledged */
+      event->qpn =
+          e.element.qp->qp_num; /* which is not destroyed before the event is acknowledged */
       break;
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:

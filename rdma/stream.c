@@ -8,10 +8,12 @@
 
 #include "../core/reduce/kernel/copy.h"
 
-/* What the immediate data of a message says: how many bytes of it there are, and its number; or up to where all is given back, in messages and
- * grains of bytes, and how many loans are answered for. But for the bytes of a message these are the low bits of what is counted from the
- * beginning, so that a message that comes twice, or not at all, is noticed. No connection should do that, but SoftRoCE does: what it is sending
- * again when the acknowledgement comes, and then has to send once more, goes as new, alone or with some of those behind it. */
+/* What the immediate data of a message says: how many bytes of it there are, and its number; or up
+ * to where all is given back, in messages and grains of bytes, and how many loans are answered for.
+ * But for the bytes of a message these are the low bits of what is counted from the beginning, so
+ * that a message that comes twice, or not at all, is noticed. No connection should do that, but
+ * SoftRoCE does: what it is sending again when the acknowledgement comes, and then has to send once
+ * more, goes as new, alone or with some of those behind it. */
 #define GIVE_BACK (1u << 31)
 #define NUMBER_AT 18
 #define BYTES ((1u << NUMBER_AT) - 1)
@@ -162,7 +164,8 @@ static int may_write(struct goccl_stream *s) {
          sends_left(s) > 0;
 }
 
-/* give_back tells the peer what has been consumed, where that is much, and which loans are answered for. */
+/* give_back tells the peer what has been consumed, where that is much, and which loans are answered
+ * for. */
 static void give_back(struct goccl_stream *s) {
   if (!s->live || (s->answered == s->reported && s->got - s->gave < GOCCL_STREAM_RETURN &&
                    s->consumed - s->returned < s->size / 4))
@@ -234,8 +237,9 @@ static int drain(struct goccl_stream *s) {
   return room;
 }
 
-/* change moves the queue pair to another state, which may take long: the kernel may have to ask for the peer's address. Nobody posts
- * meanwhile, for the stream is not live, and so the lock is not held. */
+/* change moves the queue pair to another state, which may take long: the kernel may have to ask for
+ * the peer's address. Nobody posts meanwhile, for the stream is not live, and so the lock is not
+ * held. */
 static int change(struct goccl_stream *s, struct ibv_qp_attr *a, int mask, const char *verb) {
   int error = s->verbs->modify_qp(s->qp, a, mask);
   if (error) {
@@ -422,7 +426,8 @@ int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes) {
 int goccl_stream_flush(struct goccl_stream *s) {
   pthread_mutex_lock(&s->lock);
   reap(s);
-  /* A write of nothing tells when all before it is done. The peer need not have room for it, and may be sent it twice. */
+  /* A write of nothing tells when all before it is done. The peer need not have room for it, and
+   * may be sent it twice. */
   if (s->posts != s->flushed && s->posts != s->done && sends_left(s) > -GOCCL_STREAM_SPARE) {
     struct ibv_send_wr wr = {
         .opcode = IBV_WR_RDMA_WRITE,

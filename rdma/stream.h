@@ -1,5 +1,5 @@
-/* A byte stream over one reliable connection: the loops that must not cross between Go and C for each work request. See
- * stream.go for the model. */
+/* A byte stream over one reliable connection: the loops that must not cross between Go and C for
+ * each work request. See stream.go for the model. */
 #ifndef GOCCL_STREAM_H
 #define GOCCL_STREAM_H
 
@@ -46,7 +46,8 @@ struct goccl_read {
   uint32_t number; /* of the send that it is */
 };
 
-/* Memory of the peer that is being read, in the order of its bytes, and after all of that the word that tells whether the peer had stopped. */
+/* Memory of the peer that is being read, in the order of its bytes, and after all of that the word
+ * that tells whether the peer had stopped. */
 struct goccl_fetch {
   uint64_t from, stopped_from;
   uint32_t key, stopped_key;
@@ -62,7 +63,8 @@ struct goccl_stream {
   struct ibv_cq *came, *went; /* completions of receives, and of sends */
   struct ibv_qp *qp;
   struct ibv_mr *mr, *copy; /* of ring, and of what is behind it */
-  uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's ring; behind that the staging */
+  uint8_t *ring; /* what comes; behind it the copy of what goes, at the same places as in the peer's
+                    ring; behind that the staging */
   uint64_t size; /* of the ring and of the copy, a power of two; the staging has a quarter */
   uint64_t piece;   /* the most bytes of a message */
   uint32_t inlined; /* the most bytes that a work request carries itself */
@@ -112,12 +114,14 @@ struct goccl_path {
   uint8_t retries;
 };
 
-/* goccl_stream_open makes the queue pair over memory of 2.25*size bytes: the ring is registered as mr, which peers may write, the
- * rest as copy. On failure it returns an errno, with the verb in fault. */
+/* goccl_stream_open makes the queue pair over memory of 2.25*size bytes: the ring is registered as
+ * mr, which peers may write, the rest as copy. On failure it returns an errno, with the verb in
+ * fault. */
 int goccl_stream_open(struct goccl_stream *s, const struct goccl_verbs *verbs, struct ibv_pd *pd,
                       struct ibv_mr *mr, struct ibv_mr *copy, uint64_t size);
 
-/* goccl_stream_offer gets ready for a connection. It may take a second, and so may goccl_stream_join. */
+/* goccl_stream_offer gets ready for a connection. It may take a second, and so may
+ * goccl_stream_join. */
 int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path,
                        struct goccl_record *mine);
 
@@ -125,44 +129,50 @@ int goccl_stream_offer(struct goccl_stream *s, const struct goccl_path *path,
 int goccl_stream_join(struct goccl_stream *s, const struct goccl_path *path,
                       const struct goccl_record *mine, const struct goccl_record *peers);
 
-/* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of more of Go's: they are used
- * during the call. */
+/* Pieces of memory (struct iovec) are named by a number, because they may be Go's, and speak of
+ * more of Go's: they are used during the call. */
 
 /* goccl_stream_write takes as many bytes as there is room for. -1: the connection is broken. */
 ssize_t goccl_stream_write(struct goccl_stream *s, uintptr_t iov, int n);
 
-/* goccl_stream_read reads what has come: into iov, as far as it holds. *room is set where the peer has made room for more to be written.
- * Where nothing has come, the channel's descriptor will be readable when something has. -1: the connection is broken and all has been read. */
+/* goccl_stream_read reads what has come: into iov, as far as it holds. *room is set where the peer
+ * has made room for more to be written. Where nothing has come, the channel's descriptor will be
+ * readable when something has. -1: the connection is broken and all has been read. */
 ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t iov, int n, int *room);
 
 /* goccl_stream_wake takes what made the channel's descriptor readable away. */
 void goccl_stream_wake(struct goccl_stream *s);
 
-/* goccl_stream_ask has the descriptor become readable when a send is done. It tells whether there is room by now. */
+/* goccl_stream_ask has the descriptor become readable when a send is done. It tells whether there
+ * is room by now. */
 int goccl_stream_ask(struct goccl_stream *s);
 
 /* goccl_stream_nudge sends a message, of bytes that the next one overwrites. */
 int goccl_stream_nudge(struct goccl_stream *s, uint32_t bytes);
 
-/* goccl_stream_flush tells whether all that was sent has reached the peer's memory; -1: the connection is broken. */
+/* goccl_stream_flush tells whether all that was sent has reached the peer's memory; -1: the
+ * connection is broken. */
 int goccl_stream_flush(struct goccl_stream *s);
 
-/* A loan is memory of one side that the other reads (RDMA READ), in the order in which it is told of them. What tells of it are bytes of the
- * stream; that it has been answered for, the immediate of a message. */
+/* A loan is memory of one side that the other reads (RDMA READ), in the order in which it is told
+ * of them. What tells of it are bytes of the stream; that it has been answered for, the immediate
+ * of a message. */
 
-/* goccl_stream_fetch begins to read memory of the peer's into two places, and a word; the last fetch has ended. */
+/* goccl_stream_fetch begins to read memory of the peer's into two places, and a word; the last
+ * fetch has ended. */
 void goccl_stream_fetch(struct goccl_stream *s, uint64_t from, uint32_t key, uint64_t stopped_from,
                         uint32_t stopped_key, const struct goccl_place *to);
 
-/* goccl_stream_fetched carries the fetch on. It tells whether all has come; if not, the channel's descriptor will be readable when more has.
- * -1: the connection is broken. */
+/* goccl_stream_fetched carries the fetch on. It tells whether all has come; if not, the channel's
+ * descriptor will be readable when more has. -1: the connection is broken. */
 int goccl_stream_fetched(struct goccl_stream *s);
 
-/* goccl_stream_forgo has the fetch end with the reads that are under way, which write where they were to until goccl_stream_fetched tells that
- * they have ended, or the stream is closed. */
+/* goccl_stream_forgo has the fetch end with the reads that are under way, which write where they
+ * were to until goccl_stream_fetched tells that they have ended, or the stream is closed. */
 void goccl_stream_forgo(struct goccl_stream *s);
 
-/* goccl_stream_answer tells the peer that its oldest loan that has not been answered for is not read, or not any more. */
+/* goccl_stream_answer tells the peer that its oldest loan that has not been answered for is not
+ * read, or not any more. */
 void goccl_stream_answer(struct goccl_stream *s);
 
 void goccl_stream_fault(struct goccl_stream *s, struct goccl_fault *fault);

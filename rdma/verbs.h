@@ -1,6 +1,7 @@
 /* The part of libibverbs that GoCCL uses, declared anew: layouts and values are those of the stable
  * IBVERBS_1.1 ABI of rdma-core, which a test compares with the installed header. So that nothing
- * needs that header to be built, and nothing the library to be loaded: goccl_verbs_load finds it. */
+ * needs that header to be built, and nothing the library to be loaded: goccl_verbs_load finds it.
+ */
 #ifndef GOCCL_VERBS_H
 #define GOCCL_VERBS_H
 
@@ -228,7 +229,8 @@ struct ibv_device_attr {
   uint8_t phys_port_cnt;
 };
 
-/* Newer versions end with more, but the exported ibv_query_port fills it up to flags at most: zero it first. */
+/* Newer versions end with more, but the exported ibv_query_port fills it up to flags at most: zero
+ * it first. */
 struct ibv_port_attr {
   enum ibv_port_state state;
   enum ibv_mtu max_mtu;
@@ -507,9 +509,9 @@ static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only) {
   return cq->context->ops.req_notify_cq(cq, solicited_only);
 }
 
-/* goccl_verbs holds the library's functions without their prefix "ibv_". Those that return a pointer
- * return NULL and set errno where they fail; those that return int return 0 or an errno, but for
- * get_cq_event and get_async_event, which return -1 and set errno. */
+/* goccl_verbs holds the library's functions without their prefix "ibv_". Those that return a
+ * pointer return NULL and set errno where they fail; those that return int return 0 or an errno,
+ * but for get_cq_event and get_async_event, which return -1 and set errno. */
 struct goccl_verbs {
   struct ibv_device **(*get_device_list)(int *num_devices);
   void (*free_device_list)(struct ibv_device **list);
@@ -541,7 +543,8 @@ struct goccl_verbs {
   int (*query_gid_ex)(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
                       struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size);
 
-  int fork_error; /* of fork_init, an errno: where not 0, registered memory must not be used in a child */
+  int fork_error; /* of fork_init, an errno: where not 0, registered memory must not be used in a
+                     child */
 };
 
 /* goccl_verbs_load loads the library for ever, "libibverbs.so.1" where path is empty or NULL, fills

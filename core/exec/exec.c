@@ -195,7 +195,8 @@ static int in_line(const goccl_step *step) {
   return !step->shared && step->bytes <= (int64_t)sizeof(goccl_message);
 }
 
-/* A stamp's upper half: the number, so that no stamp of an earlier message is taken for it, and the form. */
+/* A stamp's upper half: the number, so that no stamp of an earlier message is taken for it, and the
+ * form. */
 static uint64_t stamp_number(uint64_t n) { return (n + 1) & 0x7fffffff; }
 
 static uint64_t mix(uint64_t h, uint64_t v) {
@@ -215,8 +216,8 @@ static uint64_t stamp(const goccl_run_state *run, const goccl_step *step, uint64
   return stamp_number(n) << 33 | (step->stamp ^ (run->digest & DIGEST));
 }
 
-/* What an Expose carries: where its blocks begin in its rank's arena, and one more; 0 where there is none. And how much of
- * them is exposed. */
+/* What an Expose carries: where its blocks begin in its rank's arena, and one more; 0 where there
+ * is none. And how much of them is exposed. */
 typedef struct {
   uint64_t in;
   uint64_t out;
@@ -434,7 +435,8 @@ static void take_expose(goccl_channel *c) {
   goccl_ring(c->peer_bell);
 }
 
-/* Where bytes of a rank's memory, from which on so many are used, lie in its arena: see exposure. */
+/* Where bytes of a rank's memory, from which on so many are used, lie in its arena: see exposure.
+ */
 static uint64_t place_in(const goccl_arena *arena, const uint8_t *at, uint64_t bytes) {
   uint64_t place = (uint64_t)(at - arena->base);
   return arena->base != NULL && at >= arena->base && bytes <= arena->size &&
@@ -461,7 +463,8 @@ static int is_direct(const goccl_step *step) {
   return step->op == OP_EXPOSE || step->op == OP_ACCESS;
 }
 
-/* Whether all that a direct plan is to expose can be, to peers that are connected: before any of it is, so that all ranks find the same. */
+/* Whether all that a direct plan is to expose can be, to peers that are connected: before any of it
+ * is, so that all ranks find the same. */
 static int can_expose(const goccl_lane *lane, const goccl_run_state *run) {
   for (uint32_t i = 0; i < run->plan->n_steps && is_direct(&run->plan->steps[i]); i++) {
     const goccl_step *step = &run->plan->steps[i];
@@ -517,8 +520,8 @@ static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_chann
   return r;
 }
 
-/* Waits for one in every peer's. Then there is one in the stage, too: what lies in it has been announced to all peers, so each has released
- * the oldest. */
+/* Waits for one in every peer's. Then there is one in the stage, too: what lies in it has been
+ * announced to all peers, so each has released the oldest. */
 static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uint64_t until) {
   for (int32_t i = 1; i < run->end_to; i++) {
     run->peer = (rank + i) % run->end_to;
@@ -552,8 +555,8 @@ static int has_come(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
          acquire(&slot(lane, c->inbox, n)->stamp) >> 33 == stamp_number(n);
 }
 
-/* Whether the rest of the plan needs a peer that is gone: it is to take something, or has not sent all. A peer that
- * has been through the same plan has done both. */
+/* Whether the rest of the plan needs a peer that is gone: it is to take something, or has not sent
+ * all. A peer that has been through the same plan has done both. */
 static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
   const goccl_plan *plan = run->plan;
   const goccl_channel *c = &lane->channels[peer];
@@ -601,7 +604,8 @@ enum {
   FETCH_MAX = 2 << 10
 }; /* a longer one gains nothing by it, or loses: the CPU has foresight of its own */
 
-/* Has a short message come that lies behind its line: all of it at once, while the next step is being looked at. */
+/* Has a short message come that lies behind its line: all of it at once, while the next step is
+ * being looked at. */
 static inline void fetch(const goccl_line *line, const goccl_step *step) {
   if (in_line(step) || step->shared || step->bytes > FETCH_MAX) return;
   for (int64_t at = 0; at < step->bytes; at += (int64_t)sizeof *line)

@@ -47,8 +47,8 @@
  * release needs to know how its data was written. What the kernel copies for process_vm_readv is
  * ordered as the caller's own loads and stores. Every word lies at a multiple of its size. */
 
-/* What a message's sender is doing. All but bytes and total is the same on every rank that makes the
- * same call. */
+/* What a message's sender is doing. All but bytes and total is the same on every rank that makes
+ * the same call. */
 typedef struct {
   uint64_t group;
   uint64_t sequence;
@@ -64,10 +64,10 @@ typedef struct {
   uint64_t total; /* of this pair's direction, where only the pair knows it */
 } goccl_message;
 
-/* The first line of a message's slot. On a memory channel the stamp tells that the message is there: its
- * number, its form and a digest of its header, stored after all else. A message that fits lies in
- * the line itself, with its header behind the line, where only who finds a mismatch looks: so
- * the receiver fetches one line. A longer one lies behind the line. */
+/* The first line of a message's slot. On a memory channel the stamp tells that the message is
+ * there: its number, its form and a digest of its header, stored after all else. A message that
+ * fits lies in the line itself, with its header behind the line, where only who finds a mismatch
+ * looks: so the receiver fetches one line. A longer one lies behind the line. */
 typedef struct {
   union {
     goccl_message header;
@@ -77,10 +77,11 @@ typedef struct {
 } goccl_line;
 
 /* What sleepers on a window wait for: whoever changes a counter in the window while somebody
- * sleeps adds one and wakes the futex. A sleeper counts itself, and then looks at the counter once more. With a fence between
- * the change and the look for sleepers one of the two sees the other. But there it would wait for the counter's line of memory to
- * come from the other CPU. So where sleepers nap first there is none: who was not seen looks again after the nap, when the
- * change has long been visible, and stays counted. */
+ * sleeps adds one and wakes the futex. A sleeper counts itself, and then looks at the counter once
+ * more. With a fence between the change and the look for sleepers one of the two sees the other.
+ * But there it would wait for the counter's line of memory to come from the other CPU. So where
+ * sleepers nap first there is none: who was not seen looks again after the nap, when the change has
+ * long been visible, and stays counted. */
 typedef struct {
   uint32_t value;
   uint32_t sleepers;
@@ -95,8 +96,8 @@ enum { GOCCL_UNCONNECTED = 0, GOCCL_MEMORY = 1, GOCCL_PORT = 2, GOCCL_GONE = 3 }
 
 enum { GOCCL_STOPPED = 1, GOCCL_DEPARTED = 2 }; /* of goccl_lane.news */
 
-/* Where the reader of a port channel puts the payload of a message to come, instead of into its slot.
- * It is posted by the run, and taken by the reader when the message comes. */
+/* Where the reader of a port channel puts the payload of a message to come, instead of into its
+ * slot. It is posted by the run, and taken by the reader when the message comes. */
 typedef struct {
   uint64_t state; /* 0, or the message's number with GOCCL_POSTED or GOCCL_TAKEN */
   uint8_t *to;
@@ -136,8 +137,8 @@ typedef struct {
   uint64_t shared;      /* messages waited for that lie in the peer's stage */
   uint64_t shared_base; /* that, when the running plan began */
   uint64_t lent;        /* loans */
-  uint64_t
-      fetched; /* of them, those that the peer has done with; told by the reader of a port channel */
+  uint64_t fetched;     /* of them, those that the peer has done with; told by the reader of a port
+                           channel */
   goccl_posting *postings; /* one a slot */
   goccl_loan *loans;       /* likewise */
   goccl_arena arena;       /* the peer's */
@@ -181,14 +182,14 @@ enum { GOCCL_LOOKS = 64, GOCCL_SPIN_TURN = 100000 /* ns */ };
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
   goccl_channel *channels;
-  uint8_t *
-      stage; /* what this rank shares with all peers: slots as in an inbox, whose lines are not used */
+  uint8_t *stage; /* what this rank shares with all peers: slots as in an inbox, whose lines are not
+                     used */
   uint64_t shared;     /* messages put there */
   goccl_writer writer; /* of them */
   goccl_bell *bell;
   goccl_arena arena; /* this rank's */
-  uint32_t *
-      news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is gone */
+  uint32_t *news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is
+                     gone */
   uint64_t slots;
   uint64_t stride;
   goccl_patience patience;
@@ -213,9 +214,9 @@ typedef struct {
   uint8_t op;
   uint8_t posted; /* of a copy: its message may have been posted */
   uint8_t shared; /* of a wait: for a shared message; of a share */
-  uint8_t
-      kept; /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the lines */
-  int32_t peer; /* of a share: this rank */
+  uint8_t kept;   /* of a put: what the peer leaves in its slot is reclaimed, so this rank has the
+                     lines */
+  int32_t peer;   /* of a share: this rank */
   int64_t bytes;
   int64_t total;
   goccl_ref dst;
@@ -275,9 +276,9 @@ typedef struct {
   uint32_t post;    /* the next of the plan's posts */
   uint32_t lending; /* some of what it has put may still be lent */
   uint32_t
-      news; /* of the lane, as far as the run has looked whom of those that are gone it needs */
-  int32_t
-      peer; /* of the step that made the run leave, or that has a loan which keeps it from going on */
+      news;     /* of the lane, as far as the run has looked whom of those that are gone it needs */
+  int32_t peer; /* of the step that made the run leave, or that has a loan which keeps it from going
+                   on */
   goccl_message seen; /* the peer's message that did not match */
   int error;          /* errno of reading the peer's memory */
   int32_t vote[2];    /* this rank's, and of all: see Run.Votes */
@@ -285,16 +286,19 @@ typedef struct {
 
 enum {
   GOCCL_RUN_DONE = 0,
-  GOCCL_RUN_BLOCKED, /* until has passed, or a signal came */
-  GOCCL_RUN_CONNECT, /* the channel to `peer` must be connected first */
-  GOCCL_RUN_RECEIVE, /* something of `peer`, on a port channel, is waited for, and nobody else brings it */
-  GOCCL_RUN_REST, /* a wait on a memory channel must sleep, and the caller reads what comes over port channels */
+  GOCCL_RUN_BLOCKED,  /* until has passed, or a signal came */
+  GOCCL_RUN_CONNECT,  /* the channel to `peer` must be connected first */
+  GOCCL_RUN_RECEIVE,  /* something of `peer`, on a port channel, is waited for, and nobody else
+                         brings it */
+  GOCCL_RUN_REST,     /* a wait on a memory channel must sleep, and the caller reads what comes over
+                         port channels */
   GOCCL_RUN_PUT,      /* the step is a Put on a port channel, and a slot is free */
   GOCCL_RUN_RELEASED, /* a slot of a port channel was released: the step is done */
   GOCCL_RUN_STOPPED,
   GOCCL_RUN_GONE,
   GOCCL_RUN_MISMATCH,
-  GOCCL_RUN_INDIRECT, /* some rank's blocks cannot be exposed: all run the plan that needs no such thing */
+  GOCCL_RUN_INDIRECT,  /* some rank's blocks cannot be exposed: all run the plan that needs no such
+                          thing */
   GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have, or has sent less than it says */
   GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
 };
@@ -303,7 +307,8 @@ _Static_assert(offsetof(goccl_run_state, digest) ==
                    offsetof(goccl_run_state, message) + offsetof(goccl_line, stamp),
                "they are sent as a goccl_line");
 
-/* The digest of what a message has in common with those of the next calls like it: all but sequence, bytes and total. */
+/* The digest of what a message has in common with those of the next calls like it: all but
+ * sequence, bytes and total. */
 uint64_t goccl_fixed(const goccl_message *message);
 
 /* Completes the steps of a plan: sets their stamps. */
@@ -313,34 +318,38 @@ void goccl_stamp_steps(goccl_step *steps, uint32_t n);
 enum { GOCCL_SPIN = 1, GOCCL_YIELD };
 
 /* Runs steps until the plan is done or something is needed of the caller. `until` is in
- * nanoseconds of CLOCK_MONOTONIC; 0: nothing is waited for at all; GOCCL_SPIN: a wait polls memory for
- * a little while, and neither yields nor sleeps; GOCCL_YIELD: it may also yield. */
+ * nanoseconds of CLOCK_MONOTONIC; 0: nothing is waited for at all; GOCCL_SPIN: a wait polls memory
+ * for a little while, and neither yields nor sleeps; GOCCL_YIELD: it may also yield. */
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
 
-/* Takes back what was posted for a run that will not go on: then no reader writes to its buffers any
- * more. Readers in the middle of a payload are waited for; they must have been told to stop. */
+/* Takes back what was posted for a run that will not go on: then no reader writes to its buffers
+ * any more. Readers in the middle of a payload are waited for; they must have been told to stop. */
 void goccl_withdraw(goccl_lane *lane, goccl_run_state *run);
 
 /* The address that a reference names. */
 uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *ref);
 
-/* Copies from the memory of a channel's peer. Only if the peer has not stopped by then it is what was offered: its buffer was
- * still its own. And only if the peer's process has not ended by then the number was still its own: another that gets it does so later. Where the
- * kernel has no pidfd, a number that is given anew within the moment in which the link tells of the death would not be noticed. Returns 0, ESRCH if the peer has stopped or is no more (of which there will be news), or another errno: it cannot be
- * read so. */
+/* Copies from the memory of a channel's peer. Only if the peer has not stopped by then it is what
+ * was offered: its buffer was still its own. And only if the peer's process has not ended by then
+ * the number was still its own: another that gets it does so later. Where the kernel has no pidfd,
+ * a number that is given anew within the moment in which the link tells of the death would not be
+ * noticed. Returns 0, ESRCH if the peer has stopped or is no more (of which there will be news), or
+ * another errno: it cannot be read so. */
 int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
 
 void goccl_ring(goccl_bell *bell);
 
-/* Tells peers that what they read of this rank's memory from now on is not what was offered to them. */
+/* Tells peers that what they read of this rank's memory from now on is not what was offered to
+ * them. */
 void goccl_stop(goccl_bell *bell);
 
-/* Sleeps until the bell is rung or a signal comes, for at most so many nanoseconds, or less. `value` is the bell's before the last
- * look at what is waited for. `*napped` is 0 when the caller counts itself as a sleeper. Returns not 0 after a signal. */
+/* Sleeps until the bell is rung or a signal comes, for at most so many nanoseconds, or less.
+ * `value` is the bell's before the last look at what is waited for. `*napped` is 0 when the caller
+ * counts itself as a sleeper. Returns not 0 after a signal. */
 int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
 
-/* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead, or to be left.
- * `waits`: the caller has nothing else to do. `until`: as of goccl_run. */
+/* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead, or to be
+ * left. `waits`: the caller has nothing else to do. `until`: as of goccl_run. */
 int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, uint64_t until);
 
 /* Ends the polls of a wait that is over, and learns from it: where waits last longer than any spin,

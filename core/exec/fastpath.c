@@ -58,8 +58,8 @@ static const goccl_known *find(const goccl_fast_path *s, const goccl_operation *
 static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
   run->plan = plan;
   run->begun = run->step = run->post = run->news = 0;
-  /* A caller who does not wait is held up no longer than another thread would need to take over: ranks that
-   * are about as fast as each other so end what they start. */
+  /* A caller who does not wait is held up no longer than another thread would need to take over:
+   * ranks that are about as fast as each other so end what they start. */
   return goccl_run(s->lane, run, waits ? GOCCL_YIELD : GOCCL_SPIN);
 }
 
@@ -104,7 +104,8 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
   return GOCCL_FAST_PATH_BEGUN;
 }
 
-/* Whether letters go to and fro. A communicator that has failed takes no more calls: Go says why. */
+/* Whether letters go to and fro. A communicator that has failed takes no more calls: Go says why.
+ */
 static int connected(const goccl_sends *s, uint32_t peer) {
   return __atomic_load_n(&s->mail->peers[peer].to, __ATOMIC_ACQUIRE) != NULL &&
          !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);

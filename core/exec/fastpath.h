@@ -4,8 +4,8 @@
 #include "mail.h"
 
 /* The way around Go: a collective that has been called before, over memory channels only, is
- * started and ended by its caller's thread in C, while nothing else of its communicator is under way. What
- * takes longer than a short wait is left half done, for Go to carry on.
+ * started and ended by its caller's thread in C, while nothing else of its communicator is under
+ * way. What takes longer than a short wait is left half done, for Go to carry on.
  *
  * The gate keeps the two apart. Go shuts it before it touches what is below it, and waits for
  * the thread inside to leave. */
@@ -52,8 +52,8 @@ typedef struct {
       in_place[GOCCL_FAST_PATH_BLOCKS]; /* of an input: the outputs that it may be, a bit each */
 } goccl_known;
 
-/* A caller comes in by setting `inside` where neither is set, with a compare-and-exchange of both. So
- * to leave needs only a store. */
+/* A caller comes in by setting `inside` where neither is set, with a compare-and-exchange of both.
+ * So to leave needs only a store. */
 typedef union {
   uint64_t both;
   struct {
@@ -65,8 +65,8 @@ typedef union {
 /* A collective that has ended: its number, and the plan.Algorithm by which it ran. */
 #define GOCCL_RAN(sequence, algorithm) ((sequence) << 8 | (algorithm))
 
-/* How much has gone between this rank and a peer, which sends and receives in Go and in C go on with.
- * See core/p2p.go and core/held.go. */
+/* How much has gone between this rank and a peer, which sends and receives in Go and in C go on
+ * with. See core/p2p.go and core/held.go. */
 typedef struct {
   uint64_t eager_sent, eager_done; /* bytes to the peer; of them, those that it has received */
   uint64_t sent, done;             /* eager sends and offers to the peer; likewise */
@@ -83,9 +83,10 @@ typedef struct {
   uint64_t bytes;
 } goccl_message_call;
 
-/* What sends and receives in C go by. The matching engine in Go opens the gate while nobody is in it,
- * and no send is under way that another could overtake. It allows receives while it has no receive
- * and no message either: then the next letter of a peer is the one that the next receive gets. */
+/* What sends and receives in C go by. The matching engine in Go opens the gate while nobody is in
+ * it, and no send is under way that another could overtake. It allows receives while it has no
+ * receive and no message either: then the next letter of a peer is the one that the next receive
+ * gets. */
 typedef struct {
   goccl_gate gate;   /* `shut` counts what keeps it so */
   uint32_t receives; /* not 0: allowed; written while the gate is shut */

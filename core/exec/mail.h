@@ -8,7 +8,8 @@ typedef struct {
   uint32_t pollers; /* how many look for letters without being told; read by peers */
 } goccl_mail_door;
 
-/* A peer's letters to this rank: a ring of bytes, and how many have ever been put in and taken out. */
+/* A peer's letters to this rank: a ring of bytes, and how many have ever been put in and taken out.
+ */
 typedef struct {
   uint64_t posted __attribute__((aligned(128))); /* by the peer */
   uint64_t taken __attribute__((aligned(128)));  /* by this rank */
@@ -17,9 +18,9 @@ typedef struct {
 
 /* What precedes a letter's payload in the ring. */
 typedef struct {
-  uint32_t head; /* its type, 0 for a gap; and from bit 8 on the bytes of its payload */
-  uint32_t
-      shuttles; /* that the payload travels in, a bit each, by its sender's numbers; 0: it follows */
+  uint32_t head;     /* its type, 0 for a gap; and from bit 8 on the bytes of its payload */
+  uint32_t shuttles; /* that the payload travels in, a bit each, by its sender's numbers; 0: it
+                        follows */
   uint64_t seq;
   uint64_t arg[2];
 } goccl_letter;
@@ -31,8 +32,9 @@ enum {
   GOCCL_SHUTTLE_MIN = 1024          /* bytes of a payload, from which on it travels in shuttles */
 };
 
-/* A pair's mailboxes, as this rank knows them. The numbers of the shuttles in the peer's window come
- * first here, then of those in this rank's. A number of the peer's is the same here but for one bit. */
+/* A pair's mailboxes, as this rank knows them. The numbers of the shuttles in the peer's window
+ * come first here, then of those in this rank's. A number of the peer's is the same here but for
+ * one bit. */
 typedef struct {
   goccl_mailbox *to;   /* the peer's, for this rank; NULL until the peer's window is mapped */
   goccl_mailbox *from; /* this rank's, for the peer */

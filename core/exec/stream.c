@@ -9,8 +9,8 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-/* Several lines are loaded before they are stored: one at a time halves the speed of memory. 128-bit stores
- * gain little. */
+/* Several lines are loaded before they are stored: one at a time halves the speed of memory.
+ * 128-bit stores gain little. */
 #define STREAM(name, isa, vector, load, store)                                                 \
   __attribute__((target(isa))) static size_t name(uint8_t *to, const uint8_t *from,            \
                                                   size_t bytes) {                              \
@@ -45,23 +45,27 @@ void goccl_stream(void *to, const void *from, size_t bytes) {
 void goccl_stream(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 #endif
 
-/* From so many bytes on a write is streamed where the plain one takes more than so long for 1024 lines. With the shortest a CPU goes on before its lines
- * have come; and a reader gets from memory what was streamed, which is why a cache between the two CPUs is the better way for them, and for those which have
- * more than one CPU's own caches hold. Where ranks share CPUs any cache between the two is. Found on Zen 4, where a line that another CPU has read takes 2 to
- * 7 ns with a cache between them and 9 to 27 without. */
+/* From so many bytes on a write is streamed where the plain one takes more than so long for 1024
+ * lines. With the shortest a CPU goes on before its lines have come; and a reader gets from memory
+ * what was streamed, which is why a cache between the two CPUs is the better way for them, and for
+ * those which have more than one CPU's own caches hold. Where ranks share CPUs any cache between
+ * the two is. Found on Zen 4, where a line that another CPU has read takes 2 to 7 ns with a cache
+ * between them and 9 to 27 without. */
 static const struct {
   size_t least;
   uint64_t ns;
 } classes[GOCCL_WRITER_CLASSES] = {{GOCCL_WRITE_MIN, 7000}, {16 << 10, 4500}, {128 << 10, 10000}};
 
-/* The writes between two that are measured: to look at the clock for each piece takes a tenth as long as the piece. What is written by way of the caches
- * where it should not be costs more than what is streamed. */
+/* The writes between two that are measured: to look at the clock for each piece takes a tenth as
+ * long as the piece. What is written by way of the caches where it should not be costs more than
+ * what is streamed. */
 enum { STREAMED = 64, CACHED = 8 };
 
 enum { CROWDED_NS = 8000, PIECE = 4 << 10, PIECES = 4 };
 
-/* Copies, and returns how long the median piece took, of an even number the lower: this thread may have lost its CPU during another. Looking at the clock does
- * not count, which some systems make a call of. */
+/* Copies, and returns how long the median piece took, of an even number the lower: this thread may
+ * have lost its CPU during another. Looking at the clock does not count, which some systems make a
+ * call of. */
 static uint64_t copy_pieces(uint8_t *to, const uint8_t *from, size_t pieces) {
   uint64_t took[PIECES], before = now(), start = now();
   const uint64_t look = start - before;

@@ -4,17 +4,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* memcpy for a destination that will not be read soon: past the caches, where the CPU can. Its lines are not
- * fetched before they are overwritten, which saves a third of the memory traffic, and what lies in the caches stays. */
+/* memcpy for a destination that will not be read soon: past the caches, where the CPU can. Its
+ * lines are not fetched before they are overwritten, which saves a third of the memory traffic, and
+ * what lies in the caches stays. */
 void goccl_stream(void *to, const void *from, size_t bytes);
 
-/* How what one rank writes is best written for another to read: by way of the caches, or past them. What a writer must take line by line
- * from the cache of who has read it last is faster streamed, by far where the two CPUs share no cache; what the caches have let go of
- * meanwhile is not. And a CPU is not told when it is moved. So it is measured: see goccl_write. One thread at a time uses a writer. */
+/* How what one rank writes is best written for another to read: by way of the caches, or past them.
+ * What a writer must take line by line from the cache of who has read it last is faster streamed,
+ * by far where the two CPUs share no cache; what the caches have let go of meanwhile is not. And a
+ * CPU is not told when it is moved. So it is measured: see goccl_write. One thread at a time uses a
+ * writer. */
 enum { GOCCL_WRITER_CLASSES = 3 };
 typedef struct {
   uint32_t crowded; /* not 0: ranks share CPUs */
-  /* Of these lengths: how many more writes there are before one is measured again; above 0 they are streamed, below by way of the caches. */
+  /* Of these lengths: how many more writes there are before one is measured again; above 0 they are
+   * streamed, below by way of the caches. */
   int32_t course[GOCCL_WRITER_CLASSES];
 } goccl_writer;
 

@@ -1,13 +1,14 @@
 /*
  * Sums a vector over all ranks, each a process of its own, and checks the result.
  *
- *   cc -I capi examples/c/allreduce.c -L <folder of libgoccl.so> -lgoccl -Wl,-rpath,<the same> -o allreduce
+ *   cc -I capi examples/c/allreduce.c -L <folder of libgoccl.so> -lgoccl -Wl,-rpath,<the same> -o
+ * allreduce
  *   ./allreduce 4
  *
- * Without more arguments the program is a launcher: it starts itself once a rank. A process must not
- * fork after it has loaded GoCCL and go on in the child; so the launcher's children exec at once.
- * Ranks on other hosts would be started by ssh or a scheduler, and be handed the 128 bytes of the
- * unique id by any means; here a pipe does.
+ * Without more arguments the program is a launcher: it starts itself once a rank. A process must
+ * not fork after it has loaded GoCCL and go on in the child; so the launcher's children exec at
+ * once. Ranks on other hosts would be started by ssh or a scheduler, and be handed the 128 bytes of
+ * the unique id by any means; here a pipe does.
  */
 #include <stdio.h>
 #include <stdlib.h>

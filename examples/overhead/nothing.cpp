@@ -1,5 +1,5 @@
-// A backend of torch.distributed that does nothing: its collectives have ended when they return. What a call
-// costs with it is the cost of torch itself.
+// A backend of torch.distributed that does nothing: its collectives have ended when they return.
+// What a call costs with it is the cost of torch itself.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>

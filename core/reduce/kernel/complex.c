@@ -1,5 +1,6 @@
 // Products of complex128, for all levels. They are kept from instructions with fused
-// multiplication, which gcc 12 uses for the alternating sums and differences here whatever it is told.
+// multiplication, which gcc 12 uses for the alternating sums and differences here whatever it is
+// told.
 #define LINKAGE
 #include "shapes.h"
 

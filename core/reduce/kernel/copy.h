@@ -1,4 +1,5 @@
-// memcpy that does not crawl. Packages exec and rdma include this file, too: there `go build` does not notice when it changes.
+// memcpy that does not crawl. Packages exec and rdma include this file, too: there `go build` does
+// not notice when it changes.
 #ifndef GOCCL_COPY_H
 #define GOCCL_COPY_H
 
@@ -10,8 +11,8 @@
 #include <immintrin.h>
 #endif
 
-// memcpy of at most so many bytes, where a call of the C library's costs more than the copy. Two blocks that may overlap are
-// copied: of a loop a compiler would make a call.
+// memcpy of at most so many bytes, where a call of the C library's costs more than the copy. Two
+// blocks that may overlap are copied: of a loop a compiler would make a call.
 enum { GOCCL_FEW = 63 };
 static inline void goccl_copy_few(void *to, const void *from, size_t bytes) {
   typedef struct {
@@ -38,8 +39,9 @@ static inline void goccl_copy_few(void *to, const void *from, size_t bytes) {
   if (bytes > 0) *(uint8_t *)to = *(const uint8_t *)from;
 }
 
-// memcpy line by line from the first to the last. For what is short the C library's takes longer to begin with, and writes the first line last:
-// another CPU that waits for the lines fetches them as they are written.
+// memcpy line by line from the first to the last. For what is short the C library's takes longer to
+// begin with, and writes the first line last: another CPU that waits for the lines fetches them as
+// they are written.
 #ifdef __x86_64__
 enum { GOCCL_SHORT = 4 << 10 };
 #define LINES(name, isa, vector, load, store)                                                \
@@ -59,8 +61,9 @@ LINES(goccl_lines_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_storeu_si256
 #undef LINES
 #endif
 
-// Whether `rep movs` crawls from one place to the other: AMD's Zen 3 takes 20 times as long where the destination lies 1 to 31 bytes
-// beyond the source, modulo the size of a page. The kernel copies so, and so does the C library's memcpy from some 4 KiB on.
+// Whether `rep movs` crawls from one place to the other: AMD's Zen 3 takes 20 times as long where
+// the destination lies 1 to 31 bytes beyond the source, modulo the size of a page. The kernel
+// copies so, and so does the C library's memcpy from some 4 KiB on.
 static inline int goccl_crawls(const void *to, uint64_t from) {
   return ((uintptr_t)to - from - 1) % 4096 < 31;
 }

@@ -65,8 +65,9 @@ static inline float_mode enter_float_mode(void) { return 0; }
 static inline void leave_float_mode(float_mode was) { (void)was; }
 #endif
 
-// The most bytes of a step; of all partial results of a block, which lie on the stack; and of one of
-// them, or of a block of a result that is copied on: it is still in the first level of the cache.
+// The most bytes of a step; of all partial results of a block, which lie on the stack; and of one
+// of them, or of a block of a result that is copied on: it is still in the first level of the
+// cache.
 enum { STEP_MAX = 256, STACK = 1 << 16, BLOCK = 8192 };
 
 // Memory comes in aligned pieces of this length: where one byte of a piece can be read, all can.
@@ -134,7 +135,8 @@ static void spread(void *const *dst, int n_dst, size_t at, size_t bytes) {
 }
 
 // Up to GROUP inputs in one pass: block by block where there is more than one place to write to.
-// All inputs of a block are read before the result goes to the other places, some of which they may be.
+// All inputs of a block are read before the result goes to the other places, some of which they may
+// be.
 static void run_whole(const struct method *m, void *const *dst, int n_dst, const void *const *src,
                       int n, size_t bytes, const struct scalars *g) {
   const size_t block = n_dst > 1 ? BLOCK : bytes;
@@ -149,10 +151,12 @@ static void run_whole(const struct method *m, void *const *dst, int n_dst, const
 
 // More than GROUP inputs, or inputs that are widened: block by block, with a stack of partial
 // results. Group number i of leaves is merged with as many partials as i has trailing one bits (a
-// binary counter), which is the canonical order. Not inlined, or the small ones would have its registers to save, too.
+// binary counter), which is the canonical order. Not inlined, or the small ones would have its
+// registers to save, too.
 static __attribute__((noinline)) void run_blocks(const struct method *m, kernel finish,
-                                                 void *const *dst, int n_dst, const void *const *src,
-                                                 int n, size_t bytes, const struct scalars *g) {
+                                                 void *const *dst, int n_dst,
+                                                 const void *const *src, int n, size_t bytes,
+                                                 const struct scalars *g) {
   uint8_t stack[STACK] __attribute__((aligned(64)));
   size_t slots = 2;  // the most partials at once: a bit of the counter each, and a new one
   for (int groups = (n - 1) / GROUP; groups > 1; groups >>= 1) slots++;

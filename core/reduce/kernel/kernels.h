@@ -32,9 +32,10 @@ enum {
 };
 enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
 
-// A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for all elements of which each
-// has `bytes` bytes. The n_dst places must be apart from each other; each may be any one of src. No pointer need be
-// aligned. `factor` is read by PREMUL only: one double, or two for complex types.
+// A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for all elements of
+// which each has `bytes` bytes. The n_dst places must be apart from each other; each may be any one
+// of src. No pointer need be aligned. `factor` is read by PREMUL only: one double, or two for
+// complex types.
 typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n,
                              size_t bytes, const double *factor);
 
@@ -57,8 +58,8 @@ struct scalars {
   double post;       // 1/n for AVG where n is a power of two, else 1
 };
 
-// A kernel combines k (1 to GROUP) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps: a
-// step is a fixed number of bytes of each input and of the output.
+// A kernel combines k (1 to GROUP) inputs into dst, balanced: (0+1)+(2+3). It goes by whole steps:
+// a step is a fixed number of bytes of each input and of the output.
 typedef void (*kernel)(void *dst, const void *const *src, int k, size_t steps,
                        const struct scalars *g);
 

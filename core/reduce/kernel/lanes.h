@@ -2,8 +2,8 @@
 // first defines VB, the bytes of a vector, and TABLE, the name of its table. Where the level has
 // instructions for float16 it defines HARD_F16, hard_f16_load, hard_f16_store, and hard_nans, which
 // tells whether there are NaN in any of two vectors: mostly there are none. Where it can look up
-// bytes in a table of 128 it defines HARD_LOOKUP and hard_lookup, which heeds the low 7 bits of each
-// index.
+// bytes in a table of 128 it defines HARD_LOOKUP and hard_lookup, which heeds the low 7 bits of
+// each index.
 //
 // Vectors are those of the compiler, so that the same text serves every level. No order of
 // operations is left to the compiler, and none are fused: every level gives the same bits. Only
@@ -199,8 +199,8 @@ INLINE pair bf16_load(const uint8_t *p) {
   const vu32 w = load_u32(p);
   return (pair){{(vf32)(w << 16), (vf32)(w & 0xffff0000)}};
 }
-// Rounds both elements of a word at once, by what is cut off: up where that is more than half of the
-// last place, or half of it and the last place is odd. A NaN that is the result of an operation
+// Rounds both elements of a word at once, by what is cut off: up where that is more than half of
+// the last place, or half of it and the last place is odd. A NaN that is the result of an operation
 // is quiet, so that it is still NaN when cut.
 INLINE void bf16_store(uint8_t *p, pair v) {
   const vu32 low = (vu32)v.x[0], high = (vu32)v.x[1];
@@ -320,7 +320,8 @@ INLINE ints4 i8_widen(const uint8_t *p) {
 }
 INLINE ints4 u8_widen(const uint8_t *p) {
   const vu32 w = load_u32(p);
-  return (ints4){{(vi32)(w & 0xff), (vi32)(w >> 8 & 0xff), (vi32)(w >> 16 & 0xff), (vi32)(w >> 24)}};
+  return (ints4){
+      {(vi32)(w & 0xff), (vi32)(w >> 8 & 0xff), (vi32)(w >> 16 & 0xff), (vi32)(w >> 24)}};
 }
 INLINE ints2 i16_widen(const uint8_t *p) {
   const vi32 w = load_i32(p);
@@ -354,8 +355,8 @@ INLINE vi32 divide_32(vu32 sum, int n) {
   return q - ((vi32)(sum - (vu32)q * (uint32_t)n) >= n);
 }
 // The sum is below 2^48 and the quotient below 2^32. (sum + 1/2) / n is never nearer to an integer
-// than 1/2n, and rounding errors are far smaller. Half less, it is rounded to the quotient by adding
-// a number whose last place is 1.
+// than 1/2n, and rounding errors are far smaller. Half less, it is rounded to the quotient by
+// adding a number whose last place is 1.
 INLINE vi64 divide_64(vu64 sum, int n) {
   const double inverse = 1.0 / n;
   const vf64 exact = (vf64)(sum | 0x4330000000000000) - 0x1p52;
@@ -506,8 +507,8 @@ SMALL_EXTREMES(e5m2, 8)
 SMALL_EXTREMES(e4m3fnuz, 8)
 SMALL_EXTREMES(e5m2fnuz, 8)
 
-// Products of complex32 and complex64. The real and the imaginary parts are x[0] and x[1] of a pair:
-// of the words of one vector, or of two vectors of words of 64 bits.
+// Products of complex32 and complex64. The real and the imaginary parts are x[0] and x[1] of a
+// pair: of the words of one vector, or of two vectors of words of 64 bits.
 INLINE pair complex_times(pair a, pair b) {
   return (pair){{a.x[0] * b.x[0] - a.x[1] * b.x[1], a.x[0] * b.x[1] + a.x[1] * b.x[0]}};
 }
@@ -622,15 +623,20 @@ DIRECT(c64_product, c64_product, c64_product, 2 * VB, PRODUCT, .copies = 1)
 REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum,
           .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
-#define INTEGER_ROW(I, U)                                                                            \
-  {[SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product, [MIN] = I##_min,      [MAX] = I##_max, \
-   [BAND] = band,   [BOR] = bor,     [BXOR] = bxor,           [PREMUL] = U##_premul}
+#define INTEGER_ROW(I, U)                                        \
+  {                                                              \
+      [SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product, \
+      [MIN] = I##_min, [MAX] = I##_max, [BAND] = band,           \
+      [BOR] = bor,     [BXOR] = bxor,   [PREMUL] = U##_premul}
 #define FLOAT_ROW(N)                                          \
   {[SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product, \
    [MIN] = N##_min, [MAX] = N##_max, [PREMUL] = N##_premul}
 // Of complex numbers the parts are summed, and PARTS is their type.
 #define COMPLEX_ROW(PARTS, PRODUCTS) \
-  {[SUM] = PARTS##_sum, [AVG] = PARTS##_avg, [PRODUCT] = PRODUCTS##_product, [PREMUL] = PRODUCTS##_premul}
+  {[SUM] = PARTS##_sum,              \
+   [AVG] = PARTS##_avg,              \
+   [PRODUCT] = PRODUCTS##_product,   \
+   [PREMUL] = PRODUCTS##_premul}
 
 goccl_reduce_fn *const TABLE[DTYPES][OPS] = {
     [INT8] = INTEGER_ROW(i8, u8),

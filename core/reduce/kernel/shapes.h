@@ -65,21 +65,22 @@
   }
 
 // One to four inputs.
-#define COMBINE(N, V, IN, OUT, U, LOAD, OP, STORE)                                                   \
-  HEAD(N) {                                                                                          \
-    const uint8_t *const a = src[0], *const b = src[k > 1 ? 1 : 0];                                  \
-    const uint8_t *const c = src[k > 2 ? 2 : 0], *const e = src[k > 3 ? 3 : 0];                      \
-    uint8_t *const d = dst;                                                                          \
-    const struct scalars s = *g;                                                                     \
-    size_t i = 0;                                                                                    \
-    (void)s;                                                                                         \
-    switch (k) {                                                                                     \
-      case 1: ROUNDS(V, IN, OUT, U, STORE, LOAD(a + o)) break;                                       \
-      case 2: ROUNDS(V, IN, OUT, U, STORE, OP(LOAD(a + o), LOAD(b + o))) break;                      \
-      case 3: ROUNDS(V, IN, OUT, U, STORE, OP(OP(LOAD(a + o), LOAD(b + o)), LOAD(c + o))) break;     \
-      default:                                                                                       \
-        ROUNDS(V, IN, OUT, U, STORE, OP(OP(LOAD(a + o), LOAD(b + o)), OP(LOAD(c + o), LOAD(e + o)))) \
-    }                                                                                                \
+#define COMBINE(N, V, IN, OUT, U, LOAD, OP, STORE)                                               \
+  HEAD(N) {                                                                                      \
+    const uint8_t *const a = src[0], *const b = src[k > 1 ? 1 : 0];                              \
+    const uint8_t *const c = src[k > 2 ? 2 : 0], *const e = src[k > 3 ? 3 : 0];                  \
+    uint8_t *const d = dst;                                                                      \
+    const struct scalars s = *g;                                                                 \
+    size_t i = 0;                                                                                \
+    (void)s;                                                                                     \
+    switch (k) {                                                                                 \
+      case 1: ROUNDS(V, IN, OUT, U, STORE, LOAD(a + o)) break;                                   \
+      case 2: ROUNDS(V, IN, OUT, U, STORE, OP(LOAD(a + o), LOAD(b + o))) break;                  \
+      case 3: ROUNDS(V, IN, OUT, U, STORE, OP(OP(LOAD(a + o), LOAD(b + o)), LOAD(c + o))) break; \
+      default:                                                                                   \
+        ROUNDS(V, IN, OUT, U, STORE,                                                             \
+               OP(OP(LOAD(a + o), LOAD(b + o)), OP(LOAD(c + o), LOAD(e + o))))                   \
+    }                                                                                            \
   }
 
 // ---- reductions ----

@@ -40,7 +40,8 @@ void fake_gid(int device, int port, int index, int type, int ifindex, const uint
   leave(0);
 }
 
-/* The nth call of a verb from now on fails, and those after it: so many in all, or all of them (-1). */
+/* The nth call of a verb from now on fails, and those after it: so many in all, or all of them
+ * (-1). */
 void fake_fail(const char *verb, int nth, int times, int error) {
   pthread_mutex_lock(&lock);
   int i = 0;
@@ -53,8 +54,8 @@ void fake_fail(const char *verb, int nth, int times, int error) {
   leave(0);
 }
 
-/* The nth work request from now on, of that opcode (-1: any) on that queue pair (0: any), is not done but
- * ends with a status; or is done twice (TWICE), as by an adapter that is wrong. */
+/* The nth work request from now on, of that opcode (-1: any) on that queue pair (0: any), is not
+ * done but ends with a status; or is done twice (TWICE), as by an adapter that is wrong. */
 void fake_complete(int nth, int opcode, uint32_t qpn, int status, uint32_t vendor_err) {
   pthread_mutex_lock(&lock);
   int i = 0;
@@ -73,7 +74,8 @@ void fake_mend(void) {
   leave(0);
 }
 
-/* An event of a device, with the port; or, where qpn is not 0, of a queue pair, which QP_FATAL breaks. */
+/* An event of a device, with the port; or, where qpn is not 0, of a queue pair, which QP_FATAL
+ * breaks. */
 void fake_event(int device, int type, int port, uint32_t qpn) {
   pthread_mutex_lock(&lock);
   struct qp *q = qpn ? find_qp(qpn) : NULL;

@@ -1,13 +1,16 @@
-/* A test double of libibverbs: adapters whose reliable connections lead from this process to itself, and
- * which fail when they are told to. A work request is done when it is posted, or when fake_step says; where
- * the link or the peer is not ready it waits, for ever unless fake_expire says that its retries are used up.
+/* A test double of libibverbs: adapters whose reliable connections lead from this process to
+ * itself, and which fail when they are told to. A work request is done when it is posted, or when
+ * fake_step says; where the link or the peer is not ready it waits, for ever unless fake_expire
+ * says that its retries are used up.
  *
- * It is strict where adapters are lenient or undefined: it ends the process with a text where a handle is
- * used after its end or a completion queue overflows; a queue's slots come back only when a later signalled
- * completion is polled; data goes from its end to its beginning; what is armed rings for new completions
- * only; where the peer has not posted a receive, a request fails at once unless rnr_retry is 7.
+ * It is strict where adapters are lenient or undefined: it ends the process with a text where a
+ * handle is used after its end or a completion queue overflows; a queue's slots come back only when
+ * a later signalled completion is polled; data goes from its end to its beginning; what is armed
+ * rings for new completions only; where the peer has not posted a receive, a request fails at once
+ * unless rnr_retry is 7.
  *
- * Nothing is ever freed, so that a stale handle is known for certain. One lock is over everything. */
+ * Nothing is ever freed, so that a stale handle is known for certain. One lock is over everything.
+ */
 #ifndef FAKE_DOUBLE_H
 #define FAKE_DOUBLE_H
 
@@ -188,8 +191,9 @@ void *create(size_t size);
 /* How often a verb was called, to be counted up. */
 int *calls_of(const char *verb);
 
-/* These count a call of a verb, with the lock taken, and return the error that it is to fail with, or 0: of
- * any verb; of one that makes, changes or ends something; of one that a removed device cannot do. */
+/* These count a call of a verb, with the lock taken, and return the error that it is to fail with,
+ * or 0: of any verb; of one that makes, changes or ends something; of one that a removed device
+ * cannot do. */
 int enter(const char *verb);
 int enter_control(const char *verb);
 int enter_create(const char *verb, struct context *c);
@@ -202,7 +206,8 @@ void *leave_with(void *o, int error);
 int new_bell(void);
 void ring_bell(int fd);
 void silence_bell(int fd); /* takes one ring back */
-int await_bell(int fd); /* waits without the lock, and takes it then; -1: there is none, and the lock is not taken */
+int await_bell(int fd);    /* waits without the lock, and takes it then; -1: there is none, and the
+                              lock is not taken */
 
 /* Waits until as many events are acknowledged as were got. */
 void await_acknowledgement(const unsigned *got, const unsigned *acked, const char *verb);

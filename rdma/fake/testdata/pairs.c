@@ -3,7 +3,8 @@
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a) {
   pthread_mutex_lock(&lock);
   struct pd *p = GET(pd, pd, "create_qp");
-  struct cq *send_cq = GET(cq, a->send_cq, "create_qp"), *recv_cq = GET(cq, a->recv_cq, "create_qp");
+  struct cq *send_cq = GET(cq, a->send_cq, "create_qp"),
+            *recv_cq = GET(cq, a->recv_cq, "create_qp");
   int error = enter_create("create_qp", (struct context *)pd->context);
   const struct ibv_qp_cap *cap = &a->cap;
   if (!error && a->qp_type != IBV_QPT_RC) error = EOPNOTSUPP;

@@ -74,8 +74,8 @@ static uint64_t total(const struct ibv_sge *l, int n) {
   return sum;
 }
 
-/* Copies between memory in pieces and memory in one, the end first: who looks at the last byte to know
- * whether all has come is found out. */
+/* Copies between memory in pieces and memory in one, the end first: who looks at the last byte to
+ * know whether all has come is found out. */
 static void copy(const struct ibv_sge *l, int n, uint8_t *whole, int gather) {
   uint64_t at = total(l, n);
   for (int i = n - 1; i >= 0; i--) {
@@ -194,7 +194,8 @@ static int execute(struct qp *q, struct send *s, uint32_t *vendor_err) {
 /* Does what a queue pair can do. Tells whether it did anything. */
 static int progress(struct qp *q) {
   int did = 0;
-  while (q->alive == ALIVE && q->ibv.state == IBV_QPS_RTS && q->done < q->posted && (!held || steps)) {
+  while (q->alive == ALIVE && q->ibv.state == IBV_QPS_RTS && q->done < q->posted &&
+         (!held || steps)) {
     struct send *s = &q->sends[q->done % q->init.cap.max_send_wr];
     uint32_t v = 0;
     int status = execute(q, s, &v);
@@ -223,8 +224,8 @@ static int take_send(struct qp *q, const struct ibv_send_wr *w) {
     return EINVAL;
   if (q->posted - q->freed >= q->init.cap.max_send_wr) return ENOMEM;
   int inlined = w->send_flags & IBV_SEND_INLINE;
-  if (inlined &&
-      (w->opcode == IBV_WR_RDMA_READ || total(w->sg_list, w->num_sge) > q->init.cap.max_inline_data))
+  if (inlined && (w->opcode == IBV_WR_RDMA_READ ||
+                  total(w->sg_list, w->num_sge) > q->init.cap.max_inline_data))
     return EINVAL;
   struct send *s = &q->sends[q->posted++ % q->init.cap.max_send_wr];
   s->wr = *w;

@@ -1,6 +1,6 @@
-/* Prints what a libibverbs does: check LIBRARY [DEVICE [GID-INDEX]]. What the double does is in check.txt.
- * SoftRoCE (Linux 6.1) differs in two lines: where a send is too long, the statuses are 11 and 2, and what is
- * received in the error state does not come back. */
+/* Prints what a libibverbs does: check LIBRARY [DEVICE [GID-INDEX]]. What the double does is in
+ * check.txt. SoftRoCE (Linux 6.1) differs in two lines: where a send is too long, the statuses are
+ * 11 and 2, and what is received in the error state does not come back. */
 #include "ends.h"
 
 static void same(const struct end *x, uint32_t at, const struct end *y, uint32_t there,
@@ -106,7 +106,8 @@ static void errors(void) {
   end();
 
   begin("write beyond the end");
-  post(a, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 1, piece(a, 0, 64), address(b, SIZE - 8), b->mr->rkey);
+  post(a, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 1, piece(a, 0, 64), address(b, SIZE - 8),
+       b->mr->rkey);
   show("a", a->sent, 1, 1000);
   end();
 
@@ -175,8 +176,9 @@ static void errors(void) {
 
   begin("states");
   struct ibv_qp_attr q = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-  printf(" INIT from RTS %d",
-         v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+  printf(
+      " INIT from RTS %d",
+      v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
   reset(a);
   printf(" INIT without a port %d",
          v.modify_qp(a->qp, &q, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));

@@ -72,7 +72,8 @@ static int init(struct end *e) {
   struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
                           .port_num = 1,
                           .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
-  return v.modify_qp(e->qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return v.modify_qp(e->qp, &a,
+                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
 /* To RTR and RTS, with a number that packets begin with, of both directions. */
@@ -88,7 +89,8 @@ static int join(struct end *e, const struct end *peer, uint32_t psn) {
   };
   if (port.link_layer == IBV_LINK_LAYER_ETHERNET) {
     a.ah_attr.is_global = 1;
-    a.ah_attr.grh = (struct ibv_global_route){.dgid = gid, .sgid_index = gid_index, .hop_limit = 64};
+    a.ah_attr.grh =
+        (struct ibv_global_route){.dgid = gid, .sgid_index = gid_index, .hop_limit = 64};
   }
   int error = v.modify_qp(e->qp, &a,
                           IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
@@ -168,7 +170,8 @@ static void fill(struct end *e, uint32_t length) {
   for (uint32_t i = 0; i < length; i++) e->memory[i] = i * 7 + i / 251;
 }
 
-/* Opens the library at argv[1] ("" is the system's), its device argv[2] or the first, with the GID argv[3]. */
+/* Opens the library at argv[1] ("" is the system's), its device argv[2] or the first, with the GID
+ * argv[3]. */
 static void open_library(int argc, char **argv) {
   char text[256];
   setvbuf(stdout, NULL, _IONBF, 0);

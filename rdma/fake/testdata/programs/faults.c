@@ -1,5 +1,5 @@
-/* Prints what the double does when it is told to fail: faults LIBRARY [DEATH]. A death is a mistake that is
- * to end the process. It is linked to the library that it loads. */
+/* Prints what the double does when it is told to fail: faults LIBRARY [DEATH]. A death is a mistake
+ * that is to end the process. It is linked to the library that it loads. */
 #include "ends.h"
 
 void fake_fail(const char *verb, int nth, int times, int error);

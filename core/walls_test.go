@@ -39,6 +39,7 @@ var packages = []packageRule{
 	{"bootstrap", "guests internal/plain internal/printable", false},
 	{"guests", "", false},
 	{"internal/logtest", "logs", false},
+	{"internal/scripts", "", false},
 	{"logs", "", false},
 	{"internal/plain", "", false},
 	{"internal/printable", "", true},

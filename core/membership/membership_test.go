@@ -1,15 +1,13 @@
 package membership
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/scripts"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -42,10 +40,8 @@ func describe(a Action) string {
 	return fmt.Sprintf("%T", a)
 }
 
-var update = flag.Bool("update", false, "write the answers of testdata/*.txt anew")
-
-// TestScripts runs the scripts of testdata. A script has paragraphs: commands, a line of dashes,
-// and the actions that follow. The commands are those of one rank:
+// TestScripts runs the scripts of testdata, which answer with the actions that follow. The commands
+// are those of one rank:
 //
 //	rank N                    begins anew, as rank N
 //	lose PEER [exited] [suspected] [broken]
@@ -56,36 +52,7 @@ var update = flag.Bool("update", false, "write the answers of testdata/*.txt ane
 //	quit WHY                  the same, and peers hear of it in another way
 //	err                       what Err says
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
-	if err != nil || len(files) == 0 {
-		t.Fatal("there are no scripts", err)
-	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var r rank
-		var got []string
-		for paragraph := range strings.SplitSeq(strings.TrimSpace(string(b)), "\n\n") {
-			commands, _, _ := strings.Cut(paragraph, "\n----")
-			var answer []string
-			for line := range strings.SplitSeq(commands, "\n") {
-				if !strings.HasPrefix(line, "#") {
-					answer = append(answer, r.perform(strings.Fields(line))...)
-				}
-			}
-			got = append(got, commands+"\n----\n"+strings.Join(append(answer, ""), "\n"))
-		}
-		text := strings.Join(got, "\n")
-		if *update {
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		} else if text != string(b) {
-			t.Errorf("%s: got\n%s", file, text)
-		}
-	}
+	scripts.Run(t, func() func([]string) []string { return new(rank).perform })
 }
 
 func (r *rank) perform(words []string) (answer []string) {

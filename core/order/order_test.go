@@ -2,10 +2,7 @@ package order
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +10,7 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/scripts"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -144,10 +142,7 @@ func message(words []string) plan.Message {
 	return op.Message()
 }
 
-var update = flag.Bool("update", false, "write the answers of testdata/*.txt anew")
-
-// TestScripts runs the scripts of testdata. A script has paragraphs: commands, a line of dashes,
-// and what they answer. The commands are
+// TestScripts runs the scripts of testdata. The commands are
 //
 //	ranks N             begins anew, with N ranks
 //	call RANK WHAT      such as call 0 allreduce f32 8
@@ -158,39 +153,10 @@ var update = flag.Bool("update", false, "write the answers of testdata/*.txt ane
 //	repeat N COMMAND
 //	state               what each rank keeps
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
-	if err != nil || len(files) == 0 {
-		t.Fatal("there are no scripts", err)
-	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+	scripts.Run(t, func() func([]string) []string {
 		var r *ranks
-		var got []string
-		for paragraph := range strings.SplitSeq(strings.TrimSpace(string(b)), "\n\n") {
-			commands, _, _ := strings.Cut(paragraph, "\n----")
-			var answer []string
-			for line := range strings.SplitSeq(commands, "\n") {
-				if !strings.HasPrefix(line, "#") {
-					answer = append(answer, perform(&r, strings.Fields(line))...)
-				}
-			}
-			if len(answer) > 0 {
-				commands += "\n----\n" + strings.Join(answer, "\n")
-			}
-			got = append(got, commands)
-		}
-		text := strings.Join(got, "\n\n") + "\n"
-		if *update {
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		} else if text != string(b) {
-			t.Errorf("%s: got\n%s", file, text)
-		}
-	}
+		return func(words []string) []string { return perform(&r, words) }
+	})
 }
 
 func perform(r **ranks, words []string) (answer []string) {

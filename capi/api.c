@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "_cgo_export.h"
+#include "dtypes.h"
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
@@ -562,30 +563,6 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
   }
 }
 
-const uint8_t api_dtype_size[GOCCL_DTYPE_COUNT] = {
-    [GOCCL_INT8] = 1,
-    [GOCCL_UINT8] = 1,
-    [GOCCL_INT16] = 2,
-    [GOCCL_UINT16] = 2,
-    [GOCCL_INT32] = 4,
-    [GOCCL_UINT32] = 4,
-    [GOCCL_INT64] = 8,
-    [GOCCL_UINT64] = 8,
-    [GOCCL_FLOAT16] = 2,
-    [GOCCL_BFLOAT16] = 2,
-    [GOCCL_FLOAT32] = 4,
-    [GOCCL_FLOAT64] = 8,
-    [GOCCL_BOOL] = 1,
-    [GOCCL_COMPLEX32] = 4,
-    [GOCCL_COMPLEX64] = 8,
-    [GOCCL_COMPLEX128] = 16,
-    [GOCCL_FLOAT8_E4M3FN] = 1,
-    [GOCCL_FLOAT8_E5M2] = 1,
-    [GOCCL_FLOAT8_E4M3FNUZ] = 1,
-    [GOCCL_FLOAT8_E5M2FNUZ] = 1,
-    [GOCCL_BYTES1] = 1,
-};
-
 /* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
   return call == NULL || (call->struct_size == sizeof *call && call->alltoall_schedule == NULL);
@@ -595,7 +572,7 @@ static int plain(const goccl_call *call) {
 static int message_of(const api_operation *o, const goccl_fast_path *path, goccl_message_call *m) {
   const void *data = o->collective == API_SEND ? o->in.block : o->out.block;
   if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
-  uint64_t size = api_dtype_size[o->dtype];
+  uint64_t size = dtype_size[o->dtype];
   if (o->count > GOCCL_LETTER_MAX / size || o->tag < 0 || o->root < 0 ||
       (uint32_t)o->root >= path->ranks || (uint32_t)o->root == path->rank)
     return 0;

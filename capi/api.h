@@ -46,8 +46,6 @@ typedef struct {
   const uint64_t *counts;  /* of API_EACH and API_LIST */
 } api_side;
 
-extern const uint8_t api_dtype_size[GOCCL_DTYPE_COUNT]; /* bytes of an element */
-
 /* The arguments of a collective, as the caller gave them. */
 typedef struct {
   enum api_collective collective;

@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../dtypes.h"
+
 #define VISIBLE __attribute__((visibility("default")))
 
 static void relax(void) {
@@ -121,30 +123,6 @@ VISIBLE double goccl_bench_round_trip(int cpu_a, int cpu_b) {
 /* ---- how long calls take --------------------------------------------------------------------- */
 
 enum { LINE = 128, SPINS = 4096, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
-
-static const unsigned char size_of[GOCCL_DTYPE_COUNT] = {
-    [GOCCL_INT8] = 1,
-    [GOCCL_UINT8] = 1,
-    [GOCCL_INT16] = 2,
-    [GOCCL_UINT16] = 2,
-    [GOCCL_INT32] = 4,
-    [GOCCL_UINT32] = 4,
-    [GOCCL_INT64] = 8,
-    [GOCCL_UINT64] = 8,
-    [GOCCL_FLOAT16] = 2,
-    [GOCCL_BFLOAT16] = 2,
-    [GOCCL_FLOAT32] = 4,
-    [GOCCL_FLOAT64] = 8,
-    [GOCCL_BOOL] = 1,
-    [GOCCL_COMPLEX32] = 4,
-    [GOCCL_COMPLEX64] = 8,
-    [GOCCL_COMPLEX128] = 16,
-    [GOCCL_FLOAT8_E4M3FN] = 1,
-    [GOCCL_FLOAT8_E5M2] = 1,
-    [GOCCL_FLOAT8_E4M3FNUZ] = 1,
-    [GOCCL_FLOAT8_E5M2FNUZ] = 1,
-    [GOCCL_BYTES1] = 1,
-};
 
 __attribute__((format(printf, 1, 2))) static const char *failed(const char *format, ...) {
   static _Thread_local char text[256];
@@ -354,7 +332,7 @@ VISIBLE const char *goccl_bench_measure(goccl_comm comm, const goccl_bench_loop 
   if (chosen == known) {
     return failed("collective is \"%.64s\", which is none", loop->collective);
   }
-  b.size = size_of[loop->dtype];
+  b.size = dtype_size[loop->dtype];
   size_t ranks = (size_t)b.ranks;
   b.in = malloc(ranks * 2 * (sizeof *b.in + sizeof *b.in_counts));
   if (b.in == NULL) return failed("out of memory");

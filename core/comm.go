@@ -242,7 +242,7 @@ func (c *Comm) lockOrder() {
 		c.mu.Unlock()
 		// Who is inside leaves when it must wait for long, and takes the lock to hand its collective
 		// over.
-		work.YieldCPU()
+		exec.YieldCPU()
 	}
 }
 

@@ -377,23 +377,23 @@ func (r *Runtime) newComm(
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
-	members := roster{rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds}
+	ranks := roster{rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds}
 	pids := make([]int, len(addresses))
 	for rank, a := range addresses {
 		pids[rank] = a.PID
 	}
-	members.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
-	c.logger = logs.OfGroup(r.config.Logger, members.members.Name, members.rank)
+	ranks.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
+	c.logger = logs.OfGroup(r.config.Logger, ranks.members.Name, ranks.rank)
 	c.trace = newTracers(c.logger)
-	if members.sharesMemory() {
+	if ranks.sharesMemory() {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 		}
 	}
-	e, err := c.newEpoch(members, 0)
+	e, err := c.newEpoch(ranks, 0)
 	if err != nil {
 		c.discard()
-		return nil, fmt.Errorf("%s: %w", members.members.Names(members.rank), err)
+		return nil, fmt.Errorf("%s: %w", ranks.members.Names(ranks.rank), err)
 	}
 	c.present.Store(e)
 	return c, nil

@@ -39,7 +39,7 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	if !r.reads {
 		r.reads = p.Take()
 		for i := 0; !r.reads && i < r.c.waiting.PortPolls && p.Yielding(); i++ {
-			work.YieldCPU()
+			exec.YieldCPU()
 			r.reads = p.Take()
 		}
 		if !r.reads {
@@ -61,7 +61,7 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	}
 	if r.polls > 0 {
 		if r.polls < r.c.waiting.PortPolls {
-			work.YieldCPU()
+			exec.YieldCPU()
 		}
 		r.polls--
 		r.c.group.Pump(run.Peer())
@@ -171,7 +171,7 @@ func (t *transit) readLinks(w *Work, until time.Duration) (more bool) {
 		case c.failed() != nil:
 			return true
 		case polls > 0 && !w.Ended():
-			work.YieldCPU()
+			exec.YieldCPU()
 		}
 	}
 	return false

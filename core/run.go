@@ -19,9 +19,9 @@ import (
 type runner struct {
 	c           *epoch
 	engine      *collective.Engine
-	part        int  // of the head
-	announced   bool // peers have been told that the part waits
-	interrupted bool // the last run was left because of a signal
+	part        int           // of the head
+	announced   time.Duration // the wait that peers have been told of: since when
+	interrupted bool          // the last run was left because of a signal
 }
 
 // announceAfter is how long a rank waits before it tells its peers what it waits in, so that
@@ -59,7 +59,6 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 		}
 		r.c.traceEnd(part, nil)
 		r.c.fast.Ran(part.Message.Sequence, r.algorithm(part.Message))
-		r.announced = false
 		r.part++
 		if r.part == len(head.Parts()) {
 			q.Pop() // before the work ends: its waiter may destroy the communicator
@@ -78,7 +77,7 @@ func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
 	r.c.retire(p.Operation)
 	r.c.queue.Pop()
 	left := len(head.Parts()) - r.part
-	r.part, r.announced = 0, false
+	r.part = 0
 	for range left {
 		head.End(err)
 	}
@@ -112,8 +111,8 @@ func (r *runner) advance(
 		case now >= w.Deadline():
 			return true, c.failWith(c.timeoutError(w, p.Message))
 		}
-		if !r.announced && now-o.Since >= announceAfter {
-			r.announced = true
+		if r.announced != o.Since && now-o.Since >= announceAfter {
+			r.announced = o.Since
 			c.announce(p.Message)
 		}
 		if now >= until || o.Interrupted {

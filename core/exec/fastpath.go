@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
@@ -163,7 +162,7 @@ func (s *FastPath) ShutSends() {
 	g := gateOf(&s.c.sends.gate)
 	atomic.AddUint32(g.shut(), 1)
 	for atomic.LoadUint32(g.inside()) != 0 {
-		yieldCPU() // to a thread in C, of which runtime.Gosched knows nothing
+		YieldCPU()
 	}
 }
 
@@ -176,10 +175,6 @@ func (s *FastPath) SendsOpen() bool {
 func (s *FastPath) OpenSends(times int, receives bool) {
 	atomic.StoreUint32((*uint32)(&s.c.sends.receives), uint32(flag(receives)))
 	atomic.AddUint32(gateOf(&s.c.sends.gate).shut(), -uint32(times))
-}
-
-func yieldCPU() {
-	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
 }
 
 // Leave is called in the name of the caller inside, whose collective was begun, and shuts the gate

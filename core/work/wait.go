@@ -1,16 +1,10 @@
 package work
 
 import (
-	"syscall"
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
 )
-
-// YieldCPU lets other threads run: those in C, too, of which runtime.Gosched knows nothing.
-func YieldCPU() {
-	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
-}
 
 // driver is what the work needs now, and its token; nil if it needs nothing.
 func (w *Work) driver() (Driver, Token) {
@@ -100,7 +94,7 @@ func (w *Work) yield(until time.Duration) bool {
 		if w.Ended() {
 			return true
 		}
-		YieldCPU()
+		exec.YieldCPU()
 		if exec.Now() >= enough {
 			break
 		}

@@ -133,8 +133,9 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 		}
 	}
 	layout := exec.Layout{Ranks: e.size, Lanes: tune.Lanes, Slots: e.shape.Slots, Chunk: e.shape.Chunk,
+		Sharing: e.sharing(),
 		Mailbox: exec.MailboxFor(e.shape.EagerMax), Shuttle: exec.ShuttleFor(e.shape.EagerMax)}
-	if e.window, err = exec.NewWindow(layout, e.sharesMemory(), e.waiting); err != nil {
+	if e.window, err = exec.NewWindow(layout, e.rank, e.sharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}
 	if c.arena != nil {
@@ -233,6 +234,19 @@ func (c *epoch) useProcesses() {
 // sharesMemory tells whether some peer does with this rank.
 func (r *roster) sharesMemory() bool {
 	return slices.ContainsFunc(r.kinds, func(k string) bool { return k == "shm" || k == "mem" })
+}
+
+// sharing are the ranks that share memory with this one, and itself; nil: all.
+func (c *epoch) sharing() (ranks []int) {
+	for peer := range c.kinds {
+		if !c.port(peer) {
+			ranks = append(ranks, peer)
+		}
+	}
+	if len(ranks) == c.size {
+		return nil
+	}
+	return ranks
 }
 
 // port tells whether the channels to a peer are port channels.

@@ -11,7 +11,6 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
-	"github.com/goccl/goccl/core/tune"
 )
 
 // The control frames of a group.
@@ -67,10 +66,10 @@ func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error
 		body, err = c.p2p.slot(src, h)
 		return nil, body, err
 	}
-	if int(h.Flags) >= tune.Lanes {
+	if h.Flags != collectiveLane {
 		return nil, nil, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags)
 	}
-	lane := c.window.Lane(int(h.Flags))
+	lane := c.window.Lane(collectiveLane)
 	if err := lane.Released(src, h.Arg[1]); err != nil {
 		return nil, nil, err
 	}
@@ -83,7 +82,7 @@ func (c handler) Arrived(src int, h transport.Header) {
 		c.p2p.arrived(src, h)
 		return
 	}
-	c.window.Lane(int(h.Flags)).Arrived(src)
+	c.window.Lane(collectiveLane).Arrived(src)
 }
 
 // Dropped implements transport.Handler.
@@ -92,7 +91,7 @@ func (c handler) Dropped(src int, h transport.Header) {
 		c.p2p.dropped(src)
 		return
 	}
-	c.window.Lane(int(h.Flags)).Dropped(src, h.Arg[0])
+	c.window.Lane(collectiveLane).Dropped(src, h.Arg[0])
 }
 
 // Acked implements transport.Handler.
@@ -101,7 +100,7 @@ func (c handler) Acked(dst int, h transport.Header) {
 		c.p2p.fetched(h.Seq)
 		return
 	}
-	c.window.Lane(int(h.Flags)).Fetched(dst)
+	c.window.Lane(collectiveLane).Fetched(dst)
 }
 
 // PeerAttached implements transport.Handler.
@@ -158,9 +157,9 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	<-c.attached // frames may come before the group is known here
 	switch h.Type {
 	case frameCredit:
-		if int(h.Flags) >= tune.Lanes {
+		if h.Flags != collectiveLane {
 			c.violation(src, fmt.Errorf("%w: lane %d", exec.ErrProtocol, h.Flags))
-		} else if err := c.window.Lane(int(h.Flags)).Released(src, h.Arg[0]); err != nil {
+		} else if err := c.window.Lane(collectiveLane).Released(src, h.Arg[0]); err != nil {
 			c.violation(src, err)
 		}
 	case frameFail:

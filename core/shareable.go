@@ -173,8 +173,8 @@ func (c *epoch) know() {
 	if !slices.Contains(c.kinds, transport.Verbs) {
 		return
 	}
-	counters, inboxes := c.window.Memory(collectiveLane)
-	c.known = [][]byte{counters, inboxes} // apart: the word alone does not lock it all
+	word, inboxes := c.window.Memory()
+	c.known = [][]byte{word, inboxes}
 	var left atomic.Int32
 	left.Store(int32(len(c.known)))
 	for _, b := range c.known {

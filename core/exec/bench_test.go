@@ -33,7 +33,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 	l := Layout{Ranks: ranks, Lanes: 1, Slots: 4, Chunk: 256 << 10}
 	var windows [ranks]*Window
 	for r := range ranks {
-		w, err := NewWindow(l, true, Waiting{Spin: time.Millisecond})
+		w, err := NewWindow(l, r, true, Waiting{Spin: time.Millisecond})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -182,13 +182,14 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
 }
 
 /* Of message n of a direction. */
-static goccl_line *slot(goccl_lane *lane, uint8_t *inbox, uint64_t n) {
-  return (goccl_line *)(inbox + (n % lane->slots) * lane->stride);
+static goccl_line *slot(const goccl_lane *lane, const goccl_channel *c, uint8_t *inbox,
+                        uint64_t n) {
+  return (goccl_line *)(inbox + (n % lane->slots) * c->stride);
 }
 
 /* The place of shared message n of a rank. */
 static uint8_t *shared(const goccl_lane *lane, const uint8_t *stage, uint64_t n) {
-  return (uint8_t *)stage + (n % lane->slots) * lane->stride + sizeof(goccl_line);
+  return (uint8_t *)stage + (n % lane->slots) * lane->stage_stride + sizeof(goccl_line);
 }
 
 static int in_line(const goccl_step *step) {
@@ -238,13 +239,13 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
       goccl_channel *c = &lane->channels[ref->peer];
       if (ref->form == GOCCL_SHARED)
         return shared(lane, c->peer_stage, c->shared_base + (uint64_t)ref->block) + ref->offset;
-      goccl_line *line = slot(lane, c->inbox, c->base + (uint64_t)ref->block);
+      goccl_line *line = slot(lane, c, c->inbox, c->base + (uint64_t)ref->block);
       if (ref->form == GOCCL_IN_LINE && c->peer_inbox != NULL) return line->payload + ref->offset;
       return (uint8_t *)(line + 1) + ref->offset;
     }
     case SPACE_OUTBOX: {
       goccl_channel *c = &lane->channels[ref->peer];
-      goccl_line *line = slot(lane, c->peer_inbox, c->put_base + (uint64_t)ref->block);
+      goccl_line *line = slot(lane, c, c->peer_inbox, c->put_base + (uint64_t)ref->block);
       return (ref->form == GOCCL_IN_LINE ? line->payload : (uint8_t *)(line + 1)) + ref->offset;
     }
     case SPACE_SCRATCH: return run->scratch + ref->offset;
@@ -418,7 +419,7 @@ static inline void write_header(const goccl_run_state *run, const goccl_step *st
 static void put_line(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
                      const void *payload, size_t bytes, uint64_t stamp) {
   goccl_channel *c = &lane->channels[step->peer];
-  goccl_line *line = slot(lane, c->peer_inbox, c->sent);
+  goccl_line *line = slot(lane, c, c->peer_inbox, c->sent);
   write_header(run, step, &line[1].header);
   goccl_copy_few(line, payload, bytes);
   release(&line->stamp, stamp);
@@ -541,7 +542,7 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
   goccl_write(&lane->writer, shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
   for (int32_t i = 1; i < run->end_to; i++) {
     goccl_channel *c = &lane->channels[(step->peer + i) % run->end_to];
-    goccl_line *line = slot(lane, c->peer_inbox, c->sent);
+    goccl_line *line = slot(lane, c, c->peer_inbox, c->sent);
     write_header(run, step, &line->header);
     release(&line->stamp, stamp(run, step, c->sent++));
     goccl_ring(c->peer_bell);
@@ -552,7 +553,7 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
 static int has_come(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
   if (c->peer_inbox == NULL) return acquire(&c->arrived) > n;
   return n < c->freed + lane->slots &&
-         acquire(&slot(lane, c->inbox, n)->stamp) >> 33 == stamp_number(n);
+         acquire(&slot(lane, c, c->inbox, n)->stamp) >> 33 == stamp_number(n);
 }
 
 /* Whether the rest of the plan needs a peer that is gone: it is to take something, or has not sent
@@ -656,7 +657,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
                    (size_t)step->bytes, stamp(run, step, c->sent));
           break;
         }
-        goccl_line *line = slot(lane, c->peer_inbox, c->sent);
+        goccl_line *line = slot(lane, c, c->peer_inbox, c->sent);
         if (step->kept)
           goccl_copy(line + 1, goccl_resolve(lane, run, source), (size_t)step->bytes);
         else
@@ -684,7 +685,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           return r ? r : GOCCL_RUN_CONNECT;
         }
         post(lane, run);
-        const goccl_line *line = slot(lane, c->inbox, c->received);
+        const goccl_line *line = slot(lane, c, c->inbox, c->received);
         if (c->peer_inbox == NULL) {
           goal arrived = {&c->arrived, c->received + 1, 0};
           int r = await(lane, run, &arrived, until);
@@ -737,7 +738,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         uint8_t *to = goccl_resolve(lane, run, &step->dst);
         const uint8_t *from = goccl_resolve(lane, run, source);
         if (step->posted && was_placed(lane, source)) break;
-        if (step->posted && (uint64_t)step->bytes > lane->stride - sizeof(goccl_line)) {
+        if (step->posted &&
+            (uint64_t)step->bytes > lane->channels[source->peer].stride - sizeof(goccl_line)) {
           run->peer = source->peer; /* it has said that a message is long, and sent a short one */
           return GOCCL_RUN_VIOLATION;
         }
@@ -768,7 +770,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_ACCESS: {
         goccl_channel *c = &lane->channels[step->peer];
         run->peer = step->peer;
-        const goccl_line *line = slot(lane, c->inbox, c->received);
+        const goccl_line *line = slot(lane, c, c->inbox, c->received);
         goal stamped = {&line->stamp, stamp_number(c->received), 1};
         int r = await(lane, run, &stamped, until);
         if (r != GOCCL_RUN_DONE) return r;

@@ -124,6 +124,7 @@ typedef struct {
   uint64_t arrived;   /* port channels: messages that the reader has put into my inbox */
   uint64_t *released; /* in my window: messages of mine that the peer has released */
   uint8_t *inbox;
+  uint64_t stride;         /* from slot to slot, of both inboxes */
   uint64_t *peer_released; /* in the peer's window, mapped: memory channels only */
   uint8_t *peer_inbox;
   const uint8_t *peer_stage;
@@ -191,7 +192,7 @@ typedef struct {
   uint32_t *news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is
                      gone */
   uint64_t slots;
-  uint64_t stride;
+  uint64_t stage_stride;
   goccl_patience patience;
 } goccl_lane;
 

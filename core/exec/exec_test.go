@@ -39,7 +39,7 @@ func newPairWaiting(t *testing.T, wait Waiting) [2]*Window {
 func newStrangers(t *testing.T, wait Waiting) (w [2]*Window) {
 	t.Helper()
 	for i := range w {
-		win, err := NewWindow(layout, true, wait)
+		win, err := NewWindow(layout, i, true, wait)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestRunIsLeftAndTakenUpAgain(t *testing.T) {
 
 // Of any alignment and length, and nothing beside it.
 func TestCopies(t *testing.T) {
-	win, err := NewWindow(Layout{Ranks: 1, Lanes: 1, Slots: 2, Chunk: 64}, false, Waiting{})
+	win, err := NewWindow(Layout{Ranks: 1, Lanes: 1, Slots: 2, Chunk: 64}, 0, false, Waiting{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestGoneStillDelivers(t *testing.T) {
 
 // What a peer on a port channel says is checked before it is used.
 func TestPortChecks(t *testing.T) {
-	w, err := NewWindow(layout, false, Waiting{})
+	w, err := NewWindow(layout, 0, false, Waiting{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,8 @@ func TestForeignWindowIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Ftruncate(fd, layout.Size()); err != nil {
+	size, _ := layout.Size(1)
+	if err := unix.Ftruncate(fd, size); err != nil {
 		t.Fatal(err)
 	}
 	small, err := unix.Dup(fd)
@@ -425,7 +426,7 @@ func postedRecv(t *testing.T, bytes int64) (*Window, *Run, []byte) {
 // postedRecvInSlots is postedRecv with slots of another length.
 func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) {
 	t.Helper()
-	w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: slot}, false, Waiting{})
+	w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: slot}, 0, false, Waiting{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -582,7 +583,7 @@ func TestWithdraw(t *testing.T) {
 func TestLoansAreNotOverwritten(t *testing.T) {
 	const bytes = 32 << 10
 	for _, early := range []bool{false, true} { // the loan is fetched before anything has come
-		w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: bytes}, false, Waiting{})
+		w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: bytes}, 0, false, Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -657,7 +658,7 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 // A peer's memory may be known before the peer is connected: the root of a star looks at its peers
 // before it has put anything to them.
 func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
-	win, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 4, Chunk: 4096}, false, Waiting{})
+	win, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 4, Chunk: 4096}, 0, false, Waiting{})
 	if err != nil {
 		t.Fatal(err)
 	}

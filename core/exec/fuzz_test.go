@@ -29,7 +29,7 @@ func FuzzMessage(f *testing.F) {
 		if s := send.Continue(soon()); s != Done {
 			t.Fatalf("send: status %d", s)
 		}
-		*(*uint64)(w[1].at(layout.inbox(1, 0) + lineMax)) ^= change
+		*(*uint64)(unsafe.Add(unsafe.Pointer(w[1].lanes[1].channels[0].inbox), lineMax)) ^= change
 		atomic.StoreUint64((*uint64)(w[1].lanes[1].channels[0].released), released)
 		want := Mismatch
 		switch {
@@ -92,7 +92,7 @@ func FuzzExposure(f *testing.F) {
 		if s := runs[1].Continue(soon()); s != Blocked {
 			t.Fatalf("the peer: status %d", s)
 		}
-		exposure := unsafe.Slice((*uint64)(w[0].at(layout.inbox(1, 1))), 3)
+		exposure := unsafe.Slice((*uint64)(unsafe.Pointer(w[0].lanes[1].channels[1].inbox)), 3)
 		exposure[0], exposure[1], exposure[2] = in, out, bytes
 		s := runs[0].Continue(soon())
 		switch within := out != 0 && out-1 <= arena-n; {
@@ -119,7 +119,7 @@ func FuzzLane(f *testing.F) {
 	f.Add(append(say(0, 0, 64), say(0, 1, 128)...))
 	f.Add(say(1, 1, 0))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		w, err := NewWindow(layout, false, Waiting{})
+		w, err := NewWindow(layout, 0, false, Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,8 +127,9 @@ func FuzzLane(f *testing.F) {
 		w.ConnectPort(1)
 		l := w.Lane(0)
 		l.MarkSent(1)
-		for inbox := w.mem[layout.inbox(0,
-			1):][:int64(layout.Slots)*layout.stride()]; len(in) >= 17; in = in[17:] {
+		inbox := unsafe.Slice((*byte)(unsafe.Pointer(l.channels[1].inbox)),
+			int64(layout.Slots)*slotSize(layout.Chunk))
+		for ; len(in) >= 17; in = in[17:] {
 			n, size := binary.LittleEndian.Uint64(in[1:]), int(int64(binary.LittleEndian.Uint64(in[9:])))
 			if in[0] != 0 {
 				if err := l.Released(1, n); (err != nil) != (n > 1) || err != nil &&

@@ -32,7 +32,7 @@ static int look(const goccl_mail *mail, const event *e, int *moved) {
   }
   if (__atomic_load_n(e->done, __ATOMIC_SEQ_CST)) return GOCCL_MAIL_DONE;
   if (__atomic_load_n(&mail->poke, __ATOMIC_SEQ_CST)) return GOCCL_MAIL_CAME;
-  for (uint32_t i = 0; i < mail->ranks; i++) {
+  for (uint32_t i = 0; i < mail->n_boxes; i++) {
     const goccl_mailbox *box = (const goccl_mailbox *)(mail->boxes + i * mail->stride);
     if (acquire(&box->posted) != acquire(&box->taken)) return GOCCL_MAIL_CAME;
   }

@@ -77,7 +77,7 @@ func ShuttleFor(letter int64) int64 {
 }
 
 func newMail(w *Window) (*Mail, error) {
-	l, lane := w.Layout, w.lanes[len(w.lanes)-1]
+	l, own, lane := w.Layout, &w.mapped, w.lanes[len(w.lanes)-1]
 	var a allocator
 	c := alloc[C.goccl_mail](&a, 1)
 	peers := alloc[C.goccl_mail_peer](&a, l.Ranks)
@@ -85,17 +85,20 @@ func newMail(w *Window) (*Mail, error) {
 		free(unsafe.Pointer(c), unsafe.Pointer(peers))
 		return nil, a.err
 	}
-	c.door = (*C.goccl_mail_door)(w.at(l.door()))
-	c.boxes = (*C.uint8_t)(w.at(l.mailbox(0)))
-	c.stride = C.uint64_t(l.mailbox(1) - l.mailbox(0))
-	c.ranks = C.uint32_t(l.Ranks)
+	c.door = (*C.goccl_mail_door)(w.at(own.door()))
+	c.boxes = (*C.uint8_t)(w.at(own.mailboxes()))
+	c.stride = C.uint64_t(own.mailboxSize())
+	c.n_boxes = C.uint32_t(own.n)
 	c.lane = lane.c
 	c.peers, c.ring, c.shuttle = peers, C.uint64_t(l.Mailbox), C.uint64_t(l.Shuttle)
 	m := &Mail{c: c, lane: lane, peers: unsafe.Slice(peers, l.Ranks),
 		locks: make([]sync.Mutex, l.Ranks)}
 	for i := range m.peers {
+		if !l.shares(i) {
+			continue
+		}
 		p := &m.peers[i]
-		p.from = (*C.goccl_mailbox)(w.at(l.mailbox(i)))
+		p.from = (*C.goccl_mailbox)(w.at(own.mailboxOf(i)))
 		p.writer = lane.c.writer
 		p.mine = m.behindRing(p.from)
 		p.owned = shuttlesEach // to be used once the peer's window is mapped
@@ -241,9 +244,12 @@ func (m *Mail) notify(change func()) {
 }
 
 // Next is the oldest letter of a peer, if there is one. Take follows, which takes it out and copies
-// its payload. Both are called by one goroutine at a time.
+// its payload. Both are called by one goroutine at a time. A peer that shares no memory has none.
 func (m *Mail) Next(peer int) (l Letter, ok bool, err error) {
 	p := &m.peers[peer]
+	if p.from == nil {
+		return Letter{}, false, nil
+	}
 	if held := atomic.LoadUint64((*uint64)(&p.from.posted)) - uint64(p.taken); held == 0 {
 		return Letter{}, false, nil
 	}

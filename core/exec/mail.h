@@ -52,9 +52,9 @@ typedef struct {
 /* What is waited for in a rank's mailboxes. */
 typedef struct {
   goccl_mail_door *door;
-  const uint8_t *boxes; /* one a rank */
+  const uint8_t *boxes; /* one a rank that shares memory with this one */
   uint64_t stride;
-  uint32_t ranks;
+  uint32_t n_boxes;
   uint32_t poke;     /* not 0: there is something new to do */
   goccl_polls polls; /* of goccl_mail_await, which may be called often for one wait */
   goccl_lane

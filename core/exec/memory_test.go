@@ -30,7 +30,7 @@ func TestMemoryThatCannotBeHad(t *testing.T) {
 		Shuttle: ShuttleFor(256)}
 	// all makes one of each, as a communicator does.
 	all := func() error {
-		w, err := NewWindow(layout, false, Waiting{})
+		w, err := NewWindow(layout, 0, false, Waiting{})
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ func TestWindowsArePlaced(t *testing.T) {
 		t.Skip("this kernel has no NUMA: ", err)
 	}
 	for _, shared := range []bool{true, false} {
-		win, err := NewWindow(layout, shared, Waiting{})
+		win, err := NewWindow(layout, 0, shared, Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}

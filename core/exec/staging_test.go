@@ -17,7 +17,7 @@ func (l *Lane) staged(peer int) (bytes int64) {
 	c, run := &l.channels[peer], Run{}
 	const line = int(MessageHeader)
 	for n := uint64(c.freed); n < uint64(c.freed)+uint64(l.c.slots); n++ {
-		slot := unsafe.Add(unsafe.Pointer(c.inbox), int64(n%uint64(l.c.slots))*int64(l.c.stride))
+		slot := unsafe.Add(unsafe.Pointer(c.inbox), int64(n%uint64(l.c.slots))*int64(c.stride))
 		stamp := *(*uint64)(unsafe.Add(slot, line-8))
 		if stamp>>33 != (n+1)&0x7fffffff {
 			break
@@ -85,7 +85,7 @@ func TestStagingOfAllToAll(t *testing.T) {
 							Received: max(s.Received, now.Received), Staging: max(s.Staging, now.Sent+now.Received)}
 					}
 				}
-				carryAll(t, lanes, plans, params, rnd, look)
+				carryAll(t, lanes, plans, params, rnd, look, func(int, *Binding) {})
 				var all plan.Peaks
 				for r, s := range seen {
 					m := most[r]
@@ -113,7 +113,7 @@ func TestStagingOfAllToAll(t *testing.T) {
 func meshOf(t *testing.T, size int, l Layout) []*Lane {
 	windows, lanes := make([]*Window, size), make([]*Lane, size)
 	for r := range size {
-		w, err := NewWindow(l, true, Waiting{})
+		w, err := NewWindow(l, r, true, Waiting{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,11 +137,12 @@ func meshOf(t *testing.T, size int, l Layout) []*Lane {
 	return lanes
 }
 
-// carryAll runs plans, a rank at a time as far as it goes without waiting, or less far. It looks in
-// between.
+// carryAll runs plans, whose inputs fill fills, a rank at a time as far as it goes without waiting,
+// or less far. It looks in between.
 func carryAll(
 	t *testing.T, lanes []*Lane, plans []*plan.Plan, params []plan.Params, rnd *rand.Rand, look func(),
-) {
+	fill func(rank int, b *Binding),
+) (bindings []Binding) {
 	t.Helper()
 	runs, left := make([]*Run, len(plans)), len(plans)
 	for r, p := range plans {
@@ -152,6 +153,8 @@ func carryAll(
 			b.In = append(b.In, off(t, int(params[r].InBytes[i])+1))
 			b.Out = append(b.Out, off(t, int(params[r].OutBytes[i])+1))
 		}
+		fill(r, &b)
+		bindings = append(bindings, b)
 		runs[r].Bind(b)
 		runs[r].Begin(c, 0, AnyPeer, AnyPeer)
 		defer c.Free()
@@ -180,4 +183,5 @@ func carryAll(
 			t.Fatalf("rank %d: status %d at step %d", r, status, state.step)
 		}
 	}
+	return bindings
 }

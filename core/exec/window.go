@@ -30,63 +30,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// MessageHeader is the length of what precedes each message's payload in its slot.
-	MessageHeader = int64(unsafe.Sizeof(C.goccl_line{}))
-
-	lineBytes = 128 // adjacent cache lines are fetched in pairs
-	bellSize  = lineBytes
-	// apart is how far two inboxes are from having the same place in a page. What a rank puts to a
-	// peer would have the place of what it waits for from it, and CPUs compare a load with the stores
-	// before it by that: it would wait until these are done, which takes as long as it takes a line of
-	// memory to come from the other CPU. More than what small messages are long.
-	apart = 9 * lineBytes
-)
-
-// Layout is the shape of a window. All ranks of a communicator use the same.
-type Layout struct {
-	Ranks   int
-	Lanes   int
-	Slots   int   // messages a direction of a channel holds
-	Chunk   int64 // the most bytes a message carries
-	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
-	// bytes of each of a mailbox's shuttles, see [Mail]; a multiple of a line; 0: there are none
-	Shuttle int64
-}
-
-func (l Layout) stride() int64       { return MessageHeader + l.Chunk }
-func (l Layout) bell(lane int) int64 { return int64(lane) * l.laneSize() }
-func (l Layout) released(lane, peer int) int64 {
-	return l.bell(lane) + bellSize + int64(peer)*lineBytes
-}
-func (l Layout) inbox(lane, peer int) int64 {
-	return l.bell(lane) + l.counters() + int64(peer)*l.inboxSize()
-}
-func (l Layout) stage(lane int) int64 { return l.inbox(lane, l.Ranks) }
-func (l Layout) counters() int64      { return pageRound(bellSize + int64(l.Ranks)*lineBytes) }
-func (l Layout) inboxSize() int64     { return pageRound(int64(l.Slots)*l.stride()) + apart }
-func (l Layout) laneSize() int64 {
-	return l.counters() +
-		pageRound(int64(l.Ranks+1)*l.inboxSize())
-}
-
-func (l Layout) door() int64 { return int64(l.Lanes) * l.laneSize() }
-func (l Layout) mailbox(peer int) int64 {
-	return l.door() + lineBytes +
-		int64(peer)*(int64(unsafe.Sizeof(C.goccl_mailbox{}))+l.Mailbox+shuttlesEach*l.Shuttle)
-}
-
-// Size is the length of a window in bytes of address space; memory is used only where messages
-// went.
-func (l Layout) Size() int64 {
-	if l.Mailbox == 0 {
-		return l.door()
-	}
-	return pageRound(l.mailbox(l.Ranks))
-}
-
-func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }
-
 // Waiting says how long a wait polls before it sleeps.
 type Waiting struct {
 	// Spin is how long a caller with nothing else to do polls with pauses, on memory channels, at
@@ -98,13 +41,16 @@ type Waiting struct {
 
 // Window is a rank's own window, and its view of its peers' windows.
 type Window struct {
-	Layout Layout
-	fd     int
-	mem    []byte
-	peers  [][]byte
-	lanes  []*Lane
-	mail   *Mail
-	news   *C.uint32_t
+	Layout  Layout
+	mapped  region // of mem
+	private region // of inboxes; where all ranks share memory there are none
+	fd      int
+	mem     []byte
+	inboxes []byte
+	peers   [][]byte
+	lanes   []*Lane
+	mail    *Mail
+	news    *C.uint32_t
 }
 
 // Lane is a set of channels, one to each peer, over a part of the windows.
@@ -119,10 +65,11 @@ type Lane struct {
 	order atomic.Uint32
 }
 
-// NewWindow makes a window. A shared one can be handed to processes of this host.
-func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
-	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}
-	size := int(l.Size())
+// NewWindow makes the window of a rank. A shared one can be handed to processes of this host.
+func NewWindow(l Layout, rank int, shared bool, w Waiting) (*Window, error) {
+	win := &Window{Layout: l, mapped: l.mapped(rank), private: l.private(rank), fd: -1,
+		peers: make([][]byte, l.Ranks)}
+	size := int(win.mapped.size())
 	var err error
 	if shared {
 		if win.fd, err = newMemfd("goccl-window", "a window", size); err != nil {
@@ -130,19 +77,28 @@ func NewWindow(l Layout, shared bool, w Waiting) (*Window, error) {
 		}
 		win.mem, err = mapMemfd(win.fd, size)
 	} else {
-		win.mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
-			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		win.mem, err = mapPrivate(size)
+	}
+	if err == nil && l.Sharing != nil {
+		size = int(win.private.size())
+		win.inboxes, err = mapPrivate(size)
 	}
 	if err != nil {
 		win.Close()
 		return nil, fmt.Errorf("a window of %d bytes: %w", size, err)
 	}
-	_ = placeHere(win.mem)
+	_, _ = placeHere(win.mem), placeHere(win.inboxes)
 	if err := win.furnish(w); err != nil {
 		win.Close()
 		return nil, fmt.Errorf("a window: %w", err)
 	}
 	return win, nil
+}
+
+// mapPrivate returns memory of this process, which takes up what is used of it.
+func mapPrivate(size int) ([]byte, error) {
+	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 }
 
 // furnish makes what the window has beside its memory.
@@ -178,11 +134,11 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 		return nil, a.err
 	}
 	c.channels = channels
-	c.bell = (*C.goccl_bell)(w.at(l.bell(index)))
-	c.stage = (*C.uint8_t)(w.at(l.stage(index)))
+	c.bell = (*C.goccl_bell)(w.at(w.mapped.bell(index)))
+	c.stage = (*C.uint8_t)(w.at(w.mapped.stage(index)))
 	c.news = w.news
 	c.slots = C.uint64_t(l.Slots)
-	c.stride = C.uint64_t(l.stride())
+	c.stage_stride = C.uint64_t(slotSize(l.Chunk))
 	c.bell.naps = flag(wait.Spin > 0) // a nap costs a rank that shares its CPU more than a fence does
 	spin, yields := C.uint32_t(wait.Spin), C.uint32_t(wait.Yields)
 	c.patience = C.goccl_patience{spin_most: spin, spin: spin, yields_most: yields, yields: yields}
@@ -193,9 +149,16 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 		ch := &lane.channels[peer]
 		ch.postings = &lane.postings[peer*l.Slots]
 		ch.loans = &lane.loans[peer*l.Slots]
-		ch.released = (*C.uint64_t)(w.at(l.released(index, peer)))
-		ch.inbox = (*C.uint8_t)(w.at(l.inbox(index, peer)))
 		ch.writer = c.writer
+		own, mem := &w.mapped, w.mem
+		if !l.shares(peer) {
+			if own, mem = &w.private, w.inboxes; index >= own.lanes {
+				continue
+			}
+		}
+		ch.released = (*C.uint64_t)(unsafe.Pointer(&mem[own.released(index, peer)]))
+		at, stride := own.inbox(index, peer)
+		ch.inbox, ch.stride = (*C.uint8_t)(unsafe.Pointer(&mem[at])), C.uint64_t(stride)
 	}
 	return lane, nil
 }
@@ -205,11 +168,10 @@ func (w *Window) at(offset int64) unsafe.Pointer { return unsafe.Pointer(&w.mem[
 // FD is the descriptor to hand to peers, which stays the window's; -1 if it is not shared.
 func (w *Window) FD() int { return w.fd }
 
-// Memory is the memory of a lane: the counters, and what peers' messages come into.
-func (w *Window) Memory(lane int) (counters, inboxes []byte) {
-	l := w.Layout
-	first := l.inbox(lane, 0)
-	return w.mem[l.bell(lane):first], w.mem[first:l.stage(lane)]
+// Memory is where the word lies that Stopped tells, and what messages of links come into: apart,
+// for what lies between is none of a peer's business.
+func (w *Window) Memory() (word, inboxes []byte) {
+	return w.mem[:w.mapped.counters()], w.inboxes
 }
 
 // Stopped is a word among a lane's counters, which Stop sets: peers that have read this rank's
@@ -228,13 +190,13 @@ func (w *Window) Mail() *Mail { return w.mail }
 // number, under which the peer knows it. It takes the descriptor over.
 func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	defer unix.Close(fd)
-	l := w.Layout
+	l := w.Layout.mapped(peer)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("window of rank %d: fstat: %w", peer, err)
 	}
-	if st.Size != l.Size() {
-		return fmt.Errorf("window of rank %d has %d bytes, expected %d", peer, st.Size, l.Size())
+	if size := l.size(); st.Size != size {
+		return fmt.Errorf("window of rank %d has %d bytes, expected %d", peer, st.Size, size)
 	}
 	if err := checkSealed(fd); err != nil {
 		return fmt.Errorf("window of rank %d: %w", peer, err)
@@ -247,14 +209,15 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	for i, lane := range w.lanes {
 		ch := &lane.channels[peer]
 		ch.peer_released = (*C.uint64_t)(unsafe.Pointer(&mem[l.released(i, rank)]))
-		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[l.inbox(i, rank)]))
+		inbox, _ := l.inbox(i, rank)
+		ch.peer_inbox = (*C.uint8_t)(unsafe.Pointer(&mem[inbox]))
 		ch.peer_stage = (*C.uint8_t)(unsafe.Pointer(&mem[l.stage(i)]))
 		ch.peer_bell = (*C.goccl_bell)(unsafe.Pointer(&mem[l.bell(i)]))
 	}
 	w.setState(peer, C.GOCCL_MEMORY)
 	w.ring()
 	if w.mail != nil { // last: who can post can also run plans
-		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailbox(rank)]))
+		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailboxOf(rank)]))
 	}
 	return nil
 }
@@ -335,12 +298,12 @@ func (w *Window) Close() {
 	w.lanes = nil
 	free(unsafe.Pointer(w.news))
 	w.news = nil
-	for _, mem := range append(w.peers, w.mem) {
+	for _, mem := range append(w.peers, w.mem, w.inboxes) {
 		if mem != nil {
 			_ = unix.Munmap(mem) // fails only for what was not mapped
 		}
 	}
-	w.peers, w.mem = nil, nil
+	w.peers, w.mem, w.inboxes = nil, nil, nil
 	if w.fd >= 0 {
 		unix.Close(w.fd)
 		w.fd = -1
@@ -368,7 +331,7 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 			MessageHeader)
 	}
 	bytes := int64(size) - MessageHeader
-	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*layout.stride())
+	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*int64(ch.stride))
 	header = unsafe.Slice((*byte)(at), MessageHeader)
 	l.order.Load()
 	p := l.posting(peer, n)
@@ -378,7 +341,7 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 	case atomic.LoadUint64(state) == posted(n) && int64(p.bytes) == bytes &&
 		atomic.CompareAndSwapUint64(state, posted(n), taken(n)):
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), bytes)
-	case bytes <= layout.Chunk:
+	case int64(size) <= int64(ch.stride):
 		payload = unsafe.Slice((*byte)(unsafe.Add(at, MessageHeader)), bytes)
 	// the posting may have been withdrawn
 	case atomic.LoadUint32((*uint32)(l.window.news))&C.GOCCL_STOPPED != 0:
@@ -386,7 +349,7 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 	default:
 		return nil, nil,
 			fmt.Errorf("%w: message of %d bytes, for which no place is posted; allowed are %d", ErrProtocol,
-				size, layout.stride())
+				size, int64(ch.stride))
 	}
 	return header, payload, nil
 }

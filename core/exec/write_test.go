@@ -88,7 +88,7 @@ func TestSwapsAreNotStreamed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		carryAll(t, lanes, plans, params, rand.New(rand.NewPCG(1, 2)), func() {})
+		carryAll(t, lanes, plans, params, rand.New(rand.NewPCG(1, 2)), func() {}, func(int, *Binding) {})
 		for r, l := range lanes {
 			if streamed := l.channels[1-r].writer.course[1] < 9; streamed != want {
 				t.Errorf("swapped from %d bytes on: rank %d streamed %v", swapMin, r, streamed)

@@ -1,0 +1,161 @@
+package exec
+
+// #include "exec.h"
+// #include "mail.h"
+import "C"
+
+import (
+	"slices"
+	"unsafe"
+)
+
+const (
+	// MessageHeader is the length of what precedes each message's payload in its slot.
+	MessageHeader = int64(unsafe.Sizeof(C.goccl_line{}))
+
+	lineBytes = 128 // adjacent cache lines are fetched in pairs
+	bellSize  = lineBytes
+	// apart is how far two inboxes are from having the same place in a page. What a rank puts to a
+	// peer would have the place of what it waits for from it, and CPUs compare a load with the stores
+	// before it by that: it would wait until these are done, which takes as long as it takes a line of
+	// memory to come from the other CPU. More than what small messages are long.
+	apart = 9 * lineBytes
+)
+
+// Layout is the shape of the windows of a communicator.
+type Layout struct {
+	Ranks int
+	Lanes int
+	Slots int   // messages a direction of a channel holds
+	Chunk int64 // the most bytes a message carries, where nothing else is said
+	// Near are the peers of a rank, in order, with which it exchanges messages of up to NearChunk
+	// bytes. A rank that is near to another one has that one near, too. nil: no rank has such peers.
+	Near      func(rank int) []int
+	NearChunk int64
+	// Sharing are the ranks that share memory with this one, itself among them, in order; nil: all.
+	// Memory is shared by all of them with all of them.
+	Sharing []int
+	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
+	// bytes of each of a mailbox's shuttles, see [Mail]; a multiple of a line; 0: there are none
+	Shuttle int64
+}
+
+// region is the layout of memory through which some ranks reach one of them, which owns it.
+type region struct {
+	ranks     []int // that have a place each, in order; nil: all
+	near      []int // of them those that are near to the owner, in order
+	n         int   // ranks
+	lanes     int
+	slots     int
+	chunk     int64
+	nearChunk int64
+	mailbox   int64
+	shuttle   int64
+}
+
+// mapped is the region of a rank's window: the peers that share memory with it map it.
+func (l *Layout) mapped(owner int) region {
+	r := region{ranks: l.Sharing, n: len(l.Sharing), lanes: l.Lanes, slots: l.Slots, chunk: l.Chunk,
+		nearChunk: l.NearChunk, mailbox: l.Mailbox, shuttle: l.Shuttle}
+	if l.Sharing == nil {
+		r.n = l.Ranks
+	}
+	r.near = l.near(owner, true)
+	return r
+}
+
+// private is the region of memory that the readers of a rank's links fill. Messages of links come
+// on the first lane alone.
+func (l *Layout) private(owner int) region {
+	return region{near: l.near(owner, false), n: l.Ranks, lanes: 1, slots: l.Slots, chunk: l.Chunk,
+		nearChunk: l.NearChunk}
+}
+
+// near are those peers that are near to a rank, and share memory with it or do not.
+func (l *Layout) near(owner int, sharing bool) []int {
+	if l.Near == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(l.Near(owner)),
+		func(peer int) bool { return l.shares(peer) != sharing })
+}
+
+func (l *Layout) shares(peer int) bool {
+	if l.Sharing == nil {
+		return true
+	}
+	_, shares := slices.BinarySearch(l.Sharing, peer)
+	return shares
+}
+
+// position is which of the region's ranks one is.
+func (r *region) position(rank int) int {
+	if r.ranks == nil {
+		return rank
+	}
+	at, _ := slices.BinarySearch(r.ranks, rank)
+	return at
+}
+
+func (r *region) bell(lane int) int64 { return int64(lane) * r.laneSize() }
+func (r *region) released(lane, rank int) int64 {
+	return r.bell(lane) + bellSize + int64(r.position(rank))*lineBytes
+}
+
+// inbox is where the inbox of a rank begins, and how far its slots are from each other.
+func (r *region) inbox(lane, rank int) (at, stride int64) {
+	if i, near := slices.BinarySearch(r.near, rank); near {
+		return r.inboxes(lane) + int64(i)*r.inboxSize(r.nearChunk), slotSize(r.nearChunk)
+	}
+	return r.farInboxes(lane) + int64(r.position(rank))*r.inboxSize(r.chunk), slotSize(r.chunk)
+}
+func (r *region) inboxes(lane int) int64 { return r.bell(lane) + r.counters() }
+func (r *region) farInboxes(lane int) int64 {
+	return r.inboxes(lane) + int64(len(r.near))*r.inboxSize(r.nearChunk)
+}
+
+// stage is where the stage begins: an inbox for all ranks.
+func (r *region) stage(lane int) int64 {
+	return r.farInboxes(lane) + int64(r.n)*r.inboxSize(r.chunk)
+}
+func (r *region) counters() int64 { return pageRound(bellSize + int64(r.n)*lineBytes) }
+func (r *region) inboxSize(chunk int64) int64 {
+	return pageRound(int64(r.slots)*slotSize(chunk)) + apart
+}
+func (r *region) laneSize() int64 {
+	return r.counters() + pageRound(int64(len(r.near))*r.inboxSize(r.nearChunk)+
+		int64(r.n+1)*r.inboxSize(r.chunk))
+}
+
+func (r *region) door() int64 { return int64(r.lanes) * r.laneSize() }
+func (r *region) mailboxSize() int64 {
+	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.mailbox + shuttlesEach*r.shuttle
+}
+func (r *region) mailboxes() int64 { return r.door() + lineBytes }
+func (r *region) mailboxOf(rank int) int64 {
+	return r.mailboxes() + int64(r.position(rank))*r.mailboxSize()
+}
+
+// size is how long the region is in bytes of address space; memory is used only where messages
+// went.
+func (r *region) size() int64 {
+	if r.mailbox == 0 {
+		return r.door()
+	}
+	return pageRound(r.mailboxes() + int64(r.n)*r.mailboxSize())
+}
+
+// Size is how many bytes of address space a rank's window takes, and its private memory.
+func (l *Layout) Size(rank int) (window, private int64) {
+	m := l.mapped(rank)
+	if l.Sharing == nil {
+		return m.size(), 0
+	}
+	p := l.private(rank)
+	return m.size(), p.size()
+}
+
+// slotSize is how far two slots for messages of so many bytes are from each other.
+func slotSize(chunk int64) int64 { return MessageHeader + chunk }
+
+func pageRound(n int64) int64 { return (n + 4095) &^ 4095 }

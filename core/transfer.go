@@ -363,11 +363,7 @@ func (p *pointToPoint) begin(t *transfer) *fault.Error {
 	if t.compiled, err = exec.Compile(built, false, false); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
-	from, to := t.peer, exec.NoPeer
-	if t.op.Collective == plan.Send {
-		from, to = to, from
-	}
-	if err := p.queueOf(t).run.Begin(t.compiled, s.Offset, from, to); err != nil {
+	if err := p.queueOf(t).run.Begin(t.compiled, s.Offset); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	return nil

@@ -190,7 +190,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	}
 	if e.current != nil {
 		e.algorithm = e.current.Algorithm
-		if err := e.run.Begin(e.current, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
+		if err := e.run.Begin(e.current, 0); err != nil {
 			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 		}
 	}
@@ -206,7 +206,7 @@ func (e *Engine) beginSegment(p *work.Part) *fault.Error {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 	}
 	e.current = compiled
-	if err := e.run.Begin(compiled, s.Offset, exec.AnyPeer, exec.AnyPeer); err != nil {
+	if err := e.run.Begin(compiled, s.Offset); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	return nil

@@ -46,7 +46,7 @@ func (e *Engine) vote(p *work.Part) *fault.Error {
 	if err := e.run.Bind(b); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
-	if err := e.run.Begin(compiled, 0, exec.AnyPeer, exec.AnyPeer); err != nil {
+	if err := e.run.Begin(compiled, 0); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	e.begun, e.voting, e.segments, e.current = true, true, nil, compiled

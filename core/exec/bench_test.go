@@ -97,7 +97,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 				bind.Message.Sequence = uint64(i)
 				run.Bind(bind)
 				start := time.Now()
-				run.Begin(compiled, 0, AnyPeer, AnyPeer)
+				run.Begin(compiled, 0)
 				if s := run.Continue(Now() + time.Minute); s != Done {
 					b.Errorf("status %d", s)
 					return

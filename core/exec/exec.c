@@ -258,7 +258,8 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
 static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes,
                         uint64_t until) {
   int others = 0;
-  for (int32_t peer = run->first_to; peer < run->end_to; peer++) {
+  for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
+    int32_t peer = run->plan->receivers[i];
     goccl_channel *c = &lane->channels[peer];
     for (uint64_t n = acquire(&c->fetched); n < c->lent; n++) {
       const goccl_loan *l = &c->loans[n % lane->slots];
@@ -398,12 +399,16 @@ uint64_t goccl_fixed(const goccl_message *message) {
 static void begin(goccl_lane *lane, goccl_run_state *run) {
   if (run->fixed == 0) run->fixed = goccl_fixed(&run->message);
   run->digest = mix(run->fixed, run->message.sequence);
-  for (int32_t i = run->first_from; i < run->end_from; i++) {
-    lane->channels[i].base = lane->channels[i].received;
-    lane->channels[i].shared_base = lane->channels[i].shared;
+  const goccl_plan *plan = run->plan;
+  for (uint32_t i = 0; i < plan->n_senders; i++) {
+    goccl_channel *c = &lane->channels[plan->senders[i]];
+    c->base = c->received;
+    c->shared_base = c->shared;
   }
-  for (int32_t i = run->first_to; i < run->end_to; i++)
-    lane->channels[i].put_base = lane->channels[i].sent;
+  for (uint32_t i = 0; i < plan->n_receivers; i++) {
+    goccl_channel *c = &lane->channels[plan->receivers[i]];
+    c->put_base = c->sent;
+  }
   run->polls = (goccl_polls){0};
   run->begun = 1;
 }
@@ -523,9 +528,9 @@ static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_chann
 
 /* Waits for one in every peer's. Then there is one in the stage, too: what lies in it has been
  * announced to all peers, so each has released the oldest. */
-static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uint64_t until) {
-  for (int32_t i = 1; i < run->end_to; i++) {
-    run->peer = (rank + i) % run->end_to;
+static int await_slots(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
+  for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
+    run->peer = run->plan->receivers[i];
     goccl_channel *c = &lane->channels[run->peer];
     int r = await_slot(lane, run, c, until);
     if (r != GOCCL_RUN_DONE) return r;
@@ -540,8 +545,8 @@ static int await_slots(goccl_lane *lane, goccl_run_state *run, int32_t rank, uin
 static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
                   const uint8_t *from) {
   goccl_write(&lane->writer, shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
-  for (int32_t i = 1; i < run->end_to; i++) {
-    goccl_channel *c = &lane->channels[(step->peer + i) % run->end_to];
+  for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
+    goccl_channel *c = &lane->channels[run->plan->receivers[i]];
     goccl_line *line = slot(lane, c, c->peer_inbox, c->sent);
     write_header(run, step, &line->header);
     release(&line->stamp, stamp(run, step, c->sent++));
@@ -585,18 +590,26 @@ static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
   return 0;
 }
 
+/* Whether one of some peers is gone that is still needed: run->peer. */
+static int misses(goccl_lane *lane, goccl_run_state *run, const int32_t *peers, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (__atomic_load_n(&lane->channels[peers[i]].state, __ATOMIC_ACQUIRE) == GOCCL_GONE &&
+        needs(lane, run, peers[i])) {
+      run->peer = peers[i];
+      return 1;
+    }
+  }
+  return 0;
+}
+
 static int hear(goccl_lane *lane, goccl_run_state *run) {
   uint32_t news =
       __atomic_load_n(lane->news, __ATOMIC_ACQUIRE); /* before the look at who is gone */
   if (news & GOCCL_STOPPED) return GOCCL_RUN_STOPPED;
-  int32_t end = run->end_from > run->end_to ? run->end_from : run->end_to;
-  for (int32_t peer = 0; peer < end; peer++) {
-    if (__atomic_load_n(&lane->channels[peer].state, __ATOMIC_ACQUIRE) != GOCCL_GONE ||
-        !needs(lane, run, peer))
-      continue;
-    run->peer = peer;
+  const goccl_plan *plan = run->plan;
+  if (misses(lane, run, plan->senders, plan->n_senders) ||
+      misses(lane, run, plan->receivers, plan->n_receivers))
     return GOCCL_RUN_GONE;
-  }
   run->news = news;
   return GOCCL_RUN_DONE;
 }
@@ -670,7 +683,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_SHARE: {
         int r = leaves(lane, run);
         if (r) return r;
-        r = await_slots(lane, run, step->peer, until);
+        r = await_slots(lane, run, until);
         if (r != GOCCL_RUN_DONE) return r;
         share(lane, run, step, goccl_resolve(lane, run, source));
         break;

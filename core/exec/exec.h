@@ -241,8 +241,12 @@ typedef struct {
   const goccl_step *steps;
   const goccl_ref *sources;
   const goccl_post *posts;
+  const int32_t *senders;   /* ranks of which it waits for messages */
+  const int32_t *receivers; /* ranks to which it puts some */
   uint32_t n_steps;
   uint32_t n_posts;
+  uint32_t n_senders;
+  uint32_t n_receivers;
   uint32_t algorithm; /* plan.Algorithm */
 } goccl_plan;
 
@@ -269,10 +273,6 @@ typedef struct {
   goccl_polls polls;     /* of the present wait, which more than one call may wait in */
   uint32_t brought; /* another thread brings the messages of port channels: waits for them sleep */
   uint32_t reading; /* the caller does, for others too: waits on memory channels do not sleep */
-  int32_t first_from; /* the plan waits only for ranks from here ... */
-  int32_t end_from;   /* ... up to before here */
-  int32_t first_to;   /* and puts only to these */
-  int32_t end_to;
   uint32_t step;    /* the next one: a run that was left goes on there */
   uint32_t post;    /* the next of the plan's posts */
   uint32_t lending; /* some of what it has put may still be lent */

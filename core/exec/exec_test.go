@@ -92,7 +92,7 @@ func started(t *testing.T, w [2]*Window, rank int, n int64, m plan.Message) (*Ru
 	r := must(NewRun(w[rank].Lane(1)))
 	t.Cleanup(r.Free)
 	r.Bind(b)
-	r.Begin(c, 0, AnyPeer, AnyPeer)
+	r.Begin(c, 0)
 	return r, buf
 }
 
@@ -154,7 +154,7 @@ func TestCopies(t *testing.T) {
 				clear(out)
 				r.Bind(Binding{In: []unsafe.Pointer{unsafe.Add(from, 127-at)},
 					Out: []unsafe.Pointer{unsafe.Add(to, at)}, Streams: streams})
-				r.Begin(c, 0, AnyPeer, AnyPeer)
+				r.Begin(c, 0)
 				if s := r.Continue(soon()); s != Done {
 					t.Fatalf("status %d", s)
 				}
@@ -443,7 +443,7 @@ func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) 
 	t.Cleanup(r.Free)
 	out := off(t, int(3*bytes))
 	r.Bind(Binding{Out: []unsafe.Pointer{out}})
-	r.Begin(c, 0, AnyPeer, AnyPeer)
+	r.Begin(c, 0)
 	if s := r.Continue(soon()); s != Receive {
 		t.Fatalf("status %d, expected %d", s, Receive)
 	}
@@ -601,7 +601,7 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		p := off(t, bytes)
 		mine := unsafe.Slice((*byte)(p), bytes)
 		r.Bind(Binding{In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
-		r.Begin(c, 0, AnyPeer, AnyPeer)
+		r.Begin(c, 0)
 		lend := func() {
 			t.Helper()
 			if s := r.Continue(soon()); s != NeedPut {
@@ -679,7 +679,7 @@ func TestDirectPlanOfAnUnconnectedPeer(t *testing.T) {
 	defer r.Free()
 	blocks := []unsafe.Pointer{mem}
 	r.Bind(Binding{In: blocks, Out: blocks})
-	r.Begin(c, 0, AnyPeer, AnyPeer)
+	r.Begin(c, 0)
 	if status := r.Continue(Now() + time.Millisecond); status != Indirect {
 		t.Fatal(status)
 	}

@@ -88,8 +88,6 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
   __atomic_store_n(&s->sequence, sequence, __ATOMIC_RELEASE);
   run->offset = 0;
   run->waited = (uint32_t)waits;
-  run->first_from = run->first_to = 0;
-  run->end_from = run->end_to = (int32_t)s->ranks;
   int status = GOCCL_RUN_INDIRECT;
   if (k->direct != NULL) status = carry(s, run, k->direct, waits);
   if (status == GOCCL_RUN_INDIRECT) status = carry(s, run, k->plan, waits);

@@ -87,7 +87,7 @@ func FuzzExposure(f *testing.F) {
 			runs[i] = must(NewRun(w[i].Lane(1)))
 			t.Cleanup(runs[i].Free)
 			runs[i].Bind(b)
-			runs[i].Begin(c, 0, AnyPeer, AnyPeer)
+			runs[i].Begin(c, 0)
 		}
 		if s := runs[1].Continue(soon()); s != Blocked {
 			t.Fatalf("the peer: status %d", s)

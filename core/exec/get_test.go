@@ -49,7 +49,7 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 		runs[rank] = must(NewRun(w[rank].Lane(1)))
 		t.Cleanup(runs[rank].Free)
 		runs[rank].Bind(b)
-		runs[rank].Begin(c, 0, AnyPeer, AnyPeer)
+		runs[rank].Begin(c, 0)
 	}
 	for i := range bufs[0] {
 		bufs[0][i] = byte(i / 7)

@@ -55,7 +55,7 @@ func TestMemoryThatCannotBeHad(t *testing.T) {
 			return err
 		}
 		c.Scratch = max(c.Scratch, 1)
-		return r.Begin(c, 0, AnyPeer, AnyPeer)
+		return r.Begin(c, 0)
 	}
 	for failing := 0; ; failing++ {
 		n := 0

@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -62,8 +63,11 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	stepMem := alloc[C.goccl_step](&a, len(p.Steps)+1)
 	refMem := alloc[C.goccl_ref](&a, sources)
 	postMem := alloc[C.goccl_post](&a, len(posts))
+	senders, receivers := p.Peers()
+	peerMem := alloc[C.int32_t](&a, len(senders)+len(receivers))
 	if a.err != nil {
-		free(unsafe.Pointer(c), unsafe.Pointer(stepMem), unsafe.Pointer(refMem), unsafe.Pointer(postMem))
+		free(unsafe.Pointer(c), unsafe.Pointer(stepMem), unsafe.Pointer(refMem),
+			unsafe.Pointer(postMem), unsafe.Pointer(peerMem))
 		return nil, fmt.Errorf("a plan of %d steps: %w", len(p.Steps), a.err)
 	}
 	steps := unsafe.Slice(stepMem, len(p.Steps))
@@ -76,6 +80,13 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	}
 	c.steps, c.sources, c.n_steps = stepMem, refMem, C.uint32_t(len(p.Steps))
 	c.posts, c.n_posts = postMem, C.uint32_t(len(posts))
+	peers := unsafe.Slice(peerMem, len(senders)+len(receivers))
+	for i, peer := range slices.Concat(senders, receivers) {
+		peers[i] = C.int32_t(peer)
+	}
+	c.senders, c.n_senders = peerMem, C.uint32_t(len(senders))
+	c.receivers = (*C.int32_t)(unsafe.Add(unsafe.Pointer(peerMem), 4*len(senders)))
+	c.n_receivers = C.uint32_t(len(receivers))
 	c.algorithm = C.uint32_t(p.Algorithm)
 	return &Compiled{c: c, Scratch: p.ScratchBytes, Algorithm: p.Algorithm}, nil
 }
@@ -149,7 +160,7 @@ func compileSteps(p *plan.Plan, steps []C.goccl_step, refs []C.goccl_ref) {
 // Free gives the plan's memory back. No run may hold it.
 func (c *Compiled) Free() {
 	free(unsafe.Pointer(c.c.steps), unsafe.Pointer(c.c.sources), unsafe.Pointer(c.c.posts),
-		unsafe.Pointer(c.c))
+		unsafe.Pointer(c.c.senders), unsafe.Pointer(c.c))
 }
 
 // Status says why a run left its loop.
@@ -248,16 +259,9 @@ func (r *Run) Bind(b Binding) error {
 	return nil
 }
 
-// What Begin may be told about the peers of a plan, besides one rank.
-const (
-	AnyPeer = -1
-	NoPeer  = -2
-)
-
-// Begin starts a plan. Offset is added to every place in input and output blocks. From is the only
-// peer whose messages the plan waits for, AnyPeer or NoPeer, and to the only one to which it puts
-// some: runs on one lane at the same time must wait for different peers, and put to different ones.
-func (r *Run) Begin(p *Compiled, offset int64, from, to int) error {
+// Begin starts a plan. Offset is added to every place in input and output blocks. Runs on one lane
+// at the same time must wait for different peers, and put to different ones.
+func (r *Run) Begin(p *Compiled, offset int64) error {
 	if p.Scratch > r.held {
 		free(unsafe.Pointer(r.c.scratch)) // before, for it may be large
 		var a allocator
@@ -269,19 +273,7 @@ func (r *Run) Begin(p *Compiled, offset int64, from, to int) error {
 	}
 	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.news, r.c.offset = p.c, 0, 0, 0, 0, 0,
 		C.int64_t(offset)
-	r.c.first_from, r.c.end_from = r.peers(from)
-	r.c.first_to, r.c.end_to = r.peers(to)
 	return nil
-}
-
-func (r *Run) peers(which int) (first, end C.int32_t) {
-	switch which {
-	case AnyPeer:
-		return 0, C.int32_t(r.lane.window.Layout.Ranks)
-	case NoPeer:
-		return 0, 0
-	}
-	return C.int32_t(which), C.int32_t(which) + 1
 }
 
 // Votes is memory for plans by which ranks agree on something: what this rank says, and what came

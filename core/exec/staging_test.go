@@ -156,7 +156,7 @@ func carryAll(
 		fill(r, &b)
 		bindings = append(bindings, b)
 		runs[r].Bind(b)
-		runs[r].Begin(c, 0, AnyPeer, AnyPeer)
+		runs[r].Begin(c, 0)
 		defer c.Free()
 		defer runs[r].Free()
 	}

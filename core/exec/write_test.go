@@ -64,7 +64,7 @@ func play(t *testing.T, l *Lane, p plan.Params, b Binding) {
 	defer c.Free()
 	defer r.Free()
 	r.Bind(b)
-	r.Begin(c, 0, AnyPeer, AnyPeer)
+	r.Begin(c, 0)
 	if s := r.Continue(soon()); s != Done {
 		t.Fatalf("status %d", s)
 	}

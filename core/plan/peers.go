@@ -1,0 +1,26 @@
+package plan
+
+// Peers are the ranks whose messages a plan waits for, or to which it puts some, each in the order
+// of its steps.
+func (p *Plan) Peers() (senders, receivers []int) {
+	heard, told := make([]bool, p.Size), make([]bool, p.Size)
+	add := func(to *[]int, known []bool, peer int) {
+		if !known[peer] {
+			known[peer] = true
+			*to = append(*to, peer)
+		}
+	}
+	for i := range p.Steps {
+		switch s := &p.Steps[i]; s.Op {
+		case Wait, Access:
+			add(&senders, heard, int(s.Peer))
+		case Put, Offer, Expose:
+			add(&receivers, told, int(s.Peer))
+		case PutToAll:
+			for d := 1; d < p.Size; d++ {
+				add(&receivers, told, (p.Rank+d)%p.Size)
+			}
+		}
+	}
+	return senders, receivers
+}

@@ -71,6 +71,10 @@ type roster struct {
 	rank, size int
 	addresses  []transport.Address
 	kinds      []string
+	processes  []exec.Process // whose memory this rank reads; none is the zero value
+	// singleCopy tells that each rank reads the memory of all; before they have agreed on it, that
+	// this one does.
+	singleCopy bool
 }
 
 // mapping is the memory that ranks share.
@@ -108,7 +112,8 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	config := c.config
 	at := places(e.addresses, config.Transport)
 	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
-		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader}
+		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader,
+		SingleCopy: e.singleCopy}
 	for peer := range e.addresses {
 		options.Ports = append(options.Ports, e.byLink(peer))
 	}
@@ -138,6 +143,9 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	if e.window, err = exec.NewWindow(layout, e.rank, e.sharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}
+	for peer, process := range e.processes {
+		e.window.UseProcess(peer, process)
+	}
 	if c.arena != nil {
 		e.window.UseArena(c.arena.Memory())
 	}
@@ -162,7 +170,7 @@ func (c *epoch) makeRunner() error {
 		run.Free()
 		return err
 	}
-	config := collective.Config{Rank: c.rank, Shape: c.shape, Window: c.window, Arena: c.arena,
+	config := collective.Config{Rank: c.rank, Shape: &c.shape, Window: c.window, Arena: c.arena,
 		FastPath: c.fast}
 	if c.poller != nil {
 		config.Wire = newLinkReader(c)
@@ -183,7 +191,6 @@ func (c *epoch) open() error {
 	c.membership = membership.New(c.rank)
 	c.order = order.New(history{c.fast, c}, &c.members, c.rank, c.identity.group, c.number)
 	c.mu.Unlock()
-	c.useProcesses()
 	c.know()
 	var share []int
 	if fd := c.window.FD(); fd >= 0 {
@@ -213,23 +220,39 @@ func (c *epoch) open() error {
 	return err
 }
 
-// useProcesses has the memory of peers on this host read, where the kernel lets this process.
-func (c *epoch) useProcesses() {
-	for peer, kind := range c.kinds {
-		if peer == c.rank || c.addresses[peer].Host != c.addresses[c.rank].Host {
-			continue
-		}
-		// The number is the peer's word: a link over which memory goes will stand only if the kernel
-		// says the same. Of the others the descriptor tells how they have ended.
-		fd, err := c.end.PIDFD(&c.addresses[peer])
-		if err == nil && (kind == "shm" || kind == "mem") {
-			process := exec.Process{PID: c.addresses[peer].PID, FD: fd}
-			if exec.CanGet(process, exec.Mark(c.addresses[peer].Mark)) == nil {
-				c.window.UseProcess(peer, process)
-			}
+// findProcesses finds the peers whose memory this rank can read.
+func (r *roster) findProcesses(end *sharedEndpoint) {
+	r.processes, r.singleCopy = make([]exec.Process, r.size), true
+	for peer := range r.addresses {
+		if peer != r.rank {
+			var reads bool
+			r.processes[peer], reads = r.process(peer, end)
+			r.singleCopy = r.singleCopy && reads
 		}
 	}
 }
+
+// process returns the process of a peer on this host, if the kernel lets this one read its memory.
+func (r *roster) process(peer int, end *sharedEndpoint) (p exec.Process, reads bool) {
+	at, kind := &r.addresses[peer], r.kinds[peer]
+	if at.Host != r.addresses[r.rank].Host {
+		return p, false
+	}
+	// The number is the peer's word: a link over which memory goes will stand only if the kernel
+	// says the same. Where none does the descriptor tells how the process has ended.
+	fd, err := end.PIDFD(at)
+	if err != nil || kind != transport.Shm && kind != transport.Mem {
+		return p, false
+	}
+	p = exec.Process{PID: at.PID, FD: fd}
+	if exec.CanGet(p, exec.Mark(at.Mark)) != nil {
+		return exec.Process{}, false
+	}
+	return p, true
+}
+
+// agree settles whether all ranks read each other's memory: before the first call.
+func (e *epoch) agree(singleCopy bool) { e.singleCopy, e.shape.SingleCopy = singleCopy, singleCopy }
 
 // sharesMemory tells whether some peer does with this rank.
 func (r *roster) sharesMemory() bool {

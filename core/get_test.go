@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	osexec "os/exec"
@@ -11,32 +12,33 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
 const getAll = "get_min=1,send_get_min=1"
 
-// Collectives and sends come out right where all is got that can be, where one rank cannot, and
-// where it has not been asked.
+// Collectives and sends come out right where all is got that can be, and where one rank's memory
+// cannot be read.
 func TestGets(t *testing.T) {
 	for _, tr := range []string{"mem", "shm"} {
 		for _, size := range []int{1, 2, 3, 5} {
 			for _, able := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s/%d/%v", tr, size, able), func(t *testing.T) {
-					w := newWorldOf(t, tr, size, Config{Timeout: time.Minute, Thresholds: getAll})
-					for peer := range size {
-						if !able {
-							reads(w.comms[size-1], peer, exec.Process{})
-						}
+					runtimes := []*Runtime{NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t), unread: !able})}
+					for len(runtimes) < size && tr == "shm" {
+						runtimes = append(runtimes, NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)}))
 					}
+					w := worldOfRuntimes(t, runtimes, tr, size, Config{Timeout: time.Minute,
+						Thresholds: getAll})
 					for _, n := range sizes(true) {
 						collectives(t, w, size, n, false)
 						collectives(t, w, size, n, true)
 					}
 					for rank, c := range w.comms {
-						if voted, gets := vote(c); gets != (able && size > 1) || voted != (size > 1) {
-							t.Errorf("rank %d: voted %v, gets %v", rank, voted, gets)
+						if gets := copiesOnce(c); gets != (able || size == 1) {
+							t.Errorf("rank %d: gets %v", rank, gets)
 						}
 					}
 					around(t, w, size, 3<<20/4+1)
@@ -148,9 +150,73 @@ func around(t *testing.T, w *world, size, n int) {
 	})
 }
 
-// A vote is held in the name of the collective that it is for: who calls something else is told of
-// that.
-func TestVoteTellsMismatch(t *testing.T) {
+// Which ranks get from each other depends on who is in a group: a split finds out anew, and the
+// next epoch stays with it.
+func TestGetsInSplits(t *testing.T) {
+	const size = 6 // on two hosts; rank 4 cannot be read
+	w, errs := tryWorld(t, size, func(rank int, r *RuntimeConfig, c *Config) {
+		if c.Thresholds, r.unread = getAll, rank == 4; rank >= 3 {
+			r.host = "elsewhere"
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, w *world, want bool) {
+		t.Helper()
+		for rank, c := range w.comms {
+			if gets := copiesOnce(c); gets != want {
+				t.Errorf("%s, rank %d of %d: gets %v", what, rank, len(w.comms), gets)
+			}
+		}
+		collectives(t, w, len(w.comms), 1000, false)
+	}
+	check("all", w, false)
+	for _, c := range []struct {
+		colors [size]int
+		gets   []bool // by color
+	}{
+		{[size]int{0, 0, 0, 1, 1, 1}, []bool{true, false}},
+		{[size]int{0, 1, 0, 2, 1, 2}, []bool{true, false, true}},
+	} {
+		parts := make([]*world, len(c.gets))
+		for i := range parts {
+			parts[i] = &world{t: t}
+		}
+		children := make([]*Comm, size)
+		w.each(func(rank int) (err error) {
+			children[rank], err = w.comms[rank].Split(context.Background(), c.colors[rank], rank)
+			return err
+		})
+		for rank, child := range children {
+			part := parts[c.colors[rank]]
+			part.comms = append(part.comms, child)
+			t.Cleanup(child.Destroy)
+		}
+		for color, part := range parts {
+			check(fmt.Sprintf("color %d", color), part, c.gets[color])
+			part.each(func(rank int) error { return part.comms[rank].Renew(context.Background()) })
+			check(fmt.Sprintf("color %d, renewed", color), part, c.gets[color])
+		}
+	}
+}
+
+// Where one rank cannot be read all ranks are told that what was forced cannot be had.
+func TestForcedSingleCopyOfTheUnreadable(t *testing.T) {
+	_, errs := tryWorld(t, 3, func(rank int, r *RuntimeConfig, c *Config) {
+		c.Algorithms, r.unread = "scatter:single_copy", rank == 1
+	})
+	const want = "GOCCL_ALGO: scatter:single_copy cannot run in this group: scatter by single_copy " +
+		"needs several ranks that can all read each other's memory; allowed here are flat, direct"
+	for rank, err := range errs {
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// A rank that is to get what another calls no such collective for is told of that.
+func TestGetTellsMismatch(t *testing.T) {
 	w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: getAll})
 	errs := w.try(func(rank int) error {
 		if rank == 0 {

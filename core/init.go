@@ -312,6 +312,9 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
 	me.Host = cmp.Or(r.config.host, me.Host)
+	if r.config.unread {
+		me.Mark = transport.Mark{}
+	}
 	published, err := json.Marshal(me)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrInternal, "init: %v", err)
@@ -321,21 +324,23 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	c.Member = published
 	// The communicator is made here, and not after the meeting, so that all ranks are told where
 	// that fails.
-	c.Check = func(members [][]byte) error {
+	c.Check = func(members [][]byte) (readsAll bool, err error) {
 		if comm != nil { // it was for a roster with records of an earlier run
 			comm.discard()
 			comm = nil
 		}
 		addresses, err := readAddresses(members)
 		if err != nil {
-			return err
+			return false, err
 		}
 		kinds, err := decide(addresses, config.Rank, config.Transport)
 		if err != nil {
-			return err
+			return false, err
 		}
-		comm, err = r.newComm(config, end, addresses, kinds)
-		return err
+		if comm, err = r.newComm(config, end, addresses, kinds); err != nil {
+			return false, err
+		}
+		return comm.present.Load().singleCopy, nil
 	}
 	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
 	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)
@@ -351,6 +356,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		}
 		return nil, refused
 	}
+	comm.present.Load().agree(roster.Unanimous)
 	if err := comm.open(identity{roster.Job, roster.Group, roster.Secret}); err != nil {
 		return nil, err
 	}
@@ -378,6 +384,7 @@ func (r *Runtime) newComm(
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
 	ranks := roster{rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds}
+	ranks.findProcesses(end)
 	pids := make([]int, len(addresses))
 	for rank, a := range addresses {
 		pids[rank] = a.PID

@@ -36,7 +36,8 @@ type RuntimeConfig struct {
 	Logger  *slog.Logger            // default: records are discarded
 	Verbs   string                  // the path of libibverbs; default: the system's
 
-	host string // in tests: the name of the host that this process claims to be on
+	host   string // in tests: the name of the host that this process claims to be on
+	unread bool   // in tests: no process can read this one's memory
 }
 
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.

@@ -23,28 +23,20 @@ import (
 // on all ranks where one cannot make its communicator.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	e := c.present.Load()
-	mine := [2]int64{int64(color), int64(key)}
-	all := make([]int64, 2*e.size)
-	var pin pinner
-	defer pin.Unpin()
-	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64,
-		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{2}}
-	for r := range e.size {
-		op.Out = append(op.Out, pin.pin(&all[2*r]))
-		op.OutCounts = append(op.OutCounts, 2)
-	}
 	c.mu.Lock()
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	op.OfSplit = true
-	if err := c.run(ctx, op); err != nil {
+	all, err := c.gather(ctx, int64(color), int64(key))
+	if err != nil {
 		return nil, err
 	}
 	var child *Comm
+	var members []int // the child's
+	readsAll := int64(0)
 	if color >= 0 {
-		var err error
-		if child, err = e.child(n, int64(color), splitMembers(all, int64(color))); err != nil {
+		members = splitMembers(all, int64(color))
+		if child, err = e.child(n, int64(color), members); err != nil {
 			c.Refuse(err.Error())
 			var failure *fault.Error
 			if errors.As(err, &failure) {
@@ -52,15 +44,37 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 			}
 			return nil, err
 		}
+		if child.present.Load().singleCopy {
+			readsAll = 1
+		}
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	if err := c.run(ctx, call.Operation{Collective: plan.Barrier, OfSplit: true}); err != nil {
-		if child != nil {
-			child.Destroy()
-		}
+	all, err = c.gather(ctx, readsAll)
+	switch {
+	case child == nil:
+		return nil, err
+	case err != nil:
+		child.Destroy()
 		return nil, err
 	}
+	child.present.Load().agree(!slices.ContainsFunc(members, func(r int) bool { return all[r] == 0 }))
 	return child, nil
+}
+
+// gather returns some numbers of each rank, for a split.
+func (c *Comm) gather(ctx context.Context, mine ...int64) ([]int64, error) {
+	n, size := len(mine), c.Size()
+	all := make([]int64, n*size)
+	var pin pinner
+	defer pin.Unpin()
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: true,
+		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{uint64(n)}}
+	for r := range size {
+		op.Out = append(op.Out, pin.pin(&all[n*r]))
+		op.OutCounts = append(op.OutCounts, uint64(n))
+	}
+	err := c.run(ctx, op)
+	return all, err
 }
 
 // child makes the communicator of a split. The ranks know each other already: no store is needed.

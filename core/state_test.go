@@ -48,13 +48,11 @@ func sentOn(c *Comm, lane int) (n []uint64) {
 	return n
 }
 
-// reads has a rank read a peer's memory by a process, the zero value being none.
-func reads(c *Comm, peer int, p exec.Process) { now(c).window.UseProcess(peer, p) }
+// copiesOnce tells whether the ranks have found that all read each other's memory.
+func copiesOnce(c *Comm) bool { return now(c).shape.SingleCopy }
 
-// vote tells whether the ranks have found out if they can read each other's memory, and the result.
-func vote(c *Comm) (voted, gets bool) {
-	return now(c).runner.engine.SingleCopy()
-}
+// reads has a rank read a peer's memory by a process.
+func reads(c *Comm, peer int, p exec.Process) { now(c).window.UseProcess(peer, p) }
 
 func getsSend(c *Comm, peer int, bytes uint64) bool {
 	return now(c).p2p.peers[peer].wire.gets(bytes)

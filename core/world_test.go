@@ -55,16 +55,22 @@ func newWorldOf(t testing.TB, transport string, size int, config Config) *world 
 func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size int,
 	config Config) *world {
 	t.Helper()
-	w := &world{t: t, comms: make([]*Comm, size)}
-	store := bootstrap.NewMemStore()
-	shared := NewRuntime(runtime)
-	for range size {
-		r := shared
-		if transport != "mem" {
-			r = NewRuntime(runtime)
-		}
-		w.runtimes = append(w.runtimes, r)
+	runtimes := []*Runtime{NewRuntime(runtime)}
+	for len(runtimes) < size && transport != "mem" {
+		runtimes = append(runtimes, NewRuntime(runtime))
 	}
+	return worldOfRuntimes(t, runtimes, transport, size, config)
+}
+
+// worldOfRuntimes has ranks join, of which the last one has those that are too many.
+func worldOfRuntimes(t testing.TB, runtimes []*Runtime, transport string, size int,
+	config Config) *world {
+	t.Helper()
+	w := &world{t: t, comms: make([]*Comm, size), runtimes: runtimes}
+	for len(w.runtimes) < size {
+		w.runtimes = append(w.runtimes, runtimes[len(runtimes)-1])
+	}
+	store := bootstrap.NewMemStore()
 	forced := transport
 	if forced == "mem" {
 		forced = ""

@@ -94,6 +94,13 @@ func TestJoinNoticesChanges(t *testing.T) {
 			return v
 		}, "rank 1 has read another roster than rank 0 wrote",
 			"the roster was not written with the secret that rank 1 was given, or was changed"},
+		{"the answer in a confirmation", 0, func(k string, v []byte) []byte {
+			if k == "confirm/1" {
+				v[len(confirmMagic)] ^= flagYes
+			}
+			return v
+		}, "rank 1 has read another roster than rank 0 wrote",
+			"rank 1 has read another roster than rank 0 wrote"},
 	} {
 		for _, secret := range []string{"", strings.Repeat("s", longSecret)} {
 			t.Run(fmt.Sprintf("%s, keyed %v", test.name, secret != ""), func(t *testing.T) {
@@ -172,7 +179,7 @@ func TestJoinBelievesNoForgedWord(t *testing.T) {
 		return value
 	}
 	configs := ranks(2)
-	configs[1].Check = func([][]byte) error { return nil }
+	configs[1].Check = func([][]byte) (bool, error) { return true, nil }
 	agree(t, configs, meddle(within(t, limit), s, configs, 1, func(key string, value []byte) []byte {
 		value = forge(key, value)
 		if key == "go" && !settled.Load() && len(value) != nonceSize {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/goccl/goccl/core/internal/printable"
 )
@@ -12,7 +13,7 @@ import (
 func (j *joiner) follow() (*Roster, error) {
 	me := j.config.Rank
 	var mine *rosterRecord // the roster that this rank has confirmed
-	var word []byte        // what rank 0 writes when it is settled; nil where this rank is unfit
+	var words [2][]byte    // what rank 0 writes when it is settled; nil where this rank is unfit
 	var last []byte        // the roster read last
 	hint := ""
 	for {
@@ -22,17 +23,18 @@ func (j *joiner) follow() (*Roster, error) {
 		}
 		// After the roster, which may be of the next group under these keys already: rank 0 has then
 		// written go for this rank's group before, and leaves it until this rank confirms.
-		if word != nil {
+		if words[0] != nil {
 			g, err := j.get("go")
 			if err != nil {
 				return nil, err
 			}
-			if bytes.Equal(g, word) {
+			said := func(word []byte) bool { return bytes.Equal(g, word) }
+			if i := slices.IndexFunc(words[:], said); i >= 0 {
 				if mine.problem != "" {
 					_ = j.set(j.heardKey(me), mine.nonce[:]) // else rank 0 stays a little longer
 					return nil, j.refused(mine)
 				}
-				return j.roster(mine), nil
+				return j.roster(mine, i == 1), nil
 			}
 		}
 		progress := false
@@ -50,12 +52,13 @@ func (j *joiner) follow() (*Roster, error) {
 						j.config.Size)
 				}
 			default:
-				mine, word, hint, progress = rec, j.word(rec), "", true
+				mine, progress = rec, true
+				words = [2][]byte{j.word(rec, false), j.word(rec, true)}
 				if hint, err = j.confirm(rec); err != nil {
 					return nil, err
 				}
 				if hint != "" {
-					word = nil
+					words = [2][]byte{}
 				}
 			}
 		}
@@ -89,9 +92,11 @@ func (j *joiner) confirm(r *rosterRecord) (objection string, err error) {
 		if problem := j.distrust(r); problem != "" {
 			c.problem = problem
 			err = j.refused(&rosterRecord{problem: problem})
-		} else if unfit := j.check(r); unfit != nil {
+		} else if yes, unfit := j.check(r); unfit != nil {
 			c.problem, c.cause = printable.Text(unfit.Error(), maxProblem), causeUnfit
 			objection = "; " + c.problem
+		} else {
+			c.yes = yes
 		}
 		c.proof = c.prove(r.groupSecret(j.key), j.config.Rank)
 	}

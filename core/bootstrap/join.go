@@ -58,9 +58,10 @@ type JoinConfig struct {
 	// ranks that come within a moment are told so.
 	Problem string
 	// Check, where it is set, tells whether this rank can work with the others, given what they
-	// publish. Its error is told to all ranks, and there is no group. It may be called several
-	// times: those that it is asked about may turn out to be of an earlier run.
-	Check func(members [][]byte) error
+	// publish. Its error is told to all ranks, and there is no group. Its yes is of one question
+	// that is the same on all ranks, see Roster.Unanimous. It may be called several times: those
+	// that it is asked about may turn out to be of an earlier run.
+	Check func(members [][]byte) (yes bool, err error)
 }
 
 // Roster is what all ranks know of their group once they have joined.
@@ -68,6 +69,7 @@ type Roster struct {
 	Job, Group uint64   // Group is fresh random data
 	Secret     []byte   // of this group: 32 bytes
 	Members    [][]byte // by rank
+	Unanimous  bool     // the Check of each rank has said yes
 }
 
 const (
@@ -93,9 +95,10 @@ const Linger = 3 * time.Second
 //
 //	join/<r>     by rank r:  a fresh nonce, and what r says of itself
 //	roster       by rank 0:  the group's fresh nonce, and the joins of all ranks
-//	confirm/<r>  by rank r:  the group's nonce, once r has found its own join in the roster, and
-//	                         whether it can be in that group
-//	go           by rank 0:  the group's nonce, once all have confirmed it
+//	confirm/<r>  by rank r:  the group's nonce, once r has found its own join in the roster,
+//	                         whether it can be in that group, and the answer of its Check
+//	go           by rank 0:  the group's nonce, once all have confirmed it, and whether all have
+//	                         answered yes
 //	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process
 //	                         may keep the store, stays until then
 //
@@ -146,10 +149,11 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	if c.Size == 1 {
 		r := j.newRoster("", 0)
 		r.encode(j.key)
-		if err := j.check(r); err != nil {
+		yes, err := j.check(r)
+		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnfit, err)
 		}
-		return j.roster(r), nil
+		return j.roster(r, yes), nil
 	}
 	if err := j.set(j.joinKey(c.Rank), j.own.encoded); err != nil {
 		return nil, err
@@ -226,9 +230,9 @@ func (j *joiner) group() string {
 }
 
 // check asks whether this rank can be in the group of a roster.
-func (j *joiner) check(r *rosterRecord) error {
+func (j *joiner) check(r *rosterRecord) (yes bool, err error) {
 	if j.config.Check == nil {
-		return nil
+		return false, nil
 	}
 	return j.config.Check(r.members())
 }
@@ -252,7 +256,7 @@ func (j *joiner) refused(r *rosterRecord) error {
 }
 
 // roster is what the caller gets of an agreed record.
-func (j *joiner) roster(r *rosterRecord) *Roster {
+func (j *joiner) roster(r *rosterRecord, unanimous bool) *Roster {
 	return &Roster{Job: r.job, Group: binary.LittleEndian.Uint64(r.nonce[:]), Members: r.members(),
-		Secret: r.groupSecret(j.key)}
+		Secret: r.groupSecret(j.key), Unanimous: unanimous}
 }

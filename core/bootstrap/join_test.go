@@ -624,6 +624,7 @@ func sampleRecords() (join []byte, rosters, confirms [][]byte) {
 	}
 	for _, c := range []confirmRecord{
 		{nonce: newNonce(), proof: [proofSize]byte{1}},
+		{nonce: newNonce(), yes: true},
 		{nonce: newNonce(), problem: "no way", cause: causeUnfit},
 	} {
 		confirms = append(confirms, c.encode())
@@ -805,16 +806,16 @@ func TestJoinCheckFails(t *testing.T) {
 			t.Parallel()
 			configs := ranks(3)
 			for r := range configs {
-				configs[r].Check = func(members [][]byte) error {
+				configs[r].Check = func(members [][]byte) (bool, error) {
 					for i, m := range members {
 						if string(m) != string(configs[i].Member) {
-							return fmt.Errorf("member %d is %q", i, m)
+							return true, fmt.Errorf("member %d is %q", i, m)
 						}
 					}
 					if r == bad {
-						return errors.New("0 and 2 do not\nfit")
+						return true, errors.New("0 and 2 do not\nfit")
 					}
-					return nil
+					return true, nil
 				}
 			}
 			s := NewMemStore()
@@ -828,6 +829,28 @@ func TestJoinCheckFails(t *testing.T) {
 	}
 }
 
+// TestJoinIsUnanimous: all ranks hear whether each has said yes.
+func TestJoinIsUnanimous(t *testing.T) {
+	for _, secret := range []string{"", strings.Repeat("s", longSecret)} {
+		for size := 1; size <= 3; size++ {
+			for yes := range 1 << size { // a bit of each rank that says so
+				configs := ranks(size)
+				for r := range configs {
+					configs[r].Secret = secret
+					configs[r].Check = func([][]byte) (bool, error) { return yes>>r&1 == 1, nil }
+				}
+				results := joinAll(within(t, limit), NewMemStore(), configs)
+				agree(t, configs, results)
+				for _, r := range results {
+					if want := yes == 1<<size-1; r.roster.Unanimous != want {
+						t.Errorf("rank %d, answers %0*b: unanimous is %v", r.rank, size, yes, !want)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestJoinChecksNoDeadRank: a Check that fails of an earlier run's record does no harm.
 func TestJoinChecksNoDeadRank(t *testing.T) {
 	s := newWatched()
@@ -836,11 +859,11 @@ func TestJoinChecksNoDeadRank(t *testing.T) {
 	old[2].Member = []byte("unfit")
 	agree(t, old, joinAll(within(t, limit), s, old))
 	for r := range configs {
-		configs[r].Check = func(members [][]byte) error {
+		configs[r].Check = func(members [][]byte) (bool, error) {
 			if string(members[2]) == "unfit" {
-				return errors.New("unfit")
+				return false, errors.New("unfit")
 			}
-			return nil
+			return true, nil
 		}
 	}
 	// Rank 2 comes when rank 1 has seen the record of the last run.
@@ -855,5 +878,11 @@ func TestJoinChecksNoDeadRank(t *testing.T) {
 	go join(1)
 	<-confirmed
 	go join(2)
-	agree(t, configs, []result{<-results, <-results, <-results})
+	last := []result{<-results, <-results, <-results}
+	agree(t, configs, last)
+	for _, r := range last {
+		if !r.roster.Unanimous {
+			t.Errorf("rank %d: an answer about the dead rank counts", r.rank)
+		}
+	}
 }

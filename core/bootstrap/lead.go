@@ -15,6 +15,7 @@ import (
 func (j *joiner) lead() (*Roster, error) {
 	j.joins = append(j.joins, make([]*joinRecord, j.config.Size-1)...)
 	var roster *rosterRecord // the one in the store
+	var yes bool             // the answer of rank 0's Check
 	var unfit error          // why rank 0 cannot be in its group
 	for {
 		changed, err := j.pollJoins()
@@ -43,7 +44,7 @@ func (j *joiner) lead() (*Roster, error) {
 			}
 			j.confirms = make([]*confirmRecord, len(j.joins))
 			if text == "" {
-				unfit = j.check(roster) // while the others do the same
+				yes, unfit = j.check(roster) // while the others do the same
 			}
 		}
 		progress := changed
@@ -73,10 +74,12 @@ func (j *joiner) lead() (*Roster, error) {
 					j.confirms = make([]*confirmRecord, len(j.joins))
 					return nil, j.refuse(roster)
 				}
-				if err := j.set("go", j.word(roster)); err != nil {
+				unanimous := yes && !slices.ContainsFunc(j.confirms[1:],
+					func(c *confirmRecord) bool { return !c.yes })
+				if err := j.set("go", j.word(roster, unanimous)); err != nil {
 					return nil, err
 				}
-				return j.roster(roster), nil
+				return j.roster(roster, unanimous), nil
 			}
 		}
 		if !j.pause(progress) {
@@ -240,12 +243,16 @@ func (j *joiner) newRoster(problem string, why cause) *rosterRecord {
 }
 
 // word is what rank 0 writes under go when a roster is settled: the nonce, sealed where it is a
-// group's.
-func (j *joiner) word(r *rosterRecord) []byte {
+// group's with whether that is unanimous.
+func (j *joiner) word(r *rosterRecord, unanimous bool) []byte {
 	if r.problem != "" {
 		return r.nonce[:]
 	}
-	proof := Seal(string(r.groupSecret(j.key)), "goccl go")
+	answer := []byte("no")
+	if unanimous {
+		answer = []byte("yes")
+	}
+	proof := Seal(string(r.groupSecret(j.key)), "goccl go", answer)
 	return slices.Concat(r.nonce[:], proof[:])
 }
 
@@ -283,7 +290,7 @@ func (j *joiner) haveConfirmed(ranks []int) bool {
 // refuse tells all ranks that there is no group, those too that come within a moment.
 func (j *joiner) refuse(roster *rosterRecord) error {
 	err := j.refused(roster)
-	if j.set("go", j.word(roster)) != nil {
+	if j.set("go", j.word(roster, false)) != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, Linger)
@@ -361,7 +368,7 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	note := j.newRoster(text, causeAbsent)
 	if j.set("roster", note.encode(j.key)) == nil {
 		// Nobody is left to hear of an error here.
-		_ = j.set("go", j.word(note))
+		_ = j.set("go", j.word(note, false))
 	}
 	return &AbsentError{late, j.end() + ": not all ranks have joined: " + text, context.Cause(j.ctx)}
 }

@@ -42,6 +42,7 @@ const (
 const (
 	flagKeyed   = 1 // the writer has a secret of its own, so the record is sealed with it
 	flagProblem = 2 // the record tells why there can be no group, or why its rank takes no part
+	flagYes     = 4 // of a confirmation: see confirmRecord
 )
 
 type nonce [nonceSize]byte
@@ -213,13 +214,15 @@ type confirmRecord struct {
 	nonce   nonce  // the roster's
 	problem string // why the rank cannot be in the group; "" where it can
 	cause   cause  // of the problem
+	yes     bool   // what the rank's Check has answered; false with a problem
 	proof   [proofSize]byte
 }
 
 // prove proves that the rank has read the very roster that the group's secret is made of.
 func (c *confirmRecord) prove(secret []byte, rank int) [proofSize]byte {
 	head := binary.LittleEndian.AppendUint32(c.nonce[:], uint32(rank))
-	return Seal(string(secret), "goccl confirm", append(head, byte(c.cause)), []byte(c.problem))
+	return Seal(string(secret), "goccl confirm", append(head, c.flags(), byte(c.cause)),
+		[]byte(c.problem))
 }
 
 // proven tells whether it was.
@@ -228,8 +231,16 @@ func (c *confirmRecord) proven(secret []byte, rank int) bool {
 	return hmac.Equal(want[:], c.proof[:])
 }
 
+func (c *confirmRecord) flags() byte {
+	f := flags(false, c.problem != "")
+	if c.yes {
+		f |= flagYes
+	}
+	return f
+}
+
 func (c *confirmRecord) encode() []byte {
-	b := append([]byte(confirmMagic), flags(false, c.problem != ""), byte(c.cause))
+	b := append([]byte(confirmMagic), c.flags(), byte(c.cause))
 	b = append(b, c.nonce[:]...)
 	if c.problem != "" {
 		b = appendBytes(b, c.problem)
@@ -240,14 +251,14 @@ func (c *confirmRecord) encode() []byte {
 func decodeConfirm(b []byte) (*confirmRecord, error) {
 	r := reader{b: b}
 	f := r.header(confirmMagic)
-	c := &confirmRecord{cause: cause(r.byte())}
+	c := &confirmRecord{cause: cause(r.byte()), yes: f&flagYes != 0}
 	r.fixed(c.nonce[:])
 	if f&flagProblem != 0 {
 		c.problem = r.text(maxProblem)
 	}
 	r.fixed(c.proof[:])
-	if f&^flagProblem != 0 || (c.problem != "") != (f&flagProblem != 0) || c.cause >= causes ||
-		c.cause != 0 && c.problem == "" {
+	if f&^(flagProblem|flagYes) != 0 || (c.problem != "") != (f&flagProblem != 0) ||
+		c.cause >= causes || c.cause != 0 && c.problem == "" || c.yes && c.problem != "" {
 		r.fail()
 	}
 	if err := r.end(); err != nil {

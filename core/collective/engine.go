@@ -71,7 +71,7 @@ type Outcome struct {
 // Config says what an engine works with.
 type Config struct {
 	Rank     int
-	Shape    tune.Shape
+	Shape    *tune.Shape
 	Window   *exec.Window
 	Arena    *exec.Arena // this process's; nil: no peer shares memory
 	Wire     Wire        // nil where no peer is joined by a port
@@ -87,15 +87,11 @@ type Engine struct {
 	laid    layout
 
 	// Of the present collective:
-	begun    bool           // it is bound
-	segments []tune.Segment // still to run
-	current  *exec.Compiled
-	// the present plan finds out whether all ranks can read each other's memory
-	voting    bool
+	begun     bool           // it is bound
+	segments  []tune.Segment // still to run
+	current   *exec.Compiled
 	since     time.Duration // when it last got on; 0: it has
 	algorithm plan.Algorithm
-
-	voted bool
 }
 
 // New makes an engine for a run on its lane.
@@ -119,7 +115,7 @@ func (e *Engine) Abandon() {
 }
 
 func (e *Engine) reset() {
-	e.begun, e.voting, e.segments, e.current = false, false, nil, nil
+	e.begun, e.segments, e.current = false, nil, nil
 }
 
 // Advance carries a collective of a work on, which has not ended: until it has, or until a time. A
@@ -132,11 +128,6 @@ func (e *Engine) Advance(w *work.Work, p *work.Part, until time.Duration) Outcom
 			}
 		}
 		if e.current == nil {
-			if e.voting {
-				e.begun = false
-				e.counted()
-				continue
-			}
 			if len(e.segments) == 0 {
 				e.publish(p)
 				e.reset()
@@ -163,9 +154,6 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 		return nil
 	}
 	op := p.Operation
-	if e.mustVote(op) {
-		return e.vote(p)
-	}
 	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.Message,
 		Streams: e.Shape.Streams(op)}
 	if op.Collective == plan.Broadcast {

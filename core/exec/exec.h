@@ -282,7 +282,6 @@ typedef struct {
                    on */
   goccl_message seen; /* the peer's message that did not match */
   int error;          /* errno of reading the peer's memory */
-  int32_t vote[2];    /* this rank's, and of all: see Run.Votes */
 } goccl_run_state;
 
 enum {

@@ -276,10 +276,6 @@ func (r *Run) Begin(p *Compiled, offset int64) error {
 	return nil
 }
 
-// Votes is memory for plans by which ranks agree on something: what this rank says, and what came
-// of it.
-func (r *Run) Votes() (own, all *int32) { return (*int32)(&r.c.vote[0]), (*int32)(&r.c.vote[1]) }
-
 // GetError is why what Peer offers could not be read.
 func (r *Run) GetError() error { return unix.Errno(r.c.error) }
 

@@ -124,14 +124,12 @@ func (s *Shape) CheckAlgorithms() error {
 	if s.Size == 1 { // nothing is sent
 		return nil
 	}
-	with := *s
-	with.SingleCopy = s.AllMemory // whether it can be had is not known yet
 	for _, c := range slices.Sorted(maps.Keys(s.Algorithms)) {
 		op := call.Operation{Collective: c}
 		var first error
 		var can []plan.Algorithm
 		for _, a := range plan.Algorithms(c) {
-			err := with.can(&op, a)
+			err := s.can(&op, a)
 			if err == nil {
 				can = append(can, a)
 			} else if first == nil && s.Algorithms.allow(c, a) {

@@ -173,19 +173,13 @@ func (s *Shape) limits(p *plan.Params, op *call.Operation) {
 // getMin is from where on blocks are copied once, by their receiver; 0: never.
 func (s *Shape) getMin(c plan.Collective) int64 {
 	switch {
-	case !s.SingleCopy || !s.mayCopyOnce(c):
+	case !s.SingleCopy || s.Size == 1 || c != plan.AllToAll && c != plan.Scatter,
+		!s.Algorithms.allow(c, plan.SingleCopy):
 		return 0
 	case !s.Algorithms.allow(c, plan.Linear) && !s.Algorithms.allow(c, plan.Flat):
 		return 1
 	}
 	return s.Thresholds.GetMin
-}
-
-// mayCopyOnce tells whether blocks of a collective may be copied once, if all ranks can read each
-// other's memory.
-func (s *Shape) mayCopyOnce(c plan.Collective) bool {
-	return s.AllMemory && s.Size > 1 && (c == plan.AllToAll || c == plan.Scatter) &&
-		s.Algorithms.allow(c, plan.SingleCopy)
 }
 
 // Direct returns the parameters of an operation's direct plan, and whether to try it instead of the
@@ -211,15 +205,6 @@ func (s *Shape) hasDirect(direct, first *plan.Params) bool {
 	// Of these what goes to or from the root alone is too short.
 	rooted := c == plan.Reduce || c == plan.Broadcast
 	return !rooted || s.onlyDirect(c) || direct.OutBytes[0] > s.Thresholds.FlatMax
-}
-
-// WantsSingleCopy tells whether ranks must know, for an operation, if all can read each other's
-// memory. All ranks find the same: only in AllToAll do they not know each other's sizes.
-func (s *Shape) WantsSingleCopy(op *call.Operation) bool {
-	with := *s
-	with.SingleCopy = true
-	least := with.getMin(op.Collective)
-	return least > 0 && (op.Collective == plan.AllToAll || int64(op.Largest()) >= least)
 }
 
 // UsesSingleCopy tells whether blocks of an operation are copied once, by their receiver.

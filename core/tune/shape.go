@@ -57,7 +57,7 @@ type Shape struct {
 	EagerMax int64 // the most bytes of an eager packet between ranks that share memory
 	// AllMemory tells that all pairs of ranks share memory: no channel is a port.
 	AllMemory bool
-	// SingleCopy tells that all ranks can read each other's memory, and know it.
+	// SingleCopy tells that all ranks can read each other's memory, on which they have agreed.
 	SingleCopy bool
 
 	ports    []bool // see Options; nil: there are none in the group
@@ -70,13 +70,14 @@ type Options struct {
 	Schedule   string // see plan.ParseSchedule
 	Algorithms string // see ParseAlgorithms
 	Ports      []bool // by rank: whether a port joins it to this one
+	SingleCopy bool   // all ranks can read each other's memory
 	LongMost   int64  // the most bytes of a message that a port carries
 }
 
 // New makes the shape of a rank.
 func New(t Topology, rank int, o Options) (Shape, error) {
 	s := Shape{Topology: t, Rank: rank, Chunk: largestChunk, Slots: slotsPerChannel, Ahead: 1,
-		EagerMax: largestEager, AllMemory: !t.Ports, longMost: o.LongMost}
+		EagerMax: largestEager, AllMemory: !t.Ports, SingleCopy: o.SingleCopy, longMost: o.LongMost}
 	rings := int64(t.Size - 1) // of slots, of which a window is made
 	if t.Ports {
 		s.Chunk, s.ports = largestPortChunk, o.Ports

@@ -23,7 +23,7 @@ func shapesOf(t *testing.T, at Topology) []Shape {
 	t.Helper()
 	shapes := make([]Shape, at.Size)
 	for rank := range shapes {
-		o := Options{LongMost: longMost, Ports: make([]bool, at.Size)}
+		o := Options{LongMost: longMost, Ports: make([]bool, at.Size), SingleCopy: !at.Ports}
 		for peer := range o.Ports {
 			near := at.Memory && at.Group > 0 && peer/at.Group == rank/at.Group
 			o.Ports[peer] = at.Ports && peer != rank && !near
@@ -32,7 +32,6 @@ func shapesOf(t *testing.T, at Topology) []Shape {
 		if shapes[rank], err = New(at, rank, o); err != nil {
 			t.Fatal(err)
 		}
-		shapes[rank].SingleCopy = !at.Ports
 	}
 	return shapes
 }

@@ -34,7 +34,7 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 	if err != nil {
 		return err
 	}
-	first, err := v.inOrder(s, step, func(src *region, ref Ref) error {
+	first, last, err := v.inOrder(s, step, func(src *region, ref Ref) error {
 		for k, dst := range destinations {
 			if err := overlap(dst, src, places[k].Off, ref.Off, step.Bytes); err != nil {
 				return err
@@ -45,7 +45,7 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 	if err != nil {
 		return err
 	}
-	result, err := combined(first, len(step.Src), len(v.states), s.params.Group)
+	result, err := combined(first, last, len(step.Src), len(v.states))
 	if err != nil {
 		return err
 	}
@@ -83,46 +83,55 @@ func (v *verifier) destinations(s *rankState, step *Step, places []Ref) ([]*regi
 }
 
 // inOrder reads the sources of a Combine, each of which must go on with the ranks where the one
-// before it ends, and returns the first. It asks of each whether it may be read.
-func (v *verifier) inOrder(s *rankState, step *Step, ask func(*region, Ref) error) (value, error) {
-	var first value
+// before it ends, and returns the first and the last. All are over as many ranks, but the last may
+// end with the last rank before. It asks of each whether it may be read.
+func (v *verifier) inOrder(s *rankState, step *Step, ask func(*region, Ref) error) (
+	first, last value, err error) {
 	for i, ref := range step.Src {
 		var src *region
-		var err error
 		if v.segs, src, err = v.read(s, ref, step.Bytes, v.segs[:0]); err != nil {
-			return first, err
+			return first, last, err
 		}
 		if err := ask(src, ref); err != nil {
-			return first, err
+			return first, last, err
 		}
-		got := v.segs[0].val
+		last = v.segs[0].val
 		if i == 0 {
-			first = got
+			first = last
 		}
 		want := first
-		want.rank += int32(i) * max(first.ranks, 1)
+		want.rank += int32(i * first.over())
+		if last.over() < first.over() && last.end() == len(v.states) {
+			want.ranks = last.ranks
+		}
 		// Contents that are one run of one input are one segment.
-		if got != want || got.reduced || len(v.segs) > 1 {
-			return first, fmt.Errorf("source %d must be %v; in %d runs, it begins with %v",
-				i, want, len(v.segs), got)
+		if last != want || last.reduced || len(v.segs) > 1 {
+			return first, last, fmt.Errorf("source %d must be %v; in %d runs, it begins with %v",
+				i, want, len(v.segs), last)
 		}
 	}
-	return first, nil
+	return first, last, nil
 }
 
-// combined is what comes of so many sources, the first of which is given, and each of which goes on
-// with the ranks where the one before it ends.
-func combined(first value, n, size, group int) (value, error) {
-	each := int(max(first.ranks, 1))
-	switch {
-	case first.rank == 0 && n*each == size && (each == 1 || each == group):
-		return value{reduced: true, block: first.block, off: first.off}, nil
-	case group > 0 && each == 1 && n == group && int(first.rank)%group == 0:
-		first.ranks = int32(n)
-		return first, nil
+// combined is what comes of so many sources in order, of which the first and the last are given. It
+// must be a subtree of the canonical order: the inputs of an aligned block of 2^j ranks, cut off at
+// the last rank. So the blocks that the sources are over must make up such a block.
+func combined(first, last value, sources, size int) (value, error) {
+	each, block := first.over(), first.over()
+	for block < sources*each {
+		block *= 2
 	}
-	return value{}, fmt.Errorf("combines %d inputs, of %d ranks in groups of %d, from %v on",
-		n, size, group, first)
+	lo, hi := int(first.rank), last.end()
+	whole := lo == 0 && hi == size
+	if each&(each-1) != 0 || lo%block != 0 || hi != min(lo+block, size) || sources == 1 && !whole {
+		return value{}, fmt.Errorf("combines %d inputs, from %v on, to rank %d of %d: which is no "+
+			"aligned block of the canonical order", sources, first, hi-1, size)
+	}
+	if whole {
+		return value{reduced: true, block: first.block, off: first.off}, nil
+	}
+	first.ranks = int32(hi - lo)
+	return first, nil
 }
 
 // overlap refuses a source that is partly overwritten while it is read.

@@ -228,27 +228,49 @@ func (e *executor) share(r int, s *Step) bool {
 func (e *executor) combine(r int, s *Step) {
 	for i := range s.Bytes {
 		first := e.place(r, s.Src[0], s.Bytes)[i]
-		result := first
-		result.ranks = 0
+		bounds := []int{int(first.rank)} // between the ranks of one source and the next
 		for k, ref := range s.Src {
 			got := e.place(r, ref, s.Bytes)[i]
-			want := first
-			if want.rank += result.ranks; got != want || got.reduced {
+			if got.reduced || int(got.rank) != bounds[k] || got.block != first.block ||
+				got.off != first.off {
 				e.fault = fmt.Sprintf("a wrong source %d", k)
 			}
-			result.ranks += max(got.ranks, 1)
+			bounds = append(bounds, int(got.rank+max(got.ranks, 1)))
 		}
-		switch g := int32(e.params[r].Group); {
-		case result.rank == 0 && int(result.ranks) == len(e.plans) &&
-			(first.ranks == 0 || first.ranks == g):
+		if !canonical(bounds, len(e.plans)) {
+			e.fault = "a wrong order"
+		}
+		result := first
+		result.ranks = int32(bounds[len(s.Src)] - bounds[0])
+		if int(result.ranks) == len(e.plans) {
 			result = value{reduced: true, block: first.block, off: first.off}
-		case first.ranks != 0 || result.ranks != g || result.rank%g != 0:
-			e.fault = "a wrong group"
 		}
 		for _, ref := range append([]Ref{s.Dst}, s.Also...) {
 			e.place(r, ref, s.Bytes)[i] = result
 		}
 	}
+}
+
+// canonical tells whether each node of the tree in which sources are combined, with so many ranks
+// between two bounds, is one of the canonical tree over all ranks.
+func canonical(bounds []int, size int) bool {
+	sources := len(bounds) - 1
+	lo, hi := bounds[0], bounds[sources]
+	block := 1
+	for block < hi-lo {
+		block *= 2
+	}
+	if lo%block != 0 || hi != min(lo+block, size) {
+		return false
+	}
+	if sources == 1 {
+		return true
+	}
+	half := 1
+	for 2*half < sources {
+		half *= 2
+	}
+	return canonical(bounds[:half+1], size) && canonical(bounds[half:], size)
 }
 
 // told is of whom a rank has heard, for others to hear.

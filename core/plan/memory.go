@@ -26,6 +26,10 @@ func (v value) String() string {
 	return fmt.Sprintf("rank %d's input byte %d of block %d", v.rank, v.off, v.block)
 }
 
+// over is how many ranks' inputs are in an unreduced value, and end the rank after the last of them.
+func (v value) over() int { return int(max(v.ranks, 1)) }
+func (v value) end() int  { return int(v.rank) + v.over() }
+
 func (v value) plus(n int64) value {
 	v.off += n
 	return v

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // exposure is what a rank exposes to a peer.
@@ -11,8 +12,8 @@ type exposure struct {
 	in, out      *region
 	bytes, total int64
 	accessed     bool
-	used         int // how often the peer has used it
-	usedKnown    int // of that, what its owner knows
+	used         int32 // how often the peer has used it
+	usedKnown    int32 // of that, what its owner knows
 }
 
 // offer is a place that a message offers: from a byte of a block on.
@@ -21,20 +22,67 @@ type offer struct {
 	from int64
 }
 
-// extent is the part of a piece of memory that a rank uses, from the first byte to the last.
-type extent struct{ off, end int64 }
-
-func (e *extent) add(off, end int64) {
-	if e.off == e.end {
-		*e = extent{off, end}
-	}
-	e.off, e.end = min(e.off, off), max(e.end, end)
+// use is that of a run of bytes.
+type use struct {
+	off, end int64
+	users    [2]int32 // two of the ranks that read or write them, or the only one and nobody
+	written  bool     // by the only one
 }
 
-func (e extent) meets(off, end int64) bool { return e.off < end && off < e.end }
+// by has one more rank use the same bytes. Where there are several users, one of which writes, it
+// tells another one, else nobody.
+func (u *use) by(rank int32, writes bool) (other int32) {
+	for i, user := range u.users {
+		switch {
+		case user == nobody && rank != u.users[0]:
+			u.users[i] = rank
+		case user != nobody && user != rank && (writes || u.written):
+			return user
+		}
+	}
+	u.written = u.written || writes
+	return nobody
+}
 
-// touched is what each rank reads and writes of a piece of memory that peers use too.
-type touched struct{ read, written []extent }
+// uses is who uses which bytes of a piece of memory: in order, and each byte in one use.
+type uses []use
+
+// add adds a use by a rank of the bytes in [off, end), as by does.
+func (m *uses) add(off, end int64, rank int32, writes bool) (other int32) {
+	all := *m
+	lo := sort.Search(len(all), func(i int) bool { return all[i].end >= off })
+	hi, at := lo, off
+	var fresh [8]use
+	put := fresh[:0]
+	add := func(u use, off, end int64) {
+		k := len(put) - 1
+		switch u.off, u.end = off, end; {
+		case off >= end:
+		case k >= 0 && put[k].end == off && put[k].users == u.users && put[k].written == u.written:
+			put[k].end = end
+		default:
+			put = append(put, u)
+		}
+	}
+	once := use{users: [2]int32{rank, nobody}, written: writes}
+	for ; hi < len(all) && all[hi].off <= end; hi++ {
+		u := all[hi]
+		add(u, u.off, min(u.end, off))
+		add(once, at, min(u.off, end))
+		if from, to := max(u.off, off), min(u.end, end); from < to {
+			more := u
+			if other = more.by(rank, writes); other != nobody {
+				return other
+			}
+			add(more, from, to)
+		}
+		add(u, max(u.off, end), u.end)
+		at = max(at, u.end)
+	}
+	add(once, at, end)
+	*m = slices.Replace(all, lo, hi, put...)
+	return nobody
+}
 
 // checkPhases refuses a direct plan that does anything before it has exposed to all and has access
 // to all (of a star, before its root has access and has exposed): until then all may yet have to
@@ -178,19 +226,12 @@ func (v *verifier) touch(s *rankState, m *region, off, bytes int64, writes bool)
 	}
 	t := v.touched[m]
 	if t == nil {
-		t = &touched{make([]extent, len(v.states)), make([]extent, len(v.states))}
+		t = &uses{}
 		v.touched[m] = t
 	}
 	end := off + bytes
-	for r := range v.states {
-		if r != s.rank && (t.written[r].meets(off, end) || writes && t.read[r].meets(off, end)) {
-			return fmt.Errorf("bytes %d to %d are also used by rank %d", off, end, r)
-		}
-	}
-	if writes {
-		t.written[s.rank].add(off, end)
-	} else {
-		t.read[s.rank].add(off, end)
+	if other := t.add(off, end, int32(s.rank), writes); other != nobody {
+		return fmt.Errorf("bytes %d to %d are also used by rank %d", off, end, other)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"slices"
 )
 
 func (v *verifier) copy(s *rankState, step *Step) error {
@@ -35,12 +34,11 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 		return err
 	}
 	first, last, err := v.inOrder(s, step, func(src *region, ref Ref) error {
-		for k, dst := range destinations {
-			if err := overlap(dst, src, places[k].Off, ref.Off, step.Bytes); err != nil {
-				return err
-			}
+		k := int(src.mark) + len(places) - v.marks - 1
+		if k < 0 {
+			return nil // it is no destination
 		}
-		return nil
+		return overlap(destinations[k], src, places[k].Off, ref.Off, step.Bytes)
 	})
 	if err != nil {
 		return err
@@ -61,23 +59,28 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 	return nil
 }
 
-// destinations finds the memory of all places to which a Combine writes.
+// destinations finds the memory of all places to which a Combine writes, each in another piece, and
+// marks them with the last numbers.
 func (v *verifier) destinations(s *rankState, step *Step, places []Ref) ([]*region, error) {
-	found := make([]*region, len(places))
+	found, before := make([]*region, len(places)), v.marks
 	for i, ref := range places {
 		allowed := (ref.Space == Inbox || ref.Space == PeerOut) && s.params.Memory ||
 			i == 0 && (ref.Space == Out || ref.Space == Scratch)
-		if !allowed || slices.Contains(places[:i], ref) {
+		if !allowed {
 			return nil, fmt.Errorf("writes to %v", ref)
 		}
 		m, err := v.locate(s, ref, step.Bytes)
 		if err == nil && ref.Space == Inbox {
 			err = v.notShared(s, ref)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
+		case int(m.mark) > before:
+			return nil, fmt.Errorf("writes to %v, and once more to the same memory", ref)
 		}
-		found[i] = m
+		v.marks++
+		found[i], m.mark = m, int32(v.marks)
 	}
 	return found, nil
 }

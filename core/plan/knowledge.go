@@ -1,61 +1,46 @@
 package plan
 
-import "slices"
+// knowledge is of whom each rank has heard: by messages and by releases, at first hand and from
+// those who told it.
+//
+// What a rank knows only grows. So it is kept once, in the order in which the rank has heard it,
+// and what the rank knew at some time is how long the list was then: a message needs to carry
+// nothing but this number.
+type knowledge []heard
 
-// view is what a rank knows of the others: what it has been told, by messages and by releases, and
-// what those who told it had been told. Once it has been told to others it does not change.
-type view struct {
-	heard set     // from whom the rank has heard, itself among them
-	steps []int32 // of each rank, how many steps it has done for certain; nil where nobody asks
+// heard is of whom one rank has heard, itself first.
+type heard struct {
+	order []int32
+	has   set
 }
 
-// knowledge is the views of all ranks.
-type knowledge struct {
-	views []*view
-	told  []bool // by rank: whether its view has been told to others
-	// precise tells that views have steps.
-	precise bool
-}
-
-// newKnowledge is that of ranks that know nothing. Views of steps are as large as there are ranks,
-// and each message has one: only those who need them ask for them.
-func newKnowledge(ranks int, precise bool) *knowledge {
-	k := &knowledge{make([]*view, ranks), make([]bool, ranks), precise}
-	for r := range ranks {
-		v := &view{heard: newSet(ranks)}
-		v.heard.add(r)
-		if precise {
-			v.steps = make([]int32, ranks)
-		}
-		k.views[r] = v
+func newKnowledge(ranks int) knowledge {
+	k := make(knowledge, ranks)
+	for r := range k {
+		k[r].has = newSet(ranks)
+		k[r].add(int32(r))
 	}
 	return k
 }
 
-// tell is the view of a rank, for others.
-func (k *knowledge) tell(r int) *view {
-	k.told[r] = true
-	return k.views[r]
+func (h *heard) add(rank int32) {
+	if !h.has.has(int(rank)) {
+		h.has.add(int(rank))
+		h.order = append(h.order, rank)
+	}
 }
 
-// hear has a rank learn what a peer knew when it had done so many steps, and that it had done them.
-func (k *knowledge) hear(r, peer int, of *view, steps int32) {
-	mine := k.views[r]
-	if !k.precise && mine.heard.contains(of.heard) {
-		return
+// tell is what a rank knows now, for others.
+func (k knowledge) tell(r int) int32 { return int32(len(k[r].order)) }
+
+// hear has a rank learn what a peer knew, but for what it has learned of that before.
+func (k knowledge) hear(r int, peer, before, told int32) {
+	if len(k[r].order) == len(k) {
+		return // it has heard from all
 	}
-	if k.told[r] {
-		mine = &view{slices.Clone(mine.heard), slices.Clone(mine.steps)}
-		k.views[r], k.told[r] = mine, false
+	for i := before; i < told; i++ {
+		k[r].add(k[peer].order[i])
 	}
-	mine.heard.addAll(of.heard)
-	if !k.precise {
-		return
-	}
-	for i, n := range of.steps {
-		mine.steps[i] = max(mine.steps[i], n)
-	}
-	mine.steps[peer] = max(mine.steps[peer], steps)
 }
 
 // set is a set of ranks, a bit each.
@@ -65,18 +50,3 @@ func newSet(ranks int) set { return make(set, (ranks+63)/64) }
 
 func (s set) add(rank int)      { s[rank/64] |= 1 << (rank % 64) }
 func (s set) has(rank int) bool { return s[rank/64]>>(rank%64)&1 != 0 }
-
-func (s set) addAll(t set) {
-	for i, bits := range t {
-		s[i] |= bits
-	}
-}
-
-func (s set) contains(t set) bool {
-	for i, bits := range t {
-		if bits&^s[i] != 0 {
-			return false
-		}
-	}
-	return true
-}

@@ -28,6 +28,7 @@ type progress struct {
 	most    int32   // how many messages of a ring it may have put that are not released
 	peers   []int32 // those that some plan joins to it, in order
 	pairs   []int32 // the pair with each of them
+	puts    []int32 // how many messages the plan puts to each of them
 	last    int     // which of them was looked for last
 }
 
@@ -49,6 +50,7 @@ func newMachine[T any](plans []*Plan, most func(rank int) int) *machine[T] {
 		m.ready = append(m.ready, r)
 	}
 	m.findPeers()
+	m.countPuts()
 	pairs, seen := int32(0), make([]int, len(plans)) // how many of a rank's peers have come
 	for r := range m.ranks {
 		for _, peer := range m.ranks[r].peers[seen[r]:] {
@@ -90,7 +92,27 @@ func (m *machine[T]) findPeers() {
 		p := &m.ranks[r]
 		slices.Sort(p.peers)
 		p.peers = slices.Compact(p.peers)
-		p.pairs = make([]int32, len(p.peers))
+		p.pairs, p.puts = make([]int32, len(p.peers)), make([]int32, len(p.peers))
+	}
+}
+
+// countPuts counts the messages of each ring.
+func (m *machine[T]) countPuts() {
+	puts := make([]int32, len(m.ranks)) // by peer
+	for r := range m.ranks {
+		p, toAll := &m.ranks[r], int32(0)
+		for i := range p.plan.Steps {
+			switch s := &p.plan.Steps[i]; {
+			case s.Op == PutToAll:
+				toAll++
+			case (s.Op == Put || s.Op == Offer) && m.isPeer(r, s.Peer):
+				puts[s.Peer]++
+			}
+		}
+		for i, peer := range p.peers {
+			p.puts[i] = puts[peer] + toAll
+			puts[peer] = 0
+		}
 	}
 }
 
@@ -109,25 +131,36 @@ func (m *machine[T]) in(r int, peer int32) *ring[T]  { return m.ring(r, peer, r 
 // it.
 func (m *machine[T]) outs(r int) iter.Seq2[int32, *ring[T]] {
 	return func(yield func(int32, *ring[T]) bool) {
-		p := &m.ranks[r]
-		for i, peer := range p.peers {
-			at := 2 * p.pairs[i]
-			if int(peer) < r {
-				at++
-			}
-			if !yield(peer, &m.rings[at]) {
+		for i, peer := range m.ranks[r].peers {
+			if !yield(peer, m.outTo(r, i)) {
 				return
 			}
 		}
 	}
 }
 
+// outTo is the ring of a rank's messages to the peer with an index among its peers.
+func (m *machine[T]) outTo(r, i int) *ring[T] {
+	p := &m.ranks[r]
+	at := 2 * p.pairs[i]
+	if int(p.peers[i]) < r {
+		at++
+	}
+	return &m.rings[at]
+}
+
 func (m *machine[T]) ring(r int, peer int32, second bool) *ring[T] {
 	p := &m.ranks[r]
 	if p.last >= len(p.peers) || p.peers[p.last] != peer {
-		i, ok := slices.BinarySearch(p.peers, peer)
-		if !ok {
-			return &m.idle
+		i := int(peer) // where all ranks are peers
+		if int(peer) > r {
+			i--
+		}
+		if i < 0 || i >= len(p.peers) || p.peers[i] != peer {
+			var ok bool
+			if i, ok = slices.BinarySearch(p.peers, peer); !ok {
+				return &m.idle
+			}
 		}
 		p.last = i
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -56,8 +57,7 @@ func TestMachineCarriesTimes(t *testing.T) {
 
 // The memory of a proof grows with the pairs of ranks, not with their number to the third.
 func TestProofsGrowWithPairs(t *testing.T) {
-	allocated := func(size int) uint64 {
-		j := job{Params{Collective: AllReduce}, []int64{int64(16 * size)}}.with(size)
+	allocated := func(j job) uint64 {
 		plans, params := j.build(t)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -67,7 +67,27 @@ func TestProofsGrowWithPairs(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return after.TotalAlloc - before.TotalAlloc
 	}
-	if few, many := allocated(48), allocated(192); many > 24*few {
-		t.Errorf("%d bytes for 48 ranks, %d for 192, which is %d times as many", few, many, many/few)
+	of := func(p Params, size int) job {
+		n := []int64{int64(128 * size)}
+		if p.Collective != AllReduce {
+			n = slices.Repeat([]int64{16}, size)
+		}
+		p.Chunk = 64 << 10
+		return job{p, n}.with(size)
+	}
+	for _, p := range []Params{
+		{Collective: AllReduce},
+		{Collective: AllReduce, Memory: true},
+		{Collective: AllReduce, Memory: true, Algorithm: Direct},
+		{Collective: AllGather, Memory: true, Algorithm: Direct},
+		{Collective: AllToAll, Schedule: Sequential},
+		{Collective: AllToAll, Schedule: LastWindow},
+		{Collective: AllToAll, Memory: true, Thresholds: Thresholds{GetMin: 1}},
+	} {
+		j := of(p, 48)
+		if few, many := allocated(j), allocated(of(p, 192)); many > 20*few {
+			t.Errorf("%v: %d bytes for 48 ranks, %d for 192, which is %d times as many", j, few, many,
+				many/few)
+		}
 	}
 }

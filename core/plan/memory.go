@@ -54,11 +54,42 @@ func (s segment) part(from, to int64) segment {
 type region struct {
 	bytes int64
 	segs  []segment
-	block bool // it is an input or an output
+	first [1]segment // the memory of segs, until they are more
+	block bool       // it is an input or an output
+	mark  int32      // the greater, the later it was marked as a Combine's destination
+}
+
+// newBlocks is blocks of those lengths, of which nothing has been written.
+func newBlocks(bytes []int64) []*region {
+	all, blocks := make([]region, len(bytes)), make([]*region, len(bytes))
+	for i, n := range bytes {
+		m := &all[i]
+		m.bytes, m.segs, m.block = n, m.first[:0], true
+		blocks[i] = m
+	}
+	return blocks
+}
+
+// set replaces all that the region holds.
+func (m *region) set(segs []segment) {
+	if cap(m.segs) == 0 {
+		m.segs = m.first[:0]
+	}
+	m.segs = append(m.segs[:0], segs...)
+}
+
+// fill makes the region an input.
+func (m *region) fill(rank, block int) {
+	if m.bytes > 0 {
+		m.segs = append(m.segs, segment{0, m.bytes, value{rank: int32(rank), block: int32(block)}})
+	}
 }
 
 // find is the index of the first segment that ends after off.
 func (m *region) find(off int64) int {
+	if len(m.segs) == 1 && m.segs[0].end() > off {
+		return 0
+	}
 	return sort.Search(len(m.segs), func(i int) bool { return m.segs[i].end() > off })
 }
 

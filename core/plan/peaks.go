@@ -39,7 +39,7 @@ func PeaksOf(plans []*Plan, params []Params) ([]Peaks, error) {
 // way is when a message was under way, in steps of its two ranks.
 type way struct {
 	bytes    int64
-	early    int32 // as many steps had its receiver done for certain when it was put
+	early    int32 // as many steps had its receiver done when it was put, as the sender knew
 	put      int32 // the sender's step
 	released int32 // the receiver's
 	known    int32 // the sender's, in which it learned of that; never: forever
@@ -110,11 +110,9 @@ func (t tally) peak() (most int64) {
 // peaks also tells whether all of a rank's messages are under way within its plan only.
 func (v *verifier) peaks(r int) (p Peaks, within bool) {
 	steps := int32(len(v.ranks[r].plan.Steps))
-	counts := make([]tally, 5)
-	for i := range counts {
-		counts[i] = make(tally, steps+2)
-	}
-	pairs, incast, sent, received, staging := counts[0], counts[1], counts[2], counts[3], counts[4]
+	pairs, incast, staging := make(tally, steps+2), make(tally, steps+2), make(tally, steps+2)
+	sent, received := make(tally, steps+2), make(tally, steps+2)
+	var to, from []stretch
 	within = true
 	staged := func(bytes int64) int64 {
 		if bytes > v.states[r].params.Chunk { // a long message goes straight to its place
@@ -123,7 +121,7 @@ func (v *verifier) peaks(r int) (p Peaks, within bool) {
 		return bytes
 	}
 	for _, peer := range v.ranks[r].peers {
-		var to, from []stretch
+		to, from = to[:0], from[:0]
 		for _, w := range v.out(r, peer).of.ways {
 			if w.bytes > 0 {
 				within = within && w.known < forever
@@ -143,7 +141,8 @@ func (v *verifier) peaks(r int) (p Peaks, within bool) {
 			}
 		}
 		incast.addOnce(from)
-		pairs.addOnce(append(to, from...))
+		to = append(to, from...)
+		pairs.addOnce(to)
 	}
 	return Peaks{
 		Pairs: int(pairs.peak()), Incast: int(incast.peak()),

@@ -107,5 +107,5 @@ func (v *verifier) mayBeLong(s *rankState, n int32, step *Step) bool {
 		peer.posted = v.ranks[step.Peer].plan.postings(peer.params.Slots)
 	}
 	at, ok := peer.posted[posting{int32(s.rank), n}]
-	return ok && at < v.knows.views[s.rank].steps[step.Peer]
+	return ok && at < v.out(s.rank, step.Peer).of.done
 }

@@ -49,9 +49,11 @@ func Verify(plans []*Plan, params []Params, inPlace bool) error {
 type verifier struct {
 	*machine[link]
 	states  []rankState
-	knows   *knowledge
-	touched map[*region]*touched // where plans are direct, or get
-	segs    []segment            // what a step reads, reused
+	knows   knowledge
+	ways    bool              // rings keep the ways of their messages
+	touched map[*region]*uses // where plans are direct, or get
+	segs    []segment         // what a step reads, reused
+	marks   int               // how many destinations of Combines have been marked
 }
 
 // rankState is what the verifier keeps of a rank.
@@ -68,17 +70,20 @@ type link struct {
 	slots    []message // message n lies in slot n modulo Params.Slots
 	fates    []fate    // by message; of those that it does not reach: none
 	owed     []int32   // the messages that offer a place and have not been reclaimed
-	ways     []way     // of all messages, where peaks are asked for
-	known    int       // of how many of them the sender knows that they have been released
 	exposure *exposure // of the sender's memory to the receiver
+	heard    int32     // how much of what the sender knows the receiver has learned
+
+	ways  []way // of all messages, where peaks are asked for
+	done  int32 // so many steps of the receiver are done, as the sender knows from the receiver itself
+	known int32 // of so many messages the sender knows so that they have been released
 }
 
 // message is one that has been put. It stays in its slot until another takes that.
 type message struct {
 	data  region
 	total int64
-	told  *view // the sender's, when it was put; once it is released, the receiver's then
-	used  int   // how often its sender had used its receiver's memory
+	told  int32 // what the sender knew when it was put; once it is released, the receiver then
+	used  int32 // how often its sender had used its receiver's memory
 	offer *offer
 }
 
@@ -88,7 +93,10 @@ func prove(plans []*Plan, params []Params, inPlace, ways bool) (*verifier, error
 		return nil, fmt.Errorf("%d plans with %d parameters", len(plans), len(params))
 	}
 	size := len(plans)
-	v := &verifier{states: make([]rankState, size), touched: map[*region]*touched{}}
+	v := &verifier{
+		states: make([]rankState, size), knows: newKnowledge(size), ways: ways,
+		touched: map[*region]*uses{},
+	}
 	given := slices.Clone(plans)
 	for r, p := range plans {
 		if p == nil {
@@ -99,10 +107,10 @@ func prove(plans []*Plan, params []Params, inPlace, ways bool) (*verifier, error
 			return nil, err
 		}
 		v.states[r] = newRankState(&params[r], p.ScratchBytes, inPlace)
-		ways = ways || params[r].Long > 0 || params[r].window() > 0
+		v.ways = v.ways || params[r].Long > 0 || params[r].window() > 0
 	}
 	v.machine = newMachine[link](given, func(rank int) int { return params[rank].Slots - 1 })
-	v.knows = newKnowledge(size, ways)
+	v.makeSlots()
 	if err := v.run(v.do); err != nil {
 		return nil, err
 	}
@@ -142,17 +150,16 @@ func newRankState(q *Params, scratch int64, inPlace bool) rankState {
 	s := rankState{rank: q.Rank, params: q, scratch: &region{bytes: scratch}}
 	root := q.Rank == q.Root
 	if c := q.Collective; c != Broadcast && c != Barrier && c != Recv && (c != Scatter || root) {
-		for i, n := range q.InBytes {
-			s.in = append(s.in, inputRegion(n, q.Rank, i))
+		s.in = newBlocks(q.InBytes)
+		for i, m := range s.in {
+			m.fill(q.Rank, i)
 		}
 	}
 	if c := q.Collective; c != Barrier && c != Send && (c != Reduce && c != Gather || root) {
-		for _, n := range q.OutBytes {
-			s.out = append(s.out, &region{bytes: n, block: true})
-		}
+		s.out = newBlocks(q.OutBytes)
 	}
 	if q.Collective == Broadcast && root {
-		s.out[0] = inputRegion(q.OutBytes[0], q.Rank, 0)
+		s.out[0].fill(q.Rank, 0)
 	}
 	if !inPlace {
 		return s
@@ -166,14 +173,6 @@ func newRankState(q *Params, scratch int64, inPlace bool) rankState {
 		s.out[0] = s.in[q.Rank]
 	}
 	return s
-}
-
-func inputRegion(bytes int64, rank, block int) *region {
-	m := &region{bytes: bytes, block: true}
-	if bytes > 0 {
-		m.segs = []segment{{0, bytes, value{rank: int32(rank), block: int32(block)}}}
-	}
-	return m
 }
 
 // do proves a step that is about to be done.
@@ -255,24 +254,19 @@ func (v *verifier) putToAll(s *rankState, step *Step) (err error) {
 func (v *verifier) send(s *rankState, peer int32, step *Step, contents []segment) *message {
 	g := v.out(s.rank, peer)
 	l := &g.of
-	if len(l.slots) < s.params.Slots {
-		l.slots = append(l.slots, message{})
-	} else { // a put waits for the release of the message whose slot it takes
+	if int(g.put) >= s.params.Slots { // a put waits for the release of the message whose slot it takes
 		v.hearRelease(s, peer, g.put-int32(s.params.Slots))
 	}
 	m := l.at(g.put)
-	*m = message{
-		data:  region{bytes: step.Bytes, segs: append(m.data.segs[:0], contents...)},
-		total: step.Total,
-		told:  v.knows.tell(s.rank),
-	}
+	m.data.bytes = step.Bytes
+	m.data.set(contents)
+	m.total, m.told, m.used, m.offer = step.Total, v.knows.tell(s.rank), 0, nil
 	if e := v.in(s.rank, peer).of.exposure; e != nil {
 		m.used = e.used
 	}
-	if v.knows.precise {
+	if v.ways {
 		l.ways = append(l.ways, way{
-			bytes: step.Bytes, early: v.knows.views[s.rank].steps[peer],
-			put: v.now(s), released: forever, known: forever,
+			bytes: step.Bytes, early: l.done, put: v.now(s), released: forever, known: forever,
 		})
 	}
 	return m
@@ -289,7 +283,7 @@ func (v *verifier) wait(s *rankState, step *Step) error {
 		return fmt.Errorf("the message is multicast: %v; multicast %v is waited for", is, step.Multicast)
 	}
 	steps := int32(0)
-	if v.knows.precise {
+	if v.ways {
 		steps = g.of.ways[g.waited].put + 1
 	}
 	v.hear(s, step.Peer, m.told, steps)
@@ -301,7 +295,7 @@ func (v *verifier) wait(s *rankState, step *Step) error {
 
 func (v *verifier) release(s *rankState, g *ring[link]) {
 	g.of.at(g.released).told = v.knows.tell(s.rank)
-	if v.knows.precise {
+	if v.ways {
 		g.of.ways[g.released].released = v.now(s)
 	}
 }
@@ -325,6 +319,34 @@ func (v *verifier) reclaim(s *rankState, step *Step) error {
 	}
 	return nil
 }
+
+// makeSlots gives each ring as many slots as its messages take, and room for their ways.
+func (v *verifier) makeSlots() {
+	messages, most := 0, 0
+	for r := range v.ranks {
+		for _, n := range v.ranks[r].puts {
+			messages += int(n)
+			most += int(min(n, v.slots(r)))
+		}
+	}
+	slots, ways := make([]message, most), []way(nil)
+	if v.ways {
+		ways = make([]way, messages)
+	}
+	for r := range v.ranks {
+		for i, n := range v.ranks[r].puts {
+			l := &v.outTo(r, i).of
+			k := min(n, v.slots(r))
+			l.slots, slots = slots[:k:k], slots[k:]
+			if v.ways {
+				l.ways, ways = ways[:0:n], ways[n:]
+			}
+		}
+	}
+}
+
+// slots is how many messages of a rank a ring holds.
+func (v *verifier) slots(r int) int32 { return v.ranks[r].most + 1 }
 
 // at is message n, where it still lies in its slot.
 func (l *link) at(n int32) *message { return &l.slots[int(n)%len(l.slots)] }
@@ -359,26 +381,32 @@ func (v *verifier) now(s *rankState) int32 { return int32(v.ranks[s.rank].next) 
 // hearRelease has a rank learn that its message n has been released, and what the peer knew then.
 func (v *verifier) hearRelease(s *rankState, peer, n int32) {
 	l, steps := &v.out(s.rank, peer).of, int32(0)
-	if v.knows.precise {
+	if v.ways {
 		steps = l.ways[n].released + 1
 	}
 	v.hear(s, peer, l.at(n).told, steps)
 }
 
-// hear has a rank learn what a peer had been told when it had done so many steps, and so of
-// messages to that and other ranks, that they are released.
-func (v *verifier) hear(s *rankState, peer int32, told *view, steps int32) {
-	v.knows.hear(s.rank, int(peer), told, steps)
-	if !v.knows.precise {
+// hear has a rank learn what a peer knew when it had done so many steps, and that it has done them,
+// so that the messages which it has released by then are.
+//
+// What a rank hears of a third one's steps does not count, though it would be as true. No builder
+// needs it, and with it each message would have to carry a number for each rank.
+func (v *verifier) hear(s *rankState, peer int32, told, steps int32) {
+	from := &v.in(s.rank, peer).of
+	if told > from.heard {
+		v.knows.hear(s.rank, peer, from.heard, told)
+		from.heard = told
+	}
+	if !v.ways {
 		return
 	}
-	done := v.knows.views[s.rank].steps
-	for peer, g := range v.outs(s.rank) {
-		l := &g.of
-		for l.known < int(g.released) && l.ways[l.known].released < done[peer] {
-			l.ways[l.known].known = v.now(s)
-			l.known++
-		}
+	g := v.out(s.rank, peer)
+	l := &g.of
+	l.done = max(l.done, steps)
+	for l.known < g.released && l.ways[l.known].released < l.done {
+		l.ways[l.known].known = v.now(s)
+		l.known++
 	}
 }
 
@@ -416,7 +444,7 @@ func (v *verifier) checkEnd(r int) error {
 		if q.Collective.Rooted() && r != q.Root && peer != q.Root {
 			continue
 		}
-		if !v.knows.views[r].heard.has(peer) {
+		if !v.knows[r].has.has(peer) {
 			return fmt.Errorf("it has not heard from rank %d", peer)
 		}
 	}

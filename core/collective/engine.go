@@ -140,7 +140,6 @@ func (e *Engine) Advance(w *work.Work, p *work.Part, until time.Duration) Outcom
 		if o := e.drive(w, p, until); o.Status != Done {
 			return o
 		}
-		e.plans.put(e.current)
 		e.current = nil
 		e.since = 0
 	}

@@ -1,7 +1,7 @@
 package collective
 
 import (
-	"fmt"
+	"hash/maphash"
 	"slices"
 	"unsafe"
 
@@ -40,7 +40,7 @@ func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
 		return e.laid.compiled, nil
 	}
 	compiled, err := e.plans.get(s.Params, e.laid.apart)
-	if err == nil && len(e.laid.segments) == 1 && e.plans.keeps(compiled) {
+	if err == nil && len(e.laid.segments) == 1 {
 		e.laid.compiled = compiled
 	}
 	return compiled, err
@@ -75,54 +75,100 @@ func (e *Engine) direct(op *call.Operation) *exec.Compiled {
 	if err != nil {
 		return nil // the other plan's error is told
 	}
-	if e.plans.keeps(compiled) {
-		l.looked, l.direct = true, compiled
-	}
+	l.looked, l.direct = true, compiled
 	return compiled
 }
 
 // planCache keeps compiled plans, so that a collective that is called again builds nothing. It
 // is used by one goroutine at a time.
 type planCache struct {
-	plans map[string]*exec.Compiled
-	order []string                // the one that was got last is the last
-	built map[*exec.Compiled]bool // not kept: freed by put
+	plans map[planKey]*keptPlan
+	gets  uint64
+	bytes int64 // of C memory in all plans
 
-	freeing func(*exec.Compiled) // told of a plan that was kept
+	freeing func(*exec.Compiled) // told of a plan before it is freed
 }
 
 const (
-	cachedPlans    = 128
-	cachedMaxBlock = 64 // plans of more blocks are built anew: their keys would be long
+	mostPlans = 128
+	// mostPlanBytes is how much memory plans may take, beside the last few.
+	mostPlanBytes = 16 << 20
+	// leastPlans is how many are kept whatever they take: those of the last layout, which are the
+	// direct one, that of a segment, and that of the last segment; and one that was got since, as a
+	// vote's is.
+	leastPlans = 4
 )
 
-func planKey(p *plan.Params, apart bool) string {
-	if len(p.InBytes)+len(p.OutBytes) > cachedMaxBlock {
-		return ""
-	}
-	buf := make([]byte, 0, 64+8*(len(p.InBytes)+len(p.OutBytes)))
-	buf = fmt.Appendf(buf, "%d,%d,%d,%d,%t,%t,%d", p.Collective, p.Algorithm, p.Root, p.ElemSize,
-		apart,
-		p.InPlaceOfDirect, p.Schedule)
-	for _, b := range [][]int64{p.InBytes, p.OutBytes} {
-		buf = append(buf, ';')
-		for _, n := range b {
-			buf = append(buf, (*[8]byte)(unsafe.Pointer(&n))[:]...)
-		}
-	}
-	return string(buf)
+// planKey is what differs between the plans of a communicator. Plans with different keys are
+// different; with the same key they may be, if not all blocks are equally long.
+type planKey struct {
+	collective plan.Collective
+	algorithm  plan.Algorithm
+	schedule   plan.Schedule
+	apart      bool // inputs and outputs share no memory
+	inPlace    bool // of a direct plan
+	root       int
+	elemSize   int64
+	in, out    lengths
 }
 
-// get returns a plan, for inputs and outputs that are apart or may not be.
-func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
-	key := planKey(&p, apart)
-	if key != "" {
-		if kept, ok := c.plans[key]; ok {
-			if at := slices.Index(c.order, key); at < len(c.order)-1 {
-				c.order = append(slices.Delete(c.order, at, at+1), key)
-			}
-			return kept, nil
+// lengths stands for the lengths of blocks.
+type lengths struct {
+	blocks int
+	each   int64  // of blocks that are equally long; else uneven
+	digest uint64 // of those that are not
+}
+
+const uneven = -1
+
+var digestSeed = maphash.MakeSeed()
+
+func lengthsOf(bytes []int64) lengths {
+	if len(bytes) == 0 {
+		return lengths{}
+	}
+	for _, n := range bytes {
+		if n != bytes[0] {
+			all := unsafe.Slice((*byte)(unsafe.Pointer(&bytes[0])), 8*len(bytes))
+			return lengths{len(bytes), uneven, maphash.Bytes(digestSeed, all)}
 		}
+	}
+	return lengths{blocks: len(bytes), each: bytes[0]}
+}
+
+// list is what must be kept beside the lengths to compare with other blocks.
+func (l lengths) list(bytes []int64) []int64 {
+	if l.each != uneven {
+		return nil
+	}
+	return slices.Clone(bytes)
+}
+
+// are tells whether blocks with these lengths, and a list that is kept beside, have those bytes.
+func (l lengths) are(list, bytes []int64) bool {
+	return l.each != uneven || slices.Equal(list, bytes)
+}
+
+// keptPlan is a plan in the cache.
+type keptPlan struct {
+	*exec.Compiled
+	in, out []int64 // see lengths.list
+	got     uint64  // the number of the last get of it
+}
+
+// get returns a plan, for inputs and outputs that are apart or may not be. It stays until others
+// have been got: see leastPlans.
+func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
+	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
+		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
+		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
+	c.gets++
+	if kept, ok := c.plans[key]; ok {
+		if key.in.are(kept.in, p.InBytes) && key.out.are(kept.out, p.OutBytes) {
+			kept.got = c.gets
+			return kept.Compiled, nil
+		}
+		c.drop(key) // two lists of lengths have one digest
 	}
 	built, err := plan.Build(p)
 	if err != nil {
@@ -132,45 +178,39 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "%v", err)
 	}
-	if key == "" {
-		if c.built == nil {
-			c.built = map[*exec.Compiled]bool{}
-		}
-		c.built[compiled] = true
-		return compiled, nil
-	}
 	if c.plans == nil {
-		c.plans = map[string]*exec.Compiled{}
+		c.plans = map[planKey]*keptPlan{}
 	}
-	if len(c.order) >= cachedPlans {
-		oldest := c.order[0]
-		c.order = c.order[1:]
-		c.freeing(c.plans[oldest])
-		c.plans[oldest].Free()
-		delete(c.plans, oldest)
+	c.plans[key] = &keptPlan{compiled, key.in.list(p.InBytes), key.out.list(p.OutBytes), c.gets}
+	c.bytes += compiled.Bytes
+	for len(c.plans) > mostPlans || c.bytes > mostPlanBytes && len(c.plans) > leastPlans {
+		c.drop(c.oldest())
 	}
-	c.plans[key] = compiled
-	c.order = append(c.order, key)
 	return compiled, nil
 }
 
-// keeps tells whether a plan stays after put: until others have been got.
-func (c *planCache) keeps(p *exec.Compiled) bool { return !c.built[p] }
-
-// put tells that a plan is no longer run.
-func (c *planCache) put(p *exec.Compiled) {
-	if c.built[p] {
-		delete(c.built, p)
-		p.Free()
+// oldest is the plan that has not been got for longest.
+func (c *planCache) oldest() (oldest planKey) {
+	got := c.gets + 1
+	for key, kept := range c.plans {
+		if kept.got < got {
+			oldest, got = key, kept.got
+		}
 	}
+	return oldest
+}
+
+func (c *planCache) drop(key planKey) {
+	p := c.plans[key]
+	delete(c.plans, key)
+	c.bytes -= p.Bytes
+	c.freeing(p.Compiled)
+	p.Free()
 }
 
 // free frees all plans.
 func (c *planCache) free() {
 	for _, p := range c.plans {
-		p.Free()
-	}
-	for p := range c.built {
 		p.Free()
 	}
 }

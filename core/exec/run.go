@@ -37,6 +37,7 @@ func fromC(m C.goccl_message) plan.Message {
 type Compiled struct {
 	c         *C.goccl_plan
 	Scratch   int64
+	Bytes     int64 // of its memory
 	Algorithm plan.Algorithm
 }
 
@@ -88,7 +89,7 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	c.receivers = (*C.int32_t)(unsafe.Add(unsafe.Pointer(peerMem), 4*len(senders)))
 	c.n_receivers = C.uint32_t(len(receivers))
 	c.algorithm = C.uint32_t(p.Algorithm)
-	return &Compiled{c: c, Scratch: p.ScratchBytes, Algorithm: p.Algorithm}, nil
+	return &Compiled{c: c, Scratch: p.ScratchBytes, Bytes: a.bytes, Algorithm: p.Algorithm}, nil
 }
 
 // compileSteps makes C's steps, and the places that they name.

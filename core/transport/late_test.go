@@ -18,7 +18,7 @@ import (
 func TestManyDialALateRank(t *testing.T) {
 	for _, kind := range []string{Shm, TCP} {
 		t.Run(kind, func(t *testing.T) {
-			const dialers, strangers = maxHandshakes + 44, maxHandshakes + 44
+			const dialers, strangers = 600, maxHandshakes + 44
 			var here sockets
 			late := listen(t, Config{OnFD: here.note})
 			eps := []*Endpoint{late}

@@ -7,39 +7,108 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// dialer makes connections to peers, one at a time to each.
+// mostDials is how many connections are made at once, beside those that are waited for.
+const mostDials = 32
+
+// dialer makes the connections that operations need, one at a time to each peer.
 type dialer struct {
-	mu    sync.Mutex
-	dials map[int]chan struct{} // under way, by peer: closed when each has ended
+	mu    sync.Mutex    // guards what follows
+	dials map[int]*dial // planned or under way, by peer
+	next  []int         // peers to whom one is planned, in order; some may have begun
+	busy  int           // how many are under way
+}
+
+// dial is the making of a connection.
+type dial struct {
+	begun bool
+	ended chan struct{} // closed when it is made, or has failed
 }
 
 // connect makes sure that there is a connection to a peer, or one is being made: until the channel
-// that it returns is closed. A failure to make it fails the communicator. That the peer is gone is
-// none: PeerDown or PeerLeft tell of it, and then what needs the peer fails.
-func (c *epoch) connect(peer int) <-chan struct{} {
+// that it returns is closed. Next are peers that are needed soon: connections to them are made at
+// the same time, up to a number. A failure to make one fails the communicator. That the peer is
+// gone is none: PeerDown or PeerLeft tell of it, and then what needs the peer fails.
+func (c *epoch) connect(peer int, next ...int) <-chan struct{} {
 	d := &c.dialer
 	d.mu.Lock()
-	ended := d.dials[peer]
-	if ended != nil {
-		d.mu.Unlock()
-		return ended
+	now := d.plan(peer)
+	begins := !now.begun
+	if begins {
+		d.begin(now)
 	}
-	if d.dials == nil {
-		d.dials = map[int]chan struct{}{}
+	for _, p := range next {
+		if d.dials[p] == nil && !c.group.Connected(p) {
+			d.plan(p)
+			d.next = append(d.next, p)
+		}
 	}
-	ended = make(chan struct{})
-	d.dials[peer] = ended
 	d.mu.Unlock()
+	if begins {
+		c.dial(peer)
+	}
+	c.dialNext()
+	return now.ended
+}
+
+// plan needs mu.
+func (d *dialer) plan(peer int) *dial {
+	if d.dials == nil {
+		d.dials = map[int]*dial{}
+	}
+	if d.dials[peer] == nil {
+		d.dials[peer] = &dial{ended: make(chan struct{})}
+	}
+	return d.dials[peer]
+}
+
+// begin needs mu.
+func (d *dialer) begin(planned *dial) {
+	planned.begun = true
+	d.busy++
+}
+
+// take begins the next of the dials that are planned, if there is room.
+func (d *dialer) take() (peer int, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.next) > 0 && d.busy < mostDials {
+		peer := d.next[0]
+		d.next = d.next[1:]
+		if planned := d.dials[peer]; planned != nil && !planned.begun {
+			d.begin(planned)
+			return peer, true
+		}
+	}
+	return 0, false
+}
+
+// end takes a dial that has ended.
+func (d *dialer) end(peer int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(d.dials[peer].ended)
+	delete(d.dials, peer)
+	d.busy--
+}
+
+// dialNext makes connections that are planned, as far as there is room.
+func (c *epoch) dialNext() {
+	for peer, ok := c.dialer.take(); ok; peer, ok = c.dialer.take() {
+		c.dial(peer)
+	}
+}
+
+// dial makes the connection to a peer, whose dial has begun.
+func (c *epoch) dial(peer int) {
 	c.spawn(func() {
-		err := c.group.Connect(c.works.Context, peer)
-		d.mu.Lock()
-		delete(d.dials, peer)
-		d.mu.Unlock()
+		err := c.group.Meet(c.works.Context, peer)
 		if err != nil && !errors.Is(err, transport.ErrPeerLeft) &&
 			!errors.Is(err, transport.ErrPeerDown) {
 			c.fail(c.peerError(peer, err), true)
 		}
-		close(ended)
+		c.dialer.end(peer)
+		if c.failed() == nil {
+			c.dialNext()
+		}
 	})
-	return ended
 }

@@ -31,7 +31,9 @@ func newLinkReader(c *epoch) *linkReader {
 func (r *linkReader) Enter() { r.step = -1 }
 
 // Connect implements collective.Wire.
-func (r *linkReader) Connect(peer int) <-chan struct{} { return r.c.connect(peer) }
+func (r *linkReader) Connect(peer int, next []int) <-chan struct{} {
+	return r.c.connect(peer, next...)
+}
 
 // Wait implements collective.Wire.
 func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool) {

@@ -30,8 +30,8 @@ type Wire interface {
 	// Enter tells that the engine begins to drive a run, or goes on with it.
 	Enter()
 	// Connect makes sure that there is a connection to a peer, or that one is being made: until the
-	// channel is closed.
-	Connect(peer int) <-chan struct{}
+	// channel is closed. It also begins to make those to the peers that are needed next.
+	Connect(peer int, next []int) <-chan struct{}
 	// Put carries the message of the run's present step. The context's end leaves it unsent.
 	Put(ctx context.Context, run *exec.Run) error
 	// Release gives slots back that the run has released to its present peer.
@@ -90,6 +90,7 @@ type Engine struct {
 	begun     bool           // it is bound
 	segments  []tune.Segment // still to run
 	current   *exec.Compiled
+	dialed    bool          // connections to all peers of the present plan are being made
 	since     time.Duration // when it last got on; 0: it has
 	algorithm plan.Algorithm
 }
@@ -115,7 +116,7 @@ func (e *Engine) Abandon() {
 }
 
 func (e *Engine) reset() {
-	e.begun, e.segments, e.current = false, nil, nil
+	e.begun, e.dialed, e.segments, e.current = false, false, nil, nil
 }
 
 // Advance carries a collective of a work on, which has not ended: until it has, or until a time. A
@@ -140,7 +141,7 @@ func (e *Engine) Advance(w *work.Work, p *work.Part, until time.Duration) Outcom
 		if o := e.drive(w, p, until); o.Status != Done {
 			return o
 		}
-		e.current = nil
+		e.current, e.dialed = nil, false
 		e.since = 0
 	}
 }
@@ -264,10 +265,14 @@ func (e *Engine) blocked(interrupted bool) Outcome {
 // connect waits for the connection to the run's peer. It tells whether that is over before a time.
 func (e *Engine) connect(until time.Duration) bool {
 	e.Wire.Leave(e.run)
+	var next []int
+	if !e.dialed {
+		next, e.dialed = e.run.Peers(), true
+	}
 	t := time.NewTimer(until - exec.Now())
 	defer t.Stop()
 	select {
-	case <-e.Wire.Connect(e.run.Peer()):
+	case <-e.Wire.Connect(e.run.Peer(), next):
 		return true
 	case <-t.C:
 		return false

@@ -299,6 +299,22 @@ func (r *Run) Continue(until time.Duration) Status {
 // Peer is the peer of the step that made the run leave.
 func (r *Run) Peer() int { return int(r.c.peer) }
 
+// Peers are the ranks that the plan needs channels to, in the order of its steps: first those that
+// it waits for.
+func (r *Run) Peers() (peers []int) {
+	p := r.c.plan
+	senders := unsafe.Slice(p.senders, p.n_senders)
+	for _, peer := range senders {
+		peers = append(peers, int(peer))
+	}
+	for _, peer := range unsafe.Slice(p.receivers, p.n_receivers) {
+		if !slices.Contains(senders, peer) {
+			peers = append(peers, int(peer))
+		}
+	}
+	return peers
+}
+
 // Seen is the message that did not match, and the bytes that it brought or stood for.
 func (r *Run) Seen() (m plan.Message, bytes, total uint64) {
 	return fromC(r.c.seen), uint64(r.c.seen.bytes), uint64(r.c.seen.total)

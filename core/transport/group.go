@@ -117,8 +117,30 @@ func (g *Group) Connect(ctx context.Context, rank int) error {
 	if err != nil {
 		return err
 	}
-	_, err = m.connect(ctx)
+	_, err = m.connect(ctx, 0)
 	return err
+}
+
+// Meet is Connect where the peer calls it, too: one of the two dials, and the other waits a moment
+// before it does.
+func (g *Group) Meet(ctx context.Context, rank int) error {
+	m, err := g.member(rank)
+	if err != nil {
+		return err
+	}
+	wait := meetDelay
+	if dialsFirst(g.key.rank, rank, len(g.members)) {
+		wait = 0
+	}
+	_, err = m.connect(ctx, wait)
+	return err
+}
+
+// dialsFirst tells which of two ranks that meet dials: the one that the other follows within half
+// of the group, so that each dials half of its peers.
+func dialsFirst(rank, peer, size int) bool {
+	there, back := (peer-rank+size)%size, (rank-peer+size)%size
+	return there < back || there == back && rank < peer
 }
 
 // Send sends a frame to a rank, which is connected first if it is not. It returns when the
@@ -199,7 +221,7 @@ func (g *Group) send(ctx context.Context, rank int, h Header, payload [][]byte,
 	}
 	r := m.ready.Load()
 	if r == nil {
-		if r, err = m.connect(ctx); err != nil {
+		if r, err = m.connect(ctx, 0); err != nil {
 			return false, err
 		}
 	}

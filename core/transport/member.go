@@ -38,7 +38,9 @@ type route struct {
 	local *Group
 }
 
-func (m *member) connect(ctx context.Context) (*route, error) {
+// connect makes a route to the member, if there is none. It leaves it to the peer to dial for a
+// while.
+func (m *member) connect(ctx context.Context, leave time.Duration) (*route, error) {
 	if r := m.ready.Load(); r != nil {
 		return r, nil
 	}
@@ -66,6 +68,19 @@ func (m *member) connect(ctx context.Context) (*route, error) {
 			case <-changed:
 			}
 			continue
+		}
+		if leave > 0 && m.kind != Mem {
+			t := time.NewTimer(leave)
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return nil, context.Cause(ctx)
+			case <-changed:
+				t.Stop()
+				continue
+			case <-t.C:
+				leave = 0
+			}
 		}
 		if pause > 0 { // a link has ended meanwhile
 			if err := sleep(ctx, pause); err != nil {

@@ -108,6 +108,7 @@ const (
 	maxQueued        = 1 << 20                // bytes of best-effort frames that a link queues
 	maxInbox         = 8 << 20                // bytes that wait for a rank of the same process
 	idleDelay        = 200 * time.Millisecond // a link without groups is closed after it
+	meetDelay        = 100 * time.Millisecond // how long a peer is left to dial first
 	readSlice        = 100 * time.Millisecond // a writer reads so long between looks at its context
 	readBuffer       = 16 << 10
 	defaultGrace     = 10 * time.Second

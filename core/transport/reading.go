@@ -38,21 +38,40 @@ type reading struct {
 	claimed atomic.Bool           // a group has come: look at pending
 }
 
-// inBuffer holds bytes that have come and have not been looked at: from r to w.
+// inBuffer holds bytes that have come and have not been looked at: from r to w. It has memory only
+// while there are any, or a reader is at work: most links of a process are idle.
 type inBuffer struct {
-	bytes [readBuffer]byte
+	bytes *[readBuffer]byte // nil, or of readBuffers
 	r, w  int
 }
 
+var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
+
 func (b *inBuffer) len() int { return b.w - b.r }
 
-func (b *inBuffer) unread() []byte { return b.bytes[b.r:b.w] }
+func (b *inBuffer) unread() []byte {
+	if b.bytes == nil {
+		return nil
+	}
+	return b.bytes[b.r:b.w]
+}
 
 // room moves what is unread to the front and returns the rest of the buffer.
 func (b *inBuffer) room() []byte {
+	if b.bytes == nil {
+		b.bytes = readBuffers.Get().(*[readBuffer]byte)
+	}
 	b.w = copy(b.bytes[:], b.unread())
 	b.r = 0
 	return b.bytes[b.w:]
+}
+
+// rest gives the memory back, if nothing is unread.
+func (b *inBuffer) rest() {
+	if b.bytes != nil && b.len() == 0 {
+		readBuffers.Put(b.bytes)
+		b.bytes = nil
+	}
 }
 
 type phase uint8
@@ -165,6 +184,7 @@ func (l *link) catchUp() {
 // left alone from now on.
 func (l *link) unlock() {
 	in := &l.reading
+	in.in.rest()
 	for {
 		in.lock.Unlock()
 		g := in.into.Load()
@@ -239,6 +259,7 @@ func (in *reading) left() int { return len(in.dst[0]) + len(in.dst[1]) }
 const (
 	longTail       = 64 << 10
 	longTailBuffer = 1 << 10
+	leastScratch   = 128
 )
 
 // receive reads from the wire, once: into dst, and what comes behind it into the buffer. It returns
@@ -422,7 +443,7 @@ func (l *link) begin() error {
 func (l *link) toScratch() {
 	in := &l.reading
 	if uint32(cap(in.scratch)) < in.h.Bytes {
-		in.scratch = make([]byte, max(in.h.Bytes, 4096))
+		in.scratch = make([]byte, max(in.h.Bytes, leastScratch))
 	}
 	in.scratch = in.scratch[:in.h.Bytes]
 	in.phase, in.dst = inPayload, [2][]byte{in.scratch}

@@ -7,12 +7,13 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// The peers of a plan are those that its steps exchange messages with, in their order.
+// The peers of a plan are those that its steps exchange messages with, in their order: first those
+// that it puts to.
 func TestPeersOfARun(t *testing.T) {
 	const size = 6
 	l := layout
 	l.Ranks = size
-	w, err := NewWindow(l, true, brief)
+	w, err := NewWindow(l, 2, true, brief)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +28,8 @@ func TestPeersOfARun(t *testing.T) {
 		{[]plan.Step{copied}, nil},
 		{[]plan.Step{copied, step(plan.Put, 4), step(plan.Wait, 1), step(plan.Release, 1),
 			step(plan.Put, 1)}, []int{4, 1}},
-		{[]plan.Step{step(plan.Access, 3), step(plan.Expose, 5), step(plan.Put, 3)}, []int{3, 5}},
-		{[]plan.Step{step(plan.Wait, 0), step(plan.PutToAll, 0)}, []int{0, 3, 4, 5, 1}},
+		{[]plan.Step{step(plan.Access, 3), step(plan.Expose, 5), step(plan.Put, 3)}, []int{5, 3}},
+		{[]plan.Step{step(plan.Wait, 0), step(plan.PutToAll, 0)}, []int{3, 4, 5, 0, 1}},
 	} {
 		compiled, err := Compile(&plan.Plan{Rank: 2, Size: size, Steps: c.steps}, false, false)
 		if err != nil {
@@ -40,7 +41,7 @@ func TestPeersOfARun(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(r.Free)
-		if err := r.Begin(compiled, 0, AnyPeer, AnyPeer); err != nil {
+		if err := r.Begin(compiled, 0); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.Peers(); !slices.Equal(got, c.want) {

@@ -299,16 +299,16 @@ func (r *Run) Continue(until time.Duration) Status {
 // Peer is the peer of the step that made the run leave.
 func (r *Run) Peer() int { return int(r.c.peer) }
 
-// Peers are the ranks that the plan needs channels to, in the order of its steps: first those that
-// it waits for.
+// Peers are the ranks that the plan needs channels to, in the order of its steps: first those to
+// which it puts something.
 func (r *Run) Peers() (peers []int) {
 	p := r.c.plan
-	senders := unsafe.Slice(p.senders, p.n_senders)
-	for _, peer := range senders {
+	receivers := unsafe.Slice(p.receivers, p.n_receivers)
+	for _, peer := range receivers {
 		peers = append(peers, int(peer))
 	}
-	for _, peer := range unsafe.Slice(p.receivers, p.n_receivers) {
-		if !slices.Contains(senders, peer) {
+	for _, peer := range unsafe.Slice(p.senders, p.n_senders) {
+		if !slices.Contains(receivers, peer) {
 			peers = append(peers, int(peer))
 		}
 	}

@@ -235,7 +235,7 @@ const char *api_static_name(const char *name) {
                                       "one_shot", "two_shot", "hierarchical", "direct", "flat",
                                       "binomial_tree", "scatter_allgather", "reduce_scatter_gather",
                                       "linear", "multicast", "single_copy", "pairwise", "windowed",
-                                      "dissemination"};
+                                      "dissemination", "recursive_multiplying"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(name, names[i]) == 0) return names[i];
   }

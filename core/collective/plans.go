@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"unsafe"
@@ -94,9 +95,8 @@ const (
 	// mostPlanBytes is how much memory plans may take, beside the last few.
 	mostPlanBytes = 16 << 20
 	// leastPlans is how many are kept whatever they take: those of the last layout, which are the
-	// direct one, that of a segment, and that of the last segment; and one that was got since, as a
-	// vote's is.
-	leastPlans = 4
+	// direct one, that of a segment, and that of the last segment.
+	leastPlans = 3
 )
 
 // planKey is what differs between the plans of a communicator. Plans with different keys are
@@ -104,6 +104,7 @@ const (
 type planKey struct {
 	collective plan.Collective
 	algorithm  plan.Algorithm
+	radices    string // in words; "": there are none
 	schedule   plan.Schedule
 	apart      bool // inputs and outputs share no memory
 	inPlace    bool // of a direct plan
@@ -162,6 +163,9 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
 		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
 		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
+	if len(p.Radices) > 0 {
+		key.radices = fmt.Sprint(p.Radices)
+	}
 	c.gets++
 	if kept, ok := c.plans[key]; ok {
 		if key.in.are(kept.in, p.InBytes) && key.out.are(kept.out, p.OutBytes) {

@@ -13,26 +13,30 @@ import (
 type Algorithm uint8
 
 const (
-	PointToPoint        Algorithm = iota // of Send and Recv, which have no other
-	OneShot                              // each rank sends its input to all, and reduces for itself
-	TwoShot                              // each rank reduces a slice, and then sends it to all
-	Hierarchical                         // in groups of ranks, and among twins: see Params.Group
-	Direct                               // ranks work on each other's blocks in memory that all map
-	Flat                                 // the root exchanges with each rank by itself
-	BinomialTree                         // along a binomial tree
-	ScatterAllGather                     // each rank gets a slice from the root, and sends it to all
-	ReduceScatterGather                  // each rank reduces a slice, and sends it to the root
-	Linear                               // each rank exchanges with all others at once
-	Multicast                            // what goes to all is written once
-	SingleCopy                           // the receiver copies blocks from the sender's memory
-	Pairwise                             // each rank exchanges with a window of peers at a time
-	Windowed                             // the root sends to each rank what that has asked for
-	Dissemination                        // in rounds, each over twice the distance
+	PointToPoint         Algorithm = iota // of Send and Recv, which have no other
+	OneShot                               // each rank sends its input to all, and reduces for itself
+	TwoShot                               // each rank reduces a slice, and then sends it to all
+	Hierarchical                          // in levels, of each of which a rank reduces a slice
+	Direct                                // ranks work on each other's blocks in memory that all map
+	Flat                                  // the root exchanges with each rank by itself
+	BinomialTree                          // along a binomial tree
+	ScatterAllGather                      // each rank gets a slice from the root, and sends it to all
+	ReduceScatterGather                   // each rank reduces a slice, and sends it to the root
+	Linear                                // each rank exchanges with all others at once
+	Multicast                             // what goes to all is written once
+	SingleCopy                            // the receiver copies blocks from the sender's memory
+	Pairwise                              // each rank exchanges with a window of peers at a time
+	Windowed                              // the root sends to each rank what that has asked for
+	Dissemination                         // in rounds, each over twice the distance
+	RecursiveMultiplying                  // in levels, in each of which a rank sends all that it has
 )
 
 var algorithmNames = [...]string{"", "one_shot", "two_shot", "hierarchical", "direct", "flat",
 	"binomial_tree", "scatter_allgather", "reduce_scatter_gather", "linear", "multicast",
-	"single_copy", "pairwise", "windowed", "dissemination"}
+	"single_copy", "pairwise", "windowed", "dissemination", "recursive_multiplying"}
+
+// InLevels tells whether ranks exchange with few others at a time: see Params.Radices.
+func (a Algorithm) InLevels() bool { return a == RecursiveMultiplying || a == Hierarchical }
 
 // String is the name by which users know the algorithm, "" of PointToPoint.
 func (a Algorithm) String() string {
@@ -57,7 +61,8 @@ var methods = [...][]method{
 	AllReduce: {
 		{OneShot, (*builder).allReduce, nothing},
 		{TwoShot, (*builder).allReduce, nothing},
-		{Hierarchical, (*builder).allReduce, groups},
+		{RecursiveMultiplying, (*builder).allReduce, levels},
+		{Hierarchical, (*builder).allReduce, levels},
 		{Direct, (*builder).directAllReduce, mappedBlocks},
 	},
 	Reduce: {
@@ -75,12 +80,12 @@ var methods = [...][]method{
 	AllGather: {
 		{Linear, (*builder).allGather, nothing},
 		{Multicast, (*builder).allGather, multicastMemory},
-		{Hierarchical, (*builder).gatherGroups, groups},
+		{Hierarchical, (*builder).gatherLevels, levels},
 		{Direct, (*builder).directAllGather, mappedBlocks},
 	},
 	ReduceScatter: {
 		{Linear, (*builder).reduceScatter, nothing},
-		{Hierarchical, (*builder).reduceScatterGroups, groups},
+		{Hierarchical, (*builder).reduceScatterLevels, levels},
 		{Direct, (*builder).directReduceScatter, mappedBlocks},
 	},
 	Gather: {
@@ -131,9 +136,16 @@ func mappedBlocksAtOnce(p *Params) string {
 	return mappedBlocks(p)
 }
 
-func groups(p *Params) string {
-	return unless(p.Group > 0, "several hosts, each with the same number of ranks in succession, "+
-		"of which a power of two greater than 1 is a divisor")
+func levels(p *Params) string {
+	switch {
+	case p.radicesFit():
+		return ""
+	case p.Size < 3:
+		return "more than two ranks"
+	}
+	return fmt.Sprintf("several radices, all but the last powers of two with a product of less than "+
+		"%d, the number of ranks, and the last what is left of that, rounded up; they are %v", p.Size,
+		p.Radices)
 }
 
 func readableMemory(p *Params) string {
@@ -210,6 +222,9 @@ func (p *Params) CheckAlgorithm() error {
 // cannot: in it each rank hears first from each, or of a star, the root from each and each from the
 // root.
 func (a Algorithm) StandsIn(c Collective) bool {
+	if a.InLevels() {
+		return false
+	}
 	switch c {
 	case Reduce:
 		return a == ReduceScatterGather

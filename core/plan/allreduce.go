@@ -11,36 +11,42 @@ type span struct {
 // allReduce treats each block as its size asks for. Blocks that follow one another and are
 // treated alike share a pipeline.
 func (b *builder) allReduce() {
-	var whole, sliced []span
+	whole := b.Algorithm == OneShot || b.Algorithm == RecursiveMultiplying
+	slices := b.Size
+	if b.Algorithm.InLevels() {
+		slices = b.slices()
+	}
+	var shots, sliced []span
 	flush := func() {
-		b.oneShot(whole)
-		if b.Algorithm == Hierarchical {
-			b.reduceGroups(sliced)
+		if b.Algorithm.InLevels() {
+			b.multiply(shots)
+			b.reduceLevels(sliced)
 		} else {
+			b.oneShot(shots)
 			b.reduceSlices(sliced, everyRank)
 		}
-		whole, sliced = whole[:0], sliced[:0]
+		shots, sliced = shots[:0], sliced[:0]
 	}
 	empty := true
 	for i, n := range b.InBytes {
 		switch {
 		case n == 0:
 			continue
-		case b.Size == 1 || b.Algorithm == OneShot || n <= b.OneShotMax:
+		case b.Size == 1 || whole || n <= b.OneShotMax:
 			if len(sliced) > 0 {
 				flush()
 			}
-			whole = b.pieces(whole, i, n)
+			shots = b.pieces(shots, i, n)
 		default:
-			if len(whole) > 0 {
+			if len(shots) > 0 {
 				flush()
 			}
-			sliced = b.sliceRounds(sliced, i, n)
+			sliced = b.sliceRounds(sliced, i, n, slices)
 		}
 		empty = false
 	}
 	if empty {
-		whole = b.pieces(whole, 0, 0)
+		shots = b.pieces(shots, 0, 0)
 	}
 	flush()
 }
@@ -152,10 +158,9 @@ func (b *builder) slice(s Space, round span, owner int) (Ref, int64) {
 	return block(s, round.block).at(round.off + off), bytes
 }
 
-// sliceRounds cuts a block into rounds, so that a slice is a message.
-func (b *builder) sliceRounds(to []span, blk int, n int64) []span {
-	size := int64(b.Size)
-	count := b.count((n + size - 1) / size)
+// sliceRounds cuts a block into rounds of so many slices, each of which is a message.
+func (b *builder) sliceRounds(to []span, blk int, n int64, per int) []span {
+	count := b.count((n + int64(per) - 1) / int64(per))
 	to = slices.Grow(to, count)
 	for k := range count {
 		off, bytes := cut(n, count, k)

@@ -22,24 +22,32 @@ func Build(p Params) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
+	return p.build(m.build), nil
+}
+
+// build makes the plan by a builder of an algorithm, without asking whether that is right.
+func (p *Params) build(steps func(*builder)) *Plan {
 	b := builder{
-		Params: p,
+		Params: *p,
 		plan:   &Plan{Algorithm: p.Algorithm, Rank: p.Rank, Size: p.Size},
 		waits:  make([]int32, p.Size),
 		puts:   make([]int32, p.Size),
 		src:    make([]Ref, 0, p.Size),
+		levels: p.levels(),
 	}
-	b.findPeers()
+	for i := 1; i < b.Size; i++ {
+		b.peers = append(b.peers, b.from(i))
+	}
 	// The first pass only counts, so that the second allocates once and exactly.
 	b.counting = true
-	m.build(&b)
+	steps(&b)
 	b.counting = false
 	clear(b.waits)
 	clear(b.puts)
 	b.plan.Steps = make([]Step, 0, b.steps)
 	b.refs = make([]Ref, 0, b.refCount)
-	m.build(&b)
-	return b.plan, nil
+	steps(&b)
+	return b.plan
 }
 
 // check refuses parameters that no builder could be right for.
@@ -64,10 +72,6 @@ func (p *Params) check() error {
 	}
 	if p.Collective == AllToAll && p.WindowMin > 0 && p.Memory {
 		return fail("where all ranks share memory only a schedule makes windows")
-	}
-	if p.Group != 0 && !p.mayGroup() {
-		return fail("groups are of %d ranks of %d; there must be several, of a power of two, with port "+
-			"channels, for a collective that has plans for them", p.Group, p.Size)
 	}
 	if p.GetMin > 0 && !p.Memory {
 		return fail("nothing can be got over port channels")
@@ -141,13 +145,6 @@ func (p *Params) checkBlocks(fail func(format string, args ...any) error) error 
 	return nil
 }
 
-// mayGroup tells whether groups may be as they are.
-func (p *Params) mayGroup() bool {
-	power := p.Group >= 2 && p.Group&(p.Group-1) == 0
-	return power && p.Size%p.Group == 0 && p.Group < p.Size && !p.Memory &&
-		p.Collective.Has(Hierarchical)
-}
-
 // builder collects the steps of one rank.
 type builder struct {
 	Params
@@ -157,9 +154,8 @@ type builder struct {
 	src   []Ref   // combine's sources, reused
 	also  []Ref   // and its further destinations
 
-	peers []int // as from counts them
-	// Where ranks are in groups: the others of this rank's, and those of other groups with its place.
-	members, twins []int
+	peers  []int // as from counts them
+	levels []level
 
 	counting        bool
 	steps, refCount int
@@ -263,20 +259,12 @@ func (b *builder) takeBy(wait Step, dst Ref) {
 // releases them. The result goes to dst and into the messages of the peers that back names; where
 // dst is nothing, only there.
 func (b *builder) combine(dst, own Ref, bytes int64, back func(peer int) bool) {
-	b.combineAmong(b.peers, func(rank int) int { return rank }, dst, own, bytes, back)
-}
-
-// combineAmong is combine with some peers, whose contributions are combined in the order of their
-// places.
-func (b *builder) combineAmong(
-	peers []int, place func(rank int) int, dst, own Ref, bytes int64, back func(peer int) bool,
-) {
-	b.src = b.src[:len(peers)+1]
-	b.src[place(b.Rank)] = own
+	b.src = b.src[:b.Size]
+	b.src[b.Rank] = own
 	b.also = b.also[:0]
-	for _, peer := range peers {
+	for _, peer := range b.peers {
 		message := b.wait(peer, bytes, 0)
-		b.src[place(peer)] = message
+		b.src[peer] = message
 		if back != nil && back(peer) {
 			b.also = append(b.also, message)
 		}
@@ -287,7 +275,7 @@ func (b *builder) combineAmong(
 	if bytes > 0 {
 		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst, Also: b.also}, b.src...)
 	}
-	for _, peer := range peers {
+	for _, peer := range b.peers {
 		b.release(peer)
 	}
 }
@@ -296,21 +284,6 @@ func (b *builder) combineAmong(
 // to another one and none is written to by all at once.
 func (b *builder) to(i int) int   { return (b.Rank + i) % b.Size }
 func (b *builder) from(i int) int { return (b.Rank - i + b.Size) % b.Size }
-
-func (b *builder) findPeers() {
-	for i := 1; i < b.Size; i++ {
-		b.peers = append(b.peers, b.from(i))
-	}
-	if b.Algorithm != Hierarchical {
-		return
-	}
-	for i := 1; i < b.Group; i++ {
-		b.members = append(b.members, b.Rank-b.inGroup(b.Rank)+(b.Rank+i)%b.Group)
-	}
-	for i := b.Group; i < b.Size; i += b.Group {
-		b.twins = append(b.twins, (b.Rank+i)%b.Size)
-	}
-}
 
 // fromRoot lets the root hear from all others, from whom nothing else comes to it.
 //

@@ -24,9 +24,11 @@ func (j job) inHosts(ranks int) job {
 
 func (j job) String() string {
 	return fmt.Sprintf("%v by %v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v "+
-		"oversubscribed=%v schedule=%v long=%d hosts=%d oneshot=%d multicast=%d swap=%d window=%d:%d "+
+		"radices=%v oversubscribed=%v schedule=%v long=%d hosts=%d oneshot=%d multicast=%d swap=%d "+
+		"window=%d:%d "+
 		"get=%d",
 		j.Collective, j.algorithm(), j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory,
+		j.Radices,
 		j.Oversubscribed, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.MulticastMin, j.SwapMin,
 		j.WindowMin, j.Window, j.GetMin)
 }
@@ -37,7 +39,7 @@ func (j job) algorithm() Algorithm {
 	switch c := j.Collective; {
 	case j.Algorithm != PointToPoint:
 		return j.Algorithm
-	case c.Has(Hierarchical) && j.Group > 0 && !j.Memory:
+	case c.Has(Hierarchical) && len(j.Radices) > 0:
 		return Hierarchical
 	case c == AllReduce:
 		return TwoShot
@@ -58,9 +60,6 @@ func (j job) algorithm() Algorithm {
 func (j job) rank(r int) Params {
 	p := j.Params
 	p.Rank, p.Algorithm = r, j.algorithm()
-	if p.Memory {
-		p.Group = 0
-	}
 	if each := len(j.Ports); each > 0 {
 		p.Ports = make([]bool, j.Size)
 		for peer := range p.Ports {
@@ -154,7 +153,7 @@ func (p *prover) digest(plans []*Plan, params []Params) uint64 {
 		}
 		q := &params[r]
 		fmt.Fprint(&h, r, plan.ScratchBytes, q.Collective, q.Root, q.InBytes, q.OutBytes, q.ElemSize,
-			q.Chunk, q.Long, q.Ports, q.Memory, q.Group, q.Algorithm == Direct, q.GetMin > 0, q.window())
+			q.Chunk, q.Long, q.Ports, q.Memory, q.Algorithm == Direct, q.GetMin > 0, q.window())
 		text = text[:0]
 		for i := range plan.Steps {
 			s := &plan.Steps[i]
@@ -234,7 +233,7 @@ func (p *prover) verify(j job) {
 		return
 	}
 	c, a := j.Collective, j.algorithm()
-	if (c == AllReduce || c == Reduce) && !j.Memory && a != Hierarchical {
+	if (c == AllReduce || c == Reduce) && !j.Memory && !a.InLevels() {
 		p.verify(j.inMemory())
 	}
 	if q := j.inMemory().rank(0); q.HasDirect() && a != Direct {
@@ -260,12 +259,18 @@ func (p *prover) verify(j job) {
 		s.Algorithm, s.MulticastMin = Multicast, j.Chunk/2
 		p.verify(s)
 	}
-	if (c == AllGather || c == ReduceScatter || c == AllToAll) && a != Direct && a != Hierarchical &&
+	if (c == AllGather || c == ReduceScatter || c == AllToAll) && a != Direct && !a.InLevels() &&
 		(j.SwapMin == 0 || !j.Memory) {
 		s := j.inMemory()
 		s.SwapMin = cmp.Or(j.SwapMin, j.Chunk/2)
 		p.verify(s)
 	}
+	p.verifyAlone(j)
+}
+
+// verifyAlone proves the job as it is.
+func (p *prover) verifyAlone(j job) {
+	p.Helper()
 	plans, params := j.build(p)
 	key := p.digest(plans, params)
 	if slots, ok := p.proved[key]; ok && slots <= j.Slots {

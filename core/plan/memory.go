@@ -26,7 +26,8 @@ func (v value) String() string {
 	return fmt.Sprintf("rank %d's input byte %d of block %d", v.rank, v.off, v.block)
 }
 
-// over is how many ranks' inputs are in an unreduced value, and end the rank after the last.
+// over is how many ranks' inputs are in a value that is not reduced over all of them, and end the
+// rank after the last.
 func (v value) over() int { return int(max(v.ranks, 1)) }
 func (v value) end() int  { return int(v.rank) + v.over() }
 

@@ -67,8 +67,9 @@
 // binary tree over ranks, aligned at powers of two (of three: (0+1)+2; of six:
 // ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result (the division of an
 // average, the rounding of a 16-bit float). So plans move raw inputs and results, not partial sums,
-// but for one case: with Params.Group, where nothing is done once, a Combine may be of the raw
-// inputs of a group, which are a subtree, and another one of what that has left of all groups.
+// but for one case: in levels (Params.Radices), where nothing is done once, a Combine may be of the
+// raw inputs of a block of ranks, which are a subtree, or of what such Combines have left of blocks
+// that make up a larger one.
 //
 // # In place
 //
@@ -229,10 +230,11 @@ type Params struct {
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool
-	// Group is how many ranks, from each multiple of it on, are joined by faster channels than others,
-	// where what some ranks have reduced may be reduced further; 0: neither matters. It is a power of
-	// two, and Size a multiple of it. Hierarchical needs it.
-	Group int
+	// Radices are those of the levels in which RecursiveMultiplying and Hierarchical exchange, that of
+	// the ranks nearest to each other first; where they reduce, what some ranks have reduced may be
+	// reduced further. All but the last are powers of two greater than 1, and the last is Size divided
+	// by their product, rounded up, which is more than 1.
+	Radices []int
 	// Oversubscribed tells that on some host ranks outnumber the CPUs.
 	Oversubscribed bool
 	// Schedule is of AllToAll.

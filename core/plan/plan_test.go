@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
@@ -142,73 +141,6 @@ func TestRealSizes(t *testing.T) {
 	}
 }
 
-// TestGroups proves that ranks in groups reduce as others do, and how much less they send from
-// group to group.
-func TestGroups(t *testing.T) {
-	const chunk, elem = 128, 4
-	for _, size := range []struct{ group, groups int }{{2, 2}, {4, 2}, {2, 3}, {4, 3}, {8, 2}, {2, 5},
-		{4, 4}} {
-		t.Run(fmt.Sprint(size.groups, " of ", size.group), func(t *testing.T) {
-			t.Parallel()
-			p := newProver(t)
-			ranks := size.group * size.groups
-			for _, c := range []Collective{AllReduce, AllGather, ReduceScatter} {
-				for _, n := range []int64{0, 1, 16, 31, 33, 65, 32*int64(ranks) - 5} {
-					for _, counts := range layouts(c, ranks, n) {
-						for _, slots := range []int{2, 3, 4, 9} {
-							for _, most := range []int64{0, 1 << 10} {
-								verifyGroups(p, job{Params{Collective: c, Size: ranks, Group: size.group, ElemSize: elem,
-									Chunk: chunk, Slots: slots, Ahead: slots - 1,
-									Thresholds: Thresholds{OneShotMax: most}}, counts})
-							}
-						}
-					}
-				}
-			}
-		})
-	}
-}
-
-func verifyGroups(t *prover, j job) {
-	t.verify(j)
-	if j.OneShotMax > 0 {
-		return // some go from each to each
-	}
-	flat := j
-	flat.Group, flat.Algorithm = 0, PointToPoint
-	want := int64(j.Size/j.Group - 1)
-	if j.Collective == AllReduce { // there and back
-		want *= 2
-	}
-	bytes := int64(0)
-	for _, n := range j.counts {
-		bytes += n * j.ElemSize
-	}
-	if got := between(t, j, j.Group); got != want*bytes {
-		t.Errorf("%v: %d bytes from group to group, not %d", j, got, want*bytes)
-	}
-	// there it depends on whose slices are empty
-	if got := between(t, flat, j.Group); got != want*bytes*int64(j.Group) &&
-		j.Collective != AllReduce {
-		t.Errorf("%v without groups: %d bytes from group to group, not %d", j, got,
-			want*bytes*int64(j.Group))
-	}
-}
-
-// between is how many bytes the plans of a job put from each group to others, of all groups.
-func between(t testing.TB, j job, group int) (bytes int64) {
-	t.Helper()
-	plans, _ := j.build(t)
-	for rank, p := range plans {
-		for _, s := range p.Steps {
-			if s.Op == Put && int(s.Peer)/group != rank/group {
-				bytes += s.Bytes
-			}
-		}
-	}
-	return bytes
-}
-
 // TestRandom proves plans of random parameters.
 func TestRandom(t *testing.T) {
 	n := 3000
@@ -227,9 +159,8 @@ func TestRandom(t *testing.T) {
 			Thresholds: Thresholds{OneShotMax: rnd.Int64N(2000), SwapMin: rnd.Int64N(1000),
 				PipelineMin: rnd.Int64N(2000), WindowMin: rnd.Int64N(2000), Window: 1 + rnd.IntN(8)}}}
 		j.Root = rnd.IntN(j.Size)
-		if g := 2 << rnd.IntN(3); j.Collective.Has(Hierarchical) && !j.Memory && j.Size%g == 0 &&
-			j.Size > g {
-			j.Group = g
+		if lists := radicesOf(j.Size); j.Collective.Has(Hierarchical) && len(lists) > 0 {
+			j.Radices = lists[rnd.IntN(len(lists))]
 		}
 		counts := layouts(j.Collective, j.Size, 1)
 		for range counts[rnd.IntN(len(counts))] {
@@ -253,14 +184,10 @@ func TestBuildErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Params){
-		"no plan":         func(p *Params) { p.Collective = MonitoredBarrier },
-		"has no plan":     func(p *Params) { p.Collective = 200 },
-		"size is 0":       func(p *Params) { p.Size = 0 },
-		"rank is 2":       func(p *Params) { p.Rank = 2 },
-		"groups are of 1": func(p *Params) { p.Group = 1 },
-		"ranks of 2; there": func(p *Params) {
-			p.Collective, p.Algorithm, p.Group = AllReduce, TwoShot, 2
-		},
+		"no plan":            func(p *Params) { p.Collective = MonitoredBarrier },
+		"has no plan":        func(p *Params) { p.Collective = 200 },
+		"size is 0":          func(p *Params) { p.Size = 0 },
+		"rank is 2":          func(p *Params) { p.Rank = 2 },
 		"rank is -1":         func(p *Params) { p.Rank = -1 },
 		"chunk is 100":       func(p *Params) { p.Chunk = 100 },
 		"chunk is 0":         func(p *Params) { p.Chunk = 0 },
@@ -283,7 +210,7 @@ func TestBuildErrors(t *testing.T) {
 		"must be 2 and 1": func(p *Params) { p.Collective = Scatter },
 		"root is 2":       func(p *Params) { p.Collective, p.Root = Broadcast, 2 },
 		"allreduce has no algorithm linear; there are " +
-			"one_shot, two_shot, hierarchical, direct": func(p *Params) {
+			"one_shot, two_shot, recursive_multiplying, hierarchical, direct": func(p *Params) {
 			p.Collective, p.InBytes, p.OutBytes = AllReduce, []int64{4}, []int64{4}
 		},
 		"alltoall by pairwise needs a schedule with a window": func(p *Params) {

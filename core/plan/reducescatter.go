@@ -49,7 +49,7 @@ func (b *builder) reduceScatterGather() {
 		b.reduceFlat()
 		return
 	}
-	rounds := b.sliceRounds(nil, 0, n)
+	rounds := b.sliceRounds(nil, 0, n, b.Size)
 	idle := slices.DeleteFunc(b.others(), func(owner int) bool {
 		return slices.ContainsFunc(rounds, func(round span) bool {
 			_, bytes := b.slice(In, round, owner)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccl/goccl/core/call"
@@ -11,11 +12,29 @@ import (
 )
 
 // Algorithms are those that a collective may be done by. One that is not named may be done by any.
-type Algorithms map[plan.Collective][]plan.Algorithm
+type Algorithms map[plan.Collective][]Named
+
+// Named is an algorithm that the user allows.
+type Named struct {
+	plan.Algorithm
+	Radices []int // see plan.Params.Radices; nil: any
+}
+
+// String is as users write it.
+func (n Named) String() string {
+	if n.Radices == nil {
+		return n.Algorithm.String()
+	}
+	texts := make([]string, len(n.Radices))
+	for i, r := range n.Radices {
+		texts[i] = strconv.Itoa(r)
+	}
+	return n.Algorithm.String() + "(" + strings.Join(texts, ",") + ")"
+}
 
 // ParseAlgorithms reads a text such as "allreduce:two_shot;broadcast:^multicast,direct": of each
-// collective the algorithms that it may be done by, or with "^" all but these. Commas may stand for
-// semicolons.
+// collective the algorithms that it may be done by, or with "^" all but these. An algorithm in
+// levels may have its radices, as in "hierarchical(8,4)". Commas may stand for semicolons.
 func ParseAlgorithms(text string) (Algorithms, error) {
 	if text == "" {
 		return nil, nil
@@ -57,7 +76,7 @@ func splitLists(item string) (lists []string, err error) {
 }
 
 // parseList reads the list of one collective.
-func parseList(list string) (c plan.Collective, allowed []plan.Algorithm, err error) {
+func parseList(list string) (c plan.Collective, allowed []Named, err error) {
 	name, names, _ := strings.Cut(list, ":")
 	i := slices.IndexFunc(collectives(), func(c plan.Collective) bool { return c.String() == name })
 	if i < 0 {
@@ -67,24 +86,68 @@ func parseList(list string) (c plan.Collective, allowed []plan.Algorithm, err er
 	c = collectives()[i]
 	of := plan.Algorithms(c)
 	names, without := strings.CutPrefix(names, "^")
-	var named []plan.Algorithm
-	for name := range strings.SplitSeq(names, ",") {
+	named := map[plan.Algorithm]Named{}
+	for _, text := range splitNames(names) {
+		name, radices, has := strings.Cut(text, "(")
 		i := slices.IndexFunc(of, func(a plan.Algorithm) bool { return a.String() == name })
 		if i < 0 {
 			return c, nil, fmt.Errorf("%q, in which %q is no algorithm of %v; allowed are %s", list, name,
 				c, join(of))
 		}
-		named = append(named, of[i])
+		n := Named{Algorithm: of[i]}
+		if has {
+			n.Radices = parseRadices(radices)
+		}
+		if has && (n.Radices == nil || without || !of[i].InLevels()) {
+			return c, nil, fmt.Errorf("%q, in which %q must be a name, or one of %v or %v with radices, as "+
+				"in %v(8,4); after ^ there are none", list, text, plan.RecursiveMultiplying,
+				plan.Hierarchical, plan.Hierarchical)
+		}
+		if _, twice := named[of[i]]; twice {
+			return c, nil, fmt.Errorf("%q, in which %v comes twice", list, of[i])
+		}
+		named[of[i]] = n
 	}
 	for _, a := range of {
-		if slices.Contains(named, a) != without {
-			allowed = append(allowed, a)
+		if n, ok := named[a]; ok != without {
+			n.Algorithm = a
+			allowed = append(allowed, n)
 		}
 	}
 	if len(allowed) == 0 {
 		return c, nil, fmt.Errorf("%q, which leaves %v no algorithm; it has %s", list, c, join(of))
 	}
 	return c, allowed, nil
+}
+
+// splitNames parts "a(8,4),b" into "a(8,4)" and "b".
+func splitNames(names string) (parts []string) {
+	inside, from := false, 0
+	for i, r := range names {
+		switch {
+		case r == '(':
+			inside = true
+		case r == ')':
+			inside = false
+		case r == ',' && !inside:
+			parts = append(parts, names[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, names[from:])
+}
+
+// parseRadices reads "8,4)". nil: it cannot be read.
+func parseRadices(text string) (radices []int) {
+	text, closed := strings.CutSuffix(text, ")")
+	for item := range strings.SplitSeq(text, ",") {
+		r, err := strconv.Atoi(item)
+		if err != nil || r < 2 || !closed || strconv.Itoa(r) != item {
+			return nil
+		}
+		radices = append(radices, r)
+	}
+	return radices
 }
 
 // collectives are those that have algorithms to choose from.
@@ -116,7 +179,7 @@ func (a Algorithms) String() string {
 
 func (a Algorithms) allow(c plan.Collective, b plan.Algorithm) bool {
 	allowed, named := a[c]
-	return !named || slices.Contains(allowed, b)
+	return !named || slices.ContainsFunc(allowed, func(n Named) bool { return n.Algorithm == b })
 }
 
 // CheckAlgorithms refuses lists of algorithms of which none can do its collective on this shape.
@@ -147,7 +210,7 @@ func (s *Shape) CheckAlgorithms() error {
 // can tells why an algorithm cannot do an operation, whatever its length.
 func (s *Shape) can(op *call.Operation, a plan.Algorithm) error {
 	p := plan.Params{Collective: op.Collective, Algorithm: a, Size: s.Size, Memory: s.AllMemory,
-		Group: s.groupOf(op), Schedule: s.ScheduleOf(op)}
+		Radices: s.radices(op, a), Schedule: s.ScheduleOf(op)}
 	if s.SingleCopy {
 		p.GetMin = 1
 	}

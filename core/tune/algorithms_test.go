@@ -9,12 +9,24 @@ import (
 )
 
 func TestParseAlgorithms(t *testing.T) {
-	const names = "one_shot, two_shot, hierarchical, direct"
+	const names = "one_shot, two_shot, recursive_multiplying, hierarchical, direct"
 	for _, c := range []struct{ text, want, problem string }{
 		{"", "", ""},
 		{"allreduce:two_shot", "allreduce:two_shot", ""},
 		{"allreduce:direct,two_shot", "allreduce:two_shot,direct", ""},
-		{"allreduce:^one_shot", "allreduce:two_shot,hierarchical,direct", ""},
+		{"allreduce:^one_shot",
+			"allreduce:two_shot,recursive_multiplying,hierarchical,direct", ""},
+		{"allreduce:hierarchical(8,4,4),one_shot", "allreduce:one_shot,hierarchical(8,4,4)", ""},
+		{"allreduce:recursive_multiplying(2,2),hierarchical;allgather:hierarchical(4,3)",
+			"allreduce:recursive_multiplying(2,2),hierarchical;allgather:hierarchical(4,3)", ""},
+		{"allreduce:hierarchical(8,4", "", `in which "hierarchical(8,4" must be a name, or one of ` +
+			`recursive_multiplying or hierarchical with radices, as in hierarchical(8,4)`},
+		{"allreduce:hierarchical()", "", `"hierarchical()" must be a name`},
+		{"allreduce:hierarchical(8,-4)", "", `"hierarchical(8,-4)" must be a name`},
+		{"allreduce:hierarchical(8,1)", "", `"hierarchical(8,1)" must be a name`},
+		{"allreduce:two_shot(8,4)", "", `"two_shot(8,4)" must be a name`},
+		{"allreduce:^hierarchical(8,4)", "", `"hierarchical(8,4)" must be a name`},
+		{"allreduce:hierarchical(8,4),hierarchical", "", "in which hierarchical comes twice"},
 		{"broadcast:flat;allreduce:one_shot", "allreduce:one_shot;broadcast:flat", ""},
 		{"broadcast:flat,multicast,allreduce:one_shot",
 			"allreduce:one_shot;broadcast:flat,multicast", ""},
@@ -51,7 +63,8 @@ func TestParseAlgorithms(t *testing.T) {
 func FuzzAlgorithms(f *testing.F) {
 	f.Add("allreduce:two_shot;broadcast:^multicast,flat")
 	f.Add("allreduce:direct,gather:flat")
-	f.Add(":;,^")
+	f.Add("allreduce:hierarchical(8,4,4),two_shot")
+	f.Add(":;,^()")
 	f.Fuzz(func(t *testing.T, text string) {
 		a, err := ParseAlgorithms(text)
 		if err != nil {
@@ -76,7 +89,7 @@ func TestForcedAlgorithmsArePlanned(t *testing.T) {
 	} {
 		for c := plan.AllReduce; c <= plan.Barrier; c++ {
 			for _, a := range plan.Algorithms(c) {
-				forced := Algorithms{c: {a}}
+				forced := Algorithms{c: {{Algorithm: a}}}
 				shapes := shapesOf(t, at)
 				shapes[0].Algorithms = forced
 				if shapes[0].CheckAlgorithms() != nil {
@@ -135,7 +148,7 @@ func verifyForced(t *testing.T, at Topology, forced Algorithms, op call.Operatio
 // A schedule is kept also where it asks for another algorithm than the one that is forced.
 func TestSchedulesComeFirst(t *testing.T) {
 	s := shapesOf(t, Topology{Size: 4, Memory: true})[0]
-	s.Algorithms = Algorithms{plan.AllToAll: {plan.Linear}}
+	s.Algorithms = Algorithms{plan.AllToAll: {{Algorithm: plan.Linear}}}
 	op := operation(plan.AllToAll, 4, 1)
 	op.Schedule = plan.Sequential
 	if got := s.Choose(&op); got != plan.Pairwise {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/reduce"
 )
 
 // ScheduleOf is the schedule of an operation; only alltoall has one.
@@ -42,21 +41,20 @@ func (s *Shape) Choose(op *call.Operation) plan.Algorithm {
 
 // onlyDirect tells whether all other algorithms are ruled out: they do what a direct plan cannot.
 func (s *Shape) onlyDirect(c plan.Collective) bool {
-	return len(s.Algorithms[c]) == 1 && s.Algorithms[c][0] == plan.Direct
+	return len(s.Algorithms[c]) == 1 && s.Algorithms[c][0].Algorithm == plan.Direct
 }
 
 // byThresholds is the algorithm of an operation where all are allowed.
 func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 	n, t := int64(op.Largest()), &s.Thresholds
 	multicasts := s.AllMemory && s.Size > 2 && t.MulticastMin > 0 && n >= t.MulticastMin
-	grouped := s.groupOf(op) > 0 && n > s.oneShotMax(op)
 	switch op.Collective {
 	case plan.AllReduce:
 		switch {
+		case s.goesInLevels(op):
+			return s.levels(op)
 		case s.Size == 1 || n <= s.oneShotMax(op):
 			return plan.OneShot
-		case grouped:
-			return plan.Hierarchical
 		}
 		return plan.TwoShot
 	case plan.Reduce:
@@ -76,7 +74,7 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 		return plan.BinomialTree
 	case plan.AllGather, plan.ReduceScatter:
 		switch {
-		case grouped:
+		case s.goesInLevels(op):
 			return plan.Hierarchical
 		case op.Collective == plan.AllGather && multicasts:
 			return plan.Multicast
@@ -113,19 +111,13 @@ func (s *Shape) shortest(op *call.Operation) int64 {
 	return int64(slices.Min(op.InCounts)) * int64(op.DType.Size())
 }
 
-// groupOf is the size of groups in which an operation may be done; 0: there are none.
-func (s *Shape) groupOf(op *call.Operation) int {
-	c := op.Collective
-	if !c.Has(plan.Hierarchical) || c.Reduces() && !reduce.Nests(op.DType, op.Op) {
-		return 0
-	}
-	return s.Group
-}
-
-// oneShotMax is less with groups, where as many as Group*Group messages go from each to each. What
-// is longer goes by members and twins, which are more hops.
+// oneShotMax is less where what goes between hosts may go in levels: else as many as Group*Group
+// messages go from each host to each.
 func (s *Shape) oneShotMax(op *call.Operation) int64 {
-	each := int64(max(s.groupOf(op), 1))
+	each := int64(1)
+	if s.mayNest(op) {
+		each = int64(max(s.Group, 1))
+	}
 	return s.Thresholds.OneShotMax / (each * each)
 }
 
@@ -155,7 +147,11 @@ func (s *Shape) limits(p *plan.Params, op *call.Operation) {
 	p.WindowMin = 0
 	switch c {
 	case plan.AllReduce:
-		if p.OneShotMax = s.oneShotMax(op); !allow(plan.OneShot) {
+		small := plan.OneShot
+		if p.Algorithm == plan.Hierarchical {
+			small = plan.RecursiveMultiplying
+		}
+		if p.OneShotMax = s.oneShotMax(op); !allow(small) {
 			p.OneShotMax = 0
 		}
 	case plan.AllGather, plan.Broadcast:

@@ -120,9 +120,7 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 		Chunk:    s.Chunk, Slots: s.Slots, Ahead: s.Ahead, Ports: s.ports, Memory: s.AllMemory,
 		Long:           min(s.Thresholds.LongMax, s.longMost) &^ 63,
 		Oversubscribed: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
-	if p.Algorithm == plan.Hierarchical {
-		p.Group = s.groupOf(op)
-	}
+	p.Radices = s.radices(op, p.Algorithm)
 	s.limits(&p, op)
 	return p
 }

@@ -20,8 +20,8 @@ type Topology struct {
 	Oversubscribed bool // some host has more ranks than CPUs
 	MultiHost      bool // not all ranks are on one host
 	HugePages      bool // all have them
-	// Group is how many ranks, from each multiple of it on, are on one host: the largest power of
-	// two of which that holds; 0: only 1 is, or all are on one host.
+	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
+	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
 }
 
@@ -62,7 +62,7 @@ func Oversubscribed(places []Place) map[string]bool {
 // groupOf is Topology.Group, where there are several hosts.
 func groupOf(places []Place) int {
 	size, group := len(places), 0
-	for g := 2; g < size && size%g == 0; g *= 2 {
+	for g := 2; g < size; g *= 2 {
 		for rank, p := range places {
 			if p.Host != places[rank-rank%g].Host {
 				return group

@@ -32,7 +32,7 @@ func TestSurvey(t *testing.T) {
 		"AAA":          {Ports: true, Oversubscribed: true},
 		"ab":           {Ports: true, MultiHost: true},
 		"aAb":          {Ports: true, MultiHost: true},
-		"aab":          {Ports: true, Memory: true, MultiHost: true},
+		"aab":          {Ports: true, Memory: true, MultiHost: true, Group: 2},
 		"aabb":         {Ports: true, Memory: true, MultiHost: true, Group: 2},
 		"AABB":         {Ports: true, MultiHost: true, Group: 2},
 		"abab":         {Ports: true, Memory: true, MultiHost: true},
@@ -40,9 +40,9 @@ func TestSurvey(t *testing.T) {
 		"aaabbb":       {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
 		"aabbcc":       {Ports: true, Memory: true, MultiHost: true, Group: 2},
 		"aaaaaabbbbbb": {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 2},
-		"aaaabb":       {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 2},
+		"aaaabb":       {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 4},
 		"aaab":         {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
-		"aabba":        {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
+		"aabba":        {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 2},
 	} {
 		var places []Place
 		for _, host := range hosts {

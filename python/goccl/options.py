@@ -190,7 +190,7 @@ SETTINGS: tuple[Setting, ...] = (
         default="any",
         allowed="collectives with their algorithms, as "
         '"allreduce:two_shot;broadcast:flat,direct"; "^" in'
-        " front: all others",
+        " front: all others; radices in parentheses",
         about="The algorithms that collectives may use. One that cannot run in a group is an "
         "error.",
         same=True,

@@ -1,0 +1,168 @@
+package plan
+
+// AllGather and ReduceScatter in levels have a block a rank. It belongs, in each block of ranks of
+// some levels, to the one that is there what its rank is: its holder. From holder to holder it goes
+// through the levels, from the inner ones to its rank, to be reduced, or from its rank to the inner
+// ones, to be gathered.
+
+// holds tells whether this rank is, in its block of i levels, the holder of a rank's block.
+func (b *builder) holds(i, rank int) bool {
+	stride := b.stride(i)
+	return b.holder(b.Rank-b.Rank%stride, i, rank%stride) == b.Rank
+}
+
+// stride is how many ranks a block of i levels has.
+func (b *builder) stride(i int) int {
+	if i == len(b.levels) {
+		return b.levels[i-1].stride * b.levels[i-1].radix
+	}
+	return b.levels[i].stride
+}
+
+// inTurn calls f for all ranks. At each level, the outer ones first, it goes from sibling to
+// sibling, and begins so many after this rank's own. So ranks of a block do in the same order what
+// they exchange among themselves, and siblings do not all turn to the same one at once.
+func (b *builder) inTurn(after int, f func(rank int)) {
+	var walk func(i, rank int)
+	walk = func(i, rank int) {
+		if i--; i < 0 {
+			f(rank)
+			return
+		}
+		s := b.siblings(b.levels[i])
+		for d := range s.count {
+			from, to := s.parts((s.own + after + d) % s.count)
+			for part := from; part < to; part++ {
+				if next := rank + part*s.stride; next < b.Size {
+					walk(i, next)
+				}
+			}
+		}
+	}
+	walk(len(b.levels), 0)
+}
+
+// reduceScatterLevels reduces each block from level to level. This rank's own comes last among
+// siblings: then what comes from twins finds the partial sum there. Only the last level's is waited
+// for later, so that what goes farthest is under way meanwhile.
+func (b *builder) reduceScatterLevels() {
+	lag, rounds := b.lag(), b.rounds(blocks(In, b.InBytes))
+	for k := range rounds + lag {
+		b.inTurn(1, func(rank int) { b.reduceBlock(rank, k) })
+		if own, bytes, ok := b.chunk(In, b.Rank, k-lag); ok {
+			dst := block(Out, 0).at(own.Off)
+			from := dst
+			if i := len(b.levels) - 1; b.alone(b.levels[i].stride) {
+				from = own
+			}
+			b.combineHeld(len(b.levels)-1, b.Rank, dst, from, bytes)
+		}
+	}
+}
+
+// reduceBlock sends a chunk of a rank's block on to its holder in the next level, or combines it as
+// that, as far as this rank is its holder.
+func (b *builder) reduceBlock(rank, k int) {
+	partial, bytes, ok := b.chunk(In, rank, k)
+	if !ok {
+		return
+	}
+	at := partial.Off
+	for i, l := range b.levels {
+		s := b.siblings(l)
+		if s.count == 1 {
+			continue
+		}
+		if j := min(rank/l.stride%l.radix, s.count-1); j != s.own {
+			b.put(b.holder(s.first+j*s.stride, i, rank%l.stride), partial, bytes, 0)
+			return
+		}
+		if i == len(b.levels)-1 {
+			return
+		}
+		dst := block(Out, 0).at(at) // where its result will be
+		if rank != b.Rank {
+			dst = block(Scratch, 0)
+			b.plan.ScratchBytes = max(b.plan.ScratchBytes, bytes)
+		}
+		b.combineHeld(i, rank, dst, partial, bytes)
+		partial = dst
+	}
+}
+
+// combineHeld combines what this rank has of a rank's block with what its holders in the siblings
+// at level i send.
+func (b *builder) combineHeld(i, rank int, dst, own Ref, bytes int64) {
+	s := b.siblings(b.levels[i])
+	b.src = b.src[:s.count]
+	from := make([]int, s.count)
+	for d := range s.count {
+		j := (s.own + s.count - d) % s.count
+		from[j] = b.holder(s.first+j*s.stride, i, rank%s.stride)
+		if j == s.own {
+			b.src[j] = own
+		} else {
+			b.src[j] = b.wait(from[j], bytes, 0)
+		}
+	}
+	b.combineSources(bytes, dst, s.own, from)
+}
+
+// gatherLevels gets each block from its holder in the next level, chunk by chunk. What goes through
+// the last level is waited for later, as it goes farthest.
+func (b *builder) gatherLevels() {
+	lag, rounds := b.lag(), b.rounds(blocks(Out, b.OutBytes))
+	last := len(b.levels) - 1
+	for k := range rounds + lag {
+		if place, bytes, ok := b.chunk(Out, b.Rank, k); ok {
+			own := block(In, 0).at(place.Off)
+			b.copy(place, own, bytes)
+			b.handOn(last, b.Rank, own, bytes)
+		}
+		b.inTurn(0, func(rank int) {
+			if place, bytes, ok := b.chunk(Out, rank, k-lag); ok {
+				b.gatherBlock(rank, place, bytes)
+			}
+		})
+	}
+}
+
+// gatherBlock gets a chunk of a rank's block as its holder in some level, if this rank is not its
+// holder in the one above, and hands it on in those below.
+func (b *builder) gatherBlock(rank int, place Ref, bytes int64) {
+	for i := len(b.levels) - 1; i >= 0; i-- {
+		l := b.levels[i]
+		switch s := b.siblings(l); {
+		case s.count == 1:
+		case b.holds(i+1, rank):
+			if i < len(b.levels)-1 {
+				b.handOn(i, rank, place, bytes)
+			}
+		case b.holds(i, rank):
+			j := min(rank/l.stride%l.radix, s.count-1)
+			b.take(b.holder(s.first+j*s.stride, i, rank%l.stride), place, bytes, 0)
+		}
+	}
+}
+
+// handOn puts a chunk of a rank's block to its holders in the siblings at level i.
+func (b *builder) handOn(i, rank int, place Ref, bytes int64) {
+	s := b.siblings(b.levels[i])
+	for d := 1; d < s.count; d++ {
+		b.put(b.holder(s.first+(s.own+d)%s.count*s.stride, i, rank%s.stride), place, bytes, 0)
+	}
+}
+
+// chunk is chunk k of the block of a rank, if there is one.
+func (b *builder) chunk(s Space, rank, k int) (place Ref, bytes int64, ok bool) {
+	n := b.OutBytes
+	if s == In {
+		n = b.InBytes
+	}
+	count := b.count(n[rank])
+	if k < 0 || k >= count {
+		return Ref{}, 0, false
+	}
+	off, bytes := cut(n[rank], count, k)
+	return block(s, rank).at(off), bytes, true
+}

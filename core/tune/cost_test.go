@@ -1,0 +1,67 @@
+package tune
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+// What is far costs more, so levels follow hosts; and what is long is cut, so that it goes once.
+func TestRadicesFollowTheTopology(t *testing.T) {
+	hosts := Topology{Ports: true, Memory: true, MultiHost: true, Group: 8}
+	alone := Topology{Ports: true, MultiHost: true}
+	for _, c := range []struct {
+		at             Topology
+		ranks          int
+		bytes          int64
+		small, large   []int
+		shots, scatter bool
+	}{
+		{alone, 64, 4, []int{4, 4, 4}, []int{4, 4, 4}, true, false},
+		{alone, 64, 1 << 20, []int{2, 2, 2, 2, 2, 2}, []int{4, 4, 4}, false, true},
+		{alone, 96, 64 << 20, []int{2, 2, 2, 2, 2, 3}, []int{4, 4, 2, 3}, false, true},
+		{alone, 50, 64 << 20, []int{2, 2, 2, 4, 2}, []int{2, 25}, false, true}, // which divides it
+		{hosts, 16, 64 << 20, []int{2, 2, 2, 2}, []int{4, 2, 2}, false, true},
+		{hosts, 512, 1 << 20, []int{2, 2, 2, 2, 2, 2, 2, 2, 2}, []int{4, 2, 4, 4, 4}, false, true},
+	} {
+		c.at.Size = c.ranks
+		small, once := c.at.cheapest(c.at.multiplyCost, c.bytes)
+		large, scattered := c.at.cheapest(c.at.scatterCost, c.bytes)
+		if !slices.Equal(small, c.small) || !slices.Equal(large, c.large) {
+			t.Errorf("%d ranks, %d bytes: %v and %v, want %v and %v", c.ranks, c.bytes, small, large,
+				c.small, c.large)
+		}
+		if once < scattered != c.shots || once > scattered != c.scatter {
+			t.Errorf("%d ranks, %d bytes: %d and %d ps", c.ranks, c.bytes, once, scattered)
+		}
+	}
+}
+
+// Plans can be built with the radices of any number of ranks, and no estimate overflows.
+func TestCheapestRadicesFit(t *testing.T) {
+	for _, at := range []Topology{{Memory: true}, {Ports: true, Oversubscribed: true},
+		{Ports: true, MultiHost: true}, {Ports: true, MultiHost: true, Memory: true, Group: 16}} {
+		for size := 1; size < 600; size++ {
+			at.Size = size
+			for c, all := range map[plan.Collective][]plan.Algorithm{
+				plan.AllReduce: {plan.RecursiveMultiplying, plan.Hierarchical},
+				plan.AllGather: {plan.Hierarchical},
+			} {
+				for _, a := range all {
+					for _, bytes := range []int64{0, 4, 1 << 16, 1 << 40} {
+						radices, cost := at.cheapest(at.levelCosts(c, a), bytes)
+						p := plan.Params{Collective: c, Algorithm: a, Size: size, Radices: radices}
+						if err := p.CheckAlgorithm(); (err == nil) != (size > 2) {
+							t.Fatalf("%d ranks, %d bytes: %v", size, bytes, err)
+						}
+						if size > 2 && (cost <= 0 || cost > math.MaxInt64/4) {
+							t.Fatalf("%d ranks, %d bytes: %d ps", size, bytes, cost)
+						}
+					}
+				}
+			}
+		}
+	}
+}

@@ -19,6 +19,10 @@ func (p part) used() bool { return p.place.Space != None }
 // messages are faster: then two CPUs share in each copy, and what one rank has put away others find
 // in the caches.
 func (b *builder) exchange(out, in []part) {
+	if b.GetMin == 0 {
+		b.exchangeMessages(out, in)
+		return
+	}
 	offered := make([]Ref, b.Size)
 	for i := 1; i < b.Size; i++ {
 		if peer := b.to(i); b.gets(out[peer]) {
@@ -72,25 +76,24 @@ func (b *builder) get(peer int, p part) {
 // (lag), and each wait of round k is for a message put in round k or before.
 func (b *builder) exchangeMessages(out, in []part) {
 	swaps, out, in := b.swapsOf(out, in)
+	puts, takes := b.flows(out, b.to), b.flows(in, b.from)
 	rounds, lag := max(b.rounds(out), b.rounds(in)), b.lag()
 	if len(swaps) > 0 {
 		lag = b.swapLag()
 		rounds = max(rounds, b.swapRounds(swaps)+lag)
 	}
 	for k := range rounds + lag {
-		b.putRound(out, k)
+		b.putRound(puts, k)
 		b.putSwaps(swaps, k)
 		if own, to := out[b.Rank], in[b.Rank]; own.used() && to.used() && k < b.count(own.bytes) {
 			off, bytes := cut(own.bytes, b.count(own.bytes), k)
 			b.copy(to.place.at(off), own.place.at(off), bytes)
 		}
-		for i := 1; i < b.Size; i++ {
-			peer := b.from(i)
-			p, j := in[peer], k-lag
-			if n := b.count(p.bytes); p.used() && j >= 0 && j < n {
-				off, bytes := cut(p.bytes, n, j)
-				b.takeBy(Step{Op: Wait, Peer: int32(peer), Bytes: bytes, Total: b.total(p),
-					Multicast: b.multicasts(p.bytes)}, p.place.at(off))
+		for _, f := range takes {
+			if j := k - lag; j >= 0 && j < f.count {
+				off, bytes := cut(f.bytes, f.count, j)
+				b.takeBy(Step{Op: Wait, Peer: int32(f.peer), Bytes: bytes, Total: b.total(f.part),
+					Multicast: b.multicasts(f.bytes)}, f.place.at(off))
 			}
 		}
 		b.takeSwaps(swaps, k-lag)
@@ -98,21 +101,43 @@ func (b *builder) exchangeMessages(out, in []part) {
 	}
 }
 
-// putRound puts message k of each part to its rank.
-func (b *builder) putRound(out []part, k int) {
-	if p := out[b.to(1)]; p.used() && b.multicasts(p.bytes) { // what goes to all is the same
-		if n := b.count(p.bytes); k < n {
-			off, bytes := cut(p.bytes, n, k)
-			b.putToAll(p.place.at(off), bytes)
+// flow is a part that goes to a peer or comes from it in so many messages.
+type flow struct {
+	part
+	peer, count int
+}
+
+// flows are the parts that are used, but for this rank's own, in the order in which peer numbers
+// the peers.
+func (b *builder) flows(parts []part, peer func(i int) int) []flow {
+	used := 0
+	for _, p := range parts {
+		if p.used() {
+			used++
+		}
+	}
+	flows := make([]flow, 0, used)
+	for i := 1; i < b.Size && len(flows) < used; i++ {
+		if p := parts[peer(i)]; p.used() {
+			flows = append(flows, flow{p, peer(i), b.count(p.bytes)})
+		}
+	}
+	return flows
+}
+
+// putRound puts message k of each flow.
+func (b *builder) putRound(flows []flow, k int) {
+	if len(flows) > 0 && b.multicasts(flows[0].bytes) { // what goes to all is the same
+		if f := flows[0]; k < f.count {
+			off, bytes := cut(f.bytes, f.count, k)
+			b.putToAll(f.place.at(off), bytes)
 		}
 		return
 	}
-	for i := 1; i < b.Size; i++ {
-		peer := b.to(i)
-		p := out[peer]
-		if n := b.count(p.bytes); p.used() && k < n {
-			off, bytes := cut(p.bytes, n, k)
-			b.put(peer, p.place.at(off), bytes, b.total(p))
+	for _, f := range flows {
+		if k < f.count {
+			off, bytes := cut(f.bytes, f.count, k)
+			b.put(f.peer, f.place.at(off), bytes, b.total(f.part))
 		}
 	}
 }

@@ -283,12 +283,22 @@ func TestShape(t *testing.T) {
 }
 
 func BenchmarkBuild(b *testing.B) {
-	p := Params{Collective: AllReduce, Algorithm: TwoShot, Size: 2, InBytes: []int64{64 << 20},
-		OutBytes: []int64{64 << 20}, ElemSize: 4, Chunk: 256 << 10, Slots: 4}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Build(p); err != nil {
-			b.Fatal(err)
-		}
+	for _, j := range []job{
+		{Params{Collective: AllReduce, Size: 2}, []int64{16 << 20}},
+		{Params{Collective: AllReduce, Size: 512}, []int64{1 << 18}},
+		{Params{Collective: AllGather, Size: 512}, slices.Repeat([]int64{16}, 512)},
+		{Params{Collective: AllToAll, Size: 512}, slices.Repeat([]int64{16}, 512)},
+		{Params{Collective: Scatter, Size: 512}, slices.Repeat([]int64{16}, 512)},
+	} {
+		j.ElemSize, j.Chunk, j.Slots = 4, 256<<10, 4
+		p := j.rank(1)
+		b.Run(fmt.Sprintf("%v/%d", j.Collective, j.Size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Build(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -5,9 +5,9 @@ import "slices"
 // reduceDirect sends out[r] to each rank r, which combines what all have sent it into its dst.
 // The zero dst is of a rank that gets nothing.
 func (b *builder) reduceDirect(out []part, dst part) {
-	own, lag := out[b.Rank], b.lag()
+	own, lag, puts := out[b.Rank], b.lag(), b.flows(out, b.to)
 	for k := range b.rounds(out) + lag {
-		b.putRound(out, k)
+		b.putRound(puts, k)
 		if n, j := b.count(dst.bytes), k-lag; dst.used() && j >= 0 && j < n {
 			off, bytes := cut(dst.bytes, n, j)
 			b.combine(dst.place.at(off), own.place.at(off), bytes, nil)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/collective"
@@ -82,19 +81,10 @@ type mapping struct {
 	window  *exec.Window
 	known   [][]byte       // of the window, to devices; nil where verbs join no peer
 	mapped  []exec.ArenaID // of peers; under Comm.mu
-	retired retired        // of this process's arena
-}
-
-// retired is memory of operations that have failed.
-type retired struct {
-	sync.Mutex
-	spans []span
-}
-
-// span is memory of a buffer.
-type span struct {
-	at    unsafe.Pointer
-	bytes int64
+	retired struct {       // memory of this process's arena: see retired
+		sync.Mutex
+		spans []span
+	}
 }
 
 // tasks are the goroutines of an epoch.
@@ -348,6 +338,7 @@ func (c *epoch) finish(cause *fault.Error) {
 func (c *epoch) free() {
 	c.runner.engine.Free()
 	c.p2p.free()
+	c.leaveRetired()
 	c.closeWindow()
 	for _, id := range c.mapped {
 		c.runtime.arenas.leave(id)
@@ -388,11 +379,7 @@ func (c *Comm) Renew(ctx context.Context) error {
 	if err != nil {
 		return next.failWith(fault.From(err, fault.ErrSystem, "renew"))
 	}
-	if err := c.run(ctx, call.Operation{Collective: plan.Barrier}); err != nil {
-		return err
-	}
-	old.reclaim() // every rank has left the old epoch
-	return nil
+	return c.run(ctx, call.Operation{Collective: plan.Barrier})
 }
 
 // run runs a collective until the context's deadline.

@@ -3,8 +3,10 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
 )
@@ -121,42 +123,67 @@ func TestRenewWithoutAPeer(t *testing.T) {
 	}
 }
 
-// Memory of a failed collective comes back once no rank can write it any more.
+// Memory of a failed collective comes back once each rank has left the epoch: it goes on to the
+// next one, or destroys its communicator.
 func TestRetiredMemoryComesBack(t *testing.T) {
-	w := newWorld(t, "shm", 2, time.Minute)
 	const n = 1 << 20
-	p, err := w.runtimes[0].Alloc(4 * n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	op := allReduce(t, n)
-	op.In[0], op.Out[0] = p, p
-	k, err := w.comms[0].Start(CallOptions{}, op)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.comms[1].Abort("it is tried")
-	if _, err := k.Wait(-1); !errors.Is(err, ErrAborted) {
-		t.Fatal(err)
-	}
-	if err := w.runtimes[0].Free(p); err != nil {
-		t.Fatal(err)
-	}
-	again := func() bool {
-		q, err := w.runtimes[0].Alloc(4 * n)
-		if err != nil {
-			t.Fatal(err)
+	renew := func(c *Comm) error { return c.Renew(context.Background()) }
+	destroy := func(c *Comm) error { c.Destroy(); return nil }
+	for name, leave := range map[string]func(*Comm) error{"renew": renew, "destroy": destroy} {
+		for _, first := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s, rank %d first", name, first), func(t *testing.T) {
+				w := newWorld(t, "shm", 2, time.Minute)
+				r := w.runtimes[0]
+				alloc := func(bytes int64) unsafe.Pointer {
+					p, err := r.Alloc(bytes)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return p
+				}
+				free := func(p unsafe.Pointer) {
+					if err := r.Free(p); err != nil {
+						t.Fatal(err)
+					}
+				}
+				beside := alloc(1)
+				defer free(beside)
+				p := alloc(4 * n)
+				op := allReduce(t, n)
+				op.In[0], op.Out[0] = p, p
+				k, err := w.comms[0].Start(CallOptions{}, op)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.comms[1].Abort("it is tried")
+				if _, err := k.Wait(-1); !errors.Is(err, ErrAborted) {
+					t.Fatal(err)
+				}
+				free(p)
+				again := func() bool {
+					q := alloc(4 * n)
+					free(q)
+					return q == p
+				}
+				if again() {
+					t.Error("memory that a peer may write is allocated again")
+				}
+				left := make(chan error, 1)
+				if name == "renew" {
+					go func() { left <- leave(w.comms[first]) }() // which waits for the other
+				} else {
+					left <- leave(w.comms[first])
+					if again() {
+						t.Error("memory that a peer may write is allocated again when one has left")
+					}
+				}
+				if err := errors.Join(leave(w.comms[1-first]), <-left); err != nil {
+					t.Fatal(err)
+				}
+				if !again() {
+					t.Error("memory that no peer can write any more is not allocated again")
+				}
+			})
 		}
-		if err := w.runtimes[0].Free(q); err != nil {
-			t.Fatal(err)
-		}
-		return q == p
-	}
-	if again() {
-		t.Error("memory that a peer may write is allocated again")
-	}
-	renewAll(t, w, 1)
-	if !again() {
-		t.Error("memory that no peer can write any more is not allocated again")
 	}
 }

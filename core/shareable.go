@@ -29,6 +29,7 @@ type arenas struct {
 	own   *exec.Arena // while there are communicators, or something is allocated, or known to a device
 	uses  int         // of own
 	peers map[exec.ArenaID]*peerArena
+	ended []retired // of epochs that have ended here: memory of own
 }
 
 type peerArena struct {
@@ -36,10 +37,45 @@ type peerArena struct {
 	uses int
 }
 
+// retired is memory of operations that have failed, which a peer that is only stopped may still
+// write when it goes on: until it has left the epoch, or ended, and maps the window no more.
+type retired struct {
+	window exec.Mappings
+	spans  []span
+}
+
+// span is memory of a buffer.
+type span struct {
+	at    unsafe.Pointer
+	bytes int64
+}
+
+// keep has retired memory come back when no peer can write it any more.
+func (a *arenas) keep(r retired) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = append(a.ended, r)
+}
+
+// reclaim has retired memory allocated again that no peer can write. It needs a.mu.
+func (a *arenas) reclaim() {
+	a.ended = slices.DeleteFunc(a.ended, func(r retired) bool {
+		over := r.window.Over()
+		if over {
+			r.window.Close()
+			for _, at := range r.spans {
+				a.own.Reclaim(at.at, at.bytes)
+			}
+		}
+		return over
+	})
+}
+
 // acquire is hold that makes an arena if there is none.
 func (a *arenas) acquire() (*exec.Arena, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.reclaim()
 	if a.own == nil {
 		own, err := exec.NewArena()
 		if err != nil {
@@ -57,6 +93,10 @@ func (a *arenas) release() {
 	if a.uses--; a.uses == 0 {
 		a.own.Close()
 		a.own = nil
+		for _, r := range a.ended {
+			r.window.Close()
+		}
+		a.ended = nil
 	}
 }
 
@@ -64,6 +104,7 @@ func (a *arenas) release() {
 func (a *arenas) hold() *exec.Arena {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.reclaim()
 	if a.own != nil {
 		a.uses++
 	}
@@ -210,7 +251,7 @@ func (c *epoch) closeWindow() {
 }
 
 // retire has the memory of an operation that has failed not allocated again before the epoch has
-// ended on all ranks: a peer that is only stopped may write there when it goes on.
+// ended on all ranks: see retired.
 func (c *epoch) retire(op *call.Operation) {
 	if c.arena == nil {
 		return
@@ -226,12 +267,13 @@ func (c *epoch) retire(op *call.Operation) {
 	}
 }
 
-// reclaim has the retired memory allocated again. No peer is in the epoch any more.
-func (c *epoch) reclaim() {
-	c.retired.Lock()
-	defer c.retired.Unlock()
-	for _, at := range c.retired.spans {
-		c.arena.Reclaim(at.at, at.bytes)
+// leaveRetired leaves what the epoch has retired to the process. Without a descriptor it stays
+// retired as long as there is the arena.
+func (c *epoch) leaveRetired() {
+	if len(c.retired.spans) == 0 {
+		return
 	}
-	c.retired.spans = nil
+	if window, err := exec.MappingsOf(c.window.FD()); err == nil {
+		c.runtime.arenas.keep(retired{window, c.retired.spans})
+	}
 }

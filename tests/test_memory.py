@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -504,6 +505,39 @@ def test_stopped_rank(make_world):
     assert world.told(1) == "failed"
     world.say("check")
     world.values(world.finish())
+
+
+def run_beside_a_stopped_rank(rank, count):
+    """What a rank that has ended can no longer write is another tensor's."""
+    rank.init()
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    kept, t = goccl.zeros(1), goccl.zeros(count)
+    dist.all_reduce(t, group=group)
+    rank.tell("ready")
+    with contextlib.suppress(dist.DistBackendError):
+        while True:
+            dist.all_reduce(t, group=group)
+    at = t.data_ptr()
+    del t
+    dist.destroy_process_group(group)
+    assert goccl.empty(count).data_ptr() != at
+    rank.tell("failed")
+    rank.hear()
+    assert goccl.empty(count).data_ptr() == at
+    assert not kept.any()
+
+
+def test_stopped_rank_that_is_killed(make_world):
+    world = make_world(2)
+    world.start(run_beside_a_stopped_rank, 16 << 20)
+    for r in range(2):
+        world.told(r)
+    world.signal(1, signal.SIGSTOP)
+    assert world.told(0) == "failed"
+    world.signal(1, signal.SIGKILL)
+    world.exitcode(1)
+    world.say("check", ranks=0)
+    world.values(world.finish(ranks=0))
 
 
 def test_memory_stats_without_an_adapter():

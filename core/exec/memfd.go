@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seals keep every rank from taking memory away under another that has it mapped.
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+// seals keep every rank from taking memory away under another that has it mapped. Another seal
+// comes when none has: see Mappings.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // newMemfd makes a sealed memfd of so many bytes. What it is for is said in errors.
 func newMemfd(name, what string, size int) (fd int, err error) {
@@ -58,6 +59,29 @@ func mapMemfd(fd, size int) ([]byte, error) {
 	}
 	return mem, nil
 }
+
+// Mappings are those of a memfd, in all processes.
+type Mappings struct{ fd int }
+
+// MappingsOf are those of the memfd of a descriptor, which may be closed then.
+func MappingsOf(fd int) (Mappings, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return Mappings{}, fmt.Errorf("dup: %w", err)
+	}
+	return Mappings{own}, nil
+}
+
+// Over tells whether there are none, and keeps others from being made then. Those of a process that
+// has ended are gone.
+func (m Mappings) Over() bool {
+	// The kernel refuses this seal as long as the memory is mapped to be written.
+	_, err := unix.FcntlInt(uintptr(m.fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
+	return err == nil
+}
+
+// Close forgets them.
+func (m Mappings) Close() { unix.Close(m.fd) }
 
 // outOfMemory adds the limit that a process without address space has come to.
 func outOfMemory(err error) error {

@@ -60,7 +60,10 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	defer func() { closeFDs(fds) }()
 	answer := Header{Type: typeBye, Job: h.Job, Group: h.Group, Epoch: h.Epoch,
 		Src: h.Dst, Dst: h.Src}
-	if left {
+	if left { // the peer may have said more before it hears that
+		l.mu.Lock()
+		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{epoch: h.Epoch}
+		l.mu.Unlock()
 		l.enqueue(queued{h: answer})
 		return true
 	}
@@ -86,11 +89,7 @@ func (l *link) tryAttach(p *pendingAttach) bool {
 	}
 	l.mu.Lock()
 	closing := l.closing
-	if !closing {
-		l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{
-			epoch: h.Epoch, group: g, from: m,
-		}
-	}
+	l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}] = &inbound{epoch: h.Epoch, group: g, from: m}
 	l.mu.Unlock()
 	if closing {
 		return true // the peer sees the end of this link, and makes another
@@ -177,7 +176,9 @@ func (l *link) onBye(h *Header) {
 	l.mu.Lock()
 	if a := l.attachs[key]; a != nil && a.epoch == h.Epoch {
 		delete(l.attachs, key)
-		m = a.from
+		if a.from != nil {
+			m = a.from
+		}
 	}
 	l.pending = slices.DeleteFunc(l.pending, func(p *pendingAttach) bool {
 		gone := p.h.Epoch == h.Epoch && pairKey{p.h.Job, p.h.Group, p.h.Src, p.h.Dst} == key

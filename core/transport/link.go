@@ -13,12 +13,12 @@ type pairKey struct {
 	src, dst   uint32
 }
 
-// inbound is an attach by the peer that has been accepted. The entry stays until the peer says BYE,
-// also when the local group has gone, so that every frame in between is known for what it is.
+// inbound is an attach by the peer. The entry stays until the peer says BYE, also when the local
+// group has gone, so that every frame in between is known for what it is.
 type inbound struct {
 	epoch uint32
 	group *Group
-	from  *member
+	from  *member // nil, as group: the group had gone before the attach came
 	// a buffer that it advertised was withdrawn: its Data frames are skipped. The reader's.
 	cut bool
 }
@@ -66,7 +66,7 @@ type link struct {
 // attaches are what the groups of both processes have said of themselves over a link. It is guarded
 // by link.mu.
 type attaches struct {
-	attachs map[pairKey]*inbound // the peer's that are accepted
+	attachs map[pairKey]*inbound // the peer's that are not pending, nor refused
 	outs    map[pairKey]*member  // this side's, sent and not taken back
 	pending []*pendingAttach     // the peer's whose group is not here yet
 }
@@ -179,7 +179,9 @@ func (l *link) finish() {
 		}
 	}()
 	for _, a := range attachs {
-		a.from.downOn(l, err)
+		if a.from != nil {
+			a.from.downOn(l, err)
+		}
 	}
 }
 

@@ -406,7 +406,7 @@ func (l *link) begin() error {
 			h.Group, h.Src, h.Dst)
 	case h.Epoch > a.epoch:
 		return violation("a frame of epoch %d, where %d is attached", h.Epoch, a.epoch)
-	case h.Epoch < a.epoch || a.from.over.Load():
+	case h.Epoch < a.epoch || a.from == nil || a.from.over.Load():
 		in.phase, in.skip = skipping, in.inline()
 		return nil
 	}

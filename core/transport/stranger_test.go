@@ -206,3 +206,32 @@ func TestStaleFramesAreDropped(t *testing.T) {
 		})
 	}
 }
+
+// What a peer says of a group that it does not know to have been left here is dropped, and harms no
+// other group.
+func TestFramesBehindAnAttachThatComesTooLate(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			eps := pair(t, kind, Config{})
+			w := newWorld(t, eps, kind, 1)
+			ctx := within(t)
+			ok(t, w.groups[0].Connect(ctx, 1))
+			attach(t, eps[1], groupConfig(eps, kind, 2, 1), newRecorder()).Detach()
+			k := w.groups[0].members[1].ready.Load().link
+			for _, h := range []Header{
+				{Type: typeAttach, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: macSize},
+				{Type: ControlBase, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 10},
+				{Type: QuickBase, Job: 1, Group: 2, Epoch: 5, Dst: 1},
+				{Type: Data, Job: 1, Group: 2, Epoch: 5, Dst: 1, Bytes: 100_000},
+				{Type: typeBye, Job: 1, Group: 2, Epoch: 5, Dst: 1},
+			} {
+				_, err := k.send(ctx, w.groups[0], &h, [][]byte{make([]byte, h.Bytes)}, manner{})
+				ok(t, err)
+			}
+			ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: 1}))
+			if f := w.handlers[1].untilFrames(t, 1); len(f) != 1 || f[0].h.Seq != 1 {
+				t.Fatalf("got %+v", f)
+			}
+		})
+	}
+}

@@ -45,6 +45,7 @@ from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
 from goccl.bench.collectives import (
     COLLECTIVES,
     ITEMSIZE,
+    MOST_RANKS,
     bandwidth,
     element_count,
     expected,
@@ -158,7 +159,7 @@ def test_options() -> None:
     ("arguments", "told"),
     [
         (["allreduc"], "'allreduc' is not one of allreduce, .*, or all"),
-        (["allreduce", "--ranks", "2,1"], "--ranks: '1' is not a whole number from 2 to 64"),
+        (["allreduce", "--ranks", "2,1"], "--ranks: '1' is not a whole number from 2 to 128"),
         (["allreduce", "--limit", "0"], "--limit: '0' is not a whole number from 1 to 86400"),
         (["--suite", "hosts"], "--suite: invalid choice: 'hosts' .choose from .*host"),
         (["allreduce", "--peers", "nccl"], "'nccl' is not one of gloo, openmpi, mpich, impi"),
@@ -292,6 +293,20 @@ def test_oracle_counts_wrong_elements(collective: str, dtype: str) -> None:
     assert result.count_wrong(wanted, 7) == 2
     result.poison()
     assert result.count_wrong(wanted, 7) == len(values)
+
+
+def test_sums_of_the_most_ranks_are_exact_in_every_dtype() -> None:
+    written = [Buffer(DTYPES["int64"], 5000) for _ in range(MOST_RANKS)]
+    for iteration in range(2 * PERIOD):
+        for rank, buffer in enumerate(written):
+            if iteration < PERIOD:
+                buffer.fill(rank, iteration)
+            else:
+                buffer.fill_pattern(rank, iteration)
+        # In whatever order: bfloat16 holds the whole numbers up to 256, as float16 up to 2048.
+        arrays = np.stack([buffer.array for buffer in written])
+        assert np.maximum(arrays, 0).sum(axis=0).max() <= 256
+        assert np.minimum(arrays, 0).sum(axis=0).min() >= -256
 
 
 @pytest.mark.parametrize("ranks", range(2, 9))
@@ -509,13 +524,16 @@ def test_wire_survives_random_changes() -> None:
     assert {EOFError, ValueError, dict} <= outcomes
 
 
+@pytest.mark.parametrize("before", [0, (1 << 32) - 150], ids=["", "words begin anew"])
 @pytest.mark.parametrize("cpus", [1, 4], ids=["sleeping", "spinning"])
 def test_barrier_lets_nobody_go_before_all_have_come(
-    cpus: int, monkeypatch: pytest.MonkeyPatch
+    cpus: int, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks, turns = 4, 300
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
     fd = barrier.create(ranks)
+    words = [before * ranks % (1 << 32), before, *[before] * ranks]
+    os.write(fd, b"".join(word.to_bytes(128, "little") for word in words))
     try:
         ends = [barrier.Barrier(fd, rank, ranks, 20) for rank in range(ranks)]
     finally:
@@ -1184,7 +1202,7 @@ def test_c_times_every_call(core: capi.Core) -> None:
 def test_c_gives_up_on_a_rank_that_does_not_come(core: capi.Core) -> None:
     unique_id = core.unique_id()
     buffer = Buffer(DTYPES["float32"], 8)
-    meeting = np.zeros(2 * 128, dtype=np.uint8)
+    meeting = np.zeros(barrier.size(2), dtype=np.uint8)
     loop = _loop(buffer, meeting=meeting.ctypes.data, meeting_ms=50)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda rank: core.init(unique_id, rank, 2, 60), range(2))

@@ -238,20 +238,27 @@ static void rewrite(const struct bench *b, uint64_t iteration) {
 #undef FILL
 }
 
-static long futex(_Atomic uint64_t *word, int operation, uint32_t value,
+/* The memory in which ranks meet; barrier.py has the same. */
+struct line {
+  _Alignas(LINE) _Atomic uint32_t word;
+};
+
+struct meeting {
+  struct line count; /* of the ranks that have come, in all turns together */
+  struct line turn;  /* set by the last one that comes to it */
+  struct line own[]; /* how often each rank has come */
+};
+
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value,
                   const struct timespec *limit) {
-  /* Of the lower half: little-endian. */
-  return syscall(SYS_futex, word, operation, value, limit, NULL, 0);
+  syscall(SYS_futex, word, operation, value, limit, NULL, 0);
 }
 
-static _Atomic uint64_t *counter(const struct bench *b, int rank) {
-  return (void *)((char *)b->loop->meeting + rank * LINE);
-}
-
-/* A rank that has not come as often as that; -1: there is none. */
-static int absent(const struct bench *b, uint64_t turn) {
+/* A rank that has not come to this turn; -1: there is none. */
+static int absent(const struct bench *b, uint32_t turn) {
+  const struct meeting *m = b->loop->meeting;
   for (int rank = 0; rank < b->ranks; rank++) {
-    if (atomic_load(counter(b, rank)) < turn) return rank;
+    if (atomic_load(&m->own[rank].word) != turn) return rank;
   }
   return -1;
 }
@@ -262,13 +269,17 @@ static int absent(const struct bench *b, uint64_t turn) {
  * with the wake-ups of this barrier, which take longer. After it there are none: a rank that yields
  * may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
 static const char *meet(const struct bench *b, int crowded, unsigned yields) {
-  _Atomic uint64_t *own = counter(b, b->rank),
-                   *full = (void *)((char *)b->loop->meeting + LINE / 2);
-  uint64_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
+  struct meeting *m = b->loop->meeting;
+  _Atomic uint32_t *own = &m->own[b->rank].word;
+  uint32_t turn = atomic_load_explicit(own, memory_order_relaxed) + 1;
   atomic_store(own, turn);
+  if (atomic_fetch_add(&m->count.word, 1) + 1 == turn * (uint32_t)b->ranks) {
+    atomic_store(&m->turn.word, turn);
+    if (crowded) futex(&m->turn.word, FUTEX_WAKE, INT_MAX, NULL);
+    return NULL;
+  }
   double deadline = now() + (double)b->loop->meeting_ms * 1e6;
-  int rank;
-  for (unsigned looks = 1; (rank = absent(b, turn)) >= 0; looks++) {
+  for (unsigned looks = 1; atomic_load(&m->turn.word) != turn; looks++) {
     if (!crowded && looks < SPINS) {
       relax();
       continue;
@@ -276,18 +287,19 @@ static const char *meet(const struct bench *b, int crowded, unsigned yields) {
     int tired = crowded && looks > yields;
     double left = 0;
     if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
+      int rank = absent(b, turn);
+      if (rank < 0) continue; /* the last one has come, and is about to set the turn */
       return failed("rank %d did not come to the call within %lld ms", rank,
                     (long long)b->loop->meeting_ms);
     }
     if (tired) {
       int64_t ns = (int64_t)left;
       struct timespec limit = {ns / 1000000000, ns % 1000000000};
-      futex(full, FUTEX_WAIT, (uint32_t)(turn - 1), &limit);
+      futex(&m->turn.word, FUTEX_WAIT, turn - 1, &limit);
     } else {
       sched_yield();
     }
   }
-  if (crowded && atomic_exchange(full, turn) != turn) futex(full, FUTEX_WAKE, INT_MAX, NULL);
   return NULL;
 }
 

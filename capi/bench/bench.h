@@ -22,8 +22,8 @@ typedef struct {
   uint64_t out_count;   /* 0: this rank has no `out` */
   const void *values;   /* before call i every element of `in` becomes values[i % value_count] */
   uint64_t value_count; /* 0: `in` is left alone */
-  /* Memory that all ranks share, 128 bytes for each, zeroed once: they meet there before and after
-   * every call, without help of the communicator. NULL: they do not. */
+  /* Memory that all ranks share, 128 bytes for each and 256 more, zeroed once: they meet there
+   * before and after every call, without help of the communicator. NULL: they do not. */
   void *meeting;
   int64_t meeting_ms; /* for how long they wait there for each other */
 } goccl_bench_loop;

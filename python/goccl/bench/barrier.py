@@ -10,16 +10,18 @@ import socket
 import time
 from collections.abc import Mapping
 
-# bytes between the counters of two ranks: no line is shared, nor fetched with its neighbour
+# bytes between two words: no line is shared, nor fetched with its neighbour
 _LINE = 128
-_LAST = _LINE // 2 // 8  # in the line of rank 0: the turn that the last rank has come to
-_SPINS = 200  # looks at a counter before the CPU is offered to others
+_WORD = 4
+_COUNT, _TURN, _FIRST = (line * _LINE // _WORD for line in range(3))
+_RANGE = 1 << 32  # of a word, where it begins anew
+_SPINS = 200  # looks at the turn before the CPU is offered to others
 _YIELDS = 200  # before a rank sleeps at the start of a call, where ranks outnumber the CPUs
 _CHECK_EVERY = 1024  # looks between two looks at the clock
-# The C library has no function for it. It looks at 32 bits: on these machines, the lower half of a
-# counter.
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+# The C library has no function for it.
+_SYS_FUTEX = {"x86_64": 202}.get(platform.machine(), 98)
+_FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAKE_OP = 0, 1, 5
+_ADD_ONE = 1 << 28 | 1 << 12  # FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0)
 _ALL = 2**31 - 1
 
 
@@ -31,15 +33,22 @@ class BarrierTimeout(Exception):
     """Not all ranks came in time; the text names those that did not."""
 
 
+def size(ranks: int) -> int:
+    """Bytes of the memory of a barrier: a line with the count, one with the turn, one a rank."""
+    return (2 + ranks) * _LINE
+
+
 def create(ranks: int) -> int:
     """Descriptor of the memory of a barrier; it has no name and goes away with its last user."""
     fd = os.memfd_create("goccl-bench-barrier", os.MFD_CLOEXEC)
-    os.ftruncate(fd, ranks * _LINE)
+    os.ftruncate(fd, size(ranks))
     return fd
 
 
 class Barrier:
-    """One rank's end of a barrier. Each rank counts for itself, so no atomic addition is needed.
+    """One rank's end of a barrier. Each rank that comes is counted; the last one sets the turn,
+    for which the others wait. A rank's own word says how often it has come, for who looks for the
+    absent.
 
     Where every rank has a CPU it spins, and ranks start within a microsecond of each other. Where
     they outnumber the CPUs it sleeps: a rank that spins, even one that yields, may go on for as
@@ -51,16 +60,14 @@ class Barrier:
     """
 
     def __init__(self, fd: int, rank: int, ranks: int, timeout: float) -> None:
-        self._memory = mmap.mmap(fd, ranks * _LINE)
-        self._counters = memoryview(self._memory).cast("Q")
-        self._slots = [peer * _LINE // 8 for peer in range(ranks)]
+        self._memory = mmap.mmap(fd, size(ranks))
+        self._words = memoryview(self._memory).cast("I")
+        self._slots = [_FIRST + peer * _LINE // _WORD for peer in range(ranks)]
         self._own = self._slots[rank]
-        self._others = [slot for slot in self._slots if slot != self._own]
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.timeout = timeout
         self._syscall = ctypes.CDLL(None).syscall
-        self._futex = _SYS_FUTEX.get(platform.machine(), 0)
-        self._sleeps = ranks > len(os.sched_getaffinity(0)) and self._futex != 0
+        self._sleeps = ranks > len(os.sched_getaffinity(0))
 
     def wait(self, starts: bool = False) -> None:
         """Returns when all ranks have called it as often as this one.
@@ -68,65 +75,78 @@ class Barrier:
         Where something small starts ranks yield for a while before they sleep: to be woken takes
         longer, and what is measured would be that.
         """
-        counters = self._counters
-        counters[self._own] = turn = counters[self._own] + 1
-        if self._sleeps:
+        words = self._words
+        turn = (words[self._own] + 1) % _RANGE
+        words[self._own] = turn
+        self._count()
+        # Two that come at once may both find themselves the last: then both set the same turn.
+        if (words[_COUNT] - turn * len(self._slots)) % _RANGE < _RANGE // 2:
+            words[_TURN] = turn
+            if self._sleeps:
+                self._futex(_TURN, _FUTEX_WAKE, _ALL)
+        elif self._sleeps:
             self._sleep(turn, _YIELDS if starts else 0)
         else:
             self._spin(turn)
 
     def _spin(self, turn: int) -> None:
-        counters = self._counters
+        words = self._words
         looks = 0
         deadline = 0.0
-        for slot in self._others:
-            while counters[slot] < turn:
-                looks += 1
-                if looks > _SPINS:
-                    os.sched_yield()
-                if looks % _CHECK_EVERY == 0:
-                    now = time.monotonic()
-                    deadline = deadline or now + self.timeout
-                    if now > deadline:
-                        self._give_up()
+        while words[_TURN] != turn:
+            looks += 1
+            if looks > _SPINS:
+                os.sched_yield()
+            if looks % _CHECK_EVERY == 0:
+                now = time.monotonic()
+                deadline = deadline or now + self.timeout
+                if now > deadline:
+                    self._look_for_absent(turn)
 
     def _sleep(self, turn: int, yields: int) -> None:
-        counters = self._counters
-        # Wakes nobody. But before it looks for sleepers Linux has a full memory barrier: of two
-        # ranks that come at once one sees the other.
-        self._call(self._own, _FUTEX_WAKE, _ALL, None)
+        words = self._words
         deadline = time.monotonic() + self.timeout
-        while any(counters[slot] < turn for slot in self._others):
+        while words[_TURN] != turn:
             if yields > 0:
                 yields -= 1
                 os.sched_yield()
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
-                self._give_up()
+                self._look_for_absent(turn)
+                continue
             whole = int(left)
             limit = _Timespec(whole, int((left - whole) * 1e9))
-            self._call(_LAST, _FUTEX_WAIT, (turn - 1) & 0xFFFFFFFF, ctypes.byref(limit))
-        if counters[_LAST] != turn:
-            counters[_LAST] = turn
-            self._call(_LAST, _FUTEX_WAKE, _ALL, None)
+            self._futex(_TURN, _FUTEX_WAIT, (turn - 1) % _RANGE, ctypes.byref(limit))
 
-    def _call(self, slot: int, operation: int, value: int, limit: object) -> None:
-        word = ctypes.c_void_p(self.address + 8 * slot)
+    def _count(self) -> None:
+        # An atomic addition, which Python has not. Nobody sleeps on the words that it wakes: those
+        # who wait for the last rank sleep on the turn.
+        self._futex(self._own, _FUTEX_WAKE_OP, 0, None, _COUNT, _ADD_ONE)
+
+    def _futex(
+        self,
+        word: int,
+        operation: int,
+        value: int,
+        limit: object = None,
+        other: int = _COUNT,
+        change: int = 0,
+    ) -> None:
         self._syscall(
-            ctypes.c_long(self._futex),
-            word,
+            ctypes.c_long(_SYS_FUTEX),
+            ctypes.c_void_p(self.address + _WORD * word),
             ctypes.c_int(operation),
             ctypes.c_uint(value),
             limit,
-            None,
-            0,
+            ctypes.c_void_p(self.address + _WORD * other),
+            ctypes.c_uint(change),
         )
 
-    def _give_up(self) -> None:
-        turn = self._counters[self._own]
-        absent = [rank for rank, slot in enumerate(self._slots) if self._counters[slot] < turn]
-        raise _timeout(absent, self.timeout)
+    def _look_for_absent(self, turn: int) -> None:
+        absent = [rank for rank, slot in enumerate(self._slots) if self._words[slot] != turn]
+        if absent:  # else the last one has come, and is about to set the turn
+            raise _timeout(absent, self.timeout)
 
 
 class HostBarrier:

@@ -3,6 +3,7 @@ NumPy."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ PERIOD = 3
 # A prime, so that no slice, chunk or block of a library lines up with the pattern.
 _PERIOD = 4099
 _CHUNK = 256  # periods compared at a time: bounds the memory of a check
-_POISON = 201  # differs from every sum of at most 64 values from 0 to 3
+_POISON = -1  # differs from every sum of values from 0 to 2, but for one of 8 bits
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,21 @@ DTYPES = {name: DType(name, name) for name in _STORAGE} | {
 def _pattern(rank: int, seed: int) -> Array:
     index = np.arange(_PERIOD, dtype=np.uint64)
     mixed = (index + np.uint64(1 + rank * 7919 + seed * 104729)) * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed >> np.uint64(60)).astype(np.uint8) & np.uint8(3)
+    return (mixed >> np.uint64(60)).astype(np.uint8) % np.uint8(3)
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern_sum(ranks: tuple[int, ...], seed: int) -> Array:
+    total = np.zeros(_PERIOD, dtype=np.int16)
+    for rank in ranks:
+        total += _pattern(rank, seed)
+    return total
 
 
 def _tag(rank: int, iteration: int) -> int:
-    # Changes with every iteration, also in the sum over any number of ranks.
-    return iteration % PERIOD + rank % 2
+    # From -1 to 2. Changes with every iteration, also in the sum over any number of ranks, but for
+    # one of 128 in 8 bits.
+    return iteration % PERIOD - rank % 2
 
 
 def ordinary(nbytes: int) -> Array:
@@ -111,9 +121,7 @@ class Buffer:
         wrong = 0
         position = 0
         for segment in result:
-            total = np.zeros(_PERIOD, dtype=np.uint8)
-            for rank in segment.ranks:
-                total += _pattern(rank, seed)
+            total = _pattern_sum(segment.ranks, seed)
             tile = self._dtype.encode(np.roll(total, -(segment.start % _PERIOD)))
             part = self.array[position : position + segment.count]
             position += segment.count
@@ -130,4 +138,4 @@ class Buffer:
         return self._dtype.encode(np.array(sums))
 
     def _scalar(self, value: int) -> Any:
-        return self._dtype.encode(np.array([value], dtype=np.uint8))[0]
+        return self._dtype.encode(np.array([value]))[0]

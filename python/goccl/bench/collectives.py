@@ -19,6 +19,10 @@ ITEMSIZE = {
 }
 """Bytes of an element of every dtype that can be benched."""
 
+MOST_RANKS = 128
+"""That can be benched: so many values from 0 to 2, by which results are checked, have an exact sum
+in every dtype. bfloat16 holds the whole numbers up to 256."""
+
 
 def _whole(ranks: int) -> float:
     return 1.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import hosts, markdown, placement, plot, report
 from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy
-from .collectives import COLLECTIVES, ITEMSIZE, ROOT
+from .collectives import COLLECTIVES, ITEMSIZE, MOST_RANKS, ROOT
 from .group import RankGroup
 from .libraries import (
     GOCCL,
@@ -39,7 +39,6 @@ DESCRIPTION = (
     " how many times as long as GoCCL a library took where CPUs were placed alike: above 1, "
     "GoCCL is faster."
 )
-MAX_RANKS = 64
 _MOST_BESIDE = 256
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MOST_BYTES = 1 << 40
@@ -195,8 +194,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--ranks",
-        type=_numbers(2, MAX_RANKS),
-        help=f"2 to {MAX_RANKS}; several with commas between (default: 2, or what a launcher has "
+        type=_numbers(2, MOST_RANKS),
+        help=f"2 to {MOST_RANKS}; several with commas between (default: 2, or what a launcher has "
         f"started)",
     )
     add(
@@ -308,9 +307,9 @@ def main(args: argparse.Namespace) -> int:
     problem = _missing(args)
     if world_size > 1 and args.ranks != [world_size]:
         problem = f"--ranks is {args.ranks}, and the launcher has started {world_size} (WORLD_SIZE)"
-    if world_size > MAX_RANKS:
+    if world_size > MOST_RANKS:
         problem = (
-            f"the launcher has started {world_size} ranks (WORLD_SIZE), allowed are {MAX_RANKS}"
+            f"the launcher has started {world_size} ranks (WORLD_SIZE), allowed are {MOST_RANKS}"
         )
     if problem:
         progress.say(f"goccl bench: {problem}")

@@ -38,6 +38,7 @@ from goccl.bench import (
     plot,
     report,
     wire,
+    worker,
 )
 from goccl.bench.adapters import Setup, adapter
 from goccl.bench.beside import Beside, Neighbours, NotBusy
@@ -79,6 +80,9 @@ JSON_KEYS = [
     "staging",
     "incast",
     "beside",
+    "init_s",
+    "first_ms",
+    "pss_MB",
 ]
 
 
@@ -658,6 +662,8 @@ def test_schedules_take_turns_and_tell_what_is_under_way(transport: str) -> None
     assert [row.wrong for row in run.rows] == [0, 0, 0]
     head, *lines = "\n".join(output).strip().splitlines()[1:]
     assert head.endswith(f" incast x goccl-c/{transport}/sequential")
+    lines, starts = lines[:3], lines[3:]
+    assert [line.split(":")[0] for line in starts] == [f"# {row.label}" for row in run.rows]
     assert lines[0].endswith(" 1.00")
     if transport == "mapped":
         assert {(row.in_flight, row.staging, row.incast) for row in run.rows} == {
@@ -986,14 +992,14 @@ def test_others_have_time_to_answer_however_long_the_own_rank_takes(
         def tell(self, _request: object) -> None:
             pass
 
-        def answers(self, deadline: float) -> list[dict[str, str]]:
+        def answers(self, deadline: float) -> list[dict[str, Any]]:
             left.append(deadline - time.monotonic())
-            return [{}]
+            return [{"init_s": 0.0}]
 
     class Part:
-        def do(self, _request: object) -> dict[str, str]:
+        def do(self, _request: object) -> dict[str, Any]:
             time.sleep(0.3)
-            return {"version": ""}
+            return {"version": "", "init_s": 0.0}
 
     monkeypatch.setattr(hosts, "_MARGIN", 0.2)
     group: Any = hosts.HostsGroup
@@ -1077,12 +1083,19 @@ class _Steady:
     """A group whose blocks take a millisecond to begin, and a tenth of one for each iteration."""
 
     version = "0"
+    init_s = 0.0
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
 
     def prepare(self, collective: str, count: int, dtype: str) -> None:
         pass
+
+    def first_call(self) -> tuple[float, int]:
+        return 0.0, 0
+
+    def pss(self) -> float | None:
+        return None
 
     def block(
         self, iterations: int, warmup: int, seed: int, timeout: float
@@ -1115,7 +1128,7 @@ def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
 def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(capi, "LIBRARY", tmp_path / "absent.so")
     with pytest.raises(Unavailable, match=r"absent\.so"):
-        adapter("goccl-c").join(Setup("goccl-c", 2, 0, "", 0, -1, {}, 1))
+        adapter("goccl-c").meet(Setup(2, 0, "", 0, -1, {}, 1))
 
 
 @pytest.fixture
@@ -1132,7 +1145,8 @@ def test_id_of_a_group_on_several_hosts_goes_by_its_links() -> None:
 
     def join(rank: int) -> int:
         library = adapter("goccl-c")
-        library.join(Setup("goccl-c", 2, rank, "", 0, -1, {1 - rank: ends[rank]}, 20))
+        library.meet(Setup(2, rank, "", 0, -1, {1 - rank: ends[rank]}, 20))
+        library.join()
         library.leave()
         return library.rank
 
@@ -1150,7 +1164,7 @@ def test_id_that_does_not_come_is_told(rank: int, closes: bool, words: str) -> N
         if closes:
             other.close()
         with pytest.raises(RuntimeError, match=f"the group's id could not be handed on: .*{words}"):
-            adapter("goccl-c").join(Setup("goccl-c", 2, rank, "", 0, -1, {1 - rank: own}, 0.05))
+            adapter("goccl-c").meet(Setup(2, rank, "", 0, -1, {1 - rank: own}, 0.05))
 
 
 def _loop(buffer: Buffer, **changes: Any) -> capi.Loop:
@@ -1259,7 +1273,13 @@ def test_no_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "goccl bench: no library is left to be measured\n" in capsys.readouterr().err
 
 
-def test_size_beyond_the_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("available", "told"), [(1 << 30, "the buffers of all ranks here take"), (1 << 50, "mem_alloc")]
+)
+def test_size_beyond_the_memory_is_told(
+    available: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("goccl.bench.group._available_memory", lambda: available)
     arguments = [
         "allreduce",
         "--through",
@@ -1272,9 +1292,9 @@ def test_size_beyond_the_memory_is_told(capsys: pytest.CaptureFixture[str]) -> N
         "1024G",
     ]
     assert bench.main(_parse(*arguments)) == 1
-    told = capsys.readouterr().err
-    assert f"goccl-c/mapped is skipped: no memory for {1 << 38} elements: mem_alloc: " in told
-    assert "Traceback" not in told
+    messages = capsys.readouterr().err
+    assert f"goccl-c/mapped is skipped: no memory for {1 << 38} elements: {told}" in messages
+    assert "Traceback" not in messages
 
 
 @pytest.mark.parametrize("way", ["c", "torch"])
@@ -1484,6 +1504,93 @@ def test_stopped_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
     assert _gone(pids)
 
 
+def test_ranks_are_forks_of_one_process(group: RankGroup) -> None:
+    (forker,) = _children(os.getpid())
+    assert sorted(_children(forker)) == sorted(_ranks(group))
+    assert len(list(Path(f"/proc/{forker}/task").iterdir())) == 1
+
+
+def test_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Threaded:
+        def load(self) -> None:
+            thread.start()
+
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    monkeypatch.setattr(worker, "adapter", lambda _: Threaded())
+    try:
+        with pytest.raises(RuntimeError, match=r"x has \d+ threads when it is imported"):
+            worker.main(["nobody listens", "x", "0", "1"])
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_buffers_of_all_ranks_must_fit(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goccl.bench.group._available_memory", lambda: 7 << 20)
+    told = "no memory for 1048576 elements: the buffers of all ranks here take 8 MiB, and 7 are"
+    with pytest.raises(Unavailable, match=told):
+        group.prepare("allreduce", 1 << 20, "float32")
+    group.prepare("allreduce", 1 << 18, "float32")
+
+
+@pytest.mark.parametrize(
+    "library", [_gloo, lambda: _goccl_c("shm"), lambda: _goccl_c("tcp")], ids=["gloo", "shm", "tcp"]
+)
+def test_eight_ranks_tell_how_they_started(library: Callable[[], Library]) -> None:
+    settings = Settings(
+        ["allreduce"], 8, [4, 64 << 10], "bfloat16", iterations=4, blocks=2, timeout=60
+    )
+    run, output = _run(settings, library())
+    assert run.failures == []
+    assert [row.wrong for row in run.rows] == [0] * len(run.rows)
+    assert {row.bytes for row in run.rows} == {4, 64 << 10}
+    ((init_s, first_ms, pss_MB),) = {  # noqa: N806
+        (row.init_s, row.first_ms, row.pss_MB) for row in run.rows
+    }
+    assert init_s is not None
+    assert first_ms is not None
+    assert pss_MB is not None
+    assert 0 < init_s < 60
+    assert 0 < first_ms < 60e3
+    assert 0 < pss_MB < 500
+    assert output.endswith(report.start_line(run.rows[0]))
+
+
+def test_wrong_first_call_is_told() -> None:
+    class Wrong(_Steady):
+        def first_call(self) -> tuple[float, int]:
+            return 0.0, 3
+
+    settings = Settings(["allreduce"], 2, [4], iterations=1, blocks=1)
+    with Bench(
+        settings,
+        [_goccl_c("shm")],
+        lambda: 100.0,
+        Progress(io.StringIO()),
+        lambda _: None,
+        start=lambda *_: Wrong(),
+    ) as run:
+        run.run()
+    assert run.failures == ["goccl-c/shm: 3 elements were wrong after the first call"]
+
+
+def test_start_is_told_below_the_table() -> None:
+    row = _row(init_s=0.1234, first_ms=5.678, pss_MB=9.87)
+    assert report.start_line(row) == (
+        "# goccl/shm: init 0.123 s, first allreduce 5.68 ms, 9.9 MB a rank (PSS)"
+    )
+    unknown = report.start_line(_row(init_s=0.1))
+    assert unknown == "# goccl/shm: init 0.100 s, first allreduce - ms, - MB a rank (PSS)"
+    rows = [row, _row(init_s=0.1234, first_ms=5.678, pss_MB=9.87, bytes=4)]
+    text = markdown.document([*rows, _row(library="gloo", transport="tcp")], {}, {}, [])
+    table = "| `goccl/shm` | 0.123 | 5.68 | 9.9 |\n| `gloo/tcp` | - | - | - |\n"
+    assert (
+        f"| init, s | first call, ms | PSS a rank, MB |\n| ---: | ---: | ---: | ---: |\n{table}"
+        in text
+    )
+
+
 def test_unknown_backend_is_told() -> None:
     with pytest.raises((GroupFailure, Unavailable), match="nonsense"):
         RankGroup(Library("nonsense", "tcp"), 2, 60)
@@ -1501,8 +1608,9 @@ def test_signals_leave_nothing_behind(number: signal.Signals) -> None:
                 break
         else:
             pytest.fail("the ranks did not start")
-        pids = _children(process.pid)
-        assert pids
+        forkers = _children(process.pid)
+        pids = [pid for forker in forkers for pid in (forker, *_children(forker))]
+        assert len(pids) == 2 * (1 + 2), "libraries, each with a process that forks two ranks"
         process.send_signal(number)
         status = process.wait(60)
         assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130)

@@ -22,13 +22,12 @@ from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
 
 @dataclass(frozen=True)
 class Setup:
-    """What a rank needs to join its group.
+    """What a rank needs to meet the others.
 
     store_fd: for rank 0, a listening socket of its store. links: where the ranks are of several
     processes, to all others; CoreAdapter needs no store then.
     """
 
-    library: str
     ranks: int
     rank: int
     store_host: str
@@ -39,14 +38,26 @@ class Setup:
 
 
 class Adapter(ABC):
-    """A rank's end of the library under test. rank, ranks and version are set by join()."""
+    """A rank's end of the library under test: load(), meet() and join() make it one, in turn.
+
+    rank, ranks and version are set by join().
+    """
 
     rank: int
     ranks: int
     version: str
 
     @abstractmethod
-    def join(self, setup: Setup) -> None:
+    def load(self) -> None:
+        """Imports what the library needs, as far as that starts no thread."""
+
+    @abstractmethod
+    def meet(self, setup: Setup) -> None:
+        """Gets what join() needs of other ranks: a store, or an id. Unavailable where there is no
+        such library."""
+
+    @abstractmethod
+    def join(self) -> None:
         """Makes the group; Unavailable where that cannot work on this host."""
 
     def allocate(self, nbytes: int) -> Array:
@@ -93,19 +104,27 @@ class Adapter(ABC):
 class CoreAdapter(Adapter):
     """GoCCL by its C functions, which a loop in C calls. No torch is needed."""
 
-    def join(self, setup: Setup) -> None:
+    def load(self) -> None:
+        """Nothing: the Go runtime starts its threads when the library is loaded."""
+
+    def meet(self, setup: Setup) -> None:
         try:
             self._core = capi.Core()
         except OSError as error:
             raise Unavailable(str(error)) from error
         try:
-            unique_id = self._share_id(setup)
-            self._comm = self._core.init(unique_id, setup.rank, setup.ranks, setup.timeout)
+            self._unique_id = self._share_id(setup)
         except (EOFError, OSError) as error:
             raise RuntimeError(f"the group's id could not be handed on: {error}") from error
         except capi.Failed as error:
             raise Unavailable(str(error)) from error
-        self.rank, self.ranks = setup.rank, setup.ranks
+        self.rank, self.ranks, self._timeout = setup.rank, setup.ranks, setup.timeout
+
+    def join(self) -> None:
+        try:
+            self._comm = self._core.init(self._unique_id, self.rank, self.ranks, self._timeout)
+        except capi.Failed as error:
+            raise Unavailable(str(error)) from error
         self.version = f"libgoccl {self._core.version}"
 
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
@@ -182,28 +201,40 @@ class TorchAdapter(Adapter):
     def __init__(self, backend: str) -> None:
         self._backend = backend
 
-    def join(self, setup: Setup) -> None:
+    def load(self) -> None:
         self._torch: Any = importlib.import_module("torch")
-        dist: Any = importlib.import_module("torch.distributed")
-        self._dist = dist
+        self._dist: Any = importlib.import_module("torch.distributed")
         self._torch.set_num_threads(1)
         if self._backend == "goccl":
             importlib.import_module("goccl")
-        timeout = timedelta(seconds=setup.timeout)
+
+    def meet(self, setup: Setup) -> None:
+        self.rank, self.ranks = setup.rank, setup.ranks
+        self._timeout = timedelta(seconds=setup.timeout)
         own = {"master_listen_fd": setup.store_fd} if setup.rank == ROOT else {}
-        store = dist.TCPStore(
-            setup.store_host, setup.store_port, setup.ranks, setup.rank == ROOT, timeout, **own
+        self._store = self._dist.TCPStore(
+            setup.store_host,
+            setup.store_port,
+            setup.ranks,
+            setup.rank == ROOT,
+            self._timeout,
+            **own,
         )
+
+    def join(self) -> None:
         try:
-            dist.init_process_group(
-                self._backend, store=store, rank=setup.rank, world_size=setup.ranks, timeout=timeout
+            self._dist.init_process_group(
+                self._backend,
+                store=self._store,
+                rank=self.rank,
+                world_size=self.ranks,
+                timeout=self._timeout,
             )
         except Exception as error:
             if self._backend != "goccl":
                 raise
             # Its texts tell the cause and the remedy.
             raise Unavailable(str(error)) from error
-        self.rank, self.ranks = setup.rank, setup.ranks
         self.version = f"torch {self._torch.__version__}"
 
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
@@ -259,24 +290,35 @@ _WITHOUT_MPI_TYPE = ("float16", "bfloat16")
 
 
 class MpiAdapter(Adapter):
-    """An MPI by mpi4py. The launcher has told MPI the ranks."""
+    """An MPI by mpi4py. The launcher has told MPI the ranks, by which they meet in MPI_Init()."""
 
-    def join(self, setup: Setup) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def load(self) -> None:
+        settings: Any = importlib.import_module("mpi4py").rc
         # MPI locks less, and is as fast as it can be, when it is told that one thread calls it.
-        importlib.import_module("mpi4py").rc.threads = False
+        settings.threads = False
+        settings.initialize = False
         self._mpi: Any = importlib.import_module("mpi4py.MPI")
+
+    def meet(self, setup: Setup) -> None:
+        self._wanted = setup.ranks
+
+    def join(self) -> None:
+        self._mpi.Init()
         self._comm = self._mpi.COMM_WORLD
         self.rank, self.ranks = self._comm.rank, self._comm.size
         self.version = " ".join(
             self._mpi.Get_library_version().split(",")[0].split("\n")[0].split()
         )
-        if not self.version.startswith(_MPI_TEXTS[setup.library]):
+        if not self.version.startswith(_MPI_TEXTS[self._name]):
             raise Unavailable(
                 f"MPI4PY_LIBMPI={os.environ.get('MPI4PY_LIBMPI')} is {self.version!r}"
             )
-        if self.ranks != setup.ranks:
+        if self.ranks != self._wanted:
             raise Unavailable(
-                f"the launcher started groups of {self.ranks} ranks instead of {setup.ranks}"
+                f"the launcher started groups of {self.ranks} ranks instead of {self._wanted}"
             )
 
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
@@ -317,5 +359,5 @@ class MpiAdapter(Adapter):
 def adapter(library: str) -> Adapter:
     """The adapter of a library by its name."""
     if library in _MPI_TEXTS:
-        return MpiAdapter()
+        return MpiAdapter(library)
     return CoreAdapter() if library == GOCCL["c"] else TorchAdapter(library)

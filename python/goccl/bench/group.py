@@ -9,6 +9,7 @@ import secrets
 import select
 import signal
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from types import TracebackType
 from typing import IO, Any
 
 from . import barrier, wire
+from .collectives import ITEMSIZE, layout
 from .libraries import Library, Unavailable
 
-START_TIMEOUT = 120.0
+START_TIMEOUT = 120.0  # for all ranks to be ready, and then for all to have joined
 _GOODBYE = 10.0  # to end in good order
 _GRACE = 5.0  # for others to answer after a rank has failed, and between SIGTERM and SIGKILL
 _LOG_TAIL = 2000
@@ -68,7 +70,11 @@ class _Member:
 
 class RankGroup:
     """The processes of one library, or the one of this seat. Use as a context manager, or call
-    close()."""
+    close().
+
+    A group with a seat still has to join(), at the same time as those of the other seats. version:
+    of the library. init_s: how long it took to join, in seconds, from when all ranks were ready.
+    """
 
     def __init__(
         self, library: Library, ranks: int, timeout: float, seat: Seat | None = None
@@ -78,19 +84,21 @@ class RankGroup:
         self._seat = seat
         self._here = [seat.rank] if seat else range(ranks)  # that this process starts
         self.version = ""
+        self.init_s = 0.0
         self._timeout = timeout
         self._members: list[_Member] = []
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._process: subprocess.Popen[bytes] | None = None  # the launcher, or who forks the ranks
         self._folder = _Folder() if library.launcher else None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  close() closes it
         self._segments: set[Path] = set()
         self._healthy = False
         try:
             self._start()
+            if not seat:
+                self.join()
         except BaseException:
             self.close()
             raise
-        self._healthy = True
 
     def __enter__(self) -> RankGroup:
         return self
@@ -103,11 +111,48 @@ class RankGroup:
     ) -> None:
         self.close()
 
+    def join(self) -> None:
+        """Makes the library's group of all ranks."""
+        begun = time.monotonic()
+        for member in self._members:
+            self._tell(member, {"do": "join"})
+        answers = self._collect(begun + START_TIMEOUT)
+        self.init_s = time.monotonic() - begun
+        for member, (answer, _) in zip(self._members, answers, strict=True):
+            member.rank = int(answer["rank"])
+            self.version = str(answer["version"])
+        self._note_segments()
+        self._members.sort(key=lambda member: member.rank)
+        self._healthy = True
+
     def prepare(self, collective: str, count: int, dtype: str) -> None:
         """Makes the ranks' buffers. Unavailable where the library has no such collective or
-        dtype."""
+        dtype, or this host not the memory."""
+        shapes = [layout(collective, rank, self.ranks, count) for rank in self._here]
+        needed = sum(shape.send + shape.recv for shape in shapes) * ITEMSIZE[dtype]
+        if needed > (available := _available_memory()):
+            raise Unavailable(
+                f"no memory for {count} elements: the buffers of all ranks here take "
+                f"{needed >> 20} MiB, and {available >> 20} are available"
+            )
         request = {"do": "prepare", "collective": collective, "count": count, "dtype": dtype}
         self._ask(request, self._timeout)
+
+    def first_call(self) -> tuple[float, int]:
+        """Makes a call: seconds that it took (slowest rank), and wrong elements."""
+        answers = [answer for answer, _ in self._ask({"do": "first_call"}, self._timeout)]
+        spent = max(int(answer["spent"]) for answer in answers) / 1e9
+        return spent, sum(int(answer["wrong"]) for answer in answers)
+
+    def pss(self) -> float | None:
+        """Bytes of memory of a rank, in the mean; what processes share is divided among them.
+
+        None where the system does not tell.
+        """
+        try:
+            return statistics.fmean(_pss(member.pid) for member in self._members)
+        except OSError:
+            return None
 
     def block(
         self, iterations: int, warmup: int, seed: int, timeout: float
@@ -132,23 +177,21 @@ class RankGroup:
         self._healthy = False
         if not self._all_gone():
             self._note_segments()
-            for process in self._started:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
-            # A launcher gets the time to tidy up; ranks that it does not lead end here.
-            self._wait_all(_GRACE if self.library.launcher else 0.5)
+            if self.library.launcher:  # it gets the time to tidy up
+                self._kill_all(signal.SIGTERM)
+                self._wait_all(_GRACE)
         for member in self._members:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
-        for process in self._started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        self._wait_all(0.5)  # who has forked them waits for them
+        self._kill_all(signal.SIGKILL)
+        if self._process:
+            self._process.wait()
         for member in self._members:
             member.sock.close()
             os.close(member.pidfd)
         self._members.clear()
-        self._started.clear()
+        self._process = None
         self._log.close()
         for segment in self._segments:
             segment.unlink(missing_ok=True)
@@ -169,18 +212,13 @@ class RankGroup:
                 member = self._accept(listener, deadline)
                 socket.send_fds(member.sock, [b"F"], fds)
                 wire.send(member.sock, setup)
-            answers = self._collect(deadline)
-        for member, (answer, _) in zip(self._members, answers, strict=True):
-            member.rank = int(answer["rank"])
-            self.version = str(answer["version"])
-        self._note_segments()
-        self._members.sort(key=lambda member: member.rank)
+            self._collect(deadline)
 
     @contextlib.contextmanager
     def _handed(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
         """What each rank is told, and the descriptors that come with it: of the store, and to meet
         by."""
-        setup = {"library": self.library.name, "ranks": self.ranks, "timeout": self._timeout}
+        setup: dict[str, Any] = {"ranks": self.ranks, "timeout": self._timeout}
         if self._seat:
             host, port = self._seat.store_address
             setup |= {"store_host": host, "store_port": port}
@@ -188,7 +226,7 @@ class RankGroup:
             sockets = [self._seat.store] if self._seat.store else []
             yield setup, [sock.fileno() for sock in [*sockets, *self._seat.links.values()]]
             return
-        with socket.create_server(("127.0.0.1", 0)) as store:
+        with socket.create_server(("127.0.0.1", 0), backlog=self.ranks) as store:
             host, port = store.getsockname()
             setup |= {"store_host": host, "store_port": port, "store_here": True, "linked": []}
             fd = barrier.create(self.ranks)
@@ -206,32 +244,26 @@ class RankGroup:
         package = str(Path(__file__).resolve().parents[2])
         paths = [self.library.environment.get("PYTHONPATH"), package, os.environ.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        worker = [sys.executable, str(Path(__file__).with_name("standalone.py")), "worker", address]
-        if self.library.launcher:
-            commands = [self.library.launcher + worker]
-        else:
-            commands = [[*worker, str(rank)] for rank in self._here]
-        for command in commands:
-            # A session of its own: Ctrl-C reaches the coordinator only, which then ends the ranks.
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,
-            )
-            self._started.append(process)
+        worker = [sys.executable, str(Path(__file__).with_name("standalone.py")), "worker"]
+        worker += [address, self.library.name]
+        ranks = [] if self.library.launcher else [str(rank) for rank in self._here]
+        # A session of its own: Ctrl-C reaches the coordinator only, which then ends the ranks.
+        self._process = subprocess.Popen(
+            [*self.library.launcher, *worker, *ranks],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
 
     def _accept(self, listener: socket.socket, deadline: float) -> _Member:
         listener.settimeout(0.2)
         while True:
-            for process in self._started:
-                if process.poll() is not None:
-                    what = "the launcher" if self.library.launcher else "a rank"
-                    raise self._failure(
-                        f"{what} ended with status {process.returncode} at start-up"
-                    )
+            status = self._process.poll() if self._process else None
+            if status is not None:
+                what = "the launcher" if self.library.launcher else "the process of all ranks"
+                raise self._failure(f"{what} ended with status {status} at start-up")
             if time.monotonic() > deadline:
                 raise self._failure(
                     f"{len(self._members)} of {len(self._here)} ranks started within "
@@ -336,8 +368,13 @@ class RankGroup:
                 self._segments |= _named_segments(member.pid)
 
     def _all_gone(self) -> bool:
-        running = any(process.poll() is None for process in self._started)
+        running = self._process is not None and self._process.poll() is None
         return not running and not any(_alive(member) for member in self._members)
+
+    def _kill_all(self, number: signal.Signals) -> None:
+        if self._process:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def _wait_all(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -353,6 +390,20 @@ def _named_segments(pid: int) -> set[Path]:
         return set()
     names = {line.split(maxsplit=5)[5] for line in maps.splitlines() if " /dev/shm/" in line}
     return {Path(name) for name in names if not name.endswith(" (deleted)")}
+
+
+def _available_memory() -> int:
+    """Bytes that new buffers may take."""
+    return _kilobytes("/proc/meminfo", "MemAvailable") << 10
+
+
+def _pss(pid: int) -> int:
+    return _kilobytes(f"/proc/{pid}/smaps_rollup", "Pss") << 10
+
+
+def _kilobytes(file: str, name: str) -> int:
+    lines = Path(file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _alive(member: _Member) -> bool:

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -222,7 +223,16 @@ class Part:
                 case "find":
                     self._find(label)
                 case "open":
-                    return {"version": self._open(label, bytes.fromhex(request["token"])).version}
+                    self._open(label, bytes.fromhex(request["token"]))
+                case "join":
+                    group = self._groups[label]
+                    group.join()
+                    return {"version": group.version, "init_s": group.init_s}
+                case "first_call":
+                    spent, wrong = self._groups[label].first_call()
+                    return {"wrong": wrong, "spent": spent}
+                case "pss":
+                    return {"pss": self._groups[label].pss()}
                 case "prepare":
                     self._groups[label].prepare(*request["arguments"])
                 case "block":
@@ -248,17 +258,15 @@ class Part:
             )
         return self._libraries[label]
 
-    def _open(self, label: str, token: bytes) -> RankGroup:
+    def _open(self, label: str, token: bytes) -> None:
         library = self._find(label)
         seat = self._world.seat(token, with_store=library.name != GOCCL["c"])
         try:
-            group = RankGroup(library, self._world.size, self._timeout, seat)
+            self._groups[label] = RankGroup(library, self._world.size, self._timeout, seat)
         finally:
             for sock in (seat.store, *seat.links.values()):
                 if sock:
                     sock.close()
-        self._groups[label] = group
-        return group
 
 
 class HostsGroup:
@@ -272,15 +280,29 @@ class HostsGroup:
         self._timeout = timeout
         self._all("find", 0)  # else the others would wait for one that takes no seat
         try:
-            answers = self._all("open", START_TIMEOUT, token=secrets.token_hex(_TOKEN))
+            self._all("open", START_TIMEOUT, token=secrets.token_hex(_TOKEN))
+            answers = self._all("join", START_TIMEOUT)
         except BaseException:
             self.close()
             raise
         self.version = str(answers[0]["version"])
+        self.init_s = max(float(answer["init_s"]) for answer in answers)
 
     def prepare(self, collective: str, count: int, dtype: str) -> None:
         """As RankGroup.prepare()."""
         self._all("prepare", self._timeout, arguments=[collective, count, dtype])
+
+    def first_call(self) -> tuple[float, int]:
+        """As RankGroup.first_call()."""
+        answers = self._all("first_call", self._timeout)
+        return max(answer["spent"] for answer in answers), sum(
+            answer["wrong"] for answer in answers
+        )
+
+    def pss(self) -> float | None:
+        """As RankGroup.pss()."""
+        all_pss = [answer["pss"] for answer in self._all("pss", self._timeout)]
+        return None if None in all_pss else statistics.fmean(all_pss)
 
     def block(
         self, iterations: int, warmup: int, seed: int, timeout: float

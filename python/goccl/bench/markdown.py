@@ -26,7 +26,12 @@ A column with ÷ tells how many times as long as GoCCL the other one took. Above
 it loses, and the cell is bold and names the winner**. `{GOCCL["torch"]}` is called through torch.distributed,
 and is compared with Gloo, which is called so too. `{GOCCL["c"]}` is called from C, and is compared with the
 fastest of all peers (*best*) or, where it is held to TCP, with Gloo, for the others use shared memory. Where
-one of them was not met at this placement, there is no ratio."""
+one of them was not met at this placement, there is no ratio.
+
+*init*: from when all processes of a library run, and know of each other, to when all are in its group.
+*first call*: of the collective with the first size; of the first collective it makes the connections. *PSS*:
+the memory of a rank after it, in the mean, in which what processes share is divided among them. Ranks of an
+MPI share less of Python's own memory than others, which are forked."""
 
 
 def machine() -> dict[str, str]:
@@ -66,7 +71,7 @@ def document(
     for key in dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows):
         collective, ranks, dtype = key
         table = [row for row in rows if (row.collective, row.ranks, row.dtype) == key]
-        parts += [f"### {collective}, {ranks} ranks, {dtype}", _comparison(table)]
+        parts += [f"### {collective}, {ranks} ranks, {dtype}", _comparison(table), _starts(table)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -118,6 +123,16 @@ def _comparison(rows: Sequence[Row]) -> str:
         ratios = [_ratio(here[label], rows) if label in here else _NOTHING for label in ours]
         lines.append([str(nbytes), placement, *medians, *ratios])
     return _table(head, lines)
+
+
+def _starts(rows: Sequence[Row]) -> str:
+    """How each library started."""
+    lines = []
+    for row in {row.label: row for row in rows}.values():
+        figures = (row.init_s, ".3f"), (row.first_ms, ".2f"), (row.pss_MB, ".1f")
+        cells = (_NOTHING if value is None else format(value, form) for value, form in figures)
+        lines.append([f"`{row.label}`", *cells])
+    return _table(["", "init, s", "first call, ms", "PSS a rank, MB"], lines)
 
 
 def _near_first(line: tuple[int, str]) -> tuple[int, bool]:

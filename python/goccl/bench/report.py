@@ -41,6 +41,11 @@ class Row:
     staging: int | None = None  # these and the bytes sent to it, in staging memory
     incast: int | None = None  # ranks that may send to one at a time, at most
     beside: Beside | None = None  # what else ran on the host
+    # The same for all sizes: how long it took to join the group, how long the first call of the
+    # collective took, and the memory of a rank after it, in the mean.
+    init_s: float | None = None
+    first_ms: float | None = None
+    pss_MB: float | None = None  # noqa: N815
 
     @property
     def label(self) -> str:
@@ -211,8 +216,17 @@ def table_row(
     return " ".join(cells)
 
 
-def _known(value: int | None) -> str:
-    return "-" if value is None else str(value)
+def start_line(row: Row) -> str:
+    """The line below the table that tells how a library started."""
+    return (
+        f"# {row.label}: init {_known(row.init_s, '.3f')} s, "
+        f"first {row.collective} {_known(row.first_ms, '.2f')} ms, "
+        f"{_known(row.pss_MB, '.1f')} MB a rank (PSS)"
+    )
+
+
+def _known(value: float | None, form: str = "") -> str:
+    return "-" if value is None else format(value, form)
 
 
 def write_json(rows: Iterable[Row], path: Path) -> None:

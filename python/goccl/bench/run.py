@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from . import placement
 from .beside import Beside
@@ -17,7 +17,7 @@ from .collectives import ITEMSIZE, element_count
 from .group import GroupFailure, RankGroup
 from .libraries import GOCCL_TRANSPORTS, Library, Unavailable
 from .placement import Probe
-from .report import OURS, Row, Samples, table_head, table_row
+from .report import OURS, Row, Samples, start_line, table_head, table_row
 
 # of a block, where the number of iterations is chosen: shorter than a placement lasts
 _BLOCK_SECONDS = 0.05
@@ -122,8 +122,13 @@ class Group(Protocol):
     """What a run needs of the ranks of a library: see RankGroup."""
 
     version: str
+    init_s: float
 
     def prepare(self, collective: str, count: int, dtype: str) -> None: ...
+
+    def first_call(self) -> tuple[float, int]: ...
+
+    def pss(self) -> float | None: ...
 
     def block(
         self, iterations: int, warmup: int, seed: int, timeout: float
@@ -151,12 +156,14 @@ def iterations_of(group: Group, seconds: float, timeout: float) -> int:
 
 @dataclass
 class _Entrant:
-    """A library with its ranks, while there are any."""
+    """A library with its ranks, while there are any. start: fields of its rows, see Row; empty
+    until the first call of a collective."""
 
     library: Library
     group: Group | None = None
     iterations: int = 0
     samples: Samples = field(default_factory=Samples)
+    start: dict[str, Any] = field(default_factory=dict)
 
 
 class Bench:
@@ -218,10 +225,15 @@ class Bench:
             )
             self._progress.say(f"{self._pace}: {collective}, {self._settings.ranks} ranks")
             refused: set[str] = set()
+            for entrant in self._entrants:
+                entrant.start = {}
+            first = len(self.rows)
             for count in self._settings.counts(collective):
                 begun = time.monotonic()
                 self._size(collective, count, refused)
                 self._pace.done(count, time.monotonic() - begun)
+            for row in {row.label: row for row in self.rows[first:]}.values():
+                self._write(start_line(row))
 
     def fail(self, problem: str) -> None:
         """Counts and says what went wrong."""
@@ -264,6 +276,8 @@ class Bench:
             self._progress.step(f"{what}: {entrant.library.label} prepares")
             with self._guarded(entrant, refused) as group:
                 group.prepare(collective, count, self._settings.dtype)
+                if not entrant.start:
+                    entrant.start = self._first_call(entrant.library, group)
                 entrant.iterations = self._iterations(group)
         before = self._probe()
         for block in range(self._settings.blocks):
@@ -294,15 +308,25 @@ class Bench:
                 nbytes,
                 self._settings.beside,
             )
-            measured += (
-                self._with_peaks(rows, entrant.library, nbytes)
-                if entrant.library.schedule
-                else rows
-            )
+            if entrant.library.schedule:
+                rows = self._with_peaks(rows, entrant.library, nbytes)
+            measured += [replace(row, **entrant.start) for row in rows]
         self.rows += measured
         self._progress.clear()
         for row in measured:
             self._write(table_row(row, measured, self._ours, schedules=self._schedules))
+
+    def _first_call(self, library: Library, group: Group) -> dict[str, Any]:
+        """Makes it, and returns fields of rows that tell how the library started."""
+        spent, wrong = group.first_call()
+        if wrong:
+            self.fail(f"{library.label}: {wrong} elements were wrong after the first call")
+        pss = group.pss()
+        return {
+            "init_s": group.init_s,
+            "first_ms": spent * 1e3,
+            "pss_MB": None if pss is None else pss / 1e6,
+        }
 
     def _with_peaks(self, rows: list[Row], library: Library, nbytes: int) -> list[Row]:
         """The rows with the schedule of an alltoall, and what a rank may have under way with it at

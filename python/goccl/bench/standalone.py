@@ -19,8 +19,8 @@ _PACKAGE = "goccl_bench"
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with_parent() -> None:
-    parent = os.getppid()
+def end_with(parent: int) -> None:
+    """Has this process end with its parent, which may be gone already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
@@ -39,7 +39,7 @@ def _load() -> None:
 
 
 if __name__ == "__main__":
-    _end_with_parent()
+    end_with(os.getppid())
     # The script's folder, whose modules would hide others of the same name.
     sys.path.pop(0)
     _load()

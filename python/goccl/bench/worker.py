@@ -1,16 +1,23 @@
-"""A rank, started by the coordinator or by an MPI's launcher, see standalone.py.
+"""The ranks of a library, started by the coordinator or by an MPI's launcher, see standalone.py.
 
-It joins the library's group, then sleeps in a socket read until the coordinator asks for something.
+A launcher starts a process a rank. Without one there is a process that imports what the library
+needs, once, and then forks a rank after the other: they share the memory of what was imported, and
+begin at once. It has no thread, as those of torch and of the Go runtime would not be in the forks.
+
+A rank meets the others, joins the library's group when it is told to, and then sleeps in a socket
+read until the coordinator asks for something.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from . import barrier, capi, wire
@@ -18,6 +25,7 @@ from .adapters import Adapter, Setup, adapter
 from .buffers import DTYPES, Buffer
 from .collectives import Segment, expected, layout
 from .libraries import Unavailable
+from .standalone import end_with
 
 _MOST_FDS = 253  # that a message can carry
 
@@ -63,6 +71,13 @@ class _Rank:
         )
         return {}
 
+    def first_call(self) -> dict[str, Any]:
+        """A checked call, and how long it took."""
+        if self._prepared is None:
+            raise ValueError("first_call before prepare")
+        spent, wrong = self._checked(self._prepared, 0)
+        return {"wrong": wrong, "spent": spent}
+
     def block(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """A checked iteration, some to warm up, the measured ones, and a checked one."""
         if self._prepared is None:
@@ -74,23 +89,26 @@ class _Rank:
         )
         prepared = self._prepared
         gc.disable()
-        wrong = self._checked(prepared, seed)
+        _, wrong = self._checked(prepared, seed)
         started = time.perf_counter_ns()
         times, ends = self._library.measure(
             prepared.call, prepared.send, prepared.result, self._barrier, warmup + iterations
         )
         spent = time.perf_counter_ns() - started
         wrong += prepared.result.count_wrong_ends(prepared.wanted, ends)
-        wrong += self._checked(prepared, seed + 1)
+        wrong += self._checked(prepared, seed + 1)[1]
         gc.enable()
         return {"wrong": wrong, "spent": spent}, wire.pack_times(times[warmup:])
 
-    def _checked(self, prepared: _Prepared, seed: int) -> int:
+    def _checked(self, prepared: _Prepared, seed: int) -> tuple[int, int]:
+        """How long a call took, in ns, and how many elements it left wrong."""
         prepared.recv.poison()
         prepared.send.fill_pattern(self._library.rank, seed)
         self._barrier.wait()
+        begun = time.perf_counter_ns()
         prepared.call()
-        return prepared.result.count_wrong(prepared.wanted, seed)
+        spent = time.perf_counter_ns() - begun
+        return spent, prepared.result.count_wrong(prepared.wanted, seed)
 
 
 def _serve(sock: socket.socket, rank: _Rank) -> None:
@@ -99,21 +117,43 @@ def _serve(sock: socket.socket, rank: _Rank) -> None:
         if request["do"] == "quit":
             return
         try:
-            if request["do"] == "prepare":
-                wire.send(sock, rank.prepare(request))
-            else:
-                wire.send(sock, *rank.block(request))
+            match request["do"]:
+                case "prepare":
+                    wire.send(sock, rank.prepare(request))
+                case "first_call":
+                    wire.send(sock, rank.first_call())
+                case "block":
+                    wire.send(sock, *rank.block(request))
         except Unavailable as error:
             wire.send(sock, {"unavailable": str(error)})
 
 
 def main(argv: list[str]) -> int:
-    """Runs a rank until the coordinator says that it may go, or is gone.
+    """Runs ranks until the coordinator says that they may go, or is gone.
 
-    argv: the coordinator's socket and, where no MPI tells it, the rank.
+    argv: the coordinator's socket, the library's name and, where no MPI tells it, the ranks.
     """
+    address, name, *ranks = argv
+    library = adapter(name)
+    library.load()
+    if not ranks:
+        return _run(address, library, -1)
+    own = os.getpid()
+    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    if threads > 1:
+        raise RuntimeError(f"{name} has {threads} threads when it is imported: it cannot be forked")
+    gc.freeze()  # else the collector writes to the memory that the ranks share
+    for rank in ranks:
+        if os.fork() == 0:
+            end_with(own)
+            return _run(address, library, int(rank))
+    ends = [os.wait()[1] for _ in ranks]
+    return int(any(ends))
+
+
+def _run(address: str, library: Adapter, rank: int) -> int:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.connect("\0" + argv[0])
+    sock.connect("\0" + address)
     _, fds, _, _ = socket.recv_fds(sock, 1, _MOST_FDS)
     setup, _ = wire.receive(sock)
     store_fd = fds.pop(0) if setup["store_here"] else -1
@@ -121,12 +161,10 @@ def main(argv: list[str]) -> int:
     links = {rank: socket.socket(fileno=fd) for rank, fd in zip(setup["linked"], fds, strict=True)}
     timeout = setup["timeout"]
     try:
-        library = adapter(setup["library"])
-        library.join(
+        library.meet(
             Setup(
-                library=setup["library"],
                 ranks=setup["ranks"],
-                rank=int(argv[1]) if len(argv) > 1 else -1,
+                rank=rank,
                 store_host=setup["store_host"],
                 store_port=setup["store_port"],
                 store_fd=store_fd,
@@ -134,14 +172,16 @@ def main(argv: list[str]) -> int:
                 timeout=timeout,
             )
         )
+        wire.send(sock, {})
+        wire.receive(sock)  # all are ready, and join
+        library.join()
         meeting = (
             barrier.HostBarrier(links, timeout)
             if links
             else barrier.Barrier(barrier_fd, library.rank, library.ranks, timeout)
         )
-        rank = _Rank(library, meeting)
         wire.send(sock, {"rank": library.rank, "version": library.version})
-        _serve(sock, rank)
+        _serve(sock, _Rank(library, meeting))
         library.leave()
     except EOFError:
         return 1

@@ -131,7 +131,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		}
 	}
 	parts := w.Parts()
-	if source := e.transitOf(operations); source != nil {
+	if source := e.p2p.Source(operations); source != nil {
 		w.UseSource(source)
 	}
 	if e.shape.AllMemory && len(operations) == 1 && len(parts) == 1 && small(&operations[0]) {
@@ -164,13 +164,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 
 	if len(w.Parts()) < len(operations) {
-		e.p2p.enter()
-		for i := range operations {
-			if op := &operations[i]; op.PointToPoint() {
-				e.p2p.start(w, op)
-			}
-		}
-		e.p2p.exit()
+		e.p2p.Start(w, operations)
 	}
 	w.Started()
 	if mismatch != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand"
 	"os"
 	"runtime"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -863,7 +863,7 @@ func TestPeerLeavesWithAFullMailbox(t *testing.T) {
 			const each = 16 << 10
 			b := buffer(t, each)
 			var works []*Work
-			for range 2 * eagerBudget / (4 * each) {
+			for range 2 * p2p.EagerBudget / (4 * each) {
 				work, err := w.comms[0].Start(CallOptions{},
 					Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1,
 						In: []unsafe.Pointer{ptr(b)}, InCounts: []uint64{each}})
@@ -1077,53 +1077,6 @@ func TestNothingIsLeft(t *testing.T) {
 		if n := runtime.NumGoroutine(); n > goroutines {
 			buf := make([]byte, 1<<16)
 			t.Errorf("%s: %d goroutines, %d before\n%s", tr, n, goroutines, buf[:runtime.Stack(buf, true)])
-		}
-	}
-}
-
-func TestMatcherKeepsOrder(t *testing.T) {
-	// Against a model: the first arrival, in order, that matches each receive.
-	rng := rand.New(rand.NewSource(1))
-	for range 200 {
-		var m matcher
-		var waiting []*arrival
-		var posted []*receive
-		for step := range 100 {
-			if rng.Intn(2) == 0 {
-				a := &arrival{source: rng.Intn(3), tag: rng.Intn(2), offer: uint64(step)}
-				got := m.arrive(a)
-				var want *receive
-				for i, r := range posted {
-					if r.matches(a) {
-						want = r
-						posted = append(posted[:i:i], posted[i+1:]...)
-						break
-					}
-				}
-				if got != want {
-					t.Fatal("another receive")
-				}
-				if want == nil {
-					waiting = append(waiting, a)
-				}
-				continue
-			}
-			r := &receive{source: rng.Intn(4) - 1, op: &Operation{Tag: rng.Intn(2)}}
-			got := m.post(r)
-			var want *arrival
-			for i, a := range waiting {
-				if r.matches(a) {
-					want = a
-					waiting = append(waiting[:i:i], waiting[i+1:]...)
-					break
-				}
-			}
-			if got != want {
-				t.Fatal("another arrival")
-			}
-			if want == nil {
-				posted = append(posted, r)
-			}
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -49,7 +50,7 @@ type epoch struct {
 	cancel context.CancelFunc
 	queue  *work.Queue // of collectives; works are pushed under Comm.mu
 	runner runner
-	p2p    pointToPoint
+	p2p    *p2p.Engine
 	dialer dialer
 	tasks  tasks
 
@@ -105,7 +106,7 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader,
 		SingleCopy: e.singleCopy}
 	for peer := range e.addresses {
-		options.Ports = append(options.Ports, e.byLink(peer))
+		options.Ports = append(options.Ports, peer != e.rank && e.port(peer))
 	}
 	var err error
 	e.shape, err = tune.New(tune.Survey(at), e.rank, options)
@@ -143,6 +144,10 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 		e.window.Close()
 		return nil, err
 	}
+	if err := e.makeSends(options.Ports); err != nil {
+		e.discard()
+		return nil, err
+	}
 	return e, nil
 }
 
@@ -169,6 +174,44 @@ func (c *epoch) makeRunner() error {
 	return nil
 }
 
+// makeSends makes what carries sends and receives.
+func (c *epoch) makeSends(ports []bool) (err error) {
+	config := p2p.Config{Rank: c.rank, Members: &c.members, Group: c.identity.group, Epoch: c.number,
+		Ports: ports, Shape: c.shape, Waiting: c.waiting, Works: &c.works, Window: c.window,
+		Lane: c.window.Lane(pointToPointLane), FastPath: c.fast, Traced: c.trace.pointToPoint != nil}
+	if c.poller != nil {
+		config.Reader = c.poller
+	}
+	c.p2p, err = p2p.New(config, sender{c})
+	return err
+}
+
+// sender is an epoch as its sends and receives see it.
+type sender struct{ *epoch }
+
+// Failed implements p2p.Face.
+func (c sender) Failed() *fault.Error { return c.failed() }
+
+// Fail implements p2p.Face.
+func (c sender) Fail(cause *fault.Error) { c.fail(cause, true) }
+
+// PeerError implements p2p.Face.
+func (c sender) PeerError(peer int, err error) *fault.Error { return c.peerError(peer, err) }
+
+// RunError implements p2p.Face.
+func (c sender) RunError(run *exec.Run, m plan.Message, s exec.Status) *fault.Error {
+	return c.runError(run, m, s)
+}
+
+// Departure implements p2p.Face.
+func (c sender) Departure(peer int) (d membership.Departure, gone bool) { return c.departure(peer) }
+
+// Timeout implements p2p.Face.
+func (c sender) Timeout() time.Duration { return c.defaultTimeout() }
+
+// Dial implements p2p.Face.
+func (c sender) Dial(peer int) { c.connect(peer) }
+
 // discard frees an epoch that was not opened.
 func (c *epoch) discard() {
 	c.runner.engine.Free()
@@ -189,9 +232,6 @@ func (c *epoch) open() error {
 			share = append(share, c.arena.FD())
 		}
 	}
-	if err := c.p2p.init(c); err != nil {
-		return err
-	}
 	if c.size == 1 {
 		return nil
 	}
@@ -200,6 +240,7 @@ func (c *epoch) open() error {
 		Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
 	c.mu.Lock()
 	c.group = group
+	c.p2p.UseLinks(group)
 	failure := c.failed()
 	c.mu.Unlock()
 	close(c.attached)
@@ -337,7 +378,7 @@ func (c *epoch) finish(cause *fault.Error) {
 // free gives back what a finished epoch holds. No thread is in the fast path.
 func (c *epoch) free() {
 	c.runner.engine.Free()
-	c.p2p.free()
+	c.p2p.Free()
 	c.leaveRetired()
 	c.closeWindow()
 	for _, id := range c.mapped {

@@ -38,7 +38,7 @@ func (c *epoch) act(actions []membership.Action) {
 			c.log(logs.Init).Info("a peer is gone", "peer", c.members.Names(a.Peer),
 				"cause", a.Cause.Text, "evidence", a.Evidence.String())
 			c.window.Leave(a.Peer)
-			c.p2p.depart(a.Peer, a.Departure)
+			c.p2p.Depart(a.Peer, a.Departure)
 			notify(c.monitored.changed)
 			c.kick()
 		case membership.Stop:
@@ -55,7 +55,7 @@ func (c *epoch) act(actions []membership.Action) {
 			if group != nil {
 				group.Halt() // what comes now would be written to buffers whose works have ended
 			}
-			c.p2p.fail(a.Cause)
+			c.p2p.Fail(a.Cause)
 			c.queue.Stop()
 			close(c.stopped)
 		}

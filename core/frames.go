@@ -10,6 +10,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -22,35 +23,12 @@ const (
 	frameStatus   // payload: what the sender started last
 	frameCheckIn  // Seq: of a monitored barrier
 	frameCheckOut // the same; payload: the error, or nothing
-	frameMail     // there are letters
 )
 
-// Those that whoever reads the links handles.
-const (
-	frameCredit = transport.QuickBase + iota // Flags: lane; Arg[0]: messages released
-	// a send: Seq: its number; Arg: tag and dtype, bytes; payload, if a letter: where it lies
-	frameOffer
-	frameAccept // Seq: number of the offer; data may flow
-	frameReject // Seq: number of the offer; payload: the error
-	// Arg: bytes of eager sends received so far; number of sends that met a receive
-	frameConsumed
-	// Seq: number of the offer, whose data, if any, the receiver has read by itself
-	frameGot
-	// a send that is held: as an offer, which is forgotten if no receive waits for it
-	frameProbe
-	frameNotNow // Seq: of a probe: no receive waits for it
-	// Arg[0]: tag of a receive that nothing matches, to who holds sends back
-	frameWanted
-	frameNoneHeld // no more sends are held
-)
-
-// What Flags of a Data frame say besides a lane, where Arg is the message's number and how many of
-// the receiver's are released.
-const (
-	// a part of an accepted send: Seq: number of the offer; Arg[0]: where it belongs
-	acceptedSend = 0xfe
-	eagerSend    = 0xff // a send: Arg[0]: tag and dtype
-)
+// frameCredit is handled by the reader of the link. Flags: lane; Arg[0]: messages released. In Data
+// frames of a lane Arg is the message's number, and how many of the receiver's are released. All
+// other frames are those of package p2p.
+const frameCredit = transport.QuickBase
 
 // handler is an epoch as its links see it. Its methods run on the links' goroutines; Slot, Arrived,
 // Dropped and Control of quick frames also on the thread of a waiter of any communicator, who may
@@ -59,11 +37,8 @@ type handler struct{ *epoch }
 
 // Slot implements transport.Handler.
 func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error) {
-	if h.Flags >= acceptedSend {
-		if c.byMail(src) {
-			return nil, nil, fmt.Errorf("%w: a send over the link", exec.ErrProtocol)
-		}
-		body, err = c.p2p.slot(src, h)
+	if p2p.Carries(h) {
+		body, err = c.p2p.Slot(src, h)
 		return nil, body, err
 	}
 	if h.Flags != collectiveLane {
@@ -78,8 +53,8 @@ func (c handler) Slot(src int, h transport.Header) (head, body []byte, err error
 
 // Arrived implements transport.Handler.
 func (c handler) Arrived(src int, h transport.Header) {
-	if h.Flags >= acceptedSend {
-		c.p2p.arrived(src, h)
+	if p2p.Carries(h) {
+		c.p2p.Arrived(src, h)
 		return
 	}
 	c.window.Lane(collectiveLane).Arrived(src)
@@ -87,8 +62,8 @@ func (c handler) Arrived(src int, h transport.Header) {
 
 // Dropped implements transport.Handler.
 func (c handler) Dropped(src int, h transport.Header) {
-	if h.Flags >= acceptedSend {
-		c.p2p.dropped(src)
+	if p2p.Carries(h) {
+		c.p2p.Dropped(src)
 		return
 	}
 	c.window.Lane(collectiveLane).Dropped(src, h.Arg[0])
@@ -96,8 +71,8 @@ func (c handler) Dropped(src int, h transport.Header) {
 
 // Acked implements transport.Handler.
 func (c handler) Acked(dst int, h transport.Header) {
-	if h.Flags >= acceptedSend {
-		c.p2p.fetched(h.Seq)
+	if p2p.Carries(h) {
+		c.p2p.Acked(h.Seq)
 		return
 	}
 	c.window.Lane(collectiveLane).Fetched(dst)
@@ -182,11 +157,10 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			verdict = c.members.Decode(fault.ErrTimeout, payload)
 		}
 		c.monitored.onCheckOut(src, h.Seq, verdict)
-	case frameMail:
-		c.p2p.collect()
-		c.spawn(func() { c.p2p.background() })
+	case p2p.FrameMail:
+		c.p2p.Told()
 	default:
-		if err := c.p2p.control(src, h, payload); err != nil {
+		if err := c.p2p.Control(src, h, payload); err != nil {
 			c.violation(src, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
@@ -22,18 +23,18 @@ import (
 func FuzzControl(f *testing.F) {
 	const tag = 3
 	dtype := uint64(reduce.Int32)
-	f.Add(transport.Data, uint8(eagerSend), uint64(0), tag<<8|dtype, uint64(0), []byte("12345678"))
+	f.Add(transport.Data, uint8(p2p.EagerSend), uint64(0), tag<<8|dtype, uint64(0), []byte("12345678"))
 	f.Add(transport.Data, uint8(collectiveLane), uint64(0), uint64(0), uint64(0), make([]byte, 100))
-	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte{})
-	f.Add(frameAccept, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
-	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("not this"))
-	f.Add(frameOffer, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte("anywhere"))
-	f.Add(frameGot, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
-	f.Add(frameConsumed, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
+	f.Add(p2p.FrameRTS, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte{})
+	f.Add(p2p.FrameCTS, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
+	f.Add(p2p.FrameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("not this"))
+	f.Add(p2p.FrameRTS, uint8(0), uint64(1), tag<<8|dtype, uint64(8), []byte("anywhere"))
+	f.Add(p2p.FrameFIN, uint8(0), uint64(1), uint64(0), uint64(0), []byte{})
+	f.Add(p2p.FrameCredit, uint8(0), uint64(0), uint64(1), uint64(0), []byte{})
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0), []byte("text"))
 	f.Add(frameFail, uint8(1), uint64(0), uint64(0), uint64(0),
 		bytes.Repeat([]byte("\x1b[2J\n\xff"), transport.MaxControl/6))
-	f.Add(frameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
+	f.Add(p2p.FrameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
 	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), order.Encode(plan.Message{Count: 5,
 		Root: -1, Sequence: 1}))
 	f.Fuzz(func(t *testing.T, kind, flags uint8, seq, a, b uint64, payload []byte) {

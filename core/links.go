@@ -6,7 +6,6 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
-	"github.com/goccl/goccl/core/work"
 )
 
 // What a rank waits for from a peer that shares no memory with it comes over a link. The waiter
@@ -55,7 +54,7 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	}
 	if s := run.Step(); s != r.step {
 		bytes, _ := run.Expected()
-		r.step, r.polls = s, r.c.portPolls(bytes)
+		r.step, r.polls = s, r.c.waiting.PortPollsFor(bytes)
 		if bytes > pumpMost {
 			p.Wait(0)
 			return false
@@ -72,21 +71,9 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	return p.Wait(max(until-exec.Now(), 0))
 }
 
-// pollMost is the most bytes that are polled for: who waits for more sleeps until it is there, and
-// leaves the CPU to others. Up to 1 MiB polling is the faster by up to 1.4 times between two ranks
-// of a host.
-const pollMost = 1 << 20
-
 // pumpMost is the most bytes of a step for which a waiter looks at no other link: of longer ones
 // many may come in succession, while others wait.
 const pumpMost = 64 << 10
-
-func (c *epoch) portPolls(bytes uint64) int {
-	if bytes > pollMost {
-		return 0
-	}
-	return c.waiting.PortPolls
-}
 
 // Put implements collective.Wire. The peer may be left to read a long message by itself.
 func (r *linkReader) Put(ctx context.Context, run *exec.Run) error {
@@ -150,52 +137,7 @@ func (r *linkReader) Leave(run *exec.Run) {
 	r.reads, r.relies = false, false
 }
 
-// readLinks is Drive by reading the links.
-func (t *transit) readLinks(w *Work, until time.Duration) (more bool) {
-	c := t.c
-	defer c.poller.Leave()
-	c.p2p.attendLinks(true)
-	defer c.p2p.attendLinks(false)
-	for polls := c.portPolls(t.bytes); !w.Ended(); polls-- {
-		interrupted := false
-		switch now := exec.Now(); {
-		case now >= until, polls > 0 && t.peer < 0:
-			c.poller.Wait(0)
-		case polls > 0:
-			c.group.Pump(t.peer)
-		default:
-			interrupted = c.poller.Wait(min(until-now, work.Slice))
-		}
-		c.p2p.giveAccepted()
-		switch {
-		case interrupted || exec.Now() >= until:
-			return false
-		case c.failed() != nil:
-			return true
-		case polls > 0 && !w.Ended():
-			exec.YieldCPU()
-		}
-	}
-	return false
-}
-
-// readNews reads what a peer has sent, unless somebody else reads.
-func (c *epoch) readNews(peer int) {
-	if c.poller.Take() {
-		c.group.Pump(peer)
-		c.poller.Leave()
-	}
-}
-
-// readLinks reads what has come over the links, unless somebody else reads.
-func (c *epoch) readLinks() {
-	if c.poller.Take() {
-		c.poller.Wait(0)
-		c.poller.Leave()
-	}
-}
-
-// kick has who reads the links look at what he waits for.
+// kick has the thread that reads the links look at what it waits for.
 func (c *epoch) kick() {
 	if c.poller != nil {
 		c.poller.Kick()

@@ -3,12 +3,8 @@ package core
 import (
 	"errors"
 	"fmt"
-	"math"
 	"testing"
 	"time"
-
-	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // Waits without patience, again and again, read what they ask for.
@@ -183,7 +179,7 @@ func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 				return err
 			}
 			p := linksOf(w.comms[1])
-			for !hasAccepted(w.comms[1], 0) {
+			for !keeps(w.comms[1], "receives 1 of 0: accepted") {
 				time.Sleep(time.Millisecond)
 			}
 			for !p.Take() {
@@ -227,9 +223,9 @@ func TestRejectReachesTheSender(t *testing.T) {
 
 // Sends that go in several frames, several to one peer at once, and both ways.
 func TestSendsInParts(t *testing.T) {
+	const eagerMost, part = 1 << 18, 1 << 20
 	w := newWorld(t, "tcp", 2, time.Minute)
-	for _, n := range []int{eagerPortMax / 4, eagerPortMax/4 + 1, acceptedPart/4 - 1,
-		acceptedPart/4 + 1, 2*acceptedPart/4 + 3} {
+	for _, n := range []int{eagerMost, eagerMost + 1, part - 1, part + 1, 2*part + 3} {
 		w.each(func(rank int) error {
 			var ops []Operation
 			var out [2][]int32
@@ -281,7 +277,7 @@ func TestUnreadSend(t *testing.T) {
 			const n = 16 << 20 // elements: more than the sockets hold
 			from, into := buffer(t, n), buffer(t, n)
 			fill(from, 0, 1)
-			sent, received := sendUnread(t, w, from, into, isBegun)
+			sent, received := sendUnread(t, w, from, into, begun)
 			if c.reads {
 				linksOf(w.comms[1]).Leave()
 			}
@@ -305,48 +301,4 @@ func TestUnreadSend(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What a peer accepts that was not offered to it moves nothing, and data that was not accepted
-// breaks the protocol.
-func TestAcceptsAreChecked(t *testing.T) {
-	const n = 16 << 20
-	w := newWorld(t, "tcp", 3, time.Minute)
-	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
-	sendUnread(t, w, buffer(t, n), buffer(t, n), isBegun)
-	offered, err := w.comms[0].Start(CallOptions{}, sendOp(buffer(t, n), 2, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ src, offer int }{
-		{1, 1}, // again
-		{2, 1}, // another's
-		{1, 2},
-		{1, 3}, // none
-	} {
-		if err := control(w.comms[0], c.src, transport.Header{Type: frameAccept,
-			Seq: uint64(c.offer)}); err != nil {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-	if given, waiting := gifts(w.comms[0]); given != 1 || waiting != 0 {
-		t.Errorf("%d sends are being given, and %d wait for it", given, waiting)
-	}
-	if done, _ := offered.Test(); done {
-		t.Error("the other send has ended")
-	}
-	// The receiver has read nothing yet.
-	for _, c := range []struct {
-		offer, from uint64
-		bytes       uint32
-	}{
-		{1, 0, 0}, {1, 0, 4*n + 4}, {1, 4, 4}, {1, math.MaxUint64, 4}, {2, 0, 4},
-	} {
-		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: c.offer,
-			Arg: [2]uint64{c.from}, Bytes: c.bytes}
-		if _, err := slotOf(w.comms[1], 0, h); !errors.Is(err, exec.ErrProtocol) {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-	linksOf(w.comms[1]).Leave()
 }

@@ -37,7 +37,7 @@ func (c *epoch) traceStart(w *Work, operations []call.Operation) {
 	var sends []string
 	for i := range operations {
 		if op := &operations[i]; op.PointToPoint() && c.trace.pointToPoint != nil {
-			text := c.p2p.title(op)
+			text := c.p2p.Title(op)
 			c.trace.pointToPoint.Debug(text + " starts")
 			sends = append(sends, text)
 		}

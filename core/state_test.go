@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"runtime"
@@ -53,10 +52,6 @@ func copiesOnce(c *Comm) bool { return now(c).shape.SingleCopy }
 
 // reads has a rank read a peer's memory by a process.
 func reads(c *Comm, peer int, p exec.Process) { now(c).window.UseProcess(peer, p) }
-
-func getsSend(c *Comm, peer int, bytes uint64) bool {
-	return now(c).p2p.peers[peer].wire.gets(bytes)
-}
 
 // shareableOf tells whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
@@ -147,71 +142,15 @@ func goneSince(c *Comm, sequence uint64) {
 func awaitLeft(t *testing.T, c *Comm, peer int) {
 	t.Helper()
 	until(t, fmt.Sprintf("rank %d hears that rank %d has left", now(c).rank, peer), func() bool {
-		now(c).p2p.mu.Lock()
-		defer now(c).p2p.mu.Unlock()
-		_, gone := now(c).p2p.gone[peer]
-		return gone
+		return keeps(c, fmt.Sprintf("%d is gone", peer))
 	})
 }
 
+// keeps tells whether a rank's sends and receives are in a state: see p2p.Engine.String.
+func keeps(c *Comm, state string) bool { return strings.Contains(now(c).p2p.String(), ", "+state) }
+
 // sendsInC tells whether callers in C may send.
-func sendsInC(c *Comm) bool {
-	p := &now(c).p2p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open && c.fast.SendsOpen()
-}
-
-// limitSends has a rank hold sends to a peer back beyond so many.
-func limitSends(c *Comm, most uint64) { now(c).p2p.most = most }
-
-// unexpected is how many sends a rank keeps that no receive has met.
-func unexpected(c *Comm) int {
-	now(c).p2p.mu.Lock()
-	defer now(c).p2p.mu.Unlock()
-	return len(now(c).p2p.match.unexpected)
-}
-
-// heldFor is what a rank keeps of sends to a peer that are held back.
-func heldFor(c *Comm, peer int) (sends, tags, probes int) {
-	now(c).p2p.mu.Lock()
-	defer now(c).p2p.mu.Unlock()
-	h := &now(c).p2p.peers[peer].held
-	return len(h.order), len(h.byTag), len(h.probes)
-}
-
-// tellPeer sends a frame of the point-to-point protocol.
-func tellPeer(ctx context.Context, c *Comm, peer int, h transport.Header, payload []byte) error {
-	return now(c).p2p.peers[peer].wire.post(ctx, h, payload)
-}
-
-// control takes a frame of the point-to-point protocol.
-func control(c *Comm, peer int, h transport.Header) error {
-	return now(c).p2p.control(peer, h,
-		nil)
-}
-
-// slotOf is the place of a send's data.
-func slotOf(c *Comm, peer int, h transport.Header) ([]byte,
-	error) {
-	return now(c).p2p.slot(peer, h)
-}
-
-func readMail(c *Comm) { now(c).p2p.collect() }
-
-// hasAccepted tells whether data of a peer's offer is on its way.
-func hasAccepted(c *Comm, peer int) bool {
-	now(c).p2p.mu.Lock()
-	defer now(c).p2p.mu.Unlock()
-	return len(now(c).p2p.peers[peer].accepted) > 0
-}
-
-// gifts is how many accepted sends are being given, and how many wait for a thread that does so.
-func gifts(c *Comm) (given, waiting int) {
-	now(c).p2p.mu.Lock()
-	defer now(c).p2p.mu.Unlock()
-	return len(now(c).p2p.linkSends.given), len(now(c).p2p.linkSends.gifts)
-}
+func sendsInC(c *Comm) bool { return keeps(c, "open") && c.fast.SendsOpen() }
 
 // linksOf is what reads a rank's links.
 func linksOf(c *Comm) *transport.Poller { return now(c).poller }
@@ -225,9 +164,16 @@ func hold(t *testing.T, c *Comm) {
 	})
 }
 
-// sendUnread has rank 1 accept what rank 0 sends, and nobody read its links from before that on,
-// until what rank 0 gives is in a state.
-func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bool) (sent,
+// The states in which sendUnread leaves what rank 0 sends: data of it flows; or all of it is the
+// peer's to read.
+const (
+	begun     = "sends 1 to 1: moving"
+	beingRead = begun + " (the peer reads)"
+)
+
+// sendUnread has rank 1 accept what rank 0 sends, and no thread read its links from before that on,
+// until what rank 0 sends is in a state.
+func sendUnread(t *testing.T, w *world, from, into []int32, state string) (sent,
 	received *Work) {
 	t.Helper()
 	sender, receiver := w.comms[0], w.comms[1]
@@ -239,24 +185,12 @@ func sendUnread(t *testing.T, w *world, from, into []int32, state func(*gift) bo
 	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the offer", func() bool { return hasAccepted(receiver, 0) })
+	until(t, "the RTS", func() bool { return keeps(receiver, "receives 1 of 0: accepted") })
 	hold(t, receiver)
 	linksOf(sender).Leave()
-	until(t, "what is given", func() bool {
-		now(sender).p2p.mu.Lock()
-		defer now(sender).p2p.mu.Unlock()
-		for _, g := range now(sender).p2p.linkSends.given {
-			return state(g)
-		}
-		return false
-	})
+	until(t, state, func() bool { return keeps(sender, state) })
 	return sent, received
 }
-
-// isBegun is the state of any gift; isLent is that of one of which all has been given, and its peer
-// is still to fetch it.
-func isBegun(*gift) bool  { return true }
-func isLent(g *gift) bool { return g.lone }
 
 // hintOf is what stands at the end of the text of a failed communicator.
 func hintOf(kind error) string {

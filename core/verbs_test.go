@@ -244,7 +244,7 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	w, _ := newVerbsWorld(t, 2)
 	from, into := shareable(t, w, 0, n), buffer(t, n)
 	fill(from, 0, 1)
-	sent, received := sendUnread(t, w, from, into, isLent)
+	sent, received := sendUnread(t, w, from, into, beingRead)
 	hold(t, w.comms[0])
 	linksOf(w.comms[1]).Leave()
 	if _, err := received.Wait(-1); err != nil {
@@ -283,7 +283,7 @@ func TestLentByWhoLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, received := sendUnread(t, w, unsafe.Slice((*int32)(from), n), buffer(t, n), isLent)
+	_, received := sendUnread(t, w, unsafe.Slice((*int32)(from), n), buffer(t, n), beingRead)
 	w.comms[0].Destroy()
 	if err := w.runtimes[0].Free(from); err != nil {
 		t.Error(err)

@@ -21,9 +21,10 @@ type packageRule struct {
 // it here. A pure one takes data and returns data: it does nothing and waits for
 // nothing, and nor does what it imports.
 var packages = []packageRule{
-	{"core", "collective work order membership tune call fault plan reduce exec transport " +
+	{"core", "collective p2p work order membership tune call fault plan reduce exec transport " +
 		"bootstrap logs internal/plain", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
+	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
 	{"order", "call fault plan internal/printable", true},
 	{"membership", "call fault plan", true},

@@ -66,7 +66,7 @@ typedef union {
 #define GOCCL_RAN(sequence, algorithm) ((sequence) << 8 | (algorithm))
 
 /* How much has gone between this rank and a peer, which sends and receives in Go and in C go on
- * with. See core/p2p.go and core/held.go. */
+ * with. See core/p2p. */
 typedef struct {
   uint64_t eager_sent, eager_done; /* bytes to the peer; of them, those that it has received */
   uint64_t sent, done;             /* eager sends and offers to the peer; likewise */

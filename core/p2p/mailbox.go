@@ -1,12 +1,12 @@
-package core
+package p2p
 
 import (
 	"context"
 	"fmt"
 	"time"
 
-	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -23,41 +23,21 @@ const (
 	announceDelay = 100 * time.Microsecond
 )
 
-// byMail tells whether letters pass between this rank and a peer; of AnySource, whether some do.
-func (c *epoch) byMail(peer int) bool { return c.joined(peer, false) }
-
-// byLink tells whether sends and receives between this rank and a peer go over a link; of
-// AnySource, whether some do.
-func (c *epoch) byLink(peer int) bool { return c.joined(peer, true) }
-
-// joined tells whether a peer, or any, is joined to this rank by a port, or by memory.
-func (c *epoch) joined(peer int, port bool) bool {
-	if peer != call.AnySource {
-		return peer != c.rank && c.port(peer) == port
-	}
-	for r := range c.size {
-		if c.joined(r, port) {
-			return true
-		}
-	}
-	return false
-}
-
 var errUnmapped = fmt.Errorf("%w: its window could not be mapped", exec.ErrProtocol)
 
 // postWaiting puts a frame into a peer's mailbox once there is room for it.
-func (p *pointToPoint) postWaiting(
+func (e *Engine) postWaiting(
 	ctx context.Context, peer int, h transport.Header, payload []byte,
 ) error {
-	mail := p.c.window.Mail()
+	mail := e.mail
 	for {
-		if err := p.c.group.Connect(ctx, peer); err != nil { // also of a peer that has left meanwhile
+		if err := e.links.Connect(ctx, peer); err != nil { // also of a peer that has left meanwhile
 			return err
 		}
 		if !mail.Mapped(peer) {
 			return errUnmapped // and the communicator has failed
 		}
-		if p.post(peer, h, payload) {
+		if e.post(peer, h, payload) {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -72,60 +52,71 @@ func (p *pointToPoint) postWaiting(
 }
 
 // post puts a frame into a peer's mailbox, if there is room for it.
-func (p *pointToPoint) post(peer int, h transport.Header, payload []byte) bool {
-	posted, seen := p.c.window.Mail().Post(peer, exec.Letter{Type: h.Type, Seq: h.Seq, Arg: h.Arg},
+func (e *Engine) post(peer int, h transport.Header, payload []byte) bool {
+	posted, seen := e.mail.Post(peer, exec.Letter{Type: h.Type, Seq: h.Seq, Arg: h.Arg},
 		payload)
 	switch {
 	case seen:
 	case !posted:
-		p.c.group.Notify(peer, transport.Header{Type: frameMail})
+		e.links.Notify(peer, transport.Header{Type: FrameMail})
 	case h.Type != transport.Data:
-		p.peers[peer].unannounced.Store(true)
-		p.unannounced.Store(true)
-		p.attention.later()
+		e.peers[peer].unannounced.Store(true)
+		e.unannounced.Store(true)
+		e.attention.later()
 	}
 	return posted
 }
 
 // announce tells the peers who do not look for letters of those that need them, and whether there
 // were some. It is put off for a while, in which a peer mostly comes to look.
-func (p *pointToPoint) announce() (any bool) {
-	if !p.unannounced.Swap(false) {
+func (e *Engine) announce() (any bool) {
+	if !e.unannounced.Swap(false) {
 		return false
 	}
-	for peer := range p.peers {
-		if p.peers[peer].unannounced.Swap(false) && p.c.window.Mail().Unread(peer) {
-			p.c.group.Notify(peer, transport.Header{Type: frameMail})
+	for peer := range e.peers {
+		if e.peers[peer].unannounced.Swap(false) && e.mail.Unread(peer) {
+			e.links.Notify(peer, transport.Header{Type: FrameMail})
 			any = true
 		}
 	}
 	return any
 }
 
+// violation fails the communicator because a peer sent what no correct peer sends.
+func (e *Engine) violation(src int, err error) {
+	e.face.Fail(e.Members.Errorf(fault.ErrInternal, "from %s: %v", e.Members.Names(src), err))
+}
+
+// Told takes the news that letters lie in the mailboxes.
+func (e *Engine) Told() {
+	e.collect()
+	e.Works.Spawn(func() { e.background() })
+}
+
 // collect takes the letters out of the mailboxes.
-func (p *pointToPoint) collect() {
-	p.enter()
-	defer p.exit()
-	p.takeLetters()
+func (e *Engine) collect() {
+	e.enter()
+	defer e.exit()
+	e.takeLetters()
 }
 
 // takeLetters is collect for a caller that has entered.
-func (p *pointToPoint) takeLetters() {
-	mail := p.c.window.Mail()
-	p.reading.Lock()
-	defer p.reading.Unlock()
-	if p.reading.closed {
+func (e *Engine) takeLetters() {
+	mail := e.mail
+	e.reading.Lock()
+	defer e.reading.Unlock()
+	if e.reading.closed {
 		return
 	}
-	for peer := range p.c.size {
+	for peer := range e.size {
 		for {
 			l, ok, err := mail.Next(peer)
 			if ok {
-				err = p.letter(peer, l)
+				err = e.letter(peer, l)
 			}
 			if err != nil {
 				// Not here: the failure waits for who reads.
-				p.c.spawn(func() { handler{p.c}.violation(peer, err) })
+				e.Works.Spawn(func() { e.violation(peer, err) })
 				return
 			}
 			if !ok {
@@ -136,9 +127,9 @@ func (p *pointToPoint) takeLetters() {
 }
 
 // letter takes a letter.
-func (p *pointToPoint) letter(src int, l exec.Letter) error {
-	mail := p.c.window.Mail()
-	if !p.c.byMail(src) {
+func (e *Engine) letter(src int, l exec.Letter) error {
+	mail := e.mail
+	if !e.byMail(src) {
 		return fmt.Errorf("%w: a letter, where none are sent", exec.ErrProtocol)
 	}
 	h := transport.Header{Type: l.Type, Seq: l.Seq, Arg: l.Arg, Bytes: l.Bytes}
@@ -148,14 +139,14 @@ func (p *pointToPoint) letter(src int, l exec.Letter) error {
 		}
 		payload := make([]byte, l.Bytes)
 		mail.Take(src, l, payload)
-		return p.control(src, h, payload)
+		return e.Control(src, h, payload)
 	}
-	h.Flags = eagerSend
-	data, err := p.slot(src, h)
+	h.Flags = EagerSend
+	data, err := e.slot(src, h)
 	if err != nil {
 		return err
 	}
 	mail.Take(src, l, data)
-	p.arrived(src, h)
+	e.Arrived(src, h)
 	return nil
 }

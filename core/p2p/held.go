@@ -1,4 +1,4 @@
-package core
+package p2p
 
 import (
 	"fmt"
@@ -49,32 +49,32 @@ type heldBack struct {
 	telling bool            // it is being told that there are none
 }
 
-// count counts a send that comes from a peer. It needs p.mu.
-func (p *pointToPoint) count(src int) error {
-	q := &p.peers[src]
-	if q.Came-q.Taken >= p.most {
-		return fmt.Errorf("%w: more than %d sends that have not been received", exec.ErrProtocol, p.most)
+// count counts a send that comes from a peer. It needs e.mu.
+func (e *Engine) count(src int) error {
+	q := &e.peers[src]
+	if q.Came-q.Taken >= e.most {
+		return fmt.Errorf("%w: more than %d sends that have not been received", exec.ErrProtocol, e.most)
 	}
 	q.Came++
 	return nil
 }
 
-// waits tells whether a send is held still. It needs p.mu.
-func (p *pointToPoint) waits(s *send) bool { return s.held && p.offers[s.id] == s }
+// waits tells whether a send is held still. It needs e.mu.
+func (e *Engine) waits(s *send) bool { return s.held && e.offers[s.id] == s }
 
-// waiting leaves out the first of a list of sends, as far as they wait no more. It needs p.mu.
-func (p *pointToPoint) waiting(list []*send) []*send {
-	for len(list) > 0 && !p.waits(list[0]) {
+// waiting leaves out the first of a list of sends, as far as they wait no more. It needs e.mu.
+func (e *Engine) waiting(list []*send) []*send {
+	for len(list) > 0 && !e.waits(list[0]) {
 		list[0] = nil
 		list = list[1:]
 	}
 	return list
 }
 
-// firstHeld is the first send to a peer with a tag that is held, or nil. It needs p.mu.
-func (p *pointToPoint) firstHeld(peer, tag int) *send {
-	h := &p.peers[peer].held
-	if same := p.waiting(h.byTag[tag]); len(same) > 0 {
+// firstHeld is the first send to a peer with a tag that is held, or nil. It needs e.mu.
+func (e *Engine) firstHeld(peer, tag int) *send {
+	h := &e.peers[peer].held
+	if same := e.waiting(h.byTag[tag]); len(same) > 0 {
 		h.byTag[tag] = same
 		return same[0]
 	}
@@ -82,84 +82,84 @@ func (p *pointToPoint) firstHeld(peer, tag int) *send {
 	return nil
 }
 
-// isHolding tells whether sends to a peer are held. It needs p.mu.
-func (p *pointToPoint) isHolding(peer int) bool {
-	h := &p.peers[peer].held
-	h.order = p.waiting(h.order)
+// isHolding tells whether sends to a peer are held. It needs e.mu.
+func (e *Engine) isHolding(peer int) bool {
+	h := &e.peers[peer].held
+	h.order = e.waiting(h.order)
 	return len(h.order) > 0
 }
 
-// mustHold tells whether a new send to a peer is to be held. It needs p.mu.
-func (p *pointToPoint) mustHold(peer int) bool {
-	q := &p.peers[peer]
-	return q.Sent-q.Done >= p.most || p.isHolding(peer)
+// mustHold tells whether a new send to a peer is to be held. It needs e.mu.
+func (e *Engine) mustHold(peer int) bool {
+	q := &e.peers[peer]
+	return q.Sent-q.Done >= e.most || e.isHolding(peer)
 }
 
-// hold holds an offer. It needs p.mu.
-func (p *pointToPoint) hold(s *send) {
-	h := &p.peers[s.peer].held
+// hold holds an offer. It needs e.mu.
+func (e *Engine) hold(s *send) {
+	h := &e.peers[s.peer].held
 	s.held = true
-	first := p.firstHeld(s.peer, s.op.Tag) == nil
+	first := e.firstHeld(s.peer, s.op.Tag) == nil
 	if h.byTag == nil {
 		h.byTag = map[int][]*send{}
 	}
 	if len(h.order) >= h.longest { // the first may never be received, and those behind it come and go
-		h.order = slices.DeleteFunc(h.order, func(s *send) bool { return !p.waits(s) })
+		h.order = slices.DeleteFunc(h.order, func(s *send) bool { return !e.waits(s) })
 		h.longest = 2*len(h.order) + 64
 	}
 	h.order = append(h.order, s)
 	h.byTag[s.op.Tag] = append(h.byTag[s.op.Tag], s)
 	if first {
-		p.ask(s)
+		e.ask(s)
 	}
 }
 
-// unhold goes on after an offer that is held has been accepted, or has ended. It needs p.mu.
-func (p *pointToPoint) unhold(s *send) {
+// unhold goes on after an offer that is held has been accepted, or has ended. It needs e.mu.
+func (e *Engine) unhold(s *send) {
 	s.held = false
 	if s.probe == asked {
-		p.peers[s.peer].held.asking--
+		e.peers[s.peer].held.asking--
 	}
-	if next := p.firstHeld(s.peer, s.op.Tag); next != nil {
-		p.ask(next) // more receives may wait
+	if next := e.firstHeld(s.peer, s.op.Tag); next != nil {
+		e.ask(next) // more receives may wait
 	}
-	p.release(s.peer)
+	e.release(s.peer)
 }
 
-// release offers what is held, as far as the peer takes more. It needs p.mu.
-func (p *pointToPoint) release(peer int) {
-	q := &p.peers[peer]
-	for q.Sent-q.Done < p.most && p.isHolding(peer) {
+// release offers what is held, as far as the peer takes more. It needs e.mu.
+func (e *Engine) release(peer int) {
+	q := &e.peers[peer]
+	for q.Sent-q.Done < e.most && e.isHolding(peer) {
 		s := q.held.order[0]
 		if s.probe == asked { // the peer may have accepted it
 			break
 		}
 		s.held = false
-		p.firstHeld(peer, s.op.Tag) // forgets it
+		e.firstHeld(peer, s.op.Tag) // forgets it
 		q.Sent++
-		p.launch(s, frameOffer)
+		e.launch(s, FrameRTS)
 	}
-	p.askMore(peer)
+	e.askMore(peer)
 }
 
-// ask has the peer asked whether a receive waits for a send. It needs p.mu.
-func (p *pointToPoint) ask(s *send) {
+// ask has the peer asked whether a receive waits for a send. It needs e.mu.
+func (e *Engine) ask(s *send) {
 	switch s.probe {
 	case unasked:
-		h := &p.peers[s.peer].held
+		h := &e.peers[s.peer].held
 		s.probe = toAsk
 		h.probes = append(h.probes, s)
-		p.askMore(s.peer)
+		e.askMore(s.peer)
 	case asked:
 		s.wanted = true
 	}
 }
 
-// askMore needs p.mu.
-func (p *pointToPoint) askMore(peer int) {
-	h := &p.peers[peer].held
+// askMore needs e.mu.
+func (e *Engine) askMore(peer int) {
+	h := &e.peers[peer].held
 	for h.asking < probesMost {
-		if h.probes = p.waiting(h.probes); len(h.probes) == 0 {
+		if h.probes = e.waiting(h.probes); len(h.probes) == 0 {
 			h.probes = nil
 			return
 		}
@@ -167,116 +167,116 @@ func (p *pointToPoint) askMore(peer int) {
 		h.probes = h.probes[1:]
 		s.probe = asked
 		h.asking++
-		p.launch(s, frameProbe)
+		e.launch(s, FrameProbe)
 	}
 }
 
-// launch sends the first frame of a send that has been held. It needs p.mu, under which all frames
+// launch sends the first frame of a send that has been held. It needs e.mu, under which all frames
 // to a peer are put in order.
-func (p *pointToPoint) launch(s *send, frame uint8) {
-	if p.failure != nil {
+func (e *Engine) launch(s *send, frame uint8) {
+	if e.failure != nil {
 		return
 	}
 	h := s.header
 	h.Type = frame
-	p.peers[s.peer].frames.do(p.c, func() { p.beginSend(s, h, s.work.Deadline()-exec.Now()) })
+	e.peers[s.peer].frames.do(e, func() { e.beginSend(s, h, s.work.Deadline()-exec.Now()) })
 }
 
 // notNow takes the answer to a probe that no receive waits for the send.
-func (p *pointToPoint) notNow(id uint64, peer int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.offers[id]
+func (e *Engine) notNow(id uint64, peer int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.offers[id]
 	if s == nil || s.peer != peer || s.probe != asked {
 		return // it has failed meanwhile
 	}
 	s.probe = unasked
-	p.peers[peer].held.asking--
-	p.release(peer)
+	e.peers[peer].held.asking--
+	e.release(peer)
 	if s.wanted && s.held {
-		p.ask(s)
+		e.ask(s)
 	}
 	s.wanted = false
 }
 
 // wantsHeld takes the news of a receive that nothing matches.
-func (p *pointToPoint) wantsHeld(peer, tag int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := &p.peers[peer].held
-	switch s := p.firstHeld(peer, tag); {
-	case p.failure != nil:
+func (e *Engine) wantsHeld(peer, tag int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := &e.peers[peer].held
+	switch s := e.firstHeld(peer, tag); {
+	case e.failure != nil:
 	case s != nil:
-		p.ask(s)
-	case !p.isHolding(peer) && !h.telling:
+		e.ask(s)
+	case !e.isHolding(peer) && !h.telling:
 		// In order with the probes: the next one is from a later time, when sends are held again.
 		h.telling = true
-		p.peers[peer].frames.do(p.c, func() {
+		e.peers[peer].frames.do(e, func() {
 			// A peer that is not told goes on telling.
-			_ = p.peers[peer].wire.post(p.c.works.Context, transport.Header{Type: frameNoneHeld}, nil)
-			p.mu.Lock()
-			defer p.mu.Unlock()
+			_ = e.peers[peer].wire.post(e.Works.Context, transport.Header{Type: FrameNoneHeld}, nil)
+			e.mu.Lock()
+			defer e.mu.Unlock()
 			h.telling = false
 		})
 	}
 }
 
 // probed takes a probe.
-func (p *pointToPoint) probed(a *arrival) error {
+func (e *Engine) probed(a *arrival) error {
 	a.uncounted = true
-	q := &p.peers[a.source]
-	p.mu.Lock()
-	if p.failure != nil {
-		p.mu.Unlock()
+	q := &e.peers[a.source]
+	e.mu.Lock()
+	if e.failure != nil {
+		e.mu.Unlock()
 		return nil
 	}
-	r := p.match.wanting(a)
+	r := e.match.wanting(a)
 	if r != nil {
-		p.match.cancel(r)
+		e.match.cancel(r)
 	} else {
-		p.setHolds(a.source, true)
+		e.setHolds(a.source, true)
 		q.refusing++
 	}
 	refusing := q.refusing
-	p.mu.Unlock()
+	e.mu.Unlock()
 	switch {
 	case r != nil:
-		p.deliver(r, a)
+		e.deliver(r, a)
 		return nil
 	case refusing > probesMost:
 		return fmt.Errorf("%w: more than %d probes at once", exec.ErrProtocol, probesMost)
 	}
-	timeout := p.c.defaultTimeout()
+	timeout := e.face.Timeout()
 	until := exec.Now() + timeout
-	q.take.do(p.c, func() {
-		p.mu.Lock()
+	q.take.do(e, func() {
+		e.mu.Lock()
 		q.refusing-- // before the peer, which may ask anew at once, has the answer
-		p.mu.Unlock()
-		p.replyBy(until, timeout, a.source, transport.Header{Type: frameNotNow, Seq: a.offer}, nil)
+		e.mu.Unlock()
+		e.replyBy(until, timeout, a.source, transport.Header{Type: FrameNotNow, Seq: a.offer}, nil)
 	})
 	return nil
 }
 
-// setHolds notes whether a peer holds sends back. It needs p.mu.
-func (p *pointToPoint) setHolds(peer int, holds bool) {
-	q := &p.peers[peer]
+// setHolds notes whether a peer holds sends back. It needs e.mu.
+func (e *Engine) setHolds(peer int, holds bool) {
+	q := &e.peers[peer]
 	switch {
 	case holds && !q.holds:
-		p.holding++
+		e.holding++
 	case !holds && q.holds:
-		p.holding--
+		e.holding--
 	}
 	q.holds = holds
 }
 
-// holders are the peers that are to be told of a receive that nothing matches. It needs p.mu.
-func (p *pointToPoint) holders(source int) (peers []int) {
-	if p.holding == 0 {
+// holders are the peers that are to be told of a receive that nothing matches. It needs e.mu.
+func (e *Engine) holders(source int) (peers []int) {
+	if e.holding == 0 {
 		return nil
 	}
-	for peer := range p.peers {
-		_, gone := p.gone[peer]
-		if p.peers[peer].holds && !gone && (source == peer || source == call.AnySource) {
+	for peer := range e.peers {
+		_, gone := e.gone[peer]
+		if e.peers[peer].holds && !gone && (source == peer || source == call.AnySource) {
 			peers = append(peers, peer)
 		}
 	}

@@ -1,4 +1,4 @@
-package core
+package p2p
 
 import (
 	"slices"
@@ -7,6 +7,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
 )
 
 // arrival is a send, as the receiver knows it.
@@ -25,11 +26,11 @@ type arrival struct {
 
 // receive is a posted receive.
 type receive struct {
-	work   *Work
+	work   *work.Work
 	op     *call.Operation
 	bytes  uint64
 	source int // wanted; AnySource
-	// Under pointToPoint.mu, of one whose data comes into its buffer:
+	// Under Engine.mu, of one whose data comes into its buffer:
 	from    int  // the sender
 	reading bool // a frame is being read
 	expired bool // the data has come too late: the receive ends with the communicator
@@ -49,7 +50,7 @@ func (r *receive) matches(a *arrival) bool {
 
 // send is a send to a peer, or to this rank itself.
 type send struct {
-	work  *Work
+	work  *work.Work
 	op    *call.Operation
 	peer  int
 	bytes uint64
@@ -58,7 +59,7 @@ type send struct {
 	header transport.Header // of its first frame, the offer or all of it
 	first  []byte           // what goes with it
 
-	// Under pointToPoint.mu:
+	// Under Engine.mu:
 	held   bool  // it waits for the peer to receive others
 	probe  probe // of one that is held
 	wanted bool  // a receive has come while the peer was asked whether one waits

@@ -1,4 +1,4 @@
-package core
+package p2p
 
 import (
 	"context"
@@ -40,42 +40,47 @@ type wire interface {
 }
 
 // wireTo is the wire to a peer.
-func (p *pointToPoint) wireTo(peer int) wire {
-	if p.c.byMail(peer) {
-		return mailWire{p, peer}
+func (e *Engine) wireTo(peer int) wire {
+	if e.byMail(peer) {
+		return mailWire{e, peer}
 	}
-	return linkWire{p, peer}
+	return linkWire{e, peer}
 }
 
 // linkWire is a link.
 type linkWire struct {
-	p    *pointToPoint
+	e    *Engine
 	peer int
 }
 
 func (l linkWire) tryPost(h transport.Header, payload []byte) bool {
-	return l.p.c.group.TrySend(l.peer, h, payload)
+	return l.e.links.TrySend(l.peer, h, payload)
 }
 
 func (l linkWire) post(ctx context.Context, h transport.Header, payload []byte) error {
-	return l.p.c.group.Send(ctx, l.peer, h, payload)
+	return l.e.links.Send(ctx, l.peer, h, payload)
 }
 
-func (l linkWire) begin(s *send) bool { return l.p.beginSend(s, s.header, inlineTime) }
+func (l linkWire) begin(s *send) bool { return l.e.beginSend(s, s.header, inlineTime) }
 
-func (l linkWire) readNews() { l.p.c.readNews(l.peer) }
+func (l linkWire) readNews() {
+	if r := l.e.Reader; r.Take() {
+		l.e.links.Pump(l.peer)
+		r.Leave()
+	}
+}
 
 func (l linkWire) eager(payload []byte) bool {
-	return len(payload) <= eagerPortMax && !l.p.c.group.Advertises(l.peer, payload)
+	return len(payload) <= eagerPortMax && !l.e.links.Advertises(l.peer, payload)
 }
 
 func (l linkWire) place(*send) []byte { return nil }
 
 func (l linkWire) placeOf(*arrival, []byte) error { return nil }
 
-func (l linkWire) accept(r *receive, a *arrival) { l.p.take(r, a) }
+func (l linkWire) accept(r *receive, a *arrival) { l.e.take(r, a) }
 
-func (l linkWire) carry(s *send) { l.p.give(&gift{send: s, offer: s.id}) }
+func (l linkWire) carry(s *send) { l.e.give(&gift{send: s, offer: s.id}) }
 
 func (l linkWire) gets(uint64) bool { return false }
 
@@ -88,16 +93,16 @@ func (l linkWire) got(s *send) error {
 
 // mailWire is the mailboxes of two ranks that share memory.
 type mailWire struct {
-	p    *pointToPoint
+	e    *Engine
 	peer int
 }
 
 func (m mailWire) tryPost(h transport.Header, payload []byte) bool {
-	return m.p.c.window.Mail().Mapped(m.peer) && m.p.post(m.peer, h, payload)
+	return m.e.mail.Mapped(m.peer) && m.e.post(m.peer, h, payload)
 }
 
 func (m mailWire) post(ctx context.Context, h transport.Header, payload []byte) error {
-	return m.p.postWaiting(ctx, m.peer, h, payload)
+	return m.e.postWaiting(ctx, m.peer, h, payload)
 }
 
 func (m mailWire) begin(s *send) bool {
@@ -108,11 +113,11 @@ func (m mailWire) begin(s *send) bool {
 	return true
 }
 
-func (m mailWire) readNews() { m.p.takeLetters() }
+func (m mailWire) readNews() { m.e.takeLetters() }
 
 func (m mailWire) eager(payload []byte) bool {
 	n := uint64(len(payload))
-	return n <= uint64(m.p.c.shape.EagerMax) && !m.gets(n)
+	return n <= uint64(m.e.Shape.EagerMax) && !m.gets(n)
 }
 
 func (m mailWire) place(s *send) []byte {
@@ -128,16 +133,16 @@ func (m mailWire) placeOf(a *arrival, place []byte) error {
 }
 
 func (m mailWire) accept(r *receive, a *arrival) {
-	m.p.accept(&transfer{work: r.work, op: r.op, peer: m.peer, offer: a.offer, get: m.gets(r.bytes),
+	m.e.accept(&transfer{work: r.work, op: r.op, peer: m.peer, offer: a.offer, get: m.gets(r.bytes),
 		at: a.at})
 }
 
-func (m mailWire) carry(s *send) { m.p.transfer(&transfer{work: s.work, op: s.op, peer: m.peer}) }
+func (m mailWire) carry(s *send) { m.e.transfer(&transfer{work: s.work, op: s.op, peer: m.peer}) }
 
 // The receiver decides. The sender assumes that both ranks find the same.
 func (m mailWire) gets(bytes uint64) bool {
-	least := m.p.c.shape.Thresholds.SendGetMin
-	return least > 0 && bytes >= uint64(least) && m.p.c.window.Reads(m.peer)
+	least := m.e.Shape.Thresholds.SendGetMin
+	return least > 0 && bytes >= uint64(least) && m.e.Window.Reads(m.peer)
 }
 
 func (m mailWire) got(*send) error { return nil }

@@ -1,4 +1,4 @@
-package core
+package p2p
 
 import (
 	"sync"
@@ -12,21 +12,21 @@ type serial struct {
 	busy    bool
 }
 
-func (s *serial) do(c *epoch, f func()) {
-	c.p2p.enter()
+func (s *serial) do(e *Engine, f func()) {
+	e.enter()
 	s.mu.Lock()
 	s.waiting = append(s.waiting, f)
 	start := !s.busy
 	s.busy = true
 	s.mu.Unlock()
 	if start {
-		c.spawn(func() { s.drain(c) })
+		e.Works.Spawn(func() { s.drain(e) })
 	}
 }
 
 // now runs f on the caller if nothing is before it. It tells whether it did, and f said that it was
 // done.
-func (s *serial) now(c *epoch, f func() bool) bool {
+func (s *serial) now(e *Engine, f func() bool) bool {
 	s.mu.Lock()
 	if s.busy {
 		s.mu.Unlock()
@@ -40,12 +40,12 @@ func (s *serial) now(c *epoch, f func() bool) bool {
 	s.busy = more
 	s.mu.Unlock()
 	if more {
-		c.spawn(func() { s.drain(c) })
+		e.Works.Spawn(func() { s.drain(e) })
 	}
 	return done
 }
 
-func (s *serial) drain(c *epoch) {
+func (s *serial) drain(e *Engine) {
 	for {
 		s.mu.Lock()
 		if len(s.waiting) == 0 {
@@ -58,6 +58,6 @@ func (s *serial) drain(c *epoch) {
 		s.waiting = s.waiting[1:]
 		s.mu.Unlock()
 		f()
-		c.p2p.exit()
+		e.exit()
 	}
 }

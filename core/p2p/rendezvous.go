@@ -1,4 +1,4 @@
-package core
+package p2p
 
 import (
 	"context"
@@ -11,18 +11,18 @@ import (
 )
 
 // take receives the data of an offer over a port channel.
-func (p *pointToPoint) take(r *receive, a *arrival) {
-	p.mu.Lock()
-	if err := p.refuse(a.source); err != nil {
-		p.mu.Unlock()
-		p.miss(r.work, r.op, err)
+func (e *Engine) take(r *receive, a *arrival) {
+	e.mu.Lock()
+	if err := e.refuse(a.source); err != nil {
+		e.mu.Unlock()
+		e.miss(r.work, r.op, err)
 		return
 	}
-	a.receive, p.filling[r], p.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
-	p.expect(r.work.Deadline())
-	p.mu.Unlock()
+	a.receive, e.filling[r], e.peers[a.source].accepted[a.offer], r.from = r, true, a, a.source
+	e.expect(r.work.Deadline())
+	e.mu.Unlock()
 	// Who reads the link does the rest.
-	p.reply(a.source, transport.Header{Type: frameAccept, Seq: a.offer}, nil)
+	e.reply(a.source, transport.Header{Type: FrameCTS, Seq: a.offer}, nil)
 }
 
 // linkSends are the accepted sends over port channels.
@@ -37,55 +37,55 @@ type gift struct {
 	send  *send
 	offer uint64
 	given uint64 // bytes; only who gives it looks
-	// Under pointToPoint.mu:
+	// Under Engine.mu:
 	users int  // of the data: who gives it, now or later, and frames that the peer is still to fetch
 	lone  bool // nobody gives it any more
 }
 
 // give sends the data of an accepted send: a waiter does who reads the links for this communicator,
 // or else a goroutine.
-func (p *pointToPoint) give(g *gift) {
-	p.mu.Lock()
-	g.users, p.linkSends.given[g.offer] = 1, g
-	attended := p.linkSends.attended
+func (e *Engine) give(g *gift) {
+	e.mu.Lock()
+	g.users, e.linkSends.given[g.offer] = 1, g
+	attended := e.linkSends.attended
 	if attended {
-		p.linkSends.gifts = append(p.linkSends.gifts, g)
+		e.linkSends.gifts = append(e.linkSends.gifts, g)
 	}
-	p.mu.Unlock()
+	e.mu.Unlock()
 	if attended {
-		p.c.kick()
+		e.kick()
 	} else {
-		p.giveLater(g)
+		e.giveLater(g)
 	}
 }
 
-func (p *pointToPoint) giveLater(g *gift) {
-	p.peers[g.send.peer].give.do(p.c, func() { p.giveFrames(g, g.send.work.Context(), false) })
+func (e *Engine) giveLater(g *gift) {
+	e.peers[g.send.peer].give.do(e, func() { e.giveFrames(g, g.send.work.Context(), false) })
 }
 
 // attendLinks has accepted sends wait for giveAccepted, or have them wait no longer.
-func (p *pointToPoint) attendLinks(yes bool) {
-	p.mu.Lock()
-	p.linkSends.attended = yes
-	left := p.linkSends.gifts
-	p.linkSends.gifts = nil
-	p.mu.Unlock()
+func (e *Engine) attendLinks(yes bool) {
+	e.mu.Lock()
+	e.linkSends.attended = yes
+	left := e.linkSends.gifts
+	e.linkSends.gifts = nil
+	e.mu.Unlock()
 	for _, g := range left {
-		p.giveLater(g)
+		e.giveLater(g)
 	}
 }
 
 // giveAccepted sends the data of accepted sends. What a peer does not take soon is left to a
 // goroutine. The caller has the poller's token.
-func (p *pointToPoint) giveAccepted() {
-	p.mu.Lock()
-	gifts := p.linkSends.gifts
-	p.linkSends.gifts = nil
-	p.mu.Unlock()
+func (e *Engine) giveAccepted() {
+	e.mu.Lock()
+	gifts := e.linkSends.gifts
+	e.linkSends.gifts = nil
+	e.mu.Unlock()
 	for _, g := range gifts {
 		ctx := work.WithDeadline(g.send.work.Context(), exec.Now()+giveTime)
-		if !p.giveFrames(g, ctx, true) {
-			p.giveLater(g)
+		if !e.giveFrames(g, ctx, true) {
+			e.giveLater(g)
 		}
 		ctx.End()
 	}
@@ -93,77 +93,77 @@ func (p *pointToPoint) giveAccepted() {
 
 // giveFrames tells whether all has been given, or never will be. It has not if only the context has
 // ended.
-func (p *pointToPoint) giveFrames(g *gift, ctx context.Context, reading bool) bool {
+func (e *Engine) giveFrames(g *gift, ctx context.Context, reading bool) bool {
 	s := g.send
 	data := s.payload()
 	var failure *fault.Error
 	for failure == nil && g.given < s.bytes {
-		h := transport.Header{Type: transport.Data, Flags: acceptedSend, Seq: g.offer,
+		h := transport.Header{Type: transport.Data, Flags: LargeSend, Seq: g.offer,
 			Arg: [2]uint64{g.given}}
 		part := data[g.given:min(g.given+acceptedPart, s.bytes)]
-		p.mu.Lock()
+		e.mu.Lock()
 		g.users++ // before the peer can have fetched it
-		p.mu.Unlock()
-		lent, err := p.c.group.Advertise(ctx, reading, s.peer, h, part)
+		e.mu.Unlock()
+		lent, err := e.links.Advertise(ctx, reading, s.peer, h, part)
 		if !lent {
-			p.fetched(g.offer)
+			e.Acked(g.offer)
 		}
 		if err != nil {
 			if ctx.Err() != nil && s.work.Context().Err() == nil {
 				return false
 			}
-			failure = p.loseSend(s, err)
+			failure = e.loseSend(s, err)
 		}
 		g.given += uint64(len(part))
 	}
-	p.mu.Lock()
+	e.mu.Lock()
 	g.users--
 	if failure == nil && g.users > 0 {
-		failure = p.refuse(s.peer)
+		failure = e.refuse(s.peer)
 	}
 	ended := failure != nil || g.users == 0
 	if ended {
-		delete(p.linkSends.given, g.offer)
+		delete(e.linkSends.given, g.offer)
 	} else {
 		g.lone = true
-		p.expect(s.work.Deadline())
+		e.expect(s.work.Deadline())
 	}
-	p.mu.Unlock()
+	e.mu.Unlock()
 	switch {
 	case ended && failure != nil:
-		p.miss(s.work, s.op, failure)
+		e.miss(s.work, s.op, failure)
 	case ended:
 		s.work.End(nil)
 	}
 	return true
 }
 
-// fetched tells that a frame of a gift needs its memory no more.
-func (p *pointToPoint) fetched(offer uint64) {
-	p.mu.Lock()
-	g := p.linkSends.given[offer]
+// Acked tells that a frame of a gift needs its memory no more.
+func (e *Engine) Acked(offer uint64) {
+	e.mu.Lock()
+	g := e.linkSends.given[offer]
 	if g == nil { // it has failed
-		p.mu.Unlock()
+		e.mu.Unlock()
 		return
 	}
 	g.users--
 	ended := g.users == 0
 	if ended {
-		delete(p.linkSends.given, offer)
+		delete(e.linkSends.given, offer)
 	}
-	p.mu.Unlock()
+	e.mu.Unlock()
 	if ended {
 		g.send.work.End(nil)
 	}
 }
 
 // takeLone takes gifts out whose memory only a peer still uses: of one peer, or (AnySource) of all.
-// It needs p.mu.
-func (p *pointToPoint) takeLone(peer int) (lone []*gift) {
-	for offer, g := range p.linkSends.given {
+// It needs e.mu.
+func (e *Engine) takeLone(peer int) (lone []*gift) {
+	for offer, g := range e.linkSends.given {
 		if g.lone && (peer == call.AnySource || g.send.peer == peer) {
 			lone = append(lone, g)
-			delete(p.linkSends.given, offer)
+			delete(e.linkSends.given, offer)
 		}
 	}
 	return lone

@@ -1,0 +1,194 @@
+package p2p
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
+)
+
+// loseSend is lose for a send that may have come too late.
+func (e *Engine) loseSend(s *send, err error) *fault.Error {
+	if s.work.Deadline() <= exec.Now() && e.face.Failed() == nil {
+		e.face.Fail(e.late(s.work, s.op, s.peer, "it could not be sent"))
+		return e.ended(s.op, e.face.Failed())
+	}
+	return e.lose(s.op, s.peer, err)
+}
+
+// lose is what a send or receive ends with whose peer cannot be reached. Where the peer has left in
+// good order nobody else misses it; else the communicator has failed.
+func (e *Engine) lose(op *call.Operation, peer int, err error) *fault.Error {
+	cause := e.face.PeerError(peer, err)
+	if !errors.Is(err, transport.ErrPeerLeft) {
+		e.face.Fail(cause)
+		cause = e.face.Failed()
+	}
+	return e.ended(op, cause)
+}
+
+// Title names a send or receive.
+func (e *Engine) Title(op *call.Operation) string {
+	peer, way := "any rank", "from"
+	if op.Root != call.AnySource {
+		peer = e.Members.Names(op.Root)
+	}
+	name := "receive"
+	if op.Collective == plan.Send {
+		name, way = "send", "to"
+	}
+	return fmt.Sprintf("%s of %d bytes with tag %d %s %s", name, op.Length(), op.Tag, way, peer)
+}
+
+// ended is the error for a send or receive that a failure has ended.
+func (e *Engine) ended(op *call.Operation, cause *fault.Error) *fault.Error {
+	return cause.During(op.Collective.String(), 0).Ending(e.Title(op), "")
+}
+
+// late is the error for a send or receive whose time is up, which a peer has not met.
+func (e *Engine) late(w *work.Work, op *call.Operation, peer int, why string) *fault.Error {
+	return e.ended(op, e.Members.Errorf(fault.ErrTimeout, "%s: timeout after %v: %s", e.Title(op),
+		w.Timeout(), why).Blaming(peer))
+}
+
+// refuse tells why nothing can be started with a peer. Called with the lock held.
+func (e *Engine) refuse(peer int) *fault.Error {
+	if e.failure != nil {
+		return e.failure
+	}
+	d, gone := e.gone[peer]
+	switch {
+	case gone:
+		return d.Cause
+	case peer == call.AnySource && len(e.gone) > 0:
+		alone := len(e.gone) == e.size-1
+		for _, peer := range slices.Sorted(maps.Keys(e.gone)) {
+			if d := e.gone[peer]; d.Lost() && (alone || !d.Exited) {
+				return d.Cause.Because("It may have been the one to send")
+			}
+		}
+		if alone {
+			return e.Members.Errorf(fault.ErrAborted, "all other ranks have left: no other rank can "+
+				"send any more").Blaming(slices.Collect(maps.Keys(e.gone))...)
+		}
+	}
+	return nil
+}
+
+// miss ends a send or receive whose peer is gone, which may be any that a receive could have
+// matched. In the latter case the communicator goes on for the others, if there are any.
+func (e *Engine) miss(w *work.Work, op *call.Operation, err *fault.Error) {
+	e.mu.Lock()
+	others := len(e.gone) < e.size-1
+	e.mu.Unlock()
+	if err.Kind == fault.ErrPeerFailed && (op.Root != call.AnySource || !others) {
+		e.face.Fail(err)
+	}
+	w.End(e.ended(op, err))
+}
+
+// ending is the end of a send or receive, for when no lock is held.
+type ending struct {
+	work *work.Work
+	op   *call.Operation
+	err  *fault.Error
+}
+
+// Depart ends what can no longer be matched because a peer is gone.
+func (e *Engine) Depart(peer int, d membership.Departure) {
+	e.enter()
+	defer e.exit()
+	e.takeLetters() // what it sent before
+	e.mu.Lock()
+	e.gone[peer] = d
+	var ended []ending
+	end := func(w *work.Work, op *call.Operation, err *fault.Error) {
+		ended = append(ended, ending{w, op, err})
+	}
+	e.match.posted = slices.DeleteFunc(e.match.posted, func(r *receive) bool {
+		err := e.refuse(r.source)
+		if err != nil {
+			end(r.work, r.op, err)
+		}
+		return err != nil
+	})
+	// What was offered, and will not come.
+	e.match.unexpected = slices.DeleteFunc(e.match.unexpected,
+		func(a *arrival) bool { return a.source == peer && a.offer != 0 })
+	for r := range e.filling {
+		if r.from == peer {
+			end(r.work, r.op, d.Cause)
+			delete(e.filling, r)
+		}
+	}
+	clear(e.peers[peer].accepted)
+	for id, s := range e.offers {
+		if s.peer == peer {
+			end(s.work, s.op, d.Cause)
+			delete(e.offers, id)
+		}
+	}
+	e.peers[peer].held = heldBack{}
+	for _, g := range e.takeLone(peer) {
+		end(g.send.work, g.send.op, d.Cause)
+	}
+	moving := e.moving > 0
+	e.mu.Unlock()
+	for _, x := range ended {
+		e.miss(x.work, x.op, x.err)
+	}
+	if moving { // one may be a receive from the peer
+		e.mail.Poke()
+	}
+}
+
+// Fail ends everything. From now on all calls go by the engine, which refuses them.
+func (e *Engine) Fail(err *fault.Error) {
+	e.enter()
+	defer e.exit()
+	e.mu.Lock()
+	e.failure = err
+	if e.deadline.alarm != nil {
+		e.deadline.alarm.Stop()
+	}
+	var ended []ending
+	end := func(w *work.Work, op *call.Operation) { ended = append(ended, ending{w, op, err}) }
+	for _, r := range e.match.posted {
+		end(r.work, r.op)
+	}
+	for r := range e.filling {
+		if !r.reading { // else its reader ends it
+			end(r.work, r.op)
+			delete(e.filling, r)
+		}
+	}
+	for _, s := range e.offers {
+		end(s.work, s.op)
+	}
+	for _, g := range e.takeLone(call.AnySource) {
+		end(g.send.work, g.send.op)
+	}
+	for _, a := range e.match.unexpected {
+		if a.local != nil {
+			end(a.local.work, a.local.op)
+		}
+	}
+	e.match = matcher{}
+	clear(e.offers)
+	for i := range e.peers {
+		e.peers[i].held = heldBack{}
+	}
+	e.mu.Unlock()
+	for _, x := range ended {
+		x.work.End(e.ended(x.op, x.err))
+	}
+	e.endTransfers(err)
+}

@@ -1,0 +1,419 @@
+package p2p
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
+)
+
+const (
+	eagerPortMax = 1 << 20 // where no memory is shared
+	acceptedPart = 4 << 20 // bytes of an accepted send that go in one frame
+	// EagerBudget is the most bytes of eager sends of all peers that have not been received yet.
+	EagerBudget = 5 << 20
+	eagerLeast  = 16 << 10         // of a peer, whatever their number
+	inlineTime  = time.Millisecond // how long a send may hold its caller
+	// how long an accepted send may hold a waiter, who may wait for another work
+	giveTime = 10 * time.Millisecond
+)
+
+// Engine is the sends and receives of an epoch of a communicator. Its methods may be called from
+// any goroutine and thread.
+// It has more fields than others: what one lock guards lies here.
+type Engine struct {
+	Config
+	face    Face
+	links   Links // set before the first operation is started and the first frame is handled
+	size    int
+	mail    *exec.Mail
+	peers   []peerQueues
+	credits *exec.Credits // of peers
+	held    buffers       // of eager sends
+	limits
+	mails     bool // there are peers with mailboxes
+	attention attention
+
+	token       work.Token  // of the waiter that takes letters out, and carries the transfers on
+	unannounced atomic.Bool // some of the peers' are
+	reading     reading
+
+	mu      sync.Mutex // guards what follows
+	open    bool       // callers in C may send, while nobody has entered
+	match   matcher
+	holding int               // peers that hold sends back
+	filling map[*receive]bool // matched, and their data comes into their buffers
+	offered
+	linkSends linkSends
+	moving    int // transfers
+	deadline  deadline
+	failure   *fault.Error
+	gone      map[int]membership.Departure
+}
+
+// limits are what a peer may be sent that it has not received yet.
+type limits struct {
+	eagerWindow uint64 // bytes of eager sends
+	most        uint64 // sends
+}
+
+// reading is held by a thread that takes letters out.
+type reading struct {
+	sync.Mutex
+	closed bool // there are no mailboxes any more
+}
+
+// offered are the sends that were offered, and neither accepted nor got.
+type offered struct {
+	offers map[uint64]*send // by number
+	next   uint64           // number of the last one
+}
+
+// peerQueues is what goes on with one peer.
+type peerQueues struct {
+	wire   wire
+	frames serial // eager sends and offers, in the order of their calls
+	// accepted sends over a port channel: data out, in the order in which they were accepted
+	give serial
+	take serial // answers
+
+	giving, taking transfers   // over a memory channel
+	unannounced    atomic.Bool // a letter of which it must be told, unless it looks itself
+	// of the goroutine of the link, or of who holds `reading`: the send of which a frame is being read
+	coming *arrival
+
+	// Under Engine.mu:
+	*exec.Credit                     // of both ways: see enter
+	accepted     map[uint64]*arrival // offers whose data comes into a receive's buffer
+	unexpected   uint64              // bytes from the peer that are held for a receive to come
+	held         heldBack            // sends to the peer
+	holds        bool                // the peer does so, too
+	refusing     int                 // answers to it that are on their way
+}
+
+// New makes an engine. [Engine.UseLinks] comes before its first use, and [Engine.Free] ends it.
+func New(c Config, f Face) (*Engine, error) {
+	size := len(c.Members.PIDs)
+	credits, err := exec.NewCredits(size)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{Config: c, face: f, size: size, mail: c.Window.Mail(), credits: credits,
+		token: work.NewToken(), peers: make([]peerQueues, size)}
+	e.mails = e.byMail(call.AnySource)
+	e.eagerWindow = uint64(max(EagerBudget/max(size-1, 1), eagerLeast))
+	e.most = uint64(max(arrivalsBudget/max(size-1, 1), arrivalsLeast))
+	e.offers = map[uint64]*send{}
+	e.linkSends.given = map[uint64]*gift{}
+	e.filling = map[*receive]bool{}
+	e.gone = map[int]membership.Departure{}
+	for i := range e.peers {
+		e.peers[i].accepted = map[uint64]*arrival{}
+		e.peers[i].Credit = credits.Of(i)
+		e.peers[i].wire = e.wireTo(i)
+	}
+	e.attention.after, e.attention.look = e.after, e.background
+	if e.mails {
+		most := min(uint64(c.Shape.EagerMax), e.eagerMost())
+		if least := c.Shape.Thresholds.SendGetMin; least > 0 {
+			most = min(most, uint64(least)-1)
+		}
+		c.FastPath.UseSends(credits, transport.Data, most, e.eagerWindow, e.most)
+	}
+	return e, nil
+}
+
+// UseLinks says what carries frames.
+func (e *Engine) UseLinks(l Links) { e.links = l }
+
+// byMail tells whether packets pass between this rank and a peer; of AnySource, whether some do.
+func (e *Engine) byMail(peer int) bool { return e.joined(peer, false) }
+
+// byLink tells whether sends and receives between this rank and a peer go over a link; of
+// AnySource, whether some do.
+func (e *Engine) byLink(peer int) bool { return e.joined(peer, true) }
+
+// joined tells whether a peer, or any, is joined to this rank by a port, or by memory.
+func (e *Engine) joined(peer int, port bool) bool {
+	if peer != call.AnySource {
+		return peer != e.Rank && e.Ports[peer] == port
+	}
+	for r := range e.size {
+		if e.joined(r, port) {
+			return true
+		}
+	}
+	return false
+}
+
+// eagerMost is the most bytes of an eager send. It is not all of the window, so that the news of
+// what was received keep it open.
+func (e *Engine) eagerMost() uint64 { return e.eagerWindow * 2 / 3 }
+
+// Free gives back what a finished engine holds.
+func (e *Engine) Free() {
+	e.enter() // callers in C stay out, for the engine has failed
+	defer e.exit()
+	e.token <- struct{}{} // from who attends, and kept: nobody attends any more
+	e.endTransfersHeld(e.face.Failed())
+	e.reading.Lock()
+	e.reading.closed = true
+	e.reading.Unlock()
+	for i := range e.peers {
+		for _, t := range []*transfers{&e.peers[i].giving, &e.peers[i].taking} {
+			if t.run != nil {
+				t.run.Free()
+			}
+		}
+	}
+}
+
+// enter keeps callers in C, which send and receive without the engine where they can, out of the
+// mailboxes and credits; exit lets them in again. All code that posts or takes letters, starts
+// sends or receives, or ends what these wait for runs between the two. They nest.
+func (e *Engine) enter() { e.FastPath.ShutSends() }
+
+func (e *Engine) exit() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	times := 1
+	open := e.sendsInOrder()
+	switch {
+	case open && !e.open:
+		times++
+	case !open && e.open:
+		times--
+	}
+	e.open = open
+	e.FastPath.OpenSends(times, open && e.idle())
+}
+
+// sendsInOrder tells whether no send is under way that one in C could overtake, and calls need not
+// come here, to fail or to be logged. It needs e.mu.
+func (e *Engine) sendsInOrder() bool {
+	return e.mails && e.failure == nil && len(e.gone) == 0 && len(e.offers) == 0 &&
+		!e.Traced
+}
+
+// idle tells whether no receive or message is here that one in C could overtake. It needs e.mu.
+func (e *Engine) idle() bool {
+	return len(e.match.posted) == 0 && len(e.match.unexpected) == 0 && len(e.filling) == 0 &&
+		e.moving == 0 && e.holding == 0
+}
+
+// Start starts those operations of a work that are sends and receives.
+func (e *Engine) Start(w *work.Work, operations []call.Operation) {
+	e.enter()
+	defer e.exit()
+	for i := range operations {
+		switch op := &operations[i]; op.Collective {
+		case plan.Send:
+			e.send(w, op)
+		case plan.Recv:
+			e.receive(w, op)
+		}
+	}
+}
+
+func (e *Engine) send(w *work.Work, op *call.Operation) {
+	s := &send{work: w, op: op, peer: op.Root, bytes: op.Length()}
+	if s.peer == e.Rank {
+		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
+		e.arrive(a)
+		return
+	}
+	q := &e.peers[s.peer]
+	small := s.bytes <= e.eagerMost() && q.wire.eager(s.payload())
+	fits := func() bool { return small && q.EagerSent-q.EagerDone+s.bytes <= e.eagerWindow }
+	e.mu.Lock()
+	if e.mustHold(s.peer) || small && !fits() {
+		e.mu.Unlock()
+		q.wire.readNews() // no other thread may have had a reason to
+		e.mu.Lock()
+	}
+	if err := e.refuse(s.peer); err != nil {
+		e.mu.Unlock()
+		e.miss(w, op, err)
+		return
+	}
+	hold := e.mustHold(s.peer)
+	if fits() && !hold {
+		q.EagerSent += s.bytes
+		s.header = transport.Header{Type: transport.Data, Flags: EagerSend, Arg: [2]uint64{s.about()}}
+		s.first = s.payload()
+	} else {
+		e.next++
+		s.id = e.next
+		e.offers[s.id] = s
+		e.expect(w.Deadline())
+		s.header = transport.Header{Type: FrameRTS, Seq: s.id, Arg: [2]uint64{s.about(), s.bytes}}
+		s.first = q.wire.place(s)
+	}
+	if hold {
+		e.hold(s)
+		e.mu.Unlock()
+		return
+	}
+	q.Sent++
+	e.mu.Unlock()
+	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
+	if !e.links.Connected(s.peer) || !q.frames.now(e, func() bool { return q.wire.begin(s) }) {
+		q.frames.do(e, func() { e.beginSend(s, s.header, w.Timeout()) })
+	}
+}
+
+// beginSend carries a send's first frame, with that header, in so long at most. It tells whether
+// that is over, well or not.
+func (e *Engine) beginSend(s *send, h transport.Header, most time.Duration) bool {
+	ctx := work.WithDeadline(s.work.Context(), exec.Now()+most)
+	defer ctx.End()
+	err := e.peers[s.peer].wire.post(ctx, h, s.first)
+	switch {
+	case err == nil:
+		s.begun()
+	case ctx.Err() != nil && s.work.Context().Err() == nil:
+		return false
+	default:
+		lost := e.loseSend(s, err)
+		if s.id == 0 || e.takeOffer(s.id, s.peer) != nil {
+			s.work.End(lost)
+		}
+	}
+	return true
+}
+
+// takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
+func (e *Engine) takeOffer(id uint64, peer int) *send {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.offers[id]
+	if s == nil || s.peer != peer {
+		return nil
+	}
+	delete(e.offers, id)
+	if s.held {
+		e.unhold(s)
+	}
+	return s
+}
+
+func (e *Engine) receive(w *work.Work, op *call.Operation) {
+	r := &receive{work: w, op: op, source: op.Root, bytes: op.Length()}
+	var holders []int
+	e.mu.Lock()
+	a := e.match.post(r)
+	if a == nil {
+		if err := e.refuse(r.source); err != nil {
+			e.match.cancel(r)
+			e.mu.Unlock()
+			e.miss(w, op, err)
+			return
+		}
+		e.expect(w.Deadline())
+		holders = e.holders(r.source)
+	}
+	e.mu.Unlock()
+	for _, peer := range holders {
+		e.reply(peer, transport.Header{Type: FrameWanted, Arg: [2]uint64{uint64(op.Tag)}}, nil)
+	}
+	if a != nil {
+		e.deliver(r, a)
+	} else if r.source >= 0 && r.source != e.Rank && !e.links.Connected(r.source) {
+		e.face.Dial(r.source) // so that a peer that died before it ever sent is found out
+	}
+}
+
+func (e *Engine) arrive(a *arrival) {
+	e.mu.Lock()
+	if e.failure != nil {
+		e.mu.Unlock()
+		if a.local != nil {
+			a.local.work.End(e.failure)
+		}
+		return
+	}
+	r := e.match.arrive(a)
+	if r == nil && a.local != nil {
+		e.expect(a.local.work.Deadline())
+	}
+	e.mu.Unlock()
+	if r != nil {
+		e.deliver(r, a)
+	}
+}
+
+// deliver brings an arrival's data to the receive that it met.
+func (e *Engine) deliver(r *receive, a *arrival) {
+	r.work.SetSource(a.source)
+	var bad *fault.Error
+	if r.bytes != a.bytes || r.op.DType != a.dtype {
+		bad = e.Members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but "+
+			"%s sent %d elements of %s", e.Members.Names(e.Rank),
+			r.op.OutCounts[0], r.op.DType, a.tag, e.Members.Names(a.source),
+			a.bytes/uint64(a.dtype.Size()), a.dtype)
+		bad.Calls = map[int]string{
+			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()),
+				a.tag),
+			e.Rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
+		}
+		bad = e.ended(r.op, bad)
+	}
+	switch {
+	case a.local != nil:
+		if bad == nil && r.bytes > 0 {
+			copy(r.buffer(), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
+		}
+		a.local.work.End(bad)
+		r.work.End(bad)
+	case a.data != nil:
+		if bad == nil {
+			copy(r.buffer(), a.data)
+		}
+		e.consumed(a)
+		e.held.put(a.data)
+		r.work.End(bad)
+	case bad != nil:
+		e.consumed(a)
+		e.reply(a.source, transport.Header{Type: FrameReject, Seq: a.offer}, bad.Encode())
+		r.work.End(bad)
+	default:
+		e.consumed(a)
+		if a.bytes == 0 {
+			e.finish(r.work, a.source, a.offer)
+		} else {
+			e.peers[a.source].wire.accept(r, a)
+		}
+	}
+}
+
+// reply tells a peer something without waiting. A peer that does not get it has failed, which its
+// link tells.
+func (e *Engine) reply(peer int, h transport.Header, payload []byte) {
+	q := &e.peers[peer]
+	if !q.take.now(e, func() bool { return q.wire.tryPost(h, payload) }) {
+		timeout := e.face.Timeout()
+		until := exec.Now() + timeout
+		q.take.do(e, func() { e.replyBy(until, timeout, peer, h, payload) })
+	}
+}
+
+// replyBy is reply on a goroutine, until a time, which comes after so long.
+func (e *Engine) replyBy(until, timeout time.Duration, peer int, h transport.Header,
+	payload []byte) {
+	ctx := work.WithDeadline(e.Works.Context, until)
+	defer ctx.End()
+	if err := e.peers[peer].wire.post(ctx, h, payload); err != nil && exec.Now() >= until {
+		e.face.Fail(e.Members.Errorf(fault.ErrTimeout,
+			"answer to %s: timeout after %v: it takes nothing", e.Members.Names(peer),
+			timeout).Blaming(peer))
+	}
+}

@@ -28,8 +28,11 @@ type Layout struct {
 	Lanes int
 	Slots int   // messages a direction of a channel holds
 	Chunk int64 // the most bytes a message carries, where nothing else is said
+	// LaterChunk is the same on all lanes but the first; 0: it is Chunk there, too.
+	LaterChunk int64
 	// Near are the peers of a rank, in order, with which it exchanges messages of up to NearChunk
-	// bytes. A rank that is near to another one has that one near, too. nil: no rank has such peers.
+	// bytes on the first lane. A rank that is near to another one has that one near, too. nil: no rank
+	// has such peers.
 	Near      func(rank int) []int
 	NearChunk int64
 	// Sharing are the ranks that share memory with this one, itself among them, in order; nil: all.
@@ -47,16 +50,18 @@ type region struct {
 	n         int   // ranks
 	lanes     int
 	slots     int
-	chunk     int64
+	chunks    [2]int64 // of the first lane, and of others
 	nearChunk int64
+	shared    bool // peers write to it: see apart
 	mailbox   int64
 	shuttle   int64
 }
 
 // mapped is the region of a rank's window: the peers that share memory with it map it.
 func (l *Layout) mapped(owner int) region {
-	r := region{ranks: l.Sharing, n: len(l.Sharing), lanes: l.Lanes, slots: l.Slots, chunk: l.Chunk,
-		nearChunk: l.NearChunk, mailbox: l.Mailbox, shuttle: l.Shuttle}
+	r := region{ranks: l.Sharing, n: len(l.Sharing), lanes: l.Lanes, slots: l.Slots,
+		chunks: [2]int64{l.chunk(0), l.chunk(1)}, nearChunk: l.NearChunk, shared: true,
+		mailbox: l.Mailbox, shuttle: l.Shuttle}
 	if l.Sharing == nil {
 		r.n = l.Ranks
 	}
@@ -67,8 +72,16 @@ func (l *Layout) mapped(owner int) region {
 // private is the region of memory that the readers of a rank's links fill. Messages of links come
 // on the first lane alone.
 func (l *Layout) private(owner int) region {
-	return region{near: l.near(owner, false), n: l.Ranks, lanes: 1, slots: l.Slots, chunk: l.Chunk,
-		nearChunk: l.NearChunk}
+	return region{near: l.near(owner, false), n: l.Ranks, lanes: 1, slots: l.Slots,
+		chunks: [2]int64{l.Chunk}, nearChunk: l.NearChunk}
+}
+
+// chunk is the most bytes of a message on a lane between ranks that are not near.
+func (l *Layout) chunk(lane int) int64 {
+	if lane > 0 && l.LaterChunk > 0 {
+		return l.LaterChunk
+	}
+	return l.Chunk
 }
 
 // near are those peers that are near to a rank, and share memory with it or do not.
@@ -97,37 +110,48 @@ func (r *region) position(rank int) int {
 	return at
 }
 
-func (r *region) bell(lane int) int64 { return int64(lane) * r.laneSize() }
+func (r *region) bell(lane int) int64 {
+	if lane == 0 {
+		return 0
+	}
+	return r.laneSize(0) + int64(lane-1)*r.laneSize(1)
+}
 func (r *region) released(lane, rank int) int64 {
 	return r.bell(lane) + bellSize + int64(r.position(rank))*lineBytes
 }
 
 // inbox is where the inbox of a rank begins, and how far its slots are from each other.
 func (r *region) inbox(lane, rank int) (at, stride int64) {
-	if i, near := slices.BinarySearch(r.near, rank); near {
-		return r.inboxes(lane) + int64(i)*r.inboxSize(r.nearChunk), slotSize(r.nearChunk)
+	if i, near := slices.BinarySearch(r.near, rank); near && lane == 0 {
+		return r.nearInboxes() + int64(i)*r.inboxSize(r.nearChunk), slotSize(r.nearChunk)
 	}
-	return r.farInboxes(lane) + int64(r.position(rank))*r.inboxSize(r.chunk), slotSize(r.chunk)
+	chunk := r.chunk(lane)
+	return r.inboxes(lane) + int64(r.position(rank))*r.inboxSize(chunk), slotSize(chunk)
 }
+func (r *region) chunk(lane int) int64 { return r.chunks[min(lane, 1)] }
+
 func (r *region) inboxes(lane int) int64 { return r.bell(lane) + r.counters() }
-func (r *region) farInboxes(lane int) int64 {
-	return r.inboxes(lane) + int64(len(r.near))*r.inboxSize(r.nearChunk)
-}
 
 // stage is where the stage begins: an inbox for all ranks.
 func (r *region) stage(lane int) int64 {
-	return r.farInboxes(lane) + int64(r.n)*r.inboxSize(r.chunk)
+	return r.inboxes(lane) + int64(r.n)*r.inboxSize(r.chunk(lane))
 }
 func (r *region) counters() int64 { return pageRound(bellSize + int64(r.n)*lineBytes) }
 func (r *region) inboxSize(chunk int64) int64 {
-	return pageRound(int64(r.slots)*slotSize(chunk)) + apart
+	size := int64(r.slots) * slotSize(chunk)
+	if r.shared {
+		size = pageRound(size) + apart
+	}
+	return size
 }
-func (r *region) laneSize() int64 {
-	return r.counters() + pageRound(int64(len(r.near))*r.inboxSize(r.nearChunk)+
-		int64(r.n+1)*r.inboxSize(r.chunk))
+func (r *region) laneSize(lane int) int64 {
+	return r.counters() + pageRound(int64(r.n+1)*r.inboxSize(r.chunk(lane)))
 }
+func (r *region) nearInboxes() int64 { return r.bell(r.lanes) }
 
-func (r *region) door() int64 { return int64(r.lanes) * r.laneSize() }
+func (r *region) door() int64 {
+	return r.nearInboxes() + pageRound(int64(len(r.near))*r.inboxSize(r.nearChunk))
+}
 func (r *region) mailboxSize() int64 {
 	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.mailbox + shuttlesEach*r.shuttle
 }

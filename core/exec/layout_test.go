@@ -25,7 +25,8 @@ func circle(ranks int) func(rank int) []int {
 // What belongs to one rank of a region is nobody else's, and as large as its messages.
 func TestPlacesDoNotOverlap(t *testing.T) {
 	all := Layout{Ranks: 9, Lanes: 2, Slots: 3, Chunk: 64, Near: circle(9), NearChunk: 4096,
-		Mailbox: MailboxFor(256), Shuttle: ShuttleFor(256)}
+		LaterChunk: 192,
+		Mailbox:    MailboxFor(256), Shuttle: ShuttleFor(256)}
 	some, none := all, all
 	some.Sharing = []int{1, 2, 5, 8}
 	none.Near = nil
@@ -58,13 +59,13 @@ func checkPlaces(t *testing.T, l *Layout, r *region, rank int, peers []int) {
 	add := func(at, bytes int64) { places = append(places, place{at, at + bytes}) }
 	for lane := range r.lanes {
 		add(r.bell(lane), bellSize)
-		add(r.stage(lane), int64(r.slots)*slotSize(r.chunk))
+		add(r.stage(lane), int64(r.slots)*slotSize(l.chunk(lane)))
 		for _, peer := range peers {
 			at, stride := r.inbox(lane, peer)
 			add(at, int64(r.slots)*stride)
 			add(r.released(lane, peer), lineBytes)
-			want := slotSize(l.Chunk)
-			if l.Near != nil && slices.Contains(l.Near(rank), peer) {
+			want := slotSize(l.chunk(lane))
+			if l.Near != nil && lane == 0 && slices.Contains(l.Near(rank), peer) {
 				want = slotSize(l.NearChunk)
 			}
 			if stride != want {

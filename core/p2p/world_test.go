@@ -123,8 +123,11 @@ func (w *world) newRank(number, size int) *rank {
 	for peer := range size {
 		options.Ports = append(options.Ports, peer != number && !w.memory())
 	}
-	shape, err := tune.New(tune.Topology{Size: size, Memory: w.memory(), Ports: !w.memory()}, number,
-		options)
+	at := tune.Topology{Size: size, Memory: w.memory(), Ports: !w.memory(), Sharing: 1}
+	if w.memory() {
+		at.Sharing = size
+	}
+	shape, err := tune.New(at, number, options)
 	check(t, err)
 	waiting := exec.Waiting{Yields: 100, PortPolls: 3}
 	r.works = work.Group{Yields: 3, Spawn: w.spawn}

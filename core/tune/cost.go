@@ -94,6 +94,10 @@ func (t *Topology) blocksCost(stride, radix int, bytes int64) int64 {
 	return k.latency + messages*(2*k.overhead+bytes*k.gap)
 }
 
+// mostRadix is the most siblings of a block. With more a rank would have more peers, each with
+// inboxes, and gain little: levels move no more bytes than a direct exchange.
+const mostRadix = 8
+
 // cheapest finds the radices that cost least, and what they do; nil where there are too few ranks
 // for levels.
 func (t *Topology) cheapest(cost levelCost, bytes int64) ([]int, int64) {
@@ -107,11 +111,14 @@ func (t *Topology) cheapest(cost levelCost, bytes int64) ([]int, int64) {
 	ways := make([]way, bits.Len(uint(t.Size-1))) // by level: from blocks of 1<<i ranks to all
 	for i := len(ways) - 1; i >= 0; i-- {
 		rest := (t.Size + 1<<i - 1) >> i
-		if ways[i] = (way{math.MaxInt64, rest}); i > 0 {
+		if ways[i] = (way{math.MaxInt64, rest}); i > 0 && rest <= mostRadix {
 			ways[i].cost = cost(1<<i, rest, bytes)
 		}
 		for next := len(ways) - 1; next > i; next-- { // of equals that with fewer levels
 			radix := 1 << (next - i)
+			if radix > mostRadix || ways[next].cost == math.MaxInt64 {
+				continue
+			}
 			if c := cost(1<<i, radix, bytes) + ways[next].cost; c < ways[i].cost {
 				ways[i] = way{c, radix}
 			}

@@ -22,7 +22,7 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 		{alone, 64, 4, []int{4, 4, 4}, []int{4, 4, 4}, true, false},
 		{alone, 64, 1 << 20, []int{2, 2, 2, 2, 2, 2}, []int{4, 4, 4}, false, true},
 		{alone, 96, 64 << 20, []int{2, 2, 2, 2, 2, 3}, []int{4, 4, 2, 3}, false, true},
-		{alone, 50, 64 << 20, []int{2, 2, 2, 4, 2}, []int{2, 25}, false, true}, // which divides it
+		{alone, 50, 64 << 20, []int{2, 2, 2, 4, 2}, []int{2, 4, 7}, false, true},
 		{hosts, 16, 64 << 20, []int{2, 2, 2, 2}, []int{4, 2, 2}, false, true},
 		{hosts, 512, 1 << 20, []int{2, 2, 2, 2, 2, 2, 2, 2, 2}, []int{4, 2, 4, 4, 4}, false, true},
 	} {

@@ -52,7 +52,7 @@ func (s *Shape) levels(op *call.Operation) plan.Algorithm {
 		if !s.Algorithms.allow(op.Collective, a) || few {
 			continue
 		}
-		_, cost := s.cheapest(s.levelCosts(op.Collective, a), int64(op.Largest()))
+		_, cost := s.cheapest(s.levelCosts(op.Collective, a), sizeClass(int64(op.Largest())))
 		if cost < least {
 			best, least = a, cost
 		}
@@ -66,11 +66,16 @@ func (s *Shape) radices(op *call.Operation, a plan.Algorithm) []int {
 	if !a.InLevels() || !s.mayNest(op) {
 		return nil
 	}
-	named := s.Algorithms[op.Collective]
+	return s.radicesOf(op.Collective, a, sizeClass(int64(op.Largest())))
+}
+
+// radicesOf are the radices for a class of sizes.
+func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, class int64) []int {
+	named := s.Algorithms[c]
 	i := slices.IndexFunc(named, func(n Named) bool { return n.Algorithm == a })
 	if i >= 0 && named[i].Radices != nil {
 		return named[i].Radices
 	}
-	radices, _ := s.cheapest(s.levelCosts(op.Collective, a), int64(op.Largest()))
+	radices, _ := s.cheapest(s.levelCosts(c, a), class)
 	return radices
 }

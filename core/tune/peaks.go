@@ -23,7 +23,11 @@ func AllToAllPeaks(
 	if ranks < 1 || ranks > mostProved {
 		return bad("ranks is %d, allowed are 1 to %d", ranks, mostProved)
 	}
-	t := Topology{Size: ranks, Ports: ports, Memory: !ports, Oversubscribed: ranks > cpus}
+	t := Topology{Size: ranks, Ports: ports, Memory: !ports, Sharing: 1,
+		Oversubscribed: ranks > cpus}
+	if !ports {
+		t.Sharing = ranks
+	}
 	o := Options{Schedule: schedule, LongMost: segmentBytes}
 	if ports {
 		o.Ports = slices.Repeat([]bool{true}, ranks)

@@ -30,7 +30,7 @@ const (
 	// largestPortChunk is longer: over a port channel each message also costs system calls and
 	// wake-ups at both ends.
 	largestPortChunk = 512 << 10
-	smallestChunk    = 4 << 10
+	smallestChunk    = 256
 	// manyChunks is of how many chunks a block is better put in long messages, by direct placement,
 	// where ports join the ranks of an oversubscribed host.
 	manyChunks = 16
@@ -51,10 +51,14 @@ type Shape struct {
 	Schedule   plan.Schedule // of alltoall, where a call names none
 	Algorithms Algorithms
 
-	Chunk    int64 // the most bytes of a message that goes through a slot
-	Slots    int   // a direction of a channel
-	Ahead    int   // see plan.Params
-	EagerMax int64 // the most bytes of an eager packet between ranks that share memory
+	Chunk int64 // the most bytes of a message that goes through a slot
+	// NearChunk is the same where an operation goes in levels; 0: Chunk is no less.
+	NearChunk int64
+	// SendChunk is the same of a send between ranks that share memory: their number limits it alone.
+	SendChunk int64
+	Slots     int   // a direction of a channel
+	Ahead     int   // see plan.Params
+	EagerMax  int64 // the most bytes of an eager packet between ranks that share memory
 	// AllMemory tells that all pairs of ranks share memory: no channel is a port.
 	AllMemory bool
 	// SingleCopy tells that all ranks can read each other's memory, on which they have agreed.
@@ -78,20 +82,16 @@ type Options struct {
 func New(t Topology, rank int, o Options) (Shape, error) {
 	s := Shape{Topology: t, Rank: rank, Chunk: largestChunk, Slots: slotsPerChannel, Ahead: 1,
 		EagerMax: largestEager, AllMemory: !t.Ports, SingleCopy: o.SingleCopy, longMost: o.LongMost}
-	rings := int64(t.Size - 1) // of slots, of which a window is made
+	rings := int64(t.Sharing-1) * Lanes // of slots, of which a window is made
 	if t.Ports {
 		s.Chunk, s.ports = largestPortChunk, o.Ports
-	}
-	if t.Memory {
-		rings *= Lanes
-	}
-	if !t.Ports && t.Size > 2 {
+		rings += int64(t.Size - 1)
+	} else if t.Size > 2 {
 		rings++ // the stage
 	}
-	for s.Chunk > smallestChunk && s.Chunk*slotsPerChannel*rings > windowBudget {
-		s.Chunk /= 2
-	}
-	for s.EagerMax > leastEager && 3*s.EagerMax*int64(t.Size-1) > mailBudget {
+	s.SendChunk = fitting(largestChunk, int64(t.Sharing-1)*Lanes)
+	s.Chunk = fitting(s.Chunk, rings)
+	for s.EagerMax > leastEager && 3*s.EagerMax*int64(t.Sharing-1) > mailBudget {
 		s.EagerMax /= 2
 	}
 	if t.Ports {
@@ -108,8 +108,19 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 	if s.Algorithms, err = ParseAlgorithms(o.Algorithms); err != nil {
 		return Shape{}, err
 	}
+	if t.Size > 2 && s.Chunk < nearChunk {
+		s.NearChunk = nearChunk
+	}
 	s.Schedule, err = plan.ParseSchedule(o.Schedule)
 	return s, err
+}
+
+// fitting is the longest chunk of which the slots of so many inboxes fit into memory.
+func fitting(chunk, inboxes int64) int64 {
+	for chunk > smallestChunk && chunk*slotsPerChannel*inboxes > windowBudget {
+		chunk /= 2
+	}
+	return chunk
 }
 
 // Params is what a plan's builder is told of an operation.
@@ -121,6 +132,7 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 		Long:           min(s.Thresholds.LongMax, s.longMost) &^ 63,
 		Oversubscribed: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
 	p.Radices = s.radices(op, p.Algorithm)
+	p.Chunk = s.chunk(op.Collective, p.Radices, int64(op.Largest()))
 	s.limits(&p, op)
 	return p
 }

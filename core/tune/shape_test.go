@@ -21,6 +21,12 @@ const longMost = 1 << 30
 // those of a group.
 func shapesOf(t *testing.T, at Topology) []Shape {
 	t.Helper()
+	switch at.Sharing = 1; {
+	case at.Memory && at.Ports && at.Group > 0:
+		at.Sharing = at.Group
+	case at.Memory:
+		at.Sharing = at.Size
+	}
 	shapes := make([]Shape, at.Size)
 	for rank := range shapes {
 		o := Options{LongMost: longMost, Ports: make([]bool, at.Size), SingleCopy: !at.Ports}
@@ -332,7 +338,7 @@ func TestWindows(t *testing.T) {
 
 func TestOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{{Thresholds: "flat=1"}, {Schedule: "in turn"}} {
-		if _, err := New(Topology{Size: 2, Memory: true}, 0, o); err == nil {
+		if _, err := New(Topology{Size: 2, Memory: true, Sharing: 2}, 0, o); err == nil {
 			t.Errorf("%+v is let through", o)
 		}
 	}

@@ -17,6 +17,7 @@ type Topology struct {
 	Size           int
 	Ports          bool // some ranks are joined by port channels
 	Memory         bool // some ranks share memory
+	Sharing        int  // the most ranks that share memory with each other; 1: none do
 	Oversubscribed bool // some host has more ranks than CPUs
 	MultiHost      bool // not all ranks are on one host
 	HugePages      bool // all have them
@@ -29,13 +30,15 @@ type Topology struct {
 func Survey(places []Place) Topology {
 	t := Topology{Size: len(places), Oversubscribed: len(Oversubscribed(places)) > 0}
 	first := places[0]
-	sharing := map[string]bool{first.Memory: true}
-	for _, p := range places[1:] {
-		t.Memory = t.Memory || p.Memory != "" && sharing[p.Memory]
-		sharing[p.Memory] = true
-		t.Ports = t.Ports || p.Memory == "" || p.Memory != first.Memory
+	t.Sharing = 1
+	sharing := map[string]int{}
+	for i, p := range places {
+		if sharing[p.Memory]++; p.Memory != "" {
+			t.Sharing = max(t.Sharing, sharing[p.Memory])
+		}
+		t.Ports = t.Ports || i > 0 && (p.Memory == "" || p.Memory != first.Memory)
 	}
-	t.Memory = t.Memory || !t.Ports
+	t.Memory = t.Sharing > 1 || !t.Ports
 	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first.Host })
 	t.HugePages = !slices.ContainsFunc(places, func(p Place) bool { return !p.HugePages })
 	if t.MultiHost {

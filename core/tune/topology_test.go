@@ -2,6 +2,7 @@ package tune
 
 import (
 	"maps"
+	"strings"
 	"testing"
 )
 
@@ -52,7 +53,10 @@ func TestSurvey(t *testing.T) {
 			}
 			places = append(places, p)
 		}
-		want.Size, want.HugePages = len(hosts), true
+		want.Size, want.HugePages, want.Sharing = len(hosts), true, 1
+		for host := 'a'; host <= 'z'; host++ {
+			want.Sharing = max(want.Sharing, strings.Count(hosts, string(host)))
+		}
 		if got := Survey(places); got != want {
 			t.Errorf("%s: %+v, want %+v", hosts, got, want)
 		}

@@ -1,0 +1,96 @@
+package tune
+
+import (
+	"slices"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+const (
+	// nearChunk is the most bytes of a message between ranks that exchange much in levels: they are
+	// few, and have longer slots than others where these would be short.
+	nearChunk = 128 << 10
+	// mostNear is of how many peers a list of radices may be for that.
+	mostNear = 32
+)
+
+// chunk is the most bytes of a message of an operation of so many bytes, with some radices.
+func (s *Shape) chunk(c plan.Collective, radices []int, bytes int64) int64 {
+	if c == plan.Send || c == plan.Recv {
+		return s.SendChunk
+	}
+	peers := 0
+	for _, r := range radices {
+		peers += r - 1
+	}
+	if peers == 0 || peers > mostNear || bytes <= s.Chunk {
+		return s.Chunk
+	}
+	return max(s.Chunk, s.NearChunk)
+}
+
+// sizeClass is the length by which radices are chosen for so many bytes. There are few, so that all
+// lists of radices are known, and with them the ranks that exchange in levels.
+func sizeClass(bytes int64) int64 {
+	class := int64(leastSize)
+	for class < bytes && class < mostSize {
+		class *= 4
+	}
+	return class
+}
+
+const leastSize, mostSize = 64, 1 << 30
+
+// radixLists are all lists of radices of operations that have messages of up to NearChunk bytes.
+func (s *Shape) radixLists() (lists [][]int) {
+	add := func(radices []int) {
+		same := func(other []int) bool { return slices.Equal(radices, other) }
+		if radices != nil && !slices.ContainsFunc(lists, same) {
+			lists = append(lists, radices)
+		}
+	}
+	for c := plan.AllReduce; c <= plan.Barrier; c++ {
+		for _, a := range plan.Algorithms(c) {
+			if !a.InLevels() {
+				continue
+			}
+			for class := int64(leastSize); class <= mostSize; class *= 4 {
+				if radices := s.radicesOf(c, a, class); s.chunk(c, radices, class) > s.Chunk {
+					add(radices)
+				}
+			}
+		}
+	}
+	return lists
+}
+
+// Near are the ranks with which one exchanges messages of up to NearChunk bytes, in order, whatever
+// the collective; none where NearChunk is 0.
+func (s *Shape) Near(rank int) (near []int) {
+	if s.NearChunk == 0 {
+		return nil
+	}
+	with := make([]bool, s.Size)
+	for _, radices := range s.radixLists() {
+		for _, a := range []plan.Algorithm{plan.RecursiveMultiplying, plan.Hierarchical} {
+			// Long enough for each rank to own a part.
+			bytes := []int64{int64(s.Size) << 8}
+			built, err := plan.Build(plan.Params{Collective: plan.AllReduce, Algorithm: a,
+				Radices: radices, Rank: rank, Size: s.Size, InBytes: bytes, OutBytes: bytes, ElemSize: 1,
+				Chunk: bytes[0], Slots: slotsPerChannel})
+			if err != nil {
+				continue // the radices do not fit: no operation has them
+			}
+			senders, receivers := built.Peers()
+			for _, peer := range append(senders, receivers...) {
+				with[peer] = true
+			}
+		}
+	}
+	for peer := range with {
+		if with[peer] {
+			near = append(near, peer)
+		}
+	}
+	return near
+}

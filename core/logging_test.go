@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"regexp"
@@ -11,6 +12,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/logs"
@@ -44,6 +47,36 @@ func (j *journal) of(s logs.Subsystem, rank int) []string {
 		}
 	}
 	return texts
+}
+
+// A group tells why TCP joins ranks that cannot share their host's memory.
+func TestTCPInPlaceOfMemoryIsLogged(t *testing.T) {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(bytes uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: bytes, Max: old.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var j journal
+	limit(0)
+	_, errs := tryWorld(t, 2, func(_ int, r *RuntimeConfig, _ *Config) {
+		r.Logger = j.logger(logs.Info)
+	})
+	limit(old.Cur)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	const want = "the limit on the file size, which holds for memfds too, is 0 bytes; raise it"
+	for rank := range 2 {
+		texts := strings.Join(j.of(logs.Init, rank), "\n")
+		if !strings.Contains(texts, "tcp (they cannot share memory: ") ||
+			!strings.Contains(texts, want) {
+			t.Errorf("rank %d: %s", rank, texts)
+		}
+	}
 }
 
 func TestGroupIsLogged(t *testing.T) {

@@ -429,6 +429,33 @@ def test_plot(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_plot_over_the_number_of_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    sizes = {2: (8, 1024), 4: (16, 1024), 8: (1024,)}  # in blocks
+    rows = [
+        _row(library=library, collective="allgather", ranks=ranks, bytes=nbytes)
+        for library in ("goccl", "gloo")
+        for ranks, of_ranks in sizes.items()
+        for nbytes in of_ranks
+    ] + [_row(collective="barrier", ranks=ranks, bytes=0) for ranks in sizes]
+    titles, points = [], []
+    for (panel,) in plot._grid(rows):
+        assert (panel.over, panel.ticks) == ("ranks", {2: "2", 4: "4", 8: "8"})
+        titles.append(panel.title)
+        points.append([(row.ranks, row.bytes) for row in panel.rows if row.library == "goccl"])
+    assert titles == [
+        "allgather, 8 to 16 bytes, float32",
+        "allgather, 1K bytes, float32",
+        "barrier, float32",
+    ]
+    assert points[:2] == [[(2, 8), (4, 16)], [(2, 1024), (4, 1024), (8, 1024)]]
+    assert points[2] == [(2, 0), (4, 0), (8, 0)]
+    plot.write_plot(rows, tmp_path / "out.svg")
+    assert "allgather, 8 to 16 bytes" in (tmp_path / "out.svg").read_text()
+    (over_sizes,) = plot._grid([row for row in rows if row.ranks < 8])  # as many sizes as ranks
+    assert [panel.over for panel in over_sizes] == ["bytes", "bytes"]
+
+
 def test_legend_of_the_plot_is_not_cut() -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()

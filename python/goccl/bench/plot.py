@@ -1,11 +1,12 @@
-"""A picture of the rows: time by size, and beside it how many times as long as GoCCL each library
-takes."""
+"""A picture of the rows: time by size or by the number of ranks, and beside it how many times as
+long as GoCCL each library takes."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,59 +26,128 @@ def formats() -> list[str]:
 
 
 def write_plot(rows: Sequence[Row], path: Path) -> None:
-    """Draws the rows that have a size into a file whose ending names the format."""
+    """Draws the rows into a file whose ending names the format: over sizes, as far as they have
+    one, or over the number of ranks where there are more of these than sizes."""
     figure_module: Any = importlib.import_module("matplotlib.figure")
-    shown = [row for row in rows if row.bytes and row.placement != MIXED]
-    collectives = list(dict.fromkeys(row.collective for row in shown))
-    groups = list(dict.fromkeys(row.ranks for row in shown))
-    labels = list(dict.fromkeys(row.label for row in shown))
-    sizes = sorted({row.bytes for row in shown})
-    extent = 9 * max(1, len(groups)), 4 * max(1, len(collectives)) + 1
-    figure = figure_module.Figure(figsize=extent, layout="constrained")
-    axes = figure.subplots(max(1, len(collectives)), 2 * max(1, len(groups)), squeeze=False)
+    grid = _grid([row for row in rows if row.placement != MIXED])
+    height, width = len(grid), max((len(panels) for panels in grid), default=1)
+    figure = figure_module.Figure(figsize=(9 * width, 4 * height + 1), layout="constrained")
+    axes = figure.subplots(max(1, height), 2 * width, squeeze=False)
+    shown = [row for panels in grid for panel in panels for row in panel.rows]
     if shown and shown[0].beside:
         figure.suptitle(f"measured {shown[0].beside}")
+    labels = list(dict.fromkeys(row.label for row in shown))
     lines: dict[str, Any] = {}
-    for place in itertools.product(range(len(collectives)), range(len(groups))):
-        collective, ranks = collectives[place[0]], groups[place[1]]
+    for place in itertools.product(range(height), range(width)):
         times, ratios = axes[place[0]][2 * place[1] : 2 * place[1] + 2]
-        for (index, label), placement in itertools.product(enumerate(labels), _DASHES):
-            key = collective, ranks, label, placement
-            line = [
-                row for row in shown if (row.collective, row.ranks, row.label, row.placement) == key
-            ]
-            if not line:
-                continue
-            line.sort(key=lambda row: row.bytes)
-            style = {
-                "color": f"C{index}",
-                "linestyle": _DASHES[placement],
-                "marker": "o",
-                "markersize": 3,
-            }
-            name = label if placement == "unknown" else f"{label} {placement}"
-            (lines[name],) = times.plot(
-                [row.bytes for row in line], [row.median_us for row in line], **style
-            )
-            base = base_of(line[0], labels)
-            compared = [(row.bytes, ratio(row, shown, base)) for row in line]
-            points = [(size, value) for size, value in compared if value is not None]
-            if points:
-                ratios.plot([size for size, _ in points], [value for _, value in points], **style)
-        times.set_title(f"{collective}, {ranks} ranks, {shown[0].dtype}")
-        times.set_ylabel("median time, µs")
-        ratios.set_ylabel("time / GoCCL, called the same way")
-        ratios.axhline(1.0, color="black", linewidth=0.8)
-        for axis in (times, ratios):
-            axis.set(xscale="log", yscale="log", xlabel="bytes")
-            axis.set_xticks(sizes, [_name(nbytes) for nbytes in sizes], fontsize="small")
-            axis.minorticks_off()
-            axis.grid(True, alpha=0.3)
+        _draw(grid[place[0]][place[1]], times, ratios, labels, lines)
     if lines:
         _add_legend(figure, lines)
     # Text as text makes an SVG half as large, and readable by programs.
     with importlib.import_module("matplotlib").rc_context({"svg.fonttype": "none"}):
         figure.savefig(path, dpi=100)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Curves, and the field of Row that they go over. ticks: its values, with their names."""
+
+    title: str
+    over: str
+    ticks: dict[int, str]
+    rows: list[Row]
+
+
+def _grid(rows: list[Row]) -> list[list[_Panel]]:
+    """The panels of a figure, line by line."""
+    sizes: dict[tuple[str, int], set[int]] = {}  # by collective and number of ranks
+    for row in rows:
+        sizes.setdefault((row.collective, row.ranks), set()).add(row.bytes)
+    collectives = list(dict.fromkeys(row.collective for row in rows))
+    ranks = list(dict.fromkeys(row.ranks for row in rows))
+    if len(ranks) > max(map(len, sizes.values()), default=0):
+        return [
+            [_over_ranks(collective, [row for row in rows if row.collective == collective], place)]
+            for collective in collectives
+            for place in range(max(len(s) for (name, _), s in sizes.items() if name == collective))
+        ]
+    rows = [row for row in rows if row.bytes]
+    names = {nbytes: _name(nbytes) for nbytes in sorted({row.bytes for row in rows})}
+    return [
+        [
+            _Panel(
+                f"{collective}, {number} ranks, {rows[0].dtype}",
+                "bytes",
+                names,
+                [row for row in rows if (row.collective, row.ranks) == (collective, number)],
+            )
+            for number in ranks
+        ]
+        for collective in dict.fromkeys(row.collective for row in rows)
+    ]
+
+
+def _over_ranks(collective: str, rows: list[Row], place: int) -> _Panel:
+    """The panel of the size that is in this place of all, from the smallest on.
+
+    Sizes are rounded up to blocks for all ranks: they may differ, and where there are many ranks
+    small ones may be the same, so that there are fewer.
+    """
+    by_ranks: dict[int, list[int]] = {}
+    for ranks in sorted({row.ranks for row in rows}):
+        by_ranks[ranks] = sorted({row.bytes for row in rows if row.ranks == ranks})
+    behind = max(map(len, by_ranks.values())) - place
+    here = {ranks: sizes[-behind] for ranks, sizes in by_ranks.items() if behind <= len(sizes)}
+    least, most = min(here.values()), max(here.values())
+    size = (
+        f", {_name(least)} bytes" if least == most else f", {_name(least)} to {_name(most)} bytes"
+    )
+    return _Panel(
+        f"{collective}{size if most else ''}, {rows[0].dtype}",
+        "ranks",
+        {ranks: str(ranks) for ranks in by_ranks},
+        [row for row in rows if here.get(row.ranks) == row.bytes],
+    )
+
+
+def _draw(
+    panel: _Panel, times: Any, ratios: Any, labels: Sequence[str], lines: dict[str, Any]
+) -> None:
+    """Draws the curves; lines: one of each name, for the legend."""
+
+    def x(row: Row) -> int:
+        value: int = getattr(row, panel.over)
+        return value
+
+    for (index, label), placement in itertools.product(enumerate(labels), _DASHES):
+        line = [row for row in panel.rows if (row.label, row.placement) == (label, placement)]
+        if not line:
+            continue
+        line.sort(key=x)
+        style = {
+            "color": f"C{index}",
+            "linestyle": _DASHES[placement],
+            "marker": "o",
+            "markersize": 3,
+        }
+        name = label if placement == "unknown" else f"{label} {placement}"
+        (lines[name],) = times.plot(
+            [x(row) for row in line], [row.median_us for row in line], **style
+        )
+        base = base_of(line[0], labels)
+        compared = [(x(row), ratio(row, panel.rows, base)) for row in line]
+        points = [(at, value) for at, value in compared if value is not None]
+        if points:
+            ratios.plot([at for at, _ in points], [value for _, value in points], **style)
+    times.set_title(panel.title)
+    times.set_ylabel("median time, µs")
+    ratios.set_ylabel("time / GoCCL, called the same way")
+    ratios.axhline(1.0, color="black", linewidth=0.8)
+    for axis in (times, ratios):
+        axis.set(xscale="log", yscale="log", xlabel=panel.over)
+        axis.set_xticks(list(panel.ticks), list(panel.ticks.values()), fontsize="small")
+        axis.minorticks_off()
+        axis.grid(True, alpha=0.3)
 
 
 def _name(nbytes: int) -> str:

@@ -291,3 +291,12 @@ def test_tables_and_charts_are_made_of_a_comparison(tmp_path):
     )
     assert (tmp_path / "allreduce.csv").read_text() == table
     assert "gloo/tcp near" in (tmp_path / "allreduce.svg").read_text()
+    start = "|  | init, s | first call, ms | PSS a rank, MB |\n| ---: | ---: | ---: | ---: |\n"
+    with comparison.open("a") as file:
+        file.write(f"\n{start}| `goccl/shm` | 0.100 | 2.00 | 9.0 |\n| `gloo/tcp` | - | - | - |\n")
+    redo["main"](comparison, "many")
+    assert (tmp_path / "many.csv").read_text() == table
+    assert (tmp_path / "many-start.csv").read_text() == (
+        'ranks,library,"init, s","first call, ms","PSS a rank, MB"\n'
+        "2,goccl/shm,0.100,2.00,9.0\n2,gloo/tcp,-,-,-\n"
+    )

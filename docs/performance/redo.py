@@ -1,8 +1,12 @@
-"""Turns a comparison, as `goccl bench --suite host` writes it, into the tables and charts of this
-folder.
+"""Turns a comparison, as `goccl bench --markdown` writes it, into tables and charts of this folder.
 
 goccl bench --suite host
 python docs/performance/redo.py host.md
+
+A name after it is what those of one collective are called, with a table of how libraries started:
+
+goccl bench allreduce --ranks 2,4,8 --sizes 4 --markdown many.md
+python docs/performance/redo.py many.md many-ranks
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ from goccl.bench.plot import write_plot
 from goccl.bench.report import Row
 
 HERE = Path(__file__).parent
-TABLE = re.compile(r"^### (\w+), (\d+) ranks, (\w+)\n\n\| (.*) \|\n.*\n((?:\|.*\n)+)", re.M)
+BODY = r"\| (.*) \|\n.*\n((?:\|.*\n)+)"
+TABLE = re.compile(rf"^### (\w+), (\d+) ranks, (\w+)\n\n{BODY}", re.M)
+START = re.compile(rf"^### \w+, (\d+) ranks, \w+\n\n(?:\|.*\n)+\n\|  {BODY}", re.M)
 # Peers take the transport that they find best; Gloo has but one.
 OTHERS = {"gloo": "tcp", "openmpi": "auto", "mpich": "auto", "impi": "auto"}
 
@@ -55,25 +61,41 @@ def rows_of(collective: str, dtype: str, line: dict[str, str]) -> list[Row]:
     return found
 
 
-def main(comparison: Path) -> None:
+def write_table(name: str, lines: list[dict[str, str]]) -> None:
+    with (HERE / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        names = dict.fromkeys(name for line in lines for name in line)
+        writer = csv.DictWriter(file, list(names), restval="-", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def lines_of(ranks: str, names: list[str], body: str) -> list[dict[str, str]]:
+    names = ["ranks", *names]
+    return [dict(zip(names, [ranks, *cells(line)], strict=True)) for line in body.splitlines()]
+
+
+def main(comparison: Path, name: str = "") -> None:
+    text = comparison.read_text(encoding="utf-8")
     tables: dict[str, list[dict[str, str]]] = {}
     dtypes: dict[str, str] = {}
-    for collective, ranks, dtype, head, body in TABLE.findall(
-        comparison.read_text(encoding="utf-8")
-    ):
-        names = ["ranks", *cells(head)]
-        lines = [dict(zip(names, [ranks, *cells(line)], strict=True)) for line in body.splitlines()]
-        tables.setdefault(collective, []).extend(lines)
+    for collective, ranks, dtype, head, body in TABLE.findall(text):
+        tables.setdefault(collective, []).extend(lines_of(ranks, cells(head), body))
         dtypes[collective] = dtype
+    if name and len(tables) != 1:
+        sys.exit(f"{name} is a name for one collective, and {comparison} has {len(tables)}")
     for collective, lines in tables.items():
-        with (HERE / f"{collective}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+        write_table(name or collective, lines)
         rows = [row for line in lines for row in rows_of(collective, dtypes[collective], line)]
         if any(row.bytes for row in rows):
-            write_plot(rows, HERE / f"{collective}.svg")
+            write_plot(rows, HERE / f"{name or collective}.svg")
+    if name:
+        starts = [
+            {key: text.strip("`") for key, text in line.items()}
+            for ranks, head, body in START.findall(text)
+            for line in lines_of(ranks, ["library", *cells(head)], body)
+        ]
+        write_table(f"{name}-start", starts)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -27,8 +27,8 @@ Bandwidth
     :data:`goccl.bench.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
 
 Errors The first and the last iteration of a block are not measured but checked, element by element,
-    against small exact integers; of every measured iteration the first and last element are
-    checked. ``wrong`` counts what differed, over all ranks.
+    against small exact integers, and so is the first call of all; of every measured iteration the
+    first and last element are checked. ``wrong`` counts what differed, over all ranks.
 
 Placement Virtual CPUs may share a last-level cache now and not a second later, and that alone
     changes a result by a factor of two. So the libraries take turns in short blocks, and the round
@@ -41,6 +41,15 @@ The whole comparison ``--suite host`` is a name for a set of options, which othe
     ``host.json``, ``host.md`` and ``host.png``. The Markdown holds the machine, how often GoCCL was
     ahead, and a table for each collective; a cell in which GoCCL loses is bold and names the
     winner.
+
+Many ranks A process imports what a library needs, once, and forks its ranks, so that 128 of them
+    fit and begin in seconds. Below a table stand three figures of each library: *init*, the seconds
+    from when all processes run, and know of each other, to when all have joined the group; the
+    first call of the collective, with the first size, which makes the connections that no
+    collective before has made; and the memory of a rank after it (PSS, in the mean). With ``--ranks
+    2,4,8,16,32,64,128 --plot FILE`` there are curves over the number of ranks. There are 128 at
+    most, for the whole numbers by which results are checked have sums of up to 256 then, which
+    bfloat16 just holds.
 
 Several hosts Where a launcher such as torchrun has started a ``goccl bench`` for each rank, with
     the same options, they are the ranks. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell. Rank 0

@@ -278,7 +278,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=_picture,
         metavar="FILE",
-        help="also draw them, as PNG, SVG or PDF (needs matplotlib)",
+        help="also draw them, as PNG, SVG or PDF (needs matplotlib): over sizes, or over --ranks "
+        "where these are more",
     )
 
 

@@ -55,7 +55,7 @@ from goccl.bench.collectives import (
 from goccl.bench.group import GroupFailure, RankGroup
 from goccl.bench.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
-from goccl.bench.run import Bench, Pace, Progress, Settings
+from goccl.bench.run import Bench, Pace, Progress, Settings, iterations_of
 from harness import free_port
 
 OURS = ["goccl/shm", "goccl-c/shm"]
@@ -1143,6 +1143,19 @@ def test_a_block_is_as_long_as_is_wanted_though_blocks_take_long_to_begin() -> N
     ) as run:
         run.run()
     assert 0.04 < (10 + group.blocks[-1]) * 1e-4 < 0.05
+
+
+def test_a_block_that_is_far_too_long_is_not_made_again_to_guess_its_length() -> None:
+    class Slow(_Steady):
+        def block(
+            self, iterations: int, warmup: int, seed: int, timeout: float
+        ) -> tuple[list[int], int, float]:
+            super().block(iterations, warmup, seed, timeout)
+            return [10**9] * iterations, 0, 1.0 * iterations
+
+    group = Slow()
+    assert iterations_of(group, 0.05, 60) == 2
+    assert group.blocks == [2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -22,6 +22,7 @@ from .report import OURS, Row, Samples, start_line, table_head, table_row
 # of a block, where the number of iterations is chosen: shorter than a placement lasts
 _BLOCK_SECONDS = 0.05
 _MIN_ITERATIONS, _MAX_ITERATIONS = 2, 1000  # of a block, where the number is chosen
+_FAR_TOO_LONG = 10  # times as long as a block is to be: whatever took the CPU, no guess is needed
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,11 @@ Start = Callable[[Library, int, float], Group]
 
 def iterations_of(group: Group, seconds: float, timeout: float) -> int:
     """How many iterations of what a group has prepared make a block of so many seconds, about."""
+    iterations = _MIN_ITERATIONS
+    if group.block(iterations, 0, 0, timeout)[2] > _FAR_TOO_LONG * seconds:
+        return iterations
     # The second guess is by a block as long as the first one, where what a block takes to begin
     # weighs less.
-    iterations = _MIN_ITERATIONS
     for _ in range(2):
         # The shortest of three, for another process may have taken the CPU in one of them.
         spent = min(group.block(iterations, 0, 0, timeout)[2] for _ in range(3))

@@ -38,6 +38,20 @@ func TestLevelsHaveTheSameBits(t *testing.T) {
 	}
 }
 
+// Allgather and reduce_scatter in levels give what others do, packed and not, with blocks of
+// different lengths.
+func TestBlocksInLevels(t *testing.T) {
+	const size = 7
+	for _, transport := range []string{"shm", "tcp"} {
+		w := newWorldOf(t, transport, size, Config{Timeout: 20 * time.Second,
+			Algorithms: "allgather:hierarchical(2,4);reduce_scatter:hierarchical(4,2)"})
+		for _, n := range []int{0, 1, 500, 70_000} {
+			collectives(t, w, size, n, false)
+			collectives(t, w, size, n, true)
+		}
+	}
+}
+
 // sumsOfFloats sums random floats over all ranks. All get the same bits.
 func sumsOfFloats(t *testing.T, w *world, n int) []int32 {
 	t.Helper()

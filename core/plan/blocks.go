@@ -42,10 +42,14 @@ func (b *builder) inTurn(after int, f func(rank int)) {
 	walk(len(b.levels), 0)
 }
 
-// reduceScatterLevels reduces each block from level to level. This rank's own comes last among
-// siblings: then what comes from twins finds the partial sum there. Only the last level's is waited
-// for later, so that what goes farthest is under way meanwhile.
+// reduceScatterLevels reduces each block from level to level, unless all are packed. This rank's
+// own comes last among siblings: then what comes from twins finds the partial sum there. Only the
+// last level's is waited for later, so that what goes farthest is under way meanwhile.
 func (b *builder) reduceScatterLevels() {
+	if p, ok := b.pack(b.InBytes); ok {
+		b.reduceScatterPacked(p)
+		return
+	}
 	lag, rounds := b.lag(), b.rounds(blocks(In, b.InBytes))
 	for k := range rounds + lag {
 		b.inTurn(1, func(rank int) { b.reduceBlock(rank, k) })
@@ -108,9 +112,13 @@ func (b *builder) combineHeld(i, rank int, dst, own Ref, bytes int64) {
 	b.combineSources(bytes, dst, s.own, from)
 }
 
-// gatherLevels gets each block from its holder in the next level, chunk by chunk. What goes through
-// the last level is waited for later, as it goes farthest.
+// gatherLevels gets each block from its holder in the next level, chunk by chunk, unless all are
+// packed. What goes through the last level is waited for later, as it goes farthest.
 func (b *builder) gatherLevels() {
+	if p, ok := b.pack(b.OutBytes); ok {
+		b.gatherPacked(p)
+		return
+	}
 	lag, rounds := b.lag(), b.rounds(blocks(Out, b.OutBytes))
 	last := len(b.levels) - 1
 	for k := range rounds + lag {

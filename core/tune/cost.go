@@ -3,8 +3,6 @@ package tune
 import (
 	"math"
 	"math/bits"
-
-	"github.com/goccl/goccl/core/plan"
 )
 
 // The cost of a collective in levels is estimated by LogGP, to choose the radices: at each level
@@ -47,20 +45,9 @@ func (t *Topology) linkAt(block int) link {
 	return between
 }
 
-// levelCost is what a level of an algorithm costs a rank: of siblings of stride ranks, so many of
-// which make up a block; with bytes in a block of an input or an output.
-type levelCost func(stride, radix int, bytes int64) int64
-
-// levelCosts is that of an algorithm.
-func (t *Topology) levelCosts(c plan.Collective, a plan.Algorithm) levelCost {
-	switch {
-	case a == plan.RecursiveMultiplying:
-		return t.multiplyCost
-	case c == plan.AllReduce:
-		return t.scatterCost
-	}
-	return t.blocksCost
-}
+// levelCost is what a level costs a rank: of siblings of stride ranks, so many of which make up a
+// block.
+type levelCost func(stride, radix int) int64
 
 // multiplyCost is that of sending everything to each twin. Where ranks are missing, it goes on from
 // rank to rank.
@@ -75,8 +62,9 @@ func (t *Topology) multiplyCost(stride, radix int, bytes int64) int64 {
 	return cost
 }
 
-// scatterCost is that of scattering a piece, which levels before have cut, and of gathering it. The
-// last rank has those of missing ranks, too.
+// scatterCost is that of scattering a piece, which levels before have cut, and of gathering it; the
+// same radices do best where only one of both is done. The last rank also has the pieces of missing
+// ranks.
 func (t *Topology) scatterCost(stride, radix int, bytes int64) int64 {
 	k, pieces := t.linkAt(stride*radix), int64(1)
 	if last := t.Size % stride; last > 0 {
@@ -100,7 +88,7 @@ const mostRadix = 8
 
 // cheapest finds the radices that cost least, and what they do; nil where there are too few ranks
 // for levels.
-func (t *Topology) cheapest(cost levelCost, bytes int64) ([]int, int64) {
+func (t *Topology) cheapest(cost levelCost) ([]int, int64) {
 	if t.Size < 3 {
 		return nil, math.MaxInt64
 	}
@@ -112,14 +100,14 @@ func (t *Topology) cheapest(cost levelCost, bytes int64) ([]int, int64) {
 	for i := len(ways) - 1; i >= 0; i-- {
 		rest := (t.Size + 1<<i - 1) >> i
 		if ways[i] = (way{math.MaxInt64, rest}); i > 0 && rest <= mostRadix {
-			ways[i].cost = cost(1<<i, rest, bytes)
+			ways[i].cost = cost(1<<i, rest)
 		}
 		for next := len(ways) - 1; next > i; next-- { // of equals that with fewer levels
 			radix := 1 << (next - i)
 			if radix > mostRadix || ways[next].cost == math.MaxInt64 {
 				continue
 			}
-			if c := cost(1<<i, radix, bytes) + ways[next].cost; c < ways[i].cost {
+			if c := cost(1<<i, radix) + ways[next].cost; c < ways[i].cost {
 				ways[i] = way{c, radix}
 			}
 		}

@@ -27,8 +27,8 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 		{hosts, 512, 1 << 20, []int{2, 2, 2, 2, 2, 2, 2, 2, 2}, []int{4, 2, 4, 4, 4}, false, true},
 	} {
 		c.at.Size = c.ranks
-		small, once := c.at.cheapest(c.at.multiplyCost, c.bytes)
-		large, scattered := c.at.cheapest(c.at.scatterCost, c.bytes)
+		small, once := c.at.cheapest(of(c.at.multiplyCost, c.bytes))
+		large, scattered := c.at.cheapest(of(c.at.scatterCost, c.bytes))
 		if !slices.Equal(small, c.small) || !slices.Equal(large, c.large) {
 			t.Errorf("%d ranks, %d bytes: %v and %v, want %v and %v", c.ranks, c.bytes, small, large,
 				c.small, c.large)
@@ -45,23 +45,25 @@ func TestCheapestRadicesFit(t *testing.T) {
 		{Ports: true, MultiHost: true}, {Ports: true, MultiHost: true, Memory: true, Group: 16}} {
 		for size := 1; size < 600; size++ {
 			at.Size = size
-			for c, all := range map[plan.Collective][]plan.Algorithm{
-				plan.AllReduce: {plan.RecursiveMultiplying, plan.Hierarchical},
-				plan.AllGather: {plan.Hierarchical},
-			} {
-				for _, a := range all {
-					for _, bytes := range []int64{0, 4, 1 << 16, 1 << 40} {
-						radices, cost := at.cheapest(at.levelCosts(c, a), bytes)
-						p := plan.Params{Collective: c, Algorithm: a, Size: size, Radices: radices}
-						if err := p.CheckAlgorithm(); (err == nil) != (size > 2) {
-							t.Fatalf("%d ranks, %d bytes: %v", size, bytes, err)
-						}
-						if size > 2 && (cost <= 0 || cost > math.MaxInt64/4) {
-							t.Fatalf("%d ranks, %d bytes: %d ps", size, bytes, cost)
-						}
+			for _, cost := range []func(stride, radix int, bytes int64) int64{at.multiplyCost,
+				at.scatterCost, at.blocksCost} {
+				for _, bytes := range []int64{0, 4, 1 << 16, 1 << 40} {
+					radices, cost := at.cheapest(of(cost, bytes))
+					p := plan.Params{Collective: plan.AllReduce, Algorithm: plan.Hierarchical, Size: size,
+						Radices: radices}
+					if err := p.CheckAlgorithm(); (err == nil) != (size > 2) {
+						t.Fatalf("%d ranks, %d bytes: %v", size, bytes, err)
+					}
+					if size > 2 && (cost <= 0 || cost > math.MaxInt64/4) {
+						t.Fatalf("%d ranks, %d bytes: %d ps", size, bytes, cost)
 					}
 				}
 			}
 		}
 	}
+}
+
+// of is a cost of so many bytes.
+func of(cost func(stride, radix int, bytes int64) int64, bytes int64) levelCost {
+	return func(stride, radix int) int64 { return cost(stride, radix, bytes) }
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/goccl/goccl/core/reduce"
 )
 
-// manyRanks tells from how many ranks on an allreduce goes in levels, up to so many bytes: with
-// fewer ranks, or longer, messages to all cost no more than the further hops of levels.
+// manyRanks tells from how many ranks on operations go in levels, up to so many bytes: with fewer
+// ranks, or longer, messages to all cost no more than the further hops of levels.
 var manyRanks = []struct {
 	ranks int
 	most  int64
@@ -28,15 +28,36 @@ func (s *Shape) goesInLevels(op *call.Operation) bool {
 
 // hasManyRanks tells whether there are so many ranks that an operation goes in levels.
 func (s *Shape) hasManyRanks(op *call.Operation) bool {
-	if op.Collective != plan.AllReduce {
+	bytes, most := s.bytesInLevels(op), int64(math.MaxInt64)
+	switch op.Collective {
+	case plan.AllGather, plan.ReduceScatter:
+		most = s.Chunk // else they are not packed
+	case plan.AllReduce:
+	default:
 		return false
 	}
 	for _, m := range manyRanks {
-		if s.Size >= m.ranks && int64(op.Largest()) <= m.most {
+		if s.Size >= m.ranks && bytes <= min(m.most, most) {
 			return true
 		}
 	}
 	return false
+}
+
+// bytesInLevels is how many bytes of an operation all ranks together exchange in levels: of its
+// longest block, or of all where each rank has one.
+func (s *Shape) bytesInLevels(op *call.Operation) (bytes int64) {
+	counts := op.OutCounts
+	switch op.Collective {
+	case plan.AllReduce:
+		return int64(op.Largest())
+	case plan.ReduceScatter:
+		counts = op.InCounts
+	}
+	for _, n := range counts {
+		bytes += int64(n)
+	}
+	return bytes * int64(op.DType.Size())
 }
 
 // mayNest tells whether what some ranks have reduced may be reduced further.
@@ -52,7 +73,8 @@ func (s *Shape) levels(op *call.Operation) plan.Algorithm {
 		if !s.Algorithms.allow(op.Collective, a) || few {
 			continue
 		}
-		_, cost := s.cheapest(s.levelCosts(op.Collective, a), sizeClass(int64(op.Largest())))
+		class, packed := s.load(op)
+		_, cost := s.cheapest(s.levelCosts(a, class, packed))
 		if cost < least {
 			best, least = a, cost
 		}
@@ -66,16 +88,39 @@ func (s *Shape) radices(op *call.Operation, a plan.Algorithm) []int {
 	if !a.InLevels() || !s.mayNest(op) {
 		return nil
 	}
-	return s.radicesOf(op.Collective, a, sizeClass(int64(op.Largest())))
+	class, packed := s.load(op)
+	return s.radicesOf(op.Collective, a, class, packed)
 }
 
-// radicesOf are the radices for a class of sizes.
-func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, class int64) []int {
+// radicesOf are the radices for what load tells.
+func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, class int64, packed bool) []int {
 	named := s.Algorithms[c]
 	i := slices.IndexFunc(named, func(n Named) bool { return n.Algorithm == a })
 	if i >= 0 && named[i].Radices != nil {
 		return named[i].Radices
 	}
-	radices, _ := s.cheapest(s.levelCosts(c, a), class)
+	radices, _ := s.cheapest(s.levelCosts(a, class, packed))
 	return radices
+}
+
+// load is the class of sizes of what a rank has of an operation in levels: all at once, packed, or
+// one block after the other.
+func (s *Shape) load(op *call.Operation) (class int64, packed bool) {
+	bytes := s.bytesInLevels(op)
+	if op.Collective == plan.AllReduce || bytes <= s.Chunk {
+		return sizeClass(bytes), true
+	}
+	return sizeClass(int64(op.Largest())), false
+}
+
+// levelCosts is what the levels of an algorithm cost with so much to move.
+func (s *Shape) levelCosts(a plan.Algorithm, bytes int64, packed bool) levelCost {
+	cost := s.scatterCost
+	switch {
+	case a == plan.RecursiveMultiplying:
+		cost = s.multiplyCost
+	case !packed:
+		cost = s.blocksCost
+	}
+	return func(stride, radix int) int64 { return cost(stride, radix, bytes) }
 }

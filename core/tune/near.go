@@ -55,7 +55,8 @@ func (s *Shape) radixLists() (lists [][]int) {
 				continue
 			}
 			for class := int64(leastSize); class <= mostSize; class *= 4 {
-				if radices := s.radicesOf(c, a, class); s.chunk(c, radices, class) > s.Chunk {
+				radices := s.radicesOf(c, a, class, c == plan.AllReduce)
+				if s.chunk(c, radices, class) > s.Chunk {
 					add(radices)
 				}
 			}

@@ -421,6 +421,26 @@ func (v *verifier) checkEnd(r int) error {
 	if q == nil {
 		return nil
 	}
+	if err := v.checkOutputs(r); err != nil {
+		return err
+	}
+	if q.Collective == Send || q.Collective == Recv {
+		return nil
+	}
+	for peer := range v.ranks {
+		if q.Collective.Rooted() && r != q.Root && peer != q.Root {
+			continue
+		}
+		if !v.knows[r].has.has(peer) {
+			return fmt.Errorf("it has not heard from rank %d", peer)
+		}
+	}
+	return nil
+}
+
+// checkOutputs refuses outputs of a rank that are not what the collective promises.
+func (v *verifier) checkOutputs(r int) error {
+	q := v.states[r].params
 	for i, m := range v.states[r].out {
 		if m.bytes == 0 {
 			continue
@@ -435,17 +455,6 @@ func (v *verifier) checkEnd(r int) error {
 				return fmt.Errorf("output block %d, byte %d is %v; it must be %v",
 					i, g.off, g.val, want.part(g.off, g.end()).val)
 			}
-		}
-	}
-	if q.Collective == Send || q.Collective == Recv {
-		return nil
-	}
-	for peer := range v.ranks {
-		if q.Collective.Rooted() && r != q.Root && peer != q.Root {
-			continue
-		}
-		if !v.knows[r].has.has(peer) {
-			return fmt.Errorf("it has not heard from rank %d", peer)
 		}
 	}
 	return nil

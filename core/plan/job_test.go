@@ -2,10 +2,10 @@ package plan
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"testing"
+	"unsafe"
 )
 
 // job is a collective as all ranks see it.
@@ -124,51 +124,54 @@ type prover struct {
 	seen   map[string]bool
 	proved map[uint64]int // of plans and what is asked of them: the fewest slots that they can do with
 	seed   maphash.Seed
+
+	numbers []int64 // digest's, reused
 }
 
 func newProver(t *testing.T) *prover {
-	return &prover{t, map[string]bool{}, map[uint64]int{}, maphash.MakeSeed()}
+	return &prover{T: t, seen: map[string]bool{}, proved: map[uint64]int{}, seed: maphash.MakeSeed()}
 }
 
 // digest is one of all that a proof depends on but the number of slots: plans that can do with few
 // can do with more.
 func (p *prover) digest(plans []*Plan, params []Params) uint64 {
-	var h maphash.Hash
-	h.SetSeed(p.seed)
-	var text []byte
-	add := func(numbers ...int64) {
-		for _, n := range numbers {
-			text = binary.LittleEndian.AppendUint64(text, uint64(n))
+	all := p.numbers[:0]
+	refs := func(refs []Ref) {
+		all = append(all, int64(len(refs)))
+		for _, r := range refs {
+			all = append(all, int64(r.Space)<<32|int64(r.Peer), int64(r.Block), r.Off)
 		}
 	}
-	refs := func(refs ...Ref) {
-		add(int64(len(refs)))
-		for _, r := range refs {
-			add(int64(r.Space)<<32|int64(r.Peer), int64(r.Block), r.Off)
+	flag := func(is bool) int64 {
+		if is {
+			return 1
 		}
+		return 0
 	}
 	for r, plan := range plans {
 		if plan == nil {
 			continue
 		}
 		q := &params[r]
-		fmt.Fprint(&h, r, plan.ScratchBytes, q.Collective, q.Root, q.InBytes, q.OutBytes, q.ElemSize,
-			q.Chunk, q.Long, q.Ports, q.Memory, q.Algorithm == Direct, q.GetMin > 0, q.window())
-		text = text[:0]
+		all = append(all, int64(r), plan.ScratchBytes, int64(q.Collective), int64(q.Root), q.ElemSize,
+			q.Chunk, q.Long, flag(q.Memory), flag(q.Algorithm == Direct), flag(q.GetMin > 0),
+			int64(q.window()), int64(len(q.InBytes)), int64(len(q.OutBytes)), int64(len(q.Ports)),
+			int64(len(plan.Steps)))
+		all = append(append(all, q.InBytes...), q.OutBytes...)
+		for _, port := range q.Ports {
+			all = append(all, flag(port))
+		}
 		for i := range plan.Steps {
 			s := &plan.Steps[i]
-			kind := int64(s.Op)
-			if s.Multicast {
-				kind += 1 << 8
-			}
-			add(kind<<32|int64(s.Peer), s.Bytes, s.Total)
-			refs(s.Dst)
-			refs(s.Src...)
-			refs(s.Also...)
+			all = append(all, int64(s.Op)<<40|flag(s.Multicast)<<32|int64(uint32(s.Peer)), s.Bytes, s.Total,
+				int64(s.Dst.Space)<<32|int64(uint32(s.Dst.Peer)), int64(s.Dst.Block), s.Dst.Off)
+			refs(s.Src)
+			refs(s.Also)
 		}
-		h.Write(text)
 	}
-	return h.Sum64()
+	p.numbers = all
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(all))), 8*len(all))
+	return maphash.Bytes(p.seed, bytes)
 }
 
 // first tells whether a job is asked about for the first time.
@@ -183,6 +186,7 @@ func (p *prover) first(what string, j job) bool {
 // access hear from its rank, whatever others do.
 func (p *prover) verifyHeardFirst(j job) {
 	p.Helper()
+	j.Slots, j.Ahead = 2, 0 // with more it only puts more before it waits
 	if !p.first("heard first", j) {
 		return
 	}

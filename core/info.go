@@ -64,9 +64,9 @@ func longBlocks() string {
 	case problem != "":
 		return "are copied twice, through shared memory, for ranks cannot read each other's memory: " +
 			problem
-	case !exec.HugePages():
-		return "are copied twice, through shared memory, which is faster than once where memory has " +
-			"small pages; for huge ones: echo always > " + exec.HugePagesFile
+	case !exec.FastReads():
+		return "are copied twice, through shared memory, which has been measured to be faster than to " +
+			"read them once; huge pages may change that: echo always > " + exec.HugePagesFile
 	}
 	return "are copied once, straight from one rank's memory to another's, instead of twice " +
 		"through shared memory"

@@ -87,7 +87,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		e.uses++
 		return e, nil
 	}
-	e, err := transport.Listen(transport.Config{HugePages: exec.HugePages(),
+	e, err := transport.Listen(transport.Config{FastReads: exec.FastReads(),
 		Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost,
 		Grace: key.grace,
 		Verbs: key.verbs, Logger: r.config.Logger, OnFD: r.config.OnFD})

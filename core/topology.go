@@ -48,7 +48,7 @@ func places(addresses []transport.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))
 	for rank := range addresses {
 		a := &addresses[rank]
-		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, HugePages: a.HugePages,
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, FastReads: a.FastReads,
 			Memory: a.Memory(forced)}
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -54,13 +55,32 @@ func CanGet(p Process, m Mark) error {
 // HugePagesFile is where the system says whom it gives huge pages.
 const HugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-// HugePages tells whether the system gives large pieces of memory huge pages unasked. Where it
-// does, to read another process's memory takes little longer than a copy; else three to four times
-// as long, for the kernel looks up each page, and one copy by it is slower than two through a
-// window.
-func HugePages() bool {
-	text, err := os.ReadFile(HugePagesFile)
-	return err == nil && strings.Contains(string(text), "[always]") || os.Getpagesize() >= 64<<10
+// FastReads tells whether a large piece of another process's memory is read in less time than two
+// copies take, which a window needs. It depends on the CPU, and on the pages that the system gives
+// unasked: the kernel looks up each one. So it is measured, once, for about a millisecond.
+var FastReads = sync.OnceValue(func() bool {
+	copied, read := readTimes()
+	return read > 0 && read < 2*copied
+})
+
+// readTimes are how long it takes to copy a piece of this process's memory, and to read it as
+// another's is read: the shortest of several times each, in turn, for other threads may have had
+// the CPU. Zero: it cannot be measured.
+func readTimes() (copied, read time.Duration) {
+	const huge = 2 << 20 // bytes in a huge page, one half of which is copied to the other
+	mem, err := unix.Mmap(-1, 0, 2*huge, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return 0, 0
+	}
+	defer unix.Munmap(mem)
+	from := unsafe.Pointer(&mem[-uintptr(unsafe.Pointer(&mem[0]))%huge])
+	to := unsafe.Add(from, huge/2)
+	var c, r C.uint64_t
+	if C.goccl_read_times(to, from, huge/2, &c, &r) != 0 {
+		return 0, 0
+	}
+	return time.Duration(c), time.Duration(r)
 }
 
 // Take copies from the memory of a peer, which can be read and is mapped, what the peer has offered

@@ -185,3 +185,21 @@ func TestCanGet(t *testing.T) {
 		t.Errorf("of no process: %v", err)
 	}
 }
+
+// Reads of memory are measured where they are allowed, and what comes of it stays.
+func TestReadTimes(t *testing.T) {
+	copied, read := readTimes()
+	if able := CanGet(Process{os.Getpid(), -1}, OwnMark()) == nil; able != (copied > 0 && read > 0) {
+		t.Errorf("a copy takes %v, a read %v", copied, read)
+	}
+	if first := FastReads(); first != FastReads() {
+		t.Error("it changes")
+	}
+}
+
+func BenchmarkReadTimes(b *testing.B) {
+	for b.Loop() {
+		copied, read := readTimes()
+		b.ReportMetric(float64(read)/float64(copied), "read/copy")
+	}
+}

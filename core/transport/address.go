@@ -56,7 +56,7 @@ type Address struct {
 	Verbs        string `json:"verbs,omitempty"`
 	VerbsProblem string `json:"verbs_problem,omitempty"` // why there is none, and what to do
 	CPUs         int    `json:"cpus"`                    // that the process may use
-	HugePages    bool   `json:"huge_pages,omitempty"`    // large pieces of its memory have them
+	FastReads    bool   `json:"fast_reads,omitempty"`    // of others' memory: see exec.FastReads
 	Mark         Mark   `json:"mark"`
 	Forced       string `json:"forced,omitempty"` // the transport that this process's user demands
 	Net          string `json:"net,omitempty"`    // and what it demands where no memory is shared

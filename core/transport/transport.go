@@ -128,8 +128,8 @@ const (
 
 // Config says how an endpoint listens and when it gives a host up.
 type Config struct {
-	// HugePages and Mark are for the address.
-	HugePages bool
+	// FastReads and Mark are for the address.
+	FastReads bool
 	Mark      Mark
 	// Interface is the name of the network interface to listen on; "" lets the endpoint choose.
 	Interface string

@@ -67,7 +67,7 @@ func TestShapesArePlanned(t *testing.T) {
 	for _, size := range []int{2, 3, 4, 8} {
 		for _, at := range []Topology{{Memory: true}, {Ports: true, Memory: true}, {Ports: true},
 			{Memory: true, Oversubscribed: true}, {Ports: true, Oversubscribed: true}} {
-			at.Size, at.HugePages = size, true
+			at.Size, at.FastReads = size, true
 			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verify(t, at, plan.BySize, c, n)
@@ -144,7 +144,7 @@ func TestChoices(t *testing.T) {
 	} {
 		for _, ranks := range []int{2, 4, 8, 16} {
 			at := place.at
-			at.Size, at.HugePages = ranks, !strings.Contains(place.name, "small pages")
+			at.Size, at.FastReads = ranks, !strings.Contains(place.name, "small pages")
 			if place.name == "two hosts" {
 				if at.Group = ranks / 2; at.Group == 1 {
 					continue
@@ -306,14 +306,14 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// What nobody has asked for is copied once only where that is faster: from huge pages.
-func TestSingleCopyNeedsHugePages(t *testing.T) {
+// What nobody has asked for is copied once only where that is faster.
+func TestSingleCopyNeedsFastReads(t *testing.T) {
 	for _, ports := range []bool{false, true} {
-		for _, huge := range []bool{false, true} {
-			at := Topology{Size: 2, Memory: true, Ports: ports, HugePages: huge}
+		for _, fast := range []bool{false, true} {
+			at := Topology{Size: 2, Memory: true, Ports: ports, FastReads: fast}
 			s := shapesOf(t, at)[0].Thresholds
-			if s.SendGetMin > 0 != huge || s.GetMin > 0 != (huge && !ports) {
-				t.Errorf("ports %v, huge pages %v: from %d on, sends from %d", ports, huge, s.GetMin,
+			if s.SendGetMin > 0 != fast || s.GetMin > 0 != (fast && !ports) {
+				t.Errorf("ports %v, fast reads %v: from %d on, sends from %d", ports, fast, s.GetMin,
 					s.SendGetMin)
 			}
 		}

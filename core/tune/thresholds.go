@@ -53,7 +53,7 @@ func (t *Topology) thresholds(chunk int64) Thresholds {
 	if t.Oversubscribed {
 		memory = oversubscribedThresholds
 	}
-	if !t.HugePages { // two copies through a window are faster: see exec.HugePages
+	if !t.FastReads { // two copies through a window are faster: see exec.FastReads
 		memory.GetMin, memory.SendGetMin = 0, 0
 	}
 	if !t.Ports {

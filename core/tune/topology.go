@@ -6,7 +6,7 @@ import "slices"
 type Place struct {
 	Host      string
 	CPUs      int  // that its process may use
-	HugePages bool // large pieces of its memory have them
+	FastReads bool // see exec.FastReads
 	// Memory names what shares memory: the places with the same name. "" shares it with none.
 	Memory string
 }
@@ -20,7 +20,7 @@ type Topology struct {
 	Sharing        int  // the most ranks that share memory with each other; 1: none do
 	Oversubscribed bool // some host has more ranks than CPUs
 	MultiHost      bool // not all ranks are on one host
-	HugePages      bool // all have them
+	FastReads      bool // of all ranks
 	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
 	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
@@ -40,7 +40,7 @@ func Survey(places []Place) Topology {
 	}
 	t.Memory = t.Sharing > 1 || !t.Ports
 	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first.Host })
-	t.HugePages = !slices.ContainsFunc(places, func(p Place) bool { return !p.HugePages })
+	t.FastReads = !slices.ContainsFunc(places, func(p Place) bool { return !p.FastReads })
 	if t.MultiHost {
 		t.Group = groupOf(places)
 	}

@@ -474,6 +474,21 @@ func apiGroupEnd(
 	})
 }
 
+//export apiPlanInfo
+func apiPlanInfo(
+	collective *C.char, ranks, perHost C.int, transport *C.char, bytes C.uint64_t, json *C.char,
+	size C.size_t, needed *C.size_t,
+) C.goccl_result {
+	return export("plan_info", func() error {
+		info, err := process.PlanInfo(text(collective), int(ranks), int(perHost), text(transport),
+			uint64(bytes))
+		if err != nil {
+			return err
+		}
+		return giveJSON("plan_info", info, json, size, needed)
+	})
+}
+
 //export apiAllToAllPeaks
 func apiAllToAllPeaks(
 	ranks C.int, transport, schedule *C.char, bytes C.uint64_t, to *C.goccl_peaks,

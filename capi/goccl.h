@@ -485,6 +485,23 @@ typedef struct {
 goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *schedule,
                                   uint64_t bytes, goccl_peaks *peaks);
 
+/* Writes a JSON object that tells how rank 0 of a group would go about a collective ("allreduce",
+ * "alltoall", ...) of float32, with `bytes` in a rank's larger buffer, with the settings of the
+ * environment. The group need not exist: of `ranks` ranks, in order on hosts of `ranks_per_host`
+ * each, that have CPUs as this one and are joined by "shm", "tcp" or "verbs" within a host. Nothing
+ * is run. The members:
+ *   "algorithm"  as goccl_comm_algorithm() names it
+ *   "direct"     whether a plan without messages is tried first, for blocks of goccl_mem_alloc()
+ *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "estimated_us"
+ *   "others"     algorithms in levels that were weighed, too: "algorithm", "radices",
+ * "estimated_us" "plans"      that follow one another, each of a part of the blocks "chunk" bytes
+ * of a message that goes through staging memory, at most "peers"      with which the rank exchanges
+ * messages "messages"   that it sends "sent"       bytes in them `json`, `size` and `needed` are as
+ * in goccl_info(). */
+goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
+                             const char *transport, uint64_t bytes, char *json, size_t size,
+                             size_t *needed);
+
 /* Returns when every rank has entered. */
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work);
 

@@ -84,6 +84,27 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 	return tune.AllToAllPeaks(ranks, usableCPUs(), transport.IsPort(by), schedule, bytes)
 }
 
+// PlanInfo tells how the ranks of a group would go about a collective, with the settings of the
+// environment: ranks in order on hosts that have as many each, and CPUs as this one. Ranks of a
+// host are joined by "shm", "tcp" or "verbs". Nothing is run.
+func (r *Runtime) PlanInfo(
+	collective string, ranks, perHost int, by string, bytes uint64,
+) (*tune.Explanation, error) {
+	if by != transport.Shm && !transport.IsPort(by) {
+		return nil, fault.Errorf(fault.ErrInvalidArgument,
+			"plan_info: transport is %q, allowed are %q, %q and %q",
+			by, transport.Shm, transport.TCP, transport.Verbs)
+	}
+	config := Config{Size: 1}
+	if err := r.complete(&config); err != nil {
+		return nil, err
+	}
+	return tune.Explain(tune.Question{Collective: collective, Ranks: ranks, PerHost: perHost,
+		CPUs: usableCPUs(), Ports: transport.IsPort(by), Bytes: bytes},
+		tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
+			Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader})
+}
+
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.
 type MemoryStats struct {
 	Registered int64 // what they have access to now, windows of communicators included

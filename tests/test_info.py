@@ -1,6 +1,7 @@
 """`goccl info`: settings and limits. The rest is in test_package.py."""
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -141,3 +142,45 @@ def test_a_host_without_the_files(tmp_path):
     assert values["huge pages"].value == "unknown; for shared memory: unknown"
     assert values["TCP"].value == "congestion control unknown; buffers unknown"
     assert values["CPUs"].value.startswith("1 allowed; unknown NUMA nodes; 2 ranks outnumber them")
+
+
+def test_a_choice_is_explained():
+    asked = ("--plan", "allreduce", "--ranks", "512", "--per-host", "64", "--bytes", "64K")
+    text = info(*asked)
+    assert text.startswith("allreduce of 65536 bytes, 512 ranks of 64 a host, shm\n")
+    assert "between hosts" in text
+    assert "within a host" in text
+    plan = json.loads(info(*asked, "--json"))
+    radices = [level["radix"] for level in plan["levels"]]
+    assert math.prod(radices) == 512
+    assert plan["algorithm"] in text
+    assert plan["messages"] >= plan["peers"] >= sum(radices) - len(radices)
+    forced = info(*asked, GOCCL_ALGO="allreduce:two_shot")
+    assert "two_shot" in forced
+    assert "level" not in forced
+
+
+def test_messages_do_not_grow_with_the_ranks():
+    plan = json.loads(
+        info("--json", "--plan=allreduce", "--ranks=4096", "--per-host=64", "--bytes=4")
+    )
+    assert plan["messages"] <= 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--plan", "sum"), 'collective is "sum", allowed are allreduce, reduce'),
+        (
+            ("--plan", "barrier", "--ranks=2", "--per-host=3"),
+            "ranks_per_host is 3, allowed are 1 to",
+        ),
+    ],
+)
+def test_plans_that_cannot_be(arguments, problem):
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "info", *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert problem in done.stderr

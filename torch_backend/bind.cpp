@@ -37,6 +37,14 @@ std::string info() {
   });
 }
 
+std::string planInfo(const std::string& collective, int ranks, int ranksPerHost,
+                     const std::string& transport, uint64_t bytes) {
+  return written([&](char* json, size_t size, size_t* needed) {
+    return goccl::library().plan_info(collective.c_str(), ranks, ranksPerHost, transport.c_str(),
+                                      bytes, json, size, needed);
+  });
+}
+
 // Where an option is kept. Its name, type, default, allowed values and words are defined in
 // goccl.options.
 struct Member {
@@ -177,6 +185,12 @@ PYBIND11_MODULE(_C, module) {
       "info", &info, py::call_guard<py::gil_scoped_release>(),
       "A JSON object that describes this host: what each transport can do here, and if it cannot, "
       "why. Loads libgoccl.so.");
+
+  module.def("plan_info", &planInfo, py::call_guard<py::gil_scoped_release>(),
+             py::arg("collective"), py::arg("ranks"), py::arg("ranks_per_host"),
+             py::arg("transport"), py::arg("nbytes"),
+             "A JSON object that tells how a rank would go about a collective: see "
+             "goccl_plan_info() in goccl.h. Loads libgoccl.so.");
 
   auto group = IntrusiveClass<ProcessGroupGoccl, c10d::Backend>(
       module, "ProcessGroupGoccl",

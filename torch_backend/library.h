@@ -16,6 +16,7 @@ namespace goccl {
   X(set_logger)            \
   X(log)                   \
   X(info)                  \
+  X(plan_info)             \
   X(init)                  \
   X(destroy)               \
   X(abort)                 \

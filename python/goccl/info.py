@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import goccl
-from goccl import _native, limits
+from goccl import _native, limits, plan
 from goccl.options import SETTINGS, VARIABLES
 
 _COLUMNS = 100
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="warn of limits that are too low for a job of so many ranks (default: the CPUs of "
         "this host)",
     )
+    plan.add_arguments(parser)
 
 
 def _ranks(text: str) -> int:
@@ -45,7 +46,10 @@ def _ranks(text: str) -> int:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the report. The exit status is 1 where goccl cannot be used at all."""
-    report = collect(args.ranks or len(os.sched_getaffinity(0)))
+    ranks = args.ranks or len(os.sched_getaffinity(0))
+    if args.plan:
+        return plan.main(args, ranks)
+    report = collect(ranks)
     print(json.dumps(report, indent=2) if args.json else render(report))
     return 0 if report["problem"] is None else 1
 

@@ -1,0 +1,176 @@
+package tune
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// mostExplained is the most ranks of a group whose plans are explained.
+const mostExplained = 65536
+
+// Question names a collective in a group that need not exist: of so many ranks, in order on hosts
+// that have as many each, with CPUs each; of float32, of so many bytes in a rank's larger buffer.
+type Question struct {
+	Collective string
+	Ranks      int
+	PerHost    int
+	CPUs       int
+	Ports      bool // ranks of a host share no memory, either
+	Bytes      uint64
+}
+
+// Explanation is how a rank goes about a collective.
+type Explanation struct {
+	Algorithm string `json:"algorithm"`
+	// Direct tells that a plan without messages is tried first, where all blocks are shareable.
+	Direct bool    `json:"direct"`
+	Levels []Level `json:"levels,omitempty"`
+	// Others are algorithms in levels that were weighed, too.
+	Others   []Estimate `json:"others,omitempty"`
+	Plans    int        `json:"plans"`    // that follow one another
+	Chunk    int64      `json:"chunk"`    // bytes of a message that goes through a slot, at most
+	Peers    int        `json:"peers"`    // with which rank 0 exchanges messages
+	Messages int        `json:"messages"` // that rank 0 sends
+	Sent     int64      `json:"sent"`     // bytes in them
+}
+
+// Level is one of the levels of an algorithm.
+type Level struct {
+	Radix  int     `json:"radix"`
+	Stride int     `json:"stride"`
+	Far    bool    `json:"between_hosts"`
+	Micros float64 `json:"estimated_us"`
+}
+
+// Estimate is what an algorithm in levels is thought to take.
+type Estimate struct {
+	Algorithm string  `json:"algorithm"`
+	Radices   []int   `json:"radices"`
+	Micros    float64 `json:"estimated_us"`
+}
+
+// Explain tells how the ranks of a group would go about a collective. Nothing is run.
+func Explain(q Question, o Options) (*Explanation, error) {
+	op, err := q.operation()
+	if err != nil {
+		return nil, err
+	}
+	places := make([]Place, q.Ranks)
+	o.Ports = make([]bool, q.Ranks)
+	for rank := range places {
+		host := strconv.Itoa(rank / q.PerHost)
+		places[rank] = Place{Host: host, CPUs: q.CPUs, FastReads: true, Memory: host}
+		if q.Ports {
+			places[rank].Memory = ""
+		}
+		o.Ports[rank] = rank > 0 && (q.Ports || rank >= q.PerHost)
+	}
+	s, err := New(Survey(places), 0, o)
+	if err != nil {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)
+	}
+	if err := s.CheckAlgorithms(); err != nil {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)
+	}
+	return s.explain(op)
+}
+
+// operation is that of the question.
+func (q *Question) operation() (*call.Operation, error) {
+	bad := func(format string, args ...any) (*call.Operation, error) {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: "+format, args...)
+	}
+	i := slices.IndexFunc(collectives(), func(c plan.Collective) bool {
+		return c.String() == q.Collective
+	})
+	switch {
+	case i < 0:
+		return bad("collective is %q, allowed are %s", q.Collective, join(collectives()))
+	case q.Ranks < 1 || q.Ranks > mostExplained:
+		return bad("ranks is %d, allowed are 1 to %d", q.Ranks, mostExplained)
+	case q.PerHost < 1 || q.PerHost > q.Ranks:
+		return bad("ranks_per_host is %d, allowed are 1 to %d, the number of ranks", q.PerHost, q.Ranks)
+	case q.Bytes > 1<<40:
+		return bad("bytes is %d, allowed are 0 to %d", q.Bytes, 1<<40)
+	}
+	op := &call.Operation{Collective: collectives()[i], DType: reduce.Float32}
+	size := uint64(op.DType.Size())
+	one, each := []uint64{(q.Bytes + size - 1) / size}, make([]uint64, q.Ranks)
+	for rank := range each {
+		each[rank] = (one[0] + uint64(q.Ranks) - 1) / uint64(q.Ranks)
+	}
+	switch op.Collective {
+	case plan.AllGather, plan.Gather:
+		op.InCounts, op.OutCounts = each[:1], each
+	case plan.ReduceScatter, plan.Scatter:
+		op.InCounts, op.OutCounts = each, each[:1]
+	case plan.AllToAll:
+		op.InCounts, op.OutCounts = each, each
+	case plan.Barrier:
+	default:
+		op.InCounts, op.OutCounts = one, one
+	}
+	return op, nil
+}
+
+// explain is what rank 0 of the shape does.
+func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
+	segments := s.Segments(op)
+	p := segments[0].Params
+	e := &Explanation{Algorithm: p.Algorithm.String(), Plans: len(segments), Chunk: p.Chunk}
+	_, e.Direct = s.Direct(op, segments)
+	// All but the last are alike.
+	for i, segment := range []Segment{segments[0], segments[len(segments)-1]} {
+		built, err := plan.Build(segment.Params)
+		if err != nil {
+			return nil, fault.From(err, fault.ErrInternal, "plan_info")
+		}
+		times := 1
+		if i == 0 {
+			times = len(segments) - 1
+		}
+		for k := range built.Steps {
+			switch step := &built.Steps[k]; step.Op {
+			case plan.Put, plan.Offer, plan.PutToAll:
+				e.Messages, e.Sent = e.Messages+times, e.Sent+int64(times)*step.Bytes
+			}
+		}
+		senders, receivers := built.Peers()
+		slices.Sort(senders)
+		e.Peers = len(senders)
+		for _, peer := range receivers {
+			if _, known := slices.BinarySearch(senders, peer); !known {
+				e.Peers++
+			}
+		}
+	}
+	s.explainLevels(op, &p, e)
+	return e, nil
+}
+
+// explainLevels tells of the levels, and of what else was weighed.
+func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation) {
+	if !s.goesInLevels(op) {
+		return
+	}
+	class, packed := s.load(op)
+	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
+	stride := 1
+	for _, radix := range p.Radices {
+		cost := s.levelCosts(p.Algorithm, class, packed)(stride, radix)
+		far := s.MultiHost && stride*radix > max(s.Group, 1)
+		e.Levels = append(e.Levels, Level{radix, stride, far, micros(cost)})
+		stride *= radix
+	}
+	for _, a := range plan.Algorithms(op.Collective) {
+		if a.InLevels() && a != p.Algorithm && s.Algorithms.allow(op.Collective, a) {
+			radices, cost := s.cheapest(s.levelCosts(a, class, packed))
+			e.Others = append(e.Others, Estimate{a.String(), radices, micros(cost)})
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package tune
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/goccl/goccl/core/fault"
+)
+
+// The explanation is of what is run: as many messages as peers in levels, few for many ranks, and
+// the algorithm that is forced.
+func TestExplain(t *testing.T) {
+	q := Question{Collective: "allreduce", Ranks: 4096, PerHost: 64, CPUs: 64, Bytes: 4}
+	e, err := Explain(q, Options{LongMost: longMost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	product, peers := 1, 0
+	for _, l := range e.Levels {
+		if l.Stride != product || l.Far != (l.Stride*l.Radix > 64) || l.Micros <= 0 {
+			t.Errorf("a level %+v above %d ranks", l, product)
+		}
+		product, peers = product*l.Radix, peers+l.Radix-1
+	}
+	if product != q.Ranks || e.Peers != peers || e.Messages != peers || peers > 40 ||
+		e.Sent != int64(4*peers) || len(e.Others) != 1 {
+		t.Errorf("%+v", e)
+	}
+	q = Question{Collective: "allgather", Ranks: 4, PerHost: 4, CPUs: 4, Ports: true, Bytes: 1 << 30}
+	e, err = Explain(q, Options{LongMost: longMost, Algorithms: "allgather:linear"})
+	if err != nil || e.Algorithm != "linear" || e.Levels != nil || e.Plans != 16 ||
+		e.Sent != 3<<28 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	for want, q := range map[string]Question{
+		"collective is \"sum\"":                         {Collective: "sum", Ranks: 1, PerHost: 1},
+		"ranks is 70000, allowed are 1 to 65536":        {Collective: "reduce", Ranks: 70000},
+		"ranks_per_host is 0, allowed are 1 to 2":       {Collective: "reduce", Ranks: 2},
+		"bytes is 1099511627777, allowed are 0 to 1099": {"reduce", 2, 2, 1, false, 1<<40 + 1},
+	} {
+		_, err := Explain(q, Options{})
+		var told *fault.Error
+		if !errors.As(err, &told) || told.Kind != fault.ErrInvalidArgument ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", q, err, want)
+		}
+	}
+}

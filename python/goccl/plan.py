@@ -1,0 +1,87 @@
+"""`goccl info --plan`: how a collective would go in a job of any size, and why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from goccl import _native
+from goccl.bench.options import parse_size
+from goccl.errors import Error
+
+TRANSPORTS = ("shm", "tcp", "verbs")
+_DEFAULT_BYTES = 64 << 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options that go with --plan."""
+    group = parser.add_argument_group("to explain a choice, instead")
+    group.add_argument(
+        "--plan",
+        metavar="COLLECTIVE",
+        help="tell how --ranks would go about a collective, as allreduce, with what the "
+        "environment sets",
+    )
+    group.add_argument(
+        "--bytes",
+        type=parse_size,
+        metavar="SIZE",
+        help="of a rank's larger buffer, as 4, 64K, 1G (default: 64K)",
+    )
+    group.add_argument(
+        "--per-host",
+        type=int,
+        metavar="N",
+        help="ranks on each host, in order (default: all on one)",
+    )
+    group.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        help="what joins the ranks of a host (default: shm)",
+    )
+
+
+def main(args: argparse.Namespace, ranks: int) -> int:
+    """Prints how a collective would go. The exit status is 1 where that cannot be told."""
+    per_host, nbytes = args.per_host or ranks, args.bytes or _DEFAULT_BYTES
+    transport = args.transport or TRANSPORTS[0]
+    try:
+        text = _native.load().plan_info(args.plan, ranks, per_host, transport, nbytes)
+    except (Error, ValueError, ImportError) as error:
+        print(f"goccl info: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(text)
+        return 0
+    where = "on one host" if per_host >= ranks else f"of {per_host} a host"
+    print(f"{args.plan} of {nbytes} bytes, {ranks} ranks {where}, {transport}")
+    print(render(json.loads(text)))
+    return 0
+
+
+def render(plan: dict[str, Any]) -> str:
+    """Turns what goccl_plan_info() tells into text for people."""
+    lines = [f"algorithm   {plan['algorithm']}"]
+    if plan["direct"]:
+        lines.append("            a direct plan is tried first, for blocks in shareable memory")
+    for i, level in enumerate(plan.get("levels", ())):
+        where = "between hosts" if level["between_hosts"] else "within a host"
+        lines.append(
+            f"level {i + 1:<6}{level['radix']} siblings of {level['stride']} ranks, {where}, "
+            f"about {level['estimated_us']:g} us"
+        )
+    for other in plan.get("others", ()):
+        radices = ",".join(map(str, other["radices"]))
+        lines.append(
+            f"not taken   {other['algorithm']}({radices}), about {other['estimated_us']:g} us"
+        )
+    peers, messages, sent = plan["peers"], plan["messages"], plan["sent"]
+    lines += [
+        f"rank 0      has {peers} peers, and sends {messages} messages, {sent} bytes",
+        f"messages    have up to {plan['chunk']} bytes where they go through staging memory",
+    ]
+    if plan["plans"] > 1:
+        lines.append(f"parts       {plan['plans']}, one after the other")
+    return "\n".join(lines)

@@ -73,7 +73,7 @@ type groupTable struct {
 
 // liveness holds what watches an endpoint's TCP connections, under Endpoint.mu.
 type liveness struct {
-	pulses   map[*pulse]struct{}
+	hosts    map[hostKey]*hostPulse
 	watching bool // a goroutine looks at them
 }
 
@@ -122,7 +122,7 @@ func Listen(c Config) (*Endpoint, error) {
 		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
 			changed: make(chan struct{})},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
-		liveness:  liveness{pulses: map[*pulse]struct{}{}},
+		liveness:  liveness{hosts: map[hostKey]*hostPulse{}},
 		pidfds:    map[ProcessID]int{}, logged: map[string]struct{}{},
 	}
 	if e.log == nil {
@@ -174,6 +174,7 @@ func (e *Endpoint) listenTCP(c Config) error {
 	}
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // liveness reads plain TCP's state
+	lc.KeepAliveConfig = e.keepAlive()
 	lc.Control = func(network, address string, c syscall.RawConn) error {
 		c.Control(func(fd uintptr) { e.congestion = congestionOf(int(fd)) })
 		return unpaced(network, address, c) // what is accepted inherits it

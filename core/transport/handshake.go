@@ -193,7 +193,7 @@ func (d *doubt) interrupted(ctx context.Context) error {
 // not only files are missing at one of its ends.
 func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	network, target string, limit time.Duration) (l *link, shook bool, err error) {
-	d := net.Dialer{Timeout: limit}
+	d := net.Dialer{Timeout: limit, KeepAliveConfig: e.keepAlive()}
 	d.SetMultipathTCP(false) // liveness reads plain TCP's state
 	if network == "tcp" && m.addr.Host == e.address.Host {
 		d.Control = unpaced

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -15,22 +18,38 @@ import (
 )
 
 // Liveness over TCP. The kernel tells how long ago the peer's host has acknowledged or sent
-// anything; keepalives see to it that a host which is there does so at all times. But one whose
-// process is stopped with its buffers full may, for long, acknowledge nothing on that connection.
-// So before a host is given up, its process is dialed: the kernel of a stopped process accepts,
+// anything; keepalives see to it that a host which is there does so at all times. One connection of
+// this process to a host sends them often, for all of them; the others send theirs rarely, in case
+// their peer has ended and nothing of that has come. A host whose process is stopped with its
+// buffers full may, for long, acknowledge nothing on that connection: then another one takes over.
+// Before a host is given up, its processes are dialed: the kernel of a stopped process accepts,
 // that of a dead one refuses, and a host that is gone says nothing. The probing connection is kept
 // while the doubt lasts, as one that carries nothing is always acknowledged.
 
-// pulse watches one TCP connection.
+// hostKey names what shows itself alive as a whole. Containers of one host may have addresses of
+// their own, and hosts behind one address names of their own.
+type hostKey struct {
+	local, remote netip.Addr
+	host          string
+}
+
+// hostPulse watches the connections of this process to a host.
+type hostPulse struct {
+	mu     sync.Mutex // guards what follows, and the pulses
+	pulses []*pulse   // the first sends keepalives often
+	alive  time.Time  // when the host has last shown itself
+}
+
+// pulse watches one TCP connection. It is guarded by hostPulse.mu but for what does not change.
 type pulse struct {
+	host   *hostPulse
+	key    hostKey
 	conn   *conn
 	target string // where the peer's process listens
 	who    string
 
-	mu      sync.Mutex
 	stopped bool
 	fail    func(error)
-	alive   time.Time // when the host has last shown itself
 	probing bool
 	probe   *conn
 }
@@ -48,17 +67,39 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 	if !IsPort(kind) {
 		return nil
 	}
-	p := &pulse{conn: s, who: peer.who(), fail: fail, alive: time.Now()}
+	p := &pulse{conn: s, who: peer.who(), fail: fail,
+		key: hostKey{addrOf(s.LocalAddr()), addrOf(s.RemoteAddr()), peer.Host}}
 	for _, t := range peer.reachable(&e.address) {
 		if p.target == "" || sameHost(s.RemoteAddr(), t) {
 			p.target = t
 		}
 	}
-	e.pulses[p] = struct{}{}
+	p.host = e.hosts[p.key]
+	if p.host == nil {
+		p.host = &hostPulse{}
+		e.hosts[p.key] = p.host
+	}
+	h := p.host
+	h.mu.Lock()
+	h.alive = time.Now()
+	h.pulses = append(h.pulses, p)
+	if len(h.pulses) == 1 {
+		s.keepAliveEvery(e.often())
+	}
+	h.mu.Unlock()
 	if !e.watching {
 		e.watching = e.spawn("liveness", e.monitor)
 	}
 	return p
+}
+
+// addrOf is the IP address of a TCP address.
+func addrOf(a net.Addr) netip.Addr {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return t.AddrPort().Addr().Unmap()
 }
 
 func (e *Endpoint) unwatch(p *pulse) {
@@ -66,15 +107,23 @@ func (e *Endpoint) unwatch(p *pulse) {
 		return
 	}
 	e.mu.Lock()
-	delete(e.pulses, p)
-	e.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer e.mu.Unlock()
+	h := p.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	p.stopped = true
 	p.dropProbe()
+	first := h.pulses[0] == p
+	h.pulses = slices.DeleteFunc(h.pulses, func(o *pulse) bool { return o == p })
+	switch {
+	case len(h.pulses) == 0:
+		delete(e.hosts, p.key)
+	case first:
+		h.pulses[0].conn.keepAliveEvery(e.often())
+	}
 }
 
-// dropProbe needs p.mu.
+// dropProbe needs hostPulse.mu.
 func (p *pulse) dropProbe() {
 	if p.probe != nil {
 		p.probe.Close()
@@ -82,71 +131,97 @@ func (p *pulse) dropProbe() {
 	}
 }
 
-// keepAlive lets an idle connection be acknowledged several times in a grace. The kernel's own
-// verdict is to come after the monitor's.
-func (e *Endpoint) keepAlive(c *net.TCPConn) {
-	every := min(max(e.grace/5, time.Second), time.Hour)
-	count := int(min(2*e.grace/every+4, 127))
-	// Where an option is not to be had, the probe still is.
-	_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: every, Interval: every,
-		Count: count})
+// often is how often a host is to acknowledge something: several times in a grace.
+func (e *Endpoint) often() time.Duration { return min(max(e.grace/5, time.Second), time.Hour) }
+
+// rarely is how often those connections send keepalives to whose host another one does often.
+func (e *Endpoint) rarely() time.Duration { return min(30*e.often(), 8*time.Hour) }
+
+// keepAlive is how connections begin. The kernel's own verdict is to come after the monitor's.
+func (e *Endpoint) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: e.rarely(), Interval: e.often(),
+		Count: int(min(2*e.grace/e.often()+4, 127))}
 }
 
-// monitor looks at all pulses, and ends when there are none.
+// keepAliveEvery changes how long a connection may be idle before it sends a keepalive: at once, if
+// it has been for longer. Where the option is not to be had, the probe still is.
+func (s *conn) keepAliveEvery(idle time.Duration) {
+	seconds := int((idle + time.Second - 1) / time.Second)
+	s.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
+	})
+}
+
+// monitor looks at all hosts, and ends when there are none.
 func (e *Endpoint) monitor() {
 	every := max(e.grace/8, 10*time.Millisecond)
 	last := time.Now()
 	for sleep(e.ctx, every) == nil {
 		e.mu.Lock()
-		if len(e.pulses) == 0 {
+		if len(e.hosts) == 0 {
 			e.watching = false
 			e.mu.Unlock()
 			return
 		}
-		all := make([]*pulse, 0, len(e.pulses))
-		for p := range e.pulses {
-			all = append(all, p)
-		}
+		all := slices.Collect(maps.Values(e.hosts))
 		e.mu.Unlock()
 		now := time.Now()
 		// If it was this process that was stopped, peers have had no chance to show themselves.
 		slept := now.Sub(last) > 3*every+100*time.Millisecond
 		last = now
-		for _, p := range all {
-			e.check(p, now, slept)
+		for _, h := range all {
+			e.check(h, now, slept)
 		}
 	}
 }
 
-// check looks at one pulse.
-func (e *Endpoint) check(p *pulse, now time.Time, slept bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped {
-		return
+// check looks at one host.
+func (e *Endpoint) check(h *hostPulse, now time.Time, slept bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, p := range h.pulses {
+		if i == 0 || now.Sub(h.alive) >= e.grace/4 {
+			h.seen(p.conn, now)
+		}
+		if p.probe != nil && !h.seen(p.probe, now) {
+			p.dropProbe()
+		}
 	}
-	p.seen(p.conn, now)
-	if p.probe != nil && !p.seen(p.probe, now) {
-		p.dropProbe()
+	if slept && now.Sub(h.alive) > e.grace/2 {
+		h.alive = now.Add(-e.grace / 2)
 	}
-	if slept && now.Sub(p.alive) > e.grace/2 {
-		p.alive = now.Add(-e.grace / 2)
+	age := now.Sub(h.alive)
+	if age >= e.grace/4 {
+		e.takeTurns(h)
 	}
-	switch age := now.Sub(p.alive); {
-	case age >= e.grace:
-		p.giveUp(&silentError{fmt.Errorf("host of %s has acknowledged nothing for %v", p.who,
-			age.Round(100*time.Millisecond))})
-	case age >= e.grace/2 && !p.probing && p.target != "":
-		p.dropProbe()
-		p.probing = e.spawn("liveness probe", func() { e.probe(p, e.grace-age) })
-	case age < e.grace/4:
-		p.dropProbe()
+	for _, p := range h.pulses {
+		switch {
+		case p.stopped:
+		case age >= e.grace:
+			p.giveUp(&silentError{fmt.Errorf("host of %s has acknowledged nothing for %v", p.who,
+				age.Round(100*time.Millisecond))})
+		case age >= e.grace/2 && !p.probing && p.target != "":
+			p.dropProbe()
+			p.probing = e.spawn("liveness probe", func() { e.probe(p, e.grace-age) })
+		case age < e.grace/4:
+			p.dropProbe()
+		}
 	}
 }
 
+// takeTurns has the next connection to a host send keepalives often. It needs h.mu.
+func (e *Endpoint) takeTurns(h *hostPulse) {
+	if len(h.pulses) < 2 {
+		return
+	}
+	h.pulses[0].conn.keepAliveEvery(e.rarely())
+	h.pulses = append(h.pulses[1:], h.pulses[0])
+	h.pulses[0].conn.keepAliveEvery(e.often())
+}
+
 // seen notes when a connection was last acknowledged. It tells whether the connection stands. It
-// needs p.mu.
-func (p *pulse) seen(s *conn, now time.Time) bool {
+// needs h.mu.
+func (h *hostPulse) seen(s *conn, now time.Time) bool {
 	var info *unix.TCPInfo
 	err := errors.New("no descriptor")
 	s.raw.Control(func(fd uintptr) {
@@ -156,13 +231,13 @@ func (p *pulse) seen(s *conn, now time.Time) bool {
 		return false
 	}
 	t := now.Add(-time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond)
-	if t.After(p.alive) {
-		p.alive = t
+	if t.After(h.alive) {
+		h.alive = t
 	}
 	return info.State == unix.BPF_TCP_ESTABLISHED
 }
 
-// giveUp needs p.mu.
+// giveUp needs hostPulse.mu.
 func (p *pulse) giveUp(err error) {
 	p.stopped = true
 	p.dropProbe()
@@ -173,19 +248,20 @@ func (p *pulse) giveUp(err error) {
 func (e *Endpoint) probe(p *pulse, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(e.ctx, limit)
 	defer cancel()
-	var d net.Dialer
+	d := net.Dialer{KeepAliveConfig: e.keepAlive()}
 	d.SetMultipathTCP(false) // liveness reads plain TCP's state
 	c, err := d.DialContext(ctx, "tcp", p.target)
 	var s *conn
 	if err == nil {
 		s = e.newConn(c)
+		s.keepAliveEvery(e.often())
 		h := hello{purpose: purposeProbe, from: e.id}
 		b := h.bytes()
 		s.SetWriteDeadline(time.Now().Add(time.Second))
 		s.Write(b[:]) // only so that the peer does not log a stranger
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.host.mu.Lock()
+	defer p.host.mu.Unlock()
 	p.probing = false
 	switch {
 	case p.stopped:
@@ -193,7 +269,7 @@ func (e *Endpoint) probe(p *pulse, limit time.Duration) {
 			s.Close()
 		}
 	case err == nil:
-		p.alive, p.probe = time.Now(), s
+		p.host.alive, p.probe = time.Now(), s
 	case errors.Is(err, syscall.ECONNREFUSED):
 		p.giveUp(fmt.Errorf("its process has ended: %w", plain.Error(err)))
 	}

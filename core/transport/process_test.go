@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +22,7 @@ const (
 	envChild  = "GOCCL_TEST_CHILD" // rank 1 of a world of two; its value is the kind of link
 	envIface  = "GOCCL_TEST_INTERFACE"
 	envGrace  = "GOCCL_TEST_GRACE"
+	envGroup  = "GOCCL_TEST_GROUP"  // its number
 	envInside = "GOCCL_TEST_INSIDE" // the test runs in a network namespace of its own
 )
 
@@ -90,8 +92,12 @@ func childMain(kind string) error {
 	if err := json.Unmarshal(line, &parent); err != nil {
 		return err
 	}
+	group, err := strconv.ParseUint(os.Getenv(envGroup), 10, 64)
+	if err != nil {
+		return err
+	}
 	h := &childHandler{}
-	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 1,
+	g, err := e.Attach(GroupConfig{Job: 1, Group: group, Secret: secret, Name: "world", Rank: 1,
 		Peers: []Address{parent, e.Address()}, Kinds: []string{kind, Mem}, Handler: h})
 	if err != nil {
 		return err
@@ -102,19 +108,28 @@ func childMain(kind string) error {
 }
 
 type child struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
+	group uint64
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Reader
 }
 
 func startChild(t *testing.T, kind, iface string, grace time.Duration,
 	attr *syscall.SysProcAttr) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command("/proc/self/exe")}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.SysProcAttr = attr
+	return startChildBy(t, cmd, 1, kind, iface, grace)
+}
+
+// startChildBy starts a child by a command, for a group.
+func startChildBy(t *testing.T, cmd *exec.Cmd, group uint64, kind, iface string,
+	grace time.Duration) *child {
+	t.Helper()
+	c := &child{group: group, cmd: cmd}
 	c.cmd.Env = append(os.Environ(), envChild+"="+kind, envIface+"="+iface,
-		envGrace+"="+grace.String())
+		envGrace+"="+grace.String(), envGroup+"="+fmt.Sprint(group))
 	c.cmd.Stderr = os.Stderr
-	c.cmd.SysProcAttr = attr
 	var err error
 	c.in, err = c.cmd.StdinPipe()
 	ok(t, err)
@@ -143,7 +158,7 @@ func (c *child) meet(t *testing.T, e *Endpoint, kind string) (*Group, *recorder)
 	ok(t, err)
 	fmt.Fprintf(c.in, "%s\n", b)
 	h := newRecorder()
-	g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0,
+	g, err := e.Attach(GroupConfig{Job: 1, Group: c.group, Secret: secret, Name: "world", Rank: 0,
 		Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
 	ok(t, err)
 	ok(t, g.Connect(within(t), 1))
@@ -287,6 +302,11 @@ func TestLinkCutInside(t *testing.T) {
 	there("link", "set", "there", "up")
 	e := listen(t, Config{Interface: "here", Grace: grace})
 	g, h := c.meet(t, e, TCP)
+	// A second process there: only one of the two connections is kept alive often.
+	self, err := os.Executable()
+	ok(t, err)
+	other := startChildBy(t, exec.Command("nsenter", "-t", pid, "-n", self), 2, TCP, "there", grace)
+	_, idle := other.meet(t, e, TCP)
 	answers := 0
 	ask := func(ctx context.Context) {
 		t.Helper()
@@ -305,20 +325,24 @@ func TestLinkCutInside(t *testing.T) {
 
 	// Idle, for more than the grace: keepalives show that the host is there.
 	time.Sleep(grace + grace/2)
-	h.mu.Lock()
-	if len(h.down) > 0 {
-		t.Fatal(h.down)
+	for _, h := range []*recorder{h, idle} {
+		h.mu.Lock()
+		if len(h.down) > 0 {
+			t.Fatal(h.down)
+		}
+		h.mu.Unlock()
 	}
-	h.mu.Unlock()
 
 	start := time.Now()
 	there("link", "set", "there", "down")
-	err := h.untilDown(t, 1)
-	wants(t, err, ErrPeerDown)
-	if d := time.Since(start); d < grace/2 || d > 2*grace {
-		t.Errorf("given up after %v: %v", d, err)
-	}
-	if !strings.Contains(err.Error(), "acknowledged nothing") {
-		t.Errorf("error %v", err)
+	for _, h := range []*recorder{h, idle} {
+		err := h.untilDown(t, 1)
+		wants(t, err, ErrPeerDown)
+		if d := time.Since(start); d < grace/2 || d > 2*grace {
+			t.Errorf("given up after %v: %v", d, err)
+		}
+		if !strings.Contains(err.Error(), "acknowledged nothing") {
+			t.Errorf("error %v", err)
+		}
 	}
 }

@@ -184,9 +184,6 @@ func (e *Endpoint) newConn(c net.Conn) *conn {
 	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails for a nil connection only
 	s.raw.Control(func(f uintptr) { s.fd = int(f) })
 	e.onFD(s.fd, true)
-	if t, ok := c.(*net.TCPConn); ok {
-		e.keepAlive(t)
-	}
 	return s
 }
 

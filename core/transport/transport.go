@@ -22,8 +22,8 @@
 //
 // A goroutine that holds one of the poller's token, link.reading.lock and link.writing.lock only
 // tries the others. The rest are taken in this order: member.events or Endpoint.loops, Endpoint.mu,
-// member.mu, pulse.mu, link.mu, Poller.mu; no other lock is taken while one that is not named here
-// is held. A handler may be called with the first three and member.events held, and no other.
+// member.mu, hostPulse.mu, link.mu, Poller.mu; no other lock is taken while one that is not named
+// here is held. A handler may be called with the first three and member.events held, and no other.
 package transport
 
 import (

@@ -13,6 +13,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -98,10 +99,24 @@ func (c *epoch) logMade() {
 			attrs = append(attrs, "congestion", d.Congestion)
 		}
 	}
+	if better := numbering(c.shape.Group, places(c.addresses, "")); better != "" {
+		attrs = append(attrs, "numbering", better)
+	}
 	attrs = append(attrs, "oversubscribed", d.Oversubscribed,
 		"alltoall_schedule", cmp.Or(d.Schedule, "by size"), "algorithms", cmp.Or(d.Algorithms, "any"),
 		"thresholds", c.shape.Thresholds.String(), "version", Version)
 	log.Info("a group is made", attrs...)
+}
+
+// numbering tells what would be gained if ranks were numbered host by host, where there are so many
+// in succession on each; "" where that is nothing. What these reduce goes to other hosts once.
+func numbering(group int, places []tune.Place) string {
+	now, better := max(group, 1), tune.BetterGroup(places)
+	if better <= now {
+		return ""
+	}
+	return fmt.Sprintf("host by host, sums would go between hosts 1/%d as often: for each %d ranks, "+
+		"not for each %d", better/now, better, now)
 }
 
 // hosts tells which ranks are on which host, as in "node-a: 0-3; node-b: 4-7".

@@ -20,6 +20,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // journal keeps the records of a world.
@@ -118,6 +119,28 @@ func TestGroupIsLogged(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a better numbering would gain is told where there is one.
+func TestNumberingIsLogged(t *testing.T) {
+	at := func(hosts string) (all []tune.Place) {
+		for _, host := range hosts {
+			all = append(all, tune.Place{Host: string(host)})
+		}
+		return all
+	}
+	for hosts, want := range map[string]string{
+		"aabb": "", "aaaa": "", "ab": "", "aaaabbb": "",
+		"abab": "host by host, sums would go between hosts 1/2 as often: for each 2 ranks, " +
+			"not for each 1",
+		"aabbaabb": "host by host, sums would go between hosts 1/2 as often: for each 4 ranks, " +
+			"not for each 2",
+	} {
+		places := at(hosts)
+		if got := numbering(tune.Survey(places).Group, places); got != want {
+			t.Errorf("%s: %q, want %q", hosts, got, want)
+		}
 	}
 }
 

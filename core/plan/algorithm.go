@@ -67,6 +67,7 @@ var methods = [...][]method{
 	},
 	Reduce: {
 		{Flat, (*builder).reduceFlat, nothing},
+		{BinomialTree, (*builder).reduceTree, nothing},
 		{ReduceScatterGather, (*builder).reduceScatterGather, nothing},
 		{Direct, (*builder).directReduce, mappedBlocks},
 	},
@@ -90,10 +91,12 @@ var methods = [...][]method{
 	},
 	Gather: {
 		{Flat, (*builder).gather, nothing},
+		{BinomialTree, (*builder).gatherTree, nothing},
 		{Direct, (*builder).directGather, mappedBlocks},
 	},
 	Scatter: {
 		{Flat, (*builder).scatter, nothing},
+		{BinomialTree, (*builder).scatterTree, nothing},
 		{SingleCopy, (*builder).scatter, readableMemory},
 		{Windowed, (*builder).scatterWindowed, ports},
 		{Direct, (*builder).directScatter, mappedBlocks},
@@ -228,7 +231,7 @@ func (a Algorithm) StandsIn(c Collective) bool {
 	switch c {
 	case Reduce:
 		return a == ReduceScatterGather
-	case Broadcast:
+	case Broadcast, Gather, Scatter:
 		return a != BinomialTree
 	}
 	return true

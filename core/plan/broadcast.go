@@ -11,41 +11,25 @@ func (b *builder) broadcastFlat() {
 	b.fromRoot(func() { b.exchangeMessages(out, in) })
 }
 
-// broadcastTree sends along a binomial tree: ranks are counted from the root, and the parent of v
-// is v without its lowest bit. An acknowledgement speaks for the whole subtree.
+// broadcastTree sends along a binomial tree. An acknowledgement speaks for the whole subtree.
 func (b *builder) broadcastTree() {
-	n := b.OutBytes[0]
-	v := (b.Rank - b.Root + b.Size) % b.Size
-	rank := func(v int) int { return (v + b.Root) % b.Size }
-	parent, reach := rank(v&(v-1)), v&-v
-	if v == 0 {
-		for reach = 1; reach < b.Size; {
-			reach *= 2
-		}
-	}
-	var children []int // that with the largest subtree first
-	for d := reach / 2; d > 0; d /= 2 {
-		if v+d < b.Size {
-			children = append(children, rank(v+d))
-		}
-	}
-
+	n, t := b.OutBytes[0], b.tree()
 	count := b.count(n)
 	for k := range count {
 		off, bytes := cut(n, count, k)
 		place := block(Out, 0).at(off)
-		if v != 0 {
-			b.take(parent, place, bytes, 0)
+		if b.Rank != b.Root {
+			b.take(t.parent, place, bytes, 0)
 		}
-		for _, child := range children {
-			b.put(child, place, bytes, 0)
+		for _, child := range t.children {
+			b.put(b.numbered(child), place, bytes, 0)
 		}
 	}
-	for _, child := range children {
-		b.take(child, Ref{}, 0, 0)
+	for _, child := range t.children {
+		b.take(b.numbered(child), Ref{}, 0, 0)
 	}
-	if v != 0 {
-		b.put(parent, Ref{}, 0, 0)
+	if b.Rank != b.Root {
+		b.put(t.parent, Ref{}, 0, 0)
 	}
 }
 

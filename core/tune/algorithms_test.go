@@ -6,6 +6,7 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 )
 
 func TestParseAlgorithms(t *testing.T) {
@@ -42,7 +43,8 @@ func TestParseAlgorithms(t *testing.T) {
 		{"send:flat", "", `"send" is no collective; allowed are allreduce, reduce, broadcast, ` +
 			`allgather, reduce_scatter, gather, scatter, alltoall, barrier`},
 		{"allreduce:two_shot;allreduce:direct", "", "in which allreduce comes twice"},
-		{"gather:^flat,direct", "", "which leaves gather no algorithm; it has flat, direct"},
+		{"gather:^flat,binomial_tree,direct", "",
+			"which leaves gather no algorithm; it has flat, binomial_tree, direct"},
 		{";", "", `"", which must begin`},
 	} {
 		a, err := ParseAlgorithms(c.text)
@@ -143,6 +145,36 @@ func verifyForced(t *testing.T, at Topology, forced Algorithms, op call.Operatio
 		}
 	}
 	return direct
+}
+
+// What is done once to a whole result, or has more bits than an element meanwhile, is reduced at
+// once whatever is forced: partial sums of levels and trees would give other bits.
+func TestPartialSumsAreOfThoseThatNest(t *testing.T) {
+	for _, forced := range []string{"", "allreduce:hierarchical;reduce:binomial_tree",
+		"allreduce:recursive_multiplying;reduce_scatter:hierarchical"} {
+		for _, at := range []Topology{{Size: 64, Memory: true}, {Size: 64, Ports: true, MultiHost: true,
+			Memory: true, Group: 8}} {
+			s := shapesOf(t, at)[0]
+			var err error
+			if s.Algorithms, err = ParseAlgorithms(forced); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []plan.Collective{plan.AllReduce, plan.Reduce, plan.ReduceScatter} {
+				for _, n := range []uint64{1, 1000, 1 << 20} {
+					for _, nests := range []bool{true, false} {
+						op := operation(c, at.Size, n)
+						if op.Op = reduce.Sum; !nests {
+							op.Op = reduce.Avg
+						}
+						a := s.Choose(&op)
+						if got := a.InLevels() || a == plan.BinomialTree; got && !nests || !got && nests && n == 1 {
+							t.Errorf("%q: %v of %d elements by %v, nests %v", forced, c, n, a, nests)
+						}
+					}
+				}
+			}
+		}
+	}
 }
 
 // A schedule is kept also where it asks for another algorithm than the one that is forced.

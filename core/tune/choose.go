@@ -58,7 +58,10 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 		}
 		return plan.TwoShot
 	case plan.Reduce:
-		if s.Size == 1 || n <= t.FlatMax {
+		switch {
+		case s.alongTree(op):
+			return plan.BinomialTree
+		case s.Size == 1 || n <= t.FlatMax:
 			return plan.Flat
 		}
 		return plan.ReduceScatterGather
@@ -81,6 +84,9 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 		}
 		return plan.Linear
 	case plan.Gather:
+		if s.alongTree(op) {
+			return plan.BinomialTree
+		}
 		return plan.Flat
 	case plan.Scatter:
 		least := s.windowMin(plan.Scatter)
@@ -89,6 +95,8 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 			return plan.Windowed
 		case s.UsesSingleCopy(op):
 			return plan.SingleCopy
+		case s.alongTree(op):
+			return plan.BinomialTree
 		}
 		return plan.Flat
 	case plan.AllToAll:

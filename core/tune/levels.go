@@ -44,14 +44,23 @@ func (s *Shape) hasManyRanks(op *call.Operation) bool {
 	return false
 }
 
-// bytesInLevels is how many bytes of an operation all ranks together exchange in levels: of its
-// longest block, or of all where each rank has one.
+// alongTree tells whether a reduce, gather or scatter goes along a binomial tree: in place of a
+// star, where there are many ranks.
+func (s *Shape) alongTree(op *call.Operation) bool {
+	bytes := s.bytesInLevels(op)
+	return s.Size >= manyRanks[0].ranks && bytes <= manyRanks[0].most && s.mayNest(op) &&
+		(op.Collective == plan.Reduce || bytes <= s.Chunk) &&
+		s.Algorithms.allow(op.Collective, plan.BinomialTree)
+}
+
+// bytesInLevels is how many bytes of an operation all ranks together exchange in levels, or along a
+// tree: of its longest block, or of all where each rank has one.
 func (s *Shape) bytesInLevels(op *call.Operation) (bytes int64) {
 	counts := op.OutCounts
 	switch op.Collective {
-	case plan.AllReduce:
+	case plan.AllReduce, plan.Reduce:
 		return int64(op.Largest())
-	case plan.ReduceScatter:
+	case plan.ReduceScatter, plan.Scatter:
 		counts = op.InCounts
 	}
 	for _, n := range counts {

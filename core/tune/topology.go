@@ -62,6 +62,22 @@ func Oversubscribed(places []Place) map[string]bool {
 	return hosts
 }
 
+// BetterGroup is what Topology.Group would be if each host had its ranks in succession.
+func BetterGroup(places []Place) int {
+	first := map[string]int{} // rank of a host
+	for rank, p := range places {
+		if _, known := first[p.Host]; !known {
+			first[p.Host] = rank
+		}
+	}
+	if len(first) == 1 {
+		return 0
+	}
+	sorted := slices.Clone(places)
+	slices.SortStableFunc(sorted, func(a, b Place) int { return first[a.Host] - first[b.Host] })
+	return groupOf(sorted)
+}
+
 // groupOf is Topology.Group, where there are several hosts.
 func groupOf(places []Place) int {
 	size, group := len(places), 0

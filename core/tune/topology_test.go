@@ -61,6 +61,16 @@ func TestSurvey(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", hosts, got, want)
 		}
 	}
+	for hosts, want := range map[string]int{"abab": 2, "aabb": 2, "abcabcabcabc": 4, "ab": 0,
+		"abaa": 0, "aaaa": 0} {
+		var places []Place
+		for _, host := range hosts {
+			places = append(places, Place{Host: string(host)})
+		}
+		if got := BetterGroup(places); got != want {
+			t.Errorf("%s: %d in succession, want %d", hosts, got, want)
+		}
+	}
 	places := []Place{{Host: "a", CPUs: 2, FastReads: true}, {Host: "a", CPUs: 2}}
 	if got := Survey(places); got.FastReads {
 		t.Error("one rank reads slowly")

@@ -11,7 +11,7 @@ import (
 
 // BenchmarkDecide is what each rank decides once it knows the addresses of all.
 func BenchmarkDecide(b *testing.B) {
-	for _, size := range []int{128, 512, 1024} {
+	for _, size := range []int{128, 1024, 16384} {
 		for _, c := range []struct {
 			name    string
 			hosts   int
@@ -21,14 +21,16 @@ func BenchmarkDecide(b *testing.B) {
 			{"one host", 1, "", ""},
 			{"one host without shared memory", 1, "there is no /dev/shm", ""},
 			{"one host, forced ports", 1, "", "tcp"},
+			{"a host each, forced ports", size, "", "tcp"},
 			{"eight a host", size / 8, "", ""},
 			{"eight a host without shared memory", size / 8, "there is no /dev/shm", ""},
 		} {
-			addresses := make([]transport.Address, size)
+			addresses, hosts := make([]transport.Address, size), make([]int, size)
 			for rank := range addresses {
 				var process transport.ProcessID
 				binary.BigEndian.PutUint64(process[:], uint64(rank))
 				host := rank * c.hosts / size
+				hosts[rank] = host
 				addresses[rank] = transport.Address{Process: process, PID: rank + 1,
 					Host: fmt.Sprint("host", host), Name: fmt.Sprint("node", host),
 					Unix: "u", TCP: []string{fmt.Sprintf("10.0.%d.%d:4000", host/250, host%250+1)},
@@ -37,7 +39,7 @@ func BenchmarkDecide(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", c.name, size), func(b *testing.B) {
 				var t tune.Topology
 				for b.Loop() {
-					if _, err := decide(addresses, size-1, c.forced); err != nil {
+					if _, err := decide(addresses, hosts, size-1, c.forced); err != nil {
 						b.Fatal(err)
 					}
 					t = tune.Survey(places(addresses, c.forced))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -315,25 +314,25 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	if r.config.unread {
 		me.Mark = transport.Mark{}
 	}
-	published, err := json.Marshal(me)
+	own, shared, err := me.Encode()
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrInternal, "init: %v", err)
 	}
 	var comm *Comm
 	c := joinConfig(config)
-	c.Member = published
+	c.Member = bootstrap.Member{Own: own, Shared: shared}
 	// The communicator is made here, and not after the meeting, so that all ranks are told where
 	// that fails.
-	c.Check = func(members [][]byte) (readsAll bool, err error) {
+	c.Check = func(members []bootstrap.Member) (readsAll bool, err error) {
 		if comm != nil { // it was for a roster with records of an earlier run
 			comm.discard()
 			comm = nil
 		}
-		addresses, err := readAddresses(members)
+		addresses, hosts, err := readAddresses(members)
 		if err != nil {
 			return false, err
 		}
-		kinds, err := decide(addresses, config.Rank, config.Transport)
+		kinds, err := decide(addresses, hosts, config.Rank, config.Transport)
 		if err != nil {
 			return false, err
 		}

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"runtime"
@@ -9,28 +8,39 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
 
-// readAddresses reads what the ranks publish of themselves.
-func readAddresses(members [][]byte) ([]transport.Address, error) {
-	addresses := make([]transport.Address, len(members))
-	for rank, b := range members {
-		if err := json.Unmarshal(b, &addresses[rank]); err != nil {
-			return nil, fmt.Errorf("rank %d published no valid record: %w", rank, err)
-		}
+// readAddresses reads what the ranks publish of themselves. Hosts tells which say the same of their
+// host.
+func readAddresses(members []bootstrap.Member) (
+	addresses []transport.Address, hosts []int, err error,
+) {
+	own, shared := make([][]byte, len(members)), make([][]byte, len(members))
+	for rank, m := range members {
+		own[rank], shared[rank] = m.Own, m.Shared
 	}
-	return addresses, nil
+	return transport.Decode(own, shared)
 }
 
-// decide tells what joins this rank to each peer. The error for a pair is the same on both ranks.
-func decide(addresses []transport.Address, rank int, forced string) ([]string, error) {
+// decide tells what joins this rank to each peer: to all processes of a host the same, but for its
+// own process. The error for a pair is the same on both ranks.
+func decide(addresses []transport.Address, hosts []int, rank int, forced string) (
+	[]string, error,
+) {
 	kinds := make([]string, len(addresses))
+	byHost := map[int]string{}
 	for peer := range addresses {
 		if peer == rank {
 			kinds[peer] = "self"
+			continue
+		}
+		apart := addresses[peer].Process != addresses[rank].Process
+		if kind, ok := byHost[hosts[peer]]; ok && apart {
+			kinds[peer] = kind
 			continue
 		}
 		a, b := min(rank, peer), max(rank, peer)
@@ -38,7 +48,9 @@ func decide(addresses []transport.Address, rank int, forced string) ([]string, e
 		if err != nil {
 			return nil, fmt.Errorf("ranks %d and %d cannot be joined: %w", a, b, err)
 		}
-		kinds[peer] = kind
+		if kinds[peer] = kind; apart {
+			byHost[hosts[peer]] = kind
+		}
 	}
 	return kinds, nil
 }

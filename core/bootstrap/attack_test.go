@@ -3,9 +3,11 @@ package bootstrap
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +26,38 @@ func (m *meddled) Get(key string) ([]byte, bool, error) {
 		v = m.change(strings.TrimPrefix(key, "goccl//g/"), v)
 	}
 	return v, ok, err
+}
+
+// forge changes the roster and its table as a rank sees them, and all by which those are known.
+func forge(s Store, table, roster func(b []byte) []byte) func(key string, value []byte) []byte {
+	forged := func() (news, *rosterRecord) {
+		n, _, _ := s.Get("goccl//g/news")
+		b, _, _ := s.Get("goccl//g/roster")
+		t, _, _ := s.Get("goccl//g/table")
+		r, err := decodeRoster(b)
+		if err != nil {
+			return news{}, &rosterRecord{}
+		}
+		r.table = table(t)
+		digest := sha256.Sum256(r.table)
+		b = bytes.Replace(b, r.digest[:], digest[:], 1)
+		r.encoded = roster(b)
+		o := decodeNews(n)
+		o.roster = r.name()
+		return o, r
+	}
+	return func(key string, value []byte) []byte {
+		n, r := forged()
+		switch key {
+		case "table":
+			return r.table
+		case "roster":
+			return r.encoded
+		case "news":
+			return n.encode()
+		}
+		return value
+	}
 }
 
 // meddle has ranks join through a store whose answers are changed for one of them.
@@ -53,6 +87,10 @@ func meddle(
 // TestJoinNoticesChanges has an attacker who can write the store, but holds no secret, change what
 // ranks publish. Nobody has a group then, and the rank that is attacked is told so.
 func TestJoinNoticesChanges(t *testing.T) {
+	same := func(b []byte) []byte { return b }
+	swap := func(old, new string) func(b []byte) []byte {
+		return func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(old), []byte(new)) }
+	}
 	replace := func(key, old, new string) func(string, []byte) []byte {
 		return func(k string, v []byte) []byte {
 			if k != key {
@@ -64,34 +102,38 @@ func TestJoinNoticesChanges(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		reader int
-		change func(key string, value []byte) []byte
+		change func(key string, value []byte) []byte // where the roster is left as it is
+		table  func(b []byte) []byte                 // where it is forged
+		roster func(b []byte) []byte
 		open   string // what is told where the ranks have no secret
 		keyed  string // and where they have one
 	}{
-		{"an address in a join", 0, replace("join/1", "member 1", "member X"),
+		{"an address in a join", 0, replace("join/1", "member 1", "member X"), nil, nil,
 			"the roster holds another record of rank 1 than that rank wrote",
 			"rank 1 was given another secret than rank 0, or its record was changed"},
-		{"a setting in a join", 0, replace("join/1", "best", "west"),
-			`transport is "best" on rank 0 and "west" on rank 1`,
+		{"a setting in a join", 0, func(k string, v []byte) []byte {
+			if k == "join/1" {
+				v[len(joinMagic)+9+nonceSize] ^= 1
+			}
+			return v
+		}, nil, nil, "rank 1 has other settings than rank 0, or its record was changed in the store",
 			"rank 1 was given another secret than rank 0, or its record was changed"},
 		{"a size in a join", 0, func(k string, v []byte) []byte {
 			if k == "join/1" {
 				binary.LittleEndian.PutUint32(v[len(joinMagic)+5:], 4)
 			}
 			return v
-		}, "rank 1 was started with size 4, rank 0 with size 3",
+		}, nil, nil, "rank 1 was started with size 4, rank 0 with size 3",
 			"rank 1 was given another secret than rank 0, or its record was changed"},
-		{"another's address in a roster", 1, replace("roster", "member 2", "member X"),
+		{"another's address in a roster", 1, nil, swap("member 2", "member X"), same,
 			"rank 1 has read another roster than rank 0 wrote",
 			"the roster was not written with the secret that rank 1 was given, or was changed"},
-		{"a rank's own address in a roster", 1, replace("roster", "member 1", "member X"),
+		{"a rank's own address in a roster", 1, nil, swap("member 1", "member X"), same,
 			"the roster holds another record of rank 1 than that rank wrote",
 			"the roster was not written with the secret that rank 1 was given, or was changed"},
-		{"the job in a roster", 1, func(k string, v []byte) []byte {
-			if k == "roster" {
-				v[len(rosterMagic)+2+nonceSize] ^= 1
-			}
-			return v
+		{"the job in a roster", 1, nil, same, func(b []byte) []byte {
+			b[len(rosterMagic)+2+nonceSize] ^= 1
+			return b
 		}, "rank 1 has read another roster than rank 0 wrote",
 			"the roster was not written with the secret that rank 1 was given, or was changed"},
 		{"the answer in a confirmation", 0, func(k string, v []byte) []byte {
@@ -99,7 +141,7 @@ func TestJoinNoticesChanges(t *testing.T) {
 				v[len(confirmMagic)] ^= flagYes
 			}
 			return v
-		}, "rank 1 has read another roster than rank 0 wrote",
+		}, nil, nil, "rank 1 has read another roster than rank 0 wrote",
 			"rank 1 has read another roster than rank 0 wrote"},
 	} {
 		for _, secret := range []string{"", strings.Repeat("s", longSecret)} {
@@ -113,13 +155,40 @@ func TestJoinNoticesChanges(t *testing.T) {
 				if secret != "" {
 					want = test.keyed
 				}
-				for _, r := range meddle(within(t, limit), NewMemStore(), configs, test.reader, test.change) {
+				s, change := NewMemStore(), test.change
+				if change == nil {
+					change = forge(s, test.table, test.roster)
+				}
+				for _, r := range meddle(within(t, limit), s, configs, test.reader, change) {
 					if !errors.Is(r.err, ErrMismatch) || !strings.Contains(r.err.Error(), want) {
 						t.Errorf("rank %d: %v, want %q", r.rank, r.err, want)
 					}
 				}
 			})
 		}
+	}
+}
+
+// TestJoinWaitsForAWholeRoster changes the table or the roster alone. It may be rank 0 writing the
+// next one: the reader has no group, and tells why when its time is up.
+func TestJoinWaitsForAWholeRoster(t *testing.T) {
+	for _, key := range []string{"table", "roster"} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			results := meddle(within(t, time.Second), NewMemStore(), ranks(3), 1,
+				func(k string, v []byte) []byte {
+					if k == key {
+						v[len(rosterMagic)+2+nonceSize] ^= 1
+					}
+					return v
+				})
+			for _, r := range results {
+				if !errors.Is(r.err, ErrAbsent) ||
+					r.rank == 1 && !strings.Contains(r.err.Error(), "or that was changed") {
+					t.Errorf("rank %d: %v", r.rank, r.err)
+				}
+			}
+		})
 	}
 }
 
@@ -160,34 +229,32 @@ func TestJoinRefusesReplays(t *testing.T) {
 	}
 }
 
-// TestJoinBelievesNoForgedWord has somebody write go as soon as there is a roster.
+// TestJoinBelievesNoForgedWord has somebody give the word as soon as there is a roster.
 func TestJoinBelievesNoForgedWord(t *testing.T) {
 	m := NewMemStore()
 	var settled atomic.Bool
+	var forged nonce
 	s := &hooked{Store: m, before: func(key string) {
-		if key == "goccl//g/go" {
-			settled.Store(true)
+		if key == "goccl//g/news" {
+			v, _, _ := m.Get("goccl//g/confirm/1") // rank 0 gives the word next
+			settled.Store(v != nil)
 		}
 	}}
-	var forged []byte
-	forge := func(key string, value []byte) []byte {
-		r, err := decodeRoster(value)
-		if key == "roster" && err == nil && !bytes.Equal(forged, r.nonce[:]) {
-			forged = r.nonce[:]
-			_ = m.Set("goccl//g/go", forged)
-		}
-		return value
-	}
 	configs := ranks(2)
-	configs[1].Check = func([][]byte) (bool, error) { return true, nil }
+	configs[1].Check = func([]Member) (bool, error) { return true, nil }
 	agree(t, configs, meddle(within(t, limit), s, configs, 1, func(key string, value []byte) []byte {
-		value = forge(key, value)
-		if key == "go" && !settled.Load() && len(value) != nonceSize {
-			t.Errorf("go is %x before rank 0 has written it", value)
+		if key != "news" || settled.Load() {
+			return value
+		}
+		v, _, _ := m.Get("goccl//g/roster")
+		if r, err := decodeRoster(v); err == nil {
+			n := decodeNews(value)
+			n.word.nonce, forged = r.nonce, r.nonce
+			return n.encode()
 		}
 		return value
 	}))
-	if !settled.Load() || forged == nil {
+	if !settled.Load() || forged == (nonce{}) {
 		t.Fatal("rank 1 has a group that rank 0 has not settled")
 	}
 }
@@ -195,18 +262,11 @@ func TestJoinBelievesNoForgedWord(t *testing.T) {
 // TestSecretsAreOfTheRoster: ranks that have read different rosters have different secrets.
 func TestSecretsAreOfTheRoster(t *testing.T) {
 	_, rosters, _ := sampleRecords()
-	for i, b := range rosters[:2] {
-		r, err := decodeRoster(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := bytes.Index(b, []byte("mm"))
-		changed := bytes.Clone(b)
-		changed[at] = 'X'
-		c, err := decodeRoster(changed)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i, r := range rosters[:2] {
+		c := *r
+		c.members = slices.Clone(r.members)
+		c.members[2].Own = []byte("mX")
+		c.encode("s")
 		if bytes.Equal(r.groupSecret("s"), c.groupSecret("s")) ||
 			r.keyed && bytes.Equal(r.groupSecret("s"), r.groupSecret("t")) {
 			t.Errorf("roster %d: one secret for two rosters", i)

@@ -1,86 +1,133 @@
 package bootstrap
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
-// follow is the part of every rank but 0.
+// follower is the part of every rank but 0.
+type follower struct {
+	*joiner
+	read name          // of the roster that was read last
+	mine *rosterRecord // the one that this rank has confirmed
+	// What rank 0 says when it is settled, and when it is so unanimously; none where this rank is
+	// unfit.
+	words []word
+	hint  string // why this rank has confirmed none
+}
+
 func (j *joiner) follow() (*Roster, error) {
-	me := j.config.Rank
-	var mine *rosterRecord // the roster that this rank has confirmed
-	var words [2][]byte    // what rank 0 writes when it is settled; nil where this rank is unfit
-	var last []byte        // the roster read last
-	hint := ""
-	for {
-		v, err := j.get("roster")
+	f := &follower{joiner: j}
+	value, err := j.get("news")
+	alive, progress := true, false
+	stand := max(standFirst, time.Duration(j.config.Size)*standEach)
+	for ; ; value, alive, err = j.await("news", value, progress) {
 		if err != nil {
 			return nil, err
 		}
-		// After the roster, which may be of the next group under these keys already: rank 0 has then
-		// written go for this rank's group before, and leaves it until this rank confirms.
-		if words[0] != nil {
-			g, err := j.get("go")
-			if err != nil {
+		if !alive {
+			return nil, f.missing()
+		}
+		n := decodeNews(value)
+		if said := slices.Index(f.words, n.word); said >= 0 {
+			if f.mine.problem == "" {
+				return j.roster(f.mine, said == 1), nil
+			}
+			// Where it cannot be written rank 0 stays a little longer.
+			_ = j.set(j.heardKey(j.config.Rank), f.mine.nonce[:])
+			return nil, j.refused(f.mine)
+		}
+		progress = false
+		if n.roster != (name{}) && n.roster != f.read {
+			if progress, err = f.look(n.roster); err != nil {
 				return nil, err
 			}
-			said := func(word []byte) bool { return bytes.Equal(g, word) }
-			if i := slices.IndexFunc(words[:], said); i >= 0 {
-				if mine.problem != "" {
-					_ = j.set(j.heardKey(me), mine.nonce[:]) // else rank 0 stays a little longer
-					return nil, j.refused(mine)
-				}
-				return j.roster(mine, i == 1), nil
-			}
 		}
-		progress := false
-		if v != nil && !bytes.Equal(v, last) {
-			last = v
-			rec, err := decodeRoster(v)
-			switch {
-			case err != nil:
-				hint = "; the store holds " + err.Error()
-			case me >= len(rec.nonces) || rec.nonces[me] != j.own.nonce:
-				hint = "; the roster in the store does not list this process: it is of an earlier run, " +
-					"or rank 0 has ended"
-				if rec.size != j.config.Size {
-					hint += fmt.Sprintf(", or was started with another size (%d, this rank with %d)", rec.size,
-						j.config.Size)
-				}
-			default:
-				mine, progress = rec, true
-				words = [2][]byte{j.word(rec, false), j.word(rec, true)}
-				if hint, err = j.confirm(rec); err != nil {
-					return nil, err
-				}
-				if hint != "" {
-					words = [2][]byte{}
-				}
+		if time.Since(j.stood) >= stand {
+			if _, err := j.stands(); err != nil {
+				return nil, err
 			}
-		}
-		if _, err := j.stands(); err != nil {
-			return nil, err
-		}
-		if !j.pause(progress) {
-			phase := "for rank 0, which has not joined (" + sameMeeting + ")"
-			if mine != nil {
-				phase = "for the other ranks to confirm the roster"
-				if mine.problem != "" {
-					phase = "as rank 0 says: " + mine.problem
-				}
-			}
-			waited := &AbsentError{cause: context.Cause(j.ctx), text: fmt.Sprintf(
-				"%s: rank %d of %d of %s waited %s%s", j.end(), me, j.config.Size, j.group(), phase, hint)}
-			if mine == nil {
-				waited.Ranks = []int{0}
-			}
-			return nil, waited
+			stand *= 2
 		}
 	}
+}
+
+// look reads the roster that the news name, and answers it where it lists this rank.
+func (f *follower) look(named name) (progress bool, err error) {
+	v, err := f.get("roster")
+	if err != nil {
+		return false, err
+	}
+	r, err := decodeRoster(v)
+	if err == nil && r.name() != named {
+		err = errChanging
+	}
+	if err == nil {
+		var table []byte
+		if table, err = f.table(r); err != nil {
+			return false, err
+		}
+		err = r.fill(table)
+	}
+	switch {
+	case errors.Is(err, errChanging):
+		f.hint = "; the store holds " + err.Error()
+		return false, nil
+	case err != nil:
+		f.hint = "; the store holds " + err.Error()
+	case !r.lists(f.own):
+		f.hint = "; the roster in the store does not list this process: it is of an earlier run, " +
+			"or rank 0 has ended"
+		if r.size != f.config.Size {
+			f.hint += fmt.Sprintf(", or was started with another size (%d, this rank with %d)", r.size,
+				f.config.Size)
+		}
+		_, err = f.stands()
+		f.read = named
+		return false, err
+	default:
+		f.mine, progress = r, true
+		f.words = []word{r.word(f.key, false), r.word(f.key, true)}
+		if f.hint, err = f.confirm(r); err != nil {
+			return false, err
+		}
+		if f.hint != "" {
+			f.words = nil
+		}
+	}
+	f.read = named
+	return progress, nil
+}
+
+// missing tells for whom this rank has waited until the context ended.
+func (f *follower) missing() error {
+	if f.hint == "" && f.mine == nil {
+		// An earlier version of GoCCL writes no news.
+		if v, err := f.get("roster"); err == nil && v != nil {
+			if _, err := decodeRoster(v); err != nil {
+				f.hint = "; the store holds " + err.Error()
+			}
+		}
+	}
+	phase := "for rank 0, which has not joined (" + sameMeeting + ")"
+	if f.mine != nil {
+		phase = "for the other ranks to confirm the roster"
+		if f.mine.problem != "" {
+			phase = "as rank 0 says: " + f.mine.problem
+		}
+	}
+	waited := &AbsentError{cause: context.Cause(f.ctx), text: fmt.Sprintf(
+		"%s: rank %d of %d of %s waited %s%s", f.end(), f.config.Rank, f.config.Size, f.group(), phase,
+		f.hint)}
+	if f.mine == nil {
+		waited.Ranks = []int{0}
+	}
+	return waited
 }
 
 // confirm answers a roster that lists this rank, and rank 0 tells the answer to all. The error is
@@ -99,6 +146,8 @@ func (j *joiner) confirm(r *rosterRecord) (objection string, err error) {
 			c.yes = yes
 		}
 		c.proof = c.prove(r.groupSecret(j.key), j.config.Rank)
+	} else if r.settings != j.own.settings {
+		c.settings = append([]Setting{}, j.config.Settings...)
 	}
 	if e := j.set(j.confirmKey(j.config.Rank), c.encode()); err == nil {
 		err = e
@@ -115,7 +164,7 @@ func (j *joiner) distrust(r *rosterRecord) string {
 			"or was changed in the store", me)
 	case !j.own.keyed && r.keyed:
 		return fmt.Sprintf("rank 0 was given a secret, rank %d none: "+oneSecret, me)
-	case !bytes.Equal(r.joins[me].encoded, j.own.encoded):
+	case !r.holds(j.own):
 		return fmt.Sprintf("the roster holds another record of rank %d than that rank wrote: "+
 			"it was changed in the store", me)
 	}

@@ -53,7 +53,7 @@ type JoinConfig struct {
 	// they differ there is no group, and all ranks are told which, and whose.
 	Settings []Setting
 	// Member is handed to all ranks as it is.
-	Member []byte
+	Member Member
 	// Problem tells why this rank can be in no group; "" where it can. Then there is none, and all
 	// ranks that come within a moment are told so.
 	Problem string
@@ -61,14 +61,22 @@ type JoinConfig struct {
 	// publish. Its error is told to all ranks, and there is no group. Its yes is of one question
 	// that is the same on all ranks, see Roster.Unanimous. It may be called several times: those
 	// that it is asked about may turn out to be of an earlier run.
-	Check func(members [][]byte) (yes bool, err error)
+	Check func(members []Member) (yes bool, err error)
+
+	host string // in tests: keeps ranks of one machine apart, as if they were on several
+}
+
+// Member is what a rank publishes of itself.
+type Member struct {
+	Own    []byte // no other rank has the same
+	Shared []byte // others have it, too: all ranks are handed each such text once
 }
 
 // Roster is what all ranks know of their group once they have joined.
 type Roster struct {
 	Job, Group uint64   // Group is fresh random data
 	Secret     []byte   // of this group: 32 bytes
-	Members    [][]byte // by rank
+	Members    []Member // by rank; those that share a text have the very same slice of it
 	Unanimous  bool     // the Check of each rank has said yes
 }
 
@@ -93,18 +101,25 @@ const Linger = 3 * time.Second
 // A store may hold the keys of dead runs, under the very same names. So nothing in it is believed
 // unless it holds a nonce that its reader has just made:
 //
-//	join/<r>     by rank r:  a fresh nonce, and what r says of itself
-//	roster       by rank 0:  the group's fresh nonce, and the joins of all ranks
+//	newest       by rank r:  a fresh nonce
+//	join/<r>     by rank r:  the same nonce, and what r says of itself
+//	table        by rank 0:  the joins of all ranks, in short
+//	roster       by rank 0:  the group's fresh nonce, and the digest of the table
+//	news         by rank 0:  the name of the roster, and the word that settles one; see below
 //	confirm/<r>  by rank r:  the group's nonce, once r has found its own join in the roster,
 //	                         whether it can be in that group, and the answer of its Check
-//	go           by rank 0:  the group's nonce, once all have confirmed it, and whether all have
-//	                         answered yes
 //	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process
 //	                         may keep the store, stays until then
 //
+// Ranks poll the news, which are 64 bytes, and read a roster once. A large table is read once a
+// host: see share.go. Once all have confirmed a roster rank 0 adds the word to the news: that
+// nonce, and a proof of whether all have answered yes. The word stays when the news are of the next
+// roster already, for a rank may still wait for it: until all have confirmed that one.
+//
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
-// nothing, and when its successor joins, rank 0 writes a new roster with a new nonce. A rank that
-// died after it confirmed is noticed in the same way until rank 0 writes go.
+// nothing. Rank 0 reads the joins of those that have not confirmed again, and when a successor has
+// joined it writes a new roster with a new nonce. One that joins after a rank has confirmed is
+// noticed until rank 0 gives the word, as newest has changed.
 //
 // Settings that do not fit are told through the roster as well. They are believed once the ranks
 // concerned have confirmed it: before, their joins may be stale. For the same reason a failed Check
@@ -112,25 +127,27 @@ const Linger = 3 * time.Second
 //
 // # Trust
 //
-// Where the ranks have a secret, each join and the roster are sealed with it as a whole.
-// Confirmations and go are sealed with the group's secret, which is made of the job's and of the
-// whole roster: see groupSecret. So who can write the store, but does not hold the secret, can keep
-// a group from being made, and no more.
+// Where the ranks have a secret, each join and the roster are sealed with it as a whole, and the
+// table by its digest. Confirmations and the word are sealed with the group's secret, which is made
+// of the job's and of the whole roster: see groupSecret. So who can write the store, but does not
+// hold the secret, can keep a group from being made, and no more.
 //
 // Without a secret the group's lies in the store, and who can read and write the store can be a
 // member. Who can write it without reading knows no nonce, and a rank believes no roster without
-// its own. A rank compares its own join in the roster byte for byte with what it wrote, so a change
-// of it is noticed. A roster that is changed for one reader gives that reader another secret, and
-// rank 0 notices that by its confirmation, unless who changes the one also writes the other, with
-// the secret that it has read.
+// its own. A rank compares its own row in the roster with what it wrote, so a change of that is
+// noticed. A roster that is changed for one reader gives that reader another secret, and rank 0
+// notices that by its confirmation, unless who changes the one also writes the other, with the
+// secret that it has read.
 func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	if err := c.check(s); err != nil {
 		return nil, err
 	}
-	j := &joiner{ctx: ctx, store: s, config: c, wait: pollFirst}
+	j := &joiner{ctx: ctx, store: s, config: c, wait: pollFirst, first: pollFirst, last: pollLast}
+	defer j.close()
 	j.prefix = "goccl/" + url.PathEscape(c.Incarnation) + "/" + url.PathEscape(c.GroupName) + "/"
 	j.own = &joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "",
-		problem: printable.Text(c.Problem, maxProblem), settings: c.Settings, member: c.Member}
+		problem: printable.Text(c.Problem, maxProblem), settings: digestSettings(c.Settings),
+		member: c.Member}
 	if j.own.keyed {
 		var err error
 		if j.job, err = jobKey(c.Secret, c.Incarnation); err != nil {
@@ -155,12 +172,15 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 		}
 		return j.roster(r, yes), nil
 	}
-	if err := j.set(j.joinKey(c.Rank), j.own.encoded); err != nil {
+	if err := j.join(); err != nil {
 		return nil, err
 	}
 	if c.Rank == 0 {
 		return j.lead()
 	}
+	// All together ask the store about as often as it can answer.
+	j.first = max(pollFirst, time.Duration(c.Size)*pollEach/10)
+	j.last = max(pollLast, time.Duration(c.Size)*pollEach)
 	return j.follow()
 }
 
@@ -179,9 +199,9 @@ func (c *JoinConfig) check(s Store) error {
 	case len(c.Incarnation) > MaxName:
 		return bad("incarnation", fmt.Sprintf("%d bytes long", len(c.Incarnation)),
 			fmt.Sprintf("up to %d", MaxName))
-	case len(c.Member) > MaxMember:
-		return bad("member", fmt.Sprintf("%d bytes long", len(c.Member)),
-			fmt.Sprintf("up to %d", MaxMember))
+	case max(len(c.Member.Own), len(c.Member.Shared)) > MaxMember:
+		return bad("member", fmt.Sprintf("%d and %d bytes long", len(c.Member.Own),
+			len(c.Member.Shared)), fmt.Sprintf("up to %d each", MaxMember))
 	case len(c.Settings) > MaxSettings:
 		return bad("number of settings", len(c.Settings), fmt.Sprintf("up to %d", MaxSettings))
 	case s == nil && c.Size > 1:
@@ -208,11 +228,26 @@ type joiner struct {
 	job    string // the key of all that the job seals; "" without a secret
 	key    string // the key of this meeting; "" without a secret
 	own    *joinRecord
-	wait   time.Duration
+	stood  time.Time // when this rank's join was last seen in the store
 
-	// Rank 0's.
+	wait, first, last time.Duration // between polls: the next one, the least and the longest
+
+	sharing *Root // that serves a table to other ranks of this host; nil where there is none
+
+	leading
+}
+
+// leading is what only rank 0 has.
+type leading struct {
+	news     news
 	joins    []*joinRecord    // by rank; longer than the size where another rank counts more ranks
 	confirms []*confirmRecord // of the roster in the store, by rank
+	newest   []byte           // what stood there before that roster was written
+	// The rank that each scan goes on with.
+	nextJoin, nextConfirm, nextHeard int
+	// A roster with gaps is written after silence, of twice the time after each.
+	gaps  time.Time
+	quiet time.Duration
 }
 
 func (j *joiner) joinKey(r int) string { return fmt.Sprintf("join/%d", r) }
@@ -234,7 +269,7 @@ func (j *joiner) check(r *rosterRecord) (yes bool, err error) {
 	if j.config.Check == nil {
 		return false, nil
 	}
-	return j.config.Check(r.members())
+	return j.config.Check(r.members)
 }
 
 // refused is the error that a roster with a problem stands for.
@@ -243,8 +278,8 @@ func (j *joiner) refused(r *rosterRecord) error {
 	switch r.cause {
 	case causeAbsent:
 		e := &AbsentError{text: "not all ranks have joined: rank 0 has given up: " + r.problem}
-		for rank, n := range r.nonces[:r.size] {
-			if n == (nonce{}) {
+		for rank, m := range r.marks[:r.size] {
+			if m == (mark{}) {
 				e.Ranks = append(e.Ranks, rank)
 			}
 		}
@@ -257,6 +292,6 @@ func (j *joiner) refused(r *rosterRecord) error {
 
 // roster is what the caller gets of an agreed record.
 func (j *joiner) roster(r *rosterRecord, unanimous bool) *Roster {
-	return &Roster{Job: r.job, Group: binary.LittleEndian.Uint64(r.nonce[:]), Members: r.members(),
+	return &Roster{Job: r.job, Group: binary.LittleEndian.Uint64(r.nonce[:]), Members: r.members,
 		Secret: r.groupSecret(j.key), Unanimous: unanimous}
 }

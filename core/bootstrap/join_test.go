@@ -76,7 +76,7 @@ func ranks(size int) []JoinConfig {
 	var c []JoinConfig
 	for r := range size {
 		c = append(c, JoinConfig{Rank: r, Size: size, GroupName: "g",
-			Member: fmt.Appendf(nil, "member %d", r)})
+			Member: Member{fmt.Appendf(nil, "member %d", r), []byte("host")}})
 	}
 	return c
 }
@@ -95,7 +95,7 @@ func agree(t *testing.T, configs []JoinConfig, results []result) {
 			t.Fatalf("ranks %d and %d have different groups", r.rank, first.rank)
 		}
 		for _, c := range configs {
-			if !bytes.Equal(r.roster.Members[c.Rank], c.Member) {
+			if fmt.Sprint(r.roster.Members[c.Rank]) != fmt.Sprint(c.Member) {
 				t.Fatalf("rank %d has %q for member %d, not %q", i, r.roster.Members[c.Rank], c.Rank, c.Member)
 			}
 		}
@@ -111,8 +111,8 @@ func TestJoin(t *testing.T) {
 }
 
 func TestJoinAloneNeedsNoStore(t *testing.T) {
-	r, err := Join(context.Background(), nil, JoinConfig{Size: 1, Member: []byte("me")})
-	if err != nil || len(r.Secret) != 32 || r.Group == 0 || string(r.Members[0]) != "me" {
+	r, err := Join(context.Background(), nil, JoinConfig{Size: 1, Member: Member{Own: []byte("me")}})
+	if err != nil || len(r.Secret) != 32 || r.Group == 0 || string(r.Members[0].Own) != "me" {
 		t.Fatal(r, err)
 	}
 }
@@ -176,7 +176,7 @@ func TestJoinOverStaleKeys(t *testing.T) {
 	before := joinAll(within(t, limit), old, configs)
 	agree(t, configs, before)
 	keys := slices.Sorted(maps.Keys(old.values))
-	if len(keys) != 3+2+2 {
+	if len(keys) != 3+2+4 {
 		t.Fatalf("keys are %q", keys)
 	}
 	var wg sync.WaitGroup
@@ -233,7 +233,8 @@ func TestJoinOverAnotherSize(t *testing.T) {
 
 func TestJoinOverGarbage(t *testing.T) {
 	s := NewMemStore()
-	for _, k := range []string{"join/0", "join/1", "roster", "confirm/1", "go"} {
+	for _, k := range []string{"join/0", "join/1", "newest", "table",
+		"roster", "confirm/1", "news"} {
 		_ = s.Set("goccl//g/"+k, []byte("garbage"))
 	}
 	agree(t, ranks(2), joinAll(within(t, limit), s, ranks(2)))
@@ -474,9 +475,12 @@ func TestJoinRefusesForgedRoster(t *testing.T) {
 		other := &joinRecord{size: 2, nonce: newNonce()}
 		other.encode("guess")
 		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(),
-			nonces: []nonce{other.nonce, j.nonce}, joins: []*joinRecord{other, j}}
-		_ = s.Set("goccl//g/roster", forged.encode("guess"))
-		_ = s.Set("goccl//g/go", forged.nonce[:])
+			rows: rows{[]mark{other.mark(), j.mark()}, []Member{other.member, j.member}}}
+		forged.encode("guess")
+		_ = s.Set("goccl//g/table", forged.table)
+		_ = s.Set("goccl//g/roster", forged.encoded)
+		n := news{word{nonce: forged.nonce}, forged.name()}
+		_ = s.Set("goccl//g/news", n.encode())
 		if err := <-done; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "secret") {
 			t.Fatal(err)
 		}
@@ -506,7 +510,8 @@ func TestJoinRefusesBadArguments(t *testing.T) {
 	for _, c := range []JoinConfig{
 		{Size: 0}, {Size: -1}, {Size: MaxSize + 1}, {Rank: -1, Size: 2}, {Rank: 2, Size: 2},
 		{Size: 1, GroupName: long},
-		{Size: 1, Incarnation: long}, {Size: 1, Member: make([]byte, MaxMember+1)},
+		{Size: 1, Incarnation: long}, {Size: 1, Member: Member{Own: make([]byte, MaxMember+1)}},
+		{Size: 1, Member: Member{Shared: make([]byte, MaxMember+1)}},
 		{Size: 1, Settings: make([]Setting, MaxSettings+1)},
 		{Size: 1, Settings: []Setting{{"a", strings.Repeat("x", MaxSetting+1)}}},
 		{Size: 1, Settings: []Setting{{"a", "b\n"}}},
@@ -601,31 +606,36 @@ func (m *mortal) Get(key string) ([]byte, bool, error) {
 	return m.Store.Get(key)
 }
 
-// sampleRecords returns one record of each kind, encoded.
-func sampleRecords() (join []byte, rosters, confirms [][]byte) {
+// sampleRecords returns records of each kind. The rosters have their tables.
+func sampleRecords() (join []byte, rosters []*rosterRecord, confirms [][]byte) {
 	settings := []Setting{{"version", "1"}, {"transport", ""}}
-	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true, settings: settings,
-		member: []byte("address")}
-	var three []*joinRecord
-	var nonces []nonce
+	j := joinRecord{rank: 1, size: 3, nonce: newNonce(), keyed: true,
+		settings: digestSettings(settings),
+		member:   Member{[]byte("address"), []byte("host")}}
+	var group, none rows
 	for r := range 3 {
-		one := &joinRecord{rank: r, size: 3, nonce: newNonce(), settings: settings[:r],
-			member: bytes.Repeat([]byte("m"), r)}
+		one := &joinRecord{rank: r, size: 3, nonce: newNonce(), settings: digestSettings(settings[:r]),
+			member: Member{bytes.Repeat([]byte("m"), r), fmt.Appendf(nil, "host %d", r/2)}}
 		one.encode("")
-		three, nonces = append(three, one), append(nonces, one.nonce)
+		group.marks = append(group.marks, one.mark())
+		group.members = append(group.members, one.member)
 	}
-	for _, r := range []rosterRecord{
-		{nonce: newNonce(), job: 7, size: 3, nonces: nonces, joins: three},
-		{nonce: newNonce(), keyed: true, size: 3, nonces: nonces, joins: three},
-		{nonce: newNonce(), size: 2, nonces: nonces, problem: "rank 2 is one too many"},
-		{nonce: newNonce(), size: 3, nonces: nonces, problem: "rank 2 has not come", cause: causeAbsent},
+	none.marks = group.marks
+	for _, r := range []*rosterRecord{
+		{nonce: newNonce(), job: 7, size: 3, rows: group},
+		{nonce: newNonce(), keyed: true, size: 3, rows: group},
+		{nonce: newNonce(), size: 2, rows: none, problem: "rank 2 is one too many"},
+		{nonce: newNonce(), size: 3, rows: none, problem: "rank 2 has not come", cause: causeAbsent},
 	} {
-		rosters = append(rosters, r.encode("s"))
+		r.encode("s")
+		rosters = append(rosters, r)
 	}
 	for _, c := range []confirmRecord{
 		{nonce: newNonce(), proof: [proofSize]byte{1}},
 		{nonce: newNonce(), yes: true},
 		{nonce: newNonce(), problem: "no way", cause: causeUnfit},
+		{nonce: newNonce(), settings: settings},
+		{nonce: newNonce(), settings: settings[:0]},
 	} {
 		confirms = append(confirms, c.encode())
 	}
@@ -634,12 +644,18 @@ func sampleRecords() (join []byte, rosters, confirms [][]byte) {
 
 func TestRecordsRefuseEveryCut(t *testing.T) {
 	join, rosters, confirms := sampleRecords()
+	var encoded, tables [][]byte
+	for _, r := range rosters {
+		encoded = append(encoded, r.encoded)
+	}
+	tables = append(tables, rosters[0].table)
 	decoders := map[string]struct {
 		records [][]byte
 		decode  func(b []byte) error
 	}{
 		"join":         {[][]byte{join}, func(b []byte) error { _, err := decodeJoin(b); return err }},
-		"roster":       {rosters, func(b []byte) error { _, err := decodeRoster(b); return err }},
+		"roster":       {encoded, func(b []byte) error { _, err := decodeRoster(b); return err }},
+		"table":        {tables, func(b []byte) error { _, err := decodeRows(b, 3, true); return err }},
 		"confirmation": {confirms, func(b []byte) error { _, err := decodeConfirm(b); return err }},
 	}
 	for name, d := range decoders {
@@ -661,27 +677,27 @@ func TestRecordsRefuseEveryCut(t *testing.T) {
 
 // TestRecordsHoldPrintableTexts puts what a terminal would obey into each text of each record.
 func TestRecordsHoldPrintableTexts(t *testing.T) {
-	for _, j := range []joinRecord{{problem: "\x1b[2J"}, {settings: []Setting{{"a\nb", ""}}},
-		{settings: []Setting{{"a", "\xff"}}}} {
-		j.size = 1
-		if _, err := decodeJoin(j.encode("")); err == nil {
-			t.Errorf("%+v is taken", j)
-		}
+	j := joinRecord{size: 1, problem: "\x1b[2J"}
+	if _, err := decodeJoin(j.encode("")); err == nil {
+		t.Errorf("%+v is taken", j)
 	}
-	r := rosterRecord{size: 1, nonces: []nonce{{}}, problem: "\x1b[2J"}
-	if _, err := decodeRoster(r.encode("")); err == nil {
+	r := rosterRecord{size: 1, rows: rows{marks: []mark{{}}}, problem: "\x1b[2J"}
+	r.encode("")
+	if _, err := decodeRoster(r.encoded); err == nil {
 		t.Errorf("%+v is taken", r)
 	}
-	c := confirmRecord{problem: "\r"}
-	if _, err := decodeConfirm(c.encode()); err == nil {
-		t.Errorf("%+v is taken", c)
+	for _, c := range []confirmRecord{{problem: "\r"}, {settings: []Setting{{"a\nb", ""}}},
+		{settings: []Setting{{"a", "\xff"}}}} {
+		if _, err := decodeConfirm(c.encode()); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
 	}
 }
 
 // TestSealsCoverEveryByte changes each bit of a sealed record.
 func TestSealsCoverEveryByte(t *testing.T) {
 	join, rosters, _ := sampleRecords()
-	for label, b := range map[string][]byte{"goccl join": join, "goccl roster": rosters[1]} {
+	for label, b := range map[string][]byte{"goccl join": join, "goccl roster": rosters[1].encoded} {
 		if !authentic(b, "s", label) || authentic(b, "t", label) {
 			t.Fatalf("%s: the secret is not what decides", label)
 		}
@@ -704,7 +720,7 @@ func FuzzDecodeJoin(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if j.rank < 0 || j.rank >= j.size || j.size > MaxSize || len(j.member) > MaxMember {
+		if j.rank < 0 || j.rank >= j.size || j.size > MaxSize || len(j.member.Own) > MaxMember {
 			t.Fatalf("%+v", j)
 		}
 		if again := j.encode(""); !bytes.Equal(again[:len(again)-proofSize], b[:len(b)-proofSize]) {
@@ -716,20 +732,37 @@ func FuzzDecodeJoin(f *testing.F) {
 func FuzzDecodeRoster(f *testing.F) {
 	_, rosters, _ := sampleRecords()
 	for _, r := range rosters {
-		f.Add(r)
+		f.Add(r.encoded)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRoster(b)
 		if err != nil {
 			return
 		}
-		if r.size < 1 || len(r.nonces) < r.size || r.problem == "" &&
-			(len(r.nonces) != r.size || len(r.members()) != r.size) {
+		if r.size < 1 || r.count < r.size || r.problem == "" && r.count != r.size {
 			t.Fatalf("%+v", r)
 		}
-		again := r.encode("s")
-		if !bytes.Equal(again[:len(again)-proofSize], b[:len(b)-proofSize]) {
-			t.Fatal("one roster has two forms")
+	})
+}
+
+func FuzzDecodeTable(f *testing.F) {
+	_, rosters, _ := sampleRecords()
+	for _, r := range rosters {
+		f.Add(r.table, r.count, r.problem == "")
+	}
+	f.Fuzz(func(t *testing.T, b []byte, count int, group bool) {
+		if count < 1 || count > MaxSize {
+			t.Skip("not let through by a roster")
+		}
+		r, err := decodeRows(b, count, group)
+		if err != nil {
+			return
+		}
+		if len(r.marks) != count || group != (len(r.members) == count) {
+			t.Fatalf("%+v", r)
+		}
+		if !bytes.Equal(r.encode(), b) {
+			t.Fatal("one table has two forms")
 		}
 	})
 }
@@ -771,7 +804,7 @@ func (d *deafStore) Get(key string) ([]byte, bool, error) {
 
 // A store is foreign code: it may not return.
 func TestJoinLeavesAStoreThatDoesNotAnswer(t *testing.T) {
-	for rank, keys := range [][]string{{"join/0", "join/1", "roster"}, {"join/1", "roster"}} {
+	for rank, keys := range [][]string{{"join/0", "join/1", "newest"}, {"join/1", "news"}} {
 		for _, key := range keys {
 			t.Run(fmt.Sprintf("rank %d, %s", rank, key), func(t *testing.T) {
 				t.Parallel()
@@ -806,9 +839,9 @@ func TestJoinCheckFails(t *testing.T) {
 			t.Parallel()
 			configs := ranks(3)
 			for r := range configs {
-				configs[r].Check = func(members [][]byte) (bool, error) {
+				configs[r].Check = func(members []Member) (bool, error) {
 					for i, m := range members {
-						if string(m) != string(configs[i].Member) {
+						if string(m.Own) != string(configs[i].Member.Own) {
 							return true, fmt.Errorf("member %d is %q", i, m)
 						}
 					}
@@ -837,7 +870,7 @@ func TestJoinIsUnanimous(t *testing.T) {
 				configs := ranks(size)
 				for r := range configs {
 					configs[r].Secret = secret
-					configs[r].Check = func([][]byte) (bool, error) { return yes>>r&1 == 1, nil }
+					configs[r].Check = func([]Member) (bool, error) { return yes>>r&1 == 1, nil }
 				}
 				results := joinAll(within(t, limit), NewMemStore(), configs)
 				agree(t, configs, results)
@@ -856,11 +889,11 @@ func TestJoinChecksNoDeadRank(t *testing.T) {
 	s := newWatched()
 	configs := ranks(3)
 	old := ranks(3)
-	old[2].Member = []byte("unfit")
+	old[2].Member.Own = []byte("unfit")
 	agree(t, old, joinAll(within(t, limit), s, old))
 	for r := range configs {
-		configs[r].Check = func(members [][]byte) (bool, error) {
-			if string(members[2]) == "unfit" {
+		configs[r].Check = func(members []Member) (bool, error) {
+			if string(members[2].Own) == "unfit" {
 				return false, errors.New("unfit")
 			}
 			return true, nil

@@ -7,18 +7,33 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
+// maxMisses is how many looks in a row may tell nothing new before a scan ends.
+const maxMisses = 8
+
+// Silence for so long lets rank 0 write a roster with gaps, at first and at last.
+const (
+	quietFirst = 2 * pollLast
+	quietLast  = 5 * time.Second
+)
+
 // lead is rank 0's part.
 func (j *joiner) lead() (*Roster, error) {
+	value, err := j.get("news")
+	if err != nil {
+		return nil, err
+	}
+	j.news, j.quiet = decodeNews(value), quietFirst
 	j.joins = append(j.joins, make([]*joinRecord, j.config.Size-1)...)
 	var roster *rosterRecord // the one in the store
-	var yes bool             // the answer of rank 0's Check
-	var unfit error          // why rank 0 cannot be in its group
+	var own answer           // of rank 0's Check
+	written := false
 	for {
-		changed, err := j.pollJoins()
+		changed, err := j.pollJoins(roster)
 		if err != nil {
 			return nil, err
 		}
@@ -31,20 +46,18 @@ func (j *joiner) lead() (*Roster, error) {
 		if changed || lost { // and with it the roster
 			roster = nil
 		}
-		// A roster with gaps tells those who wait whom they wait for, and their confirmations tell
-		// rank 0 which joins are alive. While ranks are still coming in it is not worth a write.
-		if roster == nil && (!absent || j.wait == pollLast) {
+		// A further roster is not worth a write while joins are still coming.
+		if roster == nil && !(written && changed) && (!absent || j.isQuiet()) {
 			text, why := problem, causeMismatch
 			if absent {
 				text, why = "have not joined yet: "+enumerate(j.late(nil)), causeAbsent
 			}
-			roster = j.newRoster(text, why)
-			if err := j.set("roster", roster.encode(j.key)); err != nil {
+			roster, written = j.newRoster(text, why), true
+			if err := j.publish(roster); err != nil {
 				return nil, err
 			}
-			j.confirms = make([]*confirmRecord, len(j.joins))
 			if text == "" {
-				yes, unfit = j.check(roster) // while the others do the same
+				own.yes, own.unfit = j.check(roster) // while the others do the same
 			}
 		}
 		progress := changed
@@ -57,29 +70,21 @@ func (j *joiner) lead() (*Roster, error) {
 			switch {
 			case absent:
 			case problem != "" && j.haveConfirmed(concerned):
+				j.explain(concerned)
+				if explained, _ := j.compare(); explained != problem {
+					return nil, j.refuseAnew(explained, causeMismatch)
+				}
 				return nil, j.refuse(roster)
 			case problem == "" && j.haveConfirmed(nil):
-				// A rank may have been restarted since it confirmed.
-				if changed, err := j.pollJoins(); err != nil {
+				again, err := j.rejoined()
+				if err != nil {
 					return nil, err
-				} else if changed {
+				}
+				if again {
 					roster = nil
 					continue
 				}
-				if problem, why := j.objections(roster, unfit); problem != "" {
-					roster = j.newRoster(problem, why)
-					if err := j.set("roster", roster.encode(j.key)); err != nil {
-						return nil, err
-					}
-					j.confirms = make([]*confirmRecord, len(j.joins))
-					return nil, j.refuse(roster)
-				}
-				unanimous := yes && !slices.ContainsFunc(j.confirms[1:],
-					func(c *confirmRecord) bool { return !c.yes })
-				if err := j.set("go", j.word(roster, unanimous)); err != nil {
-					return nil, err
-				}
-				return j.roster(roster, unanimous), nil
+				return j.settle(roster, own)
 			}
 		}
 		if !j.pause(progress) {
@@ -88,29 +93,158 @@ func (j *joiner) lead() (*Roster, error) {
 	}
 }
 
-// pollJoins reads the joins of all ranks and tells whether one has changed.
-func (j *joiner) pollJoins() (changed bool, err error) {
+// isQuiet tells whether no rank has come for a while, so that a roster with gaps is worth a write:
+// it tells those who wait whom they wait for, and their confirmations tell rank 0 which joins are
+// alive.
+func (j *joiner) isQuiet() bool {
+	if j.wait < j.last || time.Now().Before(j.gaps) {
+		return false
+	}
+	j.gaps = time.Now().Add(j.quiet)
+	j.quiet = min(2*j.quiet, quietLast)
+	return true
+}
+
+// publish writes a roster, which nobody has confirmed yet.
+func (j *joiner) publish(r *rosterRecord) error {
+	j.confirms = make([]*confirmRecord, len(j.joins))
+	var err error
+	if j.newest, err = j.get("newest"); err != nil {
+		return err
+	}
+	return j.write(r)
+}
+
+// write writes a roster: first what others read last.
+func (j *joiner) write(r *rosterRecord) error {
+	r.encode(j.key)
+	j.share(r)
+	if err := j.set("table", r.table); err != nil {
+		return err
+	}
+	if err := j.set("roster", r.encoded); err != nil {
+		return err
+	}
+	j.news.roster = r.name()
+	return j.set("news", j.news.encode())
+}
+
+// say gives the word of a roster.
+func (j *joiner) say(r *rosterRecord, unanimous bool) error {
+	j.news.word = r.word(j.key, unanimous)
+	return j.set("news", j.news.encode())
+}
+
+// answer is what rank 0's Check has said, as others confirm it.
+type answer struct {
+	yes   bool
+	unfit error
+}
+
+// settle ends the meeting with a roster that all have confirmed.
+func (j *joiner) settle(roster *rosterRecord, own answer) (*Roster, error) {
+	if problem, why := j.objections(roster, own.unfit); problem != "" {
+		return nil, j.refuseAnew(problem, why)
+	}
+	unanimous := own.yes && !slices.ContainsFunc(j.confirms[1:],
+		func(c *confirmRecord) bool { return !c.yes })
+	if err := j.say(roster, unanimous); err != nil {
+		return nil, err
+	}
+	return j.roster(roster, unanimous), nil
+}
+
+// scan looks at the ranks of which something is wanted, from where the last scan has ended, and
+// tells whether a look has told something new. It ends after some that have not: while few ranks
+// are there, most do not.
+func scan(next *int, ranks int, wanted func(r int) bool, look func(r int) (bool, error)) (
+	news bool, err error,
+) {
+	for misses, left := 0, ranks-1; left > 0 && misses < maxMisses; left-- {
+		r := *next%(ranks-1) + 1
+		*next = r
+		if !wanted(r) {
+			continue
+		}
+		n, err := look(r)
+		if err != nil {
+			return news, err
+		}
+		if misses++; n {
+			news, misses = true, 0
+		}
+	}
+	return news, nil
+}
+
+// pollJoins reads the joins of ranks that are missing or have not confirmed the roster, and tells
+// whether one has changed.
+func (j *joiner) pollJoins(roster *rosterRecord) (changed bool, err error) {
+	return scan(&j.nextJoin, len(j.joins), func(r int) bool {
+		return j.joins[r] == nil || roster != nil && j.confirms[r] == nil
+	}, j.pollJoin)
+}
+
+// pollJoin reads the join of a rank and tells whether it has changed.
+func (j *joiner) pollJoin(r int) (changed bool, err error) {
+	v, err := j.get(j.joinKey(r))
+	if err != nil {
+		return false, err
+	}
+	old := j.joins[r]
+	if old != nil && bytes.Equal(v, old.encoded) {
+		return false, nil
+	}
+	// A record that cannot be read is one that is not there: it may be of a dead run of another
+	// version.
+	rec, err := decodeJoin(v)
+	if v == nil || err != nil || rec.rank != r {
+		rec = nil
+	}
+	if j.joins[r] = rec; rec != nil {
+		rec.conflict = j.conflict(rec)
+	}
+	return rec != nil || old != nil, nil
+}
+
+// rejoined tells whether a rank has joined again since a roster was made of all joins. Then it may
+// list a dead rank that had confirmed it.
+func (j *joiner) rejoined() (bool, error) {
+	v, err := j.get("newest")
+	if err != nil || bytes.Equal(v, j.newest) {
+		return false, err
+	}
+	j.newest = v
+	changed := false
 	for r := 1; r < len(j.joins); r++ {
-		v, err := j.get(j.joinKey(r))
+		c, err := j.pollJoin(r)
 		if err != nil {
 			return false, err
 		}
-		old := j.joins[r]
-		if old != nil && bytes.Equal(v, old.encoded) {
-			continue
-		}
-		// A record that cannot be read is one that is not there: it may be of a dead run of
-		// another version.
-		rec, err := decodeJoin(v)
-		if v == nil || err != nil || rec.rank != r {
-			rec = nil
-		}
-		if rec != nil || old != nil {
-			j.joins[r] = rec
-			changed = true
-		}
+		changed = changed || c
 	}
 	return changed, nil
+}
+
+// conflict tells why a rank cannot be in one group with rank 0; "" where it can.
+func (j *joiner) conflict(rec *joinRecord) string {
+	r, size := rec.rank, j.config.Size
+	switch {
+	case rec.keyed && j.own.keyed && !authentic(rec.encoded, j.key, "goccl join"):
+		return fmt.Sprintf("rank %d was given another secret than rank 0, "+
+			"or its record was changed in the store: "+oneSecret, r)
+	case rec.size != size:
+		return fmt.Sprintf("rank %d was started with size %d, rank 0 with size %d", r, rec.size, size)
+	case rec.problem != "":
+		return fmt.Sprintf("rank %d: %s", r, rec.problem)
+	case rec.keyed && !j.own.keyed:
+		return fmt.Sprintf("rank %d was given a secret, rank 0 none: "+oneSecret, r)
+	case !rec.keyed && j.own.keyed:
+		return fmt.Sprintf("rank 0 was given a secret, rank %d none: "+oneSecret, r)
+	case j.own.problem == "" && rec.settings != j.own.settings:
+		return otherSettings(r)
+	}
+	return ""
 }
 
 // compare finds settings that do not fit rank 0's, and the ranks that have them, but for rank 0
@@ -124,31 +258,12 @@ func (j *joiner) compare() (problem string, concerned []int) {
 	}
 	most := size
 	for r, rec := range j.joins[:size] {
-		if rec == nil || r == 0 {
-			continue
-		}
-		var line string
-		switch {
-		case rec.keyed && j.own.keyed && !authentic(rec.encoded, j.key, "goccl join"):
-			line = fmt.Sprintf("rank %d was given another secret than rank 0, "+
-				"or its record was changed in the store: "+oneSecret, r)
-		case rec.size != size:
-			line = fmt.Sprintf("rank %d was started with size %d, rank 0 with size %d", r, rec.size, size)
-		case rec.problem != "":
-			line = fmt.Sprintf("rank %d: %s", r, rec.problem)
-		case rec.keyed && !j.own.keyed:
-			line = fmt.Sprintf("rank %d was given a secret, rank 0 none: "+oneSecret, r)
-		case !rec.keyed && j.own.keyed:
-			line = fmt.Sprintf("rank 0 was given a secret, rank %d none: "+oneSecret, r)
-		case j.own.problem == "":
-			line = j.own.differ(rec)
-		}
-		if line == "" {
+		if rec == nil || rec.conflict == "" {
 			continue
 		}
 		most = max(most, rec.size)
 		concerned = append(concerned, r)
-		lines = append(lines, line)
+		lines = append(lines, rec.conflict)
 	}
 	// Ranks that rank 0 does not count are looked for only where another rank counts them.
 	// A stale join may count very many.
@@ -161,21 +276,42 @@ func (j *joiner) compare() (problem string, concerned []int) {
 	return list(lines), concerned
 }
 
-// differ tells in which setting two ranks differ, "" where in none.
-func (j *joinRecord) differ(o *joinRecord) string {
-	for i, s := range j.settings {
-		switch {
-		case i >= len(o.settings) || o.settings[i].Name != s.Name:
-			return fmt.Sprintf("%s is set on rank %d, and not known on rank %d", s.Name, j.rank, o.rank)
-		case o.settings[i].Value != s.Value:
-			return fmt.Sprintf("%s is %q on rank %d and %q on rank %d: it must be the same on all ranks",
-				s.Name, printable.Text(s.Value, maxShown), j.rank,
-				printable.Text(o.settings[i].Value, maxShown), o.rank)
+// explain tells in which settings ranks differ, once they have confirmed that they do.
+func (j *joiner) explain(concerned []int) {
+	for _, r := range concerned {
+		rec := j.joins[r]
+		given := j.confirms[r].settings
+		if rec.conflict != otherSettings(r) || given == nil {
+			continue
+		}
+		if line := j.differ(r, given); line != "" {
+			rec.conflict = line
 		}
 	}
-	if n := len(j.settings); n < len(o.settings) {
-		return fmt.Sprintf("%s is set on rank %d, and not known on rank %d", o.settings[n].Name, o.rank,
-			j.rank)
+}
+
+func otherSettings(rank int) string {
+	return fmt.Sprintf("rank %d has other settings than rank 0, "+
+		"or its record was changed in the store", rank)
+}
+
+// differ tells in which setting rank 0 and another rank differ, "" where in none.
+func (j *joiner) differ(r int, settings []Setting) string {
+	unknown := func(name string, here, there int) string {
+		return fmt.Sprintf("%s is set on rank %d, and not known on rank %d", name, here, there)
+	}
+	own := j.config.Settings
+	for i, s := range own {
+		switch {
+		case i >= len(settings) || settings[i].Name != s.Name:
+			return unknown(s.Name, 0, r)
+		case settings[i].Value != s.Value:
+			return fmt.Sprintf("%s is %q on rank 0 and %q on rank %d: it must be the same on all ranks",
+				s.Name, printable.Text(s.Value, maxShown), printable.Text(settings[i].Value, maxShown), r)
+		}
+	}
+	if n := len(own); n < len(settings) {
+		return unknown(settings[n].Name, r, 0)
 	}
 	return ""
 }
@@ -219,59 +355,42 @@ func (j *joiner) objections(roster *rosterRecord, unfit error) (problem string, 
 
 func (j *joiner) newRoster(problem string, why cause) *rosterRecord {
 	r := &rosterRecord{keyed: j.own.keyed, problem: printable.Text(problem, maxProblem), cause: why,
-		size: j.config.Size, nonce: newNonce()}
-	switch {
-	case problem != "":
-	case r.keyed:
-		key := Seal(j.job, "goccl job", nil)
-		r.job = binary.LittleEndian.Uint64(key[:])
-	default:
-		key := newNonce()
-		r.job = binary.LittleEndian.Uint64(key[:])
+		size: j.config.Size, settings: j.own.settings, nonce: newNonce()}
+	if !r.keyed {
 		random(r.secret[:])
 	}
-	if problem == "" {
-		r.joins = slices.Clone(j.joins)
-	}
 	for _, rec := range j.joins {
-		if rec == nil {
-			rec = &joinRecord{}
-		}
-		r.nonces = append(r.nonces, rec.nonce)
+		r.marks = append(r.marks, rec.mark())
+	}
+	if problem != "" {
+		return r
+	}
+	key := newNonce()
+	if r.keyed {
+		sealed := Seal(j.job, "goccl job", nil)
+		copy(key[:], sealed[:])
+	}
+	r.job = binary.LittleEndian.Uint64(key[:])
+	for _, rec := range j.joins {
+		r.members = append(r.members, rec.member)
 	}
 	return r
 }
 
-// word is what rank 0 writes under go when a roster is settled: the nonce, sealed where it is a
-// group's with whether that is unanimous.
-func (j *joiner) word(r *rosterRecord, unanimous bool) []byte {
-	if r.problem != "" {
-		return r.nonce[:]
-	}
-	answer := []byte("no")
-	if unanimous {
-		answer = []byte("yes")
-	}
-	proof := Seal(string(r.groupSecret(j.key)), "goccl go", answer)
-	return slices.Concat(r.nonce[:], proof[:])
-}
-
 // pollConfirms reads the confirmations that are still missing and tells whether one has come.
 func (j *joiner) pollConfirms(roster *rosterRecord) (progress bool, err error) {
-	for r := 1; r < len(j.confirms); r++ {
-		if j.confirms[r] != nil {
-			continue
-		}
+	return scan(&j.nextConfirm, len(j.confirms), func(r int) bool {
+		return j.joins[r] != nil && j.confirms[r] == nil
+	}, func(r int) (bool, error) {
 		v, err := j.get(j.confirmKey(r))
 		if err != nil {
 			return false, err
 		}
 		if c, err := decodeConfirm(v); err == nil && c.nonce == roster.nonce {
 			j.confirms[r] = c
-			progress = true
 		}
-	}
-	return progress, nil
+		return j.confirms[r] != nil, nil
+	})
 }
 
 // haveConfirmed tells whether the given ranks, nil for all, have confirmed the roster.
@@ -287,26 +406,36 @@ func (j *joiner) haveConfirmed(ranks []int) bool {
 	return true
 }
 
+// refuseAnew is refuse, for a reason that no roster has told yet.
+func (j *joiner) refuseAnew(problem string, why cause) error {
+	roster := j.newRoster(problem, why)
+	if err := j.publish(roster); err != nil {
+		return err
+	}
+	return j.refuse(roster)
+}
+
 // refuse tells all ranks that there is no group, those too that come within a moment.
 func (j *joiner) refuse(roster *rosterRecord) error {
 	err := j.refused(roster)
-	if j.set("go", j.word(roster, false)) != nil {
+	if j.say(roster, false) != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, Linger)
 	defer cancel()
 	j.ctx = ctx
-	for !j.haveHeard(roster) && j.pause(false) {
-		changed, e := j.pollJoins()
+	heard := make([]bool, len(j.joins))
+	for !j.haveHeard(roster, heard) && j.pause(false) {
+		changed, e := j.pollJoins(roster)
 		if e != nil {
 			return err
 		}
 		if changed {
-			// Under the same nonce: those who have seen go may be gone.
+			// Under the same nonce: those who have the word may be gone.
 			again := j.newRoster(roster.problem, roster.cause)
 			again.nonce = roster.nonce
 			roster = again
-			if j.set("roster", roster.encode(j.key)) != nil {
+			if j.write(roster) != nil {
 				return err
 			}
 		}
@@ -318,16 +447,17 @@ func (j *joiner) refuse(roster *rosterRecord) error {
 }
 
 // haveHeard tells whether all ranks know that there is no group.
-func (j *joiner) haveHeard(roster *rosterRecord) bool {
+func (j *joiner) haveHeard(roster *rosterRecord, heard []bool) bool {
 	if !j.haveConfirmed(nil) {
 		return false
 	}
-	for r := 1; r < len(j.confirms); r++ {
-		if v, err := j.get(j.heardKey(r)); err != nil || !bytes.Equal(v, roster.nonce[:]) {
-			return false
-		}
-	}
-	return true
+	_, err := scan(&j.nextHeard, len(heard), func(r int) bool { return !heard[r] },
+		func(r int) (bool, error) {
+			v, err := j.get(j.heardKey(r))
+			heard[r] = bytes.Equal(v, roster.nonce[:])
+			return heard[r], err
+		})
+	return err == nil && !slices.Contains(heard[1:], false)
 }
 
 // late are the ranks that have not joined, as far as rank 0 knows.
@@ -341,16 +471,35 @@ func (j *joiner) late(roster *rosterRecord) []int {
 	return late
 }
 
+const maxListed = 32 // ranks in a text
+
 // enumerate lists ranks, and not too many.
 func enumerate(ranks []int) string {
 	var l []string
-	for _, r := range ranks[:min(len(ranks), 32)] {
+	for _, r := range ranks[:min(len(ranks), maxListed)] {
 		l = append(l, fmt.Sprint(r))
 	}
-	if n := len(ranks); n > 32 {
-		l = append(l, fmt.Sprintf("and %d more", n-32))
+	if n := len(ranks); n > maxListed {
+		l = append(l, fmt.Sprintf("and %d more", n-maxListed))
 	}
 	return strings.Join(l, ", ")
+}
+
+// strange tells of ranks whose records this version of GoCCL has not written.
+func (j *joiner) strange(late []int) string {
+	var strange []int
+	for _, r := range late[:min(len(late), maxListed)] {
+		if v, err := j.get(j.joinKey(r)); err == nil && v != nil {
+			if _, err := decodeJoin(v); err != nil {
+				strange = append(strange, r)
+			}
+		}
+	}
+	if strange == nil {
+		return ""
+	}
+	return "; another version of GoCCL has written what the store holds of ranks " +
+		enumerate(strange)
 }
 
 // missing tells who has not come when the context ends, and lets those that wait know. There may be
@@ -362,13 +511,13 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	late := j.late(roster)
 	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (%s)", j.config.Size, j.group(),
 		enumerate(late), sameMeeting)
+	text += j.strange(late)
 	if problem != "" {
 		text += "; in the store it looks as if " + problem
 	}
 	note := j.newRoster(text, causeAbsent)
-	if j.set("roster", note.encode(j.key)) == nil {
-		// Nobody is left to hear of an error here.
-		_ = j.set("go", j.word(note, false))
+	if j.write(note) == nil {
+		_ = j.say(note, false) // nobody is left to hear of an error here
 	}
 	return &AbsentError{late, j.end() + ": not all ranks have joined: " + text, context.Cause(j.ctx)}
 }

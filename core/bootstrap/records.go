@@ -17,8 +17,8 @@ import (
 const (
 	// MaxSize is the most ranks a communicator may have.
 	MaxSize = 65536
-	// MaxMember is the most bytes a rank may publish of itself.
-	MaxMember = 64 << 10
+	// MaxMember is the most bytes that each part of a [Member] may have.
+	MaxMember = 16 << 10
 	// MaxName is the longest group name and incarnation, in bytes.
 	MaxName = 256
 	// MaxSetting is the longest name or value of a setting, in bytes, and MaxSettings how many
@@ -27,22 +27,25 @@ const (
 	MaxSettings = 16
 
 	nonceSize  = 16
+	markSize   = 16
 	proofSize  = sha256.Size
 	secretSize = 32
 	maxProblem = 4096
-	maxJoin    = 256 << 10 // of an encoded join
 )
 
 const (
-	joinMagic    = "GCJ2"
-	rosterMagic  = "GCR2"
-	confirmMagic = "GCC2"
+	joinMagic    = "GCJ3"
+	rosterMagic  = "GCR3"
+	confirmMagic = "GCC3"
 )
 
 const (
 	flagKeyed   = 1 // the writer has a secret of its own, so the record is sealed with it
 	flagProblem = 2 // the record tells why there can be no group, or why its rank takes no part
-	flagYes     = 4 // of a confirmation: see confirmRecord
+
+	// Of a confirmation: see confirmRecord.
+	flagYes      = 4
+	flagSettings = 8
 )
 
 type nonce [nonceSize]byte
@@ -64,10 +67,46 @@ type joinRecord struct {
 	nonce      nonce
 	keyed      bool
 	problem    string // why the rank can be in no group; "" where it can
-	settings   []Setting
-	member     []byte
+	settings   settingsDigest
+	member     Member
 	encoded    []byte // the whole record, in one that encode or decodeJoin has made
+	conflict   string // why the rank cannot be in one group with rank 0, as that finds
 }
+
+// settingsDigest tells whether two ranks have the same settings. Which ones differ is told on
+// demand: see confirmRecord.
+type settingsDigest [16]byte
+
+func digestSettings(settings []Setting) (d settingsDigest) {
+	sum := sha256.Sum256(appendSettings(nil, settings))
+	copy(d[:], sum[:])
+	return d
+}
+
+func appendSettings(b []byte, settings []Setting) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(settings)))
+	for _, s := range settings {
+		b = appendBytes(appendBytes(b, s.Name), s.Value)
+	}
+	return b
+}
+
+// mark names a join: the first half of its nonce, which tells whose it is, and of the digest of the
+// whole record, which tells whether it was changed. It is zero where there is none.
+type mark [markSize]byte
+
+func (j *joinRecord) mark() (m mark) {
+	if j == nil {
+		return m
+	}
+	digest := sha256.Sum256(j.encoded)
+	copy(m[:], j.nonce[:markSize/2])
+	copy(m[markSize/2:], digest[:])
+	return m
+}
+
+// of tells whether a mark is that of a join with a nonce.
+func (m mark) of(n nonce) bool { return bytes.Equal(m[:markSize/2], n[:markSize/2]) }
 
 func (j *joinRecord) encode(key string) []byte {
 	b := append([]byte(joinMagic), flags(j.keyed, j.problem != ""))
@@ -77,11 +116,8 @@ func (j *joinRecord) encode(key string) []byte {
 	if j.problem != "" {
 		b = appendBytes(b, j.problem)
 	}
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(j.settings)))
-	for _, s := range j.settings {
-		b = appendBytes(appendBytes(b, s.Name), s.Value)
-	}
-	b = appendBytes(b, j.member)
+	b = append(b, j.settings[:]...)
+	b = appendBytes(appendBytes(b, j.member.Own), j.member.Shared)
 	j.encoded = appendProof(b, j.keyed, key, "goccl join")
 	return j.encoded
 }
@@ -95,10 +131,8 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 	if f&flagProblem != 0 {
 		j.problem = r.text(maxProblem)
 	}
-	for n := r.number(MaxSettings); len(j.settings) < n && !r.bad; {
-		j.settings = append(j.settings, Setting{r.text(MaxSetting), r.text(MaxSetting)})
-	}
-	j.member = r.bytes(MaxMember)
+	r.fixed(j.settings[:])
+	j.member = Member{r.bytes(MaxMember), r.bytes(MaxMember)}
 	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) ||
 		j.rank >= j.size {
 		r.fail()
@@ -110,112 +144,15 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 	return j, nil
 }
 
-// rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a
-// secret, proof covers all the rest.
-type rosterRecord struct {
-	nonce   nonce // the group's
-	job     uint64
-	secret  [secretSize]byte // zero where keyed
-	keyed   bool
-	problem string // "" where there is a group
-	cause   cause  // of the problem
-	size    int    // rank 0's
-	// nonces are the ranks', by rank. With a problem there may be more than size of them, and a
-	// zero nonce stands for a rank that has not joined.
-	nonces  []nonce
-	joins   []*joinRecord // by rank; none with a problem
-	encoded []byte        // the whole record, in one that encode or decodeRoster has made
-}
-
-func (r *rosterRecord) encode(key string) []byte {
-	b := append([]byte(rosterMagic), flags(r.keyed, r.problem != ""), byte(r.cause))
-	b = append(b, r.nonce[:]...)
-	b = binary.LittleEndian.AppendUint64(b, r.job)
-	b = append(b, r.secret[:]...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(r.size))
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(r.nonces)))
-	if r.problem != "" {
-		for _, n := range r.nonces {
-			b = append(b, n[:]...)
-		}
-		b = appendBytes(b, r.problem)
-	} else {
-		for _, j := range r.joins {
-			b = appendBytes(b, j.encoded)
-		}
-	}
-	r.encoded = appendProof(b, r.keyed, key, "goccl roster")
-	return r.encoded
-}
-
-func decodeRoster(b []byte) (*rosterRecord, error) {
-	r := reader{b: b}
-	f := r.header(rosterMagic)
-	problem := f&flagProblem != 0
-	o := &rosterRecord{keyed: f&flagKeyed != 0, cause: cause(r.byte()), encoded: b}
-	r.fixed(o.nonce[:])
-	o.job = r.uint64()
-	r.fixed(o.secret[:])
-	o.size = r.number(MaxSize)
-	n := r.number(MaxSize)
-	if f&^(flagKeyed|flagProblem) != 0 || o.cause >= causes || o.cause != 0 && !problem ||
-		o.size < 1 || n < o.size || !problem && n != o.size {
-		r.fail()
-	}
-	for i := 0; i < n && !r.bad; i++ {
-		var x nonce
-		if problem {
-			r.fixed(x[:])
-		} else if j, err := decodeJoin(r.bytes(maxJoin)); err != nil || j.rank != i || j.size != o.size ||
-			j.problem != "" {
-			r.fail()
-		} else {
-			x = j.nonce
-			o.joins = append(o.joins, j)
-		}
-		o.nonces = append(o.nonces, x)
-	}
-	if problem {
-		if o.problem = r.text(maxProblem); o.problem == "" {
-			r.fail()
-		}
-	}
-	r.take(proofSize)
-	if err := r.end(); err != nil {
-		return nil, fmt.Errorf("a roster: %w", err)
-	}
-	return o, nil
-}
-
-// members are what the ranks of a group publish, by rank.
-func (r *rosterRecord) members() [][]byte {
-	var m [][]byte
-	for _, j := range r.joins {
-		m = append(m, j.member)
-	}
-	return m
-}
-
-// groupSecret is the secret of the group that a roster makes. It is of the whole record, that is of
-// all that every rank has published. All proofs between ranks are keyed with it, so ranks that have
-// read different rosters can prove nothing to each other: who puts another address or another user
-// into the roster that one rank reads has no link made by it.
-func (r *rosterRecord) groupSecret(key string) []byte {
-	if !r.keyed {
-		key = string(r.secret[:])
-	}
-	digest := sha256.Sum256(r.encoded)
-	secret := Seal(key, "goccl group", digest[:])
-	return secret[:]
-}
-
 // confirmRecord is what a rank says of a roster that lists it.
 type confirmRecord struct {
 	nonce   nonce  // the roster's
 	problem string // why the rank cannot be in the group; "" where it can
 	cause   cause  // of the problem
 	yes     bool   // what the rank's Check has answered; false with a problem
-	proof   [proofSize]byte
+	// settings are the rank's, where rank 0's are others and the roster has a problem.
+	settings []Setting
+	proof    [proofSize]byte
 }
 
 // prove proves that the rank has read the very roster that the group's secret is made of.
@@ -236,6 +173,9 @@ func (c *confirmRecord) flags() byte {
 	if c.yes {
 		f |= flagYes
 	}
+	if c.settings != nil {
+		f |= flagSettings
+	}
 	return f
 }
 
@@ -244,6 +184,9 @@ func (c *confirmRecord) encode() []byte {
 	b = append(b, c.nonce[:]...)
 	if c.problem != "" {
 		b = appendBytes(b, c.problem)
+	}
+	if c.settings != nil {
+		b = appendSettings(b, c.settings)
 	}
 	return append(b, c.proof[:]...)
 }
@@ -256,8 +199,14 @@ func decodeConfirm(b []byte) (*confirmRecord, error) {
 	if f&flagProblem != 0 {
 		c.problem = r.text(maxProblem)
 	}
+	if f&flagSettings != 0 {
+		c.settings = []Setting{}
+		for n := r.number(MaxSettings); len(c.settings) < n && !r.bad; {
+			c.settings = append(c.settings, Setting{r.text(MaxSetting), r.text(MaxSetting)})
+		}
+	}
 	r.fixed(c.proof[:])
-	if f&^(flagProblem|flagYes) != 0 || (c.problem != "") != (f&flagProblem != 0) ||
+	if f&^(flagProblem|flagYes|flagSettings) != 0 || (c.problem != "") != (f&flagProblem != 0) ||
 		c.cause >= causes || c.cause != 0 && c.problem == "" || c.yes && c.problem != "" {
 		r.fail()
 	}
@@ -365,6 +314,14 @@ func (r *reader) number(most int) int {
 		return 0
 	}
 	return int(n)
+}
+
+// short is a number of two bytes.
+func (r *reader) short() int {
+	if v := r.take(2); v != nil {
+		return int(binary.LittleEndian.Uint16(v))
+	}
+	return 0
 }
 
 func (r *reader) bytes(most int) []byte {

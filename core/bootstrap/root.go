@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"encoding/binary"
@@ -17,9 +18,6 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/guests"
-	"github.com/goccl/goccl/core/internal/printable"
-
-	"github.com/goccl/goccl/core/internal/plain"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -58,8 +56,9 @@ type Root struct {
 
 	strangers guests.List // connections that have proved nothing yet
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows, but for serving
 	values  map[string][]byte
+	waits   map[string]chan struct{} // closed when the value changes, or the root is closed
 	total   int
 	conns   map[net.Conn]struct{}
 	closed  bool
@@ -73,8 +72,7 @@ func NewRoot(listenHost string) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Root{values: map[string][]byte{}, conns: map[net.Conn]struct{}{},
-		strangers: guests.List{Most: maxStrangers}}
+	r := &Root{strangers: guests.List{Most: maxStrangers}}
 	random(r.secret[:])
 	for _, h := range hosts {
 		var l net.Listener
@@ -87,11 +85,18 @@ func NewRoot(listenHost string) (*Root, error) {
 	if len(r.listeners) == 0 {
 		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
 	}
+	r.start()
+	return r, nil
+}
+
+// start serves an empty store to those who come in.
+func (r *Root) start() {
+	r.values, r.waits = map[string][]byte{}, map[string]chan struct{}{}
+	r.conns = map[net.Conn]struct{}{}
 	for _, l := range r.listeners {
 		r.serving.Add(1)
 		go r.accept(l)
 	}
-	return r, nil
 }
 
 // listenAddresses finds addresses that other hosts may reach this one at, by preference.
@@ -207,6 +212,9 @@ func (r *Root) Close() {
 	for c := range r.conns {
 		_ = c.Close()
 	}
+	for key := range r.waits {
+		r.wake(key)
+	}
 	r.mu.Unlock()
 	r.serving.Wait()
 }
@@ -238,6 +246,11 @@ func (s *rootStore) Get(key string) ([]byte, bool, error) {
 	return slices.Clone(v), ok, nil
 }
 
+func (s *rootStore) Watch(key string, old []byte, most time.Duration) ([]byte, bool, error) {
+	v, ok := (*Root)(s).watch(key, old, most)
+	return slices.Clone(v), ok, nil
+}
+
 func (r *Root) set(key string, value []byte) error {
 	if len(key) > maxKey || len(value) > maxValue {
 		return fmt.Errorf("a key of %d bytes with a value of %d: at most %d and %d are stored",
@@ -256,7 +269,41 @@ func (r *Root) set(key string, value []byte) error {
 	}
 	r.total = total
 	r.values[key] = slices.Clone(value)
+	r.wake(key)
 	return nil
+}
+
+// wake needs r.mu.
+func (r *Root) wake(key string) {
+	if c, ok := r.waits[key]; ok {
+		close(c)
+		delete(r.waits, key)
+	}
+}
+
+// watch waits for a value that is not old.
+func (r *Root) watch(key string, old []byte, most time.Duration) ([]byte, bool) {
+	t := time.NewTimer(most)
+	defer t.Stop()
+	for {
+		r.mu.Lock()
+		v, ok := r.values[key]
+		closed := r.closed
+		wait := r.waits[key]
+		if wait == nil && !closed {
+			wait = make(chan struct{})
+			r.waits[key] = wait
+		}
+		r.mu.Unlock()
+		if closed || ok && !bytes.Equal(v, old) {
+			return v, ok
+		}
+		select {
+		case <-wait:
+		case <-t.C:
+			return v, ok
+		}
+	}
 }
 
 // get returns a value that nobody writes to: set replaces, it never changes one.
@@ -307,12 +354,16 @@ func (r *Root) accept(l net.Listener) {
 //
 // A client that is hung up on without an answer has had to go for others, and dials again. After
 // the proofs the root answers requests: op, key length (2 bytes), value length (4), key, value; by:
-// status, value length (4), value.
+// status, value length (4), value. The value of a watch is how long it waits at most, in
+// milliseconds (4 bytes), and the old value.
 const (
-	greeting = "GoCCL root 1\n"
+	greeting = "GoCCL root 2\n"
 
-	opSet = 1
-	opGet = 2
+	opSet   = 1
+	opGet   = 2
+	opWatch = 3
+
+	watchHead = 4
 
 	statusOK     = 0
 	statusAbsent = 1
@@ -343,22 +394,34 @@ func (r *Root) serve(c net.Conn) {
 		if err != nil {
 			return
 		}
-		status, answer := byte(statusOK), []byte(nil)
-		if op == opSet {
-			if err := r.set(key, value); err != nil {
-				status, answer = statusError, []byte(err.Error())
-			}
-		} else if v, ok := r.get(key); ok {
-			answer = v
-		} else {
-			status = statusAbsent
-		}
+		status, answer := r.answer(op, key, value)
+		_ = c.SetDeadline(time.Now().Add(requestTime))
 		head := binary.LittleEndian.AppendUint32([]byte{status}, uint32(len(answer)))
 		b := net.Buffers{head, answer}
 		if _, err := b.WriteTo(c); err != nil {
 			return
 		}
 	}
+}
+
+func (r *Root) answer(op byte, key string, value []byte) (status byte, answer []byte) {
+	var ok bool
+	switch op {
+	case opSet:
+		if err := r.set(key, value); err != nil {
+			return statusError, []byte(err.Error())
+		}
+		return statusOK, nil
+	case opGet:
+		answer, ok = r.get(key)
+	case opWatch:
+		most := time.Duration(binary.LittleEndian.Uint32(value)) * time.Millisecond
+		answer, ok = r.watch(key, value[watchHead:], min(most, requestTime))
+	}
+	if !ok {
+		return statusAbsent, nil
+	}
+	return statusOK, answer
 }
 
 // greet makes a stranger a client.
@@ -402,7 +465,8 @@ func readRequest(in io.Reader) (op byte, key string, value []byte, err error) {
 	}
 	op = head[0]
 	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
-	if op != opSet && op != opGet || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 {
+	if op < opSet || op > opWatch || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 ||
+		op == opWatch && v < watchHead {
 		return 0, "", nil, errMalformed
 	}
 	name, err := readLong(in, int(k))
@@ -425,158 +489,4 @@ func readLong(in io.Reader, n int) ([]byte, error) {
 		}
 	}
 	return b, nil
-}
-
-// client is a store at a root.
-type client struct {
-	mu       sync.Mutex
-	conn     net.Conn
-	in       *bufio.Reader
-	deadline time.Time // of the context that it was dialled with; zero for none
-	broken   error
-}
-
-// DialRoot connects to the root that made an id. Both sides prove to each other that they hold the
-// id's secret. The context's deadline, if it has one, also bounds all use of the store. Close ends
-// the connection.
-func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
-	secret, addresses, err := decodeID(id)
-	if err != nil {
-		return nil, nil, err
-	}
-	wait := pollFirst
-	for {
-		var last error
-		for _, a := range addresses {
-			c, err := dialOne(ctx, a, secret)
-			if err == nil {
-				return c, c, nil
-			}
-			last = fmt.Errorf("the root address %s: %w", a, plain.Error(err))
-			if errors.Is(err, ErrRefused) {
-				return nil, nil, last
-			}
-		}
-		// The network may be up in a moment, or the root crowded.
-		t := time.NewTimer(wait)
-		wait = min(2*wait, time.Second)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil, nil, fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), last)
-		}
-	}
-}
-
-func dialOne(ctx context.Context, a netip.AddrPort, secret [secretSize]byte) (*client, error) {
-	d := net.Dialer{Timeout: dialTime}
-	conn, err := d.DialContext(ctx, "tcp", a.String())
-	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	_ = conn.SetDeadline(time.Now().Add(requestTime))
-	if err := meet(conn, secret); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	c := &client{conn: conn, in: bufio.NewReader(conn)}
-	c.deadline, _ = ctx.Deadline()
-	return c, nil
-}
-
-// meet is the client's half of greet.
-func meet(conn io.ReadWriter, secret [secretSize]byte) error {
-	var hello [len(greeting)]byte
-	var theirs, mine, proof [secretSize]byte
-	if err := readAll(conn, hello[:], theirs[:]); err != nil {
-		return err
-	}
-	if string(hello[:]) != greeting {
-		return fmt.Errorf("%w: another service answers there", ErrRefused)
-	}
-	random(mine[:])
-	answer := Seal(string(secret[:]), "goccl client", theirs[:], mine[:])
-	if _, err := conn.Write(append(mine[:], answer[:]...)); err != nil {
-		return err
-	}
-	if err := readAll(conn, proof[:]); err != nil {
-		return err
-	}
-	if want := Seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(
-		want[:], proof[:]) {
-		return ErrRefused
-	}
-	return nil
-}
-
-// Close ends the connection.
-func (c *client) Close() error { return c.conn.Close() }
-
-func (c *client) Set(key string, value []byte) error {
-	_, _, err := c.call(opSet, key, value)
-	return err
-}
-
-func (c *client) Get(key string) ([]byte, bool, error) {
-	return c.call(opGet, key, nil)
-}
-
-func (c *client) call(op byte, key string, value []byte) ([]byte, bool, error) {
-	if len(key) == 0 || len(key) > maxKey || len(value) > maxValue {
-		return nil, false, fmt.Errorf("%w: a key of %d bytes (allowed is 1 to %d) with a value of %d "+
-			"(up to %d)", ErrInvalid, len(key), maxKey, len(value), maxValue)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.broken != nil {
-		return nil, false, c.broken
-	}
-	status, answer, err := c.exchange(op, key, value)
-	if err != nil {
-		// What comes next on the connection is no longer known.
-		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(),
-			plain.Error(err))
-		return nil, false, c.broken
-	}
-	switch status {
-	case statusOK:
-		return answer, true, nil
-	case statusAbsent:
-		return nil, false, nil
-	}
-	return nil, false, fmt.Errorf("the root says: %s", printable.Text(string(answer), maxStoreError))
-}
-
-func (c *client) exchange(op byte, key string, value []byte) (
-	status byte, answer []byte, err error,
-) {
-	deadline := time.Now().Add(requestTime)
-	if !c.deadline.IsZero() && c.deadline.Before(deadline) {
-		deadline = c.deadline
-	}
-	_ = c.conn.SetDeadline(deadline)
-	head := binary.LittleEndian.AppendUint16([]byte{op}, uint16(len(key)))
-	head = binary.LittleEndian.AppendUint32(head, uint32(len(value)))
-	b := net.Buffers{append(head, key...), value}
-	if _, err := b.WriteTo(c.conn); err != nil {
-		return 0, nil, err
-	}
-	return readAnswer(c.in)
-}
-
-func readAnswer(in io.Reader) (status byte, answer []byte, err error) {
-	var head [answerHead]byte
-	if err := readAll(in, head[:]); err != nil {
-		return 0, nil, err
-	}
-	status = head[0]
-	n := binary.LittleEndian.Uint32(head[1:])
-	if status > statusError || n > maxValue || status == statusAbsent && n != 0 {
-		return 0, nil, errMalformed
-	}
-	answer, err = readLong(in, int(n))
-	return status, answer, err
 }

@@ -63,6 +63,59 @@ func TestRootStore(t *testing.T) {
 	}
 }
 
+func TestRootWatch(t *testing.T) {
+	r := newRoot(t)
+	for _, s := range []Watcher{dial(t, r.ID()).(Watcher), r.Store().(Watcher)} {
+		type seen struct {
+			value string
+			ok    bool
+		}
+		watch := func(old string, most time.Duration) chan seen {
+			c := make(chan seen, 1)
+			go func() {
+				v, ok, err := s.Watch("k", []byte(old), most)
+				if err != nil {
+					t.Error(err)
+				}
+				c <- seen{string(v), ok}
+			}()
+			return c
+		}
+		if got := <-watch("", time.Millisecond); got.ok {
+			t.Errorf("%+v, want nothing", got)
+		}
+		waiting := watch("", limit)
+		for _, v := range []string{"a", "b"} {
+			if err := r.set("k", []byte(v)); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-waiting; got != (seen{v, true}) {
+				t.Errorf("%+v, want %q", got, v)
+			}
+			waiting = watch(v, limit)
+		}
+		if err := r.set("other", []byte("c")); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.set("k", []byte("c")); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-waiting; got != (seen{"c", true}) {
+			t.Errorf("%+v, want c", got)
+		}
+		if got := <-watch("c", time.Millisecond); got != (seen{"c", true}) {
+			t.Errorf("%+v, want c, which has not changed", got)
+		}
+		r.mu.Lock()
+		delete(r.values, "k")
+		r.mu.Unlock()
+	}
+	done := make(chan struct{})
+	go func() { r.watch("k", nil, limit); close(done) }()
+	r.Close()
+	<-done
+}
+
 func TestRootJoin(t *testing.T) {
 	r := newRoot(t)
 	configs := ranks(5)
@@ -363,7 +416,8 @@ func FuzzReadRequest(f *testing.F) {
 	f.Add([]byte{opSet, 1, 0, 0, 0, 0, 4, 'k'})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		op, key, value, err := readRequest(bytes.NewReader(b))
-		if err == nil && (op != opSet && op != opGet || len(key) < 1 ||
+		if err == nil && (op < opSet || op > opWatch || len(key) < 1 ||
+			op == opWatch && len(value) < watchHead ||
 			len(key)+len(value)+requestHead > len(b)) {
 			t.Fatal(op, len(key), len(value))
 		}
@@ -401,7 +455,8 @@ func FuzzServe(f *testing.F) {
 	f.Add(true, []byte{opSet, 1, 0, 1, 0, 0, 0, 'k', 'v', 9, 9, 9})
 	f.Add(false, bytes.Repeat([]byte{0}, 100))
 	f.Fuzz(func(t *testing.T, knows bool, b []byte) {
-		r := &Root{values: map[string][]byte{}, strangers: guests.List{Most: 1}}
+		r := &Root{strangers: guests.List{Most: 1}}
+		r.start()
 		ours, theirs := net.Pipe()
 		done := make(chan struct{})
 		go func() { r.serve(ours); _ = ours.Close(); close(done) }()
@@ -415,6 +470,7 @@ func FuzzServe(f *testing.F) {
 		go func() { _, _ = io.Copy(io.Discard, theirs); close(drained) }()
 		_, _ = theirs.Write(b)
 		_ = theirs.Close()
+		r.Close() // ends a watch
 		<-done
 		<-drained
 		if !knows && len(r.values) != 0 {

@@ -48,10 +48,22 @@ func (s *MemStore) Get(key string) ([]byte, bool, error) {
 	return append([]byte(nil), v...), ok, nil
 }
 
-// Ranks poll the store: a torch store can wait for a key, but not for one to change.
+// Watcher is a store that tells of changes: its readers need not poll.
+type Watcher interface {
+	Store
+	// Watch is Get, but waits until the value is not old, for a while at most.
+	Watch(key string, old []byte, most time.Duration) (value []byte, ok bool, err error)
+}
+
+// Ranks poll other stores: a torch store can wait for a key, but not for one to change.
 const (
 	pollFirst = 500 * time.Microsecond
 	pollLast  = 50 * time.Millisecond
+	pollEach  = 50 * time.Microsecond // of a store's time for each rank that polls it
+	watchMost = 500 * time.Millisecond
+	// Before the first look at a rank's own join, which is larger: at least, and for each rank.
+	standFirst = 500 * time.Millisecond
+	standEach  = time.Millisecond
 )
 
 func (j *joiner) set(key string, value []byte) error {
@@ -136,11 +148,11 @@ func (j *joiner) end() string {
 // false when the context has ended.
 func (j *joiner) pause(progress bool) bool {
 	if progress {
-		j.wait = pollFirst
+		j.wait = j.first
 	}
 	t := time.NewTimer(j.wait)
 	defer t.Stop()
-	j.wait = min(2*j.wait, pollLast)
+	j.wait = min(2*j.wait, j.last)
 	select {
 	case <-t.C:
 		return j.ctx.Err() == nil
@@ -149,17 +161,46 @@ func (j *joiner) pause(progress bool) bool {
 	}
 }
 
+// await is pause and get, for a key whose value was old. Alive is false once the context has ended.
+func (j *joiner) await(key string, old []byte, progress bool) (v []byte, alive bool, err error) {
+	w, ok := j.store.(Watcher)
+	if !ok {
+		if !j.pause(progress) {
+			return nil, false, nil
+		}
+		v, err = j.get(key)
+		return v, true, err
+	}
+	v, err = j.ask("reading %q from the store", key, func(key string) ([]byte, error) {
+		v, ok, err := w.Watch(key, old, watchMost)
+		if !ok {
+			v = nil
+		}
+		return v, err
+	})
+	return v, j.ctx.Err() == nil, err
+}
+
+// join writes this rank's join.
+func (j *joiner) join() error {
+	if err := j.set("newest", j.own.nonce[:]); err != nil {
+		return err
+	}
+	j.stood = time.Now()
+	return j.set(j.joinKey(j.config.Rank), j.own.encoded)
+}
+
 // stands makes sure that this rank's join is in the store. It may be lost: the last user of a torch
 // FileStore removes the file, even if others have begun to use it anew. It may have been written
 // over by another live process with this rank, which is an error.
 func (j *joiner) stands() (lost bool, err error) {
-	key := j.joinKey(j.config.Rank)
-	v, err := j.get(key)
+	v, err := j.get(j.joinKey(j.config.Rank))
+	j.stood = time.Now()
 	switch {
 	case err != nil:
 		return false, err
 	case v == nil:
-		return true, j.set(key, j.own.encoded)
+		return true, j.join()
 	case !bytes.Equal(v, j.own.encoded):
 		return false, fmt.Errorf("%w: another process joined %s as rank %d after this one: "+
 			"every rank may be started once, and nobody else may write to the store", ErrMismatch,

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -15,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -24,64 +22,37 @@ type ProcessID [16]byte
 
 func (p ProcessID) String() string { return hex.EncodeToString(p[:]) }
 
-// MarshalText makes the id a hexadecimal string in JSON.
-func (p ProcessID) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
-
-// UnmarshalText is the inverse of MarshalText.
-func (p *ProcessID) UnmarshalText(b []byte) error {
-	if len(b) != 2*len(p) {
-		return fmt.Errorf("a process id has %d hexadecimal digits, not %d", 2*len(p), len(b))
-	}
-	_, err := hex.Decode(p[:], b)
-	return err
-}
-
-// Address says all that a peer must know to reach an endpoint. It is published as JSON. It need not
-// be believed: the process that answers there must prove to be Process and to hold the group's
-// secret, which is made of all the ranks' addresses as they were published.
+// Address says all that a peer must know to reach an endpoint. It need not be believed: the process
+// that answers there must prove to be Process and to hold the group's secret, which is made of all
+// the ranks' addresses as they were published.
 type Address struct {
-	Process   ProcessID `json:"process"`
-	PID       int       `json:"pid"`
-	UID       int       `json:"uid"`                  // effective
-	PIDSpace  string    `json:"pid_space,omitempty"`  // the namespace of PID, "" where unknown
-	UserSpace string    `json:"user_space,omitempty"` // and that of UID
-	Name      string    `json:"name"`                 // host name, for texts
-	Host      string    `json:"host"`                 // boot id and network namespace
+	Process   ProcessID
+	PID       int
+	UID       int    // effective
+	PIDSpace  string // the namespace of PID, "" where unknown
+	UserSpace string // and that of UID
+	Name      string // host name, for texts
+	Host      string // boot id and network namespace
 	// Unix is an abstract socket, "" where shared memory cannot work.
-	Unix       string   `json:"unix,omitempty"`
-	ShmProblem string   `json:"shm_problem,omitempty"` // why it cannot, and what to do
-	TCP        []string `json:"tcp"`                   // host:port, the preferred one first
+	Unix       string
+	ShmProblem string   // why it cannot, and what to do
+	TCP        []string // host:port, the preferred one first
 	// Verbs is the kind of network that the RDMA port is in, "" where there is none. Ports of one
 	// kind are taken to reach each other.
-	Verbs        string `json:"verbs,omitempty"`
-	VerbsProblem string `json:"verbs_problem,omitempty"` // why there is none, and what to do
-	CPUs         int    `json:"cpus"`                    // that the process may use
-	FastReads    bool   `json:"fast_reads,omitempty"`    // of others' memory: see exec.FastReads
-	Mark         Mark   `json:"mark"`
-	Forced       string `json:"forced,omitempty"` // the transport that this process's user demands
-	Net          string `json:"net,omitempty"`    // and what it demands where no memory is shared
-}
-
-// UnmarshalJSON reads what another process publishes. What only stands in texts is made printable.
-func (a *Address) UnmarshalJSON(b []byte) error {
-	type plain Address
-	if err := json.Unmarshal(b, (*plain)(a)); err != nil {
-		return err
-	}
-	a.Name = printable.Text(a.Name, maxHostName)
-	a.ShmProblem, a.VerbsProblem = printable.Text(a.ShmProblem, maxText),
-		printable.Text(a.VerbsProblem, maxText)
-	for i, t := range a.TCP {
-		a.TCP[i] = printable.Text(t, maxHostName)
-	}
-	return nil
+	Verbs        string
+	VerbsProblem string // why there is none, and what to do
+	CPUs         int    // that the process may use
+	FastReads    bool   // of others' memory: see exec.FastReads
+	Mark         Mark
+	Forced       string // the transport that this process's user demands
+	Net          string // and what it demands where no memory is shared
 }
 
 // Mark is a place in the process's memory, and what stands there, by which others find out whether
 // they can read it.
 type Mark struct {
-	At    uint64 `json:"at"`
-	Value uint64 `json:"value"`
+	At    uint64
+	Value uint64
 }
 
 // demandsVerbs tells whether TCP must not stand in for verbs.
@@ -121,12 +92,12 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 				forced, f)
 		}
 	}
-	problem := shmProblem(&a, &b)
 	switch forced {
 	case "", Shm:
 		if a.Process == b.Process {
 			return Mem, nil
 		}
+		problem := shmProblem(&a, &b)
 		if problem == "" {
 			return Shm, nil
 		}
@@ -160,9 +131,11 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 				a.Net, b.Net)
 		}
 	}
-	problem = verbsProblem(&a, &b)
-	switch {
-	case forced == TCP, forced == "" && (problem != "" || a.Host == b.Host):
+	if forced == TCP || forced == "" && a.Host == b.Host {
+		return TCP, nil
+	}
+	switch problem := verbsProblem(&a, &b); {
+	case forced == "" && problem != "":
 		return TCP, nil
 	case problem != "":
 		return "", fmt.Errorf("transport \"verbs\" cannot work: %s", problem)

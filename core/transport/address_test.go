@@ -1,10 +1,12 @@
 package transport
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,18 +102,88 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-func TestAddressJSON(t *testing.T) {
+func TestAddressRecord(t *testing.T) {
 	a := listen(t, Config{}).Address()
-	j, err := json.Marshal(a)
-	ok(t, err)
-	var b Address
-	ok(t, json.Unmarshal(j, &b))
-	if fmt.Sprint(a) != fmt.Sprint(b) {
-		t.Fatalf("%+v became %+v", a, b)
-	}
 	if a.ShmProblem != "" || a.Unix == "" {
 		t.Fatalf("shared memory does not work here: %s", a.ShmProblem)
 	}
+	a.CPUs, a.Mark = 8, Mark{1 << 40, 7}
+	b := a
+	b.Process, b.PID, b.TCP = ProcessID{1}, 5, []string{"10.0.0.1:65535", "[fd00::1]:1"}
+	b.ShmProblem, b.VerbsProblem, b.Verbs, b.Net, b.Forced = "none", "no card", "ib", TCP, Shm
+	c := b
+	c.Process, c.Unix, c.TCP = ProcessID{2}, "@other", []string{"10.0.0.1:1", "[fd00::1]:2"}
+	d := a
+	d.Process, d.Unix, d.FastReads, d.TCP = ProcessID{3}, "", true, nil
+	e := a
+	e.Process = ProcessID{4}
+	e.Unix = e.Process.ownSocket()
+	all := []Address{a, b, c, d, e}
+	var own, shared [][]byte
+	for i := range all {
+		if i > 0 && i < 3 {
+			all[i].Unix = cmp.Or(all[i].Unix, all[i].Process.ownSocket())
+		}
+		o, s, err := all[i].Encode()
+		ok(t, err)
+		own, shared = append(own, o), append(shared, s)
+	}
+	if n := len(own[0]); n > 48 {
+		t.Errorf("what only a process says has %d bytes", n)
+	}
+	got, hosts, err := Decode(own, shared)
+	ok(t, err)
+	if !reflect.DeepEqual(got, all) {
+		t.Errorf("%+v\nbecame\n%+v", all, got)
+	}
+	if want := []int{0, 1, 1, 2, 0}; !slices.Equal(hosts, want) {
+		t.Errorf("hosts %v, want %v", hosts, want)
+	}
+	for i := range all {
+		for n := range own[i] {
+			if _, _, err := Decode([][]byte{own[i][:n]}, shared[i:i+1]); err == nil {
+				t.Errorf("an own record cut at %d is taken", n)
+			}
+		}
+		for n := range shared[i] {
+			if _, _, err := Decode(own[i:i+1], [][]byte{shared[i][:n]}); err == nil {
+				t.Errorf("a shared record cut at %d is taken", n)
+			}
+		}
+	}
+}
+
+// FuzzDecode reads what other processes publish.
+func FuzzDecode(f *testing.F) {
+	a := Address{Process: ProcessID{1}, PID: 7, UID: 1000, Name: "a", Host: "h", Unix: "@x", CPUs: 2,
+		TCP: []string{"127.0.0.1:1", "[::1]:2"}}
+	own, shared, err := a.Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(own, shared)
+	a.Unix, a.FastReads, a.ShmProblem = a.Process.ownSocket(), true, "none"
+	own, shared, err = a.Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(own, shared)
+	f.Fuzz(func(t *testing.T, own, shared []byte) {
+		got, hosts, err := Decode([][]byte{own, own}, [][]byte{shared, shared})
+		if err != nil {
+			return
+		}
+		if !reflect.DeepEqual(got[0], got[1]) || hosts[1] != 0 {
+			t.Fatalf("%+v and %+v", got[0], got[1])
+		}
+		own, shared, err = got[0].Encode()
+		ok(t, err)
+		again, _, err := Decode([][]byte{own}, [][]byte{shared})
+		ok(t, err)
+		if !reflect.DeepEqual(again[0], got[0]) {
+			t.Fatalf("%+v became %+v", got[0], again[0])
+		}
+	})
 }
 
 func TestDeadPeerIsRefused(t *testing.T) {

@@ -251,7 +251,7 @@ func (e *Endpoint) listenUnix() {
 	if e.address.ShmProblem = checkShm(); e.address.ShmProblem != "" {
 		return
 	}
-	name := "@goccl-" + newProcessID().String()
+	name := e.id.ownSocket()
 	l, err := net.Listen("unix", name)
 	if err != nil {
 		e.address.ShmProblem = fmt.Sprintf("cannot listen on an abstract Unix socket: %v; "+

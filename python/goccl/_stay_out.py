@@ -3,13 +3,14 @@
 The library does so itself. This is for what fails before the library is loaded, or where it cannot
 start threads: the other ranks wait in the library's meeting (core/bootstrap), until their timeout.
 A rank that cannot join takes part in the meeting with a problem instead of an address. Its records
-are those of core/bootstrap/records.go, without a secret. The others believe such a record as any
-other: once it holds a nonce that they have just made.
+are those of core/bootstrap (records.go, roster.go), without a secret. The others believe such a
+record as any other: once it holds a nonce that they have just made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import struct
 import threading
@@ -24,9 +25,10 @@ _LINGER = 3.0  # seconds for the others to come and to hear, as in the library
 _PAUSE = 0.02  # between two looks at the store
 _MOST = 4000  # bytes of the reason
 
-_JOIN, _ROSTER, _CONFIRM = b"GCJ2", b"GCR2", b"GCC2"
+_JOIN, _ROSTER, _CONFIRM = b"GCJ3", b"GCR3", b"GCC3"
 _PROBLEM = 2  # the flag of a record that tells why there can be no group
-_NONE = bytes(16)  # the nonce of a rank that has not joined
+_NONE = bytes(16)  # a nonce, or the mark of a rank that has not joined
+_SETTINGS = bytes(16)  # the digest of none
 _UNPROVED = bytes(32)
 
 
@@ -81,22 +83,19 @@ class _Meeting:
         head = struct.pack(
             "<4sBII16sI", _JOIN, _PROBLEM, self._rank, self._size, self._nonce, len(self._why)
         )
-        self._set(f"join/{self._rank}", head + self._why + struct.pack("<II", 0, 0) + _UNPROVED)
+        member = struct.pack("<II", 0, 0)
+        self._set("newest", self._nonce)
+        self._set(f"join/{self._rank}", head + self._why + _SETTINGS + member + _UNPROVED)
         confirmed = _NONE
         while self._goes_on():
-            # Its fields up to the nonces of all ranks are of fixed size.
-            roster = self._get("roster")
-            mine = 70 + 16 * self._rank
-            if (
-                roster[:4] == _ROSTER
-                and roster[4] & _PROBLEM
-                and roster[mine : mine + 16] == self._nonce
-            ):
+            roster, mine = self._get("roster"), self._get("table")[16 * self._rank :][:8]
+            # Its fields up to the nonce are of fixed size.
+            if roster[:4] == _ROSTER and roster[4] & _PROBLEM and mine == self._nonce[:8]:
                 if roster[6:22] != confirmed:
                     confirmed = roster[6:22]
                     record = struct.pack("<4sBB16s32s", _CONFIRM, 0, 0, confirmed, _UNPROVED)
                     self._set(f"confirm/{self._rank}", record)
-                if self._get("go") == confirmed:
+                if self._get("news")[:16] == confirmed:
                     self._set(f"heard/{self._rank}", confirmed)
                     return
 
@@ -104,18 +103,25 @@ class _Meeting:
         """Writes a roster with the problem, for the ranks that have joined, until all have
         heard."""
         why = b"rank 0: " + self._why
-        nonces, listed = [_NONE] * self._size, None
-        nonces[0] = self._nonce
+        secret = os.urandom(32)
+        marks, listed = [_NONE] * self._size, None
+        marks[0] = self._nonce
         while self._goes_on():
             for rank in range(1, self._size):
                 join = self._get(f"join/{rank}")
-                nonces[rank] = join[13:29] if join[:4] == _JOIN else _NONE
-            if nonces != listed:
-                listed = list(nonces)
-                head = (_ROSTER, _PROBLEM, 0, self._nonce, 0, bytes(32), self._size, self._size)
-                record = struct.pack("<4sBB16sQ32sII", *head) + b"".join(nonces)
-                self._set("roster", record + struct.pack("<I", len(why)) + why + _UNPROVED)
-                self._set("go", self._nonce)
+                digest = hashlib.sha256(join).digest()
+                marks[rank] = join[13:21] + digest[:8] if join[:4] == _JOIN else _NONE
+            if marks != listed:
+                listed = list(marks)
+                table = b"".join(marks)
+                head = (_ROSTER, _PROBLEM, 0, self._nonce, 0, secret, self._size, _SETTINGS)
+                record = struct.pack("<4sBB16sQ32sI16s", *head) + struct.pack(
+                    "<I32sI", self._size, hashlib.sha256(table).digest(), len(table)
+                )
+                record += struct.pack("<I", len(why)) + why + _UNPROVED
+                self._set("table", table)
+                self._set("roster", record)
+                self._set("news", self._nonce + _UNPROVED + hashlib.sha256(record).digest()[:16])
             if all(self._get(f"heard/{rank}") == self._nonce for rank in range(1, self._size)):
                 return
 

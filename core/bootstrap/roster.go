@@ -1,0 +1,255 @@
+package bootstrap
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a
+// secret, proof covers all the rest. What it says of each rank is in a table of its own, which is
+// large and whose digest is a part of the record: wherever a rank gets the table from, it is the
+// one that rank 0 wrote.
+type rosterRecord struct {
+	nonce   nonce // the group's
+	job     uint64
+	secret  [secretSize]byte // zero where keyed
+	keyed   bool
+	problem string // "" where there is a group
+	cause   cause  // of the problem
+	// The size and the settings are rank 0's.
+	size     int
+	settings settingsDigest
+	count    int // of the ranks in the table: with a problem there may be more than size
+	digest   [sha256.Size]byte
+	bytes    int    // of the table
+	encoded  []byte // the whole record, in one that encode or decodeRoster has made
+	table    []byte
+	rows
+}
+
+// rows are what the table of a roster says of each rank.
+type rows struct {
+	marks   []mark   // by rank; zero for a rank that has not joined
+	members []Member // by rank; none with a problem
+}
+
+const maxTable = maxValue
+
+func (r *rosterRecord) encode(key string) {
+	r.table, r.count = r.rows.encode(), len(r.marks)
+	r.digest, r.bytes = sha256.Sum256(r.table), len(r.table)
+	b := append([]byte(rosterMagic), flags(r.keyed, r.problem != ""), byte(r.cause))
+	b = append(b, r.nonce[:]...)
+	b = binary.LittleEndian.AppendUint64(b, r.job)
+	b = append(b, r.secret[:]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.size))
+	b = append(b, r.settings[:]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.count))
+	b = append(b, r.digest[:]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(r.bytes))
+	if r.problem != "" {
+		b = appendBytes(b, r.problem)
+	}
+	r.encoded = appendProof(b, r.keyed, key, "goccl roster")
+}
+
+// decodeRoster reads a record. Its table is still to come: see fill.
+func decodeRoster(b []byte) (*rosterRecord, error) {
+	r := reader{b: b}
+	f := r.header(rosterMagic)
+	problem := f&flagProblem != 0
+	o := &rosterRecord{keyed: f&flagKeyed != 0, cause: cause(r.byte()), encoded: b}
+	r.fixed(o.nonce[:])
+	o.job = r.uint64()
+	r.fixed(o.secret[:])
+	o.size = r.number(MaxSize)
+	r.fixed(o.settings[:])
+	o.count = r.number(3 * MaxSize)
+	r.fixed(o.digest[:])
+	o.bytes = r.number(maxTable)
+	if problem {
+		if o.problem = r.text(maxProblem); o.problem == "" {
+			r.fail()
+		}
+	}
+	if f&^(flagKeyed|flagProblem) != 0 || o.cause >= causes || o.cause != 0 && !problem ||
+		o.size < 1 || o.count < o.size || !problem && o.count != o.size {
+		r.fail()
+	}
+	r.take(proofSize)
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("a roster: %w", err)
+	}
+	return o, nil
+}
+
+// errChanging tells that the news, the roster and its table are not of one: rank 0 is writing the
+// next, or somebody else has.
+var errChanging = errors.New("a roster that rank 0 is just writing, or that was changed")
+
+// fill reads the roster's table.
+func (r *rosterRecord) fill(table []byte) error {
+	if len(table) != r.bytes || sha256.Sum256(table) != r.digest {
+		return errChanging
+	}
+	var err error
+	r.table = table
+	r.rows, err = decodeRows(table, r.count, r.problem == "")
+	return err
+}
+
+// encode writes what ranks have in common once: first those texts, in the order of their first
+// users, then a row for each rank.
+func (t *rows) encode() []byte {
+	var b []byte
+	if t.members == nil {
+		for _, m := range t.marks {
+			b = append(b, m[:]...)
+		}
+		return b
+	}
+	places := map[string]int{}
+	var ranks []byte
+	for i, m := range t.members {
+		place, ok := places[string(m.Shared)]
+		if !ok {
+			place = len(places)
+			places[string(m.Shared)] = place
+			b = appendBytes(b, m.Shared)
+		}
+		ranks = append(ranks, t.marks[i][:]...)
+		ranks = binary.LittleEndian.AppendUint16(ranks, uint16(place))
+		ranks = binary.LittleEndian.AppendUint16(ranks, uint16(len(m.Own)))
+		ranks = append(ranks, m.Own...)
+	}
+	b = append(binary.LittleEndian.AppendUint32(nil, uint32(len(places))), b...)
+	return append(b, ranks...)
+}
+
+func decodeRows(b []byte, count int, group bool) (rows, error) {
+	r := reader{b: b}
+	var t rows
+	var shared [][]byte
+	if group {
+		seen := map[string]bool{}
+		for n := r.number(MaxSize); len(shared) < n && !r.bad; {
+			text := r.bytes(MaxMember)
+			if seen[string(text)] {
+				r.fail()
+			}
+			seen[string(text)] = true
+			shared = append(shared, text)
+		}
+	}
+	most := min(count, len(r.b)/markSize)
+	t.marks = make([]mark, 0, most)
+	if group {
+		t.members = make([]Member, 0, most)
+	}
+	used := 0
+	for len(t.marks) < count && !r.bad {
+		var m mark
+		r.fixed(m[:])
+		t.marks = append(t.marks, m)
+		if !group {
+			continue
+		}
+		place := r.short()
+		own := r.take(r.short())
+		if place > used || place >= len(shared) || len(own) > MaxMember {
+			r.fail()
+			break
+		}
+		used = max(used, place+1)
+		t.members = append(t.members, Member{own, shared[place]})
+	}
+	if used != len(shared) {
+		r.fail()
+	}
+	if err := r.end(); err != nil {
+		return rows{}, fmt.Errorf("a roster's table: %w", err)
+	}
+	return t, nil
+}
+
+// lists tells whether a roster lists a rank's join.
+func (r *rosterRecord) lists(j *joinRecord) bool {
+	return j.rank < len(r.marks) && r.marks[j.rank].of(j.nonce)
+}
+
+// holds tells whether a roster that lists a rank's join has it as the rank wrote it.
+func (r *rosterRecord) holds(j *joinRecord) bool {
+	m := r.members[j.rank]
+	return r.marks[j.rank] == j.mark() && bytes.Equal(m.Own, j.member.Own) &&
+		bytes.Equal(m.Shared, j.member.Shared)
+}
+
+// groupSecret is the secret of the group that a roster makes. It is of the whole record and by its
+// digest of the table, that is of all that every rank has published. All proofs between ranks are
+// keyed with it, so ranks that have read different rosters can prove nothing to each other: who
+// puts another address or another user into the roster that one rank reads has no link made by it.
+func (r *rosterRecord) groupSecret(key string) []byte {
+	if !r.keyed {
+		key = string(r.secret[:])
+	}
+	digest := sha256.Sum256(r.encoded)
+	secret := Seal(key, "goccl group", digest[:])
+	return secret[:]
+}
+
+// news is what ranks poll, so that they need not read the roster again and again: the word of the
+// roster that was settled last, and the name of the one that stands.
+type news struct {
+	word   word
+	roster name
+}
+
+// word says that a roster is settled: its nonce, and a proof, which tells whether all ranks have
+// answered yes. It is zero where there is no group.
+type word struct {
+	nonce nonce
+	proof [proofSize]byte
+}
+
+// name is the first half of a roster's digest.
+type name [sha256.Size / 2]byte
+
+func (r *rosterRecord) name() (n name) {
+	digest := sha256.Sum256(r.encoded)
+	copy(n[:], digest[:])
+	return n
+}
+
+// word is what rank 0 publishes when a roster is settled.
+func (r *rosterRecord) word(key string, unanimous bool) word {
+	w := word{nonce: r.nonce}
+	if r.problem != "" {
+		return w
+	}
+	answer := []byte("no")
+	if unanimous {
+		answer = []byte("yes")
+	}
+	w.proof = Seal(string(r.groupSecret(key)), "goccl go", answer)
+	return w
+}
+
+func (n *news) encode() []byte {
+	b := append(n.word.nonce[:], n.word.proof[:]...)
+	return append(b, n.roster[:]...)
+}
+
+// decodeNews returns no news where a value holds none.
+func decodeNews(b []byte) (n news) {
+	r := reader{b: b}
+	r.fixed(n.word.nonce[:])
+	r.fixed(n.word.proof[:])
+	r.fixed(n.roster[:])
+	if r.end() != nil {
+		return news{}
+	}
+	return n
+}

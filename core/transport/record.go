@@ -1,0 +1,194 @@
+package transport
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/internal/printable"
+)
+
+// An address is published in two binary records, little endian: what only this process says, some
+// 40 bytes, and what all processes of its host say alike, a few hundred. A text has its length
+// before it. It need not be believed: see Address.
+
+var errRecord = errors.New("malformed: not written by this version of GoCCL")
+
+const (
+	flagFastReads = 1 // in the shared record
+	flagUnix      = 2 // there is a Unix socket
+	flagOtherUnix = 1 // in the own record: its name follows, for it is not ownSocket's
+)
+
+// ownSocket is the name of the abstract socket of a process.
+func (p ProcessID) ownSocket() string { return "@goccl-" + p.String() }
+
+// Encode returns the records of an address.
+func (a *Address) Encode() (own, shared []byte, err error) {
+	own = append(own, a.Process[:]...)
+	own = binary.LittleEndian.AppendUint32(own, uint32(a.PID))
+	own = binary.LittleEndian.AppendUint64(own, a.Mark.At)
+	own = binary.LittleEndian.AppendUint64(own, a.Mark.Value)
+	var flags, ownFlags byte
+	if a.FastReads {
+		flags |= flagFastReads
+	}
+	if a.Unix != "" {
+		flags |= flagUnix
+		if a.Unix != a.Process.ownSocket() {
+			ownFlags |= flagOtherUnix
+		}
+	}
+	own = append(own, ownFlags)
+	if ownFlags&flagOtherUnix != 0 {
+		own = appendText(own, a.Unix)
+	}
+	shared = append(shared, flags)
+	shared = binary.LittleEndian.AppendUint32(shared, uint32(a.UID))
+	shared = binary.LittleEndian.AppendUint32(shared, uint32(a.CPUs))
+	for _, t := range a.sharedTexts() {
+		shared = appendText(shared, *t.text)
+	}
+	shared = append(shared, byte(len(a.TCP)))
+	for _, t := range a.TCP {
+		to, err := netip.ParseAddrPort(t)
+		if err != nil {
+			return nil, nil, fmt.Errorf("a TCP address: %w", err)
+		}
+		own = binary.LittleEndian.AppendUint16(own, to.Port())
+		shared = appendText(shared, to.Addr().String())
+	}
+	return own, shared, nil
+}
+
+// sharedText is a field of the shared record, and how many bytes of it a reader takes.
+type sharedText struct {
+	text *string
+	most int
+}
+
+func (a *Address) sharedTexts() []sharedText {
+	return []sharedText{{&a.PIDSpace, maxHostName}, {&a.UserSpace, maxHostName},
+		{&a.Name, maxHostName}, {&a.Host, maxHostName}, {&a.ShmProblem, maxText}, {&a.Verbs, maxText},
+		{&a.VerbsProblem, maxText}, {&a.Forced, maxHostName}, {&a.Net, maxHostName}}
+}
+
+// Decode reads the records of many addresses, each of the shared ones once: hosts tells which have
+// the same. The slices are of one length. What only stands in texts is made printable.
+func Decode(own, shared [][]byte) (addresses []Address, hosts []int, err error) {
+	addresses, hosts = make([]Address, len(own)), make([]int, len(own))
+	var all []Address // by host, with the IP addresses in place of TCP addresses
+	known := map[string]int{}
+	for i := range own {
+		host := 0
+		if i > 0 && unsafe.SliceData(shared[i]) == unsafe.SliceData(shared[i-1]) &&
+			len(shared[i]) == len(shared[i-1]) {
+			host = hosts[i-1]
+		} else {
+			var ok bool
+			if host, ok = known[string(shared[i])]; !ok {
+				a, err := decodeShared(shared[i])
+				if err != nil {
+					return nil, nil, fmt.Errorf("rank %d published no valid record: %w", i, err)
+				}
+				host = len(all)
+				all, known[string(shared[i])] = append(all, a), host
+			}
+		}
+		addresses[i], hosts[i] = all[host], host
+		if err := addresses[i].decodeOwn(own[i]); err != nil {
+			return nil, nil, fmt.Errorf("rank %d published no valid record: %w", i, err)
+		}
+	}
+	return addresses, hosts, nil
+}
+
+func decodeShared(b []byte) (a Address, err error) {
+	r := record{b: b}
+	flags := r.take(1)[0]
+	a.FastReads = flags&flagFastReads != 0
+	if flags&flagUnix != 0 {
+		a.Unix = "@" // until the own record tells the name
+	}
+	a.UID = int(binary.LittleEndian.Uint32(r.take(4)))
+	a.CPUs = int(binary.LittleEndian.Uint32(r.take(4)))
+	for _, t := range a.sharedTexts() {
+		*t.text = printable.Text(r.text(), t.most)
+	}
+	for n := int(r.take(1)[0]); n > 0; n-- {
+		ip, err := netip.ParseAddr(r.text())
+		if err != nil {
+			r.bad = true
+			break
+		}
+		a.TCP = append(a.TCP, ip.String())
+	}
+	if flags&^(flagFastReads|flagUnix) != 0 || r.bad || len(r.b) != 0 {
+		return Address{}, errRecord
+	}
+	return a, nil
+}
+
+// decodeOwn completes what decodeShared has made.
+func (a *Address) decodeOwn(b []byte) error {
+	r := record{b: b}
+	copy(a.Process[:], r.take(len(a.Process)))
+	a.PID = int(binary.LittleEndian.Uint32(r.take(4)))
+	a.Mark.At = binary.LittleEndian.Uint64(r.take(8))
+	a.Mark.Value = binary.LittleEndian.Uint64(r.take(8))
+	flags := r.take(1)[0]
+	switch {
+	case flags == flagOtherUnix && a.Unix != "":
+		a.Unix = r.text()
+		r.bad = r.bad || a.Unix == ""
+	case flags != 0:
+		return errRecord
+	case a.Unix != "":
+		a.Unix = a.Process.ownSocket()
+	}
+	addresses := a.TCP
+	a.TCP = nil
+	for _, ip := range addresses {
+		port := binary.LittleEndian.Uint16(r.take(2))
+		a.TCP = append(a.TCP, net.JoinHostPort(ip, strconv.Itoa(int(port))))
+	}
+	if r.bad || len(r.b) != 0 {
+		return errRecord
+	}
+	return nil
+}
+
+func appendText(b []byte, text string) []byte {
+	text = text[:min(len(text), maxText)]
+	return append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
+}
+
+// record takes foreign bytes apart. After the first thing that does not fit it returns zeros.
+type record struct {
+	b   []byte
+	bad bool
+}
+
+// take returns n bytes.
+func (r *record) take(n int) []byte {
+	if r.bad || n > len(r.b) {
+		r.b, r.bad = nil, true
+		return make([]byte, n)
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *record) text() string {
+	n := int(binary.LittleEndian.Uint16(r.take(2)))
+	if n > maxText {
+		r.b, r.bad = nil, true
+		return ""
+	}
+	return string(r.take(n))
+}

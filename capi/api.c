@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "_cgo_export.h"
@@ -315,7 +316,22 @@ goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char 
 
 /* ---- bootstrap ------------------------------------------------------------------------------- */
 
-enum { DESCRIPTORS = 16 }; /* that making a group may take */
+enum {
+  DESCRIPTORS = 16,           /* that making a group may take */
+  MOST_DESCRIPTORS = 1 << 20, /* far more than links to the most ranks take */
+};
+
+/* The soft limit on open files, often 1024, is for programs that call select(). Each link takes a
+ * descriptor, so it is raised to the hard limit; not beyond what is of use, as that may be a
+ * billion, and a child may close each number up to it. */
+static void raise_descriptors(void) {
+  struct rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  rlim_t most = files.rlim_max < MOST_DESCRIPTORS ? files.rlim_max : MOST_DESCRIPTORS;
+  if (files.rlim_cur >= most) return;
+  files.rlim_cur = most;
+  setrlimit(RLIMIT_NOFILE, &files); /* else the old one holds */
+}
 
 static int try_descriptors(void) {
   int descriptors[DESCRIPTORS], n = 0;
@@ -338,6 +354,7 @@ static goccl_result try_limits(const char *function) {
                         "raise the limit on the user's processes (ulimit -u), on those of the "
                         "container (pids.max of its cgroup), or on address space (ulimit -v)");
   }
+  raise_descriptors();
   n = try_descriptors();
   if (n < DESCRIPTORS) {
     return refuse_limit(function, DESCRIPTORS, "descriptors", n,

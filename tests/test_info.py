@@ -81,7 +81,7 @@ FILES = {
     "sys/devices/system/node/node1/cpulist": "4-7",
 }
 VALUES = {
-    "descriptors": "1024, at most 4096",
+    "descriptors": "1024; a group raises them to 4096",
     "threads": "unlimited of the user, 60 of 100 in the cgroup",
     "locked memory": "64 KiB, used with RDMA only",
     "address space": "unlimited",
@@ -115,7 +115,11 @@ def test_limits_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "warning", "given"),
     [
-        ("descriptors", "too few for 300 ranks: raise them (ulimit -n 1264)", {"ranks": 300}),
+        (
+            "descriptors",
+            "4096 descriptors are too few for 1100 ranks: raise the hard limit (ulimit -Hn 4464)",
+            {"ranks": 1100},
+        ),
         ("threads", "room for 40 more threads, too few for 3 ranks", {"ranks": 3}),
         ("threads", "20 threads are too few for 2 ranks", {"NPROC": (20, 20)}),
         (

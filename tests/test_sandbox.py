@@ -347,3 +347,23 @@ def test_info_says_why_memory_cannot_be_read(make_world):
     for part in ("process_vm_readv", "operation not permitted", "seccomp"):
         assert part in shm["long_blocks"]
         assert part in text
+
+
+def links_with_few_descriptors(rank):
+    few, hard = 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    rank.init()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
+    with contextlib.ExitStack() as links:
+        for _ in range(min(1000, hard // 2 - 100)):  # as many pairs
+            for end in socket.socketpair():
+                links.enter_context(end)
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor)  # makes a link
+        assert tensor.tolist() == [2.0] * 4
+
+
+def test_the_soft_limit_on_open_files_is_raised(make_world):
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] <= 512:
+        pytest.skip("the hard limit is low")
+    make_world(2).run(links_with_few_descriptors)

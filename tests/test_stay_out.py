@@ -1,5 +1,6 @@
 """Ranks that cannot join their group: the others are told at once, and why. Real processes."""
 
+import contextlib
 import os
 import resource
 
@@ -45,13 +46,17 @@ def no_threads_once_loaded(rank):
 def few_descriptors(rank):
     goccl.empty(1)
     store = rank.make_store()
-    free = os.open("/dev/null", os.O_RDONLY)  # all below it are open
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    # The soft limit alone would be raised again.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    taken = []
     try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
         dist.init_process_group("goccl", store=store, rank=rank.rank, world_size=rank.size)
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 def no_such_schedule(rank):

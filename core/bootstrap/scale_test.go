@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -90,4 +91,58 @@ func BenchmarkJoin(b *testing.B) {
 			b.ReportMetric(float64(calls)/float64(b.N), "calls/op")
 		})
 	}
+}
+
+// TestTableOfAHost has ranks of one host read a table, while nobody, a member, a member that has
+// gone, or a stranger listens in their place.
+func TestTableOfAHost(t *testing.T) {
+	s := &counting{Store: NewMemStore()}
+	newJoiner := func() *joiner {
+		j := &joiner{ctx: within(t, limit), store: s, prefix: "goccl//g/",
+			config: JoinConfig{host: t.Name()}}
+		t.Cleanup(j.close)
+		return j
+	}
+	r := &rosterRecord{nonce: newNonce(), size: 512}
+	random(r.secret[:])
+	for rank := range r.size {
+		r.marks = append(r.marks, mark{byte(rank)})
+		r.members = append(r.members, Member{[]byte{byte(rank)}, []byte("host")})
+	}
+	r.encode("")
+	if r.bytes < shareFrom {
+		t.Fatalf("%d bytes are not shared", r.bytes)
+	}
+	if err := s.Set("goccl//g/table", r.table); err != nil {
+		t.Fatal(err)
+	}
+	read := func(j *joiner, fromStore int64) {
+		t.Helper()
+		before := s.tables.Load()
+		table, err := j.table(r)
+		if err != nil || !bytes.Equal(table, r.table) {
+			t.Fatalf("%d bytes, %v", len(table), err)
+		}
+		if n := s.tables.Load() - before; n != fromStore {
+			t.Errorf("the store is read %d times, want %d", n, fromStore)
+		}
+	}
+	first, second := newJoiner(), newJoiner()
+	read(first, 1)
+	read(second, 0)
+	first.close()
+	read(second, 1)
+	read(newJoiner(), 0)
+	second.close()
+	secret, socket := first.shareSecret(r)
+	secret[0]++
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := newJoiner()
+	if err := stranger.serve(l, secret).set("table", []byte("forged")); err != nil {
+		t.Fatal(err)
+	}
+	read(first, 1)
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 _ROOT = Path("/")
 _DESCRIPTORS = 64  # of a process besides its links
+_MOST_DESCRIPTORS = 1 << 20  # to which the library raises the soft limit, as capi/api.c does
 _DESCRIPTORS_OF_PEER = 4  # a link, the peer's process, and as many while they are made
 _THREADS = 16  # of a rank, with those of Python and torch
 _ADDRESS_SPACE = 1700 << 20  # that the library takes when it is loaded
@@ -107,15 +108,18 @@ def collect(ranks: int, verbs: bool, host: Host | None = None) -> list[Limit]:
 
 def _descriptors(ranks: int, host: Host) -> Limit:
     soft, hard = host.rlimit(resource.RLIMIT_NOFILE)
-    value = _count(soft) if soft == hard else f"{_count(soft)}, at most {_count(hard)}"
-    enough = (
-        ranks if soft == resource.RLIM_INFINITY else (soft - _DESCRIPTORS) // _DESCRIPTORS_OF_PEER
-    )
+    # A limit that is infinite is the number -1.
+    raised = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    value = _count(soft)
+    if soft != resource.RLIM_INFINITY and soft < raised:
+        value += f"; a group raises them to {raised}"
+        soft = raised
     warning = ""
-    if enough < ranks:
-        needed = _DESCRIPTORS + _DESCRIPTORS_OF_PEER * ranks
+    needed = _DESCRIPTORS + _DESCRIPTORS_OF_PEER * ranks
+    if soft != resource.RLIM_INFINITY and soft < needed:
         warning = (
-            f"{soft} descriptors are too few for {ranks} ranks: raise them (ulimit -n {needed})"
+            f"{soft} descriptors are too few for {ranks} ranks: raise the hard limit"
+            f" (ulimit -Hn {needed})"
         )
     return Limit("descriptors", value, warning)
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -32,102 +33,81 @@ func (e *Engine) expect(deadline time.Duration) {
 }
 
 // expireLate ends what is late, and has itself called again for the rest.
-func (e *Engine) expireLate() {
-	now, next := exec.Now(), time.Duration(0)
-	var late []func()
-	check := func(w *work.Work, expire func()) {
+func (e *Engine) expireLate() { e.expireBy(exec.Now()) }
+
+// expireBy ends what was to end by a time. A receive that nothing has met ends alone, for no peer
+// knows of it, as does what this rank sends to itself. What is late of a bulk fails the
+// communicator: its peer may still come to it.
+func (e *Engine) expireBy(now time.Duration) {
+	if !e.anyLate(now) {
+		return
+	}
+	e.collect() // what has come in time
+	var ended []ending
+	var failure *fault.Error
+	e.mu.Lock()
+	e.match.posted = slices.DeleteFunc(e.match.posted, func(r *receive) bool {
+		late := r.work.Deadline() <= now
+		if late {
+			ended = append(ended, ending{r.work, r.op,
+				e.late(r.work, r.op, r.source, "no send matched it")})
+		}
+		return late
+	})
+	e.match.unexpected = slices.DeleteFunc(e.match.unexpected, func(a *arrival) bool {
+		late := a.local != nil && a.local.work.Deadline() <= now
+		if late {
+			s := a.local
+			ended = append(ended, ending{s.work, s.op,
+				e.late(s.work, s.op, e.Rank, "no receive of this rank matched it")})
+		}
+		return late
+	})
+	for b := range e.all() {
+		if b.work.Deadline() > now {
+			continue
+		}
+		if err := e.overdue(b); e.to(b, late) {
+			failure = err
+		}
+	}
+	e.mu.Unlock()
+	for _, x := range ended {
+		x.work.End(x.err)
+	}
+	if failure != nil {
+		e.face.Fail(failure)
+	}
+}
+
+// anyLate tells whether something was to end by a time. If so, what else waits is to be looked at
+// later.
+func (e *Engine) anyLate(now time.Duration) (any bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := time.Duration(0)
+	check := func(w *work.Work) {
 		switch {
 		case w.Deadline() <= now:
-			late = append(late, expire)
+			any = true
 		case next == 0 || w.Deadline() < next:
 			next = w.Deadline()
 		}
 	}
-	e.mu.Lock()
-	for id, s := range e.offers {
-		check(s.work, func() { e.expire(id, s.peer) })
+	for b := range e.all() {
+		check(b.work)
 	}
 	for _, r := range e.match.posted {
-		check(r.work, func() { e.expireReceive(r) })
-	}
-	for r := range e.filling {
-		check(r.work, func() { e.expireReceive(r) })
-	}
-	for _, g := range e.linkSends.given {
-		if g.lone {
-			check(g.send.work, func() { e.expireGift(g) })
-		}
+		check(r.work)
 	}
 	for _, a := range e.match.unexpected {
 		if a.local != nil {
-			check(a.local.work, func() { e.expireLocal(a) })
+			check(a.local.work)
 		}
 	}
 	e.deadline.due = 0
 	if next != 0 {
 		e.expect(next)
 	}
-	e.mu.Unlock()
-	for _, expire := range late {
-		expire()
-	}
-}
-
-// expire fails the communicator because an offer was not accepted, or its data not read, in time:
-// the peer may still come to it later.
-func (e *Engine) expire(id uint64, peer int) {
-	e.collect()
-	s := e.takeOffer(id, peer)
-	if s == nil {
-		return
-	}
-	why := "no receive matched it"
-	if e.peers[peer].wire.gets(s.bytes) {
-		why += ", or its data was not read"
-	}
-	e.face.Fail(e.late(s.work, s.op, peer, why))
-	s.work.End(e.face.Failed())
-}
-
-// expireLocal fails a send of this rank to itself that no receive matched.
-func (e *Engine) expireLocal(a *arrival) {
-	e.mu.Lock()
-	i := slices.Index(e.match.unexpected, a)
-	if i >= 0 {
-		e.match.unexpected = slices.Delete(e.match.unexpected, i, i+1)
-	}
-	e.mu.Unlock()
-	if i >= 0 {
-		a.local.work.End(e.late(a.local.work, a.local.op, e.Rank, "no receive of this rank matched it"))
-	}
-}
-
-// expireReceive fails a receive that nothing matched. The communicator goes on: no peer knows of
-// it. It does not where half of the data has come.
-func (e *Engine) expireReceive(r *receive) {
-	e.collect()
-	e.mu.Lock()
-	mine := e.match.cancel(r)
-	half := e.filling[r]
-	r.expired = half
-	e.mu.Unlock()
-	if half {
-		e.face.Fail(e.late(r.work, r.op, r.from,
-			"the rest of the data did not come from "+e.Members.Names(r.from)))
-	}
-	if !mine {
-		return
-	}
-	r.work.End(e.late(r.work, r.op, r.source, "no send matched it"))
-}
-
-// expireGift fails the communicator because the peer has not taken in time what it has accepted.
-func (e *Engine) expireGift(g *gift) {
-	e.mu.Lock()
-	late := e.linkSends.given[g.offer] == g
-	e.mu.Unlock()
-	if late {
-		s := g.send
-		e.face.Fail(e.late(s.work, s.op, s.peer, "its receiver has not taken all of it"))
-	}
+	return any
 }

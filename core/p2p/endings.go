@@ -95,6 +95,11 @@ func (e *Engine) miss(w *work.Work, op *call.Operation, err *fault.Error) {
 	w.End(e.ended(op, err))
 }
 
+// broken is the error for what no correct peer sends.
+func (e *Engine) broken(peer int, err error) *fault.Error {
+	return e.Members.Errorf(fault.ErrInternal, "from %s: %v", e.Members.Names(peer), err)
+}
+
 // ending is the end of a send or receive, for when no lock is held.
 type ending struct {
 	work *work.Work
@@ -102,50 +107,43 @@ type ending struct {
 	err  *fault.Error
 }
 
+// giveUp has bulks of a peer, or (AnySource) of all, left, but for those that are busy. It needs
+// e.mu.
+func (e *Engine) giveUp(peer int, cause *fault.Error) (ended []ending) {
+	for b := range e.all() {
+		if (peer == call.AnySource || b.peer == peer) && !b.busy {
+			ended = append(ended, ending{b.work, b.op, cause})
+			e.to(b, left)
+		}
+	}
+	return ended
+}
+
 // Depart ends what can no longer be matched because a peer is gone.
 func (e *Engine) Depart(peer int, d membership.Departure) {
 	e.enter()
 	defer e.exit()
-	e.takeLetters() // what it sent before
+	e.takePackets() // what it sent before
 	e.mu.Lock()
 	e.gone[peer] = d
-	var ended []ending
-	end := func(w *work.Work, op *call.Operation, err *fault.Error) {
-		ended = append(ended, ending{w, op, err})
-	}
+	ended := e.giveUp(peer, d.Cause)
 	e.match.posted = slices.DeleteFunc(e.match.posted, func(r *receive) bool {
 		err := e.refuse(r.source)
 		if err != nil {
-			end(r.work, r.op, err)
+			ended = append(ended, ending{r.work, r.op, err})
 		}
 		return err != nil
 	})
-	// What was offered, and will not come.
+	// What was to be sent, and will not come.
 	e.match.unexpected = slices.DeleteFunc(e.match.unexpected,
-		func(a *arrival) bool { return a.source == peer && a.offer != 0 })
-	for r := range e.filling {
-		if r.from == peer {
-			end(r.work, r.op, d.Cause)
-			delete(e.filling, r)
-		}
-	}
-	clear(e.peers[peer].accepted)
-	for id, s := range e.offers {
-		if s.peer == peer {
-			end(s.work, s.op, d.Cause)
-			delete(e.offers, id)
-		}
-	}
+		func(a *arrival) bool { return a.source == peer && a.id != 0 })
 	e.peers[peer].held = heldBack{}
-	for _, g := range e.takeLone(peer) {
-		end(g.send.work, g.send.op, d.Cause)
-	}
-	moving := e.moving > 0
+	transfers := e.transfers > 0
 	e.mu.Unlock()
 	for _, x := range ended {
 		e.miss(x.work, x.op, x.err)
 	}
-	if moving { // one may be a receive from the peer
+	if transfers { // one may be a receive from the peer
 		e.mail.Poke()
 	}
 }
@@ -159,30 +157,16 @@ func (e *Engine) Fail(err *fault.Error) {
 	if e.deadline.alarm != nil {
 		e.deadline.alarm.Stop()
 	}
-	var ended []ending
-	end := func(w *work.Work, op *call.Operation) { ended = append(ended, ending{w, op, err}) }
+	ended := e.giveUp(call.AnySource, err)
 	for _, r := range e.match.posted {
-		end(r.work, r.op)
-	}
-	for r := range e.filling {
-		if !r.reading { // else its reader ends it
-			end(r.work, r.op)
-			delete(e.filling, r)
-		}
-	}
-	for _, s := range e.offers {
-		end(s.work, s.op)
-	}
-	for _, g := range e.takeLone(call.AnySource) {
-		end(g.send.work, g.send.op)
+		ended = append(ended, ending{r.work, r.op, err})
 	}
 	for _, a := range e.match.unexpected {
 		if a.local != nil {
-			end(a.local.work, a.local.op)
+			ended = append(ended, ending{a.local.work, a.local.op, err})
 		}
 	}
 	e.match = matcher{}
-	clear(e.offers)
 	for i := range e.peers {
 		e.peers[i].held = heldBack{}
 	}

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
@@ -17,14 +16,9 @@ import (
 )
 
 const (
-	eagerPortMax = 1 << 20 // where no memory is shared
-	acceptedPart = 4 << 20 // bytes of an accepted send that go in one frame
 	// EagerBudget is the most bytes of eager sends of all peers that have not been received yet.
 	EagerBudget = 5 << 20
-	eagerLeast  = 16 << 10         // of a peer, whatever their number
-	inlineTime  = time.Millisecond // how long a send may hold its caller
-	// how long an accepted send may hold a waiter, who may wait for another work
-	giveTime = 10 * time.Millisecond
+	eagerLeast  = 16 << 10 // of a peer, whatever their number
 )
 
 // Engine is the sends and receives of an epoch of a communicator. Its methods may be called from
@@ -36,25 +30,24 @@ type Engine struct {
 	links   Links // set before the first operation is started and the first frame is handled
 	size    int
 	mail    *exec.Mail
-	peers   []peerQueues
+	peers   []peer
 	credits *exec.Credits // of peers
-	held    buffers       // of eager sends
+	buffers buffers       // for eager sends that no receive waits for
 	limits
 	mails     bool // there are peers with mailboxes
 	attention attention
 
-	token       work.Token  // of the waiter that takes letters out, and carries the transfers on
+	token       work.Token  // of the thread that takes packets out, and carries the transfers on
 	unannounced atomic.Bool // some of the peers' are
 	reading     reading
 
 	mu      sync.Mutex // guards what follows
-	open    bool       // callers in C may send, while nobody has entered
+	open    bool       // callers in C may send, while no thread has entered
 	match   matcher
-	holding int               // peers that hold sends back
-	filling map[*receive]bool // matched, and their data comes into their buffers
-	offered
-	linkSends linkSends
-	moving    int // transfers
+	holding int // peers that hold sends back
+	bulks
+	pushes    pushes
+	transfers int // in the queues of all peers
 	deadline  deadline
 	failure   *fault.Error
 	gone      map[int]membership.Departure
@@ -66,38 +59,30 @@ type limits struct {
 	most        uint64 // sends
 }
 
-// reading is held by a thread that takes letters out.
+// reading is held by a thread that takes packets out.
 type reading struct {
 	sync.Mutex
 	closed bool // there are no mailboxes any more
 }
 
-// offered are the sends that were offered, and neither accepted nor got.
-type offered struct {
-	offers map[uint64]*send // by number
-	next   uint64           // number of the last one
-}
+// peer is what goes on with one peer.
+type peer struct {
+	wire    wire
+	frames  serial // eager sends and RTS, in the order of their calls
+	answers serial
+	data    serial // of large sends over a link, in the order in which they were accepted
 
-// peerQueues is what goes on with one peer.
-type peerQueues struct {
-	wire   wire
-	frames serial // eager sends and offers, in the order of their calls
-	// accepted sends over a port channel: data out, in the order in which they were accepted
-	give serial
-	take serial // answers
-
-	giving, taking transfers   // over a memory channel
-	unannounced    atomic.Bool // a letter of which it must be told, unless it looks itself
-	// of the goroutine of the link, or of who holds `reading`: the send of which a frame is being read
-	coming *arrival
+	sending, receiving queue       // of large sends over memory
+	unannounced        atomic.Bool // a packet of which it must be told, unless it looks itself
+	// of the thread that reads the link, or takes packets out: what brings the frame being read
+	coming coming
 
 	// Under Engine.mu:
-	*exec.Credit                     // of both ways: see enter
-	accepted     map[uint64]*arrival // offers whose data comes into a receive's buffer
-	unexpected   uint64              // bytes from the peer that are held for a receive to come
-	held         heldBack            // sends to the peer
-	holds        bool                // the peer does so, too
-	refusing     int                 // answers to it that are on their way
+	*exec.Credit          // of both ways: see enter
+	unexpected   uint64   // bytes from the peer that are held for a receive to come
+	held         heldBack // sends to the peer
+	holds        bool     // the peer does so, too
+	refusing     int      // answers to it that are on their way
 }
 
 // New makes an engine. [Engine.UseLinks] comes before its first use, and [Engine.Free] ends it.
@@ -108,16 +93,13 @@ func New(c Config, f Face) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{Config: c, face: f, size: size, mail: c.Window.Mail(), credits: credits,
-		token: work.NewToken(), peers: make([]peerQueues, size)}
+		token: work.NewToken(), peers: make([]peer, size)}
 	e.mails = e.byMail(call.AnySource)
 	e.eagerWindow = uint64(max(EagerBudget/max(size-1, 1), eagerLeast))
 	e.most = uint64(max(arrivalsBudget/max(size-1, 1), arrivalsLeast))
-	e.offers = map[uint64]*send{}
-	e.linkSends.given = map[uint64]*gift{}
-	e.filling = map[*receive]bool{}
+	e.out, e.in = map[uint64]*send{}, map[pair]*bulk{}
 	e.gone = map[int]membership.Departure{}
 	for i := range e.peers {
-		e.peers[i].accepted = map[uint64]*arrival{}
 		e.peers[i].Credit = credits.Of(i)
 		e.peers[i].wire = e.wireTo(i)
 	}
@@ -163,22 +145,22 @@ func (e *Engine) eagerMost() uint64 { return e.eagerWindow * 2 / 3 }
 func (e *Engine) Free() {
 	e.enter() // callers in C stay out, for the engine has failed
 	defer e.exit()
-	e.token <- struct{}{} // from who attends, and kept: nobody attends any more
+	e.token <- struct{}{} // from the thread that attends, and kept: none attends any more
 	e.endTransfersHeld(e.face.Failed())
 	e.reading.Lock()
 	e.reading.closed = true
 	e.reading.Unlock()
 	for i := range e.peers {
-		for _, t := range []*transfers{&e.peers[i].giving, &e.peers[i].taking} {
-			if t.run != nil {
-				t.run.Free()
+		for _, q := range e.peers[i].queues() {
+			if q.run != nil {
+				q.run.Free()
 			}
 		}
 	}
 }
 
 // enter keeps callers in C, which send and receive without the engine where they can, out of the
-// mailboxes and credits; exit lets them in again. All code that posts or takes letters, starts
+// mailboxes and credits; exit lets them in again. All code that posts or takes packets, starts
 // sends or receives, or ends what these wait for runs between the two. They nest.
 func (e *Engine) enter() { e.FastPath.ShutSends() }
 
@@ -200,14 +182,13 @@ func (e *Engine) exit() {
 // sendsInOrder tells whether no send is under way that one in C could overtake, and calls need not
 // come here, to fail or to be logged. It needs e.mu.
 func (e *Engine) sendsInOrder() bool {
-	return e.mails && e.failure == nil && len(e.gone) == 0 && len(e.offers) == 0 &&
-		!e.Traced
+	return e.mails && e.failure == nil && len(e.gone) == 0 && e.offered == 0 && !e.Traced
 }
 
 // idle tells whether no receive or message is here that one in C could overtake. It needs e.mu.
 func (e *Engine) idle() bool {
-	return len(e.match.posted) == 0 && len(e.match.unexpected) == 0 && len(e.filling) == 0 &&
-		e.moving == 0 && e.holding == 0
+	return len(e.match.posted) == 0 && len(e.match.unexpected) == 0 && len(e.in) == 0 &&
+		e.transfers == 0 && e.holding == 0
 }
 
 // Start starts those operations of a work that are sends and receives.
@@ -225,14 +206,14 @@ func (e *Engine) Start(w *work.Work, operations []call.Operation) {
 }
 
 func (e *Engine) send(w *work.Work, op *call.Operation) {
-	s := &send{work: w, op: op, peer: op.Root, bytes: op.Length()}
+	s := &send{bulk: bulk{work: w, op: op, peer: op.Root, bytes: op.Length()}}
 	if s.peer == e.Rank {
 		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
 		e.arrive(a)
 		return
 	}
 	q := &e.peers[s.peer]
-	small := s.bytes <= e.eagerMost() && q.wire.eager(s.payload())
+	small := s.bytes <= e.eagerMost() && q.wire.eager(s.memory())
 	fits := func() bool { return small && q.EagerSent-q.EagerDone+s.bytes <= e.eagerWindow }
 	e.mu.Lock()
 	if e.mustHold(s.peer) || small && !fits() {
@@ -249,12 +230,9 @@ func (e *Engine) send(w *work.Work, op *call.Operation) {
 	if fits() && !hold {
 		q.EagerSent += s.bytes
 		s.header = transport.Header{Type: transport.Data, Flags: EagerSend, Arg: [2]uint64{s.about()}}
-		s.first = s.payload()
+		s.first = s.memory()
 	} else {
-		e.next++
-		s.id = e.next
-		e.offers[s.id] = s
-		e.expect(w.Deadline())
+		e.offer(s)
 		s.header = transport.Header{Type: FrameRTS, Seq: s.id, Arg: [2]uint64{s.about(), s.bytes}}
 		s.first = q.wire.place(s)
 	}
@@ -284,30 +262,16 @@ func (e *Engine) beginSend(s *send, h transport.Header, most time.Duration) bool
 		return false
 	default:
 		lost := e.loseSend(s, err)
-		if s.id == 0 || e.takeOffer(s.id, s.peer) != nil {
+		if s.id == 0 || e.answered(s.id, s.peer, left) != nil {
 			s.work.End(lost)
 		}
 	}
 	return true
 }
 
-// takeOffer removes an offer that was made to a peer; nil if there is none such, or no more.
-func (e *Engine) takeOffer(id uint64, peer int) *send {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := e.offers[id]
-	if s == nil || s.peer != peer {
-		return nil
-	}
-	delete(e.offers, id)
-	if s.held {
-		e.unhold(s)
-	}
-	return s
-}
-
 func (e *Engine) receive(w *work.Work, op *call.Operation) {
-	r := &receive{work: w, op: op, source: op.Root, bytes: op.Length()}
+	r := &receive{bulk: bulk{work: w, op: op, bytes: op.Length(), peer: call.AnySource},
+		source: op.Root}
 	var holders []int
 	e.mu.Lock()
 	a := e.match.post(r)
@@ -355,54 +319,59 @@ func (e *Engine) arrive(a *arrival) {
 func (e *Engine) deliver(r *receive, a *arrival) {
 	r.work.SetSource(a.source)
 	var bad *fault.Error
-	if r.bytes != a.bytes || r.op.DType != a.dtype {
-		bad = e.Members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but "+
-			"%s sent %d elements of %s", e.Members.Names(e.Rank),
-			r.op.OutCounts[0], r.op.DType, a.tag, e.Members.Names(a.source),
-			a.bytes/uint64(a.dtype.Size()), a.dtype)
-		bad.Calls = map[int]string{
-			a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, a.bytes/uint64(a.dtype.Size()),
-				a.tag),
-			e.Rank: fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, r.op.OutCounts[0], a.tag),
-		}
-		bad = e.ended(r.op, bad)
+	if !r.fits(a) {
+		bad = e.mismatch(r, a)
 	}
 	switch {
 	case a.local != nil:
-		if bad == nil && r.bytes > 0 {
-			copy(r.buffer(), unsafe.Slice((*byte)(a.local.op.In[0]), r.bytes))
+		if bad == nil {
+			copy(r.memory(), a.local.memory())
 		}
 		a.local.work.End(bad)
 		r.work.End(bad)
 	case a.data != nil:
 		if bad == nil {
-			copy(r.buffer(), a.data)
+			copy(r.memory(), a.data)
 		}
 		e.consumed(a)
-		e.held.put(a.data)
+		e.buffers.put(a.data)
 		r.work.End(bad)
 	case bad != nil:
 		e.consumed(a)
-		e.reply(a.source, transport.Header{Type: FrameReject, Seq: a.offer}, bad.Encode())
+		e.reply(a.source, frameOf(FrameReject, a.id), bad.Encode())
 		r.work.End(bad)
 	default:
 		e.consumed(a)
 		if a.bytes == 0 {
-			e.finish(r.work, a.source, a.offer)
+			r.peer, r.id = a.source, a.id
+			e.finish(&r.bulk)
 		} else {
-			e.peers[a.source].wire.accept(r, a)
+			e.accept(r, a)
 		}
 	}
 }
 
-// reply tells a peer something without waiting. A peer that does not get it has failed, which its
-// link tells.
+// mismatch is the error for a receive that has met a send which does not fit it.
+func (e *Engine) mismatch(r *receive, a *arrival) *fault.Error {
+	sent, wanted := a.bytes/uint64(a.dtype.Size()), r.op.OutCounts[0]
+	err := e.Members.Errorf(fault.ErrMismatch, "%s receives %d elements of %s with tag %d, but "+
+		"%s sent %d elements of %s", e.Members.Names(e.Rank), wanted, r.op.DType, a.tag,
+		e.Members.Names(a.source), sent, a.dtype)
+	err.Calls = map[int]string{
+		a.source: fmt.Sprintf("send(%s, %d elements, tag %d)", a.dtype, sent, a.tag),
+		e.Rank:   fmt.Sprintf("recv(%s, %d elements, tag %d)", r.op.DType, wanted, a.tag),
+	}
+	return e.ended(r.op, err)
+}
+
+// reply tells a peer something without waiting. A peer that is not told has failed, as its link
+// tells.
 func (e *Engine) reply(peer int, h transport.Header, payload []byte) {
 	q := &e.peers[peer]
-	if !q.take.now(e, func() bool { return q.wire.tryPost(h, payload) }) {
+	if !q.answers.now(e, func() bool { return q.wire.tryPost(h, payload) }) {
 		timeout := e.face.Timeout()
 		until := exec.Now() + timeout
-		q.take.do(e, func() { e.replyBy(until, timeout, peer, h, payload) })
+		q.answers.do(e, func() { e.replyBy(until, timeout, peer, h, payload) })
 	}
 }
 

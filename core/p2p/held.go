@@ -60,7 +60,7 @@ func (e *Engine) count(src int) error {
 }
 
 // waits tells whether a send is held still. It needs e.mu.
-func (e *Engine) waits(s *send) bool { return s.held && e.offers[s.id] == s }
+func (e *Engine) waits(s *send) bool { return s.held && s.state == offered }
 
 // waiting leaves out the first of a list of sends, as far as they wait no more. It needs e.mu.
 func (e *Engine) waiting(list []*send) []*send {
@@ -186,7 +186,7 @@ func (e *Engine) launch(s *send, frame uint8) {
 func (e *Engine) notNow(id uint64, peer int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.offers[id]
+	s := e.out[id]
 	if s == nil || s.peer != peer || s.probe != asked {
 		return // it has failed meanwhile
 	}
@@ -248,11 +248,11 @@ func (e *Engine) probed(a *arrival) error {
 	}
 	timeout := e.face.Timeout()
 	until := exec.Now() + timeout
-	q.take.do(e, func() {
+	q.answers.do(e, func() {
 		e.mu.Lock()
 		q.refusing-- // before the peer, which may ask anew at once, has the answer
 		e.mu.Unlock()
-		e.replyBy(until, timeout, a.source, transport.Header{Type: FrameNotNow, Seq: a.offer}, nil)
+		e.replyBy(until, timeout, a.source, frameOf(FrameNotNow, a.id), nil)
 	})
 	return nil
 }

@@ -10,6 +10,12 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
+// coming is what a frame of data brings that is being read.
+type coming struct {
+	eager *arrival // nil: it is a part of a large send
+	to    *bulk    // whose buffer it comes into; nil: the arrival has the data
+}
+
 // Slot tells where the data of a frame from a link goes. It runs, as do Arrived and Dropped, on the
 // goroutine or thread that reads the link.
 func (e *Engine) Slot(src int, h transport.Header) ([]byte, error) {
@@ -19,25 +25,27 @@ func (e *Engine) Slot(src int, h transport.Header) ([]byte, error) {
 	return e.slot(src, h)
 }
 
-// slot tells where a frame's data goes: into the buffer of the receive that has accepted it, or
-// that an eager send meets, or else into memory of its own.
+// slot tells where a frame's data goes: into the buffer of the receive that has met its send, or
+// else into memory of its own.
 func (e *Engine) slot(src int, h transport.Header) ([]byte, error) {
 	q := &e.peers[src]
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.failure != nil {
-		q.coming = &arrival{source: src} // of no use to anybody
+		q.coming = coming{eager: &arrival{source: src}} // of no use to anybody
 		return make([]byte, h.Bytes), nil
 	}
 	if h.Flags == LargeSend {
-		a := q.accepted[h.Seq]
-		if a == nil || h.Arg[0] != a.come || h.Bytes == 0 || uint64(h.Bytes) > a.bytes-a.come {
+		b := e.in[pair{src, h.Seq}]
+		if h.Seq == 0 || b == nil || h.Arg[0] != b.moved || h.Bytes == 0 ||
+			uint64(h.Bytes) > b.bytes-b.moved {
 			return nil,
 				fmt.Errorf("%w: %d bytes from %d on of send %d, which was not accepted or not so far",
 					exec.ErrProtocol, h.Bytes, h.Arg[0], h.Seq)
 		}
-		q.coming, a.receive.reading = a, true
-		return a.receive.buffer()[a.come:][:h.Bytes], nil
+		e.to(b, moving)
+		q.coming, b.busy = coming{to: b}, true
+		return b.memory()[b.moved:][:h.Bytes], nil
 	}
 	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff),
 		bytes: uint64(h.Bytes)}
@@ -48,57 +56,52 @@ func (e *Engine) slot(src int, h transport.Header) ([]byte, error) {
 	if err := e.count(src); err != nil {
 		return nil, err
 	}
-	q.coming = a
-	if r := e.match.wanting(a); r != nil && r.bytes == a.bytes && r.op.DType == a.dtype {
+	if r := e.match.wanting(a); r != nil && r.fits(a) {
 		e.match.cancel(r)
 		r.work.SetSource(src)
-		a.receive, e.filling[r], r.from, r.reading = r, true, src, true
-		return r.buffer(), nil
+		r.peer, r.busy = src, true
+		e.in[pair{src, 0}] = &r.bulk
+		e.to(&r.bulk, moving)
+		q.coming = coming{a, &r.bulk}
+		return r.memory(), nil
 	}
 	q.unexpected += a.bytes
-	a.data = e.held.get(a.bytes)
+	a.data = e.buffers.get(a.bytes)
+	q.coming = coming{eager: a}
 	return a.data, nil
 }
 
 // Arrived tells that the data of the frame last asked a slot for is there.
 func (e *Engine) Arrived(src int, h transport.Header) {
-	switch a, complete := e.read(src, uint64(h.Bytes), true); {
-	case a.receive == nil:
-		e.arrive(a)
-	case complete:
-		if h.Flags == EagerSend {
-			e.consumed(a)
-		}
-		a.receive.work.End(nil)
+	q := &e.peers[src]
+	c := q.coming
+	q.coming = coming{}
+	if c.to == nil {
+		e.arrive(c.eager)
+		return
 	}
+	e.mu.Lock()
+	c.to.moved += uint64(h.Bytes)
+	ended, cause := e.letGo(c.to, c.to.moved == c.to.bytes)
+	e.mu.Unlock()
+	if ended && cause == nil && c.eager != nil {
+		e.consumed(c.eager)
+	}
+	e.conclude(c.to, ended, cause)
 }
 
 // Dropped tells that it will not come.
-func (e *Engine) Dropped(src int) { e.read(src, 0, false) }
-
-// read notes that a frame has been read, or (not whole) will not be. A receive that then is not
-// complete goes on waiting, unless the communicator has failed.
-func (e *Engine) read(src int, bytes uint64, whole bool) (a *arrival, complete bool) {
+func (e *Engine) Dropped(src int) {
 	q := &e.peers[src]
-	a, q.coming = q.coming, nil
-	r := a.receive
-	if r == nil {
-		return a, false
+	b := q.coming.to
+	q.coming = coming{}
+	if b == nil {
+		return
 	}
 	e.mu.Lock()
-	r.reading = false
-	a.come += bytes
-	failure := e.failure
-	complete = whole && a.come == a.bytes && !r.expired
-	if complete || failure != nil {
-		delete(e.filling, r)
-		delete(q.accepted, a.offer)
-	}
+	ended, cause := e.letGo(b, false)
 	e.mu.Unlock()
-	if failure != nil && !complete {
-		r.work.End(e.ended(r.op, failure))
-	}
-	return a, complete
+	e.conclude(b, ended, cause)
 }
 
 // consumed counts a send that has met a receive, and tells the sender now and then.
@@ -110,7 +113,7 @@ func (e *Engine) consumed(a *arrival) {
 	e.mu.Lock()
 	q.unexpected -= uint64(len(a.data))
 	q.Taken++
-	if a.offer == 0 {
+	if a.id == 0 {
 		q.Received += a.bytes
 	}
 	bytes, number := q.Received, q.Taken
@@ -124,29 +127,12 @@ func (e *Engine) consumed(a *arrival) {
 	}
 }
 
-// Control takes a frame of the point-to-point protocol. It runs on a link's goroutine, or where
-// letters are collected.
+// Control takes a frame of the protocol, and tells whether a correct peer sends such. It runs on
+// the goroutine or thread that reads a link, or where packets are collected.
 func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 	switch h.Type {
 	case FrameRTS, FrameProbe:
-		dtype := reduce.DType(h.Arg[0] & 0xff)
-		if !dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 {
-			return fmt.Errorf("%w: an offer of dtype %d, tag %d", exec.ErrProtocol, dtype, h.Arg[0]>>8)
-		}
-		a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: dtype, bytes: h.Arg[1], offer: h.Seq}
-		if err := e.peers[src].wire.placeOf(a, payload); err != nil {
-			return err
-		}
-		if h.Type == FrameProbe {
-			return e.probed(a)
-		}
-		e.mu.Lock()
-		err := e.count(src)
-		e.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		e.arrive(a)
+		return e.requested(src, h, payload)
 	case FrameNotNow:
 		e.notNow(h.Seq, src)
 	case FrameWanted:
@@ -159,21 +145,13 @@ func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 		defer e.mu.Unlock()
 		e.setHolds(src, false)
 	case FrameCTS:
-		if s := e.takeOffer(h.Seq, src); s != nil { // else it has failed, or is not for that peer
+		if s := e.answered(h.Seq, src, accepted); s != nil { // else it has failed, or is another's
 			e.peers[src].wire.carry(s)
 		}
 	case FrameFIN:
-		s := e.takeOffer(h.Seq, src)
-		if s == nil {
-			return nil
-		}
-		if err := e.peers[src].wire.got(s); err != nil {
-			s.work.End(fault.From(err, fault.ErrInternal, "%s", e.Title(s.op)))
-			return err
-		}
-		s.work.End(nil)
+		return e.finished(src, h.Seq)
 	case FrameReject:
-		if s := e.takeOffer(h.Seq, src); s != nil {
+		if s := e.answered(h.Seq, src, done); s != nil {
 			s.work.End(e.ended(s.op, e.Members.Decode(fault.ErrMismatch, payload)))
 		}
 	case FrameCredit:
@@ -189,5 +167,43 @@ func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 	default:
 		return fmt.Errorf("%w: a frame of type %d", exec.ErrProtocol, h.Type)
 	}
+	return nil
+}
+
+// requested takes an RTS or a probe.
+func (e *Engine) requested(src int, h transport.Header, place []byte) error {
+	a := &arrival{source: src, tag: int(h.Arg[0] >> 8), dtype: reduce.DType(h.Arg[0] & 0xff),
+		bytes: h.Arg[1], id: h.Seq}
+	if !a.dtype.Valid() || h.Arg[0]>>8 > math.MaxInt32 || a.id == 0 {
+		return fmt.Errorf("%w: RTS %d of dtype %d, tag %d", exec.ErrProtocol, a.id, a.dtype,
+			h.Arg[0]>>8)
+	}
+	if err := e.peers[src].wire.locate(a, place); err != nil {
+		return err
+	}
+	if h.Type == FrameProbe {
+		return e.probed(a)
+	}
+	e.mu.Lock()
+	err := e.count(src)
+	e.mu.Unlock()
+	if err == nil {
+		e.arrive(a)
+	}
+	return err
+}
+
+// finished takes a FIN.
+func (e *Engine) finished(src int, id uint64) error {
+	s := e.answered(id, src, done)
+	if s == nil {
+		return nil
+	}
+	if s.bytes > 0 && e.Ports[src] {
+		err := fmt.Errorf("%w: data has been read where no memory is shared", exec.ErrProtocol)
+		s.work.End(e.ended(s.op, e.broken(src, err)))
+		return err
+	}
+	s.work.End(nil)
 	return nil
 }

@@ -2,12 +2,10 @@ package p2p
 
 import (
 	"slices"
-	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/transport"
-	"github.com/goccl/goccl/core/work"
 )
 
 // arrival is a send, as the receiver knows it.
@@ -15,48 +13,31 @@ type arrival struct {
 	source, tag int
 	dtype       reduce.DType
 	bytes       uint64
-	data        []byte   // eager: the payload, unless it goes into receive
-	receive     *receive // whose buffer the payload comes into
-	come        uint64   // bytes of it that are there
-	offer       uint64   // number of the offer, where the data has not come
-	uncounted   bool     // it was held: its peer has asked whether a receive waits for it
-	at          uint64   // and where it lies in the sender's memory, where memory is shared
-	local       *send    // a send of this rank to itself
+	data        []byte // eager: the payload, unless it goes into the buffer of a receive
+	id          uint64 // of the RTS; 0: the send is eager
+	at          uint64 // where the data lies in the sender's memory, where memory is shared
+	uncounted   bool   // it was held: its peer has asked whether a receive waits for it
+	local       *send  // a send of this rank to itself
 }
 
 // receive is a posted receive.
 type receive struct {
-	work   *work.Work
-	op     *call.Operation
-	bytes  uint64
+	bulk
 	source int // wanted; AnySource
-	// Under Engine.mu, of one whose data comes into its buffer:
-	from    int  // the sender
-	reading bool // a frame is being read
-	expired bool // the data has come too late: the receive ends with the communicator
-}
-
-// buffer is where the received data goes.
-func (r *receive) buffer() []byte {
-	if r.bytes == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(r.op.Out[0]), r.bytes)
 }
 
 func (r *receive) matches(a *arrival) bool {
 	return r.op.Tag == a.tag && (r.source == call.AnySource || r.source == a.source)
 }
 
+// fits tells whether a receive that matches an arrival can take it.
+func (r *receive) fits(a *arrival) bool { return r.bytes == a.bytes && r.op.DType == a.dtype }
+
 // send is a send to a peer, or to this rank itself.
 type send struct {
-	work  *work.Work
-	op    *call.Operation
-	peer  int
-	bytes uint64
+	bulk
 
-	id     uint64           // of its offer; 0: it is eager
-	header transport.Header // of its first frame, the offer or all of it
+	header transport.Header // of its first frame, the RTS or all of it
 	first  []byte           // what goes with it
 
 	// Under Engine.mu:
@@ -74,13 +55,6 @@ func (s *send) begun() {
 
 // about is what the first frame says of tag and dtype.
 func (s *send) about() uint64 { return uint64(s.op.Tag)<<8 | uint64(s.op.DType) }
-
-func (s *send) payload() []byte {
-	if s.bytes == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(s.op.In[0]), s.bytes)
-}
 
 // matcher pairs arrivals with receives: in the order of their coming, by source and tag.
 type matcher struct {

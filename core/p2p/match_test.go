@@ -16,7 +16,7 @@ func TestMatcherKeepsOrder(t *testing.T) {
 		var posted []*receive
 		for step := range 100 {
 			if rng.IntN(2) == 0 {
-				a := &arrival{source: rng.IntN(3), tag: rng.IntN(2), offer: uint64(step)}
+				a := &arrival{source: rng.IntN(3), tag: rng.IntN(2), id: uint64(step)}
 				got := m.arrive(a)
 				var want *receive
 				for i, r := range posted {
@@ -34,7 +34,7 @@ func TestMatcherKeepsOrder(t *testing.T) {
 				}
 				continue
 			}
-			r := &receive{source: rng.IntN(4) - 1, op: &call.Operation{Tag: rng.IntN(2)}}
+			r := &receive{source: rng.IntN(4) - 1, bulk: bulk{op: &call.Operation{Tag: rng.IntN(2)}}}
 			got := m.post(r)
 			var want *arrival
 			for i, a := range waiting {

@@ -17,6 +17,8 @@ package p2p
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
@@ -100,19 +102,13 @@ func (e *Engine) String() string {
 	if e.open {
 		text += ", open"
 	}
-	for peer := range e.peers {
-		if _, gone := e.gone[peer]; gone {
-			text += fmt.Sprintf(", %d is gone", peer)
-		}
-		for id := range e.peers[peer].accepted {
-			text += fmt.Sprintf(", receives %d of %d: accepted", id, peer)
-		}
+	var rest []string
+	for peer := range e.gone {
+		rest = append(rest, fmt.Sprintf(", %d is gone", peer))
 	}
-	for id, g := range e.linkSends.given {
-		text += fmt.Sprintf(", sends %d to %d: moving", id, g.send.peer)
-		if g.lone {
-			text += " (the peer reads)"
-		}
+	for b := range e.all() {
+		rest = append(rest, ", "+b.String())
 	}
-	return text
+	slices.Sort(rest)
+	return text + strings.Join(rest, "")
 }

@@ -109,7 +109,7 @@ func (t *transit) readLinks(w *work.Work, until time.Duration) (more bool) {
 		default:
 			interrupted = e.Reader.Wait(min(until-now, work.Slice))
 		}
-		e.giveAccepted()
+		e.pushAll()
 		switch {
 		case interrupted || exec.Now() >= until:
 			return false

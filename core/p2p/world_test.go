@@ -13,8 +13,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
@@ -24,6 +22,7 @@ import (
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
+	"golang.org/x/sys/unix"
 )
 
 // The ways in which the ranks of a world are joined. Links are faked: frames in lists of memory.
@@ -43,12 +42,14 @@ type world struct {
 	ranks []*rank
 
 	readers, spawned sync.WaitGroup
+	closed           bool
 
 	mu     sync.Mutex
 	frames [][][]frame // of links: by destination and source
 	queued bool        // goroutines stay in tasks until they are run
 	tasks  []func()
 	log    func(format string, args ...any) // of frames and failures; may be nil
+	onData func(user int)                   // called while a rank sends or takes data; may be nil
 }
 
 // frame is a frame on its way.
@@ -161,7 +162,12 @@ func (w *world) connect(r, peer *rank) {
 	check(w.t, r.Window.ConnectMemory(r.number, peer.number, fd))
 }
 
+// close may be called again.
 func (w *world) close() {
+	if w.closed {
+		return
+	}
+	w.closed = true
 	w.mu.Lock()
 	w.queued = false
 	w.mu.Unlock()
@@ -225,15 +231,27 @@ func (w *world) run() (any bool) {
 
 // start starts an operation on a rank.
 func (r *rank) start(op call.Operation, timeout time.Duration) *work.Work {
-	ops := []call.Operation{op}
 	x := r.works.New(1, false)
+	x.SetTimeout(timeout)
+	r.startWork(x, op)
+	return x
+}
+
+// startNoting starts an operation, whose end is told.
+func (r *rank) startNoting(op call.Operation, told func(x *work.Work, err error)) {
+	x := r.works.New(1, false)
+	x.SetTimeout(time.Minute)
+	x.OnEnd(func(err error) { told(x, err) })
+	r.startWork(x, op)
+}
+
+func (r *rank) startWork(x *work.Work, op call.Operation) {
+	ops := []call.Operation{op}
 	if source := r.Source(ops); source != nil {
 		x.UseSource(source)
 	}
-	x.SetTimeout(timeout)
 	r.Start(x, ops)
 	x.Started()
-	return x
 }
 
 func sendOp(b []int32, to, tag int) call.Operation {
@@ -363,7 +381,8 @@ func (r *rank) Advertise(ctx context.Context, _ bool, peer int, h transport.Head
 
 func (r *rank) send(ctx context.Context, peer int, h transport.Header, payload [][]byte,
 	advertise bool) (advertised bool, err error) {
-	if err := ctx.Err(); err != nil {
+	r.w.use(r, h)
+	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
 	if err := r.Connect(ctx, peer); err != nil {
@@ -383,7 +402,15 @@ func (r *rank) send(ctx context.Context, peer int, h transport.Header, payload [
 	r.w.mu.Unlock()
 	r.w.note("%d → %d: %s", r.number, peer, textOf(&f))
 	r.w.ranks[peer].Kick()
+	r.w.use(r, h)
 	return advertise, nil
+}
+
+// use tells that a rank uses the memory of a large send.
+func (w *world) use(r *rank, h transport.Header) {
+	if h.Type == transport.Data && h.Flags == LargeSend && w.onData != nil {
+		w.onData(r.number)
+	}
 }
 
 func (r *rank) Pump(peer int) {
@@ -407,13 +434,15 @@ func (r *rank) pass(peer int) bool {
 		return true
 	}
 	if err := r.take(peer, &f); err != nil {
-		r.violation(peer, err)
+		r.Fail(r.broken(peer, err))
 	}
 	return true
 }
 
 func (r *rank) take(peer int, f *frame) error {
 	switch {
+	case f.Type == FrameMail && r.w.queued:
+		r.collect() // and no thread attends in the background
 	case f.Type == FrameMail:
 		r.Told()
 	case f.Type != transport.Data:
@@ -425,6 +454,7 @@ func (r *rank) take(peer int, f *frame) error {
 			return err
 		}
 		copy(to, f.payload)
+		r.w.use(r, f.Header)
 		r.Arrived(peer, f.Header)
 	}
 	if f.advertised {

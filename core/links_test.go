@@ -149,53 +149,29 @@ func TestBusyPairHearsTheThird(t *testing.T) {
 // something else.
 func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
-	const big = 16 << 20 // elements: more than the sockets hold
-	accepted := make(chan struct{})
-	release := make(chan struct{})
-	w.each(func(rank int) error {
-		small := buffer(t, 1)
-		switch rank {
-		case 0:
-			large := buffer(t, big)
-			sending, err := w.comms[0].Start(CallOptions{}, sendOp(large, 1, 0))
-			if err != nil {
-				return err
-			}
-			receiving, err := w.comms[0].Start(CallOptions{}, recvOp(small, 2, 0))
-			if err != nil {
-				return err
-			}
-			if done, err := receiving.Wait(20 * time.Second); err != nil || !done {
-				return errors.Join(err, errors.New("the small receive waits for the large send"))
-			}
-			close(release)
-			_, err = sending.Wait(-1)
-			return err
-		case 1:
-			// It accepts, and then nobody reads: the test holds the poller's token.
-			large := buffer(t, big)
-			receiving, err := w.comms[1].Start(CallOptions{}, recvOp(large, 0, 0))
-			if err != nil {
-				return err
-			}
-			p := linksOf(w.comms[1])
-			for !keeps(w.comms[1], "receives 1 of 0: ") {
-				time.Sleep(time.Millisecond)
-			}
-			for !p.Take() {
-				p.YieldProgress()
-				time.Sleep(time.Millisecond)
-			}
-			close(accepted)
-			<-release
-			p.Leave()
-			_, err = receiving.Wait(-1)
-			return err
-		default:
-			<-accepted
-			return run(w.comms[2], sendOp(small, 0, 0))
+	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
+	const n = 16 << 20 // elements: more than the sockets hold
+	sending, large := sendUnread(t, w, buffer(t, n), buffer(t, n), begun)
+	small := buffer(t, 1)
+	receiving, err := w.comms[0].Start(CallOptions{}, recvOp(small, 2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run(w.comms[2], sendOp(buffer(t, 1), 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := receiving.Wait(-1); err != nil || !done {
+		t.Errorf("the small receive: %v, %v", done, err)
+	}
+	if sending.Ended() {
+		t.Error("the large send has ended, though its receiver does not read")
+	}
+	linksOf(w.comms[1]).Leave()
+	for _, work := range []*Work{sending, large} {
+		if _, err := work.Wait(-1); err != nil {
+			t.Error(err)
 		}
-	})
+	}
 }
 
 // An offer that does not fit the receive is rejected, also while its receiver is sending.

@@ -152,9 +152,7 @@ func (e *Engine) Free() {
 	e.reading.Unlock()
 	for i := range e.peers {
 		for _, q := range e.peers[i].queues() {
-			if q.run != nil {
-				q.run.Free()
-			}
+			q.free()
 		}
 	}
 }

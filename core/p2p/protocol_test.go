@@ -444,3 +444,32 @@ func TestAnyInterleaving(t *testing.T) {
 		}
 	}
 }
+
+// Plans of large sends are kept, few of them, and run again.
+func TestPlansAreKept(t *testing.T) {
+	w := newWorld(t, byPlans, 2)
+	for range 2 {
+		for i := range plansKept + 2 {
+			n := 100_000 + i
+			in, out := buffer(t, n), buffer(t, n)
+			for j := range in {
+				in[j] = int32(i + j)
+			}
+			receive := w.ranks[1].start(recvOp(out, 0, 0), time.Minute)
+			send := w.ranks[0].start(sendOp(in, 1, 0), time.Minute)
+			wait(t, "send and receive", send, receive)
+			if !slices.Equal(in, out) {
+				t.Fatalf("%d elements: the data differs", n)
+			}
+			if kept := len(w.ranks[0].peers[1].sending.plans); kept > plansKept {
+				t.Fatalf("%d plans are kept, %d are allowed", kept, plansKept)
+			}
+		}
+	}
+	again := w.ranks[0].peers[1].sending.plans
+	wait(t, "send and receive", w.ranks[0].start(sendOp(buffer(t, 100_000+plansKept+1), 1, 0),
+		time.Minute), w.ranks[1].start(recvOp(buffer(t, 100_000+plansKept+1), 0, 0), time.Minute))
+	if now := w.ranks[0].peers[1].sending.plans; !slices.Equal(now, again) {
+		t.Error("a plan that was kept is built again")
+	}
+}

@@ -2,6 +2,7 @@ package p2p
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
@@ -20,14 +21,59 @@ type transfer struct {
 	copied uint64
 
 	segments []tune.Segment // still to run; nil: it has not begun
-	compiled *exec.Compiled // the one that runs
 }
 
 // queue has transfers to one peer, or from it, which go one after the other in the order in which
 // they were accepted.
 type queue struct {
 	waiting []*transfer // under Engine.mu
-	run     *exec.Run   // of the first; the token's holder's
+
+	// The token's holder's:
+	run   *exec.Run // of the first
+	plans []segmentPlan
+}
+
+// segmentPlan is the plan for a segment between this rank and the peer of a queue.
+type segmentPlan struct {
+	bytes, element int64
+	compiled       *exec.Compiled
+}
+
+// plansKept is how many plans a queue keeps: sends to one peer mostly are alike.
+const plansKept = 8
+
+// plan is the plan for a segment. It is kept until others have been asked for: longer than it runs,
+// for a queue runs one at a time.
+func (q *queue) plan(p *plan.Params) (*exec.Compiled, error) {
+	key := segmentPlan{bytes: slices.Concat(p.InBytes, p.OutBytes)[0], element: p.ElemSize}
+	for _, kept := range q.plans {
+		if kept.bytes == key.bytes && kept.element == key.element {
+			return kept.compiled, nil
+		}
+	}
+	built, err := plan.Build(*p)
+	if err != nil {
+		return nil, err
+	}
+	if key.compiled, err = exec.Compile(built, false, false); err != nil {
+		return nil, err
+	}
+	if len(q.plans) == plansKept {
+		q.plans[0].compiled.Free()
+		q.plans = q.plans[1:]
+	}
+	q.plans = append(q.plans, key)
+	return key.compiled, nil
+}
+
+// free gives back what the queue of an engine that has ended holds.
+func (q *queue) free() {
+	if q.run != nil {
+		q.run.Free()
+	}
+	for _, kept := range q.plans {
+		kept.compiled.Free()
+	}
 }
 
 func (p *peer) queues() [2]*queue { return [2]*queue{&p.sending, &p.receiving} }
@@ -132,9 +178,6 @@ func (e *Engine) endTransfersHeld(err *fault.Error) {
 	e.transfers = 0
 	e.mu.Unlock()
 	for _, t := range ended {
-		if t.compiled != nil {
-			t.compiled.Free()
-		}
 		e.end(t.bulk, e.ended(t.op, err))
 	}
 }
@@ -238,14 +281,12 @@ func (e *Engine) bind(t *transfer) *fault.Error {
 func (e *Engine) begin(t *transfer) *fault.Error {
 	s := t.segments[0]
 	t.segments = t.segments[1:]
-	built, err := plan.Build(s.Params)
+	q := e.queueOf(t)
+	compiled, err := q.plan(&s.Params)
+	if err == nil {
+		err = q.run.Begin(compiled, s.Offset)
+	}
 	if err != nil {
-		return fault.From(err, fault.ErrInternal, "%s", t.op.Collective)
-	}
-	if t.compiled, err = exec.Compile(built, false, false); err != nil {
-		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
-	}
-	if err := e.queueOf(t).run.Begin(t.compiled, s.Offset); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", t.op.Collective)
 	}
 	return nil
@@ -257,8 +298,6 @@ func (e *Engine) ran(t *transfer, status exec.Status) {
 		e.face.Fail(e.face.RunError(e.queueOf(t).run, t.op.Message(), status))
 		return
 	}
-	t.compiled.Free()
-	t.compiled = nil
 	switch {
 	case status == exec.Gone:
 		d, _ := e.face.Departure(t.peer)

@@ -63,7 +63,7 @@ func TestWindowsAreBounded(t *testing.T) {
 			l := exec.Layout{Ranks: size, Lanes: tune.Lanes, Slots: s.Slots, Chunk: s.Chunk,
 				LaterChunk: s.SendChunk, Near: s.Near, NearChunk: s.NearChunk,
 				Mailbox: exec.MailboxFor(s.EagerMax),
-				Shuttle: exec.ShuttleFor(s.EagerMax)}
+				Bounce:  exec.BounceFor(s.EagerMax)}
 			if size > each {
 				for peer := size / 2 / each * each; peer < min(size, size/2/each*each+each); peer++ {
 					l.Sharing = append(l.Sharing, peer)

@@ -24,7 +24,7 @@
  *   gate           C: acquire by a swap,       as stored               what is behind it: the
  *                  release by a store; Go:                             fast path, its lane and its
  *                  seq_cst                                             run; mailboxes, credits
- *   posted         poster, seq_cst             owner, seq_cst          letters, with shuttles
+ *   posted         poster, seq_cst             owner, seq_cst          packets, with bounce buffers
  *   taken          owner, seq_cst              poster, seq_cst         room in the ring
  *   done, poke     Go, seq_cst                 waiter, seq_cst         nothing: locks do
  *   news           Go, seq_cst                 all, relaxed (behind a  that a channel.state is
@@ -37,7 +37,7 @@
  * other. That takes seq_cst at all four places, or a fence between store and load:
  *   - A sleeper adds itself to `sleepers`, and loads what it waits for: a word above. Its peer
  *     stores that word, and loads `sleepers`, with a fence between where sleepers do not nap.
- *   - A thread that looks for letters adds itself to `pollers`, and loads `posted`. The poster
+ *   - A thread that looks for packets adds itself to `pollers`, and loads `posted`. The poster
  *     stores `posted`, and loads `pollers`.
  *   - Go stores `shut`, or adds to it, and loads `inside`. A caller in C swaps both in one
  *     operation of 8 bytes: it fails, or comes before the store in the order of that memory, and

@@ -102,7 +102,7 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
   return GOCCL_FAST_PATH_BEGUN;
 }
 
-/* Whether letters go to and fro. A communicator that has failed takes no more calls: Go says why.
+/* Whether packets go to and fro. A communicator that has failed takes no more calls: Go says why.
  */
 static int connected(const goccl_sends *s, uint32_t peer) {
   return __atomic_load_n(&s->mail->peers[peer].to, __ATOMIC_ACQUIRE) != NULL &&
@@ -130,27 +130,27 @@ int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_messag
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }
 
-/* Waits a little for a letter of a peer. Go, which may sleep, waits on. */
-static int await_letter(const goccl_sends *s, uint32_t peer, goccl_letter *letter) {
+/* Waits a little for a packet of a peer. Go, which may sleep, waits on. */
+static int await_packet(const goccl_sends *s, uint32_t peer, goccl_packet *packet) {
   goccl_lane *lane = s->mail->lane;
   goccl_polls polls = {0};
   int next;
-  while ((next = goccl_mail_next(s->mail, peer, letter)) == GOCCL_MAIL_EMPTY) {
+  while ((next = goccl_mail_next(s->mail, peer, packet)) == GOCCL_MAIL_EMPTY) {
     if (__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) ||
         __atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED ||
         !goccl_poll(&lane->patience, &polls, 0, GOCCL_YIELD))
       break;
   }
-  if (polls.looks > 0) goccl_polled(&lane->patience, &polls, next == GOCCL_MAIL_LETTER);
-  return next == GOCCL_MAIL_LETTER;
+  if (polls.looks > 0) goccl_polled(&lane->patience, &polls, next == GOCCL_MAIL_PACKET);
+  return next == GOCCL_MAIL_PACKET;
 }
 
-/* What is unexpected in a letter Go finds, too. So it does what the peer must be told of. */
+/* What is unexpected in a packet Go finds, too. So it does what the peer must be told of. */
 static int receive(goccl_sends *s, const goccl_message_call *m) {
   goccl_credit *c = &s->credits[m->peer];
-  goccl_letter l;
+  goccl_packet l;
   if (!s->receives || !connected(s, m->peer) || c->received + m->bytes - c->told >= s->window / 4 ||
-      c->taken + 1 - c->told_taken >= s->most / 4 || !await_letter(s, m->peer, &l) ||
+      c->taken + 1 - c->told_taken >= s->most / 4 || !await_packet(s, m->peer, &l) ||
       l.head != (s->data | (uint32_t)m->bytes << 8) || l.arg[0] != m->about)
     return 0;
   goccl_mail_take(s->mail, m->peer, &l, m->data);

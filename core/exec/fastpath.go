@@ -145,13 +145,13 @@ func (s *FastPath) Open() {
 	atomic.StoreUint32(gateOf(&s.c.gate).shut(), 0)
 }
 
-// UseSends says how callers in C send and receive from now on: by letters of a type, so many bytes
+// UseSends says how callers in C send and receive from now on: by packets of a type, so many bytes
 // at most, and to a peer so many bytes and so many sends that it has not received yet. It is called
 // with the gate for sends shut.
-func (s *FastPath) UseSends(credits *Credits, letter uint8, eagerMax, window, most uint64) {
+func (s *FastPath) UseSends(credits *Credits, packet uint8, eagerMax, window, most uint64) {
 	c := &s.c.sends
 	c.mail, c.credits = s.run.lane.window.mail.c, credits.c
-	c.data, c.eager_max = C.uint32_t(letter), C.uint64_t(eagerMax)
+	c.data, c.eager_max = C.uint32_t(packet), C.uint64_t(eagerMax)
 	c.window, c.most = C.uint64_t(window), C.uint64_t(most)
 }
 

@@ -78,21 +78,21 @@ typedef struct {
 /* A send or a receive as its caller asks for it. */
 typedef struct {
   uint32_t peer;
-  uint64_t about; /* tag and dtype, as a letter has them */
+  uint64_t about; /* tag and dtype, as a packet has them */
   void *data;
   uint64_t bytes;
 } goccl_message_call;
 
 /* What sends and receives in C go by. The matching engine in Go opens the gate while nobody is in
  * it, and no send is under way that another could overtake. It allows receives while it has no
- * receive and no message either: then the next letter of a peer is the one that the next receive
+ * receive and no message either: then the next packet of a peer is the one that the next receive
  * gets. */
 typedef struct {
   goccl_gate gate;   /* `shut` counts what keeps it so */
   uint32_t receives; /* not 0: allowed; written while the gate is shut */
   goccl_mail *mail;
   goccl_credit *credits; /* one a rank */
-  uint32_t data;         /* the type of a letter with an eager send */
+  uint32_t data;         /* the type of a packet with an eager send */
   uint64_t eager_max;    /* bytes of an eager send */
   uint64_t window;       /* bytes to one peer that it has not received yet, at most */
   uint64_t most;         /* sends, likewise */

@@ -175,7 +175,7 @@ func FuzzMailbox(f *testing.F) {
 		copy(m.ringOf(box), bytes)
 		atomic.StoreUint64((*uint64)(&box.posted), posted)
 		atomic.StoreUint64((*uint64)(&box.taken), ^posted) // which is this rank's to count
-		for range 2 * layout.Mailbox / letterAlign {
+		for range 2 * layout.Mailbox / packetAlign {
 			l, ok, err := m.Next(1)
 			if err != nil && !errors.Is(err, ErrProtocol) {
 				t.Fatal(err)
@@ -183,12 +183,12 @@ func FuzzMailbox(f *testing.F) {
 			if !ok {
 				return
 			}
-			if s := l.shown.letter.shuttles; s == 0 && l.Bytes > uint32(layout.Mailbox) ||
-				s != 0 && int64(l.Bytes) > 2*shuttlesEach*layout.Shuttle {
-				t.Fatalf("a letter of %d bytes", l.Bytes)
+			if s := l.shown.packet.bounces; s == 0 && l.Bytes > uint32(layout.Mailbox) ||
+				s != 0 && int64(l.Bytes) > 2*bouncesEach*layout.Bounce {
+				t.Fatalf("a packet of %d bytes", l.Bytes)
 			}
 			m.Take(1, l, make([]byte, l.Bytes))
 		}
-		t.Fatal("there is no end to the letters")
+		t.Fatal("there is no end to the packets")
 	})
 }

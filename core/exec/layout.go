@@ -39,8 +39,8 @@ type Layout struct {
 	// Memory is shared by all of them with all of them.
 	Sharing []int
 	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
-	// bytes of each of a mailbox's shuttles, see [Mail]; a multiple of a line; 0: there are none
-	Shuttle int64
+	// bytes of each of a mailbox's bounce buffers, see [Mail]; a multiple of a line; 0: there are none
+	Bounce int64
 }
 
 // region is the layout of memory through which some ranks reach one of them, which owns it.
@@ -54,14 +54,14 @@ type region struct {
 	nearChunk int64
 	shared    bool // peers write to it: see apart
 	mailbox   int64
-	shuttle   int64
+	bounce    int64
 }
 
 // mapped is the region of a rank's window: the peers that share memory with it map it.
 func (l *Layout) mapped(owner int) region {
 	r := region{ranks: l.Sharing, n: len(l.Sharing), lanes: l.Lanes, slots: l.Slots,
 		chunks: [2]int64{l.chunk(0), l.chunk(1)}, nearChunk: l.NearChunk, shared: true,
-		mailbox: l.Mailbox, shuttle: l.Shuttle}
+		mailbox: l.Mailbox, bounce: l.Bounce}
 	if l.Sharing == nil {
 		r.n = l.Ranks
 	}
@@ -153,7 +153,7 @@ func (r *region) door() int64 {
 	return r.nearInboxes() + pageRound(int64(len(r.near))*r.inboxSize(r.nearChunk))
 }
 func (r *region) mailboxSize() int64 {
-	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.mailbox + shuttlesEach*r.shuttle
+	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.mailbox + bouncesEach*r.bounce
 }
 func (r *region) mailboxes() int64 { return r.door() + lineBytes }
 func (r *region) mailboxOf(rank int) int64 {

@@ -91,39 +91,39 @@ int goccl_mail_await_room(const goccl_mail *mail, const uint64_t *counter, uint6
   return await(mail, &e, &polls, until);
 }
 
-static uint32_t payload_of(const goccl_letter *l) { return l->head >> 8; }
+static uint32_t payload_of(const goccl_packet *l) { return l->head >> 8; }
 
-/* What a letter takes of the ring. */
-static uint64_t size_of(const goccl_letter *l) {
-  uint64_t n = sizeof *l + (l->shuttles == 0 ? payload_of(l) : 0);
-  return (n + GOCCL_LETTER_ALIGN - 1) & ~(uint64_t)(GOCCL_LETTER_ALIGN - 1);
+/* What a packet takes of the ring. */
+static uint64_t size_of(const goccl_packet *l) {
+  uint64_t n = sizeof *l + (l->bounces == 0 ? payload_of(l) : 0);
+  return (n + GOCCL_PACKET_ALIGN - 1) & ~(uint64_t)(GOCCL_PACKET_ALIGN - 1);
 }
 
-/* How many shuttles a payload fills. */
+/* How many bounce buffers a payload fills. */
 static uint32_t filled(const goccl_mail *mail, uint32_t bytes) {
-  return (uint32_t)((bytes + mail->shuttle - 1) / mail->shuttle);
+  return (uint32_t)((bytes + mail->bounce - 1) / mail->bounce);
 }
 
 /* Those that have come last, which this rank's cache holds. */
 uint32_t goccl_mail_choose(const goccl_mail *mail, uint32_t peer, uint32_t bytes) {
   const goccl_mail_peer *p = &mail->peers[peer];
-  if (mail->shuttle == 0 || bytes < GOCCL_SHUTTLE_MIN) return 0;
+  if (mail->bounce == 0 || bytes < GOCCL_BOUNCE_MIN) return 0;
   uint32_t n = filled(mail, bytes), set = 0;
   if (n > p->owned) return 0;
   for (uint32_t i = p->owned - n; i < p->owned; i++) set |= 1u << p->has[i];
   return set;
 }
 
-/* Copies a payload into its shuttles, or out of them: of its sender's numbers the lower are at
- * `lower`, the others at `upper`. */
-static void carry(const goccl_mail *mail, const goccl_letter *l, uint8_t *lower, uint8_t *upper,
+/* Copies a payload into its bounce buffers, or out of them: of its sender's numbers the lower are
+ * at `lower`, the others at `upper`. */
+static void carry(const goccl_mail *mail, const goccl_packet *l, uint8_t *lower, uint8_t *upper,
                   const uint8_t *in, uint8_t *out) {
   uint64_t left = payload_of(l), moved = 0;
-  for (uint32_t set = l->shuttles; set != 0; set &= set - 1) {
+  for (uint32_t set = l->bounces; set != 0; set &= set - 1) {
     uint32_t i = (uint32_t)__builtin_ctz(set);
-    uint8_t *place = i < GOCCL_SHUTTLES ? lower + i * mail->shuttle
-                                        : upper + (i - GOCCL_SHUTTLES) * mail->shuttle;
-    uint64_t n = left < mail->shuttle ? left : mail->shuttle;
+    uint8_t *place =
+        i < GOCCL_BOUNCES ? lower + i * mail->bounce : upper + (i - GOCCL_BOUNCES) * mail->bounce;
+    uint64_t n = left < mail->bounce ? left : mail->bounce;
     if (in != NULL)
       memcpy(place, in + moved, n);
     else
@@ -136,21 +136,21 @@ static void carry(const goccl_mail *mail, const goccl_letter *l, uint8_t *lower,
 int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq,
                     const uint64_t *arg, const void *payload, uint32_t bytes) {
   goccl_mail_peer *p = &mail->peers[peer];
-  goccl_letter l = {.head = type | bytes << 8,
-                    .shuttles = goccl_mail_choose(mail, peer, bytes),
+  goccl_packet l = {.head = type | bytes << 8,
+                    .bounces = goccl_mail_choose(mail, peer, bytes),
                     .seq = seq,
                     .arg = {arg[0], arg[1]}};
   uint64_t size = size_of(&l), at = p->posted % mail->ring;
-  uint64_t gap = at + size > mail->ring ? mail->ring - at : 0; /* a letter lies in one piece */
+  uint64_t gap = at + size > mail->ring ? mail->ring - at : 0; /* a packet lies in one piece */
   if (p->posted + gap + size - acquire(&p->to->taken) > mail->ring) return GOCCL_MAIL_FULL;
   if (gap > 0) {
-    const goccl_letter nothing = {.head = (uint32_t)(gap - sizeof l) << 8};
+    const goccl_packet nothing = {.head = (uint32_t)(gap - sizeof l) << 8};
     memcpy(p->to->ring + at, &nothing, sizeof nothing);
     at = 0;
   }
   memcpy(p->to->ring + at, &l, sizeof l);
-  if (l.shuttles != 0) {
-    p->owned -= (uint32_t)__builtin_popcount(l.shuttles);
+  if (l.bounces != 0) {
+    p->owned -= (uint32_t)__builtin_popcount(l.bounces);
     carry(mail, &l, p->theirs, p->mine, payload, NULL);
   } else if (bytes >= GOCCL_WRITE_MIN) {
     goccl_write(&p->writer, p->to->ring + at + sizeof l, payload, bytes);
@@ -158,7 +158,7 @@ int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq
     memcpy(p->to->ring + at + sizeof l, payload, bytes);
   }
   p->posted += gap + size;
-  /* Either the peer, who counts itself first and then looks, sees the letter, or this rank sees the
+  /* Either the peer, who counts itself first and then looks, sees the packet, or this rank sees the
    * peer. */
   __atomic_store_n(&p->to->posted, p->posted, __ATOMIC_SEQ_CST);
   int seen = __atomic_load_n(&p->door->pollers, __ATOMIC_SEQ_CST) > 0;
@@ -166,52 +166,52 @@ int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq
   return seen ? GOCCL_MAIL_SEEN : GOCCL_MAIL_POSTED;
 }
 
-/* Whether a letter can have come in its shuttles. */
-static int sent_in_shuttles(const goccl_mail *mail, const goccl_mail_peer *p,
-                            const goccl_letter *l) {
-  if (mail->shuttle == 0 || payload_of(l) == 0 ||
-      (uint32_t)__builtin_popcount(l->shuttles) != filled(mail, payload_of(l)))
+/* Whether a packet can have come in its bounce buffers. */
+static int sent_in_bounces(const goccl_mail *mail, const goccl_mail_peer *p,
+                           const goccl_packet *l) {
+  if (mail->bounce == 0 || payload_of(l) == 0 ||
+      (uint32_t)__builtin_popcount(l->bounces) != filled(mail, payload_of(l)))
     return 0;
   for (uint32_t i = 0; i < p->owned; i++)
-    if (l->shuttles >> (p->has[i] ^ GOCCL_SHUTTLES) & 1) return 0;
+    if (l->bounces >> (p->has[i] ^ GOCCL_BOUNCES) & 1) return 0;
   return 1;
 }
 
-int goccl_mail_next(goccl_mail *mail, uint32_t peer, goccl_letter *l) {
+int goccl_mail_next(goccl_mail *mail, uint32_t peer, goccl_packet *l) {
   goccl_mail_peer *p = &mail->peers[peer];
   for (;;) {
     uint64_t held = acquire(&p->from->posted) - p->taken, at = p->taken % mail->ring;
     if (held == 0) return GOCCL_MAIL_EMPTY;
-    if (held > mail->ring || held % GOCCL_LETTER_ALIGN != 0) return GOCCL_MAIL_BAD_LENGTH;
+    if (held > mail->ring || held % GOCCL_PACKET_ALIGN != 0) return GOCCL_MAIL_BAD_LENGTH;
     memcpy(l, p->from->ring + at, sizeof *l); /* before it is looked at: the peer may write to it */
     uint64_t left = mail->ring - at;
-    if (size_of(l) > (held < left ? held : left)) return GOCCL_MAIL_BAD_LETTER;
-    if (l->shuttles != 0 && !sent_in_shuttles(mail, p, l)) return GOCCL_MAIL_BAD_SHUTTLES;
-    if ((l->head & 0xff) != 0) return GOCCL_MAIL_LETTER;
+    if (size_of(l) > (held < left ? held : left)) return GOCCL_MAIL_BAD_PACKET;
+    if (l->bounces != 0 && !sent_in_bounces(mail, p, l)) return GOCCL_MAIL_BAD_BOUNCES;
+    if ((l->head & 0xff) != 0) return GOCCL_MAIL_PACKET;
     goccl_mail_take(mail, peer, l, NULL);
   }
 }
 
-void goccl_mail_take(goccl_mail *mail, uint32_t peer, const goccl_letter *l, void *to) {
+void goccl_mail_take(goccl_mail *mail, uint32_t peer, const goccl_packet *l, void *to) {
   goccl_mail_peer *p = &mail->peers[peer];
   uint32_t bytes = payload_of(l);
   if (to == NULL || bytes == 0) {
-  } else if (l->shuttles != 0) {
+  } else if (l->bounces != 0) {
     carry(mail, l, p->mine, p->theirs, NULL, to);
   } else {
     memcpy(to, p->from->ring + p->taken % mail->ring + sizeof *l, bytes);
   }
-  for (uint32_t set = l->shuttles; set != 0; set &= set - 1)
-    p->has[p->owned++] = (uint8_t)((uint32_t)__builtin_ctz(set) ^ GOCCL_SHUTTLES);
+  for (uint32_t set = l->bounces; set != 0; set &= set - 1)
+    p->has[p->owned++] = (uint8_t)((uint32_t)__builtin_ctz(set) ^ GOCCL_BOUNCES);
   p->taken += size_of(l);
   __atomic_store_n(&p->from->taken, p->taken, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&p->to, __ATOMIC_ACQUIRE) != NULL) goccl_ring(p->bell);
 }
 
-int goccl_mail_pull(goccl_mail *mail, uint32_t peer, goccl_taken_letter *l) {
-  int next = goccl_mail_next(mail, peer, &l->letter);
-  l->taken = next == GOCCL_MAIL_LETTER && l->letter.shuttles == 0 &&
-             payload_of(&l->letter) <= sizeof l->payload;
-  if (l->taken) goccl_mail_take(mail, peer, &l->letter, l->payload);
+int goccl_mail_pull(goccl_mail *mail, uint32_t peer, goccl_taken_packet *l) {
+  int next = goccl_mail_next(mail, peer, &l->packet);
+  l->taken = next == GOCCL_MAIL_PACKET && l->packet.bounces == 0 &&
+             payload_of(&l->packet) <= sizeof l->payload;
+  if (l->taken) goccl_mail_take(mail, peer, &l->packet, l->payload);
   return next;
 }

@@ -20,19 +20,19 @@ import (
 	"unsafe"
 )
 
-// Mail is how ranks that share memory send each other letters: short messages that are no part of a
+// Mail is how ranks that share memory send each other packets: short messages that are no part of a
 // plan. Each rank's window has a mailbox for every peer, a ring of bytes that the peer writes and
 // the rank reads.
 //
-// What is longer than a few lines travels in shuttles where the sender has enough of them: places
-// that two ranks share. Each belongs to the rank that has read it last, at first to the one that
-// may write into the other's window. So what comes the other way comes in the same lines of memory,
-// which are in the cache of the rank that writes them. A rank that sends more than it gets soon has
-// none left, and the ring has the rest.
+// What is longer than a few lines travels in bounce buffers, where the sender has enough of them:
+// places that two ranks share. Each belongs to the rank that has read it last, at first to the one
+// that may write into the other's window. So what comes the other way comes in the same lines of
+// memory, which are in the cache of the rank that writes them. A rank that sends more than it gets
+// soon has none left, and the ring has the rest.
 //
-// A letter lies there until somebody looks. A waiter for one, which meanwhile carries on what runs
+// A packet lies there until somebody looks. A waiter for one, which meanwhile carries on what runs
 // on the last lane, is counted at the rank's door, so that a peer knows whether it must tell the
-// rank of a letter by other means. Sleepers wait for the lane's bell.
+// rank of a packet by other means. Sleepers wait for the lane's bell.
 //
 // Callers in C use the mailboxes, too, while the gate of [FastPath] for sends is open. The methods
 // that post and take are for a caller that has shut it.
@@ -40,40 +40,41 @@ type Mail struct {
 	c     *C.goccl_mail
 	lane  *Lane
 	peers []C.goccl_mail_peer
-	locks []sync.Mutex // each guards what is posted to a peer, and the shuttles that this rank has
+	// each guards what is posted to a peer, and the bounce buffers that this rank has
+	locks []sync.Mutex
 
 	mu     sync.RWMutex
 	closed bool
 }
 
-// Letter is what precedes a letter's payload.
-type Letter struct {
+// Packet is what precedes a packet's payload.
+type Packet struct {
 	Type  uint8  // not 0
 	Bytes uint32 // less than 16 MiB
 	Seq   uint64
 	Arg   [2]uint64
 
-	shown C.goccl_taken_letter // of one that Next has shown
+	shown C.goccl_taken_packet // of one that Next has shown
 }
 
 const (
-	letterAlign  = C.GOCCL_LETTER_ALIGN
-	shuttlesEach = C.GOCCL_SHUTTLES
-	shuttleMin   = C.GOCCL_SHUTTLE_MIN
+	packetAlign = C.GOCCL_PACKET_ALIGN
+	bouncesEach = C.GOCCL_BOUNCES
+	bounceMin   = C.GOCCL_BOUNCE_MIN
 )
 
-// MailboxFor is the size of a mailbox for letters of so many bytes at most: wherever the last one
+// MailboxFor is the size of a mailbox for packets of so many bytes at most: wherever the last one
 // ended, the longest fits into an empty one.
-func MailboxFor(letter int64) int64 { return 2 * int64(ringSize(uint64(letter))) }
+func MailboxFor(packet int64) int64 { return 2 * int64(ringSize(uint64(packet))) }
 
-// ringSize is what a letter with a payload that follows it takes of the ring.
+// ringSize is what a packet with a payload that follows it takes of the ring.
 func ringSize(payload uint64) uint64 {
-	return (C.sizeof_goccl_letter + payload + letterAlign - 1) &^ (letterAlign - 1)
+	return (C.sizeof_goccl_packet + payload + packetAlign - 1) &^ (packetAlign - 1)
 }
 
-// ShuttleFor is the size of a shuttle of which those in one window carry such a letter.
-func ShuttleFor(letter int64) int64 {
-	return (letter/shuttlesEach + lineBytes - 1) &^ (lineBytes - 1)
+// BounceFor is the size of a bounce buffer of which those in one window carry such a packet.
+func BounceFor(packet int64) int64 {
+	return (packet/bouncesEach + lineBytes - 1) &^ (lineBytes - 1)
 }
 
 func newMail(w *Window) (*Mail, error) {
@@ -90,7 +91,7 @@ func newMail(w *Window) (*Mail, error) {
 	c.stride = C.uint64_t(own.mailboxSize())
 	c.n_boxes = C.uint32_t(own.n)
 	c.lane = lane.c
-	c.peers, c.ring, c.shuttle = peers, C.uint64_t(l.Mailbox), C.uint64_t(l.Shuttle)
+	c.peers, c.ring, c.bounce = peers, C.uint64_t(l.Mailbox), C.uint64_t(l.Bounce)
 	m := &Mail{c: c, lane: lane, peers: unsafe.Slice(peers, l.Ranks),
 		locks: make([]sync.Mutex, l.Ranks)}
 	for i := range m.peers {
@@ -101,7 +102,7 @@ func newMail(w *Window) (*Mail, error) {
 		p.from = (*C.goccl_mailbox)(w.at(own.mailboxOf(i)))
 		p.writer = lane.c.writer
 		p.mine = m.behindRing(p.from)
-		p.owned = shuttlesEach // to be used once the peer's window is mapped
+		p.owned = bouncesEach // to be used once the peer's window is mapped
 		for n := range p.owned {
 			p.has[n] = C.uint8_t(n)
 		}
@@ -125,22 +126,22 @@ func (m *Mail) ringOf(box *C.goccl_mailbox) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(box), C.sizeof_goccl_mailbox)), m.c.ring)
 }
 
-// behindRing is where a mailbox's shuttles lie.
+// behindRing is where a mailbox's bounce buffers lie.
 func (m *Mail) behindRing(box *C.goccl_mailbox) *C.uint8_t {
 	ring := m.ringOf(box)
 	return (*C.uint8_t)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(ring)), len(ring)))
 }
 
-// Mapped tells whether letters can be posted to a peer.
+// Mapped tells whether packets can be posted to a peer.
 func (m *Mail) Mapped(peer int) bool {
 	m.locks[peer].Lock()
 	defer m.locks[peer].Unlock()
 	return m.peers[peer].to != nil
 }
 
-// Post puts a letter into a peer's mailbox, whose window is mapped. It tells whether there was room
-// for it, and whether the peer looks for letters now.
-func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
+// Post puts a packet into a peer's mailbox, whose window is mapped. It tells whether there was room
+// for it, and whether the peer looks for packets now.
+func (m *Mail) Post(peer int, l Packet, payload []byte) (posted, seen bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
@@ -154,7 +155,7 @@ func (m *Mail) Post(peer int, l Letter, payload []byte) (posted, seen bool) {
 	return how != C.GOCCL_MAIL_FULL, how == C.GOCCL_MAIL_SEEN
 }
 
-// Unread tells whether there are letters in a peer's mailbox that nobody looks for now.
+// Unread tells whether there are packets in a peer's mailbox that nobody looks for now.
 func (m *Mail) Unread(peer int) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -168,7 +169,7 @@ func (m *Mail) Unread(peer int) bool {
 		atomic.LoadUint32((*uint32)(&p.door.pollers)) == 0
 }
 
-// AwaitRoom waits until there is room in a peer's mailbox for a letter with so many bytes, or until
+// AwaitRoom waits until there is room in a peer's mailbox for a packet with so many bytes, or until
 // a time.
 func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	m.locks[peer].Lock()
@@ -187,11 +188,11 @@ func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	}
 }
 
-// Poll counts a caller among those who look for letters without being told, or (-1) no more. Who
+// Poll counts a caller among those who look for packets without being told, or (-1) no more. Who
 // leaves looks once more afterwards.
 func (m *Mail) Poll(n int) { atomic.AddUint32((*uint32)(&m.c.door.pollers), uint32(n)) }
 
-// What ends a wait for letters.
+// What ends a wait for packets.
 const (
 	Came        = C.GOCCL_MAIL_CAME
 	Over        = C.GOCCL_MAIL_DONE    // what the caller waits for
@@ -200,7 +201,7 @@ const (
 	Halted      = C.GOCCL_MAIL_STOPPED
 )
 
-// Await waits for a letter or for Poke, until done is not 0, or until a time. Meanwhile it carries
+// Await waits for a packet or for Poke, until done is not 0, or until a time. Meanwhile it carries
 // runs on the last lane on, as their Continue would: it ends with the status of the one that has
 // left its loop. Who sets done calls Ring then. Waits: the caller has nothing else to do, and may
 // spin.
@@ -227,10 +228,10 @@ func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Du
 	return why, run, status
 }
 
-// Poke makes who waits for letters look around, now or when one comes to wait.
+// Poke makes who waits for packets look around, now or when one comes to wait.
 func (m *Mail) Poke() { m.notify(func() { atomic.StoreUint32((*uint32)(&m.c.poke), 1) }) }
 
-// Ring wakes who waits for letters.
+// Ring wakes who waits for packets.
 func (m *Mail) Ring() { m.notify(func() {}) }
 
 // notify may come too late, when the window is closed.
@@ -243,47 +244,47 @@ func (m *Mail) notify(change func()) {
 	}
 }
 
-// Next is the oldest letter of a peer, if there is one. Take follows, which takes it out and copies
+// Next is the oldest packet of a peer, if there is one. Take follows, which takes it out and copies
 // its payload. Both are called by one goroutine at a time. A peer that shares no memory has none.
-func (m *Mail) Next(peer int) (l Letter, ok bool, err error) {
+func (m *Mail) Next(peer int) (l Packet, ok bool, err error) {
 	p := &m.peers[peer]
 	if p.from == nil {
-		return Letter{}, false, nil
+		return Packet{}, false, nil
 	}
 	if held := atomic.LoadUint64((*uint64)(&p.from.posted)) - uint64(p.taken); held == 0 {
-		return Letter{}, false, nil
+		return Packet{}, false, nil
 	}
 	m.locks[peer].Lock()
 	how := C.goccl_mail_pull(m.c, C.uint32_t(peer), &l.shown)
 	m.locks[peer].Unlock()
-	shown := &l.shown.letter
+	shown := &l.shown.packet
 	l.Type, l.Bytes, l.Seq = uint8(shown.head), uint32(shown.head)>>8, uint64(shown.seq)
 	l.Arg = [2]uint64{uint64(shown.arg[0]), uint64(shown.arg[1])}
 	switch how {
 	case C.GOCCL_MAIL_EMPTY: // now, after a gap
-		return Letter{}, false, nil
-	case C.GOCCL_MAIL_LETTER:
+		return Packet{}, false, nil
+	case C.GOCCL_MAIL_PACKET:
 		return l, true, nil
 	case C.GOCCL_MAIL_BAD_LENGTH:
-		err = fmt.Errorf("%w: more in a mailbox than it holds, or a part of a letter", ErrProtocol)
-	case C.GOCCL_MAIL_BAD_LETTER:
-		err = fmt.Errorf("%w: a letter of %d bytes, of which not all are there", ErrProtocol, l.Bytes)
-	case C.GOCCL_MAIL_BAD_SHUTTLES:
-		err = fmt.Errorf("%w: a letter of %d bytes in shuttles %#x of %d bytes, which are not the "+
-			"sender's or not so many", ErrProtocol, l.Bytes, shown.shuttles, m.c.shuttle)
+		err = fmt.Errorf("%w: more in a mailbox than it holds, or a part of a packet", ErrProtocol)
+	case C.GOCCL_MAIL_BAD_PACKET:
+		err = fmt.Errorf("%w: a packet of %d bytes, of which not all are there", ErrProtocol, l.Bytes)
+	case C.GOCCL_MAIL_BAD_BOUNCES:
+		err = fmt.Errorf("%w: a packet of %d bytes in bounce buffers %#x of %d bytes, which are not the "+
+			"sender's or not so many", ErrProtocol, l.Bytes, shown.bounces, m.c.bounce)
 	}
-	return Letter{}, false, err
+	return Packet{}, false, err
 }
 
-// Take takes the letter that Next has shown out of the mailbox. Its shuttles are this rank's.
-func (m *Mail) Take(peer int, l Letter, to []byte) {
+// Take takes the packet that Next has shown out of the mailbox. Its bounce buffers are this rank's.
+func (m *Mail) Take(peer int, l Packet, to []byte) {
 	if l.shown.taken != 0 {
 		copy(to[:l.Bytes], unsafe.Slice((*byte)(&l.shown.payload[0]), l.Bytes))
 		return
 	}
 	m.locks[peer].Lock()
 	defer m.locks[peer].Unlock()
-	C.goccl_mail_take(m.c, C.uint32_t(peer), &l.shown.letter,
+	C.goccl_mail_take(m.c, C.uint32_t(peer), &l.shown.packet,
 		unsafe.Pointer(unsafe.SliceData(to[:l.Bytes])))
 }
 

@@ -5,10 +5,10 @@
 
 /* The first line of a rank's mailboxes, in its window. */
 typedef struct {
-  uint32_t pollers; /* how many look for letters without being told; read by peers */
+  uint32_t pollers; /* how many look for packets without being told; read by peers */
 } goccl_mail_door;
 
-/* A peer's letters to this rank: a ring of bytes, and how many have ever been put in and taken out.
+/* A peer's packets to this rank: a ring of bytes, and how many have ever been put in and taken out.
  */
 typedef struct {
   uint64_t posted __attribute__((aligned(128))); /* by the peer */
@@ -16,25 +16,25 @@ typedef struct {
   uint8_t ring[] __attribute__((aligned(128)));
 } goccl_mailbox;
 
-/* What precedes a letter's payload in the ring. */
+/* What precedes a packet's payload in the ring. */
 typedef struct {
-  uint32_t head;     /* its type, 0 for a gap; and from bit 8 on the bytes of its payload */
-  uint32_t shuttles; /* that the payload travels in, a bit each, by its sender's numbers; 0: it
+  uint32_t head;    /* its type, 0 for a gap; and from bit 8 on the bytes of its payload */
+  uint32_t bounces; /* that the payload travels in, a bit each, by its sender's numbers; 0: it
                         follows */
   uint64_t seq;
   uint64_t arg[2];
-} goccl_letter;
+} goccl_packet;
 
 enum {
-  GOCCL_LETTER_MAX = (1 << 24) - 1, /* bytes of a payload */
-  GOCCL_LETTER_ALIGN = 64,          /* of which the length of a letter in the ring is a multiple */
-  GOCCL_SHUTTLES = 16,              /* of a pair that lie in the window of each */
-  GOCCL_SHUTTLE_MIN = 1024          /* bytes of a payload, from which on it travels in shuttles */
+  GOCCL_PACKET_MAX = (1 << 24) - 1, /* bytes of a payload */
+  GOCCL_PACKET_ALIGN = 64,          /* of which the length of a packet in the ring is a multiple */
+  GOCCL_BOUNCES = 16,               /* of a pair that lie in the window of each */
+  GOCCL_BOUNCE_MIN = 1024 /* bytes of a payload, from which on it travels in bounce buffers */
 };
 
-/* A pair's mailboxes, as this rank knows them. The numbers of the shuttles in the peer's window
- * come first here, then of those in this rank's. A number of the peer's is the same here but for
- * one bit. */
+/* A pair's mailboxes, as this rank knows them. The numbers of the bounce buffers in the peer's
+ * window come first here, then of those in this rank's. A number of the peer's is the same here but
+ * for one bit. */
 typedef struct {
   goccl_mailbox *to;   /* the peer's, for this rank; NULL until the peer's window is mapped */
   goccl_mailbox *from; /* this rank's, for the peer */
@@ -45,8 +45,8 @@ typedef struct {
   goccl_writer writer;
   uint8_t *theirs;
   uint8_t *mine;
-  uint32_t owned;                  /* how many shuttles belong to this rank */
-  uint8_t has[2 * GOCCL_SHUTTLES]; /* those; the last was the last to come */
+  uint32_t owned;                 /* how many bounce buffers belong to this rank */
+  uint8_t has[2 * GOCCL_BOUNCES]; /* those; the last was the last to come */
 } goccl_mail_peer;
 
 /* What is waited for in a rank's mailboxes. */
@@ -58,48 +58,48 @@ typedef struct {
   uint32_t poke;     /* not 0: there is something new to do */
   goccl_polls polls; /* of goccl_mail_await, which may be called often for one wait */
   goccl_lane
-      *lane; /* whose bell is rung for a sleeper: also when a letter comes, or room has been made */
+      *lane; /* whose bell is rung for a sleeper: also when a packet comes, or room has been made */
   goccl_mail_peer *peers;
-  uint64_t ring;    /* bytes of a mailbox's */
-  uint64_t shuttle; /* bytes of a shuttle; 0: there are none */
+  uint64_t ring;   /* bytes of a mailbox's */
+  uint64_t bounce; /* bytes of a bounce buffer; 0: there are none */
 } goccl_mail;
 
-/* Puts a letter with a payload into a peer's mailbox, whose window is mapped. */
-enum { GOCCL_MAIL_FULL, GOCCL_MAIL_POSTED, GOCCL_MAIL_SEEN /* the peer looks for letters now */ };
+/* Puts a packet with a payload into a peer's mailbox, whose window is mapped. */
+enum { GOCCL_MAIL_FULL, GOCCL_MAIL_POSTED, GOCCL_MAIL_SEEN /* the peer looks for packets now */ };
 int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq,
                     const uint64_t *arg, const void *payload, uint32_t bytes);
 
-/* The shuttles in which a payload of so many bytes would travel now. */
+/* The bounce buffers in which a payload of so many bytes would travel now. */
 uint32_t goccl_mail_choose(const goccl_mail *mail, uint32_t peer, uint32_t bytes);
 
-/* Shows the oldest letter of a peer, if there is one. Below 0: no correct peer has written it. */
+/* Shows the oldest packet of a peer, if there is one. Below 0: no correct peer has written it. */
 enum {
-  GOCCL_MAIL_BAD_LENGTH = -3,   /* of what is in the ring */
-  GOCCL_MAIL_BAD_LETTER = -2,   /* longer than what is there */
-  GOCCL_MAIL_BAD_SHUTTLES = -1, /* which are not the sender's, or too many or few */
+  GOCCL_MAIL_BAD_LENGTH = -3,  /* of what is in the ring */
+  GOCCL_MAIL_BAD_PACKET = -2,  /* longer than what is there */
+  GOCCL_MAIL_BAD_BOUNCES = -1, /* which are not the sender's, or too many or few */
   GOCCL_MAIL_EMPTY = 0,
-  GOCCL_MAIL_LETTER
+  GOCCL_MAIL_PACKET
 };
-int goccl_mail_next(goccl_mail *mail, uint32_t peer, goccl_letter *letter);
+int goccl_mail_next(goccl_mail *mail, uint32_t peer, goccl_packet *packet);
 
-/* Takes the letter that goccl_mail_next has shown out. Its payload goes to `to`, its shuttles to
- * this rank. */
-void goccl_mail_take(goccl_mail *mail, uint32_t peer, const goccl_letter *letter, void *to);
+/* Takes the packet that goccl_mail_next has shown out. Its payload goes to `to`, its bounce buffers
+ * to this rank. */
+void goccl_mail_take(goccl_mail *mail, uint32_t peer, const goccl_packet *packet, void *to);
 
-/* A letter whose payload, if it is short, has been taken out with it. */
+/* A packet whose payload, if it is short, has been taken out with it. */
 typedef struct {
-  goccl_letter letter;
+  goccl_packet packet;
   int taken;
-  uint8_t payload[GOCCL_LETTER_ALIGN - sizeof(goccl_letter)];
-} goccl_taken_letter;
+  uint8_t payload[GOCCL_PACKET_ALIGN - sizeof(goccl_packet)];
+} goccl_taken_packet;
 
 /* goccl_mail_next, and goccl_mail_take if the payload is short: in one call from Go. */
-int goccl_mail_pull(goccl_mail *mail, uint32_t peer, goccl_taken_letter *letter);
+int goccl_mail_pull(goccl_mail *mail, uint32_t peer, goccl_taken_packet *packet);
 
 enum { GOCCL_MAIL_CAME, GOCCL_MAIL_DONE, GOCCL_MAIL_RAN, GOCCL_MAIL_BLOCKED, GOCCL_MAIL_STOPPED };
 
 /* `waits`: the caller has nothing else to do. Carries runs on the lane on, until one of them leaves
- * its loop for another reason than to wait: *which, with *status. Or until a letter is there, or
+ * its loop for another reason than to wait: *which, with *status. Or until a packet is there, or
  * *done is not 0, or until the time (as for goccl_run), or a signal. */
 int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs,
                      const uint32_t *done, int waits, uint64_t until, uint32_t *which, int *status);

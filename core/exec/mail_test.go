@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// longest is the longest letter: twice as long as those that travel in shuttles are at least.
-const longest = 2 * shuttleMin
+// longest is the longest packet: twice as long as those that travel in bounce buffers are at least.
+const longest = 2 * bounceMin
 
-// next takes the next letter of a peer.
-func next(m *Mail, peer int) (l Letter, payload []byte, ok bool, err error) {
+// next takes the next packet of a peer.
+func next(m *Mail, peer int) (l Packet, payload []byte, ok bool, err error) {
 	if l, ok, err = m.Next(peer); ok {
 		payload = make([]byte, l.Bytes)
 		m.Take(peer, l, payload)
@@ -22,29 +22,29 @@ func next(m *Mail, peer int) (l Letter, payload []byte, ok bool, err error) {
 	return l, payload, ok, err
 }
 
-// TestLetters sends letters of all lengths around the ring many times, with as many under way as
+// TestPackets sends packets of all lengths around the ring many times, with as many under way as
 // fit.
-func TestLetters(t *testing.T) {
+func TestPackets(t *testing.T) {
 	w := newPair(t)
 	from, to := w[0].Mail(), w[1].Mail()
 	most := longest
-	letter := func(i int) (Letter, []byte) {
+	packet := func(i int) (Packet, []byte) {
 		payload := bytes.Repeat([]byte{byte(i)}, i%(most+1))
-		return Letter{Type: uint8(1 + i%255), Bytes: uint32(len(payload)), Seq: uint64(i),
+		return Packet{Type: uint8(1 + i%255), Bytes: uint32(len(payload)), Seq: uint64(i),
 			Arg: [2]uint64{uint64(2 * i), ^uint64(i)}}, payload
 	}
 	taken, full := 0, 0
 	take := func() {
-		want, payload := letter(taken)
+		want, payload := packet(taken)
 		l, got, ok, err := next(to, 0)
 		if l.shown = want.shown; !ok || err != nil || l != want || !bytes.Equal(got, payload) {
-			t.Fatalf("letter %d is %v with %d bytes, %v, %v", taken, l, len(got), ok, err)
+			t.Fatalf("packet %d is %v with %d bytes, %v, %v", taken, l, len(got), ok, err)
 		}
 		taken++
 	}
 	const n = 3000
 	for i := range n {
-		l, payload := letter(i)
+		l, payload := packet(i)
 		for {
 			posted, seen := from.Post(1, l, payload)
 			if seen {
@@ -55,7 +55,7 @@ func TestLetters(t *testing.T) {
 			}
 			full++
 			if i == taken {
-				t.Fatalf("no room for letter %d in an empty mailbox", i)
+				t.Fatalf("no room for packet %d in an empty mailbox", i)
 			}
 			take()
 		}
@@ -64,7 +64,7 @@ func TestLetters(t *testing.T) {
 		take()
 	}
 	if _, ok, err := to.Next(0); ok || err != nil {
-		t.Fatalf("another letter: %v, %v", ok, err)
+		t.Fatalf("another packet: %v, %v", ok, err)
 	}
 	if full == 0 {
 		t.Fatal("the mailbox was never full")
@@ -89,11 +89,11 @@ func TestMailWaits(t *testing.T) {
 
 	to.Poll(1)
 	wait()
-	if posted, seen := from.Post(1, Letter{Type: 1}, nil); !posted || !seen {
+	if posted, seen := from.Post(1, Packet{Type: 1}, nil); !posted || !seen {
 		t.Fatalf("posted %v, seen %v", posted, seen)
 	}
 	if s := <-ended; s != Came {
-		t.Fatalf("a letter: %d", s)
+		t.Fatalf("a packet: %d", s)
 	}
 	next(to, 0)
 	to.Poll(-1)
@@ -125,11 +125,11 @@ func TestRoom(t *testing.T) {
 	from, to := w[0].Mail(), w[1].Mail()
 	payload := make([]byte, longest)
 	for posted := true; posted; {
-		posted, _ = from.Post(1, Letter{Type: 1}, payload)
+		posted, _ = from.Post(1, Packet{Type: 1}, payload)
 	}
 	ended := make(chan bool)
 	go func() {
-		for posted := false; !posted; posted, _ = from.Post(1, Letter{Type: 2}, payload) {
+		for posted := false; !posted; posted, _ = from.Post(1, Packet{Type: 2}, payload) {
 			from.AwaitRoom(1, len(payload), Now()+time.Minute)
 		}
 		close(ended)
@@ -157,17 +157,17 @@ func TestBadMailbox(t *testing.T) {
 	}
 }
 
-// TestShuttles has two ranks send each other letters of all lengths, one more and then the other.
-// No shuttle is ever lost or has two owners.
-func TestShuttles(t *testing.T) {
+// TestBounces has two ranks send each other packets of all lengths, one more and then the other.
+// No bounce buffer is ever lost or has two owners.
+func TestBounces(t *testing.T) {
 	w := newPair(t)
 	mail := [2]*Mail{w[0].Mail(), w[1].Mail()}
 	random := rand.New(rand.NewPCG(1, 2))
 	var under [2][][]byte // way, by sender
-	inShuttles, inRing := 0, 0
+	inBounces, inRing := 0, 0
 	for step := range 20_000 {
 		i := random.IntN(2)
-		if step/1000%3 == 0 { // one is silent, and the other's shuttles run out
+		if step/1000%3 == 0 { // one is silent, and the other's bounce buffers run out
 			i = step / 3000 % 2
 		}
 		if random.IntN(3) > 0 || len(under[1-i]) == 0 {
@@ -175,7 +175,7 @@ func TestShuttles(t *testing.T) {
 			for j := range payload {
 				payload[j] = byte(random.Uint32())
 			}
-			if posted, _ := mail[i].Post(1-i, Letter{Type: 1}, payload); posted {
+			if posted, _ := mail[i].Post(1-i, Packet{Type: 1}, payload); posted {
 				under[i] = append(under[i], payload)
 			}
 		}
@@ -185,9 +185,9 @@ func TestShuttles(t *testing.T) {
 				t.Fatalf("step %d: %d bytes of %d, %v, %v", step, len(got), len(under[1-i][0]), ok, err)
 			}
 			under[1-i] = under[1-i][1:]
-			if l.shown.letter.shuttles != 0 {
-				inShuttles++
-			} else if l.Bytes >= shuttleMin {
+			if l.shown.packet.bounces != 0 {
+				inBounces++
+			} else if l.Bytes >= bounceMin {
 				inRing++
 			}
 		}
@@ -204,60 +204,60 @@ func TestShuttles(t *testing.T) {
 	for i := range mail {
 		p := &mail[i].peers[1-i]
 		for _, n := range p.has[:p.owned] {
-			owners[int(n)^i*shuttlesEach]++
+			owners[int(n)^i*bouncesEach]++
 		}
 	}
-	if len(owners) != 2*shuttlesEach {
-		t.Errorf("shuttles and their owners: %v", owners)
+	if len(owners) != 2*bouncesEach {
+		t.Errorf("bounce buffers and their owners: %v", owners)
 	}
 	for n, k := range owners {
 		if k != 1 {
-			t.Errorf("shuttle %d has %d owners", n, k)
+			t.Errorf("bounce buffer %d has %d owners", n, k)
 		}
 	}
-	if inShuttles < 1000 || inRing < 1000 {
-		t.Errorf("%d letters in shuttles, %d of such a length in the ring", inShuttles, inRing)
+	if inBounces < 1000 || inRing < 1000 {
+		t.Errorf("%d packets in bounce buffers, %d of such a length in the ring", inBounces, inRing)
 	}
 }
 
-// TestShuttleOfStranger has a rank send in shuttles to one that has not mapped its window yet.
-func TestShuttleOfStranger(t *testing.T) {
+// TestBounceOfStranger has a rank send in bounce buffers to one that has not mapped its window yet.
+func TestBounceOfStranger(t *testing.T) {
 	w := newStrangers(t, brief)
 	connect(t, w, 0)
 	payload := bytes.Repeat([]byte{7}, longest)
-	if posted, _ := w[0].Mail().Post(1, Letter{Type: 1}, payload); !posted {
+	if posted, _ := w[0].Mail().Post(1, Packet{Type: 1}, payload); !posted {
 		t.Fatal("not posted")
 	}
 	l, got, ok, err := next(w[1].Mail(), 0)
-	if !ok || err != nil || l.shown.letter.shuttles == 0 || !bytes.Equal(got, payload) {
+	if !ok || err != nil || l.shown.packet.bounces == 0 || !bytes.Equal(got, payload) {
 		t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
 	}
 	connect(t, w, 1)
 	for range 2 { // what has come goes first
-		if posted, _ := w[1].Mail().Post(0, Letter{Type: 2}, payload); !posted {
+		if posted, _ := w[1].Mail().Post(0, Packet{Type: 2}, payload); !posted {
 			t.Fatal("not posted")
 		}
-		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shown.letter.shuttles == 0 ||
+		if l, got, ok, err := next(w[0].Mail(), 1); !ok || err != nil || l.shown.packet.bounces == 0 ||
 			!bytes.Equal(got, payload) {
 			t.Fatalf("%v with %d bytes, %v, %v", l, len(got), ok, err)
 		}
 	}
 }
 
-func TestBadShuttles(t *testing.T) {
-	fill := uint32(ShuttleFor(longest))
+func TestBadBounces(t *testing.T) {
+	fill := uint32(BounceFor(longest))
 	for _, c := range []struct {
 		name      string
 		connected bool
 		bytes     uint32
-		shuttles  uint32
+		bounces   uint32
 		ok        bool
 	}{
 		{"the sender's", true, fill, 1, true},
 		{"the sender's, before its window is known", false, fill, 1, true},
-		{"the reader's", true, fill, 1 << shuttlesEach, false},
-		{"the reader's, before the sender's window is known", false, fill, 1 << shuttlesEach, false},
-		{"some the reader's", true, 2 * fill, 1<<shuttlesEach | 1, false},
+		{"the reader's", true, fill, 1 << bouncesEach, false},
+		{"the reader's, before the sender's window is known", false, fill, 1 << bouncesEach, false},
+		{"some the reader's", true, 2 * fill, 1<<bouncesEach | 1, false},
 		{"too many", true, fill, 3, false},
 		{"too few", true, fill + 1, 1, false},
 		{"nothing in them", true, 0, 1, false},
@@ -270,8 +270,8 @@ func TestBadShuttles(t *testing.T) {
 			to := w[1].Mail()
 			box := to.peers[0].from
 			binary.NativeEndian.PutUint32(to.ringOf(box), 1|c.bytes<<8)
-			binary.NativeEndian.PutUint32(to.ringOf(box)[4:], c.shuttles)
-			atomic.StoreUint64((*uint64)(&box.posted), letterAlign)
+			binary.NativeEndian.PutUint32(to.ringOf(box)[4:], c.bounces)
+			atomic.StoreUint64((*uint64)(&box.posted), packetAlign)
 			if _, ok, err := to.Next(0); ok != c.ok || !ok && !errors.Is(err, ErrProtocol) {
 				t.Errorf("%v, %v", ok, err)
 			}

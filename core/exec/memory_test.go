@@ -27,7 +27,7 @@ func TestMemoryThatCannotBeHad(t *testing.T) {
 		ElemSize: 4,
 		InBytes:  []int64{4096}, OutBytes: []int64{4096}, Chunk: 1024, Slots: 4, Memory: true}))
 	layout := Layout{Ranks: 2, Lanes: 2, Slots: 4, Chunk: 1024, Mailbox: MailboxFor(256),
-		Shuttle: ShuttleFor(256)}
+		Bounce: BounceFor(256)}
 	// all makes one of each, as a communicator does.
 	all := func() error {
 		w, err := NewWindow(layout, 0, false, Waiting{})

@@ -196,7 +196,7 @@ func (w *Window) Stopped(lane int) unsafe.Pointer {
 // Lane returns a lane by its number.
 func (w *Window) Lane(i int) *Lane { return w.lanes[i] }
 
-// Mail is the letters between this rank and its peers; nil if the layout has no mailboxes.
+// Mail is the packets between this rank and its peers; nil if the layout has no mailboxes.
 func (w *Window) Mail() *Mail { return w.mail }
 
 // ConnectMemory maps the window of a peer and makes memory channels to it; rank is this rank's

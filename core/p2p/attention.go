@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// leftOver is how long letters and transfers wait for a waiter; mostCalm, how often that is doubled
+// leftOver is how long packets and transfers wait for a waiter; mostCalm, how often that is doubled
 // at most.
 const (
 	leftOver = time.Millisecond
 	mostCalm = 4
 )
 
-// attention has a function called for what waiters leave over, a little later, so that a waiter who
-// comes first does it all. Where waiters have come so far, it gives them more time: a thread that
-// is woken for nothing takes a CPU from them.
+// attention has a function called for what waiters leave over, a little later, so that a waiter
+// that comes first does it all. Where waiters have come so far, it gives them more time: a thread
+// that is woken for nothing takes a CPU from them.
 type attention struct {
 	after func(time.Duration, func()) // calls a function after a time
 	look  func() (found bool)         // does what is left over

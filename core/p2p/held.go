@@ -10,14 +10,14 @@ import (
 )
 
 // What a peer has sent that no receive has met takes memory here: its data, bounded by the eager
-// window, and an arrival for each send, eager or offered. So these are bounded in number, too. A
+// window, and an arrival for each send, eager or large. So these are bounded in number, too. A
 // sender with as many outstanding at a peer holds its further sends back, in the order of their
 // calls, until the peer tells that some have met receives. A peer that does not fails the
 // communicator.
 //
 // Receives may come in another order than the sends, and one may wait for a send that is held. So
 // of each tag the sender asks about the first that it holds (a probe). If a receive waits for it,
-// the probe is an offer as any other. Else the receiver says so ("not now"), and keeps nothing but
+// the probe is an RTS as any other. Else the receiver says so ("not now"), and keeps nothing but
 // that this peer holds sends back: it tells the peer of each later receive that nothing matches,
 // and then is asked again. That ends when the peer answers that it holds none any more.
 
@@ -95,7 +95,7 @@ func (e *Engine) mustHold(peer int) bool {
 	return q.Sent-q.Done >= e.most || e.isHolding(peer)
 }
 
-// hold holds an offer. It needs e.mu.
+// hold holds a large send. It needs e.mu.
 func (e *Engine) hold(s *send) {
 	h := &e.peers[s.peer].held
 	s.held = true
@@ -114,7 +114,7 @@ func (e *Engine) hold(s *send) {
 	}
 }
 
-// unhold goes on after an offer that is held has been accepted, or has ended. It needs e.mu.
+// unhold goes on after a send that is held has been accepted, or has ended. It needs e.mu.
 func (e *Engine) unhold(s *send) {
 	s.held = false
 	if s.probe == asked {
@@ -126,7 +126,7 @@ func (e *Engine) unhold(s *send) {
 	e.release(s.peer)
 }
 
-// release offers what is held, as far as the peer takes more. It needs e.mu.
+// release sends the RTS of what is held, as far as the peer takes more. It needs e.mu.
 func (e *Engine) release(peer int) {
 	q := &e.peers[peer]
 	for q.Sent-q.Done < e.most && e.isHolding(peer) {

@@ -107,7 +107,7 @@ func (m mailWire) post(ctx context.Context, h transport.Header, payload []byte) 
 // push puts a frame into the peer's mailbox, if there is room for it.
 func (m mailWire) push(h transport.Header, payload []byte) bool {
 	e := m.e
-	pushed, seen := e.mail.Post(m.peer, exec.Letter{Type: h.Type, Seq: h.Seq, Arg: h.Arg}, payload)
+	pushed, seen := e.mail.Post(m.peer, exec.Packet{Type: h.Type, Seq: h.Seq, Arg: h.Arg}, payload)
 	switch {
 	case seen:
 	case !pushed:
@@ -173,7 +173,7 @@ func (e *Engine) takePackets() {
 	}
 }
 
-func (e *Engine) takePacket(src int, l exec.Letter) error {
+func (e *Engine) takePacket(src int, l exec.Packet) error {
 	if !e.byMail(src) {
 		return fmt.Errorf("%w: a packet, where none are sent", exec.ErrProtocol)
 	}

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import struct
@@ -438,6 +439,7 @@ def test_plot_over_the_number_of_ranks(tmp_path: Path) -> None:
         for ranks, of_ranks in sizes.items()
         for nbytes in of_ranks
     ] + [_row(collective="barrier", ranks=ranks, bytes=0) for ranks in sizes]
+    rows.append(_row(collective="allgather", ranks=2, bytes=8, placement="far"))
     titles, points = [], []
     for (panel,) in plot._grid(rows):
         assert (panel.over, panel.ticks) == ("ranks", {2: "2", 4: "4", 8: "8"})
@@ -1548,6 +1550,26 @@ def test_ranks_are_forks_of_one_process(group: RankGroup) -> None:
     (forker,) = _children(os.getpid())
     assert sorted(_children(forker)) == sorted(_ranks(group))
     assert len(list(Path(f"/proc/{forker}/task").iterdir())) == 1
+
+
+def test_many_descriptors() -> None:
+    """Ranks of several libraries take more than select() can look at, and the usual limit."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files: list[int] = []
+    try:
+        if before[1] < 2048:
+            pytest.skip(f"this user may have {before[1]} descriptors")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+        files += [os.dup(0) for _ in range(1100)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(files) + 4, before[1]))
+        with RankGroup(_goccl_c("shm"), 2, 60) as group:
+            group.prepare("barrier", 0, "float32")
+            pids = _ranks(group)
+        assert _gone(pids)
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:

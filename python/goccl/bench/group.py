@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import select
 import signal
@@ -201,6 +202,7 @@ class RankGroup:
     def _start(self) -> None:
         address = "goccl-bench-" + secrets.token_hex(16)
         deadline = self._seat.deadline if self._seat else time.monotonic() + START_TIMEOUT
+        _raise_descriptor_limit()
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
             self._handed() as (setup, fds),
@@ -392,6 +394,12 @@ def _named_segments(pid: int) -> set[Path]:
     return {Path(name) for name in names if not name.endswith(" (deleted)")}
 
 
+def _raise_descriptor_limit() -> None:
+    """To the most that this user may have: each rank takes two, and libraries run together."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _available_memory() -> int:
     """Bytes that new buffers may take."""
     return _kilobytes("/proc/meminfo", "MemAvailable") << 10
@@ -407,5 +415,6 @@ def _kilobytes(file: str, name: str) -> int:
 
 
 def _alive(member: _Member) -> bool:
-    ended, _, _ = select.select([member.pidfd], [], [], 0)
-    return not ended
+    poll = select.poll()  # select() takes no descriptor from 1024 on
+    poll.register(member.pidfd, select.POLLIN)
+    return not poll.poll(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,8 @@ def _grid(rows: list[Row]) -> list[list[_Panel]]:
 
 
 def _over_ranks(collective: str, rows: list[Row], place: int) -> _Panel:
-    """The panel of the size that is in this place of all, from the smallest on.
+    """The panel of the size that is in this place of all, from the smallest on; for each number of
+    ranks with the rows of the placement that most libraries have met, so that curves have no gaps.
 
     Sizes are rounded up to blocks for all ranks: they may differ, and where there are many ranks
     small ones may be the same, so that there are fewer.
@@ -106,8 +108,18 @@ def _over_ranks(collective: str, rows: list[Row], place: int) -> _Panel:
         f"{collective}{size if most else ''}, {rows[0].dtype}",
         "ranks",
         {ranks: str(ranks) for ranks in by_ranks},
-        [row for row in rows if here.get(row.ranks) == row.bytes],
+        [
+            row
+            for ranks, nbytes in here.items()
+            for row in _most_met([row for row in rows if (row.ranks, row.bytes) == (ranks, nbytes)])
+        ],
     )
+
+
+def _most_met(rows: list[Row]) -> list[Row]:
+    """Those of the placement that most have."""
+    most = statistics.mode(row.placement for row in rows)
+    return [row for row in rows if row.placement == most]
 
 
 def _draw(
@@ -119,18 +131,22 @@ def _draw(
         value: int = getattr(row, panel.over)
         return value
 
-    for (index, label), placement in itertools.product(enumerate(labels), _DASHES):
-        line = [row for row in panel.rows if (row.label, row.placement) == (label, placement)]
+    # Over ranks, each number of which has one placement, a curve goes on from one to another.
+    dashes = _DASHES if panel.over == "bytes" else {"": "-"}
+    for (index, label), placement in itertools.product(enumerate(labels), dashes):
+        line = [
+            row for row in panel.rows if row.label == label and placement in ("", row.placement)
+        ]
         if not line:
             continue
         line.sort(key=x)
         style = {
             "color": f"C{index}",
-            "linestyle": _DASHES[placement],
+            "linestyle": dashes[placement],
             "marker": "o",
             "markersize": 3,
         }
-        name = label if placement == "unknown" else f"{label} {placement}"
+        name = label if placement in ("", "unknown") else f"{label} {placement}"
         (lines[name],) = times.plot(
             [x(row) for row in line], [row.median_us for row in line], **style
         )

@@ -62,7 +62,7 @@ func TestTCPInPlaceOfMemoryIsLogged(t *testing.T) {
 		}
 	}
 	var j journal
-	limit(1 << 20) // less than windows need, and more than the log of the tests
+	limit(32 << 20) // less than windows need, and more than the log of the tests
 	_, errs := tryWorld(t, 2, func(_ int, r *RuntimeConfig, _ *Config) {
 		r.Logger = j.logger(logs.Info)
 	})
@@ -70,7 +70,7 @@ func TestTCPInPlaceOfMemoryIsLogged(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	const want = "the limit on the file size, which holds for memfds too, is 1048576 bytes; raise it"
+	const want = "the limit on the file size, which holds for memfds too, is 33554432 bytes; raise it"
 	for rank := range 2 {
 		texts := strings.Join(j.of(logs.Init, rank), "\n")
 		if !strings.Contains(texts, "tcp (they cannot share memory: ") ||

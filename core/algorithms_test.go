@@ -142,19 +142,19 @@ func TestAlgorithmsOfRanks(t *testing.T) {
 			`GOCCL_ALGO) is "allreduce:two_shot" on rank 0 and "allreduce:one_shot" on rank 1`},
 		{[2]string{"allreduce:ring", "allreduce:ring"}, ErrInvalidArgument,
 			`GOCCL_ALGO is "allreduce:ring", in which "ring" is no algorithm of allreduce; ` +
-				`allowed are one_shot, two_shot, recursive_multiplying, hierarchical, direct`},
+				`allowed are one_shot, two_shot, recursive_multiplying, hierarchical, binomial_tree, direct`},
 		{[2]string{"all:ring", "all:ring"}, ErrInvalidArgument,
 			`"all" is no collective; allowed are allreduce, `},
 		{[2]string{"broadcast:multicast", "broadcast:multicast"}, ErrUnsupported,
 			"GOCCL_ALGO: broadcast:multicast cannot run in this group: broadcast by multicast needs more " +
 				"than two ranks, all of which share memory; allowed here are flat, binomial_tree, direct"},
 		{[2]string{"allreduce:two_shot,direct",
-			"allreduce:^one_shot,recursive_multiplying,hierarchical"}, nil, ""},
+			"allreduce:^one_shot,recursive_multiplying,hierarchical,binomial_tree"}, nil, ""},
 		{[2]string{"allreduce:hierarchical(2,2)", "allreduce:hierarchical"}, ErrMismatch,
 			`GOCCL_ALGO) is "allreduce:hierarchical(2,2)" on rank 0 and "allreduce:hierarchical" on rank 1`},
 		{[2]string{"allreduce:hierarchical(2,2)", "allreduce:hierarchical(2,2)"}, ErrUnsupported,
 			"GOCCL_ALGO: allreduce:hierarchical(2,2) cannot run in this group: allreduce by hierarchical " +
-				"needs more than two ranks; allowed here are one_shot, two_shot, direct"},
+				"needs more than two ranks; allowed here are one_shot, two_shot, binomial_tree, direct"},
 	} {
 		_, errs := join(c.of[:]...)
 		for rank, err := range errs {

@@ -63,6 +63,7 @@ var methods = [...][]method{
 		{TwoShot, (*builder).allReduce, nothing},
 		{RecursiveMultiplying, (*builder).allReduce, levels},
 		{Hierarchical, (*builder).allReduce, levels},
+		{BinomialTree, (*builder).allReduceTree, nothing},
 		{Direct, (*builder).directAllReduce, mappedBlocks},
 	},
 	Reduce: {
@@ -225,14 +226,8 @@ func (p *Params) CheckAlgorithm() error {
 // cannot: in it each rank hears first from each, or of a star, the root from each and each from the
 // root.
 func (a Algorithm) StandsIn(c Collective) bool {
-	if a.InLevels() {
+	if a.InLevels() || a == BinomialTree {
 		return false
 	}
-	switch c {
-	case Reduce:
-		return a == ReduceScatterGather
-	case Broadcast, Gather, Scatter:
-		return a != BinomialTree
-	}
-	return true
+	return c != Reduce || a == ReduceScatterGather
 }

@@ -210,8 +210,8 @@ func TestBuildErrors(t *testing.T) {
 		"must be 1 and 2": func(p *Params) { p.Collective = Gather },
 		"must be 2 and 1": func(p *Params) { p.Collective = Scatter },
 		"root is 2":       func(p *Params) { p.Collective, p.Root = Broadcast, 2 },
-		"allreduce has no algorithm linear; there are " +
-			"one_shot, two_shot, recursive_multiplying, hierarchical, direct": func(p *Params) {
+		"allreduce has no algorithm linear; there are one_shot, two_shot, recursive_multiplying, " +
+			"hierarchical, binomial_tree, direct": func(p *Params) {
 			p.Collective, p.InBytes, p.OutBytes = AllReduce, []int64{4}, []int64{4}
 		},
 		"alltoall by pairwise needs a schedule with a window": func(p *Params) {

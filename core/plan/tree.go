@@ -155,9 +155,29 @@ func (b *builder) reduceTree() {
 		b.reduceFlat()
 		return
 	}
-	parent, children := b.Rank, []int(nil) // the child with the smallest block first
-	half := 1
-	for ; half < b.Size && parent == b.Rank; half *= 2 {
+	parent, children := b.ordered()
+	dst := block(Scratch, 0)
+	if b.Rank == b.Root {
+		dst = block(Out, 0)
+	}
+	b.told(parent, children, func() {
+		for _, p := range b.pieces(nil, 0, b.InBytes[0]) {
+			to := dst
+			if b.Rank == b.Root {
+				to = dst.at(p.off)
+			} else if len(children) > 0 {
+				b.plan.ScratchBytes = max(b.plan.ScratchBytes, p.bytes)
+			}
+			b.reduceUp(p, parent, children, to)
+		}
+	})
+}
+
+// ordered is this rank's place in the tree of reduceTree: its parent, the root's is itself, and its
+// children, that with the smallest block first.
+func (b *builder) ordered() (parent int, children []int) {
+	parent = b.Rank
+	for half := 1; half < b.Size && parent == b.Rank; half *= 2 {
 		first := b.Rank &^ (2*half - 1)
 		if first+half >= b.Size {
 			continue
@@ -166,36 +186,63 @@ func (b *builder) reduceTree() {
 			children = append(children, b.otherHalf(half))
 		}
 	}
-	dst := block(Scratch, 0)
-	if b.Rank == b.Root {
-		dst = block(Out, 0)
+	return parent, children
+}
+
+// reduceUp combines this rank's piece with those of its children, in `to`, for its parent.
+func (b *builder) reduceUp(p span, parent int, children []int, to Ref) {
+	partial := block(In, p.block).at(p.off)
+	for _, child := range children {
+		message := b.wait(child, p.bytes, 0)
+		b.src = append(b.src[:0], partial, message)
+		if child < b.Rank {
+			b.src[0], b.src[1] = message, partial
+		}
+		if p.bytes > 0 {
+			b.emit(Step{Op: Combine, Bytes: p.bytes, Dst: to}, b.src...)
+		}
+		b.release(child)
+		partial = to
 	}
-	b.told(parent, children, func() {
-		for _, p := range b.pieces(nil, 0, b.InBytes[0]) {
-			partial := block(In, 0).at(p.off)
-			for _, child := range children {
-				to := dst
-				if b.Rank == b.Root {
-					to = dst.at(p.off)
-				} else {
-					b.plan.ScratchBytes = max(b.plan.ScratchBytes, p.bytes)
-				}
-				message := b.wait(child, p.bytes, 0)
-				b.src = append(b.src[:0], partial, message)
-				if child < b.Rank {
-					b.src[0], b.src[1] = message, partial
-				}
-				if p.bytes > 0 {
-					b.emit(Step{Op: Combine, Bytes: p.bytes, Dst: to}, b.src...)
-				}
-				b.release(child)
-				partial = to
+	if parent != b.Rank {
+		b.put(parent, partial, p.bytes, 0)
+	}
+}
+
+// allReduceTree reduces along a binomial tree to the first rank, and hands the result back along
+// it: no way has fewer messages in all.
+func (b *builder) allReduceTree() {
+	if b.Size == 1 {
+		b.allReduce()
+		return
+	}
+	var pieces []span
+	for i, n := range b.InBytes {
+		if n > 0 {
+			pieces = b.pieces(pieces, i, n)
+		}
+	}
+	if len(pieces) == 0 {
+		pieces = b.pieces(pieces, 0, 0)
+	}
+	parent, children := b.ordered()
+	lag := b.lag()
+	for k := range len(pieces) + lag {
+		if k < len(pieces) {
+			p := pieces[k]
+			b.reduceUp(p, parent, children, block(Out, p.block).at(p.off))
+		}
+		if k >= lag {
+			p := pieces[k-lag]
+			result := block(Out, p.block).at(p.off)
+			if parent != b.Rank {
+				b.take(parent, result, p.bytes, 0)
 			}
-			if b.Rank != b.Root {
-				b.put(parent, partial, p.bytes, 0)
+			for i := len(children) - 1; i >= 0; i-- { // the largest subtree first
+				b.put(children[i], result, p.bytes, 0)
 			}
 		}
-	})
+	}
 }
 
 // otherHalf is the owner of the half that makes up a block with this rank's.

@@ -209,7 +209,7 @@ func (s *Shape) CheckAlgorithms() error {
 
 // can tells why an algorithm cannot do an operation, whatever its length.
 func (s *Shape) can(op *call.Operation, a plan.Algorithm) error {
-	if op.Collective == plan.Reduce && a == plan.BinomialTree && !s.mayNest(op) {
+	if op.Collective.Reduces() && a == plan.BinomialTree && !s.mayNest(op) {
 		return fmt.Errorf("%v by %v needs an op whose partial results may be reduced further",
 			op.Collective, a)
 	}

@@ -10,13 +10,13 @@ import (
 )
 
 func TestParseAlgorithms(t *testing.T) {
-	const names = "one_shot, two_shot, recursive_multiplying, hierarchical, direct"
+	const names = "one_shot, two_shot, recursive_multiplying, hierarchical, binomial_tree, direct"
 	for _, c := range []struct{ text, want, problem string }{
 		{"", "", ""},
 		{"allreduce:two_shot", "allreduce:two_shot", ""},
 		{"allreduce:direct,two_shot", "allreduce:two_shot,direct", ""},
 		{"allreduce:^one_shot",
-			"allreduce:two_shot,recursive_multiplying,hierarchical,direct", ""},
+			"allreduce:two_shot,recursive_multiplying,hierarchical,binomial_tree,direct", ""},
 		{"allreduce:hierarchical(8,4,4),one_shot", "allreduce:one_shot,hierarchical(8,4,4)", ""},
 		{"allreduce:recursive_multiplying(2,2),hierarchical;allgather:hierarchical(4,3)",
 			"allreduce:recursive_multiplying(2,2),hierarchical;allgather:hierarchical(4,3)", ""},

@@ -51,6 +51,8 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 	switch op.Collective {
 	case plan.AllReduce:
 		switch {
+		case s.alongTree(op):
+			return plan.BinomialTree
 		case s.goesInLevels(op):
 			return s.levels(op)
 		case s.Size == 1 || n <= s.oneShotMax(op):

@@ -44,12 +44,28 @@ func (s *Shape) hasManyRanks(op *call.Operation) bool {
 	return false
 }
 
-// alongTree tells whether a reduce, gather or scatter goes along a binomial tree: in place of a
-// star, where there are many ranks.
+// mostInTree is the most bytes that all ranks of an oversubscribed host allreduce along a tree.
+const mostInTree = 4 << 20
+
+// alongTree tells whether an operation goes along a binomial tree where there are many ranks: a
+// reduce, gather or scatter in place of a star; an allreduce where ranks share the CPUs of a host,
+// for there it counts how many messages there are in all, not how many follow one another.
 func (s *Shape) alongTree(op *call.Operation) bool {
-	bytes := s.bytesInLevels(op)
-	return s.Size >= manyRanks[0].ranks && bytes <= manyRanks[0].most && s.mayNest(op) &&
-		(op.Collective == plan.Reduce || bytes <= s.Chunk) &&
+	bytes, least := s.bytesInLevels(op), manyRanks[0].ranks
+	switch op.Collective {
+	case plan.AllReduce:
+		if !s.Oversubscribed || s.MultiHost || bytes > mostInTree/int64(s.Size) {
+			return false
+		}
+		if s.Ports { // a message costs more
+			least /= 2
+		}
+	case plan.Gather, plan.Scatter:
+		if bytes > s.Chunk {
+			return false
+		}
+	}
+	return s.Size >= least && bytes <= manyRanks[0].most && s.mayNest(op) &&
 		s.Algorithms.allow(op.Collective, plan.BinomialTree)
 }
 

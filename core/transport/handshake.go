@@ -144,6 +144,7 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 type doubt struct {
 	grace time.Duration
 	since time.Time // when the peer has last shown itself, or the dialing has begun
+	short time.Time // when this process could first open no more files; zero: it has not come to that
 	apart bool      // the peer is on another host, and a firewall may speak for it
 	last  error
 }
@@ -164,6 +165,9 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 			d.since = now
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 			own = true
+			if d.short.IsZero() {
+				d.short = now
+			}
 		}
 	}
 	switch late := now.Sub(d.since) > d.grace; {
@@ -172,7 +176,8 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 			d.last))
 	case dead == len(errs):
 		return down(fmt.Errorf("its process has ended: %w", d.last))
-	case late && own: // no fault of the peer
+	// No fault of the peer, which may show itself now and then: it answers what it dials itself.
+	case own && (late || now.Sub(d.short) > d.grace):
 		return fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w",
 			d.last)
 	case late:

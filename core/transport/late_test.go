@@ -192,6 +192,7 @@ func TestDoubt(t *testing.T) {
 		{"peer has no files", []error{errUnable}, 3, false, ErrPeerDown},
 		{"no files for a moment", []error{files}, 2, false, nil},
 		{"no files", []error{files}, 3, false, anything},
+		{"no files, and a peer that shows itself", []error{files}, 4, true, anything},
 		{"not admitted", []error{ErrRefused}, 1, true, ErrRefused},
 		{"has left", []error{ErrPeerLeft}, 1, true, ErrPeerLeft},
 	} {

@@ -3,9 +3,7 @@ package transport
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -19,8 +17,6 @@ import (
 type Poller struct {
 	e      *Endpoint
 	epoll  int
-	file   *os.File // of epoll
-	raw    syscall.RawConn
 	bell   int           // an eventfd: it wakes the token's holder
 	token  chan struct{} // to put something into it is to take it
 	state  pollState
@@ -29,10 +25,7 @@ type Poller struct {
 
 	// The token's holder's.
 	events [64]unix.EpollEvent
-	pumped int                // how often the token was given back since all links were looked at
-	look   func(uintptr) bool // lookOnce, bound once
-	found  int                // by lookOnce
-	err    error              // of lookOnce
+	pumped int // how often the token was given back since all links were looked at
 
 	mu      sync.Mutex      // guards what follows, and linkWatch of all links
 	links   map[int32]*link // by descriptor
@@ -71,23 +64,13 @@ func newPoller(e *Endpoint) (*Poller, error) {
 		unix.Close(epoll)
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	_ = unix.SetNonblock(epoll, true) // os.File asks for it before it gives one to Go's poller
-	file := os.NewFile(uintptr(epoll), "epoll")
-	raw, err := file.SyscallConn()
-	if err != nil {
-		file.Close()
-		unix.Close(bell)
-		return nil, fmt.Errorf("epoll: %w", err)
-	}
 	e.onFD(epoll, true)
 	e.onFD(bell, true)
-	p := &Poller{
-		e: e, epoll: epoll, file: file, raw: raw, bell: bell,
+	return &Poller{
+		e: e, epoll: epoll, bell: bell,
 		token: make(chan struct{}, 1), calls: make(chan struct{}, 1), ending: make(chan struct{}),
 		links: map[int32]*link{}, others: map[int32]func(){},
-	}
-	p.look = p.lookOnce
-	return p, nil
+	}, nil
 }
 
 // Token is held by the goroutine that reads: to put something into it is to take it.
@@ -168,34 +151,18 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	return false
 }
 
-// wait is epoll_wait.
+// wait is epoll_wait. Go's scheduler is not told of a look that never waits: its monitor, which is
+// about after a pause, would take the caller's processor away meanwhile.
 func (p *Poller) wait(ms int) (int, error) {
-	switch {
-	case ms == 0:
-		p.lookOnce(0)
-	case ms > 0:
+	if ms != 0 {
 		return unix.EpollWait(p.epoll, p.events[:], ms)
-	default:
-		// The progress goroutine, which may wait for long, does so by Go's poller. In the kernel it
-		// would keep a P, which Go's monitor tries to retake: some 50 times for each wait.
-		if err := p.raw.Read(p.look); err != nil { // its kind of file cannot be waited for
-			return unix.EpollWait(p.epoll, p.events[:], ms)
-		}
 	}
-	return p.found, p.err
-}
-
-// lookOnce is epoll_wait that does not wait. It tells whether it has found something, or failed.
-// Go's scheduler is not told of the call: its monitor, which is about after a pause, would take the
-// caller's processor away meanwhile.
-func (p *Poller) lookOnce(uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll),
 		uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
-	p.found, p.err = int(n), nil
 	if errno != 0 {
-		p.found, p.err = 0, errno
+		return 0, errno
 	}
-	return p.found > 0 || p.err != nil
+	return int(n), nil
 }
 
 // revisit has a link read soon: no descriptor may report what its reader has left.
@@ -462,8 +429,9 @@ func (p *Poller) close(deadline <-chan time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	p.e.onFD(p.epoll, false)
-	p.e.onFD(p.bell, false)
-	unix.Close(p.bell)
-	return p.file.Close()
+	for _, fd := range []int{p.epoll, p.bell} {
+		p.e.onFD(fd, false)
+		unix.Close(fd)
+	}
+	return nil
 }

@@ -5,19 +5,8 @@ package plan
 // through the levels, from the inner ones to its rank, to be reduced, or from its rank to the inner
 // ones, to be gathered.
 
-// holds tells whether this rank is, in its block of i levels, the holder of a rank's block.
-func (b *builder) holds(i, rank int) bool {
-	stride := b.stride(i)
-	return b.holder(b.Rank-b.Rank%stride, i, rank%stride) == b.Rank
-}
-
-// stride is how many ranks a block of i levels has.
-func (b *builder) stride(i int) int {
-	if i == len(b.levels) {
-		return b.levels[i-1].stride * b.levels[i-1].radix
-	}
-	return b.levels[i].stride
-}
+// sibling is which of the siblings holds a rank's block in the block that they make up.
+func (s siblings) sibling(rank int) int { return min(rank/s.stride%s.radix, s.count-1) }
 
 // inTurn calls f for all ranks. At each level, the outer ones first, it goes from sibling to
 // sibling, and begins so many after this rank's own. So ranks of a block do in the same order what
@@ -31,7 +20,7 @@ func (b *builder) inTurn(after int, f func(rank int)) {
 		}
 		s := b.siblings(b.levels[i])
 		for d := range s.count {
-			from, to := s.parts((s.own + after + d) % s.count)
+			from, to := s.parts(s.to(after + d))
 			for part := from; part < to; part++ {
 				if next := rank + part*s.stride; next < b.Size {
 					walk(i, next)
@@ -77,8 +66,8 @@ func (b *builder) reduceBlock(rank, k int) {
 		if s.count == 1 {
 			continue
 		}
-		if j := min(rank/l.stride%l.radix, s.count-1); j != s.own {
-			b.put(b.holder(s.first+j*s.stride, i, rank%l.stride), partial, bytes, 0)
+		if j := s.sibling(rank); j != s.own {
+			b.put(b.holderIn(s, j, i, rank), partial, bytes, 0)
 			return
 		}
 		if i == len(b.levels)-1 {
@@ -98,18 +87,12 @@ func (b *builder) reduceBlock(rank, k int) {
 // at level i send.
 func (b *builder) combineHeld(i, rank int, dst, own Ref, bytes int64) {
 	s := b.siblings(b.levels[i])
-	b.src = b.src[:s.count]
-	from := make([]int, s.count)
-	for d := range s.count {
-		j := (s.own + s.count - d) % s.count
-		from[j] = b.holder(s.first+j*s.stride, i, rank%s.stride)
-		if j == s.own {
-			b.src[j] = own
-		} else {
-			b.src[j] = b.wait(from[j], bytes, 0)
-		}
+	ranks := make([]int, s.count)
+	for j := range ranks {
+		ranks[j] = b.holderIn(s, j, i, rank)
 	}
-	b.combineSources(bytes, dst, s.own, from)
+	b.waitForAll(s, ranks, own, bytes)
+	b.combineSources(s, ranks, dst, bytes)
 }
 
 // gatherLevels gets each block from its holder in the next level, chunk by chunk, unless all are
@@ -139,16 +122,15 @@ func (b *builder) gatherLevels() {
 // holder in the one above, and hands it on in those below.
 func (b *builder) gatherBlock(rank int, place Ref, bytes int64) {
 	for i := len(b.levels) - 1; i >= 0; i-- {
-		l := b.levels[i]
-		switch s := b.siblings(l); {
+		s := b.siblings(b.levels[i])
+		switch above := b.holderIn(s, s.sibling(rank), i, rank); {
 		case s.count == 1:
-		case b.holds(i+1, rank):
+		case above == b.Rank:
 			if i < len(b.levels)-1 {
 				b.handOn(i, rank, place, bytes)
 			}
-		case b.holds(i, rank):
-			j := min(rank/l.stride%l.radix, s.count-1)
-			b.take(b.holder(s.first+j*s.stride, i, rank%l.stride), place, bytes, 0)
+		case b.holderIn(s, s.own, i, rank) == b.Rank:
+			b.take(above, place, bytes, 0)
 		}
 	}
 }
@@ -157,7 +139,7 @@ func (b *builder) gatherBlock(rank int, place Ref, bytes int64) {
 func (b *builder) handOn(i, rank int, place Ref, bytes int64) {
 	s := b.siblings(b.levels[i])
 	for d := 1; d < s.count; d++ {
-		b.put(b.holder(s.first+(s.own+d)%s.count*s.stride, i, rank%s.stride), place, bytes, 0)
+		b.put(b.holderIn(s, s.to(d), i, rank), place, bytes, 0)
 	}
 }
 

@@ -58,6 +58,10 @@ func (b *builder) siblings(l level) siblings {
 		min(l.stride, b.Size-first-(count-1)*l.stride)}
 }
 
+// to and from number the other siblings, d in 1..count-1, as those of the builder number peers.
+func (s siblings) to(d int) int   { return (s.own + d) % s.count }
+func (s siblings) from(d int) int { return (s.own - d + s.count) % s.count }
+
 // countBlocks is how many siblings make up the block of a level that begins at a rank.
 func (b *builder) countBlocks(first int, l level) int {
 	return min(l.radix, (b.Size-first+l.stride-1)/l.stride)
@@ -113,7 +117,7 @@ func (b *builder) multiply(pieces []span) {
 func (b *builder) putTwins(l level, p span) {
 	s := b.siblings(l)
 	for d := 1; d < s.count; d++ {
-		if twin := s.twin(b.Rank, (s.own+d)%s.count); twin < b.Size {
+		if twin := s.twin(b.Rank, s.to(d)); twin < b.Size {
 			b.put(twin, b.partial(l.stride, p.block).at(p.off), p.bytes, 0)
 		}
 	}
@@ -156,17 +160,31 @@ func (b *builder) combineTwins(l level, p span) {
 		}
 	}
 	b.src[s.own] = b.partial(l.stride, p.block).at(p.off)
-	b.combineSources(p.bytes, block(Out, p.block).at(p.off), s.own, from)
+	b.combineSources(s, from, block(Out, p.block).at(p.off), p.bytes)
 }
 
-// combineSources combines the sources into dst, and releases the messages among them: all but that
-// of this rank's own sibling, each from a rank.
-func (b *builder) combineSources(bytes int64, dst Ref, own int, from []int) {
+// waitForAll makes what the ranks of all siblings have the sources: this rank's own, and messages.
+func (b *builder) waitForAll(s siblings, ranks []int, own Ref, bytes int64) {
+	b.src = b.src[:s.count]
+	b.src[s.own] = own
+	for d := 1; d < s.count; d++ {
+		j := s.from(d)
+		b.src[j] = b.wait(ranks[j], bytes, 0)
+	}
+}
+
+// combineSources combines the sources into dst, and releases the messages among them.
+func (b *builder) combineSources(s siblings, ranks []int, dst Ref, bytes int64) {
 	if bytes > 0 {
 		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst}, b.src...)
 	}
-	for j, rank := range from {
-		if j != own {
+	b.releaseAll(s, ranks)
+}
+
+// releaseAll releases a message of the rank of each sibling but this rank's own.
+func (b *builder) releaseAll(s siblings, ranks []int) {
+	for j, rank := range ranks {
+		if j != s.own {
 			b.release(rank)
 		}
 	}
@@ -181,6 +199,12 @@ func (b *builder) holder(first, i, number int) int {
 		number %= l.stride
 	}
 	return first
+}
+
+// holderIn is that in sibling j at level i, for the rank of a number or the rank that has it in
+// another block.
+func (b *builder) holderIn(s siblings, j, i, number int) int {
+	return b.holder(s.first+j*s.stride, i, number%s.stride)
 }
 
 // parts are those of a full block's siblings that sibling j has: its own, and the last also those
@@ -262,7 +286,7 @@ func (b *builder) exchangeCells(
 	ranks := make([]int, s.count)
 	for _, c := range b.cells(round, i) {
 		for j := range ranks {
-			ranks[j] = b.holder(s.first+j*s.stride, i, c.number)
+			ranks[j] = b.holderIn(s, j, i, c.number)
 		}
 		do(c, s, ranks)
 	}
@@ -276,7 +300,7 @@ func (s siblings) sliceOf(c cell, j int) span {
 
 func (b *builder) scatterCell(c cell, s siblings, ranks []int) {
 	for d := 1; d < s.count; d++ {
-		j := (s.own + d) % s.count
+		j := s.to(d)
 		if p := s.sliceOf(c, j); p.bytes > 0 {
 			b.put(ranks[j], b.partial(s.stride, p.block).at(p.off), p.bytes, 0)
 		}
@@ -288,16 +312,8 @@ func (b *builder) combineCell(c cell, s siblings, ranks []int) {
 	if p.bytes == 0 {
 		return
 	}
-	b.src = b.src[:s.count]
-	for d := range s.count {
-		j := (s.own + s.count - d) % s.count
-		if j == s.own {
-			b.src[j] = b.partial(s.stride, p.block).at(p.off)
-		} else {
-			b.src[j] = b.wait(ranks[j], p.bytes, 0)
-		}
-	}
-	b.combineSources(p.bytes, block(Out, p.block).at(p.off), s.own, ranks)
+	b.waitForAll(s, ranks, b.partial(s.stride, p.block).at(p.off), p.bytes)
+	b.combineSources(s, ranks, block(Out, p.block).at(p.off), p.bytes)
 }
 
 func (b *builder) putResult(c cell, s siblings, ranks []int) {
@@ -306,13 +322,13 @@ func (b *builder) putResult(c cell, s siblings, ranks []int) {
 		return
 	}
 	for d := 1; d < s.count; d++ {
-		b.put(ranks[(s.own+d)%s.count], block(Out, p.block).at(p.off), p.bytes, 0)
+		b.put(ranks[s.to(d)], block(Out, p.block).at(p.off), p.bytes, 0)
 	}
 }
 
 func (b *builder) takeResult(c cell, s siblings, ranks []int) {
 	for d := 1; d < s.count; d++ {
-		j := (s.own + s.count - d) % s.count
+		j := s.from(d)
 		if p := s.sliceOf(c, j); p.bytes > 0 {
 			b.take(ranks[j], block(Out, p.block).at(p.off), p.bytes, 0)
 		}

@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // Blocks that together fit a message are packed in levels: what one rank sends another at a level
 // is one message of many blocks. They lie in scratch memory so that what goes to a sibling at any
 // level is in succession: sorted by the digits of their ranks' numbers, where the radices are the
@@ -79,7 +81,7 @@ func (b *builder) reduceScatterPacked(p packing) {
 	for i := range b.levels {
 		b.exchangeBundles(i, &p, func(s siblings, bundles []bundle, ranks []int) {
 			for d := 1; d < s.count; d++ {
-				j := (s.own + d) % s.count
+				j := s.to(d)
 				b.putBundle(ranks[j], bundles[j])
 			}
 		})
@@ -100,14 +102,9 @@ func (b *builder) combineBundle(p *packing, i int, s siblings, own bundle, ranks
 	if own.ranks == nil {
 		return
 	}
-	messages := make([]Ref, s.count)
-	for d := 1; d < s.count; d++ {
-		j := (s.own + s.count - d) % s.count
-		messages[j] = b.wait(ranks[j], own.bytes, 0)
-	}
-	messages[s.own] = block(Scratch, 0).at(own.off)
+	b.waitForAll(s, ranks, block(Scratch, 0).at(own.off), own.bytes)
+	messages := slices.Clone(b.src)
 	for _, rank := range own.ranks {
-		b.src = b.src[:s.count]
 		for j, m := range messages {
 			b.src[j] = m.at(p.at[rank] - own.off)
 		}
@@ -119,11 +116,7 @@ func (b *builder) combineBundle(p *packing, i int, s siblings, own bundle, ranks
 			b.emit(Step{Op: Combine, Bytes: n, Dst: dst}, b.src...)
 		}
 	}
-	for j, rank := range ranks {
-		if j != s.own {
-			b.release(rank)
-		}
-	}
+	b.releaseAll(s, ranks)
 }
 
 // gatherPacked gathers bundles level by level, the outer ones first.
@@ -134,12 +127,12 @@ func (b *builder) gatherPacked(p packing) {
 	for i := len(b.levels) - 1; i >= 0; i-- {
 		b.exchangeBundles(i, &p, func(s siblings, bundles []bundle, ranks []int) {
 			for d := 1; d < s.count; d++ {
-				b.putBundle(ranks[(s.own+d)%s.count], bundles[s.own])
+				b.putBundle(ranks[s.to(d)], bundles[s.own])
 			}
 		})
 		b.exchangeBundles(i, &p, func(s siblings, bundles []bundle, ranks []int) {
 			for d := 1; d < s.count; d++ {
-				j := (s.own + s.count - d) % s.count
+				j := s.from(d)
 				if of := bundles[j]; of.ranks != nil {
 					b.take(ranks[j], scratch.at(of.off), of.bytes, 0)
 				}

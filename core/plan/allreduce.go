@@ -52,15 +52,7 @@ func (b *builder) allReduce() {
 }
 
 // pieces cuts a block into messages.
-func (b *builder) pieces(to []span, blk int, n int64) []span {
-	count := b.count(n)
-	to = slices.Grow(to, count)
-	for k := range count {
-		off, bytes := cut(n, count, k)
-		to = append(to, span{blk, off, bytes})
-	}
-	return to
-}
+func (b *builder) pieces(to []span, blk int, n int64) []span { return b.sliceRounds(to, blk, n, 1) }
 
 // oneShot sends every piece to every rank, which combines it for itself. As many pieces as the
 // slots hold are under way at once: they may be many and small.

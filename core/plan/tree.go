@@ -53,25 +53,24 @@ func (b *builder) told(parent int, children []int, send func()) {
 	}
 }
 
-// starts are where the blocks of the numbers of a subtree begin, packed in their order, and the end
-// of the last.
-func (b *builder) starts(from, to int, bytes []int64) []int64 {
-	at := make([]int64, to-from+1)
-	for v := from; v < to; v++ {
-		at[v-from+1] = at[v-from] + bytes[b.numbered(v)]
+// packedTree is the tree, and where the blocks of all numbers begin, packed in their order, and the
+// end of the last: if as a whole they fit a message.
+func (b *builder) packedTree(bytes []int64) (t tree, at []int64, ok bool) {
+	at = make([]int64, b.Size+1)
+	for v := range b.Size {
+		at[v+1] = at[v] + bytes[b.numbered(v)]
 	}
-	return at
+	return b.tree(), at, at[b.Size] <= b.Chunk
 }
 
 // gatherTree gathers along the tree what fits a message as a whole: each rank packs the blocks of
 // its subtree. Longer blocks go straight to the root.
 func (b *builder) gatherTree() {
-	at := b.starts(0, b.Size, b.OutBytes)
-	if at[b.Size] > b.Chunk {
+	t, at, ok := b.packedTree(b.OutBytes)
+	if !ok {
 		b.gather()
 		return
 	}
-	t := b.tree()
 	scratch := block(Scratch, 0)
 	children := make([]int, len(t.children))
 	for i, v := range t.children {
@@ -106,12 +105,11 @@ func (b *builder) gatherTree() {
 
 // scatterTree is gatherTree the other way. An acknowledgement speaks for the whole subtree.
 func (b *builder) scatterTree() {
-	at := b.starts(0, b.Size, b.InBytes)
-	if at[b.Size] > b.Chunk {
+	t, at, ok := b.packedTree(b.InBytes)
+	if !ok {
 		b.scatter()
 		return
 	}
-	t := b.tree()
 	from := block(Scratch, 0)
 	if b.Rank == b.Root {
 		b.plan.ScratchBytes = at[b.Size]

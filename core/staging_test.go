@@ -61,7 +61,7 @@ func TestWindowsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := exec.Layout{Ranks: size, Lanes: tune.Lanes, Slots: s.Slots, Chunk: s.Chunk,
-				LaterChunk: s.SendChunk, Near: s.Near, NearChunk: s.NearChunk,
+				LaterChunk: s.SendChunk, Near: s.Near(), NearChunk: s.NearChunk,
 				Mailbox: exec.MailboxFor(s.EagerMax),
 				Bounce:  exec.BounceFor(s.EagerMax)}
 			if size > each {

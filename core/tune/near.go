@@ -65,25 +65,31 @@ func (s *Shape) radixLists() (lists [][]int) {
 	return lists
 }
 
-// Near are the ranks with which one exchanges messages of up to NearChunk bytes, in order, whatever
-// the collective; none where NearChunk is 0.
-func (s *Shape) Near(rank int) (near []int) {
+// Near finds the ranks with which one exchanges messages of up to NearChunk bytes, in order,
+// whatever the collective; it is nil where NearChunk is 0. The lists of radices are the same for
+// all ranks, of which each is asked for whose window is mapped.
+func (s *Shape) Near() func(rank int) []int {
 	if s.NearChunk == 0 {
 		return nil
 	}
-	with := make([]bool, s.Size)
-	for _, radices := range s.radixLists() {
+	lists := s.radixLists()
+	return func(rank int) []int { return nearTo(rank, s.Size, lists) }
+}
+
+// nearTo are the ranks that one of so many exchanges with in levels of any of the lists of radices.
+func nearTo(rank, size int, lists [][]int) (near []int) {
+	with := make([]bool, size)
+	for _, radices := range lists {
 		for _, a := range []plan.Algorithm{plan.RecursiveMultiplying, plan.Hierarchical} {
 			// Long enough for each rank to own a part.
-			bytes := []int64{int64(s.Size) << 8}
+			bytes := []int64{int64(size) << 8}
 			built, err := plan.Build(plan.Params{Collective: plan.AllReduce, Algorithm: a,
-				Radices: radices, Rank: rank, Size: s.Size, InBytes: bytes, OutBytes: bytes, ElemSize: 1,
+				Radices: radices, Rank: rank, Size: size, InBytes: bytes, OutBytes: bytes, ElemSize: 1,
 				Chunk: bytes[0], Slots: slotsPerChannel})
 			if err != nil {
 				continue // the radices do not fit: no operation has them
 			}
-			senders, receivers := built.Peers()
-			for _, peer := range append(senders, receivers...) {
+			for _, peer := range slices.Concat(built.Peers()) {
 				with[peer] = true
 			}
 		}

@@ -124,15 +124,18 @@ func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
 	p := segments[0].Params
 	e := &Explanation{Algorithm: p.Algorithm.String(), Plans: len(segments), Chunk: p.Chunk}
 	_, e.Direct = s.Direct(op, segments)
-	// All but the last are alike.
-	for i, segment := range []Segment{segments[0], segments[len(segments)-1]} {
+	var peers []int
+	last := len(segments) - 1
+	for i, segment := range segments {
+		times := 1
+		if i == 0 {
+			times = max(last, 1) // all but the last are alike
+		} else if i < last {
+			continue
+		}
 		built, err := plan.Build(segment.Params)
 		if err != nil {
 			return nil, fault.From(err, fault.ErrInternal, "plan_info")
-		}
-		times := 1
-		if i == 0 {
-			times = len(segments) - 1
 		}
 		for k := range built.Steps {
 			switch step := &built.Steps[k]; step.Op {
@@ -141,14 +144,10 @@ func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
 			}
 		}
 		senders, receivers := built.Peers()
-		slices.Sort(senders)
-		e.Peers = len(senders)
-		for _, peer := range receivers {
-			if _, known := slices.BinarySearch(senders, peer); !known {
-				e.Peers++
-			}
-		}
+		peers = slices.Concat(peers, senders, receivers)
 	}
+	slices.Sort(peers)
+	e.Peers = len(slices.Compact(peers))
 	s.explainLevels(op, &p, e)
 	return e, nil
 }
@@ -160,11 +159,10 @@ func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation
 	}
 	class, packed := s.load(op)
 	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
-	stride := 1
+	stride, cost := 1, s.levelCosts(p.Algorithm, class, packed)
 	for _, radix := range p.Radices {
-		cost := s.levelCosts(p.Algorithm, class, packed)(stride, radix)
 		far := s.MultiHost && stride*radix > max(s.Group, 1)
-		e.Levels = append(e.Levels, Level{radix, stride, far, micros(cost)})
+		e.Levels = append(e.Levels, Level{radix, stride, far, micros(cost(stride, radix))})
 		stride *= radix
 	}
 	for _, a := range plan.Algorithms(op.Collective) {

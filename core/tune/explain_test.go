@@ -33,6 +33,12 @@ func TestExplain(t *testing.T) {
 		e.Sent != 3<<28 {
 		t.Errorf("%+v, %v", e, err)
 	}
+	// Of the last plan's four bytes only one rank has a slice.
+	q = Question{Collective: "allreduce", Ranks: 8, PerHost: 1, CPUs: 1, Bytes: 64<<20 + 4}
+	e, err = Explain(q, Options{LongMost: longMost, Algorithms: "allreduce:two_shot"})
+	if err != nil || e.Plans != 2 || e.Peers != 7 {
+		t.Errorf("%+v, %v", e, err)
+	}
 	for want, q := range map[string]Question{
 		"collective is \"sum\"":                         {Collective: "sum", Ranks: 1, PerHost: 1},
 		"ranks is 70000, allowed are 1 to 65536":        {Collective: "reduce", Ranks: 70000},

@@ -93,12 +93,12 @@ func (s *Shape) mayNest(op *call.Operation) bool {
 // levels is the algorithm in levels by which an allreduce costs less, of those that are allowed.
 func (s *Shape) levels(op *call.Operation) plan.Algorithm {
 	best, least := plan.Hierarchical, int64(math.MaxInt64)
+	class, packed := s.load(op)
 	for _, a := range []plan.Algorithm{plan.RecursiveMultiplying, plan.Hierarchical} {
 		few := a == plan.RecursiveMultiplying && !s.hasManyRanks(op)
 		if !s.Algorithms.allow(op.Collective, a) || few {
 			continue
 		}
-		class, packed := s.load(op)
 		_, cost := s.cheapest(s.levelCosts(a, class, packed))
 		if cost < least {
 			best, least = a, cost

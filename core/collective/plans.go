@@ -110,6 +110,8 @@ type planKey struct {
 	inPlace    bool // of a direct plan
 	root       int
 	elemSize   int64
+	chunk      int64 // it, and what is not sliced, depend on the whole operation
+	oneShotMax int64
 	in, out    lengths
 }
 
@@ -162,6 +164,7 @@ type keptPlan struct {
 func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
 		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
+		chunk: p.Chunk, oneShotMax: p.OneShotMax,
 		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
 	if len(p.Radices) > 0 {
 		key.radices = fmt.Sprint(p.Radices)

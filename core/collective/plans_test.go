@@ -45,6 +45,21 @@ func TestPlansOfManyBlocksAreKept(t *testing.T) {
 	}
 }
 
+// The last part of a long operation may have longer messages than an operation of that length, and
+// other blocks are reduced as a whole where partial sums may be reduced further.
+func TestPlansOfOtherChunksAndLimits(t *testing.T) {
+	c := planCache{freeing: func(*exec.Compiled) {}}
+	defer c.free()
+	p := allGather(5, 64<<10, 0)
+	p.Collective, p.Algorithm, p.InBytes = plan.AllReduce, plan.TwoShot, p.OutBytes
+	longer, whole := p, p
+	longer.Chunk, whole.OneShotMax = 2*p.Chunk, 64<<10
+	first := get(t, &c, p)
+	if get(t, &c, longer) == first || get(t, &c, whole) == first || get(t, &c, p) != first {
+		t.Error("plans stand in for others")
+	}
+}
+
 // Blocks with the digest of others do not get their plan.
 func TestPlansWithOneDigest(t *testing.T) {
 	var freed []*exec.Compiled

@@ -172,7 +172,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	e.binding = b
 	e.layOut(op)
 	e.begun, e.segments, e.current = true, e.laid.segments, nil
-	e.algorithm = e.laid.algorithm
+	e.algorithm = e.laid.algorithm()
 	if e.shareable(op) {
 		e.current = e.direct(op)
 	}
@@ -221,7 +221,7 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 			return Outcome{Status: Done}
 		case exec.Indirect:
 			e.layOut(p.Operation)
-			e.segments, e.algorithm = e.laid.segments, e.laid.algorithm
+			e.segments, e.algorithm = e.laid.segments, e.laid.algorithm()
 			return Outcome{Status: Done}
 		case exec.Blocked:
 			return e.blocked(exec.Now() < until)

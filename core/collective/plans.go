@@ -19,21 +19,24 @@ type layout struct {
 	collective plan.Collective
 	root       int
 	dtype      reduce.DType
+	op         reduce.Op
 	schedule   plan.Schedule
 	in, out    []uint64
 	segments   []tune.Segment
-	algorithm  plan.Algorithm // of the segments
 	apart      bool           // inputs and outputs share no memory
 	compiled   *exec.Compiled // of the only segment, once it is known
 	direct     *exec.Compiled // nil: there is none, if that has been looked for
 	looked     bool
 }
 
-func (l *layout) fits(o *call.Operation, apart bool, algorithm plan.Algorithm) bool {
-	return l.segments != nil && l.apart == apart && l.algorithm == algorithm &&
-		l.collective == o.Collective && l.root == o.Root && l.dtype == o.DType &&
+func (l *layout) fits(o *call.Operation, apart bool) bool {
+	return l.segments != nil && l.apart == apart && l.collective == o.Collective &&
+		l.root == o.Root && l.dtype == o.DType && l.op == o.Op &&
 		l.schedule == o.Schedule && slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
+
+// algorithm is that of all segments.
+func (l *layout) algorithm() plan.Algorithm { return l.segments[0].Params.Algorithm }
 
 // compile returns the plan of a segment of the layout, and keeps it there if it is the only one.
 func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
@@ -49,10 +52,10 @@ func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
 
 // layOut makes the layout that of an operation.
 func (e *Engine) layOut(op *call.Operation) {
-	apart, algorithm := !e.Shape.AllMemory && op.Disjoint(), e.Shape.Choose(op)
-	if !e.laid.fits(op, apart, algorithm) {
-		e.laid = layout{apart: apart, algorithm: algorithm, collective: op.Collective, root: op.Root,
-			dtype: op.DType, schedule: op.Schedule, in: slices.Clone(op.InCounts),
+	apart := !e.Shape.AllMemory && op.Disjoint()
+	if !e.laid.fits(op, apart) {
+		e.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType,
+			op: op.Op, schedule: op.Schedule, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: e.Shape.Segments(op)}
 	}
 }

@@ -67,9 +67,9 @@
 // binary tree over ranks, aligned at powers of two (of three: (0+1)+2; of six:
 // ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result (the division of an
 // average, the rounding of a 16-bit float). So plans move raw inputs and results, not partial sums,
-// but for one case: in levels (Params.Radices), where nothing is done once, a Combine may be of the
-// raw inputs of a block of ranks, which are a subtree, or of what such Combines have left of blocks
-// that make up a larger one.
+// but for one case: in levels (Params.Radices) and along a tree (BinomialTree), where nothing is
+// done once, a Combine may be of the raw inputs of a block of ranks, which are a subtree, or of
+// what such Combines have left of blocks that make up a larger one.
 //
 // # In place
 //
@@ -158,7 +158,7 @@ const (
 	Wait               // for the next message of Peer, which must be of Bytes bytes
 	Release            // of the oldest unreleased message of Peer
 	Copy               // Src[0] to Dst
-	Combine            // Src, one a rank or group, in rank order, into Dst and Also, maybe some of Src
+	Combine            // Src, one a rank or block, in rank order, into Dst and Also, maybe some of Src
 	Reclaim            // the message Src[0] to Peer
 	Expose             // Src, an input, an output or both, to Peer, which uses Bytes bytes of each
 	Access             // Src, what Peer exposes: Bytes bytes of each
@@ -249,8 +249,8 @@ type Params struct {
 // Thresholds says where, within an algorithm, single blocks or pairs are treated in another way, in
 // bytes of a block; of AllToAll, of what a pair exchanges, in the larger direction.
 type Thresholds struct {
-	// OneShotMax is up to where a block of AllReduce is sent to every rank by itself, whatever the
-	// algorithm.
+	// OneShotMax is up to where a block of AllReduce is not sliced: it is sent to every rank by
+	// itself, or in levels to twins.
 	OneShotMax int64
 	// MulticastMin is from where on Multicast writes a block of AllGather once for all.
 	MulticastMin int64

@@ -19,7 +19,8 @@ import (
 //     Release, none of the outbox before it is reclaimed or when its slot may be another's, nothing
 //     is read or written out of bounds, and no input is written;
 //   - a Combine gets the raw inputs of all ranks, each once and in rank order, of one place; or
-//     those of a group, or what came of those of all groups;
+//     those of a block of ranks, or what came of those of blocks: always a subtree of the canonical
+//     order;
 //   - each output byte ends up as what the collective promises;
 //   - of a peer's memory nothing is used but what it exposes or offers, no rank ends before it
 //     knows that its peers are done with its memory, and no place that a rank writes is touched by

@@ -18,6 +18,7 @@ type link struct {
 
 // The links by kind. On an oversubscribed host a message costs a change of threads at each end, and
 // each level waits for all ranks to have their turn: fewer levels with more messages are no slower.
+// Of an allreduce that is what is too long for a tree: see alongTree.
 var (
 	memoryLink         = link{500_000, 100_000, 100}
 	oversubscribedLink = link{40_000_000, 3_000_000, 200}

@@ -38,7 +38,7 @@ func TestByRank(t *testing.T) {
 	if err := proveByRank(6, empty.plan, false); err == nil {
 		t.Error("it is proved of empty inputs that their ranks are heard from")
 	}
-	if err := VerifyByRank(6, empty.rank, false); err != nil {
+	if err := verifyByRank(6, empty.rank, false); err != nil {
 		t.Error(err)
 	}
 }

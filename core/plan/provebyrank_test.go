@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// VerifyByRank proves what Verify does of the plans that Build makes for parameters, which it asks
+// verifyByRank proves what Verify does of the plans that Build makes for parameters, which it asks
 // for by rank. It needs the plan of one rank at a time, where the meaning of each message follows
 // from its receiver's plan: so it is for levels of thousands of ranks (Params.Radices). Where that
 // is not so, it is Verify.
@@ -29,7 +29,7 @@ import (
 // some slices are empty, all plans are run together, but without data.
 //
 // And each rank has heard from those whose input is in its outputs.
-func VerifyByRank(size int, params func(rank int) Params, inPlace bool) error {
+func verifyByRank(size int, params func(rank int) Params, inPlace bool) error {
 	build := func(rank int) (*Plan, Params, error) {
 		q := params(rank)
 		plan, err := Build(q)

@@ -311,6 +311,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
 	me.Host = cmp.Or(r.config.host, me.Host)
+	me.FastReads = !transport.IsPort(config.Transport) && exec.FastReads()
 	if r.config.unread {
 		me.Mark = transport.Mark{}
 	}

@@ -87,10 +87,9 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		e.uses++
 		return e, nil
 	}
-	e, err := transport.Listen(transport.Config{FastReads: exec.FastReads(),
-		Mark: transport.Mark(exec.OwnMark()), Interface: key.iface, StoreHost: key.storeHost,
-		Grace: key.grace,
-		Verbs: key.verbs, Logger: r.config.Logger, OnFD: r.config.OnFD})
+	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()),
+		Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace, Verbs: key.verbs,
+		Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, listenError(err)
 	}

@@ -141,7 +141,7 @@ func Listen(c Config) (*Endpoint, error) {
 	if err != nil {
 		name = "unknown"
 	}
-	e.address = Address{Process: e.id, Name: name, FastReads: c.FastReads, Mark: c.Mark}
+	e.address = Address{Process: e.id, Name: name, Mark: c.Mark}
 	e.address.credentials()
 	if err := e.listenTCP(c); err != nil {
 		e.closeListeners()

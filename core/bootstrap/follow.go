@@ -75,11 +75,11 @@ func (f *follower) look(named name) (progress bool, err error) {
 		err = r.fill(table)
 	}
 	switch {
-	case errors.Is(err, errChanging):
-		f.hint = "; the store holds " + err.Error()
-		return false, nil
 	case err != nil:
 		f.hint = "; the store holds " + err.Error()
+		if errors.Is(err, errChanging) {
+			return false, nil
+		}
 	case !r.lists(f.own):
 		f.hint = "; the roster in the store does not list this process: it is of an earlier run, " +
 			"or rank 0 has ended"

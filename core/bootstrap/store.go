@@ -73,9 +73,12 @@ func (j *joiner) set(key string, value []byte) error {
 }
 
 // get returns nil where there is no value.
-func (j *joiner) get(key string) ([]byte, error) {
+func (j *joiner) get(key string) ([]byte, error) { return j.fetch(key, j.store.Get) }
+
+// fetch is get, by one of the store's ways to read.
+func (j *joiner) fetch(key string, by func(key string) ([]byte, bool, error)) ([]byte, error) {
 	return j.ask("reading %q from the store", key, func(key string) ([]byte, error) {
-		v, ok, err := j.store.Get(key)
+		v, ok, err := by(key)
 		if !ok {
 			v = nil
 		}
@@ -171,12 +174,8 @@ func (j *joiner) await(key string, old []byte, progress bool) (v []byte, alive b
 		v, err = j.get(key)
 		return v, true, err
 	}
-	v, err = j.ask("reading %q from the store", key, func(key string) ([]byte, error) {
-		v, ok, err := w.Watch(key, old, watchMost)
-		if !ok {
-			v = nil
-		}
-		return v, err
+	v, err = j.fetch(key, func(key string) ([]byte, bool, error) {
+		return w.Watch(key, old, watchMost)
 	})
 	return v, j.ctx.Err() == nil, err
 }

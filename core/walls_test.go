@@ -36,13 +36,14 @@ var packages = []packageRule{
 	{"reduce/kernel", "reduce", false},
 	{"reduce/kernel/internal/floatmode", "", false},
 	{"reduce", "", true},
-	{"transport", "guests logs internal/plain internal/printable", false},
-	{"bootstrap", "guests internal/plain internal/printable", false},
+	{"transport", "guests logs internal/foreign internal/plain internal/printable", false},
+	{"bootstrap", "guests internal/foreign internal/plain internal/printable", false},
 	{"guests", "", false},
 	{"internal/logtest", "logs", false},
 	{"internal/scripts", "", false},
 	{"logs", "", false},
 	{"internal/plain", "", false},
+	{"internal/foreign", "", true},
 	{"internal/printable", "", true},
 }
 

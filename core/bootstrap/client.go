@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/internal/printable"
 )
@@ -172,7 +173,7 @@ func readAnswer(in io.Reader) (status byte, answer []byte, err error) {
 	status = head[0]
 	n := binary.LittleEndian.Uint32(head[1:])
 	if status > statusError || n > maxValue || status == statusAbsent && n != 0 {
-		return 0, nil, errMalformed
+		return 0, nil, foreign.ErrMalformed
 	}
 	answer, err = readLong(in, int(n))
 	return status, answer, err

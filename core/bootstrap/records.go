@@ -5,9 +5,9 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
+	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
@@ -123,22 +123,22 @@ func (j *joinRecord) encode(key string) []byte {
 }
 
 func decodeJoin(b []byte) (*joinRecord, error) {
-	r := reader{b: b}
+	r := reader{foreign.NewReader(b)}
 	f := r.header(joinMagic)
 	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0,
 		encoded: b}
-	r.fixed(j.nonce[:])
+	r.Fixed(j.nonce[:])
 	if f&flagProblem != 0 {
 		j.problem = r.text(maxProblem)
 	}
-	r.fixed(j.settings[:])
+	r.Fixed(j.settings[:])
 	j.member = Member{r.bytes(MaxMember), r.bytes(MaxMember)}
 	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) ||
 		j.rank >= j.size {
-		r.fail()
+		r.Fail()
 	}
-	r.take(proofSize)
-	if err := r.end(); err != nil {
+	r.Take(proofSize)
+	if err := r.End(); err != nil {
 		return nil, fmt.Errorf("a join record: %w", err)
 	}
 	return j, nil
@@ -192,25 +192,25 @@ func (c *confirmRecord) encode() []byte {
 }
 
 func decodeConfirm(b []byte) (*confirmRecord, error) {
-	r := reader{b: b}
+	r := reader{foreign.NewReader(b)}
 	f := r.header(confirmMagic)
-	c := &confirmRecord{cause: cause(r.byte()), yes: f&flagYes != 0}
-	r.fixed(c.nonce[:])
+	c := &confirmRecord{cause: cause(r.Byte()), yes: f&flagYes != 0}
+	r.Fixed(c.nonce[:])
 	if f&flagProblem != 0 {
 		c.problem = r.text(maxProblem)
 	}
 	if f&flagSettings != 0 {
 		c.settings = []Setting{}
-		for n := r.number(MaxSettings); len(c.settings) < n && !r.bad; {
+		for n := r.number(MaxSettings); len(c.settings) < n && !r.Failed(); {
 			c.settings = append(c.settings, Setting{r.text(MaxSetting), r.text(MaxSetting)})
 		}
 	}
-	r.fixed(c.proof[:])
+	r.Fixed(c.proof[:])
 	if f&^(flagProblem|flagYes|flagSettings) != 0 || (c.problem != "") != (f&flagProblem != 0) ||
 		c.cause >= causes || c.cause != 0 && c.problem == "" || c.yes && c.problem != "" {
-		r.fail()
+		r.Fail()
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return nil, fmt.Errorf("a confirmation: %w", err)
 	}
 	return c, nil
@@ -260,87 +260,35 @@ func Seal(secret, label string, parts ...[]byte) (sum [proofSize]byte) {
 	return sum
 }
 
-var errMalformed = errors.New("malformed: not written by this version of GoCCL")
-
 // reader takes foreign bytes apart. After the first thing that does not fit it returns zeros.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) fail() { r.b, r.bad = nil, true }
-
-func (r *reader) take(n int) []byte {
-	if r.bad || n < 0 || n > len(r.b) {
-		r.fail()
-		return nil
-	}
-	v := r.b[:n]
-	r.b = r.b[n:]
-	return v
-}
+type reader struct{ foreign.Reader }
 
 func (r *reader) header(magic string) byte {
-	if m := r.take(len(magic)); !bytes.Equal(m, []byte(magic)) {
-		r.fail()
+	if m := r.Take(len(magic)); !bytes.Equal(m, []byte(magic)) {
+		r.Fail()
 	}
-	return r.byte()
-}
-
-func (r *reader) byte() byte {
-	if f := r.take(1); f != nil {
-		return f[0]
-	}
-	return 0
-}
-
-func (r *reader) fixed(to []byte) { copy(to, r.take(len(to))) }
-
-func (r *reader) uint64() uint64 {
-	if v := r.take(8); v != nil {
-		return binary.LittleEndian.Uint64(v)
-	}
-	return 0
+	return r.Byte()
 }
 
 func (r *reader) number(most int) int {
-	v := r.take(4)
-	if v == nil {
-		return 0
-	}
-	n := binary.LittleEndian.Uint32(v)
+	n := r.Uint32()
 	if uint64(n) > uint64(most) {
-		r.fail()
+		r.Fail()
 		return 0
 	}
 	return int(n)
 }
 
-// short is a number of two bytes.
-func (r *reader) short() int {
-	if v := r.take(2); v != nil {
-		return int(binary.LittleEndian.Uint16(v))
-	}
-	return 0
-}
-
 func (r *reader) bytes(most int) []byte {
-	return append([]byte{}, r.take(r.number(most))...)
+	return append([]byte{}, r.Take(r.number(most))...)
 }
 
 // text is foreign text. Every writer makes its texts printable, so what is not is no record.
 func (r *reader) text(most int) string {
-	t := string(r.take(r.number(most)))
+	t := string(r.Take(r.number(most)))
 	if printable.Text(t, most) != t {
-		r.fail()
+		r.Fail()
 		return ""
 	}
 	return t
-}
-
-func (r *reader) end() error {
-	if r.bad || len(r.b) != 0 {
-		return errMalformed
-	}
-	return nil
 }

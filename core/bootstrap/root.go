@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/guests"
+	"github.com/goccl/goccl/core/internal/foreign"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -170,23 +171,19 @@ func decodeID(id [IDSize]byte) (secret [secretSize]byte, addresses []netip.AddrP
 		id[0] != idVersion {
 		return secret, nil, bad
 	}
-	r := reader{b: id[1:idBody]}
-	r.fixed(secret[:])
-	var one [1]byte
-	r.fixed(one[:])
-	n := int(one[0])
+	r := foreign.NewReader(id[1:idBody])
+	r.Fixed(secret[:])
+	n := int(r.Byte())
 	if n < 1 || n > maxAddresses {
 		return secret, nil, bad
 	}
 	for range n {
-		var port [2]byte
-		r.fixed(one[:])
-		r.fixed(port[:])
-		a, ok := netip.AddrFromSlice(r.take(int(one[0])))
+		size, port := r.Byte(), r.Uint16()
+		a, ok := netip.AddrFromSlice(r.Take(int(size)))
 		if !ok {
 			return secret, nil, bad
 		}
-		addresses = append(addresses, netip.AddrPortFrom(a, binary.LittleEndian.Uint16(port[:])))
+		addresses = append(addresses, netip.AddrPortFrom(a, port))
 	}
 	return secret, addresses, nil
 }
@@ -467,7 +464,7 @@ func readRequest(in io.Reader) (op byte, key string, value []byte, err error) {
 	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
 	if op < opSet || op > opWatch || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 ||
 		op == opWatch && v < watchHead {
-		return 0, "", nil, errMalformed
+		return 0, "", nil, foreign.ErrMalformed
 	}
 	name, err := readLong(in, int(k))
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/goccl/goccl/core/internal/foreign"
 )
 
 // rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a
@@ -58,29 +60,29 @@ func (r *rosterRecord) encode(key string) {
 
 // decodeRoster reads a record. Its table is still to come: see fill.
 func decodeRoster(b []byte) (*rosterRecord, error) {
-	r := reader{b: b}
+	r := reader{foreign.NewReader(b)}
 	f := r.header(rosterMagic)
 	problem := f&flagProblem != 0
-	o := &rosterRecord{keyed: f&flagKeyed != 0, cause: cause(r.byte()), encoded: b}
-	r.fixed(o.nonce[:])
-	o.job = r.uint64()
-	r.fixed(o.secret[:])
+	o := &rosterRecord{keyed: f&flagKeyed != 0, cause: cause(r.Byte()), encoded: b}
+	r.Fixed(o.nonce[:])
+	o.job = r.Uint64()
+	r.Fixed(o.secret[:])
 	o.size = r.number(MaxSize)
-	r.fixed(o.settings[:])
+	r.Fixed(o.settings[:])
 	o.count = r.number(3 * MaxSize)
-	r.fixed(o.digest[:])
+	r.Fixed(o.digest[:])
 	o.bytes = r.number(maxTable)
 	if problem {
 		if o.problem = r.text(maxProblem); o.problem == "" {
-			r.fail()
+			r.Fail()
 		}
 	}
 	if f&^(flagKeyed|flagProblem) != 0 || o.cause >= causes || o.cause != 0 && !problem ||
 		o.size < 1 || o.count < o.size || !problem && o.count != o.size {
-		r.fail()
+		r.Fail()
 	}
-	r.take(proofSize)
-	if err := r.end(); err != nil {
+	r.Take(proofSize)
+	if err := r.End(); err != nil {
 		return nil, fmt.Errorf("a roster: %w", err)
 	}
 	return o, nil
@@ -130,46 +132,46 @@ func (t *rows) encode() []byte {
 }
 
 func decodeRows(b []byte, count int, group bool) (rows, error) {
-	r := reader{b: b}
+	r := reader{foreign.NewReader(b)}
 	var t rows
 	var shared [][]byte
 	if group {
 		seen := map[string]bool{}
-		for n := r.number(MaxSize); len(shared) < n && !r.bad; {
+		for n := r.number(MaxSize); len(shared) < n && !r.Failed(); {
 			text := r.bytes(MaxMember)
 			if seen[string(text)] {
-				r.fail()
+				r.Fail()
 			}
 			seen[string(text)] = true
 			shared = append(shared, text)
 		}
 	}
-	most := min(count, len(r.b)/markSize)
+	most := min(count, r.Left()/markSize)
 	t.marks = make([]mark, 0, most)
 	if group {
 		t.members = make([]Member, 0, most)
 	}
 	used := 0
-	for len(t.marks) < count && !r.bad {
+	for len(t.marks) < count && !r.Failed() {
 		var m mark
-		r.fixed(m[:])
+		r.Fixed(m[:])
 		t.marks = append(t.marks, m)
 		if !group {
 			continue
 		}
-		place := r.short()
-		own := r.take(r.short())
+		place := int(r.Uint16())
+		own := r.Take(int(r.Uint16()))
 		if place > used || place >= len(shared) || len(own) > MaxMember {
-			r.fail()
+			r.Fail()
 			break
 		}
 		used = max(used, place+1)
 		t.members = append(t.members, Member{own, shared[place]})
 	}
 	if used != len(shared) {
-		r.fail()
+		r.Fail()
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return rows{}, fmt.Errorf("a roster's table: %w", err)
 	}
 	return t, nil
@@ -244,11 +246,11 @@ func (n *news) encode() []byte {
 
 // decodeNews returns no news where a value holds none.
 func decodeNews(b []byte) (n news) {
-	r := reader{b: b}
-	r.fixed(n.word.nonce[:])
-	r.fixed(n.word.proof[:])
-	r.fixed(n.roster[:])
-	if r.end() != nil {
+	r := reader{foreign.NewReader(b)}
+	r.Fixed(n.word.nonce[:])
+	r.Fixed(n.word.proof[:])
+	r.Fixed(n.roster[:])
+	if r.End() != nil {
 		return news{}
 	}
 	return n

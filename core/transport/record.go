@@ -2,21 +2,19 @@ package transport
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // An address is published in two binary records, little endian: what only this process says, some
 // 40 bytes, and what all processes of its host say alike, a few hundred. A text has its length
 // before it. It need not be believed: see Address.
-
-var errRecord = errors.New("malformed: not written by this version of GoCCL")
 
 const (
 	flagFastReads = 1 // in the shared record
@@ -108,58 +106,57 @@ func Decode(own, shared [][]byte) (addresses []Address, hosts []int, err error) 
 }
 
 func decodeShared(b []byte) (a Address, err error) {
-	r := record{b: b}
-	flags := r.take(1)[0]
+	r := foreign.NewReader(b)
+	flags := r.Byte()
 	a.FastReads = flags&flagFastReads != 0
 	if flags&flagUnix != 0 {
 		a.Unix = "@" // until the own record tells the name
 	}
-	a.UID = int(binary.LittleEndian.Uint32(r.take(4)))
-	a.CPUs = int(binary.LittleEndian.Uint32(r.take(4)))
+	a.UID = int(r.Uint32())
+	a.CPUs = int(r.Uint32())
 	for _, t := range a.sharedTexts() {
-		*t.text = printable.Text(r.text(), t.most)
+		*t.text = printable.Text(readText(&r), t.most)
 	}
-	for n := int(r.take(1)[0]); n > 0; n-- {
-		ip, err := netip.ParseAddr(r.text())
+	for n := int(r.Byte()); n > 0; n-- {
+		ip, err := netip.ParseAddr(readText(&r))
 		if err != nil {
-			r.bad = true
+			r.Fail()
 			break
 		}
 		a.TCP = append(a.TCP, ip.String())
 	}
-	if flags&^(flagFastReads|flagUnix) != 0 || r.bad || len(r.b) != 0 {
-		return Address{}, errRecord
+	if flags&^(flagFastReads|flagUnix) != 0 {
+		r.Fail()
 	}
-	return a, nil
+	return a, r.End()
 }
 
 // decodeOwn completes what decodeShared has made.
 func (a *Address) decodeOwn(b []byte) error {
-	r := record{b: b}
-	copy(a.Process[:], r.take(len(a.Process)))
-	a.PID = int(binary.LittleEndian.Uint32(r.take(4)))
-	a.Mark.At = binary.LittleEndian.Uint64(r.take(8))
-	a.Mark.Value = binary.LittleEndian.Uint64(r.take(8))
-	flags := r.take(1)[0]
+	r := foreign.NewReader(b)
+	r.Fixed(a.Process[:])
+	a.PID = int(r.Uint32())
+	a.Mark.At = r.Uint64()
+	a.Mark.Value = r.Uint64()
+	flags := r.Byte()
 	switch {
 	case flags == flagOtherUnix && a.Unix != "":
-		a.Unix = r.text()
-		r.bad = r.bad || a.Unix == ""
+		a.Unix = readText(&r)
+		if a.Unix == "" {
+			r.Fail()
+		}
 	case flags != 0:
-		return errRecord
+		r.Fail()
 	case a.Unix != "":
 		a.Unix = a.Process.ownSocket()
 	}
 	addresses := a.TCP
 	a.TCP = nil
 	for _, ip := range addresses {
-		port := binary.LittleEndian.Uint16(r.take(2))
+		port := r.Uint16()
 		a.TCP = append(a.TCP, net.JoinHostPort(ip, strconv.Itoa(int(port))))
 	}
-	if r.bad || len(r.b) != 0 {
-		return errRecord
-	}
-	return nil
+	return r.End()
 }
 
 func appendText(b []byte, text string) []byte {
@@ -167,28 +164,10 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
 }
 
-// record takes foreign bytes apart. After the first thing that does not fit it returns zeros.
-type record struct {
-	b   []byte
-	bad bool
-}
-
-// take returns n bytes.
-func (r *record) take(n int) []byte {
-	if r.bad || n > len(r.b) {
-		r.b, r.bad = nil, true
-		return make([]byte, n)
-	}
-	v := r.b[:n]
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *record) text() string {
-	n := int(binary.LittleEndian.Uint16(r.take(2)))
+func readText(r *foreign.Reader) string {
+	n := int(r.Uint16())
 	if n > maxText {
-		r.b, r.bad = nil, true
-		return ""
+		r.Fail()
 	}
-	return string(r.take(n))
+	return string(r.Take(n))
 }

@@ -76,7 +76,7 @@ type Member struct {
 type Roster struct {
 	Job, Group uint64   // Group is fresh random data
 	Secret     []byte   // of this group: 32 bytes
-	Members    []Member // by rank; those that share a text have the very same slice of it
+	Members    []Member // by rank
 	Unanimous  bool     // the Check of each rank has said yes
 }
 

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"unsafe"
 
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -82,20 +81,14 @@ func Decode(own, shared [][]byte) (addresses []Address, hosts []int, err error) 
 	var all []Address // by host, with the IP addresses in place of TCP addresses
 	known := map[string]int{}
 	for i := range own {
-		host := 0
-		if i > 0 && unsafe.SliceData(shared[i]) == unsafe.SliceData(shared[i-1]) &&
-			len(shared[i]) == len(shared[i-1]) {
-			host = hosts[i-1]
-		} else {
-			var ok bool
-			if host, ok = known[string(shared[i])]; !ok {
-				a, err := decodeShared(shared[i])
-				if err != nil {
-					return nil, nil, fmt.Errorf("rank %d published no valid record: %w", i, err)
-				}
-				host = len(all)
-				all, known[string(shared[i])] = append(all, a), host
+		host, ok := known[string(shared[i])]
+		if !ok {
+			a, err := decodeShared(shared[i])
+			if err != nil {
+				return nil, nil, fmt.Errorf("rank %d published no valid record: %w", i, err)
 			}
+			host = len(all)
+			all, known[string(shared[i])] = append(all, a), host
 		}
 		addresses[i], hosts[i] = all[host], host
 		if err := addresses[i].decodeOwn(own[i]); err != nil {

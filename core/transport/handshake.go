@@ -571,7 +571,6 @@ func (e *Endpoint) adopt(l *link) {
 
 // sameHost tells whether a connection goes to the IP address of target.
 func sameHost(remote net.Addr, target string) bool {
-	t, ok := remote.(*net.TCPAddr)
 	p, err := netip.ParseAddrPort(target)
-	return ok && err == nil && t.AddrPort().Addr().Unmap() == p.Addr().Unmap()
+	return err == nil && addrOf(remote) == p.Addr().Unmap()
 }

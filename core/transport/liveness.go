@@ -35,6 +35,7 @@ type hostKey struct {
 
 // hostPulse watches the connections of this process to a host.
 type hostPulse struct {
+	key    hostKey
 	mu     sync.Mutex // guards what follows, and the pulses
 	pulses []*pulse   // the first sends keepalives often
 	alive  time.Time  // when the host has last shown itself
@@ -43,7 +44,6 @@ type hostPulse struct {
 // pulse watches one TCP connection. It is guarded by hostPulse.mu but for what does not change.
 type pulse struct {
 	host   *hostPulse
-	key    hostKey
 	conn   *conn
 	target string // where the peer's process listens
 	who    string
@@ -67,19 +67,18 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 	if !IsPort(kind) {
 		return nil
 	}
-	p := &pulse{conn: s, who: peer.who(), fail: fail,
-		key: hostKey{addrOf(s.LocalAddr()), addrOf(s.RemoteAddr()), peer.Host}}
+	key := hostKey{addrOf(s.LocalAddr()), addrOf(s.RemoteAddr()), peer.Host}
+	h := e.hosts[key]
+	if h == nil {
+		h = &hostPulse{key: key}
+		e.hosts[key] = h
+	}
+	p := &pulse{host: h, conn: s, who: peer.who(), fail: fail}
 	for _, t := range peer.reachable(&e.address) {
 		if p.target == "" || sameHost(s.RemoteAddr(), t) {
 			p.target = t
 		}
 	}
-	p.host = e.hosts[p.key]
-	if p.host == nil {
-		p.host = &hostPulse{}
-		e.hosts[p.key] = p.host
-	}
-	h := p.host
 	h.mu.Lock()
 	h.alive = time.Now()
 	h.pulses = append(h.pulses, p)
@@ -93,7 +92,7 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 	return p
 }
 
-// addrOf is the IP address of a TCP address.
+// addrOf is the IP address of a TCP address; none of another.
 func addrOf(a net.Addr) netip.Addr {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -117,7 +116,7 @@ func (e *Endpoint) unwatch(p *pulse) {
 	h.pulses = slices.DeleteFunc(h.pulses, func(o *pulse) bool { return o == p })
 	switch {
 	case len(h.pulses) == 0:
-		delete(e.hosts, p.key)
+		delete(e.hosts, h.key)
 	case first:
 		h.pulses[0].conn.keepAliveEvery(e.often())
 	}

@@ -243,6 +243,23 @@ func listen(t testing.TB, c Config) *Endpoint {
 	return e
 }
 
+// crowd makes many endpoints. End closes them all at once, which takes less time.
+func crowd(t testing.TB, n int) (eps []*Endpoint, end func()) {
+	t.Helper()
+	for range n {
+		e, err := Listen(Config{StoreHost: "127.0.0.1"})
+		ok(t, err)
+		eps = append(eps, e)
+	}
+	return eps, func() {
+		var all sync.WaitGroup
+		for _, e := range eps {
+			all.Go(func() { _ = e.Close() })
+		}
+		all.Wait()
+	}
+}
+
 var secret = bytes.Repeat([]byte{7}, 32)
 
 // world is a group whose ranks live in the given endpoints, joined by one kind.

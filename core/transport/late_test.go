@@ -21,19 +21,9 @@ func TestManyDialALateRank(t *testing.T) {
 			const dialers, strangers = 600, maxHandshakes + 44
 			var here sockets
 			late := listen(t, Config{OnFD: here.note})
-			eps := []*Endpoint{late}
-			for range dialers {
-				e, err := Listen(Config{StoreHost: "127.0.0.1"})
-				ok(t, err)
-				eps = append(eps, e)
-			}
-			t.Cleanup(func() {
-				var all sync.WaitGroup
-				for _, e := range eps {
-					all.Go(func() { _ = e.Close() })
-				}
-				all.Wait()
-			})
+			others, end := crowd(t, dialers)
+			t.Cleanup(end)
+			eps := append([]*Endpoint{late}, others...)
 			network, target := "tcp", late.Address().TCP[0]
 			if kind == Shm {
 				network, target = "unix", late.Address().Unix

@@ -19,12 +19,7 @@ func BenchmarkMesh(b *testing.B) {
 			var spent time.Duration
 			var held uint64
 			for range b.N {
-				var eps []*Endpoint
-				for range ends {
-					e, err := Listen(Config{StoreHost: "127.0.0.1"})
-					ok(b, err)
-					eps = append(eps, e)
-				}
+				eps, end := crowd(b, ends)
 				w := newWorld(b, eps, kind, 1)
 				before, begun := heap(), cpu(b)
 				var all sync.WaitGroup
@@ -40,10 +35,7 @@ func BenchmarkMesh(b *testing.B) {
 				all.Wait()
 				spent += cpu(b) - begun
 				held += heap() - before
-				for _, e := range eps {
-					all.Go(func() { _ = e.Close() })
-				}
-				all.Wait()
+				end()
 			}
 			b.ReportMetric(float64(spent.Microseconds())/float64(b.N*links), "cpu-µs/link")
 			b.ReportMetric(float64(held)/1024/float64(b.N*2*links), "KiB/end")

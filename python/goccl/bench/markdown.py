@@ -18,20 +18,23 @@ from .report import OURS, Row
 
 _NOTHING = "-"
 _LEGEND = f"""\
-Medians in µs. *bytes*: the larger buffer of a rank; the root is rank {ROOT}. *placed*: whether the CPUs were
-near each other (less than {FAR_FROM_NS:g} ns for the round trip of a cache line) or far in all blocks of the
-row; blocks in which that changed are left out. Only rows of the same placement are compared.
+Medians in µs. *bytes*: the larger buffer of a rank; the root is rank {ROOT}. *placed*: whether the
+CPUs were near each other (less than {FAR_FROM_NS:g} ns for the round trip of a cache line) or far
+in all blocks of the row; blocks in which that changed are left out. Only rows of the same placement
+are compared.
 
-A column with ÷ tells how many times as long as GoCCL the other one took. Above 1 GoCCL is faster; **below 1
-it loses, and the cell is bold and names the winner**. `{GOCCL["torch"]}` is called through torch.distributed,
-and is compared with Gloo, which is called so too. `{GOCCL["c"]}` is called from C, and is compared with the
-fastest of all peers (*best*) or, where it is held to TCP, with Gloo, for the others use shared memory. Where
-one of them was not met at this placement, there is no ratio.
+A column with ÷ tells how many times as long as GoCCL the other one took. Above 1 GoCCL is faster;
+**below 1 it loses, and the cell is bold and names the winner**. `{GOCCL["torch"]}` is called
+through torch.distributed, and is compared with Gloo, which is called so too. `{GOCCL["c"]}` is
+called from C, and is compared with the fastest of all peers (*best*) or, where it is held to TCP,
+with Gloo, for the others use shared memory. Where one of them was not met at this placement, there
+is no ratio.
 
-*init*: from when all processes of a library run, and know of each other, to when all are in its group.
-*first call*: of the collective with the first size; of the first collective it makes the connections. *PSS*:
-the memory of a rank after it, in the mean, in which what processes share is divided among them. Ranks of an
-MPI share less of Python's own memory than others, which are forked."""
+*init*: from when all processes of a library run, and know of each other, to when all are in its
+group. *first call*: of the collective with the first size; of the first collective it makes the
+connections. *PSS*: the memory of a rank after it, in the mean, in which what processes share is
+divided among them. Ranks of an MPI share less of Python's own memory than others, which are
+forked."""
 
 
 def machine() -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from .collectives import ROOT
 from .libraries import GOCCL, MAPPED
 from .placement import FAR_FROM_NS, MIXED, NEAR
-from .report import OURS, Row
+from .report import OURS, Row, start_figures
 
 _NOTHING = "-"
 _LEGEND = f"""\
@@ -130,11 +130,8 @@ def _comparison(rows: Sequence[Row]) -> str:
 
 def _starts(rows: Sequence[Row]) -> str:
     """How each library started."""
-    lines = []
-    for row in {row.label: row for row in rows}.values():
-        figures = (row.init_s, ".3f"), (row.first_ms, ".2f"), (row.pss_MB, ".1f")
-        cells = (_NOTHING if value is None else format(value, form) for value, form in figures)
-        lines.append([f"`{row.label}`", *cells])
+    by_label = {row.label: row for row in rows}
+    lines = [[f"`{label}`", *start_figures(row)] for label, row in by_label.items()]
     return _table(["", "init, s", "first call, ms", "PSS a rank, MB"], lines)
 
 

@@ -218,11 +218,14 @@ def table_row(
 
 def start_line(row: Row) -> str:
     """The line below the table that tells how a library started."""
-    return (
-        f"# {row.label}: init {_known(row.init_s, '.3f')} s, "
-        f"first {row.collective} {_known(row.first_ms, '.2f')} ms, "
-        f"{_known(row.pss_MB, '.1f')} MB a rank (PSS)"
-    )
+    init, first, pss = start_figures(row)
+    return f"# {row.label}: init {init} s, first {row.collective} {first} ms, {pss} MB a rank (PSS)"
+
+
+def start_figures(row: Row) -> tuple[str, str, str]:
+    """How a library started: seconds to join, milliseconds of the first call, megabytes of a
+    rank."""
+    return _known(row.init_s, ".3f"), _known(row.first_ms, ".2f"), _known(row.pss_MB, ".1f")
 
 
 def _known(value: float | None, form: str = "") -> str:

@@ -8,10 +8,8 @@ import sys
 from typing import Any
 
 from goccl import _native
+from goccl.bench.libraries import GOCCL_TRANSPORTS
 from goccl.bench.options import parse_size
-
-TRANSPORTS = ("shm", "tcp", "verbs")
-_DEFAULT_BYTES = 64 << 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--bytes",
         type=parse_size,
+        default=64 << 10,
         metavar="SIZE",
         help="of a rank's larger buffer, as 4, 64K, 1G (default: 64K)",
     )
@@ -37,15 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--transport",
-        choices=TRANSPORTS,
+        choices=GOCCL_TRANSPORTS,
+        default="shm",
         help="what joins the ranks of a host (default: shm)",
     )
 
 
 def main(args: argparse.Namespace, ranks: int) -> int:
     """Prints how a collective would go. The exit status is 1 where that cannot be told."""
-    per_host, nbytes = args.per_host or ranks, args.bytes or _DEFAULT_BYTES
-    transport = args.transport or TRANSPORTS[0]
+    per_host, nbytes, transport = args.per_host or ranks, args.bytes, args.transport
     try:
         text = _native.load().plan_info(args.plan, ranks, per_host, transport, nbytes)
     except (RuntimeError, ImportError) as error:  # goccl's errors are of the first kind

@@ -27,8 +27,9 @@ Bandwidth
     :data:`goccl.bench.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
 
 Errors The first and the last iteration of a block are not measured but checked, element by element,
-    against small exact integers, and so is the first call of all; of every measured iteration the
-    first and last element are checked. ``wrong`` counts what differed, over all ranks.
+    against small exact integers, and so is the first call of a collective; of every measured
+    iteration the first and last element are checked. ``wrong`` counts what differed, over all
+    ranks.
 
 Placement Virtual CPUs may share a last-level cache now and not a second later, and that alone
     changes a result by a factor of two. So the libraries take turns in short blocks, and the round

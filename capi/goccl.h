@@ -493,11 +493,14 @@ goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *
  *   "algorithm"  as goccl_comm_algorithm() names it
  *   "direct"     whether a plan without messages is tried first, for blocks of goccl_mem_alloc()
  *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "estimated_us"
- *   "others"     algorithms in levels that were weighed, too: "algorithm", "radices",
- * "estimated_us" "plans"      that follow one another, each of a part of the blocks "chunk" bytes
- * of a message that goes through staging memory, at most "peers"      with which the rank exchanges
- * messages "messages"   that it sends "sent"       bytes in them `json`, `size` and `needed` are as
- * in goccl_info(). */
+ *   "others"     algorithms in levels that were weighed, too: "algorithm", "radices" and
+ *                "estimated_us"
+ *   "plans"      that follow one another, each of a part of the blocks
+ *   "chunk"      bytes of a message that goes through staging memory, at most
+ *   "peers"      with which the rank exchanges messages
+ *   "messages"   that it sends
+ *   "sent"       bytes in them
+ * `json`, `size` and `needed` are as in goccl_info(). */
 goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
                              const char *transport, uint64_t bytes, char *json, size_t size,
                              size_t *needed);

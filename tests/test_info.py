@@ -188,3 +188,4 @@ def test_plans_that_cannot_be(arguments, problem):
     )  # fmt: skip
     assert done.returncode == 1
     assert problem in done.stderr
+    assert "Traceback" not in done.stderr

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="warn of limits that are too low for a job of so many ranks (default: the CPUs of "
         "this host)",
     )
-    plan.add_arguments(parser)
+    plan.add_arguments(parser, _ranks)
 
 
 def _ranks(text: str) -> int:

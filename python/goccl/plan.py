@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from goccl import _native
@@ -12,8 +13,8 @@ from goccl.bench.libraries import GOCCL_TRANSPORTS
 from goccl.bench.options import parse_size
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options that go with --plan."""
+def add_arguments(parser: argparse.ArgumentParser, ranks: Callable[[str], int]) -> None:
+    """Declares the options that go with --plan. ranks: reads a number of ranks."""
     group = parser.add_argument_group("to explain a choice, instead")
     group.add_argument(
         "--plan",
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--per-host",
-        type=int,
+        type=ranks,
         metavar="N",
         help="ranks on each host, in order (default: all on one)",
     )
@@ -47,7 +48,7 @@ def main(args: argparse.Namespace, ranks: int) -> int:
     per_host, nbytes, transport = args.per_host or ranks, args.bytes, args.transport
     try:
         text = _native.load().plan_info(args.plan, ranks, per_host, transport, nbytes)
-    except (RuntimeError, ImportError) as error:  # goccl's errors are of the first kind
+    except (RuntimeError, ValueError, ImportError) as error:  # goccl's own are the first two
         print(f"goccl info: {error}", file=sys.stderr)
         return 1
     if args.json:

@@ -141,7 +141,8 @@ const (
 )
 
 // listener is a function of the program that hears the log. It is called by a goroutine that is
-// there for nothing else, and only while there is something to hear: who logs may hold any lock.
+// there for nothing else, and only while there is something to hear: a thread that logs may hold
+// any lock.
 type listener struct {
 	function C.goccl_logger
 	context  unsafe.Pointer

@@ -234,7 +234,7 @@ func (c *Comm) lockOrder() {
 			return
 		}
 		c.mu.Unlock()
-		// Who is inside leaves when it must wait for long, and takes the lock to hand its collective
+		// A caller inside leaves when it must wait for long, and takes the lock to hand its collective
 		// over.
 		exec.YieldCPU()
 	}

@@ -45,7 +45,7 @@ type epoch struct {
 	attached chan struct{}     // closed once group is set
 	mapping
 
-	// Who makes progress.
+	// Progress.
 	works  work.Group // its Context ends when the epoch fails
 	cancel context.CancelFunc
 	queue  *work.Queue // of collectives; works are pushed under Comm.mu

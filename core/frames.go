@@ -31,7 +31,7 @@ const (
 const frameCredit = transport.QuickBase
 
 // handler is an epoch as its links see it. Its methods run on the links' goroutines; Slot, Arrived,
-// Dropped and Control of quick frames also on the thread of a waiter of any communicator, who may
+// Dropped and Control of quick frames also on the thread of a waiter of any communicator, which may
 // have its token.
 type handler struct{ *epoch }
 

@@ -362,7 +362,7 @@ ssize_t goccl_stream_read(struct goccl_stream *s, uintptr_t pieces, int n, int *
   }
   int i = 0;
   while (s->arrived > s->consumed && i < n &&
-         !(*room && total)) { /* who waits for room must not wait for all of this */
+         !(*room && total)) { /* a wait for room must not wait for all of this */
     uint64_t place = s->consumed & (s->size - 1), bytes = s->arrived - s->consumed, some = 0;
     bytes = bytes < s->size - place ? bytes : s->size - place;
     bytes = bytes < s->size / 4 ? bytes

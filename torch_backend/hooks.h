@@ -1,4 +1,4 @@
-// Who wants to be told how a group's works end: torch's hooks.
+// What wants to be told how a group's works end: torch's hooks.
 #pragma once
 
 #include <atomic>
@@ -88,8 +88,8 @@ class Hooks {
 
   const std::string group;  // its name
 
-  // Called once, before anybody is told of the group's failure. Who learns of it meanwhile waits
-  // for their end.
+  // Called once, before anybody is told of the group's failure. A thread that learns of it
+  // meanwhile waits for their end.
   HookTable<> failure;
   // Called for every work that begins from then on and ends well, soon after its end, though nobody
   // asks for that: one call at a time, and for collectives in the order in which they began. A hook

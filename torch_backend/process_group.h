@@ -187,7 +187,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // These can be registered always. But where they are said to be supported the flight recorder,
   // which torch makes a part of every group, registers its own: they cost each operation a third of
   // a microsecond, and hold up the news of a failure for a second or two, in which a trace is
-  // written. So that is said to those only who want to know more of their groups:
+  // written. So that is said only where a user wants to know more of a group:
   // TORCH_DISTRIBUTED_DEBUG=INFO.
   bool supportsAbortHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
   bool supportsCompletionHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
@@ -209,7 +209,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   void enableCollectivesTiming() override {}
 
   c10d::ErrorType getError() override;
-  // Breaks the group here and on all peers: whoever waits is freed with an error.
+  // Breaks the group here and on all peers: threads that wait are freed with an error.
   void abort() override;
   // Leaves the group in good order. Works that are not done end with an error. May be called again.
   void shutdown() override;
@@ -275,8 +275,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Starts one library call, or records it if this thread is coalescing.
   template <typename AnyCall>
   c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, AnyCall call);
-  // Makes one library call and returns when it has ended. A work is made only for who needs one: a
-  // profiler, or a wait that takes longer than the library's start.
+  // Makes one library call and returns when it has ended. A work is made only where one is needed:
+  // by a profiler, or a wait that takes longer than the library's start.
   template <typename AnyCall>
   void runNow(Operation operation, Buffers buffers, AnyCall call);
   // Starts several as one work, or records them.

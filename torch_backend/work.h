@@ -51,10 +51,10 @@ struct WorkInfo {
   static constexpr int kNoSource = -2;
 };
 
-// A work goes on inside the library without anyone's help. Its end is noticed by whoever asks
-// first: wait(), a poll, or, where a future or a profiler listens, a callback of the library. The
-// first to notice completes it: outputs are copied to where they belong, and the future gets its
-// value, before anyone is told.
+// A work goes on inside the library without anyone's help. Its end is noticed by the first
+// that asks: wait(), a poll, or, where a future or a profiler listens, a callback of the library.
+// The first to notice completes it: outputs are copied to where they belong, and the future gets
+// its value, before anyone is told.
 class Work : public c10d::Work {
  public:
   // The profiler shows the shapes of `inputs`.

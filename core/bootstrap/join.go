@@ -129,15 +129,15 @@ const Linger = 3 * time.Second
 //
 // Where the ranks have a secret, each join and the roster are sealed with it as a whole, and the
 // table by its digest. Confirmations and the word are sealed with the group's secret, which is made
-// of the job's and of the whole roster: see groupSecret. So who can write the store, but does not
-// hold the secret, can keep a group from being made, and no more.
+// of the job's and of the whole roster: see groupSecret. So a writer of the store that does not
+// hold the secret can keep a group from being made, and no more.
 //
-// Without a secret the group's lies in the store, and who can read and write the store can be a
-// member. Who can write it without reading knows no nonce, and a rank believes no roster without
-// its own. A rank compares its own row in the roster with what it wrote, so a change of that is
-// noticed. A roster that is changed for one reader gives that reader another secret, and rank 0
-// notices that by its confirmation, unless who changes the one also writes the other, with the
-// secret that it has read.
+// Without a secret the group's lies in the store, and a process that can read and write it can be a
+// member. One that can write it without reading knows no nonce, and a rank believes no roster
+// without its own. A rank compares its own row in the roster with what it wrote, so a change of
+// that is noticed. A roster that is changed for one reader gives that reader another secret, and
+// rank 0 notices that by its confirmation, unless the attacker also writes the confirmation, with
+// the secret that it has read.
 func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	if err := c.check(s); err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ const (
 )
 
 // joinRecord is what a rank says of itself. Where the rank has a secret, proof covers all the rest,
-// so that whoever can write the store, but holds no secret, can change nothing in it.
+// so that a writer of the store that holds no secret can change nothing in it.
 type joinRecord struct {
 	rank, size int
 	nonce      nonce

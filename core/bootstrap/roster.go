@@ -191,8 +191,8 @@ func (r *rosterRecord) holds(j *joinRecord) bool {
 
 // groupSecret is the secret of the group that a roster makes. It is of the whole record and by its
 // digest of the table, that is of all that every rank has published. All proofs between ranks are
-// keyed with it, so ranks that have read different rosters can prove nothing to each other: who
-// puts another address or another user into the roster that one rank reads has no link made by it.
+// keyed with it, so ranks that have read different rosters can prove nothing to each other. An
+// attacker that puts another address or user into the roster that one rank reads gets no link.
 func (r *rosterRecord) groupSecret(key string) []byte {
 	if !r.keyed {
 		key = string(r.secret[:])

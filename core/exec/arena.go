@@ -190,8 +190,8 @@ func (a *Arena) Free(p unsafe.Pointer) error {
 	return nil
 }
 
-// punch gives the memory of the pages that lie wholly in an extent back to the system. Whoever
-// touches them again finds zeros.
+// punch gives the memory of the pages that lie wholly in an extent back to the system. A later
+// access finds zeros.
 func (a *Arena) punch(e extent) {
 	if from, to := (e.off+4095)&^4095, (e.off+e.bytes)&^4095; from < to {
 		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from)

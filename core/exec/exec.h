@@ -66,8 +66,8 @@ typedef struct {
 
 /* The first line of a message's slot. On a memory channel the stamp tells that the message is
  * there: its number, its form and a digest of its header, stored after all else. A message that
- * fits lies in the line itself, with its header behind the line, where only who finds a mismatch
- * looks: so the receiver fetches one line. A longer one lies behind the line. */
+ * fits lies in the line itself, with its header behind the line, which is read only after a
+ * mismatch: so the receiver fetches one line. A longer one lies behind the line. */
 typedef struct {
   union {
     goccl_message header;
@@ -76,12 +76,12 @@ typedef struct {
   uint64_t stamp;
 } goccl_line;
 
-/* What sleepers on a window wait for: whoever changes a counter in the window while somebody
- * sleeps adds one and wakes the futex. A sleeper counts itself, and then looks at the counter once
- * more. With a fence between the change and the look for sleepers one of the two sees the other.
- * But there it would wait for the counter's line of memory to come from the other CPU. So where
- * sleepers nap first there is none: who was not seen looks again after the nap, when the change has
- * long been visible, and stays counted. */
+/* What sleepers on a window wait for: a thread that changes a counter in the window while
+ * another one sleeps adds one and wakes the futex. A sleeper counts itself, and then looks at the
+ * counter once more. With a fence between the change and the look for sleepers one of the two sees
+ * the other. But there it would wait for the counter's line of memory to come from the other CPU.
+ * So where sleepers nap first there is none: a sleeper that was not seen looks again after the nap,
+ * when the change has long been visible, and stays counted. */
 typedef struct {
   uint32_t value;
   uint32_t sleepers;

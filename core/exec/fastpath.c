@@ -58,7 +58,7 @@ static const goccl_known *find(const goccl_fast_path *s, const goccl_operation *
 static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
   run->plan = plan;
   run->begun = run->step = run->post = run->news = 0;
-  /* A caller who does not wait is held up no longer than another thread would need to take over:
+  /* A caller that does not wait is held up no longer than another thread would need to take over:
    * ranks that are about as fast as each other so end what they start. */
   return goccl_run(s->lane, run, waits ? GOCCL_YIELD : GOCCL_SPIN);
 }

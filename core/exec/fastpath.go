@@ -28,7 +28,7 @@ type FastPath struct {
 }
 
 // AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller
-// who does not wait.
+// that does not wait.
 const AtOnceMax = C.GOCCL_AT_ONCE_MAX
 
 // retired is memory of fast paths that have ended. C code that holds a stale handle may still look
@@ -104,7 +104,7 @@ func (s *FastPath) Free() {
 	clear(s.c.known[:])
 }
 
-// C is the fast path as callers in C know it, who name it by the handle.
+// C is the fast path as callers in C know it, which name it by the handle.
 func (s *FastPath) C(handle uint64) unsafe.Pointer {
 	atomic.StoreUint64((*uint64)(&s.c.handle), handle)
 	return unsafe.Pointer(s.c)

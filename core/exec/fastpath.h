@@ -13,7 +13,7 @@
 enum { GOCCL_FAST_PATH_KEEPS = 16, GOCCL_FAST_PATH_BLOCKS = 16 };
 enum {
   GOCCL_AT_ONCE_MAX = 64 << 10
-}; /* bytes in a block that a caller who does not wait may be held up by */
+}; /* bytes in a block that a caller that does not wait may be held up by */
 
 /* A collective as its caller asks for it. The numbers are those of packages plan and reduce. */
 typedef struct {

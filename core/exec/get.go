@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mark is a place in a process's memory, and what stands there: who reads just that there can read
-// the process's memory.
+// Mark is a place in a process's memory, and what stands there: a rank that reads just that there
+// can read the process's memory.
 type Mark struct{ At, Value uint64 }
 
 // OwnMark is this process's.

@@ -158,8 +158,8 @@ int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq
     memcpy(p->to->ring + at + sizeof l, payload, bytes);
   }
   p->posted += gap + size;
-  /* Either the peer, who counts itself first and then looks, sees the packet, or this rank sees the
-   * peer. */
+  /* Either the peer, which counts itself first and then looks, sees the packet, or this rank sees
+   * the peer. */
   __atomic_store_n(&p->to->posted, p->posted, __ATOMIC_SEQ_CST);
   int seen = __atomic_load_n(&p->door->pollers, __ATOMIC_SEQ_CST) > 0;
   goccl_ring(p->bell);

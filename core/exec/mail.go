@@ -188,8 +188,8 @@ func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	}
 }
 
-// Poll counts a caller among those who look for packets without being told, or (-1) no more. Who
-// leaves looks once more afterwards.
+// Poll counts a caller among those who look for packets without being told, or (-1) no more. A
+// caller that leaves looks once more afterwards.
 func (m *Mail) Poll(n int) { atomic.AddUint32((*uint32)(&m.c.door.pollers), uint32(n)) }
 
 // What ends a wait for packets.
@@ -203,8 +203,8 @@ const (
 
 // Await waits for a packet or for Poke, until done is not 0, or until a time. Meanwhile it carries
 // runs on the last lane on, as their Continue would: it ends with the status of the one that has
-// left its loop. Who sets done calls Ring then. Waits: the caller has nothing else to do, and may
-// spin.
+// left its loop. The caller that sets done calls Ring then. Waits: this caller has nothing else to
+// do, and may spin.
 func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Duration) (why int,
 	run *Run, status Status) {
 	states := make([]*C.goccl_run_state, len(runs))
@@ -228,10 +228,10 @@ func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Du
 	return why, run, status
 }
 
-// Poke makes who waits for packets look around, now or when one comes to wait.
+// Poke makes a thread that waits for packets look around, now or when one comes to wait.
 func (m *Mail) Poke() { m.notify(func() { atomic.StoreUint32((*uint32)(&m.c.poke), 1) }) }
 
-// Ring wakes who waits for packets.
+// Ring wakes the threads that wait for packets.
 func (m *Mail) Ring() { m.notify(func() {}) }
 
 // notify may come too late, when the window is closed.

@@ -36,7 +36,7 @@ void goccl_stream(void *to, const void *from, size_t bytes) {
     memcpy(t, f, head);
     t += head, f += head, bytes -= head;
     size_t done = (__builtin_cpu_supports("avx512f") ? stream_avx512 : stream_avx2)(t, f, bytes);
-    _mm_sfence(); /* whoever is told of the end by an ordinary store finds the data there */
+    _mm_sfence(); /* a reader that is told of the end by an ordinary store finds the data */
     t += done, f += done, bytes -= done;
   }
   memcpy(t, f, bytes);

@@ -10,7 +10,7 @@
 void goccl_stream(void *to, const void *from, size_t bytes);
 
 /* How what one rank writes is best written for another to read: by way of the caches, or past them.
- * What a writer must take line by line from the cache of who has read it last is faster streamed,
+ * What a writer must take line by line from the cache of its last reader is faster streamed,
  * by far where the two CPUs share no cache; what the caches have let go of meanwhile is not. And a
  * CPU is not told when it is moved. So it is measured: see goccl_write. One thread at a time uses a
  * writer. */

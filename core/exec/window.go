@@ -229,7 +229,7 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	}
 	w.setState(peer, C.GOCCL_MEMORY)
 	w.ring()
-	if w.mail != nil { // last: who can post can also run plans
+	if w.mail != nil { // last: a thread that can post can also run plans
 		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailboxOf(rank)]))
 	}
 	return nil

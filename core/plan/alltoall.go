@@ -100,7 +100,8 @@ func partner(rank, size, round int) int {
 	// In a round the numbers of two partners have the same sum, modulo the chairs.
 	chairs := size - 1 + size%2
 	opposite := func(rank int) int { return (round - rank + chairs) % chairs }
-	last := size%2 == 0 && rank == chairs // one more than there are chairs: it meets who would rest
+	// One more than there are chairs: it meets the one that would rest.
+	last := size%2 == 0 && rank == chairs
 	switch {
 	case last:
 		return round * (chairs + 1) / 2 % chairs
@@ -120,7 +121,7 @@ func partner(rank, size, round int) int {
 // come so far. Only a token may still lie there unread.
 //
 // The total of a token is what its sender expects in all, and one more, so that nothing else is
-// taken for it: who gets it knows that the next chunk fits the place that is posted for it. So it
+// taken for it: its receiver knows that the next chunk fits the place that is posted for it. So it
 // may be a long one, which saves turns. With a schedule that was asked for it is not: that bounds
 // what is under way.
 //

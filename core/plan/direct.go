@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Direct plans are for blocks in memory that every rank maps: whoever owns a slice reads it where
+// Direct plans are for blocks in memory that every rank maps: the owner of a slice reads it where
 // the others have it, and writes it where they want it. Nothing is staged.
 //
 // A rank first exposes to each peer the block that is the peer's to read, or to write, and waits

@@ -15,8 +15,8 @@ func (b *builder) reduceDirect(out []part, dst part) {
 	}
 }
 
-// reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, who swaps with
-// one peer would have to hear from others first.
+// reduceScatter is reduceDirect, or of two ranks a swap of their inputs. Of more, a rank that swaps
+// with one peer would have to hear from others first.
 func (b *builder) reduceScatter() {
 	out, dst := blocks(In, b.InBytes), part{block(Out, 0), b.OutBytes[0]}
 	peer := b.to(b.Size - 1)

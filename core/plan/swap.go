@@ -6,7 +6,7 @@ import "slices"
 // puts one half of what it has into the other's slots, and finds there, when these have been
 // released, what the other has for it of that half. So a line of memory goes from one rank's cache
 // to the other's and back and brings data both ways: half as many transfers of lines as with a slot
-// for each direction, of which a writer must first take the lines from who has read them.
+// for each direction, of which a writer must first take the lines from their last reader.
 type swap struct {
 	peer int
 	put  int32 // the number of its first message to the peer

@@ -174,8 +174,8 @@ func (q *Queue) drain() {
 }
 
 // How long the worker leaves a work to a thread that comes to wait for it: it would take the queue
-// from a waiter who comes a little later, and then have to wake it in turn. The delay grows as long
-// as waiters come: to look around for nothing takes a CPU from those who work.
+// from a waiter that comes a little later, and then have to wake it in turn. The delay grows as
+// long as waiters come: to look around for nothing takes a CPU from threads that work.
 const (
 	shortestDelay = 20 * time.Microsecond
 	longestDelay  = 640 * time.Microsecond
@@ -210,7 +210,7 @@ func (q *Queue) notifyWorker() {
 }
 
 // work is the worker: it runs what no waiter does. It keeps away from the token where there is
-// nothing for it, for a waiter who finds the token taken goes to sleep.
+// nothing for it, for a waiter that finds the token taken goes to sleep.
 func (q *Queue) work() {
 	delay := shortestDelay
 	for {

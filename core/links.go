@@ -91,11 +91,11 @@ func (r *linkReader) Put(ctx context.Context, run *exec.Run) error {
 
 func (r *linkReader) put(ctx context.Context, peer int, h transport.Header, run *exec.Run) error {
 	header, payload := run.PortMessage()
-	if !r.c.group.Advertises(peer, payload) || !run.Lend() {
+	if !r.c.group.Advertises(peer, payload) || !run.Advertise() {
 		return r.send(ctx, peer, h, header, payload)
 	}
-	lent, err := r.c.group.Advertise(ctx, r.reads, peer, h, header, payload)
-	if !lent {
+	advertised, err := r.c.group.Advertise(ctx, r.reads, peer, h, header, payload)
+	if !advertised {
 		run.TakeBack()
 	}
 	return err

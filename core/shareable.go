@@ -19,7 +19,7 @@ import (
 
 // Shareable memory lies in the process's arena, which the ranks of the host map. Where the buffers
 // of all ranks do, large collectives work on them in place: see package plan, direct plans. Over
-// verbs it is lent: see transport.Group.Advertise.
+// verbs it is advertised: see transport.Group.Advertise.
 
 // arenas are a process's own arena, and those of its peers, which its communicators share.
 type arenas struct {
@@ -208,7 +208,7 @@ func (c *epoch) joinArena(peer, fd int) {
 	c.window.ConnectArena(peer, mem)
 }
 
-// know has devices write what peers lend into the window, and peers read the word that tells
+// know has devices write what peers advertise into the window, and peers read the word that tells
 // whether this rank has stopped.
 func (c *epoch) know() {
 	if !slices.Contains(c.kinds, transport.Verbs) {

@@ -60,9 +60,9 @@ func shareableOf(r *Runtime) (arena bool, known int64) {
 	return r.arenas.own != nil, r.arenas.known.Registered()
 }
 
-// lent are the bytes that each rank's peers have read by themselves, and that it has read of
+// advertised are the bytes that each rank's peers have read by themselves, and that it has read of
 // theirs.
-func lent(w *world) (given, taken []int64) {
+func advertised(w *world) (given, taken []int64) {
 	for _, r := range w.runtimes {
 		given, taken = append(given, r.arenas.known.Given.Load()), append(taken,
 			r.arenas.known.Taken.Load())

@@ -76,7 +76,7 @@ func TestBrokenConnectionIsTold(t *testing.T) {
 }
 
 // What is shareable is read by who needs it, into whatever memory; the results are the same.
-func TestShareableIsLent(t *testing.T) {
+func TestShareableIsAdvertised(t *testing.T) {
 	for _, size := range []int{2, 3, 4} {
 		for _, ordinary := range []int{-1, 0, size - 1} { // whose memory is not
 			t.Run(fmt.Sprintf("%d/ordinary %d", size, ordinary), func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestShareableIsLent(t *testing.T) {
 						collectives(t, w, size, n, true)
 					}
 				})
-				given, taken := lent(w)
+				given, taken := advertised(w)
 				for rank := range size {
 					alone := ordinary >= 0 && ordinary != rank && size == 2 // whose memory is not ordinary
 					if (given[rank] > 0) == (rank == ordinary) || (taken[rank] > 0) == alone {
@@ -112,18 +112,18 @@ func TestShareableIsLent(t *testing.T) {
 }
 
 // Sends of shareable memory, to receives of shareable and of ordinary memory.
-func TestShareableSendsAreLent(t *testing.T) {
+func TestShareableSendsAreAdvertised(t *testing.T) {
 	const n = 3_000_001 // more than one frame
 	w, _ := newVerbsWorld(t, 2)
 	for _, to := range []func(n int) []int32{
 		func(n int) []int32 { return shareable(t, w, 1, n) },
 		func(n int) []int32 { return buffer(t, n) },
 	} {
-		for _, n := range []int{1, lendLeast / 4, n} {
+		for _, n := range []int{1, advertLeast / 4, n} {
 			from := shareable(t, w, 0, n)
 			fill(from, 0, n)
 			into := to(n)
-			given, _ := lent(w)
+			given, _ := advertised(w)
 			w.each(func(rank int) error {
 				if rank == 0 {
 					return run(w.comms[0], Operation{Collective: plan.Send, DType: reduce.Int32, Root: 1,
@@ -135,16 +135,16 @@ func TestShareableSendsAreLent(t *testing.T) {
 			if err := expect("received", into, func(i int) int32 { return value(0, n, i) }); err != nil {
 				t.Fatal(err)
 			}
-			after, _ := lent(w)
+			after, _ := advertised(w)
 			if want := int64(4 * n); n > 1 && after[0]-given[0] != want || n == 1 && after[0] != given[0] {
-				t.Errorf("of %d bytes %d were lent", want, after[0]-given[0])
+				t.Errorf("of %d bytes %d were advertised", want, after[0]-given[0])
 			}
 		}
 	}
 }
 
-// lendLeast is as long as a payload must be to be lent.
-const lendLeast = 128 << 10
+// advertLeast is as long as a payload must be to be advertised.
+const advertLeast = 128 << 10
 
 // Where memory cannot be registered, all goes through the rings, and that is said once.
 func TestShareableThatCannotBeRegistered(t *testing.T) {
@@ -162,8 +162,8 @@ func TestShareableThatCannotBeRegistered(t *testing.T) {
 	w.alloc = func(rank, n int) []int32 { return shareable(t, w, rank, n) }
 	collectives(t, w, 2, 600_001, true)
 	collectives(t, w, 2, 600_001, false)
-	if given, taken := lent(w); given[0]+given[1]+taken[0]+taken[1] != 0 {
-		t.Errorf("%d and %d bytes were lent", given, taken)
+	if given, taken := advertised(w); given[0]+given[1]+taken[0]+taken[1] != 0 {
+		t.Errorf("%d and %d bytes were advertised", given, taken)
 	}
 	for range 2 {
 		select {
@@ -208,7 +208,7 @@ func TestReadThatFailsIsTold(t *testing.T) {
 
 // A sender gives up, and its memory is its user's again, at any moment of its being read: the
 // receiver has what was sent, or an error.
-func TestLentByWhoGaveUp(t *testing.T) {
+func TestAdvertisedByARankThatGaveUp(t *testing.T) {
 	const n = 600_001
 	late := 0
 	for i := range 30 {
@@ -261,10 +261,10 @@ func TestLentByWhoGaveUp(t *testing.T) {
 	}
 }
 
-// A rank leaves, and gives its memory back, before what it has lent has been read: who was to
+// A rank leaves, and gives its memory back, before what it has advertised has been read: who was to
 // receive that is told so, and receives what others send. The rank's other communicator keeps the
 // link.
-func TestLentByWhoLeft(t *testing.T) {
+func TestAdvertisedByARankThatLeft(t *testing.T) {
 	const n = 600_001
 	w, _ := newVerbsWorld(t, 3)
 	w.each(func(rank int) error {
@@ -289,12 +289,12 @@ func TestLentByWhoLeft(t *testing.T) {
 		t.Error(err)
 	}
 	if arena, known := shareableOf(w.runtimes[0]); !arena || known == 0 {
-		t.Error("what is lent is gone")
+		t.Error("what is advertised is gone")
 	}
 	linksOf(w.comms[1]).Leave()
 	if _, err := received.Wait(-1); !errors.Is(err, ErrAborted) ||
 		!strings.Contains(err.Error(), "has left") {
-		t.Errorf("what was lent: %v", err)
+		t.Errorf("what was advertised: %v", err)
 	}
 	if err := run(w.comms[2], sendOp(buffer(t, 1), 1, 0)); err != nil {
 		t.Error(err)
@@ -302,7 +302,7 @@ func TestLentByWhoLeft(t *testing.T) {
 	if done, err := other.Wait(20 * time.Second); !done || err != nil {
 		t.Errorf("what another sends: %v, %v", done, err)
 	}
-	until(t, "the end of what was lent", func() bool {
+	until(t, "the end of what was advertised", func() bool {
 		arena, known := shareableOf(w.runtimes[0])
 		return !arena && known == 0
 	})

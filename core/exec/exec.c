@@ -255,14 +255,14 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
   }
 }
 
-static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes,
-                        uint64_t until) {
+static int settle_adverts(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes,
+                          uint64_t until) {
   int others = 0;
   for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
     int32_t peer = run->plan->receivers[i];
     goccl_channel *c = &lane->channels[peer];
-    for (uint64_t n = acquire(&c->fetched); n < c->lent; n++) {
-      const goccl_loan *l = &c->loans[n % lane->slots];
+    for (uint64_t n = acquire(&c->fetched); n < c->advertised; n++) {
+      const goccl_advert *l = &c->adverts[n % lane->slots];
       if (at != NULL && (at + bytes <= l->at || l->at + l->bytes <= at)) {
         others = 1;
         continue;
@@ -273,14 +273,14 @@ static int settle_loans(goccl_lane *lane, goccl_run_state *run, const uint8_t *a
       if (r != GOCCL_RUN_DONE) return r;
     }
   }
-  run->lending = (uint32_t)others;
+  run->advertising = (uint32_t)others;
   return GOCCL_RUN_DONE;
 }
 
-/* Waits until no peer has a loan of these bytes any more; at NULL: of any. */
+/* Waits until no peer reads these bytes by itself any more; at NULL: any bytes. */
 static inline int settle(goccl_lane *lane, goccl_run_state *run, const uint8_t *at, int64_t bytes,
                          uint64_t until) {
-  return run->lending ? settle_loans(lane, run, at, bytes, until) : GOCCL_RUN_DONE;
+  return run->advertising ? settle_adverts(lane, run, at, bytes, until) : GOCCL_RUN_DONE;
 }
 
 static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
@@ -298,11 +298,11 @@ static int settle_all(goccl_lane *lane, goccl_run_state *run, const goccl_step *
 /* What a step writes to outputs, which inputs may share memory with. */
 static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
                                  uint64_t until) {
-  return run->lending ? settle_all(lane, run, step, until) : GOCCL_RUN_DONE;
+  return run->advertising ? settle_all(lane, run, step, until) : GOCCL_RUN_DONE;
 }
 
-static goccl_posting *posting(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
-  return &c->postings[n % lane->slots];
+static goccl_placement *placement(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
+  return &c->placements[n % lane->slots];
 }
 
 static void post_all(goccl_lane *lane, goccl_run_state *run) {
@@ -318,13 +318,13 @@ static void post_all(goccl_lane *lane, goccl_run_state *run) {
     if (state == GOCCL_UNCONNECTED) return;
     if (state != GOCCL_PORT) continue;
     uint64_t n = c->base + (uint64_t)source->block;
-    if (n >= c->freed + lane->slots) return; /* the posting is another message's still */
+    if (n >= c->freed + lane->slots) return; /* the placement is another message's still */
     uint8_t *to = goccl_resolve(lane, run, &copy->dst);
     int32_t peer = run->peer; /* of the step that the caller is at */
-    int lent = settle(lane, run, to, copy->bytes, 0) != GOCCL_RUN_DONE;
+    int read = settle(lane, run, to, copy->bytes, 0) != GOCCL_RUN_DONE;
     run->peer = peer;
-    if (lent) return;
-    goccl_posting *e = posting(lane, c, n);
+    if (read) return;
+    goccl_placement *e = placement(lane, c, n);
     e->to = to;
     e->bytes = (uint64_t)copy->bytes;
     release(&e->state, GOCCL_POSTED(n));
@@ -340,7 +340,7 @@ static inline void post(goccl_lane *lane, goccl_run_state *run) {
 static int was_placed(goccl_lane *lane, const goccl_ref *source) {
   const goccl_channel *c = &lane->channels[source->peer];
   uint64_t n = c->base + (uint64_t)source->block;
-  goccl_posting *e = posting(lane, c, n);
+  goccl_placement *e = placement(lane, c, n);
   uint64_t state = acquire(&e->state);
   if (state == GOCCL_POSTED(n)) release(&e->state, 0);
   return state == GOCCL_TAKEN(n);
@@ -354,7 +354,7 @@ void goccl_withdraw(goccl_lane *lane, goccl_run_state *run) {
     const goccl_ref *source = plan->sources + copy->first_source;
     const goccl_channel *c = &lane->channels[source->peer];
     uint64_t n = c->base + (uint64_t)source->block;
-    goccl_posting *e = posting(lane, c, n);
+    goccl_placement *e = placement(lane, c, n);
     uint64_t expected = GOCCL_POSTED(n);
     if (__atomic_compare_exchange_n(&e->state, &expected, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
       continue;
@@ -567,7 +567,7 @@ static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
   const goccl_plan *plan = run->plan;
   const goccl_channel *c = &lane->channels[peer];
   uint64_t next = c->received;
-  if (run->lending && acquire(&c->fetched) < c->lent) return 1;
+  if (run->advertising && acquire(&c->fetched) < c->advertised) return 1;
   for (const goccl_step *step = plan->steps + run->step; step < plan->steps + plan->n_steps;
        step++) {
     if (step->op == OP_SHARE) return 1;

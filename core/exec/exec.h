@@ -16,9 +16,9 @@
  *                  port Go's reader, seq_cst                           what is left in it
  *   freed          receiver, release           Go's reader, seq_cst    a free slot of a port
  *   arrived        Go's reader, seq_cst        receiver, seq_cst       a message of a port
- *   posting.state  run, release; Go's reader,  both, seq_cst           where a message goes, and
- *                  compare-and-swap                                    whether it does
- *   fetched        Go's reader, seq_cst        run, seq_cst            memory that is lent no more
+ *   placement.     run, release; Go's reader,  both, seq_cst           where a message goes, and
+ *    state         compare-and-swap                                    whether it does
+ *   fetched        Go's reader, seq_cst        run, seq_cst            a buffer that was read
  *   channel.state  Go, seq_cst                 run, acquire            what is known of the peer
  *   sequence       C and Go, release           Go, seq_cst             the history up to it
  *   gate           C: acquire by a swap,       as stored               what is behind it: the
@@ -102,13 +102,13 @@ typedef struct {
   uint64_t state; /* 0, or the message's number with GOCCL_POSTED or GOCCL_TAKEN */
   uint8_t *to;
   uint64_t bytes;
-} goccl_posting;
+} goccl_placement;
 
 /* Memory that a peer reads by itself, over a port channel. */
 typedef struct {
   const uint8_t *at;
   uint64_t bytes;
-} goccl_loan;
+} goccl_advert;
 
 /* A process's shareable memory, as this process maps it: see arena.go. */
 typedef struct {
@@ -137,13 +137,13 @@ typedef struct {
   uint64_t put_base;    /* `sent` then */
   uint64_t shared;      /* messages waited for that lie in the peer's stage */
   uint64_t shared_base; /* that, when the running plan began */
-  uint64_t lent;        /* loans */
+  uint64_t advertised;  /* adverts */
   uint64_t fetched;     /* of them, those that the peer has done with; told by the reader of a port
                            channel */
-  goccl_posting *postings; /* one a slot */
-  goccl_loan *loans;       /* likewise */
-  goccl_arena arena;       /* the peer's */
-  goccl_writer writer;     /* of what is put to the peer */
+  goccl_placement *placements; /* one a slot */
+  goccl_advert *adverts;       /* likewise */
+  goccl_arena arena;           /* the peer's */
+  goccl_writer writer;         /* of what is put to the peer */
   uint32_t state;
   int32_t pid;   /* of the peer, whose memory can be read; 0: it cannot */
   int32_t pidfd; /* of it; -1: none */
@@ -275,11 +275,11 @@ typedef struct {
   uint32_t reading; /* the caller does, for others too: waits on memory channels do not sleep */
   uint32_t step;    /* the next one: a run that was left goes on there */
   uint32_t post;    /* the next of the plan's posts */
-  uint32_t lending; /* some of what it has put may still be lent */
+  uint32_t advertising; /* some of what it has put may still be advertised */
   uint32_t
       news;     /* of the lane, as far as the run has looked whom of those that are gone it needs */
-  int32_t peer; /* of the step that made the run leave, or that has a loan which keeps it from going
-                   on */
+  int32_t peer; /* of the step that made the run leave, or that reads a buffer which keeps it from
+                   going on */
   goccl_message seen; /* the peer's message that did not match */
   int error;          /* errno of reading the peer's memory */
 } goccl_run_state;

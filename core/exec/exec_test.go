@@ -356,7 +356,7 @@ func TestPortChecks(t *testing.T) {
 		}
 	}
 	place := off(t, 4096)
-	p := l.posting(1, 0)
+	p := l.placement(1, 0)
 	for _, c := range []struct{ posted, message int }{{4096, 4096}, {100, 4096},
 		{4096, int(layout.Chunk)}} {
 		*(*unsafe.Pointer)(unsafe.Pointer(&p.to)) = place
@@ -570,19 +570,19 @@ func TestWithdraw(t *testing.T) {
 	<-withdrawn
 	body := bring(t, l, 0, bytes, 2)
 	if &body[0] == &out[0] {
-		t.Error("a posting was taken after Withdraw")
+		t.Error("a placement was taken after Withdraw")
 	}
 	l.Arrived(1)
 	if body := bring(t, l, 1, bytes, 2); &body[0] == &out[bytes] {
-		t.Error("the second posting was taken after Withdraw")
+		t.Error("the second placement was taken after Withdraw")
 	}
 }
 
-// What is lent stays as it is until the peer has fetched it: no step writes there, nothing that
-// comes is put there, and the run is not done before.
-func TestLoansAreNotOverwritten(t *testing.T) {
+// What is advertised stays as it is until the peer has fetched it: no step writes there, nothing
+// that comes is put there, and the run is not done before.
+func TestAdvertisedBuffersAreNotOverwritten(t *testing.T) {
 	const bytes = 32 << 10
-	for _, early := range []bool{false, true} { // the loan is fetched before anything has come
+	for _, early := range []bool{false, true} { // it is fetched before anything has come
 		w, err := NewWindow(Layout{Ranks: 2, Lanes: 1, Slots: 2, Chunk: bytes}, 0, false, Waiting{})
 		if err != nil {
 			t.Fatal(err)
@@ -602,14 +602,14 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		mine := unsafe.Slice((*byte)(p), bytes)
 		r.Bind(Binding{In: []unsafe.Pointer{p}, Out: []unsafe.Pointer{p}})
 		r.Begin(c, 0)
-		lend := func() {
+		advertise := func() {
 			t.Helper()
 			if s := r.Continue(soon()); s != NeedPut {
 				t.Fatalf("status %d, expected %d", s, NeedPut)
 			}
 			l.MarkSent(1)
-			if !r.Lend() {
-				t.Fatal("nothing can be lent")
+			if !r.Advertise() {
+				t.Fatal("nothing can be advertised")
 			}
 			r.Advance()
 		}
@@ -619,7 +619,7 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 				t.Fatalf("status %d of peer %d, expected %d: %s", s, r.Peer(), Receive, what)
 			}
 		}
-		lend()
+		advertise()
 		waits("the message")
 		if early {
 			l.Fetched(1)
@@ -631,17 +631,17 @@ func TestLoansAreNotOverwritten(t *testing.T) {
 		}
 		l.Arrived(1)
 		if !early {
-			waits("the loan")
+			waits("what is advertised")
 			if mine[0] != 0 || mine[bytes-1] != 0 {
-				t.Fatal("what is lent has been overwritten")
+				t.Fatal("what is advertised has been overwritten")
 			}
 			l.Fetched(1)
 		}
 		if s := r.Continue(soon()); s != Released || mine[0] != 7 || mine[bytes-1] != 7 {
 			t.Fatalf("status %d, and %d is there", s, mine[0])
 		}
-		lend()
-		waits("the second loan")
+		advertise()
+		waits("what is advertised then")
 		if bytes, total := r.Expected(); bytes != 0 || total != 0 {
 			t.Errorf("%d bytes are expected behind the last step", bytes)
 		}

@@ -44,7 +44,7 @@ type Compiled struct {
 // lineMax is what the first line of a slot holds.
 const lineMax = int64(unsafe.Sizeof(C.goccl_message{}))
 
-// postMin is the least number of bytes for which a posting costs less than a copy.
+// postMin is the least number of bytes for which a placement costs less than a copy.
 const postMin = 16 << 10
 
 // Compile copies a plan into C memory. What its runs may post is found only if it is to go over
@@ -272,7 +272,8 @@ func (r *Run) Begin(p *Compiled, offset int64) error {
 		}
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.lending, r.c.news, r.c.offset = p.c, 0, 0, 0, 0, 0,
+	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.advertising, r.c.news, r.c.offset = p.c, 0, 0, 0, 0,
+		0,
 		C.int64_t(offset)
 	return nil
 }
@@ -321,7 +322,7 @@ func (r *Run) Seen() (m plan.Message, bytes, total uint64) {
 }
 
 // Expected is what this run waits for at its present step; nothing, where that is only that peers
-// fetch what it has lent.
+// read what it has advertised.
 func (r *Run) Expected() (bytes, total uint64) {
 	if r.c.step == r.c.plan.n_steps {
 		return 0, 0
@@ -347,10 +348,10 @@ func (r *Run) PortMessage() (header, payload []byte) {
 	return header, payload
 }
 
-// Lend notes that the peer is going to read the present step's payload by itself: until
+// Advertise notes that the peer is going to read the present step's payload by itself: until
 // [Lane.Fetched], the run leaves those bytes as they are, and is not done. It tells whether it
 // could. It comes before the message is carried, for the peer may be quick.
-func (r *Run) Lend() bool {
+func (r *Run) Advertise() bool {
 	s := r.stepNow()
 	if from := unsafe.Slice(r.c.plan.sources,
 		s.first_source+1)[s.first_source]; plan.Space(from.space) != plan.In &&
@@ -359,19 +360,19 @@ func (r *Run) Lend() bool {
 	}
 	peer, slots := int(s.peer), r.lane.window.Layout.Slots
 	ch := &r.lane.channels[peer]
-	if uint64(ch.lent)-atomic.LoadUint64((*uint64)(&ch.fetched)) >= uint64(slots) {
+	if uint64(ch.advertised)-atomic.LoadUint64((*uint64)(&ch.fetched)) >= uint64(slots) {
 		return false
 	}
 	_, payload := r.PortMessage()
-	r.lane.loans[peer*slots+int(uint64(ch.lent)%uint64(slots))] = C.goccl_loan{
+	r.lane.adverts[peer*slots+int(uint64(ch.advertised)%uint64(slots))] = C.goccl_advert{
 		at: (*C.uint8_t)(unsafe.SliceData(payload)), bytes: C.uint64_t(len(payload))}
-	ch.lent++
-	r.c.lending = 1
+	ch.advertised++
+	r.c.advertising = 1
 	return true
 }
 
-// TakeBack undoes the last Lend: the message was carried in another way, or not at all.
-func (r *Run) TakeBack() { r.lane.channels[r.stepNow().peer].lent-- }
+// TakeBack undoes the last Advertise: the message was carried in another way, or not at all.
+func (r *Run) TakeBack() { r.lane.channels[r.stepNow().peer].advertised-- }
 
 // Withdraw ends a run that will not go on: when it returns, no reader writes to the run's buffers
 // any more. A reader in the middle of a payload is waited for: its group must have been halted.

@@ -16,7 +16,7 @@ void goccl_stream(void *to, const void *from, size_t bytes);
  * writer. */
 enum { GOCCL_WRITER_CLASSES = 3 };
 typedef struct {
-  uint32_t crowded; /* not 0: ranks share CPUs */
+  uint32_t oversubscribed; /* not 0: ranks share CPUs */
   /* Of these lengths: how many more writes there are before one is measured again; above 0 they are
    * streamed, below by way of the caches. */
   int32_t course[GOCCL_WRITER_CLASSES];

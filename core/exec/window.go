@@ -68,11 +68,11 @@ type Window struct {
 
 // Lane is a set of channels, one to each peer, over a part of the windows.
 type Lane struct {
-	window   *Window
-	c        *C.goccl_lane
-	channels []C.goccl_channel
-	postings []C.goccl_posting // Layout.Slots a channel
-	loans    []C.goccl_loan    // likewise
+	window     *Window
+	c          *C.goccl_lane
+	channels   []C.goccl_channel
+	placements []C.goccl_placement // Layout.Slots a channel
+	adverts    []C.goccl_advert    // likewise
 	// The loop and the readers are ordered by their C atomics; Go's memory model, and its race
 	// detector, hear of it through this one.
 	order atomic.Uint32
@@ -140,10 +140,11 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 	var a allocator
 	c := alloc[C.goccl_lane](&a, 1)
 	channels := alloc[C.goccl_channel](&a, l.Ranks)
-	postings := alloc[C.goccl_posting](&a, l.Ranks*l.Slots)
-	loans := alloc[C.goccl_loan](&a, l.Ranks*l.Slots)
+	placements := alloc[C.goccl_placement](&a, l.Ranks*l.Slots)
+	adverts := alloc[C.goccl_advert](&a, l.Ranks*l.Slots)
 	if a.err != nil {
-		free(unsafe.Pointer(c), unsafe.Pointer(channels), unsafe.Pointer(postings), unsafe.Pointer(loans))
+		free(unsafe.Pointer(c), unsafe.Pointer(channels), unsafe.Pointer(placements),
+			unsafe.Pointer(adverts))
 		return nil, a.err
 	}
 	c.channels = channels
@@ -155,13 +156,14 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 	c.bell.naps = flag(wait.Spin > 0) // a nap costs a rank that shares its CPU more than a fence does
 	spin, yields := C.uint32_t(wait.Spin), C.uint32_t(wait.Yields)
 	c.patience = C.goccl_patience{spin_most: spin, spin: spin, yields_most: yields, yields: yields}
-	c.writer.crowded = flag(wait.Spin == 0)
+	c.writer.oversubscribed = flag(wait.Spin == 0)
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(channels, l.Ranks),
-		postings: unsafe.Slice(postings, l.Ranks*l.Slots), loans: unsafe.Slice(loans, l.Ranks*l.Slots)}
+		placements: unsafe.Slice(placements, l.Ranks*l.Slots),
+		adverts:    unsafe.Slice(adverts, l.Ranks*l.Slots)}
 	for peer := range lane.channels {
 		ch := &lane.channels[peer]
-		ch.postings = &lane.postings[peer*l.Slots]
-		ch.loans = &lane.loans[peer*l.Slots]
+		ch.placements = &lane.placements[peer*l.Slots]
+		ch.adverts = &lane.adverts[peer*l.Slots]
 		ch.writer = c.writer
 		own, mem := &w.mapped, w.mem
 		if !l.shares(peer) {
@@ -305,7 +307,7 @@ func (w *Window) Close() {
 		w.mail.free()
 	}
 	for _, lane := range w.lanes {
-		free(unsafe.Pointer(&lane.postings[0]), unsafe.Pointer(&lane.loans[0]),
+		free(unsafe.Pointer(&lane.placements[0]), unsafe.Pointer(&lane.adverts[0]),
 			unsafe.Pointer(lane.c.channels), unsafe.Pointer(lane.c))
 	}
 	w.lanes = nil
@@ -347,16 +349,16 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 	at := unsafe.Add(unsafe.Pointer(ch.inbox), int64(n%uint64(layout.Slots))*int64(ch.stride))
 	header = unsafe.Slice((*byte)(at), MessageHeader)
 	l.order.Load()
-	p := l.posting(peer, n)
+	p := l.placement(peer, n)
 	state := (*uint64)(&p.state)
-	// A posting of another length is left alone: the run will find the mismatch in the header.
+	// A placement of another length is left alone: the run will find the mismatch in the header.
 	switch {
 	case atomic.LoadUint64(state) == posted(n) && int64(p.bytes) == bytes &&
 		atomic.CompareAndSwapUint64(state, posted(n), taken(n)):
 		payload = unsafe.Slice((*byte)(unsafe.Pointer(p.to)), bytes)
 	case int64(size) <= int64(ch.stride):
 		payload = unsafe.Slice((*byte)(unsafe.Add(at, MessageHeader)), bytes)
-	// the posting may have been withdrawn
+	// the placement may have been withdrawn
 	case atomic.LoadUint32((*uint32)(l.window.news))&C.GOCCL_STOPPED != 0:
 		payload = make([]byte, bytes)
 	default:
@@ -367,12 +369,12 @@ func (l *Lane) Slot(peer int, n uint64, size int) (header, payload []byte, err e
 	return header, payload, nil
 }
 
-func (l *Lane) posting(peer int, n uint64) *C.goccl_posting {
+func (l *Lane) placement(peer int, n uint64) *C.goccl_placement {
 	slots := l.window.Layout.Slots
-	return &l.postings[peer*slots+int(n%uint64(slots))]
+	return &l.placements[peer*slots+int(n%uint64(slots))]
 }
 
-// The states of a posting, as in exec.h.
+// The states of a placement, as in exec.h.
 func posted(n uint64) uint64 { return (n + 1) * 2 }
 func taken(n uint64) uint64  { return (n+1)*2 + 1 }
 
@@ -386,7 +388,7 @@ func (l *Lane) Arrived(peer int) {
 // Dropped tells the lane that message n, which was last asked a Slot for, will not be put in place.
 func (l *Lane) Dropped(peer int, n uint64) {
 	l.order.Add(1)
-	atomic.CompareAndSwapUint64((*uint64)(&l.posting(peer, n).state), taken(n), 0)
+	atomic.CompareAndSwapUint64((*uint64)(&l.placement(peer, n).state), taken(n), 0)
 	C.goccl_ring(l.c.bell)
 }
 
@@ -424,7 +426,7 @@ func (l *Lane) MarkUnsent(peer int) {
 	atomic.AddUint64((*uint64)(&l.channels[peer].sent), ^uint64(0))
 }
 
-// Fetched tells the lane that a peer has done with the oldest loan that it has.
+// Fetched tells the lane that a peer has acked the oldest buffer that is advertised to it.
 func (l *Lane) Fetched(peer int) {
 	l.order.Add(1)
 	atomic.AddUint64((*uint64)(&l.channels[peer].fetched), 1)

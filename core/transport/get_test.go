@@ -220,8 +220,8 @@ func TestWithdrawnBuffer(t *testing.T) {
 	other.handlers[1].untilFrames(t, 1)
 }
 
-// A peer lends, says its last, and closes the connection before it has been read: what it has said
-// is heard, unless the read takes long.
+// A peer advertises, says its last, and closes the connection before it has been read: what it has
+// said is heard, unless the read takes long.
 func TestLastWordsBehindAnAdvert(t *testing.T) {
 	for _, mended := range []bool{true, false} {
 		eps, double, known := lender(t, 1<<20)

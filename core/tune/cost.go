@@ -20,10 +20,10 @@ type link struct {
 // each level waits for all ranks to have their turn: fewer levels with more messages are no slower.
 // Of an allreduce that is what is too long for a tree: see alongTree.
 var (
-	memoryLink         = link{500_000, 100_000, 100}
-	oversubscribedLink = link{40_000_000, 3_000_000, 200}
-	portLink           = link{15_000_000, 4_000_000, 320}
-	crowdedPortLink    = link{200_000_000, 20_000_000, 400} // of an oversubscribed host
+	memoryLink             = link{500_000, 100_000, 100}
+	oversubscribedLink     = link{40_000_000, 3_000_000, 200}
+	portLink               = link{15_000_000, 4_000_000, 320}
+	oversubscribedPortLink = link{200_000_000, 20_000_000, 400} // of an oversubscribed host
 )
 
 // reduceGap is what it costs to reduce a byte of an input.
@@ -39,7 +39,7 @@ func (t *Topology) linkAt(block int) link {
 	case memory:
 		return memoryLink
 	case within && t.Oversubscribed:
-		return crowdedPortLink
+		return oversubscribedPortLink
 	}
 	between := portLink
 	between.gap *= int64(max(t.Group, 1))

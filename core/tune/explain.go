@@ -154,7 +154,7 @@ func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
 
 // explainLevels tells of the levels, and of what else was weighed.
 func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation) {
-	if !s.goesInLevels(op) {
+	if !p.Algorithm.InLevels() {
 		return
 	}
 	class, packed := s.load(op)
@@ -165,8 +165,8 @@ func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation
 		e.Levels = append(e.Levels, Level{radix, stride, far, micros(cost(stride, radix))})
 		stride *= radix
 	}
-	for _, a := range plan.Algorithms(op.Collective) {
-		if a.InLevels() && a != p.Algorithm && s.Algorithms.allow(op.Collective, a) {
+	for _, a := range s.weighed(op) {
+		if a != p.Algorithm {
 			radices, cost := s.cheapest(s.levelCosts(a, class, packed))
 			e.Others = append(e.Others, Estimate{a.String(), radices, micros(cost)})
 		}

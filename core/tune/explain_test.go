@@ -39,6 +39,14 @@ func TestExplain(t *testing.T) {
 	if err != nil || e.Plans != 2 || e.Peers != 7 {
 		t.Errorf("%+v, %v", e, err)
 	}
+	for forced, levels := range map[string]int{ // a few ranks, which go in levels only if told to
+		"allreduce:hierarchical(2,4)": 2, "allreduce:two_shot": 0, "allreduce:binomial_tree": 0} {
+		q = Question{Collective: "allreduce", Ranks: 8, PerHost: 8, CPUs: 8, Bytes: 1 << 20}
+		e, err = Explain(q, Options{LongMost: longMost, Algorithms: forced})
+		if err != nil || len(e.Levels) != levels || e.Others != nil {
+			t.Errorf("%s: %+v, %v", forced, e, err)
+		}
+	}
 	for want, q := range map[string]Question{
 		"collective is \"sum\"":                         {Collective: "sum", Ranks: 1, PerHost: 1},
 		"ranks is 70000, allowed are 1 to 65536":        {Collective: "reduce", Ranks: 70000},

@@ -94,17 +94,24 @@ func (s *Shape) mayNest(op *call.Operation) bool {
 func (s *Shape) levels(op *call.Operation) plan.Algorithm {
 	best, least := plan.Hierarchical, int64(math.MaxInt64)
 	class, packed := s.load(op)
-	for _, a := range []plan.Algorithm{plan.RecursiveMultiplying, plan.Hierarchical} {
-		few := a == plan.RecursiveMultiplying && !s.hasManyRanks(op)
-		if !s.Algorithms.allow(op.Collective, a) || few {
-			continue
-		}
+	for _, a := range s.weighed(op) {
 		_, cost := s.cheapest(s.levelCosts(a, class, packed))
 		if cost < least {
 			best, least = a, cost
 		}
 	}
 	return best
+}
+
+// weighed are the algorithms among which levels chooses.
+func (s *Shape) weighed(op *call.Operation) (all []plan.Algorithm) {
+	for _, a := range plan.Algorithms(op.Collective) {
+		few := a == plan.RecursiveMultiplying && !s.hasManyRanks(op)
+		if a.InLevels() && s.Algorithms.allow(op.Collective, a) && !few {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // radices are those of the levels in which an algorithm does an operation: those that the user

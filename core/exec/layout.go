@@ -45,35 +45,30 @@ type Layout struct {
 
 // region is the layout of memory through which some ranks reach one of them, which owns it.
 type region struct {
-	ranks     []int // that have a place each, in order; nil: all
-	near      []int // of them those that are near to the owner, in order
-	n         int   // ranks
-	lanes     int
-	slots     int
-	chunks    [2]int64 // of the first lane, and of others
-	nearChunk int64
-	shared    bool // peers write to it: see apart
-	mailbox   int64
-	bounce    int64
+	*Layout
+	ranks  []int // that have a place each, in order; nil: all
+	near   []int // of them those that are near to the owner, in order
+	lanes  int
+	shared bool // peers write to it: see apart
 }
 
-// mapped is the region of a rank's window: the peers that share memory with it map it.
-func (l *Layout) mapped(owner int) region {
-	r := region{ranks: l.Sharing, n: len(l.Sharing), lanes: l.Lanes, slots: l.Slots,
-		chunks: [2]int64{l.chunk(0), l.chunk(1)}, nearChunk: l.NearChunk, shared: true,
-		mailbox: l.Mailbox, bounce: l.Bounce}
-	if l.Sharing == nil {
-		r.n = l.Ranks
+// regions are the region of a rank's window, which the peers that share memory with it map, and
+// that of private memory, which the readers of its links fill. Messages of links come on the first
+// lane alone.
+func (l *Layout) regions(owner int) (mapped, private region) {
+	mapped = region{Layout: l, ranks: l.Sharing, lanes: l.Lanes, shared: true}
+	private = region{Layout: l, lanes: 1}
+	if l.Near == nil {
+		return mapped, private
 	}
-	r.near = l.near(owner, true)
-	return r
-}
-
-// private is the region of memory that the readers of a rank's links fill. Messages of links come
-// on the first lane alone.
-func (l *Layout) private(owner int) region {
-	return region{near: l.near(owner, false), n: l.Ranks, lanes: 1, slots: l.Slots,
-		chunks: [2]int64{l.Chunk}, nearChunk: l.NearChunk}
+	for _, peer := range l.Near(owner) {
+		if l.shares(peer) {
+			mapped.near = append(mapped.near, peer)
+		} else {
+			private.near = append(private.near, peer)
+		}
+	}
+	return mapped, private
 }
 
 // chunk is the most bytes of a message on a lane between ranks that are not near.
@@ -84,15 +79,6 @@ func (l *Layout) chunk(lane int) int64 {
 	return l.Chunk
 }
 
-// near are those peers that are near to a rank, and share memory with it or do not.
-func (l *Layout) near(owner int, sharing bool) []int {
-	if l.Near == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(l.Near(owner)),
-		func(peer int) bool { return l.shares(peer) != sharing })
-}
-
 func (l *Layout) shares(peer int) bool {
 	if l.Sharing == nil {
 		return true
@@ -100,6 +86,17 @@ func (l *Layout) shares(peer int) bool {
 	_, shares := slices.BinarySearch(l.Sharing, peer)
 	return shares
 }
+
+// n is how many ranks have a place.
+func (r *region) n() int {
+	if r.ranks == nil {
+		return r.Ranks
+	}
+	return len(r.ranks)
+}
+
+// mails tells whether there are mailboxes.
+func (r *region) mails() bool { return r.shared && r.Mailbox > 0 }
 
 // position is which of the region's ranks one is.
 func (r *region) position(rank int) int {
@@ -123,37 +120,36 @@ func (r *region) released(lane, rank int) int64 {
 // inbox is where the inbox of a rank begins, and how far its slots are from each other.
 func (r *region) inbox(lane, rank int) (at, stride int64) {
 	if i, near := slices.BinarySearch(r.near, rank); near && lane == 0 {
-		return r.nearInboxes() + int64(i)*r.inboxSize(r.nearChunk), slotSize(r.nearChunk)
+		return r.nearInboxes() + int64(i)*r.inboxSize(r.NearChunk), slotSize(r.NearChunk)
 	}
 	chunk := r.chunk(lane)
 	return r.inboxes(lane) + int64(r.position(rank))*r.inboxSize(chunk), slotSize(chunk)
 }
-func (r *region) chunk(lane int) int64 { return r.chunks[min(lane, 1)] }
 
 func (r *region) inboxes(lane int) int64 { return r.bell(lane) + r.counters() }
 
 // stage is where the stage begins: an inbox for all ranks.
 func (r *region) stage(lane int) int64 {
-	return r.inboxes(lane) + int64(r.n)*r.inboxSize(r.chunk(lane))
+	return r.inboxes(lane) + int64(r.n())*r.inboxSize(r.chunk(lane))
 }
-func (r *region) counters() int64 { return pageRound(bellSize + int64(r.n)*lineBytes) }
+func (r *region) counters() int64 { return pageRound(bellSize + int64(r.n())*lineBytes) }
 func (r *region) inboxSize(chunk int64) int64 {
-	size := int64(r.slots) * slotSize(chunk)
+	size := int64(r.Slots) * slotSize(chunk)
 	if r.shared {
 		size = pageRound(size) + apart
 	}
 	return size
 }
 func (r *region) laneSize(lane int) int64 {
-	return r.counters() + pageRound(int64(r.n+1)*r.inboxSize(r.chunk(lane)))
+	return r.counters() + pageRound(int64(r.n()+1)*r.inboxSize(r.chunk(lane)))
 }
 func (r *region) nearInboxes() int64 { return r.bell(r.lanes) }
 
 func (r *region) door() int64 {
-	return r.nearInboxes() + pageRound(int64(len(r.near))*r.inboxSize(r.nearChunk))
+	return r.nearInboxes() + pageRound(int64(len(r.near))*r.inboxSize(r.NearChunk))
 }
 func (r *region) mailboxSize() int64 {
-	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.mailbox + bouncesEach*r.bounce
+	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.Mailbox + bouncesEach*r.Bounce
 }
 func (r *region) mailboxes() int64 { return r.door() + lineBytes }
 func (r *region) mailboxOf(rank int) int64 {
@@ -163,19 +159,18 @@ func (r *region) mailboxOf(rank int) int64 {
 // size is how long the region is in bytes of address space; memory is used only where messages
 // went.
 func (r *region) size() int64 {
-	if r.mailbox == 0 {
+	if !r.mails() {
 		return r.door()
 	}
-	return pageRound(r.mailboxes() + int64(r.n)*r.mailboxSize())
+	return pageRound(r.mailboxes() + int64(r.n())*r.mailboxSize())
 }
 
 // Size is how many bytes of address space a rank's window takes, and its private memory.
 func (l *Layout) Size(rank int) (window, private int64) {
-	m := l.mapped(rank)
+	m, p := l.regions(rank)
 	if l.Sharing == nil {
 		return m.size(), 0
 	}
-	p := l.private(rank)
 	return m.size(), p.size()
 }
 

@@ -36,7 +36,7 @@ func TestPlacesDoNotOverlap(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v/%d", l.Sharing, rank), func(t *testing.T) {
-				mapped, private := l.mapped(rank), l.private(rank)
+				mapped, private := l.regions(rank)
 				mine, links := l.Sharing, []int{}
 				for peer := range l.Ranks {
 					if l.Sharing == nil {
@@ -59,10 +59,10 @@ func checkPlaces(t *testing.T, l *Layout, r *region, rank int, peers []int) {
 	add := func(at, bytes int64) { places = append(places, place{at, at + bytes}) }
 	for lane := range r.lanes {
 		add(r.bell(lane), bellSize)
-		add(r.stage(lane), int64(r.slots)*slotSize(l.chunk(lane)))
+		add(r.stage(lane), int64(r.Slots)*slotSize(l.chunk(lane)))
 		for _, peer := range peers {
 			at, stride := r.inbox(lane, peer)
-			add(at, int64(r.slots)*stride)
+			add(at, int64(r.Slots)*stride)
 			add(r.released(lane, peer), lineBytes)
 			want := slotSize(l.chunk(lane))
 			if l.Near != nil && lane == 0 && slices.Contains(l.Near(rank), peer) {
@@ -73,7 +73,7 @@ func checkPlaces(t *testing.T, l *Layout, r *region, rank int, peers []int) {
 			}
 		}
 	}
-	if r.mailbox > 0 {
+	if r.mails() {
 		add(r.door(), lineBytes)
 		for _, peer := range peers {
 			add(r.mailboxOf(peer), r.mailboxSize())

@@ -89,7 +89,7 @@ func newMail(w *Window) (*Mail, error) {
 	c.door = (*C.goccl_mail_door)(w.at(own.door()))
 	c.boxes = (*C.uint8_t)(w.at(own.mailboxes()))
 	c.stride = C.uint64_t(own.mailboxSize())
-	c.n_boxes = C.uint32_t(own.n)
+	c.n_boxes = C.uint32_t(own.n())
 	c.lane = lane.c
 	c.peers, c.ring, c.bounce = peers, C.uint64_t(l.Mailbox), C.uint64_t(l.Bounce)
 	m := &Mail{c: c, lane: lane, peers: unsafe.Slice(peers, l.Ranks),

@@ -80,8 +80,8 @@ type Lane struct {
 
 // NewWindow makes the window of a rank. A shared one can be handed to processes of this host.
 func NewWindow(l Layout, rank int, shared bool, w Waiting) (*Window, error) {
-	win := &Window{Layout: l, mapped: l.mapped(rank), private: l.private(rank), fd: -1,
-		peers: make([][]byte, l.Ranks)}
+	win := &Window{Layout: l, fd: -1, peers: make([][]byte, l.Ranks)}
+	win.mapped, win.private = win.Layout.regions(rank)
 	size := int(win.mapped.size())
 	var err error
 	if shared {
@@ -205,7 +205,7 @@ func (w *Window) Mail() *Mail { return w.mail }
 // number, under which the peer knows it. It takes the descriptor over.
 func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	defer unix.Close(fd)
-	l := w.Layout.mapped(peer)
+	l, _ := w.Layout.regions(peer)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("window of rank %d: fstat: %w", peer, err)

@@ -257,30 +257,29 @@ func (r *roster) findProcesses(end *sharedEndpoint) {
 	r.processes, r.singleCopy = make([]exec.Process, r.size), true
 	for peer := range r.addresses {
 		if peer != r.rank {
-			var reads bool
-			r.processes[peer], reads = r.process(peer, end)
-			r.singleCopy = r.singleCopy && reads
+			r.processes[peer] = r.process(peer, end)
+			r.singleCopy = r.singleCopy && r.processes[peer] != exec.Process{}
 		}
 	}
 }
 
 // process returns the process of a peer on this host, if the kernel lets this one read its memory.
-func (r *roster) process(peer int, end *sharedEndpoint) (p exec.Process, reads bool) {
+func (r *roster) process(peer int, end *sharedEndpoint) (none exec.Process) {
 	at, kind := &r.addresses[peer], r.kinds[peer]
 	if at.Host != r.addresses[r.rank].Host {
-		return p, false
+		return none
 	}
 	// The number is the peer's word: a link over which memory goes will stand only if the kernel
 	// says the same. Where none does the descriptor tells how the process has ended.
 	fd, err := end.PIDFD(at)
 	if err != nil || kind != transport.Shm && kind != transport.Mem {
-		return p, false
+		return none
 	}
-	p = exec.Process{PID: at.PID, FD: fd}
+	p := exec.Process{PID: at.PID, FD: fd}
 	if exec.CanGet(p, exec.Mark(at.Mark)) != nil {
-		return exec.Process{}, false
+		return none
 	}
-	return p, true
+	return p
 }
 
 // agree settles whether all ranks read each other's memory: before the first call.

@@ -102,11 +102,10 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
 	at := places(e.addresses, config.Transport)
-	options := tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
-		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader,
-		SingleCopy: e.singleCopy}
+	options := config.options()
+	options.SingleCopy = e.singleCopy
 	for peer := range e.addresses {
-		options.Ports = append(options.Ports, peer != e.rank && e.port(peer))
+		options.Ports = append(options.Ports, e.port(peer))
 	}
 	var err error
 	e.shape, err = tune.New(tune.Survey(at), e.rank, options)

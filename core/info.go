@@ -76,10 +76,8 @@ func longBlocks() string {
 // "shm", "tcp" or "verbs", in which each sends so many bytes to each. It returns the most that one
 // rank may have under way at once.
 func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, error) {
-	if by != transport.Shm && !transport.IsPort(by) {
-		return plan.Peaks{}, fault.Errorf(fault.ErrInvalidArgument,
-			"alltoall_peaks: transport is %q, allowed are %q, %q and %q",
-			by, transport.Shm, transport.TCP, transport.Verbs)
+	if err := checkTransport("alltoall_peaks", by); err != nil {
+		return plan.Peaks{}, err
 	}
 	return tune.AllToAllPeaks(ranks, usableCPUs(), transport.IsPort(by), schedule, bytes)
 }
@@ -90,19 +88,24 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 func (r *Runtime) PlanInfo(
 	collective string, ranks, perHost int, by string, bytes uint64,
 ) (*tune.Explanation, error) {
-	if by != transport.Shm && !transport.IsPort(by) {
-		return nil, fault.Errorf(fault.ErrInvalidArgument,
-			"plan_info: transport is %q, allowed are %q, %q and %q",
-			by, transport.Shm, transport.TCP, transport.Verbs)
+	if err := checkTransport("plan_info", by); err != nil {
+		return nil, err
 	}
 	config := Config{Size: 1}
 	if err := r.complete(&config); err != nil {
 		return nil, err
 	}
 	return tune.Explain(tune.Question{Collective: collective, Ranks: ranks, PerHost: perHost,
-		CPUs: usableCPUs(), Ports: transport.IsPort(by), Bytes: bytes},
-		tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
-			Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader})
+		CPUs: usableCPUs(), Ports: transport.IsPort(by), Bytes: bytes}, config.options())
+}
+
+// checkTransport refuses what does not join ranks of a host that are only thought of.
+func checkTransport(function, by string) error {
+	if by == transport.Shm || transport.IsPort(by) {
+		return nil
+	}
+	return fault.Errorf(fault.ErrInvalidArgument, "%s: transport is %q, allowed are %q, %q and %q",
+		function, by, transport.Shm, transport.TCP, transport.Verbs)
 }
 
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.

@@ -55,6 +55,12 @@ func decide(addresses []transport.Address, hosts []int, rank int, forced string)
 	return kinds, nil
 }
 
+// options are what the settings, and what links carry, say of how data moves.
+func (config *Config) options() tune.Options {
+	return tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
+		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader}
+}
+
 // places are where ranks are, as they say.
 func places(addresses []transport.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
 )
@@ -133,19 +132,7 @@ func TestRetiredMemoryComesBack(t *testing.T) {
 		for _, first := range []int{0, 1} {
 			t.Run(fmt.Sprintf("%s, rank %d first", name, first), func(t *testing.T) {
 				w := newWorld(t, "shm", 2, time.Minute)
-				r := w.runtimes[0]
-				alloc := func(bytes int64) unsafe.Pointer {
-					p, err := r.Alloc(bytes)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return p
-				}
-				free := func(p unsafe.Pointer) {
-					if err := r.Free(p); err != nil {
-						t.Fatal(err)
-					}
-				}
+				alloc, free := allocating(t, w.runtimes[0])
 				beside := alloc(1)
 				defer free(beside)
 				p := alloc(4 * n)

@@ -27,6 +27,27 @@ func shareable(t testing.TB, w *world, rank, n int) []int32 {
 	return unsafe.Slice((*int32)(p), n)
 }
 
+// allocating has a process allocate memory, and free it again.
+func allocating(t *testing.T, r *Runtime) (
+	alloc func(bytes int64) unsafe.Pointer, free func(unsafe.Pointer),
+) {
+	alloc = func(bytes int64) unsafe.Pointer {
+		t.Helper()
+		p, err := r.Alloc(bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	free = func(p unsafe.Pointer) {
+		t.Helper()
+		if err := r.Free(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return alloc, free
+}
+
 func TestShareableCollectives(t *testing.T) {
 	for _, tr := range []string{"mem", "shm"} {
 		for _, size := range []int{1, 2, 3, 4, 9} { // of nine, a short broadcast goes along a tree
@@ -261,30 +282,18 @@ func TestMemoryOfAFailedCollectiveIsRetired(t *testing.T) {
 	const n = 100_000
 	w := newWorld(t, "shm", 2, time.Second)
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
-	r := w.runtimes[0]
-	alloc := func() unsafe.Pointer {
-		p, err := r.Alloc(4 * n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	free := func(p unsafe.Pointer) {
-		if err := r.Free(p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	first := alloc()
+	alloc, free := allocating(t, w.runtimes[0])
+	first := alloc(4 * n)
 	if err := run(w.comms[0], inPlace(unsafe.Slice((*int32)(first), n))); !errors.Is(err, ErrTimeout) {
 		t.Fatal(err)
 	}
 	free(first)
-	second := alloc()
+	second := alloc(4 * n)
 	if first == second {
 		t.Error("memory that a peer may write to was allocated again")
 	}
 	free(second)
-	if third := alloc(); third != second {
+	if third := alloc(4 * n); third != second {
 		t.Error("memory that nobody uses was not allocated again")
 	} else {
 		free(third)

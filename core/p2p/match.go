@@ -95,12 +95,8 @@ func (m *matcher) wanting(a *arrival) *receive {
 	return nil
 }
 
-// cancel takes a receive back; false if it has been matched.
-func (m *matcher) cancel(r *receive) bool {
+// cancel takes a posted receive back.
+func (m *matcher) cancel(r *receive) {
 	i := slices.Index(m.posted, r)
-	if i < 0 {
-		return false
-	}
 	m.posted = slices.Delete(m.posted, i, i+1)
-	return true
 }

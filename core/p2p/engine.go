@@ -38,6 +38,7 @@ type Engine struct {
 	attention attention
 
 	token       work.Token  // of the thread that takes packets out, and carries the transfers on
+	planBytes   int64       // of memory of all queues' plans; the token's holder's
 	unannounced atomic.Bool // some of the peers' are
 	reading     reading
 

@@ -473,3 +473,28 @@ func TestPlansAreKept(t *testing.T) {
 		t.Error("a plan that was kept is built again")
 	}
 }
+
+// Where they take much memory, none is kept that does not run.
+func TestPlansTakeLittleMemory(t *testing.T) {
+	w := newWorld(t, byPlans, 2)
+	for _, r := range w.ranks {
+		r.token <- struct{}{}
+		r.planBytes = mostPlanBytes
+		<-r.token
+	}
+	in, out := buffer(t, 100_000), buffer(t, 100_000)
+	in[0], in[99_999] = 1, 2
+	for range 2 {
+		clear(out)
+		receive := w.ranks[1].start(recvOp(out, 0, 0), time.Minute)
+		wait(t, "send and receive", w.ranks[0].start(sendOp(in, 1, 0), time.Minute), receive)
+		if !slices.Equal(in, out) {
+			t.Fatal("the data differs")
+		}
+		for i, q := range []*queue{&w.ranks[0].peers[1].sending, &w.ranks[1].peers[0].receiving} {
+			if bytes := w.ranks[i].planBytes; len(q.plans) > 0 || bytes != mostPlanBytes {
+				t.Errorf("rank %d: %d plans, %d bytes", i, len(q.plans), bytes-mostPlanBytes)
+			}
+		}
+	}
+}

@@ -39,12 +39,15 @@ type segmentPlan struct {
 	compiled       *exec.Compiled
 }
 
-// plansKept is how many plans a queue keeps: sends to one peer mostly are alike.
-const plansKept = 8
+const (
+	// plansKept is how many plans a queue keeps: sends to one peer mostly are alike.
+	plansKept = 8
+	// mostPlanBytes is how much memory the plans of all queues take, beside those that run.
+	mostPlanBytes = 16 << 20
+)
 
-// plan is the plan for a segment. It is kept until others have been asked for: longer than it runs,
-// for a queue runs one at a time.
-func (q *queue) plan(p *plan.Params) (*exec.Compiled, error) {
+// plan is the plan for a segment of a queue. It stays until it has run: a queue runs one at a time.
+func (e *Engine) plan(q *queue, p *plan.Params) (*exec.Compiled, error) {
 	key := segmentPlan{bytes: slices.Concat(p.InBytes, p.OutBytes)[0], element: p.ElemSize}
 	for _, kept := range q.plans {
 		if kept.bytes == key.bytes && kept.element == key.element {
@@ -58,12 +61,20 @@ func (q *queue) plan(p *plan.Params) (*exec.Compiled, error) {
 	if key.compiled, err = exec.Compile(built, false, false); err != nil {
 		return nil, err
 	}
-	if len(q.plans) == plansKept {
-		q.plans[0].compiled.Free()
-		q.plans = q.plans[1:]
-	}
 	q.plans = append(q.plans, key)
+	e.planBytes += key.compiled.Bytes
+	e.trim(q, 1)
 	return key.compiled, nil
+}
+
+// trim frees the oldest plans of a queue that are too many, or take too much, but for so many.
+func (e *Engine) trim(q *queue, least int) {
+	for len(q.plans) > plansKept || len(q.plans) > least && e.planBytes > mostPlanBytes {
+		oldest := q.plans[0].compiled
+		q.plans = q.plans[1:]
+		e.planBytes -= oldest.Bytes
+		oldest.Free()
+	}
 }
 
 // free gives back what the queue of an engine that has ended holds.
@@ -282,7 +293,7 @@ func (e *Engine) begin(t *transfer) *fault.Error {
 	s := t.segments[0]
 	t.segments = t.segments[1:]
 	q := e.queueOf(t)
-	compiled, err := q.plan(&s.Params)
+	compiled, err := e.plan(q, &s.Params)
 	if err == nil {
 		err = q.run.Begin(compiled, s.Offset)
 	}
@@ -308,6 +319,7 @@ func (e *Engine) ran(t *transfer, status exec.Status) {
 		}
 	default:
 		e.dequeue(t)
+		e.trim(e.queueOf(t), 0)
 		e.complete(t.bulk)
 	}
 }

@@ -1,9 +1,16 @@
 """Ranks on several hosts, which are namespaces of this one. Without root there are none."""
 
 import json
+import os
+import re
 import sys
+from pathlib import Path
 
+import goccl
+import oracle
 import pytest
+import torch
+import torch.distributed as dist
 from hosts import NoHosts, finished, hosts
 
 # Prints what a rank sees: the sum of the ranks' numbers, and how it is joined with them.
@@ -110,3 +117,79 @@ def test_an_interface_that_a_host_lacks_is_told_with_those_it_has(make_hosts):
         'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), which has no address'
         in done[1][2]
     )
+
+
+LOCAL = 4  # ranks on each of two hosts
+ALGORITHMS = (
+    "",
+    "allreduce:hierarchical(4,2);allgather:hierarchical(4,2);reduce_scatter:hierarchical(4,2)",
+    "allreduce:recursive_multiplying(2,2,2)",
+)
+
+
+def compare_with_oracle(rank, how, counts):
+    """Collectives of so many elements, whose bits are those of the oracle."""
+    me, size = rank.rank, rank.size
+    for dtype in (torch.float32, torch.bfloat16):
+        for count in counts:
+            given = [oracle.values(dtype, size * count, r, "general") for r in range(size)]
+            parts = [whole[:count] for whole in given]
+            what = f"{how}: %s of {count} {dtype}"
+
+            mine = parts[me].clone()
+            dist.all_reduce(mine)
+            oracle.check(mine, oracle.reduce(parts, "SUM"), what % "allreduce")
+            mine = parts[me].clone()
+            dist.broadcast(mine, size - 1)
+            oracle.check(mine, parts[size - 1], what % "broadcast")
+            gathered = torch.empty(size * count, dtype=dtype)
+            dist.all_gather_into_tensor(gathered, parts[me].clone())
+            oracle.check(gathered, torch.cat(parts), what % "allgather")
+            mine = torch.empty(count, dtype=dtype)
+            dist.reduce_scatter_tensor(mine, given[me])
+            reduced = oracle.reduce([whole.split(count)[me] for whole in given], "SUM")
+            oracle.check(mine, reduced, what % "reduce_scatter")
+
+
+def join_again(rank, name, algorithms):
+    """Joins another group, with algorithms that are forced.
+
+    Returns how errors are to call it.
+    """
+    dist.destroy_process_group()
+    how = f"{name}, {algorithms or 'as chosen'}"
+    os.environ["GOCCL_ALGO"] = algorithms
+    rank.init(store=how)
+    assert goccl.describe().algorithms == algorithms
+    return how
+
+
+def run_both_numberings(rank):
+    """Ranks are numbered host by host, and then in turn over the hosts."""
+    host, local = divmod(rank.rank, LOCAL)
+    hosts_of = rank.size // LOCAL
+    for numbering, number in (
+        ("in order", rank.rank),
+        ("round robin", local * hosts_of + host),
+    ):
+        for algorithms in ALGORITHMS:
+            rank.rank = number
+            how = join_again(rank, numbering, algorithms)
+            compare_with_oracle(rank, how, (5, 1000, 70_001))
+
+
+def test_same_bits_however_ranks_are_numbered(make_hosts):
+    network = make_hosts(2)
+    ranks = Path(__file__).parent / "softroce" / "ranks.py"
+    words = [str(ranks), "--local", str(LOCAL), "test_hosts.run_both_numberings"]
+    done = finished(
+        network.start(sys.executable, *words, GOCCL_DEBUG="INFO", OMP_NUM_THREADS="1"), 100
+    )
+    assert [status for status, *_ in done] == [0, 0], done
+    for _, _, logged in done:
+        made = re.findall("a group is made .*", logged)
+        worse = [line for line in made if "numbering=" in line]
+        assert len(made) == LOCAL * (1 + 2 * len(ALGORITHMS))
+        assert len(worse) == LOCAL * len(ALGORITHMS), "those in turn, and no others"
+        for line in worse:
+            assert "1/4 as often: for each 4 ranks, not for each 1" in line

@@ -8,6 +8,7 @@ from typing import Any
 import goccl
 import numpy as np
 import oracle
+import test_hosts
 import test_schedules
 import torch
 import torch.distributed as dist
@@ -115,3 +116,17 @@ def schedules(rank):
                 f"{schedule}, {n} elements"
             )
         dist.destroy_process_group(group)
+
+
+def levels(rank, *lists):
+    """Collectives in levels of these radices, and by direct exchange, against the oracle."""
+    forced = ["allreduce:one_shot;allgather:linear;reduce_scatter:linear"]
+    for algorithm in ("hierarchical", "recursive_multiplying"):
+        for radices in lists:
+            by = f"{algorithm}({radices.replace(' ', ',')})"
+            forced.append(f"allreduce:{by}")
+            if algorithm == "hierarchical":
+                forced[-1] += f";allgather:{by};reduce_scatter:{by}"
+    for algorithms in forced:
+        how = test_hosts.join_again(rank, "verbs", algorithms)
+        test_hosts.compare_with_oracle(rank, how, (5, 9001))

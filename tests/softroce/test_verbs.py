@@ -106,6 +106,13 @@ def test_same_bits(hosts, local):
                 )
 
 
+def test_levels():
+    """Eight ranks, verbs join those of one host, too: the bits of the direct exchange."""
+    case = "rank_functions.levels:'2 2 2','4 2'"
+    with start(4, case, local=2, env={"GOCCL_TRANSPORT": "verbs"}) as guests:
+        guests.check()
+
+
 @pytest.mark.parametrize(("hosts", "local"), [(2, 1), (2, 2), (4, 2)])
 def test_schedules(hosts, local):
     """All-to-all among 2, 4 and 8 ranks; verbs join those of one host, too."""

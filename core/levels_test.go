@@ -18,7 +18,7 @@ func TestLevelsHaveTheSameBits(t *testing.T) {
 	const size = 13
 	counts := []int{1, 1000, 60_001}
 	var want [][]int32 // by count
-	for _, transport := range []string{"mem", "shm", "tcp"} {
+	for _, transport := range transports {
 		for _, algorithm := range []string{"one_shot", "binomial_tree", "recursive_multiplying",
 			"recursive_multiplying(2,2,2,2)", "hierarchical", "hierarchical(4,4)", "hierarchical(2,4,2)"} {
 			t.Run(transport+"/"+algorithm, func(t *testing.T) {

@@ -244,6 +244,46 @@ def test_group_without_the_dead_rank_works_on(make_world):
     world.values(world.finish(20)[:3])
 
 
+def check_for_ever(rank):
+    while True:
+        check(rank)
+
+
+def reduce_in_levels_until_it_fails(rank, victim, level):
+    """The ranks that the victim waits for at a level come when it has been killed."""
+    half = [list(range(rank.size // 2)), list(range(rank.size // 2, rank.size))]
+    groups = [dist.new_group(ranks) for ranks in half]
+    mine = rank.rank // (rank.size // 2)
+    dist.all_reduce(torch.ones(1), group=groups[mine])
+    rank.tell("ready")
+    if rank.rank >> level != victim >> level:
+        rank.hear()
+    with pytest.raises(goccl.PeerFailedError) as error:
+        check_for_ever(rank)
+    assert error.value.ranks == [victim], error.value
+    if victim not in half[mine]:
+        t = torch.ones(1000)
+        dist.all_reduce(t, group=groups[mine])
+        assert (t == len(half[mine])).all()
+
+
+@both_transports
+@pytest.mark.parametrize(("victim", "level"), [(0, 0), (6, 1), (9, 2), (15, 3)])
+def test_killed_rank_in_a_tree(make_world, transport, victim, level):
+    size = 16
+    env = {"GOCCL_ALGO": "allreduce:recursive_multiplying"}
+    world = made(make_world, size, transport, env=env)
+    world.start(reduce_in_levels_until_it_fails, victim, level)
+    for r in range(size):
+        world.told(r)
+    world.signal(victim, signal.SIGKILL)
+    world.exitcode(victim)
+    for r in range(size):
+        if r >> level != victim >> level:
+            world.say("go", ranks=r)
+    world.values(world.finish(30, ranks=[r for r in range(size) if r != victim]))
+
+
 # -- stopping
 
 

@@ -16,7 +16,7 @@ const (
 	PointToPoint         Algorithm = iota // of Send and Recv, which have no other
 	OneShot                               // each rank sends its input to all, and reduces for itself
 	TwoShot                               // each rank reduces a slice, and then sends it to all
-	Hierarchical                          // in levels, of each of which a rank reduces a slice
+	Hierarchical                          // in levels, at each of which a rank has a part
 	Direct                                // ranks work on each other's blocks in memory that all map
 	Flat                                  // the root exchanges with each rank by itself
 	BinomialTree                          // along a binomial tree
@@ -76,6 +76,7 @@ var methods = [...][]method{
 		{Flat, (*builder).broadcastFlat, nothing},
 		{BinomialTree, (*builder).broadcastTree, nothing},
 		{ScatterAllGather, (*builder).broadcastSlices, threeRanks},
+		{Hierarchical, (*builder).broadcastLevels, levels},
 		{Multicast, (*builder).broadcastFlat, multicastMemory},
 		{Direct, (*builder).directBroadcast, mappedBlocks},
 	},

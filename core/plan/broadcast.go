@@ -89,3 +89,62 @@ func (b *builder) scatterAndGather(n int64) {
 		}
 	}
 }
+
+// broadcastLevels scatters and gathers in levels. At each level the ranks of the root's sibling,
+// which have the data by then, put parts of it to their twins. So each block of ranks gets it once,
+// each rank a part, and the ranks of a block gather it on the way back. Empty parts are put, too,
+// so that each rank hears from all.
+func (b *builder) broadcastLevels() {
+	if b.Size == 1 {
+		b.broadcastFlat()
+		return
+	}
+	rounds := b.sliceRounds(nil, 0, b.OutBytes[0], b.slices())
+	b.throughLevels(rounds, levelSteps{b.scatterData, b.takeData, b.putPart, b.takePart})
+}
+
+// source is the sibling that the root is in; -1: none of them.
+func (b *builder) source(s siblings) int {
+	if s.first <= b.Root && b.Root < s.first+s.radix*s.stride {
+		return (b.Root - s.first) / s.stride
+	}
+	return -1
+}
+
+func (b *builder) scatterData(c cell, s siblings, ranks []int) {
+	for d := 1; d < s.count && s.own == b.source(s); d++ {
+		j := s.to(d)
+		p := s.sliceOf(c, j)
+		b.put(ranks[j], block(Out, p.block).at(p.off), p.bytes, 0)
+	}
+}
+
+func (b *builder) takeData(c cell, s siblings, ranks []int) {
+	if from := b.source(s); from >= 0 && from != s.own {
+		p := s.sliceOf(c, s.own)
+		b.take(ranks[from], block(Out, p.block).at(p.off), p.bytes, 0)
+	}
+}
+
+// putPart puts this rank's part to its twins. Those in the sibling that it came from need only hear
+// from this rank.
+func (b *builder) putPart(c cell, s siblings, ranks []int) {
+	for d := 1; d < s.count; d++ {
+		j, p := s.to(d), s.sliceOf(c, s.own)
+		if j == b.source(s) {
+			p.bytes = 0
+		}
+		b.put(ranks[j], block(Out, p.block).at(p.off), p.bytes, 0)
+	}
+}
+
+func (b *builder) takePart(c cell, s siblings, ranks []int) {
+	for d := 1; d < s.count; d++ {
+		j := s.from(d)
+		p := s.sliceOf(c, j)
+		if s.own == b.source(s) {
+			p.bytes = 0
+		}
+		b.take(ranks[j], block(Out, p.block).at(p.off), p.bytes, 0)
+	}
+}

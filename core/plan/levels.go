@@ -247,11 +247,24 @@ func (s siblings) slice(c cell, from, to int) span {
 	return span{c.block, c.off + off, last + bytes - off}
 }
 
-// reduceLevels reduces round by round. At each level, a rank's cells are scattered among its twins
-// and reduced, and when that is done at all, the results are gathered on the way back. What is put
-// in one of these stages is waited for in the next, lag iterations later. To a twin go a part of a
-// cell and a result, as in reduceSlices.
+// cellStep is what a rank does with a cell at a level, with the siblings and their ranks that have
+// the same cell.
+type cellStep func(c cell, s siblings, ranks []int)
+
+// levelSteps are what a rank does with a cell at each level: on the way out, by which ranks get
+// their parts of it, and on the way back, by which all get what these ranks then have.
+type levelSteps struct{ put, take, putBack, takeBack cellStep }
+
+// reduceLevels scatters and reduces, and gathers the results.
 func (b *builder) reduceLevels(rounds []span) {
+	b.throughLevels(rounds, levelSteps{b.scatterCell, b.combineCell, b.putResult, b.takeResult})
+}
+
+// throughLevels goes round by round. At each level, a rank's cells are scattered among its twins,
+// and when that is done at all, the results are gathered on the way back. What is put in one of
+// these stages is waited for in the next, lag iterations later. To a twin go a part of a cell and a
+// result, as in reduceSlices.
+func (b *builder) throughLevels(rounds []span, steps levelSteps) {
 	lag := min(max(b.Ahead, 1), (b.Slots-2)/2)
 	m := len(b.levels)
 	for k := range len(rounds) + 2*m*lag {
@@ -261,24 +274,21 @@ func (b *builder) reduceLevels(rounds []span) {
 				continue
 			}
 			if stage > m {
-				b.exchangeCells(2*m-stage, rounds[j], b.takeResult)
+				b.exchangeCells(2*m-stage, rounds[j], steps.takeBack)
 			} else if stage > 0 {
-				b.exchangeCells(stage-1, rounds[j], b.combineCell)
+				b.exchangeCells(stage-1, rounds[j], steps.take)
 			}
 			if stage < m {
-				b.exchangeCells(stage, rounds[j], b.scatterCell)
+				b.exchangeCells(stage, rounds[j], steps.put)
 			} else if stage < 2*m {
-				b.exchangeCells(2*m-1-stage, rounds[j], b.putResult)
+				b.exchangeCells(2*m-1-stage, rounds[j], steps.putBack)
 			}
 		}
 	}
 }
 
-// exchangeCells does something with each cell at level i, with the siblings and their ranks that
-// have the same cell.
-func (b *builder) exchangeCells(
-	i int, round span, do func(c cell, s siblings, ranks []int),
-) {
+// exchangeCells does a step with each cell at level i.
+func (b *builder) exchangeCells(i int, round span, do cellStep) {
 	s := b.siblings(b.levels[i])
 	if s.count == 1 {
 		return

@@ -37,7 +37,7 @@ func radicesOf(size int) (lists [][]int) {
 	return lists
 }
 
-// levelJobs are jobs in levels of a number of ranks.
+// levelJobs are jobs in levels of a number of ranks, of which the data tells who hears from whom.
 func levelJobs(size int, radices []int, chunk int64) (jobs []job) {
 	for _, c := range []Collective{AllReduce, AllGather, ReduceScatter} {
 		for _, a := range []Algorithm{RecursiveMultiplying, Hierarchical} {
@@ -68,9 +68,11 @@ func TestLevels(t *testing.T) {
 			p := newProver(t)
 			rnd := rand.New(rand.NewPCG(uint64(size), 2))
 			for i, radices := range radicesOf(size) {
-				for _, j := range levelJobs(size, radices, chunk) {
+				broadcast := job{Params: Params{Collective: Broadcast, Algorithm: Hierarchical, Size: size,
+					Radices: radices, ElemSize: 4, Chunk: chunk}}
+				for _, j := range append(levelJobs(size, radices, chunk), broadcast) {
 					all := []int64{0, 1, 33, 32*int64(size) - 5, 97*int64(size) + 3}
-					if j.Collective != AllReduce {
+					if j.Collective != AllReduce && j.Collective != Broadcast {
 						all = []int64{0, 1, 70}
 					} else if size > 20 {
 						all = []int64{0, 1 + 16*int64(size), 70*int64(size) + 3}
@@ -82,6 +84,9 @@ func TestLevels(t *testing.T) {
 							}
 							j.counts, j.Memory = counts, (i+k+l)%2 == 0
 							j.Slots = []int{2, 3, 4, 9}[(k+l)%4]
+							if j.Collective.Rooted() {
+								j.Root = []int{0, size - 1, rnd.IntN(size)}[rnd.IntN(3)]
+							}
 							j.Ahead, j.OneShotMax = j.Slots-1, int64(k%2*64)
 							p.verifyAlone(j)
 							if rnd.IntN(20) == 0 && size < 34 {
@@ -105,7 +110,7 @@ func runLevels(t *testing.T, j job, rnd *rand.Rand) {
 
 // What blocks of each level send to others is as little as can be, where no ranks are missing.
 func TestLevelsSendOnce(t *testing.T) {
-	for _, c := range []Collective{AllReduce, AllGather, ReduceScatter} {
+	for _, c := range []Collective{AllReduce, AllGather, ReduceScatter, Broadcast} {
 		for _, radices := range [][]int{{4, 3}, {2, 2, 2}, {4, 2, 3}} {
 			size, stride := 1, 1
 			for _, r := range radices {
@@ -118,6 +123,7 @@ func TestLevelsSendOnce(t *testing.T) {
 				counts := layouts(c, size, 64*int64(size))[0]
 				j := job{Params{Collective: c, Algorithm: Hierarchical, Size: size, Radices: radices,
 					ElemSize: 4, Chunk: 256, Slots: 4}, counts}
+				j.Root = size - 2
 				want := int64(0)
 				for _, n := range counts {
 					want += n * j.ElemSize * int64(size/stride-1)

@@ -71,6 +71,8 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 		switch {
 		case multicasts:
 			return plan.Multicast
+		case s.Size > 2 && n > t.FlatMax && s.goesInLevels(op):
+			return plan.Hierarchical
 		case s.Size > 2 && n > t.FlatMax:
 			return plan.ScatterAllGather
 		case s.Size <= starMax:

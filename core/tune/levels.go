@@ -19,11 +19,14 @@ var manyRanks = []struct {
 // goesInLevels tells whether an operation goes in levels, if algorithms that do so are allowed:
 // because there are many ranks, or so that what goes between hosts goes once.
 func (s *Shape) goesInLevels(op *call.Operation) bool {
-	c := op.Collective
+	c, least := op.Collective, s.oneShotMax(op)
+	if c == plan.Broadcast { // what is small goes from the root or along a tree
+		least = 0
+	}
 	allowed := s.Algorithms.allow(c, plan.Hierarchical) ||
 		c.Has(plan.RecursiveMultiplying) && s.Algorithms.allow(c, plan.RecursiveMultiplying)
 	return allowed && s.mayNest(op) && s.Size > 2 &&
-		(s.Group > 0 && int64(op.Largest()) > s.oneShotMax(op) || s.hasManyRanks(op))
+		(s.Group > 0 && int64(op.Largest()) > least || s.hasManyRanks(op))
 }
 
 // hasManyRanks tells whether there are so many ranks that an operation goes in levels.
@@ -32,7 +35,7 @@ func (s *Shape) hasManyRanks(op *call.Operation) bool {
 	switch op.Collective {
 	case plan.AllGather, plan.ReduceScatter:
 		most = s.Chunk // else they are not packed
-	case plan.AllReduce:
+	case plan.AllReduce, plan.Broadcast:
 	default:
 		return false
 	}
@@ -139,11 +142,15 @@ func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, class int64, pack
 // one block after the other.
 func (s *Shape) load(op *call.Operation) (class int64, packed bool) {
 	bytes := s.bytesInLevels(op)
-	if op.Collective == plan.AllReduce || bytes <= s.Chunk {
+	if wholes(op.Collective) || bytes <= s.Chunk {
 		return sizeClass(bytes), true
 	}
 	return sizeClass(int64(op.Largest())), false
 }
+
+// wholes tells whether all ranks have the same of a collective, of which each has a part in levels,
+// not a block a rank.
+func wholes(c plan.Collective) bool { return c == plan.AllReduce || c == plan.Broadcast }
 
 // levelCosts is what the levels of an algorithm cost with so much to move.
 func (s *Shape) levelCosts(a plan.Algorithm, bytes int64, packed bool) levelCost {

@@ -55,7 +55,7 @@ func (s *Shape) radixLists() (lists [][]int) {
 				continue
 			}
 			for class := int64(leastSize); class <= mostSize; class *= 4 {
-				radices := s.radicesOf(c, a, class, c == plan.AllReduce)
+				radices := s.radicesOf(c, a, class, wholes(c))
 				if s.chunk(c, radices, class) > s.Chunk {
 					add(radices)
 				}

@@ -99,7 +99,7 @@ func (c *epoch) logMade() {
 			attrs = append(attrs, "congestion", d.Congestion)
 		}
 	}
-	if better := numbering(c.shape.Group, places(c.addresses, "")); better != "" {
+	if better := numbering(&c.shape.Topology); better != "" {
 		attrs = append(attrs, "numbering", better)
 	}
 	attrs = append(attrs, "oversubscribed", d.Oversubscribed,
@@ -110,8 +110,8 @@ func (c *epoch) logMade() {
 
 // numbering tells what would be gained if ranks were numbered host by host, where there are so many
 // in succession on each; "" where that is nothing. What these reduce goes to other hosts once.
-func numbering(group int, places []tune.Place) string {
-	now, better := max(group, 1), tune.BetterGroup(places)
+func numbering(t *tune.Topology) string {
+	now, better := max(t.Group, 1), t.OrderGroup
 	if better <= now {
 		return ""
 	}

@@ -132,13 +132,16 @@ func TestNumberingIsLogged(t *testing.T) {
 	}
 	for hosts, want := range map[string]string{
 		"aabb": "", "aaaa": "", "ab": "", "aaaabbb": "",
+		"abcabc": "host by host, sums would go between hosts 1/2 as often: for each 2 ranks, " +
+			"not for each 1",
 		"abab": "host by host, sums would go between hosts 1/2 as often: for each 2 ranks, " +
 			"not for each 1",
 		"aabbaabb": "host by host, sums would go between hosts 1/2 as often: for each 4 ranks, " +
 			"not for each 2",
 	} {
 		places := at(hosts)
-		if got := numbering(tune.Survey(places).Group, places); got != want {
+		topology := tune.Survey(places)
+		if got := numbering(&topology); got != want {
 			t.Errorf("%s: %q, want %q", hosts, got, want)
 		}
 	}

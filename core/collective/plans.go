@@ -102,8 +102,9 @@ const (
 	leastPlans = 3
 )
 
-// planKey is what differs between the plans of a communicator. Plans with different keys are
-// different; with the same key they may be, if not all blocks are equally long.
+// planKey is what differs between the plans of a communicator. An order of ranks is the
+// communicator's, and does not differ where collective and algorithm do not. Plans with different
+// keys are different; with the same key they may be, if not all blocks are equally long.
 type planKey struct {
 	collective plan.Collective
 	algorithm  plan.Algorithm

@@ -22,7 +22,11 @@ func Build(p Params) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	return p.build(m.build), nil
+	if p.Order == nil {
+		return p.build(m.build), nil
+	}
+	q := p.atPlaces()
+	return p.atRanks(q.build(m.build)), nil
 }
 
 // build makes the plan by a builder of an algorithm, without asking whether that is right.
@@ -76,12 +80,14 @@ func (p *Params) check() error {
 	if p.GetMin > 0 && !p.Memory {
 		return fail("nothing can be got over port channels")
 	}
-	peer := p.Collective == Send || p.Collective == Recv
-	if (peer || p.Collective.Rooted()) && (p.Root < 0 || p.Root >= p.Size) {
+	if p.hasRoot() && (p.Root < 0 || p.Root >= p.Size) {
 		return fail("root is %d; it must be in 0..%d", p.Root, p.Size-1)
 	}
-	if peer && p.Root == p.Rank {
+	if p.hasRoot() && !p.Collective.Rooted() && p.Root == p.Rank {
 		return fail("the peer is the rank itself")
+	}
+	if err := p.checkOrder(fail); err != nil {
+		return err
 	}
 	if p.Collective == Barrier {
 		return nil
@@ -90,6 +96,11 @@ func (p *Params) check() error {
 		return fail("element size is %d; it must divide %d", p.ElemSize, align)
 	}
 	return p.checkBlocks(fail)
+}
+
+// hasRoot tells whether Root is that of the collective, or its peer.
+func (p *Params) hasRoot() bool {
+	return p.Collective.Rooted() || p.Collective == Send || p.Collective == Recv
 }
 
 // checkBlocks checks how many blocks there are, and how long they are.

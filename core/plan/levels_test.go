@@ -84,6 +84,9 @@ func TestLevels(t *testing.T) {
 							}
 							j.counts, j.Memory = counts, (i+k+l)%2 == 0
 							j.Slots = []int{2, 3, 4, 9}[(k+l)%4]
+							if j.Order = nil; !j.Collective.Reduces() && rnd.IntN(2) > 0 {
+								j.Order = rnd.Perm(size)
+							}
 							if j.Collective.Rooted() {
 								j.Root = []int{0, size - 1, rnd.IntN(size)}[rnd.IntN(3)]
 							}

@@ -235,6 +235,9 @@ type Params struct {
 	// reduced further. All but the last are powers of two greater than 1, and the last is Size divided
 	// by their product, rounded up, which is more than 1.
 	Radices []int
+	// Order is the rank that has each place, where a collective that only moves data goes by places
+	// in its stead: so that ranks near each other are in succession; nil: rank i has place i.
+	Order []int
 	// Oversubscribed tells that on some host ranks outnumber the CPUs.
 	Oversubscribed bool
 	// Schedule is of AllToAll.

@@ -25,6 +25,7 @@ const starMax = 8
 // Direct. All ranks choose the same, but in AllToAll, where only the two ranks of a pair know what
 // they exchange: there each names what its longest block goes by.
 func (s *Shape) Choose(op *call.Operation) plan.Algorithm {
+	s = s.placed(op.Collective)
 	a, c := s.byThresholds(op), op.Collective
 	if s.Algorithms.allow(c, a) || s.ScheduleOf(op) != plan.BySize {
 		return a

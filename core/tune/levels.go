@@ -124,7 +124,7 @@ func (s *Shape) radices(op *call.Operation, a plan.Algorithm) []int {
 		return nil
 	}
 	class, packed := s.load(op)
-	return s.radicesOf(op.Collective, a, class, packed)
+	return s.placed(op.Collective).radicesOf(op.Collective, a, class, packed)
 }
 
 // radicesOf are the radices for what load tells.

@@ -41,8 +41,9 @@ func sizeClass(bytes int64) int64 {
 
 const leastSize, mostSize = 64, 1 << 30
 
-// radixLists are all lists of radices of operations that have messages of up to NearChunk bytes.
-func (s *Shape) radixLists() (lists [][]int) {
+// radixLists are all lists of radices of operations that have messages of up to NearChunk bytes, of
+// some collectives.
+func (s *Shape) radixLists(of func(plan.Collective) bool) (lists [][]int) {
 	add := func(radices []int) {
 		same := func(other []int) bool { return slices.Equal(radices, other) }
 		if radices != nil && !slices.ContainsFunc(lists, same) {
@@ -51,11 +52,11 @@ func (s *Shape) radixLists() (lists [][]int) {
 	}
 	for c := plan.AllReduce; c <= plan.Barrier; c++ {
 		for _, a := range plan.Algorithms(c) {
-			if !a.InLevels() {
+			if !a.InLevels() || !of(c) {
 				continue
 			}
 			for class := int64(leastSize); class <= mostSize; class *= 4 {
-				radices := s.radicesOf(c, a, class, wholes(c))
+				radices := s.placed(c).radicesOf(c, a, class, wholes(c))
 				if s.chunk(c, radices, class) > s.Chunk {
 					add(radices)
 				}
@@ -72,13 +73,30 @@ func (s *Shape) Near() func(rank int) []int {
 	if s.NearChunk == 0 {
 		return nil
 	}
-	lists := s.radixLists()
-	return func(rank int) []int { return nearTo(rank, s.Size, lists) }
+	inOrder := func(c plan.Collective) bool { return s.Order != nil && !c.Reduces() }
+	byRank := s.radixLists(func(c plan.Collective) bool { return !inOrder(c) })
+	byPlace, places := s.radixLists(inOrder), plan.Places(s.Order)
+	return func(rank int) (near []int) {
+		with := make([]bool, s.Size)
+		for _, peer := range nearTo(rank, s.Size, byRank) {
+			with[peer] = true
+		}
+		if s.Order != nil {
+			for _, place := range nearTo(places[rank], s.Size, byPlace) {
+				with[s.Order[place]] = true
+			}
+		}
+		for peer := range with {
+			if with[peer] {
+				near = append(near, peer)
+			}
+		}
+		return near
+	}
 }
 
 // nearTo are the ranks that one of so many exchanges with in levels of any of the lists of radices.
 func nearTo(rank, size int, lists [][]int) (near []int) {
-	with := make([]bool, size)
 	for _, radices := range lists {
 		for _, a := range []plan.Algorithm{plan.RecursiveMultiplying, plan.Hierarchical} {
 			// Long enough for each rank to own a part.
@@ -89,14 +107,8 @@ func nearTo(rank, size int, lists [][]int) (near []int) {
 			if err != nil {
 				continue // the radices do not fit: no operation has them
 			}
-			for _, peer := range slices.Concat(built.Peers()) {
-				with[peer] = true
-			}
-		}
-	}
-	for peer := range with {
-		if with[peer] {
-			near = append(near, peer)
+			senders, receivers := built.Peers()
+			near = slices.Concat(near, senders, receivers)
 		}
 	}
 	return near

@@ -17,10 +17,14 @@ func TestLongMessagesGoToNearRanks(t *testing.T) {
 	for _, at := range []Topology{{Memory: true}, {Memory: true, Oversubscribed: true}, {Ports: true},
 		{Ports: true, Oversubscribed: true}, {Ports: true, MultiHost: true},
 		{Ports: true, MultiHost: true, Memory: true, Group: 8},
-		{Ports: true, MultiHost: true, Memory: true, Group: 64}} {
+		{Ports: true, MultiHost: true, Memory: true, Group: 64},
+		{Ports: true, MultiHost: true, Memory: true, OrderGroup: 8}} {
 		for _, size := range sizes {
-			if at.Size = size; at.Group >= size {
+			if at.Size = size; at.Group >= size || at.OrderGroup >= size {
 				continue
+			}
+			if at.OrderGroup > 0 {
+				at.Order = dealt(size, (size+at.OrderGroup-1)/at.OrderGroup)
 			}
 			s := shapesOf(t, at)[0]
 			near := make([][]int, size)
@@ -39,6 +43,16 @@ func TestLongMessagesGoToNearRanks(t *testing.T) {
 			checkLongMessages(t, &s, near)
 		}
 	}
+}
+
+// dealt is an order of ranks that are dealt out to so many hosts one by one: host by host.
+func dealt(size, hosts int) (order []int) {
+	for host := range hosts {
+		for rank := host; rank < size; rank += hosts {
+			order = append(order, rank)
+		}
+	}
+	return order
 }
 
 // checkLongMessages looks at the plans of some ranks, for elements of which there are few or many.

@@ -123,8 +123,19 @@ func fitting(chunk, inboxes int64) int64 {
 	return chunk
 }
 
+// placed is the shape as a collective sees it: what is only moved finds the ranks in Order.
+func (s *Shape) placed(c plan.Collective) *Shape {
+	if s.Order == nil || c.Reduces() {
+		return s
+	}
+	q := *s
+	q.Group = s.OrderGroup
+	return &q
+}
+
 // Params is what a plan's builder is told of an operation.
 func (s *Shape) Params(op *call.Operation) plan.Params {
+	s = s.placed(op.Collective)
 	p := plan.Params{Collective: op.Collective, Algorithm: s.Choose(op), Rank: s.Rank, Size: s.Size,
 		Root: op.Root, InBytes: op.InBytes(), OutBytes: op.OutBytes(),
 		ElemSize: int64(op.DType.Size()),
@@ -132,6 +143,10 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 		Long:           min(s.Thresholds.LongMax, s.longMost) &^ 63,
 		Oversubscribed: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
 	p.Radices = s.radices(op, p.Algorithm)
+	nearFirst := p.Algorithm.InLevels() || p.Algorithm == plan.BinomialTree
+	if nearFirst && !op.Collective.Reduces() {
+		p.Order = s.Order
+	}
 	p.Chunk = s.chunk(op.Collective, p.Radices, int64(op.Largest()))
 	s.limits(&p, op)
 	return p

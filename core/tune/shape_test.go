@@ -21,9 +21,13 @@ const longMost = 1 << 30
 // those of a group.
 func shapesOf(t *testing.T, at Topology) []Shape {
 	t.Helper()
+	group, places := max(at.Group, at.OrderGroup), plan.Places(at.Order)
+	if at.Order == nil {
+		places = dealt(at.Size, 1)
+	}
 	switch at.Sharing = 1; {
-	case at.Memory && at.Ports && at.Group > 0:
-		at.Sharing = at.Group
+	case at.Memory && at.Ports && group > 0:
+		at.Sharing = group
 	case at.Memory:
 		at.Sharing = at.Size
 	}
@@ -31,7 +35,7 @@ func shapesOf(t *testing.T, at Topology) []Shape {
 	for rank := range shapes {
 		o := Options{LongMost: longMost, Ports: make([]bool, at.Size), SingleCopy: !at.Ports}
 		for peer := range o.Ports {
-			near := at.Memory && at.Group > 0 && peer/at.Group == rank/at.Group
+			near := at.Memory && group > 0 && places[peer]/group == places[rank]/group
 			o.Ports[peer] = at.Ports && peer != rank && !near
 		}
 		var err error
@@ -74,6 +78,13 @@ func TestShapesArePlanned(t *testing.T) {
 				}
 				for _, schedule := range []plan.Schedule{plan.Sequential, 3} {
 					verify(t, at, schedule, plan.AllToAll, n)
+				}
+				dealtOut := at
+				if dealtOut.MultiHost = true; at.Ports && size == 8 {
+					dealtOut.Order, dealtOut.OrderGroup = dealt(size, 2), 4
+					for _, c := range []plan.Collective{plan.Broadcast, plan.AllGather, plan.AllReduce} {
+						verify(t, dealtOut, plan.BySize, c, n)
+					}
 				}
 				grouped := at
 				grouped.MultiHost = true
@@ -141,6 +152,7 @@ func TestChoices(t *testing.T) {
 		{"ports within a host, oversubscribed", Topology{Ports: true, Oversubscribed: true}},
 		{"two hosts", Topology{Ports: true, Memory: true, MultiHost: true}},
 		{"a host a rank", Topology{Ports: true, MultiHost: true}},
+		{"two hosts, by turns", Topology{Ports: true, Memory: true, MultiHost: true}},
 	} {
 		for _, ranks := range []int{2, 4, 8, 16} {
 			at := place.at
@@ -149,6 +161,12 @@ func TestChoices(t *testing.T) {
 				if at.Group = ranks / 2; at.Group == 1 {
 					continue
 				}
+			}
+			if place.name == "two hosts, by turns" {
+				if at.OrderGroup = ranks / 2; ranks < 8 {
+					continue
+				}
+				at.Order = dealt(ranks, 2)
 			}
 			shapes := shapesOf(t, at)
 			s := &shapes[0]
@@ -322,12 +340,17 @@ func TestSingleCopyNeedsFastReads(t *testing.T) {
 
 // Only between hosts is there a network to be crowded.
 func TestWindows(t *testing.T) {
-	for at, want := range map[Topology]plan.Thresholds{
-		{Ports: true}:                                        {},
-		{Ports: true, Oversubscribed: true}:                  {WindowMin: manyChunks * 128 << 10},
-		{Ports: true, MultiHost: true}:                       {WindowMin: 1 << 20, Window: 8},
-		{Ports: true, MultiHost: true, Oversubscribed: true}: {WindowMin: 1 << 20, Window: 8},
+	for _, c := range []struct {
+		at   Topology
+		want plan.Thresholds
+	}{
+		{Topology{Ports: true}, plan.Thresholds{}},
+		{Topology{Ports: true, Oversubscribed: true}, plan.Thresholds{WindowMin: manyChunks * 128 << 10}},
+		{Topology{Ports: true, MultiHost: true}, plan.Thresholds{WindowMin: 1 << 20, Window: 8}},
+		{Topology{Ports: true, MultiHost: true, Oversubscribed: true},
+			plan.Thresholds{WindowMin: 1 << 20, Window: 8}},
 	} {
+		at, want := c.at, c.want
 		at.Size = 11
 		got := shapesOf(t, at)[0].Thresholds
 		if got.WindowMin != want.WindowMin || want.WindowMin > 0 && got.Window != want.Window {

@@ -24,6 +24,10 @@ type Topology struct {
 	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
 	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
+	// Order is the ranks host by host, if they are not numbered so and more would be in succession:
+	// what is only moved goes by it, see plan.Params.Order. OrderGroup is then what Group would be.
+	Order      []int
+	OrderGroup int
 }
 
 // Survey makes the topology of ranks at some places.
@@ -43,6 +47,9 @@ func Survey(places []Place) Topology {
 	t.FastReads = !slices.ContainsFunc(places, func(p Place) bool { return !p.FastReads })
 	if t.MultiHost {
 		t.Group = groupOf(places)
+		if order, group := hostByHost(places); group > t.Group {
+			t.Order, t.OrderGroup = order, group
+		}
 	}
 	return t
 }
@@ -62,20 +69,24 @@ func Oversubscribed(places []Place) map[string]bool {
 	return hosts
 }
 
-// BetterGroup is what Topology.Group would be if each host had its ranks in succession.
-func BetterGroup(places []Place) int {
+// hostByHost is the ranks with those of each host in succession, and what Topology.Group would be
+// if they were numbered so.
+func hostByHost(places []Place) (order []int, group int) {
 	first := map[string]int{} // rank of a host
 	for rank, p := range places {
+		order = append(order, rank)
 		if _, known := first[p.Host]; !known {
 			first[p.Host] = rank
 		}
 	}
-	if len(first) == 1 {
-		return 0
+	slices.SortStableFunc(order, func(a, b int) int {
+		return first[places[a].Host] - first[places[b].Host]
+	})
+	sorted := make([]Place, len(places))
+	for i, rank := range order {
+		sorted[i] = places[rank]
 	}
-	sorted := slices.Clone(places)
-	slices.SortStableFunc(sorted, func(a, b Place) int { return first[a.Host] - first[b.Host] })
-	return groupOf(sorted)
+	return order, groupOf(sorted)
 }
 
 // groupOf is Topology.Group, where there are several hosts.

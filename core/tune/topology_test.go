@@ -2,6 +2,7 @@ package tune
 
 import (
 	"maps"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -25,18 +26,21 @@ func TestOversubscribed(t *testing.T) {
 // Each letter is the host of a rank with two CPUs. Ranks of a host in lower case share memory.
 func TestSurvey(t *testing.T) {
 	for hosts, want := range map[string]Topology{
-		"a":            {Memory: true},
-		"aa":           {Memory: true},
-		"aaa":          {Memory: true, Oversubscribed: true},
-		"A":            {Memory: true},
-		"AA":           {Ports: true},
-		"AAA":          {Ports: true, Oversubscribed: true},
-		"ab":           {Ports: true, MultiHost: true},
-		"aAb":          {Ports: true, MultiHost: true},
-		"aab":          {Ports: true, Memory: true, MultiHost: true, Group: 2},
-		"aabb":         {Ports: true, Memory: true, MultiHost: true, Group: 2},
-		"AABB":         {Ports: true, MultiHost: true, Group: 2},
-		"abab":         {Ports: true, Memory: true, MultiHost: true},
+		"a":    {Memory: true},
+		"aa":   {Memory: true},
+		"aaa":  {Memory: true, Oversubscribed: true},
+		"A":    {Memory: true},
+		"AA":   {Ports: true},
+		"AAA":  {Ports: true, Oversubscribed: true},
+		"ab":   {Ports: true, MultiHost: true},
+		"aAb":  {Ports: true, MultiHost: true},
+		"aab":  {Ports: true, Memory: true, MultiHost: true, Group: 2},
+		"aabb": {Ports: true, Memory: true, MultiHost: true, Group: 2},
+		"AABB": {Ports: true, MultiHost: true, Group: 2},
+		"abab": {Ports: true, Memory: true, MultiHost: true, Order: []int{0, 2, 1, 3},
+			OrderGroup: 2},
+		"abcbca": {Ports: true, Memory: true, MultiHost: true, Order: []int{0, 5, 1, 3, 2, 4},
+			OrderGroup: 2},
 		"aaaabbbb":     {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true, Group: 4},
 		"aaabbb":       {Ports: true, Memory: true, MultiHost: true, Oversubscribed: true},
 		"aabbcc":       {Ports: true, Memory: true, MultiHost: true, Group: 2},
@@ -57,18 +61,18 @@ func TestSurvey(t *testing.T) {
 		for host := 'a'; host <= 'z'; host++ {
 			want.Sharing = max(want.Sharing, strings.Count(hosts, string(host)))
 		}
-		if got := Survey(places); got != want {
+		if got := Survey(places); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", hosts, got, want)
 		}
 	}
-	for hosts, want := range map[string]int{"abab": 2, "aabb": 2, "abcabcabcabc": 4, "ab": 0,
-		"abaa": 0, "aaaa": 0} {
+	for hosts, want := range map[string]int{"abab": 2, "aabb": 0, "abcabcabcabc": 4, "aabbaabb": 4,
+		"ab": 0, "abaa": 0, "aaaa": 0} {
 		var places []Place
 		for _, host := range hosts {
 			places = append(places, Place{Host: string(host)})
 		}
-		if got := BetterGroup(places); got != want {
-			t.Errorf("%s: %d in succession, want %d", hosts, got, want)
+		if got := Survey(places); got.OrderGroup != want || (got.Order != nil) != (want > 0) {
+			t.Errorf("%s: %d in succession by %v, want %d", hosts, got.OrderGroup, got.Order, want)
 		}
 	}
 	places := []Place{{Host: "a", CPUs: 2, FastReads: true}, {Host: "a", CPUs: 2}}

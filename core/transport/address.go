@@ -42,6 +42,7 @@ type Address struct {
 	Verbs        string
 	VerbsProblem string // why there is none, and what to do
 	CPUs         int    // that the process may use
+	Domain       int    // that these are in: its first CPU, plus 1; 0: several, or unknown
 	FastReads    bool   // of others' memory: see exec.FastReads
 	Mark         Mark
 	Forced       string // the transport that this process's user demands

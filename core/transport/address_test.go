@@ -156,7 +156,7 @@ func TestAddressRecord(t *testing.T) {
 // FuzzDecode reads what other processes publish.
 func FuzzDecode(f *testing.F) {
 	a := Address{Process: ProcessID{1}, PID: 7, UID: 1000, Name: "a", Host: "h", Unix: "@x", CPUs: 2,
-		TCP: []string{"127.0.0.1:1", "[::1]:2"}}
+		Domain: 65535, TCP: []string{"127.0.0.1:1", "[::1]:2"}}
 	own, shared, err := a.Encode()
 	if err != nil {
 		f.Fatal(err)

@@ -30,6 +30,7 @@ func (a *Address) Encode() (own, shared []byte, err error) {
 	own = binary.LittleEndian.AppendUint32(own, uint32(a.PID))
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.At)
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.Value)
+	own = binary.LittleEndian.AppendUint16(own, uint16(a.Domain))
 	var flags, ownFlags byte
 	if a.FastReads {
 		flags |= flagFastReads
@@ -131,6 +132,7 @@ func (a *Address) decodeOwn(b []byte) error {
 	a.PID = int(r.Uint32())
 	a.Mark.At = r.Uint64()
 	a.Mark.Value = r.Uint64()
+	a.Domain = int(r.Uint16())
 	flags := r.Byte()
 	switch {
 	case flags == flagOtherUnix && a.Unix != "":

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -51,7 +52,12 @@ func (r *Runtime) Info() map[string]any {
 		transports["shm"], transports["mem"] = shm, shm
 		_ = end.Close() // there is nobody to tell
 	}
+	domains := []string{}
+	for _, domain := range cpus.Domains(cpus.Sysfs) {
+		domains = append(domains, domain.String())
+	}
 	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(),
+		"domains": domains, "domain": cpus.Domain(cpus.Sysfs, allowedCPUs()).String(),
 		"problem": problem, "warnings": r.environmentWarnings(), "variables": variables,
 		"transports": transports}
 }

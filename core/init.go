@@ -310,6 +310,7 @@ const (
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
+	me.Domain = domainOf(allowedCPUs())
 	me.Host = cmp.Or(r.config.host, me.Host)
 	me.FastReads = !transport.IsPort(config.Transport) && exec.FastReads()
 	if r.config.unread {

@@ -99,6 +99,9 @@ func (c *epoch) logMade() {
 			attrs = append(attrs, "congestion", d.Congestion)
 		}
 	}
+	if domains := c.domains(&d); domains != "" {
+		attrs = append(attrs, "domains", domains)
+	}
 	if better := numbering(&c.shape.Topology); better != "" {
 		attrs = append(attrs, "numbering", better)
 	}
@@ -123,6 +126,18 @@ func numbering(t *tune.Topology) string {
 func (c *epoch) hosts(d *Description) string {
 	return grouped(c.size, func(rank int) (string, string, bool) {
 		return c.addresses[rank].Host, d.Hosts[rank], true
+	})
+}
+
+// domains tells which ranks are in which domain of their host's CPUs, named by its first, as in
+// "node-a, CPU 0: 0-3; node-a, CPU 8: 4-7"; "" where no host has several.
+func (c *epoch) domains(d *Description) string {
+	if max(c.shape.Domain, c.shape.OrderDomain) == 0 {
+		return ""
+	}
+	return grouped(c.size, func(rank int) (string, string, bool) {
+		host, cpu := d.Hosts[rank], c.addresses[rank].Domain-1
+		return fmt.Sprint(c.addresses[rank].Host, cpu), fmt.Sprintf("%s, CPU %d", host, cpu), cpu >= 0
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -66,7 +67,7 @@ func places(addresses []transport.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))
 	for rank := range addresses {
 		a := &addresses[rank]
-		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, FastReads: a.FastReads,
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, FastReads: a.FastReads, Domain: a.Domain,
 			Memory: a.Memory(forced)}
 	}
 	return all
@@ -80,12 +81,33 @@ func waiting(oversubscribed bool) exec.Waiting {
 	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
 }
 
+// allowedCPUs are the CPUs that this process may run on, nil where that is not to be had.
+func allowedCPUs() (allowed cpus.List) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil
+	}
+	for cpu := 0; len(allowed) < set.Count(); cpu++ {
+		if set.IsSet(cpu) {
+			allowed = append(allowed, cpu)
+		}
+	}
+	return allowed
+}
+
+// domainOf numbers the domain that some CPUs are in: see transport.Address.
+func domainOf(allowed cpus.List) int {
+	if domain := cpus.Domain(cpus.Sysfs, allowed); domain != nil {
+		return domain[0] + 1
+	}
+	return 0
+}
+
 // usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.
 func usableCPUs() int {
 	n := runtime.NumCPU()
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err == nil {
-		n = set.Count()
+	if allowed := allowedCPUs(); allowed != nil {
+		n = len(allowed)
 	}
 	if b, err := os.ReadFile("/sys/fs/cgroup/cpu.max"); err == nil {
 		var quota, period int

@@ -20,6 +20,7 @@ type link struct {
 // each level waits for all ranks to have their turn: fewer levels with more messages are no slower.
 // Of an allreduce that is what is too long for a tree: see alongTree.
 var (
+	domainLink             = link{100_000, 100_000, 60} // of CPUs that share a cache
 	memoryLink             = link{500_000, 100_000, 100}
 	oversubscribedLink     = link{40_000_000, 3_000_000, 200}
 	portLink               = link{15_000_000, 4_000_000, 320}
@@ -36,6 +37,8 @@ func (t *Topology) linkAt(block int) link {
 	switch memory := !t.Ports || t.Memory && t.MultiHost && within; {
 	case memory && t.Oversubscribed:
 		return oversubscribedLink
+	case memory && block <= t.Domain:
+		return domainLink
 	case memory:
 		return memoryLink
 	case within && t.Oversubscribed:

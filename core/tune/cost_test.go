@@ -2,6 +2,7 @@ package tune
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 func TestRadicesFollowTheTopology(t *testing.T) {
 	hosts := Topology{Ports: true, Memory: true, MultiHost: true, Group: 8}
 	alone := Topology{Ports: true, MultiHost: true}
+	plain, domains := Topology{Memory: true}, Topology{Memory: true, Domain: 8}
 	for _, c := range []struct {
 		at             Topology
 		ranks          int
@@ -24,6 +26,9 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 		{alone, 96, 64 << 20, []int{2, 2, 2, 2, 2, 3}, []int{4, 4, 2, 3}, false, true},
 		{alone, 50, 64 << 20, []int{2, 2, 2, 4, 2}, []int{2, 4, 7}, false, true},
 		{hosts, 16, 64 << 20, []int{2, 2, 2, 2}, []int{4, 2, 2}, false, true},
+		{plain, 64, 4, []int{4, 4, 4}, []int{4, 4, 4}, true, false},
+		{domains, 64, 4, []int{2, 2, 2, 4, 2}, []int{2, 2, 2, 4, 2}, true, false},
+		{domains, 64, 1 << 20, []int{2, 2, 2, 2, 2, 2}, []int{2, 2, 2, 4, 2}, false, true},
 		{hosts, 512, 1 << 20, []int{2, 2, 2, 2, 2, 2, 2, 2, 2}, []int{4, 2, 4, 4, 4}, false, true},
 	} {
 		c.at.Size = c.ranks
@@ -35,6 +40,28 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 		}
 		if once < scattered != c.shots || once > scattered != c.scatter {
 			t.Errorf("%d ranks, %d bytes: %d and %d ps", c.ranks, c.bytes, once, scattered)
+		}
+	}
+}
+
+// A few ranks of a host go about everything alike, whatever their domains.
+func TestFewRanksHeedNoDomains(t *testing.T) {
+	for _, ranks := range []int{4, 8} {
+		at := Topology{Size: ranks, Memory: true, FastReads: true}
+		apart, dealtOut := at, at
+		apart.Domain = ranks / 2
+		dealtOut.Order, dealtOut.OrderDomain = dealt(ranks, 2), ranks/2
+		shapes := [][]Shape{shapesOf(t, at), shapesOf(t, apart), shapesOf(t, dealtOut)}
+		for c := plan.AllReduce; c <= plan.Barrier; c++ {
+			for _, n := range []uint64{1, 1 << 10, 1 << 16, 1 << 20, 1 << 25} {
+				op := operation(c, ranks, n)
+				want := shapes[0][0].Params(&op)
+				for _, s := range shapes[1:] {
+					if got := s[0].Params(&op); !reflect.DeepEqual(got, want) {
+						t.Errorf("%v of %d elements, %d ranks: %+v, not %+v", c, n, ranks, got, want)
+					}
+				}
+			}
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (s *Shape) placed(c plan.Collective) *Shape {
 		return s
 	}
 	q := *s
-	q.Group = s.OrderGroup
+	q.Group, q.Domain = s.OrderGroup, s.OrderDomain
 	return &q
 }
 

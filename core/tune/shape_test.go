@@ -152,6 +152,7 @@ func TestChoices(t *testing.T) {
 		{"ports within a host, oversubscribed", Topology{Ports: true, Oversubscribed: true}},
 		{"two hosts", Topology{Ports: true, Memory: true, MultiHost: true}},
 		{"a host a rank", Topology{Ports: true, MultiHost: true}},
+		{"shared memory, two domains", Topology{Memory: true}},
 		{"two hosts, by turns", Topology{Ports: true, Memory: true, MultiHost: true}},
 	} {
 		for _, ranks := range []int{2, 4, 8, 16} {
@@ -159,6 +160,11 @@ func TestChoices(t *testing.T) {
 			at.Size, at.FastReads = ranks, !strings.Contains(place.name, "small pages")
 			if place.name == "two hosts" {
 				if at.Group = ranks / 2; at.Group == 1 {
+					continue
+				}
+			}
+			if place.name == "shared memory, two domains" {
+				if at.Domain = ranks / 2; ranks < 16 {
 					continue
 				}
 			}

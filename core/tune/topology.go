@@ -1,11 +1,15 @@
 package tune
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Place is where a rank is.
 type Place struct {
 	Host      string
 	CPUs      int  // that its process may use
+	Domain    int  // of the host's CPUs, that these are in; 0: several, or unknown
 	FastReads bool // see exec.FastReads
 	// Memory names what shares memory: the places with the same name. "" shares it with none.
 	Memory string
@@ -24,10 +28,14 @@ type Topology struct {
 	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
 	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
-	// Order is the ranks host by host, if they are not numbered so and more would be in succession:
-	// what is only moved goes by it, see plan.Params.Order. OrderGroup is then what Group would be.
-	Order      []int
-	OrderGroup int
+	// Domain is the same of ranks whose CPUs are in one domain: those that share a NUMA node and the
+	// last-level cache. 0: only 1 is, or a host has no several.
+	Domain int
+	// Order is the ranks host by host and domain by domain, if they are not numbered so and more would
+	// be in succession: what is only moved goes by it, see plan.Params.Order. OrderGroup and
+	// OrderDomain are then what Group and Domain would be.
+	Order                   []int
+	OrderGroup, OrderDomain int
 }
 
 // Survey makes the topology of ranks at some places.
@@ -45,11 +53,10 @@ func Survey(places []Place) Topology {
 	t.Memory = t.Sharing > 1 || !t.Ports
 	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first.Host })
 	t.FastReads = !slices.ContainsFunc(places, func(p Place) bool { return !p.FastReads })
-	if t.MultiHost {
-		t.Group = groupOf(places)
-		if order, group := hostByHost(places); group > t.Group {
-			t.Order, t.OrderGroup = order, group
-		}
+	t.Group, t.Domain = groups(places)
+	order, sorted := nearTogether(places)
+	if group, domain := groups(sorted); group > t.Group || group == t.Group && domain > t.Domain {
+		t.Order, t.OrderGroup, t.OrderDomain = order, group, domain
 	}
 	return t
 }
@@ -69,32 +76,62 @@ func Oversubscribed(places []Place) map[string]bool {
 	return hosts
 }
 
-// hostByHost is the ranks with those of each host in succession, and what Topology.Group would be
-// if they were numbered so.
-func hostByHost(places []Place) (order []int, group int) {
-	first := map[string]int{} // rank of a host
+// nearTogether is the ranks with those of each host, and there those of each domain, in succession,
+// and their places.
+func nearTogether(places []Place) (order []int, sorted []Place) {
+	hosts, domains := map[string]int{}, map[Place]int{} // the first rank
 	for rank, p := range places {
 		order = append(order, rank)
-		if _, known := first[p.Host]; !known {
-			first[p.Host] = rank
+		if _, known := hosts[p.Host]; !known {
+			hosts[p.Host] = rank
+		}
+		if _, known := domains[p.domain()]; !known {
+			domains[p.domain()] = rank
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		return first[places[a].Host] - first[places[b].Host]
+		p, q := places[a], places[b]
+		return cmp.Or(hosts[p.Host]-hosts[q.Host], domains[p.domain()]-domains[q.domain()])
 	})
-	sorted := make([]Place, len(places))
-	for i, rank := range order {
-		sorted[i] = places[rank]
+	for _, rank := range order {
+		sorted = append(sorted, places[rank])
 	}
-	return order, groupOf(sorted)
+	return order, sorted
 }
 
-// groupOf is Topology.Group, where there are several hosts.
-func groupOf(places []Place) int {
+// domain is what the places in a domain have in common.
+func (p Place) domain() Place { return Place{Host: p.Host, Domain: p.Domain} }
+
+// groups are Topology.Group and Domain.
+func groups(places []Place) (group, domain int) {
+	hosts := map[string]int{} // the domain of the first rank
+	several := false          // in some host
+	for _, p := range places {
+		first, known := hosts[p.Host]
+		if !known {
+			hosts[p.Host] = p.Domain
+		} else if first != p.Domain {
+			several = true
+		}
+	}
+	if len(hosts) > 1 {
+		group = groupOf(places, func(a, b Place) bool { return a.Host == b.Host })
+	}
+	if several {
+		domain = groupOf(places, func(a, b Place) bool {
+			return a.domain() == b.domain() && a.Domain > 0
+		})
+	}
+	return group, domain
+}
+
+// groupOf is how many places, from each multiple of it on, are together: the largest power of two
+// of which that holds; 0: only 1 is.
+func groupOf(places []Place, together func(a, b Place) bool) int {
 	size, group := len(places), 0
 	for g := 2; g < size; g *= 2 {
 		for rank, p := range places {
-			if p.Host != places[rank-rank%g].Host {
+			if !together(p, places[rank-rank%g]) {
 				return group
 			}
 		}

@@ -75,6 +75,33 @@ func TestSurvey(t *testing.T) {
 			t.Errorf("%s: %d in succession by %v, want %d", hosts, got.OrderGroup, got.Order, want)
 		}
 	}
+	for at, want := range map[string]Topology{ // of hosts and domains
+		"a1 a1 a2 a2":                   {Domain: 2},
+		"a1 a1 a1 a1":                   {}, // the host is one
+		"a0 a0 a0 a0":                   {}, // nothing is known
+		"a0 a0 a1 a1":                   {}, // of two it is not
+		"a1 a1 a2 a3":                   {},
+		"a1 a1 a1 a1 a2 a2 a2 a2 a3 a3": {Domain: 4},
+		"a1 a2 a1 a2":                   {Order: []int{0, 2, 1, 3}, OrderDomain: 2},
+		"a1 a1 b1 b1":                   {Group: 2},
+		"a1 b1 a2 b2":                   {Order: []int{0, 2, 1, 3}, OrderGroup: 2},
+		"a1 a1 a2 a2 b1 b1 b2 b2":       {Group: 4, Domain: 2},
+		"a1 a2 a1 a2 b1 b2 b1 b2": {Group: 4, Order: []int{0, 2, 1, 3, 4, 6, 5, 7}, OrderGroup: 4,
+			OrderDomain: 2},
+		"a1 b2 a1 b2 a2 b1 a2 b1": {Order: []int{0, 2, 4, 6, 1, 3, 5, 7}, OrderGroup: 4,
+			OrderDomain: 2},
+	} {
+		var places []Place
+		for rank := range strings.FieldsSeq(at) {
+			places = append(places, Place{Host: rank[:1], Domain: int(rank[1] - '0')})
+		}
+		got := Survey(places)
+		got = Topology{Group: got.Group, Domain: got.Domain, Order: got.Order,
+			OrderGroup: got.OrderGroup, OrderDomain: got.OrderDomain}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", at, got, want)
+		}
+	}
 	places := []Place{{Host: "a", CPUs: 2, FastReads: true}, {Host: "a", CPUs: 2}}
 	if got := Survey(places); got.FastReads {
 		t.Error("one rank reads slowly")

@@ -177,7 +177,7 @@ func TestDeathBeforeEachMessage(t *testing.T) {
 	}
 }
 
-// A rank has come as far as each of the levels when it dies, and those that it waits for come after.
+// A rank has come as far as each of the levels when it dies; those that it waits for come after.
 // Where it does not die, all have the sum, however late they come.
 func TestDeathAtEachLevel(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {

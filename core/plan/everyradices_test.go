@@ -23,7 +23,7 @@ func everyRadices(size int) (lists [][]int) {
 }
 
 // Every list of radices of at most 70 ranks gives the sums of the direct exchange: both are proved
-// to be in the canonical order, and to end. Every such number of ranks does so along binomial trees.
+// to be in the canonical order, and to end. Each number of ranks does so along binomial trees.
 func TestEveryRadices(t *testing.T) {
 	t.Parallel()
 	most := 70

@@ -62,48 +62,69 @@ type laggard struct {
 	sequence uint64
 }
 
-// ask asks all peers how far they have come, and returns those that do not answer and those that
-// have not started the collective of the given number.
+// ask finds out who has not started the collective of the given number, and who does not answer.
+//
+// In a tree a rank is connected with few others. If it asked all when a rank is missing, so would
+// each other rank, and connections between all would have to be made first. So it asks those that
+// it has a connection to. If all of these have come, then the missing rank is connected with others,
+// which find that out and tell: it asks the rest if nobody has told it in time.
 func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	var near, far []int
+	for peer := range c.size {
+		switch {
+		case peer == c.rank:
+		case c.group.Connected(peer):
+			near = append(near, peer)
+		default:
+			far = append(far, peer)
+		}
+	}
+	missing, behind = c.askThese(near, sequence)
+	if len(missing)+len(behind) > 0 || len(far) == 0 {
+		return missing, behind
+	}
+	select {
+	case <-c.works.Context.Done():
+		return nil, nil
+	case <-time.After(askTime):
+	}
+	return c.askThese(far, sequence)
+}
+
+// askThese asks some peers how far they have come. Once the communicator has failed no answer
+// matters.
+func (c *epoch) askThese(peers []int, sequence uint64) (missing []int, behind []laggard) {
+	ctx, cancel := context.WithTimeout(c.works.Context, askTime)
 	defer cancel()
 	q := &c.inquiry
 	q.mu.Lock()
 	q.answers = map[int]plan.Message{}
 	q.mu.Unlock()
 	var wg sync.WaitGroup
-	for peer := range c.size {
-		if peer == c.rank {
-			continue
-		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+	for _, peer := range peers {
+		wg.Go(func() {
 			// An error means no answer, which is what is found out here.
 			_ = c.group.Send(ctx, peer, transport.Header{Type: frameAsk})
-		}()
+		})
 	}
 	wg.Wait()
-	for {
+	for waiting := true; waiting; {
 		q.mu.Lock()
 		n := len(q.answers)
 		q.mu.Unlock()
-		if n == c.size-1 {
+		if n >= len(peers) {
 			break
 		}
 		select {
 		case <-q.changed:
-			continue
 		case <-ctx.Done():
+			waiting = false
 		}
-		break
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for peer := range c.size {
-		if m, ok := q.answers[peer]; peer == c.rank {
-			continue
-		} else if !ok {
+	for _, peer := range peers {
+		if m, ok := q.answers[peer]; !ok {
 			missing = append(missing, peer)
 		} else if m.Sequence < sequence {
 			behind = append(behind, laggard{peer, m.Sequence})

@@ -87,6 +87,18 @@ func (h *halves) sum(op Operation) error {
 	})
 }
 
+// connections is how many ranks are connected with another, over both ends.
+func (h *halves) connections() (n int) {
+	for _, c := range h.comms {
+		for peer := range c.Size() {
+			if peer != c.Rank() && now(c).group.Connected(peer) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // partsGoOn has the group go on that a rank is not in.
 func (h *halves) partsGoOn(t *testing.T, without int) {
 	t.Helper()
@@ -235,7 +247,7 @@ func TestDeathAtEachLevel(t *testing.T) {
 }
 
 // A rank that never calls is named by all, however far from it they are in the tree, and ranks that
-// only wait for those that wait for it are not.
+// only wait for those that wait for it are not. To find that out nobody connects.
 func TestMissingInATree(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for algorithm, absent := range map[string]int{"recursive_multiplying(2,2,2,2)": 6,
@@ -243,6 +255,7 @@ func TestMissingInATree(t *testing.T) {
 			t.Run(transport+"/"+algorithm, func(t *testing.T) {
 				t.Parallel()
 				h := newHalves(t, transport, algorithm, 2*time.Second)
+				before := h.connections()
 				for rank, err := range h.try(func(rank int) error {
 					if rank == absent {
 						return nil
@@ -253,6 +266,9 @@ func TestMissingInATree(t *testing.T) {
 						!strings.Contains(err.Error(), named(absent)+" did not arrive")) {
 						t.Errorf("rank %d: %v\nwas to name rank %d alone", rank, err, absent)
 					}
+				}
+				if after := h.connections(); after != before {
+					t.Errorf("there were %d connections, and are %d", before, after)
 				}
 				h.partsGoOn(t, absent)
 			})

@@ -312,6 +312,21 @@ def test_stopped_rank_is_waited_for_until_the_timeout(make_world, transport, siz
 
 
 @both_transports
+def test_stopped_rank_in_a_tree(make_world, transport):
+    """All name it, and none names another: most have no connection to it."""
+    size, victim, timeout = 16, 6, 3
+    env = {"GOCCL_ALGO": "allreduce:recursive_multiplying"}
+    world = made(make_world, size, transport, timeout, env=env)
+    world.signal(victim, signal.SIGSTOP)
+    harness.until(lambda: state(world.pids[victim]) == "T")
+    others = [r for r in range(size) if r != victim]
+    world.start(check, ranks=others)
+    for outcome in world.finish(30, ranks=others):
+        assert "did not answer" in failed(outcome), outcome
+        assert outcome.blamed == {victim}, outcome
+
+
+@both_transports
 def test_stopped_rank_that_goes_on_in_time_costs_nothing_but_time(make_world, transport):
     world = made(make_world, 3, transport, timeout=30)
     world.signal(2, signal.SIGSTOP)

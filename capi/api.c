@@ -829,12 +829,12 @@ goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *
 }
 
 goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
-                             const char *transport, uint64_t bytes, char *json, size_t size,
-                             size_t *needed) {
+                             int ranks_per_domain, int by_turns, const char *transport,
+                             uint64_t bytes, char *json, size_t size, size_t *needed) {
   NOT_FORKED;
   ENTER_GO;
-  return apiPlanInfo((char *)collective, ranks, ranks_per_host, (char *)transport, bytes, json,
-                     size, needed);
+  return apiPlanInfo((char *)collective, ranks, ranks_per_host, ranks_per_domain, by_turns,
+                     (char *)transport, bytes, json, size, needed);
 }
 
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {

@@ -19,6 +19,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // main is never called in a shared library.
@@ -476,12 +477,13 @@ func apiGroupEnd(
 
 //export apiPlanInfo
 func apiPlanInfo(
-	collective *C.char, ranks, perHost C.int, transport *C.char, bytes C.uint64_t, json *C.char,
-	size C.size_t, needed *C.size_t,
+	collective *C.char, ranks, perHost, perDomain, byTurns C.int, transport *C.char,
+	bytes C.uint64_t, json *C.char, size C.size_t, needed *C.size_t,
 ) C.goccl_result {
 	return export("plan_info", func() error {
-		info, err := process.PlanInfo(text(collective), int(ranks), int(perHost), text(transport),
-			uint64(bytes))
+		info, err := process.PlanInfo(tune.Question{Collective: text(collective), Ranks: int(ranks),
+			PerHost: int(perHost), PerDomain: int(perDomain), ByTurns: byTurns != 0,
+			Bytes: uint64(bytes)}, text(transport))
 		if err != nil {
 			return err
 		}

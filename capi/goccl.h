@@ -152,8 +152,9 @@ const char *goccl_last_error(void);
  * goccl_callback. */
 const char *goccl_last_error_detail(void);
 
-/* Writes a JSON object that describes this host: version, and for every transport whether it can
- * be used, and if not why and what to do. Copies at most `size` bytes with the closing NUL, and
+/* Writes a JSON object that describes this host: version, domains of CPUs that share a cache and a
+ * NUMA node, that of this process, and for every transport whether it can be used, and if not why
+ * and what to do. Copies at most `size` bytes with the closing NUL, and
  * sets *needed (may be NULL) to the size that holds everything. Honours the fields of
  * goccl_config that concern transports through the environment only. */
 goccl_result goccl_info(char *json, size_t size, size_t *needed);
@@ -487,12 +488,16 @@ goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *
 
 /* Writes a JSON object that tells how rank 0 of a group would go about a collective ("allreduce",
  * "alltoall", ...) of float32, with `bytes` in a rank's larger buffer, with the settings of the
- * environment. The group need not exist: of `ranks` ranks, in order on hosts of `ranks_per_host`
- * each, that have CPUs as this one and are joined by "shm", "tcp" or "verbs" within a host. Nothing
- * is run. The members:
+ * environment. The group need not exist: of `ranks` ranks, on hosts of `ranks_per_host` each, that
+ * have CPUs as this one and are joined by "shm", "tcp" or "verbs" within a host. They are numbered
+ * host by host, or where `by_turns` is not 0 are dealt out to the hosts one by one.
+ * `ranks_per_domain` of a host, in order, run on CPUs that share a cache and a NUMA node; 0: all.
+ * Nothing is run. The members:
  *   "algorithm"  as goccl_comm_algorithm() names it
  *   "direct"     whether a plan without messages is tried first, for blocks of goccl_mem_alloc()
- *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "estimated_us"
+ *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "within_domain",
+ *                "estimated_us"
+ *   "ordered"    whether ranks go host by host and domain by domain, not by their numbers
  *   "others"     algorithms in levels that were weighed, too: "algorithm", "radices" and
  *                "estimated_us"
  *   "plans"      that follow one another, each of a part of the blocks
@@ -502,8 +507,8 @@ goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *
  *   "sent"       bytes in them
  * `json`, `size` and `needed` are as in goccl_info(). */
 goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
-                             const char *transport, uint64_t bytes, char *json, size_t size,
-                             size_t *needed);
+                             int ranks_per_domain, int by_turns, const char *transport,
+                             uint64_t bytes, char *json, size_t size, size_t *needed);
 
 /* Returns when every rank has entered. */
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work);

@@ -32,6 +32,13 @@ var algorithmWorlds = map[string]func(t *testing.T, algorithms string) (*world, 
 			}
 		})
 	},
+	"two hosts, by turns": func(t *testing.T, algorithms string) (*world, []error) {
+		return tryWorld(t, 5, func(rank int, r *RuntimeConfig, c *Config) {
+			if c.Algorithms = algorithms; rank%2 == 1 {
+				r.host = "elsewhere"
+			}
+		})
+	},
 }
 
 // Each algorithm that is forced gives the right results, of small and of large blocks, and is what

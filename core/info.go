@@ -89,11 +89,9 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 }
 
 // PlanInfo tells how the ranks of a group would go about a collective, with the settings of the
-// environment: ranks in order on hosts that have as many each, and CPUs as this one. Ranks of a
-// host are joined by "shm", "tcp" or "verbs". Nothing is run.
-func (r *Runtime) PlanInfo(
-	collective string, ranks, perHost int, by string, bytes uint64,
-) (*tune.Explanation, error) {
+// environment: on hosts with CPUs as this one, where "shm", "tcp" or "verbs" joins the ranks, which
+// the question need not say. Nothing is run.
+func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error) {
 	if err := checkTransport("plan_info", by); err != nil {
 		return nil, err
 	}
@@ -101,8 +99,8 @@ func (r *Runtime) PlanInfo(
 	if err := r.complete(&config); err != nil {
 		return nil, err
 	}
-	return tune.Explain(tune.Question{Collective: collective, Ranks: ranks, PerHost: perHost,
-		CPUs: usableCPUs(), Ports: transport.IsPort(by), Bytes: bytes}, config.options())
+	q.CPUs, q.Ports = usableCPUs(), transport.IsPort(by)
+	return tune.Explain(q, config.options())
 }
 
 // checkTransport refuses what does not join ranks of a host that are only thought of.

@@ -158,6 +158,16 @@ func TestHostsAreLogged(t *testing.T) {
 	if got, want := e.hosts(d), "a: 0-1; b: 2-3; b: 4"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	if got := e.domains(d); got != "" {
+		t.Errorf("of one domain: %q", got)
+	}
+	e.shape.Domain = 2
+	for rank, domain := range []int{1, 1, 9, 9, 0} {
+		e.addresses[rank].Domain = domain
+	}
+	if got, want := e.domains(d), "a, CPU 0: 0-1; b, CPU 8: 2-3"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	want := "shm (one host): 0; tcp (two hosts: b, pid 7: no device): 2-3; verbs (ports): 4"
 	if got := e.transports(d); got != want {
 		t.Errorf("%q, want %q", got, want)

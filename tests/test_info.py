@@ -164,6 +164,27 @@ def test_a_choice_is_explained():
     assert "level" not in forced
 
 
+def test_a_choice_heeds_hosts_and_domains():
+    asked = ("--plan=broadcast", "--ranks=64", "--per-host=16", "--per-domain=4", "--bytes=1M")
+    forced = {"GOCCL_ALGO": "broadcast:hierarchical(4,4,4)"}
+    text = info(*asked, **forced)
+    assert ", 64 ranks of 16 a host, 4 a domain, shm\n" in text
+    levels = [line for line in text.splitlines() if line.startswith("level")]
+    where = ["within a domain", "within a host", "between hosts"]
+    assert all(w in line for w, line in zip(where, levels, strict=True))
+    assert "not by their numbers" not in text
+    turned = info(*asked, "--by-turns", **forced)
+    assert "of 16 a host by turns, 4 a domain" in turned
+    assert "ranks go host by host and domain by domain, not by their numbers" in turned
+    assert [line for line in turned.splitlines() if line.startswith("level")] == levels
+
+
+def test_the_domains_of_the_host_are_told():
+    report = json.loads(info("--json"))
+    assert report["domain"] in ("", *report["domains"])
+    assert ("domains     of CPUs" in info()) == bool(report["domains"])
+
+
 def test_messages_do_not_grow_with_the_ranks():
     plan = json.loads(
         info("--json", "--plan=allreduce", "--ranks=4096", "--per-host=64", "--bytes=4")

@@ -37,11 +37,11 @@ std::string info() {
   });
 }
 
-std::string planInfo(const std::string& collective, int ranks, int ranksPerHost,
-                     const std::string& transport, uint64_t bytes) {
+std::string planInfo(const std::string& collective, int ranks, int ranksPerHost, int ranksPerDomain,
+                     bool byTurns, const std::string& transport, uint64_t bytes) {
   return written([&](char* json, size_t size, size_t* needed) {
-    return goccl::library().plan_info(collective.c_str(), ranks, ranksPerHost, transport.c_str(),
-                                      bytes, json, size, needed);
+    return goccl::library().plan_info(collective.c_str(), ranks, ranksPerHost, ranksPerDomain,
+                                      byTurns, transport.c_str(), bytes, json, size, needed);
   });
 }
 
@@ -188,7 +188,8 @@ PYBIND11_MODULE(_C, module) {
 
   module.def("plan_info", &planInfo, py::call_guard<py::gil_scoped_release>(),
              py::arg("collective"), py::arg("ranks"), py::arg("ranks_per_host"),
-             py::arg("transport"), py::arg("nbytes"),
+             py::arg("ranks_per_domain"), py::arg("by_turns"), py::arg("transport"),
+             py::arg("nbytes"),
              "A JSON object that tells how a rank would go about a collective: see "
              "goccl_plan_info() in goccl.h. Loads libgoccl.so.");
 

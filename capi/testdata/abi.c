@@ -422,13 +422,18 @@ static void test_arguments(void) {
   OK(goccl_alltoall_peaks(8, "tcp", "sequential", 1 << 20, &peaks));
   size_t needed;
   char plan[4096];
-  OK(goccl_plan_info("allreduce", 4096, 64, "shm", 4, NULL, 0, &needed));
-  OK(goccl_plan_info("allreduce", 4096, 64, "shm", 4, plan, sizeof plan, NULL));
+  OK(goccl_plan_info("allreduce", 4096, 64, 8, 0, "shm", 4, NULL, 0, &needed));
+  OK(goccl_plan_info("allreduce", 4096, 64, 8, 0, "shm", 4, plan, sizeof plan, NULL));
   TRUE(strlen(plan) + 1 == needed && strstr(plan, "\"recursive_multiplying\"") != NULL);
-  REFUSED(bad, "collective is \"sum\"", goccl_plan_info("sum", 2, 2, "shm", 4, plan, 1, NULL));
-  REFUSED(bad, "ranks is 0", goccl_plan_info("barrier", 0, 1, "shm", 4, plan, 1, NULL));
-  REFUSED(bad, "ranks_per_host is 3", goccl_plan_info("barrier", 2, 3, "shm", 4, plan, 1, NULL));
-  REFUSED(bad, "transport is \"ip\"", goccl_plan_info("barrier", 2, 2, "ip", 4, plan, 1, NULL));
+  REFUSED(bad, "collective is \"sum\"",
+          goccl_plan_info("sum", 2, 2, 0, 0, "shm", 4, plan, 1, NULL));
+  REFUSED(bad, "ranks is 0", goccl_plan_info("barrier", 0, 1, 0, 0, "shm", 4, plan, 1, NULL));
+  REFUSED(bad, "ranks_per_host is 3",
+          goccl_plan_info("barrier", 2, 3, 0, 0, "shm", 4, plan, 1, NULL));
+  REFUSED(bad, "ranks_per_domain is -1",
+          goccl_plan_info("barrier", 2, 2, -1, 0, "shm", 4, plan, 1, NULL));
+  REFUSED(bad, "transport is \"ip\"",
+          goccl_plan_info("barrier", 2, 2, 0, 0, "ip", 4, plan, 1, NULL));
   TRUE(peaks.incast == 1 && peaks.in_flight == 256 << 10 && peaks.staging == 2 * peaks.in_flight);
   const char *name;
   int number;
@@ -1022,7 +1027,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
   GIVES(argument, goccl_get_unique_id(NULL));
   GIVES(argument, goccl_info(NULL, 1, NULL));
-  GIVES(argument, goccl_plan_info("allreduce", 2, 2, "shm", 4, NULL, 1, NULL));
+  GIVES(argument, goccl_plan_info("allreduce", 2, 2, 0, 1, "shm", 4, NULL, 1, NULL));
   GIVES(argument, goccl_init(NULL, NULL));
   GIVES(argument, goccl_mem_alloc(NULL, 1));
   GIVES(argument, goccl_set_logger(NULL, NULL, 99));

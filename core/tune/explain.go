@@ -19,6 +19,8 @@ type Question struct {
 	Collective string
 	Ranks      int
 	PerHost    int
+	PerDomain  int  // in order in domains of a host's CPUs; 0: there are none
+	ByTurns    bool // ranks are dealt out to the hosts one by one
 	CPUs       int
 	Ports      bool // ranks of a host share no memory, either
 	Bytes      uint64
@@ -30,6 +32,8 @@ type Explanation struct {
 	// Direct tells that a plan without messages is tried first, where all blocks are shareable.
 	Direct bool    `json:"direct"`
 	Levels []Level `json:"levels,omitempty"`
+	// Ordered tells that ranks go host by host and domain by domain, not by their numbers.
+	Ordered bool `json:"ordered"`
 	// Others are algorithms in levels that were weighed, too.
 	Others   []Estimate `json:"others,omitempty"`
 	Plans    int        `json:"plans"`    // that follow one another
@@ -44,6 +48,7 @@ type Level struct {
 	Radix  int     `json:"radix"`
 	Stride int     `json:"stride"`
 	Far    bool    `json:"between_hosts"`
+	Domain bool    `json:"within_domain"`
 	Micros float64 `json:"estimated_us"`
 }
 
@@ -62,13 +67,21 @@ func Explain(q Question, o Options) (*Explanation, error) {
 	}
 	places := make([]Place, q.Ranks)
 	o.Ports = make([]bool, q.Ranks)
+	hosts := (q.Ranks + q.PerHost - 1) / q.PerHost
 	for rank := range places {
-		host := strconv.Itoa(rank / q.PerHost)
+		at, number := rank/q.PerHost, rank%q.PerHost
+		if q.ByTurns {
+			at, number = rank%hosts, rank/hosts
+		}
+		host := strconv.Itoa(at)
 		places[rank] = Place{Host: host, CPUs: q.CPUs, FastReads: true, Memory: host}
+		if q.PerDomain > 0 {
+			places[rank].Domain = number/q.PerDomain + 1
+		}
 		if q.Ports {
 			places[rank].Memory = ""
 		}
-		o.Ports[rank] = rank > 0 && (q.Ports || rank >= q.PerHost)
+		o.Ports[rank] = rank > 0 && (q.Ports || at > 0)
 	}
 	s, err := New(Survey(places), 0, o)
 	if err != nil {
@@ -95,6 +108,8 @@ func (q *Question) operation() (*call.Operation, error) {
 		return bad("ranks is %d, allowed are 1 to %d", q.Ranks, mostExplained)
 	case q.PerHost < 1 || q.PerHost > q.Ranks:
 		return bad("ranks_per_host is %d, allowed are 1 to %d, the number of ranks", q.PerHost, q.Ranks)
+	case q.PerDomain < 0 || q.PerDomain > q.PerHost:
+		return bad("ranks_per_domain is %d, allowed are 0 to %d, those of a host", q.PerDomain, q.PerHost)
 	case q.Bytes > 1<<40:
 		return bad("bytes is %d, allowed are 0 to %d", q.Bytes, 1<<40)
 	}
@@ -122,7 +137,8 @@ func (q *Question) operation() (*call.Operation, error) {
 func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
 	segments := s.Segments(op)
 	p := segments[0].Params
-	e := &Explanation{Algorithm: p.Algorithm.String(), Plans: len(segments), Chunk: p.Chunk}
+	e := &Explanation{Algorithm: p.Algorithm.String(), Ordered: p.Order != nil,
+		Plans: len(segments), Chunk: p.Chunk}
 	_, e.Direct = s.Direct(op, segments)
 	var peers []int
 	last := len(segments) - 1
@@ -157,12 +173,15 @@ func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation
 	if !p.Algorithm.InLevels() {
 		return
 	}
+	s = s.placed(op.Collective)
 	class, packed := s.load(op)
 	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
 	stride, cost := 1, s.levelCosts(p.Algorithm, class, packed)
 	for _, radix := range p.Radices {
-		far := s.MultiHost && stride*radix > max(s.Group, 1)
-		e.Levels = append(e.Levels, Level{radix, stride, far, micros(cost(stride, radix))})
+		block := stride * radix
+		e.Levels = append(e.Levels, Level{Radix: radix, Stride: stride,
+			Far:    s.MultiHost && block > max(s.Group, 1),
+			Domain: block <= s.Domain, Micros: micros(cost(stride, radix))})
 		stride *= radix
 	}
 	for _, a := range s.weighed(op) {

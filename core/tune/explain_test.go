@@ -47,11 +47,29 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s: %+v, %v", forced, e, err)
 		}
 	}
+	// What is moved goes host by host, however ranks are numbered; a sum does not.
+	for c, ordered := range map[string]bool{"broadcast": true, "allgather": true, "allreduce": false} {
+		q = Question{Collective: c, Ranks: 64, PerHost: 16, PerDomain: 4, CPUs: 16, ByTurns: true,
+			Bytes: 1 << 20}
+		e, err = Explain(q, Options{LongMost: longMost, Algorithms: c + ":hierarchical(2,2,4,4)"})
+		if err != nil || e.Ordered != ordered || len(e.Levels) != 4 {
+			t.Errorf("%+v, %v", e, err)
+			continue
+		}
+		for i, l := range e.Levels {
+			if l.Domain != (ordered && i < 2) || l.Far != (!ordered || i > 2) {
+				t.Errorf("%s: level %d is %+v", c, i, l)
+			}
+		}
+	}
 	for want, q := range map[string]Question{
-		"collective is \"sum\"":                         {Collective: "sum", Ranks: 1, PerHost: 1},
-		"ranks is 70000, allowed are 1 to 65536":        {Collective: "reduce", Ranks: 70000},
-		"ranks_per_host is 0, allowed are 1 to 2":       {Collective: "reduce", Ranks: 2},
-		"bytes is 1099511627777, allowed are 0 to 1099": {"reduce", 2, 2, 1, false, 1<<40 + 1},
+		"collective is \"sum\"":                   {Collective: "sum", Ranks: 1, PerHost: 1},
+		"ranks is 70000, allowed are 1 to 65536":  {Collective: "reduce", Ranks: 70000},
+		"ranks_per_host is 0, allowed are 1 to 2": {Collective: "reduce", Ranks: 2},
+		"ranks_per_domain is 3, allowed are 0 to 2, tho": {Collective: "reduce", Ranks: 2, PerHost: 2,
+			PerDomain: 3},
+		"bytes is 1099511627777, allowed are 0 to 1099": {Collective: "reduce", Ranks: 2, PerHost: 2,
+			Bytes: 1<<40 + 1},
 	} {
 		_, err := Explain(q, Options{})
 		var told *fault.Error

@@ -21,7 +21,13 @@ def library_version() -> str: ...
 def leave_groups() -> None: ...
 def info() -> str: ...
 def plan_info(
-    collective: str, ranks: int, ranks_per_host: int, transport: str, nbytes: int
+    collective: str,
+    ranks: int,
+    ranks_per_host: int,
+    ranks_per_domain: int,
+    by_turns: bool,
+    transport: str,
+    nbytes: int,
 ) -> str: ...
 def _set_logger(
     function: Callable[[int, int, str, str | None, int, str], None] | None, level: int = 0

@@ -79,6 +79,7 @@ def collect(ranks: int) -> dict[str, Any]:
         report["problem"] = str(error) or repr(error)
     else:
         report["library"] = core.get("version")
+        report["domains"], report["domain"] = core.get("domains"), core.get("domain")
         report["transports"] = core.get("transports", {})
         report["warnings"] = core.get("warnings", [])
         report["problem"] = core.get("problem") or None
@@ -105,6 +106,12 @@ def render(report: dict[str, Any]) -> str:
         f"python      {report['python']}",
         f"system      {report['system']}",
     ]
+    if domains := report.get("domains"):
+        place = f"in {report['domain']}" if report["domain"] else "in several"
+        lines += _folded(
+            f"domains     of CPUs that share a cache and a NUMA node: {'; '.join(domains)}; this "
+            f"process runs {place}"
+        )
     for name, value in report["environment"].items():
         lines += _folded(f"set         {name}={value}")
     lines.append("")

@@ -36,6 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser, ranks: Callable[[str], int]) 
         help="ranks on each host, in order (default: all on one)",
     )
     group.add_argument(
+        "--per-domain",
+        type=ranks,
+        metavar="N",
+        help="ranks of a host, in order, on CPUs that share a cache and a NUMA node (default: all)",
+    )
+    group.add_argument(
+        "--by-turns",
+        action="store_true",
+        help="ranks are dealt out to the hosts one by one, instead",
+    )
+    group.add_argument(
         "--transport",
         choices=GOCCL_TRANSPORTS,
         default="shm",
@@ -45,9 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser, ranks: Callable[[str], int]) 
 
 def main(args: argparse.Namespace, ranks: int) -> int:
     """Prints how a collective would go. The exit status is 1 where that cannot be told."""
-    per_host, nbytes, transport = args.per_host or ranks, args.bytes, args.transport
+    per_host, per_domain = args.per_host or ranks, args.per_domain or 0
+    nbytes, transport = args.bytes, args.transport
     try:
-        text = _native.load().plan_info(args.plan, ranks, per_host, transport, nbytes)
+        text = _native.load().plan_info(
+            args.plan, ranks, per_host, per_domain, args.by_turns, transport, nbytes
+        )
     except (RuntimeError, ValueError, ImportError) as error:  # goccl's own are the first two
         print(f"goccl info: {error}", file=sys.stderr)
         return 1
@@ -55,6 +69,10 @@ def main(args: argparse.Namespace, ranks: int) -> int:
         print(text)
         return 0
     where = "on one host" if per_host >= ranks else f"of {per_host} a host"
+    if args.by_turns:
+        where += " by turns"
+    if per_domain:
+        where += f", {per_domain} a domain"
     print(f"{args.plan} of {nbytes} bytes, {ranks} ranks {where}, {transport}")
     print(render(json.loads(text)))
     return 0
@@ -65,8 +83,12 @@ def render(plan: dict[str, Any]) -> str:
     lines = [f"algorithm   {plan['algorithm']}"]
     if plan["direct"]:
         lines.append("            a direct plan is tried first, for blocks in shareable memory")
+    if plan["ordered"]:
+        lines.append("            ranks go host by host and domain by domain, not by their numbers")
     for i, level in enumerate(plan.get("levels", ())):
         where = "between hosts" if level["between_hosts"] else "within a host"
+        if level["within_domain"]:
+            where = "within a domain"
         lines.append(
             f"level {i + 1:<6}{level['radix']} siblings of {level['stride']} ranks, {where}, "
             f"about {level['estimated_us']:g} us"

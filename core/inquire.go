@@ -66,8 +66,8 @@ type laggard struct {
 //
 // In a tree a rank is connected with few others. If it asked all when a rank is missing, so would
 // each other rank, and connections between all would have to be made first. So it asks those that
-// it has a connection to. If all of these have come, then the missing rank is connected with others,
-// which find that out and tell: it asks the rest if nobody has told it in time.
+// it has a connection to. If all of these have come, then the missing rank is connected with
+// others, which find that out and tell: it asks the rest if nobody has told it in time.
 func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	var near, far []int
 	for peer := range c.size {
@@ -86,7 +86,7 @@ func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	select {
 	case <-c.works.Context.Done():
 		return nil, nil
-	case <-time.After(2 * askTime): // others wait for answers, too
+	case <-time.After(askTime):
 	}
 	return c.askThese(far, sequence)
 }

@@ -86,7 +86,7 @@ func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	select {
 	case <-c.works.Context.Done():
 		return nil, nil
-	case <-time.After(askTime):
+	case <-time.After(2 * askTime): // others wait for answers, too
 	}
 	return c.askThese(far, sequence)
 }

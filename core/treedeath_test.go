@@ -275,3 +275,26 @@ func TestMissingInATree(t *testing.T) {
 		}
 	}
 }
+
+// Where nobody else has timed out yet, who does finds a missing rank that it is not connected with.
+func TestMissingFarAway(t *testing.T) {
+	const absent = 15 // a leaf, below 14, 12 and 8
+	h := newHalves(t, "tcp", "binomial_tree", time.Minute)
+	if err := h.comms[0].SetTimeout(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for rank, err := range h.try(func(rank int) error {
+		if rank == absent {
+			return nil
+		}
+		return run(h.comms[rank], allReduce(t, 100))
+	}) {
+		if rank != absent && (!errors.Is(err, ErrTimeout) ||
+			!strings.Contains(err.Error(), named(0)+": "+named(absent)+" did not arrive")) {
+			t.Errorf("rank %d: %v\nwas to name rank %d alone", rank, err, absent)
+		}
+	}
+	if !now(h.comms[0]).group.Connected(absent) {
+		t.Error("it has not asked the missing rank")
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/exec"
@@ -73,8 +74,8 @@ type roster struct {
 	kinds      []string
 	processes  []exec.Process // whose memory this rank reads; none is the zero value
 	// singleCopy tells that each rank reads the memory of all; before they have agreed on it, that
-	// this one does.
-	singleCopy bool
+	// this one does. FastReads tells that none has found that slow: see exec.FastReads.
+	singleCopy, fastReads bool
 }
 
 // mapping is the memory that ranks share.
@@ -103,7 +104,7 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	config := c.config
 	at := places(e.addresses, config.Transport)
 	options := config.options()
-	options.SingleCopy = e.singleCopy
+	options.SingleCopy, options.FastReads = e.singleCopy, e.fastReads
 	for peer := range e.addresses {
 		options.Ports = append(options.Ports, e.port(peer))
 	}
@@ -177,7 +178,7 @@ func (c *epoch) makeRunner() error {
 // makeSends makes what carries sends and receives.
 func (c *epoch) makeSends(ports []bool) (err error) {
 	config := p2p.Config{Rank: c.rank, Members: &c.members, Group: c.identity.group, Epoch: c.number,
-		Ports: ports, Shape: c.shape, Waiting: c.waiting, Works: &c.works, Window: c.window,
+		Ports: ports, Shape: &c.shape, Waiting: c.waiting, Works: &c.works, Window: c.window,
 		Lane: c.window.Lane(pointToPointLane), FastPath: c.fast, Traced: c.trace.pointToPoint != nil}
 	if c.poller != nil {
 		config.Reader = c.poller
@@ -253,7 +254,8 @@ func (c *epoch) open() error {
 
 // findProcesses finds the peers whose memory this rank can read.
 func (r *roster) findProcesses(end *sharedEndpoint) {
-	r.processes, r.singleCopy = make([]exec.Process, r.size), true
+	r.processes = make([]exec.Process, r.size)
+	r.singleCopy, r.fastReads = true, true
 	for peer := range r.addresses {
 		if peer != r.rank {
 			r.processes[peer] = r.process(peer, end)
@@ -281,8 +283,32 @@ func (r *roster) process(peer int, end *sharedEndpoint) (none exec.Process) {
 	return p
 }
 
-// agree settles whether all ranks read each other's memory: before the first call.
-func (e *epoch) agree(singleCopy bool) { e.singleCopy, e.shape.SingleCopy = singleCopy, singleCopy }
+// What a rank tells the others of how it reads their memory.
+const (
+	readsAll bootstrap.Answers = 1 << iota
+	readsFast
+)
+
+// answers are what this rank tells. Of ranks that read each other's memory the last one alone
+// measures how fast that is, for all are of one host.
+func (r *roster) answers() (a bootstrap.Answers) {
+	if r.singleCopy {
+		a |= readsAll
+	}
+	reads := func(p exec.Process) bool { return p != exec.Process{} }
+	measures := slices.ContainsFunc(r.processes[:r.rank], reads) &&
+		!slices.ContainsFunc(r.processes[r.rank+1:], reads)
+	if !measures || exec.FastReads() {
+		a |= readsFast
+	}
+	return a
+}
+
+// agree settles what all ranks have answered yes to: before the epoch is opened.
+func (e *epoch) agree(unanimous bootstrap.Answers) {
+	e.singleCopy, e.fastReads = unanimous&readsAll != 0, unanimous&readsFast != 0
+	e.shape.Agree(e.singleCopy, e.fastReads)
+}
 
 // sharesMemory tells whether some peer does with this rank.
 func (r *roster) sharesMemory() bool {

@@ -7,6 +7,7 @@ import (
 	osexec "os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -56,6 +57,43 @@ func TestGetsWhereReadsAreFast(t *testing.T) {
 		around(t, w, 2, 5<<20)
 		if sent := sentOn(w.comms[0], pointToPointLane)[1]; (sent == 0) != want {
 			t.Errorf("%q: %d messages have gone by plans", thresholds, sent)
+		}
+	}
+}
+
+// One rank of those that read each other's memory measures how fast that is, and all hear of it.
+func TestSlowReadsAreFoundOnce(t *testing.T) {
+	measured := exec.FastReads
+	t.Cleanup(func() { exec.FastReads = measured })
+	for _, fast := range []bool{true, false} {
+		var asked atomic.Int64
+		exec.FastReads = func() bool { asked.Add(1); return fast }
+		check := func(of string, comms []*Comm, want int64) {
+			t.Helper()
+			for rank, c := range comms {
+				if s := shapeOf(c); s.Thresholds.SendGetMin > 0 != fast {
+					t.Errorf("%s, fast %v: rank %d has sends read from %d on", of, fast, rank,
+						s.Thresholds.SendGetMin)
+				}
+			}
+			if n := asked.Swap(0); n != want {
+				t.Errorf("%s: %d ranks have measured, want %d", of, n, want)
+			}
+		}
+		w := newWorldOf(t, "shm", 4, Config{Timeout: time.Minute})
+		check("a host", w.comms, 1)
+		parts := make([]*Comm, 4)
+		w.each(func(rank int) (err error) {
+			parts[rank], err = w.comms[rank].Split(context.Background(), rank%2, 0)
+			return err
+		})
+		check("a split", parts, 2)
+		for _, c := range parts {
+			c.Destroy()
+		}
+		check("two hosts", twoHosts(t, 5, "").comms, 2)
+		if newWorld(t, "tcp", 2, time.Minute); asked.Load() != 0 {
+			t.Error("a rank that shares no memory has measured")
 		}
 	}
 }

@@ -312,7 +312,6 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
 	me.Domain = domainOf(allowedCPUs())
 	me.Host = cmp.Or(r.config.host, me.Host)
-	me.FastReads = !transport.IsPort(config.Transport) && exec.FastReads()
 	if r.config.unread {
 		me.Mark = transport.Mark{}
 	}
@@ -325,23 +324,23 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	c.Member = bootstrap.Member{Own: own, Shared: shared}
 	// The communicator is made here, and not after the meeting, so that all ranks are told where
 	// that fails.
-	c.Check = func(members []bootstrap.Member) (readsAll bool, err error) {
+	c.Check = func(members []bootstrap.Member) (bootstrap.Answers, error) {
 		if comm != nil { // it was for a roster with records of an earlier run
 			comm.discard()
 			comm = nil
 		}
 		addresses, hosts, err := readAddresses(members)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		kinds, err := decide(addresses, hosts, config.Rank, config.Transport)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		if comm, err = r.newComm(config, end, addresses, kinds); err != nil {
-			return false, err
+			return 0, err
 		}
-		return comm.present.Load().singleCopy, nil
+		return comm.present.Load().answers(), nil
 	}
 	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
 	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)

@@ -33,7 +33,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	}
 	var child *Comm
 	var members []int // the child's
-	readsAll := int64(0)
+	var answers bootstrap.Answers
 	if color >= 0 {
 		members = splitMembers(all, int64(color))
 		if child, err = e.child(n, int64(color), members); err != nil {
@@ -44,12 +44,10 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 			}
 			return nil, err
 		}
-		if child.present.Load().singleCopy {
-			readsAll = 1
-		}
+		answers = child.present.Load().answers()
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	all, err = c.gather(ctx, readsAll)
+	all, err = c.gather(ctx, int64(answers))
 	switch {
 	case child == nil:
 		return nil, err
@@ -57,7 +55,11 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		child.Destroy()
 		return nil, err
 	}
-	child.present.Load().agree(!slices.ContainsFunc(members, func(r int) bool { return all[r] == 0 }))
+	unanimous := answers
+	for _, r := range members {
+		unanimous &= bootstrap.Answers(all[r])
+	}
+	child.present.Load().agree(unanimous)
 	return child, nil
 }
 

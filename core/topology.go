@@ -67,7 +67,7 @@ func places(addresses []transport.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))
 	for rank := range addresses {
 		a := &addresses[rank]
-		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, FastReads: a.FastReads, Domain: a.Domain,
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, Domain: a.Domain,
 			Memory: a.Memory(forced)}
 	}
 	return all

@@ -138,7 +138,7 @@ func TestJoinNoticesChanges(t *testing.T) {
 			"the roster was not written with the secret that rank 1 was given, or was changed"},
 		{"the answer in a confirmation", 0, func(k string, v []byte) []byte {
 			if k == "confirm/1" {
-				v[len(confirmMagic)] ^= flagYes
+				v[len(confirmMagic)+2] ^= 1
 			}
 			return v
 		}, nil, nil, "rank 1 has read another roster than rank 0 wrote",
@@ -241,7 +241,7 @@ func TestJoinBelievesNoForgedWord(t *testing.T) {
 		}
 	}}
 	configs := ranks(2)
-	configs[1].Check = func([]Member) (bool, error) { return true, nil }
+	configs[1].Check = func([]Member) (Answers, error) { return 1, nil }
 	agree(t, configs, meddle(within(t, limit), s, configs, 1, func(key string, value []byte) []byte {
 		if key != "news" || settled.Load() {
 			return value
@@ -256,6 +256,33 @@ func TestJoinBelievesNoForgedWord(t *testing.T) {
 	}))
 	if !settled.Load() || forged == (nonce{}) {
 		t.Fatal("rank 1 has a group that rank 0 has not settled")
+	}
+}
+
+// TestJoinBelievesNoForgedAnswers has somebody change what the word says of all ranks' answers.
+func TestJoinBelievesNoForgedAnswers(t *testing.T) {
+	configs := ranks(2)
+	for r := range configs {
+		configs[r].Check = func([]Member) (Answers, error) { return 0b101, nil }
+	}
+	forged := 0
+	results := meddle(within(t, limit), NewMemStore(), configs, 1, func(key string, value []byte) []byte {
+		n := decodeNews(value)
+		if key != "news" || n.word.unanimous == 0 || forged == 3 {
+			return value
+		}
+		n.word.unanimous ^= 1 << forged
+		forged++
+		return n.encode()
+	})
+	agree(t, configs, results)
+	for _, r := range results {
+		if r.roster.Unanimous != 0b101 {
+			t.Errorf("rank %d believes %b", r.rank, r.roster.Unanimous)
+		}
+	}
+	if forged == 0 {
+		t.Error("the word was not changed")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/goccl/goccl/core/internal/printable"
@@ -14,11 +13,9 @@ import (
 type follower struct {
 	*joiner
 	read name          // of the roster that was read last
-	mine *rosterRecord // the one that this rank has confirmed
-	// What rank 0 says when it is settled, and when it is so unanimously; none where this rank is
-	// unfit.
-	words []word
-	hint  string // why this rank has confirmed none
+	mine *rosterRecord // the one that this rank has answered
+	fit  bool          // and confirmed; else rank 0 settles another one
+	hint string        // why this rank has confirmed none
 }
 
 func (j *joiner) follow() (*Roster, error) {
@@ -34,9 +31,9 @@ func (j *joiner) follow() (*Roster, error) {
 			return nil, f.missing()
 		}
 		n := decodeNews(value)
-		if said := slices.Index(f.words, n.word); said >= 0 {
+		if f.settled(n.word) {
 			if f.mine.problem == "" {
-				return j.roster(f.mine, said == 1), nil
+				return j.roster(f.mine, n.word.unanimous), nil
 			}
 			// Where it cannot be written rank 0 stays a little longer.
 			_ = j.set(j.heardKey(j.config.Rank), f.mine.nonce[:])
@@ -55,6 +52,11 @@ func (j *joiner) follow() (*Roster, error) {
 			stand *= 2
 		}
 	}
+}
+
+// settled tells whether a word is rank 0's, and of the roster that this rank has confirmed.
+func (f *follower) settled(w word) bool {
+	return f.fit && w.nonce == f.mine.nonce && w == f.mine.word(f.key, w.unanimous)
 }
 
 // look reads the roster that the news name, and answers it where it lists this rank.
@@ -92,13 +94,10 @@ func (f *follower) look(named name) (progress bool, err error) {
 		return false, err
 	default:
 		f.mine, progress = r, true
-		f.words = []word{r.word(f.key, false), r.word(f.key, true)}
 		if f.hint, err = f.confirm(r); err != nil {
 			return false, err
 		}
-		if f.hint != "" {
-			f.words = nil
-		}
+		f.fit = f.hint == ""
 	}
 	f.read = named
 	return progress, nil
@@ -139,11 +138,11 @@ func (j *joiner) confirm(r *rosterRecord) (objection string, err error) {
 		if problem := j.distrust(r); problem != "" {
 			c.problem = problem
 			err = j.refused(&rosterRecord{problem: problem})
-		} else if yes, unfit := j.check(r); unfit != nil {
+		} else if answers, unfit := j.check(r); unfit != nil {
 			c.problem, c.cause = printable.Text(unfit.Error(), maxProblem), causeUnfit
 			objection = "; " + c.problem
 		} else {
-			c.yes = yes
+			c.answers = answers
 		}
 		c.proof = c.prove(r.groupSecret(j.key), j.config.Rank)
 	} else if r.settings != j.own.settings {

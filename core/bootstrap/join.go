@@ -58,10 +58,10 @@ type JoinConfig struct {
 	// ranks that come within a moment are told so.
 	Problem string
 	// Check, where it is set, tells whether this rank can work with the others, given what they
-	// publish. Its error is told to all ranks, and there is no group. Its yes is of one question
-	// that is the same on all ranks, see Roster.Unanimous. It may be called several times: those
-	// that it is asked about may turn out to be of an earlier run.
-	Check func(members []Member) (yes bool, err error)
+	// publish. Its error is told to all ranks, and there is no group. Its answers are counted, see
+	// Roster.Unanimous. It may be called several times: those that it is asked about may turn out
+	// to be of an earlier run.
+	Check func(members []Member) (Answers, error)
 
 	host string // in tests: keeps ranks of one machine apart, as if they were on several
 }
@@ -72,12 +72,15 @@ type Member struct {
 	Shared []byte // others have it, too: all ranks are handed each such text once
 }
 
+// Answers are to questions that are the same on all ranks: a bit each, which is 1 for yes.
+type Answers uint8
+
 // Roster is what all ranks know of their group once they have joined.
 type Roster struct {
 	Job, Group uint64   // Group is fresh random data
 	Secret     []byte   // of this group: 32 bytes
 	Members    []Member // by rank
-	Unanimous  bool     // the Check of each rank has said yes
+	Unanimous  Answers  // yes where the Check of each rank has said yes
 }
 
 const (
@@ -107,13 +110,13 @@ const Linger = 3 * time.Second
 //	roster       by rank 0:  the group's fresh nonce, and the digest of the table
 //	news         by rank 0:  the name of the roster, and the word that settles one; see below
 //	confirm/<r>  by rank r:  the group's nonce, once r has found its own join in the roster,
-//	                         whether it can be in that group, and the answer of its Check
+//	                         whether it can be in that group, and the answers of its Check
 //	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process
 //	                         may keep the store, stays until then
 //
-// Ranks poll the news, which are 64 bytes, and read a roster once. A large table is read once a
+// Ranks poll the news, which are 65 bytes, and read a roster once. A large table is read once a
 // host: see share.go. Once all have confirmed a roster rank 0 adds the word to the news: that
-// nonce, and a proof of whether all have answered yes. The word stays when the news are of the next
+// nonce, to what all have answered yes, and a proof of both. The word stays when the news are of the next
 // roster already, for a rank may still wait for it: until all have confirmed that one.
 //
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
@@ -166,11 +169,11 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	if c.Size == 1 {
 		r := j.newRoster("", 0)
 		r.encode(j.key)
-		yes, err := j.check(r)
+		answers, err := j.check(r)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnfit, err)
 		}
-		return j.roster(r, yes), nil
+		return j.roster(r, answers), nil
 	}
 	if err := j.join(); err != nil {
 		return nil, err
@@ -265,9 +268,9 @@ func (j *joiner) group() string {
 }
 
 // check asks whether this rank can be in the group of a roster.
-func (j *joiner) check(r *rosterRecord) (yes bool, err error) {
+func (j *joiner) check(r *rosterRecord) (Answers, error) {
 	if j.config.Check == nil {
-		return false, nil
+		return 0, nil
 	}
 	return j.config.Check(r.members)
 }
@@ -291,7 +294,7 @@ func (j *joiner) refused(r *rosterRecord) error {
 }
 
 // roster is what the caller gets of an agreed record.
-func (j *joiner) roster(r *rosterRecord, unanimous bool) *Roster {
+func (j *joiner) roster(r *rosterRecord, unanimous Answers) *Roster {
 	return &Roster{Job: r.job, Group: binary.LittleEndian.Uint64(r.nonce[:]), Members: r.members,
 		Secret: r.groupSecret(j.key), Unanimous: unanimous}
 }

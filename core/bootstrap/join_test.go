@@ -479,7 +479,7 @@ func TestJoinRefusesForgedRoster(t *testing.T) {
 		forged.encode("guess")
 		_ = s.Set("goccl//g/table", forged.table)
 		_ = s.Set("goccl//g/roster", forged.encoded)
-		n := news{word{nonce: forged.nonce}, forged.name()}
+		n := news{word: word{nonce: forged.nonce}, roster: forged.name()}
 		_ = s.Set("goccl//g/news", n.encode())
 		if err := <-done; !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "secret") {
 			t.Fatal(err)
@@ -632,7 +632,7 @@ func sampleRecords() (join []byte, rosters []*rosterRecord, confirms [][]byte) {
 	}
 	for _, c := range []confirmRecord{
 		{nonce: newNonce(), proof: [proofSize]byte{1}},
-		{nonce: newNonce(), yes: true},
+		{nonce: newNonce(), answers: 0b11},
 		{nonce: newNonce(), problem: "no way", cause: causeUnfit},
 		{nonce: newNonce(), settings: settings},
 		{nonce: newNonce(), settings: settings[:0]},
@@ -839,16 +839,16 @@ func TestJoinCheckFails(t *testing.T) {
 			t.Parallel()
 			configs := ranks(3)
 			for r := range configs {
-				configs[r].Check = func(members []Member) (bool, error) {
+				configs[r].Check = func(members []Member) (Answers, error) {
 					for i, m := range members {
 						if string(m.Own) != string(configs[i].Member.Own) {
-							return true, fmt.Errorf("member %d is %q", i, m)
+							return 1, fmt.Errorf("member %d is %q", i, m)
 						}
 					}
 					if r == bad {
-						return true, errors.New("0 and 2 do not\nfit")
+						return 1, errors.New("0 and 2 do not\nfit")
 					}
-					return true, nil
+					return 1, nil
 				}
 			}
 			s := NewMemStore()
@@ -862,21 +862,28 @@ func TestJoinCheckFails(t *testing.T) {
 	}
 }
 
-// TestJoinIsUnanimous: all ranks hear whether each has said yes.
+// TestJoinIsUnanimous: all ranks hear to which questions each has said yes.
 func TestJoinIsUnanimous(t *testing.T) {
 	for _, secret := range []string{"", strings.Repeat("s", longSecret)} {
 		for size := 1; size <= 3; size++ {
-			for yes := range 1 << size { // a bit of each rank that says so
+			for yes := range 1 << size { // to the first question, a bit of each rank that says so
 				configs := ranks(size)
 				for r := range configs {
 					configs[r].Secret = secret
-					configs[r].Check = func([]Member) (bool, error) { return yes>>r&1 == 1, nil }
+					configs[r].Check = func([]Member) (Answers, error) {
+						return 0b110&^(1<<r) | Answers(yes>>r&1), nil // r = 0 changes nothing
+					}
 				}
 				results := joinAll(within(t, limit), NewMemStore(), configs)
 				agree(t, configs, results)
 				for _, r := range results {
-					if want := yes == 1<<size-1; r.roster.Unanimous != want {
-						t.Errorf("rank %d, answers %0*b: unanimous is %v", r.rank, size, yes, !want)
+					want := Answers([]int{0, 0b110, 0b100, 0}[size])
+					if yes == 1<<size-1 {
+						want |= 1
+					}
+					if r.roster.Unanimous != want {
+						t.Errorf("rank %d, answers %0*b: unanimous are %b, want %b", r.rank, size, yes,
+							r.roster.Unanimous, want)
 					}
 				}
 			}
@@ -892,11 +899,11 @@ func TestJoinChecksNoDeadRank(t *testing.T) {
 	old[2].Member.Own = []byte("unfit")
 	agree(t, old, joinAll(within(t, limit), s, old))
 	for r := range configs {
-		configs[r].Check = func(members []Member) (bool, error) {
+		configs[r].Check = func(members []Member) (Answers, error) {
 			if string(members[2].Own) == "unfit" {
-				return false, errors.New("unfit")
+				return 0, errors.New("unfit")
 			}
-			return true, nil
+			return 1, nil
 		}
 	}
 	// Rank 2 comes when rank 1 has seen the record of the last run.
@@ -914,7 +921,7 @@ func TestJoinChecksNoDeadRank(t *testing.T) {
 	last := []result{<-results, <-results, <-results}
 	agree(t, configs, last)
 	for _, r := range last {
-		if !r.roster.Unanimous {
+		if r.roster.Unanimous != 1 {
 			t.Errorf("rank %d: an answer about the dead rank counts", r.rank)
 		}
 	}

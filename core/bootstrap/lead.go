@@ -30,7 +30,7 @@ func (j *joiner) lead() (*Roster, error) {
 	j.news, j.quiet = decodeNews(value), quietFirst
 	j.joins = append(j.joins, make([]*joinRecord, j.config.Size-1)...)
 	var roster *rosterRecord // the one in the store
-	var own answer           // of rank 0's Check
+	var own checked
 	written := false
 	for {
 		changed, err := j.pollJoins(roster)
@@ -57,7 +57,7 @@ func (j *joiner) lead() (*Roster, error) {
 				return nil, err
 			}
 			if text == "" {
-				own.yes, own.unfit = j.check(roster) // while the others do the same
+				own.answers, own.unfit = j.check(roster) // while the others do the same
 			}
 		}
 		progress := changed
@@ -130,24 +130,26 @@ func (j *joiner) write(r *rosterRecord) error {
 }
 
 // say gives the word of a roster.
-func (j *joiner) say(r *rosterRecord, unanimous bool) error {
+func (j *joiner) say(r *rosterRecord, unanimous Answers) error {
 	j.news.word = r.word(j.key, unanimous)
 	return j.set("news", j.news.encode())
 }
 
-// answer is what rank 0's Check has said, as others confirm it.
-type answer struct {
-	yes   bool
-	unfit error
+// checked is what rank 0's Check has said, as others confirm it.
+type checked struct {
+	answers Answers
+	unfit   error
 }
 
 // settle ends the meeting with a roster that all have confirmed.
-func (j *joiner) settle(roster *rosterRecord, own answer) (*Roster, error) {
+func (j *joiner) settle(roster *rosterRecord, own checked) (*Roster, error) {
 	if problem, why := j.objections(roster, own.unfit); problem != "" {
 		return nil, j.refuseAnew(problem, why)
 	}
-	unanimous := own.yes && !slices.ContainsFunc(j.confirms[1:],
-		func(c *confirmRecord) bool { return !c.yes })
+	unanimous := own.answers
+	for _, c := range j.confirms[1:] {
+		unanimous &= c.answers
+	}
 	if err := j.say(roster, unanimous); err != nil {
 		return nil, err
 	}
@@ -418,7 +420,7 @@ func (j *joiner) refuseAnew(problem string, why cause) error {
 // refuse tells all ranks that there is no group, those too that come within a moment.
 func (j *joiner) refuse(roster *rosterRecord) error {
 	err := j.refused(roster)
-	if j.say(roster, false) != nil {
+	if j.say(roster, 0) != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, Linger)
@@ -517,7 +519,7 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	}
 	note := j.newRoster(text, causeAbsent)
 	if j.write(note) == nil {
-		_ = j.say(note, false) // nobody is left to hear of an error here
+		_ = j.say(note, 0) // nobody is left to hear of an error here
 	}
 	return &AbsentError{late, j.end() + ": not all ranks have joined: " + text, context.Cause(j.ctx)}
 }

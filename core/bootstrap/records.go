@@ -36,16 +36,14 @@ const (
 const (
 	joinMagic    = "GCJ3"
 	rosterMagic  = "GCR3"
-	confirmMagic = "GCC3"
+	confirmMagic = "GCC4"
 )
 
 const (
 	flagKeyed   = 1 // the writer has a secret of its own, so the record is sealed with it
 	flagProblem = 2 // the record tells why there can be no group, or why its rank takes no part
 
-	// Of a confirmation: see confirmRecord.
-	flagYes      = 4
-	flagSettings = 8
+	flagSettings = 4 // of a confirmation: it has them, see confirmRecord
 )
 
 type nonce [nonceSize]byte
@@ -146,10 +144,10 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 
 // confirmRecord is what a rank says of a roster that lists it.
 type confirmRecord struct {
-	nonce   nonce  // the roster's
-	problem string // why the rank cannot be in the group; "" where it can
-	cause   cause  // of the problem
-	yes     bool   // what the rank's Check has answered; false with a problem
+	nonce   nonce   // the roster's
+	problem string  // why the rank cannot be in the group; "" where it can
+	cause   cause   // of the problem
+	answers Answers // of the rank's Check; none with a problem
 	// settings are the rank's, where rank 0's are others and the roster has a problem.
 	settings []Setting
 	proof    [proofSize]byte
@@ -158,7 +156,7 @@ type confirmRecord struct {
 // prove proves that the rank has read the very roster that the group's secret is made of.
 func (c *confirmRecord) prove(secret []byte, rank int) [proofSize]byte {
 	head := binary.LittleEndian.AppendUint32(c.nonce[:], uint32(rank))
-	return Seal(string(secret), "goccl confirm", append(head, c.flags(), byte(c.cause)),
+	return Seal(string(secret), "goccl confirm", append(head, c.flags(), byte(c.cause), byte(c.answers)),
 		[]byte(c.problem))
 }
 
@@ -170,9 +168,6 @@ func (c *confirmRecord) proven(secret []byte, rank int) bool {
 
 func (c *confirmRecord) flags() byte {
 	f := flags(false, c.problem != "")
-	if c.yes {
-		f |= flagYes
-	}
 	if c.settings != nil {
 		f |= flagSettings
 	}
@@ -180,7 +175,7 @@ func (c *confirmRecord) flags() byte {
 }
 
 func (c *confirmRecord) encode() []byte {
-	b := append([]byte(confirmMagic), c.flags(), byte(c.cause))
+	b := append([]byte(confirmMagic), c.flags(), byte(c.cause), byte(c.answers))
 	b = append(b, c.nonce[:]...)
 	if c.problem != "" {
 		b = appendBytes(b, c.problem)
@@ -194,7 +189,7 @@ func (c *confirmRecord) encode() []byte {
 func decodeConfirm(b []byte) (*confirmRecord, error) {
 	r := reader{foreign.NewReader(b)}
 	f := r.header(confirmMagic)
-	c := &confirmRecord{cause: cause(r.Byte()), yes: f&flagYes != 0}
+	c := &confirmRecord{cause: cause(r.Byte()), answers: Answers(r.Byte())}
 	r.Fixed(c.nonce[:])
 	if f&flagProblem != 0 {
 		c.problem = r.text(maxProblem)
@@ -206,8 +201,8 @@ func decodeConfirm(b []byte) (*confirmRecord, error) {
 		}
 	}
 	r.Fixed(c.proof[:])
-	if f&^(flagProblem|flagYes|flagSettings) != 0 || (c.problem != "") != (f&flagProblem != 0) ||
-		c.cause >= causes || c.cause != 0 && c.problem == "" || c.yes && c.problem != "" {
+	if f&^(flagProblem|flagSettings) != 0 || (c.problem != "") != (f&flagProblem != 0) ||
+		c.cause >= causes || c.cause != 0 && c.problem == "" || c.answers != 0 && c.problem != "" {
 		r.Fail()
 	}
 	if err := r.End(); err != nil {

@@ -209,11 +209,12 @@ type news struct {
 	roster name
 }
 
-// word says that a roster is settled: its nonce, and a proof, which tells whether all ranks have
-// answered yes. It is zero where there is no group.
+// word says that a roster is settled, and to what all ranks have answered yes. Where there is no
+// group all but the nonce is zero.
 type word struct {
-	nonce nonce
-	proof [proofSize]byte
+	nonce     nonce // the roster's
+	unanimous Answers
+	proof     [proofSize]byte
 }
 
 // name is the first half of a roster's digest.
@@ -226,21 +227,17 @@ func (r *rosterRecord) name() (n name) {
 }
 
 // word is what rank 0 publishes when a roster is settled.
-func (r *rosterRecord) word(key string, unanimous bool) word {
-	w := word{nonce: r.nonce}
+func (r *rosterRecord) word(key string, unanimous Answers) word {
 	if r.problem != "" {
-		return w
+		return word{nonce: r.nonce}
 	}
-	answer := []byte("no")
-	if unanimous {
-		answer = []byte("yes")
-	}
-	w.proof = Seal(string(r.groupSecret(key)), "goccl go", answer)
-	return w
+	proof := Seal(string(r.groupSecret(key)), "goccl go", []byte{byte(unanimous)})
+	return word{r.nonce, unanimous, proof}
 }
 
 func (n *news) encode() []byte {
-	b := append(n.word.nonce[:], n.word.proof[:]...)
+	b := append(n.word.nonce[:], byte(n.word.unanimous))
+	b = append(b, n.word.proof[:]...)
 	return append(b, n.roster[:]...)
 }
 
@@ -248,6 +245,7 @@ func (n *news) encode() []byte {
 func decodeNews(b []byte) (n news) {
 	r := reader{foreign.NewReader(b)}
 	r.Fixed(n.word.nonce[:])
+	n.word.unanimous = Answers(r.Byte())
 	r.Fixed(n.word.proof[:])
 	r.Fixed(n.roster[:])
 	if r.End() != nil {

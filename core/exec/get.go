@@ -57,7 +57,8 @@ const HugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 // FastReads tells whether a large piece of another process's memory is read in less time than two
 // copies take, which a window needs. It depends on the CPU, and on the pages that the system gives
-// unasked: the kernel looks up each one. So it is measured, once, for about a millisecond.
+// unasked: the kernel looks up each one. So it is measured, once, for about a millisecond, which is
+// long where many processes of a host start at once: one of them is enough.
 var FastReads = sync.OnceValue(func() bool {
 	copied, read := readTimes()
 	return read > 0 && read < 2*copied

@@ -81,8 +81,8 @@ type Config struct {
 	Members *fault.Group
 	Group   uint64 // of the plans' messages, as is Epoch
 	Epoch   uint32
-	Ports   []bool // by rank: whether a link joins it to this one, and no memory
-	Shape   tune.Shape
+	Ports   []bool      // by rank: whether a link joins it to this one, and no memory
+	Shape   *tune.Shape // agreed before the first use
 	Waiting exec.Waiting
 
 	Works    *work.Group

@@ -142,7 +142,7 @@ func (w *world) newRank(number, size int) *rank {
 	fast, err := exec.NewFastPath(run, number, 2)
 	check(t, err)
 	r.Engine, err = New(Config{Rank: number, Members: &members, Group: 1, Ports: options.Ports,
-		Shape: shape, Waiting: waiting, Works: &r.works, Window: window,
+		Shape: &shape, Waiting: waiting, Works: &r.works, Window: window,
 		Lane: window.Lane(tune.Lanes - 1), FastPath: fast, Reader: r}, r)
 	check(t, err)
 	r.UseLinks(r)

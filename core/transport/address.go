@@ -33,7 +33,7 @@ type Address struct {
 	UserSpace string // and that of UID
 	Name      string // host name, for texts
 	Host      string // boot id and network namespace
-	// Unix is an abstract socket, "" where shared memory cannot work.
+	// Unix is the process's abstract socket, "" where shared memory cannot work.
 	Unix       string
 	ShmProblem string   // why it cannot, and what to do
 	TCP        []string // host:port, the preferred one first
@@ -43,7 +43,6 @@ type Address struct {
 	VerbsProblem string // why there is none, and what to do
 	CPUs         int    // that the process may use
 	Domain       int    // that these are in: its first CPU, plus 1; 0: several, or unknown
-	FastReads    bool   // of others' memory: see exec.FastReads
 	Mark         Mark
 	Forced       string // the transport that this process's user demands
 	Net          string // and what it demands where no memory is shared

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -112,17 +111,16 @@ func TestAddressRecord(t *testing.T) {
 	b.Process, b.PID, b.TCP = ProcessID{1}, 5, []string{"10.0.0.1:65535", "[fd00::1]:1"}
 	b.ShmProblem, b.VerbsProblem, b.Verbs, b.Net, b.Forced = "none", "no card", "ib", TCP, Shm
 	c := b
-	c.Process, c.Unix, c.TCP = ProcessID{2}, "@other", []string{"10.0.0.1:1", "[fd00::1]:2"}
+	c.Process, c.TCP = ProcessID{2}, []string{"10.0.0.1:1", "[fd00::1]:2"}
 	d := a
-	d.Process, d.Unix, d.FastReads, d.TCP = ProcessID{3}, "", true, nil
+	d.Process, d.Unix, d.TCP = ProcessID{3}, "", nil
 	e := a
 	e.Process = ProcessID{4}
-	e.Unix = e.Process.ownSocket()
 	all := []Address{a, b, c, d, e}
 	var own, shared [][]byte
 	for i := range all {
-		if i > 0 && i < 3 {
-			all[i].Unix = cmp.Or(all[i].Unix, all[i].Process.ownSocket())
+		if all[i].Unix != "" {
+			all[i].Unix = all[i].Process.ownSocket()
 		}
 		o, s, err := all[i].Encode()
 		ok(t, err)
@@ -162,7 +160,7 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(own, shared)
-	a.Unix, a.FastReads, a.ShmProblem = a.Process.ownSocket(), true, "none"
+	a.Unix, a.ShmProblem = "", "none"
 	own, shared, err = a.Encode()
 	if err != nil {
 		f.Fatal(err)

@@ -15,11 +15,7 @@ import (
 // 40 bytes, and what all processes of its host say alike, a few hundred. A text has its length
 // before it. It need not be believed: see Address.
 
-const (
-	flagFastReads = 1 // in the shared record
-	flagUnix      = 2 // there is a Unix socket
-	flagOtherUnix = 1 // in the own record: its name follows, for it is not ownSocket's
-)
+const flagUnix = 1 // in the shared record: each process has a Unix socket, see ownSocket
 
 // ownSocket is the name of the abstract socket of a process.
 func (p ProcessID) ownSocket() string { return "@goccl-" + p.String() }
@@ -31,19 +27,9 @@ func (a *Address) Encode() (own, shared []byte, err error) {
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.At)
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.Value)
 	own = binary.LittleEndian.AppendUint16(own, uint16(a.Domain))
-	var flags, ownFlags byte
-	if a.FastReads {
-		flags |= flagFastReads
-	}
+	var flags byte
 	if a.Unix != "" {
 		flags |= flagUnix
-		if a.Unix != a.Process.ownSocket() {
-			ownFlags |= flagOtherUnix
-		}
-	}
-	own = append(own, ownFlags)
-	if ownFlags&flagOtherUnix != 0 {
-		own = appendText(own, a.Unix)
 	}
 	shared = append(shared, flags)
 	shared = binary.LittleEndian.AppendUint32(shared, uint32(a.UID))
@@ -102,7 +88,6 @@ func Decode(own, shared [][]byte) (addresses []Address, hosts []int, err error) 
 func decodeShared(b []byte) (a Address, err error) {
 	r := foreign.NewReader(b)
 	flags := r.Byte()
-	a.FastReads = flags&flagFastReads != 0
 	if flags&flagUnix != 0 {
 		a.Unix = "@" // until the own record tells the name
 	}
@@ -119,7 +104,7 @@ func decodeShared(b []byte) (a Address, err error) {
 		}
 		a.TCP = append(a.TCP, ip.String())
 	}
-	if flags&^(flagFastReads|flagUnix) != 0 {
+	if flags&^flagUnix != 0 {
 		r.Fail()
 	}
 	return a, r.End()
@@ -133,16 +118,7 @@ func (a *Address) decodeOwn(b []byte) error {
 	a.Mark.At = r.Uint64()
 	a.Mark.Value = r.Uint64()
 	a.Domain = int(r.Uint16())
-	flags := r.Byte()
-	switch {
-	case flags == flagOtherUnix && a.Unix != "":
-		a.Unix = readText(&r)
-		if a.Unix == "" {
-			r.Fail()
-		}
-	case flags != 0:
-		r.Fail()
-	case a.Unix != "":
+	if a.Unix != "" {
 		a.Unix = a.Process.ownSocket()
 	}
 	addresses := a.TCP

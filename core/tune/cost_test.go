@@ -47,7 +47,7 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 // A few ranks of a host go about everything alike, whatever their domains.
 func TestFewRanksHeedNoDomains(t *testing.T) {
 	for _, ranks := range []int{4, 8} {
-		at := Topology{Size: ranks, Memory: true, FastReads: true}
+		at := Topology{Size: ranks, Memory: true}
 		apart, dealtOut := at, at
 		apart.Domain = ranks / 2
 		dealtOut.Order, dealtOut.OrderDomain = dealt(ranks, 2), ranks/2

@@ -74,7 +74,7 @@ func Explain(q Question, o Options) (*Explanation, error) {
 			at, number = rank%hosts, rank/hosts
 		}
 		host := strconv.Itoa(at)
-		places[rank] = Place{Host: host, CPUs: q.CPUs, FastReads: true, Memory: host}
+		places[rank] = Place{Host: host, CPUs: q.CPUs, Memory: host}
 		if q.PerDomain > 0 {
 			places[rank].Domain = number/q.PerDomain + 1
 		}
@@ -83,6 +83,7 @@ func Explain(q Question, o Options) (*Explanation, error) {
 		}
 		o.Ports[rank] = rank > 0 && (q.Ports || at > 0)
 	}
+	o.FastReads = true
 	s, err := New(Survey(places), 0, o)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)

@@ -12,6 +12,8 @@
 package tune
 
 import (
+	"errors"
+
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
 )
@@ -66,6 +68,7 @@ type Shape struct {
 
 	ports    []bool // see Options; nil: there are none in the group
 	longMost int64
+	slow     Thresholds // where it is slow to read the memory of others: see Agree
 }
 
 // Options are what a shape depends on beside the topology.
@@ -75,13 +78,14 @@ type Options struct {
 	Algorithms string // see ParseAlgorithms
 	Ports      []bool // by rank: whether a port joins it to this one
 	SingleCopy bool   // all ranks can read each other's memory
+	FastReads  bool   // and that is fast: see exec.FastReads
 	LongMost   int64  // the most bytes of a message that a port carries
 }
 
 // New makes the shape of a rank.
 func New(t Topology, rank int, o Options) (Shape, error) {
 	s := Shape{Topology: t, Rank: rank, Chunk: largestChunk, Slots: slotsPerChannel, Ahead: 1,
-		EagerMax: largestEager, AllMemory: !t.Ports, SingleCopy: o.SingleCopy, longMost: o.LongMost}
+		EagerMax: largestEager, AllMemory: !t.Ports, longMost: o.LongMost}
 	rings := int64(t.Sharing-1) * Lanes // of slots, of which a window is made
 	if t.Ports {
 		s.Chunk, s.ports = largestPortChunk, o.Ports
@@ -100,11 +104,12 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 		s.Slots = int(max(slotsPerChannel, min(mostSlots, fit)))
 		s.Ahead = s.Slots / 4
 	}
-	s.Thresholds = t.thresholds(s.Chunk)
-	if err := s.Thresholds.Set(o.Thresholds); err != nil {
+	s.Thresholds, s.slow = t.thresholds(s.Chunk, true), t.thresholds(s.Chunk, false)
+	err := errors.Join(s.Thresholds.Set(o.Thresholds), s.slow.Set(o.Thresholds))
+	if err != nil {
 		return Shape{}, err
 	}
-	var err error
+	s.Agree(o.SingleCopy, o.FastReads)
 	if s.Algorithms, err = ParseAlgorithms(o.Algorithms); err != nil {
 		return Shape{}, err
 	}
@@ -113,6 +118,14 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 	}
 	s.Schedule, err = plan.ParseSchedule(o.Schedule)
 	return s, err
+}
+
+// Agree settles, before the first operation, whether all ranks can read each other's memory, and
+// whether that is fast, which a shape may have been made to assume.
+func (s *Shape) Agree(singleCopy, fastReads bool) {
+	if s.SingleCopy = singleCopy; !fastReads {
+		s.Thresholds = s.slow
+	}
 }
 
 // fitting is the longest chunk of which the slots of so many inboxes fit into memory.

@@ -19,7 +19,10 @@ const longMost = 1 << 30
 
 // shapesOf are the shapes of all ranks of a topology in which ports join all pairs, or all but
 // those of a group.
-func shapesOf(t *testing.T, at Topology) []Shape {
+func shapesOf(t *testing.T, at Topology) []Shape { return shapesWith(t, at, true) }
+
+// shapesWith are shapes of ranks that read each other's memory fast or not.
+func shapesWith(t *testing.T, at Topology, fastReads bool) []Shape {
 	t.Helper()
 	group, places := max(at.Group, at.OrderGroup), plan.Places(at.Order)
 	if at.Order == nil {
@@ -33,7 +36,8 @@ func shapesOf(t *testing.T, at Topology) []Shape {
 	}
 	shapes := make([]Shape, at.Size)
 	for rank := range shapes {
-		o := Options{LongMost: longMost, Ports: make([]bool, at.Size), SingleCopy: !at.Ports}
+		o := Options{LongMost: longMost, Ports: make([]bool, at.Size), SingleCopy: !at.Ports,
+			FastReads: fastReads}
 		for peer := range o.Ports {
 			near := at.Memory && group > 0 && places[peer]/group == places[rank]/group
 			o.Ports[peer] = at.Ports && peer != rank && !near
@@ -71,7 +75,7 @@ func TestShapesArePlanned(t *testing.T) {
 	for _, size := range []int{2, 3, 4, 8} {
 		for _, at := range []Topology{{Memory: true}, {Ports: true, Memory: true}, {Ports: true},
 			{Memory: true, Oversubscribed: true}, {Ports: true, Oversubscribed: true}} {
-			at.Size, at.FastReads = size, true
+			at.Size = size
 			for _, n := range []uint64{0, 1, 70_000, 1 << 20, 40 << 20} {
 				for c := plan.AllReduce; c < plan.Barrier; c++ {
 					verify(t, at, plan.BySize, c, n)
@@ -157,7 +161,7 @@ func TestChoices(t *testing.T) {
 	} {
 		for _, ranks := range []int{2, 4, 8, 16} {
 			at := place.at
-			at.Size, at.FastReads = ranks, !strings.Contains(place.name, "small pages")
+			at.Size = ranks
 			if place.name == "two hosts" {
 				if at.Group = ranks / 2; at.Group == 1 {
 					continue
@@ -174,7 +178,7 @@ func TestChoices(t *testing.T) {
 				}
 				at.Order = dealt(ranks, 2)
 			}
-			shapes := shapesOf(t, at)
+			shapes := shapesWith(t, at, !strings.Contains(place.name, "small pages"))
 			s := &shapes[0]
 			fmt.Fprintf(&b, "\n%s, %d ranks: slots %dx%s, ahead %d, eager packets up to %s\n", place.name,
 				ranks, s.Slots, units(uint64(s.Chunk)), s.Ahead, units(uint64(s.EagerMax)))
@@ -334,11 +338,14 @@ func TestStreams(t *testing.T) {
 func TestSingleCopyNeedsFastReads(t *testing.T) {
 	for _, ports := range []bool{false, true} {
 		for _, fast := range []bool{false, true} {
-			at := Topology{Size: 2, Memory: true, Ports: ports, FastReads: fast}
-			s := shapesOf(t, at)[0].Thresholds
-			if s.SendGetMin > 0 != fast || s.GetMin > 0 != (fast && !ports) {
-				t.Errorf("ports %v, fast reads %v: from %d on, sends from %d", ports, fast, s.GetMin,
-					s.SendGetMin)
+			at := Topology{Size: 2, Memory: true, Ports: ports}
+			made, agreed := shapesWith(t, at, fast)[0], shapesOf(t, at)[0]
+			agreed.Agree(agreed.SingleCopy, fast)
+			for _, s := range []Thresholds{made.Thresholds, agreed.Thresholds} {
+				if s.SendGetMin > 0 != fast || s.GetMin > 0 != (fast && !ports) {
+					t.Errorf("ports %v, fast reads %v: from %d on, sends from %d", ports, fast, s.GetMin,
+						s.SendGetMin)
+				}
 			}
 		}
 	}

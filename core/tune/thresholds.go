@@ -47,13 +47,14 @@ var (
 	}
 )
 
-// thresholds are the defaults, with messages of at most chunk bytes.
-func (t *Topology) thresholds(chunk int64) Thresholds {
+// thresholds are the defaults, with messages of at most chunk bytes, and where it is fast to read
+// the memory of others or not.
+func (t *Topology) thresholds(chunk int64, fastReads bool) Thresholds {
 	memory := memoryThresholds
 	if t.Oversubscribed {
 		memory = oversubscribedThresholds
 	}
-	if !t.FastReads { // two copies through a window are faster: see exec.FastReads
+	if !fastReads { // two copies through a window are faster: see exec.FastReads
 		memory.GetMin, memory.SendGetMin = 0, 0
 	}
 	if !t.Ports {

@@ -7,10 +7,9 @@ import (
 
 // Place is where a rank is.
 type Place struct {
-	Host      string
-	CPUs      int  // that its process may use
-	Domain    int  // of the host's CPUs, that these are in; 0: several, or unknown
-	FastReads bool // see exec.FastReads
+	Host   string
+	CPUs   int // that its process may use
+	Domain int // of the host's CPUs, that these are in; 0: several, or unknown
 	// Memory names what shares memory: the places with the same name. "" shares it with none.
 	Memory string
 }
@@ -24,7 +23,6 @@ type Topology struct {
 	Sharing        int  // the most ranks that share memory with each other; 1: none do
 	Oversubscribed bool // some host has more ranks than CPUs
 	MultiHost      bool // not all ranks are on one host
-	FastReads      bool // of all ranks
 	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
 	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
@@ -52,7 +50,6 @@ func Survey(places []Place) Topology {
 	}
 	t.Memory = t.Sharing > 1 || !t.Ports
 	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first.Host })
-	t.FastReads = !slices.ContainsFunc(places, func(p Place) bool { return !p.FastReads })
 	t.Group, t.Domain = groups(places)
 	order, sorted := nearTogether(places)
 	if group, domain := groups(sorted); group > t.Group || group == t.Group && domain > t.Domain {

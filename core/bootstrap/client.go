@@ -30,9 +30,19 @@ type client struct {
 // id's secret. The context's deadline, if it has one, also bounds all use of the store. Close ends
 // the connection.
 func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
-	secret, addresses, err := decodeID(id)
+	var c *client
+	var err error
+	elsewhere(func(func(func())) { c, err = dialRoot(ctx, id) })
 	if err != nil {
 		return nil, nil, err
+	}
+	return c, c, nil
+}
+
+func dialRoot(ctx context.Context, id [IDSize]byte) (*client, error) {
+	secret, addresses, err := decodeID(id)
+	if err != nil {
+		return nil, err
 	}
 	wait := pollFirst
 	for {
@@ -40,11 +50,11 @@ func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
 		for _, a := range addresses {
 			c, err := dialOne(ctx, "tcp", a.String(), secret)
 			if err == nil {
-				return c, c, nil
+				return c, nil
 			}
 			last = fmt.Errorf("the root address %s: %w", a, plain.Error(err))
 			if errors.Is(err, ErrRefused) {
-				return nil, nil, last
+				return nil, last
 			}
 		}
 		// The network may be up in a moment, or the root crowded.
@@ -54,7 +64,7 @@ func DialRoot(ctx context.Context, id [IDSize]byte) (Store, io.Closer, error) {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, nil, fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), last)
+			return nil, fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), last)
 		}
 	}
 }

@@ -60,7 +60,7 @@ type JoinConfig struct {
 	// Check, where it is set, tells whether this rank can work with the others, given what they
 	// publish. Its error is told to all ranks, and there is no group. Its answers are counted, see
 	// Roster.Unanimous. It may be called several times: those that it is asked about may turn out
-	// to be of an earlier run.
+	// to be of an earlier run. It is called on Join's own goroutine.
 	Check func(members []Member) (Answers, error)
 
 	host string // in tests: keeps ranks of one machine apart, as if they were on several
@@ -146,7 +146,7 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 		return nil, err
 	}
 	j := &joiner{ctx: ctx, store: s, config: c, wait: pollFirst, first: pollFirst, last: pollLast}
-	defer j.close()
+	j.back = func(g func()) { g() }
 	j.prefix = "goccl/" + url.PathEscape(c.Incarnation) + "/" + url.PathEscape(c.GroupName) + "/"
 	j.own = &joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "",
 		problem: printable.Text(c.Problem, maxProblem), settings: digestSettings(c.Settings),
@@ -175,16 +175,24 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 		}
 		return j.roster(r, answers), nil
 	}
-	if err := j.join(); err != nil {
-		return nil, err
-	}
-	if c.Rank == 0 {
-		return j.lead()
-	}
-	// All together ask the store about as often as it can answer.
-	j.first = max(pollFirst, time.Duration(c.Size)*pollEach/10)
-	j.last = max(pollLast, time.Duration(c.Size)*pollEach)
-	return j.follow()
+	var r *Roster
+	var err error
+	elsewhere(func(back func(func())) {
+		j.back = back
+		defer j.close()
+		if err = j.join(); err != nil {
+			return
+		}
+		if c.Rank == 0 {
+			r, err = j.lead()
+			return
+		}
+		// All together ask the store about as often as it can answer.
+		j.first = max(pollFirst, time.Duration(c.Size)*pollEach/10)
+		j.last = max(pollLast, time.Duration(c.Size)*pollEach)
+		r, err = j.follow()
+	})
+	return r, err
 }
 
 func (c *JoinConfig) check(s Store) error {
@@ -231,7 +239,8 @@ type joiner struct {
 	job    string // the key of all that the job seals; "" without a secret
 	key    string // the key of this meeting; "" without a secret
 	own    *joinRecord
-	stood  time.Time // when this rank's join was last seen in the store
+	back   func(func()) // calls on the goroutine that has called Join
+	stood  time.Time    // when this rank's join was last seen in the store
 
 	wait, first, last time.Duration // between polls: the next one, the least and the longest
 
@@ -272,7 +281,9 @@ func (j *joiner) check(r *rosterRecord) (Answers, error) {
 	if j.config.Check == nil {
 		return 0, nil
 	}
-	return j.config.Check(r.members)
+	answers, err := Answers(0), errors.New("a defect: its check has panicked")
+	j.back(func() { answers, err = j.config.Check(r.members) })
+	return answers, err
 }
 
 // refused is the error that a roster with a problem stands for.

@@ -22,6 +22,7 @@ func BenchmarkDecide(b *testing.B) {
 			{"one host without shared memory", 1, "there is no /dev/shm", ""},
 			{"one host, forced ports", 1, "", "tcp"},
 			{"a host each, forced ports", size, "", "tcp"},
+			{"a host each", size, "", ""},
 			{"eight a host", size / 8, "", ""},
 			{"eight a host without shared memory", size / 8, "there is no /dev/shm", ""},
 		} {

@@ -97,6 +97,9 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 		if a.Process == b.Process {
 			return Mem, nil
 		}
+		if forced == "" && a.Host != b.Host {
+			break // without a text of why not, which would take long for thousands of hosts
+		}
 		problem := shmProblem(&a, &b)
 		if problem == "" {
 			return Shm, nil
@@ -134,13 +137,13 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 	if forced == TCP || forced == "" && a.Host == b.Host {
 		return TCP, nil
 	}
-	switch problem := verbsProblem(&a, &b); {
-	case forced == "" && problem != "":
-		return TCP, nil
-	case problem != "":
-		return "", fmt.Errorf("transport \"verbs\" cannot work: %s", problem)
+	switch {
+	case a.Verbs != "" && a.Verbs == b.Verbs:
+		return Verbs, nil
+	case forced == Verbs:
+		return "", fmt.Errorf("transport \"verbs\" cannot work: %s", verbsProblem(&a, &b))
 	}
-	return Verbs, nil
+	return TCP, nil
 }
 
 // Memory names what the process shares memory with: two that Decide joins by Mem or Shm have the

@@ -59,11 +59,17 @@ type Root struct {
 
 	mu      sync.Mutex // guards what follows, but for serving
 	values  map[string][]byte
-	waits   map[string]chan struct{} // closed when the value changes, or the root is closed
+	waits   map[string]*wait // by key, while somebody watches it
 	total   int
 	conns   map[net.Conn]struct{}
 	closed  bool
 	serving sync.WaitGroup // accepting goroutines and connections
+}
+
+// wait is for a value to change. The root's lock guards it.
+type wait struct {
+	changed  chan struct{} // closed when it has, or the root is closed
+	watchers int
 }
 
 // NewRoot listens at a free port of listenHost: an IP address, a host name, a network interface, or
@@ -92,7 +98,7 @@ func NewRoot(listenHost string) (*Root, error) {
 
 // start serves an empty store to those who come in.
 func (r *Root) start() {
-	r.values, r.waits = map[string][]byte{}, map[string]chan struct{}{}
+	r.values, r.waits = map[string][]byte{}, map[string]*wait{}
 	r.conns = map[net.Conn]struct{}{}
 	for _, l := range r.listeners {
 		r.serving.Add(1)
@@ -272,8 +278,8 @@ func (r *Root) set(key string, value []byte) error {
 
 // wake needs r.mu.
 func (r *Root) wake(key string) {
-	if c, ok := r.waits[key]; ok {
-		close(c)
+	if w, ok := r.waits[key]; ok {
+		close(w.changed)
 		delete(r.waits, key)
 	}
 }
@@ -282,23 +288,28 @@ func (r *Root) wake(key string) {
 func (r *Root) watch(key string, old []byte, most time.Duration) ([]byte, bool) {
 	t := time.NewTimer(most)
 	defer t.Stop()
-	for {
-		r.mu.Lock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for over := false; ; {
 		v, ok := r.values[key]
-		closed := r.closed
-		wait := r.waits[key]
-		if wait == nil && !closed {
-			wait = make(chan struct{})
-			r.waits[key] = wait
+		if over || r.closed || ok && !bytes.Equal(v, old) {
+			return v, ok
 		}
+		w := r.waits[key]
+		if w == nil {
+			w = &wait{changed: make(chan struct{})}
+			r.waits[key] = w
+		}
+		w.watchers++
 		r.mu.Unlock()
-		if closed || ok && !bytes.Equal(v, old) {
-			return v, ok
-		}
 		select {
-		case <-wait:
+		case <-w.changed:
 		case <-t.C:
-			return v, ok
+			over = true
+		}
+		r.mu.Lock()
+		if w.watchers--; w.watchers == 0 && r.waits[key] == w {
+			delete(r.waits, key)
 		}
 	}
 }

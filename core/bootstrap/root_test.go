@@ -116,6 +116,26 @@ func TestRootWatch(t *testing.T) {
 	<-done
 }
 
+// TestRootForgetsWhatNobodyWatches: keys that never get a value take no memory.
+func TestRootForgetsWhatNobodyWatches(t *testing.T) {
+	r := newRoot(t)
+	first := make(chan struct{})
+	go func() { r.watch("k", nil, limit); close(first) }()
+	for i := range 100 {
+		r.watch(fmt.Sprint(i), nil, time.Microsecond)
+		r.watch("k", nil, time.Microsecond) // which another one watches meanwhile
+	}
+	if err := r.set("k", nil); err != nil {
+		t.Fatal(err)
+	}
+	<-first
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waits) > 0 {
+		t.Errorf("%d keys are kept", len(r.waits))
+	}
+}
+
 func TestRootJoin(t *testing.T) {
 	r := newRoot(t)
 	configs := ranks(5)

@@ -266,7 +266,7 @@ func TestJoinBelievesNoForgedAnswers(t *testing.T) {
 		configs[r].Check = func([]Member) (Answers, error) { return 0b101, nil }
 	}
 	forged := 0
-	results := meddle(within(t, limit), NewMemStore(), configs, 1, func(key string, value []byte) []byte {
+	change := func(key string, value []byte) []byte {
 		n := decodeNews(value)
 		if key != "news" || n.word.unanimous == 0 || forged == 3 {
 			return value
@@ -274,7 +274,8 @@ func TestJoinBelievesNoForgedAnswers(t *testing.T) {
 		n.word.unanimous ^= 1 << forged
 		forged++
 		return n.encode()
-	})
+	}
+	results := meddle(within(t, limit), NewMemStore(), configs, 1, change)
 	agree(t, configs, results)
 	for _, r := range results {
 		if r.roster.Unanimous != 0b101 {

@@ -116,8 +116,8 @@ const Linger = 3 * time.Second
 //
 // Ranks poll the news, which are 65 bytes, and read a roster once. A large table is read once a
 // host: see share.go. Once all have confirmed a roster rank 0 adds the word to the news: that
-// nonce, to what all have answered yes, and a proof of both. The word stays when the news are of the next
-// roster already, for a rank may still wait for it: until all have confirmed that one.
+// nonce, to what all have answered yes, and a proof of both. The word stays when the news are of
+// the next roster already, for a rank may still wait for it: until all have confirmed that one.
 //
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
 // nothing. Rank 0 reads the joins of those that have not confirmed again, and when a successor has

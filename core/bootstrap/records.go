@@ -156,8 +156,8 @@ type confirmRecord struct {
 // prove proves that the rank has read the very roster that the group's secret is made of.
 func (c *confirmRecord) prove(secret []byte, rank int) [proofSize]byte {
 	head := binary.LittleEndian.AppendUint32(c.nonce[:], uint32(rank))
-	return Seal(string(secret), "goccl confirm", append(head, c.flags(), byte(c.cause), byte(c.answers)),
-		[]byte(c.problem))
+	head = append(head, c.flags(), byte(c.cause), byte(c.answers))
+	return Seal(string(secret), "goccl confirm", head, []byte(c.problem))
 }
 
 // proven tells whether it was.

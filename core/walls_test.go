@@ -27,7 +27,7 @@ var packages = []packageRule{
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
 	{"order", "call fault plan internal/printable", true},
-	{"membership", "call fault plan", true},
+	{"membership", "call fault plan internal/foreign", true},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},

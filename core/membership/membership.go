@@ -7,6 +7,46 @@
 // goodbye may have been killed, or may have done its part.
 //
 // The package is pure: its caller holds a lock over each call, and carries the actions out.
+//
+// # Agreement
+//
+// An [Agreement] is one member's part in the decision on what follows an epoch: a [Value]. Members
+// are processes that may crash, and then do nothing any more. Messages may be lost and come in any
+// order. What has ended is known by proof ([Lost] with Proof, [Left]); a suspicion may be wrong.
+//
+// It is Paxos for one value. The members are its acceptors. The lowest rank that is not known to
+// have ended, and is not suspected, proposes; if it comes to no end, the next one does. A ballot is
+// an attempt and a rank. The proposer asks all members to promise, and each promise reports what
+// its member knows. The proposer takes the value of the highest ballot that is reported, or else
+// makes one of the reports. It decides once enough members have accepted the value:
+//
+//   - A: a majority; of exactly half, the half that has the lowest rank.
+//   - B: all members that it has no proof of that they have ended.
+//
+// Enough to promise is the same. Rule B lets one of two, and the last of many, go on.
+//
+// Two living members never decide differently. To see why, let a value be decided in one ballot,
+// and look at a later ballot. Either a member has accepted in the one and then promised in the
+// other, so that its report hands the value on. Or the two have no member in common. Two of A
+// always have one. So one of them is of B, and all members of the other one, its proposer too, had
+// ended before the one of B began. For this the messages of a ballot tell who has ended, which
+// stays the same as long as the ballot lasts, and who hears of it hears nothing of the ended any
+// more: what these had sent, a decision too, may still come. So the other ballot's value is known
+// to ended members only: a living one that had heard of it before would have said so, or refused
+// the one of B.
+//
+// A decision that ended members alone have known is forgotten, then, and another one may be made.
+// This is harmless among members. Joiners are none: they may have begun the epoch that is
+// forgotten. So an epoch has founders, who were members before, and a value must have one of them
+// as a survivor. As long as one lives that has begun the epoch, no other decision is made before
+// it. The rule ends once no member of the epoch before can decide otherwise: see [Settle].
+//
+// Who gets neither A nor B ends with [ErrNoQuorum]. Who is no survivor ends with [ErrExcluded], and
+// is told if it can be reached. With Config.Any those that reach each other go on: under a
+// partition several epochs do.
+//
+// Time comes from outside. Ticks of members should not be in step: two that propose at once could
+// stop each other for long.
 package membership
 
 import (

@@ -51,8 +51,30 @@ func describe(a Action) string {
 //	fail WHY                  the rank cannot go on
 //	quit WHY                  the same, and peers hear of it in another way
 //	err                       what Err says
+//
+// or those of several processes that agree:
+//
+//	members N [JOINERS [MINSIZE [ANY]]]   begins anew
+//
+// and what [world.perform] has.
 func TestScripts(t *testing.T) {
-	scripts.Run(t, func() func([]string) []string { return new(rank).perform })
+	scripts.Run(t, func() func([]string) []string {
+		r, w := new(rank), (*world)(nil)
+		return func(words []string) []string {
+			switch {
+			case words[0] == "members":
+				a := append(parse(words).args, 0, 0, 0)
+				w = setting{a[0], a[1], max(a[2], 1), a[3]}.world()
+				w.traced = true
+				return nil
+			case w != nil:
+				w.trace = nil
+				w.perform(parse(words))
+				return w.trace
+			}
+			return r.perform(words)
+		}
+	})
 }
 
 func (r *rank) perform(words []string) (answer []string) {

@@ -1,0 +1,377 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Errors with which an agreement ends for a member.
+var (
+	// ErrNoQuorum: too few members can be reached, and the others may go on without this one.
+	ErrNoQuorum = errors.New("no quorum")
+	// ErrExcluded: the others go on without this member.
+	ErrExcluded = errors.New("excluded")
+)
+
+// Config is what an agreement begins with. All members have the same, but for Rank.
+type Config struct {
+	Rank, Size int
+	Epoch      uint32 // the one that ends
+	// Founders are members of whom one at least must be a member of the next epoch; nil: all. An
+	// epoch's first founders are those of the value that was decided for it.
+	Founders Set
+	MinSize  int  // the least size of the next epoch
+	Any      bool // those who reach each other go on, though others may go on elsewhere
+	Patience int  // Ticks after which a peer that has not answered is done without
+	// Judge says what becomes of operations, and who has the state, from the states that the
+	// survivors have reported. It is pure. nil: nothing.
+	Judge func(states map[int][]byte) (verdict, source []byte)
+}
+
+// Agreement is one member's part in the decision on what follows its epoch. Once decided it is kept
+// as long as a member may ask for the decision. It must hear of [Left] only where a peer takes no
+// part in a later epoch, either: who has gone on with the decision has not left.
+//
+// It has more fields than others: it is an acceptor, a proposer and a learner.
+type Agreement struct {
+	config   Config
+	founders Set
+
+	// What this member knows.
+	ended, suspected Set
+	installed        Set // who is known to have gone on with the decision
+	joiners          []Joiner
+	gone             map[string]bool // handles of joiners that have ended
+	settled          bool            // see Settle
+	nonce            [NonceSize]byte
+	state            []byte
+
+	begun   bool // this member has stopped, and state says where
+	asked   bool // a peer has begun, and the caller has been told
+	pending map[int]*Message
+	decided *Value
+	out     error // why this member is not in the next epoch
+
+	// The acceptor. It accepts nothing of a ballot before promised.
+	promised, accepted Ballot
+	value              *Value // of the ballot accepted
+
+	// The proposer.
+	proposal *proposal // nil: another member proposes, or nobody does
+	highest  Ballot    // of those of which this member has heard
+	passed   Set       // who was to propose, and has come to no end in its time
+	called   int       // who has been told last that it is to propose; -1: nobody
+	idle     int       // ticks since the present proposer began
+
+	actions []Action
+}
+
+// News is an event of an agreement.
+type News interface{ inform(a *Agreement) }
+
+// Begin tells that this member has stopped, because its communicator has failed or is to grow, or
+// because of Asked.
+type Begin struct {
+	Nonce [NonceSize]byte // random: it becomes that of what this member proposes
+	State []byte          // what Config.Judge is given of this member
+}
+
+// Received tells that a message has come.
+type Received struct {
+	From    int
+	Message *Message
+}
+
+// Joining tells that a process asks to be a member.
+type Joining struct{ Joiner Joiner }
+
+// Unjoined tells that a joiner has ended.
+type Unjoined struct{ Handle []byte }
+
+// Tick tells that a while has passed.
+type Tick struct{}
+
+// Expired tells that this member waits no longer.
+type Expired struct{}
+
+// Installed tells that members have begun the epoch that was decided. A collective of that epoch
+// that has completed shows it for all survivors.
+type Installed struct{ Ranks []int }
+
+// Settle tells that no member of the epoch before can come to another decision than that for this
+// epoch. This holds once a collective of this epoch has completed, unless its Value is Open; and
+// once the agreement before is [Agreement.Settled], if that has had a Settle, too.
+type Settle struct{}
+
+// Asked is the action that stops this member, for a peer has begun. Begin must follow.
+type Asked struct{}
+
+// Send is the action that sends a message. What cannot be sent may be lost.
+type Send struct {
+	To      int
+	Message *Message
+}
+
+// Decided is the action that begins the next epoch, of which this member is one.
+type Decided struct{ Value *Value }
+
+// Out is the action that ends this member's part with ErrNoQuorum or ErrExcluded. It must say
+// goodbye, and takes no part in what comes.
+type Out struct{ Cause error }
+
+func (Asked) action()   {}
+func (Send) action()    {}
+func (Decided) action() {}
+func (Out) action()     {}
+
+// NewAgreement makes a member's part.
+func NewAgreement(config Config) *Agreement {
+	empty := func() Set { return NewSet(config.Size) }
+	return &Agreement{config: config, founders: config.Founders, settled: config.Founders == nil,
+		ended: empty(), suspected: empty(), installed: empty(), passed: empty(), called: -1,
+		gone: map[string]bool{}, pending: map[int]*Message{}}
+}
+
+// Step takes an event, and returns what to do.
+func (a *Agreement) Step(n News) []Action {
+	a.actions = nil
+	n.inform(a)
+	return a.actions
+}
+
+// Settled tells whether each member is known to have begun the epoch that was decided, or to have
+// ended or left.
+func (a *Agreement) Settled() bool {
+	return a.decided != nil && a.ended.count()+a.installed.without(a.ended).count() == a.config.Size
+}
+
+func (e Lost) inform(a *Agreement) {
+	if e.Evidence == Proof {
+		a.learn(NewSet(a.config.Size, e.Peer))
+		return
+	}
+	a.suspected.add(e.Peer)
+	a.lead()
+}
+
+func (e Left) inform(a *Agreement) { a.learn(NewSet(a.config.Size, e.Peer)) }
+
+func (e Begin) inform(a *Agreement) {
+	if a.begun || a.over() {
+		return
+	}
+	a.begun, a.nonce, a.state = true, e.Nonce, e.State
+	for from := range a.config.Size {
+		if m := a.pending[from]; m != nil && !a.ended.Has(from) {
+			a.receive(from, m)
+		}
+	}
+	a.pending = nil
+	if a.promised == (Ballot{}) {
+		a.lead()
+	}
+}
+
+func (e Received) inform(a *Agreement) {
+	m := e.Message
+	if m.Epoch != a.config.Epoch || e.From == a.config.Rank || a.ended.Has(e.From) {
+		return // see the package's comment: the dead must not be heard
+	}
+	a.settled = a.settled || m.Settled
+	a.learn(m.Ended)
+	a.receive(e.From, m)
+}
+
+func (e Joining) inform(a *Agreement) { a.hear([]Joiner{e.Joiner}) }
+
+func (e Unjoined) inform(a *Agreement) {
+	a.gone[string(e.Handle)] = true
+	a.joiners = slices.DeleteFunc(slices.Clone(a.joiners), func(j Joiner) bool {
+		return slices.Equal(j.Handle, e.Handle)
+	})
+}
+
+func (e Tick) inform(a *Agreement) {
+	if !a.begun || a.over() {
+		return
+	}
+	a.idle++
+	p := a.proposal
+	if p == nil && a.idle < 3*a.config.Patience || a.idle < a.config.Patience {
+		return
+	}
+	a.idle = 0
+	if p != nil && a.advance(true) {
+		return
+	}
+	a.passed.add(a.leader())
+	a.called, a.proposal = -1, nil
+	a.lead()
+}
+
+func (e Expired) inform(a *Agreement) {
+	if a.begun && !a.over() {
+		a.leave(ErrNoQuorum)
+	}
+}
+
+func (e Installed) inform(a *Agreement) {
+	for _, rank := range e.Ranks {
+		a.installed.add(rank)
+	}
+}
+
+func (e Settle) inform(a *Agreement) { a.settled = true }
+
+func (a *Agreement) over() bool { return a.decided != nil || a.out != nil }
+
+func (a *Agreement) leave(cause error) {
+	a.out, a.proposal = cause, nil
+	a.actions = append(a.actions, Out{cause})
+}
+
+func (a *Agreement) send(to int, m Message) {
+	m.Epoch, m.Ended, m.Settled = a.config.Epoch, slices.Clone(a.ended), a.settled
+	a.actions = append(a.actions, Send{to, &m})
+}
+
+// sendAll sends to all peers that have not ended: to those that are suspected, too, which must
+// hear that they are excluded.
+func (a *Agreement) sendAll(m Message) {
+	for peer := range a.config.Size {
+		if peer != a.config.Rank && !a.ended.Has(peer) {
+			a.send(peer, m)
+		}
+	}
+}
+
+// learn takes a proof that members have ended. What is proposed begins anew, for the rule B of a
+// ballot counts with the ended that its messages tell of.
+func (a *Agreement) learn(ended Set) {
+	if !a.ended.merge(ended) || a.over() {
+		return
+	}
+	switch {
+	case a.ended.Has(a.config.Rank): // peers take this member for ended, and may go on without it
+		a.leave(ErrExcluded)
+	case a.proposal != nil:
+		a.propose()
+	default:
+		a.lead()
+	}
+}
+
+// leader is who is to propose: the lowest rank that is not known to have ended, and is not
+// suspected. One that comes to no end in its time is followed by the next, and the last by the
+// first.
+func (a *Agreement) leader() int {
+	for rank := range a.config.Size {
+		out := rank != a.config.Rank && (a.ended.Has(rank) || a.suspected.Has(rank))
+		if !out && !a.passed.Has(rank) {
+			return rank
+		}
+	}
+	clear(a.passed)
+	return a.leader()
+}
+
+// lead proposes where this member is to, or else calls who is.
+func (a *Agreement) lead() {
+	if !a.begun || a.over() {
+		return
+	}
+	leader := a.leader()
+	switch {
+	case leader == a.config.Rank:
+		if a.proposal == nil {
+			a.propose()
+		}
+	case leader != a.called:
+		a.called = leader
+		a.send(leader, a.report(Call))
+	}
+}
+
+// report is what this member knows.
+func (a *Agreement) report(kind Kind) Message {
+	return Message{Kind: kind, Suspected: slices.Clone(a.suspected), Joiners: a.joiners}
+}
+
+func (a *Agreement) receive(from int, m *Message) {
+	asks := m.Kind == Call || m.Kind == Prepare || m.Kind == Accept
+	switch {
+	case a.decided != nil:
+		if asks {
+			a.send(from, Message{Kind: Decide, Value: a.decided})
+		}
+		return
+	case a.out != nil:
+		return
+	case m.Kind == Decide:
+		a.conclude(m.Value)
+		return
+	case !a.begun:
+		if asks {
+			a.pending[from] = m
+			if !a.asked {
+				a.asked = true
+				a.actions = append(a.actions, Asked{})
+			}
+		}
+		return
+	}
+	if a.highest.before(m.Ballot) {
+		a.highest = m.Ballot
+	}
+	switch m.Kind {
+	case Call:
+		a.hear(m.Joiners)
+		a.lead()
+	case Prepare, Accept:
+		a.answer(from, m)
+	default:
+		a.onAnswer(from, m)
+	}
+}
+
+// answer is the acceptor's part.
+func (a *Agreement) answer(from int, m *Message) {
+	if m.Ballot.Rank != from {
+		return // no member writes such
+	}
+	if m.Ballot.before(a.promised) {
+		a.send(from, Message{Kind: Refuse, Ballot: a.promised})
+		return
+	}
+	if a.promised.Rank != from { // one that tries again and again has no more time for it
+		a.idle = 0
+	}
+	a.promised, a.proposal = m.Ballot, nil
+	if m.Kind == Accept {
+		a.accepted, a.value = m.Ballot, m.Value
+		a.send(from, Message{Kind: Accepted, Ballot: m.Ballot})
+		return
+	}
+	a.send(from, a.promise())
+}
+
+// promise is this member's report in a ballot.
+func (a *Agreement) promise() Message {
+	m := a.report(Promise)
+	m.Ballot, m.State, m.Accepted, m.Value = a.promised, a.state, a.accepted, a.value
+	return m
+}
+
+// conclude takes the decision.
+func (a *Agreement) conclude(v *Value) {
+	a.decided, a.proposal = v, nil
+	if !v.Survivors.Has(a.config.Rank) {
+		a.leave(ErrExcluded)
+		return
+	}
+	a.installed.add(a.config.Rank)
+	a.actions = append(a.actions, Decided{v})
+}
+
+func (b Ballot) String() string { return fmt.Sprintf("%d.%d", b.Attempt, b.Rank) }

@@ -1,0 +1,198 @@
+package membership
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/goccl/goccl/core/internal/foreign"
+)
+
+// A message has a fixed binary form, little endian, and is read as foreign bytes.
+
+const (
+	// MaxMessage is more than the most bytes that a message can have.
+	MaxMessage = 128 << 10
+	// MaxMembers is the most members that an epoch may have.
+	MaxMembers = 65536
+	// MaxJoiners is the most joiners that one decision lets in.
+	MaxJoiners = 32
+	// MaxHandle and MaxHost are the longest handle and host of a joiner, in bytes.
+	MaxHandle = 1024
+	MaxHost   = 128
+	// MaxOpaque is the longest state, verdict and source, in bytes.
+	MaxOpaque = 1024
+
+	maxAttempt = 1 << 30
+)
+
+// Kind is what a message says.
+type Kind uint8
+
+const (
+	Call     Kind = iota // the sender takes the receiver for the one that is to propose
+	Prepare              // what has the receiver accepted? It is to accept nothing of older ballots
+	Promise              // the answer: the sender's report
+	Accept               // the receiver is to accept the value
+	Accepted             // it has
+	Refuse               // it has promised a later ballot, which is the message's
+	Decide               // the value is decided
+	kinds
+)
+
+func (k Kind) String() string {
+	return []string{"call", "prepare", "promise", "accept", "accepted", "refuse", "decide"}[k]
+}
+
+// reports tells whether messages of the kind say what their sender knows.
+func (k Kind) reports() bool { return k == Call || k == Promise }
+
+// Message is what members send each other. Its sets are of the epoch's ranks.
+type Message struct {
+	Kind   Kind
+	Epoch  uint32
+	Ballot Ballot // none in Call and Decide
+
+	// What the sender knows. Ended are those of whom it has proof, and those that have left.
+	Ended   Set
+	Settled bool // see Settle
+
+	// Of a Call and a Promise.
+	Suspected Set
+	Joiners   []Joiner
+
+	// Of a Promise.
+	State    []byte
+	Accepted Ballot // of Value; the zero one: none
+
+	Value *Value // of a Promise that tells of one, an Accept and a Decide
+}
+
+// Encode returns the bytes of a message.
+func (m *Message) Encode() []byte {
+	b := appendBool([]byte{byte(m.Kind)}, m.Settled)
+	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
+	b = append(m.Ballot.append(b), m.Ended...)
+	if m.Kind.reports() {
+		b = appendJoiners(append(b, m.Suspected...), m.Joiners)
+	}
+	if m.Kind == Promise {
+		b = m.Accepted.append(appendOpaque(b, m.State))
+	}
+	if m.Value != nil {
+		b = m.Value.append(b)
+	}
+	return b
+}
+
+// Decode reads a message of a member of an epoch of a size.
+func Decode(b []byte, size int) (*Message, error) {
+	r := foreign.NewReader(b)
+	m := &Message{Kind: Kind(r.Byte()), Settled: decodeBool(&r), Epoch: r.Uint32()}
+	if m.Kind >= kinds || len(b) > MaxMessage {
+		r.Fail()
+	}
+	m.Ballot, m.Ended = decodeBallot(&r, size), decodeSet(&r, size)
+	if m.Kind.reports() {
+		m.Suspected = decodeSet(&r, size)
+		m.Joiners = decodeJoiners(&r)
+	}
+	if m.Kind == Promise {
+		m.State, m.Accepted = decodeOpaque(&r, MaxOpaque), decodeBallot(&r, size)
+	}
+	if m.Accepted != (Ballot{}) || m.Kind == Accept || m.Kind == Decide {
+		m.Value = decodeValue(&r, size)
+		if m.Value.Epoch != m.Epoch+1 {
+			r.Fail()
+		}
+	}
+	if none := m.Kind == Call || m.Kind == Decide; none != (m.Ballot == Ballot{}) {
+		r.Fail()
+	}
+	if err := r.End(); err != nil {
+		return nil, fmt.Errorf("a message of an agreement: %w", err)
+	}
+	return m, nil
+}
+
+func (b Ballot) append(to []byte) []byte {
+	to = binary.LittleEndian.AppendUint32(to, b.Attempt)
+	return binary.LittleEndian.AppendUint32(to, uint32(b.Rank))
+}
+
+// decodeBallot reads a ballot, or the zero one.
+func decodeBallot(r *foreign.Reader, size int) Ballot {
+	attempt, rank := r.Uint32(), r.Uint32()
+	if attempt > maxAttempt || uint64(rank) >= uint64(size) || attempt == 0 && rank != 0 {
+		r.Fail()
+		return Ballot{}
+	}
+	return Ballot{attempt, int(rank)}
+}
+
+func appendBool(to []byte, b bool) []byte {
+	if b {
+		return append(to, 1)
+	}
+	return append(to, 0)
+}
+
+func decodeBool(r *foreign.Reader) bool {
+	b := r.Byte()
+	if b > 1 {
+		r.Fail()
+	}
+	return b == 1
+}
+
+func appendOpaque[T string | []byte](b []byte, v T) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(v))), v...)
+}
+
+func decodeOpaque(r *foreign.Reader, most uint32) []byte {
+	n := r.Uint32()
+	if n > most {
+		r.Fail()
+		return nil
+	}
+	return slices.Clone(r.Take(int(n)))
+}
+
+func appendJoiners(b []byte, joiners []Joiner) []byte {
+	b = append(b, byte(len(joiners)))
+	for _, j := range joiners {
+		b = appendOpaque(appendOpaque(b, j.Host), j.Handle)
+	}
+	return b
+}
+
+func decodeJoiners(r *foreign.Reader) (joiners []Joiner) {
+	n := int(r.Byte())
+	if n > MaxJoiners {
+		r.Fail()
+	}
+	for len(joiners) < n && !r.Failed() {
+		joiners = append(joiners,
+			Joiner{string(decodeOpaque(r, MaxHost)), decodeOpaque(r, MaxHandle)})
+	}
+	return joiners
+}
+
+func (v *Value) append(b []byte) []byte {
+	b = append(binary.LittleEndian.AppendUint32(b, v.Epoch), v.Nonce[:]...)
+	b = appendBool(append(append(b, v.Survivors...), v.Founders...), v.Open)
+	b = appendJoiners(b, v.Joiners)
+	return appendOpaque(appendOpaque(b, v.Verdict), v.Source)
+}
+
+func decodeValue(r *foreign.Reader, size int) *Value {
+	v := &Value{Epoch: r.Uint32()}
+	r.Fixed(v.Nonce[:])
+	v.Survivors, v.Founders = decodeSet(r, size), decodeSet(r, size)
+	v.Open, v.Joiners = decodeBool(r), decodeJoiners(r)
+	v.Verdict, v.Source = decodeOpaque(r, MaxOpaque), decodeOpaque(r, MaxOpaque)
+	if v.Survivors.count() == 0 || !v.Founders.within(v.Survivors) {
+		r.Fail()
+	}
+	return v
+}

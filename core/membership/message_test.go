@@ -1,0 +1,110 @@
+package membership
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// samples are messages of all kinds, of an epoch of ten.
+func samples() (all []*Message) {
+	joiners := []Joiner{{"here", []byte("one")}, {"there", []byte("another")}}
+	v := &Value{Epoch: 8, Nonce: [NonceSize]byte{1, 2}, Survivors: NewSet(10, 0, 3, 9),
+		Founders: NewSet(10, 3), Open: true, Joiners: joiners,
+		Verdict: []byte("verdict"), Source: []byte("source")}
+	for kind := range kinds {
+		m := &Message{Kind: kind, Epoch: 7, Ended: NewSet(10, 1, 8), Settled: kind%2 == 0}
+		if kind != Call && kind != Decide {
+			m.Ballot = Ballot{3, 9}
+		}
+		if kind.reports() {
+			m.Suspected, m.Joiners = NewSet(10, 2), joiners
+		}
+		if kind == Promise {
+			m.State = []byte("state")
+			all = append(all, &Message{Kind: kind, Epoch: 7, Ballot: m.Ballot, Ended: m.Ended,
+				Suspected: m.Suspected, State: m.State, Accepted: Ballot{2, 0}, Value: v})
+		}
+		if kind == Accept || kind == Decide {
+			m.Value = v
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// TestMessages has each message come as it was sent, and none that is cut, or longer.
+func TestMessages(t *testing.T) {
+	for _, m := range samples() {
+		b := m.Encode()
+		got, err := Decode(b, 10)
+		if err != nil || !reflect.DeepEqual(got, m) {
+			t.Errorf("%v: %v, %v", m, got, err)
+		}
+		for n := range b {
+			if got, err := Decode(b[:n], 10); err == nil {
+				t.Errorf("%v: %d bytes of %d are %v", m, n, len(b), got)
+			}
+		}
+		if _, err := Decode(append(b, 0), 10); err == nil {
+			t.Errorf("%v: a byte more is taken", m)
+		}
+	}
+}
+
+// TestLargestMessage holds the largest message to the bound.
+func TestLargestMessage(t *testing.T) {
+	opaque := bytes.Repeat([]byte{1}, MaxOpaque)
+	var joiners []Joiner
+	for range MaxJoiners {
+		joiners = append(joiners,
+			Joiner{strings.Repeat("h", MaxHost), bytes.Repeat([]byte{1}, MaxHandle)})
+	}
+	all := NewSet(MaxMembers)
+	for i := range all {
+		all[i] = 0xff
+	}
+	m := &Message{Kind: Promise, Ballot: Ballot{maxAttempt, MaxMembers - 1}, Ended: all,
+		Suspected: all, Joiners: joiners, State: opaque, Accepted: Ballot{1, 1}, Value: &Value{
+			Epoch: 1, Survivors: all, Founders: all, Joiners: joiners, Verdict: opaque, Source: opaque}}
+	b := m.Encode()
+	if got, err := Decode(b, MaxMembers); err != nil || !reflect.DeepEqual(got, m) {
+		t.Error(len(b), err)
+	}
+}
+
+// FuzzMessage gives a member any bytes as a message of a peer, in each state of an agreement. What
+// is taken is written as it was read, and whatever a peer says is answered.
+func FuzzMessage(f *testing.F) {
+	for _, m := range samples() {
+		f.Add(m.Encode(), m.Encode(), byte(3))
+	}
+	f.Fuzz(func(t *testing.T, one, other []byte, from byte) {
+		a := NewAgreement(Config{Rank: 2, Size: 10, Epoch: 7, MinSize: 1, Patience: 1})
+		for i, b := range [][]byte{one, other, one} {
+			if m, err := Decode(b, 10); err == nil {
+				if again := m.Encode(); !bytes.Equal(again, b) {
+					t.Errorf("%x is written as %x", b, again)
+				}
+				send(t, a.Step(Received{int(from % 10), m}))
+			}
+			if i == 0 {
+				send(t, a.Step(Begin{}))
+			}
+			send(t, a.Step(Tick{}))
+		}
+	})
+}
+
+// send writes what a member sends, and reads it.
+func send(t *testing.T, actions []Action) {
+	t.Helper()
+	for _, a := range actions {
+		if s, ok := a.(Send); ok {
+			if m, err := Decode(s.Message.Encode(), 10); err != nil {
+				t.Errorf("sends %v, %v", m, err)
+			}
+		}
+	}
+}

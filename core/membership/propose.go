@@ -1,0 +1,107 @@
+package membership
+
+// proposal is a ballot of this member.
+type proposal struct {
+	ballot   Ballot
+	reports  map[int]*Message // of those that have promised
+	promised Set              // they
+	value    *Value           // nil until enough have promised
+	accepted Set
+}
+
+// propose begins a ballot.
+func (a *Agreement) propose() {
+	attempt := max(a.promised.Attempt, a.highest.Attempt) + 1
+	if attempt > maxAttempt {
+		return
+	}
+	a.idle = 0
+	a.promised = Ballot{attempt, a.config.Rank}
+	own := a.promise()
+	a.proposal = &proposal{ballot: a.promised, reports: map[int]*Message{a.config.Rank: &own},
+		promised: NewSet(a.config.Size, a.config.Rank), accepted: NewSet(a.config.Size)}
+	a.sendAll(Message{Kind: Prepare, Ballot: a.promised})
+	a.advance(false)
+}
+
+// onAnswer takes what a peer says of this member's ballot.
+func (a *Agreement) onAnswer(from int, m *Message) {
+	p := a.proposal
+	switch {
+	case p == nil:
+	case m.Kind == Refuse:
+		// Where the other proposer lives it goes first, and this one waits for its next turn.
+		if p.ballot.before(m.Ballot) && a.ended.Has(m.Ballot.Rank) {
+			a.propose()
+		}
+	case m.Ballot != p.ballot:
+	case m.Kind == Promise && p.value == nil:
+		a.hear(m.Joiners)
+		p.reports[from] = m
+		p.promised.add(from)
+		a.advance(false)
+	case m.Kind == Accepted && p.value != nil:
+		p.accepted.add(from)
+		a.advance(false)
+	}
+}
+
+// advance takes the next step of this member's ballot, or several, and tells whether there was one.
+// The impatient does without those that are silent.
+func (a *Agreement) advance(impatient bool) bool {
+	p := a.proposal
+	stepped := p.value == nil && a.enough(p.promised, impatient)
+	if stepped {
+		v := p.highest()
+		if v == nil {
+			v = a.compose(p.reports)
+		}
+		if v == nil {
+			return false // the next ballot may find more
+		}
+		p.value = v
+		p.accepted.add(a.config.Rank)
+		a.accepted, a.value = p.ballot, v
+		a.sendAll(Message{Kind: Accept, Ballot: p.ballot, Value: v})
+		a.idle = 0
+	}
+	if p.value == nil || !a.quorum(p.accepted) ||
+		a.config.Any && !impatient && !p.promised.without(a.ended).within(p.accepted) {
+		return stepped
+	}
+	a.sendAll(Message{Kind: Decide, Value: p.value})
+	a.conclude(p.value)
+	return true
+}
+
+// highest is the value of the highest ballot that those that promised have accepted; nil: none.
+func (p *proposal) highest() (v *Value) {
+	var last Ballot
+	for _, m := range p.reports {
+		if last.before(m.Accepted) {
+			last, v = m.Accepted, m.Value
+		}
+	}
+	return v
+}
+
+// enough tells whether those that have promised are enough for a value. While all may answer,
+// a quorum is not: a member that is only slow would be left out.
+func (a *Agreement) enough(promised Set, impatient bool) bool {
+	silent := 0
+	for rank := range a.config.Size {
+		if !promised.Has(rank) && !a.ended.Has(rank) && !a.suspected.Has(rank) {
+			silent++
+		}
+	}
+	return a.quorum(promised) && (silent == 0 || impatient)
+}
+
+// quorum tells whether members are enough to decide.
+func (a *Agreement) quorum(s Set) bool {
+	n, all := s.count(), a.config.Size
+	if a.config.Any || 2*n > all || 2*n == all && s.Has(0) { // A
+		return true
+	}
+	return n+a.ended.without(s).count() == all // B
+}

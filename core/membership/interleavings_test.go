@@ -2,19 +2,44 @@ package membership
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
-// TestInterleavedAgreement has three ranks agree in every order in which a few messages can come,
-// with or without a crash of one of them at any place, whose proof comes to one or the other first,
-// and then to an end. That is tried with the latest message first, too.
+// beginnings are what has happened before all orders are tried, and how many events these have.
+var beginnings = []struct {
+	members, depth int
+	commands       string
+}{
+	{3, 7, "begin 0, begin 1, begin 2"},
+	// 0 and 1 have decided, and died.
+	{4, 6, "begin 0, begin 1, begin 2, begin 3, deliver 0 1, deliver 0 2, deliver 0 3, " +
+		"deliver 1 0 1, deliver 2 0 1, deliver 3 0 1, deliver 0 1, deliver 1 0 1, " +
+		"lose 0 2, lose 0 2, crash 0, crash 1, prove 2 0, prove 2 1, lose 3 0, lose 2 0, lose 2 1"},
+	// 0 has accepted its value, 2 another one, and 1 has decided it.
+	{3, 6, "begin 0, begin 1, begin 2, deliver 0 1, lose 0 2, deliver 1 0 1, tick 0, lose 0 1, " +
+		"lose 0 2, suspect 1 0, suspect 2 0, deliver 1 2, deliver 2 1 1, deliver 1 2, " +
+		"deliver 2 1 1, lose 1 2, crash 1, lose 1 0, lose 1 0, lose 1 0, lose 1 0"},
+}
+
+// TestInterleavedAgreement has ranks agree in every order in which a few messages can come, with or
+// without a crash of one of them at any place, whose proof comes to one or the other first. Then
+// they come to an end, once with the oldest message first, and once with the latest.
 func TestInterleavedAgreement(t *testing.T) {
-	depth := 7
-	if testing.Short() {
-		depth = 5
+	for _, b := range beginnings {
+		var history []command
+		for line := range strings.SplitSeq(b.commands, ", ") {
+			history = append(history, parse(strings.Fields(line)))
+		}
+		if testing.Short() {
+			b.depth -= 2
+		}
+		interleave(t, setting{members: b.members, minSize: 1}, history, b.depth)
 	}
-	s := setting{members: 3, minSize: 1}
-	begins := []command{{"begin", []int{0}}, {"begin", []int{1}}, {"begin", []int{2}}}
+}
+
+func interleave(t *testing.T, s setting, beginning []command, depth int) {
+	t.Helper()
 	n := 0
 	var visit func(history []command)
 	visit = func(history []command) {
@@ -22,7 +47,7 @@ func TestInterleavedAgreement(t *testing.T) {
 		for _, c := range history {
 			w.perform(c)
 		}
-		if len(history) < len(begins)+depth {
+		if len(history) < len(beginning)+depth {
 			for _, c := range choices(w) {
 				visit(append(slices.Clone(history), c))
 			}
@@ -35,7 +60,7 @@ func TestInterleavedAgreement(t *testing.T) {
 			}
 		}
 	}
-	visit(begins)
+	visit(beginning)
 	t.Log(n, "histories")
 }
 

@@ -36,12 +36,43 @@ func schedule(seed uint64) (setting, []command, *world) {
 	// How much of each there is differs by seed, so that schedules without deaths, without
 	// suspicions and so on are among them.
 	deaths, doubts, cuts := r.IntN(s.members+s.joiners+1), r.IntN(3)*r.IntN(4), r.IntN(3)*r.IntN(2)
-	patient, ticks, losses := r.IntN(3) > 0, 2+r.IntN(30), r.IntN(2)*r.IntN(40)
+	patient, ticks, losses := r.IntN(3) > 0, 2+r.IntN(20), r.IntN(2)*r.IntN(40)
+	bursts := r.IntN(2) * r.IntN(30)
 	var commands []command
 	do := func(name string, args ...int) {
 		c := command{name, args}
 		commands = append(commands, c)
 		w.perform(c)
+	}
+	quick := func(side uint64, messages int) {
+		for range messages {
+			i := slices.IndexFunc(w.flight, func(e envelope) bool {
+				return side>>e.from&1 != 0 && side>>e.to&1 != 0
+			})
+			if i < 0 {
+				break
+			}
+			do("deliver", w.flight[i].from, w.flight[i].to, 0)
+		}
+	}
+	// Where a side comes to a decision, or nearly so, before others hear of it, much can go wrong.
+	for range r.IntN(2) * r.IntN(4) {
+		side := r.Uint64()
+		for range 1 + r.IntN(4) {
+			for id := range s.members {
+				if side>>id&1 != 0 {
+					do("begin", id)
+					do("tick", id)
+				}
+			}
+			quick(side, r.IntN(24))
+		}
+		for id := range s.members {
+			if side>>id&1 != 0 && deaths > 0 && r.IntN(2) == 0 {
+				deaths--
+				do("crash", id)
+			}
+		}
 	}
 	for range 10 + r.IntN(110) {
 		if w.broken != "" {
@@ -50,7 +81,11 @@ func schedule(seed uint64) (setting, []command, *world) {
 		p, q := r.IntN(len(w.processes)), r.IntN(len(w.processes))
 		switch k := r.IntN(100); {
 		case r.IntN(100) < ticks:
-			do("tick", p)
+			for range 1 + r.IntN(4) {
+				do("tick", p)
+			}
+		case r.IntN(100) < bursts: // some are quick
+			quick(r.Uint64()|r.Uint64(), r.IntN(16))
 		case k < 65 && len(w.flight) > 0:
 			e := w.flight[r.IntN(len(w.flight))]
 			skip := 0
@@ -67,14 +102,10 @@ func schedule(seed uint64) (setting, []command, *world) {
 		case k < 75:
 			do("begin", p)
 		case k < 79:
-			var ended []int
 			for _, other := range w.processes {
-				if other.ended() {
-					ended = append(ended, other.id)
+				if other.ended() && r.IntN(2) == 0 {
+					do("prove", p, other.id)
 				}
-			}
-			if len(ended) > 0 {
-				do("prove", p, ended[r.IntN(len(ended))])
 			}
 		case k < 83 && deaths > 0:
 			deaths--

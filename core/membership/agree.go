@@ -74,7 +74,7 @@ type News interface{ inform(a *Agreement) }
 // because of Asked.
 type Begin struct {
 	Nonce [NonceSize]byte // random: it becomes that of what this member proposes
-	State []byte          // what Config.Judge is given of this member
+	State []byte          // what Config.Judge is given of this member: at most MaxOpaque bytes
 }
 
 // Received tells that a message has come.

@@ -10,8 +10,10 @@ const NonceSize = 32
 
 // Joiner is a process that asks to be a member.
 type Joiner struct {
-	Host   string // joiners of one host get ranks next to each other
-	Handle []byte // how members reach it, and what proves who it is: opaque here
+	// Host: joiners of one host get ranks next to each other. At most MaxHost bytes.
+	Host string
+	// Handle is how members reach it, and what proves who it is. At most MaxHandle bytes.
+	Handle []byte
 }
 
 // Value is what can be decided: how an epoch goes on. The members of the next one are the
@@ -25,7 +27,8 @@ type Value struct {
 	Open     bool // somebody who is left out may live, and come to another decision
 	Joiners  []Joiner
 	// Verdict says what becomes of the operations that were under way, and Source who has the state
-	// that the next epoch begins with. Both are what Config.Judge has made of the reports.
+	// that the next epoch begins with. Both are what Config.Judge has made of the reports, in at
+	// most MaxOpaque bytes each.
 	Verdict, Source []byte
 }
 

@@ -89,6 +89,17 @@ var dtypes = [numDTypes]struct {
 var opNames = [numOps]string{"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR",
 	"PREMUL_SUM"}
 
+// Stage is one of those in which ranks reduce that exchange partial sums. The values are those of
+// plan.Stage.
+type Stage uint8
+
+const (
+	Whole  Stage = iota // there are no stages: inputs to a result, or to one that is an input again
+	First               // inputs to a partial sum: with the factor of PREMUL_SUM
+	Middle              // partial sums to one
+	Last                // partial sums to the result: with the division of AVG, and the one rounding
+)
+
 // Valid tells whether d is one of the constants.
 func (d DType) Valid() bool { return d < numDTypes }
 
@@ -134,6 +145,27 @@ func Nests(d DType, o Op) bool {
 		return true
 	}
 	return false
+}
+
+// PartialSize is the number of bytes of a partial sum, or product, of elements where that is
+// something else than an element, so that ranks which exchange some reduce in stages. It is 0 where
+// the op nests, and of averages of integers below 64 bits, which have no stages.
+//
+// The partial sums of 16- and 8-bit floats are float32, in the order of elements.
+func PartialSize(d DType, o Op) int {
+	if !d.Valid() || Nests(d, o) {
+		return 0
+	}
+	switch d {
+	case Float16, BFloat16, Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ:
+		return Float32.Size()
+	case Complex32:
+		return Complex64.Size()
+	}
+	if o == PreMulSum || o == Avg && d.Size() >= 8 || o == Avg && d == Float32 {
+		return d.Size()
+	}
+	return 0
 }
 
 // HasMeaning tells whether the op has a meaning for the dtype. Both must be valid.

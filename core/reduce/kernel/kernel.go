@@ -32,6 +32,7 @@ import (
 var (
 	_ [numDTypes]struct{} = [C.DTYPES]struct{}{}
 	_ [numOps]struct{}    = [C.OPS]struct{}{}
+	_ [numStages]struct{} = [C.STAGES]struct{}{}
 )
 
 // level is the best level of the instruction set that this CPU has; levels below it work too.
@@ -40,25 +41,38 @@ var level = int(C.goccl_reduce_level())
 const (
 	numDTypes = reduce.Bytes1 + 1
 	numOps    = reduce.PreMulSum + 1
+	numStages = reduce.Last + 1
 )
 
-// kernelAt is the kernel of a level, nil where the op has no meaning. Both must be valid.
-func kernelAt(level int, d reduce.DType, o reduce.Op) *C.goccl_reduce_fn {
-	return C.goccl_reduce_kernel(C.int(level), C.int(d), C.int(o))
+// stages are C's table of functions, by stage.
+type stages *[numStages]*C.goccl_reduce_fn
+
+// stagesAt are those of a level, nil where there is no such level. Dtype and op must be valid.
+func stagesAt(level int, d reduce.DType, o reduce.Op) stages {
+	return stages(unsafe.Pointer(C.goccl_reduce_kernels(C.int(level), C.int(d), C.int(o))))
 }
 
-// kernels is kernelAt of level: small operations ask often, and a crossing into C costs as much as
+// kernelAt is the kernel of a level, nil where the op has no meaning, or no stages.
+func kernelAt(level int, d reduce.DType, o reduce.Op, stage reduce.Stage) *C.goccl_reduce_fn {
+	if s := stagesAt(level, d, o); s != nil {
+		return s[stage]
+	}
+	return nil
+}
+
+// kernels is stagesAt of level: small operations ask often, and a crossing into C costs as much as
 // they do.
-var kernels = func() (k [numDTypes][numOps]*C.goccl_reduce_fn) {
+var kernels = func() (k [numDTypes][numOps]stages) {
 	for d := range numDTypes {
 		for o := range numOps {
-			k[d][o] = kernelAt(level, d, o)
+			k[d][o] = stagesAt(level, d, o)
 		}
 	}
 	return k
 }()
 
-// Of returns a C function that reduces: goccl_reduce_fn of kernels.h, that is
+// Of returns the C functions that reduce, an array by [reduce.Stage]: goccl_reduce_fn of kernels.h,
+// that is
 //
 //	void fn(void *const *dst, int n_dst, const void *const *src, int n, size_t bytes,
 //	        const double *factor)
@@ -67,8 +81,13 @@ var kernels = func() (k [numDTypes][numOps]*C.goccl_reduce_fn) {
 // once. The n_dst places of the result must be apart from each other; each may be one of the
 // inputs. All but the first are copied from the first, part by part as that is written, so that the
 // first should be the one that nobody else reads. Any pointer may be of any alignment. factor is
-// read for PreMulSum only: one double, or two for complex types. It keeps no state and may run on
-// many threads at once; it takes less than 80 KiB of stack.
+// read for PreMulSum, one double, or two for complex types, and for Avg where there are stages: how
+// many inputs there are in all. A function keeps no state and may run on many threads at once; it
+// takes less than 80 KiB of stack.
+//
+// Where reduce.PartialSize is 0, there is a function for reduce.Whole only. Partial sums are
+// reduce.PartialSize bytes each. Where that is more than an element, the places of a first or last
+// stage's result are apart from its inputs.
 func Of(d reduce.DType, o reduce.Op) (unsafe.Pointer, error) {
 	if err := reduce.Check(d, o); err != nil {
 		return nil, err
@@ -80,6 +99,12 @@ func Of(d reduce.DType, o reduce.Op) (unsafe.Pointer, error) {
 // the tests, in which cgo cannot be used.
 func combineAt(level int, d reduce.DType, o reduce.Op, dst, src []unsafe.Pointer, count int,
 	factor [2]float64) {
+	stageAt(level, d, o, reduce.Whole, dst, src, count*d.Size(), factor)
+}
+
+// stageAt runs the kernel of a stage, on inputs of so many bytes.
+func stageAt(level int, d reduce.DType, o reduce.Op, stage reduce.Stage, dst, src []unsafe.Pointer,
+	bytes int, factor [2]float64) {
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
 	for _, places := range [][]unsafe.Pointer{dst, src} {
@@ -89,7 +114,6 @@ func combineAt(level int, d reduce.DType, o reduce.Op, dst, src []unsafe.Pointer
 			}
 		}
 	}
-	C.call(kernelAt(level, d, o), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)),
-		C.size_t(count*d.Size()),
-		C.double(factor[0]), C.double(factor[1]))
+	C.call(kernelAt(level, d, o, stage), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)),
+		C.size_t(bytes), C.double(factor[0]), C.double(factor[1]))
 }

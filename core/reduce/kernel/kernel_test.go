@@ -24,7 +24,7 @@ func TestOf(t *testing.T) {
 			for o := range numOps {
 				has := reduce.HasMeaning(d, o)
 				fn, err := Of(d, o)
-				if (kernelAt(level, d, o) != nil) != has || (fn != nil) != has || (err == nil) != has {
+				if (kernelAt(level, d, o, reduce.Whole) != nil) != has || (fn != nil) != has || (err == nil) != has {
 					t.Errorf("%v %v has a meaning: %v; its kernel: %v, %v", d, o, has, fn, err)
 				}
 			}
@@ -80,7 +80,7 @@ func TestNests(t *testing.T) {
 // eachLevel runs a test at every level of the instruction set that this CPU has.
 func eachLevel(t *testing.T, f func(t *testing.T, level int)) {
 	for l := 0; l <= level; l++ {
-		if kernelAt(l, reduce.Float32, reduce.Sum) != nil {
+		if kernelAt(l, reduce.Float32, reduce.Sum, reduce.Whole) != nil {
 			t.Run(fmt.Sprintf("level%d", l), func(t *testing.T) { f(t, l) })
 		}
 	}
@@ -249,7 +249,7 @@ func testCombine(t *testing.T, r *rand.Rand, d reduce.DType, o reduce.Op, n, cou
 	}
 	want := expect(d, o, data, count, factor)
 	for l := 0; l <= level; l++ {
-		if kernelAt(l, d, o) == nil {
+		if kernelAt(l, d, o, reduce.Whole) == nil {
 			t.Fatalf("%v %v: level %d has no kernel", d, o, l)
 		}
 		// dst apart (-1), then as one of the inputs.
@@ -621,11 +621,11 @@ func TestFloatMode(t *testing.T) {
 		for _, o := range []reduce.Op{reduce.Sum, reduce.Avg, reduce.Product, reduce.PreMulSum} {
 			want := expect(d, o, src, count, factor)
 			got := make([]byte, len(want))
-			kernel, err := Of(d, o)
+			table, err := Of(d, o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointersTo(src...), len(got), factor) {
+			if !floatmode.Run(*(*unsafe.Pointer)(table), unsafe.Pointer(&got[0]), pointersTo(src...), len(got), factor) {
 				t.Errorf("%v %v: the thread's mode was changed", d, o)
 			}
 			if diff := firstDifference(got, want, d.Size()); diff != "" {

@@ -25,7 +25,7 @@ int goccl_reduce_level(void) {
   return LEVEL_BASE;
 }
 
-goccl_reduce_fn *goccl_reduce_kernel(int level, int dtype, int op) {
+goccl_reduce_fn *const *goccl_reduce_kernels(int level, int dtype, int op) {
   switch (level) {
     case LEVEL_BASE: return goccl_reduce_base[dtype][op];
 #ifdef __x86_64__
@@ -161,11 +161,12 @@ static __attribute__((noinline)) void run_blocks(const struct method *m, kernel 
   size_t slots = 2;  // the most partials at once: a bit of the counter each, and a new one
   for (int groups = (n - 1) / GROUP; groups > 1; groups >>= 1) slots++;
   const size_t slot = STACK / slots < BLOCK ? STACK / slots / STEP_MAX * STEP_MAX : BLOCK;
-  const size_t block = slot / m->partial * m->raw;
+  const size_t block = slot / m->partial * m->raw, result = m->result ? m->result : m->raw;
   for (size_t at = 0; at < bytes; at += block) {
     const size_t raw = bytes - at < block ? bytes - at : block;
     const size_t partial = (raw + m->raw - 1) / m->raw * m->partial;
-    uint8_t *const out = (uint8_t *)dst[0] + at;
+    const size_t written = at / m->raw * result;
+    uint8_t *const out = (uint8_t *)dst[0] + written;
     uint8_t *top = stack;  // behind the last partial
     for (int first = 0; first < n; first += GROUP) {
       const void *leaves[GROUP];
@@ -188,8 +189,8 @@ static __attribute__((noinline)) void run_blocks(const struct method *m, kernel 
     }
     const void *one[1] = {stack};
     if (finish)
-      run_steps(finish, m->partial, m->raw, out, 0, one, 1, 1, raw * (m->partial / m->raw), g);
-    spread(dst, n_dst, at, raw);
+      run_steps(finish, m->partial, result, out, 0, one, 1, 1, raw * (m->partial / m->raw), g);
+    spread(dst, n_dst, written, raw * result / m->raw);
   }
 }
 
@@ -203,8 +204,8 @@ static uint64_t integer_factor(double f) {
 void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const void *const *src,
                       int n, size_t bytes, const double *factor) {
   if (bytes == 0) return;
-  const int power_of_two = (n & (n - 1)) == 0;
-  struct scalars g = {.factor = {1, 0}, .n = n, .post = 1};
+  const int inputs = m->last ? (int)factor[0] : n, power_of_two = (inputs & (inputs - 1)) == 0;
+  struct scalars g = {.factor = {1, 0}, .n = inputs, .post = 1};
   if (m->op == PREMUL) {
     g.factor[0] = factor[0];
     if (m->complex) g.factor[1] = factor[1];
@@ -214,7 +215,7 @@ void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const
       if (dst[i] != src[0]) goccl_copy(dst[i], src[0], bytes);
     return;
   }
-  if (m->op == AVG && power_of_two) g.post = 1.0 / n;
+  if (m->op == AVG && power_of_two) g.post = 1.0 / inputs;
   const kernel finish = m->divide && !power_of_two ? m->divide : m->finish;
   const float_mode was = enter_float_mode();
   const int whole = n <= GROUP && m->whole && (power_of_two || !m->divide);

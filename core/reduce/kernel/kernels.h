@@ -31,11 +31,13 @@ enum {
   DTYPES
 };
 enum { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL, OPS };
+// The values of reduce.Stage.
+enum { WHOLE, FIRST, MIDDLE, LAST, STAGES };
 
 // A reduction: dst[..][i] = op over src[0..n-1][i], in the canonical order, for all elements of
 // which each has `bytes` bytes. The n_dst places must be apart from each other; each may be any one
-// of src. No pointer need be aligned. `factor` is read by PREMUL only: one double, or two for
-// complex types.
+// of src. No pointer need be aligned. `factor` is read by PREMUL, except that of later stages: one
+// double, or two for complex types. The LAST of AVG reads how many inputs there are in all there.
 typedef void goccl_reduce_fn(void *const *dst, int n_dst, const void *const *src, int n,
                              size_t bytes, const double *factor);
 
@@ -45,8 +47,8 @@ enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512, LEVELS };
 // The best level that this CPU has.
 int goccl_reduce_level(void);
 
-// The reduction for a dtype and an op, NULL where there is none.
-goccl_reduce_fn *goccl_reduce_kernel(int level, int dtype, int op);
+// The reductions for a dtype and an op, by stage; NULL where there is none.
+goccl_reduce_fn *const *goccl_reduce_kernels(int level, int dtype, int op);
 
 // ---- between the driver and the kernels of a level ----
 
@@ -54,7 +56,7 @@ goccl_reduce_fn *goccl_reduce_kernel(int level, int dtype, int op);
 struct scalars {
   double factor[2];  // PREMUL's, else 1
   uint64_t integer;  // factor[0] for integers
-  int n;             // the number of inputs
+  int n;             // the number of inputs of all stages
   double post;       // 1/n for AVG where n is a power of two, else 1
 };
 
@@ -75,9 +77,11 @@ struct method {
   kernel divide;          // instead of whole and finish where n is not a power of two, or NULL
   uint16_t raw, partial;  // bytes of a step; partial is a multiple of raw
   uint16_t merged;        // bytes of a step of merge; partial is a multiple of it
+  uint16_t result;        // bytes of a step of finish; 0: raw
   uint8_t op;
   uint8_t complex;  // factor[1] counts
   uint8_t copies;   // one input is its own result
+  uint8_t last;     // the LAST of AVG
 };
 
 // Reduces by a method.
@@ -87,11 +91,11 @@ void goccl_reduce_run(const struct method *m, void *const *dst, int n_dst, const
 // Products of complex128, the same at every level.
 goccl_reduce_fn goccl_reduce_c128_product, goccl_reduce_c128_premul;
 
-// The reductions of each level; NULLs where the op has no meaning.
-extern goccl_reduce_fn *const goccl_reduce_base[DTYPES][OPS];
+// The reductions of each level; NULLs where the op has no meaning, or no stages.
+extern goccl_reduce_fn *const goccl_reduce_base[DTYPES][OPS][STAGES];
 #ifdef __x86_64__
-extern goccl_reduce_fn *const goccl_reduce_avx2[DTYPES][OPS];
-extern goccl_reduce_fn *const goccl_reduce_avx512[DTYPES][OPS];
+extern goccl_reduce_fn *const goccl_reduce_avx2[DTYPES][OPS][STAGES];
+extern goccl_reduce_fn *const goccl_reduce_avx512[DTYPES][OPS][STAGES];
 #endif
 
 #endif

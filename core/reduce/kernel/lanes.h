@@ -452,6 +452,74 @@ SMALL(e5m2, quad, 4)
 SMALL(e4m3fnuz, quad, 4)
 SMALL(e5m2fnuz, quad, 4)
 
+// Partial sums between stages are float32 in the order of elements: ranks whose CPUs have vectors
+// of other lengths exchange them. zip puts x[0] and x[1] of all words in that order, and unzip
+// undoes it.
+typedef __attribute__((vector_size(VB / 2))) uint32_t half_u32;
+INLINE pair zip(pair v) {
+  half_u32 even[2], odd[2];
+  memcpy(even, &v.x[0], sizeof even);
+  memcpy(odd, &v.x[1], sizeof odd);
+  for (int i = 0; i < 2; i++)
+    v.x[i] = (vf32)(__builtin_convertvector(even[i], vu64) |
+                    __builtin_convertvector(odd[i], vu64) << 32);
+  return v;
+}
+INLINE pair unzip(pair v) {
+  half_u32 even[2], odd[2];
+  for (int i = 0; i < 2; i++) {
+    even[i] = __builtin_convertvector((vu64)v.x[i], half_u32);
+    odd[i] = __builtin_convertvector((vu64)v.x[i] >> 32, half_u32);
+  }
+  memcpy(&v.x[0], even, sizeof even);
+  memcpy(&v.x[1], odd, sizeof odd);
+  return v;
+}
+INLINE pair load_unzip(const uint8_t *p) { return unzip(pair_load(p)); }
+INLINE void zip_store(uint8_t *p, pair v) { pair_store(p, zip(v)); }
+#ifdef HARD_F16
+#define f16_partial_load pair_load
+#define f16_partial_store pair_store
+#else
+#define f16_partial_load load_unzip
+#define f16_partial_store zip_store
+#endif
+#define bf16_partial_load load_unzip
+#define bf16_partial_store zip_store
+INLINE quad quad_load_unzip(const uint8_t *p) {
+  const pair a = load_unzip(p), b = load_unzip(p + 2 * VB);
+  const pair even = unzip((pair){{a.x[0], b.x[0]}}), odd = unzip((pair){{a.x[1], b.x[1]}});
+  return (quad){{even.x[0], odd.x[0], even.x[1], odd.x[1]}};
+}
+INLINE void quad_zip_store(uint8_t *p, quad v) {
+  const pair even = zip((pair){{v.x[0], v.x[2]}}), odd = zip((pair){{v.x[1], v.x[3]}});
+  zip_store(p, (pair){{even.x[0], odd.x[0]}});
+  zip_store(p + 2 * VB, (pair){{even.x[1], odd.x[1]}});
+}
+#define e4m3fn_partial_load quad_load_unzip
+#define e4m3fn_partial_store quad_zip_store
+#define e5m2_partial_load quad_load_unzip
+#define e5m2_partial_store quad_zip_store
+#define e4m3fnuz_partial_load quad_load_unzip
+#define e4m3fnuz_partial_store quad_zip_store
+#define e5m2fnuz_partial_load quad_load_unzip
+#define e5m2fnuz_partial_store quad_zip_store
+
+COMBINE(pair_sum, pair, 2 * VB, 2 * VB, 1, pair_load, pair_plus, pair_store)
+COMBINE(pair_multiply, pair, 2 * VB, 2 * VB, 1, pair_load, pair_product, pair_store)
+COMBINE(quad_sum, quad, 4 * VB, 4 * VB, 1, quad_load, quad_plus, quad_store)
+COMBINE(quad_multiply, quad, 4 * VB, 4 * VB, 1, quad_load, quad_product, quad_store)
+#define SMALL_STAGES(N, V, P)                                                     \
+  MAP(N##_hand_on, V, P *VB, P *VB, 1, V##_load, N##_partial_store)               \
+  MAP(N##_last_finish, V, P *VB, VB, 1, N##_partial_load, N##_scaled)             \
+  MAP(N##_last_divide, V, P *VB, VB, 1, N##_partial_load, N##_divided)
+SMALL_STAGES(f16, pair, 2)
+SMALL_STAGES(bf16, pair, 2)
+SMALL_STAGES(e4m3fn, quad, 4)
+SMALL_STAGES(e5m2, quad, 4)
+SMALL_STAGES(e4m3fnuz, quad, 4)
+SMALL_STAGES(e5m2fnuz, quad, 4)
+
 // The ops of training in one pass.
 #define SMALL_WHOLE(N)                                                     \
   COMBINE(N##_sum, pair, VB, VB, 2, N##_load, pair_plus, N##_store)        \
@@ -529,6 +597,8 @@ COMBINE(c32_product_leaf, pair, VB, 2 * VB, 1, f16_load_parted, complex_times, p
 COMBINE(c32_premul_leaf, pair, VB, 2 * VB, 1, c32_factor_times, pair_plus, pair_store)
 MERGE(c32_product_merge, pair, 2 * VB, 2, pair_load, complex_times, pair_store)
 MAP(c32_finish, pair, 2 * VB, VB, 1, pair_load, f16_store_parted)
+MAP(c32_hand_on, pair, 2 * VB, 2 * VB, 1, pair_load, zip_store)
+COMBINE(c32_last_product, pair, 2 * VB, 2 * VB, 1, load_unzip, complex_times, pair_store)
 COMBINE(c64_product, pair, 2 * VB, 2 * VB, 1, c64_load, complex_times, c64_store)
 COMBINE(c64_premul, pair, 2 * VB, 2 * VB, 1, c64_factor_times, pair_plus, c64_store)
 
@@ -588,6 +658,16 @@ INTEGER_AVG(u32, u32_avg_leaf, 2, u64_sum)
 INTEGER_AVG(i64, u64_sum, 1, u64_sum)
 INTEGER_AVG(u64, u64_sum, 1, u64_sum)
 
+// The last stage of an average whose partial sums are elements.
+#define LAST_AVG(N, SUMS, FINISH)                                                           \
+  REDUCTION(N##_avg_last, .leaf = k_##SUMS##_sum, .merge = k_##SUMS##_sum,                  \
+            .finish = k_##FINISH##_finish, .divide = k_##FINISH##_divide, .raw = VB,        \
+            .partial = VB, .merged = VB, .op = AVG, .last = 1)
+LAST_AVG(i64, u64, i64_avg)
+LAST_AVG(u64, u64, u64_avg)
+LAST_AVG(f32, f32, f32)
+LAST_AVG(f64, f64, f64)
+
 #define FLOAT_AVG(N)                                                                      \
   REDUCTION(N##_avg, .whole = k_##N##_avg, .leaf = k_##N##_sum, .merge = k_##N##_sum,     \
             .finish = k_##N##_finish, .divide = k_##N##_divide, .raw = VB, .partial = VB, \
@@ -606,6 +686,20 @@ FLOAT_AVG(f64)
   WIDENED(N##_product, N, N##_product, P, f32_product, PRODUCT, .copies = 1,          \
           .whole = WHOLE(N##_product))                                                \
   MIN_AND_MAX(N)
+// Its stages, with partial sums V of float32.
+#define FIRST_OF(R, N, L, P, M, OP, ...)                                                    \
+  REDUCTION(R##_first, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_hand_on,     \
+            .raw = VB, .partial = P * VB, .merged = VB, .result = P * VB, .op = OP, __VA_ARGS__)
+#define LAST_OF(R, N, LEAF, P, M, OP, ...)                                                  \
+  REDUCTION(R##_last, .leaf = k_##LEAF, .merge = k_##M, .finish = k_##N##_last_finish,      \
+            .raw = P * VB, .partial = P * VB, .merged = VB, .result = VB, .op = OP, __VA_ARGS__)
+#define SMALL_FLOAT_STAGES(N, V, P)                                                         \
+  FIRST_OF(N##_sum, N, N##_sum, P, f32_sum, SUM, )                                          \
+  FIRST_OF(N##_premul, N, N##_sum, P, f32_sum, PREMUL, )                                    \
+  FIRST_OF(N##_product, N, N##_product, P, f32_product, PRODUCT, )                          \
+  LAST_OF(N##_sum, N, V##_sum, P, f32_sum, SUM, )                                           \
+  LAST_OF(N##_avg, N, V##_sum, P, f32_sum, AVG, .divide = k_##N##_last_divide, .last = 1)   \
+  LAST_OF(N##_product, N, V##_multiply, P, f32_product, PRODUCT, )
 #define HAS(N) k_##N
 #define NONE(N) NULL
 SMALL_FLOAT(f16, 2, HAS)
@@ -614,55 +708,89 @@ SMALL_FLOAT(e4m3fn, 4, NONE)
 SMALL_FLOAT(e5m2, 4, NONE)
 SMALL_FLOAT(e4m3fnuz, 4, NONE)
 SMALL_FLOAT(e5m2fnuz, 4, NONE)
+SMALL_FLOAT_STAGES(f16, pair, 2)
+SMALL_FLOAT_STAGES(bf16, pair, 2)
+SMALL_FLOAT_STAGES(e4m3fn, quad, 4)
+SMALL_FLOAT_STAGES(e5m2, quad, 4)
+SMALL_FLOAT_STAGES(e4m3fnuz, quad, 4)
+SMALL_FLOAT_STAGES(e5m2fnuz, quad, 4)
 
 REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge,
           .finish = k_c32_finish, .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT,
           .copies = 1)
 WIDENED(c32_premul, c32, c32_premul, 2, f32_sum, PREMUL, .complex = 1)
+REDUCTION(c32_product_first, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge,
+          .finish = k_c32_hand_on, .raw = VB, .partial = 2 * VB, .merged = 2 * VB,
+          .result = 2 * VB, .op = PRODUCT)
+REDUCTION(c32_product_last, .leaf = k_c32_last_product, .merge = k_c32_product_merge,
+          .finish = k_c32_finish, .raw = 2 * VB, .partial = 2 * VB, .merged = 2 * VB,
+          .result = VB, .op = PRODUCT)
+FIRST_OF(c32_premul, c32, c32_premul, 2, f32_sum, PREMUL, .complex = 1)
 DIRECT(c64_product, c64_product, c64_product, 2 * VB, PRODUCT, .copies = 1)
 REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum,
           .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
-#define INTEGER_ROW(I, U)                                        \
-  {                                                              \
-      [SUM] = U##_sum, [AVG] = I##_avg, [PRODUCT] = U##_product, \
-      [MIN] = I##_min, [MAX] = I##_max, [BAND] = band,           \
-      [BOR] = bor,     [BXOR] = bxor,   [PREMUL] = U##_premul}
-#define FLOAT_ROW(N)                                          \
-  {[SUM] = N##_sum, [AVG] = N##_avg, [PRODUCT] = N##_product, \
-   [MIN] = N##_min, [MAX] = N##_max, [PREMUL] = N##_premul}
+// By stage: WHOLE alone where partial results are elements like any.
+#define INTEGER_ROW(I, U, ...)                       \
+  {[SUM] = {U##_sum},                                \
+   [AVG] = {I##_avg, __VA_ARGS__},                   \
+   [PRODUCT] = {U##_product},                        \
+   [MIN] = {I##_min},                                \
+   [MAX] = {I##_max},                                \
+   [BAND] = {band},                                  \
+   [BOR] = {bor},                                    \
+   [BXOR] = {bxor},                                  \
+   [PREMUL] = {U##_premul, U##_premul, U##_sum, U##_sum}}
+#define FLOAT_ROW(N)                                 \
+  {[SUM] = {N##_sum},                                \
+   [AVG] = {N##_avg, N##_sum, N##_sum, N##_avg_last}, \
+   [PRODUCT] = {N##_product},                        \
+   [MIN] = {N##_min},                                \
+   [MAX] = {N##_max},                                \
+   [PREMUL] = {N##_premul, N##_premul, N##_sum, N##_sum}}
+#define SMALL_SUMS(N)                                          \
+  [SUM] = {N##_sum, N##_sum_first, f32_sum, N##_sum_last},     \
+  [AVG] = {N##_avg, N##_sum_first, f32_sum, N##_avg_last}
+#define SMALL_ROW(N)                                                           \
+  {SMALL_SUMS(N),                                                              \
+   [PRODUCT] = {N##_product, N##_product_first, f32_product, N##_product_last}, \
+   [MIN] = {N##_min},                                                          \
+   [MAX] = {N##_max},                                                          \
+   [PREMUL] = {N##_premul, N##_premul_first, f32_sum, N##_sum_last}}
 // Of complex numbers the parts are summed, and PARTS is their type.
-#define COMPLEX_ROW(PARTS, PRODUCTS) \
-  {[SUM] = PARTS##_sum,              \
-   [AVG] = PARTS##_avg,              \
-   [PRODUCT] = PRODUCTS##_product,   \
-   [PREMUL] = PRODUCTS##_premul}
+#define COMPLEX_ROW(PARTS, PRODUCTS)                                 \
+  {[SUM] = {PARTS##_sum},                                            \
+   [AVG] = {PARTS##_avg, PARTS##_sum, PARTS##_sum, PARTS##_avg_last}, \
+   [PRODUCT] = {PRODUCTS##_product},                                 \
+   [PREMUL] = {PRODUCTS##_premul, PRODUCTS##_premul, PARTS##_sum, PARTS##_sum}}
 
-goccl_reduce_fn *const TABLE[DTYPES][OPS] = {
-    [INT8] = INTEGER_ROW(i8, u8),
-    [UINT8] = INTEGER_ROW(u8, u8),
-    [INT16] = INTEGER_ROW(i16, u16),
-    [UINT16] = INTEGER_ROW(u16, u16),
-    [INT32] = INTEGER_ROW(i32, u32),
-    [UINT32] = INTEGER_ROW(u32, u32),
-    [INT64] = INTEGER_ROW(i64, u64),
-    [UINT64] = INTEGER_ROW(u64, u64),
-    [FLOAT16] = FLOAT_ROW(f16),
-    [BFLOAT16] = FLOAT_ROW(bf16),
+goccl_reduce_fn *const TABLE[DTYPES][OPS][STAGES] = {
+    [INT8] = INTEGER_ROW(i8, u8, ),
+    [UINT8] = INTEGER_ROW(u8, u8, ),
+    [INT16] = INTEGER_ROW(i16, u16, ),
+    [UINT16] = INTEGER_ROW(u16, u16, ),
+    [INT32] = INTEGER_ROW(i32, u32, ),
+    [UINT32] = INTEGER_ROW(u32, u32, ),
+    [INT64] = INTEGER_ROW(i64, u64, u64_sum, u64_sum, i64_avg_last),
+    [UINT64] = INTEGER_ROW(u64, u64, u64_sum, u64_sum, u64_avg_last),
+    [FLOAT16] = SMALL_ROW(f16),
+    [BFLOAT16] = SMALL_ROW(bf16),
     [FLOAT32] = FLOAT_ROW(f32),
     [FLOAT64] = FLOAT_ROW(f64),
-    [BOOL] = {[SUM] = bool_or,
-              [MAX] = bool_or,
-              [BOR] = bool_or,
-              [PRODUCT] = bool_and,
-              [MIN] = bool_and,
-              [BAND] = bool_and,
-              [BXOR] = bool_xor},
-    [COMPLEX32] = COMPLEX_ROW(f16, c32),
+    [BOOL] = {[SUM] = {bool_or},
+              [MAX] = {bool_or},
+              [BOR] = {bool_or},
+              [PRODUCT] = {bool_and},
+              [MIN] = {bool_and},
+              [BAND] = {bool_and},
+              [BXOR] = {bool_xor}},
+    [COMPLEX32] = {SMALL_SUMS(f16),
+                   [PRODUCT] = {c32_product, c32_product_first, c64_product, c32_product_last},
+                   [PREMUL] = {c32_premul, c32_premul_first, f32_sum, f16_sum_last}},
     [COMPLEX64] = COMPLEX_ROW(f32, c64),
     [COMPLEX128] = COMPLEX_ROW(f64, goccl_reduce_c128),
-    [E4M3FN] = FLOAT_ROW(e4m3fn),
-    [E5M2] = FLOAT_ROW(e5m2),
-    [E4M3FNUZ] = FLOAT_ROW(e4m3fnuz),
-    [E5M2FNUZ] = FLOAT_ROW(e5m2fnuz),
+    [E4M3FN] = SMALL_ROW(e4m3fn),
+    [E5M2] = SMALL_ROW(e5m2),
+    [E4M3FNUZ] = SMALL_ROW(e4m3fnuz),
+    [E5M2FNUZ] = SMALL_ROW(e5m2fnuz),
 };

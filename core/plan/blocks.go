@@ -40,17 +40,32 @@ func (b *builder) reduceScatterLevels() {
 		return
 	}
 	lag, rounds := b.lag(), b.rounds(blocks(In, b.InBytes))
+	last := b.levels[len(b.levels)-1]
 	for k := range rounds + lag {
 		b.inTurn(1, func(rank int) { b.reduceBlock(rank, k) })
 		if own, bytes, ok := b.chunk(In, b.Rank, k-lag); ok {
-			dst := block(Out, 0).at(own.Off)
-			from := dst
-			if i := len(b.levels) - 1; b.alone(b.levels[i].stride) {
-				from = own
+			from := own
+			if !b.alone(last.stride) {
+				from = b.heldAt(own, bytes, k-lag)
 			}
-			b.combineHeld(len(b.levels)-1, b.Rank, dst, from, bytes)
+			b.combineHeld(len(b.levels)-1, b.Rank, block(Out, 0).at(own.Off), from, bytes)
 		}
 	}
+}
+
+// heldAt is where the partial sum of a chunk of a block lies: that of this rank's where its result
+// will be, or if it is longer in scratch memory until the last level.
+func (b *builder) heldAt(of Ref, bytes int64, k int) Ref {
+	own := int(of.Block) == b.Rank
+	if own && b.scale() == 1 {
+		return block(Out, 0).at(of.Off)
+	}
+	at := int64(0)
+	if own { // behind those of others, and apart from the last ones of this rank
+		at = int64(1+k%(b.lag()+1)) * b.Chunk * b.scale()
+	}
+	b.plan.ScratchBytes = max(b.plan.ScratchBytes, at+bytes*b.scale())
+	return block(Scratch, 0).at(at)
 }
 
 // reduceBlock sends a chunk of a rank's block on to its holder in the next level, or combines it as
@@ -60,37 +75,39 @@ func (b *builder) reduceBlock(rank, k int) {
 	if !ok {
 		return
 	}
-	at := partial.Off
+	of := partial
 	for i, l := range b.levels {
 		s := b.siblings(l)
 		if s.count == 1 {
+			if i == 0 && b.staged() {
+				own := partial
+				partial = b.heldAt(own, bytes, k)
+				b.widen(partial, own, bytes)
+			}
 			continue
 		}
 		if j := s.sibling(rank); j != s.own {
-			b.put(b.holderIn(s, j, i, rank), partial, bytes, 0)
+			b.put(b.holderIn(s, j, i, rank), partial, b.bytesAt(l.stride, bytes), 0)
 			return
 		}
 		if i == len(b.levels)-1 {
 			return
 		}
-		dst := block(Out, 0).at(at) // where its result will be
-		if rank != b.Rank {
-			dst = block(Scratch, 0)
-			b.plan.ScratchBytes = max(b.plan.ScratchBytes, bytes)
-		}
+		dst := b.heldAt(of, bytes, k)
 		b.combineHeld(i, rank, dst, partial, bytes)
 		partial = dst
 	}
 }
 
 // combineHeld combines what this rank has of a rank's block with what its holders in the siblings
-// at level i send.
+// at level i send, of so many bytes of inputs.
 func (b *builder) combineHeld(i, rank int, dst, own Ref, bytes int64) {
 	s := b.siblings(b.levels[i])
 	ranks := make([]int, s.count)
 	for j := range ranks {
 		ranks[j] = b.holderIn(s, j, i, rank)
 	}
+	bytes = b.bytesAt(s.stride, bytes)
 	b.waitForAll(s, ranks, own, bytes)
 	b.combineSources(s, ranks, dst, bytes)
 }

@@ -39,6 +39,7 @@ func (p *Params) build(steps func(*builder)) *Plan {
 		src:    make([]Ref, 0, p.Size),
 		levels: p.levels(),
 	}
+	b.Chunk = p.Chunk / p.scale() &^ (align - 1) // so that partial sums of a message fit one
 	for i := 1; i < b.Size; i++ {
 		b.peers = append(b.peers, b.from(i))
 	}
@@ -94,6 +95,12 @@ func (p *Params) check() error {
 	}
 	if p.ElemSize < 1 || align%p.ElemSize != 0 {
 		return fail("element size is %d; it must divide %d", p.ElemSize, align)
+	}
+	if s := p.PartialSize; s < 0 || s%p.ElemSize != 0 || s > 0 && align%s != 0 ||
+		p.Chunk < align*p.scale() {
+		return fail("partial sums are of %d bytes; it must be a multiple of the element size, %d, "+
+			"that divides %d, and a chunk, %d, must hold those of %d bytes", s, p.ElemSize, align, p.Chunk,
+			align)
 	}
 	return p.checkBlocks(fail)
 }
@@ -167,6 +174,7 @@ type builder struct {
 
 	peers  []int // as from counts them
 	levels []level
+	kept   kept
 
 	counting        bool
 	steps, refCount int

@@ -28,40 +28,70 @@ func (v *verifier) copy(s *rankState, step *Step) error {
 }
 
 func (v *verifier) combine(s *rankState, step *Step) error {
+	from, to, err := s.params.sizes(step.Stage)
+	if err != nil {
+		return err
+	}
+	if step.Bytes%from != 0 {
+		return fmt.Errorf("cuts elements of %d bytes", from)
+	}
+	bytes := step.Bytes / from * to
 	places := append([]Ref{step.Dst}, step.Also...)
-	destinations, err := v.destinations(s, step, places)
+	destinations, err := v.destinations(s, places, bytes)
 	if err != nil {
 		return err
 	}
 	first, last, err := v.inOrder(s, step, func(src *region, ref Ref) error {
 		k := int(src.mark) + len(places) - v.marks - 1
-		if k < 0 {
+		switch {
+		case k < 0:
 			return nil // it is no destination
+		case from != to:
+			return apart(destinations[k], src, places[k].Off, bytes, ref.Off, step.Bytes)
 		}
 		return overlap(destinations[k], src, places[k].Off, ref.Off, step.Bytes)
 	})
 	if err != nil {
 		return err
 	}
-	result, err := combined(first, last, len(step.Src), len(v.states))
+	result, err := s.params.combined(step, first, last)
 	if err != nil {
 		return err
 	}
-	if e := s.params.ElemSize; step.Bytes%e != 0 || result.off%e != 0 || step.Dst.Off%e != 0 {
-		return fmt.Errorf("cuts elements of %d bytes", e)
+	if result.off%from != 0 || step.Dst.Off%to != 0 {
+		return fmt.Errorf("cuts elements of %d bytes", from)
 	}
+	result.off = result.off / from * to
 	for i, dst := range destinations {
-		dst.write(places[i].Off, step.Bytes, []segment{{0, step.Bytes, result}})
-		if err := v.touch(s, dst, places[i].Off, step.Bytes, true); err != nil {
+		dst.write(places[i].Off, bytes, []segment{{0, bytes, result}})
+		if err := v.touch(s, dst, places[i].Off, bytes, true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// sizes are those of an element that a Combine reads, and of one that it writes.
+func (p *Params) sizes(stage Stage) (from, to int64, err error) {
+	switch {
+	case stage > Last:
+		return 0, 0, errors.New("there is no such stage")
+	case stage != Whole && !p.staged():
+		return 0, 0, errors.New("there are no stages")
+	}
+	from, to = p.ElemSize, p.ElemSize
+	if stage == Middle || stage == Last {
+		from = p.PartialSize
+	}
+	if stage == First || stage == Middle {
+		to = p.PartialSize
+	}
+	return from, to, nil
+}
+
 // destinations finds the memory of all places to which a Combine writes, each in another piece, and
 // marks them with the last numbers.
-func (v *verifier) destinations(s *rankState, step *Step, places []Ref) ([]*region, error) {
+func (v *verifier) destinations(s *rankState, places []Ref, bytes int64) ([]*region, error) {
 	found, before := make([]*region, len(places)), v.marks
 	for i, ref := range places {
 		allowed := (ref.Space == Inbox || ref.Space == PeerOut) && s.params.Memory ||
@@ -69,7 +99,7 @@ func (v *verifier) destinations(s *rankState, step *Step, places []Ref) ([]*regi
 		if !allowed {
 			return nil, fmt.Errorf("writes to %v", ref)
 		}
-		m, err := v.locate(s, ref, step.Bytes)
+		m, err := v.locate(s, ref, bytes)
 		if err == nil && ref.Space == Inbox {
 			err = v.notShared(s, ref)
 		}
@@ -107,6 +137,9 @@ func (v *verifier) inOrder(s *rankState, step *Step, ask func(*region, Ref) erro
 		if last.over() < first.over() && last.end() == len(v.states) {
 			want.ranks = last.ranks
 		}
+		if s.params.staged() && (last.ranks > 0) != (step.Stage == Middle || step.Stage == Last) {
+			return first, last, fmt.Errorf("source %d is %v, which is not for this stage", i, last)
+		}
 		// Contents that are one run of one input are one segment.
 		if last != want || last.reduced || len(v.segs) > 1 {
 			return first, last, fmt.Errorf("source %d must be %v; in %d runs, it begins with %v",
@@ -116,19 +149,26 @@ func (v *verifier) inOrder(s *rankState, step *Step, ask func(*region, Ref) erro
 	return first, last, nil
 }
 
-// combined is what comes of so many sources in order, of which the first and the last are given. It
-// must be a subtree of the canonical order: the inputs of an aligned block of 2^j ranks, cut off at
-// the last rank. So the blocks that the sources are over must make up such a block.
-func combined(first, last value, sources, size int) (value, error) {
+// combined is what comes of the sources of a Combine in order, of which the first and the last are
+// given. It must be a subtree of the canonical order: the inputs of an aligned block of 2^j ranks,
+// cut off at the last rank. So the blocks that the sources are over must make up such a block. In
+// stages it is the whole if and only if it is their last, or their only one.
+func (p *Params) combined(step *Step, first, last value) (value, error) {
+	sources, size := len(step.Src), p.Size
 	each, block := first.over(), first.over()
 	for block < sources*each {
 		block *= 2
 	}
 	lo, hi := int(first.rank), last.end()
 	whole := lo == 0 && hi == size
-	if each&(each-1) != 0 || lo%block != 0 || hi != min(lo+block, size) || sources == 1 && !whole {
+	alone := sources == 1 && !whole && step.Stage != First
+	if each&(each-1) != 0 || lo%block != 0 || hi != min(lo+block, size) || alone {
 		return value{}, fmt.Errorf("combines %d inputs, from %v on, to rank %d of %d: which is no "+
 			"aligned block of the canonical order", sources, first, hi-1, size)
+	}
+	if p.staged() && whole != (step.Stage == Whole || step.Stage == Last) {
+		return value{}, fmt.Errorf("combines ranks %d to %d of %d, which is not for this stage", lo,
+			hi-1, size)
 	}
 	if whole {
 		return value{reduced: true, block: first.block, off: first.off}, nil
@@ -140,6 +180,14 @@ func combined(first, last value, sources, size int) (value, error) {
 // overlap refuses a source that is partly overwritten while it is read.
 func overlap(dst, src *region, dstOff, srcOff, bytes int64) error {
 	if d := dstOff - srcOff; dst == src && d != 0 && -bytes < d && d < bytes {
+		return errors.New("source and destination overlap")
+	}
+	return nil
+}
+
+// apart refuses a source that shares memory with a destination whose elements are not as long.
+func apart(dst, src *region, dstOff, dstBytes, srcOff, srcBytes int64) error {
+	if dst == src && dstOff < srcOff+srcBytes && srcOff < dstOff+dstBytes {
 		return errors.New("source and destination overlap")
 	}
 	return nil

@@ -226,6 +226,15 @@ func (e *executor) share(r int, s *Step) bool {
 }
 
 func (e *executor) combine(r int, s *Step) {
+	q := &e.params[r]
+	staged, from, to := q.PartialSize > 0, q.ElemSize, q.ElemSize
+	if s.Stage == Middle || s.Stage == Last {
+		from = q.PartialSize
+	}
+	if s.Stage == First || s.Stage == Middle {
+		to = q.PartialSize
+	}
+	results := make([]value, s.Bytes/from*to)
 	for i := range s.Bytes {
 		first := e.place(r, s.Src[0], s.Bytes)[i]
 		bounds := []int{int(first.rank)} // between the ranks of one source and the next
@@ -235,6 +244,9 @@ func (e *executor) combine(r int, s *Step) {
 				got.off != first.off {
 				e.fault = fmt.Sprintf("a wrong source %d", k)
 			}
+			if staged && (got.ranks > 0) != (s.Stage == Middle || s.Stage == Last) {
+				e.fault = fmt.Sprintf("a source %d of another stage", k)
+			}
 			bounds = append(bounds, int(got.rank+max(got.ranks, 1)))
 		}
 		if !canonical(bounds, len(e.plans)) {
@@ -242,12 +254,20 @@ func (e *executor) combine(r int, s *Step) {
 		}
 		result := first
 		result.ranks = int32(bounds[len(s.Src)] - bounds[0])
-		if int(result.ranks) == len(e.plans) {
+		whole := int(result.ranks) == len(e.plans)
+		if staged && whole != (s.Stage == Whole || s.Stage == Last) {
+			e.fault = "a result of another stage"
+		}
+		if whole {
 			result = value{reduced: true, block: first.block, off: first.off}
 		}
-		for _, ref := range append([]Ref{s.Dst}, s.Also...) {
-			e.place(r, ref, s.Bytes)[i] = result
+		for k := range to { // of the element
+			result.off = first.off/from*to + k
+			results[i/from*to+k] = result
 		}
+	}
+	for _, ref := range append([]Ref{s.Dst}, s.Also...) {
+		copy(e.place(r, ref, int64(len(results))), results)
 	}
 }
 

@@ -23,11 +23,11 @@ func (j job) inHosts(ranks int) job {
 }
 
 func (j job) String() string {
-	return fmt.Sprintf("%v by %v size=%d root=%d counts=%v elem=%d chunk=%d slots=%d memory=%v "+
+	return fmt.Sprintf("%v by %v size=%d root=%d counts=%v elem=%d:%d chunk=%d slots=%d memory=%v "+
 		"radices=%v oversubscribed=%v schedule=%v long=%d hosts=%d oneshot=%d multicast=%d swap=%d "+
 		"window=%d:%d "+
 		"get=%d",
-		j.Collective, j.algorithm(), j.Size, j.Root, j.counts, j.ElemSize, j.Chunk, j.Slots, j.Memory,
+		j.Collective, j.algorithm(), j.Size, j.Root, j.counts, j.ElemSize, j.PartialSize, j.Chunk, j.Slots, j.Memory,
 		j.Radices,
 		j.Oversubscribed, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.MulticastMin, j.SwapMin,
 		j.WindowMin, j.Window, j.GetMin)
@@ -154,6 +154,7 @@ func (p *prover) digest(plans []*Plan, params []Params) uint64 {
 		}
 		q := &params[r]
 		all = append(all, int64(r), plan.ScratchBytes, int64(q.Collective), int64(q.Root), q.ElemSize,
+			q.PartialSize,
 			q.Chunk, q.Long, flag(q.Memory), flag(q.Algorithm == Direct), flag(q.GetMin > 0),
 			int64(q.window()), int64(len(q.InBytes)), int64(len(q.OutBytes)), int64(len(q.Ports)),
 			int64(len(plan.Steps)))
@@ -163,7 +164,7 @@ func (p *prover) digest(plans []*Plan, params []Params) uint64 {
 		}
 		for i := range plan.Steps {
 			s := &plan.Steps[i]
-			all = append(all, int64(s.Op)<<40|flag(s.Multicast)<<32|int64(uint32(s.Peer)), s.Bytes, s.Total,
+			all = append(all, int64(s.Op)<<40|int64(s.Stage)<<48|flag(s.Multicast)<<32|int64(uint32(s.Peer)), s.Bytes, s.Total,
 				int64(s.Dst.Space)<<32|int64(uint32(s.Dst.Peer)), int64(s.Dst.Block), s.Dst.Off)
 			refs(s.Src)
 			refs(s.Also)

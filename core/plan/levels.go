@@ -68,18 +68,30 @@ func (b *builder) countBlocks(first int, l level) int {
 }
 
 // alone tells whether this rank is the only one of its block of so many ranks: then it has reduced
-// nothing yet.
+// nothing yet. In stages it has made its input a partial sum even so.
 func (b *builder) alone(stride int) bool {
-	return stride == 1 || b.Rank%stride == 0 && b.Rank == b.Size-1
+	return stride == 1 || b.lone(stride) && !b.staged()
 }
 
-// partial is where this rank has its partial sum over its block of so many ranks: in an output,
-// where its result will be, or if it is alone there in an input.
-func (b *builder) partial(stride, blk int) Ref {
-	if b.alone(stride) {
-		return block(In, blk)
+// partial is where this rank has its partial sum of a piece over its block of so many ranks: in an
+// output, where its result will be, or if it is alone there in an input. What is longer than its
+// result is in scratch memory.
+func (b *builder) partial(stride int, p span) Ref {
+	switch {
+	case b.alone(stride):
+		return block(In, p.block).at(p.off)
+	case b.scale() > 1:
+		return block(Scratch, 0).at(b.kept.at + (p.off-b.kept.from)*b.scale())
 	}
-	return block(Out, blk)
+	return block(Out, p.block).at(p.off)
+}
+
+// reducedTo is where what this rank reduces of a piece at a level goes.
+func (b *builder) reducedTo(l level, p span) Ref {
+	if b.completes(l) {
+		return block(Out, p.block).at(p.off)
+	}
+	return b.partial(l.stride*l.radix, p)
 }
 
 // multiply is one shot in each level: recursive multiplying, which with radices of two is recursive
@@ -96,7 +108,7 @@ func (b *builder) multiply(pieces []span) {
 			lag = 0
 		}
 	}
-	m := len(b.levels)
+	m, most := len(b.levels), longest(pieces)
 	for k := range len(pieces) + m*lag {
 		for i := range m + 1 {
 			j := k - i*lag
@@ -104,6 +116,7 @@ func (b *builder) multiply(pieces []span) {
 				continue
 			}
 			if i > 0 {
+				b.keepPartials(pieces[j], j, (m-1)*lag+1, most)
 				b.combineTwins(b.levels[i-1], pieces[j])
 			}
 			if i < m {
@@ -118,7 +131,7 @@ func (b *builder) putTwins(l level, p span) {
 	s := b.siblings(l)
 	for d := 1; d < s.count; d++ {
 		if twin := s.twin(b.Rank, s.to(d)); twin < b.Size {
-			b.put(twin, b.partial(l.stride, p.block).at(p.off), p.bytes, 0)
+			b.put(twin, b.partial(l.stride, p), b.bytesAt(l.stride, p.bytes), 0)
 		}
 	}
 }
@@ -130,8 +143,12 @@ func (s siblings) twin(rank, j int) int { return s.first + j*s.stride + rank%s.s
 func (b *builder) combineTwins(l level, p span) {
 	s := b.siblings(l)
 	if s.count == 1 {
+		if l.stride == 1 && b.staged() {
+			b.widen(b.reducedTo(l, p), block(In, p.block).at(p.off), p.bytes)
+		}
 		return
 	}
+	bytes := b.bytesAt(l.stride, p.bytes)
 	from := make([]int, s.count) // by sibling
 	for j := range from {
 		from[j] = s.twin(b.Rank, j)
@@ -147,23 +164,24 @@ func (b *builder) combineTwins(l level, p span) {
 		if at > 0 {
 			from[last] = b.Rank - bit/2*s.last
 		}
-		b.src[last] = b.wait(from[last], p.bytes, 0)
+		b.src[last] = b.wait(from[last], bytes, 0)
 		for ; b.Rank%s.stride+bit*s.last < s.stride; bit *= 2 {
-			b.put(b.Rank+bit*s.last, b.src[last], p.bytes, 0)
+			b.put(b.Rank+bit*s.last, b.src[last], bytes, 0)
 		}
 	} else if s.own != last {
-		b.src[last] = b.wait(from[last], p.bytes, 0)
+		b.src[last] = b.wait(from[last], bytes, 0)
 	}
 	for j := range last {
 		if j != s.own {
-			b.src[j] = b.wait(from[j], p.bytes, 0)
+			b.src[j] = b.wait(from[j], bytes, 0)
 		}
 	}
-	b.src[s.own] = b.partial(l.stride, p.block).at(p.off)
-	b.combineSources(s, from, block(Out, p.block).at(p.off), p.bytes)
+	b.src[s.own] = b.partial(l.stride, p)
+	b.combineSources(s, from, b.reducedTo(l, p), bytes)
 }
 
-// waitForAll makes what the ranks of all siblings have the sources: this rank's own, and messages.
+// waitForAll makes what the ranks of all siblings have the sources: this rank's own, and messages,
+// each of so many bytes.
 func (b *builder) waitForAll(s siblings, ranks []int, own Ref, bytes int64) {
 	b.src = b.src[:s.count]
 	b.src[s.own] = own
@@ -176,7 +194,7 @@ func (b *builder) waitForAll(s siblings, ranks []int, own Ref, bytes int64) {
 // combineSources combines the sources into dst, and releases the messages among them.
 func (b *builder) combineSources(s siblings, ranks []int, dst Ref, bytes int64) {
 	if bytes > 0 {
-		b.emit(Step{Op: Combine, Bytes: bytes, Dst: dst}, b.src...)
+		b.emit(Step{Op: Combine, Stage: b.stage(s.level), Bytes: bytes, Dst: dst}, b.src...)
 	}
 	b.releaseAll(s, ranks)
 }
@@ -267,11 +285,24 @@ func (b *builder) reduceLevels(rounds []span) {
 func (b *builder) throughLevels(rounds []span, steps levelSteps) {
 	lag := min(max(b.Ahead, 1), (b.Slots-2)/2)
 	m := len(b.levels)
+	own := make([]span, len(rounds)) // what this rank has of each round after the first level
+	for j, round := range rounds {
+		s := b.siblings(b.levels[0])
+		own[j] = s.sliceOf(cell{0, round}, s.own)
+	}
+	most := longest(own)
 	for k := range len(rounds) + 2*m*lag {
 		for stage := range 2*m + 1 {
 			j := k - stage*lag
 			if j < 0 || j >= len(rounds) {
 				continue
+			}
+			if stage > 0 && stage <= m {
+				b.keepPartials(own[j], j, (m-1)*lag+1, most)
+			}
+			if stage == 1 && b.staged() && b.lone(b.levels[0].radix) {
+				b.widen(b.reducedTo(b.levels[0], own[j]), block(In, own[j].block).at(own[j].off),
+					own[j].bytes)
 			}
 			if stage > m {
 				b.exchangeCells(2*m-stage, rounds[j], steps.takeBack)
@@ -312,7 +343,7 @@ func (b *builder) scatterCell(c cell, s siblings, ranks []int) {
 	for d := 1; d < s.count; d++ {
 		j := s.to(d)
 		if p := s.sliceOf(c, j); p.bytes > 0 {
-			b.put(ranks[j], b.partial(s.stride, p.block).at(p.off), p.bytes, 0)
+			b.put(ranks[j], b.partial(s.stride, p), b.bytesAt(s.stride, p.bytes), 0)
 		}
 	}
 }
@@ -322,8 +353,9 @@ func (b *builder) combineCell(c cell, s siblings, ranks []int) {
 	if p.bytes == 0 {
 		return
 	}
-	b.waitForAll(s, ranks, b.partial(s.stride, p.block).at(p.off), p.bytes)
-	b.combineSources(s, ranks, block(Out, p.block).at(p.off), p.bytes)
+	bytes := b.bytesAt(s.stride, p.bytes)
+	b.waitForAll(s, ranks, b.partial(s.stride, p), bytes)
+	b.combineSources(s, ranks, b.reducedTo(s.level, p), bytes)
 }
 
 func (b *builder) putResult(c cell, s siblings, ranks []int) {

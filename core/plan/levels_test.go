@@ -91,6 +91,9 @@ func TestLevels(t *testing.T) {
 								j.Root = []int{0, size - 1, rnd.IntN(size)}[rnd.IntN(3)]
 							}
 							j.Ahead, j.OneShotMax = j.Slots-1, int64(k%2*64)
+							if j.Collective.Reduces() {
+								j.PartialSize = []int64{0, 4, 8}[rnd.IntN(3)]
+							}
 							p.verifyAlone(j)
 							if rnd.IntN(20) == 0 && size < 34 {
 								runLevels(t, j, rnd)

@@ -12,7 +12,9 @@ type value struct {
 	rank    int32 // else: whose input it is,
 	ranks   int32 // or, if this is not 0, the reduction over so many ranks from it on
 	block   int32
-	off     int64 // where in that block; of a segment, where its first byte is
+	// off is where in that block; of a segment, where its first byte is. Of a partial sum it counts
+	// bytes of partial sums.
+	off int64
 }
 
 func (v value) String() string {

@@ -34,6 +34,7 @@ var mutations = []func(rnd *rand.Rand, p *Plan, others []*Plan){
 	},
 	func(rnd *rand.Rand, p *Plan, _ []*Plan) { anyStep(rnd, p).Peer = anyPeer(rnd, p) },
 	func(rnd *rand.Rand, p *Plan, _ []*Plan) { anyStep(rnd, p).Op = Op(rnd.IntN(12)) },
+	func(rnd *rand.Rand, p *Plan, _ []*Plan) { anyStep(rnd, p).Stage = Stage(rnd.IntN(5)) },
 	func(rnd *rand.Rand, p *Plan, _ []*Plan) {
 		s := anyStep(rnd, p)
 		s.Multicast = !s.Multicast

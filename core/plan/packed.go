@@ -73,10 +73,32 @@ func (b *builder) exchangeBundles(
 	})
 }
 
+// partials is where their partial sums lie: in the same places, or if they are longer behind them.
+func (b *builder) partials(p packing) packing {
+	scale := b.scale()
+	if scale == 1 {
+		return p
+	}
+	q := packing{make([]int64, b.Size), make([]int64, b.Size)}
+	behind := (b.plan.ScratchBytes + align - 1) &^ (align - 1)
+	b.plan.ScratchBytes = behind + b.plan.ScratchBytes*scale
+	for rank := range q.at {
+		q.at[rank], q.bytes[rank] = behind+p.at[rank]*scale, p.bytes[rank]*scale
+	}
+	return q
+}
+
 // reduceScatterPacked reduces and scatters bundles level by level.
 func (b *builder) reduceScatterPacked(p packing) {
+	scratch := block(Scratch, 0)
 	for rank, n := range b.InBytes {
-		b.copy(block(Scratch, 0).at(p.at[rank]), block(In, rank), n)
+		b.copy(scratch.at(p.at[rank]), block(In, rank), n)
+	}
+	partials := b.partials(p)
+	if b.staged() && b.lone(b.levels[0].radix) {
+		for rank, n := range p.bytes {
+			b.widen(scratch.at(partials.at[rank]), scratch.at(p.at[rank]), n)
+		}
 	}
 	for i := range b.levels {
 		b.exchangeBundles(i, &p, func(s siblings, bundles []bundle, ranks []int) {
@@ -86,8 +108,9 @@ func (b *builder) reduceScatterPacked(p packing) {
 			}
 		})
 		b.exchangeBundles(i, &p, func(s siblings, bundles []bundle, ranks []int) {
-			b.combineBundle(&p, i, s, bundles[s.own], ranks)
+			b.combineBundle(&p, &partials, s, bundles[s.own], ranks)
 		})
+		p = partials
 	}
 }
 
@@ -98,7 +121,9 @@ func (b *builder) putBundle(peer int, of bundle) {
 }
 
 // combineBundle combines a bundle with those of the siblings, block by block.
-func (b *builder) combineBundle(p *packing, i int, s siblings, own bundle, ranks []int) {
+func (b *builder) combineBundle(
+	p, partials *packing, s siblings, own bundle, ranks []int,
+) {
 	if own.ranks == nil {
 		return
 	}
@@ -108,12 +133,12 @@ func (b *builder) combineBundle(p *packing, i int, s siblings, own bundle, ranks
 		for j, m := range messages {
 			b.src[j] = m.at(p.at[rank] - own.off)
 		}
-		dst := b.src[s.own]
-		if i == len(b.levels)-1 {
+		dst := block(Scratch, 0).at(partials.at[rank])
+		if b.completes(s.level) {
 			dst = block(Out, 0) // the last bundle is this rank's block
 		}
 		if n := p.bytes[rank]; n > 0 {
-			b.emit(Step{Op: Combine, Bytes: n, Dst: dst}, b.src...)
+			b.emit(Step{Op: Combine, Stage: b.stage(s.level), Bytes: n, Dst: dst}, b.src...)
 		}
 	}
 	b.releaseAll(s, ranks)

@@ -67,9 +67,11 @@
 // binary tree over ranks, aligned at powers of two (of three: (0+1)+2; of six:
 // ((0+1)+(2+3))+(4+5)). It also does what is done once to a whole result (the division of an
 // average, the rounding of a 16-bit float). So plans move raw inputs and results, not partial sums,
-// but for one case: in levels (Params.Radices) and along a tree (BinomialTree), where nothing is
-// done once, a Combine may be of the raw inputs of a block of ranks, which are a subtree, or of
-// what such Combines have left of blocks that make up a larger one.
+// but for one case: in levels (Params.Radices) and along a tree (BinomialTree) a Combine may be of
+// the raw inputs of a block of ranks, which are a subtree, or of what such Combines have left of
+// blocks that make up a larger one. Where something is done once (Params.PartialSize), each such
+// Combine has a Stage: what is done to each input is done in the first, and what is done to the
+// result in the last; between them partial sums may be longer than elements.
 //
 // # In place
 //
@@ -167,6 +169,16 @@ const (
 	PutToAll           // Src[0] to every peer, as one message each, written once
 )
 
+// Stage is what a Combine makes of what. The values are those of reduce.Stage.
+type Stage uint8
+
+const (
+	Whole  Stage = iota // of inputs the result, or where there are no stages what is an input again
+	First               // of inputs a partial sum
+	Middle              // of partial sums a larger one
+	Last                // of partial sums the result
+)
+
 // OfferBytes is the length of the message of an Offer.
 const OfferBytes = 8
 
@@ -174,8 +186,9 @@ const OfferBytes = 8
 type Step struct {
 	Op        Op
 	Multicast bool  // of a Wait: the message is a PutToAll's
+	Stage     Stage // of a Combine
 	Peer      int32 // of all but Copy, Combine and PutToAll
-	Bytes     int64
+	Bytes     int64 // of a Combine: of each source
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
 	// compared by Wait, so that unequal counts are told at the first message.
@@ -190,7 +203,8 @@ type Plan struct {
 	Algorithm  Algorithm
 	Rank, Size int
 	Steps      []Step
-	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk.
+	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk, or some such where partial
+	// sums are longer than elements.
 	ScratchBytes int64
 }
 
@@ -214,6 +228,10 @@ type Params struct {
 	//   Send: In one block, Root is the peer. Recv: Out one block, Root is the peer.
 	InBytes, OutBytes []int64
 	ElemSize          int64 // a divisor of 64
+	// PartialSize is the length of an element of a partial sum where that is something else than an
+	// element (16-bit floats are summed as float32, averages divided in the end): a multiple of
+	// ElemSize, of which 64 is one. 0: partial sums are elements like any.
+	PartialSize int64
 
 	// Chunk is the most bytes one message carries that goes through a slot: a multiple of 64, at
 	// least 64.

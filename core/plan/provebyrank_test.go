@@ -290,7 +290,8 @@ func (p *proofByRank) meaning(r int, peer, n int32) (value, error) {
 		}
 	}
 	val.rank += int32((at - own) * each)
-	if val.ranks = int32(min(each, len(p.states)-int(val.rank))); val.ranks == 1 {
+	val.ranks = int32(min(each, len(p.states)-int(val.rank)))
+	if val.ranks == 1 && (s.Stage == Whole || s.Stage == First) {
 		val.ranks = 0
 	}
 	return val, nil

@@ -8,6 +8,7 @@ import (
 var (
 	opNames = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access",
 		"offer", "get", "multicast"}
+	stageNames = [...]string{"", " first", " middle", " last"}
 	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox", "peer in", "peer out"}
 )
 
@@ -16,6 +17,14 @@ func (o Op) String() string {
 		return opNames[o]
 	}
 	return fmt.Sprintf("op(%d)", uint8(o))
+}
+
+// String is what a Combine is called after "combine".
+func (s Stage) String() string {
+	if int(s) < len(stageNames) {
+		return stageNames[s]
+	}
+	return fmt.Sprintf(" stage(%d)", uint8(s))
 }
 
 func (s Space) String() string {
@@ -57,9 +66,11 @@ func (s *Step) String() string {
 	case Reclaim:
 		return fmt.Sprintf("reclaim %v", s.Src)
 	case Combine:
+		text := fmt.Sprintf("%v%v %d bytes %v to %v", s.Op, s.Stage, s.Bytes, s.Src, s.Dst)
 		if len(s.Also) > 0 {
-			return fmt.Sprintf("%v %d bytes %v to %v and %v", s.Op, s.Bytes, s.Src, s.Dst, s.Also)
+			text += fmt.Sprintf(" and %v", s.Also)
 		}
+		return text
 	}
 	return fmt.Sprintf("%v %d bytes %v to %v", s.Op, s.Bytes, s.Src, s.Dst)
 }

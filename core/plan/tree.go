@@ -154,19 +154,9 @@ func (b *builder) reduceTree() {
 		return
 	}
 	parent, children := b.ordered()
-	dst := block(Scratch, 0)
-	if b.Rank == b.Root {
-		dst = block(Out, 0)
-	}
 	b.told(parent, children, func() {
 		for _, p := range b.pieces(nil, 0, b.InBytes[0]) {
-			to := dst
-			if b.Rank == b.Root {
-				to = dst.at(p.off)
-			} else if len(children) > 0 {
-				b.plan.ScratchBytes = max(b.plan.ScratchBytes, p.bytes)
-			}
-			b.reduceUp(p, parent, children, to)
+			b.reduceUp(p, parent, children, b.Rank == b.Root)
 		}
 	})
 }
@@ -187,24 +177,57 @@ func (b *builder) ordered() (parent int, children []int) {
 	return parent, children
 }
 
-// reduceUp combines this rank's piece with those of its children, in `to`, for its parent.
-func (b *builder) reduceUp(p span, parent int, children []int, to Ref) {
-	partial := block(In, p.block).at(p.off)
-	for _, child := range children {
-		message := b.wait(child, p.bytes, 0)
+// reduceUp combines this rank's piece with those of its children for its parent: in the output, if
+// it has one that takes it, or in scratch memory.
+func (b *builder) reduceUp(p span, parent int, children []int, output bool) {
+	result, to := block(Out, p.block).at(p.off), block(Scratch, 0)
+	if output && b.scale() == 1 {
+		to = result
+	}
+	partial, ranks := block(In, p.block).at(p.off), 1
+	reduced := func(to Ref) {
+		if partial, ranks = to, 2; to.Space == Scratch {
+			b.plan.ScratchBytes = max(b.plan.ScratchBytes, p.bytes*b.scale())
+		}
+	}
+	if b.staged() && b.lone(2) {
+		b.widen(to, partial, p.bytes)
+		reduced(to)
+	}
+	for i, child := range children {
+		bytes, dst := b.bytesAt(ranks, p.bytes), to
+		last := parent == b.Rank && i == len(children)-1
+		if last {
+			dst = result
+		}
+		message := b.wait(child, bytes, 0)
 		b.src = append(b.src[:0], partial, message)
 		if child < b.Rank {
 			b.src[0], b.src[1] = message, partial
 		}
-		if p.bytes > 0 {
-			b.emit(Step{Op: Combine, Bytes: p.bytes, Dst: to}, b.src...)
+		if bytes > 0 {
+			b.emit(Step{Op: Combine, Stage: b.stageUp(ranks == 1, last), Bytes: bytes, Dst: dst},
+				b.src...)
 		}
 		b.release(child)
-		partial = to
+		reduced(dst)
 	}
 	if parent != b.Rank {
-		b.put(parent, partial, p.bytes, 0)
+		b.put(parent, partial, b.bytesAt(ranks, p.bytes), 0)
 	}
+}
+
+// stageUp is what a Combine along a tree is: the first of this rank, the last of all, or both.
+func (b *builder) stageUp(first, last bool) Stage {
+	switch {
+	case !b.staged() || first && last:
+		return Whole
+	case first:
+		return First
+	case last:
+		return Last
+	}
+	return Middle
 }
 
 // allReduceTree reduces along a binomial tree to the first rank, and hands the result back along
@@ -227,8 +250,7 @@ func (b *builder) allReduceTree() {
 	lag := b.lag()
 	for k := range len(pieces) + lag {
 		if k < len(pieces) {
-			p := pieces[k]
-			b.reduceUp(p, parent, children, block(Out, p.block).at(p.off))
+			b.reduceUp(pieces[k], parent, children, true)
 		}
 		if k >= lag {
 			p := pieces[k-lag]

@@ -134,9 +134,9 @@ func checkPlan(p *Plan, q *Params, r, size int) error {
 		return fmt.Errorf("plan %d is of rank %d of %d, with parameters of rank %d of %d",
 			r, p.Rank, p.Size, q.Rank, q.Size)
 	}
-	if p.ScratchBytes < 0 || p.ScratchBytes > q.Chunk {
-		return fmt.Errorf("rank %d: %d bytes of scratch memory; a chunk is %d",
-			r, p.ScratchBytes, q.Chunk)
+	if most := q.mostScratch(); p.ScratchBytes < 0 || p.ScratchBytes > most {
+		return fmt.Errorf("rank %d: %d bytes of scratch memory; it may have %d",
+			r, p.ScratchBytes, most)
 	}
 	if q.Algorithm == Direct {
 		if err := checkPhases(p, q); err != nil {

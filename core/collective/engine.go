@@ -164,7 +164,10 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 		if err != nil {
 			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 		}
-		b.Kernel = k
+		b.Kernels = k
+		if op.Op == reduce.Avg {
+			b.Factor[0] = float64(e.Shape.Size)
+		}
 	}
 	if err := e.run.Bind(b); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))

@@ -114,6 +114,7 @@ type planKey struct {
 	inPlace    bool // of a direct plan
 	root       int
 	elemSize   int64
+	partial    int64 // PartialSize
 	chunk      int64 // it, and what is not sliced, depend on the whole operation
 	oneShotMax int64
 	in, out    lengths
@@ -167,7 +168,7 @@ type keptPlan struct {
 // have been got: see leastPlans.
 func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
-		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
+		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize, partial: p.PartialSize,
 		chunk: p.Chunk, oneShotMax: p.OneShotMax,
 		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
 	if len(p.Radices) > 0 {

@@ -64,7 +64,7 @@ func benchmarkRun(b *testing.B, c plan.Collective, n int64) {
 			p := plan.Params{Collective: c, Algorithm: plan.Linear, Rank: r, Size: ranks, ElemSize: 4,
 				Chunk: l.Chunk, Slots: l.Slots, Memory: true,
 				Thresholds: plan.Thresholds{OneShotMax: 2 << 10, PipelineMin: 64 << 10}}
-			bind := Binding{Kernel: sum}
+			bind := Binding{Kernels: sum}
 			half := n / 8 * 4
 			switch whole := []int64{n}; c {
 			case plan.AllReduce, plan.Broadcast: // in place

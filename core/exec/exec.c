@@ -382,8 +382,8 @@ static void combine(goccl_lane *lane, goccl_run_state *run, const goccl_step *st
   /* This rank's own place, if there is one, is the first, which the kernel copies from. */
   dst[0] = goccl_resolve(lane, run, &step->dst);
   for (uint32_t i = 1; i <= step->also; i++) dst[i] = goccl_resolve(lane, run, ref++);
-  run->kernel(dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
-              (size_t)step->bytes, run->factor);
+  run->kernels[step->stage](dst, (int)step->also + 1, (const void *const *)src, (int)step->sources,
+                            (size_t)step->bytes, run->factor);
 }
 
 uint64_t goccl_fixed(const goccl_message *message) {

@@ -224,11 +224,13 @@ typedef struct {
   uint32_t first_source;
   uint32_t sources;
   uint32_t also;  /* of a combine: further destinations, behind its sources */
+  uint8_t stage;  /* of a combine: plan.Stage */
   uint64_t stamp; /* what stamps of its message have of the step: see goccl_stamp_steps */
 } goccl_step;
 
 typedef void (*goccl_kernel)(void *const *dst, int n_dst, const void *const *src, int n,
                              size_t bytes, const double *factor);
+enum { GOCCL_STAGES = 4 };
 
 /* As plan.Post. */
 typedef struct {
@@ -262,8 +264,8 @@ typedef struct {
   uint8_t *scratch;
   void **operands; /* room for a source and a destination a rank */
   int64_t offset;  /* added to every place in `in` and `out` */
-  goccl_kernel kernel;
-  double factor[2];
+  const goccl_kernel *kernels; /* by stage */
+  double factor[2];            /* as kernels read it */
   goccl_message message; /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
   uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
   uint64_t fixed;        /* goccl_fixed() of the message; 0: to be found */

@@ -76,7 +76,8 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
   run->operands = s->pointers + o->n_in + o->n_out;
   for (uint32_t i = 0; k->uses_in && i < o->n_in; i++) run->in[i] = o->in[i];
   for (uint32_t i = 0; k->uses_out && i < o->n_out; i++) run->out[i] = o->out[i];
-  run->kernel = k->kernel;
+  run->kernels = k->kernels;
+  run->factor[0] = k->inputs;
   run->streams = GOCCL_STREAM_NONE;
   run->message = k->message;
   run->fixed = k->fixed;

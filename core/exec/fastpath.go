@@ -246,8 +246,8 @@ const FastPathBlocks = C.GOCCL_FAST_PATH_BLOCKS
 // Learn lets callers run a collective like this one, by its plan, or its direct plan if there is
 // one. A collective that has not been learned for long is forgotten for it.
 func (s *FastPath) Learn(k *Known, p, direct *Compiled) {
-	e := C.goccl_known{plan: p.c, kernel: (C.goccl_kernel)(k.Kernel), element: C.size_t(k.Element),
-		message:    toC(k.Message),
+	e := C.goccl_known{plan: p.c, kernels: (*C.goccl_kernel)(k.Kernels), inputs: C.double(k.Factor[0]),
+		element: C.size_t(k.Element), message: toC(k.Message),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op),
 		root: C.int32_t(k.Root),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn),

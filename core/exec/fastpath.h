@@ -33,7 +33,8 @@ typedef struct {
 typedef struct {
   const goccl_plan *plan;   /* NULL: none */
   const goccl_plan *direct; /* the direct one, tried first; NULL: none */
-  goccl_kernel kernel;
+  const goccl_kernel *kernels; /* as in goccl_run_state */
+  double inputs;               /* the factor: how many inputs there are */
   size_t element;
   uint64_t bytes; /* of the largest block */
   goccl_message message;

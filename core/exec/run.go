@@ -33,6 +33,9 @@ func fromC(m C.goccl_message) plan.Message {
 		Schedule: uint8(m.schedule)}
 }
 
+// There are as many kernels as stages.
+var _ [C.GOCCL_STAGES]struct{} = [plan.Last + 1]struct{}{}
+
 // Compiled is a plan in the form that the loop runs: C memory, until Free.
 type Compiled struct {
 	c         *C.goccl_plan
@@ -148,6 +151,7 @@ func compileSteps(p *plan.Plan, steps []C.goccl_step, refs []C.goccl_ref) {
 		steps[i] = C.goccl_step{op: C.uint8_t(s.Op), peer: C.int32_t(peer), bytes: C.int64_t(s.Bytes),
 			total: C.int64_t(s.Total), dst: ref(s.Dst), first_source: C.uint32_t(next),
 			sources: C.uint32_t(len(s.Src)), also: C.uint32_t(len(s.Also)),
+			stage:  C.uint8_t(s.Stage),
 			shared: C.uint8_t(flag(s.Multicast || s.Op == plan.PutToAll))}
 		for _, list := range [][]plan.Ref{s.Src, s.Also} {
 			for _, r := range list {
@@ -227,8 +231,8 @@ var streams = [...]C.uint32_t{plan.StreamNone: C.GOCCL_STREAM_NONE,
 // Binding is what a plan's references mean in one operation.
 type Binding struct {
 	In, Out []unsafe.Pointer // by block; not Go memory
-	Kernel  unsafe.Pointer   // of package reduce; nil where nothing is combined
-	Factor  [2]float64
+	Kernels unsafe.Pointer   // by plan.Stage, of package reduce; nil where nothing is combined
+	Factor  [2]float64       // as they read it
 	Message plan.Message
 	Streams plan.Streams
 }
@@ -253,7 +257,7 @@ func (r *Run) Bind(b Binding) error {
 	r.c.in = (**C.uint8_t)(at(0))
 	r.c.out = (**C.uint8_t)(at(len(b.In)))
 	r.c.operands = (*unsafe.Pointer)(at(len(b.In) + len(b.Out)))
-	r.c.kernel = (C.goccl_kernel)(b.Kernel)
+	r.c.kernels = (*C.goccl_kernel)(b.Kernels)
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message, r.c.fixed = toC(b.Message), 0
 	r.c.streams = streams[b.Streams]

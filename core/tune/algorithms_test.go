@@ -147,8 +147,8 @@ func verifyForced(t *testing.T, at Topology, forced Algorithms, op call.Operatio
 	return direct
 }
 
-// What is done once to a whole result, or has more bits than an element meanwhile, is reduced at
-// once whatever is forced: partial sums of levels and trees would give other bits.
+// Averages of integers below 64 bits have no partial sums: they are reduced at once whatever is
+// forced. All else may go in levels and along trees, in stages where it takes them.
 func TestPartialSumsAreOfThoseThatNest(t *testing.T) {
 	for _, forced := range []string{"", "allreduce:hierarchical;reduce:binomial_tree",
 		"allreduce:recursive_multiplying;reduce_scatter:hierarchical"} {
@@ -161,14 +161,21 @@ func TestPartialSumsAreOfThoseThatNest(t *testing.T) {
 			}
 			for _, c := range []plan.Collective{plan.AllReduce, plan.Reduce, plan.ReduceScatter} {
 				for _, n := range []uint64{1, 1000, 1 << 20} {
-					for _, nests := range []bool{true, false} {
+					for _, of := range []struct {
+						dtype   reduce.DType
+						op      reduce.Op
+						may     bool
+						partial int64
+					}{{reduce.Float32, reduce.Sum, true, 0}, {reduce.Float32, reduce.Avg, true, 4},
+						{reduce.BFloat16, reduce.Avg, true, 4}, {reduce.Int32, reduce.Avg, false, 0}} {
 						op := operation(c, at.Size, n)
-						if op.Op = reduce.Sum; !nests {
-							op.Op = reduce.Avg
-						}
-						a := s.Choose(&op)
-						if got := a.InLevels() || a == plan.BinomialTree; got && !nests || !got && nests && n == 1 {
-							t.Errorf("%q: %v of %d elements by %v, nests %v", forced, c, n, a, nests)
+						op.DType, op.Op = of.dtype, of.op
+						p := s.Params(&op)
+						got := p.Algorithm.InLevels() || p.Algorithm == plan.BinomialTree
+						if got && !of.may || !got && of.may && n == 1 || got && p.PartialSize != of.partial ||
+							!got && p.PartialSize != 0 {
+							t.Errorf("%q: %v of %d elements by %v, %+v, partial sums of %d bytes", forced, c, n,
+								p.Algorithm, of, p.PartialSize)
 						}
 					}
 				}

@@ -175,9 +175,9 @@ func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation
 		return
 	}
 	s = s.placed(op.Collective)
-	class, packed := s.load(op)
+	load := s.load(op)
 	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
-	stride, cost := 1, s.levelCosts(p.Algorithm, class, packed)
+	stride, cost := 1, s.levelCosts(p.Algorithm, load)
 	for _, radix := range p.Radices {
 		block := stride * radix
 		e.Levels = append(e.Levels, Level{Radix: radix, Stride: stride,
@@ -187,7 +187,7 @@ func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation
 	}
 	for _, a := range s.weighed(op) {
 		if a != p.Algorithm {
-			radices, cost := s.cheapest(s.levelCosts(a, class, packed))
+			radices, cost := s.cheapest(s.levelCosts(a, load))
 			e.Others = append(e.Others, Estimate{a.String(), radices, micros(cost)})
 		}
 	}

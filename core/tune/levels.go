@@ -34,7 +34,7 @@ func (s *Shape) hasManyRanks(op *call.Operation) bool {
 	bytes, most := s.bytesInLevels(op), int64(math.MaxInt64)
 	switch op.Collective {
 	case plan.AllGather, plan.ReduceScatter:
-		most = s.Chunk // else they are not packed
+		most = s.Chunk / scaleOf(op) // else they are not packed
 	case plan.AllReduce, plan.Broadcast:
 	default:
 		return false
@@ -88,17 +88,31 @@ func (s *Shape) bytesInLevels(op *call.Operation) (bytes int64) {
 	return bytes * int64(op.DType.Size())
 }
 
-// mayNest tells whether what some ranks have reduced may be reduced further.
+// mayNest tells whether what some ranks have reduced may be reduced further: as an input like any,
+// or as a partial sum.
 func (s *Shape) mayNest(op *call.Operation) bool {
-	return !op.Collective.Reduces() || reduce.Nests(op.DType, op.Op)
+	return !op.Collective.Reduces() || reduce.Nests(op.DType, op.Op) ||
+		reduce.PartialSize(op.DType, op.Op) > 0
+}
+
+// partialSize is plan.Params.PartialSize.
+func partialSize(op *call.Operation, a plan.Algorithm) int64 {
+	if !op.Collective.Reduces() || !a.InLevels() && a != plan.BinomialTree {
+		return 0
+	}
+	return int64(reduce.PartialSize(op.DType, op.Op))
+}
+
+// scaleOf is how many times as long as inputs partial sums are that ranks exchange.
+func scaleOf(op *call.Operation) int64 {
+	return max(partialSize(op, plan.Hierarchical)/int64(max(op.DType.Size(), 1)), 1)
 }
 
 // levels is the algorithm in levels by which an allreduce costs less, of those that are allowed.
 func (s *Shape) levels(op *call.Operation) plan.Algorithm {
 	best, least := plan.Hierarchical, int64(math.MaxInt64)
-	class, packed := s.load(op)
 	for _, a := range s.weighed(op) {
-		_, cost := s.cheapest(s.levelCosts(a, class, packed))
+		_, cost := s.cheapest(s.levelCosts(a, s.load(op)))
 		if cost < least {
 			best, least = a, cost
 		}
@@ -123,43 +137,54 @@ func (s *Shape) radices(op *call.Operation, a plan.Algorithm) []int {
 	if !a.InLevels() || !s.mayNest(op) {
 		return nil
 	}
-	class, packed := s.load(op)
-	return s.placed(op.Collective).radicesOf(op.Collective, a, class, packed)
+	return s.placed(op.Collective).radicesOf(op.Collective, a, s.load(op))
 }
 
 // radicesOf are the radices for what load tells.
-func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, class int64, packed bool) []int {
+func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, l load) []int {
 	named := s.Algorithms[c]
 	i := slices.IndexFunc(named, func(n Named) bool { return n.Algorithm == a })
 	if i >= 0 && named[i].Radices != nil {
 		return named[i].Radices
 	}
-	radices, _ := s.cheapest(s.levelCosts(a, class, packed))
+	radices, _ := s.cheapest(s.levelCosts(a, l))
 	return radices
 }
 
-// load is the class of sizes of what a rank has of an operation in levels: all at once, packed, or
-// one block after the other.
-func (s *Shape) load(op *call.Operation) (class int64, packed bool) {
-	bytes := s.bytesInLevels(op)
-	if wholes(op.Collective) || bytes <= s.Chunk {
-		return sizeClass(bytes), true
+// load is what a rank has to move in levels.
+type load struct {
+	class  int64 // of sizes
+	packed bool  // all at once, not one block after the other
+	scale  int64 // how many times as long as inputs partial sums are
+}
+
+// load is that of an operation.
+func (s *Shape) load(op *call.Operation) load {
+	bytes, scale := s.bytesInLevels(op), scaleOf(op)
+	if wholes(op.Collective) || bytes*scale <= s.Chunk {
+		return load{sizeClass(bytes), true, scale}
 	}
-	return sizeClass(int64(op.Largest())), false
+	return load{sizeClass(int64(op.Largest())), false, scale}
 }
 
 // wholes tells whether all ranks have the same of a collective, of which each has a part in levels,
 // not a block a rank.
 func wholes(c plan.Collective) bool { return c == plan.AllReduce || c == plan.Broadcast }
 
-// levelCosts is what the levels of an algorithm cost with so much to move.
-func (s *Shape) levelCosts(a plan.Algorithm, bytes int64, packed bool) levelCost {
-	cost := s.scatterCost
+// levelCosts is what the levels of an algorithm cost. Above the first one there are partial sums,
+// but not on the way back.
+func (s *Shape) levelCosts(a plan.Algorithm, l load) levelCost {
+	cost, above := s.scatterCost, l.class*(l.scale+1)/2
 	switch {
 	case a == plan.RecursiveMultiplying:
-		cost = s.multiplyCost
-	case !packed:
-		cost = s.blocksCost
+		cost, above = s.multiplyCost, l.class*l.scale
+	case !l.packed:
+		cost, above = s.blocksCost, l.class*l.scale
 	}
-	return func(stride, radix int) int64 { return cost(stride, radix, bytes) }
+	return func(stride, radix int) int64 {
+		if stride > 1 {
+			return cost(stride, radix, above)
+		}
+		return cost(stride, radix, l.class)
+	}
 }

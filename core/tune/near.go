@@ -41,6 +41,9 @@ func sizeClass(bytes int64) int64 {
 
 const leastSize, mostSize = 64, 1 << 30
 
+// mostScale is how many times as long as an input a partial sum can be, by a power of two.
+const mostScale = 4
+
 // radixLists are all lists of radices of operations that have messages of up to NearChunk bytes, of
 // some collectives.
 func (s *Shape) radixLists(of func(plan.Collective) bool) (lists [][]int) {
@@ -56,9 +59,11 @@ func (s *Shape) radixLists(of func(plan.Collective) bool) (lists [][]int) {
 				continue
 			}
 			for class := int64(leastSize); class <= mostSize; class *= 4 {
-				radices := s.placed(c).radicesOf(c, a, class, wholes(c))
-				if s.chunk(c, radices, class) > s.Chunk {
-					add(radices)
+				for scale := int64(1); scale <= mostScale; scale *= 2 {
+					radices := s.placed(c).radicesOf(c, a, load{class, wholes(c), scale})
+					if s.chunk(c, radices, class) > s.Chunk {
+						add(radices)
+					}
 				}
 			}
 		}

@@ -155,6 +155,7 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 		Chunk:    s.Chunk, Slots: s.Slots, Ahead: s.Ahead, Ports: s.ports, Memory: s.AllMemory,
 		Long:           min(s.Thresholds.LongMax, s.longMost) &^ 63,
 		Oversubscribed: s.Oversubscribed, Schedule: s.ScheduleOf(op), Thresholds: s.Thresholds.Thresholds}
+	p.PartialSize = partialSize(op, p.Algorithm)
 	p.Radices = s.radices(op, p.Algorithm)
 	nearFirst := p.Algorithm.InLevels() || p.Algorithm == plan.BinomialTree
 	if nearFirst && !op.Collective.Reduces() {

@@ -120,6 +120,29 @@ def test_forced(make_world, transport):
         )
 
 
+def run_averaged(rank, algorithm):
+    """Averages and sums of bfloat16, by turns, have the bits that rounding once gives."""
+    rank.init()
+    every = [torch.from_numpy(numbers(r, 1000)).mul(1 + 2**-9).bfloat16() for r in range(rank.size)]
+    total = every[0].float() + every[1].float()
+    total += every[2].float() + every[3].float()  # all of it is exact in float32
+    for turn in range(4):  # the later ones by other ways through the library
+        for op, want in (
+            (dist.ReduceOp.AVG, total / rank.size),
+            (dist.ReduceOp.SUM, total),
+            (dist._make_nccl_premul_sum(0.5), total / 2),
+        ):
+            given = every[rank.rank].clone()
+            dist.all_reduce(given, op)
+            assert (given == want.bfloat16()).all(), f"{algorithm}, {op}, turn {turn}"
+            assert goccl.algorithm() == algorithm
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "recursive_multiplying", "binomial_tree"])
+def test_averages_in_levels(make_world, algorithm):
+    make_world(4, env={"GOCCL_ALGO": f"allreduce:{algorithm}"}).run(run_averaged, algorithm)
+
+
 def run_numbered(rank):
     rank.init()
     t = torch.ones(1)

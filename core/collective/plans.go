@@ -168,8 +168,8 @@ type keptPlan struct {
 // have been got: see leastPlans.
 func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
-		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize, partial: p.PartialSize,
-		chunk: p.Chunk, oneShotMax: p.OneShotMax,
+		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
+		partial: p.PartialSize, chunk: p.Chunk, oneShotMax: p.OneShotMax,
 		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
 	if len(p.Radices) > 0 {
 		key.radices = fmt.Sprint(p.Radices)

@@ -262,21 +262,21 @@ typedef struct {
   uint8_t **peer_in; /* what peers expose, by peer */
   uint8_t **peer_out;
   uint8_t *scratch;
-  void **operands; /* room for a source and a destination a rank */
-  int64_t offset;  /* added to every place in `in` and `out` */
+  void **operands;             /* room for a source and a destination a rank */
+  int64_t offset;              /* added to every place in `in` and `out` */
   const goccl_kernel *kernels; /* by stage */
   double factor[2];            /* as kernels read it */
-  goccl_message message; /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
-  uint64_t digest;       /* of the message without them; after it, as the stamp in a goccl_line */
-  uint64_t fixed;        /* goccl_fixed() of the message; 0: to be found */
-  uint32_t streams;      /* GOCCL_STREAM_... */
-  uint32_t begun;        /* the first step has been come to */
-  uint32_t waited;       /* the caller has nothing else to do */
-  goccl_polls polls;     /* of the present wait, which more than one call may wait in */
-  uint32_t brought; /* another thread brings the messages of port channels: waits for them sleep */
-  uint32_t reading; /* the caller does, for others too: waits on memory channels do not sleep */
-  uint32_t step;    /* the next one: a run that was left goes on there */
-  uint32_t post;    /* the next of the plan's posts */
+  goccl_message message;       /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
+  uint64_t digest;   /* of the message without them; after it, as the stamp in a goccl_line */
+  uint64_t fixed;    /* goccl_fixed() of the message; 0: to be found */
+  uint32_t streams;  /* GOCCL_STREAM_... */
+  uint32_t begun;    /* the first step has been come to */
+  uint32_t waited;   /* the caller has nothing else to do */
+  goccl_polls polls; /* of the present wait, which more than one call may wait in */
+  uint32_t brought;  /* another thread brings the messages of port channels: waits for them sleep */
+  uint32_t reading;  /* the caller does, for others too: waits on memory channels do not sleep */
+  uint32_t step;     /* the next one: a run that was left goes on there */
+  uint32_t post;     /* the next of the plan's posts */
   uint32_t advertising; /* some of what it has put may still be advertised */
   uint32_t
       news;     /* of the lane, as far as the run has looked whom of those that are gone it needs */

@@ -31,8 +31,8 @@ typedef struct {
 
 /* A collective that may be called again: all of it but where its buffers are. */
 typedef struct {
-  const goccl_plan *plan;   /* NULL: none */
-  const goccl_plan *direct; /* the direct one, tried first; NULL: none */
+  const goccl_plan *plan;      /* NULL: none */
+  const goccl_plan *direct;    /* the direct one, tried first; NULL: none */
   const goccl_kernel *kernels; /* as in goccl_run_state */
   double inputs;               /* the factor: how many inputs there are */
   size_t element;

@@ -27,7 +27,8 @@ func (j job) String() string {
 		"radices=%v oversubscribed=%v schedule=%v long=%d hosts=%d oneshot=%d multicast=%d swap=%d "+
 		"window=%d:%d "+
 		"get=%d",
-		j.Collective, j.algorithm(), j.Size, j.Root, j.counts, j.ElemSize, j.PartialSize, j.Chunk, j.Slots, j.Memory,
+		j.Collective, j.algorithm(), j.Size, j.Root, j.counts,
+		j.ElemSize, j.PartialSize, j.Chunk, j.Slots, j.Memory,
 		j.Radices,
 		j.Oversubscribed, j.Schedule, j.Long, len(j.Ports), j.OneShotMax, j.MulticastMin, j.SwapMin,
 		j.WindowMin, j.Window, j.GetMin)
@@ -164,7 +165,8 @@ func (p *prover) digest(plans []*Plan, params []Params) uint64 {
 		}
 		for i := range plan.Steps {
 			s := &plan.Steps[i]
-			all = append(all, int64(s.Op)<<40|int64(s.Stage)<<48|flag(s.Multicast)<<32|int64(uint32(s.Peer)), s.Bytes, s.Total,
+			all = append(all, int64(s.Stage)<<48|int64(s.Op)<<40|
+				flag(s.Multicast)<<32|int64(uint32(s.Peer)), s.Bytes, s.Total,
 				int64(s.Dst.Space)<<32|int64(uint32(s.Dst.Peer)), int64(s.Dst.Block), s.Dst.Off)
 			refs(s.Src)
 			refs(s.Also)

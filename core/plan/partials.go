@@ -67,8 +67,8 @@ func (b *builder) widen(dst, src Ref, bytes int64) {
 	}
 }
 
-// keepPartials has the partial sums of piece j, of which so many are under way at once, lie in scratch
-// memory. No piece is longer than most.
+// keepPartials has the partial sums of piece j, of which so many are under way at once, lie in
+// scratch memory. No piece is longer than most.
 func (b *builder) keepPartials(p span, j, live int, most int64) {
 	if b.scale() == 1 {
 		return

@@ -24,7 +24,8 @@ func TestOf(t *testing.T) {
 			for o := range numOps {
 				has := reduce.HasMeaning(d, o)
 				fn, err := Of(d, o)
-				if (kernelAt(level, d, o, reduce.Whole) != nil) != has || (fn != nil) != has || (err == nil) != has {
+				kernel := kernelAt(level, d, o, reduce.Whole)
+				if (kernel != nil) != has || (fn != nil) != has || (err == nil) != has {
 					t.Errorf("%v %v has a meaning: %v; its kernel: %v, %v", d, o, has, fn, err)
 				}
 			}
@@ -625,7 +626,8 @@ func TestFloatMode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !floatmode.Run(*(*unsafe.Pointer)(table), unsafe.Pointer(&got[0]), pointersTo(src...), len(got), factor) {
+			kernel := *(*unsafe.Pointer)(table)
+			if !floatmode.Run(kernel, unsafe.Pointer(&got[0]), pointersTo(src...), len(got), factor) {
 				t.Errorf("%v %v: the thread's mode was changed", d, o)
 			}
 			if diff := firstDifference(got, want, d.Size()); diff != "" {

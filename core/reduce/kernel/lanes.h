@@ -461,8 +461,8 @@ INLINE pair zip(pair v) {
   memcpy(even, &v.x[0], sizeof even);
   memcpy(odd, &v.x[1], sizeof odd);
   for (int i = 0; i < 2; i++)
-    v.x[i] = (vf32)(__builtin_convertvector(even[i], vu64) |
-                    __builtin_convertvector(odd[i], vu64) << 32);
+    v.x[i] = (vf32)(__builtin_convertvector(even[i], vu64) | __builtin_convertvector(odd[i], vu64)
+                                                                 << 32);
   return v;
 }
 INLINE pair unzip(pair v) {
@@ -509,9 +509,9 @@ COMBINE(pair_sum, pair, 2 * VB, 2 * VB, 1, pair_load, pair_plus, pair_store)
 COMBINE(pair_multiply, pair, 2 * VB, 2 * VB, 1, pair_load, pair_product, pair_store)
 COMBINE(quad_sum, quad, 4 * VB, 4 * VB, 1, quad_load, quad_plus, quad_store)
 COMBINE(quad_multiply, quad, 4 * VB, 4 * VB, 1, quad_load, quad_product, quad_store)
-#define SMALL_STAGES(N, V, P)                                                     \
-  MAP(N##_hand_on, V, P *VB, P *VB, 1, V##_load, N##_partial_store)               \
-  MAP(N##_last_finish, V, P *VB, VB, 1, N##_partial_load, N##_scaled)             \
+#define SMALL_STAGES(N, V, P)                                          \
+  MAP(N##_hand_on, V, P *VB, P *VB, 1, V##_load, N##_partial_store)    \
+  MAP(N##_last_finish, V, P *VB, VB, 1, N##_partial_load, N##_scaled)  \
   MAP(N##_last_divide, V, P *VB, VB, 1, N##_partial_load, N##_divided)
 SMALL_STAGES(f16, pair, 2)
 SMALL_STAGES(bf16, pair, 2)
@@ -659,9 +659,9 @@ INTEGER_AVG(i64, u64_sum, 1, u64_sum)
 INTEGER_AVG(u64, u64_sum, 1, u64_sum)
 
 // The last stage of an average whose partial sums are elements.
-#define LAST_AVG(N, SUMS, FINISH)                                                           \
-  REDUCTION(N##_avg_last, .leaf = k_##SUMS##_sum, .merge = k_##SUMS##_sum,                  \
-            .finish = k_##FINISH##_finish, .divide = k_##FINISH##_divide, .raw = VB,        \
+#define LAST_AVG(N, SUMS, FINISH)                                                    \
+  REDUCTION(N##_avg_last, .leaf = k_##SUMS##_sum, .merge = k_##SUMS##_sum,           \
+            .finish = k_##FINISH##_finish, .divide = k_##FINISH##_divide, .raw = VB, \
             .partial = VB, .merged = VB, .op = AVG, .last = 1)
 LAST_AVG(i64, u64, i64_avg)
 LAST_AVG(u64, u64, u64_avg)
@@ -687,18 +687,18 @@ FLOAT_AVG(f64)
           .whole = WHOLE(N##_product))                                                \
   MIN_AND_MAX(N)
 // Its stages, with partial sums V of float32.
-#define FIRST_OF(R, N, L, P, M, OP, ...)                                                    \
-  REDUCTION(R##_first, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_hand_on,     \
-            .raw = VB, .partial = P * VB, .merged = VB, .result = P * VB, .op = OP, __VA_ARGS__)
-#define LAST_OF(R, N, LEAF, P, M, OP, ...)                                                  \
-  REDUCTION(R##_last, .leaf = k_##LEAF, .merge = k_##M, .finish = k_##N##_last_finish,      \
+#define FIRST_OF(R, N, L, P, M, OP, ...)                                                           \
+  REDUCTION(R##_first, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_hand_on, .raw = VB, \
+            .partial = P * VB, .merged = VB, .result = P * VB, .op = OP, __VA_ARGS__)
+#define LAST_OF(R, N, LEAF, P, M, OP, ...)                                                       \
+  REDUCTION(R##_last, .leaf = k_##LEAF, .merge = k_##M, .finish = k_##N##_last_finish,           \
             .raw = P * VB, .partial = P * VB, .merged = VB, .result = VB, .op = OP, __VA_ARGS__)
-#define SMALL_FLOAT_STAGES(N, V, P)                                                         \
-  FIRST_OF(N##_sum, N, N##_sum, P, f32_sum, SUM, )                                          \
-  FIRST_OF(N##_premul, N, N##_sum, P, f32_sum, PREMUL, )                                    \
-  FIRST_OF(N##_product, N, N##_product, P, f32_product, PRODUCT, )                          \
-  LAST_OF(N##_sum, N, V##_sum, P, f32_sum, SUM, )                                           \
-  LAST_OF(N##_avg, N, V##_sum, P, f32_sum, AVG, .divide = k_##N##_last_divide, .last = 1)   \
+#define SMALL_FLOAT_STAGES(N, V, P)                                                       \
+  FIRST_OF(N##_sum, N, N##_sum, P, f32_sum, SUM, )                                        \
+  FIRST_OF(N##_premul, N, N##_sum, P, f32_sum, PREMUL, )                                  \
+  FIRST_OF(N##_product, N, N##_product, P, f32_product, PRODUCT, )                        \
+  LAST_OF(N##_sum, N, V##_sum, P, f32_sum, SUM, )                                         \
+  LAST_OF(N##_avg, N, V##_sum, P, f32_sum, AVG, .divide = k_##N##_last_divide, .last = 1) \
   LAST_OF(N##_product, N, V##_multiply, P, f32_product, PRODUCT, )
 #define HAS(N) k_##N
 #define NONE(N) NULL
@@ -720,49 +720,45 @@ REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge,
           .copies = 1)
 WIDENED(c32_premul, c32, c32_premul, 2, f32_sum, PREMUL, .complex = 1)
 REDUCTION(c32_product_first, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge,
-          .finish = k_c32_hand_on, .raw = VB, .partial = 2 * VB, .merged = 2 * VB,
-          .result = 2 * VB, .op = PRODUCT)
+          .finish = k_c32_hand_on, .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .result = 2 * VB,
+          .op = PRODUCT)
 REDUCTION(c32_product_last, .leaf = k_c32_last_product, .merge = k_c32_product_merge,
-          .finish = k_c32_finish, .raw = 2 * VB, .partial = 2 * VB, .merged = 2 * VB,
-          .result = VB, .op = PRODUCT)
+          .finish = k_c32_finish, .raw = 2 * VB, .partial = 2 * VB, .merged = 2 * VB, .result = VB,
+          .op = PRODUCT)
 FIRST_OF(c32_premul, c32, c32_premul, 2, f32_sum, PREMUL, .complex = 1)
 DIRECT(c64_product, c64_product, c64_product, 2 * VB, PRODUCT, .copies = 1)
 REDUCTION(c64_premul, .whole = k_c64_premul, .leaf = k_c64_premul, .merge = k_f32_sum,
           .raw = 2 * VB, .partial = 2 * VB, .merged = VB, .op = PREMUL, .complex = 1)
 
 // By stage: WHOLE alone where partial results are elements like any.
-#define INTEGER_ROW(I, U, ...)                       \
-  {[SUM] = {U##_sum},                                \
-   [AVG] = {I##_avg, __VA_ARGS__},                   \
-   [PRODUCT] = {U##_product},                        \
-   [MIN] = {I##_min},                                \
-   [MAX] = {I##_max},                                \
-   [BAND] = {band},                                  \
-   [BOR] = {bor},                                    \
-   [BXOR] = {bxor},                                  \
-   [PREMUL] = {U##_premul, U##_premul, U##_sum, U##_sum}}
-#define FLOAT_ROW(N)                                 \
-  {[SUM] = {N##_sum},                                \
-   [AVG] = {N##_avg, N##_sum, N##_sum, N##_avg_last}, \
-   [PRODUCT] = {N##_product},                        \
-   [MIN] = {N##_min},                                \
-   [MAX] = {N##_max},                                \
-   [PREMUL] = {N##_premul, N##_premul, N##_sum, N##_sum}}
-#define SMALL_SUMS(N)                                          \
-  [SUM] = {N##_sum, N##_sum_first, f32_sum, N##_sum_last},     \
-  [AVG] = {N##_avg, N##_sum_first, f32_sum, N##_avg_last}
-#define SMALL_ROW(N)                                                           \
-  {SMALL_SUMS(N),                                                              \
-   [PRODUCT] = {N##_product, N##_product_first, f32_product, N##_product_last}, \
-   [MIN] = {N##_min},                                                          \
-   [MAX] = {N##_max},                                                          \
-   [PREMUL] = {N##_premul, N##_premul_first, f32_sum, N##_sum_last}}
+#define INTEGER_ROW(I, U, ...)                                                             \
+  {                                                                                        \
+    [SUM] = {U##_sum}, [AVG] = {I##_avg, __VA_ARGS__}, [PRODUCT] = {U##_product},          \
+    [MIN] = {I##_min}, [MAX] = {I##_max}, [BAND] = {band}, [BOR] = {bor}, [BXOR] = {bxor}, \
+    [PREMUL] = {U##_premul, U##_premul, U##_sum, U##_sum}                                  \
+  }
+#define FLOAT_ROW(N)                                                      \
+  {                                                                       \
+    [SUM] = {N##_sum}, [AVG] = {N##_avg, N##_sum, N##_sum, N##_avg_last}, \
+    [PRODUCT] = {N##_product}, [MIN] = {N##_min}, [MAX] = {N##_max},      \
+    [PREMUL] = {N##_premul, N##_premul, N##_sum, N##_sum}                 \
+  }
+#define SMALL_SUMS(N)                                                                       \
+  [SUM] = {N##_sum, N##_sum_first, f32_sum, N##_sum_last}, [AVG] = {N##_avg, N##_sum_first, \
+                                                                    f32_sum, N##_avg_last}
+#define SMALL_ROW(N)                                                                            \
+  {                                                                                             \
+    SMALL_SUMS(N), [PRODUCT] = {N##_product, N##_product_first, f32_product, N##_product_last}, \
+                   [MIN] = {N##_min}, [MAX] = {N##_max},                                        \
+                   [PREMUL] = {N##_premul, N##_premul_first, f32_sum, N##_sum_last}             \
+  }
 // Of complex numbers the parts are summed, and PARTS is their type.
-#define COMPLEX_ROW(PARTS, PRODUCTS)                                 \
-  {[SUM] = {PARTS##_sum},                                            \
-   [AVG] = {PARTS##_avg, PARTS##_sum, PARTS##_sum, PARTS##_avg_last}, \
-   [PRODUCT] = {PRODUCTS##_product},                                 \
-   [PREMUL] = {PRODUCTS##_premul, PRODUCTS##_premul, PARTS##_sum, PARTS##_sum}}
+#define COMPLEX_ROW(PARTS, PRODUCTS)                                                          \
+  {                                                                                           \
+    [SUM] = {PARTS##_sum}, [AVG] = {PARTS##_avg, PARTS##_sum, PARTS##_sum, PARTS##_avg_last}, \
+    [PRODUCT] = {PRODUCTS##_product},                                                         \
+    [PREMUL] = {PRODUCTS##_premul, PRODUCTS##_premul, PARTS##_sum, PARTS##_sum}               \
+  }
 
 goccl_reduce_fn *const TABLE[DTYPES][OPS][STAGES] = {
     [INT8] = INTEGER_ROW(i8, u8, ),

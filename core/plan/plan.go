@@ -208,7 +208,8 @@ type Plan struct {
 	ScratchBytes int64
 }
 
-// Params is all that a builder may know.
+// Params is all that a builder may know. It has more fields than others, as each says another thing
+// of the operation or the group, and builders know nothing else.
 type Params struct {
 	Collective Collective
 	Algorithm  Algorithm

@@ -498,7 +498,8 @@ goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *
  *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "within_domain",
  *                "estimated_us"
  *   "ordered"    whether ranks go host by host and domain by domain, not by their numbers
- *   "others"     algorithms in levels that were weighed, too: "algorithm", "radices" and
+ *   "estimated_us"  what the algorithm is thought to take, if it was weighed against others
+ *   "others"     algorithms that were weighed, too: "algorithm", "radices" of one in levels, and
  *                "estimated_us"
  *   "plans"      that follow one another, each of a part of the blocks
  *   "chunk"      bytes of a message that goes through staging memory, at most

@@ -100,6 +100,7 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 		return nil, err
 	}
 	q.CPUs, q.Ports = usableCPUs(), transport.IsPort(by)
+	q.RDMA = by == transport.Verbs || config.Net == transport.Verbs
 	return tune.Explain(q, config.options())
 }
 

@@ -35,6 +35,7 @@ const (
 	EnvThresholds  = "GOCCL_THRESHOLDS"
 	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
 	EnvAlgorithms  = "GOCCL_ALGO"
+	EnvLinks       = "GOCCL_LINKS"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
@@ -61,6 +62,7 @@ type Config struct {
 	// "parallel"; default: by size. The same on all ranks.
 	AllToAllSchedule string
 	Algorithms       string // see tune.ParseAlgorithms; the same on all ranks
+	Links            string // see tune.Links.Set; the same on all ranks
 
 	settings map[string]Setting // in effect, by the names of their variables
 }
@@ -162,6 +164,7 @@ func joinConfig(c Config) bootstrap.JoinConfig {
 			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
 			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
 			{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
+			{Name: "what links cost (" + EnvLinks + ")", Value: c.Links},
 			{Name: "the list of the group's ranks", Value: rankList(c)}}}
 }
 
@@ -235,11 +238,15 @@ func (r *Runtime) complete(c *Config) error {
 	fill(&c.Thresholds, EnvThresholds)
 	fill(&c.AllToAllSchedule, EnvSchedule)
 	fill(&c.Algorithms, EnvAlgorithms)
+	fill(&c.Links, EnvLinks)
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
 	}
 	if err := new(tune.Thresholds).Set(c.Thresholds); err != nil {
 		return bad("thresholds (from %s) have %v", EnvThresholds, err)
+	}
+	if err := new(tune.Links).Set(c.Links); err != nil {
+		return bad("%s is %v", EnvLinks, err)
 	}
 	schedule, err := plan.ParseSchedule(c.AllToAllSchedule)
 	if err != nil {

@@ -43,3 +43,26 @@ func TestThresholdsOfRanks(t *testing.T) {
 		return run(child, allReduce(t, 1000))
 	})
 }
+
+// What links cost decides about plans, too.
+func TestLinksOfRanks(t *testing.T) {
+	for _, c := range []struct {
+		of   [2]string
+		kind error
+		want string
+	}{
+		{[2]string{"tcp=1:2:3", "tcp=1:2:4"}, ErrMismatch,
+			`what links cost (GOCCL_LINKS) is "tcp=1:2:3" on rank 0 and "tcp=1:2:4" on rank 1`},
+		{[2]string{"ib=1:2:3", "ib=1:2:3"}, ErrInvalidArgument,
+			`GOCCL_LINKS is "ib=1:2:3", allowed are memory, loopback, tcp and verbs`},
+	} {
+		_, errs := tryWorld(t, 2, func(rank int, r *RuntimeConfig, _ *Config) {
+			r.Getenv = func(name string) string { return map[string]string{EnvLinks: c.of[rank]}[name] }
+		})
+		for rank, err := range errs {
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%q, rank %d: %v", c.of, rank, err)
+			}
+		}
+	}
+}

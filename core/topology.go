@@ -59,7 +59,8 @@ func decide(addresses []transport.Address, hosts []int, rank int, forced string)
 // options are what the settings, and what links carry, say of how data moves.
 func (config *Config) options() tune.Options {
 	return tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
-		Algorithms: config.Algorithms, LongMost: transport.MaxData - exec.MessageHeader}
+		Algorithms: config.Algorithms, Links: config.Links,
+		LongMost: transport.MaxData - exec.MessageHeader}
 }
 
 // places are where ranks are, as they say.
@@ -68,7 +69,7 @@ func places(addresses []transport.Address, forced string) []tune.Place {
 	for rank := range addresses {
 		a := &addresses[rank]
 		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, Domain: a.Domain,
-			Memory: a.Memory(forced)}
+			Memory: a.Memory(forced), Fabric: a.Fabric(forced)}
 	}
 	return all
 }

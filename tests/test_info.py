@@ -159,6 +159,11 @@ def test_a_choice_is_explained():
     assert math.prod(radices) == 512
     assert plan["algorithm"] in text
     assert plan["messages"] >= plan["peers"] >= sum(radices) - len(radices)
+    assert f"{plan['algorithm']}, about {plan['estimated_us']:g} us\n" in text
+    for other in plan["others"]:
+        assert f"not taken   {other['algorithm']}" in text
+        assert other["estimated_us"] > plan["estimated_us"]
+    assert {"two_shot", "binomial_tree"} <= {other["algorithm"] for other in plan["others"]}
     forced = info(*asked, GOCCL_ALGO="allreduce:two_shot")
     assert "two_shot" in forced
     assert "level" not in forced

@@ -49,6 +49,13 @@ def test_values_are_sizes():
     assert [tune.value(streams, cut, 4) for cut in (0, 1, 7)] == [1 << 20, 2 << 20, 1 << 62]
 
 
+def test_what_a_message_costs():
+    # 7 us and 1 us at each end, and 2 ns for each of half a MiB.
+    assert tune.link(9.0, 9.0 + 1048.576, 20.0, 32.0) == (7000, 1000, 2000)
+    # What is below what a clock tells apart is nothing, and nothing is less than that.
+    assert tune.link(0.1, 0.05, 0.4, 0.3) == (100, 0, 0)
+
+
 def command(*arguments, **environment):
     return subprocess.run(
         [sys.executable, "-m", "goccl", *arguments],
@@ -69,10 +76,13 @@ def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     assert tune.main(options) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if not line.startswith(("#", "export"))]) == names * 3
-    setting = re.fullmatch(r"export GOCCL_THRESHOLDS=((?:\w+=\d+,?)+)", lines[-1])
+    setting = re.fullmatch(r"export GOCCL_THRESHOLDS=((?:\w+=\d+,?)+)", lines[-2])
     assert setting
     assert setting[1].count("=") == names
-    used = command(*BENCH, GOCCL_THRESHOLDS=setting[1])
+    kind = {"shm": "memory", "tcp": "loopback"}[transport]
+    links = re.fullmatch(rf"export GOCCL_LINKS=({kind}=\d+:\d+:\d+)", lines[-1])
+    assert links
+    used = command(*BENCH, GOCCL_THRESHOLDS=setting[1], GOCCL_LINKS=links[1])
     assert used.returncode == 0, used.stderr
 
 

@@ -158,6 +158,16 @@ func (a *Address) Memory(forced string) string {
 	return a.Host
 }
 
+// Fabric names the kind of network in which RDMA joins the process to other hosts' that name the
+// same one; "" where TCP does.
+func (a *Address) Fabric(forced string) string {
+	forced = cmp.Or(forced, a.Forced, a.Net)
+	if forced == TCP {
+		return ""
+	}
+	return a.Verbs
+}
+
 // shmProblem tells why two processes cannot share memory, and what to do; "" where they can.
 func shmProblem(a, b *Address) string {
 	switch {

@@ -177,6 +177,11 @@ func TestDecideVerbs(t *testing.T) {
 	} {
 		for _, p := range [][2]Address{{c.a, c.b}, {c.b, c.a}} {
 			kind, err := Decide(p[0], p[1], c.forced)
+			fabric := p[0].Fabric(c.forced)
+			apart := err == nil && p[0].Host != p[1].Host
+			if apart && (fabric != "" && fabric == p[1].Fabric(c.forced)) != (kind == Verbs) {
+				t.Errorf("%+v and %+v, forced %q: %q, in network %q", p[0], p[1], c.forced, kind, fabric)
+			}
 			if kind != c.want || (err == nil) != (c.err == "") || err != nil &&
 				!strings.Contains(err.Error(), c.err) {
 				t.Errorf("%+v and %+v, forced %q: %q, %v", p[0], p[1], c.forced, kind, err)

@@ -26,7 +26,7 @@ const starMax = 8
 // they exchange: there each names what its longest block goes by.
 func (s *Shape) Choose(op *call.Operation) plan.Algorithm {
 	s = s.placed(op.Collective)
-	a, c := s.byThresholds(op), op.Collective
+	a, c := s.cheaper(op, s.byThresholds(op)), op.Collective
 	if s.Algorithms.allow(c, a) || s.ScheduleOf(op) != plan.BySize {
 		return a
 	}
@@ -45,26 +45,19 @@ func (s *Shape) onlyDirect(c plan.Collective) bool {
 	return len(s.Algorithms[c]) == 1 && s.Algorithms[c][0].Algorithm == plan.Direct
 }
 
-// byThresholds is the algorithm of an operation where all are allowed.
+// byThresholds is the algorithm of an operation by its sizes, where all are allowed: of those
+// without levels, and without trees but of broadcast.
 func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 	n, t := int64(op.Largest()), &s.Thresholds
 	multicasts := s.AllMemory && s.Size > 2 && t.MulticastMin > 0 && n >= t.MulticastMin
 	switch op.Collective {
 	case plan.AllReduce:
-		switch {
-		case s.alongTree(op):
-			return plan.BinomialTree
-		case s.goesInLevels(op):
-			return s.levels(op)
-		case s.Size == 1 || n <= s.oneShotMax(op):
+		if s.Size == 1 || n <= s.oneShotMax(op) {
 			return plan.OneShot
 		}
 		return plan.TwoShot
 	case plan.Reduce:
-		switch {
-		case s.alongTree(op):
-			return plan.BinomialTree
-		case s.Size == 1 || n <= t.FlatMax:
+		if s.Size == 1 || n <= t.FlatMax {
 			return plan.Flat
 		}
 		return plan.ReduceScatterGather
@@ -72,26 +65,20 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 		switch {
 		case multicasts:
 			return plan.Multicast
-		case s.Size > 2 && n > t.FlatMax && s.goesInLevels(op):
-			return plan.Hierarchical
 		case s.Size > 2 && n > t.FlatMax:
 			return plan.ScatterAllGather
 		case s.Size <= starMax:
 			return plan.Flat
 		}
 		return plan.BinomialTree
-	case plan.AllGather, plan.ReduceScatter:
-		switch {
-		case s.goesInLevels(op):
-			return plan.Hierarchical
-		case op.Collective == plan.AllGather && multicasts:
+	case plan.AllGather:
+		if multicasts {
 			return plan.Multicast
 		}
 		return plan.Linear
+	case plan.ReduceScatter:
+		return plan.Linear
 	case plan.Gather:
-		if s.alongTree(op) {
-			return plan.BinomialTree
-		}
 		return plan.Flat
 	case plan.Scatter:
 		least := s.windowMin(plan.Scatter)
@@ -100,8 +87,6 @@ func (s *Shape) byThresholds(op *call.Operation) plan.Algorithm {
 			return plan.Windowed
 		case s.UsesSingleCopy(op):
 			return plan.SingleCopy
-		case s.alongTree(op):
-			return plan.BinomialTree
 		}
 		return plan.Flat
 	case plan.AllToAll:

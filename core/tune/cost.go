@@ -5,49 +5,12 @@ import (
 	"math/bits"
 )
 
-// The cost of a collective in levels is estimated by LogGP, to choose the radices: at each level
-// the latency of a message, what it costs each end, and what its bytes do. All figures are whole
-// picoseconds, so that all ranks find the same, whatever their CPUs.
-
-// link is what a message costs on a kind of channel.
-type link struct {
-	latency  int64 // from end to end
-	overhead int64 // of a CPU, at each end
-	gap      int64 // a byte
-}
-
-// The links by kind. On an oversubscribed host a message costs a change of threads at each end, and
-// each level waits for all ranks to have their turn: fewer levels with more messages are no slower.
-// Of an allreduce that is what is too long for a tree: see alongTree.
-var (
-	domainLink             = link{100_000, 100_000, 60} // of CPUs that share a cache
-	memoryLink             = link{500_000, 100_000, 100}
-	oversubscribedLink     = link{40_000_000, 3_000_000, 200}
-	portLink               = link{15_000_000, 4_000_000, 320}
-	oversubscribedPortLink = link{200_000_000, 20_000_000, 400} // of an oversubscribed host
-)
+// The cost of a collective is estimated by LogGP, to choose the algorithm, and the radices of
+// levels: the latency of a message, what it costs each end, and what its bytes do. All figures are
+// whole picoseconds, so that all ranks find the same, whatever their CPUs.
 
 // reduceGap is what it costs to reduce a byte of an input.
 const reduceGap = 50
-
-// linkAt is the link between ranks of a block of so many ranks. Those of a host share what joins it
-// to others.
-func (t *Topology) linkAt(block int) link {
-	within := !t.MultiHost || block <= t.Group
-	switch memory := !t.Ports || t.Memory && t.MultiHost && within; {
-	case memory && t.Oversubscribed:
-		return oversubscribedLink
-	case memory && block <= t.Domain:
-		return domainLink
-	case memory:
-		return memoryLink
-	case within && t.Oversubscribed:
-		return oversubscribedPortLink
-	}
-	between := portLink
-	between.gap *= int64(max(t.Group, 1))
-	return between
-}
 
 // levelCost is what a level costs a rank: of siblings of stride ranks, so many of which make up a
 // block.
@@ -57,11 +20,11 @@ type levelCost func(stride, radix int) int64
 // rank to rank.
 func (t *Topology) multiplyCost(stride, radix int, bytes int64) int64 {
 	k, twins := t.linkAt(stride*radix), int64(radix-1)
-	cost := k.latency + twins*(2*k.overhead+bytes*(k.gap+reduceGap))
+	cost := k.latency + twins*(2*k.overhead+times(bytes, k.gap+reduceGap))
 	if last := t.Size % stride; last > 0 {
 		near := t.linkAt(stride)
 		hops := int64(bits.Len(uint((stride - 1) / last)))
-		cost += hops * (near.latency + 2*near.overhead + bytes*near.gap)
+		cost += hops * (near.latency + 2*near.overhead + times(bytes, near.gap))
 	}
 	return cost
 }
@@ -76,14 +39,14 @@ func (t *Topology) scatterCost(stride, radix int, bytes int64) int64 {
 	}
 	twins := int64(radix - 1)
 	part := bytes * pieces / int64(stride) / int64(radix)
-	return 2*(k.latency+twins*(2*k.overhead*pieces+part*k.gap)) + twins*part*reduceGap
+	return 2*(k.latency+twins*(2*k.overhead*pieces+times(part, k.gap))) + twins*times(part, reduceGap)
 }
 
 // blocksCost is that of passing one block after another to each twin, or from it.
 func (t *Topology) blocksCost(stride, radix int, bytes int64) int64 {
 	k := t.linkAt(stride * radix)
 	messages := int64(radix-1) * int64(max(t.Size/(stride*radix), 1))
-	return k.latency + messages*(2*k.overhead+bytes*k.gap)
+	return k.latency + times(messages, 2*k.overhead+times(bytes, k.gap))
 }
 
 // mostRadix is the most siblings of a block. With more a rank would have more peers, each with
@@ -121,4 +84,59 @@ func (t *Topology) cheapest(cost levelCost) ([]int, int64) {
 		radices = append(radices, ways[bits.Len(uint(stride))-1].radix)
 	}
 	return radices, ways[0].cost
+}
+
+// pairs are the ranks with which one exchanges at once, by kind: those of its own group, and those
+// of others.
+func (t *Topology) pairs() (near, far int64) {
+	if !t.MultiHost {
+		return int64(t.Size - 1), 0
+	}
+	near = int64(max(min(t.Group, t.Size), 1) - 1)
+	return near, int64(t.Size-1) - near
+}
+
+// toAllCost is that of sending so many bytes to each other rank, or to one that all send to, and of
+// gap more for each byte. It takes so many messages to each.
+func (t *Topology) toAllCost(bytes, messages, gap int64) int64 {
+	near, far := t.pairs()
+	k, between := t.linkAt(max(t.Group, 1)), t.linkAt(t.Size)
+	if !t.MultiHost {
+		k = between
+	}
+	each := func(k link) int64 { return times(messages, 2*k.overhead) + times(bytes, k.gap+gap) }
+	return between.latency + times(near, each(k)) + times(far, each(between))
+}
+
+// treeCost is that of the longest way along a binomial tree: at each hop of so many bytes, where
+// packed of as many blocks as are behind it.
+func (t *Topology) treeCost(bytes, gap int64, packed bool) (cost int64) {
+	for reach := 1; reach < t.Size; reach *= 2 {
+		k, hop := t.linkAt(2*reach), bytes
+		if packed {
+			hop = times(hop, int64(min(reach, t.Size-reach)))
+		}
+		cost += k.latency + 2*k.overhead + times(hop, k.gap+gap)
+	}
+	return cost
+}
+
+// treesCost is that of a tree and the way back. On an oversubscribed host each rank in its turn
+// does what the tree has for it, once each way for each message, and the longest way counts little.
+func (t *Topology) treesCost(bytes, messages int64) int64 {
+	if !t.Oversubscribed || t.MultiHost {
+		return t.treeCost(bytes, reduceGap, false) + t.treeCost(bytes, 0, false)
+	}
+	k := t.linkAt(t.Size)
+	return 2*times(messages, k.latency+2*k.overhead) + t.passes(3)*times(bytes, 2*k.gap+reduceGap)
+}
+
+// passes is how many times as much as in a direct exchange bytes cost on an oversubscribed host
+// that ranks copy as partial results: so many where they share memory, of which little is in the
+// caches at a rank's next turn. What ports carry is copied by the system in any case.
+func (t *Topology) passes(memory int64) int64 {
+	if !t.Oversubscribed || t.MultiHost || t.Ports {
+		return 1
+	}
+	return memory
 }

@@ -31,7 +31,7 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 		{domains, 64, 1 << 20, []int{2, 2, 2, 2, 2, 2}, []int{2, 2, 2, 4, 2}, false, true},
 		{hosts, 512, 1 << 20, []int{2, 2, 2, 2, 2, 2, 2, 2, 2}, []int{4, 2, 4, 4, 4}, false, true},
 	} {
-		c.at.Size = c.ranks
+		c.at.Size, c.at.links = c.ranks, defaultLinks
 		small, once := c.at.cheapest(of(c.at.multiplyCost, c.bytes))
 		large, scattered := c.at.cheapest(of(c.at.scatterCost, c.bytes))
 		if !slices.Equal(small, c.small) || !slices.Equal(large, c.large) {
@@ -71,7 +71,7 @@ func TestCheapestRadicesFit(t *testing.T) {
 	for _, at := range []Topology{{Memory: true}, {Ports: true, Oversubscribed: true},
 		{Ports: true, MultiHost: true}, {Ports: true, MultiHost: true, Memory: true, Group: 16}} {
 		for size := 1; size < 600; size++ {
-			at.Size = size
+			at.Size, at.links = size, defaultLinks
 			for _, cost := range []func(stride, radix int, bytes int64) int64{at.multiplyCost,
 				at.scatterCost, at.blocksCost} {
 				for _, bytes := range []int64{0, 4, 1 << 16, 1 << 40} {
@@ -86,6 +86,121 @@ func TestCheapestRadicesFit(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// A few ranks of a host go by the thresholds alone. An allreduce of as many as eight goes along a
+// tree where ports join ranks that share CPUs.
+func TestFewRanksExchangeDirectly(t *testing.T) {
+	for _, at := range []Topology{{Memory: true}, {Memory: true, Oversubscribed: true}, {Ports: true},
+		{Ports: true, Oversubscribed: true}} {
+		for at.Size = 2; at.Size <= fewRanks; at.Size++ {
+			s := shapesOf(t, at)[0]
+			for c := plan.AllReduce; c <= plan.Barrier; c++ {
+				for n := uint64(1); n < 64<<20; n *= 2 {
+					op := operation(c, at.Size, n)
+					got, want := s.Choose(&op), s.byThresholds(&op)
+					tree := got == plan.BinomialTree && c == plan.AllReduce && at.Oversubscribed && at.Ports &&
+						at.Size == fewRanks
+					if got != want && !tree {
+						t.Errorf("%+v, %v of %d elements: %v, not %v", at, c, n, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The algorithms that were fastest when all were measured: of ranks that shared two CPUs. What
+// differed by less than a sixth is not here.
+func TestCostsAgreeWithMeasurements(t *testing.T) {
+	memory := Topology{Memory: true, Oversubscribed: true}
+	ports := Topology{Ports: true, Oversubscribed: true}
+	for _, c := range []struct {
+		at    Topology
+		ranks int
+		bytes uint64
+		of    plan.Collective
+		want  plan.Algorithm
+	}{
+		{memory, 8, 4, plan.AllReduce, plan.OneShot},
+		{memory, 16, 4, plan.AllReduce, plan.OneShot},
+		{memory, 16, 64 << 10, plan.AllReduce, plan.TwoShot},
+		{memory, 16, 256 << 10, plan.AllReduce, plan.TwoShot},
+		{memory, 64, 64 << 10, plan.AllReduce, plan.Hierarchical},
+		{memory, 64, 256 << 10, plan.AllReduce, plan.TwoShot},
+		{ports, 8, 4, plan.AllReduce, plan.BinomialTree},
+		{ports, 8, 64 << 10, plan.AllReduce, plan.BinomialTree},
+		{ports, 8, 256 << 10, plan.AllReduce, plan.BinomialTree},
+		{ports, 16, 4, plan.AllReduce, plan.BinomialTree},
+		{ports, 16, 64 << 10, plan.AllReduce, plan.BinomialTree},
+		{ports, 16, 256 << 10, plan.AllReduce, plan.BinomialTree},
+		{ports, 32, 16 << 10, plan.AllReduce, plan.BinomialTree},
+		{ports, 128, 4, plan.AllReduce, plan.BinomialTree},
+		{memory, 16, 4, plan.Gather, plan.Flat},
+		{memory, 112, 4, plan.Gather, plan.Flat},
+		{memory, 16, 16 << 10, plan.Reduce, plan.Flat},
+		{memory, 112, 512, plan.Reduce, plan.Flat},
+		{ports, 16, 64 << 10, plan.Reduce, plan.Flat},
+		{ports, 48, 512, plan.Reduce, plan.Flat},
+		{ports, 48, 12, plan.Scatter, plan.Flat},
+	} {
+		c.at.Size = c.ranks
+		op := operation(c.of, c.ranks, c.bytes/4)
+		if got := shapesOf(t, c.at)[0].Choose(&op); got != c.want {
+			t.Errorf("%+v, %v of %d bytes: %v, measured to be fastest is %v", c.at, c.of, c.bytes, got,
+				c.want)
+		}
+	}
+}
+
+// Of algorithms that are allowed the costs choose also where the thresholds name another one, and
+// the thresholds where the costs do not know better.
+func TestCostsChooseOfThoseAllowed(t *testing.T) {
+	host, crowd := Topology{Memory: true}, Topology{Ports: true, Oversubscribed: true}
+	for _, c := range []struct {
+		at     Topology
+		forced string
+		bytes  uint64
+		want   plan.Algorithm
+	}{
+		{host, "allreduce:one_shot,hierarchical", 1 << 20, plan.Hierarchical},
+		{host, "allreduce:two_shot,recursive_multiplying", 4, plan.RecursiveMultiplying},
+		{host, "allreduce:two_shot,recursive_multiplying", 64 << 20, plan.TwoShot},
+		{host, "allreduce:recursive_multiplying,hierarchical", 4, plan.RecursiveMultiplying},
+		{host, "allreduce:recursive_multiplying,hierarchical", 64 << 20, plan.Hierarchical},
+		{host, "allreduce:one_shot,two_shot", 4, plan.OneShot},
+		{host, "allreduce:one_shot,two_shot", 64 << 10, plan.TwoShot},
+		{crowd, "allreduce:hierarchical,binomial_tree", 4, plan.BinomialTree},
+		{crowd, "allreduce:hierarchical,binomial_tree", 64 << 20, plan.Hierarchical},
+	} {
+		c.at.Size = 32
+		s := shapesOf(t, c.at)[0]
+		var err error
+		if s.Algorithms, err = ParseAlgorithms(c.forced); err != nil {
+			t.Fatal(err)
+		}
+		op := operation(plan.AllReduce, c.at.Size, c.bytes/4)
+		if got := s.Choose(&op); got != c.want {
+			t.Errorf("%+v, %s, %d bytes: %v, want %v", c.at, c.forced, c.bytes, got, c.want)
+		}
+	}
+}
+
+// What a message costs more where slots are short counts: so what is long goes in levels, too,
+// where there are very many ranks.
+func TestManyRanksExchangeLongDataInLevels(t *testing.T) {
+	for ranks, want := range map[int]plan.Algorithm{16: plan.TwoShot, 512: plan.Hierarchical,
+		4096: plan.Hierarchical} {
+		at := Topology{Size: ranks, Sharing: 1, Ports: true, MultiHost: true}
+		s, err := New(at, 0, Options{LongMost: longMost, Ports: make([]bool, ranks)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		op := operation(plan.AllReduce, ranks, 16<<20)
+		if got := s.Choose(&op); got != want {
+			t.Errorf("%d ranks: %v, want %v", ranks, got, want)
 		}
 	}
 }

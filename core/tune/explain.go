@@ -23,6 +23,7 @@ type Question struct {
 	ByTurns    bool // ranks are dealt out to the hosts one by one
 	CPUs       int
 	Ports      bool // ranks of a host share no memory, either
+	RDMA       bool // joins hosts
 	Bytes      uint64
 }
 
@@ -34,7 +35,9 @@ type Explanation struct {
 	Levels []Level `json:"levels,omitempty"`
 	// Ordered tells that ranks go host by host and domain by domain, not by their numbers.
 	Ordered bool `json:"ordered"`
-	// Others are algorithms in levels that were weighed, too.
+	// Micros is what the algorithm is estimated to take; 0: it was not weighed against others.
+	Micros float64 `json:"estimated_us,omitempty"`
+	// Others are algorithms that were weighed, too.
 	Others   []Estimate `json:"others,omitempty"`
 	Plans    int        `json:"plans"`    // that follow one another
 	Chunk    int64      `json:"chunk"`    // bytes of a message that goes through a slot, at most
@@ -52,10 +55,10 @@ type Level struct {
 	Micros float64 `json:"estimated_us"`
 }
 
-// Estimate is what an algorithm in levels is thought to take.
+// Estimate is what an algorithm is thought to take.
 type Estimate struct {
 	Algorithm string  `json:"algorithm"`
-	Radices   []int   `json:"radices"`
+	Radices   []int   `json:"radices,omitempty"`
 	Micros    float64 `json:"estimated_us"`
 }
 
@@ -80,6 +83,9 @@ func Explain(q Question, o Options) (*Explanation, error) {
 		}
 		if q.Ports {
 			places[rank].Memory = ""
+		}
+		if q.RDMA {
+			places[rank].Fabric = "ports"
 		}
 		o.Ports[rank] = rank > 0 && (q.Ports || at > 0)
 	}
@@ -165,30 +171,34 @@ func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
 	}
 	slices.Sort(peers)
 	e.Peers = len(slices.Compact(peers))
-	s.explainLevels(op, &p, e)
+	s.explainChoice(op, &p, e)
 	return e, nil
 }
 
-// explainLevels tells of the levels, and of what else was weighed.
-func (s *Shape) explainLevels(op *call.Operation, p *plan.Params, e *Explanation) {
-	if !p.Algorithm.InLevels() {
+// explainChoice tells of the levels, of the estimate, and of what else was weighed.
+func (s *Shape) explainChoice(op *call.Operation, p *plan.Params, e *Explanation) {
+	s = s.placed(op.Collective)
+	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
+	if p.Algorithm.InLevels() {
+		stride, cost := 1, s.levelCosts(p.Algorithm, s.load(op))
+		for _, radix := range p.Radices {
+			block := stride * radix
+			e.Levels = append(e.Levels, Level{Radix: radix, Stride: stride,
+				Far:    s.MultiHost && block > max(s.Group, 1),
+				Domain: block <= s.Domain, Micros: micros(cost(stride, radix))})
+			stride *= radix
+		}
+	}
+	all := s.estimates(op, s.byThresholds(op))
+	if len(all) < 2 {
 		return
 	}
-	s = s.placed(op.Collective)
-	load := s.load(op)
-	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
-	stride, cost := 1, s.levelCosts(p.Algorithm, load)
-	for _, radix := range p.Radices {
-		block := stride * radix
-		e.Levels = append(e.Levels, Level{Radix: radix, Stride: stride,
-			Far:    s.MultiHost && block > max(s.Group, 1),
-			Domain: block <= s.Domain, Micros: micros(cost(stride, radix))})
-		stride *= radix
-	}
-	for _, a := range s.weighed(op) {
-		if a != p.Algorithm {
-			radices, cost := s.cheapest(s.levelCosts(a, load))
-			e.Others = append(e.Others, Estimate{a.String(), radices, micros(cost)})
+	for _, other := range all {
+		if other.algorithm == p.Algorithm {
+			e.Micros = micros(other.cost)
+			continue
 		}
+		e.Others = append(e.Others, Estimate{other.algorithm.String(), s.radices(op, other.algorithm),
+			micros(other.cost)})
 	}
 }

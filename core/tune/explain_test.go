@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
 )
 
 // The explanation is of what is run: as many messages as peers in levels, few for many ranks, and
@@ -24,8 +25,14 @@ func TestExplain(t *testing.T) {
 		product, peers = product*l.Radix, peers+l.Radix-1
 	}
 	if product != q.Ranks || e.Peers != peers || e.Messages != peers || peers > 40 ||
-		e.Sent != int64(4*peers) || len(e.Others) != 1 {
+		e.Sent != int64(4*peers) || len(e.Others) != 3 {
 		t.Errorf("%+v", e)
+	}
+	for _, other := range e.Others {
+		inLevels := other.Algorithm == plan.Hierarchical.String()
+		if other.Micros <= e.Micros || (other.Radices != nil) != inLevels {
+			t.Errorf("%s takes %g us, not taken: %+v", e.Algorithm, e.Micros, other)
+		}
 	}
 	q = Question{Collective: "allgather", Ranks: 4, PerHost: 4, CPUs: 4, Ports: true, Bytes: 1 << 30}
 	e, err = Explain(q, Options{LongMost: longMost, Algorithms: "allgather:linear"})

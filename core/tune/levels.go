@@ -9,67 +9,125 @@ import (
 	"github.com/goccl/goccl/core/reduce"
 )
 
-// manyRanks tells from how many ranks on operations go in levels, up to so many bytes: with fewer
-// ranks, or longer, messages to all cost no more than the further hops of levels.
-var manyRanks = []struct {
-	ranks int
-	most  int64
-}{{16, 64 << 10}, {32, 1 << 20}, {512, math.MaxInt64}}
+// fewRanks is up to how many ranks of a host exchange directly, or with the root, whatever levels
+// and trees are estimated to cost: the estimates differ by less than they err there, and direct
+// exchange is what was measured. Only over the ports of an oversubscribed host an allreduce along a
+// tree was faster with as many.
+const fewRanks = 8
 
-// goesInLevels tells whether an operation goes in levels, if algorithms that do so are allowed:
-// because there are many ranks, or so that what goes between hosts goes once.
-func (s *Shape) goesInLevels(op *call.Operation) bool {
-	c, least := op.Collective, s.oneShotMax(op)
-	if c == plan.Broadcast { // what is small goes from the root or along a tree
-		least = 0
-	}
-	allowed := s.Algorithms.allow(c, plan.Hierarchical) ||
-		c.Has(plan.RecursiveMultiplying) && s.Algorithms.allow(c, plan.RecursiveMultiplying)
-	return allowed && s.mayNest(op) && s.Size > 2 &&
-		(s.Group > 0 && int64(op.Largest()) > least || s.hasManyRanks(op))
+// estimate is what an algorithm is thought to cost.
+type estimate struct {
+	algorithm plan.Algorithm
+	cost      int64 // picoseconds
 }
 
-// hasManyRanks tells whether there are so many ranks that an operation goes in levels.
-func (s *Shape) hasManyRanks(op *call.Operation) bool {
-	bytes, most := s.bytesInLevels(op), int64(math.MaxInt64)
+// cheaper is the algorithm of an operation, for which the thresholds name a direct one: that, or
+// one in levels or along a tree which is estimated to cost less. For what the estimates do not know
+// of, such as copies of partial results, it must be a sixteenth less.
+func (s *Shape) cheaper(op *call.Operation, direct plan.Algorithm) plan.Algorithm {
+	best, least := direct, int64(math.MaxInt64)
+	for _, e := range s.estimates(op, direct) { // of equals the first
+		if e.algorithm == direct {
+			e.cost -= e.cost / 16
+		}
+		if e.cost < least {
+			best, least = e.algorithm, e.cost
+		}
+	}
+	return best
+}
+
+// estimates are those of the algorithms among which the costs choose, of those that are allowed.
+// The thresholds, those that the user sets among them, have chosen among algorithms without levels,
+// if theirs is allowed: how these differ depends on copies and caches, so sizes are measured.
+func (s *Shape) estimates(op *call.Operation, direct plan.Algorithm) (all []estimate) {
 	switch op.Collective {
-	case plan.AllGather, plan.ReduceScatter:
-		most = s.Chunk / scaleOf(op) // else they are not packed
-	case plan.AllReduce, plan.Broadcast:
-	default:
+	case plan.AllToAll, plan.Barrier: // by sizes, or in one way
+		return nil
+	case plan.Broadcast:
+		// What is small goes from the root, or along a tree, which has no levels.
+		if direct != plan.ScatterAllGather {
+			return nil
+		}
+	}
+	if s.Size == 1 || direct == plan.Windowed || direct == plan.SingleCopy {
+		return nil
+	}
+	allowed := s.Algorithms.allow(op.Collective, direct)
+	for _, a := range plan.Algorithms(op.Collective) {
+		switch {
+		case !s.Algorithms.allow(op.Collective, a), a == plan.Direct:
+		case a == plan.BinomialTree && op.Collective == plan.Broadcast: // is for what is small
+		case a.InLevels() || a == plan.BinomialTree:
+			if allowed && !s.mayLeave(op, a) || s.can(op, a) != nil {
+				continue
+			}
+			all = append(all, estimate{a, s.cost(op, a)})
+		case a == direct || !allowed && s.can(op, a) == nil:
+			all = append(all, estimate{a, s.cost(op, a)})
+		}
+	}
+	return all
+}
+
+// mayLeave tells whether an operation may go in levels or along a tree in place of directly.
+func (s *Shape) mayLeave(op *call.Operation, a plan.Algorithm) bool {
+	c, tree, least := op.Collective, a == plan.BinomialTree, 3
+	if !s.MultiHost {
+		least = fewRanks + 1
+	}
+	crowded := !s.MultiHost && s.Oversubscribed // where it counts how many messages there are in all
+	switch {
+	case !s.mayNest(op):
+		return false
+	case tree && c == plan.AllReduce:
+		if crowded && s.Ports {
+			least = fewRanks
+		}
+	case tree && crowded: // there are no fewer messages, and more waits: with 16 to 112 it is slower
+		return false
+	case (c == plan.Gather || c == plan.Scatter) && s.bytesInLevels(op) > s.Chunk: // not packed
 		return false
 	}
-	for _, m := range manyRanks {
-		if s.Size >= m.ranks && bytes <= min(m.most, most) {
-			return true
-		}
-	}
-	return false
+	return s.Size >= least
 }
 
-// mostInTree is the most bytes that all ranks of an oversubscribed host allreduce along a tree.
-const mostInTree = 4 << 20
-
-// alongTree tells whether an operation goes along a binomial tree where there are many ranks: a
-// reduce, gather or scatter in place of a star; an allreduce where ranks share the CPUs of a host,
-// for there it counts how many messages there are in all, not how many follow one another.
-func (s *Shape) alongTree(op *call.Operation) bool {
-	bytes, least := s.bytesInLevels(op), manyRanks[0].ranks
-	switch op.Collective {
-	case plan.AllReduce:
-		if !s.Oversubscribed || s.MultiHost || bytes > mostInTree/int64(s.Size) {
-			return false
-		}
-		if s.Ports { // a message costs more
-			least /= 2
-		}
-	case plan.Gather, plan.Scatter:
-		if bytes > s.Chunk {
-			return false
-		}
+// cost is what an algorithm is estimated to cost, by the class of an operation's size.
+func (s *Shape) cost(op *call.Operation, a plan.Algorithm) int64 {
+	c, l := op.Collective, s.load(op)
+	block := sizeClass(int64(op.Largest()))
+	slice := block / int64(s.Size)
+	gap := int64(0)
+	if c.Reduces() && l.packed { // for what levels do not pack they do not count it, either
+		gap = reduceGap
 	}
-	return s.Size >= least && bytes <= manyRanks[0].most && s.mayNest(op) &&
-		s.Algorithms.allow(op.Collective, plan.BinomialTree)
+	toAll := func(bytes, gap int64) int64 {
+		// Levels have longer slots: see NearChunk. What shorter ones cost more is counted here.
+		messages := int64(1)
+		if l.packed {
+			messages += bytes/s.Chunk - bytes/max(s.Chunk, s.NearChunk)
+		}
+		return s.toAllCost(bytes, messages, gap)
+	}
+	switch {
+	case a.InLevels():
+		_, cost := s.cheapest(s.levelCosts(a, l))
+		switch {
+		case l.packed && !wholes(c): // one of scatter and gather
+			cost /= 2
+		case a == plan.Hierarchical:
+			cost += (s.passes(2) - 1) * times(block, 2*s.linkAt(s.Size).gap+reduceGap)
+		}
+		return cost
+	case a == plan.BinomialTree && c == plan.AllReduce:
+		block = block * (l.scale + 1) / 2 // partial sums go one way only
+		return s.treesCost(block, max((block+s.Chunk-1)/s.Chunk, 1))
+	case a == plan.BinomialTree:
+		return s.treeCost(block*l.scale, gap, c != plan.Reduce)
+	case a == plan.TwoShot || a == plan.ReduceScatterGather:
+		return toAll(slice, gap) + toAll(slice, 0)
+	}
+	return toAll(block, gap)
 }
 
 // bytesInLevels is how many bytes of an operation all ranks together exchange in levels, or along a
@@ -108,29 +166,6 @@ func scaleOf(op *call.Operation) int64 {
 	return max(partialSize(op, plan.Hierarchical)/int64(max(op.DType.Size(), 1)), 1)
 }
 
-// levels is the algorithm in levels by which an allreduce costs less, of those that are allowed.
-func (s *Shape) levels(op *call.Operation) plan.Algorithm {
-	best, least := plan.Hierarchical, int64(math.MaxInt64)
-	for _, a := range s.weighed(op) {
-		_, cost := s.cheapest(s.levelCosts(a, s.load(op)))
-		if cost < least {
-			best, least = a, cost
-		}
-	}
-	return best
-}
-
-// weighed are the algorithms among which levels chooses.
-func (s *Shape) weighed(op *call.Operation) (all []plan.Algorithm) {
-	for _, a := range plan.Algorithms(op.Collective) {
-		few := a == plan.RecursiveMultiplying && !s.hasManyRanks(op)
-		if a.InLevels() && s.Algorithms.allow(op.Collective, a) && !few {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
 // radices are those of the levels in which an algorithm does an operation: those that the user
 // names, or the cheapest. nil: it does not go in levels.
 func (s *Shape) radices(op *call.Operation, a plan.Algorithm) []int {
@@ -161,7 +196,7 @@ type load struct {
 // load is that of an operation.
 func (s *Shape) load(op *call.Operation) load {
 	bytes, scale := s.bytesInLevels(op), scaleOf(op)
-	if wholes(op.Collective) || bytes*scale <= s.Chunk {
+	if wholes(op.Collective) || op.Collective == plan.Reduce || bytes*scale <= s.Chunk {
 		return load{sizeClass(bytes), true, scale}
 	}
 	return load{sizeClass(int64(op.Largest())), false, scale}

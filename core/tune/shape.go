@@ -76,6 +76,7 @@ type Options struct {
 	Thresholds string // that differ from the defaults: see Thresholds.Set
 	Schedule   string // see plan.ParseSchedule
 	Algorithms string // see ParseAlgorithms
+	Links      string // that cost something else than the defaults: see Links.Set
 	Ports      []bool // by rank: whether a port joins it to this one
 	SingleCopy bool   // all ranks can read each other's memory
 	FastReads  bool   // and that is fast: see exec.FastReads
@@ -86,6 +87,10 @@ type Options struct {
 func New(t Topology, rank int, o Options) (Shape, error) {
 	s := Shape{Topology: t, Rank: rank, Chunk: largestChunk, Slots: slotsPerChannel, Ahead: 1,
 		EagerMax: largestEager, AllMemory: !t.Ports, longMost: o.LongMost}
+	s.links = defaultLinks
+	if err := s.links.Set(o.Links); err != nil {
+		return Shape{}, err
+	}
 	rings := int64(t.Sharing-1) * Lanes // of slots, of which a window is made
 	if t.Ports {
 		s.Chunk, s.ports = largestPortChunk, o.Ports

@@ -65,6 +65,9 @@ func (t *Topology) thresholds(chunk int64, fastReads bool) Thresholds {
 		port.SendGetMin = memory.SendGetMin
 	}
 	if t.MultiHost {
+		if t.RDMA { // by estimates for 8 ranks: messages cost little
+			port.OneShotMax = 16 << 10
+		}
 		return port
 	}
 	port.WindowMin, port.Window = 0, 0 // there is no network to be congested

@@ -12,6 +12,9 @@ type Place struct {
 	Domain int // of the host's CPUs, that these are in; 0: several, or unknown
 	// Memory names what shares memory: the places with the same name. "" shares it with none.
 	Memory string
+	// Fabric names the kind of network in which RDMA joins it to other hosts where the same is named.
+	// "": TCP does.
+	Fabric string
 }
 
 // Topology is what the ways to move data depend on of the places of all ranks. All ranks of a group
@@ -23,6 +26,7 @@ type Topology struct {
 	Sharing        int  // the most ranks that share memory with each other; 1: none do
 	Oversubscribed bool // some host has more ranks than CPUs
 	MultiHost      bool // not all ranks are on one host
+	RDMA           bool // between all hosts
 	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
 	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
@@ -34,6 +38,8 @@ type Topology struct {
 	// OrderDomain are then what Group and Domain would be.
 	Order                   []int
 	OrderGroup, OrderDomain int
+
+	links Links // what their messages cost
 }
 
 // Survey makes the topology of ranks at some places.
@@ -50,6 +56,8 @@ func Survey(places []Place) Topology {
 	}
 	t.Memory = t.Sharing > 1 || !t.Ports
 	t.MultiHost = slices.ContainsFunc(places, func(p Place) bool { return p.Host != first.Host })
+	t.RDMA = t.MultiHost && first.Fabric != "" &&
+		!slices.ContainsFunc(places, func(p Place) bool { return p.Fabric != first.Fabric })
 	t.Group, t.Domain = groups(places)
 	order, sorted := nearTogether(places)
 	if group, domain := groups(sorted); group > t.Group || group == t.Group && domain > t.Domain {

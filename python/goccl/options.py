@@ -196,6 +196,13 @@ SETTINGS: tuple[Setting, ...] = (
         same=True,
     ),
     Setting(
+        variable="GOCCL_LINKS",
+        default="those built in",
+        allowed='kinds with latency, overhead and gap, as "memory=250:100:100,tcp=15000:4000:320"',
+        about="What messages cost, by which algorithms are chosen. `goccl tune` measures it.",
+        same=True,
+    ),
+    Setting(
         variable="GOCCL_DEBUG",
         default="WARN",
         allowed="NONE, VERSION, WARN, INFO and TRACE",

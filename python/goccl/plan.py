@@ -80,7 +80,8 @@ def main(args: argparse.Namespace, ranks: int) -> int:
 
 def render(plan: dict[str, Any]) -> str:
     """Turns what goccl_plan_info() tells into text for people."""
-    lines = [f"algorithm   {plan['algorithm']}"]
+    about = f", about {plan['estimated_us']:g} us" if "estimated_us" in plan else ""
+    lines = [f"algorithm   {plan['algorithm']}{about}"]
     if plan["direct"]:
         lines.append("            a direct plan is tried first, for blocks in shareable memory")
     if plan["ordered"]:
@@ -94,10 +95,9 @@ def render(plan: dict[str, Any]) -> str:
             f"about {level['estimated_us']:g} us"
         )
     for other in plan.get("others", ()):
-        radices = ",".join(map(str, other["radices"]))
-        lines.append(
-            f"not taken   {other['algorithm']}({radices}), about {other['estimated_us']:g} us"
-        )
+        radices = ",".join(map(str, other.get("radices", ())))
+        name = f"{other['algorithm']}({radices})" if radices else other["algorithm"]
+        lines.append(f"not taken   {name}, about {other['estimated_us']:g} us")
     peers, messages, sent = plan["peers"], plan["messages"], plan["sent"]
     lines += [
         f"rank 0      has {peers} peers, and sends {messages} messages, {sent} bytes",

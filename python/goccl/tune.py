@@ -1,5 +1,5 @@
-"""`goccl tune`: the sizes at which one algorithm should give way to another, measured on this
-host."""
+"""`goccl tune`: the sizes at which one algorithm should give way to another, and what messages
+cost, measured on this host."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library, missi
 from .bench.run import Progress, iterations_of
 
 VARIABLE = "GOCCL_THRESHOLDS"
+LINKS = "GOCCL_LINKS"
 
 _NEVER, _ALWAYS = 0, 1 << 62
 _BLOCK_SECONDS = 0.03
@@ -213,6 +214,48 @@ def measure(
         yield threshold, rows
 
 
+_LINK_KINDS = {"shm": "memory", "tcp": "loopback", "verbs": "verbs"}
+_LONG = 1 << 20  # bytes of which the cost of a byte is found
+_MESSAGES = 4  # into which pipeline_min cuts what is one
+_PHASES = 2  # of an allreduce by slices
+
+_CUT = Threshold("pipeline_min", "allreduce", _NEVER, 1, "", "one_shot_max=0")
+
+
+def link(small: float, long: float, whole: float, cut: float) -> tuple[int, int, int]:
+    """What a message costs, by LogGP.
+
+    Args:
+        small: microseconds in which two ranks exchange a few bytes.
+        long: that in which they exchange as many that each sends half of `_LONG`.
+        whole: that of an allreduce in which each sends two short messages.
+        cut: that of one in which each of them is cut into `_MESSAGES`.
+
+    Returns:
+        The latency and the overhead at each end in nanoseconds, and the gap in picoseconds a byte.
+    """
+    more = 2 * _PHASES * (_MESSAGES - 1)  # ends of messages at a rank
+    overhead = max((cut - whole) / more, 0.0)
+    latency = max(small - 2 * overhead, 0.0)
+    gap = max((long - small) / (_LONG // 2), 0.0)
+    return round(1e3 * latency), round(1e3 * overhead), round(1e6 * gap)
+
+
+def measure_link(
+    transport: str, blocks: int, timeout: float, progress: Progress
+) -> tuple[int, int, int]:
+    """Measures what a message between two ranks costs; see `link`."""
+    progress.step(f"a message, {transport}")
+    with _Pair(_CUT, transport, 2, timeout) as pair:
+        small, *_ = pair.ratio("allgather", 2, blocks)
+        long, *_ = pair.ratio("allgather", _LONG // ITEMSIZE["float32"], blocks)
+        # So short that nearly all of it is messages, and long enough to be cut, at cache lines.
+        short = 2 * _MESSAGES * 64 // ITEMSIZE["float32"]
+        whole, _, ratio = pair.ratio("allreduce", short, blocks)
+    progress.clear()
+    return link(small, long, whole, whole / ratio)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the command."""
     parser.add_argument("--ranks", type=int, default=2, help="2 to 64 (default 2)")
@@ -260,6 +303,7 @@ def main(options: argparse.Namespace) -> int:
             for i, (nbytes, small, large, ratio) in enumerate(rows):
                 best = "small" if i < cut else "large"
                 print(f"{nbytes:12} {small:11.2f} {large:11.2f} {ratio:12.2f}  {best}")
+        figures = measure_link(options.transport, options.blocks, options.timeout, progress)
     except (GroupFailure, OSError, Unavailable) as error:
         progress.clear()
         if isinstance(error, BrokenPipeError):  # the reader's of the table
@@ -271,4 +315,5 @@ def main(options: argparse.Namespace) -> int:
         return 130
     print("# On all ranks:")
     print(f"export {VARIABLE}={','.join(f'{name}={n}' for name, n in found.items())}")
+    print(f"export {LINKS}={_LINK_KINDS[options.transport]}={':'.join(map(str, figures))}")
     return 0

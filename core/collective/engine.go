@@ -146,6 +146,18 @@ func (e *Engine) Advance(w *work.Work, p *work.Part, until time.Duration) Outcom
 	}
 }
 
+// streamsMeasuredFrom is how many bytes a collective has before it is measured whether writes past
+// the caches are faster, which takes no longer than such a collective.
+const streamsMeasuredFrom = 4 << 20
+
+// streams tells which outputs are written past the caches. That depends on this rank alone.
+func (e *Engine) streams(op *call.Operation) plan.Streams {
+	if op.Total() >= streamsMeasuredFrom && !exec.FastStreams() && !e.Shape.StreamMinSet {
+		return plan.StreamNone
+	}
+	return e.Shape.Streams(op)
+}
+
 // begin binds a collective and lays out its segments.
 func (e *Engine) begin(p *work.Part) *fault.Error {
 	e.since = 0
@@ -155,7 +167,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	}
 	op := p.Operation
 	b := exec.Binding{In: op.In, Out: op.Out, Factor: op.Factor, Message: p.Message,
-		Streams: e.Shape.Streams(op)}
+		Streams: e.streams(op)}
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}

@@ -9,6 +9,14 @@
  * what lies in the caches stays. */
 void goccl_stream(void *to, const void *from, size_t bytes);
 
+/* Copies from one half of some memory to the other, of so many bytes each, neither of which is in a
+ * cache, by way of the caches and past them in turn, some times each. Returns how long the median
+ * of each took, in nanoseconds; 0 where that cannot be measured. */
+void goccl_stream_times(void *memory, size_t half, uint64_t *cached, uint64_t *streamed);
+
+/* Not 0: nothing is written past the caches by goccl_write, as that was found not to be faster. */
+extern uint32_t goccl_streams_slowly;
+
 /* How what one rank writes is best written for another to read: by way of the caches, or past them.
  * What a writer must take line by line from the cache of its last reader is faster streamed,
  * by far where the two CPUs share no cache; what the caches have let go of meanwhile is not. And a

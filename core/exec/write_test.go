@@ -47,6 +47,7 @@ func TestPutsAreWrittenAlike(t *testing.T) {
 // steer has so many writes to a peer, of each class of lengths, go past the caches, or, below 0, by
 // way of them.
 func steer(l *Lane, peer, writes int) {
+	streamSlowly(false)
 	course := &l.channels[peer].writer.course
 	for i := range course {
 		*(*int32)(unsafe.Pointer(&course[i])) = int32(writes)

@@ -66,6 +66,10 @@ type Shape struct {
 	// SingleCopy tells that all ranks can read each other's memory, on which they have agreed.
 	SingleCopy bool
 
+	// StreamMinSet tells that the user says from where on outputs are written past the caches, whether
+	// that was found to be faster or not.
+	StreamMinSet bool
+
 	ports    []bool // see Options; nil: there are none in the group
 	longMost int64
 	slow     Thresholds // where it is slow to read the memory of others: see Agree
@@ -110,9 +114,14 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 		s.Ahead = s.Slots / 4
 	}
 	s.Thresholds, s.slow = t.thresholds(s.Chunk, true), t.thresholds(s.Chunk, false)
+	streamMin := s.Thresholds.StreamMin
+	s.Thresholds.StreamMin, s.slow.StreamMin = -1, -1
 	err := errors.Join(s.Thresholds.Set(o.Thresholds), s.slow.Set(o.Thresholds))
 	if err != nil {
 		return Shape{}, err
+	}
+	if s.StreamMinSet = s.Thresholds.StreamMin >= 0; !s.StreamMinSet {
+		s.Thresholds.StreamMin, s.slow.StreamMin = streamMin, streamMin
 	}
 	s.Agree(o.SingleCopy, o.FastReads)
 	if s.Algorithms, err = ParseAlgorithms(o.Algorithms); err != nil {

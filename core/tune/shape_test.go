@@ -334,6 +334,20 @@ func TestStreams(t *testing.T) {
 	}
 }
 
+// What the user says of streams comes before what is measured.
+func TestStreamsThatAreAskedFor(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "flat_max=1": false, "stream_min=0": true,
+		"flat_max=1,stream_min=16777216": true} {
+		s, err := New(Topology{Size: 2, Memory: true, Sharing: 2}, 0, Options{Thresholds: text})
+		if err != nil || s.StreamMinSet != want {
+			t.Errorf("%q: %v, want %v, %v", text, s.StreamMinSet, want, err)
+		}
+		if s.Thresholds.StreamMin != 16<<20 && text != "stream_min=0" {
+			t.Errorf("%q: streams from %d bytes on", text, s.Thresholds.StreamMin)
+		}
+	}
+}
+
 // What nobody has asked for is copied once only where that is faster.
 func TestSingleCopyNeedsFastReads(t *testing.T) {
 	for _, ports := range []bool{false, true} {

@@ -97,7 +97,11 @@ func Explain(q Question, o Options) (*Explanation, error) {
 	if err := s.CheckAlgorithms(); err != nil {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)
 	}
-	return s.explain(op)
+	turns := 1 // that ranks have on a CPU, before each has had one
+	if s.Oversubscribed {
+		turns = (q.PerHost + q.CPUs - 1) / q.CPUs
+	}
+	return s.explain(op, turns)
 }
 
 // operation is that of the question.
@@ -141,7 +145,7 @@ func (q *Question) operation() (*call.Operation, error) {
 }
 
 // explain is what rank 0 of the shape does.
-func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
+func (s *Shape) explain(op *call.Operation, turns int) (*Explanation, error) {
 	segments := s.Segments(op)
 	p := segments[0].Params
 	e := &Explanation{Algorithm: p.Algorithm.String(), Ordered: p.Order != nil,
@@ -171,14 +175,15 @@ func (s *Shape) explain(op *call.Operation) (*Explanation, error) {
 	}
 	slices.Sort(peers)
 	e.Peers = len(slices.Compact(peers))
-	s.explainChoice(op, &p, e)
+	s.explainChoice(op, &p, e, int64(turns))
 	return e, nil
 }
 
-// explainChoice tells of the levels, of the estimate, and of what else was weighed.
-func (s *Shape) explainChoice(op *call.Operation, p *plan.Params, e *Explanation) {
+// explainChoice tells of the levels, of the estimate, and of what else was weighed. Estimates are of
+// one turn.
+func (s *Shape) explainChoice(op *call.Operation, p *plan.Params, e *Explanation, turns int64) {
 	s = s.placed(op.Collective)
-	micros := func(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }
+	micros := func(picoseconds int64) float64 { return float64(times(picoseconds, turns)/1000) / 1000 }
 	if p.Algorithm.InLevels() {
 		stride, cost := 1, s.levelCosts(p.Algorithm, s.load(op))
 		for _, radix := range p.Radices {

@@ -97,6 +97,21 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
+// TestLastAttempt has a member learn that another has ended, when no attempt is left. Its ballot
+// has not told of that one, so it must end.
+func TestLastAttempt(t *testing.T) {
+	a := NewAgreement(Config{Size: 3, MinSize: 1, Patience: 1})
+	a.Step(Begin{})
+	none := NewSet(3)
+	a.Step(Received{1, &Message{Kind: Refuse, Ballot: Ballot{maxAttempt, 1}, Ended: none}})
+	a.Step(Lost{Peer: 2, Evidence: Proof})
+	actions := a.Step(Received{1, &Message{Kind: Promise, Ballot: Ballot{1, 0}, Ended: none,
+		Suspected: none}})
+	if len(actions) > 0 {
+		t.Errorf("the ballot goes on: %v", actions)
+	}
+}
+
 // send writes what a member sends, and reads it.
 func send(t *testing.T, actions []Action) {
 	t.Helper()

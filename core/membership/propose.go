@@ -9,8 +9,9 @@ type proposal struct {
 	accepted Set
 }
 
-// propose begins a ballot.
+// propose begins a ballot, and ends the one before: where no attempt is left, too.
 func (a *Agreement) propose() {
+	a.proposal = nil
 	attempt := max(a.promised.Attempt, a.highest.Attempt) + 1
 	if attempt > maxAttempt {
 		return

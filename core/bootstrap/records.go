@@ -84,7 +84,7 @@ func digestSettings(settings []Setting) (d settingsDigest) {
 func appendSettings(b []byte, settings []Setting) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(settings)))
 	for _, s := range settings {
-		b = appendBytes(appendBytes(b, s.Name), s.Value)
+		b = foreign.AppendBytes(foreign.AppendBytes(b, s.Name), s.Value)
 	}
 	return b
 }
@@ -112,10 +112,10 @@ func (j *joinRecord) encode(key string) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.size))
 	b = append(b, j.nonce[:]...)
 	if j.problem != "" {
-		b = appendBytes(b, j.problem)
+		b = foreign.AppendBytes(b, j.problem)
 	}
 	b = append(b, j.settings[:]...)
-	b = appendBytes(appendBytes(b, j.member.Own), j.member.Shared)
+	b = foreign.AppendBytes(foreign.AppendBytes(b, j.member.Own), j.member.Shared)
 	j.encoded = appendProof(b, j.keyed, key, "goccl join")
 	return j.encoded
 }
@@ -123,14 +123,14 @@ func (j *joinRecord) encode(key string) []byte {
 func decodeJoin(b []byte) (*joinRecord, error) {
 	r := reader{foreign.NewReader(b)}
 	f := r.header(joinMagic)
-	j := &joinRecord{rank: r.number(MaxSize - 1), size: r.number(MaxSize), keyed: f&flagKeyed != 0,
+	j := &joinRecord{rank: r.Number(MaxSize - 1), size: r.Number(MaxSize), keyed: f&flagKeyed != 0,
 		encoded: b}
 	r.Fixed(j.nonce[:])
 	if f&flagProblem != 0 {
 		j.problem = r.text(maxProblem)
 	}
 	r.Fixed(j.settings[:])
-	j.member = Member{r.bytes(MaxMember), r.bytes(MaxMember)}
+	j.member = Member{r.Bytes(MaxMember), r.Bytes(MaxMember)}
 	if f&^(flagKeyed|flagProblem) != 0 || (j.problem != "") != (f&flagProblem != 0) ||
 		j.rank >= j.size {
 		r.Fail()
@@ -178,7 +178,7 @@ func (c *confirmRecord) encode() []byte {
 	b := append([]byte(confirmMagic), c.flags(), byte(c.cause), byte(c.answers))
 	b = append(b, c.nonce[:]...)
 	if c.problem != "" {
-		b = appendBytes(b, c.problem)
+		b = foreign.AppendBytes(b, c.problem)
 	}
 	if c.settings != nil {
 		b = appendSettings(b, c.settings)
@@ -196,7 +196,7 @@ func decodeConfirm(b []byte) (*confirmRecord, error) {
 	}
 	if f&flagSettings != 0 {
 		c.settings = []Setting{}
-		for n := r.number(MaxSettings); len(c.settings) < n && !r.Failed(); {
+		for n := r.Number(MaxSettings); len(c.settings) < n && !r.Failed(); {
 			c.settings = append(c.settings, Setting{r.text(MaxSetting), r.text(MaxSetting)})
 		}
 	}
@@ -225,10 +225,6 @@ func authentic(encoded []byte, key, label string) bool {
 	sealed, proof := encoded[:len(encoded)-proofSize], encoded[len(encoded)-proofSize:]
 	want := Seal(key, label, sealed)
 	return hmac.Equal(want[:], proof)
-}
-
-func appendBytes[T string | []byte](b []byte, v T) []byte {
-	return append(binary.LittleEndian.AppendUint32(b, uint32(len(v))), v...)
 }
 
 func flags(keyed, problem bool) byte {
@@ -265,22 +261,9 @@ func (r *reader) header(magic string) byte {
 	return r.Byte()
 }
 
-func (r *reader) number(most int) int {
-	n := r.Uint32()
-	if uint64(n) > uint64(most) {
-		r.Fail()
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) bytes(most int) []byte {
-	return append([]byte{}, r.Take(r.number(most))...)
-}
-
 // text is foreign text. Every writer makes its texts printable, so what is not is no record.
 func (r *reader) text(most int) string {
-	t := string(r.Take(r.number(most)))
+	t := string(r.Take(r.Number(most)))
 	if printable.Text(t, most) != t {
 		r.Fail()
 		return ""

@@ -53,7 +53,7 @@ func (r *rosterRecord) encode(key string) {
 	b = append(b, r.digest[:]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.bytes))
 	if r.problem != "" {
-		b = appendBytes(b, r.problem)
+		b = foreign.AppendBytes(b, r.problem)
 	}
 	r.encoded = appendProof(b, r.keyed, key, "goccl roster")
 }
@@ -67,11 +67,11 @@ func decodeRoster(b []byte) (*rosterRecord, error) {
 	r.Fixed(o.nonce[:])
 	o.job = r.Uint64()
 	r.Fixed(o.secret[:])
-	o.size = r.number(MaxSize)
+	o.size = r.Number(MaxSize)
 	r.Fixed(o.settings[:])
-	o.count = r.number(3 * MaxSize)
+	o.count = r.Number(3 * MaxSize)
 	r.Fixed(o.digest[:])
-	o.bytes = r.number(maxTable)
+	o.bytes = r.Number(maxTable)
 	if problem {
 		if o.problem = r.text(maxProblem); o.problem == "" {
 			r.Fail()
@@ -120,7 +120,7 @@ func (t *rows) encode() []byte {
 		if !ok {
 			place = len(places)
 			places[string(m.Shared)] = place
-			b = appendBytes(b, m.Shared)
+			b = foreign.AppendBytes(b, m.Shared)
 		}
 		ranks = append(ranks, t.marks[i][:]...)
 		ranks = binary.LittleEndian.AppendUint16(ranks, uint16(place))
@@ -137,8 +137,8 @@ func decodeRows(b []byte, count int, group bool) (rows, error) {
 	var shared [][]byte
 	if group {
 		seen := map[string]bool{}
-		for n := r.number(MaxSize); len(shared) < n && !r.Failed(); {
-			text := r.bytes(MaxMember)
+		for n := r.Number(MaxSize); len(shared) < n && !r.Failed(); {
+			text := r.Bytes(MaxMember)
 			if seen[string(text)] {
 				r.Fail()
 			}

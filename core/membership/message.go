@@ -3,7 +3,6 @@ package membership
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/goccl/goccl/core/internal/foreign"
 )
@@ -77,7 +76,7 @@ func (m *Message) Encode() []byte {
 		b = appendJoiners(append(b, m.Suspected...), m.Joiners)
 	}
 	if m.Kind == Promise {
-		b = m.Accepted.append(appendOpaque(b, m.State))
+		b = m.Accepted.append(foreign.AppendBytes(b, m.State))
 	}
 	if m.Value != nil {
 		b = m.Value.append(b)
@@ -98,7 +97,7 @@ func Decode(b []byte, size int) (*Message, error) {
 		m.Joiners = decodeJoiners(&r)
 	}
 	if m.Kind == Promise {
-		m.State, m.Accepted = decodeOpaque(&r, MaxOpaque), decodeBallot(&r, size)
+		m.State, m.Accepted = r.Bytes(MaxOpaque), decodeBallot(&r, size)
 	}
 	if m.Accepted != (Ballot{}) || m.Kind == Accept || m.Kind == Decide {
 		m.Value = decodeValue(&r, size)
@@ -145,23 +144,10 @@ func decodeBool(r *foreign.Reader) bool {
 	return b == 1
 }
 
-func appendOpaque[T string | []byte](b []byte, v T) []byte {
-	return append(binary.LittleEndian.AppendUint32(b, uint32(len(v))), v...)
-}
-
-func decodeOpaque(r *foreign.Reader, most uint32) []byte {
-	n := r.Uint32()
-	if n > most {
-		r.Fail()
-		return nil
-	}
-	return slices.Clone(r.Take(int(n)))
-}
-
 func appendJoiners(b []byte, joiners []Joiner) []byte {
 	b = append(b, byte(len(joiners)))
 	for _, j := range joiners {
-		b = appendOpaque(appendOpaque(b, j.Host), j.Handle)
+		b = foreign.AppendBytes(foreign.AppendBytes(b, j.Host), j.Handle)
 	}
 	return b
 }
@@ -173,7 +159,7 @@ func decodeJoiners(r *foreign.Reader) (joiners []Joiner) {
 	}
 	for len(joiners) < n && !r.Failed() {
 		joiners = append(joiners,
-			Joiner{string(decodeOpaque(r, MaxHost)), decodeOpaque(r, MaxHandle)})
+			Joiner{string(r.Bytes(MaxHost)), r.Bytes(MaxHandle)})
 	}
 	return joiners
 }
@@ -182,7 +168,7 @@ func (v *Value) append(b []byte) []byte {
 	b = append(binary.LittleEndian.AppendUint32(b, v.Epoch), v.Nonce[:]...)
 	b = appendBool(append(append(b, v.Survivors...), v.Founders...), v.Open)
 	b = appendJoiners(b, v.Joiners)
-	return appendOpaque(appendOpaque(b, v.Verdict), v.Source)
+	return foreign.AppendBytes(foreign.AppendBytes(b, v.Verdict), v.Source)
 }
 
 func decodeValue(r *foreign.Reader, size int) *Value {
@@ -190,7 +176,7 @@ func decodeValue(r *foreign.Reader, size int) *Value {
 	r.Fixed(v.Nonce[:])
 	v.Survivors, v.Founders = decodeSet(r, size), decodeSet(r, size)
 	v.Open, v.Joiners = decodeBool(r), decodeJoiners(r)
-	v.Verdict, v.Source = decodeOpaque(r, MaxOpaque), decodeOpaque(r, MaxOpaque)
+	v.Verdict, v.Source = r.Bytes(MaxOpaque), r.Bytes(MaxOpaque)
 	if v.Survivors.count() == 0 || !v.Founders.within(v.Survivors) {
 		r.Fail()
 	}

@@ -4,6 +4,7 @@ package foreign
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 // ErrMalformed tells of bytes that are not what they should be.
@@ -70,10 +71,28 @@ func (r *Reader) Uint64() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// Number returns a number of four bytes that is at most most.
+func (r *Reader) Number(most int) int {
+	n := r.Uint32()
+	if uint64(n) > uint64(most) {
+		r.Fail()
+		return 0
+	}
+	return int(n)
+}
+
+// Bytes returns a copy of what AppendBytes has written: at most most bytes.
+func (r *Reader) Bytes(most int) []byte { return slices.Clone(r.Take(r.Number(most))) }
+
 // End tells whether all has fitted, and nothing is left.
 func (r *Reader) End() error {
 	if r.bad || len(r.b) != 0 {
 		return ErrMalformed
 	}
 	return nil
+}
+
+// AppendBytes appends the length of v in four bytes, and v.
+func AppendBytes[T string | []byte](b []byte, v T) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(v))), v...)
 }

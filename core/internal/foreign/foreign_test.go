@@ -33,3 +33,19 @@ func TestReaderFails(t *testing.T) {
 		t.Error("what does not fit is taken")
 	}
 }
+
+// Bytes are copies of what was appended, and no longer than allowed.
+func TestBytes(t *testing.T) {
+	b := AppendBytes(AppendBytes(nil, "ab"), []byte{})
+	r := NewReader(b)
+	first, second := r.Bytes(2), r.Bytes(2)
+	b[4] = 'x'
+	if string(first) != "ab" || len(second) != 0 || r.End() != nil {
+		t.Errorf("read %q and %q, %v", first, second, r.End())
+	}
+	for _, n := range []int{0, 1} {
+		if r := NewReader(b); r.Bytes(n) != nil || !r.Failed() {
+			t.Errorf("2 bytes are taken where %d are allowed", n)
+		}
+	}
+}

@@ -179,8 +179,8 @@ func (s *Shape) explain(op *call.Operation, turns int) (*Explanation, error) {
 	return e, nil
 }
 
-// explainChoice tells of the levels, of the estimate, and of what else was weighed. Estimates are of
-// one turn.
+// explainChoice tells of the levels, of the estimate, and of what else was weighed. Estimates are
+// of one turn.
 func (s *Shape) explainChoice(op *call.Operation, p *plan.Params, e *Explanation, turns int64) {
 	s = s.placed(op.Collective)
 	micros := func(picoseconds int64) float64 { return float64(times(picoseconds, turns)/1000) / 1000 }

@@ -17,7 +17,7 @@ func (v *verifier) copy(s *rankState, step *Step) error {
 	if v.segs, src, err = v.readSource(s, step, v.segs[:0]); err != nil {
 		return err
 	}
-	if err := overlap(dst, src, step.Dst.Off, step.Src[0].Off, step.Bytes); err != nil {
+	if err := overlap(dst, src, step.Dst.Off, step.Bytes, step.Src[0].Off, step.Bytes); err != nil {
 		return err
 	}
 	if dst == src && step.Dst.Off == step.Src[0].Off {
@@ -43,13 +43,10 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 	}
 	first, last, err := v.inOrder(s, step, func(src *region, ref Ref) error {
 		k := int(src.mark) + len(places) - v.marks - 1
-		switch {
-		case k < 0:
+		if k < 0 {
 			return nil // it is no destination
-		case from != to:
-			return apart(destinations[k], src, places[k].Off, bytes, ref.Off, step.Bytes)
 		}
-		return overlap(destinations[k], src, places[k].Off, ref.Off, step.Bytes)
+		return overlap(destinations[k], src, places[k].Off, bytes, ref.Off, step.Bytes)
 	})
 	if err != nil {
 		return err
@@ -177,17 +174,11 @@ func (p *Params) combined(step *Step, first, last value) (value, error) {
 	return first, nil
 }
 
-// overlap refuses a source that is partly overwritten while it is read.
-func overlap(dst, src *region, dstOff, srcOff, bytes int64) error {
-	if d := dstOff - srcOff; dst == src && d != 0 && -bytes < d && d < bytes {
-		return errors.New("source and destination overlap")
-	}
-	return nil
-}
-
-// apart refuses a source that shares memory with a destination whose elements are not as long.
-func apart(dst, src *region, dstOff, dstBytes, srcOff, srcBytes int64) error {
-	if dst == src && dstOff < srcOff+srcBytes && srcOff < dstOff+dstBytes {
+// overlap refuses a source that is overwritten while it is read, unless by what is as long, in its
+// very place.
+func overlap(dst, src *region, dstOff, dstBytes, srcOff, srcBytes int64) error {
+	same := dstOff == srcOff && dstBytes == srcBytes
+	if dst == src && !same && dstOff < srcOff+srcBytes && srcOff < dstOff+dstBytes {
 		return errors.New("source and destination overlap")
 	}
 	return nil

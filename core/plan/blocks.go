@@ -71,18 +71,17 @@ func (b *builder) heldAt(of Ref, bytes int64, k int) Ref {
 // reduceBlock sends a chunk of a rank's block on to its holder in the next level, or combines it as
 // that, as far as this rank is its holder.
 func (b *builder) reduceBlock(rank, k int) {
-	partial, bytes, ok := b.chunk(In, rank, k)
+	of, bytes, ok := b.chunk(In, rank, k)
 	if !ok {
 		return
 	}
-	of := partial
+	partial := of
 	for i, l := range b.levels {
 		s := b.siblings(l)
 		if s.count == 1 {
 			if i == 0 && b.staged() {
-				own := partial
-				partial = b.heldAt(own, bytes, k)
-				b.widen(partial, own, bytes)
+				partial = b.heldAt(of, bytes, k)
+				b.widen(partial, of, bytes)
 			}
 			continue
 		}

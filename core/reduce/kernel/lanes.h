@@ -477,15 +477,6 @@ INLINE pair unzip(pair v) {
 }
 INLINE pair load_unzip(const uint8_t *p) { return unzip(pair_load(p)); }
 INLINE void zip_store(uint8_t *p, pair v) { pair_store(p, zip(v)); }
-#ifdef HARD_F16
-#define f16_partial_load pair_load
-#define f16_partial_store pair_store
-#else
-#define f16_partial_load load_unzip
-#define f16_partial_store zip_store
-#endif
-#define bf16_partial_load load_unzip
-#define bf16_partial_store zip_store
 INLINE quad quad_load_unzip(const uint8_t *p) {
   const pair a = load_unzip(p), b = load_unzip(p + 2 * VB);
   const pair even = unzip((pair){{a.x[0], b.x[0]}}), odd = unzip((pair){{a.x[1], b.x[1]}});
@@ -496,29 +487,26 @@ INLINE void quad_zip_store(uint8_t *p, quad v) {
   zip_store(p, (pair){{even.x[0], odd.x[0]}});
   zip_store(p + 2 * VB, (pair){{even.x[1], odd.x[1]}});
 }
-#define e4m3fn_partial_load quad_load_unzip
-#define e4m3fn_partial_store quad_zip_store
-#define e5m2_partial_load quad_load_unzip
-#define e5m2_partial_store quad_zip_store
-#define e4m3fnuz_partial_load quad_load_unzip
-#define e4m3fnuz_partial_store quad_zip_store
-#define e5m2fnuz_partial_load quad_load_unzip
-#define e5m2fnuz_partial_store quad_zip_store
 
 COMBINE(pair_sum, pair, 2 * VB, 2 * VB, 1, pair_load, pair_plus, pair_store)
 COMBINE(pair_multiply, pair, 2 * VB, 2 * VB, 1, pair_load, pair_product, pair_store)
 COMBINE(quad_sum, quad, 4 * VB, 4 * VB, 1, quad_load, quad_plus, quad_store)
 COMBINE(quad_multiply, quad, 4 * VB, 4 * VB, 1, quad_load, quad_product, quad_store)
-#define SMALL_STAGES(N, V, P)                                          \
-  MAP(N##_hand_on, V, P *VB, P *VB, 1, V##_load, N##_partial_store)    \
-  MAP(N##_last_finish, V, P *VB, VB, 1, N##_partial_load, N##_scaled)  \
-  MAP(N##_last_divide, V, P *VB, VB, 1, N##_partial_load, N##_divided)
-SMALL_STAGES(f16, pair, 2)
-SMALL_STAGES(bf16, pair, 2)
-SMALL_STAGES(e4m3fn, quad, 4)
-SMALL_STAGES(e5m2, quad, 4)
-SMALL_STAGES(e4m3fnuz, quad, 4)
-SMALL_STAGES(e5m2fnuz, quad, 4)
+// LOAD and STORE are those of partial sums in the order of elements.
+#define SMALL_STAGES(N, V, P, LOAD, STORE)                 \
+  MAP(N##_hand_on, V, P *VB, P *VB, 1, V##_load, STORE)    \
+  MAP(N##_last_finish, V, P *VB, VB, 1, LOAD, N##_scaled)  \
+  MAP(N##_last_divide, V, P *VB, VB, 1, LOAD, N##_divided)
+#ifdef HARD_F16
+SMALL_STAGES(f16, pair, 2, pair_load, pair_store)
+#else
+SMALL_STAGES(f16, pair, 2, load_unzip, zip_store)
+#endif
+SMALL_STAGES(bf16, pair, 2, load_unzip, zip_store)
+SMALL_STAGES(e4m3fn, quad, 4, quad_load_unzip, quad_zip_store)
+SMALL_STAGES(e5m2, quad, 4, quad_load_unzip, quad_zip_store)
+SMALL_STAGES(e4m3fnuz, quad, 4, quad_load_unzip, quad_zip_store)
+SMALL_STAGES(e5m2fnuz, quad, 4, quad_load_unzip, quad_zip_store)
 
 // The ops of training in one pass.
 #define SMALL_WHOLE(N)                                                     \

@@ -203,8 +203,8 @@ type Plan struct {
 	Algorithm  Algorithm
 	Rank, Size int
 	Steps      []Step
-	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk, or some such where partial
-	// sums are longer than elements.
+	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk, or several times that
+	// where partial sums are longer than elements.
 	ScratchBytes int64
 }
 

@@ -1,9 +1,6 @@
 package tune
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // Place is where a rank is.
 type Place struct {
@@ -84,24 +81,28 @@ func Oversubscribed(places []Place) map[string]bool {
 // nearTogether is the ranks with those of each host, and there those of each domain, in succession,
 // and their places.
 func nearTogether(places []Place) (order []int, sorted []Place) {
-	hosts, domains := map[string]int{}, map[Place]int{} // the first rank
+	hosts, domains := map[string]int{}, map[Place]int{}
+	firsts := make([][2]int, len(places)) // of the host and of the domain, by rank
 	for rank, p := range places {
 		order = append(order, rank)
-		if _, known := hosts[p.Host]; !known {
-			hosts[p.Host] = rank
-		}
-		if _, known := domains[p.domain()]; !known {
-			domains[p.domain()] = rank
-		}
+		firsts[rank] = [2]int{firstOf(hosts, p.Host, rank), firstOf(domains, p.domain(), rank)}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		p, q := places[a], places[b]
-		return cmp.Or(hosts[p.Host]-hosts[q.Host], domains[p.domain()]-domains[q.domain()])
+		return slices.Compare(firsts[a][:], firsts[b][:])
 	})
 	for _, rank := range order {
 		sorted = append(sorted, places[rank])
 	}
 	return order, sorted
+}
+
+// firstOf is the first rank with a key, which is this one if none is known.
+func firstOf[K comparable](known map[K]int, key K, rank int) int {
+	first, ok := known[key]
+	if !ok {
+		known[key], first = rank, rank
+	}
+	return first
 }
 
 // domain is what the places in a domain have in common.

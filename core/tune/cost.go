@@ -16,11 +16,21 @@ const reduceGap = 50
 // block.
 type levelCost func(stride, radix int) int64
 
+// of is what levels of some radices cost in all.
+func (cost levelCost) of(radices []int) (all int64) {
+	stride := 1
+	for _, radix := range radices {
+		all += cost(stride, radix)
+		stride *= radix
+	}
+	return all
+}
+
 // multiplyCost is that of sending everything to each twin. Where ranks are missing, it goes on from
 // rank to rank.
 func (t *Topology) multiplyCost(stride, radix int, bytes int64) int64 {
 	k, twins := t.linkAt(stride*radix), int64(radix-1)
-	cost := k.latency + twins*(2*k.overhead+times(bytes, k.gap+reduceGap))
+	cost := k.latency + times(twins, 2*k.overhead+times(bytes, k.gap+reduceGap))
 	if last := t.Size % stride; last > 0 {
 		near := t.linkAt(stride)
 		hops := int64(bits.Len(uint((stride - 1) / last)))
@@ -39,7 +49,8 @@ func (t *Topology) scatterCost(stride, radix int, bytes int64) int64 {
 	}
 	twins := int64(radix - 1)
 	part := bytes * pieces / int64(stride) / int64(radix)
-	return 2*(k.latency+twins*(2*k.overhead*pieces+times(part, k.gap))) + twins*times(part, reduceGap)
+	exchange := k.latency + times(twins, 2*k.overhead*pieces+times(part, k.gap))
+	return 2*exchange + times(twins, times(part, reduceGap))
 }
 
 // blocksCost is that of passing one block after another to each twin, or from it.
@@ -53,11 +64,10 @@ func (t *Topology) blocksCost(stride, radix int, bytes int64) int64 {
 // inboxes, and gain little: levels move no more bytes than a direct exchange.
 const mostRadix = 8
 
-// cheapest finds the radices that cost least, and what they do; nil where there are too few ranks
-// for levels.
-func (t *Topology) cheapest(cost levelCost) ([]int, int64) {
+// cheapest finds the radices that cost least; nil where there are too few ranks for levels.
+func (t *Topology) cheapest(cost levelCost) (radices []int) {
 	if t.Size < 3 {
-		return nil, math.MaxInt64
+		return nil
 	}
 	type way struct {
 		cost  int64
@@ -79,11 +89,10 @@ func (t *Topology) cheapest(cost levelCost) ([]int, int64) {
 			}
 		}
 	}
-	var radices []int
 	for stride := 1; stride < t.Size; stride *= radices[len(radices)-1] {
 		radices = append(radices, ways[bits.Len(uint(stride))-1].radix)
 	}
-	return radices, ways[0].cost
+	return radices
 }
 
 // pairs are the ranks with which one exchanges at once, by kind: those of its own group, and those

@@ -32,8 +32,9 @@ func TestRadicesFollowTheTopology(t *testing.T) {
 		{hosts, 512, 1 << 20, []int{2, 2, 2, 2, 2, 2, 2, 2, 2}, []int{4, 2, 4, 4, 4}, false, true},
 	} {
 		c.at.Size, c.at.links = c.ranks, defaultLinks
-		small, once := c.at.cheapest(of(c.at.multiplyCost, c.bytes))
-		large, scattered := c.at.cheapest(of(c.at.scatterCost, c.bytes))
+		multiply, scatter := of(c.at.multiplyCost, c.bytes), of(c.at.scatterCost, c.bytes)
+		small, large := c.at.cheapest(multiply), c.at.cheapest(scatter)
+		once, scattered := multiply.of(small), scatter.of(large)
 		if !slices.Equal(small, c.small) || !slices.Equal(large, c.large) {
 			t.Errorf("%d ranks, %d bytes: %v and %v, want %v and %v", c.ranks, c.bytes, small, large,
 				c.small, c.large)
@@ -75,7 +76,9 @@ func TestCheapestRadicesFit(t *testing.T) {
 			for _, cost := range []func(stride, radix int, bytes int64) int64{at.multiplyCost,
 				at.scatterCost, at.blocksCost} {
 				for _, bytes := range []int64{0, 4, 1 << 16, 1 << 40} {
-					radices, cost := at.cheapest(of(cost, bytes))
+					levels := of(cost, bytes)
+					radices := at.cheapest(levels)
+					cost := levels.of(radices)
 					p := plan.Params{Collective: plan.AllReduce, Algorithm: plan.Hierarchical, Size: size,
 						Radices: radices}
 					if err := p.CheckAlgorithm(); (err == nil) != (size > 2) {
@@ -168,6 +171,8 @@ func TestCostsChooseOfThoseAllowed(t *testing.T) {
 		{host, "allreduce:one_shot,hierarchical", 1 << 20, plan.Hierarchical},
 		{host, "allreduce:two_shot,recursive_multiplying", 4, plan.RecursiveMultiplying},
 		{host, "allreduce:two_shot,recursive_multiplying", 64 << 20, plan.TwoShot},
+		{host, "allreduce:two_shot,recursive_multiplying", 4 << 10, plan.RecursiveMultiplying},
+		{host, "allreduce:two_shot,recursive_multiplying(2,16)", 4 << 10, plan.TwoShot}, // cost more
 		{host, "allreduce:recursive_multiplying,hierarchical", 4, plan.RecursiveMultiplying},
 		{host, "allreduce:recursive_multiplying,hierarchical", 64 << 20, plan.Hierarchical},
 		{host, "allreduce:one_shot,two_shot", 4, plan.OneShot},

@@ -2,6 +2,7 @@ package tune
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -53,6 +54,13 @@ func TestExplain(t *testing.T) {
 		if err != nil || len(e.Levels) != levels || e.Others != nil {
 			t.Errorf("%s: %+v, %v", forced, e, err)
 		}
+	}
+	// The estimate is of the radices that are named, and is the sum of what their levels take.
+	q = Question{Collective: "allreduce", Ranks: 64, PerHost: 64, CPUs: 64, Bytes: 64}
+	e, err = Explain(q, Options{Algorithms: "allreduce:two_shot,recursive_multiplying(2,32)"})
+	if err != nil || len(e.Levels) != 2 || len(e.Others) != 1 ||
+		math.Abs(e.Micros-e.Levels[0].Micros-e.Levels[1].Micros) > 0.002 {
+		t.Errorf("%+v, %v", e, err)
 	}
 	// What is moved goes host by host, however ranks are numbered; a sum does not.
 	for c, ordered := range map[string]bool{"broadcast": true, "allgather": true, "allreduce": false} {

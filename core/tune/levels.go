@@ -111,7 +111,7 @@ func (s *Shape) cost(op *call.Operation, a plan.Algorithm) int64 {
 	}
 	switch {
 	case a.InLevels():
-		_, cost := s.cheapest(s.levelCosts(a, l))
+		cost := s.levelCosts(a, l).of(s.radicesOf(c, a, l))
 		switch {
 		case l.packed && !wholes(c): // one of scatter and gather
 			cost /= 2
@@ -182,8 +182,7 @@ func (s *Shape) radicesOf(c plan.Collective, a plan.Algorithm, l load) []int {
 	if i >= 0 && named[i].Radices != nil {
 		return named[i].Radices
 	}
-	radices, _ := s.cheapest(s.levelCosts(a, l))
-	return radices
+	return s.cheapest(s.levelCosts(a, l))
 }
 
 // load is what a rank has to move in levels.

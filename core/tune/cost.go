@@ -130,21 +130,25 @@ func (t *Topology) treeCost(bytes, gap int64, packed bool) (cost int64) {
 	return cost
 }
 
-// treesCost is that of a tree and the way back. On an oversubscribed host each rank in its turn
-// does what the tree has for it, once each way for each message, and the longest way counts little.
+// crowded tells whether ranks are on one host, which is oversubscribed: there it counts how many
+// messages there are in all.
+func (t *Topology) crowded() bool { return t.Oversubscribed && !t.MultiHost }
+
+// treesCost is that of a tree and the way back. On a crowded host each rank in its turn does what
+// the tree has for it, once each way for each message, and the longest way counts little.
 func (t *Topology) treesCost(bytes, messages int64) int64 {
-	if !t.Oversubscribed || t.MultiHost {
+	if !t.crowded() {
 		return t.treeCost(bytes, reduceGap, false) + t.treeCost(bytes, 0, false)
 	}
 	k := t.linkAt(t.Size)
 	return 2*times(messages, k.latency+2*k.overhead) + t.passes(3)*times(bytes, 2*k.gap+reduceGap)
 }
 
-// passes is how many times as much as in a direct exchange bytes cost on an oversubscribed host
-// that ranks copy as partial results: so many where they share memory, of which little is in the
-// caches at a rank's next turn. What ports carry is copied by the system in any case.
+// passes is how many times as much as in a direct exchange bytes cost on a crowded host that ranks
+// copy as partial results: so many where they share memory, of which little is in the caches at a
+// rank's next turn. What ports carry is copied by the system in any case.
 func (t *Topology) passes(memory int64) int64 {
-	if !t.Oversubscribed || t.MultiHost || t.Ports {
+	if !t.crowded() || t.Ports {
 		return 1
 	}
 	return memory

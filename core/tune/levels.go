@@ -76,15 +76,14 @@ func (s *Shape) mayLeave(op *call.Operation, a plan.Algorithm) bool {
 	if !s.MultiHost {
 		least = fewRanks + 1
 	}
-	crowded := !s.MultiHost && s.Oversubscribed // where it counts how many messages there are in all
 	switch {
 	case !s.mayNest(op):
 		return false
 	case tree && c == plan.AllReduce:
-		if crowded && s.Ports {
+		if s.crowded() && s.Ports {
 			least = fewRanks
 		}
-	case tree && crowded: // there are no fewer messages, and more waits: with 16 to 112 it is slower
+	case tree && s.crowded(): // no fewer messages, and more waits: with 16 to 112 it is slower
 		return false
 	case (c == plan.Gather || c == plan.Scatter) && s.bytesInLevels(op) > s.Chunk: // not packed
 		return false

@@ -42,7 +42,7 @@ func (s *Shape) cheaper(op *call.Operation, direct plan.Algorithm) plan.Algorith
 // if theirs is allowed: how these differ depends on copies and caches, so sizes are measured.
 func (s *Shape) estimates(op *call.Operation, direct plan.Algorithm) (all []estimate) {
 	switch op.Collective {
-	case plan.AllToAll, plan.Barrier: // by sizes, or in one way
+	case plan.AllToAll, plan.Barrier, plan.Send, plan.Recv: // by sizes, or in one way
 		return nil
 	case plan.Broadcast:
 		// What is small goes from the root, or along a tree, which has no levels.

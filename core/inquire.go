@@ -108,17 +108,10 @@ func (c *epoch) askThese(peers []int, sequence uint64) (missing []int, behind []
 		})
 	}
 	wg.Wait()
-	for waiting := true; waiting; {
-		q.mu.Lock()
-		n := len(q.answers)
-		q.mu.Unlock()
-		if n >= len(peers) {
-			break
-		}
+	for !q.answered(peers) && ctx.Err() == nil {
 		select {
 		case <-q.changed:
 		case <-ctx.Done():
-			waiting = false
 		}
 	}
 	q.mu.Lock()
@@ -131,6 +124,16 @@ func (c *epoch) askThese(peers []int, sequence uint64) (missing []int, behind []
 		}
 	}
 	return missing, behind
+}
+
+// answered tells whether some peers all have.
+func (q *inquiry) answered(peers []int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !slices.ContainsFunc(peers, func(peer int) bool {
+		_, ok := q.answers[peer]
+		return !ok
+	})
 }
 
 // onStatus takes a peer's answer.

@@ -12,7 +12,7 @@
 package tune
 
 import (
-	"errors"
+	"cmp"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
@@ -116,7 +116,7 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 	s.Thresholds, s.slow = t.thresholds(s.Chunk, true), t.thresholds(s.Chunk, false)
 	streamMin := s.Thresholds.StreamMin
 	s.Thresholds.StreamMin, s.slow.StreamMin = -1, -1
-	err := errors.Join(s.Thresholds.Set(o.Thresholds), s.slow.Set(o.Thresholds))
+	err := cmp.Or(s.Thresholds.Set(o.Thresholds), s.slow.Set(o.Thresholds))
 	if err != nil {
 		return Shape{}, err
 	}

@@ -388,8 +388,9 @@ func TestWindows(t *testing.T) {
 
 func TestOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{{Thresholds: "flat=1"}, {Schedule: "in turn"}} {
-		if _, err := New(Topology{Size: 2, Memory: true, Sharing: 2}, 0, o); err == nil {
-			t.Errorf("%+v is let through", o)
+		_, err := New(Topology{Size: 2, Memory: true, Sharing: 2}, 0, o)
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v, want an error of one line", o, err)
 		}
 	}
 }

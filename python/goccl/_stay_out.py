@@ -25,7 +25,7 @@ _LINGER = 3.0  # seconds for the others to come and to hear, as in the library
 _PAUSE = 0.02  # between two looks at the store
 _MOST = 4000  # bytes of the reason
 
-_JOIN, _ROSTER, _CONFIRM = b"GCJ3", b"GCR3", b"GCC3"
+_JOIN, _ROSTER, _CONFIRM = b"GCJ3", b"GCR3", b"GCC4"
 _PROBLEM = 2  # the flag of a record that tells why there can be no group
 _NONE = bytes(16)  # a nonce, or the mark of a rank that has not joined
 _SETTINGS = bytes(16)  # the digest of none
@@ -93,7 +93,7 @@ class _Meeting:
             if roster[:4] == _ROSTER and roster[4] & _PROBLEM and mine == self._nonce[:8]:
                 if roster[6:22] != confirmed:
                     confirmed = roster[6:22]
-                    record = struct.pack("<4sBB16s32s", _CONFIRM, 0, 0, confirmed, _UNPROVED)
+                    record = struct.pack("<4s3x16s32s", _CONFIRM, confirmed, _UNPROVED)
                     self._set(f"confirm/{self._rank}", record)
                 if self._get("news")[:16] == confirmed:
                     self._set(f"heard/{self._rank}", confirmed)
@@ -121,7 +121,8 @@ class _Meeting:
                 record += struct.pack("<I", len(why)) + why + _UNPROVED
                 self._set("table", table)
                 self._set("roster", record)
-                self._set("news", self._nonce + _UNPROVED + hashlib.sha256(record).digest()[:16])
+                name = hashlib.sha256(record).digest()[:16]
+                self._set("news", self._nonce + b"\0" + _UNPROVED + name)
             if all(self._get(f"heard/{rank}") == self._nonce for rank in range(1, self._size)):
                 return
 

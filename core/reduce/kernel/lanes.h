@@ -666,14 +666,15 @@ FLOAT_AVG(f64)
 #define WIDENED(R, N, L, P, M, OP, ...)                                                   \
   REDUCTION(R, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_finish, .raw = VB, \
             .partial = P * VB, .merged = VB, .op = OP, __VA_ARGS__)
-#define SMALL_FLOAT(N, P, WHOLE)                                                      \
+#define SMALL_FLOAT(N, V, P, WHOLE)                                                   \
   WIDENED(N##_sum, N, N##_sum, P, f32_sum, SUM, .copies = 1, .whole = WHOLE(N##_sum)) \
   WIDENED(N##_avg, N, N##_sum, P, f32_sum, AVG, .copies = 1, .whole = WHOLE(N##_avg), \
           .divide = k_##N##_divide)                                                   \
   WIDENED(N##_premul, N, N##_sum, P, f32_sum, PREMUL, .whole = WHOLE(N##_premul))     \
   WIDENED(N##_product, N, N##_product, P, f32_product, PRODUCT, .copies = 1,          \
           .whole = WHOLE(N##_product))                                                \
-  MIN_AND_MAX(N)
+  MIN_AND_MAX(N)                                                                      \
+  SMALL_FLOAT_STAGES(N, V, P)
 // Its stages, with partial sums V of float32.
 #define FIRST_OF(R, N, L, P, M, OP, ...)                                                           \
   REDUCTION(R##_first, .leaf = k_##L##_leaf, .merge = k_##M, .finish = k_##N##_hand_on, .raw = VB, \
@@ -690,18 +691,12 @@ FLOAT_AVG(f64)
   LAST_OF(N##_product, N, V##_multiply, P, f32_product, PRODUCT, )
 #define HAS(N) k_##N
 #define NONE(N) NULL
-SMALL_FLOAT(f16, 2, HAS)
-SMALL_FLOAT(bf16, 2, HAS)
-SMALL_FLOAT(e4m3fn, 4, NONE)
-SMALL_FLOAT(e5m2, 4, NONE)
-SMALL_FLOAT(e4m3fnuz, 4, NONE)
-SMALL_FLOAT(e5m2fnuz, 4, NONE)
-SMALL_FLOAT_STAGES(f16, pair, 2)
-SMALL_FLOAT_STAGES(bf16, pair, 2)
-SMALL_FLOAT_STAGES(e4m3fn, quad, 4)
-SMALL_FLOAT_STAGES(e5m2, quad, 4)
-SMALL_FLOAT_STAGES(e4m3fnuz, quad, 4)
-SMALL_FLOAT_STAGES(e5m2fnuz, quad, 4)
+SMALL_FLOAT(f16, pair, 2, HAS)
+SMALL_FLOAT(bf16, pair, 2, HAS)
+SMALL_FLOAT(e4m3fn, quad, 4, NONE)
+SMALL_FLOAT(e5m2, quad, 4, NONE)
+SMALL_FLOAT(e4m3fnuz, quad, 4, NONE)
+SMALL_FLOAT(e5m2fnuz, quad, 4, NONE)
 
 REDUCTION(c32_product, .leaf = k_c32_product_leaf, .merge = k_c32_product_merge,
           .finish = k_c32_finish, .raw = VB, .partial = 2 * VB, .merged = 2 * VB, .op = PRODUCT,

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -174,7 +175,7 @@ func rankList(c Config) string {
 	if fault.NewGroup("", c.GlobalRanks, nil).GlobalRanks == nil {
 		return fmt.Sprintf("0-%d", c.Size-1)
 	}
-	list := ranges(c.GlobalRanks)
+	list := printable.Ranges(c.GlobalRanks)
 	if len(list) > maxRankList {
 		list = fmt.Sprintf("%s... (SHA-256 %x)", list[:maxRankList], sha256.Sum256([]byte(list)))
 	}

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -85,7 +85,7 @@ func (c *epoch) logMade() {
 	d := c.Describe()
 	attrs := []any{"size", d.Size, "hosts", c.hosts(&d)}
 	if c.members.GlobalRanks != nil {
-		attrs = append(attrs, "global_ranks", ranges(d.GlobalRanks))
+		attrs = append(attrs, "global_ranks", printable.Ranges(d.GlobalRanks))
 	}
 	if d.Size > 1 {
 		attrs = append(attrs, "transports", c.transports(&d))
@@ -168,25 +168,7 @@ func grouped(size int, of func(rank int) (key, name string, ok bool)) string {
 	}
 	var parts []string
 	for _, key := range keys {
-		parts = append(parts, names[key]+": "+ranges(ranks[key]))
+		parts = append(parts, names[key]+": "+printable.Ranges(ranks[key]))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// ranges writes a list of numbers with runs of them put together, as in "0-3,8".
-func ranges(numbers []int) string {
-	var parts []string
-	for i := 0; i < len(numbers); {
-		j := i + 1
-		for j < len(numbers) && numbers[j] == numbers[j-1]+1 {
-			j++
-		}
-		text := strconv.Itoa(numbers[i])
-		if j > i+1 {
-			text += "-" + strconv.Itoa(numbers[j-1])
-		}
-		parts = append(parts, text)
-		i = j
-	}
-	return strings.Join(parts, ",")
 }

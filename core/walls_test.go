@@ -22,7 +22,7 @@ type packageRule struct {
 // nothing, and nor does what it imports.
 var packages = []packageRule{
 	{"core", "collective p2p work order membership tune call fault plan reduce exec transport " +
-		"bootstrap logs internal/cpus internal/plain", false},
+		"bootstrap logs internal/cpus internal/plain internal/printable", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
@@ -44,8 +44,8 @@ var packages = []packageRule{
 	{"logs", "", false},
 	{"internal/plain", "", false},
 	{"internal/foreign", "", true},
+	{"internal/cpus", "internal/printable", false},
 	{"internal/printable", "", true},
-	{"internal/cpus", "", false},
 }
 
 // impure are packages that a pure one has no use for.

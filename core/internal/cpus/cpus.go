@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // Sysfs is where the kernel tells of CPUs and nodes.
@@ -27,22 +29,7 @@ const leastCache = 3
 type List []int
 
 // String is the list as the kernel writes it.
-func (l List) String() string {
-	var parts []string
-	for i := 0; i < len(l); {
-		end := i + 1
-		for end < len(l) && l[end] == l[end-1]+1 {
-			end++
-		}
-		part := strconv.Itoa(l[i])
-		if end-i > 1 {
-			part += "-" + strconv.Itoa(l[end-1])
-		}
-		parts = append(parts, part)
-		i = end
-	}
-	return strings.Join(parts, ",")
-}
+func (l List) String() string { return printable.Ranges(l) }
 
 // parse reads a list such as "0-7,64-71". nil: it cannot be read, or is empty.
 func parse(text string) (l List) {

@@ -1,8 +1,9 @@
-// Package printable makes foreign texts fit for errors and logs.
+// Package printable writes what errors and logs tell: foreign texts, made fit for them, and lists.
 package printable
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -53,3 +54,21 @@ type cleaned struct {
 func (c *cleaned) Error() string { return Text(c.error.Error(), c.limit) }
 
 func (c *cleaned) Unwrap() error { return c.error }
+
+// Ranges writes a list of numbers with runs of them put together, as in "0-3,8".
+func Ranges(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		j := i + 1
+		for j < len(numbers) && numbers[j] == numbers[j-1]+1 {
+			j++
+		}
+		text := strconv.Itoa(numbers[i])
+		if j > i+1 {
+			text += "-" + strconv.Itoa(numbers[j-1])
+		}
+		parts = append(parts, text)
+		i = j
+	}
+	return strings.Join(parts, ",")
+}

@@ -61,3 +61,12 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+func TestRanges(t *testing.T) {
+	for want, numbers := range map[string][]int{"": nil, "7": {7}, "0-3,8": {0, 1, 2, 3, 8},
+		"1,3,5-6": {1, 3, 5, 6}, "2-3,1": {2, 3, 1}} {
+		if got := Ranges(numbers); got != want {
+			t.Errorf("%v: %q, want %q", numbers, got, want)
+		}
+	}
+}

@@ -17,10 +17,16 @@ COUNTS = (1, 999, 70_001)
 FORCED = {
     "shm": (
         "allreduce:one_shot;reduce:flat;broadcast:flat;allgather:linear;alltoall:linear",
-        "allreduce:two_shot;reduce:reduce_scatter_gather;broadcast:binomial_tree;allgather:multicast",
+        (
+            "allreduce:two_shot;reduce:reduce_scatter_gather;broadcast:binomial_tree;"
+            "allgather:multicast"
+        ),
         "broadcast:multicast;reduce_scatter:linear;gather:flat;scatter:flat",
         "broadcast:scatter_allgather",
-        "allreduce:direct;reduce:direct;broadcast:direct;allgather:direct;reduce_scatter:direct;alltoall:direct",
+        (
+            "allreduce:direct;reduce:direct;broadcast:direct;allgather:direct;"
+            "reduce_scatter:direct;alltoall:direct"
+        ),
     ),
     "tcp": (
         "allreduce:two_shot;broadcast:binomial_tree;alltoall:pairwise;scatter:windowed",

@@ -289,13 +289,8 @@ func (a *Agreement) lead() {
 		}
 	case leader != a.called:
 		a.called = leader
-		a.send(leader, a.report(Call))
+		a.send(leader, Message{Kind: Call, Joiners: a.joiners})
 	}
-}
-
-// report is what this member knows.
-func (a *Agreement) report(kind Kind) Message {
-	return Message{Kind: kind, Suspected: slices.Clone(a.suspected), Joiners: a.joiners}
 }
 
 func (a *Agreement) receive(from int, m *Message) {
@@ -358,9 +353,8 @@ func (a *Agreement) answer(from int, m *Message) {
 
 // promise is this member's report in a ballot.
 func (a *Agreement) promise() Message {
-	m := a.report(Promise)
-	m.Ballot, m.State, m.Accepted, m.Value = a.promised, a.state, a.accepted, a.value
-	return m
+	return Message{Kind: Promise, Ballot: a.promised, Joiners: a.joiners,
+		Suspected: slices.Clone(a.suspected), State: a.state, Accepted: a.accepted, Value: a.value}
 }
 
 // conclude takes the decision.

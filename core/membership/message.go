@@ -56,13 +56,12 @@ type Message struct {
 	Ended   Set
 	Settled bool // see Settle
 
-	// Of a Call and a Promise.
-	Suspected Set
-	Joiners   []Joiner
+	Joiners []Joiner // of a Call and a Promise
 
 	// Of a Promise.
-	State    []byte
-	Accepted Ballot // of Value; the zero one: none
+	Suspected Set
+	State     []byte
+	Accepted  Ballot // of Value; the zero one: none
 
 	Value *Value // of a Promise that tells of one, an Accept and a Decide
 }
@@ -73,9 +72,10 @@ func (m *Message) Encode() []byte {
 	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
 	b = append(m.Ballot.append(b), m.Ended...)
 	if m.Kind.reports() {
-		b = appendJoiners(append(b, m.Suspected...), m.Joiners)
+		b = appendJoiners(b, m.Joiners)
 	}
 	if m.Kind == Promise {
+		b = append(b, m.Suspected...)
 		b = m.Accepted.append(foreign.AppendBytes(b, m.State))
 	}
 	if m.Value != nil {
@@ -93,10 +93,10 @@ func Decode(b []byte, size int) (*Message, error) {
 	}
 	m.Ballot, m.Ended = decodeBallot(&r, size), decodeSet(&r, size)
 	if m.Kind.reports() {
-		m.Suspected = decodeSet(&r, size)
 		m.Joiners = decodeJoiners(&r)
 	}
 	if m.Kind == Promise {
+		m.Suspected = decodeSet(&r, size)
 		m.State, m.Accepted = r.Bytes(MaxOpaque), decodeBallot(&r, size)
 	}
 	if m.Accepted != (Ballot{}) || m.Kind == Accept || m.Kind == Decide {

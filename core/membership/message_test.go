@@ -19,10 +19,10 @@ func samples() (all []*Message) {
 			m.Ballot = Ballot{3, 9}
 		}
 		if kind.reports() {
-			m.Suspected, m.Joiners = NewSet(10, 2), joiners
+			m.Joiners = joiners
 		}
 		if kind == Promise {
-			m.State = []byte("state")
+			m.Suspected, m.State = NewSet(10, 2), []byte("state")
 			all = append(all, &Message{Kind: kind, Epoch: 7, Ballot: m.Ballot, Ended: m.Ended,
 				Suspected: m.Suspected, State: m.State, Accepted: Ballot{2, 0}, Value: v})
 		}

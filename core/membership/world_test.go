@@ -531,7 +531,7 @@ func (m *Message) String() string {
 	if ended := m.Ended.Ranks(); len(ended) > 0 {
 		text += fmt.Sprint(", ended ", ended)
 	}
-	if m.Kind.reports() && m.Suspected.count() > 0 {
+	if m.Kind == Promise && m.Suspected.count() > 0 {
 		text += fmt.Sprint(", suspected ", m.Suspected.Ranks())
 	}
 	if m.Value != nil {

@@ -2,7 +2,6 @@ package core
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/work"
 )
@@ -22,23 +20,19 @@ import (
 // and thread; collectives are ordered by their calls to Start. It holds what survives a change of
 // membership; see epoch for the rest.
 type Comm struct {
-	runtime  *Runtime
-	end      *sharedEndpoint // nil where there are no peers
-	config   Config
-	identity identity
-	logger   *slog.Logger // of the group and rank
-	trace    tracers
-	arena    *exec.Arena    // this process's, where some peer shares memory
-	fast     *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
+	runtime *Runtime
+	end     *sharedEndpoint // nil where there are no peers
+	config  Config
+	arena   *exec.Arena    // this process's, where some peer shares memory
+	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
 
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
 
-	mu         sync.Mutex
-	timeout    time.Duration
-	destroyed  bool
-	splits     uint64
-	membership membership.Machine // of the present epoch
+	mu        sync.Mutex
+	timeout   time.Duration
+	destroyed bool
+	splits    uint64
 }
 
 // identity is what makes a group's traffic its own.
@@ -89,9 +83,10 @@ func (c *Comm) defaultTimeout() time.Duration {
 // Err is the first cause of the communicator's failure, nil while it works. It also tells of a peer
 // whose process has ended without a goodbye, though nothing has needed the peer yet.
 func (c *Comm) Err() error {
+	e := c.present.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.membership.Err(); err != nil {
+	if err := e.membership.Err(); err != nil {
 		return err
 	}
 	return nil
@@ -159,7 +154,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		e.queue.Push(w)
 	}
 	c.mu.Unlock()
-	if c.trace != (tracers{}) {
+	if e.trace != (tracers{}) {
 		e.traceStart(w, operations)
 	}
 
@@ -275,6 +270,6 @@ func (c *Comm) Destroy() {
 	if c.arena != nil {
 		c.runtime.arenas.release()
 	}
-	c.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
+	e.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/p2p"
@@ -36,7 +38,9 @@ const (
 type epoch struct {
 	*Comm
 	roster
-	number uint32 // 0, 1, ...
+	number uint32       // 0, 1, ...
+	logger *slog.Logger // of the group and rank
+	trace  tracers
 
 	// How data moves. What follows is made once, and has locks of its own.
 	shape    tune.Shape
@@ -56,10 +60,11 @@ type epoch struct {
 	tasks  tasks
 
 	// What ranks agree on.
-	order     order.Order    // calls, and what peers announced of theirs; under Comm.mu
-	tellers   sync.WaitGroup // goroutines that tell of refused calls
-	inquiry   inquiry
-	monitored *monitoredBarrier
+	membership membership.Machine // under Comm.mu
+	order      order.Order        // calls, and what peers announced of theirs; under Comm.mu
+	tellers    sync.WaitGroup     // goroutines that tell of refused calls
+	inquiry    inquiry
+	monitored  *monitoredBarrier
 
 	failure atomic.Pointer[fault.Error] // the first cause; set under Comm.mu
 	stopped chan struct{}               // closed when the failure has been carried out
@@ -70,6 +75,7 @@ type epoch struct {
 type roster struct {
 	members    fault.Group // the group's name, and those of the ranks
 	rank, size int
+	identity   identity // set before open
 	addresses  []transport.Address
 	kinds      []string
 	processes  []exec.Process // whose memory this rank reads; none is the zero value
@@ -99,7 +105,9 @@ type tasks struct {
 // newEpoch makes an epoch with its memory. Nobody knows of it before open.
 func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	e := &epoch{Comm: c, roster: members, number: number, attached: make(chan struct{}),
-		inquiry: inquiry{changed: make(chan struct{}, 1)}, stopped: make(chan struct{})}
+		inquiry: inquiry{changed: make(chan struct{}, 1)}, stopped: make(chan struct{}),
+		logger: logs.OfGroup(c.runtime.config.Logger, members.members.Name, members.rank)}
+	e.trace = newTracers(e.logger)
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
 	at := places(e.addresses, config.Transport)
@@ -379,84 +387,4 @@ func (c *epoch) spawn(f func()) {
 		defer c.tasks.Done()
 		guarded()
 	}()
-}
-
-// finish ends all works with the cause, unless a failure has, and tells peers that this rank has
-// left the epoch. It waits for a peer only where that has not been told yet of a call that this
-// rank was refused, and then for half a second at most.
-func (c *epoch) finish(cause *fault.Error) {
-	c.fail(cause, false)
-	<-c.stopped // by this call or by a failure before it
-	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
-	// end of this process instead.
-	c.tellers.Wait()
-	c.queue.Drain()
-	if c.group != nil {
-		c.group.Detach()
-	}
-	c.tasks.mu.Lock()
-	c.tasks.ended = true
-	c.tasks.mu.Unlock()
-	c.tasks.Wait()
-}
-
-// free gives back what a finished epoch holds. No thread is in the fast path.
-func (c *epoch) free() {
-	c.runner.engine.Free()
-	c.p2p.Free()
-	c.leaveRetired()
-	c.closeWindow()
-	for _, id := range c.mapped {
-		c.runtime.arenas.leave(id)
-	}
-}
-
-// Renew begins the communicator's next epoch, with the same ranks: what has failed works again, and
-// the collectives count from 1. All ranks must call it, each as often as the others. It ends works
-// that have not ended with ErrAborted, and waits for all ranks until the context's deadline or,
-// where it has none, for the communicator's timeout. It fails at once where a rank is known to have
-// ended without a goodbye. After an error the communicator has failed, and Renew may be called
-// again.
-func (c *Comm) Renew(ctx context.Context) error {
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	old := c.present.Load()
-	c.mu.Lock()
-	destroyed, lost := c.destroyed, c.membership.Lost()
-	c.mu.Unlock()
-	switch {
-	case destroyed:
-		return old.failed()
-	case lost != nil:
-		return lost.During("renew", 0)
-	}
-	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
-		old.number, old.members.Names(old.rank)).Blaming(old.rank))
-	next, err := c.newEpoch(old.roster, old.number+1)
-	if err != nil {
-		return fault.From(err, fault.ErrSystem, "renew").In(&old.members).During("renew", 0)
-	}
-	c.mu.Lock()
-	old.over = true
-	c.mu.Unlock()
-	old.free()
-	err = next.open()
-	c.present.Store(next)
-	if err != nil {
-		return next.failWith(fault.From(err, fault.ErrSystem, "renew"))
-	}
-	return c.run(ctx, call.Operation{Collective: plan.Barrier})
-}
-
-// run runs a collective until the context's deadline.
-func (c *Comm) run(ctx context.Context, op call.Operation) error {
-	o := CallOptions{WaitSoon: true}
-	if t, ok := ctx.Deadline(); ok {
-		o.Timeout = time.Until(t)
-	}
-	w, err := c.Start(o, op)
-	if err == nil {
-		_, err = w.Wait(-1)
-	}
-	return err
 }

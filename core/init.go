@@ -398,8 +398,6 @@ func (r *Runtime) newComm(
 		pids[rank] = a.PID
 	}
 	ranks.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
-	c.logger = logs.OfGroup(r.config.Logger, ranks.members.Name, ranks.rank)
-	c.trace = newTracers(c.logger)
 	if ranks.sharesMemory() {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
 			c.arena = arena
@@ -429,11 +427,11 @@ func (c *Comm) discard() {
 
 // open lets peers in. Where it fails the communicator is gone.
 func (c *Comm) open(id identity) error {
-	c.identity = id
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
 	e := c.present.Load()
+	e.identity = id
 	if err := e.open(); err != nil {
 		c.end = nil // the caller's
 		c.Destroy()

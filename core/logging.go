@@ -31,7 +31,7 @@ func newTracers(group *slog.Logger) tracers {
 	return tracers{tracer(logs.Coll), tracer(logs.P2P)}
 }
 
-func (c *Comm) log(s logs.Subsystem) *slog.Logger { return logs.For(c.logger, s) }
+func (c *epoch) log(s logs.Subsystem) *slog.Logger { return logs.For(c.logger, s) }
 
 // traceStart logs what a work is to do, and has the end of its sends and receives logged.
 func (c *epoch) traceStart(w *Work, operations []call.Operation) {

@@ -132,9 +132,9 @@ func (w *world) endFor(peer, rank int) {
 func goneSince(c *Comm, sequence uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, rank := range c.membership.Departed() {
-		d, _ := c.membership.Departure(rank)
-		c.membership.Step(membership.Left{Peer: rank, Cause: d.Cause, Last: sequence})
+	for _, rank := range now(c).membership.Departed() {
+		d, _ := now(c).membership.Departure(rank)
+		now(c).membership.Step(membership.Left{Peer: rank, Cause: d.Cause, Last: sequence})
 	}
 }
 

@@ -1,0 +1,111 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+)
+
+// endWorks ends all works of an epoch with the cause, unless a failure has.
+func (c *epoch) endWorks(cause *fault.Error) {
+	c.fail(cause, false)
+	<-c.stopped // by this call or by a failure before it
+	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
+	// end of this process instead.
+	c.tellers.Wait()
+	c.queue.Drain()
+}
+
+// finish ends all works of an epoch, and tells peers that this rank has left it. It waits for a
+// peer only where that has not been told yet of a call that this rank was refused, and then for
+// half a second at most.
+func (c *epoch) finish(cause *fault.Error) {
+	c.endWorks(cause)
+	if c.group != nil {
+		c.group.Detach()
+	}
+	c.tasks.mu.Lock()
+	c.tasks.ended = true
+	c.tasks.mu.Unlock()
+	c.tasks.Wait()
+}
+
+// free gives back what a finished epoch holds. No thread is in the fast path.
+func (c *epoch) free() {
+	c.runner.engine.Free()
+	c.p2p.Free()
+	c.leaveRetired()
+	c.closeWindow()
+	for _, id := range c.mapped {
+		c.runtime.arenas.leave(id)
+	}
+}
+
+// install begins the communicator's next epoch in place of the present one, which has finished. Its
+// caller holds c.changing. After an error the present epoch is as it was, or the next one has
+// failed.
+func (c *Comm) install(ranks roster) error {
+	old := c.present.Load()
+	if c.arena == nil && ranks.sharesMemory() {
+		if arena, err := c.runtime.arenas.acquire(); err == nil { // else Alloc tells
+			c.arena = arena
+		}
+	}
+	next, err := c.newEpoch(ranks, old.number+1)
+	if err != nil {
+		return fault.From(err, fault.ErrSystem, "the next epoch").In(&old.members)
+	}
+	c.mu.Lock()
+	old.over = true
+	c.mu.Unlock()
+	old.free()
+	err = next.open()
+	c.present.Store(next)
+	if err != nil {
+		return next.failWith(fault.From(err, fault.ErrSystem, "the next epoch"))
+	}
+	return nil
+}
+
+// Renew begins the communicator's next epoch, with the same ranks: what has failed works again, and
+// the collectives count from 1. All ranks must call it, each as often as the others. It ends works
+// that have not ended with ErrAborted, and waits for all ranks until the context's deadline or,
+// where it has none, for the communicator's timeout. It fails at once where a rank is known to have
+// ended without a goodbye. After an error the communicator has failed, and Renew may be called
+// again.
+func (c *Comm) Renew(ctx context.Context) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	old := c.present.Load()
+	c.mu.Lock()
+	destroyed, lost := c.destroyed, old.membership.Lost()
+	c.mu.Unlock()
+	switch {
+	case destroyed:
+		return old.failed()
+	case lost != nil:
+		return lost.During("renew", 0)
+	}
+	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
+		old.number, old.members.Names(old.rank)).Blaming(old.rank))
+	if err := c.install(old.roster); err != nil {
+		return err
+	}
+	return c.run(ctx, call.Operation{Collective: plan.Barrier})
+}
+
+// run runs a collective until the context's deadline.
+func (c *Comm) run(ctx context.Context, op call.Operation) error {
+	o := CallOptions{WaitSoon: true}
+	if t, ok := ctx.Deadline(); ok {
+		o.Timeout = time.Until(t)
+	}
+	w, err := c.Start(o, op)
+	if err == nil {
+		_, err = w.Wait(-1)
+	}
+	return err
+}

@@ -16,6 +16,9 @@ var (
 	ErrUnsupported     = fault.ErrUnsupported
 	ErrSystem          = fault.ErrSystem
 	ErrInternal        = fault.ErrInternal
+	ErrRevoked         = fault.ErrRevoked
+	ErrNoQuorum        = fault.ErrNoQuorum
+	ErrExcluded        = fault.ErrExcluded
 )
 
 // Error is the error of all functions of this package.

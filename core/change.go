@@ -25,7 +25,7 @@ func (c *epoch) endWorks(cause *fault.Error) {
 func (c *epoch) finish(cause *fault.Error) {
 	c.endWorks(cause)
 	if c.group != nil {
-		c.group.Detach()
+		c.detach()
 	}
 	c.tasks.mu.Lock()
 	c.tasks.ended = true

@@ -28,6 +28,7 @@ type Comm struct {
 
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
+	undone   *decision  // on the next epoch, which could not be installed; under changing
 
 	mu        sync.Mutex
 	timeout   time.Duration

@@ -61,6 +61,9 @@ type epoch struct {
 
 	// What ranks agree on.
 	membership membership.Machine // under Comm.mu
+	decisions  []*decision        // by number; under Comm.mu
+	settled    bool               // see membership.Settle; under Comm.mu
+	next       *epoch             // that was decided, once all have begun it; under Comm.mu
 	order      order.Order        // calls, and what peers announced of theirs; under Comm.mu
 	tellers    sync.WaitGroup     // goroutines that tell of refused calls
 	inquiry    inquiry
@@ -75,7 +78,8 @@ type epoch struct {
 type roster struct {
 	members    fault.Group // the group's name, and those of the ranks
 	rank, size int
-	identity   identity // set before open
+	identity   identity       // set before open
+	founders   membership.Set // see membership.Config; nil: all
 	addresses  []transport.Address
 	kinds      []string
 	processes  []exec.Process // whose memory this rank reads; none is the zero value
@@ -108,6 +112,7 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 		inquiry: inquiry{changed: make(chan struct{}, 1)}, stopped: make(chan struct{}),
 		logger: logs.OfGroup(c.runtime.config.Logger, members.members.Name, members.rank)}
 	e.trace = newTracers(e.logger)
+	e.settled = e.founders == nil
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
 	at := places(e.addresses, config.Transport)
@@ -258,6 +263,36 @@ func (c *epoch) open() error {
 		group.Halt()
 	}
 	return err
+}
+
+// newRoster makes a roster, whose identity is not known yet.
+func newRoster(
+	name string, rank int, globalRanks []int, addresses []transport.Address, kinds []string,
+	end *sharedEndpoint,
+) roster {
+	pids := make([]int, len(addresses))
+	for peer, a := range addresses {
+		pids[peer] = a.PID
+	}
+	r := roster{members: fault.NewGroup(name, globalRanks, pids), rank: rank, size: len(addresses),
+		addresses: addresses, kinds: kinds}
+	r.findProcesses(end)
+	return r
+}
+
+// part are the members of some of the ranks, in their order.
+func (r *roster) part(ranks []int) (globalRanks []int, addresses []transport.Address,
+	kinds []string) {
+	for _, rank := range ranks {
+		global := rank
+		if r.members.GlobalRanks != nil {
+			global = r.members.GlobalRanks[rank]
+		}
+		globalRanks = append(globalRanks, global)
+		addresses = append(addresses, r.addresses[rank])
+		kinds = append(kinds, r.kinds[rank])
+	}
+	return globalRanks, addresses, kinds
 }
 
 // findProcesses finds the peers whose memory this rank can read.

@@ -23,6 +23,7 @@ const (
 	frameStatus   // payload: what the sender started last
 	frameCheckIn  // Seq: of a monitored barrier
 	frameCheckOut // the same; payload: the error, or nothing
+	frameAgree    // payload: a membership.Message
 )
 
 // frameCredit is handled by the reader of the link. Flags: lane; Arg[0]: messages released. In Data
@@ -109,14 +110,21 @@ func (c handler) PeerAttached(src int, fds []int) {
 
 // PeerDown implements transport.Handler.
 func (c handler) PeerDown(src int, err error) {
-	e := membership.Lost{Peer: src, Cause: c.unreachable(src, err), Evidence: membership.Proof,
+	e := membership.Lost{Peer: src, Cause: c.unreachable(src, err), Evidence: evidence(err),
 		Exited: c.end.Exited(&c.addresses[src]), Broken: errors.Is(err, transport.ErrProtocol)}
-	if errors.Is(err, transport.ErrSilent) {
-		e.Evidence = membership.Suspicion
-	}
 	c.lockOrder()
 	e.Last, e.Awaited = c.Sequence(), slices.Collect(c.order.Waiting())
+	agree := c.inform(e)
 	c.act(c.membership.Step(e))
+	agree()
+}
+
+// evidence is how sure an error makes it that a peer's process has ended.
+func evidence(err error) membership.Evidence {
+	if errors.Is(err, transport.ErrSilent) {
+		return membership.Suspicion
+	}
+	return membership.Proof
 }
 
 // PeerLeft implements transport.Handler.
@@ -124,7 +132,9 @@ func (c handler) PeerLeft(src int) {
 	e := membership.Left{Peer: src, Cause: c.hasLeft(src)}
 	c.lockOrder()
 	e.Last, e.Awaited = c.Sequence(), slices.Collect(c.order.Waiting())
+	agree := c.inform(e)
 	c.act(c.membership.Step(e))
+	agree()
 }
 
 // Control implements transport.Handler.
@@ -149,6 +159,10 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 		}
 	case frameAsk:
 		c.answer(src)
+	case frameAgree:
+		if err := c.onAgree(src, payload); err != nil {
+			c.violation(src, err)
+		}
 	case frameCheckIn:
 		c.monitored.onCheckIn(src, h.Seq)
 	case frameCheckOut:

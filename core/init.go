@@ -37,9 +37,16 @@ const (
 	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
 	EnvAlgorithms  = "GOCCL_ALGO"
 	EnvLinks       = "GOCCL_LINKS"
+	EnvQuorum      = "GOCCL_QUORUM"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
+)
+
+// Who goes on where members cannot reach each other: see Config.Quorum.
+const (
+	QuorumMajority = "majority"
+	QuorumAny      = "any"
 )
 
 // Config says which communicator to make. Zero fields mean the default.
@@ -64,6 +71,12 @@ type Config struct {
 	AllToAllSchedule string
 	Algorithms       string // see tune.ParseAlgorithms; the same on all ranks
 	Links            string // see tune.Links.Set; the same on all ranks
+	// MinSize is the least number of members with which Recover and Shrink go on; default 1. The same
+	// on all ranks.
+	MinSize int
+	// Quorum says who goes on where members cannot reach each other: "majority" (default), or "any",
+	// with which several groups may go on apart. The same on all ranks.
+	Quorum string
 
 	settings map[string]Setting // in effect, by the names of their variables
 }
@@ -166,6 +179,8 @@ func joinConfig(c Config) bootstrap.JoinConfig {
 			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
 			{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
 			{Name: "what links cost (" + EnvLinks + ")", Value: c.Links},
+			{Name: "the least size", Value: strconv.Itoa(c.MinSize)},
+			{Name: "the quorum (" + EnvQuorum + ")", Value: c.Quorum},
 			{Name: "the list of the group's ranks", Value: rankList(c)}}}
 }
 
@@ -240,6 +255,8 @@ func (r *Runtime) complete(c *Config) error {
 	fill(&c.AllToAllSchedule, EnvSchedule)
 	fill(&c.Algorithms, EnvAlgorithms)
 	fill(&c.Links, EnvLinks)
+	fill(&c.Quorum, EnvQuorum)
+	c.Quorum = cmp.Or(c.Quorum, QuorumMajority)
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
 	}
@@ -274,6 +291,11 @@ func (r *Runtime) complete(c *Config) error {
 		return bad("timeout is %v, it must be positive", c.Timeout)
 	case c.LivenessGrace < 0:
 		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
+	case c.MinSize < 0 || c.MinSize > maxRanks:
+		return bad("least size is %d, allowed are 0 to %d", c.MinSize, maxRanks)
+	case c.Quorum != QuorumMajority && c.Quorum != QuorumAny:
+		return bad("quorum is %q (from the option or %s), allowed are %q, %q and nothing", c.Quorum,
+			EnvQuorum, QuorumMajority, QuorumAny)
 	case c.Transport != "" && c.Transport != transport.Shm && !transport.IsPort(c.Transport):
 		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" "+
 			"and nothing", c.Transport, EnvTransport)
@@ -391,13 +413,7 @@ func (r *Runtime) newComm(
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
-	ranks := roster{rank: config.Rank, size: config.Size, addresses: addresses, kinds: kinds}
-	ranks.findProcesses(end)
-	pids := make([]int, len(addresses))
-	for rank, a := range addresses {
-		pids[rank] = a.PID
-	}
-	ranks.members = fault.NewGroup(config.GroupName, config.GlobalRanks, pids)
+	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)
 	if ranks.sharesMemory() {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
 			c.arena = arena

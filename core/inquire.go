@@ -79,7 +79,7 @@ func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 			far = append(far, peer)
 		}
 	}
-	missing, behind = c.askThese(near, sequence)
+	missing, behind = c.askThese(c.works.Context, near, sequence)
 	if len(missing)+len(behind) > 0 || len(far) == 0 {
 		return missing, behind
 	}
@@ -88,13 +88,14 @@ func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 		return nil, nil
 	case <-time.After(2 * askTime): // others wait for answers, too
 	}
-	return c.askThese(far, sequence)
+	return c.askThese(c.works.Context, far, sequence)
 }
 
-// askThese asks some peers how far they have come. Once the communicator has failed no answer
-// matters.
-func (c *epoch) askThese(peers []int, sequence uint64) (missing []int, behind []laggard) {
-	ctx, cancel := context.WithTimeout(c.works.Context, askTime)
+// askThese asks some peers how far they have come. It answers nothing where the context ends first:
+// once the communicator has failed, for instance, when no answer matters.
+func (c *epoch) askThese(ctx context.Context, peers []int, sequence uint64) (missing []int,
+	behind []laggard) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	q := &c.inquiry
 	q.mu.Lock()

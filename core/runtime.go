@@ -15,7 +15,9 @@ package core
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +48,7 @@ type Runtime struct {
 	mu            sync.Mutex
 	endpoints     map[endpointKey]*sharedEndpoint
 	comms         map[*Comm]bool
+	archives      map[*epoch]bool // see epoch.detach
 	arenas        arenas
 	tellVariables sync.Once
 	warnOfStore   sync.Once
@@ -75,7 +78,8 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{}}
+	return &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{},
+		archives: map[*epoch]bool{}}
 }
 
 func (r *Runtime) log(s logs.Subsystem) *slog.Logger { return logs.For(r.config.Logger, s) }
@@ -107,6 +111,31 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
+// share takes one more use of an endpoint.
+func (r *Runtime) share(e *sharedEndpoint) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.uses++
+}
+
+// keep notes an archive, which uses its endpoint.
+func (r *Runtime) keep(e *epoch) {
+	r.share(e.end)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.archives[e] = true
+}
+
+// unkeep forgets an archive, if it has not been forgotten. The endpoint's use is still to be given
+// back.
+func (r *Runtime) unkeep(e *epoch) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.archives[e]
+	delete(r.archives, e)
+	return known
+}
+
 // leave gives back one use of an endpoint; the last closes it.
 func (r *Runtime) leave(e *sharedEndpoint) {
 	r.mu.Lock()
@@ -130,7 +159,7 @@ func (r *Runtime) forget(c *Comm) {
 	}
 }
 
-// Close destroys all communicators.
+// Close destroys all communicators. Nobody can ask for what has been decided in them any more.
 func (r *Runtime) Close() {
 	r.mu.Lock()
 	var all []*Comm
@@ -140,5 +169,13 @@ func (r *Runtime) Close() {
 	r.mu.Unlock()
 	for _, c := range all {
 		c.Destroy()
+	}
+	r.mu.Lock()
+	archives := slices.Collect(maps.Keys(r.archives))
+	clear(r.archives)
+	r.mu.Unlock()
+	for _, e := range archives {
+		e.group.Detach()
+		r.leave(e.end)
 	}
 }

@@ -85,22 +85,14 @@ func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
 	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
 	config.Timeout = c.defaultTimeout()
 	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)
-	config.GlobalRanks = nil
-	addresses, kinds := make([]transport.Address, len(members)), make([]string, len(members))
-	for i, r := range members {
-		addresses[i], kinds[i] = c.addresses[r], c.kinds[r]
-		if c.members.GlobalRanks != nil {
-			r = c.members.GlobalRanks[r]
-		}
-		config.GlobalRanks = append(config.GlobalRanks, r)
-	}
+	var addresses []transport.Address
+	var kinds []string
+	config.GlobalRanks, addresses, kinds = c.part(members)
 	if len(members) == 1 {
 		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)
 	}
 	id := c.identity.ofSplit(c.number, split, color)
-	c.runtime.mu.Lock()
-	c.end.uses++
-	c.runtime.mu.Unlock()
+	c.runtime.share(c.end)
 	comm, err := c.runtime.openComm(config, c.end, id, addresses, kinds)
 	if err != nil {
 		c.runtime.leave(c.end)

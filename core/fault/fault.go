@@ -29,11 +29,17 @@ var (
 	ErrUnsupported     = errors.New("unsupported")
 	ErrSystem          = errors.New("system error")
 	ErrInternal        = errors.New("internal error")
+	// ErrRevoked: a rank has revoked the communicator, or its members go on in another one.
+	ErrRevoked = errors.New("revoked")
+	// ErrNoQuorum: too few members can be reached, and the others may go on without this rank.
+	ErrNoQuorum = errors.New("no quorum")
+	// ErrExcluded: the other members go on without this rank.
+	ErrExcluded = errors.New("excluded")
 )
 
 // kinds gives each kind the number under which it travels to peers.
 var kinds = []error{ErrInternal, ErrInvalidArgument, ErrTimeout, ErrAborted, ErrPeerFailed,
-	ErrMismatch, ErrUnsupported, ErrSystem}
+	ErrMismatch, ErrUnsupported, ErrSystem, ErrRevoked, ErrNoQuorum, ErrExcluded}
 
 // Number is the number under which a kind travels to peers.
 func Number(kind error) uint8 {
@@ -56,6 +62,10 @@ var hints = map[error]string{
 	ErrAborted: "The communicator cannot be used again: make a new one to go on",
 	ErrPeerFailed: "Look at the end of that rank's log for the reason. The ranks that are left can " +
 		"make a new communicator, or all are restarted (torchrun --max-restarts does that)",
+	ErrRevoked: "Go on with the others: recover the communicator, or shrink it",
+	ErrNoQuorum: "End this process: the others may go on without it. It can join again as a new " +
+		"member",
+	ErrExcluded: "End this process, or join again as a new member",
 	ErrMismatch: "All ranks must call the same collectives in the same order, with sizes and " +
 		"dtypes that fit together",
 }

@@ -24,6 +24,9 @@ type Config struct {
 	MinSize  int  // the least size of the next epoch
 	Any      bool // those who reach each other go on, though others may go on elsewhere
 	Patience int  // Ticks after which a peer that has not answered is done without
+	// Waits: as long as there is no Waited, whoever is silent is waited for, unless it is suspected.
+	// Members may come to the decision as late as their callers like.
+	Waits bool
 	// Judge says what becomes of operations, and who has the state, from the states that the
 	// survivors have reported. It is pure. nil: nothing.
 	Judge func(states map[int][]byte) (verdict, source []byte)
@@ -52,6 +55,7 @@ type Agreement struct {
 	pending map[int]*Message
 	decided *Value
 	out     error // why this member is not in the next epoch
+	waited  bool  // see Waited
 
 	// The acceptor. It accepts nothing of a ballot before promised.
 	promised, accepted Ballot
@@ -91,6 +95,9 @@ type Unjoined struct{ Handle []byte }
 
 // Tick tells that a while has passed.
 type Tick struct{}
+
+// Waited tells that this member has waited for long enough for those that are silent.
+type Waited struct{}
 
 // Expired tells that this member waits no longer.
 type Expired struct{}
@@ -202,6 +209,11 @@ func (e Tick) inform(a *Agreement) {
 		return
 	}
 	a.idle = 0
+	if p != nil && p.value == nil && a.config.Waits && !a.waited {
+		// The others hear that this member is still at it.
+		a.sendAll(Message{Kind: Prepare, Ballot: p.ballot})
+		return
+	}
 	if p != nil && a.advance(true) {
 		return
 	}
@@ -209,6 +221,8 @@ func (e Tick) inform(a *Agreement) {
 	a.called, a.proposal = -1, nil
 	a.lead()
 }
+
+func (e Waited) inform(a *Agreement) { a.waited = true }
 
 func (e Expired) inform(a *Agreement) {
 	if a.begun && !a.over() {
@@ -339,7 +353,8 @@ func (a *Agreement) answer(from int, m *Message) {
 		a.send(from, Message{Kind: Refuse, Ballot: a.promised})
 		return
 	}
-	if a.promised.Rank != from { // one that tries again and again has no more time for it
+	// One that tries again and again has no more time for it. One that repeats itself waits.
+	if a.promised.Rank != from || m.Ballot == a.promised {
 		a.idle = 0
 	}
 	a.promised, a.proposal = m.Ballot, nil

@@ -15,9 +15,9 @@ type Group struct {
 	key     rankKey
 	epoch   uint32
 	secret  []byte
-	name    string // for texts
-	handler Handler
-	share   []int // descriptors
+	name    string  // for texts
+	handler Handler // guarded by gate; stays the same while a call is inside
+	share   []int   // descriptors
 	stopped unsafe.Pointer
 	members []*member // by rank; nil for this rank
 	ctx     context.Context
@@ -29,7 +29,7 @@ type Group struct {
 	gate   sync.Mutex    // guards what follows; closed may be read without it
 	closed atomic.Bool   // Detach has been called: the handler is called no more
 	inside int           // calls of the handler
-	empty  chan struct{} // made by Detach if there are calls; closed by the last one
+	empty  chan struct{} // made by who waits for the calls to end; closed by the last one
 }
 
 // notice is a frame for all ranks, also for those that attach later.
@@ -357,7 +357,7 @@ func (g *Group) Detach() {
 		g.gate.Unlock()
 		return
 	}
-	if g.inside > 0 {
+	if g.inside > 0 && g.empty == nil {
 		g.empty = make(chan struct{})
 	}
 	empty := g.empty
@@ -373,6 +373,25 @@ func (g *Group) Detach() {
 	g.Halt() // a payload may be half read whose rest does not come
 	g.e.poller.Kick()
 	if empty != nil {
+		<-empty
+	}
+}
+
+// UseHandler gives the group another handler. No method of the one before is running or called any
+// more when it returns. It must not be called by a handler.
+func (g *Group) UseHandler(h Handler) {
+	for {
+		g.gate.Lock()
+		if g.inside == 0 {
+			g.handler = h
+			g.gate.Unlock()
+			return
+		}
+		if g.empty == nil {
+			g.empty = make(chan struct{})
+		}
+		empty := g.empty
+		g.gate.Unlock()
 		<-empty
 	}
 }
@@ -394,6 +413,7 @@ func (g *Group) exit() {
 	g.inside--
 	if g.inside == 0 && g.empty != nil {
 		close(g.empty)
+		g.empty = nil
 	}
 }
 

@@ -1,0 +1,276 @@
+package core
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// decision is a rank's part in one decision of its epoch's members: see membership.Agreement.
+type decision struct {
+	agreement *membership.Agreement // under Comm.mu
+	begun     bool                  // this rank has moved; under Comm.mu
+	ended     chan struct{}         // closed once value or cause is set
+	value     *membership.Value
+	cause     *fault.Error
+}
+
+const (
+	agreementTick     = 50 * time.Millisecond
+	agreementPatience = 10 // ticks
+	// agreementSend is how long a message of an agreement may take. What is lost is sent again.
+	agreementSend = 2 * time.Second
+)
+
+// decision is this rank's part in the decision of a number: the epoch's first has 0. It makes the
+// next one, and returns nil for a later one. It is called with the lock held.
+func (c *epoch) decision(number int) *decision {
+	switch {
+	case number < len(c.decisions):
+		return c.decisions[number]
+	case number > len(c.decisions):
+		return nil
+	}
+	d := &decision{ended: make(chan struct{}), agreement: membership.NewAgreement(membership.Config{
+		Rank: c.rank, Size: c.size, Epoch: uint32(number), Founders: c.founders,
+		MinSize: max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
+		Patience: agreementPatience, Waits: true, Judge: judge})}
+	c.decisions = append(c.decisions, d)
+	if c.settled {
+		d.agreement.Step(membership.Settle{})
+	}
+	for _, peer := range c.membership.Departed() {
+		departure, _ := c.membership.Departure(peer)
+		d.agreement.Step(membership.Lost{Peer: peer, Evidence: departure.Evidence})
+	}
+	return d
+}
+
+// inform gives all decisions news. It is called with the lock held, and returns what must be called
+// without it.
+func (c *epoch) inform(n membership.News) (act func()) {
+	var acts []func()
+	for _, d := range c.decisions {
+		acts = append(acts, c.informOf(d, n))
+	}
+	return func() {
+		for _, act := range acts {
+			act()
+		}
+	}
+}
+
+// informOf gives a decision news, in the manner of inform.
+func (c *epoch) informOf(d *decision, n membership.News) (act func()) {
+	actions := d.agreement.Step(n)
+	group := c.group
+	for _, a := range actions {
+		switch a := a.(type) {
+		case membership.Decided:
+			d.value = a.Value
+			close(d.ended)
+		case membership.Out:
+			d.cause = c.outError(a.Cause)
+			close(d.ended)
+		}
+	}
+	return func() {
+		for _, a := range actions {
+			switch a := a.(type) {
+			case membership.Send:
+				sendAgree(group, a.To, a.Message.Encode())
+			case membership.Out:
+				c.fail(d.cause, false)
+			}
+		}
+	}
+}
+
+// outError is why this rank has no part in what follows.
+func (c *epoch) outError(cause error) *fault.Error {
+	if errors.Is(cause, membership.ErrExcluded) {
+		return c.members.Errorf(fault.ErrExcluded, "the others go on without %s, which they took for "+
+			"dead, or which did not answer them in time", c.members.Names(c.rank)).Blaming(c.rank)
+	}
+	least := ""
+	if c.config.MinSize > 1 {
+		least = fmt.Sprintf(", and at least %d members must be left", c.config.MinSize)
+	}
+	return c.members.Errorf(fault.ErrNoQuorum, "%s reaches too few of %d ranks to go on: a majority "+
+		"must answer, or all those that are not proved to have ended%s", c.members.Names(c.rank),
+		c.size, least)
+}
+
+// sendAgree sends a message of an agreement. It waits for nobody, and the message may be lost.
+func sendAgree(group *transport.Group, to int, message []byte) {
+	h := transport.Header{Type: frameAgree}
+	if group == nil || group.TrySend(to, h, message) {
+		return
+	}
+	go func() { // it may go on after the end of the epoch, so it is none of its tasks
+		ctx, cancel := context.WithTimeout(context.Background(), agreementSend)
+		defer cancel()
+		_ = group.Send(ctx, to, h, message) // see above
+	}()
+}
+
+// onAgree takes a peer's message.
+func (c *epoch) onAgree(src int, payload []byte) error {
+	m, err := membership.Decode(payload, c.size)
+	if err != nil {
+		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
+	}
+	act := func() {}
+	c.mu.Lock()
+	if d := c.decision(int(min(m.Epoch, math.MaxInt32))); d != nil {
+		act = c.informOf(d, membership.Received{From: src, Message: m})
+	}
+	c.mu.Unlock()
+	act()
+	return nil
+}
+
+// decide has the epoch's members decide who goes on, and returns what they have decided. Members
+// that it has lost, and those that do not answer, take no part. For others it waits for half of the
+// time that the context has.
+func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision, error) {
+	var nonce [membership.NonceSize]byte
+	rand.Read(nonce[:])
+	stopped := c.stoppedPeers(ctx)
+	c.mu.Lock()
+	number := len(c.decisions)
+	if number > 0 {
+		if last := c.decisions[number-1]; !last.begun || last.cause != nil {
+			number--
+		}
+	}
+	d := c.decision(number)
+	d.begun = true
+	news := []membership.News{}
+	for _, peer := range stopped {
+		news = append(news, membership.Lost{Peer: peer, Evidence: membership.Suspicion})
+	}
+	for _, peer := range exclude {
+		news = append(news, membership.Left{Peer: peer})
+	}
+	news = append(news, membership.Begin{Nonce: nonce, State: m.encode()})
+	var acts []func()
+	for _, n := range news {
+		acts = append(acts, c.informOf(d, n))
+	}
+	c.mu.Unlock()
+	for _, act := range acts {
+		act()
+	}
+	c.await(ctx, d)
+	if d.cause != nil {
+		return nil, d.cause.During(m.Operation, 0)
+	}
+	v := readVerdict(d.value.Verdict)
+	if v.Calls != nil {
+		return nil, c.members.Errorf(fault.ErrMismatch, "the ranks have called different things").
+			Calling(v.Calls).During(m.Operation, 0)
+	}
+	return d, nil
+}
+
+// await waits until a decision has ended, for as long as the context lasts.
+func (c *epoch) await(ctx context.Context, d *decision) {
+	step := func(n membership.News) {
+		c.mu.Lock()
+		act := c.informOf(d, n)
+		c.mu.Unlock()
+		act()
+	}
+	var half <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok {
+		t := time.NewTimer(time.Until(deadline) / 2)
+		defer t.Stop()
+		half = t.C
+	}
+	for {
+		// Members that tick in step could stop each other for long.
+		tick := time.NewTimer(agreementTick + mathrand.N(agreementTick/4))
+		select {
+		case <-d.ended:
+			tick.Stop()
+			return
+		case <-tick.C:
+			step(membership.Tick{})
+		case <-half:
+			step(membership.Waited{})
+		case <-ctx.Done():
+			step(membership.Expired{})
+		}
+		tick.Stop()
+	}
+}
+
+// stoppedPeers are those that a failure blames for a timeout, and that do not answer now, either.
+func (c *epoch) stoppedPeers(ctx context.Context) []int {
+	failure := c.failed()
+	if failure == nil || !errors.Is(failure, fault.ErrTimeout) || c.group == nil {
+		return nil
+	}
+	var blamed []int
+	for _, peer := range failure.Ranks {
+		if _, gone := c.departure(peer); !gone && peer != c.rank {
+			blamed = append(blamed, peer)
+		}
+	}
+	missing, _ := c.askThese(ctx, blamed, 0)
+	return missing
+}
+
+// begun tells that the survivors of a decision have all begun the next epoch.
+func (c *epoch) begun(d *decision, next *epoch) {
+	c.mu.Lock()
+	act := c.informOf(d, membership.Installed{Ranks: d.value.Survivors.Ranks()})
+	c.next = next
+	c.mu.Unlock()
+	act()
+	if !d.value.Open {
+		next.settle()
+	}
+	c.checkSettled()
+}
+
+// checkSettled does what can be done once nobody can ask for a decision of the epoch any more. It
+// follows what informs of members. Handlers may call it.
+func (c *epoch) checkSettled() {
+	c.mu.Lock()
+	next := c.next
+	over := c.settled && next != nil && !c.owesDecision()
+	c.mu.Unlock()
+	if over {
+		next.settle()
+	}
+	c.closeArchive()
+}
+
+// owesDecision tells whether a member may still ask for a decision of the epoch. It is called with
+// the lock held.
+func (c *epoch) owesDecision() bool {
+	return slices.ContainsFunc(c.decisions, func(d *decision) bool {
+		return d.value != nil && !d.agreement.Settled()
+	})
+}
+
+// settle tells that no member of the epoch before can decide otherwise: see membership.Settle.
+func (c *epoch) settle() {
+	c.mu.Lock()
+	c.settled = true
+	act := c.inform(membership.Settle{})
+	c.mu.Unlock()
+	act()
+}

@@ -1,0 +1,244 @@
+package core
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/plan"
+)
+
+// Revoke fails the communicator at once on all ranks, so that those that wait in it come to Recover
+// or Shrink, too.
+func (c *Comm) Revoke(reason string) {
+	if reason == "" {
+		reason = "no reason given"
+	}
+	e := c.present.Load()
+	e.fail(e.members.Errorf(fault.ErrRevoked, "%s revoked it: %s", e.members.Names(e.rank),
+		reason).Blaming(e.rank), true)
+}
+
+// Epoch is the number of the present epoch: how often Renew and Recover have begun another.
+func (c *Comm) Epoch() uint32 { return c.present.Load().number }
+
+// Member is a member of a communicator, as its process has told of itself.
+type Member struct {
+	Host string // its name
+	PID  int
+}
+
+// Members are the present members, by rank.
+func (c *Comm) Members() []Member {
+	e := c.present.Load()
+	all := make([]Member, e.size)
+	for rank := range all {
+		all[rank] = Member{e.addresses[rank].Name, e.addresses[rank].PID}
+	}
+	return all
+}
+
+// Recover begins the communicator's next epoch with the members that are left, whatever has
+// happened to the others: what has failed works again, with fewer ranks, which close up in their
+// order. All members that live must call it: where nothing has failed, each as often as the others;
+// else those that wait in a collective hear of the failure, and must call it, too. Members decide
+// together who is left. Where a part of them cannot be reached, the majority goes on, unless
+// Config.Quorum says otherwise. One that does not call it is left out after half of the time that
+// the context has (default: the communicator's timeout), at once if it is known to be stopped.
+//
+// A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
+// next epoch for this rank. After another error Recover may be called again.
+func (c *Comm) Recover(ctx context.Context) error {
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	for {
+		err := c.recover(ctx)
+		if !errors.Is(err, fault.ErrPeerFailed) || ctx.Err() != nil {
+			return err
+		}
+		// A member has ended meanwhile.
+	}
+}
+
+// limit gives a context the communicator's timeout, unless it has a deadline.
+func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.defaultTimeout())
+}
+
+func (c *Comm) recover(ctx context.Context) error {
+	e := c.present.Load()
+	if err := c.alive(e); err != nil {
+		return err
+	}
+	d := c.undone
+	if d == nil {
+		if e.failed() == nil {
+			// Collectives that have ended on other ranks end on this one, too.
+			half, cancel := context.WithTimeout(ctx, remaining(ctx)/2)
+			err := c.run(half, call.Operation{Collective: plan.Barrier})
+			cancel()
+			if err != nil && e.failed() == nil {
+				return err
+			}
+		}
+		var err error
+		if d, err = e.decide(ctx, motion{Operation: "recover"}, nil); err != nil {
+			return err
+		}
+		c.undone = d
+	}
+	e.finish(e.members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
+		"one", e.number))
+	if err := c.install(e.successor(d.value)); err != nil {
+		return err
+	}
+	c.undone = nil
+	next := c.present.Load()
+	if err := c.meetAgain(ctx); err != nil {
+		return err
+	}
+	e.begun(d, next)
+	return nil
+}
+
+// alive tells why a communicator can neither be recovered nor shrunk.
+func (c *Comm) alive(e *epoch) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.destroyed {
+		return e.failed()
+	}
+	return nil
+}
+
+func remaining(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return time.Until(deadline)
+}
+
+// successor is the roster of the epoch that a decision makes.
+func (c *epoch) successor(v *membership.Value) roster {
+	ranks := v.Survivors.Ranks()
+	globalRanks, addresses, kinds := c.part(ranks)
+	if c.members.GlobalRanks == nil { // they are the job: its ranks close up
+		globalRanks = nil
+	}
+	r := newRoster(c.members.Name, slices.Index(ranks, c.rank), globalRanks, addresses, kinds, c.end)
+	r.identity, r.founders = c.identity.ofValue(v), v.NextFounders()
+	return r
+}
+
+// ofValue is the identity of what a decision makes.
+func (id identity) ofValue(v *membership.Value) identity {
+	part := append(binary.LittleEndian.AppendUint64(nil, id.group), v.Nonce[:]...)
+	group := bootstrap.Seal(string(id.secret), "goccl epoch id", part)
+	secret := bootstrap.Seal(string(id.secret), "goccl epoch secret", part)
+	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), secret: secret[:]}
+}
+
+// meetAgain is the first collective of an epoch that was installed with other ranks: it waits for
+// all, and settles what all must answer alike.
+func (c *Comm) meetAgain(ctx context.Context) error {
+	e := c.present.Load()
+	all, err := c.gather(ctx, int64(e.answers()))
+	if err != nil {
+		return err
+	}
+	unanimous := bootstrap.Answers(all[0])
+	for _, answers := range all {
+		unanimous &= bootstrap.Answers(answers)
+	}
+	e.agree(unanimous)
+	return nil
+}
+
+// Shrink makes a communicator of the members that are left, without those that are excluded. Its
+// ranks close up in their order. All members that live and are not excluded must call it, with the
+// same list, whether the communicator has failed or not; excluded ones must not. The old
+// communicator stays as it is, but excluded ranks take no part in what its members decide later.
+// See Recover for who is left out, and for the errors.
+func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	e := c.present.Load()
+	if err := c.alive(e); err != nil {
+		return nil, err
+	}
+	for _, rank := range exclude {
+		if rank < 0 || rank >= e.size || rank == e.rank {
+			return nil, fault.Errorf(fault.ErrInvalidArgument, "exclude has rank %d: allowed are 0 to %d, "+
+				"but not %d, the caller's", rank, e.size-1, e.rank)
+		}
+	}
+	d, err := e.decide(ctx, motion{Operation: "shrink"}, exclude)
+	if err != nil {
+		return nil, err
+	}
+	child, err := e.shrunk(d.value)
+	if err != nil {
+		return nil, err
+	}
+	if err := child.meetAgain(ctx); err != nil {
+		child.Destroy()
+		return nil, err
+	}
+	e.begun(d, child.present.Load())
+	return child, nil
+}
+
+// shrunk makes the communicator of a decision.
+func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
+	members := v.Survivors.Ranks()
+	config := c.config
+	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
+	config.Timeout = c.defaultTimeout()
+	config.GroupName = fmt.Sprintf("%s/shrunk %x", c.members.Name, v.Nonce[:4])
+	globalRanks, addresses, kinds := c.part(members)
+	config.GlobalRanks = globalRanks
+	if c.end != nil {
+		c.runtime.share(c.end)
+	}
+	child, err := c.runtime.newComm(config, c.end, addresses, kinds)
+	if err == nil {
+		child.present.Load().founders = v.NextFounders()
+		child.present.Load().settled = false
+		err = child.open(c.identity.ofValue(v))
+	}
+	if err != nil && c.end != nil {
+		c.runtime.leave(c.end)
+	}
+	return child, err
+}
+
+// Agree returns those of the flags that all members have set which are left. It works after a
+// failure, too: members that have ended, and those that do not call it, take no part. All that live
+// must call it. See Recover for who is left out, and for the errors.
+func (c *Comm) Agree(ctx context.Context, flags uint64) (uint64, error) {
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	e := c.present.Load()
+	if err := c.alive(e); err != nil {
+		return 0, err
+	}
+	d, err := e.decide(ctx, motion{Operation: "agree", Flags: flags}, nil)
+	if err != nil {
+		return 0, err
+	}
+	return readVerdict(d.value.Verdict).Flags, nil
+}

@@ -1,0 +1,57 @@
+package core
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/goccl/goccl/core/internal/printable"
+)
+
+// motion is what a rank brings to a decision of its epoch's members. It travels as JSON: a decision
+// is rare, and a later version may bring more.
+type motion struct {
+	Operation string // that is called: "recover", "shrink" or "agree"
+	Flags     uint64 `json:",omitempty"` // of agree
+}
+
+// verdict is what a decision says beside who goes on.
+type verdict struct {
+	Flags uint64 `json:",omitempty"` // that all have set
+	// Calls are, where ranks have called different operations, those of the first rank and of the
+	// first that differs from it.
+	Calls map[int]string `json:",omitempty"`
+}
+
+func (m motion) encode() []byte {
+	b, _ := json.Marshal(m) // strings and numbers never fail
+	return b
+}
+
+// judge makes the verdict of what the members have moved, by rank.
+func judge(states map[int][]byte) (decided, source []byte) {
+	v := verdict{Flags: math.MaxUint64}
+	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
+	for i, rank := range ranks {
+		var m motion
+		_ = json.Unmarshal(states[rank], &m) // a motion that cannot be read differs from all others
+		if i == 0 {
+			first = m
+		}
+		if m.Operation != first.Operation && v.Calls == nil {
+			v.Calls = map[int]string{ranks[0]: shortName(first.Operation), rank: shortName(m.Operation)}
+		}
+		v.Flags &= m.Flags
+	}
+	decided, _ = json.Marshal(v) // as in encode
+	return decided, nil
+}
+
+func readVerdict(b []byte) (v verdict) {
+	_ = json.Unmarshal(b, &v) // one that cannot be read says nothing
+	return v
+}
+
+// shortName is a foreign name as a text shows it.
+func shortName(s string) string { return printable.Text(s, 32) }

@@ -289,6 +289,9 @@ const char *goccl_result_string(goccl_result r) {
     case GOCCL_FORKED: return "called in a forked child";
     case GOCCL_SYSTEM: return "system error";
     case GOCCL_INTERNAL: return "internal error";
+    case GOCCL_REVOKED: return "revoked";
+    case GOCCL_NO_QUORUM: return "no quorum";
+    case GOCCL_EXCLUDED: return "excluded";
     case GOCCL_IN_PROGRESS: return "in progress";
   }
   return "unknown result code";
@@ -388,6 +391,44 @@ goccl_result goccl_renew(goccl_comm comm) {
   NOT_FORKED;
   ENTER_GO;
   return apiRenew(comm);
+}
+
+goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommRevoke(comm, (char *)reason);
+}
+
+goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommRecover(comm, timeout_ms);
+}
+
+goccl_result goccl_comm_shrink(goccl_comm comm, const int *exclude, int n, int flags,
+                               goccl_comm *shrunk) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommShrink(comm, (int *)exclude, n, flags, shrunk);
+}
+
+goccl_result goccl_comm_agree(goccl_comm comm, uint64_t *flags) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommAgree(comm, flags);
+}
+
+goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t size,
+                                size_t *count) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommMembers(comm, members, size, count);
+}
+
+goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommEpoch(comm, epoch);
 }
 
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {

@@ -266,6 +266,7 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
 		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
 		Secret: text(in.secret), Incarnation: text(in.incarnation),
+		MinSize: int(in.min_size), Quorum: text(in.quorum),
 		AllToAllSchedule: text(in.alltoall_schedule), GlobalRanks: globalRanks(in.global_ranks, in.size),
 		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
 	if err == nil {

@@ -62,14 +62,17 @@ typedef enum {
   GOCCL_INVALID_HANDLE = 2,
   GOCCL_TIMEOUT = 3, /* the text and goccl_last_error_detail() name the ranks that did not arrive */
   GOCCL_ABORTED = 4, /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
-  GOCCL_PEER_FAILED = 5, /* a rank died or became unreachable; text and detail name it */
-  GOCCL_MISMATCH = 6,    /* ranks called different collectives, or were started with different
-                         settings; the text tells which */
-  GOCCL_UNSUPPORTED = 7, /* a transport or feature that was forced cannot work here */
-  GOCCL_FORKED = 8,      /* called in a child made by fork() after the library was loaded */
-  GOCCL_SYSTEM = 9,      /* the operating system refused something; the text has its words */
-  GOCCL_INTERNAL = 10,   /* a defect in GoCCL */
-  GOCCL_IN_PROGRESS = 11 /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
+  GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; text and detail name it */
+  GOCCL_MISMATCH = 6,     /* ranks called different collectives, or were started with different
+                          settings; the text tells which */
+  GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
+  GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
+  GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
+  GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
+  GOCCL_IN_PROGRESS = 11, /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
+  GOCCL_REVOKED = 12,   /* goccl_comm_revoke() was called, or the members go on in another epoch */
+  GOCCL_NO_QUORUM = 13, /* too few members can be reached; the others may go on without this rank */
+  GOCCL_EXCLUDED = 14   /* the other members go on without this rank */
 } goccl_result;
 
 typedef enum {
@@ -263,6 +266,12 @@ typedef struct {
   /* The number in the job of each of the `size` ranks, where the group is a part of it: texts name
    * both. NULL: they are the same. All ranks give the same list. */
   const int *global_ranks;
+  /* With fewer members goccl_comm_recover() and goccl_comm_shrink() do not go on; default 1. The
+   * same on all ranks. */
+  int min_size;
+  /* Who goes on where members cannot reach each other: NULL or "majority", or "any", with which
+   * several parts may go on apart. The same on all ranks. Also GOCCL_QUORUM */
+  const char *quorum;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -285,6 +294,65 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
  * again. Memory of goccl_mem_alloc() that failed operations used is free of peers afterwards.
  * Thread-safe; calls of other threads on the communicator may get GOCCL_ABORTED. */
 goccl_result goccl_renew(goccl_comm comm);
+
+/* ---- members that come and go ------------------------------------------------------------- */
+
+/* Fails a communicator at once on all ranks, with GOCCL_REVOKED and the reason (NULL: none), so
+ * that those that wait in it come to goccl_comm_recover(), goccl_comm_shrink() or
+ * goccl_comm_agree(), too. The first failure stays the cause. Never blocks. Like MPI_Comm_revoke of
+ * ULFM. */
+goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
+
+/* Begins a communicator's next epoch with the members that are left, under the same handle: what
+ * has failed works again, with fewer ranks, which close up in their order. All members that live
+ * must call it: where nothing has failed, each as often as the others; else those that wait in a
+ * collective hear of the failure, and must call it, too. Members decide together who is left:
+ *
+ * - one whose process has ended, or whose host is silent, is left out, without a wait;
+ * - one that does not call it is left out after half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the
+ *   communicator's), at once where it is known to be stopped;
+ * - where a part of the members cannot be reached the majority goes on, unless config.quorum says
+ *   otherwise: of exactly half, the half that has the lowest rank.
+ *
+ * Collectives count from 1 again; the first has all members meet. Works that have not ended get
+ * GOCCL_REVOKED. A member that is left out gets GOCCL_EXCLUDED, those that are too few
+ * GOCCL_NO_QUORUM: the communicator is of no more use to them. After another error it may be called
+ * again. Thread-safe; calls of other threads on the communicator may get GOCCL_REVOKED. */
+goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms);
+
+/* Makes a communicator of the members that are left, but for the `n` ranks of `exclude` (copied;
+ * may be NULL where n is 0). All that live and are not excluded must call it, with the same list;
+ * excluded ones must not. Ranks close up. `flags` is 0, or GOCCL_SHRINK_ABORT, which revokes the
+ * old communicator first. Without it the old one stays as it is, but excluded ranks take no part
+ * any more in what its members decide. It is destroyed as ever. Errors and the time are those of
+ * goccl_comm_recover() with the communicator's timeout; GOCCL_MISMATCH where ranks have called
+ * different ones of these functions. Thread-safe. Like ncclCommShrink, but members need not know
+ * who has failed. */
+enum { GOCCL_SHRINK_DEFAULT = 0, GOCCL_SHRINK_ABORT = 1 };
+goccl_result goccl_comm_shrink(goccl_comm comm, const int *exclude, int n, int flags,
+                               goccl_comm *shrunk);
+
+/* Leaves in *flags those bits that all members have set which are left. All members that live must
+ * call it, and all get the same, after a failure of the communicator, too, which it does not mend.
+ * Who is left out, and the errors: as goccl_comm_shrink(). Thread-safe. Like MPIX_Comm_agree of
+ * ULFM. */
+goccl_result goccl_comm_agree(goccl_comm comm, uint64_t *flags);
+
+/* A member, as its process has told of itself. */
+typedef struct {
+  uint64_t process; /* tells processes apart; the same in each epoch. Members of one share it */
+  int64_t pid;
+  char host[256]; /* the name, cut to fit */
+} goccl_member;
+
+/* The present members, by rank: writes at most `size` to `members` (the caller's; may be NULL where
+ * `size` is 0), and to *count how many there are. May be called by any thread until
+ * goccl_destroy(). Never blocks. */
+goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t size, size_t *count);
+
+/* The number of the communicator's present epoch: 0 at first, and one more with each
+ * goccl_comm_recover() and goccl_renew(). Thread-safe, never blocks. */
+goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
 
 /* ---- shareable memory --------------------------------------------------------------------- */
 

@@ -31,8 +31,9 @@ func (c *Comm) Epoch() uint32 { return c.present.Load().number }
 
 // Member is a member of a communicator, as its process has told of itself.
 type Member struct {
-	Host string // its name
-	PID  int
+	Process uint64 // tells processes apart; the same in each epoch
+	Host    string // its name
+	PID     int
 }
 
 // Members are the present members, by rank.
@@ -40,7 +41,8 @@ func (c *Comm) Members() []Member {
 	e := c.present.Load()
 	all := make([]Member, e.size)
 	for rank := range all {
-		all[rank] = Member{e.addresses[rank].Name, e.addresses[rank].PID}
+		a := &e.addresses[rank]
+		all[rank] = Member{binary.LittleEndian.Uint64(a.Process[:]), a.Name, a.PID}
 	}
 	return all
 }
@@ -164,12 +166,18 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 	return nil
 }
 
+// ShrinkOptions says what a communicator is shrunk to.
+type ShrinkOptions struct {
+	Exclude []int // ranks that are to be left out, though they may live; the same on all ranks
+	Abort   bool  // the old communicator is revoked first
+}
+
 // Shrink makes a communicator of the members that are left, without those that are excluded. Its
 // ranks close up in their order. All members that live and are not excluded must call it, with the
 // same list, whether the communicator has failed or not; excluded ones must not. The old
 // communicator stays as it is, but excluded ranks take no part in what its members decide later.
 // See Recover for who is left out, and for the errors.
-func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
+func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (*Comm, error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	c.changing.Lock()
@@ -178,13 +186,16 @@ func (c *Comm) Shrink(ctx context.Context, exclude []int) (*Comm, error) {
 	if err := c.alive(e); err != nil {
 		return nil, err
 	}
-	for _, rank := range exclude {
+	for _, rank := range o.Exclude {
 		if rank < 0 || rank >= e.size || rank == e.rank {
 			return nil, fault.Errorf(fault.ErrInvalidArgument, "exclude has rank %d: allowed are 0 to %d, "+
 				"but not %d, the caller's", rank, e.size-1, e.rank)
 		}
 	}
-	d, err := e.decide(ctx, motion{Operation: "shrink"}, exclude)
+	if o.Abort {
+		c.Revoke("it is shrunk")
+	}
+	d, err := e.decide(ctx, motion{Operation: "shrink"}, o.Exclude)
 	if err != nil {
 		return nil, err
 	}

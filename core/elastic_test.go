@@ -107,7 +107,7 @@ func TestShrink(t *testing.T) {
 			shrink := func(left *world, exclude ...int) *world {
 				shrunk := left.left(without(-1, len(left.comms))...)
 				left.each(func(rank int) (err error) {
-					shrunk.comms[rank], err = left.comms[rank].Shrink(soon(t), exclude)
+					shrunk.comms[rank], err = left.comms[rank].Shrink(soon(t), ShrinkOptions{Exclude: exclude})
 					return err
 				})
 				t.Cleanup(shrunk.close)
@@ -127,7 +127,7 @@ func TestShrink(t *testing.T) {
 func TestShrinkRefuses(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)
 	for _, rank := range []int{-1, 2, 0} {
-		if _, err := w.comms[0].Shrink(soon(t), []int{rank}); !errors.Is(err, ErrInvalidArgument) {
+		if _, err := w.comms[0].Shrink(soon(t), ShrinkOptions{Exclude: []int{rank}}); !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("exclude %d: %v", rank, err)
 		}
 	}
@@ -165,7 +165,7 @@ func TestDifferentMotions(t *testing.T) {
 			_, err := w.comms[rank].Agree(soon(t), 0)
 			return err
 		}
-		_, err := w.comms[rank].Shrink(soon(t), nil)
+		_, err := w.comms[rank].Shrink(soon(t), ShrinkOptions{})
 		return err
 	}) {
 		var e *Error

@@ -18,6 +18,7 @@ void Hooks::failed(goccl_result result) {
     case GOCCL_INVALID_ARGUMENT:
     case GOCCL_INVALID_HANDLE:
     case GOCCL_ABORTED:
+    case GOCCL_REVOKED:
     case GOCCL_FORKED: return;  // not a failure of the group, or one that somebody asked for
     default: break;
   }

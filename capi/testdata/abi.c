@@ -770,6 +770,67 @@ static void test_renew(void) {
   REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_renew(7));
 }
 
+/* Members agree, go on without one, and go on anew after one has revoked. */
+static void elastic(goccl_comm comm, int rank, int size) {
+  uint64_t flags = 6u | (1u << rank << 4);
+  OK(goccl_comm_agree(comm, &flags));
+  TRUE(flags == 6);
+  uint32_t epoch = 7;
+  OK(goccl_comm_epoch(comm, &epoch));
+  TRUE(epoch == 0);
+
+  int last = size - 1;
+  goccl_comm shrunk = 7;
+  if (rank != last) {
+    OK(goccl_comm_shrink(comm, &last, 1, GOCCL_SHRINK_DEFAULT, &shrunk));
+    goccl_member members[2];
+    size_t count = 0;
+    OK(goccl_comm_members(shrunk, members, 1, &count));
+    TRUE((int)count == size - 1 && members[0].pid == getpid() && members[0].host[0] != 0);
+    shared(shrunk, rank, size - 1);
+    OK(goccl_destroy(shrunk));
+  }
+  shared(comm, rank, size); /* it is as it was */
+  if (rank == last) OK(goccl_comm_revoke(comm, "it is tried"));
+  while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+  GIVES(GOCCL_REVOKED, goccl_barrier(comm, NULL, NULL));
+  TRUE(strstr(goccl_last_error(), "it is tried") != NULL);
+}
+
+static void recovered(goccl_comm comm, int rank, int size) {
+  OK(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT)); /* of a whole one */
+  if (rank == 1) OK(goccl_comm_revoke(comm, NULL));
+  OK(goccl_comm_recover(comm, 20000));
+  uint32_t epoch = 0;
+  OK(goccl_comm_epoch(comm, &epoch));
+  TRUE(epoch == 2);
+  shared(comm, rank, size);
+}
+
+static void test_elastic(void) {
+  on_ranks(3, PATIENCE, NULL, elastic);
+  on_ranks(3, PATIENCE, NULL, recovered);
+  goccl_result bad = GOCCL_INVALID_ARGUMENT;
+  goccl_comm comm = alone(), shrunk = 7;
+  int self = 0;
+  REFUSED(bad, "timeout_ms", goccl_comm_recover(comm, 0));
+  REFUSED(bad, "timeout_ms", goccl_comm_recover(comm, -2));
+  REFUSED(bad, "shrunk is NULL", goccl_comm_shrink(comm, NULL, 0, 0, NULL));
+  REFUSED(bad, "n is -1", goccl_comm_shrink(comm, NULL, -1, 0, &shrunk));
+  REFUSED(bad, "n is 2", goccl_comm_shrink(comm, &self, 2, 0, &shrunk));
+  REFUSED(bad, "exclude is NULL", goccl_comm_shrink(comm, NULL, 1, 0, &shrunk));
+  REFUSED(bad, "exclude has rank 0", goccl_comm_shrink(comm, &self, 1, 0, &shrunk));
+  REFUSED(bad, "flags is 2", goccl_comm_shrink(comm, NULL, 0, 2, &shrunk));
+  TRUE(shrunk == 0);
+  REFUSED(bad, "flags is NULL", goccl_comm_agree(comm, NULL));
+  REFUSED(bad, "count is NULL", goccl_comm_members(comm, NULL, 0, NULL));
+  REFUSED(bad, "epoch is NULL", goccl_comm_epoch(comm, NULL));
+  OK(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT));
+  OK(goccl_comm_shrink(comm, NULL, 0, GOCCL_SHRINK_ABORT, &shrunk));
+  OK(goccl_destroy(shrunk));
+  OK(goccl_destroy(comm));
+}
+
 static void test_failed_ranks(void) {
   on_ranks(3, PATIENCE, NULL, abort_all);
   size_t count = 0;
@@ -1059,6 +1120,12 @@ static void fail_each(int child) {
   GIVES(handle, goccl_scatter(c, NULL, NULL, 1, f, 0, NULL, NULL));
   GIVES(handle, goccl_send(c, NULL, 1, f, 0, 0, NULL, NULL));
   GIVES(handle, goccl_renew(c));
+  GIVES(handle, goccl_comm_revoke(c, NULL));
+  GIVES(handle, goccl_comm_recover(c, 1));
+  GIVES(handle, goccl_comm_shrink(c, NULL, 0, 0, NULL));
+  GIVES(handle, goccl_comm_agree(c, NULL));
+  GIVES(handle, goccl_comm_members(c, NULL, 0, NULL));
+  GIVES(handle, goccl_comm_epoch(c, NULL));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));
@@ -1554,6 +1621,7 @@ int main(int argc, char **argv) {
                {"works", test_works},
                {"refused", test_refused},
                {"renew", test_renew},
+               {"elastic", test_elastic},
                {"failed_ranks", test_failed_ranks},
                {"failures", test_failures},
                {"global_ranks", test_global_ranks},

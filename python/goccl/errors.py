@@ -9,6 +9,9 @@ All are subclasses of `torch.distributed.DistBackendError`, which is a RuntimeEr
 |                         | is over                                                   |           |
 | `MismatchError`         | ranks made different calls, or were started differently   | `.calls`  |
 | `AbortedError`          | a rank aborted or left the group, or this rank ended it   | `.ranks`  |
+| `RevokedError`          | a rank revoked the group, or its members begin it anew    | `.ranks`  |
+| `NoQuorumError`         | too few members are left, or can be reached, to go on     |           |
+| `ExcludedError`         | the other members go on without this rank                 |           |
 | `UnsupportedError`      | what was asked for (a transport, a feature) cannot work   |           |
 | `Error`                 | all else: the system refused something, or goccl has a    |           |
 |                         | defect                                                    |           |
@@ -143,6 +146,23 @@ class AbortedError(_RanksError):
     """
 
 
+class RevokedError(_RanksError):
+    """A rank has revoked the group, or its members go on in another epoch without what this was.
+
+    Attributes:
+        ranks: The global ranks that revoked it.
+        group_ranks: The same ranks by their numbers in the group.
+    """
+
+
+class NoQuorumError(Error):
+    """This rank reaches too few members for the group to go on. Others may go on without it."""
+
+
+class ExcludedError(Error):
+    """The other members of the group go on without this rank: they took it for dead."""
+
+
 class UnsupportedError(Error):
     """A transport or a feature that was asked for cannot work here; the text says why."""
 
@@ -154,6 +174,9 @@ _TYPES: dict[int, type[Error]] = {
     5: PeerFailedError,
     6: MismatchError,
     7: UnsupportedError,
+    12: RevokedError,
+    13: NoQuorumError,
+    14: ExcludedError,
 }
 
 

@@ -127,7 +127,8 @@ func TestShrink(t *testing.T) {
 func TestShrinkRefuses(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)
 	for _, rank := range []int{-1, 2, 0} {
-		if _, err := w.comms[0].Shrink(soon(t), ShrinkOptions{Exclude: []int{rank}}); !errors.Is(err, ErrInvalidArgument) {
+		_, err := w.comms[0].Shrink(soon(t), ShrinkOptions{Exclude: []int{rank}})
+		if !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("exclude %d: %v", rank, err)
 		}
 	}

@@ -44,17 +44,17 @@ func (c *epoch) free() {
 	}
 }
 
-// install begins the communicator's next epoch in place of the present one, which has finished. Its
-// caller holds c.changing. After an error the present epoch is as it was, or the next one has
-// failed.
-func (c *Comm) install(ranks roster) error {
+// install begins the communicator's next epoch in place of the present one, which has finished. The
+// number is the same on all ranks. Its caller holds c.changing. After an error the present epoch is
+// as it was, or the next one has failed.
+func (c *Comm) install(ranks roster, number uint32) error {
 	old := c.present.Load()
 	if c.arena == nil && ranks.sharesMemory() {
 		if arena, err := c.runtime.arenas.acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 		}
 	}
-	next, err := c.newEpoch(ranks, old.number+1)
+	next, err := c.newEpoch(ranks, number)
 	if err != nil {
 		return fault.From(err, fault.ErrSystem, "the next epoch").In(&old.members)
 	}
@@ -84,14 +84,14 @@ func (c *Comm) Renew(ctx context.Context) error {
 	destroyed, lost := c.destroyed, old.membership.Lost()
 	c.mu.Unlock()
 	switch {
-	case destroyed:
+	case destroyed, c.unjoined(old):
 		return old.failed()
 	case lost != nil:
 		return lost.During("renew", 0)
 	}
 	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
 		old.number, old.members.Names(old.rank)).Blaming(old.rank))
-	if err := c.install(old.roster); err != nil {
+	if err := c.install(old.roster, old.number+1); err != nil {
 		return err
 	}
 	return c.run(ctx, call.Operation{Collective: plan.Barrier})

@@ -25,6 +25,7 @@ type Comm struct {
 	config  Config
 	arena   *exec.Arena    // this process's, where some peer shares memory
 	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
+	door    *door          // nil where it cannot be reconfigured
 
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
@@ -242,8 +243,12 @@ func (c *Comm) Abort(reason string) {
 		reason = "no reason given"
 	}
 	e := c.present.Load()
-	e.fail(e.members.Errorf(fault.ErrAborted, "%s aborted it: %s", e.members.Names(e.rank),
-		reason).Blaming(e.rank), true)
+	cause := e.members.Errorf(fault.ErrAborted, "%s aborted it: %s", e.members.Names(e.rank), reason).
+		Blaming(e.rank)
+	if c.door != nil {
+		c.door.meetings.Interrupt(cause)
+	}
+	e.fail(cause, true)
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
@@ -259,11 +264,13 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
+	if c.door != nil {
+		c.shutDoor(destroyedHere(c.present.Load()))
+	}
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	e := c.present.Load()
-	e.finish(e.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
-		e.members.Names(e.rank)).Blaming(e.rank))
+	e.finish(destroyedHere(e))
 	c.lockOrder() // a thread in the fast path leaves, and sees the failure
 	c.fast.Free()
 	c.mu.Unlock()
@@ -273,4 +280,9 @@ func (c *Comm) Destroy() {
 	}
 	e.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)
+}
+
+func destroyedHere(e *epoch) *fault.Error {
+	return e.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
+		e.members.Names(e.rank)).Blaming(e.rank)
 }

@@ -103,7 +103,7 @@ func (c *Comm) recover(ctx context.Context) error {
 	}
 	e.finish(e.members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
 		"one", e.number))
-	if err := c.install(e.successor(d.value)); err != nil {
+	if err := c.install(e.successor(d.value), e.number+1); err != nil {
 		return err
 	}
 	c.undone = nil
@@ -119,7 +119,7 @@ func (c *Comm) recover(ctx context.Context) error {
 func (c *Comm) alive(e *epoch) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.destroyed {
+	if c.destroyed || c.unjoined(e) {
 		return e.failed()
 	}
 	return nil

@@ -349,8 +349,13 @@ func (r *roster) answers() (a bootstrap.Answers) {
 
 // agree settles what all ranks have answered yes to: before the epoch is opened.
 func (e *epoch) agree(unanimous bootstrap.Answers) {
-	e.singleCopy, e.fastReads = unanimous&readsAll != 0, unanimous&readsFast != 0
+	e.roster.agree(unanimous)
 	e.shape.Agree(e.singleCopy, e.fastReads)
+}
+
+// agree settles what all ranks have answered yes to: before the epoch is made.
+func (r *roster) agree(unanimous bootstrap.Answers) {
+	r.singleCopy, r.fastReads = unanimous&readsAll != 0, unanimous&readsFast != 0
 }
 
 // sharesMemory tells whether some peer does with this rank.

@@ -172,16 +172,20 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 // joinConfig is how a rank meets the others, but for what it publishes.
 func joinConfig(c Config) bootstrap.JoinConfig {
 	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName,
-		Incarnation: c.Incarnation, Secret: c.Secret,
-		Settings: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version},
-			{Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
-			{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
-			{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
-			{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
-			{Name: "what links cost (" + EnvLinks + ")", Value: c.Links},
-			{Name: "the least size", Value: strconv.Itoa(c.MinSize)},
-			{Name: "the quorum (" + EnvQuorum + ")", Value: c.Quorum},
-			{Name: "the list of the group's ranks", Value: rankList(c)}}}
+		Incarnation: c.Incarnation, Secret: c.Secret, Settings: append(c.common(),
+			bootstrap.Setting{Name: "the list of the group's ranks", Value: rankList(c)})}
+}
+
+// common are the settings that must be the same on all ranks.
+func (c *Config) common() []bootstrap.Setting {
+	return []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version},
+		{Name: "the transport (" + EnvTransport + ")", Value: c.Transport},
+		{Name: "the network (" + EnvNet + ")", Value: c.Net}, {Name: EnvThresholds, Value: c.Thresholds},
+		{Name: "the all-to-all schedule (" + EnvSchedule + ")", Value: c.AllToAllSchedule},
+		{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
+		{Name: "what links cost (" + EnvLinks + ")", Value: c.Links},
+		{Name: "the least size", Value: strconv.Itoa(c.MinSize)},
+		{Name: "the quorum (" + EnvQuorum + ")", Value: c.Quorum}}
 }
 
 // rankList is a text of the numbers in the job of a group's ranks. It is the same on all ranks that
@@ -338,13 +342,7 @@ const (
 
 // meet finds the other ranks through the store and makes the communicator.
 func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) (*Comm, error) {
-	me := end.Address()
-	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
-	me.Domain = domainOf(allowedCPUs())
-	me.Host = cmp.Or(r.config.host, me.Host)
-	if r.config.unread {
-		me.Mark = transport.Mark{}
-	}
+	me := r.address(config, end)
 	own, shared, err := me.Encode()
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrInternal, "init: %v", err)
@@ -391,6 +389,18 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		return nil, err
 	}
 	return comm, nil
+}
+
+// address is what this process publishes of itself.
+func (r *Runtime) address(config Config, end *sharedEndpoint) transport.Address {
+	me := end.Address()
+	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
+	me.Domain = domainOf(allowedCPUs())
+	me.Host = cmp.Or(r.config.host, me.Host)
+	if r.config.unread {
+		me.Mark = transport.Mark{}
+	}
+	return me
 }
 
 // openComm makes a communicator whose ranks know each other already.

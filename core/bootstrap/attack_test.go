@@ -307,13 +307,13 @@ func TestShortSecretsAreStretched(t *testing.T) {
 	// hashlib.pbkdf2_hmac("sha256", b"guess", b"goccl secret\0" + b"7", 600000).hex()
 	const want = "9a2f537ddb78c29b73a19ffa3e938282ba539dafe260bf5b469a618feba6c8b1"
 	for range 1000 { // it is made once
-		key, err := jobKey("guess", "7")
+		key, err := JobKey("guess", "7")
 		if err != nil || fmt.Sprintf("%x", key) != want {
 			t.Fatalf("%x, %v", key, err)
 		}
 	}
 	for i := range 10000 { // a long one costs nothing
-		if _, err := jobKey(fmt.Sprintf("%0*d", longSecret, i), ""); err != nil {
+		if _, err := JobKey(fmt.Sprintf("%0*d", longSecret, i), ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -153,7 +153,7 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 		member: c.Member}
 	if j.own.keyed {
 		var err error
-		if j.job, err = jobKey(c.Secret, c.Incarnation); err != nil {
+		if j.job, err = JobKey(c.Secret, c.Incarnation); err != nil {
 			return nil, err
 		}
 		key := Seal(j.job, "goccl meeting", []byte(j.prefix))

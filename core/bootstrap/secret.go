@@ -23,8 +23,8 @@ var stretched = struct {
 	keys map[[2]string]string // by secret and incarnation; guarded by the mutex
 }{keys: map[[2]string]string{}}
 
-// jobKey is the key of all that the ranks of a job seal.
-func jobKey(secret, incarnation string) (string, error) {
+// JobKey is the key of all that the ranks of a job seal.
+func JobKey(secret, incarnation string) (string, error) {
 	if len(secret) >= longSecret {
 		key := Seal(secret, "goccl secret", []byte(incarnation))
 		return string(key[:]), nil

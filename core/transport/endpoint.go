@@ -63,12 +63,14 @@ type spawned struct {
 	running sync.WaitGroup
 }
 
-// groupTable holds an endpoint's groups, under Endpoint.mu.
+// groupTable holds an endpoint's groups and services, under Endpoint.mu.
 type groupTable struct {
 	groups    map[rankKey]*Group
 	gone      map[rankKey]uint32 // detached, with the epoch
 	goneOrder []rankKey          // the oldest first
 	changed   chan struct{}      // closed and made anew when a group comes or goes
+
+	services map[uint64]*service // that answer calls, by id
 }
 
 // liveness holds what watches an endpoint's TCP connections, under Endpoint.mu.
@@ -120,7 +122,7 @@ func Listen(c Config) (*Endpoint, error) {
 		id: newProcessID(), grace: c.Grace, log: c.Logger, onFD: c.OnFD,
 		listening: listening{guests: guests.List{Most: maxHandshakes}},
 		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
-			changed: make(chan struct{})},
+			changed: make(chan struct{}), services: map[uint64]*service{}},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
 		liveness:  liveness{hosts: map[hostKey]*hostPulse{}},
 		pidfds:    map[ProcessID]int{}, logged: map[string]struct{}{},

@@ -161,11 +161,9 @@ func FuzzIntroduce(f *testing.F) {
 		answerHead(b[:], s)
 		f.Add(b[:challengeSize])
 	}
-	g := &Group{name: "g", secret: secret}
-	m := &member{g: g}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		if _, err := introduce(&script{Reader: bytes.NewReader(in)}, g, m,
-			ProcessID{1}); err == nil {
+		if _, err := introduce(&script{Reader: bytes.NewReader(in)}, "group g", secret,
+			&hello{purpose: purposeLink, from: ProcessID{1}}); err == nil {
 			t.Fatal("believed without the secret")
 		}
 	})

@@ -228,7 +228,9 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	var dead error
 	pulse := e.watch(s, m.kind, &m.addr, func(err error) { dead = err; s.Close() })
 	stop := context.AfterFunc(ctx, func() { s.Close() })
-	nonces, err := introduce(s, g, m, e.id)
+	h := hello{purpose: purposeLink, epoch: g.epoch, job: g.key.job, group: g.key.group, from: e.id,
+		to: m.addr.Process}
+	nonces, err := introduce(s, "group "+g.name, g.secret, &h)
 	var w wire
 	if err == nil {
 		l = newLink(e, s, key, nonces)
@@ -264,11 +266,9 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	return l, true, nil
 }
 
-// introduce is the dialer's side of the handshake.
-func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (
+// introduce is the dialer's side of the handshake, for what is named in texts.
+func introduce(rw io.ReadWriter, name string, secret []byte, h *hello) (
 	nonces [2][nonceSize]byte, err error) {
-	h := hello{purpose: purposeLink, epoch: g.epoch, job: g.key.job, group: g.key.group, from: self,
-		to: m.addr.Process}
 	rand.Read(h.nonce[:])
 	hb := h.bytes()
 	if _, err = rw.Write(hb[:]); err != nil {
@@ -291,11 +291,11 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (
 	case statusGone:
 		return nonces, ErrPeerLeft
 	default:
-		return nonces, fmt.Errorf("%w: the peer does not count this process among group %s",
-			ErrRefused, g.name)
+		return nonces, fmt.Errorf("%w: the peer does not count this process among %s", ErrRefused,
+			name)
 	}
 	nonce := challenge[8:]
-	proof := proofMAC(g.secret, hb[:], nonce)
+	proof := proofMAC(secret, hb[:], nonce)
 	if _, err = rw.Write(proof[:]); err != nil {
 		return nonces, plain.Error(err)
 	}
@@ -311,13 +311,12 @@ func introduce(rw io.ReadWriter, g *Group, m *member, self ProcessID) (
 		return nonces, errLater
 	case statusRefused:
 		return nonces, fmt.Errorf(
-			"%w: the peer does not accept this side's proof: the secrets of group %s differ",
-			ErrRefused, g.name)
+			"%w: the peer does not accept this side's proof: the secrets of %s differ",
+			ErrRefused, name)
 	}
-	want := verdictMAC(g.secret, hb[:], nonce, st)
+	want := verdictMAC(secret, hb[:], nonce, st)
 	if !hmac.Equal(want[:], verdict[8:]) {
-		return nonces, fmt.Errorf("%w: the peer cannot prove the secret of group %s", ErrRefused,
-			g.name)
+		return nonces, fmt.Errorf("%w: the peer cannot prove the secret of %s", ErrRefused, name)
 	}
 	switch st {
 	case statusOK:
@@ -413,6 +412,7 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	defer stop()
 	var from Address
 	ranks := 0
+	var called *service
 	err := admit(s, admission{
 		self: e.id,
 		silence: func() {
@@ -422,6 +422,12 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 			}
 		},
 		find: func(h hello) ([]byte, status, error) {
+			if h.purpose == purposeCall {
+				if called = e.serviceOf(&h); called == nil {
+					return nil, statusGone, errQuiet
+				}
+				return called.Secret, statusOK, nil
+			}
 			local, st := e.hold(g, h)
 			if local == nil {
 				return nil, st, errQuiet
@@ -446,6 +452,13 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 				return errQuiet
 			}
 			stop() // from now on the guest's end is the link's
+			if called != nil {
+				if err := verdict(statusOK); err != nil {
+					return errQuiet
+				}
+				e.answer(s, called, h.group)
+				return nil
+			}
 			return e.decide(s, peerKey{h.from, kind}, nonces, &from, ranks, verdict)
 		},
 	})

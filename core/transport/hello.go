@@ -21,6 +21,7 @@ const (
 
 	purposeLink  = 1
 	purposeProbe = 2 // only asks whether the host answers
+	purposeCall  = 3 // a call: the job is the service, and the group its topic
 )
 
 type status uint8
@@ -67,7 +68,7 @@ func parseHello(b *[helloSize]byte) (hello, error) {
 	}
 	h := hello{purpose: b[8], epoch: binary.LittleEndian.Uint32(b[12:]),
 		job: binary.LittleEndian.Uint64(b[16:]), group: binary.LittleEndian.Uint64(b[24:])}
-	if h.purpose != purposeLink && h.purpose != purposeProbe {
+	if h.purpose < purposeLink || h.purpose > purposeCall {
 		return hello{}, fmt.Errorf("handshake of unknown purpose %d", h.purpose)
 	}
 	for _, c := range b[9:12] {

@@ -1,0 +1,175 @@
+package meeting
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/foreign"
+	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/transport"
+)
+
+const (
+	magic = "GCH\x01" // the last byte is the version
+	// MaxHandle is how long a handle is at most, in bytes.
+	MaxHandle  = 1 << 10
+	maxProblem = 96 // bytes of what an address says of why something does not work
+	maxNames   = 64 // bytes of a host's name
+	maxHandles = 65536
+	maxQuoted  = 40 // bytes of a bad handle, in texts
+)
+
+// Handle names a process's end of a communicator.
+type Handle struct {
+	text    string
+	id      uint64            // random
+	shared  string            // the record of what all processes of the host say alike
+	Address transport.Address // of the process
+}
+
+// New makes a handle of the process at an address.
+func New(a transport.Address) (Handle, error) {
+	a.Name = a.Name[:min(len(a.Name), maxNames)]
+	a.ShmProblem = a.ShmProblem[:min(len(a.ShmProblem), maxProblem)]
+	a.VerbsProblem = a.VerbsProblem[:min(len(a.VerbsProblem), maxProblem)]
+	own, shared, err := a.Encode()
+	if err != nil {
+		return Handle{}, err
+	}
+	b := append([]byte(magic), make([]byte, 8)...)
+	rand.Read(b[len(magic):])
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(own)))
+	b = append(append(b, own...), shared...)
+	text := base64.RawURLEncoding.EncodeToString(b)
+	if len(text) > MaxHandle {
+		return Handle{}, fmt.Errorf("this process's handle takes %d bytes, allowed are %d: name one "+
+			"network interface by GOCCL_SOCKET_IFNAME", len(text), MaxHandle)
+	}
+	return parse(text)
+}
+
+// String is the handle's text: base64, for URLs.
+func (h *Handle) String() string { return h.text }
+
+// ID names the communicator's end among those of its process.
+func (h *Handle) ID() uint64 { return h.id }
+
+func parse(text string) (h Handle, err error) {
+	if len(text) > MaxHandle {
+		return h, fmt.Errorf("it has %d bytes, allowed are %d", len(text), MaxHandle)
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return h, err
+	}
+	r := foreign.NewReader(b)
+	if !bytes.Equal(r.Take(len(magic)), []byte(magic)) {
+		r.Fail()
+	}
+	h.text, h.id = text, r.Uint64()
+	own := r.Take(int(r.Uint16()))
+	shared := r.Take(r.Left())
+	if err := r.End(); err != nil {
+		return h, err
+	}
+	a, _, err := transport.Decode([][]byte{own}, [][]byte{shared})
+	if err != nil {
+		return h, foreign.ErrMalformed
+	}
+	h.Address, h.shared = a[0], string(shared)
+	return h, nil
+}
+
+func (h *Handle) who() string {
+	return fmt.Sprintf("pid %d on host %s", h.Address.PID, h.Address.Name)
+}
+
+// List is the handles of a group's members, by rank.
+type List struct {
+	Handles []Handle
+	Hosts   []int // the same number for those that say the same of their host
+	Rank    int   // this process's
+	Members fault.Group
+	leader  int               // the rank whose handle is the least
+	digest  [sha256.Size]byte // of the handles in order
+}
+
+// NewList reads handles. Ordered tells that a handle's place is its rank; else the ranks are in the
+// order of the handles' texts.
+func NewList(self Handle, group string, texts []string, ordered bool) (*List, error) {
+	bad := func(format string, args ...any) (*List, error) {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "reconfigure: "+format, args...)
+	}
+	switch n := len(texts); {
+	case n == 0:
+		return bad("no handles are given: give those of all members, with this process's own")
+	case n > maxHandles:
+		return bad("%d handles are given, allowed are %d", n, maxHandles)
+	}
+	l := &List{Rank: -1}
+	places := map[string]int{}
+	for i, text := range texts {
+		h, err := parse(text)
+		if err != nil {
+			return bad("handle %d of %d, %q, is none: %v", i+1, len(texts),
+				printable.Text(text, maxQuoted), err)
+		}
+		if first, twice := places[text]; twice {
+			return bad("handles %d and %d of %d are the same, that of %s", first+1, i+1, len(texts),
+				h.who())
+		}
+		places[text] = i
+		l.Handles = append(l.Handles, h)
+	}
+	if !ordered {
+		slices.SortFunc(l.Handles, func(a, b Handle) int { return strings.Compare(a.text, b.text) })
+	}
+	all, hosts := sha256.New(), map[string]int{}
+	pids := make([]int, len(texts))
+	for rank := range l.Handles {
+		h := &l.Handles[rank]
+		pids[rank] = h.Address.PID
+		if h.text < l.Handles[l.leader].text {
+			l.leader = rank
+		}
+		if h.text == self.text {
+			l.Rank = rank
+		}
+		if _, known := hosts[h.shared]; !known {
+			hosts[h.shared] = len(hosts)
+		}
+		l.Hosts = append(l.Hosts, hosts[h.shared])
+		fmt.Fprintln(all, h.text)
+	}
+	all.Sum(l.digest[:0])
+	if l.Rank < 0 {
+		return bad("this process's own handle is not among the %d that are given (it is that of %s)",
+			len(texts), self.who())
+	}
+	l.Members = fault.NewGroup(group, nil, pids)
+	return l, nil
+}
+
+// name names a rank in texts.
+func (l *List) name(rank int) string {
+	return l.Members.Names(rank) + ", on host " + l.Handles[rank].Address.Name
+}
+
+func (l *List) names(ranks []int) string {
+	if len(ranks) == 1 {
+		return l.name(ranks[0])
+	}
+	return l.Members.Names(ranks...)
+}
+
+// rankOf is the rank of a handle, -1 where it is none of the list.
+func (l *List) rankOf(text string) int {
+	return slices.IndexFunc(l.Handles, func(h Handle) bool { return h.text == text })
+}

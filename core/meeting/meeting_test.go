@@ -1,0 +1,100 @@
+package meeting
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// longest is an address of which nothing is short.
+func longest() transport.Address {
+	long := strings.Repeat("x", 2000)
+	return transport.Address{PID: 7, Name: long, Host: strings.Repeat("h", 60), Unix: "@x",
+		PIDSpace: "pid:[4026531836]", UserSpace: "user:[4026531837]", ShmProblem: long,
+		VerbsProblem: long, Verbs: "ethernet", Forced: "verbs", Net: "verbs",
+		TCP: []string{"127.0.0.1:1", "[fe80::1234:5678:9abc:def0]:65535", "10.1.2.3:70"}}
+}
+
+func newHandle(t testing.TB) Handle {
+	t.Helper()
+	h, err := New(longest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestHandle(t *testing.T) {
+	a, b := newHandle(t), newHandle(t)
+	if a.text == b.text || a.id == b.id {
+		t.Error("two ends of a process have one handle")
+	}
+	again, err := parse(a.String())
+	if err != nil || !reflect.DeepEqual(a, again) {
+		t.Errorf("%+v, was %+v: %v", again, a, err)
+	}
+	if a.Address.ShmProblem == "" || a.Address.TCP[1] != longest().TCP[1] {
+		t.Errorf("%+v", a.Address)
+	}
+}
+
+// testList is a list that the reader of a foreign message has.
+func testList(t testing.TB) *List {
+	self := newHandle(t)
+	l, err := NewList(self, "g", []string{self.text, newHandle(t).text}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestMessages(t *testing.T) {
+	l := testList(t)
+	m := NewMeetings(l.Handles[0], "", nil)
+	n, err := m.Begin("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.list = l
+	n.own = Part{Epoch: 3, Answers: 5, Settings: []bootstrap.Setting{{Name: "a", Value: "b"}}}
+	q, err := readRequest(n.request(joins, time.Minute))
+	if err != nil || q.purpose != joins || q.from.text != l.Handles[0].text || q.handles != 2 ||
+		q.digest != l.digest || q.left != time.Minute || !reflect.DeepEqual(q.part, n.own) {
+		t.Errorf("%+v: %v", q, err)
+	}
+	v, err := l.readVerdict(verdict{epoch: 4, answers: 3}.bytes())
+	if err != nil || v != (verdict{epoch: 4, answers: 3}) {
+		t.Errorf("%+v: %v", v, err)
+	}
+	failure := errorf(fault.ErrTimeout, "late").Blaming(1)
+	v, err = l.readVerdict(verdict{failure: failure, foreign: true}.bytes())
+	if err != nil || !v.foreign || v.failure.Error() != "reconfigure: late" ||
+		v.failure.Kind != fault.ErrTimeout || v.failure.Ranks[0] != 1 {
+		t.Errorf("%+v: %v", v, err)
+	}
+}
+
+// FuzzForeign reads what anybody may send.
+func FuzzForeign(f *testing.F) {
+	l := testList(f)
+	n := &Meeting{list: l, of: NewMeetings(l.Handles[0], "", nil)}
+	f.Add([]byte(l.Handles[0].text))
+	f.Add(n.request(visits, 0))
+	f.Add(verdict{failure: errorf(fault.ErrMismatch, "x")}.bytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, err := parse(string(b)); err == nil && h.text != string(b) {
+			t.Error("a handle of another text")
+		}
+		_, _ = readRequest(b)
+		if v, err := l.readVerdict(b); err == nil && v.failure != nil {
+			for _, rank := range v.failure.Ranks {
+				_ = l.name(rank)
+			}
+		}
+	})
+}

@@ -1,0 +1,178 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/goccl/goccl/core/internal/plain"
+)
+
+// Processes that are in no group together yet talk by calls: a connection, the handshake of a link,
+// a request and a reply.
+
+// maxCall is the longest request or reply of a call, in bytes.
+const maxCall = 64 << 10
+
+// Service is what answers calls that come to an endpoint.
+type Service struct {
+	ID     uint64
+	Secret []byte // that both sides must hold
+	// Answer returns the reply to a request about a topic. It may wait: the context ends when the
+	// caller has gone, or when the service or the endpoint ends.
+	Answer func(ctx context.Context, topic uint64, request []byte) []byte
+}
+
+// service is a Service that is open.
+type service struct {
+	Service
+	ctx context.Context
+}
+
+// Serve opens a service until stop is called. Calls that come later are told that it has left.
+func (e *Endpoint) Serve(s Service) (stop func()) {
+	ctx, cancel := context.WithCancel(e.ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.services[s.ID] = &service{s, ctx}
+	return func() {
+		e.mu.Lock()
+		delete(e.services, s.ID)
+		e.mu.Unlock()
+		cancel()
+	}
+}
+
+// serviceOf looks for the service that a hello means.
+func (e *Endpoint) serviceOf(h *hello) *service {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.services[h.job]
+}
+
+// answer serves a caller that has proved itself, and closes its connection. A caller that goes
+// meanwhile has other means to find out how it stands.
+func (e *Endpoint) answer(s *conn, to *service, topic uint64) {
+	defer s.Close()
+	ctx, cancel := context.WithCancel(to.ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { s.SetReadDeadline(time.Unix(1, 0)) })()
+	s.SetDeadline(time.Now().Add(handshakeTimeout))
+	request, err := readMessage(s)
+	if err != nil {
+		return
+	}
+	s.SetReadDeadline(time.Time{})
+	e.spawn("call", func() { // nothing more comes of a caller but its end
+		_, _ = s.Read(make([]byte, 1))
+		cancel()
+	})
+	reply := to.Answer(ctx, topic, request)
+	s.SetWriteDeadline(time.Now().Add(handshakeTimeout))
+	_ = writeMessage(s, reply)
+}
+
+// Call asks a service of a peer for a reply, until the context ends: the peer may be late. The
+// error tells by ErrPeerDown that its process has ended, by ErrPeerLeft that the service has, and
+// by ErrRefused that the secrets differ.
+func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64, secret,
+	request []byte) ([]byte, error) {
+	if len(request) > maxCall {
+		return nil, fmt.Errorf("a request of %d bytes: at most %d are allowed", len(request), maxCall)
+	}
+	kind, network, targets := TCP, "tcp", to.reachable(&e.address)
+	if to.Host == e.address.Host && to.Unix != "" && e.address.Unix != "" {
+		kind, network, targets = Shm, "unix", []string{to.Unix}
+	}
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("%s listens on no address that can be reached from here", to.who())
+	}
+	h := hello{purpose: purposeCall, job: service, group: topic, from: e.id, to: to.Process}
+	d := doubt{grace: e.grace, since: time.Now(), apart: to.Host != e.address.Host}
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		errs := make([]error, 0, len(targets))
+		for _, t := range targets {
+			dialer := net.Dialer{Timeout: max(e.grace/4, time.Second), KeepAliveConfig: e.keepAlive()}
+			dialer.SetMultipathTCP(false) // liveness reads plain TCP's state
+			c, err := dialer.DialContext(ctx, network, t)
+			if err != nil {
+				err = plain.Error(err)
+			} else {
+				var reply []byte
+				reply, err = e.ask(ctx, e.newConn(c), kind, to, h, secret, request)
+				if err == nil {
+					return reply, nil
+				}
+				d.since = time.Now()
+			}
+			if ctx.Err() != nil {
+				return nil, d.interrupted(ctx)
+			}
+			if errors.Is(err, ErrPeerDown) {
+				return nil, err
+			}
+			errs = append(errs, err)
+		}
+		if err := d.judge(errs, time.Now()); err != nil {
+			return nil, err
+		}
+		if sleep(ctx, pause) != nil {
+			return nil, d.interrupted(ctx)
+		}
+	}
+}
+
+// ask is a call over a connection, which it closes.
+func (e *Endpoint) ask(ctx context.Context, s *conn, kind string, to *Address, h hello, secret,
+	request []byte) ([]byte, error) {
+	defer s.Close()
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	if kind == Shm {
+		if err := e.peerOf(s, to); err != nil {
+			return nil, fmt.Errorf("%w: %w", errStranger, err)
+		}
+	}
+	dead := make(chan error, 1)
+	pulse := e.watch(s, kind, to, func(err error) { dead <- err; s.Close() })
+	_, err := introduce(s, "the call", secret, &h)
+	var reply []byte
+	if err == nil {
+		if err = writeMessage(s, request); err == nil {
+			reply, err = readMessage(s)
+		}
+	}
+	e.unwatch(pulse)
+	select {
+	case err = <-dead:
+	default:
+	}
+	return reply, err
+}
+
+func writeMessage(w io.Writer, m []byte) error {
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(m)), uint32(len(m)))
+	if _, err := w.Write(append(b, m...)); err != nil {
+		return plain.Error(err)
+	}
+	return nil
+}
+
+func readMessage(r io.Reader) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, plain.Error(err)
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > maxCall {
+		return nil, fmt.Errorf("%w: a message of %d bytes", ErrProtocol, n)
+	}
+	m := make([]byte, n)
+	if _, err := io.ReadFull(r, m); err != nil {
+		return nil, plain.Error(err)
+	}
+	return m, nil
+}

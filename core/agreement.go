@@ -49,6 +49,9 @@ func (c *epoch) decision(number int) *decision {
 	if c.settled {
 		d.agreement.Step(membership.Settle{})
 	}
+	for _, j := range c.joiners {
+		d.agreement.Step(membership.Joining{Joiner: j.Joiner})
+	}
 	for _, peer := range c.membership.Departed() {
 		departure, _ := c.membership.Departure(peer)
 		d.agreement.Step(membership.Lost{Peer: peer, Evidence: departure.Evidence})
@@ -163,7 +166,7 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	for _, peer := range exclude {
 		news = append(news, membership.Left{Peer: peer})
 	}
-	news = append(news, membership.Begin{Nonce: nonce, State: m.encode()})
+	news = append(news, membership.Begin{Nonce: nonce, State: m.encode(), Newcomers: m.Newcomers})
 	var acts []func()
 	for _, n := range news {
 		acts = append(acts, c.informOf(d, n))

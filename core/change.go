@@ -84,7 +84,7 @@ func (c *Comm) Renew(ctx context.Context) error {
 	destroyed, lost := c.destroyed, old.membership.Lost()
 	c.mu.Unlock()
 	switch {
-	case destroyed, c.unjoined(old):
+	case destroyed, old.nobody:
 		return old.failed()
 	case lost != nil:
 		return lost.During("renew", 0)

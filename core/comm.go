@@ -25,13 +25,16 @@ type Comm struct {
 	config  Config
 	arena   *exec.Arena    // this process's, where some peer shares memory
 	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
-	door    *door          // nil where it cannot be reconfigured
 
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
 	undone   *decision  // on the next epoch, which could not be installed; under changing
 
+	opening sync.Mutex // held while the door is opened; before changing
+
 	mu        sync.Mutex
+	door      *door     // nil until somebody may come
+	joiners   []*joiner // who wait here to be members
 	timeout   time.Duration
 	destroyed bool
 	splits    uint64
@@ -245,8 +248,8 @@ func (c *Comm) Abort(reason string) {
 	e := c.present.Load()
 	cause := e.members.Errorf(fault.ErrAborted, "%s aborted it: %s", e.members.Names(e.rank), reason).
 		Blaming(e.rank)
-	if c.door != nil {
-		c.door.meetings.Interrupt(cause)
+	if d := c.entrance(); d != nil {
+		d.meetings.Interrupt(cause)
 	}
 	e.fail(cause, true)
 }
@@ -264,8 +267,8 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	if c.door != nil {
-		c.shutDoor(destroyedHere(c.present.Load()))
+	if d := c.entrance(); d != nil {
+		d.shut(destroyedHere(c.present.Load()))
 	}
 	c.changing.Lock()
 	defer c.changing.Unlock()

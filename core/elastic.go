@@ -11,8 +11,10 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // Revoke fails the communicator at once on all ranks, so that those that wait in it come to Recover
@@ -58,16 +60,30 @@ func (c *Comm) Members() []Member {
 // A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
 // next epoch for this rank. After another error Recover may be called again.
 func (c *Comm) Recover(ctx context.Context) error {
+	return c.goOn(ctx, motion{Operation: "recover"})
+}
+
+// Grow is Recover that waits until a number of processes have come to join, for half of the
+// context's time. It goes on with those that have come by then. All ranks give the same number.
+func (c *Comm) Grow(ctx context.Context, newcomers int) error {
+	if newcomers < 1 || newcomers > membership.MaxJoiners {
+		return fault.Errorf(fault.ErrInvalidArgument, "grow: newcomers are %d, allowed are 1 to %d",
+			newcomers, membership.MaxJoiners)
+	}
+	return c.goOn(ctx, motion{Operation: "grow", Newcomers: newcomers})
+}
+
+func (c *Comm) goOn(ctx context.Context, m motion) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	for {
-		err := c.recover(ctx)
+		err := c.recover(ctx, m)
 		if !errors.Is(err, fault.ErrPeerFailed) || ctx.Err() != nil {
 			return err
 		}
-		// A member has ended meanwhile.
+		m = motion{Operation: "recover"} // a member has ended meanwhile, and all start over
 	}
 }
 
@@ -79,7 +95,7 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, c.defaultTimeout())
 }
 
-func (c *Comm) recover(ctx context.Context) error {
+func (c *Comm) recover(ctx context.Context, m motion) error {
 	e := c.present.Load()
 	if err := c.alive(e); err != nil {
 		return err
@@ -96,18 +112,23 @@ func (c *Comm) recover(ctx context.Context) error {
 			}
 		}
 		var err error
-		if d, err = e.decide(ctx, motion{Operation: "recover"}, nil); err != nil {
+		if d, err = e.decide(ctx, m, nil); err != nil {
 			return err
 		}
 		c.undone = d
 	}
+	ranks, err := e.successor(d.value)
+	if err != nil {
+		return err
+	}
 	e.finish(e.members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
 		"one", e.number))
-	if err := c.install(e.successor(d.value), e.number+1); err != nil {
+	if err := c.install(ranks, e.number+1); err != nil {
 		return err
 	}
 	c.undone = nil
 	next := c.present.Load()
+	next.welcomes()
 	if err := c.meetAgain(ctx); err != nil {
 		return err
 	}
@@ -119,7 +140,7 @@ func (c *Comm) recover(ctx context.Context) error {
 func (c *Comm) alive(e *epoch) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.destroyed || c.unjoined(e) {
+	if c.destroyed || e.nobody {
 		return e.failed()
 	}
 	return nil
@@ -131,15 +152,53 @@ func remaining(ctx context.Context) time.Duration {
 }
 
 // successor is the roster of the epoch that a decision makes.
-func (c *epoch) successor(v *membership.Value) roster {
+func (c *epoch) successor(v *membership.Value) (roster, error) {
 	ranks := v.Survivors.Ranks()
 	globalRanks, addresses, kinds := c.part(ranks)
 	if c.members.GlobalRanks == nil { // they are the job: its ranks close up
 		globalRanks = nil
 	}
-	r := newRoster(c.members.Name, slices.Index(ranks, c.rank), globalRanks, addresses, kinds, c.end)
-	r.identity, r.founders = c.identity.ofValue(v), v.NextFounders()
-	return r
+	rank := slices.Index(ranks, c.rank)
+	if len(v.Joiners) > 0 {
+		globalRanks = nil
+		var err error
+		if addresses, kinds, err = c.withJoiners(rank, addresses, v.Joiners); err != nil {
+			return roster{}, err
+		}
+	}
+	r := newRoster(c.members.Name, rank, globalRanks, addresses, kinds, c.end)
+	r.identity, r.founders, r.joined = c.identity.ofValue(v), v.NextFounders(), v.Joiners
+	return r, nil
+}
+
+// withJoiners adds those that join to the addresses of members, and decides what joins this rank to
+// all.
+func (c *epoch) withJoiners(rank int, addresses []transport.Address, joiners []membership.Joiner) (
+	[]transport.Address, []string, error) {
+	for _, j := range joiners {
+		h, err := meeting.Parse(string(j.Handle))
+		if err != nil {
+			return nil, nil, fault.Errorf(fault.ErrInternal, "the handle of a process that joins: %v", err)
+		}
+		addresses = append(addresses, h.Address)
+	}
+	hosts := make([]int, len(addresses))
+	known := map[string]int{}
+	for r := range addresses {
+		_, shared, err := addresses[r].Encode()
+		if err != nil {
+			return nil, nil, fault.From(err, fault.ErrInternal, "the address of rank %d", r)
+		}
+		if _, ok := known[string(shared)]; !ok {
+			known[string(shared)] = len(known)
+		}
+		hosts[r] = known[string(shared)]
+	}
+	kinds, err := decide(addresses, hosts, rank, c.config.Transport)
+	if err != nil {
+		return nil, nil, fault.Errorf(fault.ErrUnsupported, "recover: %v", err)
+	}
+	return addresses, kinds, nil
 }
 
 // ofValue is the identity of what a decision makes.

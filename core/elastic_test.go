@@ -8,16 +8,7 @@ import (
 	"time"
 )
 
-// left is a world of some of the ranks, in their order.
-func (w *world) left(ranks ...int) *world {
-	l := &world{t: w.t, alloc: w.alloc}
-	for _, r := range ranks {
-		l.comms, l.runtimes = append(l.comms, w.comms[r]), append(l.runtimes, w.runtimes[r])
-	}
-	return l
-}
-
-func soon(t *testing.T) context.Context {
+func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
@@ -59,7 +50,7 @@ func TestRecover(t *testing.T) {
 			everything(t, w)
 			for i, dead := range []int{2, 0, 1} {
 				w.end(dead)
-				w = w.left(without(dead, len(w.comms))...)
+				w = w.of(without(dead, len(w.comms))...)
 				if i == 1 {
 					errs := w.try(func(rank int) error { return run(w.comms[rank], allReduce(t, 9)) })
 					for rank, err := range errs {
@@ -105,7 +96,7 @@ func TestShrink(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport, func(t *testing.T) {
 			shrink := func(left *world, exclude ...int) *world {
-				shrunk := left.left(without(-1, len(left.comms))...)
+				shrunk := left.of(without(-1, len(left.comms))...)
 				left.each(func(rank int) (err error) {
 					shrunk.comms[rank], err = left.comms[rank].Shrink(soon(t), ShrinkOptions{Exclude: exclude})
 					return err
@@ -116,10 +107,10 @@ func TestShrink(t *testing.T) {
 			}
 			w := newWorld(t, transport, 4, time.Minute)
 			everything(t, w)
-			three := shrink(w.left(0, 2, 3), 1)
+			three := shrink(w.of(0, 2, 3), 1)
 			everything(t, w) // the old one is as it was
 			three.end(0)
-			shrink(three.left(1, 2))
+			shrink(three.of(1, 2))
 		})
 	}
 }
@@ -153,8 +144,8 @@ func TestAgree(t *testing.T) {
 	everything(t, w)
 	w.end(1)
 	w.comms[0].Revoke("it is tried")
-	agree(w.left(0, 2), 0b111)
-	left := w.left(0, 2)
+	agree(w.of(0, 2), 0b111)
+	left := w.of(0, 2)
 	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
 	checkMembers(t, left)
 }
@@ -184,7 +175,7 @@ func TestExcluded(t *testing.T) {
 		w := newWorld(t, "tcp", 3, time.Minute)
 		everything(t, w)
 		w.comms[1].Revoke("it is tried")
-		left := w.left(without(late, 3)...)
+		left := w.of(without(late, 3)...)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		left.each(func(rank int) error { return left.comms[rank].Recover(ctx) })
@@ -211,14 +202,14 @@ func TestNoQuorum(t *testing.T) {
 	if err := w.comms[0].Recover(soon(t)); err != nil {
 		t.Errorf("rank 0: %v", err)
 	}
-	checkMembers(t, w.left(0))
+	checkMembers(t, w.of(0))
 }
 
 // Settings of who goes on are the same on all ranks, and hold.
 func TestLeastSize(t *testing.T) {
 	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, MinSize: 3})
 	w.end(1)
-	left := w.left(0, 2)
+	left := w.of(0, 2)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	for rank, err := range left.try(func(rank int) error { return left.comms[rank].Recover(ctx) }) {
@@ -233,7 +224,7 @@ func TestArchivesClose(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
 	everything(t, w)
 	w.end(1)
-	left := w.left(0, 2)
+	left := w.of(0, 2)
 	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
 	for _, r := range left.runtimes {
 		until(t, "an archive is closed", func() bool {

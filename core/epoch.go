@@ -78,8 +78,10 @@ type epoch struct {
 type roster struct {
 	members    fault.Group // the group's name, and those of the ranks
 	rank, size int
-	identity   identity       // set before open
-	founders   membership.Set // see membership.Config; nil: all
+	identity   identity            // set before open
+	nobody     bool                // it has been opened, and has no members yet: see Runtime.Open
+	founders   membership.Set      // see membership.Config; nil: all
+	joined     []membership.Joiner // who were none before; they have the last ranks
 	addresses  []transport.Address
 	kinds      []string
 	processes  []exec.Process // whose memory this rank reads; none is the zero value

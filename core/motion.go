@@ -12,8 +12,9 @@ import (
 // motion is what a rank brings to a decision of its epoch's members. It travels as JSON: a decision
 // is rare, and a later version may bring more.
 type motion struct {
-	Operation string // that is called: "recover", "shrink" or "agree"
+	Operation string // that is called: "recover", "grow", "shrink" or "agree"
 	Flags     uint64 `json:",omitempty"` // of agree
+	Newcomers int    `json:",omitempty"` // of grow: how many are waited for
 }
 
 // verdict is what a decision says beside who goes on.
@@ -39,7 +40,7 @@ func judge(states map[int][]byte) (decided, source []byte) {
 		if i == 0 {
 			first = m
 		}
-		if m.Operation != first.Operation && v.Calls == nil {
+		if (m.Operation != first.Operation || m.Newcomers != first.Newcomers) && v.Calls == nil {
 			v.Calls = map[int]string{ranks[0]: shortName(first.Operation), rank: shortName(m.Operation)}
 		}
 		v.Flags &= m.Flags

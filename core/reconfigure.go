@@ -5,19 +5,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/transport"
 )
-
-// door is where others find a communicator that can be reconfigured.
-type door struct {
-	handle   meeting.Handle
-	meetings *meeting.Meetings
-	close    func() // no one is let in any more
-}
 
 // Open makes a communicator that has no members yet: it joins nobody, and its collectives are
 // refused until [Comm.Reconfigure] has made it a member of a group. No store is needed. What the
@@ -30,6 +22,7 @@ func (r *Runtime) Open(ctx context.Context, config Config) (*Comm, error) {
 		return nil, config.concern(fault.From(err, fault.ErrSystem, "init"))
 	}
 	e := c.present.Load()
+	e.nobody = true
 	e.fail(fault.Errorf(fault.ErrInvalidArgument, "communicator %q has no members yet: exchange "+
 		"handles, and reconfigure it first (Comm.Reconfigure, goccl_comm_reconfigure, "+
 		"torch.distributed._reconfigure)", config.GroupName).In(&e.members), false)
@@ -53,51 +46,17 @@ func (r *Runtime) openAlone(ctx context.Context, config Config) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := r.openDoor(config, end)
+	c, err := r.openComm(config, end, newIdentity(), []transport.Address{r.address(config, end)},
+		[]string{"self"})
 	if err != nil {
 		r.leave(end)
 		return nil, err
 	}
-	return c, nil
-}
-
-func (r *Runtime) openDoor(config Config, end *sharedEndpoint) (*Comm, error) {
-	handle, err := meeting.New(r.address(config, end))
-	if err != nil {
+	if _, err := c.openDoor(); err != nil {
+		c.Destroy()
 		return nil, err
 	}
-	key := ""
-	if config.Secret != "" {
-		if key, err = bootstrap.JobKey(config.Secret, ""); err != nil {
-			return nil, err
-		}
-	}
-	c, err := r.openComm(config, end, identity{}, []transport.Address{handle.Address},
-		[]string{"self"})
-	if err != nil {
-		return nil, err
-	}
-	d := &door{handle: handle, meetings: meeting.NewMeetings(handle, key, end.Call)}
-	d.close = end.Serve(transport.Service{ID: handle.ID(), Secret: d.meetings.Secret(),
-		Answer: d.meetings.Answer})
-	c.door = d
 	return c, nil
-}
-
-// Handle names this process's end of the communicator to those that are to be members of a group
-// with it: see [Comm.Reconfigure]. It is a text of base64, of at most 1 KiB, and stays the same as
-// long as the communicator lives.
-func (c *Comm) Handle() (string, error) {
-	if c.door == nil {
-		return "", notOpened("handle")
-	}
-	return c.door.handle.String(), nil
-}
-
-func notOpened(operation string) error {
-	return fault.Errorf(fault.ErrUnsupported, "%s: the communicator has joined its group by init: "+
-		"make one that can be reconfigured by Runtime.Open (goccl_config.reconfigurable, "+
-		"init_process_group(enable_reconfigure=True))", operation).During(operation, 0)
 }
 
 // Reconfigure makes the processes of the handles the communicator's members, in place: also where
@@ -115,19 +74,20 @@ func notOpened(operation string) error {
 // What is under way in the old membership ends with ErrRevoked. In the new one the collectives
 // count from 1.
 func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, ordered bool) error {
-	if c.door == nil {
-		return notOpened(meeting.Operation)
+	d, err := c.openDoor()
+	if err != nil {
+		return err
 	}
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	old := c.present.Load()
-	m, err := c.door.meetings.Begin(uuid)
+	m, err := d.meetings.Begin(uuid)
 	if err != nil {
 		return err
 	}
-	list, err := meeting.NewList(c.door.handle, c.config.GroupName, handles, ordered)
+	list, err := meeting.NewList(d.handle, c.config.GroupName, handles, ordered)
 	if err != nil {
 		return m.Fail(err)
 	}
@@ -162,13 +122,4 @@ func (c *Comm) rosterOf(list *meeting.List) (roster, error) {
 		return roster{}, fmt.Errorf("%s: %w", meeting.Operation, err)
 	}
 	return newRoster(c.config.GroupName, list.Rank, nil, addresses, kinds, c.end), nil
-}
-
-// unjoined tells whether a communicator has been opened, and has no members yet.
-func (c *Comm) unjoined(e *epoch) bool { return c.door != nil && e.identity.secret == nil }
-
-// shutDoor ends what Reconfigure waits for.
-func (c *Comm) shutDoor(cause *fault.Error) {
-	c.door.meetings.Close(cause)
-	c.door.close()
 }

@@ -52,7 +52,7 @@ func New(a transport.Address) (Handle, error) {
 		return Handle{}, fmt.Errorf("this process's handle takes %d bytes, allowed are %d: name one "+
 			"network interface by GOCCL_SOCKET_IFNAME", len(text), MaxHandle)
 	}
-	return parse(text)
+	return Parse(text)
 }
 
 // String is the handle's text: base64, for URLs.
@@ -61,7 +61,8 @@ func (h *Handle) String() string { return h.text }
 // ID names the communicator's end among those of its process.
 func (h *Handle) ID() uint64 { return h.id }
 
-func parse(text string) (h Handle, err error) {
+// Parse reads the text of a handle.
+func Parse(text string) (h Handle, err error) {
 	if len(text) > MaxHandle {
 		return h, fmt.Errorf("it has %d bytes, allowed are %d", len(text), MaxHandle)
 	}
@@ -87,7 +88,8 @@ func parse(text string) (h Handle, err error) {
 	return h, nil
 }
 
-func (h *Handle) who() string {
+// Who names the process in texts.
+func (h *Handle) Who() string {
 	return fmt.Sprintf("pid %d on host %s", h.Address.PID, h.Address.Name)
 }
 
@@ -116,14 +118,14 @@ func NewList(self Handle, group string, texts []string, ordered bool) (*List, er
 	l := &List{Rank: -1}
 	places := map[string]int{}
 	for i, text := range texts {
-		h, err := parse(text)
+		h, err := Parse(text)
 		if err != nil {
 			return bad("handle %d of %d, %q, is none: %v", i+1, len(texts),
 				printable.Text(text, maxQuoted), err)
 		}
 		if first, twice := places[text]; twice {
 			return bad("handles %d and %d of %d are the same, that of %s", first+1, i+1, len(texts),
-				h.who())
+				h.Who())
 		}
 		places[text] = i
 		l.Handles = append(l.Handles, h)
@@ -151,7 +153,7 @@ func NewList(self Handle, group string, texts []string, ordered bool) (*List, er
 	all.Sum(l.digest[:0])
 	if l.Rank < 0 {
 		return bad("this process's own handle is not among the %d that are given (it is that of %s)",
-			len(texts), self.who())
+			len(texts), self.Who())
 	}
 	l.Members = fault.NewGroup(group, nil, pids)
 	return l, nil

@@ -394,7 +394,7 @@ func (n *Meeting) goneAgain(rank int, came *Part) {
 
 // differs is the error of a caller that was given another list.
 func (l *List) differs(rank int, q *request) *fault.Error {
-	who := q.from.who() + ", which is not in this list"
+	who := q.from.Who() + ", which is not in this list"
 	if rank >= 0 {
 		who = l.name(rank)
 	}

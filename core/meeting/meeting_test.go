@@ -34,7 +34,7 @@ func TestHandle(t *testing.T) {
 	if a.text == b.text || a.id == b.id {
 		t.Error("two ends of a process have one handle")
 	}
-	again, err := parse(a.String())
+	again, err := Parse(a.String())
 	if err != nil || !reflect.DeepEqual(a, again) {
 		t.Errorf("%+v, was %+v: %v", again, a, err)
 	}
@@ -87,7 +87,7 @@ func FuzzForeign(f *testing.F) {
 	f.Add(n.request(visits, 0))
 	f.Add(verdict{failure: errorf(fault.ErrMismatch, "x")}.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if h, err := parse(string(b)); err == nil && h.text != string(b) {
+		if h, err := Parse(string(b)); err == nil && h.text != string(b) {
 			t.Error("a handle of another text")
 		}
 		_, _ = readRequest(b)

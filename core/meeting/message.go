@@ -64,7 +64,7 @@ func readRequest(b []byte) (*request, error) {
 		return nil, err
 	}
 	var err error
-	q.from, err = parse(from)
+	q.from, err = Parse(from)
 	return q, err
 }
 

@@ -49,6 +49,7 @@ type Agreement struct {
 	settled          bool            // see Settle
 	nonce            [NonceSize]byte
 	state            []byte
+	newcomers        int // see Begin
 
 	begun   bool // this member has stopped, and state says where
 	asked   bool // a peer has begun, and the caller has been told
@@ -79,6 +80,8 @@ type News interface{ inform(a *Agreement) }
 type Begin struct {
 	Nonce [NonceSize]byte // random: it becomes that of what this member proposes
 	State []byte          // what Config.Judge is given of this member: at most MaxOpaque bytes
+	// Newcomers are how many joiners are waited for until Waited.
+	Newcomers int
 }
 
 // Received tells that a message has come.
@@ -168,7 +171,7 @@ func (e Begin) inform(a *Agreement) {
 	if a.begun || a.over() {
 		return
 	}
-	a.begun, a.nonce, a.state = true, e.Nonce, e.State
+	a.begun, a.nonce, a.state, a.newcomers = true, e.Nonce, e.State, e.Newcomers
 	for from := range a.config.Size {
 		if m := a.pending[from]; m != nil && !a.ended.Has(from) {
 			a.receive(from, m)
@@ -190,7 +193,11 @@ func (e Received) inform(a *Agreement) {
 	a.receive(e.From, m)
 }
 
-func (e Joining) inform(a *Agreement) { a.hear([]Joiner{e.Joiner}) }
+func (e Joining) inform(a *Agreement) {
+	a.hear([]Joiner{e.Joiner})
+	a.called = -1 // who proposes is to hear of it
+	a.lead()
+}
 
 func (e Unjoined) inform(a *Agreement) {
 	a.gone[string(e.Handle)] = true
@@ -297,10 +304,10 @@ func (a *Agreement) lead() {
 	}
 	leader := a.leader()
 	switch {
+	case leader == a.config.Rank && a.proposal == nil:
+		a.propose()
 	case leader == a.config.Rank:
-		if a.proposal == nil {
-			a.propose()
-		}
+		a.advance(false)
 	case leader != a.called:
 		a.called = leader
 		a.send(leader, Message{Kind: Call, Joiners: a.joiners})

@@ -71,6 +71,9 @@ func (a *Agreement) compose(reports map[int]*Message) *Value {
 		v.Founders = v.Survivors.both(a.founders)
 	}
 	v.Open = !a.settled || v.Survivors.count()+a.ended.count() < a.config.Size
+	if len(v.Joiners) < a.newcomers && a.config.Waits && !a.waited {
+		return nil
+	}
 	if v.Size() < a.config.MinSize || !a.config.Any && v.Founders.count() == 0 {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 // a request and a reply.
 
 // maxCall is the longest request or reply of a call, in bytes.
-const maxCall = 64 << 10
+const maxCall = 16 << 20
 
 // Service is what answers calls that come to an endpoint.
 type Service struct {

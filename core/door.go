@@ -1,0 +1,120 @@
+package core
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/meeting"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// door is where others find a communicator: to be members of a group with it, see Reconfigure, or
+// to join it, see Join.
+type door struct {
+	handle   meeting.Handle
+	meetings *meeting.Meetings
+	close    func() // no one is let in any more
+}
+
+// Handle names this process's end of the communicator: to those that are to be members of a group
+// with it, see [Comm.Reconfigure], and to those that are to join it, see [Runtime.Join]. It is a
+// text of base64, of at most 1 KiB, and stays the same as long as the communicator lives. Where the
+// job has no secret, whoever has the text can join.
+func (c *Comm) Handle() (string, error) {
+	d, err := c.openDoor()
+	if err != nil {
+		return "", err
+	}
+	return d.handle.String(), nil
+}
+
+// openDoor lets others find the communicator from now on.
+func (c *Comm) openDoor() (*door, error) {
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	if d := c.entrance(); d != nil {
+		return d, nil
+	}
+	if c.end == nil {
+		if err := c.openEnd(); err != nil {
+			return nil, err
+		}
+	}
+	key := ""
+	if c.config.Secret != "" {
+		var err error
+		if key, err = bootstrap.JobKey(c.config.Secret, ""); err != nil {
+			return nil, fault.Errorf(fault.ErrSystem, "handle: %v", err)
+		}
+	}
+	e := c.present.Load()
+	handle, err := meeting.New(e.addresses[e.rank])
+	if err != nil {
+		return nil, fault.From(err, fault.ErrSystem, "handle")
+	}
+	d := &door{handle: handle, meetings: meeting.NewMeetings(handle, key, c.end.Call)}
+	d.close = c.end.Serve(transport.Service{ID: handle.ID(), Secret: d.meetings.Secret(),
+		Answer: func(ctx context.Context, topic uint64, request []byte) []byte {
+			if topic == joinTopic {
+				return c.answerJoin(ctx, d, request)
+			}
+			return d.meetings.Answer(ctx, topic, request)
+		}})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.door = d
+	if c.destroyed {
+		d.shut(destroyedHere(e))
+	}
+	return d, nil
+}
+
+// entrance is the communicator's door, nil while it has none.
+func (c *Comm) entrance() *door {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.door
+}
+
+// openEnd gives a communicator of one rank, which was made without one, an end that others can
+// reach.
+func (c *Comm) openEnd() error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	old := c.present.Load()
+	if err := old.failed(); err != nil {
+		return err
+	}
+	verbs, err := c.runtime.verbs(c.config)
+	if err != nil {
+		return err
+	}
+	end, err := c.runtime.endpoint(endpointKey{c.config.Interface, c.config.StoreHost,
+		c.config.LivenessGrace, verbs})
+	if err != nil {
+		return err
+	}
+	old.finish(old.members.Errorf(fault.ErrRevoked, "it lets others in from now on"))
+	c.end = end
+	ranks := newRoster(old.members.Name, 0, old.members.GlobalRanks,
+		[]transport.Address{c.runtime.address(c.config, end)}, old.kinds, end)
+	ranks.identity = newIdentity()
+	return c.install(ranks, old.number+1)
+}
+
+// newIdentity is that of a group that has one member so far.
+func newIdentity() identity {
+	b := make([]byte, 16+32)
+	rand.Read(b)
+	return identity{job: binary.LittleEndian.Uint64(b), group: binary.LittleEndian.Uint64(b[8:]),
+		secret: b[16:]}
+}
+
+// shut ends what Reconfigure waits for, and lets nobody in any more.
+func (d *door) shut(cause *fault.Error) {
+	d.meetings.Close(cause)
+	d.close()
+}

@@ -1,0 +1,329 @@
+package core
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/meeting"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// A process joins by a call to any member: see [transport.Endpoint.Call]. Its request lies with
+// that member until the members let it in, by Recover or Grow, and the reply makes it a member. If
+// the member ends meanwhile, the process asks another one.
+
+// joinTopic is that of the calls. Those of meetings are hashes.
+const joinTopic = 1
+
+// joinRequest is what a process says that asks to be a member.
+type joinRequest struct {
+	Handle   string // the process's own
+	Settings []bootstrap.Setting
+	Nonce    [32]byte // random: of the key that the reply's secret is sealed with
+}
+
+// welcome is the reply: the epoch whose member the process is.
+type welcome struct {
+	Kind     uint8  `json:",omitempty"` // of the refusal: see fault.Number
+	Problem  string `json:",omitempty"` // why the process is refused; nothing else is set then
+	Name     string // the group's
+	Number   uint32
+	Job      uint64
+	Group    uint64
+	Secret   []byte   // sealed
+	Own      [][]byte // the members' addresses, by rank: see transport.Address.Encode
+	Hosts    [][]byte // what they share
+	HostOf   []int    // by rank: of Hosts
+	Founders []byte
+	Handles  []string // of those that join; they have the last ranks
+}
+
+// joiner is a process that waits here.
+type joiner struct {
+	membership.Joiner
+	come chan *epoch // the epoch that it is a member of
+}
+
+// answerJoin answers a process that asks to be a member: once it is one, or is refused.
+func (c *Comm) answerJoin(ctx context.Context, d *door, request []byte) []byte {
+	refuse := func(e *fault.Error) []byte {
+		b, _ := json.Marshal(welcome{Kind: fault.Number(e.Kind), Problem: e.Text}) // never fails
+		return b
+	}
+	var q joinRequest
+	if err := json.Unmarshal(request, &q); err != nil {
+		return refuse(fault.Errorf(fault.ErrInternal, "the request cannot be read: %v", err))
+	}
+	handle, err := meeting.Parse(q.Handle)
+	if err != nil {
+		return refuse(fault.Errorf(fault.ErrInvalidArgument, "the process's own handle is none: %v", err))
+	}
+	if text := differing(q.Settings, c.config.common()); text != "" {
+		return refuse(fault.Errorf(fault.ErrMismatch, "%s", text))
+	}
+	j := &joiner{Joiner: membership.Joiner{Host: handle.Address.Host, Handle: []byte(q.Handle)},
+		come: make(chan *epoch, 1)}
+	c.receive(j)
+	defer c.leaves(j)
+	select {
+	case e := <-j.come:
+		b, err := e.welcome(d.meetings.Secret(), &q)
+		if err != nil {
+			return refuse(fault.From(err, fault.ErrSystem, "join"))
+		}
+		return b
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// differing tells of a setting that a process has otherwise than the members; "" if there is none.
+func differing(theirs, ours []bootstrap.Setting) string {
+	for _, s := range ours {
+		i := slices.IndexFunc(theirs, func(t bootstrap.Setting) bool { return t.Name == s.Name })
+		switch {
+		case i < 0:
+			return fmt.Sprintf("the process does not say what %s is", s.Name)
+		case theirs[i].Value != s.Value:
+			return fmt.Sprintf("%s is %q on the process, but %q on the members", s.Name,
+				printable.Text(theirs[i].Value, maxRankList), s.Value)
+		}
+	}
+	return ""
+}
+
+// receive has a process wait here. It may be a member already, and have missed the reply.
+func (c *Comm) receive(j *joiner) {
+	e := c.present.Load()
+	c.mu.Lock()
+	c.joiners = append(c.joiners, j)
+	act := e.inform(membership.Joining{Joiner: j.Joiner})
+	c.mu.Unlock()
+	act()
+	e.welcomes()
+}
+
+// leaves tells that a process does not wait here any more.
+func (c *Comm) leaves(j *joiner) {
+	e := c.present.Load()
+	c.mu.Lock()
+	c.joiners = slices.DeleteFunc(c.joiners, func(k *joiner) bool { return k == j })
+	act := e.inform(membership.Unjoined{Handle: j.Handle})
+	c.mu.Unlock()
+	act()
+}
+
+// welcomes tells those that wait here, and are members of the epoch, that they are.
+func (c *epoch) welcomes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.joiners = slices.DeleteFunc(c.joiners, func(j *joiner) bool {
+		in := slices.ContainsFunc(c.joined, func(k membership.Joiner) bool {
+			return slices.Equal(k.Handle, j.Handle)
+		})
+		if in {
+			j.come <- c
+		}
+		return in
+	})
+}
+
+// Joining is how many processes wait at this rank to be members: Recover and Grow let them in.
+func (c *Comm) Joining() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.joiners)
+}
+
+// sealer seals the secret that a reply to a request has. The key is used once.
+func (q *joinRequest) sealer(secret []byte) (cipher.AEAD, error) {
+	key := bootstrap.Seal(string(secret), "goccl join", []byte(q.Handle), q.Nonce[:])
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// welcome is the reply to a process that is a member of the epoch.
+func (c *epoch) welcome(secret []byte, q *joinRequest) ([]byte, error) {
+	seal, err := q.sealer(secret)
+	if err != nil {
+		return nil, err
+	}
+	w := welcome{Name: c.members.Name, Number: c.number, Job: c.identity.job, Group: c.identity.group,
+		Secret:   seal.Seal(nil, make([]byte, seal.NonceSize()), c.identity.secret, nil),
+		Founders: c.founders}
+	for _, j := range c.joined {
+		w.Handles = append(w.Handles, string(j.Handle))
+	}
+	hosts := map[string]int{}
+	for rank := range c.addresses {
+		own, shared, err := c.addresses[rank].Encode()
+		if err != nil {
+			return nil, err
+		}
+		host, known := hosts[string(shared)]
+		if !known {
+			host = len(hosts)
+			hosts[string(shared)] = host
+			w.Hosts = append(w.Hosts, shared)
+		}
+		w.Own, w.HostOf = append(w.Own, own), append(w.HostOf, host)
+	}
+	return json.Marshal(w)
+}
+
+// Join makes this process a member of a communicator that exists. The handles are those of members
+// (see [Comm.Handle]): one that lives is enough. It waits until the members let it in, by Recover
+// or Grow, for as long as the context lasts or, where that has no deadline, for the configuration's
+// timeout. Its rank is one of the last. What the configuration says of ranks is not looked at; its
+// settings and its secret must be those of the members.
+func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*Comm, error) {
+	r.tellVariables.Do(r.tellEnvironment)
+	config.Rank, config.Size, config.GlobalRanks, config.Store = 0, 1, nil, nil
+	c, err := r.openAlone(ctx, config)
+	if err != nil {
+		return nil, config.concern(fault.From(err, fault.ErrSystem, "join"))
+	}
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	if err := c.join(ctx, handles); err != nil {
+		c.Destroy()
+		return nil, config.concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
+	}
+	return c, nil
+}
+
+func (c *Comm) join(ctx context.Context, texts []string) error {
+	handles, err := readHandles(texts)
+	if err != nil {
+		return err
+	}
+	c.changing.Lock()
+	w, secret, err := c.apply(ctx, handles)
+	if err == nil {
+		err = c.enter(w, secret)
+	}
+	c.changing.Unlock()
+	if err != nil {
+		return err
+	}
+	err = c.meetAgain(ctx)
+	if errors.Is(err, fault.ErrPeerFailed) {
+		return c.Recover(ctx) // as the other members do
+	}
+	return err
+}
+
+func readHandles(texts []string) (handles []meeting.Handle, err error) {
+	if len(texts) == 0 {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "join: no handles are given: give that of a "+
+			"member, or of several")
+	}
+	for i, text := range texts {
+		h, err := meeting.Parse(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: handle %d of %d, %q, is none: %v",
+				i+1, len(texts), printable.Text(text, 40), err)
+		}
+		handles = append(handles, h)
+	}
+	return handles, nil
+}
+
+// apply asks the members, one after the other, until one lets this process in.
+func (c *Comm) apply(ctx context.Context, handles []meeting.Handle) (*welcome, []byte, error) {
+	d := c.entrance()
+	q := joinRequest{Handle: d.handle.String(), Settings: c.config.common()}
+	rand.Read(q.Nonce[:])
+	request, _ := json.Marshal(q) // texts never fail
+	seal, err := q.sealer(d.meetings.Secret())
+	if err != nil {
+		return nil, nil, err
+	}
+	var lost []string
+	for i := range handles {
+		h := &handles[i]
+		reply, err := c.end.Call(ctx, &h.Address, h.ID(), joinTopic, d.meetings.Secret(), request)
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil, fault.Errorf(fault.ErrTimeout, "join: the members have not let this process "+
+				"in within its time: they do by Recover, or Grow")
+		case errors.Is(err, transport.ErrRefused):
+			return nil, nil, fault.Errorf(fault.ErrMismatch, "join: %s and this process have different "+
+				"secrets (config.secret, %s)", h.Who(), EnvSecret)
+		case err != nil || len(reply) == 0:
+			lost = append(lost, h.Who())
+			continue
+		}
+		var w welcome
+		if err := json.Unmarshal(reply, &w); err != nil {
+			return nil, nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s cannot be read: %v",
+				h.Who(), err)
+		}
+		if w.Problem != "" {
+			return nil, nil, fault.Errorf(fault.KindOf(w.Kind), "join: %s refuses this process: %s",
+				h.Who(), printable.Text(w.Problem, fault.MaxText))
+		}
+		secret, err := seal.Open(nil, make([]byte, seal.NonceSize()), w.Secret, nil)
+		if err != nil {
+			return nil, nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s is not sealed as it "+
+				"must be", h.Who())
+		}
+		return &w, secret, nil
+	}
+	return nil, nil, fault.Errorf(fault.ErrPeerFailed, "join: no member of those whose handles are "+
+		"given is there any more: %s", strings.Join(lost, "; "))
+}
+
+// enter makes this process a member of an epoch.
+func (c *Comm) enter(w *welcome, secret []byte) error {
+	self := c.entrance().handle.String()
+	rank := slices.Index(w.Handles, self) + len(w.Own) - len(w.Handles)
+	shared := make([][]byte, len(w.Own))
+	for r := range shared {
+		if r >= len(w.HostOf) || w.HostOf[r] < 0 || w.HostOf[r] >= len(w.Hosts) {
+			return malformedWelcome("of rank %d no host is told", r)
+		}
+		shared[r] = w.Hosts[w.HostOf[r]]
+	}
+	if !slices.Contains(w.Handles, self) || rank < 0 || len(w.Own) > maxRanks {
+		return malformedWelcome("this process is not among %d members", len(w.Own))
+	}
+	if len(w.Founders) != len(membership.NewSet(len(w.Own))) {
+		return malformedWelcome("%d bytes tell of founders", len(w.Founders))
+	}
+	addresses, hosts, err := transport.Decode(w.Own, shared)
+	if err != nil {
+		return malformedWelcome("%v", err)
+	}
+	kinds, err := decide(addresses, hosts, rank, c.config.Transport)
+	if err != nil {
+		return fault.Errorf(fault.ErrUnsupported, "join: %v", err)
+	}
+	old := c.present.Load()
+	ranks := newRoster(printable.Text(w.Name, maxRankList), rank, nil, addresses, kinds, c.end)
+	ranks.identity = identity{job: w.Job, group: w.Group, secret: secret}
+	ranks.founders = w.Founders
+	for _, h := range w.Handles {
+		ranks.joined = append(ranks.joined, membership.Joiner{Handle: []byte(h)})
+	}
+	old.finish(old.members.Errorf(fault.ErrRevoked, "it has joined a group"))
+	return c.install(ranks, w.Number)
+}
+
+func malformedWelcome(format string, args ...any) error {
+	return fault.Errorf(fault.ErrInternal, "join: the reply breaks the protocol: "+format, args...)
+}

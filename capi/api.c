@@ -431,6 +431,19 @@ goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch) {
   return apiCommEpoch(comm, epoch);
 }
 
+goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_t *needed) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommHandle(comm, handle, size, needed);
+}
+
+goccl_result goccl_comm_reconfigure(goccl_comm comm, const char *uuid, const char *const *handles,
+                                    int n, int ordered, int64_t timeout_ms) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommReconfigure(comm, (char *)uuid, (char **)handles, n, ordered, timeout_ms);
+}
+
 goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {
   NOT_FORKED;
   ENTER_GO;
@@ -598,10 +611,8 @@ goccl_result goccl_work_free(goccl_work work) {
 
 /* Gives the blocks of a side and their counts, for which there is `room` where the caller has none.
  * Returns how many they are; -1: they cannot go by the fast path. */
-static int lay_out(const api_operation *o, const api_side *side, const api_side *other,
-                   const goccl_fast_path *path, uint64_t *room, void *const **blocks,
-                   const uint64_t **counts) {
-  int ranks = (int)path->ranks;
+static int lay_out(const api_operation *o, const api_side *side, const api_side *other, int rank,
+                   int ranks, uint64_t *room, void *const **blocks, const uint64_t **counts) {
   *blocks = (void *const *)side->list;
   *counts = side->counts;
   switch (side->form) {
@@ -610,7 +621,7 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
       *blocks = (void *const *)&side->block;
       *counts = &o->count;
       if (other->form != API_EACH) return 1;
-      *counts = other->counts + path->rank;
+      *counts = other->counts + rank;
       return other->counts == NULL ? -1 : 1;
     case API_EQUAL:
       for (int i = 0; i < ranks; i++) room[i] = o->count;
@@ -697,15 +708,18 @@ static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl
   if (o->collective == API_SEND) return send_by_fast_path(o, path);
   /* A receive has a work that can be asked for its source, unless it is waited for. */
   if (o->collective == API_RECV) return work == NULL && send_by_fast_path(o, path);
-  if (o->collective > API_BARRIER || path->ranks > GOCCL_FAST_PATH_BLOCKS) return 0;
+  /* Once: another thread may change the members, of which the call then hears. */
+  int rank = (int)__atomic_load_n(&path->rank, __ATOMIC_RELAXED);
+  int ranks = (int)__atomic_load_n(&path->ranks, __ATOMIC_RELAXED);
+  if (o->collective > API_BARRIER || ranks > GOCCL_FAST_PATH_BLOCKS) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
   uint64_t room[GOCCL_FAST_PATH_BLOCKS];
   goccl_operation op = {.collective = (uint8_t)o->collective,
                         .dtype = (uint8_t)o->dtype,
                         .op = (uint8_t)o->op,
                         .root = o->root};
-  int n_in = lay_out(o, &o->in, &o->out, path, room, &op.in, &op.in_counts);
-  int n_out = lay_out(o, &o->out, &o->in, path, room, &op.out, &op.out_counts);
+  int n_in = lay_out(o, &o->in, &o->out, rank, ranks, room, &op.in, &op.in_counts);
+  int n_out = lay_out(o, &o->out, &o->in, rank, ranks, room, &op.out, &op.out_counts);
   if (n_in < 0 || n_out < 0) return 0;
   op.n_in = (uint32_t)n_in;
   op.n_out = (uint32_t)n_out;

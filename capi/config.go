@@ -285,6 +285,8 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	switch {
+	case in.reconfigurable != 0:
+		return process.Open(ctx, c)
 	case in.store != nil:
 		s, err := newStore(in.store)
 		if err != nil {
@@ -305,15 +307,18 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 // checkConfig refuses what core cannot know to be wrong.
 func checkConfig(in C.goccl_config) error {
 	switch {
-	case in.size < 1 || in.size > bootstrap.MaxSize:
-		return invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)
-	case in.rank < 0 || in.rank >= in.size:
-		return invalid("config.rank", in.rank, "allowed are 0 to %d", in.size-1)
 	case in.timeout_ms < 0:
 		return invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
 	case in.liveness_grace_ms < 0:
 		return invalid("config.liveness_grace_ms", in.liveness_grace_ms,
 			"it must be positive, or 0 for the default")
+	case in.reconfigurable < 0 || in.reconfigurable > 1:
+		return invalid("config.reconfigurable", in.reconfigurable, "allowed are 0 and 1")
+	case in.reconfigurable == 1: // ranks are not looked at
+	case in.size < 1 || in.size > bootstrap.MaxSize:
+		return invalid("config.size", in.size, "allowed are 1 to %d", bootstrap.MaxSize)
+	case in.rank < 0 || in.rank >= in.size:
+		return invalid("config.rank", in.rank, "allowed are 0 to %d", in.size-1)
 	case in.unique_id != nil && in.store != nil:
 		return errorf(codeInvalidArgument, "config.unique_id and config.store are both given, "+
 			"exactly one of them is allowed")
@@ -327,7 +332,7 @@ func checkConfig(in C.goccl_config) error {
 // stayOut tells the other ranks why this one is refused, wherever the config says that they meet.
 // It returns that reason.
 func stayOut(c core.Config, in C.goccl_config, why error) error {
-	if in.size < 2 || in.rank < 0 || in.rank >= in.size {
+	if in.size < 2 || in.rank < 0 || in.rank >= in.size || in.reconfigurable != 0 {
 		return why
 	}
 	ctx := context.Background()

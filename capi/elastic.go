@@ -28,16 +28,11 @@ func apiCommRecover(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
 		if err != nil {
 			return err
 		}
-		ctx := context.Background()
-		switch {
-		case timeout == 0 || timeout < C.GOCCL_DEFAULT_TIMEOUT:
-			return invalid("comm_recover: timeout_ms", timeout,
-				"it must be positive, or GOCCL_DEFAULT_TIMEOUT")
-		case timeout > 0:
-			limited, cancel := context.WithTimeout(ctx, milliseconds(timeout))
-			defer cancel()
-			ctx = limited
+		ctx, cancel, err := within(timeout, "comm_recover")
+		if err != nil {
+			return err
 		}
+		defer cancel()
 		return c.comm.Recover(ctx)
 	})
 }
@@ -135,4 +130,18 @@ func apiCommEpoch(handle C.goccl_comm, epoch *C.uint32_t) C.goccl_result {
 		}
 		return err
 	})
+}
+
+// within is the time that a function may take; a context without a deadline has the communicator's.
+func within(timeout C.int64_t, function string) (context.Context, context.CancelFunc, error) {
+	ctx := context.Background()
+	switch {
+	case timeout == 0 || timeout < C.GOCCL_DEFAULT_TIMEOUT:
+		return nil, nil, invalid(function+": timeout_ms", timeout,
+			"it must be positive, or GOCCL_DEFAULT_TIMEOUT")
+	case timeout < 0:
+		return ctx, func() {}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, milliseconds(timeout))
+	return ctx, cancel, nil
 }

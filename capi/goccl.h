@@ -272,6 +272,10 @@ typedef struct {
   /* Who goes on where members cannot reach each other: NULL or "majority", or "any", with which
    * several parts may go on apart. The same on all ranks. Also GOCCL_QUORUM */
   const char *quorum;
+  /* 1: goccl_init() joins nobody, at once: the communicator gets its members, and its first
+   * collective, by goccl_comm_reconfigure(). `rank`, `size`, `unique_id`, `store` and
+   * `global_ranks` are not looked at. 0: goccl_init() joins `size` ranks. */
+  int reconfigurable;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -351,8 +355,42 @@ typedef struct {
 goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t size, size_t *count);
 
 /* The number of the communicator's present epoch: 0 at first, and one more with each
- * goccl_comm_recover() and goccl_renew(). Thread-safe, never blocks. */
+ * goccl_comm_recover() and goccl_renew(); after goccl_comm_reconfigure() one more than the greatest
+ * of the members. Thread-safe, never blocks. */
 goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
+
+/* Names this process's end of a communicator to those that are to be members with it: a text of
+ * base64, with the address of the process and a random number, which stays the same until
+ * goccl_destroy(). Hand it to them by any means; without GOCCL_SECRET keep it among them. Copies at
+ * most `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that holds
+ * everything, at most GOCCL_HANDLE_SIZE. GOCCL_UNSUPPORTED where config.reconfigurable was 0.
+ * Thread-safe, never blocks. */
+#define GOCCL_HANDLE_SIZE 1025
+goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_t *needed);
+
+/* Makes the processes of `n` handles the communicator's members, under the same handle of C: also
+ * where it has failed, or had other members. No store is needed. All of them must call it with the
+ * same handles, their own among them, and the same `uuid`: any text that none of them has used
+ * before. `ordered` != 0: the place of a handle is the rank of its process; 0: ranks are in the
+ * order of the handles as strings, and places do not matter. Texts and array are copied.
+ *
+ * Waits for all of them for `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's). Where they do
+ * not agree the communicator stays as it is, and all that call it are told why. It may be called
+ * again, with another uuid:
+ *
+ * - GOCCL_INVALID_ARGUMENT: a handle is none, is given twice, the own one is missing, or the uuid
+ *   has been used, by any of them;
+ * - GOCCL_PEER_FAILED, at once: the process of a handle has ended, or its communicator has;
+ * - GOCCL_MISMATCH: members were given different handles, settings or secrets;
+ * - GOCCL_TIMEOUT: text and detail name who did not come;
+ * - GOCCL_ABORTED: goccl_abort() or goccl_destroy() was called meanwhile;
+ * - GOCCL_UNSUPPORTED: config.reconfigurable was 0.
+ *
+ * Works that have not ended then get GOCCL_REVOKED, and collectives count from 1. A communicator
+ * that goccl_split() makes of this one cannot be reconfigured itself. Thread-safe; one call waits
+ * for another. goccl_comm_rank() and goccl_comm_size() tell the new numbers. */
+goccl_result goccl_comm_reconfigure(goccl_comm comm, const char *uuid, const char *const *handles,
+                                    int n, int ordered, int64_t timeout_ms);
 
 /* ---- shareable memory --------------------------------------------------------------------- */
 

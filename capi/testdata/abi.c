@@ -831,6 +831,84 @@ static void test_elastic(void) {
   OK(goccl_destroy(comm));
 }
 
+enum { OPENED = 3 };
+
+typedef struct {
+  int place;
+  goccl_comm comm;
+  char handle[GOCCL_HANDLE_SIZE];
+  pthread_barrier_t *all;
+} opened;
+
+static opened open_ranks[OPENED];
+
+static void reconfigured(goccl_comm comm, const char *uuid, const int *members, int n, int self) {
+  const char *handles[OPENED];
+  for (int i = 0; i < n; i++) handles[i] = open_ranks[members[i]].handle;
+  OK(goccl_comm_reconfigure(comm, uuid, handles, n, 1, PATIENCE));
+  int rank = -1, size = -1;
+  OK(goccl_comm_rank(comm, &rank));
+  OK(goccl_comm_size(comm, &size));
+  TRUE(size == n && members[rank] == self);
+  shared(comm, rank, size);
+}
+
+static void *play_opened(void *p) {
+  opened *a = p;
+  goccl_config config = {.struct_size = sizeof config, .reconfigurable = 1, .rank = 9};
+  OK(goccl_init(&a->comm, &config));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "reconfigure it first", goccl_barrier(a->comm, NULL, NULL));
+  size_t needed = 0;
+  OK(goccl_comm_handle(a->comm, a->handle, sizeof a->handle, &needed));
+  TRUE(needed == strlen(a->handle) + 1);
+  pthread_barrier_wait(a->all);
+  const int every[] = {2, 0, 1}, some[] = {1, 2};
+  reconfigured(a->comm, "all", every, 3, a->place);
+  if (a->place > 0) reconfigured(a->comm, "some", some, 2, a->place);
+  reconfigured(a->comm, "all again", every, 3, a->place);
+  if (a->place == 0) OK(goccl_abort(a->comm, "a test"));
+  reconfigured(a->comm, "after an abort", every, 3, a->place);
+  pthread_barrier_wait(a->all);
+  OK(goccl_destroy(a->comm));
+  return NULL;
+}
+
+static void test_reconfigure(void) {
+  pthread_barrier_t all;
+  pthread_t threads[OPENED];
+  TRUE(pthread_barrier_init(&all, NULL, OPENED) == 0);
+  for (int r = 0; r < OPENED; r++) {
+    open_ranks[r] = (opened){.place = r, .all = &all};
+    TRUE(pthread_create(&threads[r], NULL, play_opened, &open_ranks[r]) == 0);
+  }
+  for (int r = 0; r < OPENED; r++) TRUE(pthread_join(threads[r], NULL) == 0);
+
+  goccl_result bad = GOCCL_INVALID_ARGUMENT;
+  goccl_config config = {.struct_size = sizeof config, .reconfigurable = 2};
+  goccl_comm comm = 7;
+  REFUSED(bad, "config.reconfigurable is 2", goccl_init(&comm, &config));
+  config.reconfigurable = 1;
+  OK(goccl_init(&comm, &config));
+  char handle[GOCCL_HANDLE_SIZE];
+  const char *handles[] = {handle, NULL};
+  REFUSED(bad, "handle is NULL", goccl_comm_handle(comm, NULL, 1, NULL));
+  OK(goccl_comm_handle(comm, handle, 5, NULL));
+  TRUE(strlen(handle) == 4);
+  OK(goccl_comm_handle(comm, handle, sizeof handle, NULL));
+  REFUSED(bad, "n is -1", goccl_comm_reconfigure(comm, "a", handles, -1, 1, 100));
+  REFUSED(bad, "timeout_ms is 0", goccl_comm_reconfigure(comm, "a", handles, 1, 1, 0));
+  REFUSED(bad, "handles is NULL", goccl_comm_reconfigure(comm, "a", NULL, 1, 1, 100));
+  REFUSED(bad, "uuid is empty", goccl_comm_reconfigure(comm, NULL, handles, 1, 1, 100));
+  REFUSED(bad, "no handles", goccl_comm_reconfigure(comm, "a", NULL, 0, 1, 100));
+  REFUSED(bad, "handle 2 of 2", goccl_comm_reconfigure(comm, "b", handles, 2, 1, 100));
+  OK(goccl_comm_reconfigure(comm, "c", handles, 1, 0, GOCCL_DEFAULT_TIMEOUT));
+  OK(goccl_barrier(comm, NULL, NULL));
+  OK(goccl_destroy(comm));
+  comm = alone();
+  REFUSED(GOCCL_UNSUPPORTED, "config.reconfigurable", goccl_comm_handle(comm, NULL, 0, NULL));
+  OK(goccl_destroy(comm));
+}
+
 static void test_failed_ranks(void) {
   on_ranks(3, PATIENCE, NULL, abort_all);
   size_t count = 0;
@@ -1126,6 +1204,8 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_agree(c, NULL));
   GIVES(handle, goccl_comm_members(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_epoch(c, NULL));
+  GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));
+  GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));
@@ -1622,6 +1702,7 @@ int main(int argc, char **argv) {
                {"refused", test_refused},
                {"renew", test_renew},
                {"elastic", test_elastic},
+               {"reconfigure", test_reconfigure},
                {"failed_ranks", test_failed_ranks},
                {"failures", test_failures},
                {"global_ranks", test_global_ranks},

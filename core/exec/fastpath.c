@@ -126,7 +126,7 @@ static int send(goccl_sends *s, const goccl_message_call *m) {
 
 int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
   if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
-  int done = s->handle == handle && send(&s->sends, m);
+  int done = s->handle == handle && m->peer < s->ranks && send(&s->sends, m);
   leave(&s->sends.gate);
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }
@@ -163,7 +163,8 @@ static int receive(goccl_sends *s, const goccl_message_call *m) {
 
 int goccl_fast_path_receive(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
   if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
-  int done = s->handle == handle && m->bytes <= s->sends.eager_max && receive(&s->sends, m);
+  int done = s->handle == handle && m->peer < s->ranks && m->bytes <= s->sends.eager_max &&
+             receive(&s->sends, m);
   leave(&s->sends.gate);
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }

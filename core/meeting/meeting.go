@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// Operation is what errors call it.
+	// Operation is what texts call it.
 	Operation = "reconfigure"
 
 	callDelay = 50 * time.Millisecond // how long the leader waits for others before it calls them
@@ -157,7 +157,7 @@ func (m *Meetings) signal() {
 }
 
 func errorf(kind error, format string, args ...any) *fault.Error {
-	return fault.Errorf(kind, Operation+": "+format, args...).During(Operation, 0)
+	return fault.Errorf(kind, Operation+": "+format, args...)
 }
 
 // Fail ends the meeting for all, because this rank cannot take part. It returns the cause.

@@ -95,8 +95,7 @@ func (l *List) readVerdict(b []byte) (v verdict, err error) {
 		kind := fault.KindOf(r.Byte())
 		told := l.Members.Decode(kind, r.Take(r.Left()))
 		v.foreign = how == failedForeign
-		v.failure = fault.Errorf(kind, "%s", told.Text).In(&l.Members).Blaming(told.Ranks...).
-			During(Operation, 0)
+		v.failure = fault.Errorf(kind, "%s", told.Text).In(&l.Members).Blaming(told.Ranks...)
 	default:
 		r.Fail()
 	}

@@ -1,0 +1,63 @@
+package main
+
+// #include "api.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+)
+
+//export apiCommHandle
+func apiCommHandle(
+	handle C.goccl_comm, to *C.char, size C.size_t, needed *C.size_t,
+) C.goccl_result {
+	return export("comm_handle", func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if size > 0 {
+			if err := needs(to, "comm_handle: handle"); err != nil {
+				return err
+			}
+		}
+		own, err := c.comm.Handle()
+		if err != nil {
+			return err
+		}
+		copyOut(to, size, []byte(own))
+		if needed != nil {
+			*needed = C.size_t(len(own) + 1)
+		}
+		return nil
+	})
+}
+
+//export apiCommReconfigure
+func apiCommReconfigure(handle C.goccl_comm, uuid *C.char, handles **C.char, n, ordered C.int,
+	timeout C.int64_t) C.goccl_result {
+	return export("comm_reconfigure", func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		switch {
+		case n < 0 || n > bootstrap.MaxSize:
+			return invalid("comm_reconfigure: n", n, "allowed are 1 to %d", bootstrap.MaxSize)
+		case n > 0 && handles == nil:
+			return needs(handles, "comm_reconfigure: handles")
+		}
+		members := make([]string, n)
+		for i, member := range unsafe.Slice(handles, n) {
+			members[i] = text(member)
+		}
+		ctx, cancel, err := within(timeout, "comm_reconfigure")
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		return c.comm.Reconfigure(ctx, text(uuid), members, ordered != 0)
+	})
+}

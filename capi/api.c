@@ -405,6 +405,27 @@ goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms) {
   return apiCommRecover(comm, timeout_ms);
 }
 
+goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommGrow(comm, n, timeout_ms);
+}
+
+goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
+                             const char *const *handles, int n) {
+  NOT_FORKED;
+  if (comm != NULL) *comm = 0;
+  TRY_LIMITS;
+  ENTER_GO;
+  return apiCommJoin(comm, (goccl_config *)config, (char **)handles, n);
+}
+
+goccl_result goccl_comm_joining(goccl_comm comm, int *n) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCommJoining(comm, n);
+}
+
 goccl_result goccl_comm_shrink(goccl_comm comm, const int *exclude, int n, int flags,
                                goccl_comm *shrunk) {
   NOT_FORKED;

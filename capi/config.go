@@ -263,12 +263,8 @@ const leastConfig = unsafe.Offsetof(C.goccl_config{}.unique_id)
 func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) {
 	in, err := takeStruct(from, leastConfig, "config")
 	settle()
-	c := core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
-		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
-		Secret: text(in.secret), Incarnation: text(in.incarnation),
-		MinSize: int(in.min_size), Quorum: text(in.quorum),
-		AllToAllSchedule: text(in.alltoall_schedule), GlobalRanks: globalRanks(in.global_ranks, in.size),
-		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
+	c := configOf(in)
+	c.GlobalRanks = globalRanks(in.global_ranks, in.size)
 	if err == nil {
 		err = needs(handle, "init: comm")
 	}
@@ -302,6 +298,15 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 		defer done()
 	}
 	return process.Init(ctx, c)
+}
+
+// configOf is a configuration, but for the way by which ranks meet.
+func configOf(in C.goccl_config) core.Config {
+	return core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
+		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
+		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
+		Quorum: text(in.quorum), AllToAllSchedule: text(in.alltoall_schedule),
+		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
 }
 
 // checkConfig refuses what core cannot know to be wrong.
@@ -376,12 +381,7 @@ func meetAtRoot(
 	if err != nil {
 		return nil, errorf(codeInvalidArgument, "config.unique_id: %v", err)
 	}
-	if c.Secret == "" {
-		c.Secret = getenv(core.EnvSecret)
-	}
-	if c.Secret == "" {
-		c.Secret = secret
-	}
+	c.StoreSecret = secret
 	if c.Rank == 0 {
 		if root := takeRoot(id); root != nil {
 			c.Store = root.Store()

@@ -307,8 +307,9 @@ goccl_result goccl_renew(goccl_comm comm);
  * ULFM. */
 goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
 
-/* Begins a communicator's next epoch with the members that are left, under the same handle: what
- * has failed works again, with fewer ranks, which close up in their order. All members that live
+/* Begins a communicator's next epoch with the members that are left, and with the processes that
+ * wait to join it, under the same handle: what has failed works again. The members close up in
+ * their order, and newcomers follow: see goccl_comm_join(). All members that live
  * must call it: where nothing has failed, each as often as the others; else those that wait in a
  * collective hear of the failure, and must call it, too. Members decide together who is left:
  *
@@ -323,6 +324,25 @@ goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
  * GOCCL_NO_QUORUM: the communicator is of no more use to them. After another error it may be called
  * again. Thread-safe; calls of other threads on the communicator may get GOCCL_REVOKED. */
 goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms);
+
+/* goccl_comm_recover() that waits until `n` processes (1 to 32) have come by goccl_comm_join(), for
+ * half of `timeout_ms`. It goes on with those that have come by then: goccl_comm_size() tells. All
+ * members give the same n. Newcomers have the last ranks, those of one host next to each other. */
+goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms);
+
+/* Makes this process a member of a communicator that exists. `handles` are `n` texts (copied) that
+ * goccl_comm_handle() gives to members: one whose process lives is enough. Blocks until the members
+ * let it in, by goccl_comm_recover() or goccl_comm_grow(), for config.timeout_ms at most. config is
+ * that of goccl_init() but for rank, size, unique_id, store and global_ranks, which are not looked
+ * at; settings and secret must be those of the members. GOCCL_PEER_FAILED where no process of the
+ * handles is there any more, GOCCL_MISMATCH where settings or secrets differ, GOCCL_TIMEOUT where
+ * nobody let it in. Thread-safe. */
+goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
+                             const char *const *handles, int n);
+
+/* Leaves in *n how many processes wait at this rank to be let in. Other ranks may know of others,
+ * so exchange it (an allreduce of the greatest) to decide alike. Thread-safe, never blocks. */
+goccl_result goccl_comm_joining(goccl_comm comm, int *n);
 
 /* Makes a communicator of the members that are left, but for the `n` ranks of `exclude` (copied;
  * may be NULL where n is 0). All that live and are not excluded must call it, with the same list;
@@ -363,8 +383,7 @@ goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
  * base64, with the address of the process and a random number, which stays the same until
  * goccl_destroy(). Hand it to them by any means; without GOCCL_SECRET keep it among them. Copies at
  * most `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that holds
- * everything, at most GOCCL_HANDLE_SIZE. GOCCL_UNSUPPORTED where config.reconfigurable was 0.
- * Thread-safe, never blocks. */
+ * everything, at most GOCCL_HANDLE_SIZE. Thread-safe. */
 #define GOCCL_HANDLE_SIZE 1025
 goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_t *needed);
 
@@ -383,12 +402,10 @@ goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_
  * - GOCCL_PEER_FAILED, at once: the process of a handle has ended, or its communicator has;
  * - GOCCL_MISMATCH: members were given different handles, settings or secrets;
  * - GOCCL_TIMEOUT: text and detail name who did not come;
- * - GOCCL_ABORTED: goccl_abort() or goccl_destroy() was called meanwhile;
- * - GOCCL_UNSUPPORTED: config.reconfigurable was 0.
+ * - GOCCL_ABORTED: goccl_abort() or goccl_destroy() was called meanwhile.
  *
- * Works that have not ended then get GOCCL_REVOKED, and collectives count from 1. A communicator
- * that goccl_split() makes of this one cannot be reconfigured itself. Thread-safe; one call waits
- * for another. goccl_comm_rank() and goccl_comm_size() tell the new numbers. */
+ * Works that have not ended then get GOCCL_REVOKED, and collectives count from 1. Thread-safe; one
+ * call waits for another. goccl_comm_rank() and goccl_comm_size() tell the new numbers. */
 goccl_result goccl_comm_reconfigure(goccl_comm comm, const char *uuid, const char *const *handles,
                                     int n, int ordered, int64_t timeout_ms);
 

@@ -43,15 +43,9 @@ func apiCommReconfigure(handle C.goccl_comm, uuid *C.char, handles **C.char, n, 
 		if err != nil {
 			return err
 		}
-		switch {
-		case n < 0 || n > bootstrap.MaxSize:
-			return invalid("comm_reconfigure: n", n, "allowed are 1 to %d", bootstrap.MaxSize)
-		case n > 0 && handles == nil:
-			return needs(handles, "comm_reconfigure: handles")
-		}
-		members := make([]string, n)
-		for i, member := range unsafe.Slice(handles, n) {
-			members[i] = text(member)
+		members, err := handlesOf(handles, n, "comm_reconfigure")
+		if err != nil {
+			return err
 		}
 		ctx, cancel, err := within(timeout, "comm_reconfigure")
 		if err != nil {
@@ -60,4 +54,19 @@ func apiCommReconfigure(handle C.goccl_comm, uuid *C.char, handles **C.char, n, 
 		defer cancel()
 		return c.comm.Reconfigure(ctx, text(uuid), members, ordered != 0)
 	})
+}
+
+// handlesOf copies the handles of members that a function is given.
+func handlesOf(handles **C.char, n C.int, function string) ([]string, error) {
+	switch {
+	case n < 0 || n > bootstrap.MaxSize:
+		return nil, invalid(function+": n", n, "allowed are 1 to %d", bootstrap.MaxSize)
+	case n > 0 && handles == nil:
+		return nil, needs(handles, function+": handles")
+	}
+	members := make([]string, n)
+	for i, member := range unsafe.Slice(handles, n) {
+		members[i] = text(member)
+	}
+	return members, nil
 }

@@ -80,10 +80,12 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 	defer c.changing.Unlock()
 	for {
 		err := c.recover(ctx, m)
-		if !errors.Is(err, fault.ErrPeerFailed) || ctx.Err() != nil {
+		again := errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked)
+		if !again || ctx.Err() != nil {
 			return err
 		}
-		m = motion{Operation: "recover"} // a member has ended meanwhile, and all start over
+		// The next epoch has failed already: its members come to Recover.
+		m = motion{Operation: "recover"}
 	}
 }
 

@@ -49,7 +49,8 @@ const (
 	QuorumAny      = "any"
 )
 
-// Config says which communicator to make. Zero fields mean the default.
+// Config says which communicator to make. Zero fields mean the default. It has more fields than
+// others: each is a choice of its own.
 type Config struct {
 	Rank, Size int
 	Store      bootstrap.Store // how ranks meet; not needed where Size is 1
@@ -64,6 +65,7 @@ type Config struct {
 	Interface   string // network interface to listen on
 	StoreHost   string // the route to it names the default interface
 	Secret      string // the job's
+	StoreSecret string // that which the store came with: of the first members, where Secret is empty
 	Incarnation string // part of every key in the store
 	Thresholds  string // see tune.Thresholds.Set; the same on all ranks
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like,
@@ -121,7 +123,8 @@ func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
 	if config.Size == 1 {
 		return r.alone(ctx, config, verbs)
 	}
-	if host := config.StoreHost; config.Rank == 0 && config.Secret == "" && host != "" &&
+	if host := config.StoreHost; config.Rank == 0 && host != "" &&
+		cmp.Or(config.Secret, config.StoreSecret) == "" &&
 		!loopback(host) {
 		r.warnOfStore.Do(func() {
 			r.log(logs.Bootstrap).Warn(fmt.Sprintf("the secret of group %q lies in the store on host %s, "+
@@ -172,7 +175,8 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 // joinConfig is how a rank meets the others, but for what it publishes.
 func joinConfig(c Config) bootstrap.JoinConfig {
 	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName,
-		Incarnation: c.Incarnation, Secret: c.Secret, Settings: append(c.common(),
+		Incarnation: c.Incarnation, Secret: cmp.Or(c.Secret, c.StoreSecret),
+		Settings: append(c.common(),
 			bootstrap.Setting{Name: "the list of the group's ranks", Value: rankList(c)})}
 }
 

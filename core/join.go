@@ -221,7 +221,7 @@ func (c *Comm) join(ctx context.Context, texts []string) error {
 		return err
 	}
 	err = c.meetAgain(ctx)
-	if errors.Is(err, fault.ErrPeerFailed) {
+	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) {
 		return c.Recover(ctx) // as the other members do
 	}
 	return err

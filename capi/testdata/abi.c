@@ -799,7 +799,10 @@ static void elastic(goccl_comm comm, int rank, int size) {
 
 static void recovered(goccl_comm comm, int rank, int size) {
   OK(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT)); /* of a whole one */
+  goccl_result all = goccl_barrier(comm, NULL, NULL);
+  TRUE(all == GOCCL_OK || (rank != 1 && all == GOCCL_REVOKED));
   if (rank == 1) OK(goccl_comm_revoke(comm, NULL));
+  while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
   OK(goccl_comm_recover(comm, 20000));
   uint32_t epoch = 0;
   OK(goccl_comm_epoch(comm, &epoch));
@@ -807,7 +810,51 @@ static void recovered(goccl_comm comm, int rank, int size) {
   shared(comm, rank, size);
 }
 
+static struct { /* what members and a newcomer share; set before its thread starts */
+  char handle[GOCCL_HANDLE_SIZE];
+} inviting;
+
+static void *newcomer(void *none) {
+  goccl_config config = {.struct_size = sizeof config, .timeout_ms = 60000};
+  const char *handles[] = {inviting.handle};
+  goccl_comm comm = 0;
+  OK(goccl_comm_join(&comm, &config, handles, 1));
+  int rank = -1, size = 0;
+  OK(goccl_comm_rank(comm, &rank));
+  OK(goccl_comm_size(comm, &size));
+  TRUE(rank == size - 1);
+  shared(comm, rank, size);
+  OK(goccl_destroy(comm));
+  return none;
+}
+
+/* A member invites a thread, which joins. */
+static void grown(goccl_comm comm, int rank, int size) {
+  pthread_t thread;
+  int waiting = -1;
+  OK(goccl_comm_joining(comm, &waiting));
+  TRUE(waiting == 0);
+  if (rank == 0) {
+    OK(goccl_comm_handle(comm, inviting.handle, sizeof inviting.handle, NULL));
+    TRUE(pthread_create(&thread, NULL, newcomer, NULL) == 0);
+  }
+  OK(goccl_comm_grow(comm, 1, 60000));
+  int now = 0;
+  OK(goccl_comm_size(comm, &now));
+  TRUE(now == size + 1);
+  shared(comm, rank, now);
+  if (rank == 0) pthread_join(thread, NULL);
+}
+
 static void test_elastic(void) {
+  on_ranks(2, PATIENCE, NULL, grown);
+  goccl_config config = {.struct_size = sizeof config};
+  goccl_comm none = 7;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "n is 0", goccl_comm_join(&none, &config, NULL, 0));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "handles is NULL", goccl_comm_join(&none, &config, NULL, 1));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_comm_join(&none, NULL, NULL, 0));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_comm_join(NULL, &config, NULL, 0));
+  TRUE(none == 0);
   on_ranks(3, PATIENCE, NULL, elastic);
   on_ranks(3, PATIENCE, NULL, recovered);
   goccl_result bad = GOCCL_INVALID_ARGUMENT;
@@ -822,6 +869,9 @@ static void test_elastic(void) {
   REFUSED(bad, "exclude has rank 0", goccl_comm_shrink(comm, &self, 1, 0, &shrunk));
   REFUSED(bad, "flags is 2", goccl_comm_shrink(comm, NULL, 0, 2, &shrunk));
   TRUE(shrunk == 0);
+  REFUSED(bad, "newcomers are 33", goccl_comm_grow(comm, 33, 1000));
+  REFUSED(bad, "timeout_ms", goccl_comm_grow(comm, 1, 0));
+  REFUSED(bad, "n is NULL", goccl_comm_joining(comm, NULL));
   REFUSED(bad, "flags is NULL", goccl_comm_agree(comm, NULL));
   REFUSED(bad, "count is NULL", goccl_comm_members(comm, NULL, 0, NULL));
   REFUSED(bad, "epoch is NULL", goccl_comm_epoch(comm, NULL));
@@ -905,7 +955,7 @@ static void test_reconfigure(void) {
   OK(goccl_barrier(comm, NULL, NULL));
   OK(goccl_destroy(comm));
   comm = alone();
-  REFUSED(GOCCL_UNSUPPORTED, "config.reconfigurable", goccl_comm_handle(comm, NULL, 0, NULL));
+  OK(goccl_comm_handle(comm, NULL, 0, NULL));
   OK(goccl_destroy(comm));
 }
 
@@ -1168,6 +1218,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_info(NULL, 1, NULL));
   GIVES(argument, goccl_plan_info("allreduce", 2, 2, 0, 1, "shm", 4, NULL, 1, NULL));
   GIVES(argument, goccl_init(NULL, NULL));
+  GIVES(argument, goccl_comm_join(NULL, NULL, NULL, 0));
   GIVES(argument, goccl_mem_alloc(NULL, 1));
   GIVES(argument, goccl_set_logger(NULL, NULL, 99));
   GIVES(argument, goccl_work_on_done(GOCCL_WORK_DONE, NULL, NULL));
@@ -1205,6 +1256,8 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_members(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_epoch(c, NULL));
   GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));
+  GIVES(handle, goccl_comm_grow(c, 1, 1));
+  GIVES(handle, goccl_comm_joining(c, NULL));
   GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));

@@ -94,12 +94,15 @@ func (c *Comm) Renew(ctx context.Context) error {
 	if err := c.install(old.roster, old.number+1); err != nil {
 		return err
 	}
-	return c.run(ctx, call.Operation{Collective: plan.Barrier})
+	return c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier})
 }
 
+// ofRecovery are the options of collectives that an epoch begins with.
+var ofRecovery = CallOptions{ahead: true, frail: true}
+
 // run runs a collective until the context's deadline.
-func (c *Comm) run(ctx context.Context, op call.Operation) error {
-	o := CallOptions{WaitSoon: true}
+func (c *Comm) run(ctx context.Context, o CallOptions, op call.Operation) error {
+	o.WaitSoon = true
 	if t, ok := ctx.Deadline(); ok {
 		o.Timeout = time.Until(t)
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -26,18 +27,25 @@ type Comm struct {
 	arena   *exec.Arena    // this process's, where some peer shares memory
 	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
 
+	life    context.Context // ends when the communicator is destroyed, and what waits in it
+	endLife context.CancelFunc
+
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
-	undone   *decision  // on the next epoch, which could not be installed; under changing
+	decided  *decision  // on the next epoch, which could not be installed; under changing
 
 	opening sync.Mutex // held while the door is opened; before changing
 
-	mu        sync.Mutex
-	door      *door     // nil until somebody may come
-	joiners   []*joiner // who wait here to be members
-	timeout   time.Duration
-	destroyed bool
-	splits    uint64
+	mu      sync.Mutex
+	door    *door     // nil until somebody may come
+	joiners []*joiner // who wait here to be members
+	// recovering is not nil while the communicator recovers by itself: see Config.Recovery. It is
+	// closed then. Held is what does not end before.
+	recovering chan struct{}
+	held       []*held
+	timeout    time.Duration
+	destroyed  bool
+	splits     uint64
 }
 
 // identity is what makes a group's traffic its own.
@@ -112,6 +120,9 @@ type CallOptions struct {
 	// WaitSoon tells that the caller will call Wait at once: no worker is woken, and Start itself
 	// already waits a little, so that a short operation has ended when it returns.
 	WaitSoon bool
+	// ahead tells that the operation comes before those that wait for a recovery; frail, that it fails
+	// where a member dies.
+	ahead, frail bool
 }
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait
@@ -120,7 +131,13 @@ type CallOptions struct {
 // rank with them, unless theirs are refused too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	e := c.present.Load()
-	w := e.works.New(len(operations), o.WaitSoon)
+	holds := c.recovers() && !o.frail && len(operations) > 0 &&
+		!slices.ContainsFunc(operations, func(op Operation) bool { return !completes(&op) })
+	n := len(operations)
+	if holds && e.confirms(operations) {
+		n++
+	}
+	w := e.works.New(n, o.WaitSoon)
 	for i := range operations {
 		op := &operations[i]
 		if err := op.Check(e.rank, e.size); err != nil {
@@ -129,6 +146,13 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		if !op.PointToPoint() {
 			w.Add(work.Part{Operation: op, Message: e.message(op)})
 		}
+	}
+	if n > len(operations) {
+		barrier := &call.Operation{Collective: plan.Barrier}
+		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
+	}
+	if holds {
+		e.holdOnFailure(w, operations, nil)
 	}
 	parts := w.Parts()
 	if source := e.p2p.Source(operations); source != nil {
@@ -142,6 +166,11 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		c.lockOrder()
 	} else {
 		c.mu.Lock()
+	}
+	if recovering := c.recovering; recovering != nil && !o.ahead {
+		c.mu.Unlock()
+		<-recovering
+		return c.Start(o, operations...)
 	}
 	if err := e.failed(); err != nil {
 		defer c.mu.Unlock()
@@ -198,14 +227,25 @@ func small(o *call.Operation) bool {
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
+	if c.recovers() && completes(&operation) {
+		e.holdOnFailure(w, []Operation{operation}, e.lost(&operation))
+	}
 	c.mu.Lock()
 	begun := c.fast.Leave()
-	if err := e.failed(); err != nil {
-		defer c.mu.Unlock()
-		e.retire(&operation)
-		return nil, err.During(operation.Collective.String(), 0)
-	}
 	w.SetTimeout(c.timeoutOf(o))
+	if err := e.failed(); err != nil {
+		e.retire(&operation)
+		if c.recovering == nil || !completes(&operation) {
+			c.mu.Unlock()
+			return nil, err.During(operation.Collective.String(), 0)
+		}
+		w.Add(work.Part{Operation: &operation, Message: c.fast.At(c.fast.Sequence())})
+		e.leftUndone(c.fast.Sequence())
+		c.mu.Unlock()
+		w.End(err)
+		w.Started()
+		return w, nil
+	}
 	if e.shape.AllMemory && small(&operation) {
 		w.UseSmall()
 	}
@@ -267,6 +307,7 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
+	c.endLife()
 	if d := c.entrance(); d != nil {
 		d.shut(destroyedHere(c.present.Load()))
 	}

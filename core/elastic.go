@@ -60,6 +60,8 @@ func (c *Comm) Members() []Member {
 // A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
 // next epoch for this rank. After another error Recover may be called again.
 func (c *Comm) Recover(ctx context.Context) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
 	return c.goOn(ctx, motion{Operation: "recover"})
 }
 
@@ -70,14 +72,18 @@ func (c *Comm) Grow(ctx context.Context, newcomers int) error {
 		return fault.Errorf(fault.ErrInvalidArgument, "grow: newcomers are %d, allowed are 1 to %d",
 			newcomers, membership.MaxJoiners)
 	}
+	c.changing.Lock()
+	defer c.changing.Unlock()
 	return c.goOn(ctx, motion{Operation: "grow", Newcomers: newcomers})
 }
 
+// goOn begins the next epoch. Its caller holds c.changing.
 func (c *Comm) goOn(ctx context.Context, m motion) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
-	c.changing.Lock()
-	defer c.changing.Unlock()
+	ctx, give := context.WithCancel(ctx)
+	defer give()
+	defer context.AfterFunc(c.life, give)()
 	for {
 		err := c.recover(ctx, m)
 		again := errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked)
@@ -102,23 +108,31 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	if err := c.alive(e); err != nil {
 		return err
 	}
-	d := c.undone
+	d := c.decided
 	if d == nil {
 		if e.failed() == nil {
 			// Collectives that have ended on other ranks end on this one, too.
 			half, cancel := context.WithTimeout(ctx, remaining(ctx)/2)
-			err := c.run(half, call.Operation{Collective: plan.Barrier})
+			err := c.run(half, ofRecovery, call.Operation{Collective: plan.Barrier})
 			cancel()
 			if err != nil && e.failed() == nil {
 				return err
 			}
 		}
+		if e.failed() != nil {
+			// No operation of the epoch may read or write buffers any more when others hear from this rank.
+			e.endWorks(nil)
+			c.lockOrder()
+			c.mu.Unlock()
+			m.Progress = e.progress()
+		}
 		var err error
 		if d, err = e.decide(ctx, m, nil); err != nil {
 			return err
 		}
-		c.undone = d
+		c.decided = d
 	}
+	mine, results := e.progress(), e.results(d)
 	ranks, err := e.successor(d.value)
 	if err != nil {
 		return err
@@ -128,14 +142,14 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	if err := c.install(ranks, e.number+1); err != nil {
 		return err
 	}
-	c.undone = nil
+	c.decided = nil
 	next := c.present.Load()
 	next.welcomes()
 	if err := c.meetAgain(ctx); err != nil {
 		return err
 	}
 	e.begun(d, next)
-	return nil
+	return c.complete(ctx, e, d, mine, results)
 }
 
 // alive tells why a communicator can neither be recovered nor shrunk.
@@ -215,7 +229,7 @@ func (id identity) ofValue(v *membership.Value) identity {
 // all, and settles what all must answer alike.
 func (c *Comm) meetAgain(ctx context.Context) error {
 	e := c.present.Load()
-	all, err := c.gather(ctx, int64(e.answers()))
+	all, err := c.gather(ctx, ofRecovery, int64(e.answers()))
 	if err != nil {
 		return err
 	}

@@ -62,12 +62,14 @@ type epoch struct {
 	// What ranks agree on.
 	membership membership.Machine // under Comm.mu
 	decisions  []*decision        // by number; under Comm.mu
-	settled    bool               // see membership.Settle; under Comm.mu
-	next       *epoch             // that was decided, once all have begun it; under Comm.mu
-	order      order.Order        // calls, and what peers announced of theirs; under Comm.mu
-	tellers    sync.WaitGroup     // goroutines that tell of refused calls
-	inquiry    inquiry
-	monitored  *monitoredBarrier
+	// firstUndone is the first collective that a failure has left undone here; under Comm.mu.
+	firstUndone uint64
+	settled     bool           // see membership.Settle; under Comm.mu
+	next        *epoch         // that was decided, once all have begun it; under Comm.mu
+	order       order.Order    // calls, and what peers announced of theirs; under Comm.mu
+	tellers     sync.WaitGroup // goroutines that tell of refused calls
+	inquiry     inquiry
+	monitored   *monitoredBarrier
 
 	failure atomic.Pointer[fault.Error] // the first cause; set under Comm.mu
 	stopped chan struct{}               // closed when the failure has been carried out
@@ -181,8 +183,13 @@ func (c *epoch) makeRunner() error {
 		run.Free()
 		return err
 	}
+	if c.recovers() {
+		if err := c.fast.KeepResults(c.resultMost()); err != nil {
+			return err
+		}
+	}
 	config := collective.Config{Rank: c.rank, Shape: &c.shape, Window: c.window, Arena: c.arena,
-		FastPath: c.fast}
+		FastPath: c.fast, Recovers: c.recovers()}
 	if c.poller != nil {
 		config.Wire = newLinkReader(c)
 	}
@@ -391,9 +398,8 @@ func (c *epoch) message(op *call.Operation) plan.Message {
 // openFastPath lets callers in C in if nothing is under way that must come first, and if calls are
 // not logged, which C does not do. It is called with the lock held.
 func (c *epoch) openFastPath() {
-	if c.failed() == nil && c.membership.Whole() && c.queue.Empty() && !c.order.Ahead() &&
-		c.shape.AllMemory &&
-		c.trace.collectives == nil {
+	if c.failed() == nil && c.recovering == nil && c.membership.Whole() && c.queue.Empty() &&
+		!c.order.Ahead() && c.shape.AllMemory && c.trace.collectives == nil {
 		c.fast.Open()
 	}
 }

@@ -26,6 +26,7 @@ func (c *epoch) act(actions []membership.Action) {
 	for _, a := range actions {
 		if stop, ok := a.(membership.Stop); ok {
 			c.failure.Store(stop.Cause)
+			c.awaitRecovery(stop.Cause)
 			c.fast.Shut()
 			c.window.Stop()
 		}

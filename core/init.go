@@ -38,6 +38,7 @@ const (
 	EnvAlgorithms  = "GOCCL_ALGO"
 	EnvLinks       = "GOCCL_LINKS"
 	EnvQuorum      = "GOCCL_QUORUM"
+	EnvRecovery    = "GOCCL_RECOVERY"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
@@ -47,6 +48,12 @@ const (
 const (
 	QuorumMajority = "majority"
 	QuorumAny      = "any"
+)
+
+// What becomes of a collective in which a member dies: see Config.Recovery.
+const (
+	RecoveryStep      = "step"
+	RecoverySurvivors = "survivors"
 )
 
 // Config says which communicator to make. Zero fields mean the default. It has more fields than
@@ -76,6 +83,10 @@ type Config struct {
 	// MinSize is the least number of members with which Recover and Shrink go on; default 1. The same
 	// on all ranks.
 	MinSize int
+	// Recovery says what becomes of a collective in which a member dies: "step" (default): it fails;
+	// or "survivors": allreduce, reduce, broadcast and barrier complete, with the contributions of
+	// those that are left. The same on all ranks.
+	Recovery string
 	// Quorum says who goes on where members cannot reach each other: "majority" (default), or "any",
 	// with which several groups may go on apart. The same on all ranks.
 	Quorum string
@@ -189,7 +200,8 @@ func (c *Config) common() []bootstrap.Setting {
 		{Name: "the choice of algorithms (" + EnvAlgorithms + ")", Value: c.Algorithms},
 		{Name: "what links cost (" + EnvLinks + ")", Value: c.Links},
 		{Name: "the least size", Value: strconv.Itoa(c.MinSize)},
-		{Name: "the quorum (" + EnvQuorum + ")", Value: c.Quorum}}
+		{Name: "the quorum (" + EnvQuorum + ")", Value: c.Quorum},
+		{Name: "the recovery (" + EnvRecovery + ")", Value: c.Recovery}}
 }
 
 // rankList is a text of the numbers in the job of a group's ranks. It is the same on all ranks that
@@ -265,6 +277,8 @@ func (r *Runtime) complete(c *Config) error {
 	fill(&c.Links, EnvLinks)
 	fill(&c.Quorum, EnvQuorum)
 	c.Quorum = cmp.Or(c.Quorum, QuorumMajority)
+	fill(&c.Recovery, EnvRecovery)
+	c.Recovery = cmp.Or(c.Recovery, RecoveryStep)
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
 	}
@@ -301,6 +315,9 @@ func (r *Runtime) complete(c *Config) error {
 		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
 	case c.MinSize < 0 || c.MinSize > maxRanks:
 		return bad("least size is %d, allowed are 0 to %d", c.MinSize, maxRanks)
+	case c.Recovery != RecoveryStep && c.Recovery != RecoverySurvivors:
+		return bad("recovery is %q (from the option or %s), allowed are %q, %q and nothing", c.Recovery,
+			EnvRecovery, RecoveryStep, RecoverySurvivors)
 	case c.Quorum != QuorumMajority && c.Quorum != QuorumAny:
 		return bad("quorum is %q (from the option or %s), allowed are %q, %q and nothing", c.Quorum,
 			EnvQuorum, QuorumMajority, QuorumAny)
@@ -427,6 +444,7 @@ func (r *Runtime) newComm(
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
+	c.life, c.endLife = context.WithCancel(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)
 	if ranks.sharesMemory() {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells

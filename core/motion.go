@@ -15,6 +15,7 @@ type motion struct {
 	Operation string // that is called: "recover", "grow", "shrink" or "agree"
 	Flags     uint64 `json:",omitempty"` // of agree
 	Newcomers int    `json:",omitempty"` // of grow: how many are waited for
+	Progress  progress
 }
 
 // verdict is what a decision says beside who goes on.
@@ -23,6 +24,9 @@ type verdict struct {
 	// Calls are, where ranks have called different operations, those of the first rank and of the
 	// first that differs from it.
 	Calls map[int]string `json:",omitempty"`
+	// Finished is the last collective that has ended anywhere; Fetch says which results are passed on.
+	Finished uint64  `json:",omitempty"`
+	Fetch    []fetch `json:",omitempty"`
 }
 
 func (m motion) encode() []byte {
@@ -34,6 +38,7 @@ func (m motion) encode() []byte {
 func judge(states map[int][]byte) (decided, source []byte) {
 	v := verdict{Flags: math.MaxUint64}
 	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
+	come := map[int]progress{}
 	for i, rank := range ranks {
 		var m motion
 		_ = json.Unmarshal(states[rank], &m) // a motion that cannot be read differs from all others
@@ -44,7 +49,9 @@ func judge(states map[int][]byte) (decided, source []byte) {
 			v.Calls = map[int]string{ranks[0]: shortName(first.Operation), rank: shortName(m.Operation)}
 		}
 		v.Flags &= m.Flags
+		come[rank] = m.Progress
 	}
+	v.Finished, v.Fetch = fetches(come)
 	decided, _ = json.Marshal(v) // as in encode
 	return decided, nil
 }

@@ -103,7 +103,7 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 	ranks.agree(agreed.Answers)
 	ranks.identity.job, ranks.identity.group, ranks.identity.secret = m.Identity(list)
 	old.finish(old.members.Errorf(fault.ErrRevoked, "it was reconfigured: its members are others now"))
-	c.undone = nil
+	c.decided = nil
 	if err := c.install(ranks, agreed.Epoch); err != nil {
 		return err
 	}

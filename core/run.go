@@ -58,6 +58,7 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 			continue
 		}
 		r.c.traceEnd(part, nil)
+		r.c.keepResult(part)
 		r.c.fast.Ran(part.Message.Sequence, r.algorithm(part.Message))
 		r.part++
 		if r.part == len(head.Parts()) {
@@ -75,6 +76,9 @@ func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
 	err := r.c.undone(p, begun, cause)
 	r.c.traceEnd(p, err)
 	r.c.retire(p.Operation)
+	r.c.mu.Lock()
+	r.c.leftUndone(p.Message.Sequence)
+	r.c.mu.Unlock()
 	r.c.queue.Pop()
 	left := len(head.Parts()) - r.part
 	r.part = 0

@@ -27,7 +27,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	all, err := c.gather(ctx, int64(color), int64(key))
+	all, err := c.gather(ctx, CallOptions{}, int64(color), int64(key))
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		answers = child.present.Load().answers()
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	all, err = c.gather(ctx, int64(answers))
+	all, err = c.gather(ctx, CallOptions{}, int64(answers))
 	switch {
 	case child == nil:
 		return nil, err
@@ -64,7 +64,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 }
 
 // gather returns some numbers of each rank, for a split.
-func (c *Comm) gather(ctx context.Context, mine ...int64) ([]int64, error) {
+func (c *Comm) gather(ctx context.Context, o CallOptions, mine ...int64) ([]int64, error) {
 	n, size := len(mine), c.Size()
 	all := make([]int64, n*size)
 	var pin pinner
@@ -75,7 +75,7 @@ func (c *Comm) gather(ctx context.Context, mine ...int64) ([]int64, error) {
 		op.Out = append(op.Out, pin.pin(&all[n*r]))
 		op.OutCounts = append(op.OutCounts, uint64(n))
 	}
-	err := c.run(ctx, op)
+	err := c.run(ctx, o, op)
 	return all, err
 }
 

@@ -1,5 +1,7 @@
 #include "fastpath.h"
 
+#include <string.h>
+
 static int come_in(goccl_gate *gate) {
   goccl_gate open = {0}, inside = {.inside = 1};
   return __atomic_compare_exchange_n(&gate->both, &open.both, inside.both, 0, __ATOMIC_ACQUIRE,
@@ -55,6 +57,12 @@ static const goccl_known *find(const goccl_fast_path *s, const goccl_operation *
   return NULL;
 }
 
+/* Where the result of a collective is kept; NULL where it is not: no other rank asks for it. */
+static goccl_kept_result *keeper(goccl_fast_path *s, const goccl_known *k) {
+  if (s->result_most == 0 || !k->completes) return NULL;
+  return &s->results[(s->sequence + 1) % GOCCL_KEPT_RESULTS];
+}
+
 static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *plan, int waits) {
   run->plan = plan;
   run->begun = run->step = run->post = run->news = 0;
@@ -66,9 +74,16 @@ static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *pla
 int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits) {
   if (!come_in(&s->gate)) return GOCCL_FAST_PATH_NONE;
   const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
-  if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX)) {
+  if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX) ||
+      (s->result_most > 0 && k->completes && (k->bytes > s->result_most || k->n_out > 1))) {
     leave(&s->gate);
     return GOCCL_FAST_PATH_NONE;
+  }
+  goccl_kept_result *kept = keeper(s, k);
+  if (kept != NULL) {
+    kept->sequence = 0;
+    if (k->uses_in && k->uses_out && k->n_in == 1 && o->in[0] == o->out[0])
+      memcpy(kept->before, o->in[0], k->bytes);
   }
   goccl_run_state *run = s->run;
   run->in = (uint8_t **)s->pointers;
@@ -96,6 +111,11 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
     __atomic_store_n(&s->ran[sequence & (s->kept - 1)], GOCCL_RAN(sequence, run->plan->algorithm),
                      __ATOMIC_RELAXED);
     run->plan = NULL;
+    if (kept != NULL) {
+      if (k->uses_out && k->n_out == 1) memcpy(kept->result, o->out[0], k->bytes);
+      kept->bytes = k->n_out == 1 ? k->bytes : 0;
+      kept->sequence = sequence;
+    }
     leave(&s->gate);
     return GOCCL_FAST_PATH_DONE;
   }

@@ -88,6 +88,67 @@ func (s *FastPath) Use(r *Run, rank int) {
 	clear(s.plan[:])
 	clear(s.direct[:])
 	s.c.oldest = 0
+	for i := range s.c.results {
+		s.c.results[i].sequence = 0
+	}
+}
+
+// KeepResults has the fast path keep the results of the last collectives that survivors complete,
+// of at most so many bytes.
+func (s *FastPath) KeepResults(most int) error {
+	s.freeResults()
+	var a allocator
+	for i := range s.c.results {
+		k := &s.c.results[i]
+		k.result, k.before = alloc[C.uint8_t](&a, most), alloc[C.uint8_t](&a, most)
+	}
+	if a.err == nil {
+		s.c.result_most = C.uint64_t(most)
+	}
+	return a.err
+}
+
+func (s *FastPath) freeResults() {
+	s.c.result_most = 0
+	for i := range s.c.results {
+		k := &s.c.results[i]
+		free(unsafe.Pointer(k.result), unsafe.Pointer(k.before))
+		*k = C.goccl_kept_result{}
+	}
+}
+
+// Keep keeps the result of a collective, which is in some blocks, if it is short enough.
+func (s *FastPath) Keep(sequence uint64, blocks []unsafe.Pointer, bytes []int64) {
+	k := &s.c.results[sequence%C.GOCCL_KEPT_RESULTS]
+	to := unsafe.Slice((*byte)(k.result), s.c.result_most)
+	k.sequence = 0
+	n := 0
+	for i, at := range blocks {
+		if n+int(bytes[i]) > len(to) {
+			return
+		}
+		n += copy(to[n:], unsafe.Slice((*byte)(at), bytes[i]))
+	}
+	k.bytes, k.sequence = C.uint64_t(n), C.uint64_t(sequence)
+}
+
+// Kept is a copy of the result of a collective; ok tells whether it is kept.
+func (s *FastPath) Kept(sequence uint64) (result []byte, ok bool) {
+	k := &s.c.results[sequence%C.GOCCL_KEPT_RESULTS]
+	if sequence == 0 || uint64(k.sequence) != sequence {
+		return nil, false
+	}
+	return C.GoBytes(unsafe.Pointer(k.result), C.int(k.bytes)), true
+}
+
+// Before is the input of a collective that the caller inside has begun, where the output is the
+// same memory of so many bytes. It is called before Leave; nil where it is not kept.
+func (s *FastPath) Before(bytes int) []byte {
+	if bytes > int(s.c.result_most) {
+		return nil
+	}
+	k := &s.c.results[s.Sequence()%C.GOCCL_KEPT_RESULTS]
+	return C.GoBytes(unsafe.Pointer(k.before), C.int(bytes))
 }
 
 func retire(c *C.goccl_fast_path) {
@@ -101,6 +162,7 @@ func (s *FastPath) Free() {
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
 	free(unsafe.Pointer(s.c.history), unsafe.Pointer(s.c.ran))
 	s.c.history, s.c.ran = nil, nil
+	s.freeResults()
 	clear(s.c.known[:])
 }
 
@@ -237,6 +299,7 @@ type Known struct {
 	Root                  int
 	InCounts, OutCounts   []uint64 // elements, by block
 	UsesIn, UsesOut       bool     // this rank has these buffers
+	Completes             bool     // survivors complete it where a rank dies in it
 }
 
 // FastPathBlocks is the most buffers, of input or of output, that a collective may have which is
@@ -249,7 +312,7 @@ func (s *FastPath) Learn(k *Known, p, direct *Compiled) {
 	e := C.goccl_known{plan: p.c, kernels: (*C.goccl_kernel)(k.Kernels), inputs: C.double(k.Factor[0]),
 		element: C.size_t(k.Element), message: toC(k.Message),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op),
-		root: C.int32_t(k.Root),
+		root: C.int32_t(k.Root), completes: flag(k.Completes),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn),
 		uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0

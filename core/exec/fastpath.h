@@ -45,7 +45,8 @@ typedef struct {
   int32_t root;
   uint32_t n_in;
   uint32_t n_out;
-  uint32_t uses_in; /* not 0: this rank has these buffers */
+  uint32_t completes; /* not 0: survivors complete it where a rank dies in it */
+  uint32_t uses_in;   /* not 0: this rank has these buffers */
   uint32_t uses_out;
   uint64_t in_counts[GOCCL_FAST_PATH_BLOCKS];
   uint64_t out_counts[GOCCL_FAST_PATH_BLOCKS];
@@ -65,6 +66,17 @@ typedef union {
 
 /* A collective that has ended: its number, and the plan.Algorithm by which it ran. */
 #define GOCCL_RAN(sequence, algorithm) ((sequence) << 8 | (algorithm))
+
+/* What a collective has given: for ranks that a failure keeps from ending it. And its input, where
+ * the output is the same memory. */
+typedef struct {
+  uint64_t sequence; /* of a collective that has ended here; 0: none */
+  uint64_t bytes;
+  uint8_t *result;
+  uint8_t *before;
+} goccl_kept_result;
+
+enum { GOCCL_KEPT_RESULTS = 4 };
 
 /* How much has gone between this rank and a peer, which sends and receives in Go and in C go on
  * with. See core/p2p. */
@@ -112,7 +124,9 @@ typedef struct goccl_fast_path {
   goccl_message *history; /* of the last `kept` collectives, by sequence */
   uint64_t
       *ran; /* likewise: the number and the algorithm of those that have ended, see GOCCL_RAN */
-  uint64_t kept; /* a power of two */
+  uint64_t kept;        /* a power of two */
+  uint64_t result_most; /* bytes of a result that is kept; 0: none is. What has more, Go runs */
+  goccl_kept_result results[GOCCL_KEPT_RESULTS]; /* of the last ones, by sequence */
   goccl_lane *lane;
   goccl_run_state *run;
   void **pointers; /* of the run: room for inputs, outputs and operands */

@@ -86,13 +86,15 @@ type Work struct {
 	small    bool          // it holds nobody up but by waiting
 	transit  Source        // of its sends and receives; nil: there are none
 	trace    func(error)   // told of the end
+	hold     func(*fault.Error) bool
 
 	soon   bool // under Queue.mu: its caller is about to wait
 	queued bool // under Queue.mu
 
-	pending  atomic.Int32  // operations that have not ended
-	from     atomic.Int32  // rank that the last receive came from
-	finished atomic.Uint32 // 1, set under mu; read without it by Test, and in C
+	pending      atomic.Int32 // operations that have not ended
+	from         atomic.Int32 // rank that the last receive came from
+	contributors atomic.Int32
+	finished     atomic.Uint32 // 1, set under mu; read without it by Test, and in C
 
 	mu     sync.Mutex
 	err    *fault.Error
@@ -125,6 +127,24 @@ func (w *Work) UseSource(s Source) { w.transit = s }
 
 // OnEnd has the end of the work told, before the work is started.
 func (w *Work) OnEnd(f func(error)) { w.trace = f }
+
+// OnFailure has a function decide, before the work is started, what becomes of it where it would
+// end with an error: if the function returns true, the work goes on until Resolve.
+func (w *Work) OnFailure(hold func(*fault.Error) bool) { w.hold = hold }
+
+// Resolve ends a work that goes on because of OnFailure.
+func (w *Work) Resolve(err *fault.Error) {
+	w.mu.Lock()
+	w.err = err
+	w.mu.Unlock()
+	w.finish()
+}
+
+// SetContributors notes how many ranks' contributions are in the result.
+func (w *Work) SetContributors(n int) { w.contributors.Store(int32(n)) }
+
+// Contributors is how many ranks' contributions are in the result of the work's collectives.
+func (w *Work) Contributors() int { return int(w.contributors.Load()) }
 
 // SetTimeout starts the work's clock.
 func (w *Work) SetTimeout(d time.Duration) { w.timeout, w.deadline = d, exec.Now()+d }
@@ -232,6 +252,19 @@ func (w *Work) End(err *fault.Error) {
 	if w.pending.Add(-1) != 0 {
 		return
 	}
+	if w.hold != nil {
+		w.mu.Lock()
+		err := w.err
+		w.mu.Unlock()
+		if err != nil && w.hold(err) {
+			return
+		}
+	}
+	w.finish()
+}
+
+// finish ends the work.
+func (w *Work) finish() {
 	w.mu.Lock()
 	w.finished.Store(1)
 	callbacks := w.onDone

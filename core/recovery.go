@@ -1,0 +1,364 @@
+package core
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/work"
+)
+
+// With Config.Recovery "survivors" a collective in which a member dies does not fail. Its work is
+// held, the members that are left recover by themselves, and then it completes:
+//
+//   - Where a survivor has its result, all others get that, with the dead one's contribution.
+//   - Else it runs once more among the survivors, on the inputs that it was called with.
+//
+// No rank is through a collective before it has heard from all others, which plans are proved to
+// do. So one that a rank has ended has at least begun on all, and the results of the last ones are
+// all that can be asked for. Short results are copied when they end. A work with long ones, or with
+// a reduction to one rank, ends only when all ranks have them: a barrier follows, as a part of it.
+// Where the output is the input's memory, the input is copied before.
+
+// completesMost is the most bytes of a collective that completes. A longer one fails, on all ranks.
+const completesMost = 128 << 20
+
+// completes tells whether survivors complete a collective.
+func completes(op *call.Operation) bool {
+	switch op.Collective {
+	case plan.AllReduce, plan.Reduce, plan.Broadcast:
+		return op.Total() <= completesMost
+	case plan.Barrier:
+		return true
+	}
+	return false
+}
+
+func (c *Comm) recovers() bool { return c.config.Recovery == RecoverySurvivors }
+
+// resultMost is how many bytes a result has at most that is kept: where a message takes longer than
+// a copy, more are.
+func (c *epoch) resultMost() int {
+	if c.shape.AllMemory {
+		return 32 << 10
+	}
+	return 512 << 10
+}
+
+// held is a work that does not end as long as the members recover.
+type held struct {
+	*work.Work
+	operations []call.Operation
+	before     []image
+}
+
+// image is what memory had in it.
+type image struct {
+	at   unsafe.Pointer
+	data []byte
+}
+
+// confirms tells whether a barrier must follow some operations that survivors complete.
+func (c *epoch) confirms(operations []call.Operation) bool {
+	return slices.ContainsFunc(operations, func(op call.Operation) bool {
+		return op.Collective == plan.Reduce || op.Total() > uint64(c.resultMost())
+	})
+}
+
+// holdOnFailure has a work held where a member dies. Before has the inputs that are already lost.
+func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) {
+	h := &held{w, operations, before}
+	for i := range operations {
+		h.save(&operations[i], c.rank)
+	}
+	w.SetContributors(c.size)
+	w.OnFailure(func(err *fault.Error) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.recovering == nil || !errors.Is(err, fault.ErrPeerFailed) {
+			return false
+		}
+		c.held = append(c.held, h)
+		return true
+	})
+}
+
+// save copies the inputs that the operation overwrites, unless that has been done.
+func (h *held) save(op *call.Operation, rank int) {
+	in, out := op.Uses(rank)
+	if !in || !out || h.before != nil || op.Collective == plan.Broadcast {
+		return
+	}
+	for i, bytes := range op.InBytes() {
+		if slices.Contains(op.Out, op.In[i]) {
+			data := slices.Clone(unsafe.Slice((*byte)(op.In[i]), bytes))
+			h.before = append(h.before, image{op.In[i], data})
+		}
+	}
+}
+
+// lost is the input of a collective that a caller in C has begun, if it has the output's memory.
+func (c *epoch) lost(op *call.Operation) []image {
+	in, out := op.Uses(c.rank)
+	if !in || !out || op.Collective == plan.Broadcast || op.In[0] != op.Out[0] {
+		return []image{}
+	}
+	return []image{{op.In[0], c.fast.Before(int(op.InBytes()[0]))}}
+}
+
+// leftUndone notes that a collective has not ended here. It is called with the lock held.
+func (c *epoch) leftUndone(sequence uint64) {
+	if c.firstUndone == 0 || sequence < c.firstUndone {
+		c.firstUndone = sequence
+	}
+}
+
+// keepResult copies the result of a collective that has ended, if others may ask for it.
+func (c *epoch) keepResult(p *work.Part) {
+	op := p.Operation
+	if _, out := op.Uses(c.rank); c.recovers() && completes(op) && out {
+		c.fast.Keep(p.Message.Sequence, op.Out, op.OutBytes())
+	}
+}
+
+// progress is how far a rank has come in an epoch: what it tells the others when it recovers.
+type progress struct {
+	Finished uint64   // the last collective that has ended here, or whose result is here
+	Has      []result `json:",omitempty"` // of the last ones
+}
+
+type result struct {
+	Sequence uint64
+	Bytes    uint64
+}
+
+// progress is called when no collective runs any more.
+func (c *epoch) progress() (p progress) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.Finished = c.Sequence()
+	if c.firstUndone > 0 {
+		p.Finished = c.firstUndone - 1
+	}
+	for s := p.Finished; s > 0 && s+2 > p.Finished; s-- {
+		if data, ok := c.resultOf(s); ok {
+			p.Has = append(p.Has, result{s, uint64(len(data))})
+		}
+	}
+	return p
+}
+
+// resultOf is what a collective has given that has ended, where it is still here. It is called with
+// the lock held.
+func (c *epoch) resultOf(sequence uint64) (data []byte, ok bool) {
+	if op := c.heldPart(sequence); op != nil {
+		for i, bytes := range op.OutBytes() {
+			data = append(data, unsafe.Slice((*byte)(op.Out[i]), bytes)...)
+		}
+		return data, true
+	}
+	return c.fast.Kept(sequence)
+}
+
+// results are those that this rank passes on.
+func (c *epoch) results(d *decision) map[uint64][]byte {
+	all := map[uint64][]byte{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range readVerdict(d.value.Verdict).Fetch {
+		if f.From == c.rank {
+			all[f.Sequence], _ = c.resultOf(f.Sequence)
+		}
+	}
+	return all
+}
+
+// heldPart is the operation of a number, if its work is held.
+func (c *Comm) heldPart(sequence uint64) *call.Operation {
+	for _, h := range c.held {
+		for _, p := range h.Parts() {
+			if p.Message.Sequence == sequence {
+				return p.Operation
+			}
+		}
+	}
+	return nil
+}
+
+// fetch is a result that some survivors have and others lack.
+type fetch struct {
+	result
+	From int // the rank that has it, of the old epoch
+}
+
+// fetches are the results that are to be passed on, of what ranks have come to; and the last
+// collective that has ended anywhere.
+func fetches(of map[int]progress) (finished uint64, all []fetch) {
+	least := uint64(1<<63 - 1)
+	for _, p := range of {
+		finished, least = max(finished, p.Finished), min(least, p.Finished)
+	}
+	for s := max(least, 2) - 1; s <= finished; s++ {
+		if s <= least {
+			continue
+		}
+		from := -1
+		var found result
+		for rank, p := range of {
+			i := slices.IndexFunc(p.Has, func(r result) bool { return r.Sequence == s })
+			if i >= 0 && (from < 0 || rank < from) {
+				from, found = rank, p.Has[i]
+			}
+		}
+		if from >= 0 {
+			all = append(all, fetch{found, from})
+		}
+	}
+	return finished, all
+}
+
+// awaitRecovery begins a recovery: works that a death ends are held from now on. It is called with
+// the lock held, once the epoch has failed.
+func (c *epoch) awaitRecovery(cause *fault.Error) {
+	if c.recovers() && errors.Is(cause, fault.ErrPeerFailed) && !c.destroyed && c.recovering == nil {
+		c.recovering = make(chan struct{})
+		go c.Comm.recoverAlone()
+	}
+}
+
+// recoverAlone recovers a communicator that was not told to, and ends what is held.
+func (c *Comm) recoverAlone() {
+	for again := true; again; {
+		var err error
+		c.changing.Lock()
+		if c.present.Load().failed() != nil { // a caller of Recover may have come first
+			err = c.goOn(context.Background(), motion{Operation: "recover"})
+		}
+		c.changing.Unlock()
+		c.mu.Lock()
+		e := c.present.Load()
+		failure := e.failed()
+		again = err == nil && failure != nil && errors.Is(failure, fault.ErrPeerFailed)
+		var left []*held
+		if !again {
+			left, c.held = c.held, nil
+			close(c.recovering)
+			c.recovering = nil
+			if failure == nil {
+				e.openFastPath()
+			}
+		}
+		c.mu.Unlock()
+		for _, h := range left {
+			cause := fault.From(err, fault.ErrRevoked, "it was not recovered")
+			if err == nil {
+				cause = e.members.Errorf(fault.ErrRevoked, "the members have changed")
+			}
+			h.Resolve(cause)
+		}
+	}
+}
+
+// complete completes what is held, in the present epoch, whose members have met.
+func (c *Comm) complete(ctx context.Context, old *epoch, d *decision, mine progress,
+	results map[uint64][]byte) error {
+	v := readVerdict(d.value.Verdict)
+	for _, f := range v.Fetch {
+		root, _ := d.value.Rank(f.From)
+		data, has := results[f.Sequence]
+		if !has || len(data) != int(f.Bytes) {
+			data = make([]byte, f.Bytes)
+		}
+		if err := c.broadcast(ctx, root, data); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		op := c.heldPart(f.Sequence)
+		c.mu.Unlock()
+		if f.Sequence > mine.Finished && op != nil {
+			for i, bytes := range op.OutBytes() {
+				data = data[copy(unsafe.Slice((*byte)(op.Out[i]), bytes), data):]
+			}
+		}
+	}
+	c.mu.Lock()
+	all := c.held
+	c.held = nil
+	c.mu.Unlock()
+	slices.SortStableFunc(all, func(a, b *held) int {
+		return cmp.Compare(a.Parts()[0].Message.Sequence, b.Parts()[0].Message.Sequence)
+	})
+	for _, h := range all {
+		c.redo(old, d, h, mine, v)
+	}
+	return nil
+}
+
+// broadcast sends some bytes to all ranks.
+func (c *Comm) broadcast(ctx context.Context, root int, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	at := unsafe.SliceData(data)
+	pin.Pin(at)
+	block, counts := []unsafe.Pointer{unsafe.Pointer(at)}, []uint64{uint64(len(data))}
+	return c.run(ctx, ofRecovery, call.Operation{Collective: plan.Broadcast, DType: reduce.Uint8, Root: root,
+		In: block, Out: block, InCounts: counts, OutCounts: counts})
+}
+
+// redo ends a work that is held: all of it that has no result runs once more.
+func (c *Comm) redo(old *epoch, d *decision, h *held, mine progress, v verdict) {
+	fail := func(kind error, format string, args ...any) {
+		h.Resolve(old.members.Errorf(kind, format, args...).During(call.Name(h.operations), 0))
+	}
+	var again []call.Operation
+	for i, p := range h.Parts()[:len(h.operations)] {
+		s := p.Message.Sequence
+		fetched := slices.ContainsFunc(v.Fetch, func(f fetch) bool { return f.Sequence == s })
+		switch op := h.operations[i]; {
+		case s <= mine.Finished, fetched, s <= v.Finished && op.Collective == plan.Barrier:
+		case s <= v.Finished:
+			fail(fault.ErrRevoked, "the members have changed, and its result is lost")
+			return
+		default:
+			if op.Collective == plan.Reduce || op.Collective == plan.Broadcast {
+				root, survives := d.value.Rank(op.Root)
+				if !survives {
+					fail(fault.ErrPeerFailed, "its root, %s, has ended", old.members.Names(op.Root))
+					return
+				}
+				op.Root = root
+			}
+			again = append(again, op)
+		}
+	}
+	if len(again) == 0 {
+		h.Resolve(nil)
+		return
+	}
+	for _, b := range h.before {
+		copy(unsafe.Slice((*byte)(b.at), len(b.data)), b.data)
+	}
+	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), ahead: true}, again...)
+	if err != nil {
+		h.Resolve(fault.From(err, fault.ErrSystem, "it was not completed"))
+		return
+	}
+	inner.OnDone(func(err error) {
+		h.SetContributors(inner.Contributors())
+		if err == nil {
+			h.Resolve(nil)
+			return
+		}
+		h.Resolve(fault.From(err, fault.ErrSystem, "it was not completed"))
+	})
+}

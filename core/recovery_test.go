@@ -1,0 +1,129 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// sumOf is an allreduce of values that depend on the rank, in place or not.
+func sumOf(t testing.TB, identity, n int, inPlace bool) (Operation, []int32) {
+	o := allReduce(t, n)
+	in := buffer(t, n)
+	fill(in, identity, 0)
+	o.In[0], o.Op = ptr(in), reduce.Sum
+	out := in
+	if !inPlace {
+		out = buffer(t, n)
+	}
+	o.Out[0] = ptr(out)
+	return o, out
+}
+
+func sumIs(out []int32, identities []int) error {
+	return expect("the sum", out, func(i int) (sum int32) {
+		for _, r := range identities {
+			sum += value(r, 0, i)
+		}
+		return sum
+	})
+}
+
+// A member dies before it has begun an allreduce that the others wait in: they complete it among
+// themselves, whether it was begun in C or in Go, and whatever its length; and what they call later
+// comes after it.
+func TestAllReduceCompletes(t *testing.T) {
+	for _, transport := range transports {
+		for _, n := range []int{1, 5000, 200_000} {
+			for _, inPlace := range []bool{false, true} {
+				t.Run(fmt.Sprint(transport, n, inPlace), func(t *testing.T) {
+					w := newWorldOf(t, transport, 4, Config{Timeout: 20 * time.Second,
+						Recovery: RecoverySurvivors})
+					everything(t, w)
+					left := w.of(0, 1, 3)
+					ids := []int{0, 1, 3}
+					go w.endFor(0, 2)
+					left.each(func(rank int) error {
+						op, out := sumOf(t, ids[rank], n, inPlace)
+						k, err := left.comms[rank].Start(CallOptions{WaitSoon: rank > 0}, op)
+						if err != nil {
+							return err
+						}
+						if _, err := k.Wait(-1); err != nil {
+							return err
+						}
+						if got := k.Contributors(); got != 3 {
+							return fmt.Errorf("%d contributors", got)
+						}
+						return sumIs(out, ids)
+					})
+					checkMembers(t, left)
+				})
+			}
+		}
+	}
+}
+
+// A rank that a death keeps from ending an allreduce gets the result that another one has, with the
+// contribution of the dead one.
+func TestResultIsFetched(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			w := newWorldOf(t, transport, 3, Config{Timeout: 20 * time.Second,
+				Recovery: RecoverySurvivors})
+			everything(t, w)
+			holdQueue(w.comms[0])
+			outs, works := make([][]int32, 3), make([]*Work, 3)
+			for rank, c := range w.comms {
+				var op Operation
+				op, outs[rank] = sumOf(t, rank, 10, true)
+				var err error
+				if works[rank], err = c.Start(CallOptions{}, op); err != nil {
+					t.Fatal(err)
+				}
+				if rank == 0 { // it sends its part, and takes nothing any more
+					runHeldQueue(c, works[0], 20*time.Millisecond)
+				}
+			}
+			if _, err := works[2].Wait(-1); err != nil {
+				t.Fatal(err)
+			}
+			if works[0].Ended() {
+				t.Fatal("rank 0 has ended the collective, too")
+			}
+			w.endFor(2, 1)
+			op, next := sumOf(t, 2, 20, true) // it misses rank 1
+			later, err := w.comms[2].Start(CallOptions{}, op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			awaitFailure(w.comms[0])
+			letQueueGo(w.comms[0])
+			op, last := sumOf(t, 0, 20, true)
+			if err := run(w.comms[0], op); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := later.Wait(-1); err != nil {
+				t.Fatal(err)
+			}
+			for _, out := range [][]int32{next, last} {
+				if err := sumIs(out, []int{0, 2}); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, rank := range []int{0, 2} {
+				if _, err := works[rank].Wait(-1); err != nil {
+					t.Fatalf("rank %d: %v", rank, err)
+				}
+				if n := works[rank].Contributors(); n != 3 {
+					t.Errorf("rank %d: %d contributors", rank, n)
+				}
+				if err := sumIs(outs[rank], []int{0, 1, 2}); err != nil {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}

@@ -370,7 +370,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	}
 	var comm *Comm
 	c := joinConfig(config)
-	c.Member = bootstrap.Member{Own: own, Shared: shared}
+	c.Member, c.Listen = bootstrap.Member{Own: own, Shared: shared}, end.TCPAddrs()
 	// The communicator is made here, and not after the meeting, so that all ranks are told where
 	// that fails.
 	c.Check = func(members []bootstrap.Member) (bootstrap.Answers, error) {

@@ -294,6 +294,7 @@ func TestSecretsAreOfTheRoster(t *testing.T) {
 		c := *r
 		c.members = slices.Clone(r.members)
 		c.members[2].Own = []byte("mX")
+		c.tabulate()
 		c.encode("s")
 		if bytes.Equal(r.groupSecret("s"), c.groupSecret("s")) ||
 			r.keyed && bytes.Equal(r.groupSecret("s"), r.groupSecret("t")) {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +46,14 @@ func dialRoot(ctx context.Context, id [IDSize]byte) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return dialAny(ctx, addresses, secret, ErrRefused)
+}
+
+// dialAny connects to the first address that answers. It tries again until the context ends, but
+// not after the errors that are given as final.
+func dialAny(
+	ctx context.Context, addresses []netip.AddrPort, secret [secretSize]byte, final ...error,
+) (*client, error) {
 	wait := pollFirst
 	for {
 		var last error
@@ -53,7 +63,7 @@ func dialRoot(ctx context.Context, id [IDSize]byte) (*client, error) {
 				return c, nil
 			}
 			last = fmt.Errorf("the root address %s: %w", a, plain.Error(err))
-			if errors.Is(err, ErrRefused) {
+			if slices.ContainsFunc(final, func(f error) bool { return errors.Is(err, f) }) {
 				return nil, last
 			}
 		}
@@ -129,6 +139,19 @@ func (c *client) Get(key string) ([]byte, bool, error) {
 func (c *client) Watch(key string, old []byte, most time.Duration) ([]byte, bool, error) {
 	value := binary.LittleEndian.AppendUint32(nil, uint32(most.Milliseconds()))
 	return c.call(opWatch, key, append(value, old...), most)
+}
+
+// enter tells the root how others reach this process. See [Root.enter].
+func (c *client) enter(addresses []netip.AddrPort) (parent []netip.AddrPort, err error) {
+	b, ok, err := c.call(opEnter, "leaders", appendAddresses(nil, addresses), 0)
+	if err != nil || ok && len(b) == 0 {
+		return nil, err
+	}
+	r := foreign.NewReader(b)
+	if parent = readAddresses(&r); len(parent) == 0 {
+		r.Fail()
+	}
+	return parent, r.End()
 }
 
 // call asks the root, which may take its time for the answer.

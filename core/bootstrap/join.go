@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"time"
@@ -62,6 +63,9 @@ type JoinConfig struct {
 	// Roster.Unanimous. It may be called several times: those that it is asked about may turn out
 	// to be of an earlier run. It is called on Join's own goroutine.
 	Check func(members []Member) (Answers, error)
+	// Listen are the addresses of this process at which other hosts reach it: there ranks hand on
+	// what is large. Without them it passes through the store.
+	Listen []netip.Addr
 
 	host string // in tests: keeps ranks of one machine apart, as if they were on several
 }
@@ -114,10 +118,11 @@ const Linger = 3 * time.Second
 //	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process
 //	                         may keep the store, stays until then
 //
-// Ranks poll the news, which are 65 bytes, and read a roster once. A large table is read once a
-// host: see share.go. Once all have confirmed a roster rank 0 adds the word to the news: that
-// nonce, to what all have answered yes, and a proof of both. The word stays when the news are of
-// the next roster already, for a rank may still wait for it: until all have confirmed that one.
+// Ranks poll the news, which are 65 bytes, and read a roster once. A large table comes from rank 0
+// along a tree of hosts: see share.go. Once all have confirmed a roster rank 0 adds the word to the
+// news: that nonce, to what all have answered yes, and a proof of both. The word stays when the
+// news are of the next roster already, for a rank may still wait for it: until all have confirmed
+// that one.
 //
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
 // nothing. Rank 0 reads the joins of those that have not confirmed again, and when a successor has
@@ -168,6 +173,7 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	j.joins = []*joinRecord{j.own}
 	if c.Size == 1 {
 		r := j.newRoster("", 0)
+		r.tabulate()
 		r.encode(j.key)
 		answers, err := j.check(r)
 		if err != nil {
@@ -244,7 +250,7 @@ type joiner struct {
 
 	wait, first, last time.Duration // between polls: the next one, the least and the longest
 
-	sharing *Root // that serves a table to other ranks of this host; nil where there is none
+	sharing *Root // that serves a table to other ranks; nil where there is none
 
 	leading
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -476,6 +477,7 @@ func TestJoinRefusesForgedRoster(t *testing.T) {
 		other.encode("guess")
 		forged := &rosterRecord{keyed: keyed, size: 2, nonce: newNonce(),
 			rows: rows{[]mark{other.mark(), j.mark()}, []Member{other.member, j.member}}}
+		forged.tabulate()
 		forged.encode("guess")
 		_ = s.Set("goccl//g/table", forged.table)
 		_ = s.Set("goccl//g/roster", forged.encoded)
@@ -623,10 +625,12 @@ func sampleRecords() (join []byte, rosters []*rosterRecord, confirms [][]byte) {
 	none.marks = group.marks
 	for _, r := range []*rosterRecord{
 		{nonce: newNonce(), job: 7, size: 3, rows: group},
-		{nonce: newNonce(), keyed: true, size: 3, rows: group},
+		{nonce: newNonce(), keyed: true, size: 3, rows: group,
+			root: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:4")}},
 		{nonce: newNonce(), size: 2, rows: none, problem: "rank 2 is one too many"},
 		{nonce: newNonce(), size: 3, rows: none, problem: "rank 2 has not come", cause: causeAbsent},
 	} {
+		r.tabulate()
 		r.encode("s")
 		rosters = append(rosters, r)
 	}
@@ -682,6 +686,7 @@ func TestRecordsHoldPrintableTexts(t *testing.T) {
 		t.Errorf("%+v is taken", j)
 	}
 	r := rosterRecord{size: 1, rows: rows{marks: []mark{{}}}, problem: "\x1b[2J"}
+	r.tabulate()
 	r.encode("")
 	if _, err := decodeRoster(r.encoded); err == nil {
 		t.Errorf("%+v is taken", r)
@@ -739,7 +744,8 @@ func FuzzDecodeRoster(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.size < 1 || r.count < r.size || r.problem == "" && r.count != r.size {
+		if r.size < 1 || r.count < r.size || r.problem == "" && r.count != r.size ||
+			len(r.root) > maxAddresses {
 			t.Fatalf("%+v", r)
 		}
 	})

@@ -117,8 +117,16 @@ func (j *joiner) publish(r *rosterRecord) error {
 
 // write writes a roster: first what others read last.
 func (j *joiner) write(r *rosterRecord) error {
+	r.tabulate()
+	var root *Root
+	if r.bytes >= shareFrom {
+		root = j.newLeader()
+		r.root = root.addresses
+	}
 	r.encode(j.key)
-	j.share(r)
+	if root != nil {
+		j.share(r, root)
+	}
 	if err := j.set("table", r.table); err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ const (
 
 const (
 	joinMagic    = "GCJ3"
-	rosterMagic  = "GCR3"
+	rosterMagic  = "GCR4"
 	confirmMagic = "GCC4"
 )
 

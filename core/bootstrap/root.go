@@ -30,16 +30,18 @@ const IDSize = 128
 // The limits of what a root keeps for its clients, who hold its secret. Those who do not hold it
 // cost a connection each, of which few are open at once and none for long.
 const (
-	maxKey         = 2048
-	maxValue       = 64 << 20
-	maxTotal       = 256 << 20
-	maxEntries     = 4 * MaxSize
-	maxStrangers   = 256
-	maxAddresses   = 4
-	greetingTime   = 5 * time.Second  // for a stranger to become a client
-	requestTime    = 30 * time.Second // for a request and its answer to pass
-	dialTime       = 3 * time.Second
-	acceptRecovery = 50 * time.Millisecond
+	maxKey       = 2048
+	maxValue     = 64 << 20
+	maxTotal     = 256 << 20
+	maxEntries   = 4 * MaxSize
+	maxStrangers = 256
+	maxAddresses = 4
+	// of some addresses, encoded: their number, and of each its length, the port and 16 bytes
+	maxAddressBytes = 1 + maxAddresses*(1+2+16)
+	greetingTime    = 5 * time.Second  // for a stranger to become a client
+	requestTime     = 30 * time.Second // for a request and its answer to pass
+	dialTime        = 3 * time.Second
+	acceptRecovery  = 50 * time.Millisecond
 )
 
 // An id is: version, secret, number of addresses, the addresses (family, port, IP), zeros, and a
@@ -59,6 +61,7 @@ type Root struct {
 
 	mu      sync.Mutex // guards what follows, but for serving
 	values  map[string][]byte
+	leaders [][]byte         // addresses of those that have entered, as they have encoded them
 	waits   map[string]*wait // by key, while somebody watches it
 	total   int
 	conns   map[net.Conn]struct{}
@@ -81,19 +84,26 @@ func NewRoot(listenHost string) (*Root, error) {
 	}
 	r := &Root{strangers: guests.List{Most: maxStrangers}}
 	random(r.secret[:])
+	if err := r.listen(hosts); len(r.listeners) == 0 {
+		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
+	}
+	r.start()
+	return r, nil
+}
+
+// listen listens at a free port of each host that has one. The error is of the last that has none.
+func (r *Root) listen(hosts []netip.Addr) error {
+	var failed error
 	for _, h := range hosts {
-		var l net.Listener
-		if l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(h, 0))); err != nil {
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(h, 0)))
+		if err != nil {
+			failed = err
 			continue
 		}
 		r.listeners = append(r.listeners, l)
 		r.addresses = append(r.addresses, netip.AddrPortFrom(h, uint16(l.Addr().(*net.TCPAddr).Port)))
 	}
-	if len(r.listeners) == 0 {
-		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
-	}
-	r.start()
-	return r, nil
+	return failed
 }
 
 // start serves an empty store to those who come in.
@@ -159,13 +169,7 @@ func listenAddresses(host string) ([]netip.Addr, error) {
 func (r *Root) ID() [IDSize]byte {
 	var id [IDSize]byte
 	b := append(id[:0], idVersion)
-	b = append(b, r.secret[:]...)
-	b = append(b, byte(len(r.addresses)))
-	for _, a := range r.addresses {
-		b = append(b, byte(a.Addr().BitLen()/8))
-		b = binary.LittleEndian.AppendUint16(b, a.Port())
-		b = append(b, a.Addr().AsSlice()...)
-	}
+	appendAddresses(append(b, r.secret[:]...), r.addresses)
 	binary.LittleEndian.PutUint32(id[idBody:], crc32.ChecksumIEEE(id[:idBody]))
 	return id
 }
@@ -179,19 +183,38 @@ func decodeID(id [IDSize]byte) (secret [secretSize]byte, addresses []netip.AddrP
 	}
 	r := foreign.NewReader(id[1:idBody])
 	r.Fixed(secret[:])
-	n := int(r.Byte())
-	if n < 1 || n > maxAddresses {
+	if addresses = readAddresses(&r); len(addresses) == 0 {
 		return secret, nil, bad
 	}
-	for range n {
+	return secret, addresses, nil
+}
+
+func appendAddresses(b []byte, addresses []netip.AddrPort) []byte {
+	b = append(b, byte(len(addresses)))
+	for _, a := range addresses {
+		b = append(b, byte(a.Addr().BitLen()/8))
+		b = binary.LittleEndian.AppendUint16(b, a.Port())
+		b = append(b, a.Addr().AsSlice()...)
+	}
+	return b
+}
+
+// readAddresses returns none where r fails.
+func readAddresses(r *foreign.Reader) (addresses []netip.AddrPort) {
+	n := int(r.Byte())
+	if n > maxAddresses {
+		r.Fail()
+	}
+	for len(addresses) < n && !r.Failed() {
 		size, port := r.Byte(), r.Uint16()
 		a, ok := netip.AddrFromSlice(r.Take(int(size)))
 		if !ok {
-			return secret, nil, bad
+			r.Fail()
+			return nil
 		}
 		addresses = append(addresses, netip.AddrPortFrom(a, port))
 	}
-	return secret, addresses, nil
+	return addresses
 }
 
 // IDSecret is the secret that holders of an id share, fit for [JoinConfig.Secret]: then the group's
@@ -322,6 +345,22 @@ func (r *Root) get(key string) ([]byte, bool) {
 	return v, ok
 }
 
+// enter gives the leader of a host a place in the tree of leaders, whose root this is. It returns
+// the addresses of the leader's parent, and none where that is the root.
+func (r *Root) enter(addresses []byte) (parent []byte, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	place := len(r.leaders)
+	if place >= MaxSize {
+		return nil, false
+	}
+	r.leaders = append(r.leaders, addresses)
+	if place >= radix {
+		parent = r.leaders[place/radix-1]
+	}
+	return parent, true
+}
+
 func (r *Root) accept(l net.Listener) {
 	defer r.serving.Done()
 	for {
@@ -363,13 +402,14 @@ func (r *Root) accept(l net.Listener) {
 // A client that is hung up on without an answer has had to go for others, and dials again. After
 // the proofs the root answers requests: op, key length (2 bytes), value length (4), key, value; by:
 // status, value length (4), value. The value of a watch is how long it waits at most, in
-// milliseconds (4 bytes), and the old value.
+// milliseconds (4 bytes), and the old value. For enter see [Root.enter].
 const (
 	greeting = "GoCCL root 2\n"
 
 	opSet   = 1
 	opGet   = 2
 	opWatch = 3
+	opEnter = 4
 
 	watchHead = 4
 
@@ -425,6 +465,8 @@ func (r *Root) answer(op byte, key string, value []byte) (status byte, answer []
 	case opWatch:
 		most := time.Duration(binary.LittleEndian.Uint32(value)) * time.Millisecond
 		answer, ok = r.watch(key, value[watchHead:], min(most, requestTime))
+	case opEnter:
+		answer, ok = r.enter(value)
 	}
 	if !ok {
 		return statusAbsent, nil
@@ -473,8 +515,8 @@ func readRequest(in io.Reader) (op byte, key string, value []byte, err error) {
 	}
 	op = head[0]
 	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
-	if op < opSet || op > opWatch || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 ||
-		op == opWatch && v < watchHead {
+	if op < opSet || op > opEnter || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 ||
+		op == opWatch && v < watchHead || op == opEnter && v > maxAddressBytes {
 		return 0, "", nil, foreign.ErrMalformed
 	}
 	name, err := readLong(in, int(k))

@@ -434,10 +434,12 @@ func FuzzReadRequest(f *testing.F) {
 	f.Add([]byte{opSet, 1, 0, 1, 0, 0, 0, 'k', 'v'})
 	f.Add([]byte{opGet, 1, 0, 0, 0, 0, 0, 'k'})
 	f.Add([]byte{opSet, 1, 0, 0, 0, 0, 4, 'k'})
+	f.Add([]byte{opEnter, 1, 0, 1, 0, 0, 0, 'k', 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		op, key, value, err := readRequest(bytes.NewReader(b))
-		if err == nil && (op < opSet || op > opWatch || len(key) < 1 ||
+		if err == nil && (op < opSet || op > opEnter || len(key) < 1 ||
 			op == opWatch && len(value) < watchHead ||
+			op == opEnter && len(value) > maxAddressBytes ||
 			len(key)+len(value)+requestHead > len(b)) {
 			t.Fatal(op, len(key), len(value))
 		}
@@ -473,6 +475,7 @@ func FuzzMeet(f *testing.F) {
 // FuzzServe feeds a root what is not a client, and then what is one gone wrong.
 func FuzzServe(f *testing.F) {
 	f.Add(true, []byte{opSet, 1, 0, 1, 0, 0, 0, 'k', 'v', 9, 9, 9})
+	f.Add(true, bytes.Repeat([]byte{opEnter, 1, 0, 1, 0, 0, 0, 'k', 9}, radix+1))
 	f.Add(false, bytes.Repeat([]byte{0}, 100))
 	f.Fuzz(func(t *testing.T, knows bool, b []byte) {
 		r := &Root{strangers: guests.List{Most: 1}}

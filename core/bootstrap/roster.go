@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/goccl/goccl/core/internal/foreign"
 )
@@ -26,8 +27,9 @@ type rosterRecord struct {
 	settings settingsDigest
 	count    int // of the ranks in the table: with a problem there may be more than size
 	digest   [sha256.Size]byte
-	bytes    int    // of the table
-	encoded  []byte // the whole record, in one that encode or decodeRoster has made
+	bytes    int              // of the table
+	root     []netip.AddrPort // of the tree of leaders, none where there is none: see share.go
+	encoded  []byte           // the whole record, in one that encode or decodeRoster has made
 	table    []byte
 	rows
 }
@@ -40,9 +42,14 @@ type rows struct {
 
 const maxTable = maxValue
 
-func (r *rosterRecord) encode(key string) {
+// tabulate encodes the table, whose digest the record has.
+func (r *rosterRecord) tabulate() {
 	r.table, r.count = r.rows.encode(), len(r.marks)
 	r.digest, r.bytes = sha256.Sum256(r.table), len(r.table)
+}
+
+// encode encodes the record of a roster whose table is encoded.
+func (r *rosterRecord) encode(key string) {
 	b := append([]byte(rosterMagic), flags(r.keyed, r.problem != ""), byte(r.cause))
 	b = append(b, r.nonce[:]...)
 	b = binary.LittleEndian.AppendUint64(b, r.job)
@@ -52,6 +59,7 @@ func (r *rosterRecord) encode(key string) {
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.count))
 	b = append(b, r.digest[:]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.bytes))
+	b = appendAddresses(b, r.root)
 	if r.problem != "" {
 		b = foreign.AppendBytes(b, r.problem)
 	}
@@ -72,6 +80,7 @@ func decodeRoster(b []byte) (*rosterRecord, error) {
 	o.count = r.Number(3 * MaxSize)
 	r.Fixed(o.digest[:])
 	o.bytes = r.Number(maxTable)
+	o.root = readAddresses(&r.Reader)
 	if problem {
 		if o.problem = r.text(maxProblem); o.problem == "" {
 			r.Fail()

@@ -3,15 +3,18 @@ package bootstrap
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 )
 
 // A machine that is busy with other tests is no reason to read the store.
-func init() { shareTime = limit }
+func init() { shareTime, leaderTime = limit, limit }
 
 // counting is a store that counts the bytes that pass: keys, and values both ways.
 type counting struct {
@@ -40,12 +43,15 @@ func (c *counting) Get(key string) ([]byte, bool, error) {
 	return v, ok, err
 }
 
+// loopback is what the hosts of a test listen on.
+var loopback = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+
 // manyRanks are ranks of several hosts, who say of themselves as much as those of core.
 func manyRanks(size, each int) []JoinConfig {
 	configs := ranks(size)
 	for r := range configs {
 		host := fmt.Sprint("host ", r/each)
-		configs[r].host = host
+		configs[r].host, configs[r].Listen = host, loopback
 		configs[r].Member = Member{bytes.Repeat([]byte{byte(r)}, 40),
 			[]byte(host + strings.Repeat("x", 240))}
 		configs[r].Settings = []Setting{{strings.Repeat("n", 200), strings.Repeat("v", 50)}}
@@ -53,23 +59,23 @@ func manyRanks(size, each int) []JoinConfig {
 	return configs
 }
 
-// TestJoinOfMany counts what passes through the store. It grows with the ranks times the hosts.
+// TestJoinOfMany counts what passes through the store. It grows with the ranks, and not with the
+// hosts.
 func TestJoinOfMany(t *testing.T) {
-	const size, each, most = 2048, 64, 10 << 20
-	c := &counting{Store: NewMemStore()}
-	configs := manyRanks(size, each)
-	agree(t, configs[:1], joinAll(within(t, limit), c, configs))
-	t.Logf("%d ranks: %d bytes, %d calls, %d reads of the table, %d bytes of polls", size,
-		c.bytes.Load(), c.calls.Load(), c.tables.Load(), c.polled.Load())
-	// How often ranks poll depends on how long they wait.
-	if b := c.bytes.Load() - c.polled.Load(); b > most*9/10 {
-		t.Errorf("%d bytes have passed through the store, allowed are %d", b, most*9/10)
-	}
-	if b := c.polled.Load() / c.polls.Load(); b > 100 {
-		t.Errorf("a poll reads %d bytes", b)
-	}
-	if n := c.tables.Load(); n > size/each {
-		t.Errorf("%d ranks have read the table, of %d hosts", n, size/each)
+	const size, most = 2048, 4 << 20
+	for _, each := range []int{64, 8} {
+		c := &counting{Store: NewMemStore()}
+		configs := manyRanks(size, each)
+		agree(t, configs[:1], joinAll(within(t, limit), c, configs))
+		t.Logf("%d ranks, %d a host: %d bytes, %d calls, %d reads of the table, %d bytes of polls", size,
+			each, c.bytes.Load(), c.calls.Load(), c.tables.Load(), c.polled.Load())
+		// How often ranks poll depends on how long they wait.
+		if b := c.bytes.Load() - c.polled.Load(); b > most {
+			t.Errorf("%d a host: %d bytes have passed through the store, allowed are %d", each, b, most)
+		}
+		if b := c.polled.Load() / c.polls.Load(); b > 100 {
+			t.Errorf("%d a host: a poll reads %d bytes", each, b)
+		}
 	}
 }
 
@@ -93,39 +99,52 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
-// TestTableOfAHost has ranks of one host read a table, while nobody, a member, a member that has
-// gone, or a stranger listens in their place.
-func TestTableOfAHost(t *testing.T) {
-	s := &counting{Store: NewMemStore()}
-	newJoiner := func() *joiner {
-		j := &joiner{ctx: within(t, limit), store: s, prefix: "goccl//g/",
-			config: JoinConfig{host: t.Name()}}
-		t.Cleanup(j.close)
-		return j
-	}
+// onHost is a rank of a host, that reads a table, but does not join.
+func onHost(t *testing.T, s Store, host string) *joiner {
+	j := &joiner{ctx: within(t, limit), store: s, prefix: "goccl//g/",
+		config: JoinConfig{host: host}}
+	t.Cleanup(j.close)
+	return j
+}
+
+// largeRoster is one whose table is handed on.
+func largeRoster() *rosterRecord {
 	r := &rosterRecord{nonce: newNonce(), size: 512}
 	random(r.secret[:])
 	for rank := range r.size {
 		r.marks = append(r.marks, mark{byte(rank)})
 		r.members = append(r.members, Member{[]byte{byte(rank)}, []byte("host")})
 	}
-	r.encode("")
-	if r.bytes < shareFrom {
-		t.Fatalf("%d bytes are not shared", r.bytes)
+	return r
+}
+
+// read checks that a rank reads the table of a roster, and how often the store is read for it.
+func (c *counting) read(t *testing.T, j *joiner, r *rosterRecord, fromStore int64) {
+	t.Helper()
+	before := c.tables.Load()
+	table, err := j.table(r)
+	if err != nil || !bytes.Equal(table, r.table) {
+		t.Fatalf("%d bytes, %v", len(table), err)
 	}
+	if n := c.tables.Load() - before; n != fromStore {
+		t.Errorf("the store is read %d times, want %d", n, fromStore)
+	}
+}
+
+// TestTableOfAHost has ranks of one host read a table, while nobody, a member, a member that has
+// gone, or a stranger listens in their place.
+func TestTableOfAHost(t *testing.T) {
+	s := &counting{Store: NewMemStore()}
+	newJoiner := func() *joiner { return onHost(t, s, t.Name()) }
+	r := largeRoster()
+	r.tabulate()
+	r.encode("")
 	if err := s.Set("goccl//g/table", r.table); err != nil {
 		t.Fatal(err)
 	}
 	read := func(j *joiner, fromStore int64) {
 		t.Helper()
-		before := s.tables.Load()
-		table, err := j.table(r)
-		if err != nil || !bytes.Equal(table, r.table) {
-			t.Fatalf("%d bytes, %v", len(table), err)
-		}
-		if n := s.tables.Load() - before; n != fromStore {
-			t.Errorf("the store is read %d times, want %d", n, fromStore)
-		}
+		s.read(t, j, r, fromStore)
 	}
 	first, second := newJoiner(), newJoiner()
 	read(first, 1)
@@ -141,8 +160,160 @@ func TestTableOfAHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	stranger := newJoiner()
-	if err := stranger.serve(l, secret).set("table", []byte("forged")); err != nil {
+	root := stranger.newLeader()
+	root.secret, root.listeners = secret, append(root.listeners, l)
+	root.start()
+	if err := root.set("table", []byte("forged")); err != nil {
 		t.Fatal(err)
 	}
 	read(first, 1)
+}
+
+// TestTreeOfLeaders has the leaders of many hosts read a table, while their parents serve it, have
+// gone, are silent, or are strangers.
+func TestTreeOfLeaders(t *testing.T) {
+	s := &counting{Store: NewMemStore()}
+	host := 0
+	newLeader := func() *joiner {
+		host++
+		j := onHost(t, s, fmt.Sprint(t.Name(), host))
+		j.config.Listen = loopback
+		return j
+	}
+	r, zero := largeRoster(), newLeader()
+	if err := zero.write(r); err != nil {
+		t.Fatal(err)
+	}
+	var leaders []*joiner
+	enter := func(fromStore int64) {
+		t.Helper()
+		leaders = append(leaders, newLeader())
+		s.read(t, leaders[len(leaders)-1], r, fromStore)
+	}
+	for len(leaders) < 2*radix { // the root and leader 0 have all their children
+		enter(0)
+	}
+	leaders[1].close()
+	for range radix { // the children of leader 1
+		enter(1)
+	}
+	// The children of leader 2 find somebody there who says nothing, and then a stranger.
+	leaders[2].close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	leaderTime = short
+	replace(zero.sharing, 2, silent.Addr())
+	enter(1)
+	leaderTime = limit
+	stranger := onHost(t, s, "").newLeader()
+	if err := stranger.listen(loopback); err != nil {
+		t.Fatal(err)
+	}
+	stranger.start()
+	replace(zero.sharing, 2, stranger.listeners[0].Addr())
+	enter(1)
+	// One that no other host reaches has no place in the tree.
+	s.read(t, onHost(t, s, t.Name()+" cut off"), r, 1)
+	zero.close() // and waits for its goroutines
+	if n := len(zero.sharing.leaders); n != len(leaders) {
+		t.Errorf("%d leaders have entered, want %d", n, len(leaders))
+	}
+	enter(1)
+}
+
+// replace has a leader listen elsewhere.
+func replace(root *Root, leader int, to net.Addr) {
+	root.mu.Lock()
+	defer root.mu.Unlock()
+	root.leaders[leader] = appendAddresses(nil, []netip.AddrPort{to.(*net.TCPAddr).AddrPort()})
+}
+
+// TestRootGivesPlaces checks that no leader has more children than it should, and that each has
+// entered after its parent.
+func TestRootGivesPlaces(t *testing.T) {
+	var root Root
+	children := map[string]int{}
+	for place := range 1000 {
+		own := fmt.Sprint(place)
+		parent, ok := root.enter([]byte(own))
+		if !ok {
+			t.Fatal(place, "is refused")
+		}
+		if _, entered := children[string(parent)]; !entered && parent != nil {
+			t.Fatalf("%d has parent %q", place, parent)
+		}
+		if children[string(parent)]++; children[string(parent)] > radix {
+			t.Fatalf("%q has more than %d children", parent, radix)
+		}
+		children[own] = 0
+	}
+}
+
+// deathOfLeader is the store as a rank sees it that dies when it has read the roster.
+type deathOfLeader struct{ Store }
+
+func (d deathOfLeader) Set(key string, value []byte) error {
+	if strings.Contains(key, "/confirm/") {
+		return errDead
+	}
+	return d.Store.Set(key, value)
+}
+
+// confirmed is a store that tells when so many ranks have confirmed.
+type confirmed struct {
+	Store
+	left atomic.Int64
+	all  func()
+}
+
+func (c *confirmed) Set(key string, value []byte) error {
+	err := c.Store.Set(key, value)
+	if strings.Contains(key, "/confirm/") && c.left.Add(-1) == 0 {
+		c.all()
+	}
+	return err
+}
+
+// TestDeathOfALeader has a leader die once it has entered the tree. All others get the table, and
+// rank 0 names the dead one when its time is up.
+func TestDeathOfALeader(t *testing.T) {
+	const size, each, dead = 256, 4, 4
+	configs := manyRanks(size, each)
+	for r := range each - 1 { // the dead rank is the leader: its host has no other
+		configs[dead+1+r].host = "another host"
+	}
+	ctx, cancel := context.WithCancel(within(t, limit))
+	s := &confirmed{Store: NewMemStore(), all: cancel}
+	s.left.Store(size - 2)
+	results := make(chan result)
+	for _, c := range configs {
+		own, store := context.WithoutCancel(ctx), Store(s)
+		if c.Rank == 0 {
+			own = ctx
+		}
+		if c.Rank == dead {
+			store = deathOfLeader{s}
+		}
+		go func() {
+			own, cancel := context.WithTimeout(own, limit)
+			defer cancel()
+			r, err := Join(own, store, c)
+			results <- result{c.Rank, r, err}
+		}()
+	}
+	for range configs {
+		r := <-results
+		var absent *AbsentError
+		switch {
+		case r.rank == dead && !errors.Is(r.err, errDead):
+			t.Errorf("the dead rank: %v", r.err)
+		case r.rank == 0 && (!errors.As(r.err, &absent) || !slices.Equal(absent.Ranks, []int{dead})):
+			t.Errorf("rank 0: %v", r.err)
+		case r.err == nil:
+			t.Errorf("rank %d has a group", r.rank)
+		}
+	}
 }

@@ -5,24 +5,38 @@ import (
 	"encoding/hex"
 	"errors"
 	"net"
+	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/goccl/goccl/core/guests"
 )
 
-// A large table is read from the store once a host. The first rank that listens on an abstract Unix
-// socket, whose name is made of the roster and its secret, reads it for all. It hands it to those
-// that prove to hold the secret; they believe it for its digest. Containers that have a network of
-// their own have their own such names. Where there is nothing to be had in this way, be it that a
-// stranger has taken the name, a rank reads the store.
+// A large table is read once a host. The first rank that listens on an abstract Unix socket, whose
+// name is made of the roster and its secret, is the leader of its host. It gets the table for all,
+// and hands it to those that prove to hold the secret; they believe it for its digest. Containers
+// that have a network of their own have their own such names.
+//
+// Leaders are a tree. The roster names the addresses at which rank 0 is the root. A leader listens,
+// too, and enters its own addresses there. The root answers with those of the leader's parent,
+// which has entered before. So a leader that waits for its parent waits for none that has yet to
+// start. Where there is nothing to be had in this way, be it that a stranger has taken the name or
+// that a parent is silent, a rank reads the store.
 
 const (
 	shareFrom = 8 << 10 // bytes of a table: a smaller one costs less than a connection
 	sharePoll = time.Millisecond
+	radix     = 16 // leaders that have the same parent
 )
 
-// shareTime is how long a rank tries to have the table from another one. Tests may take longer.
-var shareTime = 10 * time.Second
+var errNoTree = errors.New("there is no tree of leaders, or no place in it")
+
+// How long a rank tries to have the table from another one, and a leader from another host's. Tests
+// may take longer. The ranks of a host wait while their leader turns to the store.
+var (
+	shareTime  = 10 * time.Second
+	leaderTime = 3 * time.Second
+)
 
 // table reads the table of a roster. It may be another one: see [rosterRecord.fill].
 func (j *joiner) table(r *rosterRecord) ([]byte, error) {
@@ -42,7 +56,7 @@ func (j *joiner) table(r *rosterRecord) ([]byte, error) {
 		}
 		l, err := net.Listen("unix", socket)
 		if err == nil {
-			return j.readForHost(l, secret)
+			return j.readForHost(r, l, secret)
 		}
 		select {
 		case <-ctx.Done():
@@ -67,45 +81,91 @@ func askHost(ctx context.Context, socket string, secret [secretSize]byte) ([]byt
 		return nil, err
 	}
 	defer c.Close()
-	table, ok, err := c.Watch("table", nil, shareTime)
+	return c.table(ctx)
+}
+
+// table waits for the table that another rank hands out.
+func (c *client) table(ctx context.Context) ([]byte, error) {
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	deadline, _ := ctx.Deadline()
+	table, ok, err := c.Watch("table", nil, time.Until(deadline))
 	if err == nil && !ok {
 		err = errChanging
 	}
 	return table, err
 }
 
-// readForHost makes this rank the one that reads the table for its host.
-func (j *joiner) readForHost(l net.Listener, secret [secretSize]byte) ([]byte, error) {
-	host := j.serve(l, secret)
-	table, err := j.get("table")
+// readForHost makes this rank the leader of its host.
+func (j *joiner) readForHost(r *rosterRecord, l net.Listener, secret [secretSize]byte) (
+	table []byte, err error,
+) {
+	leader := j.newLeader()
+	leader.secret, leader.listeners = secret, append(leader.listeners, l)
+	leader.start()
+	if table, err = j.askLeader(r.root, leader); err != nil {
+		table, err = j.get("table")
+	}
 	if err == nil {
-		err = host.set("table", table)
+		err = leader.set("table", table)
 	}
 	return table, err
 }
 
-// share hands out the table of rank 0's own roster on its host.
-func (j *joiner) share(r *rosterRecord) {
-	if r.bytes < shareFrom {
-		return
-	}
-	secret, socket := j.shareSecret(r)
-	if l, err := net.Listen("unix", socket); err == nil {
-		_ = j.serve(l, secret).set("table", r.table) // else others read the store
-	}
-}
-
-// serve begins to hand out a table, and ends it with the one before.
-func (j *joiner) serve(l net.Listener, secret [secretSize]byte) *Root {
+// newLeader listens for the leaders of other hosts. It replaces what this rank has handed out
+// before. It has no addresses where other hosts cannot reach it.
+func (j *joiner) newLeader() *Root {
 	j.close()
-	j.sharing = &Root{secret: secret, listeners: []net.Listener{l},
-		strangers: guests.List{Most: maxStrangers}}
-	j.sharing.start()
+	j.sharing = &Root{strangers: guests.List{Most: maxStrangers}}
+	hosts := j.config.Listen
+	_ = j.sharing.listen(hosts[:min(len(hosts), maxAddresses)])
 	return j.sharing
 }
 
-// close ends what this rank does for others of its host: all have the table of a roster that is
-// settled, and of another one each can read the store.
+// askLeader asks a leader's parent, which the root names, for the table.
+func (j *joiner) askLeader(root []netip.AddrPort, leader *Root) (table []byte, err error) {
+	if len(root) == 0 || len(leader.addresses) == 0 {
+		return nil, errNoTree
+	}
+	ctx, cancel := context.WithTimeout(j.ctx, leaderTime)
+	defer cancel()
+	// A root with many guests hangs up on some, which dial again. One that has gone refuses.
+	dial := func(to []netip.AddrPort) (*client, error) {
+		return dialAny(ctx, to, leader.secret, ErrRefused, syscall.ECONNREFUSED)
+	}
+	c, err := dial(root)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	parent, err := c.enter(leader.addresses)
+	switch {
+	case err != nil:
+		return nil, err
+	case parent == nil:
+		return c.table(ctx)
+	}
+	_ = c.Close() // the root has many guests
+	p, err := dial(parent)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	return p.table(ctx)
+}
+
+// share hands out the table of rank 0's own roster.
+func (j *joiner) share(r *rosterRecord, root *Root) {
+	secret, socket := j.shareSecret(r)
+	if l, err := net.Listen("unix", socket); err == nil {
+		root.listeners = append(root.listeners, l) // else the ranks of this host read the store
+	}
+	root.secret = secret
+	root.start()
+	_ = root.set("table", r.table) // the store has it, too
+}
+
+// close ends what this rank does for others: all have the table of a roster that is settled, and of
+// another one each can read the store.
 func (j *joiner) close() {
 	if j.sharing != nil {
 		j.sharing.Close()

@@ -60,7 +60,7 @@ const (
 
 // findPort chooses the RDMA port.
 func (e *Endpoint) findPort(c Config) {
-	library, choice, err := choosePort(c, e.tcpAddrs())
+	library, choice, err := choosePort(c, e.TCPAddrs())
 	if err != nil {
 		e.address.VerbsProblem = err.Error()
 		return
@@ -111,8 +111,8 @@ func network(c *rdma.Choice) string {
 	return "roce2, ipv6"
 }
 
-// tcpAddrs are the addresses that the endpoint listens on.
-func (e *Endpoint) tcpAddrs() []netip.Addr {
+// TCPAddrs are the addresses that the endpoint listens on.
+func (e *Endpoint) TCPAddrs() []netip.Addr {
 	var addrs []netip.Addr
 	for _, t := range e.address.TCP {
 		if p, err := netip.ParseAddrPort(t); err == nil {

@@ -25,11 +25,12 @@ _LINGER = 3.0  # seconds for the others to come and to hear, as in the library
 _PAUSE = 0.02  # between two looks at the store
 _MOST = 4000  # bytes of the reason
 
-_JOIN, _ROSTER, _CONFIRM = b"GCJ3", b"GCR3", b"GCC4"
+_JOIN, _ROSTER, _CONFIRM = b"GCJ3", b"GCR4", b"GCC4"
 _PROBLEM = 2  # the flag of a record that tells why there can be no group
 _NONE = bytes(16)  # a nonce, or the mark of a rank that has not joined
 _SETTINGS = bytes(16)  # the digest of none
 _UNPROVED = bytes(32)
+_NO_ROOT = bytes(1)  # of a tree of leaders: the table is in the store
 
 
 def stay_out(store: Store, rank: int, size: int, group_name: str, why: str) -> None:
@@ -118,7 +119,7 @@ class _Meeting:
                 record = struct.pack("<4sBB16sQ32sI16s", *head) + struct.pack(
                     "<I32sI", self._size, hashlib.sha256(table).digest(), len(table)
                 )
-                record += struct.pack("<I", len(why)) + why + _UNPROVED
+                record += _NO_ROOT + struct.pack("<I", len(why)) + why + _UNPROVED
                 self._set("table", table)
                 self._set("roster", record)
                 name = hashlib.sha256(record).digest()[:16]

@@ -8,6 +8,8 @@ import "C"
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"math"
@@ -283,6 +285,10 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 	switch {
 	case in.reconfigurable != 0:
 		return process.Open(ctx, c)
+	case meetsAtEtcd():
+		if err := nameMeeting(&c, unsafe.Pointer(in.unique_id)); err != nil {
+			return nil, err
+		}
 	case in.store != nil:
 		s, err := newStore(in.store)
 		if err != nil {
@@ -305,7 +311,7 @@ func configOf(in C.goccl_config) core.Config {
 	return core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
 		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
 		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
-		Quorum: text(in.quorum), AllToAllSchedule: text(in.alltoall_schedule),
+		Quorum: text(in.quorum), Meeting: text(in.meeting), AllToAllSchedule: text(in.alltoall_schedule),
 		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
 }
 
@@ -327,9 +333,9 @@ func checkConfig(in C.goccl_config) error {
 	case in.unique_id != nil && in.store != nil:
 		return errorf(codeInvalidArgument, "config.unique_id and config.store are both given, "+
 			"exactly one of them is allowed")
-	case in.size > 1 && in.unique_id == nil && in.store == nil:
+	case in.size > 1 && in.unique_id == nil && in.store == nil && !meetsAtEtcd():
 		return errorf(codeInvalidArgument, "config.unique_id and config.store are both NULL, "+
-			"one of them must be given where size is %d", in.size)
+			"one of them (or %s) must be given where size is %d", core.EnvStore, in.size)
 	}
 	return nil
 }
@@ -341,6 +347,12 @@ func stayOut(c core.Config, in C.goccl_config, why error) error {
 		return why
 	}
 	ctx := context.Background()
+	if meetsAtEtcd() {
+		if nameMeeting(&c, unsafe.Pointer(in.unique_id)) == nil {
+			_ = process.StayOut(ctx, c, why)
+		}
+		return why
+	}
 	if in.store != nil {
 		if s, err := newStore(in.store); err == nil {
 			defer s.leave()
@@ -377,11 +389,9 @@ func globalRanks(list *C.int, size C.int) []int {
 func meetAtRoot(
 	ctx context.Context, c *core.Config, id [bootstrap.IDSize]byte,
 ) (done func(), err error) {
-	secret, err := bootstrap.IDSecret(id)
-	if err != nil {
-		return nil, errorf(codeInvalidArgument, "config.unique_id: %v", err)
+	if err := takeSecret(c, id); err != nil {
+		return nil, err
 	}
-	c.StoreSecret = secret
 	if c.Rank == 0 {
 		if root := takeRoot(id); root != nil {
 			c.Store = root.Store()
@@ -397,6 +407,37 @@ func meetAtRoot(
 	}
 	c.Store = s
 	return func() { _ = closer.Close() }, nil // nothing is lost with it
+}
+
+// takeSecret makes an id's secret that of the meeting, unless the job has one.
+func takeSecret(c *core.Config, id [bootstrap.IDSize]byte) error {
+	secret, err := bootstrap.IDSecret(id)
+	if err != nil {
+		return errorf(codeInvalidArgument, "config.unique_id: %v", err)
+	}
+	c.StoreSecret = secret
+	return nil
+}
+
+// meetsAtEtcd tells whether ranks meet where the environment says, whatever the config has.
+func meetsAtEtcd() bool { return getenv(core.EnvStore) != "" }
+
+// nameMeeting makes a unique id, unless it is NULL, tell the ranks that were given it from others.
+// Nobody meets at its root address.
+func nameMeeting(c *core.Config, uniqueID unsafe.Pointer) error {
+	if uniqueID == nil {
+		return nil
+	}
+	id := *(*[bootstrap.IDSize]byte)(uniqueID)
+	if err := takeSecret(c, id); err != nil {
+		return err
+	}
+	if root := takeRoot(id); root != nil {
+		root.Close()
+	}
+	name := sha256.Sum256(id[:])
+	c.Meeting += hex.EncodeToString(name[:16])
+	return nil
 }
 
 // giveJSON writes a value as JSON to memory of the caller, as much of it as fits, and sets *needed,

@@ -245,7 +245,8 @@ typedef struct {
   size_t struct_size;
   int rank; /* 0 .. size-1 */
   int size; /* 1 .. 65536 */
-  /* How ranks meet: exactly one of the two where size > 1. */
+  /* How ranks meet: exactly one of the two where size > 1. Where GOCCL_STORE names an etcd they
+   * meet there. Then both may be NULL; an id only tells groups of one name apart. */
   const goccl_unique_id *unique_id;
   const goccl_store *store;
   const char *group_name;    /* tells groups of one job apart in messages and in the store's keys */
@@ -276,6 +277,9 @@ typedef struct {
    * collective, by goccl_comm_reconfigure(). `rank`, `size`, `unique_id`, `store` and
    * `global_ranks` are not looked at. 0: goccl_init() joins `size` ranks. */
   int reconfigurable;
+  /* Tells groups of one name apart that meet at the etcd of GOCCL_STORE, as the prefix of a store
+   * does; NULL: they need not be. All ranks give the same text. */
+  const char *meeting;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/rdma"
 )
@@ -13,7 +14,7 @@ import (
 // variables are those of the environment that this library reads under its own prefix.
 var variables = []string{
 	EnvTransport, EnvNet, rdma.EnvHCA, rdma.EnvGIDIndex, EnvInterface, EnvSecret, EnvThresholds,
-	EnvSchedule, EnvAlgorithms, EnvLinks, EnvQuorum, EnvRecovery,
+	EnvSchedule, EnvAlgorithms, EnvLinks, EnvQuorum, EnvRecovery, EnvStore,
 	logs.EnvDebug, logs.EnvSubsys, logs.EnvFile,
 }
 
@@ -40,6 +41,8 @@ func (r *Runtime) tellEnvironment() {
 			continue
 		case name == EnvSecret:
 			value = "(hidden)"
+		case name == EnvStore:
+			value = etcd.Hide(value)
 		}
 		log.Info("an environment variable is set", "name", name, "value", value)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -41,6 +42,7 @@ const (
 	EnvRecovery    = "GOCCL_RECOVERY"
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
+	EnvStore       = "GOCCL_STORE"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
 )
 
@@ -60,8 +62,13 @@ const (
 // others: each is a choice of its own.
 type Config struct {
 	Rank, Size int
-	Store      bootstrap.Store // how ranks meet; not needed where Size is 1
-	GroupName  string
+	// Store is how ranks meet. It is not needed where Size is 1, and not used where GOCCL_STORE names
+	// an etcd.
+	Store     bootstrap.Store
+	GroupName string
+	// Meeting tells groups of one name apart that meet at the etcd of GOCCL_STORE, as the prefix of a
+	// store does; "" where they need not be. The same on all ranks.
+	Meeting string
 	// the number in the job of each of the group's ranks, for texts; nil: they are the same
 	GlobalRanks   []int
 	Timeout       time.Duration // of Init and of every operation
@@ -91,6 +98,7 @@ type Config struct {
 	// with which several groups may go on apart. The same on all ranks.
 	Quorum string
 
+	etcd     *etcd.Address      // at which ranks meet, not at Store; nil: at Store
 	settings map[string]Setting // in effect, by the names of their variables
 }
 
@@ -134,7 +142,7 @@ func (r *Runtime) join(ctx context.Context, config Config) (*Comm, error) {
 	if config.Size == 1 {
 		return r.alone(ctx, config, verbs)
 	}
-	if host := config.StoreHost; config.Rank == 0 && host != "" &&
+	if host := config.storeHost(); config.Rank == 0 && host != "" &&
 		cmp.Or(config.Secret, config.StoreSecret) == "" &&
 		!loopback(host) {
 		r.warnOfStore.Do(func() {
@@ -242,19 +250,17 @@ func initError(ctx context.Context, err error, c Config) error {
 // reason. The config must say how to meet the others, and who this rank is; else nobody is told.
 // StayOut waits a few seconds at most.
 func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
-	if config.Size > 1 && config.Store != nil {
-		_ = r.complete(&config) // an error is no news: this rank stays out
+	_ = r.complete(&config) // an error is no news: this rank stays out
+	if config.Size > 1 && (config.Store != nil || config.etcd != nil) {
 		c := joinConfig(config)
 		c.Settings, c.Problem = nil, why.Error() // settings that cannot be right are not to be compared
-		_, _ = bootstrap.Join(ctx, config.Store, c)
+		_, _ = assemble(ctx, config, c)
 	}
 	return why
 }
 
-func (r *Runtime) complete(c *Config) error {
-	bad := func(format string, args ...any) error {
-		return fault.Errorf(fault.ErrInvalidArgument, "init: "+format, args...)
-	}
+// readVariables takes from the environment what the config leaves open.
+func (r *Runtime) readVariables(c *Config) {
 	c.settings = map[string]Setting{}
 	fill := func(field *string, env string) {
 		source := SourceOption
@@ -281,6 +287,17 @@ func (r *Runtime) complete(c *Config) error {
 	c.Recovery = cmp.Or(c.Recovery, RecoveryStep)
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
+	}
+}
+
+// complete fills in what the config leaves open, and refuses what cannot be.
+func (r *Runtime) complete(c *Config) error {
+	bad := func(format string, args ...any) error {
+		return fault.Errorf(fault.ErrInvalidArgument, "init: "+format, args...)
+	}
+	r.readVariables(c)
+	if err := r.findEtcd(c); err != nil {
+		return err
 	}
 	if err := new(tune.Thresholds).Set(c.Thresholds); err != nil {
 		return bad("thresholds (from %s) have %v", EnvThresholds, err)
@@ -329,8 +346,8 @@ func (r *Runtime) complete(c *Config) error {
 	case c.GlobalRanks != nil && len(c.GlobalRanks) != c.Size:
 		return bad("global ranks are %d, there must be one for each of %d ranks", len(c.GlobalRanks),
 			c.Size)
-	case c.Size > 1 && c.Store == nil:
-		return bad("no store is given, but size is %d", c.Size)
+	case c.Size > 1 && c.Store == nil && c.etcd == nil:
+		return bad("no store is given, nor %s, but size is %d", EnvStore, c.Size)
 	}
 	return nil
 }
@@ -393,7 +410,7 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 	}
 	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
 	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)
-	roster, err := bootstrap.Join(ctx, config.Store, c)
+	roster, err := assemble(ctx, config, c)
 	traceEnd(log, "the meeting of all ranks", err)
 	if err != nil {
 		if comm != nil {
@@ -442,7 +459,7 @@ func (r *Runtime) openComm(
 func (r *Runtime) newComm(
 	config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string,
 ) (*Comm, error) {
-	config.Store = nil // it is not used after the meeting
+	config.Store, config.etcd = nil, nil // they are not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
 	c.life, c.endLife = context.WithCancel(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)

@@ -311,8 +311,8 @@ func (c *Comm) broadcast(ctx context.Context, root int, data []byte) error {
 	at := unsafe.SliceData(data)
 	pin.Pin(at)
 	block, counts := []unsafe.Pointer{unsafe.Pointer(at)}, []uint64{uint64(len(data))}
-	return c.run(ctx, ofRecovery, call.Operation{Collective: plan.Broadcast, DType: reduce.Uint8, Root: root,
-		In: block, Out: block, InCounts: counts, OutCounts: counts})
+	return c.run(ctx, ofRecovery, call.Operation{Collective: plan.Broadcast, DType: reduce.Uint8,
+		Root: root, In: block, Out: block, InCounts: counts, OutCounts: counts})
 }
 
 // redo ends a work that is held: all of it that has no result runs once more.

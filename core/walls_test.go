@@ -22,7 +22,7 @@ type packageRule struct {
 // nothing, and nor does what it imports.
 var packages = []packageRule{
 	{"core", "collective p2p work order membership meeting tune call fault plan reduce exec " +
-		"transport bootstrap logs internal/cpus internal/plain internal/printable", false},
+		"transport bootstrap bootstrap/etcd logs internal/cpus internal/plain internal/printable", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
@@ -39,6 +39,7 @@ var packages = []packageRule{
 	{"reduce", "", true},
 	{"transport", "guests logs internal/foreign internal/plain internal/printable", false},
 	{"bootstrap", "guests internal/foreign internal/plain internal/printable", false},
+	{"bootstrap/etcd", "internal/plain internal/printable", false},
 	{"guests", "", false},
 	{"internal/logtest", "logs", false},
 	{"internal/scripts", "", false},

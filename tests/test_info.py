@@ -21,13 +21,23 @@ def info(*arguments, **env):
 
 
 def test_every_setting_is_listed_with_its_source():
-    env = dict.fromkeys(options.VARIABLES, "") | {"GOCCL_NET": "tcp", "GOCCL_SECRET": "pssst"}
+    env = dict.fromkeys(options.VARIABLES, "") | {
+        "GOCCL_NET": "tcp",
+        "GOCCL_SECRET": "pssst",
+        "GOCCL_STORE": "etcd://me:pssst@host/job",
+        "GOCCL_SECERT": "pssst",
+        "GOCCL_STOER": "etcd://me:pssst@host/job",
+    }
     report = json.loads(info("--json", **env))
     assert [(s["option"], s["variable"]) for s in report["settings"]] == [
         (s.option, s.variable) for s in options.SETTINGS
     ]
     given = {s["variable"]: s["value"] for s in report["settings"] if s["source"] == "environment"}
-    assert given == {"GOCCL_NET": "tcp", "GOCCL_SECRET": "(hidden)"}
+    store = "etcd://(hidden)@host/job"
+    assert given == {"GOCCL_NET": "tcp", "GOCCL_SECRET": "(hidden)", "GOCCL_STORE": store}
+    assert report["environment"]["GOCCL_SECERT"] == "(hidden)"
+    assert report["environment"]["GOCCL_STOER"] == store
+    assert "pssst" not in json.dumps(report)
     assert all(s["source"] == "default" for s in report["settings"] if s["variable"] not in given)
     assert not set(options.VARIABLES) & set(report["environment"])
 

@@ -48,6 +48,7 @@ struct Joining {
     config.store_host = orNull(store.host());
     config.secret = orNull(options.secret);
     config.alltoall_schedule = orNull(options.alltoallSchedule);
+    config.meeting = orNull(store.prefix());
     config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
   }
 

@@ -28,6 +28,22 @@ std::string hostOf(intrusive_ptr<c10d::Store> store) {
   return master != nullptr ? master : "";
 }
 
+// A view of what c10d keeps to itself.
+struct Prefixed : c10d::PrefixStore {
+  static const std::string& prefix(const c10d::PrefixStore& store) {
+    return store.*(&Prefixed::prefix_);
+  }
+};
+
+std::string prefixOf(intrusive_ptr<c10d::Store> store) {
+  std::string all;
+  while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
+    all = Prefixed::prefix(*prefixed) + "/" + all;
+    store = prefixed->getUnderlyingStore();
+  }
+  return all;
+}
+
 int refuse(char* err, size_t size, const char* text) {
   std::snprintf(err, size, "%s", text);
   return -1;
@@ -91,6 +107,7 @@ int guarded(const void* context, char* err, size_t err_size, Call&& call) noexce
 StoreAdapter::StoreAdapter(const intrusive_ptr<c10d::Store>& store)
     : id_(stores().add(store)),
       host_(hostOf(store)),
+      prefix_(prefixOf(store)),
       callbacks_{reinterpret_cast<void*>(static_cast<uintptr_t>(id_)), &StoreAdapter::set,
                  &StoreAdapter::get} {}
 

@@ -22,6 +22,8 @@ class StoreAdapter {
   const goccl_store* callbacks() const { return &callbacks_; }
   // The host that serves the store, "" if it cannot be told.
   const std::string& host() const { return host_; }
+  // What c10d puts in front of all keys, which tells groups of one name apart.
+  const std::string& prefix() const { return prefix_; }
   // Makes every further access fail, so that goccl_init() gives up.
   void interrupt();
 
@@ -33,6 +35,7 @@ class StoreAdapter {
 
   const uint64_t id_;
   const std::string host_;
+  const std::string prefix_;
   const goccl_store callbacks_;
 };
 

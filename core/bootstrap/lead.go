@@ -23,6 +23,9 @@ const (
 
 // lead is rank 0's part.
 func (j *joiner) lead() (*Roster, error) {
+	if m, ok := j.store.(Mirror); ok {
+		m.Mirror(j.prefix)
+	}
 	value, err := j.get("news")
 	if err != nil {
 		return nil, err

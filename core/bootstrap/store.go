@@ -55,6 +55,13 @@ type Watcher interface {
 	Watch(key string, old []byte, most time.Duration) (value []byte, ok bool, err error)
 }
 
+// Mirror is a store that can keep at hand what others write.
+type Mirror interface {
+	Store
+	// Mirror says that many keys with a prefix will be read again and again: rank 0 reads all.
+	Mirror(prefix string)
+}
+
 // Ranks poll other stores: a torch store can wait for a key, but not for one to change.
 const (
 	pollFirst = 500 * time.Microsecond
@@ -98,7 +105,7 @@ func (j *joiner) ask(what, key string, f func(key string) ([]byte, error)) ([]by
 	begun := time.Now()
 	failed := func(err error) error {
 		return fmt.Errorf("rank %d of %s: %s: %w (look at the log of the process that keeps the store: "+
-			"rank 0, or the launcher)", j.config.Rank, j.group(), fmt.Sprintf(what, j.prefix+key), err)
+			"rank 0, the launcher or etcd)", j.config.Rank, j.group(), fmt.Sprintf(what, j.prefix+key), err)
 	}
 	go func() {
 		defer func() {

@@ -4,7 +4,6 @@ limited."""
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import platform
@@ -16,12 +15,10 @@ from typing import Any
 
 import goccl
 from goccl import _native, limits, plan
-from goccl.options import SETTINGS, VARIABLES
+from goccl.options import SETTINGS, VARIABLES, shown
 
 _COLUMNS = 100
 _PREFIX = "GOCCL_"
-_SECRET = "GOCCL_SECRET"
-_HIDDEN = "(hidden)"
 _MOST_RANKS = 65536
 
 
@@ -197,7 +194,7 @@ def _settings() -> list[dict[str, str]]:
             {
                 "variable": setting.variable,
                 "option": setting.option,
-                "value": _HIDDEN if value and setting.variable == _SECRET else value,
+                "value": shown(setting.variable, value),
                 "source": "environment" if value else "default",
                 "default": setting.default,
                 "allowed": setting.allowed,
@@ -211,9 +208,4 @@ def _environment() -> dict[str, str]:
     names = [name for name in sorted(os.environ) if name.upper().startswith(_PREFIX)]
     names += [name for name in ("TORCHELASTIC_RESTART_COUNT",) if name in os.environ]
     others = [name for name in names if name not in VARIABLES]
-    return {name: _HIDDEN if _may_be_secret(name) else os.environ[name] for name in others}
-
-
-def _may_be_secret(name: str) -> bool:
-    """Whether the variable is the secret, or was meant to be."""
-    return bool(difflib.get_close_matches(name.upper(), [_SECRET], cutoff=0.8))
+    return {name: shown(name, os.environ[name]) for name in others}

@@ -203,6 +203,14 @@ SETTINGS: tuple[Setting, ...] = (
         same=True,
     ),
     Setting(
+        variable="GOCCL_STORE",
+        default="the store that the group is given",
+        allowed='"etcd://host:port,host:port/prefix", with "etcds://" for TLS',
+        about="The etcd at which ranks meet instead. All ranks of a job, and no others, use one"
+        " prefix.",
+        same=True,
+    ),
+    Setting(
         variable="GOCCL_DEBUG",
         default="WARN",
         allowed="NONE, VERSION, WARN, INFO and TRACE",
@@ -319,6 +327,21 @@ def describe() -> str:
         "    ValueError: a value is not allowed.",
     ]
     return "\n".join(doc)
+
+
+def shown(variable: str, value: str) -> str:
+    """Returns what may be told of the value of a variable.
+
+    Args:
+        variable: its name.
+        value: its value.
+
+    Returns:
+        The value, with "(hidden)" for a secret, and for the user and password of a URL.
+    """
+    if value and difflib.get_close_matches(variable.upper(), ["GOCCL_SECRET"], cutoff=0.8):
+        return "(hidden)"  # of a name that is mistyped, too
+    return re.sub(r"^(\w+://)?[^/]*@", r"\1(hidden)@", value)
 
 
 def markdown() -> str:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import goccl
 from goccl._native import load
-from goccl.options import VARIABLES
+from goccl.options import VARIABLES, shown
 
 from .judge import MEET, STEPS, Facts, Job, Joint
 from .launch import Place
@@ -185,9 +185,7 @@ def facts() -> Facts:
     """What this rank tells of itself."""
     import torch
 
-    settings = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    if "GOCCL_SECRET" in settings:
-        settings["GOCCL_SECRET"] = "(hidden)"
+    settings = {name: shown(name, os.environ[name]) for name in VARIABLES if os.environ.get(name)}
     return Facts(
         host=platform.node(),
         where=f"{_read('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/net')}",

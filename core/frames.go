@@ -111,7 +111,8 @@ func (c handler) PeerAttached(src int, fds []int) {
 // PeerDown implements transport.Handler.
 func (c handler) PeerDown(src int, err error) {
 	e := membership.Lost{Peer: src, Cause: c.unreachable(src, err), Evidence: evidence(err),
-		Exited: c.end.Exited(&c.addresses[src]), Broken: errors.Is(err, transport.ErrProtocol)}
+		Broken: errors.Is(err, transport.ErrProtocol)}
+	e.Exited = e.Evidence == membership.Proof && c.end.Exited(&c.addresses[src])
 	c.lockOrder()
 	e.Last, e.Awaited = c.Sequence(), slices.Collect(c.order.Waiting())
 	agree := c.inform(e)
@@ -121,10 +122,10 @@ func (c handler) PeerDown(src int, err error) {
 
 // evidence is how sure an error makes it that a peer's process has ended.
 func evidence(err error) membership.Evidence {
-	if errors.Is(err, transport.ErrSilent) {
-		return membership.Suspicion
+	if errors.Is(err, transport.ErrEnded) {
+		return membership.Proof
 	}
-	return membership.Proof
+	return membership.Suspicion
 }
 
 // PeerLeft implements transport.Handler.

@@ -124,8 +124,8 @@ func (w *world) end(rank int) {
 }
 
 func (w *world) endFor(peer, rank int) {
-	handler{now(w.comms[peer])}.PeerDown(rank, fmt.Errorf("%w: its process has ended",
-		transport.ErrPeerDown))
+	handler{now(w.comms[peer])}.PeerDown(rank, fmt.Errorf("%w: %w: its process has ended",
+		transport.ErrPeerDown, transport.ErrEnded))
 }
 
 // goneSince has all peers that are gone be so since a collective began.

@@ -63,9 +63,10 @@ import (
 type Evidence int
 
 const (
-	// Suspicion: the peer has been silent for too long. It may go on.
+	// Suspicion: the peer has been silent for too long, has closed its connection or broken the
+	// protocol. It may go on.
 	Suspicion Evidence = iota
-	// Proof: a kernel tells that the peer's process has ended, or has closed its connection.
+	// Proof: a kernel tells that the peer's process has ended, or no longer takes part in anything.
 	Proof
 )
 

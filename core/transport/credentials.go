@@ -89,33 +89,42 @@ func (e *Endpoint) PIDFD(a *Address) (int, error) {
 	return fd, err
 }
 
-// exitPatience is for a process whose sockets are closed to end.
-const exitPatience = 100 * time.Millisecond
+// dupPIDFD is a copy of the descriptor that PIDFD has returned for a process; -1 where there is
+// none. The endpoint may be closed meanwhile.
+func (e *Endpoint) dupPIDFD(p ProcessID) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kept, ok := e.pidfds[p]
+	if !ok {
+		return -1
+	}
+	fd, err := unix.FcntlInt(uintptr(kept), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// exits tells whether the process of a pidfd ends within a time. Of no descriptor it waits, and
+// does not know.
+func exits(fd int, within time.Duration) bool {
+	over := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for end := time.Now().Add(within); ; {
+		n, err := unix.Poll(over, max(0, int(time.Until(end).Milliseconds())))
+		if !errors.Is(err, unix.EINTR) {
+			return n == 1 && over[0].Revents&unix.POLLIN != 0
+		}
+	}
+}
 
 // Exited tells of a member whose link has ended whether its process has ended by itself, with
 // status 0, and not by a signal or an error. It is false where the kernel does not tell: of another
 // host, of another's process, and of one whose status has been taken, before Linux 6.15.
 func (e *Endpoint) Exited(a *Address) bool {
-	e.mu.Lock()
-	fd, err := -1, error(unix.EBADF)
-	if kept, ok := e.pidfds[a.Process]; ok {
-		// the endpoint may be closed meanwhile
-		fd, err = unix.FcntlInt(uintptr(kept), unix.F_DUPFD_CLOEXEC, 0)
-	}
-	e.mu.Unlock()
-	if err != nil {
+	fd := e.dupPIDFD(a.Process)
+	defer closeFDs([]int{fd})
+	if fd < 0 || !exits(fd, exitPatience) {
 		return false
-	}
-	defer unix.Close(fd)
-	over := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for end := time.Now().Add(exitPatience); ; {
-		n, err := unix.Poll(over, max(0, int(time.Until(end).Milliseconds())))
-		if n == 1 {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return false
-		}
 	}
 	status, ok := zombieStatus(a.PID)
 	// The number is the process's for as long as it can be signalled.

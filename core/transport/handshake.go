@@ -174,8 +174,10 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 	case dead == len(errs) && d.apart && errors.Is(d.last, syscall.ECONNREFUSED):
 		return down(fmt.Errorf("its process has ended, or a firewall rejects connections to it: %w",
 			d.last))
-	case dead == len(errs):
+	case dead == len(errs) && d.apart:
 		return down(fmt.Errorf("its process has ended: %w", d.last))
+	case dead == len(errs):
+		return ended(fmt.Errorf("its process has ended: %w", d.last))
 	// No fault of the peer, which may show itself now and then: it answers what it dials itself.
 	case own && (late || now.Sub(d.short) > d.grace):
 		return fmt.Errorf("this process can open no more files; raise their limit (ulimit -n): %w",

@@ -172,10 +172,10 @@ func TestDoubt(t *testing.T) {
 		{"closes", []error{closed}, 100, true, nil},
 		{"makes the link itself", []error{errDuplicate}, 100, true, nil},
 		{"full backlog", []error{full}, 100, false, nil},
-		{"refused", []error{refused}, 1, false, ErrPeerDown},
-		{"another process", []error{errStranger}, 1, true, ErrPeerDown},
+		{"refused", []error{refused}, 1, false, ErrEnded},
+		{"another process", []error{errStranger}, 1, true, ErrEnded},
 		{"one address refused", []error{refused, errLater}, 100, true, nil},
-		{"all addresses refused", []error{refused, errStranger}, 1, false, ErrPeerDown},
+		{"all addresses refused", []error{refused, errStranger}, 1, false, ErrEnded},
 		{"silent for a moment", []error{silent}, 2, false, nil},
 		{"silent", []error{silent}, 3, false, ErrPeerDown},
 		{"peer has no files for a moment", []error{errUnable}, 2, false, nil},
@@ -201,7 +201,7 @@ func TestDoubt(t *testing.T) {
 			if err == nil || errors.Is(err, ErrPeerDown) {
 				t.Errorf("%s: %v", c.name, err)
 			}
-		case !errors.Is(err, c.want):
+		case !errors.Is(err, c.want), c.want == ErrPeerDown && errors.Is(err, ErrEnded):
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
@@ -218,7 +218,8 @@ func TestDoubtOfAnotherHost(t *testing.T) {
 	}{{false, refused, false}, {true, refused, true}, {true, errStranger, false}} {
 		d := doubt{grace: time.Second, since: time.Now(), apart: c.apart}
 		err := d.judge([]error{c.err}, time.Now())
-		if !errors.Is(err, ErrPeerDown) || strings.Contains(err.Error(), "firewall") != c.firewall {
+		if !errors.Is(err, ErrPeerDown) || errors.Is(err, ErrEnded) == c.apart ||
+			strings.Contains(err.Error(), "firewall") != c.firewall {
 			t.Errorf("apart %v, %v: %v", c.apart, c.err, err)
 		}
 	}

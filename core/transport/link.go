@@ -44,7 +44,7 @@ type link struct {
 	// Guarded by Endpoint.mu when they are set. Started publishes the wire.
 	wire  wire
 	pulse *pulse
-	who   string // the peer, in texts; "" before start
+	peer  *Address // nil before start
 
 	started atomic.Bool   // the poller knows it
 	over    atomic.Bool   // it ends
@@ -116,8 +116,8 @@ func (l *link) start(w wire, peer *Address) error {
 	}
 	l.e.poller.revisit(l) // a queue pair's descriptor reports nothing before the first look
 	l.pulse = l.e.watchLocked(l.conn, l.key.kind, peer, l.end)
-	l.who = peer.who()
-	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", l.who)
+	l.peer = peer
+	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", peer.who())
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (l *link) end(err error) {
 
 func (l *link) finish() {
 	l.e.mu.Lock() // start is done, or will do nothing
-	pulse, w, who := l.pulse, l.wire, l.who
+	pulse, w, peer := l.pulse, l.wire, l.peer
 	l.e.mu.Unlock()
 	l.e.unwatch(pulse)
 	l.reading.lock.Lock()
@@ -167,8 +167,8 @@ func (l *link) finish() {
 		l.idle.Stop()
 	}
 	l.mu.Unlock()
-	if who != "" {
-		l.e.log.Debug("a link is closed", "kind", l.key.kind, "peer", who, "why", err)
+	if peer != nil {
+		l.e.log.Debug("a link is closed", "kind", l.key.kind, "peer", peer.who(), "why", err)
 	}
 	// Even if a handler panics, no goroutine may go on waiting for this link.
 	defer l.e.poller.Kick()
@@ -178,10 +178,17 @@ func (l *link) finish() {
 			m.lost(l)
 		}
 	}()
+	var missed []*member
 	for _, a := range attachs {
-		if a.from != nil {
-			a.from.downOn(l, err)
+		if a.from != nil && !a.from.over.Load() {
+			missed = append(missed, a.from)
 		}
+	}
+	if len(missed) > 0 && peer != nil {
+		err = l.judge(err)
+	}
+	for _, m := range missed {
+		m.downOn(l, err)
 	}
 }
 

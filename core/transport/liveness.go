@@ -197,8 +197,8 @@ func (e *Endpoint) check(h *hostPulse, now time.Time, slept bool) {
 		switch {
 		case p.stopped:
 		case age >= e.grace:
-			p.giveUp(&silentError{fmt.Errorf("host of %s has acknowledged nothing for %v", p.who,
-				age.Round(100*time.Millisecond))})
+			p.giveUp(fmt.Errorf("host of %s has acknowledged nothing for %v", p.who,
+				age.Round(100*time.Millisecond)))
 		case age >= e.grace/2 && !p.probing && p.target != "":
 			p.dropProbe()
 			p.probing = e.spawn("liveness probe", func() { e.probe(p, e.grace-age) })

@@ -172,7 +172,9 @@ func TestKilledPeer(t *testing.T) {
 			_, h := c.meet(t, listen(t, Config{}), kind)
 			start := time.Now()
 			ok(t, c.cmd.Process.Kill())
-			wants(t, h.untilDown(t, 1), ErrPeerDown)
+			err := h.untilDown(t, 1)
+			wants(t, err, ErrPeerDown)
+			wants(t, err, ErrEnded)
 			if d := time.Since(start); d > time.Second {
 				t.Errorf("it took %v", d)
 			}
@@ -252,17 +254,20 @@ func TestConnectToAStoppedPeer(t *testing.T) {
 
 // The link between two hosts (network namespaces) is cut: for less than the grace that costs only
 // time, for longer the peer is given up.
-func TestLinkCut(t *testing.T) {
+func TestLinkCut(t *testing.T) { inside(t, "TestLinkCutInside", "ip", "nsenter") }
+
+// inside runs a test in a network namespace of its own, if the tools are there.
+func inside(t *testing.T, test string, tools ...string) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	for _, tool := range []string{"ip", "nsenter"} {
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip(err)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestLinkCutInside$", "-test.v",
-		"-test.timeout=60s")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$", "-test.v", "-test.timeout=60s")
 	cmd.Env = append(os.Environ(), envInside+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := cmd.CombinedOutput()
@@ -277,35 +282,62 @@ func TestLinkCut(t *testing.T) {
 	}
 }
 
+// farHost is a network namespace that is joined to this one by an interface "there", at 10.77.0.2.
+type farHost struct {
+	t   *testing.T
+	pid string // of a process in it
+}
+
+// newFarHost makes a host, for a test that has a namespace of its own.
+func newFarHost(t *testing.T) *farHost {
+	t.Helper()
+	runs(t, "ip", "link", "set", "lo", "up")
+	c := startChild(t, TCP, "there", 0, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
+	f := &farHost{t, fmt.Sprint(c.cmd.Process.Pid)}
+	runs(t, "ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", f.pid)
+	runs(t, "ip", "addr", "add", "10.77.0.1/24", "dev", "here")
+	runs(t, "ip", "link", "set", "here", "up")
+	f.run("ip", "addr", "add", "10.77.0.2/24", "dev", "there")
+	f.run("ip", "link", "set", "there", "up")
+	f.run("ip", "link", "set", "lo", "up")
+	return f
+}
+
+// run runs a command there.
+func (f *farHost) run(args ...string) {
+	f.t.Helper()
+	runs(f.t, append([]string{"nsenter", "-t", f.pid, "-n"}, args...)...)
+}
+
+// start starts a child there, for a group.
+func (f *farHost) start(group uint64, grace time.Duration) *child {
+	f.t.Helper()
+	self, err := os.Executable()
+	ok(f.t, err)
+	cmd := exec.Command("nsenter", "-t", f.pid, "-n", self)
+	return startChildBy(f.t, cmd, group, TCP, "there", grace)
+}
+
+// runs runs a command, without which the test is skipped.
+func runs(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		t.Skipf("%v: %v: %s", args, err, out)
+	}
+}
+
 func TestLinkCutInside(t *testing.T) {
 	if os.Getenv(envInside) == "" {
 		t.Skip("run by TestLinkCut")
 	}
 	const grace = 3 * time.Second
-	run := func(args ...string) {
-		t.Helper()
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("%v: %v: %s", args, err, out)
-		}
-	}
-	run("ip", "link", "set", "lo", "up")
-	c := startChild(t, TCP, "there", grace, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
-	pid := fmt.Sprint(c.cmd.Process.Pid)
-	there := func(args ...string) {
-		t.Helper()
-		run(append([]string{"nsenter", "-t", pid, "-n", "ip"}, args...)...)
-	}
-	run("ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", pid)
-	run("ip", "addr", "add", "10.77.0.1/24", "dev", "here")
-	run("ip", "link", "set", "here", "up")
-	there("addr", "add", "10.77.0.2/24", "dev", "there")
-	there("link", "set", "there", "up")
+	far := newFarHost(t)
+	there := func(args ...string) { t.Helper(); far.run(append([]string{"ip"}, args...)...) }
+	c := far.start(1, grace)
 	e := listen(t, Config{Interface: "here", Grace: grace})
 	g, h := c.meet(t, e, TCP)
 	// A second process there: only one of the two connections is kept alive often.
-	self, err := os.Executable()
-	ok(t, err)
-	other := startChildBy(t, exec.Command("nsenter", "-t", pid, "-n", self), 2, TCP, "there", grace)
+	other := far.start(2, grace)
 	_, idle := other.meet(t, e, TCP)
 	answers := 0
 	ask := func(ctx context.Context) {

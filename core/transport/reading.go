@@ -16,7 +16,7 @@ import (
 
 // reading is the receiving half of a link: what has come of the current frame. The link's reader is
 // the goroutine that holds lock: the holder of the poller's token, or catchUp. All fields but lock
-// and the last two are the reader's.
+// and the last three are the reader's.
 type reading struct {
 	lock  sync.Mutex
 	phase phase
@@ -36,6 +36,7 @@ type reading struct {
 
 	into    atomic.Pointer[Group] // whose memory dst is; read by Halt
 	claimed atomic.Bool           // a group has come: look at pending
+	shut    atomic.Bool           // the peer's system has said that no more comes
 }
 
 // inBuffer holds bytes that have come and have not been looked at: from r to w. It has memory only
@@ -93,7 +94,8 @@ func (l *link) cause(err error) error {
 	switch {
 	case errors.Is(err, ErrProtocol):
 		l.e.warnf("closed the link to process %v: %v", l.key.process, err)
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		l.reading.shut.Store(true)
 		err = errors.New("its process has closed the connection")
 	default:
 		err = plain.Error(err)

@@ -171,7 +171,11 @@ func TestViolations(t *testing.T) {
 			if !strings.Contains(err.Error(), "protocol violation") || len(l.wait(t, 1)) != 1 {
 				t.Fatalf("error %v, log %q", err, l.lines)
 			}
-			wants(t, w.handlers[0].untilDown(t, 1), ErrPeerDown)
+			theirs := w.handlers[0].untilDown(t, 1)
+			wants(t, theirs, ErrPeerDown)
+			if errors.Is(err, ErrEnded) || errors.Is(theirs, ErrEnded) {
+				t.Errorf("both live: %v; %v", err, theirs)
+			}
 		})
 	}
 }

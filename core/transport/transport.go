@@ -50,10 +50,12 @@ func IsPort(kind string) bool { return kind == TCP || kind == Verbs }
 var (
 	// ErrProtocol: the peer has sent what no correct peer sends.
 	ErrProtocol = errors.New("protocol violation")
-	// ErrPeerDown: the peer's process has ended, or its host acknowledges nothing.
+	// ErrPeerDown: the peer has ended the connection without a goodbye, or broken the protocol, or its
+	// host acknowledges nothing. See ErrEnded.
 	ErrPeerDown = errors.New("peer down")
-	// ErrSilent: that the peer has ended is a suspicion, as its host has been silent for too long.
-	ErrSilent = errors.New("peer silent")
+	// ErrEnded: it is proved that the peer's process has ended, or takes part in nothing any more. Of
+	// a peer that is down without it, that is only suspected: it may go on.
+	ErrEnded = errors.New("peer ended")
 	// ErrPeerLeft: the peer has detached from the group in good order.
 	ErrPeerLeft = errors.New("peer has left the group")
 	// ErrRefused: one side could not prove to the other that it belongs to the group.
@@ -75,22 +77,6 @@ func (e *PeerError) Error() string {
 }
 
 func (e *PeerError) Unwrap() error { return e.Err }
-
-// down makes an error one that wraps ErrPeerDown, and leaves its text.
-func down(err error) error { return &downError{err} }
-
-type downError struct{ error }
-
-func (e *downError) Unwrap() error { return e.error }
-
-func (e *downError) Is(target error) bool { return target == ErrPeerDown }
-
-// silentError wraps ErrSilent, and leaves the text.
-type silentError struct{ error }
-
-func (e *silentError) Unwrap() error { return e.error }
-
-func (e *silentError) Is(target error) bool { return target == ErrSilent }
 
 const (
 	// MaxControl is the longest payload of a control frame, in bytes.
@@ -167,7 +153,8 @@ type Handler interface {
 	// GroupConfig.Share, owned by the callee; none where the link carries none, or where one of the
 	// two processes can open no more files.
 	PeerAttached(src int, fds []int)
-	// PeerDown tells, once, that the peer is lost. Nothing of that peer comes after it.
+	// PeerDown tells, once, that the peer is lost. Nothing of that peer comes after it. The error is
+	// one of ErrEnded where that the peer has ended is proved.
 	PeerDown(src int, err error)
 	// PeerLeft tells that the peer has detached. Nothing of that peer comes after it.
 	PeerLeft(src int)

@@ -1,0 +1,119 @@
+package transport
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Evidence. A peer that is down is proved to have ended, or only suspected: see ErrEnded. Proof
+// must never be wrong, as ranks go on without asking a peer that has ended.
+//
+// Of a process of this host the kernel tells. Its pidfd (or its life word: see [Endpoint.Ended])
+// says that it has ended, or nobody listens any more where its endpoint did, which does so for as
+// long as it takes part in anything. That a connection has ended says less: the peer may live, and
+// have closed it because of what this side has sent.
+//
+// Of another host no single answer is proof, for what stands between can reset a connection and
+// reject the next. What counts is two answers of the peer's own system: the connection has come to
+// its orderly end (FIN), which no firewall makes, and then another one to the same address is
+// refused by a reset. One refused by an ICMP message is a firewall's.
+
+// downError wraps ErrPeerDown, and ErrEnded where that is proved. It leaves the text.
+type downError struct {
+	error
+	proved bool
+}
+
+func (e *downError) Unwrap() error { return e.error }
+
+func (e *downError) Is(target error) bool {
+	return target == ErrPeerDown || e.proved && target == ErrEnded
+}
+
+// down makes an error one of a peer that is suspected to have ended.
+func down(err error) error { return &downError{err, false} }
+
+// ended makes an error one of a peer that is proved to have ended.
+func ended(err error) error { return &downError{err, true} }
+
+// exitPatience is for a process whose sockets are closed to end.
+const exitPatience = 100 * time.Millisecond
+
+// judge adds to why a link has ended whether the peer's process is proved to have. It takes a
+// moment where the peer lives.
+func (l *link) judge(why error) error {
+	local := l.peer.Host == l.e.address.Host
+	if errors.Is(why, ErrEnded) || !local && !l.reading.shut.Load() {
+		return why
+	}
+	targets := l.targets(local)
+	fd := l.e.dupPIDFD(l.key.process)
+	defer closeFDs([]int{fd})
+	end := time.Now().Add(exitPatience)
+	for pause := time.Millisecond; ; pause = min(2*pause, exitPatience/4) {
+		if exits(fd, 0) || slices.ContainsFunc(targets, func(t string) bool {
+			return l.e.refuses(l.network(), t, local)
+		}) {
+			return ended(why)
+		}
+		if time.Now().After(end) || l.e.ctx.Err() != nil {
+			return why
+		}
+		exits(fd, pause)
+	}
+}
+
+func (l *link) network() string {
+	if l.key.kind == Shm {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// targets are the addresses of which one that is refused says that the peer has ended: of another
+// host only the one by which it is known to be reached.
+func (l *link) targets(local bool) []string {
+	if l.key.kind == Shm {
+		return []string{l.peer.Unix}
+	}
+	all := l.peer.reachable(&l.e.address)
+	if local {
+		return all
+	}
+	return slices.DeleteFunc(all, func(t string) bool { return !sameHost(l.conn.RemoteAddr(), t) })
+}
+
+// refuses tells whether the system of an address says that nobody listens there.
+func (e *Endpoint) refuses(network, target string, local bool) bool {
+	own := -1
+	d := net.Dialer{Timeout: exitPatience, Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			if local {
+				return
+			}
+			// Else what refuses could not be told. Where these fail nothing is.
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+			own, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		})
+	}}
+	c, err := d.DialContext(e.ctx, network, target)
+	defer func() { closeFDs([]int{own}) }()
+	if err == nil {
+		c.Close()
+		return false
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) && (local || own >= 0 && !rejected(own))
+}
+
+// rejected tells whether an ICMP message has ended a connection.
+func rejected(fd int) bool {
+	var packet [1]byte
+	_, _, _, _, err := unix.Recvmsg(fd, packet[:], nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	return err == nil
+}

@@ -1,0 +1,104 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// That a peer has closed the connection is no proof that it has ended: it may live.
+func TestClosedConnectionIsNoProof(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			eps := pair(t, kind, Config{})
+			w := newWorld(t, eps, kind, 1)
+			ok(t, w.groups[0].Connect(within(t), 1))
+			ok(t, w.groups[1].Connect(within(t), 0))
+			w.groups[1].members[0].ready.Load().link.end(errors.New("a fault of this side"))
+			for rank, h := range w.handlers {
+				err := h.untilDown(t, 1-rank)
+				wants(t, err, ErrPeerDown)
+				if errors.Is(err, ErrEnded) {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
+
+// A process that has closed its endpoint takes part in nothing any more, though it lives.
+func TestClosedEndpointIsProof(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		eps := pair(t, kind, Config{})
+		w := newWorld(t, eps, kind, 1)
+		ok(t, w.groups[0].Connect(within(t), 1))
+		ok(t, w.groups[1].Connect(within(t), 0))
+		eps[1].closeListeners()
+		w.groups[1].members[0].ready.Load().link.end(errors.New("a fault of this side"))
+		wants(t, w.handlers[0].untilDown(t, 1), ErrEnded)
+	}
+}
+
+// Of a process on another host no answer counts that a firewall may give.
+func TestEvidenceOfAnotherHost(t *testing.T) {
+	inside(t, "TestEvidenceOfAnotherHostInside", "ip", "nsenter", "iptables")
+}
+
+func TestEvidenceOfAnotherHostInside(t *testing.T) {
+	if os.Getenv(envInside) == "" {
+		t.Skip("run by TestEvidenceOfAnotherHost")
+	}
+	far := newFarHost(t)
+	rejecting := func(with string) func(*child, *Group) {
+		return func(c *child, _ *Group) {
+			far.run("iptables", "-F")
+			far.run("iptables", "-A", "INPUT", "-p", "tcp", "--syn", "-j", "REJECT", "--reject-with",
+				with)
+			ok(t, c.cmd.Process.Kill())
+		}
+	}
+	for i, c := range []struct {
+		name   string
+		end    func(*child, *Group)
+		proved bool
+	}{
+		{"killed", func(c *child, _ *Group) { ok(t, c.cmd.Process.Kill()) }, true},
+		{"closed", func(_ *child, g *Group) {
+			g.members[1].ready.Load().link.conn.halfClose() // it answers in kind, and lives
+		}, false},
+		{"killed with data unread, so that its system resets", func(c *child, g *Group) {
+			ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+			ok(t, unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
+			ctx, cancel := context.WithCancel(within(t))
+			defer cancel()
+			ok(t, g.Send(ctx, 1, Header{Type: Data}, make([]byte, 1000)))
+			until(t, "the data", func() bool {
+				return acknowledged(t, g.members[1].ready.Load().link.conn)
+			})
+			ok(t, c.cmd.Process.Kill())
+		}, false},
+		{"killed behind a firewall that rejects by ICMP", rejecting("icmp-port-unreachable"), false},
+	} {
+		child := far.start(uint64(i+1), defaultGrace)
+		g, h := child.meet(t, listen(t, Config{Interface: "here"}), TCP)
+		c.end(child, g)
+		err := h.untilDown(t, 1)
+		wants(t, err, ErrPeerDown)
+		if errors.Is(err, ErrEnded) != c.proved {
+			t.Errorf("%s: proved %v, want %v: %v", c.name, !c.proved, c.proved, err)
+		}
+	}
+}
+
+// acknowledged tells whether the peer's system has all that was sent.
+func acknowledged(t *testing.T, s *conn) bool {
+	t.Helper()
+	left, err := unix.IoctlGetInt(s.fd, unix.SIOCOUTQ)
+	ok(t, err)
+	return left == 0
+}

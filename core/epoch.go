@@ -325,7 +325,11 @@ func (r *roster) process(peer int, end *sharedEndpoint) (none exec.Process) {
 	// The number is the peer's word: a link over which memory goes will stand only if the kernel
 	// says the same. Where none does the descriptor tells how the process has ended.
 	fd, err := end.PIDFD(at)
-	if err != nil || kind != transport.Shm && kind != transport.Mem {
+	if err != nil {
+		return none
+	}
+	end.watch(at)
+	if kind != transport.Shm && kind != transport.Mem {
 		return none
 	}
 	p := exec.Process{PID: at.PID, FD: fd}

@@ -65,6 +65,7 @@ type sharedEndpoint struct {
 	*transport.Endpoint
 	key  endpointKey
 	uses int
+	lives
 }
 
 // NewRuntime makes a runtime.
@@ -91,7 +92,12 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		e.uses++
 		return e, nil
 	}
-	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()),
+	life, err := exec.OwnLife()
+	if err != nil { // peers learn of this process's end by its sockets
+		life = 0
+		r.log(logs.Net).Debug("no life word", "error", err)
+	}
+	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()), Life: life,
 		Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace, Verbs: key.verbs,
 		Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
@@ -147,6 +153,7 @@ func (r *Runtime) leave(e *sharedEndpoint) {
 	r.mu.Unlock()
 	if last {
 		_ = e.Close() // there is nobody to tell
+		e.lives.stop()
 	}
 }
 

@@ -44,6 +44,7 @@ type Address struct {
 	CPUs         int    // that the process may use
 	Domain       int    // that these are in: its first CPU, plus 1; 0: several, or unknown
 	Mark         Mark
+	Life         int    // the descriptor of its life word, 0 where there is none
 	Forced       string // the transport that this process's user demands
 	Net          string // and what it demands where no memory is shared
 }

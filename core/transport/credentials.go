@@ -123,10 +123,10 @@ func exits(fd int, within time.Duration) bool {
 func (e *Endpoint) Exited(a *Address) bool {
 	fd := e.dupPIDFD(a.Process)
 	defer closeFDs([]int{fd})
-	if fd < 0 || !exits(fd, exitPatience) {
+	if fd < 0 || !e.isDead(a.Process) && !exits(fd, exitPatience) {
 		return false
 	}
-	status, ok := zombieStatus(a.PID)
+	status, ok := exitStatus(a.PID)
 	// The number is the process's for as long as it can be signalled.
 	if !ok || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
@@ -137,15 +137,16 @@ func (e *Endpoint) Exited(a *Address) bool {
 	return ok && status == 0
 }
 
-// zombieStatus is the status of an ended process that its parent has not taken yet.
-func zombieStatus(pid int) (status int, ok bool) {
+// exitStatus is the status of a process that is about to end, or has ended and its parent has not
+// taken the status yet.
+func exitStatus(pid int) (status int, ok bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, false
 	}
 	// The second field is a name in parentheses, which may hold some.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 50 || fields[0] != "Z" {
+	if len(fields) < 50 {
 		return 0, false
 	}
 	status, err = strconv.Atoi(fields[49])

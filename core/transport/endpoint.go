@@ -73,10 +73,11 @@ type groupTable struct {
 	services map[uint64]*service // that answer calls, by id
 }
 
-// liveness holds what watches an endpoint's TCP connections, under Endpoint.mu.
+// liveness holds what an endpoint knows of whether its peers live, under Endpoint.mu.
 type liveness struct {
-	hosts    map[hostKey]*hostPulse
-	watching bool // a goroutine looks at them
+	hosts    map[hostKey]*hostPulse // joined by TCP
+	watching bool                   // a goroutine looks at them
+	dead     map[ProcessID]bool     // of this host: their life words have told it
 }
 
 // linkTable holds an endpoint's links, under Endpoint.mu.
@@ -124,7 +125,7 @@ func Listen(c Config) (*Endpoint, error) {
 		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
 			changed: make(chan struct{}), services: map[uint64]*service{}},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
-		liveness:  liveness{hosts: map[hostKey]*hostPulse{}},
+		liveness:  liveness{hosts: map[hostKey]*hostPulse{}, dead: map[ProcessID]bool{}},
 		pidfds:    map[ProcessID]int{}, logged: map[string]struct{}{},
 	}
 	if e.log == nil {
@@ -143,7 +144,7 @@ func Listen(c Config) (*Endpoint, error) {
 	if err != nil {
 		name = "unknown"
 	}
-	e.address = Address{Process: e.id, Name: name, Mark: c.Mark}
+	e.address = Address{Process: e.id, Name: name, Mark: c.Mark, Life: c.Life}
 	e.address.credentials()
 	if err := e.listenTCP(c); err != nil {
 		e.closeListeners()

@@ -41,6 +41,62 @@ func down(err error) error { return &downError{err, false} }
 // ended makes an error one of a peer that is proved to have ended.
 func ended(err error) error { return &downError{err, true} }
 
+var errDead = ended(errors.New("its process has ended"))
+
+// Ended tells that a process of this host has ended: its life word says so, before the kernel
+// closes its sockets. What it has sent, a goodbye perhaps, is read before links to it end.
+func (e *Endpoint) Ended(p ProcessID) {
+	e.mu.Lock()
+	e.dead[p] = true
+	links := e.allLinks()
+	e.mu.Unlock()
+	for _, l := range links {
+		if l.key.process == p && l.started.Load() {
+			e.spawn("last words", l.endWhenRead)
+		}
+	}
+}
+
+const (
+	// readLooks is how often in succession nothing must be found unread, a readPause apart. The
+	// kernel goes on to send over TCP what a full buffer has kept back.
+	readLooks = 3
+	readPause = 2 * time.Millisecond
+)
+
+// endWhenRead ends a link whose peer is dead, once nothing is left to be read. How much is on its
+// way over RDMA cannot be told: such a link ends with its connection.
+func (l *link) endWhenRead() {
+	if l.wire.kind() == Verbs {
+		return
+	}
+	for looks := 0; looks < readLooks; {
+		select {
+		case <-l.done:
+			return
+		case <-time.After(readPause):
+		}
+		if looks++; !l.isRead() {
+			looks = 0
+		}
+	}
+	l.end(errDead)
+}
+
+// isRead tells whether all that has come is read, and handled.
+func (l *link) isRead() bool {
+	in := &l.reading
+	left := 1
+	l.conn.raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	if left > 0 || !in.lock.TryLock() {
+		return false
+	}
+	read := in.phase != atSlow && !in.more && !in.claimed.Load()
+	l.unlock()
+	l.e.poller.revisit(l) // a reader may have found the lock taken meanwhile
+	return read
+}
+
 // exitPatience is for a process whose sockets are closed to end.
 const exitPatience = 100 * time.Millisecond
 
@@ -56,7 +112,7 @@ func (l *link) judge(why error) error {
 	defer closeFDs([]int{fd})
 	end := time.Now().Add(exitPatience)
 	for pause := time.Millisecond; ; pause = min(2*pause, exitPatience/4) {
-		if exits(fd, 0) || slices.ContainsFunc(targets, func(t string) bool {
+		if l.e.isDead(l.key.process) || exits(fd, 0) || slices.ContainsFunc(targets, func(t string) bool {
 			return l.e.refuses(l.network(), t, local)
 		}) {
 			return ended(why)
@@ -66,6 +122,12 @@ func (l *link) judge(why error) error {
 		}
 		exits(fd, pause)
 	}
+}
+
+func (e *Endpoint) isDead(p ProcessID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.dead[p]
 }
 
 func (l *link) network() string {

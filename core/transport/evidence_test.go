@@ -102,3 +102,38 @@ func acknowledged(t *testing.T, s *conn) bool {
 	ok(t, err)
 	return left == 0
 }
+
+// A process that its life word tells to be dead is down, though its sockets are open.
+func TestEndedPeerIsDown(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		eps := pair(t, kind, Config{})
+		w := newWorld(t, eps, kind, 1)
+		ok(t, w.groups[0].Connect(within(t), 1))
+		eps[0].Ended(eps[1].id)
+		wants(t, w.handlers[0].untilDown(t, 1), ErrEnded)
+		later := attach(t, eps[0], groupConfig(eps, kind, 2, 0), newRecorder())
+		wants(t, later.Connect(within(t), 1), ErrEnded)
+	}
+}
+
+// What a dead process has sent is read first: it may have said goodbye.
+func TestEndedPeerHasLeft(t *testing.T) {
+	for _, kind := range []string{Shm, TCP} {
+		eps := pair(t, kind, Config{})
+		w := newWorld(t, eps, kind, 1)
+		ok(t, w.groups[0].Connect(within(t), 1))
+		l := w.groups[0].members[1].ready.Load().link
+		l.reading.lock.Lock()
+		w.groups[1].Detach()
+		until(t, "the goodbye", func() bool {
+			left, err := unix.IoctlGetInt(l.conn.fd, unix.TIOCINQ)
+			ok(t, err)
+			return left > 0
+		})
+		eps[0].Ended(eps[1].id)
+		l.unlock()
+		eps[0].poller.revisit(l)
+		h := w.handlers[0]
+		h.until(t, "its leaving", func() bool { return h.left[1] })
+	}
+}

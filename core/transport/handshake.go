@@ -108,9 +108,13 @@ func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		e.mu.Lock()
 		err := e.unusable()
+		dead := e.dead[m.addr.Process]
 		e.mu.Unlock()
 		if err != nil {
 			return nil, err
+		}
+		if dead {
+			return nil, errDead
 		}
 		errs := make([]error, 0, len(targets))
 		for _, t := range targets {

@@ -27,6 +27,7 @@ func (a *Address) Encode() (own, shared []byte, err error) {
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.At)
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.Value)
 	own = binary.LittleEndian.AppendUint16(own, uint16(a.Domain))
+	own = binary.LittleEndian.AppendUint32(own, uint32(a.Life))
 	var flags byte
 	if a.Unix != "" {
 		flags |= flagUnix
@@ -118,6 +119,7 @@ func (a *Address) decodeOwn(b []byte) error {
 	a.Mark.At = r.Uint64()
 	a.Mark.Value = r.Uint64()
 	a.Domain = int(r.Uint16())
+	a.Life = int(r.Uint32())
 	if a.Unix != "" {
 		a.Unix = a.Process.ownSocket()
 	}

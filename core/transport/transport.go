@@ -115,6 +115,7 @@ const (
 // Config says how an endpoint listens and when it gives a host up.
 type Config struct {
 	Mark Mark // for the address
+	Life int  // for the address
 	// Interface is the name of the network interface to listen on; "" lets the endpoint choose.
 	Interface string
 	// StoreHost is a host that all ranks reach: the route to it tells which interface to use.

@@ -1,0 +1,45 @@
+package core
+
+import (
+	"os"
+	"sync"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// lives are the life words of an endpoint's peers on this host.
+type lives struct {
+	mu      sync.Mutex // guards what follows
+	watched map[transport.ProcessID]*exec.Life
+	stopped bool
+}
+
+// watch has links to a process of this host end as soon as the kernel knows of its end. Where its
+// life word cannot be seen they do when its sockets are closed.
+func (e *sharedEndpoint) watch(a *transport.Address) {
+	e.lives.mu.Lock()
+	defer e.lives.mu.Unlock()
+	if _, ok := e.watched[a.Process]; ok || e.stopped || a.Life == 0 || a.PID == os.Getpid() {
+		return
+	}
+	process := a.Process
+	life, err := exec.WatchLife(a.PID, a.Life, exec.Mark(a.Mark), func() { e.Ended(process) })
+	if err != nil {
+		return
+	}
+	if e.watched == nil {
+		e.watched = map[transport.ProcessID]*exec.Life{}
+	}
+	e.watched[process] = life
+}
+
+// stop ends all watches.
+func (l *lives) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, life := range l.watched {
+		life.Stop()
+	}
+	l.watched, l.stopped = nil, true
+}

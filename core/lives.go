@@ -3,6 +3,7 @@ package core
 import (
 	"os"
 	"sync"
+	"time"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/transport"
@@ -32,6 +33,19 @@ func (e *sharedEndpoint) watch(a *transport.Address) {
 		e.watched = map[transport.ProcessID]*exec.Life{}
 	}
 	e.watched[process] = life
+}
+
+// fencePatience is how long a process that is killed may take to end: it may be in the kernel.
+const fencePatience = time.Second
+
+// Fence kills a process of this host that is suspected to have ended, as one that is only stopped
+// would write to memory of its peers when it goes on. It tells whether it is proved that it has
+// ended; links to it end then. It kills no process but the one that has published the address.
+func (e *sharedEndpoint) Fence(a *transport.Address) bool {
+	return a.PID != os.Getpid() && e.Kill(a, fencePatience, func() bool {
+		return exec.IsProcess(a.PID, a.Life, exec.Mark(a.Mark)) ||
+			exec.CanGet(exec.Process{PID: a.PID, FD: -1}, exec.Mark(a.Mark)) == nil
+	})
 }
 
 // stop ends all watches.

@@ -72,15 +72,11 @@ func WatchLife(pid, fd int, m Mark, ended func()) (*Life, error) {
 	if _, err := OwnLife(); err != nil { // whose thread looks
 		return nil, err
 	}
-	page, err := mapLife(pid, fd)
+	page, err := mapLife(pid, fd, m)
 	if err != nil {
 		return nil, err
 	}
 	l := &Life{page}
-	if uint64(lifeAt(page).mark) != m.Value || m.Value == 0 {
-		_ = unix.Munmap(page)
-		return nil, fmt.Errorf("pid %d is another process here", pid)
-	}
 	lives.mu.Lock()
 	defer lives.mu.Unlock()
 	if C.goccl_life_watch(lifeAt(page)) != 0 {
@@ -94,8 +90,18 @@ func WatchLife(pid, fd int, m Mark, ended func()) (*Life, error) {
 	return l, nil
 }
 
-// mapLife maps another process's life word.
-func mapLife(pid, fd int) ([]byte, error) {
+// IsProcess tells whether a number names the process that has a mark and a descriptor of OwnLife.
+func IsProcess(pid, fd int, m Mark) bool {
+	page, err := mapLife(pid, fd, m)
+	if err != nil {
+		return false
+	}
+	_ = unix.Munmap(page) // fails only for what is not mapped
+	return true
+}
+
+// mapLife maps the life word of the process that a number names, if it is the one with the mark.
+func mapLife(pid, fd int, m Mark) ([]byte, error) {
 	path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)
 	// What else the number may name is not to be opened.
 	if to, err := os.Readlink(path); err != nil || !strings.HasPrefix(to, "/memfd:"+lifeName) {
@@ -113,7 +119,12 @@ func mapLife(pid, fd int) ([]byte, error) {
 	if err := unix.Fstat(own, &st); err != nil || st.Size != int64(os.Getpagesize()) {
 		return nil, errors.Join(err, fmt.Errorf("%s has %d bytes", path, st.Size))
 	}
-	return unix.Mmap(own, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
+	page, err := unix.Mmap(own, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
+	if err == nil && (m.Value == 0 || uint64(lifeAt(page).mark) != m.Value) {
+		_ = unix.Munmap(page)
+		err = fmt.Errorf("pid %d is another process here", pid)
+	}
+	return page, err
 }
 
 // Stop ends the watch. The function may be under way.

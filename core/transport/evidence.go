@@ -57,6 +57,33 @@ func (e *Endpoint) Ended(p ProcessID) {
 	}
 }
 
+// Kill kills the process of a member on this host, if a look at the process that has its number
+// now, and whose descriptor PIDFD has returned, tells that it is the member's. Kill tells whether
+// the process has ended, then or before, within a time. Links to it end then.
+func (e *Endpoint) Kill(a *Address, within time.Duration, isMember func() bool) bool {
+	fd := e.dupPIDFD(a.Process)
+	defer closeFDs([]int{fd})
+	// As long as the process of the descriptor has not ended, the number is its own.
+	if fd >= 0 && isMember() && !exits(fd, 0) {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // what counts is whether it ends
+	} else {
+		within = 0
+	}
+	const pause = time.Millisecond
+	for end := time.Now().Add(within); ; {
+		if e.isDead(a.Process) {
+			return true
+		}
+		if exits(fd, min(pause, within)) {
+			e.Ended(a.Process)
+			return true
+		}
+		if !time.Now().Before(end) {
+			return false
+		}
+	}
+}
+
 const (
 	// readLooks is how often in succession nothing must be found unread, a readPause apart. The
 	// kernel goes on to send over TCP what a full buffer has kept back.

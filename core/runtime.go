@@ -99,7 +99,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 	}
 	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()), Life: life,
 		Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace, Verbs: key.verbs,
-		Logger: r.config.Logger, OnFD: r.config.OnFD})
+		Sightings: exec.Sightings{}, Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {
 		return nil, listenError(err)
 	}

@@ -27,7 +27,8 @@ var OwnLife = sync.OnceValues(func() (fd int, err error) {
 	}
 	mem, err := mapMemfd(fd, os.Getpagesize())
 	if err == nil {
-		err = startLife(lifeAt(mem))
+		ownLife = lifeAt(mem)
+		err = startLife(ownLife)
 	}
 	if err != nil {
 		unix.Close(fd) // the page stays mapped: the thread may have begun
@@ -35,6 +36,9 @@ var OwnLife = sync.OnceValues(func() (fd int, err error) {
 	}
 	return fd, nil
 })
+
+// ownLife is the page of OwnLife.
+var ownLife *C.goccl_life
 
 func startLife(own *C.goccl_life) error {
 	own.mark = C.uint64_t(OwnMark().Value)

@@ -9,11 +9,18 @@
  * sockets. So peers that look here know of a kill at once. Where the process dumps core, the kernel
  * does all of this after it. */
 
+enum { GOCCL_SIGHTINGS = 64 };
+
 /* A page that peers map to read. */
 typedef struct {
   uint32_t word; /* the thread's number: it lives; FUTEX_OWNER_DIED: it has ended; 0: see below */
   uint32_t pad;
   uint64_t mark; /* the process's goccl_mark: that this is its page */
+  /* Hosts that it has heard of, 0 where there is none, and when: CLOCK_MONOTONIC, in ns. Peers on
+   * its host need not ask them then. */
+  struct {
+    uint64_t host, at;
+  } seen[GOCCL_SIGHTINGS];
 } goccl_life;
 
 /* Starts the thread that holds the word. No signal comes to it. It looks at the words of peers,

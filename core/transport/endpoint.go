@@ -78,6 +78,8 @@ type liveness struct {
 	hosts    map[hostKey]*hostPulse // joined by TCP
 	watching bool                   // a goroutine looks at them
 	dead     map[ProcessID]bool     // of this host: their life words have told it
+	// what processes of this host tell each other; it may be nil, and does not change
+	sightings Sightings
 }
 
 // linkTable holds an endpoint's links, under Endpoint.mu.
@@ -125,8 +127,9 @@ func Listen(c Config) (*Endpoint, error) {
 		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
 			changed: make(chan struct{}), services: map[uint64]*service{}},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
-		liveness:  liveness{hosts: map[hostKey]*hostPulse{}, dead: map[ProcessID]bool{}},
-		pidfds:    map[ProcessID]int{}, logged: map[string]struct{}{},
+		liveness: liveness{hosts: map[hostKey]*hostPulse{}, dead: map[ProcessID]bool{},
+			sightings: c.Sightings},
+		pidfds: map[ProcessID]int{}, logged: map[string]struct{}{},
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)

@@ -21,6 +21,7 @@ const (
 	typeAttach  uint8 = 2 // payload: proof of the group's secret
 	typeRefused uint8 = 3 // answer to an attach whose proof is wrong
 	typeBye     uint8 = 4 // undoes an attach
+	typePing    uint8 = 5 // means nothing: its system acknowledges it
 )
 
 const (
@@ -97,7 +98,7 @@ func parseHeader(b *[headerSize]byte) (Header, error) {
 		if h.Bytes != macSize {
 			return Header{}, fmt.Errorf("attach frame of %d bytes instead of %d", h.Bytes, macSize)
 		}
-	case h.Type != typeRefused && h.Type != typeBye:
+	case h.Type != typeRefused && h.Type != typeBye && h.Type != typePing:
 		known = false
 	}
 	if !known {

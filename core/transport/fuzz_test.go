@@ -22,6 +22,7 @@ func FuzzHeader(f *testing.F) {
 		{Type: Data, Bytes: MaxData},
 		{Type: ControlBase, Bytes: MaxControl, Seq: 1 << 63, Arg: [2]uint64{1, 2}},
 		{Type: typeAttach, Bytes: macSize, Flags: 1}, {Type: typeBye},
+		{Type: typePing},
 		{Type: typeRefused, Src: 1, Dst: 2},
 		{Type: Data, Bytes: 100, advertised: true},
 	} {

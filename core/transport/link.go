@@ -115,7 +115,11 @@ func (l *link) start(w wire, peer *Address) error {
 		return err
 	}
 	l.e.poller.revisit(l) // a queue pair's descriptor reports nothing before the first look
-	l.pulse = l.e.watchLocked(l.conn, l.key.kind, peer, l.end)
+	var ping func()
+	if w.kind() == TCP {
+		ping = l.ping
+	}
+	l.pulse = l.e.watchLocked(l.conn, l.key.kind, peer, l.end, ping)
 	l.peer = peer
 	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", peer.who())
 	return nil

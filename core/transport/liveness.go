@@ -2,6 +2,8 @@ package transport
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +24,10 @@ import (
 // this process to a host sends them often, for all of them; the others send theirs rarely, in case
 // their peer has ended and nothing of that has come. A host whose process is stopped with its
 // buffers full may, for long, acknowledge nothing on that connection: then another one takes over.
+// Keepalives work in whole seconds. Where the grace is too short for that, an idle connection to a
+// host carries a ping several times in a grace: a frame that its system acknowledges. Processes of
+// one host tell each other when they have heard of others: one ping is enough for all of them.
+//
 // Before a host is given up, its processes are dialed: the kernel of a stopped process accepts,
 // that of a dead one refuses, and a host that is gone says nothing. The probing connection is kept
 // while the doubt lasts, as one that carries nothing is always acknowledged.
@@ -38,7 +44,9 @@ type hostPulse struct {
 	key    hostKey
 	mu     sync.Mutex // guards what follows, and the pulses
 	pulses []*pulse   // the first sends keepalives often
-	alive  time.Time  // when the host has last shown itself
+	alive  time.Time  // when the host has last shown itself, or so long must be waited
+	heard  time.Time  // when it has shown itself to this process
+	pinged time.Time
 }
 
 // pulse watches one TCP connection. It is guarded by hostPulse.mu but for what does not change.
@@ -47,6 +55,7 @@ type pulse struct {
 	conn   *conn
 	target string // where the peer's process listens
 	who    string
+	ping   func() // nil where the connection carries no frames
 
 	stopped bool
 	fail    func(error)
@@ -59,11 +68,12 @@ type pulse struct {
 func (e *Endpoint) watch(s *conn, kind string, peer *Address, fail func(error)) *pulse {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.watchLocked(s, kind, peer, fail)
+	return e.watchLocked(s, kind, peer, fail, nil)
 }
 
-// watchLocked needs e.mu.
-func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(error)) *pulse {
+// watchLocked is watch for a connection that may carry pings. It needs e.mu.
+func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(error),
+	ping func()) *pulse {
 	if !IsPort(kind) {
 		return nil
 	}
@@ -73,7 +83,7 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 		h = &hostPulse{key: key}
 		e.hosts[key] = h
 	}
-	p := &pulse{host: h, conn: s, who: peer.who(), fail: fail}
+	p := &pulse{host: h, conn: s, who: peer.who(), fail: fail, ping: ping}
 	for _, t := range peer.reachable(&e.address) {
 		if p.target == "" || sameHost(s.RemoteAddr(), t) {
 			p.target = t
@@ -81,6 +91,7 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 	}
 	h.mu.Lock()
 	h.alive = time.Now()
+	h.heard = h.alive
 	h.pulses = append(h.pulses, p)
 	if len(h.pulses) == 1 {
 		s.keepAliveEvery(e.often())
@@ -151,6 +162,56 @@ func (s *conn) keepAliveEvery(idle time.Duration) {
 	})
 }
 
+// Sightings are what processes of one host tell each other of other hosts.
+type Sightings interface {
+	// Saw tells the others how long ago this process has heard of a host.
+	Saw(host uint64, ago time.Duration)
+	// Seen tells how long ago one of the others has: the last one.
+	Seen(host uint64) (ago time.Duration, known bool)
+}
+
+// pings tells whether the grace is too short for keepalives.
+func (e *Endpoint) pings() bool { return e.grace < 5*time.Second }
+
+// pingAfter is how long a host may be silent before it is sent a ping.
+func (e *Endpoint) pingAfter() time.Duration { return e.grace / 6 }
+
+// id names the host among the processes of this one.
+func (k hostKey) id() uint64 {
+	sum := sha256.Sum256(fmt.Append(nil, k.local, " ", k.remote, " ", k.host))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// hearOf tells other processes of this host when the host has been heard of, and is told. If nobody
+// has for a while it sends a ping. It needs h.mu.
+func (e *Endpoint) hearOf(h *hostPulse, now time.Time) {
+	if e.sightings != nil {
+		e.sightings.Saw(h.key.id(), now.Sub(h.heard))
+		if ago, ok := e.sightings.Seen(h.key.id()); ok && now.Add(-ago).After(h.alive) {
+			h.alive = now.Add(-ago)
+		}
+	}
+	if now.Sub(h.alive) < e.pingAfter() || now.Sub(h.pinged) < e.pingAfter() {
+		return
+	}
+	for _, p := range h.pulses {
+		if p.ping != nil {
+			h.pinged = now
+			p.ping()
+			return
+		}
+	}
+}
+
+// ping has the peer's system acknowledge something, if nothing waits for that already.
+func (l *link) ping() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closing && !l.queue.draining {
+		l.enqueueLocked(queued{h: Header{Type: typePing}})
+	}
+}
+
 // monitor looks at all hosts, and ends when there are none.
 func (e *Endpoint) monitor() {
 	every := max(e.grace/8, 10*time.Millisecond)
@@ -185,6 +246,9 @@ func (e *Endpoint) check(h *hostPulse, now time.Time, slept bool) {
 		if p.probe != nil && !h.seen(p.probe, now) {
 			p.dropProbe()
 		}
+	}
+	if e.pings() {
+		e.hearOf(h, now)
 	}
 	if slept && now.Sub(h.alive) > e.grace/2 {
 		h.alive = now.Add(-e.grace / 2)
@@ -230,6 +294,9 @@ func (h *hostPulse) seen(s *conn, now time.Time) bool {
 		return false
 	}
 	t := now.Add(-time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond)
+	if t.After(h.heard) {
+		h.heard = t
+	}
 	if t.After(h.alive) {
 		h.alive = t
 	}
@@ -269,6 +336,7 @@ func (e *Endpoint) probe(p *pulse, limit time.Duration) {
 		}
 	case err == nil:
 		p.host.alive, p.probe = time.Now(), s
+		p.host.heard = p.host.alive
 	case errors.Is(err, syscall.ECONNREFUSED):
 		p.giveUp(fmt.Errorf("its process has ended: %w", plain.Error(err)))
 	}

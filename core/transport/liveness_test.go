@@ -2,6 +2,7 @@ package transport
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,5 +68,63 @@ func TestOneConnectionAHostIsKeptAliveOften(t *testing.T) {
 	})
 	if one() == second {
 		t.Error("one that has ended goes on")
+	}
+}
+
+// bulletin is what another process of this host tells.
+type bulletin struct {
+	mu    sync.Mutex // guards what follows
+	asked int        // how often
+	known bool       // it hears of each host all the time
+	saw   int        // how often this process has told that it had just heard of a host
+}
+
+func (b *bulletin) Saw(_ uint64, ago time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ago < time.Second/2 {
+		b.saw++
+	}
+}
+
+func (b *bulletin) Seen(uint64) (time.Duration, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked++
+	return 0, b.known
+}
+
+// Where the grace is too short for keepalives an idle connection carries pings, unless another
+// process of this host hears of the peer's. They are told to none of the groups.
+func TestIdleConnectionIsPinged(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		b := &bulletin{known: known}
+		eps := []*Endpoint{listen(t, Config{Grace: 1500 * time.Millisecond, Sightings: b}),
+			listen(t, Config{})}
+		w := newWorld(t, eps, TCP, 1)
+		ok(t, w.groups[0].Connect(within(t), 1))
+		ok(t, w.groups[1].Connect(within(t), 0))
+		acked := func() uint64 {
+			info, err := unix.GetsockoptTCPInfo(w.groups[0].members[1].ready.Load().link.conn.fd,
+				unix.IPPROTO_TCP, unix.TCP_INFO)
+			ok(t, err)
+			return info.Bytes_acked
+		}
+		before := acked()
+		until(t, "looks at the host", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.asked > 12 && (known || b.saw > 10)
+		})
+		if pings := (acked() - before) / headerSize; known != (pings == 0) {
+			t.Errorf("another process knows of the host: %v; %d pings", known, pings)
+		}
+		for rank, h := range w.handlers {
+			h.mu.Lock()
+			if len(h.frames) > 0 || len(h.down) > 0 {
+				t.Errorf("rank %d: %v, %v", rank, h.frames, h.down)
+			}
+			h.mu.Unlock()
+		}
 	}
 }

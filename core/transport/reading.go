@@ -397,6 +397,8 @@ func (l *link) begin() error {
 	case typeRefused, typeBye:
 		in.phase = atSlow
 		return nil
+	case typePing:
+		return nil
 	}
 	l.mu.Lock()
 	a := l.attachs[pairKey{h.Job, h.Group, h.Src, h.Dst}]

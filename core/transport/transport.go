@@ -124,6 +124,8 @@ type Config struct {
 	Verbs VerbsConfig
 	// Grace is how long a host may acknowledge nothing before it is given up; 0 means 10 s.
 	Grace time.Duration
+	// Sightings are those of this host's processes; nil: there are none.
+	Sightings Sightings
 	// Logger is told of links, refused connections and internal errors; it may be nil.
 	Logger *slog.Logger
 	// OnFD is told of every socket that the endpoint opens and (before it does) closes, so that a

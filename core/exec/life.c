@@ -9,7 +9,7 @@
 
 #include "wait.h"
 
-enum { LOOK_EVERY = 20000000 }; /* ns */
+enum { LOOK_EVERY = 20000000, MOST_RARELY = 5 }; /* ns; times as long */
 
 /* What the kernel walks when the thread ends. It lies in memory of this process alone: a peer that
  * could write it could have the kernel write elsewhere. */
@@ -40,6 +40,13 @@ static int hold(void) {
   return 0;
 }
 
+/* How long to wait for the next look. Each takes a CPU from ranks that outnumber them. */
+static long pause_of(size_t processes) {
+  long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  size_t times = processes / (cpus > 0 ? (size_t)cpus : 1);
+  return LOOK_EVERY * (long)(times < 1 ? 1 : times > MOST_RARELY ? MOST_RARELY : times);
+}
+
 static void look(void) {
   for (size_t i = 0; i < n_peers;) {
     if (!goccl_life_ended(peers[i])) {
@@ -64,8 +71,8 @@ static void *live(void *unused) {
       pthread_cond_wait(&changed, &lock);
       continue;
     }
+    struct timespec pause = {0, pause_of(n_peers)};
     pthread_mutex_unlock(&lock);
-    struct timespec pause = {0, LOOK_EVERY};
     nanosleep(&pause, NULL);
     pthread_mutex_lock(&lock);
     look();

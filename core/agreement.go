@@ -149,7 +149,7 @@ func (c *epoch) onAgree(src int, payload []byte) error {
 func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision, error) {
 	var nonce [membership.NonceSize]byte
 	rand.Read(nonce[:])
-	stopped := c.stoppedPeers(ctx)
+	stopped := c.fence(ctx, c.blamed())
 	c.mu.Lock()
 	number := len(c.decisions)
 	if number > 0 {
@@ -159,10 +159,7 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	}
 	d := c.decision(number)
 	d.begun = true
-	news := []membership.News{}
-	for _, peer := range stopped {
-		news = append(news, membership.Lost{Peer: peer, Evidence: membership.Suspicion})
-	}
+	news := stopped
 	for _, peer := range exclude {
 		news = append(news, membership.Left{Peer: peer})
 	}
@@ -211,6 +208,12 @@ func (c *epoch) await(ctx context.Context, d *decision) {
 		case <-tick.C:
 			step(membership.Tick{})
 		case <-half:
+			c.mu.Lock()
+			silent := d.agreement.Silent()
+			c.mu.Unlock()
+			for _, n := range c.fence(ctx, silent) {
+				step(n)
+			}
 			step(membership.Waited{})
 		case <-ctx.Done():
 			step(membership.Expired{})
@@ -219,20 +222,35 @@ func (c *epoch) await(ctx context.Context, d *decision) {
 	}
 }
 
-// stoppedPeers are those that a failure blames for a timeout, and that do not answer now, either.
-func (c *epoch) stoppedPeers(ctx context.Context) []int {
+// blamed are the peers that a failure blames for a timeout.
+func (c *epoch) blamed() (peers []int) {
 	failure := c.failed()
-	if failure == nil || !errors.Is(failure, fault.ErrTimeout) || c.group == nil {
+	if failure == nil || !errors.Is(failure, fault.ErrTimeout) {
 		return nil
 	}
-	var blamed []int
 	for _, peer := range failure.Ranks {
 		if _, gone := c.departure(peer); !gone && peer != c.rank {
-			blamed = append(blamed, peer)
+			peers = append(peers, peer)
 		}
 	}
-	missing, _ := c.askThese(ctx, blamed, 0)
-	return missing
+	return peers
+}
+
+// fence tells of those of some peers that do not answer now. One that is stopped on this host is
+// killed: it would go on later, and write to buffers of others that they use for something else.
+func (c *epoch) fence(ctx context.Context, peers []int) (news []membership.News) {
+	if len(peers) == 0 {
+		return nil
+	}
+	missing, _ := c.askThese(ctx, peers, 0)
+	for _, peer := range missing {
+		lost := membership.Lost{Peer: peer}
+		if c.end.Fence(&c.addresses[peer]) {
+			lost.Evidence = membership.Proof
+		}
+		news = append(news, lost)
+	}
+	return news
 }
 
 // begun tells that the survivors of a decision have all begun the next epoch.

@@ -48,10 +48,11 @@ func (a *Agreement) onAnswer(from int, m *Message) {
 }
 
 // advance takes the next step of this member's ballot, or several, and tells whether there was one.
-// The impatient does without those that are silent.
+// While all may answer, a quorum is not enough: a member that is only slow would be left out. The
+// impatient does without those that are silent.
 func (a *Agreement) advance(impatient bool) bool {
 	p := a.proposal
-	stepped := p.value == nil && a.enough(p.promised, impatient)
+	stepped := p.value == nil && a.quorum(p.promised) && (impatient || len(a.Silent()) == 0)
 	if stepped {
 		v := p.highest()
 		if v == nil {
@@ -86,16 +87,17 @@ func (p *proposal) highest() (v *Value) {
 	return v
 }
 
-// enough tells whether those that have promised are enough for a value. While all may answer,
-// a quorum is not: a member that is only slow would be left out.
-func (a *Agreement) enough(promised Set, impatient bool) bool {
-	silent := 0
+// Silent are the members that this one, which proposes, waits for.
+func (a *Agreement) Silent() (ranks []int) {
+	if a.proposal == nil || a.proposal.value != nil {
+		return nil
+	}
 	for rank := range a.config.Size {
-		if !promised.Has(rank) && !a.ended.Has(rank) && !a.suspected.Has(rank) {
-			silent++
+		if !a.proposal.promised.Has(rank) && !a.ended.Has(rank) && !a.suspected.Has(rank) {
+			ranks = append(ranks, rank)
 		}
 	}
-	return a.quorum(promised) && (silent == 0 || impatient)
+	return ranks
 }
 
 // quorum tells whether members are enough to decide.

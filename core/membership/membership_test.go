@@ -54,7 +54,7 @@ func describe(a Action) string {
 //
 // or those of several processes that agree:
 //
-//	members N [JOINERS [MINSIZE [ANY]]]   begins anew
+//	members N [JOINERS [MINSIZE [ANY [WAITS]]]]   begins anew
 //
 // and what [world.perform] has.
 func TestScripts(t *testing.T) {
@@ -63,8 +63,8 @@ func TestScripts(t *testing.T) {
 		return func(words []string) []string {
 			switch {
 			case words[0] == "members":
-				a := append(parse(words).args, 0, 0, 0)
-				w = setting{a[0], a[1], max(a[2], 1), a[3]}.world()
+				a := append(parse(words).args, 0, 0, 0, 0)
+				w = setting{a[0], a[1], max(a[2], 1), a[3], a[4]}.world()
 				w.traced = true
 				return nil
 			case w != nil:

@@ -12,14 +12,15 @@ import (
 )
 
 // setting is how a world begins.
-type setting struct{ members, joiners, minSize, any int }
+type setting struct{ members, joiners, minSize, any, waits int }
 
 func (s setting) world() *world {
-	return newWorld(s.members, s.joiners, Config{MinSize: s.minSize, Any: s.any == 1, Patience: 1})
+	return newWorld(s.members, s.joiners, Config{MinSize: s.minSize, Any: s.any == 1, Patience: 1,
+		Waits: s.waits == 1})
 }
 
 func (s setting) String() string {
-	return fmt.Sprintf("members %d %d %d %d", s.members, s.joiners, s.minSize, s.any)
+	return fmt.Sprintf("members %d %d %d %d %d", s.members, s.joiners, s.minSize, s.any, s.waits)
 }
 
 // schedule makes a world and what happens in it of a seed.
@@ -32,6 +33,7 @@ func schedule(seed uint64) (setting, []command, *world) {
 	if r.IntN(16) == 0 {
 		s.any = 1
 	}
+	s.waits = r.IntN(2)
 	w := s.world()
 	// How much of each there is differs by seed, so that schedules without deaths, without
 	// suspicions and so on are among them.
@@ -129,7 +131,9 @@ func schedule(seed uint64) (setting, []command, *world) {
 			do("join", p, s.members+r.IntN(s.joiners))
 		case k < 96 && s.joiners > 0:
 			do("unjoin", p, s.members+r.IntN(s.joiners))
-		case k < 97 && !patient:
+		case k < 97 && s.waits == 1:
+			do("wait", p)
+		case k < 98 && !patient:
 			do("expire", p)
 		default:
 			do("meet", p)

@@ -234,6 +234,7 @@ func parse(words []string) command {
 //	cut P Q       messages between P and Q are lost; heal P Q undoes it
 //	tick P
 //	expire P
+//	wait P        P has waited for long enough for who is silent
 //	join P J      P hears of a joiner; unjoin P J: of its end
 //	meet P        a collective of P's epoch completes, if all members have begun it
 //	run           delivers all messages, and who is asked begins
@@ -289,6 +290,8 @@ func (w *world) tell(name string, p, q *process, s *seat) {
 		w.step(p, s, Tick{})
 	case "expire":
 		w.step(p, s, Expired{})
+	case "wait":
+		w.step(p, s, Waited{})
 	case "join":
 		if len(q.seats) == 0 && !slices.Contains(s.members, q.id) {
 			w.step(p, s, Joining{joiner})
@@ -418,6 +421,7 @@ func (w *world) finish(cutsStay, late bool) {
 			if s := p.seat(); s != nil && s.agreement.begun {
 				waiting = true
 				if clocks.IntN(2) == 0 {
+					w.step(p, s, Waited{})
 					w.step(p, s, Tick{})
 				}
 			}

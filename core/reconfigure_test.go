@@ -196,7 +196,7 @@ func TestReconfigureRefusesArguments(t *testing.T) {
 		handles []string
 		words   string
 	}{
-		{"", own, "uuid is empty"}, {"first", own, `uuid "first" has been used`},
+		{"", own, "uuid is empty"}, {"first", own, `uuid "first" was already used`},
 		{"b", nil, "no handles are given"},
 		{"c", []string{own[0], own[1], own[0]}, "handles 1 and 3 of 3"},
 		{"d", own[1:], "own handle is not among the 1"},
@@ -245,7 +245,7 @@ func TestReconfigureUsedUUID(t *testing.T) {
 		w := openWorld(t, "tcp", 3, Config{Timeout: 20 * time.Second})
 		w.reconfigure("a", 0, 1)
 		members := slices.Insert([]int{0, 1}, 2*newcomer, 2)
-		w.refused(ErrInvalidArgument, `uuid "a" has been used`, func(i int) error {
+		w.refused(ErrInvalidArgument, `uuid "a" was already used`, func(i int) error {
 			return w.comms[i].Reconfigure(context.Background(), "a", w.handles(members...), true)
 		})
 		w.of(0, 1).each(func(i int) error { return run(w.comms[i], Operation{Collective: plan.Barrier}) })
@@ -339,6 +339,23 @@ func TestReconfigureTimeout(t *testing.T) {
 		cancel()
 		if err := w.comms[0].Reconfigure(ctx, "b", handles, true); !errors.Is(err, ErrAborted) {
 			t.Error(err)
+		}
+	}
+}
+
+// A rank that waits hears of the end of one that has not come.
+func TestReconfigureWithoutTheOther(t *testing.T) {
+	for _, transport := range []string{"mem", "shm"} {
+		for waits := range 2 {
+			w := openWorld(t, transport, 2, Config{Timeout: 20 * time.Second})
+			handles, ended := w.handles(0, 1), make(chan error, 1)
+			go func() {
+				ended <- w.comms[waits].Reconfigure(context.Background(), "a", handles, true)
+			}()
+			w.comms[1-waits].Destroy()
+			if err := <-ended; !errors.Is(err, ErrPeerFailed) {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -129,8 +129,8 @@ func (n *Meeting) forget() {
 }
 
 func used(uuid, where string) *fault.Error {
-	return errorf(fault.ErrInvalidArgument, "uuid %q has been used on %s: give one that no call has "+
-		"used before", uuid, where)
+	return errorf(fault.ErrInvalidArgument, "uuid %q was already used on %s: give one that no call "+
+		"has used before", uuid, where)
 }
 
 // Interrupt fails the meeting that is under way, if there is one.

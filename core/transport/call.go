@@ -72,6 +72,9 @@ func (e *Endpoint) answer(s *conn, to *service, topic uint64) {
 		cancel()
 	})
 	reply := to.Answer(ctx, topic, request)
+	if ctx.Err() != nil { // where the service has ended the caller finds that when it calls again
+		return
+	}
 	s.SetWriteDeadline(time.Now().Add(handshakeTimeout))
 	_ = writeMessage(s, reply)
 }

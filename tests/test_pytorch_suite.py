@@ -208,3 +208,63 @@ def test_suite_2_ranks(suite_servers, name):
 @pytest.mark.parametrize("name", sorted(NEEDS_4 | {n for n, asks in TESTS.items() if asks}))
 def test_suite_4_ranks(suite_servers, name):
     run_case(suite_servers, name, 4)
+
+
+# A test that is not in the wheel: of the reconfiguring of groups, by whatever back end is named
+# there. CHECKOUT is where PyTorch's source is.
+CHECKOUT = os.environ.get("GOCCL_TEST_PYTORCH", "")
+FAULT_TOLERANCE = Path(CHECKOUT, "test/distributed/test_c10d_fault_tolerance.py")
+
+
+FAULT_TOLERANCE_LEFT_OUT = {
+    "test_reconfigure_rejects_multiple_backends": "looks at a group of two other back ends",
+    "test_reconfigure_after_timeout": "NCCL has a watchdog; our hooks are called when somebody "
+    "asks for a work that has failed",
+}
+
+
+def fault_tolerance_tests():
+    if not CHECKOUT:
+        return []
+    return [
+        node.name
+        for node in ast.walk(ast.parse(FAULT_TOLERANCE.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if node.name not in FAULT_TOLERANCE_LEFT_OUT
+    ]
+
+
+def run_fault_tolerance(rank, name):
+    import torch.distributed as dist
+    from torch.testing._internal.common_utils import TestCase
+
+    spec = importlib.util.spec_from_file_location("fault_tolerance", FAULT_TOLERANCE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    class Name(str):
+        """It is asked whether it is that of NCCL, whose groups break at abort(), as ours do."""
+
+        def __eq__(self, other):
+            return other == "nccl2" or str.__eq__(self, other)
+
+        __ne__ = object.__ne__
+        __hash__ = str.__hash__
+
+    class Test(module.AbstractFaultToleranceTest, TestCase):  # type: ignore[name-defined]
+        device_type, backend_name = "cpu", Name(harness.BACKEND)
+
+    test = Test(name)
+    test.rank, test.file_name = rank.rank, str(rank.dir / "file_store")
+    getattr(test, name)()
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="GOCCL_TEST_PYTORCH names no checkout of PyTorch")
+@pytest.mark.skipif(
+    not hasattr(torch.distributed, "_reconfigure"), reason="this torch reconfigures no groups"
+)
+@pytest.mark.parametrize("name", fault_tolerance_tests())
+def test_fault_tolerance(server, name):
+    with harness.World(server, 3) as world:
+        world.run(run_fault_tolerance, name)

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/utils/pybind.h>
@@ -44,6 +49,9 @@ namespace {
 
 using c10d::ReduceOp;
 using Group = c10::intrusive_ptr<ProcessGroupGoccl>;
+#ifdef GOCCL_TORCH_RECONFIGURES
+using Handles = decltype(c10d::ReconfigureOptions::handles);
+#endif
 
 constexpr std::array<std::pair<const char*, ReduceOp::RedOpType>, 8> kOperations{{
     {"sum", ReduceOp::SUM},
@@ -325,6 +333,32 @@ void bindCommunicator(py::module_& module) {
           "        \"parallel\" with all, \"window=2\" (1 to 254) with so many at most,\n"
           "        \"sequential\" with one; \"\" for that of the group. Memory that messages need\n"
           "        on their way, and ranks that send to one at a time, are bounded." GOCCL_RAISES)
+#ifdef GOCCL_TORCH_RECONFIGURES
+      .def(
+          "handle", [](const Communicator& self) { return self.group->get_reconfigure_handle(); },
+          "Names this process's end of the group to those that are to be members with it: a text\n"
+          "that stays the same as long as the group lives.\n\n"
+          "Raises:\n"
+          "    goccl.UnsupportedError: the group was made without enable_reconfigure=True.")
+      .def(
+          "reconfigure",
+          [](const Communicator& self, const std::string& uuid, const Handles& handles,
+             std::optional<std::chrono::milliseconds> timeout) {
+            const py::gil_scoped_release released;
+            self.group->reconfigure(uuid, handles, timeout);
+          },
+          py::arg("uuid"), py::arg("handles"), py::kw_only(), py::arg("timeout") = py::none(),
+          "Makes the processes of the handles the group's members, in place. All of them call it,\n"
+          "and it waits for all.\n\n"
+          "Args:\n"
+          "    uuid: a text that no member has used before, the same on all.\n"
+          "    handles: of all members: a list, of which a handle's place is the rank, or a set,\n"
+          "        with which ranks are in the order of the handles as strings.\n"
+          "    timeout: how long it waits; None: the group's.\n\n"
+          "Raises:\n"
+          "    goccl.Error: the members do not agree, and are those of before: one has ended, was\n"
+          "        given other handles, has used the uuid, or is late.")
+#endif
       .def(
           "barrier", [](const Communicator& self) { self.group->barrierNow(); },
           py::call_guard<py::gil_scoped_release>(),

@@ -26,11 +26,17 @@ void Hooks::failed(goccl_result result) {
     return;
   }
   const WithoutGil released;
-  std::call_once(failed_, [this] {
+  std::lock_guard<std::mutex> lock(failureMutex_);
+  if (!std::exchange(failureTold_, true)) {
     tellingOfFailure = true;
     failure.call();
     tellingOfFailure = false;
-  });
+  }
+}
+
+void Hooks::beginAnew() {
+  std::lock_guard<std::mutex> lock(failureMutex_);
+  failureTold_ = false;
 }
 
 uint64_t Hooks::expect(c10d::OpType type) {

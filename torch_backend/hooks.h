@@ -88,8 +88,8 @@ class Hooks {
 
   const std::string group;  // its name
 
-  // Called once, before anybody is told of the group's failure. A thread that learns of it
-  // meanwhile waits for their end.
+  // Called once, before anybody is told of the group's failure, and again once the group has begun
+  // anew. A thread that learns of it meanwhile waits for their end.
   HookTable<> failure;
   // Called for every work that begins from then on and ends well, soon after its end, though nobody
   // asks for that: one call at a time, and for collectives in the order in which they began. A hook
@@ -101,6 +101,8 @@ class Hooks {
 
   // To be called with every result that is not GOCCL_OK.
   void failed(goccl_result result);
+  // The group works again.
+  void beginAnew();
   // The number of a work that begins, for ended(); 0 where there are no hooks to tell of it.
   uint64_t expect(c10d::OpType type);
   // Called once for every work that is expected, on whatever thread sees its end. That thread may
@@ -121,7 +123,8 @@ class Hooks {
   std::map<uint64_t, Expected>::iterator nextToTell();
   void tell(const Completion& ended) const noexcept;
 
-  std::once_flag failed_;
+  std::mutex failureMutex_;
+  bool failureTold_ = false;  // guarded by failureMutex_
   std::mutex mutex_;
   std::condition_variable cv_;
   // Guarded by mutex_:

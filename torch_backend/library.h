@@ -26,6 +26,11 @@ namespace goccl {
   X(mem_stats)             \
   X(async_error)           \
   X(shutdown)              \
+  X(comm_rank)             \
+  X(comm_size)             \
+  X(comm_handle)           \
+  X(comm_reconfigure)      \
+  X(comm_shrink)           \
   X(comm_transport)        \
   X(comm_algorithm)        \
   X(comm_describe)         \

@@ -7,6 +7,9 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <variant>
 
 #include "arguments.h"
 #include "error.h"
@@ -27,6 +30,14 @@ constexpr milliseconds kInitSlice{100};
 constexpr milliseconds kInitGiveUp{2000};
 
 const char* orNull(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
+
+bool isReconfigurable([[maybe_unused]] const c10d::Backend::Options& options) {
+#ifdef GOCCL_TORCH_RECONFIGURES
+  return options.enable_reconfigure;
+#else
+  return false;
+#endif
+}
 
 // goccl_init() on a thread of its own, so that the caller can watch for signals.
 struct Joining {
@@ -50,6 +61,7 @@ struct Joining {
     config.alltoall_schedule = orNull(options.alltoallSchedule);
     config.meeting = orNull(store.prefix());
     config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
+    config.reconfigurable = isReconfigurable(options) ? 1 : 0;
   }
 
   void run() noexcept {
@@ -107,7 +119,35 @@ goccl_comm join(const std::shared_ptr<Joining>& joining) {
   return joining->comm;
 }
 
-#ifdef GOCCL_TORCH_SPLITS
+// Calls a function of the library that waits for peers, and gives the group up at Ctrl-C.
+void interruptible(goccl_comm comm, const std::function<goccl_result()>& call) {
+  const WithoutGil released;
+  std::packaged_task<void()> task([&call] { check(call()); });
+  auto done = task.get_future();
+  std::thread thread(std::move(task));
+  try {
+    while (done.wait_for(kInitSlice) != std::future_status::ready) {
+      checkSignals();
+    }
+  } catch (...) {
+    library().abort(comm, "it was interrupted");
+    thread.join();
+    throw;
+  }
+  thread.join();
+  done.get();
+}
+
+// Has every failure be a RuntimeError: what is wrong with an argument may be that of another rank.
+template <typename F>
+void asError(F f) {
+  try {
+    f();
+  } catch (const c10::ValueError& e) {
+    throw Error({GOCCL_INVALID_ARGUMENT, e.what_without_backtrace(), {}});
+  }
+}
+
 // A copy of the options of a new group that torch makes from another one.
 intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(
     const intrusive_ptr<c10d::Backend::Options>& options, const char* name) {
@@ -116,7 +156,6 @@ intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(
               "pg_options of backend goccl must be None or a goccl.Options");
   return given->forGroup(given->timeout);
 }
-#endif
 
 // Ends the work of a batch that is not started.
 void endDropped(Work& work, const std::string& why, const std::string& group) {
@@ -125,6 +164,14 @@ void endDropped(Work& work, const std::string& why, const std::string& group) {
        "goccl: the coalesced batch of this operation was dropped, and none of it was started: " +
            why,
        detailOf(group)})));
+}
+
+std::pair<int, int> rankAndSizeOf(goccl_comm comm) {
+  int rank = 0;
+  int size = 0;
+  check(library().comm_rank(comm, &rank));
+  check(library().comm_size(comm, &size));
+  return {rank, size};
 }
 
 uint64_t sequenceOf(goccl_comm comm) {
@@ -155,7 +202,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
                                   : options->forGroup(options->timeout)),
       hooks_(std::make_shared<Hooks>(groupName)),
       timeoutMs_(options_->timeout.count()),
-      globalRanks_(std::move(globalRanks)) {
+      globalRanks_(isReconfigurable(*options_) ? std::vector<int>() : std::move(globalRanks)) {
   TORCH_CHECK_VALUE(store != nullptr,
                     "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");
   TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "ProcessGroupGoccl: `rank` is ", rank,
@@ -168,8 +215,21 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   TORCH_CHECK_VALUE(globalRanks_.empty() || globalRanks_.size() == static_cast<size_t>(size),
                     "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
                     " ranks, expected ", size);
-  comm_.store(
-      join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
+  (isReconfigurable(*options_) ? opened_ : comm_)
+      .store(
+          join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
+  init();
+}
+
+ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, int rank, int size,
+                                     intrusive_ptr<Options> options, const std::string& groupName,
+                                     std::vector<int> globalRanks)
+    : Backend(rank, size),
+      options_(std::move(options)),
+      hooks_(std::make_shared<Hooks>(groupName)),
+      comm_(comm),
+      timeoutMs_(options_->timeout.count()),
+      globalRanks_(std::move(globalRanks)) {
   init();
 }
 
@@ -178,12 +238,30 @@ ProcessGroupGoccl::~ProcessGroupGoccl() { shutdown(); }
 goccl_comm ProcessGroupGoccl::comm() const {
   const goccl_comm comm = comm_.load(std::memory_order_relaxed);
   if (comm == 0) {
-    raise({GOCCL_ABORTED,
-           "goccl: this process group has been shut down (destroy_process_group() or shutdown()); "
-           "make a new one",
-           detailOf(hooks_->group)});
+    refuseWithoutComm();
   }
   return comm;
+}
+
+goccl_comm ProcessGroupGoccl::handle() const {
+  const goccl_comm opened = opened_.load();
+  return opened != 0 ? opened : comm_.load();
+}
+
+void ProcessGroupGoccl::refuseWithoutComm() const {
+  const std::string detail = detailOf(hooks_->group);
+  if (opened_.load() != 0) {
+    raise({GOCCL_UNSUPPORTED,
+           "goccl: this process group has no members yet: it was made with "
+           "enable_reconfigure=True; exchange the handles of all members "
+           "(torch.distributed._get_reconfigure_handle()), and call "
+           "torch.distributed._reconfigure() first",
+           detail});
+  }
+  raise({GOCCL_ABORTED,
+         "goccl: this process group has been shut down (destroy_process_group() or shutdown()); "
+         "make a new one",
+         detail});
 }
 
 std::string ProcessGroupGoccl::transport(int peer) const {
@@ -219,7 +297,8 @@ intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::getBackendOptions() { r
 void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
   GOCCL_CHECK(timeout.count() > 0, "setTimeout", "the timeout is ", timeout.count(),
               " ms, it must be at least 1 ms");
-  check(library().comm_set_timeout(comm(), timeout.count()));
+  const goccl_comm comm = handle();
+  check(library().comm_set_timeout(comm != 0 ? comm : this->comm(), timeout.count()));
   options_->timeout = timeout;
   options_->givenTimeout.reset();
   timeoutMs_.store(timeout.count());
@@ -240,6 +319,9 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(
     return nullptr;
   }
   auto options = ownOptions(opts, "split");
+#ifdef GOCCL_TORCH_RECONFIGURES
+  options->enable_reconfigure = false;  // it has its members
+#endif
   const auto& globalRanks = options_->global_ranks_in_group;  // empty: those of the default group
   options->global_ranks_in_group.clear();
   for (const int rank : ranks) {
@@ -255,10 +337,90 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
     const intrusive_ptr<c10d::Store>& store, const intrusive_ptr<c10d::Backend::Options>& opts,
     const int& rank, const int& size) {
   auto options = ownOptions(opts, "merge");
+#ifdef GOCCL_TORCH_RECONFIGURES
+  options->enable_reconfigure = false;
+#endif
   options->global_ranks_in_group.clear();  // there is nothing that they would be ranks of
   // Torch's own name for it may differ from rank to rank, and the library's is part of the store's
   // keys.
   return c10::make_intrusive<ProcessGroupGoccl>(store, rank, size, options, "merged");
+}
+#endif
+
+intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
+    const std::vector<int64_t>& exclude, int flags,
+    const intrusive_ptr<c10d::Backend::Options>& opts) {
+  auto options =
+      opts == nullptr ? options_->forGroup(options_->timeout) : ownOptions(opts, "shrink");
+  options->global_ranks_in_group.clear();
+  std::vector<int> globalRanks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(exclude.begin(), exclude.end(), rank) == exclude.end()) {
+      globalRanks.push_back(globalRanks_.empty() ? rank : globalRanks_.at(rank));
+    }
+  }
+  const std::vector<int> excluded(exclude.begin(), exclude.end());
+  const goccl_comm comm = this->comm();
+  goccl_comm shrunk = 0;
+  interruptible(comm, [&] {
+    return library().comm_shrink(comm, excluded.data(), static_cast<int>(excluded.size()), flags,
+                                 &shrunk);
+  });
+  const auto [rank, size] = rankAndSizeOf(shrunk);
+  if (size != static_cast<int>(globalRanks.size())) {  // torch's tables would have those left out
+    const WithoutGil released;
+    library().destroy(shrunk);
+    raise({GOCCL_PEER_FAILED,
+           c10::str("shrink: of ", globalRanks.size(), " ranks that are not excluded ", size,
+                    " are left: exclude those that have failed, too"),
+           detailOf(hooks_->group, "shrink")});
+  }
+  return c10::make_intrusive<ProcessGroupGoccl>(shrunk, rank, size, options,
+                                                hooks_->group + "/shrunk", std::move(globalRanks));
+}
+
+#ifdef GOCCL_TORCH_RECONFIGURES
+c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const {
+  const goccl_comm comm = handle();
+  return written([comm](char* text, size_t size, size_t* needed) {
+    return library().comm_handle(comm, text, size, needed);
+  });
+}
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reconfigure(const c10d::ReconfigureOptions& opts) {
+  reconfigure(std::to_string(opts.uuid), opts.handles, opts.timeout);
+  auto work = newWork(comm(), {OpType::UNKNOWN, "goccl:reconfigure", {}, {}}, 0);
+  work->end(nullptr);
+  return work;
+}
+
+void ProcessGroupGoccl::reconfigure(const std::string& uuid,
+                                    const decltype(c10d::ReconfigureOptions::handles)& given,
+                                    std::optional<milliseconds> timeout) {
+  std::vector<const char*> handles;
+  std::visit(
+      [&](const auto& members) {
+        for (const auto& handle : members) {
+          handles.push_back(handle.c_str());
+        }
+      },
+      given);
+  const int ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(given) ? 1 : 0;
+  const goccl_comm comm = handle();
+  asError([&] {
+    interruptible(comm, [&] {
+      return library().comm_reconfigure(comm, uuid.c_str(), handles.data(),
+                                        static_cast<int>(handles.size()), ordered,
+                                        timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT);
+    });
+  });
+  dropBatches("the process group was reconfigured");
+  std::tie(rank_, size_) = rankAndSizeOf(comm);
+  options_->global_ranks_in_group.clear();  // torch's tables are not mended: see goccl.elastic
+  hooks_->beginAnew();
+  if (opened_.exchange(0) != 0) {
+    comm_.store(comm);
+  }
 }
 #endif
 
@@ -486,6 +648,9 @@ std::unordered_map<std::string, uint64_t> ProcessGroupGoccl::getMemoryStats() {
 }
 
 c10d::ErrorType ProcessGroupGoccl::getError() {
+  if (opened_.load() != 0) {
+    return c10d::ErrorType::SUCCESS;
+  }
   switch (library().async_error(comm())) {
     case GOCCL_OK:
     case GOCCL_IN_PROGRESS: return c10d::ErrorType::SUCCESS;
@@ -496,7 +661,7 @@ c10d::ErrorType ProcessGroupGoccl::getError() {
 }
 
 void ProcessGroupGoccl::abort() {
-  const goccl_comm comm = comm_.load();
+  const goccl_comm comm = handle();
   if (comm != 0) {
     const WithoutGil released;
     library().abort(comm, "ProcessGroup.abort() was called");
@@ -505,7 +670,10 @@ void ProcessGroupGoccl::abort() {
 }
 
 void ProcessGroupGoccl::shutdown() {
-  const goccl_comm comm = comm_.exchange(0);
+  goccl_comm comm = comm_.exchange(0);
+  if (comm == 0) {
+    comm = opened_.exchange(0);
+  }
   if (comm != 0) {
     // Works that end now call back, and a future's callback may want the GIL.
     const WithoutGil released;

@@ -26,6 +26,11 @@
 #define GOCCL_TORCH_SPLITS
 #endif
 
+// Those of older ones keep the rank and the size that they were made with.
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+#define GOCCL_TORCH_RECONFIGURES
+#endif
+
 namespace goccl {
 
 constexpr const char* kBackendName = "goccl";
@@ -54,10 +59,14 @@ class ProcessGroupGoccl : public c10d::Backend {
   };
 
   // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.
-  // `globalRanks` are the ranks' numbers in the job, for texts; empty: they are the same.
+  // `globalRanks` are the ranks' numbers in the job, for texts; empty: they are the same. With
+  // `options->enable_reconfigure` it joins nobody: reconfigure() gives it its members.
   ProcessGroupGoccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                     c10::intrusive_ptr<Options> options, const std::string& groupName,
                     std::vector<int> globalRanks = {});
+  // Takes over a communicator. The options are the group's own.
+  ProcessGroupGoccl(goccl_comm comm, int rank, int size, c10::intrusive_ptr<Options> options,
+                    const std::string& groupName, std::vector<int> globalRanks);
   ~ProcessGroupGoccl() override;
 
   // "self", "mem", "shm", "tcp" or "verbs".
@@ -85,6 +94,26 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                           const int& rank, const int& size);
+#endif
+  bool supportsShrinking() const { return true; }
+  // A group of its own of the ranks that are not excluded, who all call it and must live. This
+  // group stays as it is, or is revoked with GOCCL_SHRINK_ABORT.
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& exclude, int flags = 0,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts = nullptr);
+#ifdef GOCCL_TORCH_RECONFIGURES
+  bool supportsReconfigure() const override { return true; }
+  // As goccl_comm_handle().
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  // Ends before it returns. Where it throws, a RuntimeError also of arguments, the members are
+  // those of before.
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
+  // As goccl_comm_reconfigure(); blocks until all have come, or Ctrl-C.
+  void reconfigure(const std::string& uuid,
+                   const decltype(c10d::ReconfigureOptions::handles)& given,
+                   std::optional<std::chrono::milliseconds> timeout);
+  // Without members there is nothing to split.
+  bool isInitialized() override { return opened_.load() == 0; }
 #endif
 
   c10::intrusive_ptr<c10d::Work> broadcast(
@@ -258,8 +287,12 @@ class ProcessGroupGoccl : public c10d::Backend {
     uint64_t collectives = 0;
   };
 
-  // The communicator; throws after shutdown().
+  // The communicator; throws after shutdown(), and before it has members.
   goccl_comm comm() const;
+  // The communicator, with members or without; 0 after shutdown().
+  goccl_comm handle() const;
+  // comm() where there is none.
+  [[noreturn]] void refuseWithoutComm() const;
   goccl_call callOptions(std::chrono::milliseconds timeout, bool async,
                          const char* schedule = nullptr) const;
   // Adds the extra time to the timeout of an operation that is about to start. What it returns is
@@ -321,6 +354,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   const std::shared_ptr<Hooks> hooks_;
   const std::shared_ptr<ExtraTime> extraTime_ = std::make_shared<ExtraTime>();
   std::atomic<goccl_comm> comm_{0};
+  std::atomic<goccl_comm> opened_{0};  // the communicator while it has no members
   std::atomic<int64_t> timeoutMs_;
   const std::vector<int> globalRanks_;
 

@@ -104,6 +104,14 @@ class Communicator:
         schedule: "sequential", "window=2" and the like, or "parallel"; "" for that of the group.
         """
 
+    def handle(self) -> str:
+        """Names this process's end of a group that was made with enable_reconfigure=True."""
+
+    def reconfigure(
+        self, uuid: str, handles: list[str] | set[str], *, timeout: timedelta | None = None
+    ) -> None:
+        """Makes the processes of the handles the group's members, in place."""
+
     def barrier(self) -> None:
         """Returns when every rank of the group has called it."""
 

@@ -51,6 +51,7 @@ def _create(group: Any, options: Any) -> Any:
     for name, value in (
         ("group_name", group.group_id),
         ("global_ranks_in_group", group.global_ranks_in_group),
+        ("enable_reconfigure", getattr(group, "enable_reconfigure", False)),
     ):
         if hasattr(own, name):
             setattr(own, name, value)

@@ -13,6 +13,7 @@
 #include <torch/version.h>
 
 #include "communicator.h"
+#include "elastic.h"
 #include "library.h"
 #include "error.h"
 #include "log.h"
@@ -230,6 +231,7 @@ PYBIND11_MODULE(_C, module) {
             return c10::static_intrusive_pointer_cast<Options>(self.getBackendOptions());
           },
           "The options that the group was made with.");
+  goccl::bindMembers(group, [](ProcessGroupGoccl& self) -> ProcessGroupGoccl& { return self; });
 
   goccl::bindCommunicator(module);
   goccl::bindLog(module);

@@ -14,6 +14,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "arguments.h"
+#include "elastic.h"
 #include "process_group.h"
 
 namespace py = pybind11;
@@ -364,6 +365,8 @@ void bindCommunicator(py::module_& module) {
           py::call_guard<py::gil_scoped_release>(),
           "Returns when every rank of the group has called it.\n\nRaises:\n"
           "    torch.distributed.DistBackendError: a peer has failed, was refused or is late.");
+  bindMembers(communicator,
+              [](const Communicator& self) -> ProcessGroupGoccl& { return *self.group; });
 }
 
 #undef GOCCL_RAISES

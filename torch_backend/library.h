@@ -36,6 +36,13 @@ namespace goccl {
   X(comm_describe)         \
   X(comm_sequence)         \
   X(comm_set_timeout)      \
+  X(comm_rank)             \
+  X(comm_size)             \
+  X(comm_recover)          \
+  X(comm_revoke)           \
+  X(comm_agree)            \
+  X(comm_members)          \
+  X(comm_epoch)            \
   X(work_test)             \
   X(work_wait)             \
   X(work_on_done)          \

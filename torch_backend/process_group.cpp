@@ -605,7 +605,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
 uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequenceOf(comm()); }
 
 std::string ProcessGroupGoccl::nameOf(int64_t rank) const {
-  const bool other = !globalRanks_.empty() && globalRanks_.at(rank) != rank;
+  const bool other = !renumbered_.load() && !globalRanks_.empty() && globalRanks_.at(rank) != rank;
   return other ? c10::str("rank ", rank, " (global rank ", globalRanks_.at(rank), ")")
                : c10::str("rank ", rank);
 }

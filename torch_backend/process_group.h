@@ -243,6 +243,14 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Leaves the group in good order. Works that are not done end with an error. May be called again.
   void shutdown() override;
 
+  // As goccl_comm_recover() and its kin. After recover() rank and size are those of the members
+  // that are left.
+  void recover(std::optional<std::chrono::milliseconds> timeout);
+  void revoke(const std::string& reason);
+  uint64_t agree(uint64_t flags);
+  uint32_t epoch() const;
+  std::vector<goccl_member> members() const;
+
   // Collectives that have ended when they return, on the calling thread and with as little as
   // possible around the library's call. They take their places in the order of the others. Roots
   // are ranks of this group.
@@ -356,7 +364,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<goccl_comm> comm_{0};
   std::atomic<goccl_comm> opened_{0};  // the communicator while it has no members
   std::atomic<int64_t> timeoutMs_;
-  const std::vector<int> globalRanks_;
+  const std::vector<int> globalRanks_;   // of the first members
+  std::atomic<bool> renumbered_{false};  // there have been others since
 
   std::atomic<int> openBatches_{0};
   std::mutex batchMutex_;

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 
+from goccl.groups import Member
 from goccl.options import OptionFields
 
 _ReduceOp: TypeAlias = (
@@ -41,7 +42,22 @@ def algorithm(
     function: str,
 ) -> str: ...
 
-class ProcessGroupGoccl(Backend):
+class _Members:
+    def recover(self, timeout: timedelta | None = None) -> None:
+        """Goes on with the members that are left, in the same group with fewer ranks."""
+
+    def revoke(self, reason: str = "") -> None:
+        """Fails the group at once on all ranks, which then call recover()."""
+
+    def agree(self, flags: int) -> int:
+        """Returns the bits that are set in the flags of all members which are left."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def members(self) -> list[Member]: ...
+
+class ProcessGroupGoccl(_Members, Backend):
     class Options(OptionFields, Backend.Options):
         @property
         def timeout(self) -> timedelta: ...
@@ -63,7 +79,7 @@ class ProcessGroupGoccl(Backend):
     def options(self) -> Options: ...
     def _drop_batch(self, why: str, collective: bool) -> None: ...
 
-class Communicator:
+class Communicator(_Members):
     """Blocking collectives on CPU tensors, with less around them than torch.distributed's functions
     have.
 

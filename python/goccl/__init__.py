@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         RevokedError,
         UnsupportedError,
     )
-    from goccl.groups import Description, algorithm, describe, transports
+    from goccl.groups import Description, Member, algorithm, describe, transports
     from goccl.memory import (
         MemPool,
         empty,
@@ -63,7 +63,7 @@ _MODULES = {
         "RevokedError",
         "UnsupportedError",
     ),
-    "groups": ("Description", "algorithm", "describe", "transports"),
+    "groups": ("Description", "Member", "algorithm", "describe", "transports"),
     "memory": (
         "MemPool",
         "empty",
@@ -83,6 +83,7 @@ __all__ = [
     "Error",
     "ExcludedError",
     "MemPool",
+    "Member",
     "MismatchError",
     "NoQuorumError",
     "OperationTimeoutError",

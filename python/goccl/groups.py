@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from goccl._native import load
 from goccl.options import VARIABLES
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
 
     Group: TypeAlias = torch.distributed.ProcessGroup | Communicator | ProcessGroupGoccl | None
     Source: TypeAlias = Literal["option", "environment", "default"]
+
+
+class Member(NamedTuple):
+    """A member of a group, as its process tells of itself.
+
+    Attributes:
+        process: tells processes apart, of all hosts; it stays the same while the process lives.
+        pid: of the process, as its own host numbers it.
+        host: its host's name.
+    """
+
+    process: int
+    pid: int
+    host: str
 
 
 @dataclass(frozen=True)

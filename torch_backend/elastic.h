@@ -1,0 +1,92 @@
+// Members of a group that come and go, for Python.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <pybind11/chrono.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "process_group.h"
+
+namespace goccl {
+
+// The group's members by rank, as a list of goccl.Member.
+pybind11::list membersOf(const ProcessGroupGoccl& group);
+
+// Adds what tells of the members, and changes them, to a class: `group` gives the group of an
+// object.
+template <typename Class, typename GroupOf>
+void bindMembers(Class& type, GroupOf group) {
+  namespace py = pybind11;
+  using Self = typename Class::type;
+  type.def(
+          "recover",
+          [group](Self& self, std::optional<std::chrono::milliseconds> timeout) {
+            const py::gil_scoped_release released;
+            group(self).recover(timeout);
+          },
+          py::arg("timeout") = py::none(),
+          R"(Goes on with the members that are left, in the same group with fewer ranks.
+
+What has failed works again. Ranks close up in their order, and collectives count from 1. All
+members that live must call it: those that wait in a collective of a group that has failed hear of
+it, those that do other things do not, unless somebody calls revoke(). Members decide together who
+is left: see goccl_comm_recover() in goccl.h. Works that have not ended raise RevokedError.
+goccl.elastic calls it for you.
+
+Args:
+    timeout: How long it may take; one that does not call it is left out after half of it. None for
+        the group's.
+
+Raises:
+    NoQuorumError: too few members can be reached; others may go on without this rank.
+    ExcludedError: the others go on without this rank.
+    Error: of another kind: it may be called again.
+    ValueError: the timeout is not positive.)")
+      .def(
+          "revoke",
+          [group](Self& self, const std::string& reason) {
+            const py::gil_scoped_release released;
+            group(self).revoke(reason);
+          },
+          py::arg("reason") = "",
+          R"(Fails the group at once on all ranks, which then call recover().
+
+A failure before it stays the cause. Never blocks.
+
+Args:
+    reason: For the text of the RevokedError that the ranks get.)")
+      .def(
+          "agree",
+          [group](Self& self, uint64_t flags) {
+            const py::gil_scoped_release released;
+            return group(self).agree(flags);
+          },
+          py::arg("flags"),
+          R"(Returns the bits that are set in the flags of all members which are left.
+
+All members that live must call it, and get the same, also where the group has failed.
+
+Args:
+    flags: Up to 64 bits.
+
+Returns:
+    The bitwise AND of the members' flags.
+
+Raises:
+    NoQuorumError, ExcludedError: as of recover().)")
+      .def_property_readonly(
+          "epoch",
+          [group](Self& self) {
+            const py::gil_scoped_release released;
+            return group(self).epoch();
+          },
+          "How often the group has begun anew with other members: 0 at first.")
+      .def_property_readonly(
+          "members", [group](Self& self) { return membersOf(group(self)); },
+          "The present members by rank, each a goccl.Member.");
+}
+
+}  // namespace goccl

@@ -20,6 +20,8 @@ VALUES = {
     "liveness_grace": timedelta(seconds=2),
     "secret": "hush",
     "alltoall_schedule": "window=2",
+    "min_size": 2,
+    "quorum": "any",
 }
 
 
@@ -111,6 +113,9 @@ def test_subclasses_have_attributes_of_their_own():
         ("alltoall_schedule", "window=255", 'allowed are "sequential", "window=1" to "window=254"'),
         ("interface", "lo\0", "allowed are names of network interfaces"),
         ("secret", "a\0b", "allowed are any text without NUL"),
+        ("min_size", 0, "allowed are 1 to 65536"),
+        ("min_size", 65537, "allowed are 1 to 65536"),
+        ("quorum", "most", 'allowed are "majority", "any" and ""'),
         ("timeout", timedelta(0), "must be at least 1 ms"),
         ("timeout", timedelta(days=-1), "must be at least 1 ms"),
     ],
@@ -124,16 +129,24 @@ def test_a_wrong_value_is_told_with_what_is_allowed(name, value, allowed):
     assert repr(made) == repr(goccl.Options()), "what is refused changes nothing"
 
 
-@pytest.mark.parametrize("name", list(VALUES))
-@pytest.mark.parametrize("value", [3, 2.5, b"tcp", ["tcp"]])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name, allowed in VALUES.items()
+        for value in (3, 2.5, b"tcp", ["tcp"], True)
+        if type(value) is not type(allowed)
+    ],
+)
 def test_a_value_of_another_type_is_told(name, value):
-    kind = "datetime.timedelta" if isinstance(VALUES[name], timedelta) else "str"
+    kind = {timedelta: "a datetime.timedelta", str: "a str", int: "an int"}[type(VALUES[name])]
     with pytest.raises(TypeError) as caught:
         goccl.Options(**{name: value})
-    assert str(caught.value) == f"goccl.Options: `{name}` is {value!r}, it must be a {kind}"
+    assert str(caught.value) == f"goccl.Options: `{name}` is {value!r}, it must be {kind}"
 
 
 TEXTS = {
+    "quorum": ("majority", "any", "", "Any", "any ", "all"),
     "transport": ("shm", "tcp", "verbs", "", "mem", "self", " tcp", "tcp ", "TCP", "tcp\n"),
     "alltoall_schedule": (
         *("", "sequential", "parallel", "window=1", "window=254", "window=02", "window=099"),

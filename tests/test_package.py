@@ -282,6 +282,8 @@ def some_options():
     options.interface = "lo"
     options.liveness_grace = timedelta(seconds=2)
     options.alltoall_schedule = "parallel"
+    options.min_size = 3
+    options.quorum = "any"
     for name, value in (("group_name", "some"), ("global_ranks_in_group", [3, 1])):
         if hasattr(options, name):  # from torch 2.9 on
             setattr(options, name, value)
@@ -318,7 +320,8 @@ def test_options_of_no_timeout():
 def test_options_show_no_secret():
     assert repr(some_options()) == (
         "goccl.Options(timeout=datetime.timedelta(seconds=5), transport='tcp', interface='lo', "
-        "liveness_grace=datetime.timedelta(seconds=2), secret=..., alltoall_schedule='parallel')"
+        "liveness_grace=datetime.timedelta(seconds=2), secret=..., alltoall_schedule='parallel', "
+        "min_size=3, quorum='any')"
     )
     assert "secret=''" in repr(goccl.Options())
 

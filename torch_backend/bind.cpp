@@ -77,6 +77,9 @@ const std::array kMembers{
            }},
     text<&Options::secret>("secret"),
     text<&Options::alltoallSchedule>("alltoall_schedule"),
+    Member{"min_size", [](const Options& self) { return py::cast(self.minSize); },
+           [](Options& self, const py::object& value) { self.minSize = value.cast<int>(); }},
+    text<&Options::quorum>("quorum"),
 };
 
 // What torch keeps in options besides the timeout, as far as this version has it.

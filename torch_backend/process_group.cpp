@@ -60,6 +60,8 @@ struct Joining {
     config.secret = orNull(options.secret);
     config.alltoall_schedule = orNull(options.alltoallSchedule);
     config.meeting = orNull(store.prefix());
+    config.min_size = options.minSize;
+    config.quorum = orNull(options.quorum);
     config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
     config.reconfigurable = isReconfigurable(options) ? 1 : 0;
   }

@@ -56,6 +56,8 @@ class ProcessGroupGoccl : public c10d::Backend {
     std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
     std::string secret;                          // "": agreed on through the store
     std::string alltoallSchedule;                // as in goccl_call; "": by size
+    int minSize = 1;                             // as in goccl_config
+    std::string quorum;                          // as in goccl_config; "": the default
   };
 
   // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.

@@ -62,6 +62,15 @@ def _duration(name: str, value: object) -> timedelta:
     return timedelta(milliseconds=-(-given // 1000))
 
 
+def _size(name: str, value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
+    if not 1 <= value <= 65536:
+        allowed = _SETTING[name].allowed
+        raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
+    return value
+
+
 def _timeout(name: str, value: object) -> timedelta | None:
     return None if value is None else _duration(name, value)
 
@@ -139,6 +148,29 @@ class OptionFields:
             about="With how many ranks one exchanges at once in an all-to-all: with one, with so"
             " many at most, or with all. It bounds staging memory, and the senders to one"
             " rank.",
+            same=True,
+        ),
+    )
+    min_size: int = field(
+        default=1,
+        metadata=_setting(
+            _size,
+            default="1",
+            allowed="1 to 65536",
+            about="With fewer members the group does not go on after a failure: see"
+            " goccl.elastic.",
+            same=True,
+        ),
+    )
+    quorum: str = field(
+        default="",
+        metadata=_setting(
+            _text("|majority|any"),
+            variable="GOCCL_QUORUM",
+            default="the majority",
+            allowed='"majority", "any" and ""',
+            about="Who goes on where members cannot reach each other: the majority, or any, with"
+            " which several parts may go on apart.",
             same=True,
         ),
     )

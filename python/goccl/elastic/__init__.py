@@ -1,0 +1,28 @@
+"""Training that goes on when workers die or join.
+
+What a script needs: a state that is committed now and then, and a decorator on the function that
+trains. When a worker dies the others go back to the last commit and go on without it, in the same
+processes, with the same process group and the same DDP object.
+
+    state = goccl.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+
+    @goccl.elastic.run
+    def train(state):
+        while state.step < STEPS:
+            train_one(state.model, state.optimizer)
+            state.step += 1
+            state.commit()
+
+    train(state)
+
+Names and meaning are those of Horovod's elastic training; the page "Make a script elastic" of the
+documentation has a table of what differs. The state is kept in memory only.
+"""
+
+from __future__ import annotations
+
+from goccl.elastic._run import run
+from goccl.elastic._sampler import ElasticSampler
+from goccl.elastic._state import MembershipChanged, ObjectState, State, TorchState
+
+__all__ = ["ElasticSampler", "MembershipChanged", "ObjectState", "State", "TorchState", "run"]

@@ -1,0 +1,140 @@
+"""The decorator that has a function go on after failures and with newcomers."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+
+from goccl.elastic import _torch
+from goccl.elastic._state import MembershipChanged, State
+from goccl.errors import AbortedError, OperationTimeoutError, PeerFailedError, RevokedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+_State = TypeVar("_State", bound=State)
+_Result = TypeVar("_Result")
+_More = ParamSpec("_More")
+
+_FAILURES = (PeerFailedError, OperationTimeoutError, RevokedError, AbortedError)
+
+_logger = logging.getLogger("goccl.elastic")
+
+
+@overload
+def run(
+    function: Callable[Concatenate[_State, _More], _Result], /
+) -> Callable[Concatenate[_State, _More], _Result]: ...
+@overload
+def run(
+    *, reset_limit: int | None = None, timeout: timedelta | None = None
+) -> Callable[
+    [Callable[Concatenate[_State, _More], _Result]], Callable[Concatenate[_State, _More], _Result]
+]: ...
+def run(
+    function: Any = None, /, *, reset_limit: int | None = None, timeout: timedelta | None = None
+) -> Any:
+    """Has a function that trains go on when members of its group die, and when others join.
+
+    The function's first argument is its State. The decorated function makes the state the same on
+    all ranks, calls the function, and returns what that returns, once all ranks have come so far.
+    After a failure of the group (PeerFailedError, OperationTimeoutError, RevokedError or
+    AbortedError) it goes back to the last commit, goes on with the members that are left, calls the
+    callbacks for a reset, makes the state the same on all ranks, and calls the function again.
+    After MembershipChanged it does the same from the present state. All ranks do so at the same
+    time. So the function must begin where the state says, and all that it communicates with must be
+    made of the group's present members.
+
+    Other exceptions come out as they are, and the other members go on without this rank once its
+    process has ended.
+
+    Args:
+        function: The function. The decorator may have arguments instead.
+        reset_limit: How often the members may change before the failure is raised; None for as
+            often as need be.
+        timeout: How long the members have to find together after a change; one that does not come
+            is left out after half of it. None for the group's timeout.
+
+    Raises:
+        goccl.NoQuorumError: Too few members are left, or can be reached. End the process: others
+            may go on.
+        goccl.ExcludedError: The others go on without this rank. End the process, or start it anew.
+        RuntimeError: The limit of resets is reached; its cause is the last failure.
+        TypeError: The first argument is no State.
+
+    Example:
+        >>> @goccl.elastic.run
+        ... def train(state):
+        ...     while state.step < 1000:
+        ...         train_one(state.model, state.optimizer)
+        ...         state.step += 1
+        ...         state.commit()
+        >>> train(state)
+    """
+    if function is None:
+        return functools.partial(_decorate, reset_limit=reset_limit, timeout=timeout)
+    return _decorate(function, reset_limit, timeout)
+
+
+def _decorate(
+    function: Callable[..., _Result], reset_limit: int | None, timeout: timedelta | None
+) -> Callable[..., _Result]:
+    @functools.wraps(function)
+    def elastic(state: State, *args: Any, **kwargs: Any) -> _Result:
+        if not isinstance(state, State):
+            raise TypeError(
+                f"{function.__name__}: the first argument must be a goccl.elastic.State, not a "
+                f"{type(state).__qualname__}"
+            )
+        changed = False
+        while True:
+            try:
+                if changed:
+                    _reset(state, timeout)
+                changed = True
+                state.sync()
+                result = function(state, *args, **kwargs)
+                _finish(state)
+                return result
+            except MembershipChanged as change:
+                cause: Exception = change
+            except _FAILURES as failure:
+                if _shut_down(failure):
+                    raise
+                cause = failure
+                state.restore()
+                # Not all ranks need know: the failure may be of another group, or of a receive.
+                state._comm.revoke(f"{type(failure).__name__} in {function.__name__}()")
+            if reset_limit is not None and state._resets >= reset_limit:
+                raise RuntimeError(
+                    f"{function.__name__}: the group has been reset {state._resets} times, and "
+                    f"reset_limit is {reset_limit}"
+                ) from cause
+            state._resets += 1
+            _logger.warning("the group is reset: %s", str(cause).split("\n", 1)[0])
+
+    return elastic
+
+
+def _reset(state: State, timeout: timedelta | None) -> None:
+    """Goes on with the members that are left and those that join."""
+    state._comm.recover(timeout)
+    _torch.mend(state._comm)
+    state.on_reset()
+
+
+def _finish(state: State) -> None:
+    """Waits for the end of the function on all ranks: one that has ended is needed if another one
+    fails before."""
+    try:
+        state._comm.barrier()
+    except AbortedError as error:
+        if not _shut_down(error):  # the function has done so, at its end
+            raise
+
+
+def _shut_down(failure: Exception) -> bool:
+    """Tells whether this rank itself has ended the group."""
+    return isinstance(failure, AbortedError) and not failure.ranks

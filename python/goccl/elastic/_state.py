@@ -1,0 +1,265 @@
+"""States: what all ranks have alike, and go back to after a failure."""
+
+from __future__ import annotations
+
+import abc
+import pickle
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from goccl._native import load
+from goccl.elastic import _torch
+from goccl.elastic._snapshot import Snapshot, allocate, as_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from goccl._C import Communicator
+    from goccl.groups import Group
+
+
+class _Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class MembershipChanged(Exception):
+    """Processes wait to join, and are to be let in: State.check_host_updates() raises it on all
+    ranks.
+
+    goccl.elastic.run catches it, and goes on from the present state, not from the last commit. It
+    is no error, and no subclass of goccl.Error.
+    """
+
+
+class State(abc.ABC):
+    """What all members of a group have alike: a base for states of one's own.
+
+    A subclass says how to save, restore and synchronize. goccl.elastic.run uses it.
+
+    Args:
+        group: A process group of the backend goccl, or a goccl.Communicator; None for the default
+            group.
+    """
+
+    def __init__(self, group: Group = None) -> None:
+        self._comm: Communicator = load().Communicator(group)
+        self._resets = 0  # of the group, as far as this rank knows
+        self._callbacks: list[Callable[[], None]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Adds functions that are called after each change of the members, before the state is
+        synchronized.
+
+        Rank and size are the new ones by then: it is the place to adapt a learning rate, or to make
+        sub-groups anew. They are called on all ranks, in this order. Newcomers call none.
+
+        Args:
+            callbacks: Functions without arguments.
+        """
+        self._callbacks += callbacks
+
+    def on_reset(self) -> None:
+        """Is called after a change of the members, before sync(): calls the callbacks."""
+        for callback in self._callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Saves the state, and lets in processes that wait to join.
+
+        All ranks call it at the same place. Once it has returned on one rank, or raised
+        MembershipChanged there, no rank that lives goes back to an earlier commit. It copies the
+        state; so commit as often as the copy is cheap beside what would be lost.
+
+        Raises:
+            MembershipChanged: as check_host_updates().
+            goccl.Error: a member has failed. The state is saved, and goccl.elastic.run goes on.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Finds out whether processes wait to join. All ranks call it, and get the same answer.
+
+        Raises:
+            MembershipChanged: they do.
+            goccl.Error: a member has failed.
+        """
+        waiting = torch.tensor([_waiting(self._comm)])
+        self._comm.all_reduce_(waiting, "sum")
+        if waiting.item() > 0:
+            raise MembershipChanged(f"{waiting.item()} processes wait to join")
+
+    @abc.abstractmethod
+    def save(self) -> None:
+        """Keeps a copy of the state, for restore()."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Goes back to the copy that was kept last."""
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Makes the state the same on all ranks. All call it, newcomers too."""
+
+
+class ObjectState(State):
+    """A state of objects, which are its attributes.
+
+    Objects that have state_dict() and load_state_dict() keep their identity: optimizers, schedulers
+    of learning rates, an ElasticSampler. Others are replaced by copies: numbers, lists, tensors;
+    what pickle takes. They are to be the same on all ranks.
+
+    A copy of them is kept in host memory, from the first on: making a state saves it.
+
+    Args:
+        group: A process group of the backend goccl, or a goccl.Communicator; None for the default
+            group.
+        **objects: The objects, by the names of the attributes.
+
+    Example:
+        >>> state = goccl.elastic.ObjectState(weights=torch.zeros(8), step=0)
+        >>> state.step += 1
+        >>> state.commit()
+    """
+
+    def __init__(self, group: Group = None, **objects: Any) -> None:
+        taken = sorted(name for name in objects if hasattr(type(self), name) or name[:1] == "_")
+        if taken:
+            raise ValueError(
+                f"{type(self).__name__}: an object cannot be named {taken[0]!r}: it is a name of "
+                "the state itself, or begins with _"
+            )
+        super().__init__(group)
+        self._names = tuple(objects)
+        self.__dict__.update(objects)
+        self._saved = Snapshot.of(self._values(), 0)
+
+    def save(self) -> None:
+        """Keeps a copy of the objects in memory. commit() calls it."""
+        self._saved = Snapshot.of(self._values(), self._saved.version + 1, self._saved)
+
+    def restore(self) -> None:
+        """Goes back to the copy that was kept last."""
+        for name, value in self._saved.objects().items():
+            present = getattr(self, name, None)
+            if _is_stateful(present):
+                present.load_state_dict(value)
+            else:
+                setattr(self, name, value)
+
+    def sync(self) -> None:
+        """Makes the objects the same on all ranks: those of the rank that has saved most often.
+
+        Of ranks with equally many saves that with the lowest number is taken, so that the first
+        synchronization gives all ranks what rank 0 has. Nothing is copied where nothing differs.
+        goccl.elastic.run calls it at the start and after each change of the members.
+
+        Raises:
+            goccl.Error: a member has failed. The last copy is as it was, or that of all.
+        """
+        comm = self._comm
+        # No commit: after MembershipChanged the objects may be newer than the copy.
+        mine = Snapshot.of(self._values(), self._saved.version, self._saved)
+        self._saved = mine
+        rows = torch.empty(comm.size, 4, dtype=torch.int64)
+        comm.all_gather_into(rows, torch.tensor([mine.version, self._resets, *mine.digests()]))
+        self._resets = int(rows[:, 1].max())
+        version = int(rows[:, 0].max())
+        source = int((rows[:, 0] == version).nonzero()[0])
+        if (rows[:, [0, 2, 3]] == rows[0, [0, 2, 3]]).all():
+            return
+        same_tensors = bool((rows[:, 3] == rows[0, 3]).all())
+        head = pickle.dumps((mine.frame, mine.specs)) if comm.rank == source else b""
+        frame, specs = pickle.loads(_broadcast_bytes(comm, head, source))
+        # Not into the copy's memory, which is needed if the source ends before the last tensor.
+        keeps = same_tensors or comm.rank == source
+        tensors = mine.tensors if keeps else allocate(specs)
+        if not same_tensors:
+            for tensor in tensors:
+                comm.broadcast_(tensor, source)
+        self._saved = Snapshot(version, frame, tensors)
+        if comm.rank != source:
+            self.restore()
+
+    def _values(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self._names}
+        return {n: v.state_dict() if _is_stateful(v) else v for n, v in values.items()}
+
+
+class TorchState(ObjectState):
+    """The state of a training: model, optimizer, and what else is the same on all ranks.
+
+    After a change of the members each DistributedDataParallel in it starts over as if it had just
+    been made, with the same parameters: ranks that have been there before and newcomers must cut
+    the gradients into the same buckets. Its hook stays, if it was registered from Python.
+
+    Going back to a commit drops gradients, which may be half of a step that has failed.
+
+    Args:
+        model: A module, or None.
+        optimizer: An optimizer, or None.
+        group: A process group of the backend goccl, or a goccl.Communicator; None for the default
+            group.
+        **objects: What else belongs to the state: see ObjectState. Modules, too.
+
+    Example:
+        >>> model = DistributedDataParallel(make_model())
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> state = goccl.elastic.TorchState(model, optimizer, epoch=0, sampler=sampler)
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        group: Group = None,
+        **objects: Any,
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer}
+        objects = {name: value for name, value in given.items() if value is not None} | objects
+        super().__init__(group, **objects)
+
+    def restore(self) -> None:
+        """Goes back to the copy that was kept last. Gradients are dropped."""
+        super().restore()
+        for module in self._modules():
+            module.zero_grad(set_to_none=True)
+
+    def on_reset(self) -> None:
+        """Has each DistributedDataParallel start over, and calls the callbacks."""
+        for module in self._modules():
+            for part in module.modules():
+                if isinstance(part, DistributedDataParallel):
+                    _torch.start_over(part)
+        super().on_reset()
+
+    def _modules(self) -> list[torch.nn.Module]:
+        values = [getattr(self, name) for name in self._names]
+        return [value for value in values if isinstance(value, torch.nn.Module)]
+
+
+def _is_stateful(value: Any) -> TypeGuard[_Stateful]:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _waiting(comm: Communicator) -> int:
+    """How many processes wait at this rank to join."""
+    return 0
+
+
+def _broadcast_bytes(comm: Communicator, data: bytes, source: int) -> bytes:
+    """Returns the bytes that the rank `source` has."""
+    size = torch.tensor([len(data)])
+    comm.broadcast_(size, source)
+    if comm.rank == source:
+        content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    else:
+        content = torch.empty(int(size.item()), dtype=torch.uint8)
+    comm.broadcast_(as_bytes(content), source)
+    return content.numpy().tobytes()

@@ -267,3 +267,337 @@ def test_deaths(make_world, moments, transport):
         assert one["resets"][-1] == 4 - len(moments)
     if set(moments.values()) == {"saved"}:
         assert left[0]["entries"] in ([0, 2], [0, 3])
+
+
+# -- goccl.elastic: processes that join
+
+
+def run_join(rank, members, dies):
+    newcomer = rank.rank >= members
+    if newcomer:
+        dist.init_process_group("goccl", store=rank.make_store(), rank=0, world_size=1)
+    else:
+        dist.init_process_group(
+            "goccl", store=rank.make_store(), rank=rank.rank, world_size=members
+        )
+    model = DistributedDataParallel(make_model())
+    if newcomer:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(7)
+    optimizer = make_optimizer(model)
+    state = goccl.elastic.TorchState(model, optimizer, step=0)
+    sizes, entries = [], []
+    sub = []
+    state.register_reset_callbacks(
+        [
+            lambda: sizes.append(dist.get_world_size()),
+            lambda: sub.append(dist.new_group()),  # newcomers make it, too
+        ]
+    )
+    comm = goccl.Communicator()
+    assert comm.handle == backend().handle
+    rank.tell(comm.handle)
+    if newcomer:
+        comm.join(rank.hear())
+    wait = not newcomer
+
+    @goccl.elastic.run
+    def train(state):
+        nonlocal wait
+        entries.append(state.step)
+        while state.step < STEPS:
+            if state.step == 2 and wait:
+                # The newcomers' requests are here before the commit.
+                wait = False
+                rank.tell("at step 2")
+                rank.hear()
+                if rank.rank == 0:
+                    harness.until(lambda: comm.joining == rank.size - members)
+                dist.barrier()
+            if state.step == 5 and rank.rank in dies:
+                die()
+            train_step(model, optimizer, state.step, dist.get_rank(), dist.get_world_size())
+            state.step += 1
+            state.commit()
+        return dist.get_rank()
+
+    mine = train(state)
+    for p, q in zip(model.parameters(), trained_alone(), strict=True):
+        torch.testing.assert_close(p.detach(), q, rtol=1e-4, atol=1e-5)
+    t = torch.ones(1)
+    dist.all_reduce(t, group=sub[-1])
+    assert t.item() == dist.get_world_size()
+    assert dist.get_process_group_ranks(None) == list(range(dist.get_world_size()))
+    return {
+        "rank": mine,
+        "entries": entries,
+        "sizes": sizes,
+        "state": b"".join(p.detach().numpy().tobytes() for p in model.parameters()),
+    }
+
+
+@both_transports
+@pytest.mark.parametrize(
+    ("members", "dies"),
+    [(1, ()), (2, ()), (3, (0,)), (2, (1, 3))],
+    ids=lambda value: str(value).replace(" ", ""),
+)
+def test_join(make_world, members, dies, transport):
+    world = make_world(4, env={"GOCCL_TRANSPORT": transport}, store="tcp")
+    world.start(run_join, members, dies)
+    handles = [world.told(r) for r in range(4)]
+    assert len(set(handles)) == 4
+    for r in range(members):
+        assert world.told(r) == "at step 2"
+    world.say(handles[:1], ranks=range(members, 4))
+    world.say("go", ranks=range(members))
+    left = survivors_of(world, dies)
+    assert [one["rank"] for one in left] == sorted(one["rank"] for one in left[:members]) + [
+        one["rank"] for one in left[members:]
+    ]
+    assert {one["rank"] for one in left} == set(range(len(left)))
+    for one in left:
+        assert one["state"] == left[0]["state"]
+        assert one["sizes"] == ([4, 4 - len(dies)] if dies else [4])
+        assert one["entries"][-1] == (5 if dies else 3)
+
+
+# -- goccl.elastic: what else may happen
+
+
+class Weights:
+    """Steps of a training without a model: each adds 1 on each rank."""
+
+    def __init__(self, rank, **given):
+        self.state = goccl.elastic.ObjectState(sum=torch.zeros(4), step=0, **given)
+        self.rank, self.act = rank, {}
+
+    def train(self, state):
+        while state.step < 6:
+            if self.act.get(state.step):
+                self.act.pop(state.step)()
+            t = torch.ones(4)
+            dist.all_reduce(t)
+            state.sum += t / dist.get_world_size()
+            state.step += 1
+            state.commit()
+        return state.sum.tolist()
+
+
+def fail():
+    raise ValueError("by the user")
+
+
+def run_user_exception(rank):
+    rank.init()
+    weights = Weights(rank)
+    if rank.rank == 1:
+        weights.act = {3: fail}
+        with pytest.raises(ValueError, match="by the user"):
+            goccl.elastic.run(weights.train)(weights.state)
+        dist.destroy_process_group()
+        return None
+    assert goccl.elastic.run(weights.train)(weights.state) == [6] * 4
+    return dist.get_world_size()
+
+
+def test_an_exception_of_the_user_comes_out(make_world):
+    assert make_world(3).run(run_user_exception) == [2, None, 2]
+
+
+def run_reset_limit(rank):
+    rank.init()
+    weights = Weights(rank)
+    if rank.rank:
+        weights.act = {2 * rank.rank: die}
+    train = goccl.elastic.run(reset_limit=1, timeout=timedelta(seconds=30))(weights.train)
+    with pytest.raises(RuntimeError, match="has been reset 1 times, and reset_limit is 1") as error:
+        train(weights.state)
+    assert isinstance(error.value.__cause__, goccl.PeerFailedError)
+    assert weights.state.step == 4
+    return train.__name__
+
+
+def test_reset_limit(make_world):
+    world = make_world(3)
+    world.start(run_reset_limit)
+    assert survivors_of(world, (1, 2)) == ["train"]
+
+
+def run_min_size(rank):
+    rank.init(pg_options=goccl.Options(min_size=3))
+    weights = Weights(rank)
+    if rank.rank == 1:
+        weights.act = {2: die}
+    train = goccl.elastic.run(timeout=timedelta(seconds=1))(weights.train)
+    with pytest.raises(goccl.NoQuorumError, match="at least 3 members must be left"):
+        train(weights.state)
+
+
+def test_too_few_are_left(make_world):
+    world = make_world(3)
+    world.start(run_min_size)
+    survivors_of(world, (1,))
+
+
+def run_stopped(rank):
+    rank.init(timeout=3)
+    weights = Weights(rank)
+    if rank.rank == 2:
+        weights.act = {2: lambda: os.kill(os.getpid(), signal.SIGSTOP)}
+        with pytest.raises(goccl.ExcludedError):
+            goccl.elastic.run(weights.train)(weights.state)
+        return None
+    assert goccl.elastic.run(weights.train)(weights.state) == [6] * 4
+    rank.tell("done")
+    rank.hear()
+    return dist.get_world_size()
+
+
+def test_a_stopped_member_is_left_out(make_world):
+    world = make_world(3)
+    world.start(run_stopped)
+    for r in (0, 1):
+        assert world.told(r) == "done"
+    world.signal(2, signal.SIGCONT)
+    world.values(world.finish(ranks=[2]))
+    world.say("go", ranks=[0, 1])
+    assert world.values(world.finish(ranks=[0, 1])) == [2, 2]
+
+
+def run_other_failures(rank):
+    """Of which only one rank knows, and that break no group, or another one."""
+    rank.init()
+    other = dist.new_group()
+    weights = Weights(rank)
+    if rank.rank == 1:
+
+        def late():
+            goccl.Communicator(other).revoke("it is tried")
+            dist.barrier(group=other)
+
+        weights.act = {2: late}
+    resets = []
+    weights.state.register_reset_callbacks([lambda: resets.append(weights.state.step)])
+    assert goccl.elastic.run(weights.train)(weights.state) == [6] * 4
+    return resets, dist.get_world_size()
+
+
+def test_a_failure_that_one_rank_knows_resets_all(make_world):
+    assert make_world(3).run(run_other_failures) == [([2], 3)] * 3
+
+
+def run_destroys(rank):
+    rank.init()
+
+    @goccl.elastic.run
+    def train(state):
+        state.commit()
+        dist.destroy_process_group()
+        if state.step:
+            state.commit()
+        return "done"
+
+    assert train(goccl.elastic.ObjectState(step=0)) == "done"
+    rank.init(store="again")
+    with pytest.raises(goccl.AbortedError, match="has been shut down"):
+        train(goccl.elastic.ObjectState(step=1))
+
+
+def test_a_function_may_destroy_its_group(make_world):
+    make_world(2).run(run_destroys)
+
+
+def run_sampler(rank, drop_last):
+    rank.init()
+    sampler = goccl.elastic.ElasticSampler(range(61), seed=3, drop_last=drop_last)
+    state = goccl.elastic.ObjectState(sampler=sampler, epoch=0, seen=[[], []])
+
+    @goccl.elastic.run
+    def train(state):
+        while state.epoch < 2:
+            loader = torch.utils.data.DataLoader(range(61), batch_size=3, sampler=sampler)
+            for batch, samples in enumerate(loader):
+                if rank.rank == state.epoch + 1 and sampler.processed >= 20:
+                    die()
+                all_samples = [None] * dist.get_world_size()
+                dist.all_gather_object(all_samples, samples.tolist())
+                for samples_of_one in all_samples:
+                    state.seen[state.epoch] += samples_of_one
+                sampler.record_batch(batch, 3)
+                state.commit()
+            assert sampler.processed >= 61 - drop_last * (dist.get_world_size() - 1)
+            state.epoch += 1
+            sampler.set_epoch(state.epoch)
+        return state.seen
+
+    return train(state)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_sampler_sees_each_sample_once(make_world, drop_last):
+    world = make_world(4)
+    world.start(run_sampler, drop_last)
+    seen, other = survivors_of(world, (1, 2))
+    assert seen == other
+    assert seen[0] != seen[1]
+    for epoch, size in zip(seen, (3, 2), strict=True):
+        if drop_last:
+            assert len(epoch) == len(set(epoch)) > 61 - size
+        else:
+            assert set(epoch) == set(range(61))
+            assert len(epoch) < 61 + size
+
+
+def run_state(rank):
+    rank.init()
+    strided = torch.arange(12.0).view(3, 4).t()
+    twice = torch.full((2,), float(rank.rank))
+    objects = {
+        "numbers": {"a": [1, 2.5, "b"], "rank": rank.rank},
+        "nested": [torch.tensor(rank.rank), {"x": (torch.ones(3, dtype=torch.bfloat16), None)}],
+        "empty": torch.empty(0, 4),
+        "strided": strided + rank.rank,
+        "alike": (twice, twice),
+        "wants": torch.ones(2, requires_grad=True),
+        "sparse": torch.eye(3).to_sparse(),
+        "complex": torch.tensor([1j * rank.rank]),
+        "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=rank.rank + 1),
+    }
+    state = goccl.elastic.ObjectState(goccl.Communicator(), **objects)
+    state.nested[0] += 10
+    state.numbers["a"].append("c")
+    state.restore()
+    assert state.nested[0].item() == rank.rank
+    assert state.numbers["a"] == [1, 2.5, "b"]
+    if rank.rank == 2:  # it has saved more often, so that it has the newest
+        state.save()
+    state.nested[0] += 100
+    optimizer = state.optimizer
+    state.sync()
+    assert state.numbers == {"a": [1, 2.5, "b"], "rank": 2}
+    assert state.nested[0].item() == 102
+    assert state.nested[1]["x"][0].dtype == torch.bfloat16
+    assert state.empty.shape == (0, 4)
+    assert torch.equal(state.strided, strided + 2)
+    assert state.alike[0] is state.alike[1] or rank.rank == 2
+    assert state.alike[0].tolist() == [2, 2]
+    assert state.wants.requires_grad
+    assert state.sparse.to_dense().tolist() == torch.eye(3).tolist()
+    assert state.complex.tolist() == [2j]
+    assert state.optimizer is optimizer
+    assert optimizer.param_groups[0]["lr"] == 3
+    ran = backend()._get_sequence_number_for_group()
+    state.sync()  # one collective: nothing differs
+    assert backend()._get_sequence_number_for_group() == ran + 1
+    state.check_host_updates()
+    for name in ("commit", "_saved", "register_reset_callbacks"):
+        with pytest.raises(ValueError, match=f"an object cannot be named '{name}'"):
+            goccl.elastic.ObjectState(**{name: 1})
+    with pytest.raises(TypeError, match="first argument must be a goccl"):
+        goccl.elastic.run(lambda state: None)(3)
+
+
+def test_state(make_world):
+    make_world(3).run(run_state)

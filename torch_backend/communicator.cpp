@@ -365,6 +365,8 @@ void bindCommunicator(py::module_& module) {
           py::call_guard<py::gil_scoped_release>(),
           "Returns when every rank of the group has called it.\n\nRaises:\n"
           "    torch.distributed.DistBackendError: a peer has failed, was refused or is late.");
+  communicator.def_property_readonly(
+      "_backend", [](const Communicator& self) { return self.group; }, "The backend of its group.");
   bindMembers(communicator,
               [](const Communicator& self) -> ProcessGroupGoccl& { return *self.group; });
 }

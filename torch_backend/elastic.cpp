@@ -51,24 +51,103 @@ void runWatched(std::function<void()> call) {
   }
 }
 
+// How a process becomes a member of a group that exists.
+struct Entry {
+  Entry(const ProcessGroupGoccl::Options& given, std::string group,
+        std::vector<std::string> members)
+      : options(given), name(std::move(group)), handles(std::move(members)) {
+    config.struct_size = sizeof(config);
+    config.group_name = name.c_str();
+    options.fill(config);
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+  ~Entry() {
+    if (comm != 0) {  // nobody waits for it any more
+      library().destroy(comm);
+    }
+  }
+
+  void run() {
+    std::vector<const char*> texts;
+    for (const std::string& handle : handles) {
+      texts.push_back(handle.c_str());
+    }
+    check(library().comm_join(&comm, &config, texts.data(), static_cast<int>(texts.size())));
+  }
+
+  goccl_comm take() { return std::exchange(comm, 0); }
+
+  const ProcessGroupGoccl::Options options;
+  const std::string name;
+  const std::vector<std::string> handles;
+  goccl_config config{};
+  goccl_comm comm = 0;
+};
+
+void checkTimeout(std::optional<std::chrono::milliseconds> timeout, const char* function) {
+  TORCH_CHECK_VALUE(!timeout || timeout->count() > 0, function, ": `timeout` is ",
+                    timeout ? timeout->count() : 0, " ms, it must be at least 1 ms");
+}
+
+// Throws where torch does not let a group change.
+void refuseFixed([[maybe_unused]] const std::string& group, [[maybe_unused]] const char* function) {
+#ifndef GOCCL_TORCH_RECONFIGURES
+  raise({GOCCL_UNSUPPORTED,
+         c10::str("goccl: ", function,
+                  "() needs torch 2.15 or newer: in this one a group's ranks are fixed"),
+         detailOf(group)});
+#endif
+}
+
 }  // namespace
 
 void ProcessGroupGoccl::recover(std::optional<std::chrono::milliseconds> timeout) {
-  TORCH_CHECK_VALUE(!timeout || timeout->count() > 0, "recover: `timeout` is ",
-                    timeout ? timeout->count() : 0, " ms, it must be at least 1 ms");
-#ifdef GOCCL_TORCH_RECONFIGURES
+  checkTimeout(timeout, "recover");
+  refuseFixed(hooks_->group, "recover");
   const goccl_comm comm = this->comm();
   const int64_t limit = timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT;
   dropBatches("the group goes on with other members");
   runWatched([comm, limit] { check(library().comm_recover(comm, limit)); });
-  check(library().comm_rank(comm, &rank_));
-  check(library().comm_size(comm, &size_));
+  renumber();
+}
+
+void ProcessGroupGoccl::join(std::vector<std::string> handles,
+                             std::optional<std::chrono::milliseconds> timeout) {
+  checkTimeout(timeout, "join");
+  refuseFixed(hooks_->group, "join");
+  comm();
+  TORCH_CHECK_VALUE(size_ == 1, "join: this group has ", size_,
+                    " members, and only one that has none but this process can join another");
+  const auto entry = std::make_shared<Entry>(*options_, hooks_->group, std::move(handles));
+  entry->config.timeout_ms = timeout.value_or(options_->timeout).count();
+  runWatched([entry] { entry->run(); });
+  const goccl_comm alone = comm_.exchange(entry->take());
+  library().destroy(alone);
+  dropBatches("the group has joined another one");
+  check(library().comm_set_timeout(comm(), options_->timeout.count()));
+  renumber();
+}
+
+void ProcessGroupGoccl::renumber() {
+#ifdef GOCCL_TORCH_RECONFIGURES
+  check(library().comm_rank(comm(), &rank_));
+  check(library().comm_size(comm(), &size_));
   renumbered_.store(true);
-#else
-  raise({GOCCL_UNSUPPORTED,
-         "goccl: recover() needs torch 2.15 or newer: in this one a group's ranks are fixed",
-         detailOf(hooks_->group)});
 #endif
+}
+
+std::string ProcessGroupGoccl::handle() const {
+  const goccl_comm comm = this->comm();
+  return written([comm](char* text, size_t size, size_t* needed) {
+    return library().comm_handle(comm, text, size, needed);
+  });
+}
+
+int ProcessGroupGoccl::joining() const {
+  int count = 0;
+  check(library().comm_joining(comm(), &count));
+  return count;
 }
 
 void ProcessGroupGoccl::revoke(const std::string& reason) {

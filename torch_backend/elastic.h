@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
@@ -77,6 +79,43 @@ Returns:
 
 Raises:
     NoQuorumError, ExcludedError: as of recover().)")
+      .def(
+          "join",
+          [group](Self& self, std::vector<std::string> handles,
+                  std::optional<std::chrono::milliseconds> timeout) {
+            const py::gil_scoped_release released;
+            group(self).join(std::move(handles), timeout);
+          },
+          py::arg("handles"), py::arg("timeout") = py::none(),
+          R"(Makes this process, which is a group of one, a member of a group that exists.
+
+Blocks until the members let it in, by recover(). Its rank is one of the last then. With
+goccl.elastic: make model, optimizer and state first.
+
+Args:
+    handles: Of members of the group: see `handle`. One whose process lives is enough.
+    timeout: How long it waits; None for the group's timeout.
+
+Raises:
+    PeerFailedError: no process of the handles is there any more.
+    OperationTimeoutError: nobody has let it in.
+    MismatchError: this process has other options or another secret than the members.
+    ValueError: the group has other members, a handle is none, or the timeout is not positive.)")
+      .def_property_readonly(
+          "handle",
+          [group](Self& self) {
+            const py::gil_scoped_release released;
+            return group(self).handle();
+          },
+          "A text that names this process to those that want to join(). It stays the same while the "
+          "group lives. Without GOCCL_SECRET whoever has it can join.")
+      .def_property_readonly(
+          "joining",
+          [group](Self& self) {
+            const py::gil_scoped_release released;
+            return group(self).joining();
+          },
+          "How many processes wait at this rank to be let in; other ranks may know of others.")
       .def_property_readonly(
           "epoch",
           [group](Self& self) {

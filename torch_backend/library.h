@@ -43,6 +43,9 @@ namespace goccl {
   X(comm_agree)            \
   X(comm_members)          \
   X(comm_epoch)            \
+  X(comm_handle)           \
+  X(comm_join)             \
+  X(comm_joining)          \
   X(work_test)             \
   X(work_wait)             \
   X(work_on_done)          \

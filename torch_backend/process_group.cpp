@@ -52,16 +52,9 @@ struct Joining {
     config.size = size;
     config.store = store.callbacks();
     config.group_name = orNull(groupName);
-    config.timeout_ms = options.timeout.count();
-    config.liveness_grace_ms = options.livenessGrace.count();
-    config.transport = orNull(options.transport);
-    config.interface_ = orNull(options.interface);
     config.store_host = orNull(store.host());
-    config.secret = orNull(options.secret);
-    config.alltoall_schedule = orNull(options.alltoallSchedule);
     config.meeting = orNull(store.prefix());
-    config.min_size = options.minSize;
-    config.quorum = orNull(options.quorum);
+    options.fill(config);
     config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
     config.reconfigurable = isReconfigurable(options) ? 1 : 0;
   }
@@ -196,6 +189,17 @@ intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::forGroup(
   return own;
 }
 
+void ProcessGroupGoccl::Options::fill(goccl_config& config) const {
+  config.timeout_ms = timeout.count();
+  config.liveness_grace_ms = livenessGrace.count();
+  config.transport = orNull(transport);
+  config.interface_ = orNull(interface);
+  config.secret = orNull(secret);
+  config.alltoall_schedule = orNull(alltoallSchedule);
+  config.min_size = minSize;
+  config.quorum = orNull(quorum);
+}
+
 ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                      intrusive_ptr<Options> options, const std::string& groupName,
                                      std::vector<int> globalRanks)
@@ -219,7 +223,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
                     " ranks, expected ", size);
   (isReconfigurable(*options_) ? opened_ : comm_)
       .store(
-          join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
+          goccl::join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
   init();
 }
 

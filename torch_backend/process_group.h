@@ -49,6 +49,9 @@ class ProcessGroupGoccl : public c10d::Backend {
     // A copy that one group has for itself, with the timeout that was given, else the group's.
     c10::intrusive_ptr<Options> forGroup(std::chrono::milliseconds groupTimeout) const;
 
+    // Fills in what the library is told of them. It refers to their texts.
+    void fill(goccl_config& config) const;
+
     // What was given. Torch writes into `timeout` what a group has that it splits or merges.
     std::optional<std::chrono::milliseconds> givenTimeout;
     std::string transport;  // "", "shm", "tcp" or "verbs"
@@ -252,6 +255,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   uint64_t agree(uint64_t flags);
   uint32_t epoch() const;
   std::vector<goccl_member> members() const;
+  // A group of one becomes a part of the group that has the handles.
+  void join(std::vector<std::string> handles, std::optional<std::chrono::milliseconds> timeout);
+  std::string handle() const;
+  int joining() const;
 
   // Collectives that have ended when they return, on the calling thread and with as little as
   // possible around the library's call. They take their places in the order of the others. Roots
@@ -311,6 +318,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation,
                                    uint64_t collectives) const;
   void refuse(const std::exception& why, bool collective);
+  // Asks the library for rank and size, which have changed.
+  void renumber();
   // A rank in a text: by its number in the job, too, where that is another.
   std::string nameOf(int64_t rank) const;
   // Throws where the start that has just returned `result` failed.

@@ -52,6 +52,13 @@ class _Members:
     def agree(self, flags: int) -> int:
         """Returns the bits that are set in the flags of all members which are left."""
 
+    def join(self, handles: list[str], timeout: timedelta | None = None) -> None:
+        """Makes this process, which is a group of one, a member of a group that exists."""
+
+    @property
+    def handle(self) -> str: ...
+    @property
+    def joining(self) -> int: ...
     @property
     def epoch(self) -> int: ...
     @property
@@ -92,6 +99,8 @@ class Communicator(_Members):
     def __init__(
         self, group: ProcessGroup | Communicator | ProcessGroupGoccl | None = None
     ) -> None: ...
+    @property
+    def _backend(self) -> ProcessGroupGoccl: ...
     @property
     def rank(self) -> int: ...
     @property

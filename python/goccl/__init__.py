@@ -8,6 +8,7 @@ the installed package. This module has
 - goccl.Communicator, collectives with less around them;
 - goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one
   host, or over RDMA, are faster;
+- goccl.elastic, training that goes on when workers die or join;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
 - goccl.register, for where entry points are off.
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from goccl._later import when_imported
 
 if TYPE_CHECKING:
+    from goccl import elastic
     from goccl._C import Communicator, ProcessGroupGoccl
     from goccl.errors import (
         AbortedError,
@@ -94,6 +96,7 @@ __all__ = [
     "__version__",
     "algorithm",
     "describe",
+    "elastic",
     "empty",
     "empty_like",
     "is_shareable",
@@ -131,11 +134,13 @@ def __getattr__(name: str) -> Any:
         return native.Communicator if name == "Communicator" else native.ProcessGroupGoccl.Options
     if name in _MODULE_OF:
         return getattr(importlib.import_module(f"goccl.{_MODULE_OF[name]}"), name)
+    if name == "elastic":
+        return importlib.import_module("goccl.elastic")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_NATIVE, *_MODULE_OF])
+    return sorted([*globals(), *_NATIVE, *_MODULE_OF, "elastic"])
 
 
 # Not before torch is there: its import takes seconds, which `goccl --version` does without.

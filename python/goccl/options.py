@@ -157,8 +157,7 @@ class OptionFields:
             _size,
             default="1",
             allowed="1 to 65536",
-            about="With fewer members the group does not go on after a failure: see"
-            " goccl.elastic.",
+            about="With fewer members the group does not go on after a failure: see goccl.elastic.",
             same=True,
         ),
     )

@@ -88,12 +88,15 @@ def _decorate(
                 f"{function.__name__}: the first argument must be a goccl.elastic.State, not a "
                 f"{type(state).__qualname__}"
             )
-        changed = False
+        must_recover = False
         while True:
             try:
-                if changed:
-                    _reset(state, timeout)
-                changed = True
+                if must_recover:
+                    state._comm.recover(timeout)
+                if must_recover or state._size != state._comm.size:  # a newcomer was alone
+                    _torch.mend(state._comm)
+                    state.on_reset()
+                    state._size = state._comm.size
                 state.sync()
                 result = function(state, *args, **kwargs)
                 _finish(state)
@@ -112,17 +115,11 @@ def _decorate(
                     f"{function.__name__}: the group has been reset {state._resets} times, and "
                     f"reset_limit is {reset_limit}"
                 ) from cause
+            must_recover = True
             state._resets += 1
             _logger.warning("the group is reset: %s", str(cause).split("\n", 1)[0])
 
     return elastic
-
-
-def _reset(state: State, timeout: timedelta | None) -> None:
-    """Goes on with the members that are left and those that join."""
-    state._comm.recover(timeout)
-    _torch.mend(state._comm)
-    state.on_reset()
 
 
 def _finish(state: State) -> None:

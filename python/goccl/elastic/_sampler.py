@@ -40,12 +40,13 @@ class ElasticSampler(Sampler[int]):
         >>> loader = DataLoader(dataset, batch_size=32, sampler=sampler)
         >>> @goccl.elastic.run
         ... def train(state):
-        ...     for state.epoch in range(state.epoch, 10):
+        ...     while state.epoch < 10:
         ...         for batch, (x, y) in enumerate(loader):
         ...             train_one(state.model, x, y)
-        ...             state.sampler.record_batch(batch, 32)
+        ...             sampler.record_batch(batch, 32)
         ...             state.commit()
-        ...         state.sampler.set_epoch(state.epoch + 1)
+        ...         state.epoch += 1
+        ...         sampler.set_epoch(state.epoch)
     """
 
     def __init__(

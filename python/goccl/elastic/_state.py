@@ -46,6 +46,7 @@ class State(abc.ABC):
 
     def __init__(self, group: Group = None) -> None:
         self._comm: Communicator = load().Communicator(group)
+        self._size = self._comm.size  # since the last reset
         self._resets = 0  # of the group, as far as this rank knows
         self._callbacks: list[Callable[[], None]] = []
 
@@ -54,7 +55,8 @@ class State(abc.ABC):
         synchronized.
 
         Rank and size are the new ones by then: it is the place to adapt a learning rate, or to make
-        sub-groups anew. They are called on all ranks, in this order. Newcomers call none.
+        sub-groups anew. They are called on all ranks, in this order, newcomers among them. What
+        they change in the state of a newcomer is replaced.
 
         Args:
             callbacks: Functions without arguments.
@@ -87,10 +89,10 @@ class State(abc.ABC):
             MembershipChanged: they do.
             goccl.Error: a member has failed.
         """
-        waiting = torch.tensor([_waiting(self._comm)])
+        waiting = torch.tensor([self._comm.joining])
         self._comm.all_reduce_(waiting, "sum")
         if waiting.item() > 0:
-            raise MembershipChanged(f"{waiting.item()} processes wait to join")
+            raise MembershipChanged(f"processes wait to join: {waiting.item()}")
 
     @abc.abstractmethod
     def save(self) -> None:
@@ -136,6 +138,11 @@ class ObjectState(State):
         self._names = tuple(objects)
         self.__dict__.update(objects)
         self._saved = Snapshot.of(self._values(), 0)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def save(self) -> None:
         """Keeps a copy of the objects in memory. commit() calls it."""
@@ -246,11 +253,6 @@ class TorchState(ObjectState):
 
 def _is_stateful(value: Any) -> TypeGuard[_Stateful]:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-
-
-def _waiting(comm: Communicator) -> int:
-    """How many processes wait at this rank to join."""
-    return 0
 
 
 def _broadcast_bytes(comm: Communicator, data: bytes, source: int) -> bytes:

@@ -19,17 +19,26 @@ if TYPE_CHECKING:
 def mend(comm: Communicator) -> None:
     """Has torch know the present members of a group. All of them call it.
 
-    Torch's own tables still have the ranks of the start: see elastic training's documentation.
+    Torch's own tables have the ranks of the start. The number of groups is a part of the names of
+    new ones, and newcomers have made fewer.
     """
-    description = describe(comm)
-    group = c10d._resolve_process_group(description.name)  # type: ignore[arg-type]
     world = c10d._world
-    world.pg_group_ranks[group] = {g: r for r, g in enumerate(description.global_ranks)}
-    if group is c10d.GroupMember.WORLD:
-        # It is a part of the names of new groups, and newcomers have made fewer.
-        count = torch.tensor([world.group_count])
-        comm.all_reduce_(count, "max")
-        world.group_count = int(count.item())
+    for group in world.pg_map:
+        if _backend_of(group) is comm._backend:
+            ranks = describe(comm).global_ranks
+            world.pg_group_ranks[group] = {g: r for r, g in enumerate(ranks)}
+    count = torch.tensor([world.group_count])
+    comm.all_reduce_(count, "max")
+    world.group_count = int(count.item())
+
+
+def _backend_of(group: dist.ProcessGroup) -> object:
+    """Returns the backend of a group for CPU tensors, None where it has none."""
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None
+    return getattr(backend, "wrapped_pg", backend)  # of TORCH_DISTRIBUTED_DEBUG=DETAIL
 
 
 def start_over(model: DistributedDataParallel) -> None:

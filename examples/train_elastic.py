@@ -1,0 +1,172 @@
+"""Trains a small network to read handwritten digits, and goes on when a worker is killed.
+
+    python examples/train_elastic.py --workers 4
+
+starts four workers and tells their process ids. Kill any of them (kill -9): the others go on within
+a second, from the last step. A new worker takes its place, and joins at the next step.
+--no-replacement leaves that out; --join takes a worker that somebody else starts:
+
+    python examples/train_elastic.py --join 127.0.0.1:29500
+
+Under torchrun each worker needs an agent of its own, for an agent ends all its workers when one has
+failed. Start this as often as there are workers:
+
+    torchrun --nnodes 4 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29400 \\
+        examples/train_elastic.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+import goccl
+import goccl.elastic
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+RATE = 1e-3  # of learning, for one worker
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=0, help="start so many workers")
+    parser.add_argument("--no-replacement", action="store_true", help="start no others later")
+    parser.add_argument("--join", metavar="HOST:PORT", help="join the workers of this address")
+    parser.add_argument("--epochs", type=int, default=15, help="passes over the training data; 15")
+    parser.add_argument("--batch-size", type=int, default=16, help="samples a rank and step; 16")
+    arguments = parser.parse_args()
+    if not (arguments.workers or arguments.join or "RANK" in os.environ):
+        parser.error("give --workers 4, or start it with torchrun")
+    return arguments
+
+
+def launch(workers: int, replace: bool, options: list[str]) -> int:
+    """Starts workers, and others for those that are killed. Returns the exit status."""
+    # The store is here, so that no worker's end is the store's.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    command = [sys.executable, __file__, *options]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(workers),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # workers start none
+    }
+    running = []
+    for rank in range(workers):
+        environment = {**os.environ, **shared, "RANK": str(rank)}
+        running.append(subprocess.Popen(command, env=environment))
+        print(f"worker {rank}: process {running[-1].pid}", flush=True)
+    print(f"others join with --join 127.0.0.1:{store.port}", flush=True)
+    finished = 0
+    while running:
+        time.sleep(0.05)
+        for worker in [w for w in running if w.poll() is not None]:
+            running.remove(worker)
+            finished += worker.returncode == 0
+            if worker.returncode < 0 and replace and running:
+                joins = [*command, "--join", f"127.0.0.1:{store.port}"]
+                running.append(subprocess.Popen(joins))
+                print(f"process {worker.pid} has ended, {running[-1].pid} is to join", flush=True)
+    return 0 if finished else 1
+
+
+def load_data() -> tuple[TensorDataset, TensorDataset]:
+    """Returns the training and the test set: 1797 images of 8 x 8 that come with scikit-learn."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16
+    labels = torch.tensor(digits.target)
+    test = torch.arange(len(labels)) % 5 == 0
+    return TensorDataset(images[~test], labels[~test]), TensorDataset(images[test], labels[test])
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
+
+
+@torch.no_grad()
+def accuracy(model: DistributedDataParallel, data: TensorDataset) -> float:
+    """Returns the share of images that are read rightly; every rank looks at its own part of
+    them."""
+    images, labels = (tensor[dist.get_rank() :: dist.get_world_size()] for tensor in data.tensors)
+    right = (model.module(images).argmax(dim=1) == labels).sum()
+    dist.all_reduce(right)
+    return right.item() / len(data)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    if arguments.join:
+        host, _, port = arguments.join.rpartition(":")
+        store = dist.TCPStore(host, int(port), is_master=False)
+        dist.init_process_group("goccl", store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group("goccl")
+        address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        store = dist.TCPStore(address, int(port), is_master=False)
+    comm = goccl.Communicator()
+
+    def say(text: str) -> None:
+        if dist.get_rank() == 0:
+            print(text, flush=True)
+
+    torch.manual_seed(0)
+    train_set, test_set = load_data()
+    sampler = goccl.elastic.ElasticSampler(train_set, drop_last=True)
+    data = DataLoader(train_set, batch_size=arguments.batch_size, sampler=sampler)
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE * dist.get_world_size())
+    state = goccl.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, step=0)
+
+    def adapt() -> None:
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = RATE * dist.get_world_size()
+        say(f"step {state.step}: {dist.get_world_size()} workers")
+
+    state.register_reset_callbacks([adapt])
+    if arguments.join:
+        comm.join([store.get(f"worker/{i}").decode() for i in range(store.add("workers", 0))])
+    store.set(f"worker/{store.add('workers', 1) - 1}", comm.handle)  # for those that join later
+
+    @goccl.elastic.run
+    def train(state: goccl.elastic.TorchState) -> None:
+        while state.epoch < arguments.epochs:
+            for batch, (images, labels) in enumerate(data):
+                loss = nn.functional.cross_entropy(model(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                sampler.record_batch(batch, arguments.batch_size)
+                state.step += 1
+                state.commit()
+            state.epoch += 1
+            sampler.set_epoch(state.epoch)
+            share = 100 * accuracy(model, test_set)
+            say(f"epoch {state.epoch}/{arguments.epochs}  test accuracy {share:.2f} %")
+
+    train(state)
+    say(f"done after {state.step} steps with {dist.get_world_size()} workers")
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.workers:
+        options = [f"--epochs={arguments.epochs}", f"--batch-size={arguments.batch_size}"]
+        return launch(arguments.workers, not arguments.no_replacement, options)
+    work(arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

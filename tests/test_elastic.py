@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 PRELOAD = ("torch._dynamo",)  # which optimizers load
@@ -601,3 +602,48 @@ def run_state(rank):
 
 def test_state(make_world):
     make_world(3).run(run_state)
+
+
+def run_hook(rank):
+    """A hook of DDP in Python, whose failures torch makes RuntimeErrors of."""
+    rank.init()
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.0005)
+    sizes = []
+
+    def hook(process_group, bucket):
+        sizes.append(process_group.size())
+        return default_hooks.fp16_compress_hook(process_group, bucket)
+
+    model.register_comm_hook(dist.group.WORLD, hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = goccl.elastic.TorchState(model, optimizer, step=0)
+
+    def in_backward(gradient):
+        if state.step == 2 and rank.rank == 1:
+            die()
+
+    model.module[2].weight.register_hook(in_backward)
+
+    @goccl.elastic.run
+    def train(state):
+        while state.step < STEPS:
+            train_step(model, optimizer, state.step, dist.get_rank(), dist.get_world_size())
+            state.step += 1
+            state.commit()
+        raise RuntimeError("by the user, after a failure")
+
+    with pytest.raises(RuntimeError, match="by the user"):
+        train(state)
+    assert state.step == STEPS
+    assert sizes[0] == 3
+    assert sizes[-1] == 2
+    return dist.get_world_size(), [p.tolist() for p in model.parameters()]
+
+
+@both_transports
+def test_hooks_of_ddp(make_world, transport):
+    world = make_world(3, env={"GOCCL_TRANSPORT": transport})
+    world.start(run_hook)
+    (size, weights), other = survivors_of(world, (1,))
+    assert size == 2
+    assert other == (size, weights)

@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,41 @@ def test_a_job_starts_again_from_its_checkpoint(tmp_path):
     printed = shell([*command.split(), str(tmp_path / "checkpoint.pt")])
     (begin,) = re.findall(r"done: steps (\d+) to 20 in this start", printed)
     assert 10 <= int(begin) <= 11
+
+
+def test_training_goes_on_without_a_killed_worker_and_with_another_one():
+    command = [sys.executable, EXAMPLES / "train_elastic.py", "--workers", "2", "--epochs", "99999"]
+    launcher = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        worker = 0
+        expected = ["worker 0: process ", "epoch 2/", ": 1 workers", ": 2 workers", "epoch "]
+        for line in launcher.stdout:
+            if expected[0] not in line:
+                continue
+            if expected.pop(0) == "worker 0: process ":
+                worker = int(line.split()[-1])
+            elif len(expected) == 3:
+                os.kill(worker, signal.SIGKILL)
+            if not expected:
+                break
+        assert not expected
+    finally:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
+
+
+def test_elastic_training_under_torchrun():
+    torchrun = "torchrun --standalone --nproc-per-node 2 examples/train_elastic.py --epochs 3"
+    printed = shell(torchrun.split())
+    (share,) = re.findall(r"epoch 3/3  test accuracy ([\d.]+) %", printed)
+    assert float(share) > 85
+    assert "with 2 workers" in printed
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from goccl.elastic import _torch
@@ -19,6 +20,12 @@ _Result = TypeVar("_Result")
 _More = ParamSpec("_More")
 
 _FAILURES = (PeerFailedError, OperationTimeoutError, RevokedError, AbortedError)
+
+# What torch makes of one in a callback of a future, as hooks of DDP have them.
+_IN_CALLBACK = re.compile(
+    rf"Got the following error when running the callback: "
+    rf"({'|'.join(kind.__name__ for kind in _FAILURES)}): "
+)
 
 _logger = logging.getLogger("goccl.elastic")
 
@@ -103,8 +110,8 @@ def _decorate(
                 return result
             except MembershipChanged as change:
                 cause: Exception = change
-            except _FAILURES as failure:
-                if _shut_down(failure):
+            except RuntimeError as failure:
+                if not _is_of_a_group(failure):
                     raise
                 cause = failure
                 state.restore()
@@ -117,7 +124,8 @@ def _decorate(
                 ) from cause
             must_recover = True
             state._resets += 1
-            _logger.warning("the group is reset: %s", str(cause).split("\n", 1)[0])
+            level = logging.INFO if isinstance(cause, MembershipChanged) else logging.WARNING
+            _logger.log(level, "the group is reset: %s", str(cause).split("\n", 1)[0])
 
     return elastic
 
@@ -130,6 +138,13 @@ def _finish(state: State) -> None:
     except AbortedError as error:
         if not _shut_down(error):  # the function has done so, at its end
             raise
+
+
+def _is_of_a_group(error: Exception) -> bool:
+    """Tells whether an error is a failure after which a group can go on."""
+    if isinstance(error, _FAILURES):
+        return not _shut_down(error)
+    return type(error) is RuntimeError and _IN_CALLBACK.match(str(error)) is not None
 
 
 def _shut_down(failure: Exception) -> bool:

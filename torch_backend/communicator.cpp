@@ -336,12 +336,6 @@ void bindCommunicator(py::module_& module) {
           "        on their way, and ranks that send to one at a time, are bounded." GOCCL_RAISES)
 #ifdef GOCCL_TORCH_RECONFIGURES
       .def(
-          "handle", [](const Communicator& self) { return self.group->get_reconfigure_handle(); },
-          "Names this process's end of the group to those that are to be members with it: a text\n"
-          "that stays the same as long as the group lives.\n\n"
-          "Raises:\n"
-          "    goccl.UnsupportedError: the group was made without enable_reconfigure=True.")
-      .def(
           "reconfigure",
           [](const Communicator& self, const std::string& uuid, const Handles& handles,
              std::optional<std::chrono::milliseconds> timeout) {

@@ -133,12 +133,14 @@ void ProcessGroupGoccl::renumber() {
 #ifdef GOCCL_TORCH_RECONFIGURES
   check(library().comm_rank(comm(), &rank_));
   check(library().comm_size(comm(), &size_));
+  options_->global_ranks_in_group.clear();  // torch's tables are not mended: see goccl.elastic
   renumbered_.store(true);
+  hooks_->beginAnew();
 #endif
 }
 
 std::string ProcessGroupGoccl::handle() const {
-  const goccl_comm comm = this->comm();
+  const goccl_comm comm = anyComm();
   return written([comm](char* text, size_t size, size_t* needed) {
     return library().comm_handle(comm, text, size, needed);
   });

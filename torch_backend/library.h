@@ -36,14 +36,11 @@ namespace goccl {
   X(comm_describe)         \
   X(comm_sequence)         \
   X(comm_set_timeout)      \
-  X(comm_rank)             \
-  X(comm_size)             \
   X(comm_recover)          \
   X(comm_revoke)           \
   X(comm_agree)            \
   X(comm_members)          \
   X(comm_epoch)            \
-  X(comm_handle)           \
   X(comm_join)             \
   X(comm_joining)          \
   X(work_test)             \

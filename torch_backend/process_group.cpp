@@ -222,8 +222,8 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
                     "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
                     " ranks, expected ", size);
   (isReconfigurable(*options_) ? opened_ : comm_)
-      .store(
-          goccl::join(std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
+      .store(goccl::join(
+          std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
   init();
 }
 
@@ -249,7 +249,7 @@ goccl_comm ProcessGroupGoccl::comm() const {
   return comm;
 }
 
-goccl_comm ProcessGroupGoccl::handle() const {
+goccl_comm ProcessGroupGoccl::anyComm() const {
   const goccl_comm opened = opened_.load();
   return opened != 0 ? opened : comm_.load();
 }
@@ -303,7 +303,7 @@ intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::getBackendOptions() { r
 void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
   GOCCL_CHECK(timeout.count() > 0, "setTimeout", "the timeout is ", timeout.count(),
               " ms, it must be at least 1 ms");
-  const goccl_comm comm = handle();
+  const goccl_comm comm = anyComm();
   check(library().comm_set_timeout(comm != 0 ? comm : this->comm(), timeout.count()));
   options_->timeout = timeout;
   options_->givenTimeout.reset();
@@ -386,12 +386,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
 }
 
 #ifdef GOCCL_TORCH_RECONFIGURES
-c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const {
-  const goccl_comm comm = handle();
-  return written([comm](char* text, size_t size, size_t* needed) {
-    return library().comm_handle(comm, text, size, needed);
-  });
-}
+c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const { return handle(); }
 
 intrusive_ptr<c10d::Work> ProcessGroupGoccl::reconfigure(const c10d::ReconfigureOptions& opts) {
   reconfigure(std::to_string(opts.uuid), opts.handles, opts.timeout);
@@ -412,7 +407,7 @@ void ProcessGroupGoccl::reconfigure(const std::string& uuid,
       },
       given);
   const int ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(given) ? 1 : 0;
-  const goccl_comm comm = handle();
+  const goccl_comm comm = anyComm();
   asError([&] {
     interruptible(comm, [&] {
       return library().comm_reconfigure(comm, uuid.c_str(), handles.data(),
@@ -421,12 +416,10 @@ void ProcessGroupGoccl::reconfigure(const std::string& uuid,
     });
   });
   dropBatches("the process group was reconfigured");
-  std::tie(rank_, size_) = rankAndSizeOf(comm);
-  options_->global_ranks_in_group.clear();  // torch's tables are not mended: see goccl.elastic
-  hooks_->beginAnew();
   if (opened_.exchange(0) != 0) {
     comm_.store(comm);
   }
+  renumber();
 }
 #endif
 
@@ -667,7 +660,7 @@ c10d::ErrorType ProcessGroupGoccl::getError() {
 }
 
 void ProcessGroupGoccl::abort() {
-  const goccl_comm comm = handle();
+  const goccl_comm comm = anyComm();
   if (comm != 0) {
     const WithoutGil released;
     library().abort(comm, "ProcessGroup.abort() was called");

@@ -307,7 +307,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // The communicator; throws after shutdown(), and before it has members.
   goccl_comm comm() const;
   // The communicator, with members or without; 0 after shutdown().
-  goccl_comm handle() const;
+  goccl_comm anyComm() const;
   // comm() where there is none.
   [[noreturn]] void refuseWithoutComm() const;
   goccl_call callOptions(std::chrono::milliseconds timeout, bool async,

@@ -621,6 +621,12 @@ goccl_result goccl_work_source(goccl_work work, int *rank) {
   return apiWorkSource(work, rank);
 }
 
+goccl_result goccl_work_contributors(goccl_work work, int *n) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiWorkContributors(work, n);
+}
+
 goccl_result goccl_work_free(goccl_work work) {
   NOTHING_IF_FORKED;
   if (work == GOCCL_WORK_DONE) return GOCCL_OK;

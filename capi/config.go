@@ -311,8 +311,9 @@ func configOf(in C.goccl_config) core.Config {
 	return core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
 		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
 		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
-		Quorum: text(in.quorum), Meeting: text(in.meeting), AllToAllSchedule: text(in.alltoall_schedule),
-		Timeout: milliseconds(in.timeout_ms), LivenessGrace: milliseconds(in.liveness_grace_ms)}
+		Quorum: text(in.quorum), Recovery: text(in.recovery), Meeting: text(in.meeting),
+		AllToAllSchedule: text(in.alltoall_schedule), Timeout: milliseconds(in.timeout_ms),
+		LivenessGrace: milliseconds(in.liveness_grace_ms)}
 }
 
 // checkConfig refuses what core cannot know to be wrong.

@@ -280,6 +280,15 @@ typedef struct {
   /* Tells groups of one name apart that meet at the etcd of GOCCL_STORE, as the prefix of a store
    * does; NULL: they need not be. All ranks give the same text. */
   const char *meeting;
+  /* What becomes of a collective in which a member dies. NULL or "step": it fails, and all after it
+   * until goccl_comm_recover(). "survivors": the members that are left recover by themselves, and
+   * allreduce, coalesced allreduce, reduce, broadcast and barrier complete among them: where a
+   * survivor has the result all get that one, else they run once more without the dead one.
+   * goccl_work_contributors() tells which; an average divides by it. Inputs in place are copied
+   * before. A collective of more than 128 MiB, and one whose root has died, fail. Other
+   * collectives, sends and receives fail as ever. Ranks close up: goccl_comm_rank() and
+   * goccl_comm_size() tell the new numbers. The same on all ranks. Also GOCCL_RECOVERY */
+  const char *recovery;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -528,6 +537,11 @@ goccl_result goccl_work_source(goccl_work work, int *rank);
 
 /* Gives the handle back. The work itself goes on if it has not ended. */
 goccl_result goccl_work_free(goccl_work work);
+
+/* Leaves in *n with how many ranks' contributions the collectives of a work have ended: the size of
+ * the communicator, or less where members have died and config.recovery is "survivors".
+ * GOCCL_INVALID_ARGUMENT for a work that has not ended. Thread-safe. */
+goccl_result goccl_work_contributors(goccl_work work, int *n);
 
 /* ---- collectives -------------------------------------------------------------------------- */
 

@@ -105,6 +105,25 @@ func apiWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
 	})
 }
 
+//export apiWorkContributors
+func apiWorkContributors(handle C.goccl_work, n *C.int) C.goccl_result {
+	return export("work_contributors", func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(n, "work_contributors: n"); err != nil {
+			return err
+		}
+		if done, _ := w.work.Test(); !done || w.work.Contributors() == 0 {
+			return invalid("work_contributors: work", "not one of collectives that has ended",
+				"only such a one has contributors")
+		}
+		*n = C.int(w.work.Contributors())
+		return nil
+	})
+}
+
 //export apiWorkFree
 func apiWorkFree(handle C.goccl_work) C.goccl_result {
 	return export("work_free", func() error {

@@ -284,6 +284,7 @@ def some_options():
     options.alltoall_schedule = "parallel"
     options.min_size = 3
     options.quorum = "any"
+    options.recovery = "survivors"
     for name, value in (("group_name", "some"), ("global_ranks_in_group", [3, 1])):
         if hasattr(options, name):  # from torch 2.9 on
             setattr(options, name, value)
@@ -321,7 +322,7 @@ def test_options_show_no_secret():
     assert repr(some_options()) == (
         "goccl.Options(timeout=datetime.timedelta(seconds=5), transport='tcp', interface='lo', "
         "liveness_grace=datetime.timedelta(seconds=2), secret=..., alltoall_schedule='parallel', "
-        "min_size=3, quorum='any')"
+        "min_size=3, quorum='any', recovery='survivors')"
     )
     assert "secret=''" in repr(goccl.Options())
 

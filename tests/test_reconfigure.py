@@ -182,7 +182,7 @@ def by_communicator(rank):
 
     store = opened(rank)
     comm = goccl.Communicator()
-    store.set(f"handle{rank.rank}", comm.handle())
+    store.set(f"handle{rank.rank}", comm.handle)
     handles = [store.get(f"handle{r}").decode() for r in range(3)]
     comm.reconfigure("any text", handles)
     assert (comm.rank, comm.size) == (rank.rank, 3)

@@ -80,6 +80,7 @@ const std::array kMembers{
     Member{"min_size", [](const Options& self) { return py::cast(self.minSize); },
            [](Options& self, const py::object& value) { self.minSize = value.cast<int>(); }},
     text<&Options::quorum>("quorum"),
+    text<&Options::recovery>("recovery"),
 };
 
 // What torch keeps in options besides the timeout, as far as this version has it.

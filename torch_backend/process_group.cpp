@@ -198,6 +198,7 @@ void ProcessGroupGoccl::Options::fill(goccl_config& config) const {
   config.alltoall_schedule = orNull(alltoallSchedule);
   config.min_size = minSize;
   config.quorum = orNull(quorum);
+  config.recovery = orNull(recovery);
 }
 
 ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -61,6 +61,7 @@ class ProcessGroupGoccl : public c10d::Backend {
     std::string alltoallSchedule;                // as in goccl_call; "": by size
     int minSize = 1;                             // as in goccl_config
     std::string quorum;                          // as in goccl_config; "": the default
+    std::string recovery;                        // likewise
   };
 
   // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.

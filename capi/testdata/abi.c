@@ -1261,6 +1261,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
+  GIVES(handle, goccl_work_contributors(w, NULL));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));
   GIVES(handle, goccl_work_source(w, NULL));
   GIVES(handle, goccl_work_test(w));

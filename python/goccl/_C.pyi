@@ -129,9 +129,6 @@ class Communicator(_Members):
         schedule: "sequential", "window=2" and the like, or "parallel"; "" for that of the group.
         """
 
-    def handle(self) -> str:
-        """Names this process's end of a group that was made with enable_reconfigure=True."""
-
     def reconfigure(
         self, uuid: str, handles: list[str] | set[str], *, timeout: timedelta | None = None
     ) -> None:

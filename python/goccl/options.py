@@ -173,6 +173,18 @@ class OptionFields:
             same=True,
         ),
     )
+    recovery: str = field(
+        default="",
+        metadata=_setting(
+            _text("|step|survivors"),
+            variable="GOCCL_RECOVERY",
+            default="step",
+            allowed='"step", "survivors" and ""',
+            about="What becomes of a collective in which a member dies: it fails, or survivors"
+            " complete it among themselves: allreduce, reduce, broadcast and barrier.",
+            same=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
         for option in fields(self):

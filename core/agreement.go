@@ -236,6 +236,14 @@ func (c *epoch) blamed() (peers []int) {
 	return peers
 }
 
+// refusal is why the epoch takes no operations: nil while it works. It is called with the lock held.
+func (c *epoch) refusal() *fault.Error {
+	if n := len(c.decisions); n > 0 && c.decisions[n-1].cause != nil {
+		return c.decisions[n-1].cause // it says more than the failure before
+	}
+	return c.failed()
+}
+
 // fence tells of those of some peers that do not answer now. One that is stopped on this host is
 // killed: it would go on later, and write to buffers of others that they use for something else.
 func (c *epoch) fence(ctx context.Context, peers []int) (news []membership.News) {

@@ -172,7 +172,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		<-recovering
 		return c.Start(o, operations...)
 	}
-	if err := e.failed(); err != nil {
+	if err := e.refusal(); err != nil {
 		defer c.mu.Unlock()
 		return nil, err.During(call.Name(operations), 0)
 	}

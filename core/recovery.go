@@ -107,7 +107,7 @@ func (h *held) save(op *call.Operation, rank int) {
 // lost is the input of a collective that a caller in C has begun, if it has the output's memory.
 func (c *epoch) lost(op *call.Operation) []image {
 	in, out := op.Uses(c.rank)
-	if !in || !out || op.Collective == plan.Broadcast || op.In[0] != op.Out[0] {
+	if !in || !out || op.Collective != plan.AllReduce || op.In[0] != op.Out[0] {
 		return []image{}
 	}
 	return []image{{op.In[0], c.fast.Before(int(op.InBytes()[0]))}}

@@ -129,6 +129,14 @@ void ProcessGroupGoccl::join(std::vector<std::string> handles,
   renumber();
 }
 
+void ProcessGroupGoccl::followMembers() {
+  const goccl_comm comm = comm_.load();
+  uint32_t now = 0;
+  if (comm != 0 && library().comm_epoch(comm, &now) == GOCCL_OK && epoch_.exchange(now) != now) {
+    renumber();
+  }
+}
+
 void ProcessGroupGoccl::renumber() {
 #ifdef GOCCL_TORCH_RECONFIGURES
   check(library().comm_rank(comm(), &rank_));

@@ -39,6 +39,22 @@ void Hooks::beginAnew() {
   failureTold_ = false;
 }
 
+void Hooks::setFollow(std::function<void()> follow) {
+  std::lock_guard<std::mutex> lock(followMutex_);
+  follow_ = std::move(follow);
+  follows_.store(static_cast<bool>(follow_));
+}
+
+void Hooks::follow() {
+  if (!follows_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  std::lock_guard<std::mutex> lock(followMutex_);
+  if (follow_) {
+    follow_();
+  }
+}
+
 uint64_t Hooks::expect(c10d::OpType type) {
 #ifdef GOCCL_TORCH_HOOKS
   const bool wanted = !completion.empty() || !completionByKey.empty();

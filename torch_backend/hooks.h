@@ -103,6 +103,11 @@ class Hooks {
   void failed(goccl_result result);
   // The group works again.
   void beginAnew();
+  // Says what to do after each work that ends well; nothing for an empty function. Once it returns
+  // the function before is called no more.
+  void setFollow(std::function<void()> follow);
+  // Does it.
+  void follow();
   // The number of a work that begins, for ended(); 0 where there are no hooks to tell of it.
   uint64_t expect(c10d::OpType type);
   // Called once for every work that is expected, on whatever thread sees its end. That thread may
@@ -123,6 +128,9 @@ class Hooks {
   std::map<uint64_t, Expected>::iterator nextToTell();
   void tell(const Completion& ended) const noexcept;
 
+  std::atomic<bool> follows_{false};
+  std::mutex followMutex_;
+  std::function<void()> follow_;  // guarded by followMutex_
   std::mutex failureMutex_;
   bool failureTold_ = false;  // guarded by failureMutex_
   std::mutex mutex_;

@@ -225,7 +225,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   (isReconfigurable(*options_) ? opened_ : comm_)
       .store(goccl::join(
           std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
-  init();
+  begin();
 }
 
 ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, int rank, int size,
@@ -237,10 +237,20 @@ ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, int rank, int size,
       comm_(comm),
       timeoutMs_(options_->timeout.count()),
       globalRanks_(std::move(globalRanks)) {
+  begin();
+}
+
+void ProcessGroupGoccl::begin() {
+  if (options_->recovery == "survivors") {
+    hooks_->setFollow([this] { followMembers(); });
+  }
   init();
 }
 
-ProcessGroupGoccl::~ProcessGroupGoccl() { shutdown(); }
+ProcessGroupGoccl::~ProcessGroupGoccl() {
+  hooks_->setFollow({});
+  shutdown();
+}
 
 goccl_comm ProcessGroupGoccl::comm() const {
   const goccl_comm comm = comm_.load(std::memory_order_relaxed);

@@ -319,8 +319,12 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation,
                                    uint64_t collectives) const;
   void refuse(const std::exception& why, bool collective);
+  // Ends the making of a group.
+  void begin();
   // Asks the library for rank and size, which have changed.
   void renumber();
+  // The same, if the members have changed: by themselves, where survivors complete a collective.
+  void followMembers();
   // A rank in a text: by its number in the job, too, where that is another.
   std::string nameOf(int64_t rank) const;
   // Throws where the start that has just returned `result` failed.
@@ -377,6 +381,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<goccl_comm> opened_{0};  // the communicator while it has no members
   std::atomic<int64_t> timeoutMs_;
   const std::vector<int> globalRanks_;   // of the first members
+  std::atomic<uint32_t> epoch_{0};       // of rank and size, where followMembers() is called
   std::atomic<bool> renumbered_{false};  // there have been others since
 
   std::atomic<int> openBatches_{0};
@@ -417,6 +422,7 @@ void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall cal
   checkStart(call(comm, &options, &handle));
   if (handle == GOCCL_WORK_DONE) {
     buffers.finish();
+    hooks_->follow();
     return;
   }
   auto work = newWork(comm, operation, 0);

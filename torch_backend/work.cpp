@@ -247,6 +247,7 @@ void Work::complete(goccl_result result) noexcept {
   try {
     if (result == GOCCL_OK) {
       buffers_.finish();
+      hooks_->follow();
     } else {
       library().work_test(handle_.load());  // which tells this thread of the failure
       Failure failure = lastFailure(result);

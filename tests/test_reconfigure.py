@@ -102,6 +102,40 @@ def test_meet_and_part(server, transport):
         world.run(meet_and_part)
 
 
+def mended(rank):
+    """Rank 0 is a newcomer, which has made no groups."""
+    import goccl.elastic
+
+    store = opened(rank)
+    handles = handles_of(rank, store)
+    if rank.rank:
+        dist._reconfigure(1, handles[1:]).wait()
+        goccl.elastic.mend_tables()
+        dist.new_group([0, 1])
+        dist.new_group([1])
+    dist._reconfigure(2, handles[::-1]).wait()
+    goccl.elastic.mend_tables()
+    me = dist.get_rank()
+    assert dist.get_process_group_ranks(None) == [0, 1, 2]
+    group = dist.new_group([0, 2])
+    if me != 1:
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 2
+    if rank.rank:
+        dist._reconfigure(3, handles[1:]).wait()
+        goccl.elastic.mend_tables()
+        assert dist.get_process_group_ranks(None) == [0, 1]
+        child = dist.split_group(None, [[0], [1]])
+        assert dist.get_world_size(child) == 1
+    dist.destroy_process_group()
+
+
+def test_mended(server):
+    with harness.World(server, 3) as world:
+        world.run(mended)
+
+
 def refused(rank):
     import goccl
 

@@ -24,5 +24,14 @@ from __future__ import annotations
 from goccl.elastic._run import run
 from goccl.elastic._sampler import ElasticSampler
 from goccl.elastic._state import MembershipChanged, ObjectState, State, TorchState
+from goccl.elastic._torch import mend_tables
 
-__all__ = ["ElasticSampler", "MembershipChanged", "ObjectState", "State", "TorchState", "run"]
+__all__ = [
+    "ElasticSampler",
+    "MembershipChanged",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "mend_tables",
+    "run",
+]

@@ -101,7 +101,7 @@ def _decorate(
                 if must_recover:
                     state._comm.recover(timeout)
                 if must_recover or state._size != state._comm.size:  # a newcomer was alone
-                    _torch.mend(state._comm)
+                    _torch.mend_tables(state._comm)
                     state.on_reset()
                     state._size = state._comm.size
                 state.sync()

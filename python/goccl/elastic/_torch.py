@@ -13,20 +13,32 @@ from goccl.groups import describe
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
-    from goccl._C import Communicator
+    from goccl.groups import Group
 
 
-def mend(comm: Communicator) -> None:
-    """Has torch know the present members of a group. All of them call it.
+def mend_tables(group: Group = None) -> None:
+    """Has torch know the present members of a group, whose members have changed.
 
     Torch's own tables have the ranks of the start. The number of groups is a part of the names of
-    new ones, and newcomers have made fewer.
+    new ones, and newcomers have made fewer. From then on `new_group()` and `split_group()` go by
+    the present members. Groups that were made before keep the old ranks. `run` calls it for you;
+    after torch's own `_reconfigure()` all members call it.
+
+    Args:
+        group: a process group with the backend goccl, or a goccl.Communicator; None for the default
+            group.
+
+    Raises:
+        torch.distributed.DistBackendError: a peer has failed, or is late.
     """
+    import goccl
+
+    comm = goccl.Communicator(group)
     world = c10d._world
-    for group in world.pg_map:
-        if _backend_of(group) is comm._backend:
+    for known in world.pg_map:
+        if _backend_of(known) is comm._backend:
             ranks = describe(comm).global_ranks
-            world.pg_group_ranks[group] = {g: r for r, g in enumerate(ranks)}
+            world.pg_group_ranks[known] = {g: r for r, g in enumerate(ranks)}
     count = torch.tensor([world.group_count])
     comm.all_reduce_(count, "max")
     world.group_count = int(count.item())

@@ -417,8 +417,8 @@ goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_
  * - GOCCL_TIMEOUT: text and detail name who did not come;
  * - GOCCL_ABORTED: goccl_abort() or goccl_destroy() was called meanwhile.
  *
- * Works that have not ended then get GOCCL_REVOKED, and collectives count from 1. Thread-safe; one
- * call waits for another. goccl_comm_rank() and goccl_comm_size() tell the new numbers. */
+ * Works that have not ended then get GOCCL_REVOKED, or GOCCL_ABORTED where a peer was quicker, and
+ * collectives count from 1. Thread-safe; one call waits for another. goccl_comm_rank() and goccl_comm_size() tell the new numbers. */
 goccl_result goccl_comm_reconfigure(goccl_comm comm, const char *uuid, const char *const *handles,
                                     int n, int ordered, int64_t timeout_ms);
 

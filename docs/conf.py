@@ -40,6 +40,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|datetime|collections|typing|os|logging)\..*"),
     ("py:.*", r"(Tensor|dtype|ProcessGroup(Goccl)?|_?ReduceOp.*|Sequence|SupportsIndex|timedelta)"),
     ("py:.*", r"(Group|Source)"),  # names of types in goccl.groups
+    ("py:.*", r"(_State|_More|_Result)"),  # type variables of goccl.elastic.run
     ("c:identifier", r"u?int\d+_t|size_t"),
 ]
 

@@ -466,6 +466,28 @@ def test_too_few_are_left(make_world):
     survivors_of(world, (1,))
 
 
+def run_survivors(rank):
+    """The allreduce in which the member dies completes, and so does its step."""
+    rank.init(pg_options=goccl.Options(recovery="survivors"))
+    weights = Weights(rank)
+    if rank.rank == 1:
+        weights.act = {3: die}
+    resets = []
+    weights.state.register_reset_callbacks(
+        [lambda: resets.append((weights.state.step, dist.get_world_size()))]
+    )
+    goccl.elastic.run(weights.train)(weights.state)
+    assert weights.state.step == 6
+    return resets
+
+
+@both_transports
+def test_members_that_the_library_has_replaced(make_world, transport):
+    world = make_world(3, env={"GOCCL_TRANSPORT": transport})
+    world.start(run_survivors)
+    assert survivors_of(world, (1,)) == [[(4, 2)]] * 2
+
+
 def run_stopped(rank):
     rank.init(timeout=3)
     weights = Weights(rank)

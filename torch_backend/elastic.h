@@ -122,7 +122,7 @@ Raises:
             const py::gil_scoped_release released;
             return group(self).epoch();
           },
-          "How often the group has begun anew with other members: 0 at first.")
+          "How often the group has begun anew with other members; 0 at first.")
       .def_property_readonly(
           "members", [group](Self& self) { return membersOf(group(self)); },
           "The present members by rank, each a goccl.Member.");

@@ -104,6 +104,7 @@ def _decorate(
                     _torch.mend_tables(state._comm)
                     state.on_reset()
                     state._size = state._comm.size
+                state._epoch = state._comm.epoch
                 state.sync()
                 result = function(state, *args, **kwargs)
                 _finish(state)

@@ -26,8 +26,8 @@ class _Stateful(Protocol):
 
 
 class MembershipChanged(Exception):
-    """Processes wait to join, and are to be let in: State.check_host_updates() raises it on all
-    ranks.
+    """Processes wait to join, or members have died in a collective that the others completed:
+    State.check_host_updates() raises it on all ranks.
 
     goccl.elastic.run catches it, and goes on from the present state, not from the last commit. It
     is no error, and no subclass of goccl.Error.
@@ -46,7 +46,7 @@ class State(abc.ABC):
 
     def __init__(self, group: Group = None) -> None:
         self._comm: Communicator = load().Communicator(group)
-        self._size = self._comm.size  # since the last reset
+        self._size, self._epoch = self._comm.size, self._comm.epoch  # since the last reset
         self._resets = 0  # of the group, as far as this rank knows
         self._callbacks: list[Callable[[], None]] = []
 
@@ -83,7 +83,9 @@ class State(abc.ABC):
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Finds out whether processes wait to join. All ranks call it, and get the same answer.
+        """Finds out whether processes wait to join, or have died and the group has gone on.
+
+        All ranks call it, and get the same answer.
 
         Raises:
             MembershipChanged: they do.
@@ -91,6 +93,8 @@ class State(abc.ABC):
         """
         waiting = torch.tensor([self._comm.joining])
         self._comm.all_reduce_(waiting, "sum")
+        if self._comm.epoch != self._epoch:  # with goccl.Options(recovery="survivors")
+            raise MembershipChanged("members have died")
         if waiting.item() > 0:
             raise MembershipChanged(f"processes wait to join: {waiting.item()}")
 

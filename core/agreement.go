@@ -236,7 +236,8 @@ func (c *epoch) blamed() (peers []int) {
 	return peers
 }
 
-// refusal is why the epoch takes no operations: nil while it works. It is called with the lock held.
+// refusal is why the epoch takes no operations, nil while it works. It is called with the lock
+// held.
 func (c *epoch) refusal() *fault.Error {
 	if n := len(c.decisions); n > 0 && c.decisions[n-1].cause != nil {
 		return c.decisions[n-1].cause // it says more than the failure before

@@ -52,6 +52,11 @@ func (c *epoch) decision(number int) *decision {
 	for _, j := range c.joiners {
 		d.agreement.Step(membership.Joining{Joiner: j.Joiner})
 	}
+	if number > 0 { // those that have been excluded are among them
+		for _, peer := range c.decisions[number-1].agreement.Ended() {
+			d.agreement.Step(membership.Left{Peer: peer})
+		}
+	}
 	for _, peer := range c.membership.Departed() {
 		departure, _ := c.membership.Departure(peer)
 		d.agreement.Step(membership.Lost{Peer: peer, Evidence: departure.Evidence})
@@ -140,6 +145,9 @@ func (c *epoch) onAgree(src int, payload []byte) error {
 	}
 	c.mu.Unlock()
 	act()
+	if m.Settled {
+		c.settle()
+	}
 	return nil
 }
 
@@ -262,17 +270,48 @@ func (c *epoch) fence(ctx context.Context, peers []int) (news []membership.News)
 	return news
 }
 
-// begun tells that the survivors of a decision have all begun the next epoch.
-func (c *epoch) begun(d *decision, next *epoch) {
+// leadsTo tells that a decision has made another epoch, which this rank is about to begin.
+func (c *epoch) leadsTo(next *epoch) {
+	next.mu.Lock()
+	next.before = c
+	next.mu.Unlock()
 	c.mu.Lock()
-	act := c.informOf(d, membership.Installed{Ranks: d.value.Survivors.Ranks()})
 	c.next = next
 	c.mu.Unlock()
-	act()
-	if !d.value.Open {
-		next.settle()
+}
+
+// met tells that a collective of the epoch has completed: all its members have begun it, and have
+// gone on with all that was decided in the epochs before.
+func (c *epoch) met() {
+	if !c.contested {
+		c.settle()
 	}
-	c.checkSettled()
+	here := map[transport.ProcessID]bool{}
+	for rank := range c.addresses {
+		here[c.addresses[rank].Process] = true
+	}
+	for b := c.leavesBefore(); b != nil; b = b.leavesBefore() {
+		var ranks []int
+		for rank := range b.addresses {
+			if here[b.addresses[rank].Process] {
+				ranks = append(ranks, rank)
+			}
+		}
+		b.mu.Lock()
+		act := b.inform(membership.Installed{Ranks: ranks})
+		b.mu.Unlock()
+		act()
+		b.checkSettled()
+	}
+}
+
+// leavesBefore returns the epoch before, and forgets it: it is told of later ones only once.
+func (c *epoch) leavesBefore() *epoch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.before
+	c.before = nil
+	return before
 }
 
 // checkSettled does what can be done once nobody can ask for a decision of the epoch any more. It
@@ -297,10 +336,23 @@ func (c *epoch) owesDecision() bool {
 }
 
 // settle tells that no member of the epoch before can decide otherwise: see membership.Settle.
+// Those that have joined hear of it from the others.
 func (c *epoch) settle() {
 	c.mu.Lock()
+	settled, group := c.settled, c.group
 	c.settled = true
 	act := c.inform(membership.Settle{})
+	tell := membership.Message{Kind: membership.Notice, Epoch: uint32(len(c.decisions)),
+		Ended: membership.NewSet(c.size), Settled: true}
 	c.mu.Unlock()
+	if settled {
+		return
+	}
 	act()
+	for rank := range c.size {
+		if c.founders.Has(c.rank) && !c.founders.Has(rank) {
+			sendAgree(group, rank, tell.Encode())
+		}
+	}
+	c.checkSettled()
 }

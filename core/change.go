@@ -94,7 +94,13 @@ func (c *Comm) Renew(ctx context.Context) error {
 	if err := c.install(old.roster, old.number+1); err != nil {
 		return err
 	}
-	return c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier})
+	next := c.present.Load()
+	old.leadsTo(next)
+	if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+		return err
+	}
+	next.met()
+	return nil
 }
 
 // ofRecovery are the options of collectives that an epoch begins with.

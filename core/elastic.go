@@ -144,11 +144,11 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	}
 	c.decided = nil
 	next := c.present.Load()
+	e.leadsTo(next)
 	next.welcomes()
 	if err := c.meetAgain(ctx); err != nil {
 		return err
 	}
-	e.begun(d, next)
 	return c.complete(ctx, e, d, mine, results)
 }
 
@@ -184,6 +184,7 @@ func (c *epoch) successor(v *membership.Value) (roster, error) {
 	}
 	r := newRoster(c.members.Name, rank, globalRanks, addresses, kinds, c.end)
 	r.identity, r.founders, r.joined = c.identity.ofValue(v), v.NextFounders(), v.Joiners
+	r.contested = v.Open
 	return r, nil
 }
 
@@ -238,6 +239,7 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 		unanimous &= bootstrap.Answers(answers)
 	}
 	e.agree(unanimous)
+	e.met()
 	return nil
 }
 
@@ -278,12 +280,22 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := child.meetAgain(ctx); err != nil {
+	e.leadsTo(child.present.Load())
+	if err := child.meetOrRecover(ctx); err != nil {
 		child.Destroy()
 		return nil, err
 	}
-	e.begun(d, child.present.Load())
 	return child, nil
+}
+
+// meetOrRecover is the first meeting of a communicator that this rank has not had before. Where a
+// member dies meanwhile some ranks may have met: they have the communicator, and recover it.
+func (c *Comm) meetOrRecover(ctx context.Context) error {
+	err := c.meetAgain(ctx)
+	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) {
+		return c.Recover(ctx)
+	}
+	return err
 }
 
 // shrunk makes the communicator of a decision.
@@ -301,7 +313,7 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 	child, err := c.runtime.newComm(config, c.end, addresses, kinds)
 	if err == nil {
 		child.present.Load().founders = v.NextFounders()
-		child.present.Load().settled = false
+		child.present.Load().settled, child.present.Load().contested = false, v.Open
 		err = child.open(c.identity.ofValue(v))
 	}
 	if err != nil && c.end != nil {

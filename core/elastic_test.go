@@ -219,26 +219,75 @@ func TestLeastSize(t *testing.T) {
 	}
 }
 
-// Nothing is kept of epochs before once all are known to have gone on.
-func TestArchivesClose(t *testing.T) {
-	w := newWorld(t, "tcp", 3, time.Minute)
-	everything(t, w)
-	w.end(1)
-	left := w.of(0, 2)
-	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
-	for _, r := range left.runtimes {
-		until(t, "an archive is closed", func() bool {
+// checkSettled checks that nothing is kept of epochs before, and that members need no longer be of
+// those who began the present one.
+func checkSettled(t *testing.T, w *world) {
+	t.Helper()
+	for rank, c := range w.comms {
+		until(t, "archives are closed", func() bool {
+			r := w.runtimes[rank]
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return len(r.archives) == 0
 		})
+		until(t, "the epoch is settled", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return now(c).settled
+		})
 	}
-	for _, c := range left.comms {
-		c.mu.Lock()
-		settled := now(c).settled
-		c.mu.Unlock()
-		if !settled {
-			t.Error("the epoch is not settled")
+}
+
+// Nothing is kept of epochs before once all are known to have gone on, whatever they have decided.
+func TestArchivesClose(t *testing.T) {
+	w := newWorld(t, "tcp", 3, time.Minute)
+	everything(t, w)
+	w.each(func(rank int) error { _, err := w.comms[rank].Agree(soon(t), 1); return err })
+	w.end(1)
+	left := w.of(0, 2)
+	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
+	checkSettled(t, left)
+	left.each(func(rank int) error { return left.comms[rank].Renew(soon(t)) })
+	checkSettled(t, left)
+}
+
+// A member takes part in a decision, and ends before it has begun the epoch that was decided.
+func TestEndsBeforeTheNextEpoch(t *testing.T) {
+	w := newWorld(t, "tcp", 3, time.Minute)
+	everything(t, w)
+	w.comms[1].Revoke("it is tried")
+	w.each(func(rank int) error {
+		if rank == 1 {
+			_, err := now(w.comms[1]).decide(soon(t), motion{Operation: "recover"}, nil)
+			until(t, "the others have begun", func() bool {
+				return w.comms[0].Epoch() == 1 && w.comms[2].Epoch() == 1
+			})
+			w.runtimes[1].Close()
+			return err
 		}
-	}
+		return w.comms[rank].Recover(soon(t))
+	})
+	left := w.of(0, 2)
+	checkSettled(t, left)
+	checkMembers(t, left)
+}
+
+// One that was excluded is told so when it comes nevertheless.
+func TestExcludedComes(t *testing.T) {
+	w := newWorld(t, "shm", 3, time.Minute)
+	everything(t, w)
+	w.each(func(rank int) error {
+		if rank == 2 {
+			w.comms[2].Revoke("it is tried")
+			if err := w.comms[2].Recover(soon(t)); !errors.Is(err, ErrExcluded) {
+				return fmt.Errorf("the one that is excluded: %v", err)
+			}
+			return nil
+		}
+		_, err := w.comms[rank].Shrink(soon(t), ShrinkOptions{Exclude: []int{2}})
+		return err
+	})
+	left := w.of(0, 1)
+	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
+	checkMembers(t, left)
 }

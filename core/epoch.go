@@ -65,6 +65,7 @@ type epoch struct {
 	// firstUndone is the first collective that a failure has left undone here; under Comm.mu.
 	firstUndone uint64
 	settled     bool           // see membership.Settle; under Comm.mu
+	before      *epoch         // whose members decided on this one, until that has met; under Comm.mu
 	next        *epoch         // that was decided, once all have begun it; under Comm.mu
 	order       order.Order    // calls, and what peers announced of theirs; under Comm.mu
 	tellers     sync.WaitGroup // goroutines that tell of refused calls
@@ -84,6 +85,7 @@ type roster struct {
 	nobody     bool                // it has been opened, and has no members yet: see Runtime.Open
 	founders   membership.Set      // see membership.Config; nil: all
 	joined     []membership.Joiner // who were none before; they have the last ranks
+	contested  bool                // see membership.Value.Open
 	addresses  []transport.Address
 	kinds      []string
 	processes  []exec.Process // whose memory this rank reads; none is the zero value

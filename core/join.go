@@ -46,6 +46,7 @@ type welcome struct {
 	Hosts    [][]byte // what they share
 	HostOf   []int    // by rank: of Hosts
 	Founders []byte
+	Open     bool     `json:",omitempty"` // see membership.Value.Open
 	Handles  []string // of those that join; they have the last ranks
 }
 
@@ -164,7 +165,7 @@ func (c *epoch) welcome(secret []byte, q *joinRequest) ([]byte, error) {
 	}
 	w := welcome{Name: c.members.Name, Number: c.number, Job: c.identity.job, Group: c.identity.group,
 		Secret:   seal.Seal(nil, make([]byte, seal.NonceSize()), c.identity.secret, nil),
-		Founders: c.founders}
+		Founders: c.founders, Open: c.contested}
 	for _, j := range c.joined {
 		w.Handles = append(w.Handles, string(j.Handle))
 	}
@@ -220,11 +221,7 @@ func (c *Comm) join(ctx context.Context, texts []string) error {
 	if err != nil {
 		return err
 	}
-	err = c.meetAgain(ctx)
-	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) {
-		return c.Recover(ctx) // as the other members do
-	}
-	return err
+	return c.meetOrRecover(ctx)
 }
 
 func readHandles(texts []string) (handles []meeting.Handle, err error) {
@@ -316,7 +313,7 @@ func (c *Comm) enter(w *welcome, secret []byte) error {
 	old := c.present.Load()
 	ranks := newRoster(printable.Text(w.Name, maxRankList), rank, nil, addresses, kinds, c.end)
 	ranks.identity = identity{job: w.Job, group: w.Group, secret: secret}
-	ranks.founders = w.Founders
+	ranks.founders, ranks.contested = w.Founders, w.Open
 	for _, h := range w.Handles {
 		ranks.joined = append(ranks.joined, membership.Joiner{Handle: []byte(h)})
 	}

@@ -86,6 +86,21 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// One that has joined goes on where all the others end.
+func TestJoinedGoesOnAlone(t *testing.T) {
+	config := joinConfigOf("tcp")
+	w := newWorldOf(t, "tcp", 2, config)
+	joined := w.joining(config, w.handles())
+	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
+	w = joined()
+	w.end(0)
+	w.end(1)
+	if err := w.comms[2].Recover(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	checkMembers(t, w.of(2))
+}
+
 // A process that cannot join is told why, and the members go on.
 func TestJoinRefused(t *testing.T) {
 	config := joinConfigOf("tcp")

@@ -185,8 +185,14 @@ func (e Begin) inform(a *Agreement) {
 
 func (e Received) inform(a *Agreement) {
 	m := e.Message
-	if m.Epoch != a.config.Epoch || e.From == a.config.Rank || a.ended.Has(e.From) {
-		return // see the package's comment: the dead must not be heard
+	switch {
+	case m.Epoch != a.config.Epoch || e.From == a.config.Rank:
+		return
+	case a.ended.Has(e.From): // see the package's comment: the dead must not be heard
+		if a.decided != nil && m.Kind.asks() { // one that has been excluded, and lives
+			a.send(e.From, Message{Kind: Decide, Value: a.decided})
+		}
+		return
 	}
 	a.settled = a.settled || m.Settled
 	a.learn(m.Ended)
@@ -244,6 +250,9 @@ func (e Installed) inform(a *Agreement) {
 }
 
 func (e Settle) inform(a *Agreement) { a.settled = true }
+
+// Ended are the members of whom it is known that they take no part any more.
+func (a *Agreement) Ended() []int { return a.ended.Ranks() }
 
 func (a *Agreement) over() bool { return a.decided != nil || a.out != nil }
 
@@ -315,7 +324,7 @@ func (a *Agreement) lead() {
 }
 
 func (a *Agreement) receive(from int, m *Message) {
-	asks := m.Kind == Call || m.Kind == Prepare || m.Kind == Accept
+	asks := m.Kind.asks()
 	switch {
 	case a.decided != nil:
 		if asks {

@@ -36,21 +36,26 @@ const (
 	Accepted             // it has
 	Refuse               // it has promised a later ballot, which is the message's
 	Decide               // the value is decided
+	Notice               // what the sender knows of who has ended, and whether all is settled
 	kinds
 )
 
 func (k Kind) String() string {
-	return []string{"call", "prepare", "promise", "accept", "accepted", "refuse", "decide"}[k]
+	return []string{"call", "prepare", "promise", "accept", "accepted", "refuse", "decide",
+		"notice"}[k]
 }
 
 // reports tells whether messages of the kind say what their sender knows.
+// asks tells whether a message wants an answer.
+func (k Kind) asks() bool { return k == Call || k == Prepare || k == Accept }
+
 func (k Kind) reports() bool { return k == Call || k == Promise }
 
 // Message is what members send each other. Its sets are of the epoch's ranks.
 type Message struct {
 	Kind   Kind
 	Epoch  uint32
-	Ballot Ballot // none in Call and Decide
+	Ballot Ballot // none in Call, Decide and Notice
 
 	// What the sender knows. Ended are those of whom it has proof, and those that have left.
 	Ended   Set
@@ -105,7 +110,7 @@ func Decode(b []byte, size int) (*Message, error) {
 			r.Fail()
 		}
 	}
-	if none := m.Kind == Call || m.Kind == Decide; none != (m.Ballot == Ballot{}) {
+	if none := m.Kind == Call || m.Kind == Decide || m.Kind == Notice; none != (m.Ballot == Ballot{}) {
 		r.Fail()
 	}
 	if err := r.End(); err != nil {

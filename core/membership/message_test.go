@@ -15,7 +15,7 @@ func samples() (all []*Message) {
 		Verdict: []byte("verdict"), Source: []byte("source")}
 	for kind := range kinds {
 		m := &Message{Kind: kind, Epoch: 7, Ended: NewSet(10, 1, 8), Settled: kind%2 == 0}
-		if kind != Call && kind != Decide {
+		if kind != Call && kind != Decide && kind != Notice {
 			m.Ballot = Ballot{3, 9}
 		}
 		if kind.reports() {

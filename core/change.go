@@ -64,6 +64,9 @@ func (c *Comm) install(ranks roster, number uint32) error {
 	old.free()
 	err = next.open()
 	c.present.Store(next)
+	if c.end != nil {
+		c.end.DropEnded()
+	}
 	if err != nil {
 		return next.failWith(fault.From(err, fault.ErrSystem, "the next epoch"))
 	}

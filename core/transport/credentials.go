@@ -59,7 +59,7 @@ func (e *Endpoint) peerOf(s *conn, published *Address) error {
 
 // PIDFD returns a descriptor that goes on naming a member's process when that has ended and another
 // has its number; -1 where there is none to be had, or the process is this one. It stays open until
-// the endpoint is closed. The error tells that the published number does not name that process
+// the endpoint is closed, or DropEnded finds it of no more use. The error tells that the published number does not name that process
 // here.
 func (e *Endpoint) PIDFD(a *Address) (int, error) {
 	if a.Process == e.id {
@@ -151,6 +151,27 @@ func exitStatus(pid int) (status int, ok bool) {
 	}
 	status, err = strconv.Atoi(fields[49])
 	return status, err == nil
+}
+
+// DropEnded closes the descriptors of processes that have ended and are members of no group that is
+// attached here.
+func (e *Endpoint) DropEnded() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	members := map[ProcessID]bool{}
+	for _, g := range e.groups {
+		for _, m := range g.members {
+			if m != nil {
+				members[m.addr.Process] = true
+			}
+		}
+	}
+	for process, fd := range e.pidfds {
+		if !members[process] && exits(fd, 0) {
+			unix.Close(fd)
+			delete(e.pidfds, process)
+		}
+	}
 }
 
 // closePIDFDs needs e.closed.

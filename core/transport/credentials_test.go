@@ -157,3 +157,27 @@ func TestPIDFD(t *testing.T) {
 		t.Errorf("of another namespace: %d", fd)
 	}
 }
+
+// Descriptors of those that have ended are not kept for as long as the endpoint lives.
+func TestDropEnded(t *testing.T) {
+	e := listen(t, Config{})
+	child := exec.Command("sleep", "60")
+	ok(t, child.Start())
+	a, kept := e.Address(), e.Address()
+	a.Process, a.PID = ProcessID{1}, child.Process.Pid
+	kept.Process, kept.PID = ProcessID{2}, os.Getpid()
+	for _, address := range []*Address{&a, &kept} {
+		_, err := e.PIDFD(address)
+		ok(t, err)
+	}
+	e.DropEnded()
+	if len(e.pidfds) != 2 {
+		t.Errorf("of 2 that live %d are kept", len(e.pidfds))
+	}
+	ok(t, child.Process.Kill())
+	_ = child.Wait() // it was killed
+	e.DropEnded()
+	if _, lives := e.pidfds[kept.Process]; !lives || len(e.pidfds) != 1 {
+		t.Errorf("of 1 that lives %d are kept", len(e.pidfds))
+	}
+}

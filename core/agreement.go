@@ -52,10 +52,8 @@ func (c *epoch) decision(number int) *decision {
 	for _, j := range c.joiners {
 		d.agreement.Step(membership.Joining{Joiner: j.Joiner})
 	}
-	if number > 0 { // those that have been excluded are among them
-		for _, peer := range c.decisions[number-1].agreement.Ended() {
-			d.agreement.Step(membership.Left{Peer: peer})
-		}
+	if number > 0 {
+		d.agreement.Follow(c.decisions[number-1].agreement)
 	}
 	for _, peer := range c.membership.Departed() {
 		departure, _ := c.membership.Departure(peer)
@@ -169,7 +167,7 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	d.begun = true
 	news := stopped
 	for _, peer := range exclude {
-		news = append(news, membership.Left{Peer: peer})
+		news = append(news, membership.Excluded{Peer: peer})
 	}
 	news = append(news, membership.Begin{Nonce: nonce, State: m.encode(), Newcomers: m.Newcomers})
 	var acts []func()

@@ -43,6 +43,7 @@ type Agreement struct {
 
 	// What this member knows.
 	ended, suspected Set
+	excluded         Set // of those ended: see Excluded
 	installed        Set // who is known to have gone on with the decision
 	joiners          []Joiner
 	gone             map[string]bool // handles of joiners that have ended
@@ -74,6 +75,10 @@ type Agreement struct {
 
 // News is an event of an agreement.
 type News interface{ inform(a *Agreement) }
+
+// Excluded tells that the members go on without a peer, as if it had ended. It may live, and ask
+// for the decision.
+type Excluded struct{ Peer int }
 
 // Begin tells that this member has stopped, because its communicator has failed or is to grow, or
 // because of Asked.
@@ -139,8 +144,9 @@ func (Out) action()     {}
 func NewAgreement(config Config) *Agreement {
 	empty := func() Set { return NewSet(config.Size) }
 	return &Agreement{config: config, founders: config.Founders, settled: config.Founders == nil,
-		ended: empty(), suspected: empty(), installed: empty(), passed: empty(), called: -1,
-		gone: map[string]bool{}, pending: map[int]*Message{}}
+		ended: empty(), suspected: empty(), excluded: empty(), installed: empty(), passed: empty(),
+		called: -1,
+		gone:   map[string]bool{}, pending: map[int]*Message{}}
 }
 
 // Step takes an event, and returns what to do.
@@ -153,19 +159,31 @@ func (a *Agreement) Step(n News) []Action {
 // Settled tells whether each member is known to have begun the epoch that was decided, or to have
 // ended or left.
 func (a *Agreement) Settled() bool {
-	return a.decided != nil && a.ended.count()+a.installed.without(a.ended).count() == a.config.Size
+	known := a.ended.count() + a.installed.without(a.ended).count()
+	return a.decided != nil && a.excluded.count() == 0 && known == a.config.Size
 }
 
 func (e Lost) inform(a *Agreement) {
 	if e.Evidence == Proof {
-		a.learn(NewSet(a.config.Size, e.Peer))
+		Left{Peer: e.Peer}.inform(a)
 		return
 	}
 	a.suspected.add(e.Peer)
 	a.lead()
 }
 
-func (e Left) inform(a *Agreement) { a.learn(NewSet(a.config.Size, e.Peer)) }
+func (e Left) inform(a *Agreement) {
+	gone := NewSet(a.config.Size, e.Peer)
+	a.excluded = a.excluded.without(gone)
+	a.learn(gone)
+}
+
+func (e Excluded) inform(a *Agreement) {
+	if !a.ended.Has(e.Peer) {
+		a.excluded.add(e.Peer)
+	}
+	a.learn(NewSet(a.config.Size, e.Peer))
+}
 
 func (e Begin) inform(a *Agreement) {
 	if a.begun || a.over() {
@@ -251,8 +269,11 @@ func (e Installed) inform(a *Agreement) {
 
 func (e Settle) inform(a *Agreement) { a.settled = true }
 
-// Ended are the members of whom it is known that they take no part any more.
-func (a *Agreement) Ended() []int { return a.ended.Ranks() }
+// Follow takes over what is known in the decision before. Nothing has been told of this one.
+func (a *Agreement) Follow(before *Agreement) {
+	a.ended.merge(before.ended)
+	a.excluded.merge(before.excluded)
+}
 
 func (a *Agreement) over() bool { return a.decided != nil || a.out != nil }
 

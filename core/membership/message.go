@@ -45,10 +45,10 @@ func (k Kind) String() string {
 		"notice"}[k]
 }
 
-// reports tells whether messages of the kind say what their sender knows.
-// asks tells whether a message wants an answer.
+// asks tells whether messages of the kind want an answer.
 func (k Kind) asks() bool { return k == Call || k == Prepare || k == Accept }
 
+// reports tells whether messages of the kind say what their sender knows.
 func (k Kind) reports() bool { return k == Call || k == Promise }
 
 // Message is what members send each other. Its sets are of the epoch's ranks.

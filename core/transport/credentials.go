@@ -59,8 +59,8 @@ func (e *Endpoint) peerOf(s *conn, published *Address) error {
 
 // PIDFD returns a descriptor that goes on naming a member's process when that has ended and another
 // has its number; -1 where there is none to be had, or the process is this one. It stays open until
-// the endpoint is closed, or DropEnded finds it of no more use. The error tells that the published number does not name that process
-// here.
+// the endpoint is closed, or DropEnded finds it of no more use. The error tells that the published
+// number does not name that process here.
 func (e *Endpoint) PIDFD(a *Address) (int, error) {
 	if a.Process == e.id {
 		return -1, nil

@@ -43,7 +43,8 @@ func (c *epoch) decision(number int) *decision {
 	}
 	d := &decision{ended: make(chan struct{}), agreement: membership.NewAgreement(membership.Config{
 		Rank: c.rank, Size: c.size, Epoch: uint32(number), Founders: c.founders,
-		MinSize: max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
+		Uncontested: c.founders != nil && !c.contested,
+		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
 		Patience: agreementPatience, Waits: true, Judge: judge})}
 	c.decisions = append(c.decisions, d)
 	if c.settled {

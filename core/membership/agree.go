@@ -21,9 +21,12 @@ type Config struct {
 	// Founders are members of whom one at least must be a member of the next epoch; nil: all. An
 	// epoch's first founders are those of the value that was decided for it.
 	Founders Set
-	MinSize  int  // the least size of the next epoch
-	Any      bool // those who reach each other go on, though others may go on elsewhere
-	Patience int  // Ticks after which a peer that has not answered is done without
+	// Uncontested: of the members of the epoch before, none but the founders can live. So nobody can
+	// decide otherwise once all founders have ended.
+	Uncontested bool
+	MinSize     int  // the least size of the next epoch
+	Any         bool // those who reach each other go on, though others may go on elsewhere
+	Patience    int  // Ticks after which a peer that has not answered is done without
 	// Waits: as long as there is no Waited, whoever is silent is waited for, unless it is suspected.
 	// Members may come to the decision as late as their callers like.
 	Waits bool
@@ -273,6 +276,7 @@ func (e Settle) inform(a *Agreement) { a.settled = true }
 func (a *Agreement) Follow(before *Agreement) {
 	a.ended.merge(before.ended)
 	a.excluded.merge(before.excluded)
+	a.settled = a.settled || before.settled
 }
 
 func (a *Agreement) over() bool { return a.decided != nil || a.out != nil }
@@ -302,6 +306,9 @@ func (a *Agreement) sendAll(m Message) {
 func (a *Agreement) learn(ended Set) {
 	if !a.ended.merge(ended) || a.over() {
 		return
+	}
+	if a.config.Uncontested && a.founders.within(a.ended.without(a.excluded)) {
+		a.settled = true
 	}
 	switch {
 	case a.ended.Has(a.config.Rank): // peers take this member for ended, and may go on without it

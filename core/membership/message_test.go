@@ -123,3 +123,21 @@ func send(t *testing.T, actions []Action) {
 		}
 	}
 }
+
+// One that has joined goes on alone once all founders have ended, if nobody else of the epoch
+// before can live.
+func TestFoundersEnd(t *testing.T) {
+	for _, uncontested := range []bool{false, true} {
+		a := NewAgreement(Config{Rank: 1, Size: 2, Epoch: 3, Founders: NewSet(2, 0), MinSize: 1,
+			Patience: 1, Uncontested: uncontested})
+		a.Step(Begin{})
+		decides := false
+		for _, action := range a.Step(Lost{Peer: 0, Evidence: Proof}) {
+			_, decided := action.(Decided)
+			decides = decides || decided
+		}
+		if decides != uncontested {
+			t.Errorf("uncontested %v: decides is %v", uncontested, decides)
+		}
+	}
+}

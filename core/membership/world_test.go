@@ -83,6 +83,7 @@ func (w *world) install(p *process, g *group) {
 	config.Rank, config.Size, config.Epoch = slices.Index(g.members, p.id), len(g.members), g.epoch
 	if g.value != nil {
 		config.Founders = g.value.NextFounders()
+		config.Uncontested = !g.value.Open
 	}
 	p.seats = append(p.seats, &seat{g, config.Rank, NewAgreement(config)})
 }

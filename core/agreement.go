@@ -342,7 +342,7 @@ func (c *epoch) settle() {
 	c.settled = true
 	act := c.inform(membership.Settle{})
 	tell := membership.Message{Kind: membership.Notice, Epoch: uint32(len(c.decisions)),
-		Ended: membership.NewSet(c.size), Settled: true}
+		Ended: membership.NewSet(c.size), Excluded: membership.NewSet(c.size), Settled: true}
 	c.mu.Unlock()
 	if settled {
 		return

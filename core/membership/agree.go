@@ -182,11 +182,13 @@ func (e Left) inform(a *Agreement) {
 }
 
 func (e Excluded) inform(a *Agreement) {
-	if !a.ended.Has(e.Peer) {
-		a.excluded.add(e.Peer)
-	}
-	a.learn(NewSet(a.config.Size, e.Peer))
+	out := NewSet(a.config.Size, e.Peer)
+	a.exclude(out)
+	a.learn(out)
 }
+
+// exclude notes which of those are excluded who have not ended so far.
+func (a *Agreement) exclude(out Set) { a.excluded.merge(out.without(a.ended)) }
 
 func (e Begin) inform(a *Agreement) {
 	if a.begun || a.over() {
@@ -216,6 +218,7 @@ func (e Received) inform(a *Agreement) {
 		return
 	}
 	a.settled = a.settled || m.Settled
+	a.exclude(m.Excluded)
 	a.learn(m.Ended)
 	a.receive(e.From, m)
 }
@@ -287,7 +290,8 @@ func (a *Agreement) leave(cause error) {
 }
 
 func (a *Agreement) send(to int, m Message) {
-	m.Epoch, m.Ended, m.Settled = a.config.Epoch, slices.Clone(a.ended), a.settled
+	m.Epoch, m.Settled = a.config.Epoch, a.settled
+	m.Ended, m.Excluded = slices.Clone(a.ended), slices.Clone(a.excluded)
 	a.actions = append(a.actions, Send{to, &m})
 }
 

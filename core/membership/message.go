@@ -58,8 +58,9 @@ type Message struct {
 	Ballot Ballot // none in Call, Decide and Notice
 
 	// What the sender knows. Ended are those of whom it has proof, and those that have left.
-	Ended   Set
-	Settled bool // see Settle
+	Ended    Set
+	Excluded Set  // of those ended: see Excluded
+	Settled  bool // see Settle
 
 	Joiners []Joiner // of a Call and a Promise
 
@@ -75,7 +76,7 @@ type Message struct {
 func (m *Message) Encode() []byte {
 	b := appendBool([]byte{byte(m.Kind)}, m.Settled)
 	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
-	b = append(m.Ballot.append(b), m.Ended...)
+	b = append(append(m.Ballot.append(b), m.Ended...), m.Excluded...)
 	if m.Kind.reports() {
 		b = appendJoiners(b, m.Joiners)
 	}
@@ -97,6 +98,10 @@ func Decode(b []byte, size int) (*Message, error) {
 		r.Fail()
 	}
 	m.Ballot, m.Ended = decodeBallot(&r, size), decodeSet(&r, size)
+	m.Excluded = decodeSet(&r, size)
+	if !m.Excluded.within(m.Ended) {
+		r.Fail()
+	}
 	if m.Kind.reports() {
 		m.Joiners = decodeJoiners(&r)
 	}

@@ -72,6 +72,9 @@ func (a *Agreement) advance(impatient bool) bool {
 		return stepped
 	}
 	a.sendAll(Message{Kind: Decide, Value: p.value})
+	for _, peer := range a.excluded.Ranks() { // it may wait for the others
+		a.send(peer, Message{Kind: Decide, Value: p.value})
+	}
 	a.conclude(p.value)
 	return true
 }

@@ -14,7 +14,8 @@ func samples() (all []*Message) {
 		Founders: NewSet(10, 3), Open: true, Joiners: joiners,
 		Verdict: []byte("verdict"), Source: []byte("source")}
 	for kind := range kinds {
-		m := &Message{Kind: kind, Epoch: 7, Ended: NewSet(10, 1, 8), Excluded: NewSet(10, 8), Settled: kind%2 == 0}
+		m := &Message{Kind: kind, Epoch: 7, Ended: NewSet(10, 1, 8),
+			Excluded: NewSet(10, 8), Settled: kind%2 == 0}
 		if kind != Call && kind != Decide && kind != Notice {
 			m.Ballot = Ballot{3, 9}
 		}
@@ -23,7 +24,8 @@ func samples() (all []*Message) {
 		}
 		if kind == Promise {
 			m.Suspected, m.State = NewSet(10, 2), []byte("state")
-			all = append(all, &Message{Kind: kind, Epoch: 7, Ballot: m.Ballot, Ended: m.Ended, Excluded: m.Excluded,
+			all = append(all, &Message{Kind: kind, Epoch: 7, Ballot: m.Ballot, Ended: m.Ended,
+				Excluded:  m.Excluded,
 				Suspected: m.Suspected, State: m.State, Accepted: Ballot{2, 0}, Value: v})
 		}
 		if kind == Accept || kind == Decide {
@@ -65,7 +67,8 @@ func TestLargestMessage(t *testing.T) {
 	for i := range all {
 		all[i] = 0xff
 	}
-	m := &Message{Kind: Promise, Ballot: Ballot{maxAttempt, MaxMembers - 1}, Ended: all, Excluded: all,
+	m := &Message{Kind: Promise, Ballot: Ballot{maxAttempt, MaxMembers - 1}, Ended: all,
+		Excluded:  all,
 		Suspected: all, Joiners: joiners, State: opaque, Accepted: Ballot{1, 1}, Value: &Value{
 			Epoch: 1, Survivors: all, Founders: all, Joiners: joiners, Verdict: opaque, Source: opaque}}
 	b := m.Encode()

@@ -47,7 +47,7 @@ func (c *Comm) recovers() bool { return c.config.Recovery == RecoverySurvivors }
 // a copy, more are.
 func (c *epoch) resultMost() int {
 	if c.shape.AllMemory {
-		return 32 << 10
+		return 64 << 10
 	}
 	return 512 << 10
 }
@@ -55,6 +55,7 @@ func (c *epoch) resultMost() int {
 // held is a work that does not end as long as the members recover.
 type held struct {
 	*work.Work
+	of         *epoch // in which it was started
 	operations []call.Operation
 	before     []image
 }
@@ -74,31 +75,42 @@ func (c *epoch) confirms(operations []call.Operation) bool {
 
 // holdOnFailure has a work held where a member dies. Before has the inputs that are already lost.
 func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) {
-	h := &held{w, operations, before}
+	h := &held{w, c, operations, before}
 	for i := range operations {
-		h.save(&operations[i], c.rank)
+		h.save(&operations[i])
 	}
 	w.SetContributors(c.size)
-	w.OnFailure(func(err *fault.Error) bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.recovering == nil || !errors.Is(err, fault.ErrPeerFailed) {
-			return false
-		}
-		c.held = append(c.held, h)
-		return true
-	})
+	w.UseHolder(h)
+}
+
+// Hold implements work.Holder.
+func (h *held) Hold(err *fault.Error) bool {
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	if h.of.recovering == nil || !errors.Is(err, fault.ErrPeerFailed) {
+		return false
+	}
+	h.of.held = append(h.of.held, h)
+	return true
+}
+
+// Ended implements work.Holder: it gives the copies of inputs back.
+func (h *held) Ended() {
+	for i := range h.before {
+		h.of.runtime.images.Put(&h.before[i].data)
+	}
 }
 
 // save copies the inputs that the operation overwrites, unless that has been done.
-func (h *held) save(op *call.Operation, rank int) {
-	in, out := op.Uses(rank)
+func (h *held) save(op *call.Operation) {
+	in, out := op.Uses(h.of.rank)
 	if !in || !out || h.before != nil || op.Collective == plan.Broadcast {
 		return
 	}
 	for i, bytes := range op.InBytes() {
 		if slices.Contains(op.Out, op.In[i]) {
-			data := slices.Clone(unsafe.Slice((*byte)(op.In[i]), bytes))
+			data := h.of.runtime.image(int(bytes))
+			copy(data, unsafe.Slice((*byte)(op.In[i]), bytes))
 			h.before = append(h.before, image{op.In[i], data})
 		}
 	}
@@ -118,6 +130,14 @@ func (c *epoch) leftUndone(sequence uint64) {
 	if c.firstUndone == 0 || sequence < c.firstUndone {
 		c.firstUndone = sequence
 	}
+}
+
+// image is memory for a copy: what has been used costs less than fresh memory.
+func (r *Runtime) image(bytes int) []byte {
+	if b, ok := r.images.Get().(*[]byte); ok && cap(*b) >= bytes {
+		return (*b)[:bytes]
+	}
+	return make([]byte, bytes)
 }
 
 // keepResult copies the result of a collective that has ended, if others may ask for it.

@@ -50,6 +50,7 @@ type Runtime struct {
 	comms         map[*Comm]bool
 	archives      map[*epoch]bool // see epoch.detach
 	arenas        arenas
+	images        sync.Pool // of *[]byte: copies of inputs, see held.save
 	tellVariables sync.Once
 	warnOfStore   sync.Once
 }

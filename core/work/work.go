@@ -86,7 +86,7 @@ type Work struct {
 	small    bool          // it holds nobody up but by waiting
 	transit  Source        // of its sends and receives; nil: there are none
 	trace    func(error)   // told of the end
-	hold     func(*fault.Error) bool
+	holder   Holder
 
 	soon   bool // under Queue.mu: its caller is about to wait
 	queued bool // under Queue.mu
@@ -128,11 +128,18 @@ func (w *Work) UseSource(s Source) { w.transit = s }
 // OnEnd has the end of the work told, before the work is started.
 func (w *Work) OnEnd(f func(error)) { w.trace = f }
 
-// OnFailure has a function decide, before the work is started, what becomes of it where it would
-// end with an error: if the function returns true, the work goes on until Resolve.
-func (w *Work) OnFailure(hold func(*fault.Error) bool) { w.hold = hold }
+// Holder decides what becomes of works that would end with an error.
+type Holder interface {
+	// Hold tells whether the work goes on, until Resolve, though it would end with the error.
+	Hold(err *fault.Error) bool
+	// Ended tells that the work has ended.
+	Ended()
+}
 
-// Resolve ends a work that goes on because of OnFailure.
+// UseHolder says who decides, before the work is started.
+func (w *Work) UseHolder(h Holder) { w.holder = h }
+
+// Resolve ends a work that goes on because of its Holder.
 func (w *Work) Resolve(err *fault.Error) {
 	w.mu.Lock()
 	w.err = err
@@ -252,11 +259,11 @@ func (w *Work) End(err *fault.Error) {
 	if w.pending.Add(-1) != 0 {
 		return
 	}
-	if w.hold != nil {
+	if w.holder != nil {
 		w.mu.Lock()
 		err := w.err
 		w.mu.Unlock()
-		if err != nil && w.hold(err) {
+		if err != nil && w.holder.Hold(err) {
 			return
 		}
 	}
@@ -278,6 +285,9 @@ func (w *Work) finish() {
 	w.mu.Unlock()
 	if w.trace != nil {
 		w.trace(w.result())
+	}
+	if w.holder != nil {
+		w.holder.Ended()
 	}
 	if w.transit != nil {
 		w.transit.Wake()

@@ -322,13 +322,15 @@ goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
 
 /* Begins a communicator's next epoch with the members that are left, and with the processes that
  * wait to join it, under the same handle: what has failed works again. The members close up in
- * their order, and newcomers follow: see goccl_comm_join(). All members that live
- * must call it: where nothing has failed, each as often as the others; else those that wait in a
- * collective hear of the failure, and must call it, too. Members decide together who is left:
+ * their order, and newcomers follow: see goccl_comm_join(). goccl_comm_rank() and goccl_comm_size()
+ * tell the new numbers. All members that live must call it: where nothing has failed, each as often
+ * as the others; else those that wait in a collective hear of the failure, and must call it, too.
+ * Members decide together who is left:
  *
  * - one whose process has ended, or whose host is silent, is left out, without a wait;
  * - one that does not call it is left out after half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the
- *   communicator's), at once where it is known to be stopped;
+ *   communicator's), at once where it is known to be stopped. A process that is stopped on the host
+ *   of another member is killed, for it would go on later, and write to memory of others;
  * - where a part of the members cannot be reached the majority goes on, unless config.quorum says
  *   otherwise: of exactly half, the half that has the lowest rank.
  *
@@ -361,10 +363,10 @@ goccl_result goccl_comm_joining(goccl_comm comm, int *n);
  * may be NULL where n is 0). All that live and are not excluded must call it, with the same list;
  * excluded ones must not. Ranks close up. `flags` is 0, or GOCCL_SHRINK_ABORT, which revokes the
  * old communicator first. Without it the old one stays as it is, but excluded ranks take no part
- * any more in what its members decide. It is destroyed as ever. Errors and the time are those of
- * goccl_comm_recover() with the communicator's timeout; GOCCL_MISMATCH where ranks have called
- * different ones of these functions. Thread-safe. Like ncclCommShrink, but members need not know
- * who has failed. */
+ * any more in what its members decide. Each of the two needs a goccl_destroy(). Errors and the time
+ * are those of goccl_comm_recover() with the communicator's timeout; GOCCL_MISMATCH where ranks
+ * have called different ones of these functions. Thread-safe. Like ncclCommShrink, but members need
+ * not know who has failed. */
 enum { GOCCL_SHRINK_DEFAULT = 0, GOCCL_SHRINK_ABORT = 1 };
 goccl_result goccl_comm_shrink(goccl_comm comm, const int *exclude, int n, int flags,
                                goccl_comm *shrunk);
@@ -418,7 +420,8 @@ goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_
  * - GOCCL_ABORTED: goccl_abort() or goccl_destroy() was called meanwhile.
  *
  * Works that have not ended then get GOCCL_REVOKED, or GOCCL_ABORTED where a peer was quicker, and
- * collectives count from 1. Thread-safe; one call waits for another. goccl_comm_rank() and goccl_comm_size() tell the new numbers. */
+ * collectives count from 1. goccl_comm_rank() and goccl_comm_size() tell the new numbers.
+ * Thread-safe; one call waits for another. */
 goccl_result goccl_comm_reconfigure(goccl_comm comm, const char *uuid, const char *const *handles,
                                     int n, int ordered, int64_t timeout_ms);
 

@@ -107,8 +107,8 @@ Raises:
             const py::gil_scoped_release released;
             return group(self).handle();
           },
-          "A text that names this process to those that want to join(). It stays the same while the "
-          "group lives. Without GOCCL_SECRET whoever has it can join.")
+          "A text that names this process to those that want to join(). It stays the same while "
+          "the group lives. Without GOCCL_SECRET whoever has it can join.")
       .def_property_readonly(
           "joining",
           [group](Self& self) {

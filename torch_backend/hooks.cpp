@@ -27,17 +27,14 @@ void Hooks::failed(goccl_result result) {
   }
   const WithoutGil released;
   std::lock_guard<std::mutex> lock(failureMutex_);
-  if (!std::exchange(failureTold_, true)) {
+  if (!failureTold_.exchange(true)) {
     tellingOfFailure = true;
     failure.call();
     tellingOfFailure = false;
   }
 }
 
-void Hooks::beginAnew() {
-  std::lock_guard<std::mutex> lock(failureMutex_);
-  failureTold_ = false;
-}
+void Hooks::beginAnew() { failureTold_.store(false); }
 
 void Hooks::setFollow(std::function<void()> follow) {
   std::lock_guard<std::mutex> lock(followMutex_);

@@ -101,7 +101,7 @@ class Hooks {
 
   // To be called with every result that is not GOCCL_OK.
   void failed(goccl_result result);
-  // The group works again.
+  // The group works again. A hook may have seen to that.
   void beginAnew();
   // Says what to do after each work that ends well; nothing for an empty function. Once it returns
   // the function before is called no more.
@@ -131,8 +131,8 @@ class Hooks {
   std::atomic<bool> follows_{false};
   std::mutex followMutex_;
   std::function<void()> follow_;  // guarded by followMutex_
-  std::mutex failureMutex_;
-  bool failureTold_ = false;  // guarded by failureMutex_
+  std::mutex failureMutex_;       // held while hooks are told of a failure
+  std::atomic<bool> failureTold_{false};
   std::mutex mutex_;
   std::condition_variable cv_;
   // Guarded by mutex_:

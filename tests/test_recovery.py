@@ -89,6 +89,22 @@ def test_ddp_goes_on(make_world):
     assert first[1] == 2
 
 
+def run_with_variable(rank):
+    rank.init(timeout=30)
+    if rank.rank == 1:
+        die()
+    seen = [torch.ones(1) for _ in range(3)]
+    for x in seen:
+        dist.all_reduce(x)
+    return seen[-1].item(), dist.get_rank(), dist.get_world_size(), goccl.Communicator().size
+
+
+def test_asked_for_by_the_variable(make_world):
+    world = make_world(3, env={"GOCCL_RECOVERY": "survivors"})
+    world.start(run_with_variable)
+    assert survivors_of(world, (1,)) == [(2.0, 0, 2, 2), (2.0, 1, 2, 2)]
+
+
 def run_others_fail(rank):
     rank.init(pg_options=survivors(""), timeout=30)
     out = [torch.zeros(1) for _ in range(3)]

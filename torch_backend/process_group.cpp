@@ -1,6 +1,7 @@
 #include "process_group.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <iterator>
@@ -37,6 +38,13 @@ bool isReconfigurable([[maybe_unused]] const c10d::Backend::Options& options) {
 #else
   return false;
 #endif
+}
+
+// Whether members may change without a call of recover().
+bool recoversByItself(const ProcessGroupGoccl::Options& options) {
+  const char* variable = std::getenv("GOCCL_RECOVERY");
+  const bool given = !options.recovery.empty() || variable == nullptr;
+  return (given ? options.recovery : variable) == "survivors";
 }
 
 // goccl_init() on a thread of its own, so that the caller can watch for signals.
@@ -241,7 +249,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, int rank, int size,
 }
 
 void ProcessGroupGoccl::begin() {
-  if (options_->recovery == "survivors") {
+  if (recoversByItself(*options_)) {
     hooks_->setFollow([this] { followMembers(); });
   }
   init();

@@ -1,11 +1,14 @@
 #include "elastic.h"
 
+#include <algorithm>
 #include <exception>
 #include <future>
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "error.h"
@@ -14,6 +17,9 @@
 namespace py = pybind11;
 
 namespace goccl {
+
+using c10::intrusive_ptr;
+
 namespace {
 
 // A call that blocks in the library, on a thread of its own.
@@ -32,9 +38,11 @@ struct Blocking {
   }
 };
 
-// Makes a call that may block for long, while this thread watches for signals. One that is
-// interrupted ends with the communicator, which is aborted. It must refer to nothing of its caller.
+// Makes a call that may block for long, while this thread watches for signals. Where it is
+// interrupted the communicator is aborted, and the call comes to its end by itself. So it must
+// refer to nothing of its caller.
 void runWatched(goccl_comm comm, std::function<void()> call) {
+  const WithoutGil released;
   const auto blocking = std::make_shared<Blocking>();
   blocking->call = std::move(call);
   auto done = blocking->done.get_future();
@@ -56,8 +64,32 @@ void runWatched(goccl_comm comm, std::function<void()> call) {
   }
 }
 
+// A communicator that a call makes.
+struct Made {
+  Made() = default;
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+  ~Made() {
+    if (comm != 0) {  // nobody waits for it any more
+      library().destroy(comm);
+    }
+  }
+
+  goccl_comm take() { return std::exchange(comm, 0); }
+
+  goccl_comm comm = 0;
+};
+
+std::vector<const char*> pointersTo(const std::vector<std::string>& texts) {
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(text.c_str());
+  }
+  return pointers;
+}
+
 // How a process becomes a member of a group that exists.
-struct Entry {
+struct Entry : Made {
   Entry(const ProcessGroupGoccl::Options& given, std::string group,
         std::vector<std::string> members)
       : options(given), name(std::move(group)), handles(std::move(members)) {
@@ -65,30 +97,35 @@ struct Entry {
     config.group_name = name.c_str();
     options.fill(config);
   }
-  Entry(const Entry&) = delete;
-  Entry& operator=(const Entry&) = delete;
-  ~Entry() {
-    if (comm != 0) {  // nobody waits for it any more
-      library().destroy(comm);
-    }
-  }
 
   void run() {
-    std::vector<const char*> texts;
-    for (const std::string& handle : handles) {
-      texts.push_back(handle.c_str());
-    }
+    auto texts = pointersTo(handles);
     check(library().comm_join(&comm, &config, texts.data(), static_cast<int>(texts.size())));
   }
-
-  goccl_comm take() { return std::exchange(comm, 0); }
 
   const ProcessGroupGoccl::Options options;
   const std::string name;
   const std::vector<std::string> handles;
   goccl_config config{};
-  goccl_comm comm = 0;
 };
+
+// Has every failure be a RuntimeError: what is wrong with an argument may be that of another rank.
+template <typename F>
+void asError(F f) {
+  try {
+    f();
+  } catch (const c10::ValueError& e) {
+    throw Error({GOCCL_INVALID_ARGUMENT, e.what_without_backtrace(), {}});
+  }
+}
+
+std::pair<int, int> rankAndSizeOf(goccl_comm comm) {
+  int rank = 0;
+  int size = 0;
+  check(library().comm_rank(comm, &rank));
+  check(library().comm_size(comm, &size));
+  return {rank, size};
+}
 
 void checkTimeout(std::optional<std::chrono::milliseconds> timeout, const char* function) {
   TORCH_CHECK_VALUE(!timeout || timeout->count() > 0, function, ": `timeout` is ",
@@ -134,6 +171,71 @@ void ProcessGroupGoccl::join(std::vector<std::string> handles,
   renumber();
 }
 
+intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
+    const std::vector<int64_t>& exclude, int flags,
+    const intrusive_ptr<c10d::Backend::Options>& opts) {
+  auto options =
+      opts == nullptr ? options_->forGroup(options_->timeout) : Options::ofNewGroup(opts, "shrink");
+  options->global_ranks_in_group.clear();
+  std::vector<int> globalRanks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(exclude.begin(), exclude.end(), rank) == exclude.end()) {
+      globalRanks.push_back(globalRanks_.empty() ? rank : globalRanks_.at(rank));
+    }
+  }
+  const goccl_comm comm = this->comm();
+  const auto shrunk = std::make_shared<Made>();
+  const std::vector<int> excluded(exclude.begin(), exclude.end());
+  runWatched(comm, [comm, excluded, flags, shrunk] {
+    check(library().comm_shrink(comm, excluded.data(), static_cast<int>(excluded.size()), flags,
+                                &shrunk->comm));
+  });
+  const auto [rank, size] = rankAndSizeOf(shrunk->comm);
+  if (size != static_cast<int>(globalRanks.size())) {  // torch's tables would have those left out
+    const WithoutGil released;
+    library().destroy(shrunk->take());
+    raise({GOCCL_PEER_FAILED,
+           c10::str("shrink: of ", globalRanks.size(), " ranks that are not excluded ", size,
+                    " are left: exclude those that have failed, too"),
+           detailOf(hooks_->group, "shrink")});
+  }
+  return c10::make_intrusive<ProcessGroupGoccl>(shrunk->take(), rank, size, options,
+                                                hooks_->group + "/shrunk", std::move(globalRanks));
+}
+
+#ifdef GOCCL_TORCH_RECONFIGURES
+c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const { return handle(); }
+
+intrusive_ptr<c10d::Work> ProcessGroupGoccl::reconfigure(const c10d::ReconfigureOptions& opts) {
+  reconfigure(std::to_string(opts.uuid), opts.handles, opts.timeout);
+  auto work = newWork(comm(), {c10d::OpType::UNKNOWN, "goccl:reconfigure", {}, {}}, 0);
+  work->end(nullptr);
+  return work;
+}
+
+void ProcessGroupGoccl::reconfigure(const std::string& uuid,
+                                    const decltype(c10d::ReconfigureOptions::handles)& given,
+                                    std::optional<std::chrono::milliseconds> timeout) {
+  std::vector<std::string> handles;
+  std::visit([&](const auto& all) { handles.assign(all.begin(), all.end()); }, given);
+  const int ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(given) ? 1 : 0;
+  const int64_t limit = timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT;
+  const goccl_comm comm = anyComm();
+  asError([&] {
+    runWatched(comm, [comm, uuid, handles, ordered, limit] {
+      auto texts = pointersTo(handles);
+      check(library().comm_reconfigure(comm, uuid.c_str(), texts.data(),
+                                       static_cast<int>(texts.size()), ordered, limit));
+    });
+  });
+  dropBatches("the process group was reconfigured");
+  if (opened_.exchange(0) != 0) {
+    comm_.store(comm);
+  }
+  renumber();
+}
+#endif
+
 void ProcessGroupGoccl::followMembers() {
   const goccl_comm comm = comm_.load();
   uint32_t now = 0;
@@ -144,8 +246,7 @@ void ProcessGroupGoccl::followMembers() {
 
 void ProcessGroupGoccl::renumber() {
 #ifdef GOCCL_TORCH_RECONFIGURES
-  check(library().comm_rank(comm(), &rank_));
-  check(library().comm_size(comm(), &size_));
+  std::tie(rank_, size_) = rankAndSizeOf(comm());
   options_->global_ranks_in_group.clear();  // torch's tables are not mended: see goccl.elastic
   renumbered_.store(true);
   hooks_->beginAnew();

@@ -8,9 +8,7 @@
 #include <memory>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <utility>
-#include <variant>
 
 #include "arguments.h"
 #include "error.h"
@@ -122,44 +120,6 @@ goccl_comm join(const std::shared_ptr<Joining>& joining) {
   return joining->comm;
 }
 
-// Calls a function of the library that waits for peers, and gives the group up at Ctrl-C.
-void interruptible(goccl_comm comm, const std::function<goccl_result()>& call) {
-  const WithoutGil released;
-  std::packaged_task<void()> task([&call] { check(call()); });
-  auto done = task.get_future();
-  std::thread thread(std::move(task));
-  try {
-    while (done.wait_for(kInitSlice) != std::future_status::ready) {
-      checkSignals();
-    }
-  } catch (...) {
-    library().abort(comm, "it was interrupted");
-    thread.join();
-    throw;
-  }
-  thread.join();
-  done.get();
-}
-
-// Has every failure be a RuntimeError: what is wrong with an argument may be that of another rank.
-template <typename F>
-void asError(F f) {
-  try {
-    f();
-  } catch (const c10::ValueError& e) {
-    throw Error({GOCCL_INVALID_ARGUMENT, e.what_without_backtrace(), {}});
-  }
-}
-
-// A copy of the options of a new group that torch makes from another one.
-intrusive_ptr<ProcessGroupGoccl::Options> ownOptions(
-    const intrusive_ptr<c10d::Backend::Options>& options, const char* name) {
-  const auto given = c10::dynamic_intrusive_pointer_cast<ProcessGroupGoccl::Options>(options);
-  GOCCL_CHECK(given != nullptr, name,
-              "pg_options of backend goccl must be None or a goccl.Options");
-  return given->forGroup(given->timeout);
-}
-
 // Ends the work of a batch that is not started.
 void endDropped(Work& work, const std::string& why, const std::string& group) {
   work.end(std::make_exception_ptr(Error(
@@ -167,14 +127,6 @@ void endDropped(Work& work, const std::string& why, const std::string& group) {
        "goccl: the coalesced batch of this operation was dropped, and none of it was started: " +
            why,
        detailOf(group)})));
-}
-
-std::pair<int, int> rankAndSizeOf(goccl_comm comm) {
-  int rank = 0;
-  int size = 0;
-  check(library().comm_rank(comm, &rank));
-  check(library().comm_size(comm, &size));
-  return {rank, size};
 }
 
 uint64_t sequenceOf(goccl_comm comm) {
@@ -195,6 +147,14 @@ intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::forGroup(
   own->timeout = givenTimeout.value_or(groupTimeout);
   own->givenTimeout.reset();
   return own;
+}
+
+intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::ofNewGroup(
+    const intrusive_ptr<c10d::Backend::Options>& given, const char* function) {
+  const auto own = c10::dynamic_intrusive_pointer_cast<Options>(given);
+  GOCCL_CHECK(own != nullptr, function,
+              "pg_options of backend goccl must be None or a goccl.Options");
+  return own->forGroup(own->timeout);
 }
 
 void ProcessGroupGoccl::Options::fill(goccl_config& config) const {
@@ -343,7 +303,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(
   if (mine == ranks.end()) {
     return nullptr;
   }
-  auto options = ownOptions(opts, "split");
+  auto options = Options::ofNewGroup(opts, "split");
 #ifdef GOCCL_TORCH_RECONFIGURES
   options->enable_reconfigure = false;  // it has its members
 #endif
@@ -361,7 +321,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::split(
 intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
     const intrusive_ptr<c10d::Store>& store, const intrusive_ptr<c10d::Backend::Options>& opts,
     const int& rank, const int& size) {
-  auto options = ownOptions(opts, "merge");
+  auto options = Options::ofNewGroup(opts, "merge");
 #ifdef GOCCL_TORCH_RECONFIGURES
   options->enable_reconfigure = false;
 #endif
@@ -369,76 +329,6 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
   // Torch's own name for it may differ from rank to rank, and the library's is part of the store's
   // keys.
   return c10::make_intrusive<ProcessGroupGoccl>(store, rank, size, options, "merged");
-}
-#endif
-
-intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
-    const std::vector<int64_t>& exclude, int flags,
-    const intrusive_ptr<c10d::Backend::Options>& opts) {
-  auto options =
-      opts == nullptr ? options_->forGroup(options_->timeout) : ownOptions(opts, "shrink");
-  options->global_ranks_in_group.clear();
-  std::vector<int> globalRanks;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (std::find(exclude.begin(), exclude.end(), rank) == exclude.end()) {
-      globalRanks.push_back(globalRanks_.empty() ? rank : globalRanks_.at(rank));
-    }
-  }
-  const std::vector<int> excluded(exclude.begin(), exclude.end());
-  const goccl_comm comm = this->comm();
-  goccl_comm shrunk = 0;
-  interruptible(comm, [&] {
-    return library().comm_shrink(comm, excluded.data(), static_cast<int>(excluded.size()), flags,
-                                 &shrunk);
-  });
-  const auto [rank, size] = rankAndSizeOf(shrunk);
-  if (size != static_cast<int>(globalRanks.size())) {  // torch's tables would have those left out
-    const WithoutGil released;
-    library().destroy(shrunk);
-    raise({GOCCL_PEER_FAILED,
-           c10::str("shrink: of ", globalRanks.size(), " ranks that are not excluded ", size,
-                    " are left: exclude those that have failed, too"),
-           detailOf(hooks_->group, "shrink")});
-  }
-  return c10::make_intrusive<ProcessGroupGoccl>(shrunk, rank, size, options,
-                                                hooks_->group + "/shrunk", std::move(globalRanks));
-}
-
-#ifdef GOCCL_TORCH_RECONFIGURES
-c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const { return handle(); }
-
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reconfigure(const c10d::ReconfigureOptions& opts) {
-  reconfigure(std::to_string(opts.uuid), opts.handles, opts.timeout);
-  auto work = newWork(comm(), {OpType::UNKNOWN, "goccl:reconfigure", {}, {}}, 0);
-  work->end(nullptr);
-  return work;
-}
-
-void ProcessGroupGoccl::reconfigure(const std::string& uuid,
-                                    const decltype(c10d::ReconfigureOptions::handles)& given,
-                                    std::optional<milliseconds> timeout) {
-  std::vector<const char*> handles;
-  std::visit(
-      [&](const auto& members) {
-        for (const auto& handle : members) {
-          handles.push_back(handle.c_str());
-        }
-      },
-      given);
-  const int ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(given) ? 1 : 0;
-  const goccl_comm comm = anyComm();
-  asError([&] {
-    interruptible(comm, [&] {
-      return library().comm_reconfigure(comm, uuid.c_str(), handles.data(),
-                                        static_cast<int>(handles.size()), ordered,
-                                        timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT);
-    });
-  });
-  dropBatches("the process group was reconfigured");
-  if (opened_.exchange(0) != 0) {
-    comm_.store(comm);
-  }
-  renumber();
 }
 #endif
 

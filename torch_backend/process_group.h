@@ -49,6 +49,10 @@ class ProcessGroupGoccl : public c10d::Backend {
     // A copy that one group has for itself, with the timeout that was given, else the group's.
     c10::intrusive_ptr<Options> forGroup(std::chrono::milliseconds groupTimeout) const;
 
+    // A copy for a new group that a function of torch makes from another one.
+    static c10::intrusive_ptr<Options> ofNewGroup(
+        const c10::intrusive_ptr<c10d::Backend::Options>& given, const char* function);
+
     // Fills in what the library is told of them. It refers to their texts.
     void fill(goccl_config& config) const;
 

@@ -79,11 +79,8 @@ func (c *Comm) Grow(ctx context.Context, newcomers int) error {
 
 // goOn begins the next epoch. Its caller holds c.changing.
 func (c *Comm) goOn(ctx context.Context, m motion) error {
-	ctx, cancel := c.limit(ctx)
+	ctx, cancel := c.whileAlive(ctx)
 	defer cancel()
-	ctx, give := context.WithCancel(ctx)
-	defer give()
-	defer context.AfterFunc(c.life, give)()
 	for {
 		err := c.recover(ctx, m)
 		again := errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked)
@@ -101,6 +98,18 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, c.defaultTimeout())
+}
+
+// whileAlive is limit, and has the context end with the communicator.
+func (c *Comm) whileAlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := c.limit(ctx)
+	ctx, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.life, end)
+	return ctx, func() {
+		stop()
+		end()
+		cancel()
+	}
 }
 
 func (c *Comm) recover(ctx context.Context, m motion) error {
@@ -255,7 +264,7 @@ type ShrinkOptions struct {
 // communicator stays as it is, but excluded ranks take no part in what its members decide later.
 // See Recover for who is left out, and for the errors.
 func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (*Comm, error) {
-	ctx, cancel := c.limit(ctx)
+	ctx, cancel := c.whileAlive(ctx)
 	defer cancel()
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -326,7 +335,7 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 // failure, too: members that have ended, and those that do not call it, take no part. All that live
 // must call it. See Recover for who is left out, and for the errors.
 func (c *Comm) Agree(ctx context.Context, flags uint64) (uint64, error) {
-	ctx, cancel := c.limit(ctx)
+	ctx, cancel := c.whileAlive(ctx)
 	defer cancel()
 	c.changing.Lock()
 	defer c.changing.Unlock()

@@ -126,6 +126,39 @@ func TestShrinkRefuses(t *testing.T) {
 	everything(t, w)
 }
 
+// The end of a communicator ends what waits in it for the others.
+func TestDestroyEndsAgreements(t *testing.T) {
+	calls := map[string]func(*Comm) error{
+		"recover": func(c *Comm) error { return c.Recover(context.Background()) },
+		"agree": func(c *Comm) error {
+			_, err := c.Agree(context.Background(), 1)
+			return err
+		},
+		"shrink": func(c *Comm) error {
+			_, err := c.Shrink(context.Background(), ShrinkOptions{})
+			return err
+		},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "shm", 2, time.Minute)
+			w.comms[0].Revoke("it is tried") // Recover meets the others first where nothing has failed
+			ended := make(chan error)
+			go func() { ended <- call(w.comms[0]) }()
+			time.Sleep(50 * time.Millisecond)
+			w.comms[0].Destroy()
+			select {
+			case err := <-ended:
+				if err == nil {
+					t.Error("it has succeeded alone")
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("it goes on")
+			}
+		})
+	}
+}
+
 // All members get the flags that all have set: before a failure and after one.
 func TestAgree(t *testing.T) {
 	w := newWorld(t, "shm", 3, time.Minute)

@@ -190,6 +190,15 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   TORCH_CHECK_VALUE(globalRanks_.empty() || globalRanks_.size() == static_cast<size_t>(size),
                     "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
                     " ranks, expected ", size);
+#ifndef GOCCL_TORCH_RECONFIGURES
+  if (recoversByItself(*options_)) {
+    raise(
+        {GOCCL_UNSUPPORTED,
+         "goccl: recovery=\"survivors\" (or GOCCL_RECOVERY) needs torch 2.15 or newer: in this one "
+         "a group's ranks are fixed",
+         detailOf(groupName)});
+  }
+#endif
   (isReconfigurable(*options_) ? opened_ : comm_)
       .store(goccl::join(
           std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));

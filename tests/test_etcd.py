@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -78,9 +77,7 @@ class Etcd:
 
 
 def _free_host():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{s.getsockname()[1]}"
+    return f"127.0.0.1:{harness.free_port()}"
 
 
 @pytest.fixture

@@ -264,8 +264,6 @@ def shrink(rank, flags):
         rank.tell("left")
         rank.hear()
         return
-    if rank.rank == 0:
-        rank.tell("shrinks")
     group = dist.shrink_group([1], shrink_flags=flags)
     assert group is dist.group.WORLD
     assert dist.get_rank() == rank.rank // 2

@@ -72,8 +72,7 @@ func (r *Runtime) openAlone(ctx context.Context, config Config) (*Comm, error) {
 // ranks are told, as far as they take part.
 //
 // What is under way in the old membership ends with ErrRevoked, or with ErrAborted where a peer was
-// quicker. In the new one the collectives
-// count from 1.
+// quicker. In the new one the collectives count from 1.
 func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, ordered bool) error {
 	d, err := c.openDoor()
 	if err != nil {

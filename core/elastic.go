@@ -161,14 +161,18 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	return c.complete(ctx, e, d, mine, results)
 }
 
-// alive tells why a communicator can neither be recovered nor shrunk.
+// alive tells why nothing can follow an epoch: its communicator is destroyed, or has no members.
 func (c *Comm) alive(e *epoch) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.destroyed || e.nobody {
-		return e.failed()
+	over := c.destroyed || e.nobody
+	c.mu.Unlock()
+	if !over {
+		return nil
 	}
-	return nil
+	if err := e.failed(); err != nil {
+		return err
+	}
+	return destroyedHere(e) // Destroy is about to say so
 }
 
 func remaining(ctx context.Context) time.Duration {

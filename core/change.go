@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/goccl/goccl/core/call"
@@ -82,14 +83,16 @@ func (c *Comm) install(ranks roster, number uint32) error {
 func (c *Comm) Renew(ctx context.Context) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
 	old := c.present.Load()
+	if err := c.alive(old); err != nil {
+		return err
+	}
 	c.mu.Lock()
-	destroyed, lost := c.destroyed, old.membership.Lost()
+	lost := old.membership.Lost()
 	c.mu.Unlock()
-	switch {
-	case destroyed, old.nobody:
-		return old.failed()
-	case lost != nil:
+	if lost != nil {
 		return lost.During("renew", 0)
 	}
 	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
@@ -109,15 +112,32 @@ func (c *Comm) Renew(ctx context.Context) error {
 // ofRecovery are the options of collectives that an epoch begins with.
 var ofRecovery = CallOptions{ahead: true, frail: true}
 
-// run runs a collective until the context's deadline.
+// run runs a collective until the context ends. Where it ends before its deadline the epoch fails,
+// as others may have begun the collective.
 func (c *Comm) run(ctx context.Context, o CallOptions, op call.Operation) error {
 	o.WaitSoon = true
 	if t, ok := ctx.Deadline(); ok {
-		o.Timeout = time.Until(t)
+		o.Timeout = max(time.Until(t), 1) // 0 would mean the communicator's
 	}
+	e := c.present.Load()
+	defer context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			e.giveUp()
+		}
+	})()
 	w, err := c.Start(o, op)
 	if err == nil {
 		_, err = w.Wait(-1)
 	}
 	return err
+}
+
+// giveUp fails an epoch whose caller waits no longer. Destroy says goodbye to the peers itself.
+func (c *epoch) giveUp() {
+	if c.life.Err() != nil {
+		c.fail(destroyedHere(c), false)
+		return
+	}
+	c.fail(c.members.Errorf(fault.ErrAborted, "%s gave it up", c.members.Names(c.rank)).
+		Blaming(c.rank), true)
 }

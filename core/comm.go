@@ -307,10 +307,10 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
-	c.endLife()
 	if d := c.entrance(); d != nil {
 		d.shut(destroyedHere(c.present.Load()))
 	}
+	c.endLife()
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	e := c.present.Load()

@@ -92,12 +92,19 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 	}
 }
 
-// limit gives a context the communicator's timeout, unless it has a deadline.
+// limit gives a context the communicator's timeout, unless it has a deadline, and ends it when the
+// communicator is destroyed.
 func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(c.defaultTimeout())
 	}
-	return context.WithTimeout(ctx, c.defaultTimeout())
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	stop := context.AfterFunc(c.life, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
 }
 
 // whileAlive is limit, and has the context end with the communicator.

@@ -64,9 +64,10 @@ func (c *Comm) openDoor() (*door, error) {
 			return d.meetings.Answer(ctx, topic, request)
 		}})
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.door = d
-	if c.destroyed {
+	destroyed := c.destroyed
+	c.mu.Unlock()
+	if destroyed {
 		d.shut(destroyedHere(e))
 	}
 	return d, nil

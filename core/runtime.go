@@ -125,12 +125,15 @@ func (r *Runtime) share(e *sharedEndpoint) {
 	e.uses++
 }
 
-// keep notes an archive, which uses its endpoint.
+// keep notes an archive, which uses its endpoint. An epoch may finish, and so come here, twice:
+// where the next one could not be installed.
 func (r *Runtime) keep(e *epoch) {
-	r.share(e.end)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.archives[e] = true
+	if !r.archives[e] {
+		r.archives[e] = true
+		e.end.uses++
+	}
 }
 
 // unkeep forgets an archive, if it has not been forgotten. The endpoint's use is still to be given

@@ -39,9 +39,9 @@ type Comm struct {
 	mu      sync.Mutex
 	door    *door     // nil until somebody may come
 	joiners []*joiner // who wait here to be members
-	// recovering is not nil while the communicator recovers by itself: see Config.Recovery. It is
-	// closed then. Held is what does not end before.
-	recovering chan struct{}
+	// recovering is not nil while the communicator recovers by itself: see Config.Recovery. Held is
+	// what does not end before.
+	recovering *recovery
 	held       []*held
 	timeout    time.Duration
 	destroyed  bool
@@ -126,7 +126,7 @@ type CallOptions struct {
 }
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait
-// for peers. The operations are refused, and nothing is started, if an argument is bad or the
+// for peers, unless the members recover: see Config.Recovery. The operations are refused, and nothing is started, if an argument is bad or the
 // communicator has failed. Peers are told of collectives with bad arguments: they fail, and this
 // rank with them, unless theirs are refused too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
@@ -169,7 +169,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	if recovering := c.recovering; recovering != nil && !o.ahead {
 		c.mu.Unlock()
-		<-recovering
+		<-recovering.done
 		return c.Start(o, operations...)
 	}
 	if err := e.refusal(); err != nil {
@@ -280,7 +280,8 @@ func (c *Comm) lockOrder() {
 	}
 }
 
-// Abort fails the communicator at once on all ranks.
+// Abort fails the communicator at once on all ranks. While the members recover by themselves this
+// rank gives that up.
 func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
@@ -292,6 +293,11 @@ func (c *Comm) Abort(reason string) {
 		d.meetings.Interrupt(cause)
 	}
 	e.fail(cause, true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.recovering != nil {
+		c.recovering.giveUp()
+	}
 }
 
 // Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers

@@ -53,6 +53,43 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 	}
 }
 
+// Abort and Destroy end what a rank does to recover by itself, and the calls that wait for that.
+func TestEndOfRecovery(t *testing.T) {
+	for name, end := range map[string]func(*Comm){
+		"abort": func(c *Comm) { c.Abort("test") }, "destroy": (*Comm).Destroy} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOf(t, "tcp", 3, Config{Timeout: time.Hour, Recovery: RecoverySurvivors})
+			c, silent := w.comms[0], w.comms[2]
+			silent.changing.Lock()
+			defer silent.changing.Unlock()
+			held, err := c.Start(CallOptions{}, allReduce(t, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.endFor(0, 1)
+			awaitFailure(c)
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Start(CallOptions{}, allReduce(t, 1))
+				done <- err
+			}()
+			time.Sleep(20 * time.Millisecond)
+			end(c)
+			select {
+			case err := <-done:
+				if err == nil {
+					t.Error("the call was not refused")
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("the call still waits")
+			}
+			if _, err := held.Wait(-1); err == nil {
+				t.Error("the work has completed")
+			}
+		})
+	}
+}
+
 // A communicator whose Destroy has begun, but has not failed it yet, has no next epoch.
 func TestNothingFollowsDestroy(t *testing.T) {
 	c := newWorldOf(t, "tcp", 2, Config{}).comms[0]

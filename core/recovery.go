@@ -244,22 +244,30 @@ func fetches(of map[int]progress) (finished uint64, all []fetch) {
 	return finished, all
 }
 
+// recovery is one that a communicator has begun by itself. It ends in the communicator's timeout,
+// counted anew where another member dies meanwhile, or when it is given up.
+type recovery struct {
+	done   chan struct{} // closed at its end
+	giveUp context.CancelFunc
+}
+
 // awaitRecovery begins a recovery: works that a death ends are held from now on. It is called with
 // the lock held, once the epoch has failed.
 func (c *epoch) awaitRecovery(cause *fault.Error) {
 	if c.recovers() && errors.Is(cause, fault.ErrPeerFailed) && !c.destroyed && c.recovering == nil {
-		c.recovering = make(chan struct{})
-		go c.Comm.recoverAlone()
+		ctx, giveUp := context.WithCancel(c.life)
+		c.recovering = &recovery{make(chan struct{}), giveUp}
+		go c.Comm.recoverAlone(ctx)
 	}
 }
 
 // recoverAlone recovers a communicator that was not told to, and ends what is held.
-func (c *Comm) recoverAlone() {
+func (c *Comm) recoverAlone(ctx context.Context) {
 	for again := true; again; {
 		var err error
 		c.changing.Lock()
 		if c.present.Load().failed() != nil { // a caller of Recover may have come first
-			err = c.goOn(context.Background(), motion{Operation: "recover"})
+			err = c.goOn(ctx, motion{Operation: "recover"})
 		}
 		c.changing.Unlock()
 		c.mu.Lock()
@@ -269,7 +277,8 @@ func (c *Comm) recoverAlone() {
 		var left []*held
 		if !again {
 			left, c.held = c.held, nil
-			close(c.recovering)
+			close(c.recovering.done)
+			c.recovering.giveUp()
 			c.recovering = nil
 			if failure == nil {
 				e.openFastPath()

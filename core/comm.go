@@ -227,23 +227,22 @@ func small(o *call.Operation) bool {
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
+	var h *held
 	if c.recovers() && completes(&operation) {
-		e.holdOnFailure(w, []Operation{operation}, e.lost(&operation))
+		h = e.holdOnFailure(w, []Operation{operation}, e.lost(&operation))
 	}
 	c.mu.Lock()
 	begun := c.fast.Leave()
 	w.SetTimeout(c.timeoutOf(o))
 	if err := e.failed(); err != nil {
 		e.retire(&operation)
-		if c.recovering == nil || !completes(&operation) {
-			c.mu.Unlock()
+		defer c.mu.Unlock()
+		if h == nil || !e.holds(err) {
 			return nil, err.During(operation.Collective.String(), 0)
 		}
 		w.Add(work.Part{Operation: &operation, Message: c.fast.At(c.fast.Sequence())})
 		e.leftUndone(c.fast.Sequence())
-		c.mu.Unlock()
-		w.End(err)
-		w.Started()
+		c.held = append(c.held, h) // before the recovery can end
 		return w, nil
 	}
 	if e.shape.AllMemory && small(&operation) {

@@ -73,21 +73,27 @@ func (c *epoch) confirms(operations []call.Operation) bool {
 	})
 }
 
+// holds tells whether works that end with a cause are held. It is called with the lock held.
+func (c *epoch) holds(cause *fault.Error) bool {
+	return c.recovering != nil && errors.Is(cause, fault.ErrPeerFailed)
+}
+
 // holdOnFailure has a work held where a member dies. Before has the inputs that are already lost.
-func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) {
+func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) *held {
 	h := &held{w, c, operations, before}
 	for i := range operations {
 		h.save(&operations[i])
 	}
 	w.SetContributors(c.size)
 	w.UseHolder(h)
+	return h
 }
 
 // Hold implements work.Holder.
 func (h *held) Hold(err *fault.Error) bool {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	if h.of.recovering == nil || !errors.Is(err, fault.ErrPeerFailed) {
+	if !h.of.holds(err) {
 		return false
 	}
 	h.of.held = append(h.of.held, h)

@@ -155,11 +155,14 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	}
 	e.finish(e.members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
 		"one", e.number))
-	if err := c.install(ranks, e.number+1); err != nil {
+	err = c.install(ranks, e.number+1)
+	next := c.present.Load()
+	if next != e {
+		c.decided = nil
+	}
+	if err != nil {
 		return err
 	}
-	c.decided = nil
-	next := c.present.Load()
 	e.leadsTo(next)
 	next.welcomes()
 	if err := c.meetAgain(ctx); err != nil {

@@ -126,9 +126,10 @@ type CallOptions struct {
 }
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait
-// for peers, unless the members recover: see Config.Recovery. The operations are refused, and nothing is started, if an argument is bad or the
-// communicator has failed. Peers are told of collectives with bad arguments: they fail, and this
-// rank with them, unless theirs are refused too.
+// for peers, unless the members recover: see Config.Recovery. The operations are refused, and
+// nothing is started, if an argument is bad or the communicator has failed. Peers are told of
+// collectives with bad arguments: they fail, and this rank with them, unless theirs are refused
+// too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	e := c.present.Load()
 	holds := c.recovers() && !o.frail && len(operations) > 0 &&

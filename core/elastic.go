@@ -165,6 +165,7 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	}
 	e.leadsTo(next)
 	next.welcomes()
+	e.settleHeld(d, mine)
 	if err := c.meetAgain(ctx); err != nil {
 		return err
 	}

@@ -55,9 +55,15 @@ func (c *epoch) resultMost() int {
 // held is a work that does not end as long as the members recover.
 type held struct {
 	*work.Work
-	of         *epoch // in which it was started
+	of         *epoch // that it was started in: its parts have numbers of it
 	operations []call.Operation
 	before     []image
+
+	// What the members of that epoch have decided. All hold on to it where another member dies before
+	// they have completed: some may have.
+	again  []call.Operation // to be run in the present epoch
+	awaits bool             // results are passed on
+	cause  *fault.Error     // it cannot be completed
 }
 
 // image is what memory had in it.
@@ -80,7 +86,7 @@ func (c *epoch) holds(cause *fault.Error) bool {
 
 // holdOnFailure has a work held where a member dies. Before has the inputs that are already lost.
 func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) *held {
-	h := &held{w, c, operations, before}
+	h := &held{Work: w, of: c, operations: operations, before: before}
 	for i := range operations {
 		h.save(&operations[i])
 	}
@@ -207,10 +213,10 @@ func (c *epoch) results(d *decision) map[uint64][]byte {
 }
 
 // heldPart is the operation of a number, if its work is held.
-func (c *Comm) heldPart(sequence uint64) *call.Operation {
+func (c *epoch) heldPart(sequence uint64) *call.Operation {
 	for _, h := range c.held {
 		for _, p := range h.Parts() {
-			if p.Message.Sequence == sequence {
+			if h.of == c && p.Message.Sequence == sequence {
 				return p.Operation
 			}
 		}
@@ -315,7 +321,7 @@ func (c *Comm) complete(ctx context.Context, old *epoch, d *decision, mine progr
 			return err
 		}
 		c.mu.Lock()
-		op := c.heldPart(f.Sequence)
+		op := old.heldPart(f.Sequence)
 		c.mu.Unlock()
 		if f.Sequence > mine.Finished && op != nil {
 			for i, bytes := range op.OutBytes() {
@@ -331,7 +337,7 @@ func (c *Comm) complete(ctx context.Context, old *epoch, d *decision, mine progr
 		return cmp.Compare(a.Parts()[0].Message.Sequence, b.Parts()[0].Message.Sequence)
 	})
 	for _, h := range all {
-		c.redo(old, d, h, mine, v)
+		c.redo(h)
 	}
 	return nil
 }
@@ -350,40 +356,73 @@ func (c *Comm) broadcast(ctx context.Context, root int, data []byte) error {
 		Root: root, In: block, Out: block, InCounts: counts, OutCounts: counts})
 }
 
-// redo ends a work that is held: all of it that has no result runs once more.
-func (c *Comm) redo(old *epoch, d *decision, h *held, mine progress, v verdict) {
-	fail := func(kind error, format string, args ...any) {
-		h.Resolve(old.members.Errorf(kind, format, args...).During(call.Name(h.operations), 0))
+// settleHeld tells what is held of a decision: before the members of the next epoch meet.
+func (c *epoch) settleHeld(d *decision, mine progress) {
+	v := readVerdict(d.value.Verdict)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		switch {
+		case h.of == c:
+			h.judge(mine, v)
+		case h.awaits:
+			h.fail(fault.ErrRevoked, "the members have changed twice, and its result is lost")
+		}
+		h.moveRoots(c, d)
 	}
-	var again []call.Operation
+}
+
+// judge finds out what of a work has no result.
+func (h *held) judge(mine progress, v verdict) {
 	for i, p := range h.Parts()[:len(h.operations)] {
-		s := p.Message.Sequence
+		s, op := p.Message.Sequence, h.operations[i]
 		fetched := slices.ContainsFunc(v.Fetch, func(f fetch) bool { return f.Sequence == s })
-		switch op := h.operations[i]; {
-		case s <= mine.Finished, fetched, s <= v.Finished && op.Collective == plan.Barrier:
+		switch {
+		case s <= mine.Finished:
+		case fetched:
+			h.awaits = true
+		case s <= v.Finished && op.Collective == plan.Barrier:
 		case s <= v.Finished:
-			fail(fault.ErrRevoked, "the members have changed, and its result is lost")
-			return
+			h.fail(fault.ErrRevoked, "the members have changed, and its result is lost")
 		default:
-			if op.Collective == plan.Reduce || op.Collective == plan.Broadcast {
-				root, survives := d.value.Rank(op.Root)
-				if !survives {
-					fail(fault.ErrPeerFailed, "its root, %s, has ended", old.members.Names(op.Root))
-					return
-				}
-				op.Root = root
-			}
-			again = append(again, op)
+			h.again = append(h.again, op)
 		}
 	}
-	if len(again) == 0 {
-		h.Resolve(nil)
+}
+
+// moveRoots gives what runs again the roots' ranks in the epoch that a decision makes of the old
+// one.
+func (h *held) moveRoots(old *epoch, d *decision) {
+	for i := range h.again {
+		op := &h.again[i]
+		if op.Collective != plan.Reduce && op.Collective != plan.Broadcast {
+			continue
+		}
+		root, survives := d.value.Rank(op.Root)
+		if !survives {
+			h.fail(fault.ErrPeerFailed, "its root, %s, has ended", old.members.Names(op.Root))
+			return
+		}
+		op.Root = root
+	}
+}
+
+func (h *held) fail(kind error, format string, args ...any) {
+	if h.cause == nil {
+		h.cause = h.of.members.Errorf(kind, format, args...).During(call.Name(h.operations), 0)
+	}
+}
+
+// redo ends a work that is held: all of it that has no result runs once more.
+func (c *Comm) redo(h *held) {
+	if h.cause != nil || len(h.again) == 0 {
+		h.Resolve(h.cause)
 		return
 	}
 	for _, b := range h.before {
 		copy(unsafe.Slice((*byte)(b.at), len(b.data)), b.data)
 	}
-	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), ahead: true}, again...)
+	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), ahead: true}, h.again...)
 	if err != nil {
 		h.Resolve(fault.From(err, fault.ErrSystem, "it was not completed"))
 		return

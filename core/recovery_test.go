@@ -1,11 +1,17 @@
 package core
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/work"
 )
 
 // sumOf is an allreduce of values that depend on the rank, in place or not.
@@ -125,5 +131,38 @@ func TestResultIsFetched(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where another member dies before what is held has completed, the first decision on it stands: the
+// numbers of its collectives mean nothing in the epoch between.
+func TestHeldTwice(t *testing.T) {
+	e := now(newWorldOf(t, "tcp", 4, Config{}).comms[0])
+	c := &Comm{}
+	first, second := &epoch{Comm: c, roster: e.roster}, &epoch{Comm: c, roster: e.roster}
+	decide := func(e *epoch, size int, survivors []int, v verdict) {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.settleHeld(&decision{value: &membership.Value{Verdict: text,
+			Survivors: membership.NewSet(size, survivors...)}}, progress{Finished: 1})
+	}
+	hold := func(sequence uint64, root int) *held {
+		op := Operation{Collective: plan.Broadcast, Root: root}
+		h := &held{Work: e.works.New(1, false), of: first, operations: []Operation{op}}
+		h.Add(work.Part{Operation: &op, Message: plan.Message{Sequence: sequence}})
+		c.held = append(c.held, h)
+		return h
+	}
+	lost, fetched, again, rootless := hold(2, 3), hold(3, 3), hold(4, 3), hold(5, 2)
+	decide(first, 4, []int{1, 2, 3}, verdict{Finished: 3, Fetch: []fetch{{result{3, 8}, 1}}})
+	decide(second, 3, []int{0, 2}, verdict{Finished: 9})
+	if !errors.Is(lost.cause, fault.ErrRevoked) || !errors.Is(fetched.cause, fault.ErrRevoked) ||
+		!errors.Is(rootless.cause, fault.ErrPeerFailed) {
+		t.Errorf("the causes are %v, %v and %v", lost.cause, fetched.cause, rootless.cause)
+	}
+	if again.cause != nil || len(again.again) != 1 || again.again[0].Root != 1 {
+		t.Errorf("what runs again is %v, %v", again.again, again.cause)
 	}
 }

@@ -88,7 +88,9 @@ func (c *epoch) holds(cause *fault.Error) bool {
 func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) *held {
 	h := &held{Work: w, of: c, operations: operations, before: before}
 	for i := range operations {
-		h.save(&operations[i])
+		if before == nil {
+			h.save(&operations[i])
+		}
 	}
 	w.SetContributors(c.size)
 	w.UseHolder(h)
@@ -113,10 +115,10 @@ func (h *held) Ended() {
 	}
 }
 
-// save copies the inputs that the operation overwrites, unless that has been done.
+// save copies the inputs that the operation overwrites.
 func (h *held) save(op *call.Operation) {
 	in, out := op.Uses(h.of.rank)
-	if !in || !out || h.before != nil || op.Collective == plan.Broadcast {
+	if !in || !out || op.Collective == plan.Broadcast {
 		return
 	}
 	for i, bytes := range op.InBytes() {

@@ -166,3 +166,14 @@ func TestHeldTwice(t *testing.T) {
 		t.Errorf("what runs again is %v, %v", again.again, again.cause)
 	}
 }
+
+// Of several operations in place that are one work each input is copied.
+func TestInputsOfAllAreSaved(t *testing.T) {
+	e := now(newWorldOf(t, "tcp", 2, Config{Recovery: RecoverySurvivors}).comms[0])
+	first, _ := sumOf(t, 0, 10, true)
+	second, _ := sumOf(t, 1, 10, true)
+	h := e.holdOnFailure(e.works.New(2, false), []Operation{first, second}, nil)
+	if len(h.before) != 2 || h.before[1].at != second.In[0] {
+		t.Errorf("copied are %v", h.before)
+	}
+}

@@ -28,7 +28,8 @@ func (c *Comm) Revoke(reason string) {
 		reason).Blaming(e.rank), true)
 }
 
-// Epoch is the number of the present epoch: how often Renew and Recover have begun another.
+// Epoch is the number of the present epoch. It grows with each change of membership, and with
+// Renew.
 func (c *Comm) Epoch() uint32 { return c.present.Load().number }
 
 // Member is a member of a communicator, as its process has told of itself.

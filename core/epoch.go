@@ -187,6 +187,7 @@ func (c *epoch) makeRunner() error {
 	}
 	if c.recovers() {
 		if err := c.fast.KeepResults(c.resultMost()); err != nil {
+			run.Free()
 			return err
 		}
 	}

@@ -23,6 +23,10 @@ type decision struct {
 	ended     chan struct{}         // closed once value or cause is set
 	value     *membership.Value
 	cause     *fault.Error
+
+	// What Recover goes on with; under Comm.changing.
+	mine    progress          // in the epoch that ends
+	results map[uint64][]byte // that this rank passes on, by number
 }
 
 const (

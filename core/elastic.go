@@ -147,9 +147,9 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 		if d, err = e.decide(ctx, m, nil); err != nil {
 			return err
 		}
+		d.mine, d.results = e.progress(), e.results(d) // the next epoch forgets them
 		c.decided = d
 	}
-	mine, results := e.progress(), e.results(d)
 	ranks, err := e.successor(d.value)
 	if err != nil {
 		return err
@@ -166,11 +166,11 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	}
 	e.leadsTo(next)
 	next.welcomes()
-	e.settleHeld(d, mine)
+	e.settleHeld(d)
 	if err := c.meetAgain(ctx); err != nil {
 		return err
 	}
-	return c.complete(ctx, e, d, mine, results)
+	return c.complete(ctx, e, d)
 }
 
 // alive tells why nothing can follow an epoch: its communicator is destroyed, or has no members.

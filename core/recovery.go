@@ -310,12 +310,11 @@ func (c *Comm) recoverAlone(ctx context.Context) {
 }
 
 // complete completes what is held, in the present epoch, whose members have met.
-func (c *Comm) complete(ctx context.Context, old *epoch, d *decision, mine progress,
-	results map[uint64][]byte) error {
+func (c *Comm) complete(ctx context.Context, old *epoch, d *decision) error {
 	v := readVerdict(d.value.Verdict)
 	for _, f := range v.Fetch {
 		root, _ := d.value.Rank(f.From)
-		data, has := results[f.Sequence]
+		data, has := d.results[f.Sequence]
 		if !has || len(data) != int(f.Bytes) {
 			data = make([]byte, f.Bytes)
 		}
@@ -325,7 +324,7 @@ func (c *Comm) complete(ctx context.Context, old *epoch, d *decision, mine progr
 		c.mu.Lock()
 		op := old.heldPart(f.Sequence)
 		c.mu.Unlock()
-		if f.Sequence > mine.Finished && op != nil {
+		if f.Sequence > d.mine.Finished && op != nil {
 			for i, bytes := range op.OutBytes() {
 				data = data[copy(unsafe.Slice((*byte)(op.Out[i]), bytes), data):]
 			}
@@ -359,14 +358,14 @@ func (c *Comm) broadcast(ctx context.Context, root int, data []byte) error {
 }
 
 // settleHeld tells what is held of a decision: before the members of the next epoch meet.
-func (c *epoch) settleHeld(d *decision, mine progress) {
+func (c *epoch) settleHeld(d *decision) {
 	v := readVerdict(d.value.Verdict)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, h := range c.held {
 		switch {
 		case h.of == c:
-			h.judge(mine, v)
+			h.judge(d.mine, v)
 		case h.awaits:
 			h.fail(fault.ErrRevoked, "the members have changed twice, and its result is lost")
 		}

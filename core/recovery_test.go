@@ -145,8 +145,8 @@ func TestHeldTwice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.settleHeld(&decision{value: &membership.Value{Verdict: text,
-			Survivors: membership.NewSet(size, survivors...)}}, progress{Finished: 1})
+		e.settleHeld(&decision{mine: progress{Finished: 1}, value: &membership.Value{Verdict: text,
+			Survivors: membership.NewSet(size, survivors...)}})
 	}
 	hold := func(sequence uint64, root int) *held {
 		op := Operation{Collective: plan.Broadcast, Root: root}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"runtime"
 	"slices"
 	"unsafe"
@@ -239,22 +240,15 @@ func fetches(of map[int]progress) (finished uint64, all []fetch) {
 	for _, p := range of {
 		finished, least = max(finished, p.Finished), min(least, p.Finished)
 	}
-	for s := max(least, 2) - 1; s <= finished; s++ {
-		if s <= least {
-			continue
-		}
-		from := -1
-		var found result
-		for rank, p := range of {
-			i := slices.IndexFunc(p.Has, func(r result) bool { return r.Sequence == s })
-			if i >= 0 && (from < 0 || rank < from) {
-				from, found = rank, p.Has[i]
+	for _, rank := range slices.Sorted(maps.Keys(of)) {
+		for _, r := range of[rank].Has {
+			known := slices.ContainsFunc(all, func(f fetch) bool { return f.Sequence == r.Sequence })
+			if !known && r.Sequence > least && r.Sequence <= finished {
+				all = append(all, fetch{r, rank})
 			}
 		}
-		if from >= 0 {
-			all = append(all, fetch{found, from})
-		}
 	}
+	slices.SortFunc(all, func(a, b fetch) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return finished, all
 }
 

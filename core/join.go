@@ -106,8 +106,8 @@ func differing(theirs, ours []bootstrap.Setting) string {
 
 // receive has a process wait here. It may be a member already, and have missed the reply.
 func (c *Comm) receive(j *joiner) {
-	e := c.present.Load()
 	c.mu.Lock()
+	e := c.present.Load() // with the lock: the next epoch's welcomes comes after
 	c.joiners = append(c.joiners, j)
 	act := e.inform(membership.Joining{Joiner: j.Joiner})
 	c.mu.Unlock()

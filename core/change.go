@@ -66,7 +66,7 @@ func (c *Comm) install(ranks roster, number uint32) error {
 	err = next.open()
 	c.present.Store(next)
 	if c.end != nil {
-		c.end.DropEnded()
+		c.end.dropEnded()
 	}
 	if err != nil {
 		return next.failWith(fault.From(err, fault.ErrSystem, "the next epoch"))

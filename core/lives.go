@@ -35,6 +35,19 @@ func (e *sharedEndpoint) watch(a *transport.Address) {
 	e.watched[process] = life
 }
 
+// dropEnded gives back what is held of processes that have ended, and are members of no group here.
+func (e *sharedEndpoint) dropEnded() {
+	ended := e.DropEnded()
+	e.lives.mu.Lock()
+	defer e.lives.mu.Unlock()
+	for _, process := range ended {
+		if life, ok := e.watched[process]; ok {
+			life.Stop()
+			delete(e.watched, process)
+		}
+	}
+}
+
 // fencePatience is how long a process that is killed may take to end: it may be in the kernel.
 const fencePatience = time.Second
 

@@ -80,3 +80,31 @@ func TestFence(t *testing.T) {
 		t.Errorf("it ended with %v, %v", status, err)
 	}
 }
+
+// The life word of a process that has ended is looked at no more.
+func TestEndedLivesAreDropped(t *testing.T) {
+	r := NewRuntime(RuntimeConfig{})
+	end, err := r.endpoint(endpointKey{storeHost: "127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.leave(end)
+	child, a := startLiving(t, 1)
+	a.PIDSpace = end.Address().PIDSpace
+	if _, err := end.PIDFD(&a); err != nil {
+		t.Fatal(err)
+	}
+	end.watch(&a)
+	if end.dropEnded(); len(end.watched) != 1 {
+		t.Fatalf("%d processes are watched", len(end.watched))
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.Process.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if end.dropEnded(); len(end.watched) != 0 {
+		t.Errorf("%d processes are watched", len(end.watched))
+	}
+}

@@ -154,8 +154,8 @@ func exitStatus(pid int) (status int, ok bool) {
 }
 
 // DropEnded closes the descriptors of processes that have ended and are members of no group that is
-// attached here.
-func (e *Endpoint) DropEnded() {
+// attached here, and returns these processes.
+func (e *Endpoint) DropEnded() (ended []ProcessID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	members := map[ProcessID]bool{}
@@ -170,8 +170,10 @@ func (e *Endpoint) DropEnded() {
 		if !members[process] && exits(fd, 0) {
 			unix.Close(fd)
 			delete(e.pidfds, process)
+			ended = append(ended, process)
 		}
 	}
+	return ended
 }
 
 // closePIDFDs needs e.closed.

@@ -80,7 +80,7 @@ func (c *Comm) Grow(ctx context.Context, newcomers int) error {
 
 // goOn begins the next epoch. Its caller holds c.changing.
 func (c *Comm) goOn(ctx context.Context, m motion) error {
-	ctx, cancel := c.whileAlive(ctx)
+	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	for {
 		err := c.recover(ctx, m)
@@ -104,18 +104,6 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 	stop := context.AfterFunc(c.life, cancel)
 	return ctx, func() {
 		stop()
-		cancel()
-	}
-}
-
-// whileAlive is limit, and has the context end with the communicator.
-func (c *Comm) whileAlive(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := c.limit(ctx)
-	ctx, end := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.life, end)
-	return ctx, func() {
-		stop()
-		end()
 		cancel()
 	}
 }
@@ -280,7 +268,7 @@ type ShrinkOptions struct {
 // communicator stays as it is, but excluded ranks take no part in what its members decide later.
 // See Recover for who is left out, and for the errors.
 func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (*Comm, error) {
-	ctx, cancel := c.whileAlive(ctx)
+	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -351,7 +339,7 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 // failure, too: members that have ended, and those that do not call it, take no part. All that live
 // must call it. See Recover for who is left out, and for the errors.
 func (c *Comm) Agree(ctx context.Context, flags uint64) (uint64, error) {
-	ctx, cancel := c.whileAlive(ctx)
+	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	c.changing.Lock()
 	defer c.changing.Unlock()

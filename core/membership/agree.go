@@ -47,6 +47,7 @@ type Agreement struct {
 	// What this member knows.
 	ended, suspected Set
 	excluded         Set // of those ended: see Excluded
+	asking           Set // of those excluded: who has come to the decision nevertheless
 	installed        Set // who is known to have gone on with the decision
 	joiners          []Joiner
 	gone             map[string]bool // handles of joiners that have ended
@@ -147,7 +148,8 @@ func (Out) action()     {}
 func NewAgreement(config Config) *Agreement {
 	empty := func() Set { return NewSet(config.Size) }
 	return &Agreement{config: config, founders: config.Founders, settled: config.Founders == nil,
-		ended: empty(), suspected: empty(), excluded: empty(), installed: empty(), passed: empty(),
+		ended: empty(), suspected: empty(), excluded: empty(), asking: empty(),
+		installed: empty(), passed: empty(),
 		called: -1,
 		gone:   map[string]bool{}, pending: map[int]*Message{}}
 }
@@ -212,8 +214,12 @@ func (e Received) inform(a *Agreement) {
 	case m.Epoch != a.config.Epoch || e.From == a.config.Rank:
 		return
 	case a.ended.Has(e.From): // see the package's comment: the dead must not be heard
-		if a.decided != nil && m.Kind.asks() { // one that has been excluded, and lives
+		switch { // one that has been excluded, and lives
+		case !m.Kind.asks():
+		case a.decided != nil:
 			a.send(e.From, Message{Kind: Decide, Value: a.decided})
+		case a.excluded.Has(e.From):
+			a.asking.add(e.From)
 		}
 		return
 	}

@@ -72,7 +72,7 @@ func (a *Agreement) advance(impatient bool) bool {
 		return stepped
 	}
 	a.sendAll(Message{Kind: Decide, Value: p.value})
-	for _, peer := range a.excluded.Ranks() { // it may wait for the others
+	for _, peer := range a.asking.Ranks() {
 		a.send(peer, Message{Kind: Decide, Value: p.value})
 	}
 	a.conclude(p.value)

@@ -33,6 +33,7 @@ type Comm struct {
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
 	decided  *decision  // on the next epoch, which could not be installed; under changing
+	models   models     // of checkpoints; under changing
 
 	opening sync.Mutex // held while the door is opened; before changing
 

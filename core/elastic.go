@@ -243,7 +243,7 @@ func (id identity) ofValue(v *membership.Value) identity {
 // all, and settles what all must answer alike.
 func (c *Comm) meetAgain(ctx context.Context) error {
 	e := c.present.Load()
-	all, err := c.gather(ctx, ofRecovery, int64(e.answers()))
+	all, err := c.gather(ctx, ofRecovery, true, int64(e.answers()))
 	if err != nil {
 		return err
 	}

@@ -460,7 +460,7 @@ func (r *Runtime) newComm(
 	config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string,
 ) (*Comm, error) {
 	config.Store, config.etcd = nil, nil // they are not used after the meeting
-	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout}
+	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout, models: newModels()}
 	c.life, c.endLife = context.WithCancel(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)
 	if ranks.sharesMemory() {

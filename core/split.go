@@ -27,7 +27,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	c.splits++
 	n := c.splits
 	c.mu.Unlock()
-	all, err := c.gather(ctx, CallOptions{}, int64(color), int64(key))
+	all, err := c.gather(ctx, CallOptions{}, true, int64(color), int64(key))
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		answers = child.present.Load().answers()
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	all, err = c.gather(ctx, CallOptions{}, int64(answers))
+	all, err = c.gather(ctx, CallOptions{}, true, int64(answers))
 	switch {
 	case child == nil:
 		return nil, err
@@ -63,13 +63,14 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	return child, nil
 }
 
-// gather returns some numbers of each rank, for a split.
-func (c *Comm) gather(ctx context.Context, o CallOptions, mine ...int64) ([]int64, error) {
+// gather returns some numbers of each rank.
+func (c *Comm) gather(ctx context.Context, o CallOptions, ofSplit bool,
+	mine ...int64) ([]int64, error) {
 	n, size := len(mine), c.Size()
 	all := make([]int64, n*size)
 	var pin pinner
 	defer pin.Unpin()
-	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: true,
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: ofSplit,
 		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{uint64(n)}}
 	for r := range size {
 		op.Out = append(op.Out, pin.pin(&all[n*r]))

@@ -1,0 +1,498 @@
+package core
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
+)
+
+// A checkpoint is made in two phases. First each rank stages the version: its models, and the local
+// model of another rank. Then a barrier follows, after which it counts. So a rank that is through
+// knows that all have staged it, and the others have it, staged, whatever becomes of them. What is
+// staged on all that are left is loaded: a rank that has ended may have been through.
+
+// checkpointMost is how many bytes of models a rank holds at most: its own and those that it keeps
+// for others, in two versions.
+const checkpointMost = 1 << 30
+
+// models are what a rank holds of checkpoints.
+type models struct {
+	id        uint64        // names the rank, whatever its number
+	belongs   bool          // it has been in a version; that before the first is one
+	committed *checkpoint   // which counts
+	staged    *checkpoint   // nil, or the next one, which is whole here
+	version   atomic.Uint64 // of committed; under no lock
+}
+
+// checkpoint is a version of the models. Version 0 has none.
+type checkpoint struct {
+	version uint64
+	digest  int64 // of the global model
+	global  []byte
+	local   []byte
+	places  []place        // by the ranks of the epoch in which it was made
+	kept    map[int][]byte // local models of others, by place
+}
+
+// place is what was a rank when a version was made. It may be another's now.
+type place struct {
+	Owner  uint64 // models.id of the rank
+	Local  uint64 // bytes of the local model
+	Keeper int32  // the place of the rank that keeps a copy of that, noPlace: none does
+}
+
+const noPlace = -1
+
+func newModels() models { return models{id: rand.Uint64(), committed: &checkpoint{}} }
+
+// CheckPoint makes the next version of the models, in memory: the global one, which is the same on
+// all ranks, and a local one for each rank, of which another rank keeps a copy, on another host if
+// there is one. All ranks must call it. Once it has returned on any rank the version is not lost as
+// long as a member lives. After an error LoadCheckPoint tells whether it counts. Models are copied.
+//
+// ErrMismatch tells, on all ranks, that global models or versions differ, ErrInvalidArgument that
+// the models of some rank are too large: 1 GiB for its own and those that it keeps for others, in
+// two versions. Nothing has changed then. The same holds where a call has failed after it was
+// whole on some rank: LoadCheckPoint comes first.
+func (c *Comm) CheckPoint(ctx context.Context, global, local []byte) error {
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	e := c.holdEpoch()
+	defer c.changing.Unlock()
+	if err := c.checkPoint(ctx, e, global, local); err != nil {
+		return fault.From(err, fault.ErrSystem, "checkpoint").In(&e.members).During("checkpoint", 0)
+	}
+	return nil
+}
+
+// VersionNumber is the version that CheckPoint or LoadCheckPoint has returned with last, 0 before
+// the first.
+func (c *Comm) VersionNumber() uint64 { return c.models.version.Load() }
+
+// holdEpoch locks c.changing when the members have recovered by themselves, if they do.
+func (c *Comm) holdEpoch() *epoch {
+	for {
+		c.changing.Lock()
+		c.mu.Lock()
+		recovering := c.recovering
+		c.mu.Unlock()
+		if recovering == nil {
+			return c.present.Load()
+		}
+		c.changing.Unlock()
+		<-recovering.done
+	}
+}
+
+func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte) error {
+	m := &c.models
+	sum := sha256.Sum256(global)
+	next := &checkpoint{version: m.committed.version + 1,
+		digest: int64(binary.LittleEndian.Uint64(sum[:]))}
+	plans, err := c.gatherPlans(ctx, checkpointPlan{ID: int64(m.id), Version: int64(next.version),
+		Staged: m.staged != nil, Digest: next.digest, Global: int64(len(global)),
+		Local: int64(len(local))})
+	if err != nil {
+		return err
+	}
+	keepers := keepersOf(e)
+	if err := e.checkPlans(plans, keepers); err != nil {
+		return err
+	}
+	next.global, next.local, next.kept = slices.Clone(global), slices.Clone(local), map[int][]byte{}
+	anyLocal := false
+	in, out := make([][]byte, e.size), make([][]byte, e.size)
+	for rank, p := range plans {
+		at := place{Owner: uint64(p.ID), Local: uint64(p.Local), Keeper: int32(keepers[rank])}
+		next.places = append(next.places, at)
+		anyLocal = anyLocal || p.Local > 0
+		if keepers[rank] == e.rank {
+			out[rank] = make([]byte, p.Local)
+			next.kept[rank] = out[rank]
+		}
+	}
+	if k := keepers[e.rank]; k != noPlace {
+		in[k] = next.local
+	}
+	// Whoever is through has heard from all others that they have agreed to the version.
+	if anyLocal {
+		err = c.exchange(ctx, in, out)
+	} else {
+		err = c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier})
+	}
+	if err != nil {
+		return err
+	}
+	m.staged, m.belongs = next, true
+	if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+		return err
+	}
+	m.commit(next)
+	return nil
+}
+
+// commit has a version count.
+func (m *models) commit(p *checkpoint) {
+	m.committed, m.staged, m.belongs = p, nil, true
+	m.version.Store(p.version)
+}
+
+// checkpointPlan is what a rank tells before a version is made.
+type checkpointPlan struct {
+	ID, Version   int64
+	Staged        bool // it has a version whole already that may count
+	Digest        int64
+	Global, Local int64 // bytes
+}
+
+func (c *Comm) gatherPlans(ctx context.Context, p checkpointPlan) (all []checkpointPlan,
+	err error) {
+	numbers, err := c.gather(ctx, ofRecovery, false, p.ID, p.Version, number(p.Staged), p.Digest,
+		p.Global, p.Local)
+	for of := range slices.Chunk(numbers, 6) {
+		all = append(all, checkpointPlan{of[0], of[1], of[2] != 0, of[3], of[4], of[5]})
+	}
+	return all, err
+}
+
+// number is 1 for what is true.
+func number(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// checkPlans checks what ranks are about to make: alike on all of them.
+func (c *epoch) checkPlans(plans []checkpointPlan, keepers []int) error {
+	held := make([]int64, c.size)
+	for rank, p := range plans {
+		first, names := &plans[0], c.members.Names
+		switch {
+		case p.Staged:
+			return c.members.Errorf(fault.ErrInvalidArgument, "the checkpoint before has failed, and %s "+
+				"has all of it: call LoadCheckPoint, which tells whether it counts", names(rank)).
+				Blaming(rank)
+		case p.Version != first.Version:
+			return c.members.Errorf(fault.ErrMismatch, "the next version is %d on %s, but %d on %s: "+
+				"all call LoadCheckPoint after the members have changed", p.Version, names(rank),
+				first.Version, names(0)).Blaming(rank)
+		case p.Global != first.Global || p.Digest != first.Digest:
+			return c.members.Errorf(fault.ErrMismatch, "the global models differ: of %d bytes, digest "+
+				"%016x, on %s, and of %d bytes, digest %016x, on %s", p.Global, uint64(p.Digest),
+				names(rank), first.Global, uint64(first.Digest), names(0)).Blaming(rank)
+		}
+		if p.Global < 0 || p.Local < 0 || p.Global > checkpointMost || p.Local > checkpointMost {
+			return c.tooLarge(rank, max(p.Global, p.Local))
+		}
+		held[rank] += p.Global + p.Local
+		if k := keepers[rank]; k != noPlace {
+			held[k] += p.Local
+		}
+	}
+	for rank, n := range held {
+		if 2*n > checkpointMost {
+			return c.tooLarge(rank, 2*n)
+		}
+	}
+	return nil
+}
+
+func (c *epoch) tooLarge(rank int, bytes int64) error {
+	return c.members.Errorf(fault.ErrInvalidArgument, "the models take %d bytes on %s, in two "+
+		"versions and with those that it keeps for others; allowed are %d", bytes,
+		c.members.Names(rank), checkpointMost).Blaming(rank)
+}
+
+// keepersOf are, by rank, those that keep the local model: on another host if there is one, and
+// each for as few as possible.
+func keepersOf(c *epoch) []int {
+	keepers := make([]int, c.size)
+	hosts := map[string][]int{} // ranks of other hosts, from the first that follows one of this
+	used := map[string]int{}
+	for rank := range keepers {
+		host := c.addresses[rank].Host
+		if _, known := hosts[host]; !known {
+			hosts[host] = nil
+			for i := 1; i < c.size; i++ {
+				if peer := (rank + i) % c.size; c.addresses[peer].Host != host {
+					hosts[host] = append(hosts[host], peer)
+				}
+			}
+		}
+		switch others := hosts[host]; {
+		case len(others) > 0:
+			keepers[rank] = others[used[host]%len(others)]
+		case c.size > 1:
+			keepers[rank] = (rank + 1) % c.size
+		default:
+			keepers[rank] = noPlace
+		}
+		used[host]++
+	}
+	return keepers
+}
+
+// exchange sends bytes to ranks, and receives from ranks.
+func (c *Comm) exchange(ctx context.Context, in, out [][]byte) error {
+	var pin pinner
+	defer pin.Unpin()
+	op := call.Operation{Collective: plan.AllToAll, DType: reduce.Uint8}
+	op.In, op.InCounts = pin.blocks(in)
+	op.Out, op.OutCounts = pin.blocks(out)
+	return c.run(ctx, ofRecovery, op)
+}
+
+// blocks pins memory of bytes.
+func (p *pinner) blocks(all [][]byte) (at []unsafe.Pointer, counts []uint64) {
+	for _, b := range all {
+		var block unsafe.Pointer
+		if len(b) > 0 {
+			first := unsafe.SliceData(b)
+			p.Pin(first)
+			block = unsafe.Pointer(first)
+		}
+		at, counts = append(at, block), append(counts, uint64(len(b)))
+	}
+	return at, counts
+}
+
+// LoadCheckPoint returns the newest version that all members have which have been in one, and this
+// rank's models of it; 0 and nothing where there is none. All ranks must call it, after the members
+// have changed and after a CheckPoint that has failed. A rank that has joined gets the global model
+// from another one.
+//
+// Each rank gets its own local model. Those of ranks that have ended go to the ranks that have
+// joined, both in their order, where there are as many members as when the version was made. Where
+// there are not, nobody gets them until there are; the next CheckPoint drops them. A rank that has
+// joined has none where the rank that kept the copy has ended, too.
+//
+// ErrMismatch tells, on all ranks, that some have different models of the version. The models are
+// the caller's.
+func (c *Comm) LoadCheckPoint(ctx context.Context) (version uint64, global, local []byte,
+	err error) {
+	ctx, cancel := c.limit(ctx)
+	defer cancel()
+	e := c.holdEpoch()
+	defer c.changing.Unlock()
+	if err := c.loadCheckPoint(ctx, e); err != nil {
+		return 0, nil, nil, fault.From(err, fault.ErrSystem, "load_checkpoint").In(&e.members).
+			During("load_checkpoint", 0)
+	}
+	p := c.models.committed
+	return p.version, slices.Clone(p.global), slices.Clone(p.local), nil
+}
+
+func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
+	m := &c.models
+	has, err := c.gatherHoldings(ctx)
+	if err != nil {
+		return err
+	}
+	chosen, source, err := e.choose(has)
+	if err != nil {
+		return err
+	}
+	if source < 0 {
+		m.commit(&checkpoint{})
+		return nil
+	}
+	places := make([]place, chosen.Places)
+	mine := m.of(uint64(chosen.Version))
+	if mine != nil {
+		places = slices.Clone(mine.places)
+	} else {
+		mine = &checkpoint{version: uint64(chosen.Version), digest: chosen.Digest,
+			global: make([]byte, chosen.Global)}
+	}
+	table, _ := binary.Append(nil, binary.LittleEndian, places) // of a fixed size
+	if err := c.broadcast(ctx, source, table); err != nil {
+		return err
+	}
+	_, _ = binary.Decode(table, binary.LittleEndian, places) // as above
+	if slices.ContainsFunc(has, func(h holding) bool { return h.of(chosen.Version) == nil }) {
+		if err := c.broadcast(ctx, source, mine.global); err != nil {
+			return err
+		}
+	}
+	if err := c.takePlaces(ctx, e, mine, places, has); err != nil {
+		return err
+	}
+	m.commit(mine)
+	return nil
+}
+
+// of is what is held of a version, nil if nothing is.
+func (m *models) of(version uint64) *checkpoint {
+	switch {
+	case m.committed.version == version:
+		return m.committed
+	case m.staged != nil && m.staged.version == version:
+		return m.staged
+	}
+	return nil
+}
+
+// holding is what a rank tells of the checkpoints that it has.
+type holding struct {
+	id      uint64
+	belongs bool
+	has     [2]heldVersion // committed and staged
+}
+
+type heldVersion struct{ Version, Digest, Global, Places int64 }
+
+func (h *holding) of(version int64) *heldVersion {
+	for i := range h.has {
+		if h.has[i].Version == version {
+			return &h.has[i]
+		}
+	}
+	return nil
+}
+
+func (c *Comm) gatherHoldings(ctx context.Context) (all []holding, err error) {
+	m := &c.models
+	mine := []int64{int64(m.id), number(m.belongs)}
+	for _, p := range []*checkpoint{m.committed, m.staged} {
+		if p == nil {
+			p = &checkpoint{}
+		}
+		mine = append(mine, int64(p.version), p.digest, int64(len(p.global)), int64(len(p.places)))
+	}
+	numbers, err := c.gather(ctx, ofRecovery, false, mine...)
+	for of := range slices.Chunk(numbers, len(mine)) {
+		all = append(all, holding{uint64(of[0]), of[1] != 0,
+			[2]heldVersion{{of[2], of[3], of[4], of[5]}, {of[6], of[7], of[8], of[9]}}})
+	}
+	return all, err
+}
+
+// choose decides which version counts, and which rank others get it from; that is -1 where there is
+// none. If a version has been returned by any rank, all that belong have at least staged it.
+func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error) {
+	var committed int64
+	least := int64(-1)
+	for _, h := range has {
+		committed = max(committed, h.has[0].Version)
+		if newest := max(h.has[0].Version, h.has[1].Version); h.belongs &&
+			(least < 0 || newest < least) {
+			least = newest
+		}
+	}
+	version := max(committed, least)
+	if version == 0 {
+		return chosen, -1, nil
+	}
+	source = -1
+	for rank := range has {
+		switch v := has[rank].of(version); {
+		case v == nil:
+		case source < 0:
+			source, chosen = rank, *v
+		case *v != chosen:
+			return chosen, -1, c.members.Errorf(fault.ErrMismatch, "%s and %s have different models of "+
+				"version %d", c.members.Names(source), c.members.Names(rank), version).Blaming(rank)
+		}
+	}
+	if source < 0 || chosen.Global < 0 || chosen.Global > checkpointMost || chosen.Places < 0 ||
+		chosen.Places > bootstrap.MaxSize {
+		return chosen, -1, c.members.Errorf(fault.ErrInternal, "version %d cannot be of %d bytes and %d "+
+			"ranks", version, chosen.Global, chosen.Places)
+	}
+	return chosen, source, nil
+}
+
+// takePlaces gives ranks that have no place in a version those that are free, if all can have one,
+// and with them the local models.
+func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, places []place,
+	has []holding) error {
+	holders, free, without := map[uint64]int{}, []int{}, []int{}
+	owned := map[uint64]bool{}
+	for i := range places {
+		owned[places[i].Owner] = true
+	}
+	for rank := range has {
+		if h := &has[rank]; owned[h.id] && h.of(int64(mine.version)) != nil {
+			holders[h.id] = rank
+		} else {
+			without = append(without, rank)
+		}
+	}
+	for i := range places {
+		if _, ok := holders[places[i].Owner]; !ok {
+			free = append(free, i)
+		}
+	}
+	if len(free) == len(without) {
+		if err := c.passOn(ctx, e, mine, places, holders, free, without); err != nil {
+			return err
+		}
+		for i := range free {
+			places[free[i]].Owner = has[without[i]].id
+		}
+		for i := range places {
+			if slices.Contains(free, int(places[i].Keeper)) {
+				places[i].Keeper = noPlace // its copy has gone
+			}
+		}
+	}
+	mine.places = places
+	return nil
+}
+
+// passOn passes local models of free places on to the ranks that take them.
+func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []place,
+	holders map[uint64]int, free, takers []int) error {
+	in, out := make([][]byte, e.size), make([][]byte, e.size)
+	any := false
+	var local []byte
+	for i, at := range free {
+		p := places[at]
+		if p.Local == 0 {
+			continue
+		}
+		keeper := -1
+		if p.Keeper >= 0 && int(p.Keeper) < len(places) && p.Local <= checkpointMost {
+			if rank, ok := holders[places[p.Keeper].Owner]; ok {
+				keeper = rank
+			}
+		}
+		if takers[i] == e.rank && keeper < 0 {
+			e.log(logs.Init).Warn("the local model of the rank whose place this one takes is lost: the " +
+				"rank that kept a copy has ended, too")
+		}
+		if keeper < 0 {
+			continue
+		}
+		any = true
+		if keeper == e.rank {
+			in[takers[i]] = mine.kept[at]
+		}
+		if takers[i] == e.rank {
+			local = make([]byte, p.Local)
+			out[keeper] = local
+		}
+	}
+	if !any {
+		return nil
+	}
+	if err := c.exchange(ctx, in, out); err != nil {
+		return err
+	}
+	if local != nil {
+		mine.local = local
+	}
+	return nil
+}

@@ -452,6 +452,28 @@ goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch) {
   return apiCommEpoch(comm, epoch);
 }
 
+goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
+                              const void *local_model, size_t local_size) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiCheckpoint(comm, (void *)global_model, global_size, (void *)local_model, local_size);
+}
+
+goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,
+                                   size_t *global_size, const void **local_model,
+                                   size_t *local_size) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiLoadCheckpoint(comm, version, (void **)global_model, global_size, (void **)local_model,
+                           local_size);
+}
+
+goccl_result goccl_version_number(goccl_comm comm, uint64_t *version) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiVersionNumber(comm, version);
+}
+
 goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_t *needed) {
   NOT_FORKED;
   ENTER_GO;

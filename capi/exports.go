@@ -156,6 +156,7 @@ func apiDestroy(handle C.goccl_comm) C.goccl_result {
 			return badHandle(uint64(handle), "comm")
 		}
 		c.comm.Destroy()
+		c.takeBack()
 		return nil
 	})
 }
@@ -226,7 +227,9 @@ func apiFailedRanks(
 func apiShutdown() C.goccl_result {
 	return export("shutdown", func() error {
 		for _, c := range allComms() {
-			drop(c.number.Load())
+			if drop(c.number.Load()) {
+				defer c.takeBack()
+			}
 		}
 		process.Close()
 		return nil

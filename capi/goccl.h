@@ -394,6 +394,44 @@ goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t s
  * of the members. Thread-safe, never blocks. */
 goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
 
+/* Makes the next version of the models, in memory: a global one, which is the same on all ranks,
+ * and a local one for each rank, of which another rank keeps a copy, on another host if there is
+ * one. All ranks must call it, in the order of their collectives; it blocks, for the communicator's
+ * timeout at most. Models are the caller's and copied; each may be NULL where its size is 0. Once
+ * it has returned GOCCL_OK on any rank the version is not lost as long as a member lives. After
+ * another code goccl_load_checkpoint() tells whether the version counts:
+ *
+ * - GOCCL_MISMATCH, on all ranks: the global models differ, or the versions, as where one that has
+ *   joined has not loaded; nothing has changed;
+ * - GOCCL_INVALID_ARGUMENT, on all ranks: a rank would hold more than 1 GiB, with what it keeps for
+ *   others, and in two versions; or a checkpoint has failed before, and goccl_load_checkpoint() has
+ *   not been called since; nothing has changed;
+ * - what a collective gives.
+ *
+ * Thread-safe. Like RabitCheckPoint. */
+goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
+                              const void *local_model, size_t local_size);
+
+/* Gives the newest version that counts, and this rank's models of it; version 0 and sizes of 0
+ * where there is none. All ranks must call it, at the start, after goccl_comm_recover() and its
+ * kin, and after a goccl_checkpoint() that has failed; it blocks, for the communicator's timeout at
+ * most. A rank that has joined gets the global model from another one. Local models of ranks that
+ * have ended go to those that have joined, both in their order, where there are as many members as
+ * when the version was made; until then nobody gets them, and the next goccl_checkpoint() drops
+ * them. A local model is lost where both its rank and the one that kept the copy have ended.
+ *
+ * The memory is the library's, and stays as it is until the next goccl_load_checkpoint() or
+ * goccl_destroy() of the communicator. No argument may be NULL. GOCCL_MISMATCH, on all ranks: some
+ * have different models of the version. Thread-safe; threads that share a communicator must not use
+ * the memory while one of them calls it again. Like RabitLoadCheckPoint. */
+goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,
+                                   size_t *global_size, const void **local_model,
+                                   size_t *local_size);
+
+/* The version that goccl_checkpoint() or goccl_load_checkpoint() has succeeded with last, 0 before
+ * the first. Thread-safe, never blocks. Like RabitVersionNumber. */
+goccl_result goccl_version_number(goccl_comm comm, uint64_t *version);
+
 /* Names this process's end of a communicator to those that are to be members with it: a text of
  * base64, with the address of the process and a random number, which stays the same until
  * goccl_destroy(). Hand it to them by any means; without GOCCL_SECRET keep it among them. Copies at

@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ type commHandle struct {
 	recording atomic.Int32 // batches that are being recorded
 	mu        sync.Mutex
 	batches   map[C.uint64_t]*batch // by thread
+	loaded    runtime.Pinner        // models of the last checkpoint that was loaded
 }
 
 // batch is what a thread has called between goccl_group_start() and goccl_group_end().

@@ -2,9 +2,9 @@ package core
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -54,7 +54,11 @@ type place struct {
 
 const noPlace = -1
 
-func newModels() models { return models{id: rand.Uint64(), committed: &checkpoint{}} }
+func newModels() models {
+	var id [8]byte
+	rand.Read(id[:]) // of the kernel: processes that are forked have the other generators in common
+	return models{id: binary.LittleEndian.Uint64(id[:]), committed: &checkpoint{}}
+}
 
 // CheckPoint makes the next version of the models, in memory: the global one, which is the same on
 // all ranks, and a local one for each rank, of which another rank keeps a copy, on another host if
@@ -125,7 +129,7 @@ func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte) e
 	if k := keepers[e.rank]; k != noPlace {
 		in[k] = next.local
 	}
-	// Whoever is through has heard from all others that they have agreed to the version.
+	// A rank that is through has heard from all others that they have agreed to the version.
 	if anyLocal {
 		err = c.exchange(ctx, in, out)
 	} else {
@@ -456,7 +460,7 @@ func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, place
 func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []place,
 	holders map[uint64]int, free, takers []int) error {
 	in, out := make([][]byte, e.size), make([][]byte, e.size)
-	any := false
+	passes := false
 	var local []byte
 	for i, at := range free {
 		p := places[at]
@@ -476,7 +480,7 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 		if keeper < 0 {
 			continue
 		}
-		any = true
+		passes = true
 		if keeper == e.rank {
 			in[takers[i]] = mine.kept[at]
 		}
@@ -485,7 +489,7 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 			out[keeper] = local
 		}
 	}
-	if !any {
+	if !passes {
 		return nil
 	}
 	if err := c.exchange(ctx, in, out); err != nil {

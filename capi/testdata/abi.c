@@ -846,6 +846,48 @@ static void grown(goccl_comm comm, int rank, int size) {
   if (rank == 0) pthread_join(thread, NULL);
 }
 
+static void checkpointed(goccl_comm comm, int rank, int size) {
+  uint64_t version = 7;
+  const void *global = &version, *local = &version;
+  size_t global_size = 7, local_size = 7;
+  OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
+  TRUE(version == 0 && global == NULL && local == NULL && global_size == 0 && local_size == 0);
+  for (uint64_t n = 1; n <= 3; n++) {
+    uint64_t models[] = {n, 100 * n + (uint64_t)rank};
+    OK(goccl_checkpoint(comm, &models[0], 8, &models[1], 8));
+    OK(goccl_version_number(comm, &version));
+    TRUE(version == n);
+    models[0] = models[1] = 0; /* they have been copied */
+    OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
+    TRUE(version == n && global_size == 8 && local_size == 8);
+    TRUE(*(const uint64_t *)global == n && *(const uint64_t *)local == 100 * n + (uint64_t)rank);
+  }
+  REFUSED(GOCCL_MISMATCH, "the global models differ", goccl_checkpoint(comm, &rank, 4, NULL, 0));
+  OK(goccl_checkpoint(comm, NULL, 0, NULL, 0));
+  OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
+  TRUE(version == 4 && global == NULL && local == NULL && global_size == 0 && local_size == 0);
+  shared(comm, rank, size);
+}
+
+static void test_checkpoint(void) {
+  on_ranks(3, PATIENCE, NULL, checkpointed);
+  goccl_result bad = GOCCL_INVALID_ARGUMENT;
+  goccl_comm comm = alone();
+  uint64_t version = 7;
+  const void *model = NULL;
+  size_t size = 7;
+  REFUSED(bad, "global_model is NULL", goccl_checkpoint(comm, NULL, 1, NULL, 0));
+  REFUSED(bad, "local_model is NULL", goccl_checkpoint(comm, NULL, 0, NULL, 1));
+  REFUSED(bad, "the size of local_model", goccl_checkpoint(comm, NULL, 0, &size, SIZE_MAX));
+  REFUSED(bad, "version is NULL", goccl_load_checkpoint(comm, NULL, &model, &size, &model, &size));
+  REFUSED(bad, "local_size is NULL",
+          goccl_load_checkpoint(comm, &version, &model, &size, &model, NULL));
+  REFUSED(bad, "version is NULL", goccl_version_number(comm, NULL));
+  OK(goccl_version_number(comm, &version));
+  TRUE(version == 0 && size == 7);
+  OK(goccl_destroy(comm));
+}
+
 static void test_elastic(void) {
   on_ranks(2, PATIENCE, NULL, grown);
   goccl_config config = {.struct_size = sizeof config};
@@ -1255,6 +1297,9 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_agree(c, NULL));
   GIVES(handle, goccl_comm_members(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_epoch(c, NULL));
+  GIVES(handle, goccl_checkpoint(c, NULL, 0, NULL, 0));
+  GIVES(handle, goccl_load_checkpoint(c, NULL, NULL, NULL, NULL, NULL));
+  GIVES(handle, goccl_version_number(c, NULL));
   GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_grow(c, 1, 1));
   GIVES(handle, goccl_comm_joining(c, NULL));
@@ -1756,6 +1801,7 @@ int main(int argc, char **argv) {
                {"refused", test_refused},
                {"renew", test_renew},
                {"elastic", test_elastic},
+               {"checkpoint", test_checkpoint},
                {"reconfigure", test_reconfigure},
                {"failed_ranks", test_failed_ranks},
                {"failures", test_failures},

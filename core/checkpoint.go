@@ -283,7 +283,7 @@ func (p *pinner) blocks(all [][]byte) (at []unsafe.Pointer, counts []uint64) {
 // joined has none where the rank that kept the copy has ended, too.
 //
 // ErrMismatch tells, on all ranks, that some have different models of the version. The models are
-// the caller's.
+// the caller's. A communicator that Split or Shrink makes begins without versions.
 func (c *Comm) LoadCheckPoint(ctx context.Context) (version uint64, global, local []byte,
 	err error) {
 	ctx, cancel := c.limit(ctx)

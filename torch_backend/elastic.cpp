@@ -297,6 +297,38 @@ std::vector<goccl_member> ProcessGroupGoccl::members() const {
   }
 }
 
+void ProcessGroupGoccl::checkpoint(std::string global, std::string local) {
+  const auto models = std::make_shared<const std::pair<std::string, std::string>>(std::move(global),
+                                                                                  std::move(local));
+  const goccl_comm comm = this->comm();
+  runWatched(comm, [comm, models] {
+    const auto& [global, local] = *models;
+    check(library().checkpoint(comm, global.data(), global.size(), local.data(), local.size()));
+  });
+}
+
+Checkpoint ProcessGroupGoccl::loadCheckpoint() {
+  const auto loaded = std::make_shared<Checkpoint>();
+  const goccl_comm comm = this->comm();
+  runWatched(comm, [comm, loaded] {
+    const void* global = nullptr;
+    const void* local = nullptr;
+    size_t global_size = 0;
+    size_t local_size = 0;
+    check(library().load_checkpoint(comm, &loaded->version, &global, &global_size, &local,
+                                    &local_size));
+    loaded->global.assign(static_cast<const char*>(global), global_size);
+    loaded->local.assign(static_cast<const char*>(local), local_size);
+  });
+  return std::move(*loaded);
+}
+
+uint64_t ProcessGroupGoccl::versionNumber() const {
+  uint64_t version = 0;
+  check(library().version_number(comm(), &version));
+  return version;
+}
+
 py::list membersOf(const ProcessGroupGoccl& group) {
   const auto members = [&] {
     const py::gil_scoped_release released;

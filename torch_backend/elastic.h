@@ -125,7 +125,59 @@ Raises:
           "How often the group has begun anew with other members; 0 at first.")
       .def_property_readonly(
           "members", [group](Self& self) { return membersOf(group(self)); },
-          "The present members by rank, each a goccl.Member.");
+          "The present members by rank, each a goccl.Member.")
+      .def(
+          "checkpoint",
+          [group](Self& self, const py::bytes& global, const std::optional<py::bytes>& local) {
+            std::string models[] = {global, local ? std::string(*local) : std::string()};
+            const py::gil_scoped_release released;
+            group(self).checkpoint(std::move(models[0]), std::move(models[1]));
+          },
+          py::arg("global_model"), py::arg("local_model") = py::none(),
+          R"(Makes the next version of the models, in the memory of the members.
+
+All ranks must call it. Once it has returned on any of them the version is not lost as long as a
+member lives. Another rank keeps a copy of the local model, on another host if there is one.
+
+Args:
+    global_model: The bytes of what all ranks have alike.
+    local_model: The bytes of what this rank has.
+
+Raises:
+    MismatchError: the global models differ, or the versions: one that joins loads first. Nothing
+        has changed.
+    ValueError: a rank would hold more than 1 GiB, in two versions and with what it keeps for
+        others; or a checkpoint has failed before, and load_checkpoint() comes first. Nothing has
+        changed.
+    Error: of another kind: load_checkpoint() tells whether the version counts.)")
+      .def(
+          "load_checkpoint",
+          [group](Self& self) {
+            const auto loaded = [&] {
+              const py::gil_scoped_release released;
+              return group(self).loadCheckpoint();
+            }();
+            return py::make_tuple(loaded.version, py::bytes(loaded.global),
+                                  py::bytes(loaded.local));
+          },
+          R"(Returns the newest version that counts, and this rank's models of it.
+
+All ranks must call it: at the start, after a change of the members, and after a checkpoint() that
+has failed. One that has joined gets the global model from another one. Where there are as many
+members again as when the version was made it also gets the local model of one that has ended.
+
+Returns:
+    The version, 0 where there is none, and the bytes of the global and of the local model.
+
+Raises:
+    MismatchError: some ranks have different models of the version.)")
+      .def_property_readonly(
+          "version_number",
+          [group](Self& self) {
+            const py::gil_scoped_release released;
+            return group(self).versionNumber();
+          },
+          "The version of the last checkpoint() or load_checkpoint() that succeeded; 0 before.");
 }
 
 }  // namespace goccl

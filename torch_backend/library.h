@@ -41,6 +41,9 @@ namespace goccl {
   X(comm_agree)            \
   X(comm_members)          \
   X(comm_epoch)            \
+  X(checkpoint)            \
+  X(load_checkpoint)       \
+  X(version_number)        \
   X(comm_join)             \
   X(comm_joining)          \
   X(work_test)             \

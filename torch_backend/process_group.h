@@ -35,6 +35,13 @@ namespace goccl {
 
 constexpr const char* kBackendName = "goccl";
 
+// What loadCheckpoint() returns.
+struct Checkpoint {
+  uint64_t version = 0;
+  std::string global;
+  std::string local;
+};
+
 // A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are
 // checked before anything is started. A call that all ranks are refused leaves the group usable;
 // one that only some are refused breaks it, on all ranks at once. `override` stands where the
@@ -260,6 +267,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   uint64_t agree(uint64_t flags);
   uint32_t epoch() const;
   std::vector<goccl_member> members() const;
+  // As goccl_checkpoint() and its kin.
+  void checkpoint(std::string global, std::string local);
+  Checkpoint loadCheckpoint();
+  uint64_t versionNumber() const;
   // A group of one becomes a part of the group that has the handles.
   void join(std::vector<std::string> handles, std::optional<std::chrono::milliseconds> timeout);
   std::string handle() const;

@@ -63,6 +63,14 @@ class _Members:
     def epoch(self) -> int: ...
     @property
     def members(self) -> list[Member]: ...
+    def checkpoint(self, global_model: bytes, local_model: bytes | None = None) -> None:
+        """Makes the next version of the models, in the memory of the members."""
+
+    def load_checkpoint(self) -> tuple[int, bytes, bytes]:
+        """Returns the newest version that counts, and this rank's models of it."""
+
+    @property
+    def version_number(self) -> int: ...
 
 class ProcessGroupGoccl(_Members, Backend):
     class Options(OptionFields, Backend.Options):

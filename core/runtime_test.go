@@ -146,9 +146,9 @@ func TestInitSettingsDiffer(t *testing.T) {
 		"network": {func(rank int, c *Config) { c.Net = []string{"", "", "tcp"}[rank] }, ErrMismatch,
 			`the network (GOCCL_NET) is "" on rank 0 and "tcp" on rank 2`},
 		"thresholds": {func(rank int, c *Config) {
-			c.Thresholds = []string{"flat_max=1", "", ""}[rank]
+			c.Thresholds = []string{"", "", "flat_max=1"}[rank]
 		}, ErrMismatch,
-			`GOCCL_THRESHOLDS is "flat_max=1" on rank 0 and "" on rank 2`},
+			`GOCCL_THRESHOLDS is "" on rank 0 and "flat_max=1" on rank 2`},
 		"schedule": {func(rank int, c *Config) {
 			c.AllToAllSchedule = []string{"", "parallel", ""}[rank]
 		}, ErrMismatch,

@@ -362,7 +362,9 @@ func (m *Meetings) Answer(ctx context.Context, topic uint64, request []byte) []b
 		m.mu.Unlock()
 		return verdict{failure: failure, foreign: true}.bytes()
 	}
-	if q.purpose == joins && l.leader == l.Rank && !n.over {
+	// One whose time is over has given up, though its call still stands.
+	late := q.left > 0 && time.Since(came) >= q.left
+	if q.purpose == joins && l.leader == l.Rank && !n.over && !late {
 		n.parts[rank] = &q.part
 		n.tally()
 	}

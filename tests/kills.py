@@ -319,6 +319,7 @@ class Process:
         self.call("comm_epoch", self.comm, ctypes.byref(epoch))
         self.rank, self.epoch = rank.value, epoch.value
         self.death: Death | None = None  # until the number of shrinks is known
+        self.key = ""  # likewise
         if members[self.rank].pid != os.getpid():
             raise AssertionError(f"rank {self.rank} is process {members[self.rank].pid}")
         handle = ctypes.create_string_buffer(1025)
@@ -467,8 +468,9 @@ class Process:
         return False
 
     def excludes_last(self) -> bool:
-        """Whether a shrink in this epoch excludes the last rank."""
-        return len(self.members) > 4 and zlib.crc32(self.key.encode()) % 2 == 0
+        """Whether a shrink in this epoch may exclude the last rank. Others may have met, and
+        shrink, before this process has met them."""
+        return len(self.members) > 4 and (self.key == "" or zlib.crc32(self.key.encode()) % 2 == 0)
 
     def recover(self) -> bool:
         """Goes on with those that are left. It tells whether this process is not one of them, for

@@ -22,6 +22,7 @@ type decision struct {
 	begun     bool                  // this rank has moved; under Comm.mu
 	ended     chan struct{}         // closed once value or cause is set
 	value     *membership.Value
+	verdict   verdict // of value; set by decide
 	cause     *fault.Error
 
 	// What Recover goes on with; under Comm.changing.
@@ -187,10 +188,10 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	if d.cause != nil {
 		return nil, d.cause.During(m.Operation, 0)
 	}
-	v := readVerdict(d.value.Verdict)
-	if v.Calls != nil {
+	d.verdict = readVerdict(d.value.Verdict)
+	if d.verdict.Calls != nil {
 		return nil, c.members.Errorf(fault.ErrMismatch, "the ranks have called different things").
-			Calling(v.Calls).During(m.Operation, 0)
+			Calling(d.verdict.Calls).During(m.Operation, 0)
 	}
 	return d, nil
 }

@@ -351,5 +351,5 @@ func (c *Comm) Agree(ctx context.Context, flags uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return readVerdict(d.value.Verdict).Flags, nil
+	return d.verdict.Flags, nil
 }

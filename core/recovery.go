@@ -183,11 +183,21 @@ func (c *epoch) progress() (p progress) {
 		p.Finished = c.firstUndone - 1
 	}
 	for s := p.Finished; s > 0 && s+2 > p.Finished; s-- {
-		if data, ok := c.resultOf(s); ok {
+		if op := c.heldPart(s); op != nil {
+			p.Has = append(p.Has, result{s, total(op.OutBytes())})
+		} else if data, ok := c.fast.Kept(s); ok {
 			p.Has = append(p.Has, result{s, uint64(len(data))})
 		}
 	}
 	return p
+}
+
+// total is the sum of the lengths of blocks.
+func total(bytes []int64) (sum uint64) {
+	for _, n := range bytes {
+		sum += uint64(n)
+	}
+	return sum
 }
 
 // resultOf is what a collective has given that has ended, where it is still here. It is called with
@@ -207,7 +217,7 @@ func (c *epoch) results(d *decision) map[uint64][]byte {
 	all := map[uint64][]byte{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range readVerdict(d.value.Verdict).Fetch {
+	for _, f := range d.verdict.Fetch {
 		if f.From == c.rank {
 			all[f.Sequence], _ = c.resultOf(f.Sequence)
 		}
@@ -305,8 +315,7 @@ func (c *Comm) recoverAlone(ctx context.Context) {
 
 // complete completes what is held, in the present epoch, whose members have met.
 func (c *Comm) complete(ctx context.Context, old *epoch, d *decision) error {
-	v := readVerdict(d.value.Verdict)
-	for _, f := range v.Fetch {
+	for _, f := range d.verdict.Fetch {
 		root, _ := d.value.Rank(f.From)
 		data, has := d.results[f.Sequence]
 		if !has || len(data) != int(f.Bytes) {
@@ -353,13 +362,12 @@ func (c *Comm) broadcast(ctx context.Context, root int, data []byte) error {
 
 // settleHeld tells what is held of a decision: before the members of the next epoch meet.
 func (c *epoch) settleHeld(d *decision) {
-	v := readVerdict(d.value.Verdict)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, h := range c.held {
 		switch {
 		case h.of == c:
-			h.judge(d.mine, v)
+			h.judge(d.mine, d.verdict)
 		case h.awaits:
 			h.fail(fault.ErrRevoked, "the members have changed twice, and its result is lost")
 		}

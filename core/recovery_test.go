@@ -1,7 +1,6 @@
 package core
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -141,12 +140,8 @@ func TestHeldTwice(t *testing.T) {
 	c := &Comm{}
 	first, second := &epoch{Comm: c, roster: e.roster}, &epoch{Comm: c, roster: e.roster}
 	decide := func(e *epoch, size int, survivors []int, v verdict) {
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.settleHeld(&decision{mine: progress{Finished: 1}, value: &membership.Value{Verdict: text,
-			Survivors: membership.NewSet(size, survivors...)}})
+		e.settleHeld(&decision{mine: progress{Finished: 1}, verdict: v,
+			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}})
 	}
 	hold := func(sequence uint64, root int) *held {
 		op := Operation{Collective: plan.Broadcast, Root: root}

@@ -212,17 +212,9 @@ func (c *epoch) withJoiners(rank int, addresses []transport.Address, joiners []m
 		}
 		addresses = append(addresses, h.Address)
 	}
-	hosts := make([]int, len(addresses))
-	known := map[string]int{}
-	for r := range addresses {
-		_, shared, err := addresses[r].Encode()
-		if err != nil {
-			return nil, nil, fault.From(err, fault.ErrInternal, "the address of rank %d", r)
-		}
-		if _, ok := known[string(shared)]; !ok {
-			known[string(shared)] = len(known)
-		}
-		hosts[r] = known[string(shared)]
+	_, _, hosts, err := writeAddresses(addresses)
+	if err != nil {
+		return nil, nil, fault.From(err, fault.ErrInternal, "recover")
 	}
 	kinds, err := decide(addresses, hosts, rank, c.config.Transport)
 	if err != nil {

@@ -169,19 +169,8 @@ func (c *epoch) welcome(secret []byte, q *joinRequest) ([]byte, error) {
 	for _, j := range c.joined {
 		w.Handles = append(w.Handles, string(j.Handle))
 	}
-	hosts := map[string]int{}
-	for rank := range c.addresses {
-		own, shared, err := c.addresses[rank].Encode()
-		if err != nil {
-			return nil, err
-		}
-		host, known := hosts[string(shared)]
-		if !known {
-			host = len(hosts)
-			hosts[string(shared)] = host
-			w.Hosts = append(w.Hosts, shared)
-		}
-		w.Own, w.HostOf = append(w.Own, own), append(w.HostOf, host)
+	if w.Own, w.Hosts, w.HostOf, err = writeAddresses(c.addresses); err != nil {
+		return nil, err
 	}
 	return json.Marshal(w)
 }

@@ -27,6 +27,28 @@ func readAddresses(members []bootstrap.Member) (
 	return transport.Decode(own, shared)
 }
 
+// writeAddresses writes addresses as transport.Decode reads them: what each says of itself,
+// and what hosts share, each once. HostOf tells by rank which of these it is.
+func writeAddresses(addresses []transport.Address) (
+	own, hosts [][]byte, hostOf []int, err error,
+) {
+	known := map[string]int{}
+	for rank := range addresses {
+		mine, shared, err := addresses[rank].Encode()
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("the address of rank %d: %w", rank, err)
+		}
+		host, ok := known[string(shared)]
+		if !ok {
+			host = len(hosts)
+			known[string(shared)] = host
+			hosts = append(hosts, shared)
+		}
+		own, hostOf = append(own, mine), append(hostOf, host)
+	}
+	return own, hosts, hostOf, nil
+}
+
 // decide tells what joins this rank to each peer: to all processes of a host the same, but for its
 // own process. The error for a pair is the same on both ranks.
 func decide(addresses []transport.Address, hosts []int, rank int, forced string) (

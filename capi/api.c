@@ -31,6 +31,7 @@ struct thread {
   char *error;              /* the message, NUL, the detail, NUL */
   char *detail;             /* in it */
   int batches;              /* that the thread is recording */
+  int contributors;         /* to what ended last as GOCCL_WORK_DONE; 0: it was no collective */
   struct exchange exchange; /* one of them, if it is recorded here */
   int adopted;
   struct api_signals signals;
@@ -73,6 +74,11 @@ static int records_batch(void) {
   if (atomic_load_explicit(&batches_recorded, memory_order_relaxed) == 0) return 0;
   struct thread *t = this_thread();
   return t == NULL || t->batches > 0;
+}
+
+void api_keep_contributors(int n) {
+  struct thread *t = this_thread();
+  if (t != NULL) t->contributors = n;
 }
 
 void api_keep_error(const char *text, size_t size, const char *detail, size_t detail_size) {
@@ -645,6 +651,18 @@ goccl_result goccl_work_source(goccl_work work, int *rank) {
 
 goccl_result goccl_work_contributors(goccl_work work, int *n) {
   NOT_FORKED;
+  if (work == GOCCL_WORK_DONE) {
+    if (n == NULL) return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "n is NULL");
+    struct thread *t = this_thread();
+    if (t == NULL) return GOCCL_SYSTEM;
+    if (t->contributors == 0) {
+      return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION,
+                      "work is GOCCL_WORK_DONE, and this thread's last start that gave it was not "
+                      "one of collectives: only these have contributors");
+    }
+    *n = t->contributors;
+    return GOCCL_OK;
+  }
   ENTER_GO;
   return apiWorkContributors(work, n);
 }
@@ -766,7 +784,8 @@ static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl
   goccl_operation op = {.collective = (uint8_t)o->collective,
                         .dtype = (uint8_t)o->dtype,
                         .op = (uint8_t)o->op,
-                        .root = o->root};
+                        .root = o->root,
+                        .ranks = (uint32_t)ranks};
   int n_in = lay_out(o, &o->in, &o->out, rank, ranks, room, &op.in, &op.in_counts);
   int n_out = lay_out(o, &o->out, &o->in, rank, ranks, room, &op.out, &op.out_counts);
   if (n_in < 0 || n_out < 0) return 0;
@@ -774,12 +793,16 @@ static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl
   op.n_out = (uint32_t)n_out;
   int how = path->call(path, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
   if (how == GOCCL_FAST_PATH_BEGUN) o->begun = path;
+  o->contributors = ranks;
   return how == GOCCL_FAST_PATH_DONE;
 }
 
 static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *work) {
   if (go_by_fast_path(o, call, work)) {
-    if (work != NULL) *work = GOCCL_WORK_DONE;
+    if (work != NULL) {
+      api_keep_contributors(o->contributors);
+      *work = GOCCL_WORK_DONE;
+    }
     return GOCCL_OK;
   }
   struct thread *t = enter_go();

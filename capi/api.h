@@ -62,6 +62,7 @@ typedef struct {
   int wait_all;
   uint64_t thread;        /* a number that no other thread of the process has or had */
   goccl_fast_path *begun; /* the fast path that it has been begun by */
+  int contributors;       /* to a collective that has ended by the fast path */
 } api_operation;
 
 /* Lets the calls with a communicator's handle go by its fast path where they can. */
@@ -90,6 +91,9 @@ void api_leave_program(struct api_mask mask);
 
 /* Keeps a message for goccl_last_error() on this thread, and its detail for
  * goccl_last_error_detail(). */
+/* Keeps what goccl_work_contributors() tells this thread of GOCCL_WORK_DONE. */
+void api_keep_contributors(int n);
+
 void api_keep_error(const char *text, size_t size, const char *detail, size_t detail_size);
 
 /* Keeps them for a failure that is found in C, and returns its kind. The text names the

@@ -580,8 +580,10 @@ goccl_result goccl_work_source(goccl_work work, int *rank);
 goccl_result goccl_work_free(goccl_work work);
 
 /* Leaves in *n with how many ranks' contributions the collectives of a work have ended: the size of
- * the communicator, or less where members have died and config.recovery is "survivors".
- * GOCCL_INVALID_ARGUMENT for a work that has not ended. Thread-safe. */
+ * the communicator, or less where members have died and config.recovery is "survivors". Of
+ * GOCCL_WORK_DONE it is that of the calling thread's last start which gave it.
+ * GOCCL_INVALID_ARGUMENT for a work that has not ended well, and for one without collectives.
+ * Thread-safe. */
 goccl_result goccl_work_contributors(goccl_work work, int *n);
 
 /* ---- collectives -------------------------------------------------------------------------- */

@@ -262,6 +262,7 @@ func finish(
 	}
 	if done, err := w.Test(); done && err == nil && o.WaitSoon &&
 		!slices.ContainsFunc(operations, hasSource) {
+		C.api_keep_contributors(C.int(w.Contributors()))
 		return nil // *work is GOCCL_WORK_DONE
 	}
 	*work = C.goccl_work(save(&workHandle{work: w}))

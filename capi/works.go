@@ -115,8 +115,8 @@ func apiWorkContributors(handle C.goccl_work, n *C.int) C.goccl_result {
 		if err := needs(n, "work_contributors: n"); err != nil {
 			return err
 		}
-		if done, _ := w.work.Test(); !done || w.work.Contributors() == 0 {
-			return invalid("work_contributors: work", "not one of collectives that has ended",
+		if done, err := w.work.Test(); !done || err != nil || w.work.Contributors() == 0 {
+			return invalid("work_contributors: work", "not one of collectives that has ended well",
 				"only such a one has contributors")
 		}
 		*n = C.int(w.work.Contributors())

@@ -140,6 +140,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		n++
 	}
 	w := e.works.New(n, o.WaitSoon)
+	w.SetContributors(e.size)
 	for i := range operations {
 		op := &operations[i]
 		if err := op.Check(e.rank, e.size); err != nil {
@@ -229,6 +230,7 @@ func small(o *call.Operation) bool {
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
+	w.SetContributors(e.size)
 	var h *held
 	if c.recovers() && completes(&operation) {
 		h = e.holdOnFailure(w, []Operation{operation}, e.lost(&operation))

@@ -93,7 +93,6 @@ func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []ima
 			h.save(&operations[i])
 		}
 	}
-	w.SetContributors(c.size)
 	w.UseHolder(h)
 	return h
 }

@@ -37,9 +37,11 @@ def run_sums(rank, transport, victims, length):
         if step % 3 == 0:
             dist.all_reduce(x)
         elif step % 3 == 1:
-            works = [dist.all_reduce(part, async_op=True) for part in x.chunk(3)]
-            for work in works:
+            parts = x.chunk(3)
+            works = [dist.all_reduce(part, async_op=True) for part in parts]
+            for part, work in zip(parts, works, strict=True):
                 work.wait()
+                assert work.contributors() == int(part[0]).bit_count()
         else:
             goccl.Communicator().all_reduce_(x)
         assert (x == x[0]).all()
@@ -106,6 +108,45 @@ def test_asked_for_by_the_variable(make_world):
     world = make_world(3, env={"GOCCL_RECOVERY": "survivors"})
     world.start(run_with_variable)
     assert survivors_of(world, (1,)) == [(2.0, 0, 2, 2), (2.0, 1, 2, 2)]
+
+
+def run_contributors(rank):
+    rank.init(timeout=30)
+    x = torch.ones(2)
+    if rank.rank == 0:
+        early = dist.all_reduce(x, async_op=True)
+        with pytest.raises(RuntimeError, match="call wait"):
+            early.contributors()
+        rank.tell("begun")
+    else:
+        rank.hear()
+        early = dist.all_reduce(x, async_op=True)
+    early.wait()
+    quick = []
+    for _ in range(5):  # callers in C have the later ones
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        quick.append(work.contributors())
+    sent = dist.isend(x, 1) if rank.rank == 0 else dist.irecv(x, 0)
+    sent.wait()
+    with pytest.raises(ValueError, match="not one of collectives"):
+        sent.contributors()
+    dist.barrier()
+    if rank.rank == 1:
+        die()
+    failed = dist.all_reduce(x, async_op=True)
+    for call in (failed.wait, failed.contributors):
+        with pytest.raises(goccl.PeerFailedError):
+            call()
+    return early.contributors(), quick
+
+
+def test_works_tell_contributors(make_world):
+    world = make_world(2)
+    world.start(run_contributors)
+    assert world.told(0) == "begun"
+    world.say("go", ranks=[1])
+    assert survivors_of(world, (1,)) == [(2, [2] * 5)]
 
 
 def run_others_fail(rank):

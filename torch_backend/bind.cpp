@@ -205,6 +205,16 @@ PYBIND11_MODULE(_C, module) {
 
   bindOptions(group);
 
+  IntrusiveClass<goccl::Work, c10d::Work>(
+      module, "Work",
+      "What collectives, sends and receives of the back end return: a torch.distributed.Work that "
+      "has contributors().")
+      .def("contributors", &goccl::Work::contributors, py::call_guard<py::gil_scoped_release>(),
+           "With how many ranks' contributions the collectives have ended: the size of the group, "
+           "or less where ranks have died and the group has recovery=\"survivors\". Raises what "
+           "the work has ended with, a RuntimeError before its end, and a ValueError where it has "
+           "no collectives.");
+
   group
       .def(
           py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, c10::intrusive_ptr<Options>,

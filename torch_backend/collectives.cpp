@@ -641,7 +641,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
                                     mine.options())
           .coalesce();
   tensors[0].copy_(sum);
-  work->end(nullptr, tensors);
+  work->end(nullptr, tensors, static_cast<int>(allValues.size()));
   return work;
 }
 

@@ -50,6 +50,7 @@ namespace goccl {
   X(work_wait)             \
   X(work_on_done)          \
   X(work_source)           \
+  X(work_contributors)     \
   X(work_free)             \
   X(allreduce)             \
   X(allreduce_coalesced)   \

@@ -143,6 +143,7 @@ Work::~Work() {
   if (handle == 0) {
     return;
   }
+  const WithoutGil released;
   const Library& lib = library();
   if (!complete_.load()) {
     // Nobody waited. The library still uses the memory, and the outputs are still owed.
@@ -178,6 +179,7 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   extension_ = std::move(extension);
   expected_ = hooks_->expect(info_.type);
   if (handle == GOCCL_WORK_DONE) {
+    library().work_contributors(handle, &contributors_);  // stays 0 for sends
     complete(GOCCL_OK);
     return;
   }
@@ -194,8 +196,9 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   }
 }
 
-void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs) {
+void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs, int contributors) {
   outputs_ = std::move(outputs);
+  contributors_ = contributors;
   expected_ = hooks_->expect(info_.type);
   ending_.store(true);
   settle(std::move(exception));
@@ -418,6 +421,20 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   }
   std::lock_guard<std::mutex> lock(mutex_);
   return future_;
+}
+
+int Work::contributors() {
+  TORCH_CHECK(
+      isCompleted(),
+      "contributors() may only be called on work objects that have ended; call wait() first");
+  wait(kNoTimeout);  // throws what it has ended with
+  int n = contributors_;
+  if (handle_.load() != 0) {
+    check(library().work_contributors(handle_.load(), &n));
+  }
+  TORCH_CHECK_VALUE(n > 0, "goccl: contributors(): the work ", info_.title,
+                    " is not one of collectives: only these have contributors");
+  return n;
 }
 
 float Work::getDuration() const {

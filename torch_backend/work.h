@@ -69,7 +69,8 @@ class Work : public c10d::Work {
   void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
              std::shared_ptr<void> extension);
   // Called instead of begin(): ends a work that the library never had.
-  void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {});
+  void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {},
+           int contributors = 0);
   // Of a batch that is being recorded: lets the next wait() of a thread return at once. The thread
   // is named by its threadNumber(); 0: none.
   void letPass(uint64_t thread) { passes_.store(thread); }
@@ -88,6 +89,9 @@ class Work : public c10d::Work {
   // Breaks the communicator: no single operation of it can be given up alone.
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // With how many ranks' contributions the collectives have ended: see goccl_work_contributors().
+  // Throws what the work has ended with, and a RuntimeError before its end.
+  int contributors();
   // Milliseconds from the start to when the end was noticed.
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
@@ -115,6 +119,7 @@ class Work : public c10d::Work {
   const std::shared_ptr<Hooks> hooks_;
   const WorkInfo info_;
   const uint64_t key_;                 // of this work only, in this process
+  int contributors_ = 0;               // to collectives without a handle
   std::atomic<goccl_work> handle_{0};  // 0: not begun
   std::atomic<bool> ending_{false};
   std::atomic<bool> listening_{false};

@@ -588,7 +588,21 @@ static void works(goccl_comm comm, int rank, int size) {
   GIVES(GOCCL_OK, r);
   OK(goccl_work_test(work));
   TRUE(out == size * (size + 1) / 2);
+  int n = 0;
+  OK(goccl_work_contributors(work, &n));
+  TRUE(n == size);
   OK(goccl_work_free(work));
+  call.wait_soon = 1;
+  for (int i = 0, done = 0; i < 1000 && done < 2; i++) { /* in Go, then by the fast path */
+    OK(goccl_allreduce(comm, &in, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, &work));
+    OK(goccl_work_wait(work, PATIENCE));
+    done += work == GOCCL_WORK_DONE;
+    n = 0;
+    OK(goccl_work_contributors(work, &n));
+    TRUE(n == size);
+    OK(goccl_work_free(work));
+  }
+  call.wait_soon = 0;
 
   /* Everybody sends to rank 0, who takes what comes. */
   if (rank == 0) {
@@ -603,7 +617,10 @@ static void works(goccl_comm comm, int rank, int size) {
     }
     TRUE(seen == (1 << size) - 2);
   } else {
-    OK(goccl_send(comm, &in, 1, GOCCL_INT32, 0, 5, NULL, NULL));
+    OK(goccl_send(comm, &in, 1, GOCCL_INT32, 0, 5, NULL, &work));
+    OK(goccl_work_wait(work, PATIENCE));
+    GIVES(GOCCL_INVALID_ARGUMENT, goccl_work_contributors(work, &n));
+    OK(goccl_work_free(work));
   }
 
   /* A ring of sends and receives, and a collective, as one. */
@@ -1268,6 +1285,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_mem_alloc(NULL, 1));
   GIVES(argument, goccl_set_logger(NULL, NULL, 99));
   GIVES(argument, goccl_work_on_done(GOCCL_WORK_DONE, NULL, NULL));
+  GIVES(argument, goccl_work_contributors(GOCCL_WORK_DONE, NULL));
   GIVES(argument, goccl_work_error(GOCCL_WORK_DONE, NULL, 1));
   GIVES(argument, goccl_work_wait(GOCCL_WORK_DONE, -2));
   GIVES(handle, goccl_allgather(c, NULL, NULL, NULL, f, NULL, NULL));

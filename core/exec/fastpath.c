@@ -73,7 +73,7 @@ static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *pla
 
 int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits) {
   if (!come_in(&s->gate)) return GOCCL_FAST_PATH_NONE;
-  const goccl_known *k = s->handle == handle ? find(s, o) : NULL;
+  const goccl_known *k = s->handle == handle && s->ranks == o->ranks ? find(s, o) : NULL;
   if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX) ||
       (s->result_most > 0 && k->completes && (k->bytes > s->result_most || k->n_out > 1))) {
     leave(&s->gate);

@@ -21,6 +21,7 @@ typedef struct {
   uint8_t dtype;
   uint8_t op;
   int32_t root;
+  uint32_t ranks; /* that the caller takes the communicator to have */
   uint32_t n_in;
   uint32_t n_out;
   void *const *in;

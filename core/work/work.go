@@ -150,8 +150,14 @@ func (w *Work) Resolve(err *fault.Error) {
 // SetContributors notes how many ranks' contributions are in the result.
 func (w *Work) SetContributors(n int) { w.contributors.Store(int32(n)) }
 
-// Contributors is how many ranks' contributions are in the result of the work's collectives.
-func (w *Work) Contributors() int { return int(w.contributors.Load()) }
+// Contributors is how many ranks' contributions are in the result of the work's collectives, once
+// it has ended well; 0 where it has none.
+func (w *Work) Contributors() int {
+	if len(w.parts) == 0 {
+		return 0
+	}
+	return int(w.contributors.Load())
+}
 
 // SetTimeout starts the work's clock.
 func (w *Work) SetTimeout(d time.Duration) { w.timeout, w.deadline = d, exec.Now()+d }

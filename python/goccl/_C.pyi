@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
+from torch._C._distributed_c10d import Work as _Work
 
 from goccl.groups import Member
 from goccl.options import OptionFields
@@ -93,6 +94,12 @@ class ProcessGroupGoccl(_Members, Backend):
     @property
     def options(self) -> Options: ...
     def _drop_batch(self, why: str, collective: bool) -> None: ...
+
+class Work(_Work):
+    """What collectives, sends and receives of the back end return."""
+
+    def contributors(self) -> int:
+        """Tells with how many ranks' contributions the collectives have ended."""
 
 class Communicator(_Members):
     """Blocking collectives on CPU tensors, with less around them than torch.distributed's functions

@@ -189,6 +189,11 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 		return nil, d.cause.During(m.Operation, 0)
 	}
 	d.verdict = readVerdict(d.value.Verdict)
+	if d.verdict.Recovers {
+		// This rank recovers, too, even if it has not heard of the failure yet.
+		c.fail(c.members.Errorf(fault.ErrPeerFailed, "others recover from a failure"), false)
+		return nil, errRecovers
+	}
 	if d.verdict.Calls != nil {
 		return nil, c.members.Errorf(fault.ErrMismatch, "the ranks have called different things").
 			Calling(d.verdict.Calls).During(m.Operation, 0)

@@ -61,9 +61,7 @@ func (c *Comm) Members() []Member {
 // A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
 // next epoch for this rank. After another error Recover may be called again.
 func (c *Comm) Recover(ctx context.Context) error {
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	return c.goOn(ctx, motion{Operation: "recover"})
+	return c.follow(ctx, motion{Operation: "recover"}, false)
 }
 
 // Grow is Recover that waits until a number of processes have come to join, for half of the
@@ -73,9 +71,22 @@ func (c *Comm) Grow(ctx context.Context, newcomers int) error {
 		return fault.Errorf(fault.ErrInvalidArgument, "grow: newcomers are %d, allowed are 1 to %d",
 			newcomers, membership.MaxJoiners)
 	}
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	return c.goOn(ctx, motion{Operation: "grow", Newcomers: newcomers})
+	return c.follow(ctx, motion{Operation: "grow", Newcomers: newcomers}, false)
+}
+
+// errRecovers tells that the members recover by themselves first.
+var errRecovers = errors.New("the members recover by themselves")
+
+// follow goes on as a caller has asked. What members do by themselves comes first, on all of them,
+// and counts only where the present epoch is one that was asked for: then it need but work.
+func (c *Comm) follow(ctx context.Context, m motion, asked bool) error {
+	return c.decide(func(e *epoch) (err error) {
+		if !asked || e.failed() != nil {
+			err = c.goOn(ctx, m)
+		}
+		asked = asked || c.present.Load() != e
+		return err
+	})
 }
 
 // goOn begins the next epoch. Its caller holds c.changing.
@@ -84,12 +95,13 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 	defer cancel()
 	for {
 		err := c.recover(ctx, m)
-		again := errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked)
+		again := errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) ||
+			m.Completes && errors.Is(err, errRecovers)
 		if !again || ctx.Err() != nil {
 			return err
 		}
 		// The next epoch has failed already: its members come to Recover.
-		m = motion{Operation: "recover"}
+		m = motion{Operation: "recover", Completes: m.Completes}
 	}
 }
 
@@ -128,7 +140,11 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 			// No operation of the epoch may read or write buffers any more when others hear from this rank.
 			e.endWorks(nil)
 			c.lockOrder()
+			recovers := c.recovering != nil
 			c.mu.Unlock()
+			if recovers && !m.Completes {
+				return errRecovers
+			}
 			m.Progress = e.progress()
 		}
 		var err error
@@ -259,38 +275,57 @@ type ShrinkOptions struct {
 // same list, whether the communicator has failed or not; excluded ones must not. The old
 // communicator stays as it is, but excluded ranks take no part in what its members decide later.
 // See Recover for who is left out, and for the errors.
-func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (*Comm, error) {
+func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (child *Comm, err error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	e := c.present.Load()
-	if err := c.alive(e); err != nil {
-		return nil, err
-	}
+	called := c.present.Load()
 	for _, rank := range o.Exclude {
-		if rank < 0 || rank >= e.size || rank == e.rank {
+		if rank < 0 || rank >= called.size || rank == called.rank {
 			return nil, fault.Errorf(fault.ErrInvalidArgument, "exclude has rank %d: allowed are 0 to %d, "+
-				"but not %d, the caller's", rank, e.size-1, e.rank)
+				"but not %d, the caller's", rank, called.size-1, called.rank)
 		}
 	}
-	if o.Abort {
-		c.Revoke("it is shrunk")
-	}
-	d, err := e.decide(ctx, motion{Operation: "shrink"}, o.Exclude)
+	err = c.decide(func(e *epoch) error {
+		if e != called && len(o.Exclude) > 0 {
+			return e.members.Errorf(fault.ErrRevoked, "the members have changed: exclude has ranks of "+
+				"epoch %d, and this is epoch %d", called.number, e.number)
+		}
+		if o.Abort {
+			c.Revoke("it is shrunk")
+		}
+		d, err := e.decide(ctx, motion{Operation: "shrink"}, o.Exclude)
+		if err != nil {
+			return err
+		}
+		if child, err = e.shrunk(d.value); err != nil {
+			return err
+		}
+		e.leadsTo(child.present.Load())
+		if err = child.meetOrRecover(ctx); err != nil {
+			child.Destroy()
+		}
+		return err
+	})
 	if err != nil {
-		return nil, err
-	}
-	child, err := e.shrunk(d.value)
-	if err != nil {
-		return nil, err
-	}
-	e.leadsTo(child.present.Load())
-	if err := child.meetOrRecover(ctx); err != nil {
-		child.Destroy()
 		return nil, err
 	}
 	return child, nil
+}
+
+// decide has a caller decide something with the members of the present epoch: after what they do by
+// themselves.
+func (c *Comm) decide(now func(e *epoch) error) error {
+	for {
+		e := c.holdEpoch()
+		err := c.alive(e)
+		if err == nil {
+			err = now(e)
+		}
+		c.changing.Unlock()
+		if !errors.Is(err, errRecovers) {
+			return err
+		}
+	}
 }
 
 // meetOrRecover is the first meeting of a communicator that this rank has not had before. Where a
@@ -298,7 +333,7 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (*Comm, error) {
 func (c *Comm) meetOrRecover(ctx context.Context) error {
 	err := c.meetAgain(ctx)
 	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) {
-		return c.Recover(ctx)
+		return c.follow(ctx, motion{Operation: "recover"}, true)
 	}
 	return err
 }
@@ -330,18 +365,15 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 // Agree returns those of the flags that all members have set which are left. It works after a
 // failure, too: members that have ended, and those that do not call it, take no part. All that live
 // must call it. See Recover for who is left out, and for the errors.
-func (c *Comm) Agree(ctx context.Context, flags uint64) (uint64, error) {
+func (c *Comm) Agree(ctx context.Context, flags uint64) (agreed uint64, err error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	e := c.present.Load()
-	if err := c.alive(e); err != nil {
-		return 0, err
-	}
-	d, err := e.decide(ctx, motion{Operation: "agree", Flags: flags}, nil)
-	if err != nil {
-		return 0, err
-	}
-	return d.verdict.Flags, nil
+	err = c.decide(func(e *epoch) error {
+		d, err := e.decide(ctx, motion{Operation: "agree", Flags: flags}, nil)
+		if err == nil {
+			agreed = d.verdict.Flags
+		}
+		return err
+	})
+	return agreed, err
 }

@@ -15,6 +15,9 @@ type motion struct {
 	Operation string // that is called: "recover", "grow", "shrink" or "agree"
 	Flags     uint64 `json:",omitempty"` // of agree
 	Newcomers int    `json:",omitempty"` // of grow: how many are waited for
+	// Completes is set where the members recover by themselves, and complete collectives in the next
+	// epoch, of which those that join would know nothing.
+	Completes bool `json:",omitempty"`
 	Progress  progress
 }
 
@@ -24,6 +27,9 @@ type verdict struct {
 	// Calls are, where ranks have called different operations, those of the first rank and of the
 	// first that differs from it.
 	Calls map[int]string `json:",omitempty"`
+	// Recovers is set where some recover by themselves, and others have called something: that comes
+	// after it.
+	Recovers bool `json:",omitempty"`
 	// Finished is the last collective that has ended anywhere; Fetch says which results are passed on.
 	Finished uint64  `json:",omitempty"`
 	Fetch    []fetch `json:",omitempty"`
@@ -34,8 +40,8 @@ func (m motion) encode() []byte {
 	return b
 }
 
-// judge makes the verdict of what the members have moved, by rank.
-func judge(states map[int][]byte) (decided, source []byte) {
+// judge makes the verdict of what the members have moved, by rank. Closed: those that join wait.
+func judge(states map[int][]byte) (decided []byte, closed bool) {
 	v := verdict{Flags: math.MaxUint64}
 	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
 	come := map[int]progress{}
@@ -48,12 +54,17 @@ func judge(states map[int][]byte) (decided, source []byte) {
 		if (m.Operation != first.Operation || m.Newcomers != first.Newcomers) && v.Calls == nil {
 			v.Calls = map[int]string{ranks[0]: shortName(first.Operation), rank: shortName(m.Operation)}
 		}
+		v.Recovers = v.Recovers || m.Completes != first.Completes
 		v.Flags &= m.Flags
 		come[rank] = m.Progress
+		closed = closed || m.Completes
+	}
+	if v.Recovers {
+		v.Calls = nil
 	}
 	v.Finished, v.Fetch = fetches(come)
 	decided, _ = json.Marshal(v) // as in encode
-	return decided, nil
+	return decided, closed
 }
 
 func readVerdict(b []byte) (v verdict) {

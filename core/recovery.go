@@ -271,11 +271,20 @@ type recovery struct {
 // awaitRecovery begins a recovery: works that a death ends are held from now on. It is called with
 // the lock held, once the epoch has failed.
 func (c *epoch) awaitRecovery(cause *fault.Error) {
-	if c.recovers() && errors.Is(cause, fault.ErrPeerFailed) && !c.destroyed && c.recovering == nil {
+	if c.recovers() && errors.Is(cause, fault.ErrPeerFailed) && !c.destroyed &&
+		c.recovering == nil && c.enoughAfter(cause) {
 		ctx, giveUp := context.WithCancel(c.life)
 		c.recovering = &recovery{make(chan struct{}), giveUp}
 		go c.Comm.recoverAlone(ctx)
 	}
+}
+
+// enoughAfter tells whether the members that are left need no newcomers. It is called with the lock
+// held.
+func (c *epoch) enoughAfter(cause *fault.Error) bool {
+	gone := slices.Concat(c.membership.Departed(), cause.Ranks)
+	slices.Sort(gone)
+	return c.size-len(slices.Compact(gone)) >= c.config.MinSize
 }
 
 // recoverAlone recovers a communicator that was not told to, and ends what is held.
@@ -284,7 +293,7 @@ func (c *Comm) recoverAlone(ctx context.Context) {
 		var err error
 		c.changing.Lock()
 		if c.present.Load().failed() != nil { // a caller of Recover may have come first
-			err = c.goOn(ctx, motion{Operation: "recover"})
+			err = c.goOn(ctx, motion{Operation: "recover", Completes: true})
 		}
 		c.changing.Unlock()
 		c.mu.Lock()

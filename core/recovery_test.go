@@ -172,3 +172,90 @@ func TestInputsOfAllAreSaved(t *testing.T) {
 		t.Errorf("copied are %v", h.before)
 	}
 }
+
+// A process that waits to join is let in by a call, not by members that recover by themselves: it
+// would know nothing of the collectives that they complete.
+func TestCompletesWithoutNewcomers(t *testing.T) {
+	config := joinConfigOf("tcp")
+	config.Recovery = RecoverySurvivors
+	w := newWorldOf(t, "tcp", 3, config)
+	everything(t, w)
+	left := w.of(1, 2)
+	joined := left.joining(config, left.handles())
+	until(t, "a process waits", left.someWait)
+	go w.endFor(1, 0)
+	left.each(func(rank int) error {
+		op, out := sumOf(t, rank+1, 1000, true)
+		if err := run(left.comms[rank], op); err != nil {
+			return err
+		}
+		return sumIs(out, []int{1, 2})
+	})
+	checkMembers(t, left)
+	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
+	checkMembers(t, joined())
+}
+
+// What a caller asks the members for comes after what they recover from by themselves: on those that
+// have heard of the failure, and on those that have not.
+func TestAsksAfterRecovery(t *testing.T) {
+	for name, ask := range map[string]func(c *Comm) error{
+		"agree": func(c *Comm) error {
+			agreed, err := c.Agree(soon(t), 7)
+			if err == nil && agreed != 7 {
+				err = fmt.Errorf("%d were agreed", agreed)
+			}
+			return err
+		},
+		"recover": func(c *Comm) error { return c.Recover(soon(t)) },
+		"shrink": func(c *Comm) error {
+			child, err := c.Shrink(soon(t), ShrinkOptions{})
+			if err == nil {
+				child.Destroy()
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := joinConfigOf("tcp")
+			config.Recovery = RecoverySurvivors
+			w := newWorldOf(t, "tcp", 4, config)
+			everything(t, w)
+			left := w.of(0, 1, 2)
+			left.each(func(rank int) error {
+				if rank == 0 {
+					w.endFor(0, 3)
+				}
+				if err := ask(left.comms[rank]); err != nil {
+					return err
+				}
+				op, out := sumOf(t, rank, 10, true)
+				if err := run(left.comms[rank], op); err != nil {
+					return err
+				}
+				return sumIs(out, []int{0, 1, 2})
+			})
+			checkMembers(t, left)
+		})
+	}
+}
+
+// Where too few members are left they do not recover by themselves: newcomers must be let in.
+func TestTooFewToComplete(t *testing.T) {
+	config := joinConfigOf("tcp")
+	config.Recovery, config.MinSize = RecoverySurvivors, 3
+	w := newWorldOf(t, "tcp", 3, config)
+	everything(t, w)
+	left := w.of(0, 1)
+	go w.endFor(0, 2)
+	left.each(func(rank int) error {
+		op, _ := sumOf(t, rank, 10, true)
+		if err := run(left.comms[rank], op); !errors.Is(err, fault.ErrPeerFailed) {
+			return fmt.Errorf("the allreduce gives %v", err)
+		}
+		return nil
+	})
+	joined := left.joining(config, left.handles())
+	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
+	checkMembers(t, joined())
+}

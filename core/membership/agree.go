@@ -30,9 +30,9 @@ type Config struct {
 	// Waits: as long as there is no Waited, whoever is silent is waited for, unless it is suspected.
 	// Members may come to the decision as late as their callers like.
 	Waits bool
-	// Judge says what becomes of operations, and who has the state, from the states that the
-	// survivors have reported. It is pure. nil: nothing.
-	Judge func(states map[int][]byte) (verdict, source []byte)
+	// Judge says what becomes of operations, from the states that the survivors have reported, and
+	// whether joiners wait for another decision. It is pure. nil: nothing.
+	Judge func(states map[int][]byte) (verdict []byte, closed bool)
 }
 
 // Agreement is one member's part in the decision on what follows its epoch. Once decided it is kept

@@ -19,7 +19,7 @@ const (
 	// MaxHandle and MaxHost are the longest handle and host of a joiner, in bytes.
 	MaxHandle = 1024
 	MaxHost   = 128
-	// MaxOpaque is the longest state, verdict and source, in bytes.
+	// MaxOpaque is the longest state and verdict, in bytes.
 	MaxOpaque = 1024
 
 	maxAttempt = 1 << 30
@@ -178,7 +178,7 @@ func (v *Value) append(b []byte) []byte {
 	b = append(binary.LittleEndian.AppendUint32(b, v.Epoch), v.Nonce[:]...)
 	b = appendBool(append(append(b, v.Survivors...), v.Founders...), v.Open)
 	b = appendJoiners(b, v.Joiners)
-	return foreign.AppendBytes(foreign.AppendBytes(b, v.Verdict), v.Source)
+	return foreign.AppendBytes(b, v.Verdict)
 }
 
 func decodeValue(r *foreign.Reader, size int) *Value {
@@ -186,7 +186,7 @@ func decodeValue(r *foreign.Reader, size int) *Value {
 	r.Fixed(v.Nonce[:])
 	v.Survivors, v.Founders = decodeSet(r, size), decodeSet(r, size)
 	v.Open, v.Joiners = decodeBool(r), decodeJoiners(r)
-	v.Verdict, v.Source = r.Bytes(MaxOpaque), r.Bytes(MaxOpaque)
+	v.Verdict = r.Bytes(MaxOpaque)
 	if v.Survivors.count() == 0 || !v.Founders.within(v.Survivors) {
 		r.Fail()
 	}

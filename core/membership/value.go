@@ -26,10 +26,9 @@ type Value struct {
 	Founders Set
 	Open     bool // somebody who is left out may live, and come to another decision
 	Joiners  []Joiner
-	// Verdict says what becomes of the operations that were under way, and Source who has the state
-	// that the next epoch begins with. Both are what Config.Judge has made of the reports, in at
-	// most MaxOpaque bytes each.
-	Verdict, Source []byte
+	// Verdict says what becomes of the operations that were under way. It is what Config.Judge has
+	// made of the reports, in at most MaxOpaque bytes.
+	Verdict []byte
 }
 
 // Size is the number of members.
@@ -71,18 +70,22 @@ func (a *Agreement) compose(reports map[int]*Message) *Value {
 		v.Founders = v.Survivors.both(a.founders)
 	}
 	v.Open = !a.settled || v.Survivors.count()+a.ended.count() < a.config.Size
-	if len(v.Joiners) < a.newcomers && a.config.Waits && !a.waited {
-		return nil
-	}
-	if v.Size() < a.config.MinSize || !a.config.Any && v.Founders.count() == 0 {
-		return nil
-	}
+	closed := false
 	if a.config.Judge != nil {
 		states := map[int][]byte{}
 		for _, rank := range v.Survivors.Ranks() {
 			states[rank] = reports[rank].State
 		}
-		v.Verdict, v.Source = a.config.Judge(states)
+		v.Verdict, closed = a.config.Judge(states)
+	}
+	if closed {
+		v.Joiners = nil
+	}
+	if !closed && len(v.Joiners) < a.newcomers && a.config.Waits && !a.waited {
+		return nil
+	}
+	if v.Size() < a.config.MinSize || !a.config.Any && v.Founders.count() == 0 {
+		return nil
 	}
 	return v
 }

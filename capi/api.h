@@ -89,11 +89,11 @@ struct api_mask {
 struct api_mask api_enter_program(void);
 void api_leave_program(struct api_mask mask);
 
-/* Keeps a message for goccl_last_error() on this thread, and its detail for
- * goccl_last_error_detail(). */
 /* Keeps what goccl_work_contributors() tells this thread of GOCCL_WORK_DONE. */
 void api_keep_contributors(int n);
 
+/* Keeps a message for goccl_last_error() on this thread, and its detail for
+ * goccl_last_error_detail(). */
 void api_keep_error(const char *text, size_t size, const char *detail, size_t detail_size);
 
 /* Keeps them for a failure that is found in C, and returns its kind. The text names the

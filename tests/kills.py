@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -94,14 +95,18 @@ class Plan:
     steps: int
     deadly: float  # how likely an epoch has a death
     lasting: bool = False  # one process lives through it all
+    completes: bool = False  # survivors complete collectives
 
     @property
     def timeout(self) -> float:
         return 2.0 if self.stops else 20.0
 
     @staticmethod
-    def of(seed: int, lasting: int) -> Plan:
+    def of(seed: int, lasting: int, completes: bool) -> Plan:
         draw = random.Random(seed)
+        if completes:
+            size, transport = draw.randint(2, 6), draw.choice(["shm", "tcp"])
+            return Plan(str(seed), size, transport, False, 60, 0.02, completes=True)
         if lasting:
             transport = ["shm", "tcp"][seed % 2]
             return Plan(str(seed), 3, transport, False, 5 * lasting, 1.0, True)
@@ -551,6 +556,94 @@ class Process:
         self.tell("end", outcome=outcome)
 
 
+class Completing(Process):
+    """A rank's process whose collectives complete although members die in them. It calls nothing to
+    recover, so all members stay in step."""
+
+    def run(self) -> str:
+        self.meet()
+        while self.step < self.plan.steps:
+            self.perform()
+        self.call("barrier", self.comm, None, None)
+        return "finished"
+
+    def meet(self) -> None:
+        (self.step,) = self.largest(self.step)
+        self.tell("met", id=self.members[self.rank])
+
+    def perform(self) -> None:
+        draw = random.Random(f"{self.plan.seed} {self.step}")
+        what = draw.choices(["sums", "barrier", "grow"], [8, 1, 2])[0]
+        own = random.Random(f"{self.plan.seed} {self.number} {self.step}")
+        if own.random() < self.plan.deadly:
+            self.die_within(own.random() * 0.003, own.choice(HOWS))
+        if what == "sums":
+            self.sums([draw.choice([8, 1024, 16384, 1 << 18]) for _ in range(draw.choice([1, 3]))])
+        elif what == "barrier":
+            self.call("barrier", self.comm, None, None)
+        else:
+            self.let_in()
+            return
+        self.step += 1
+
+    def die_within(self, seconds: float, how: str) -> None:
+        def end() -> None:
+            time.sleep(seconds)
+            self.die(how)
+
+        threading.Thread(target=end, daemon=True).start()
+
+    def let_in(self) -> None:
+        waiting = ctypes.c_int()
+        self.call("comm_joining", self.comm, ctypes.byref(waiting))
+        come = self.largest(waiting.value) != [0]
+        self.step += 1
+        if come:
+            self.call("comm_recover", self.comm, ctypes.c_int64(int(2000 * self.plan.timeout)))
+            self.look()
+            self.meet()
+
+    def sums(self, counts: list[int]) -> None:
+        """Allreduces that are under way at once."""
+        self.look()
+        works, before = [], self.members
+        for part, count in enumerate(counts):
+            count += PERIOD * part
+            a, out = self.buffer(count)
+            given = out if zlib.crc32(f"{self.step} {part}".encode()) % 2 else a
+            self.fill(given, count, part)
+            work = ctypes.c_uint64()
+            self.allreduce(given, out, count, FLOAT32, SUM, ctypes.byref(work))
+            n = ctypes.c_int()
+            if not work.value:  # it has ended
+                self.call("work_contributors", work, ctypes.byref(n))
+            works.append((work, count, out, n))
+        for part, (work, count, out, n) in enumerate(works):
+            self.call("work_wait", work, ctypes.c_int64(-1))
+            if work.value:
+                self.call("work_contributors", work, ctypes.byref(n))
+            self.call("work_free", work)
+            self.look()
+            head = out.raw[: 4 * PERIOD]
+            if not self.is_sum(head, part, before, n.value) or out.raw != head * (count // PERIOD):
+                raise AssertionError(f"step {self.step} part {part}: a wrong sum of {n.value}")
+            self.tell(
+                "result", key="", step=self.step, part=part, digest=zlib.crc32(head) + n.value
+            )
+
+    def is_sum(self, data: bytes, part: int, before: list[int], n: int) -> bool:
+        """Whether members have given data, n of those before, all of those that are left among
+        them."""
+        for given in itertools.combinations(before, n):
+            if set(self.members) & set(before) <= set(given):
+                self.members, now = list(given), self.members
+                same = data == self.expected(part)
+                self.members = now
+                if same:
+                    return True
+        return False
+
+
 @dataclass
 class Seen:
     """What the supervisor knows of a process."""
@@ -567,8 +660,8 @@ class Seen:
 
 
 class Supervisor:
-    def __init__(self, seed: int, lasting: int):
-        self.plan = Plan.of(seed, lasting)
+    def __init__(self, seed: int, lasting: int, completes: bool):
+        self.plan = Plan.of(seed, lasting, completes)
         self.draw = random.Random(f"{seed} supervisor")
         self.dir = Path(tempfile.mkdtemp(prefix="kills"))
         self.processes: list[Seen] = []
@@ -593,7 +686,10 @@ class Supervisor:
         code = 1
         try:
             os.close(self.reading)
-            p = Process(self.plan, number, self.writing, self.dir)
+            if self.plan.completes:
+                os.environ["GOCCL_RECOVERY"] = "survivors"
+            kind = Completing if self.plan.completes else Process
+            p = kind(self.plan, number, self.writing, self.dir)
             p.main(lambda: p.join(kill_after) if rank is None else p.begin(rank))
             code = 0
         except BaseException:
@@ -641,6 +737,8 @@ class Supervisor:
             # One that was stopped may go on alone once all the others have ended.
             if known != r["members"] and any(q.process in known for q in self.living()):
                 self.fail(f"epoch {r['key']}: members are {known} and {r['members']}")
+        elif what == "met":
+            p.process = r["id"]
         elif what == "result":
             place = r["key"], p.members, r["step"], r["part"]
             digest = self.results.setdefault(place, r["digest"])
@@ -744,9 +842,11 @@ class Supervisor:
                 self.fail(f"process {i} wrote:\n{log}")
 
 
-def supervise(seed: int, lasting: int, trace: bool) -> tuple[bool, int, Counter[str]]:
+def supervise(
+    seed: int, lasting: int, completes: bool, trace: bool
+) -> tuple[bool, int, Counter[str]]:
     """Runs a schedule, and tells whether all was well, how many have died, and what they got."""
-    s = Supervisor(seed, lasting)
+    s = Supervisor(seed, lasting, completes)
     s.run()
     p = s.plan
     line = (
@@ -774,6 +874,7 @@ def main() -> None:
     parser.add_argument(
         "--lasting", type=int, default=0, help="about how many epochs one process lives through"
     )
+    parser.add_argument("--completes", action="store_true", help="survivors complete collectives")
     parser.add_argument("--trace", action="store_true", help="keeps what the ranks have told")
     a = parser.parse_args()
     first, _, last = a.seeds.partition(":")
@@ -787,7 +888,7 @@ def main() -> None:
                 seed = seeds.pop(0)
                 pid = os.fork()
                 if pid == 0:
-                    well, *facts = supervise(seed, a.lasting, a.trace)
+                    well, *facts = supervise(seed, a.lasting, a.completes, a.trace)
                     os.write(results.fileno(), (json.dumps(facts) + "\n").encode())
                     os._exit(0 if well else 1)
                 running[pid] = seed

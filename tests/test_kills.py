@@ -13,7 +13,9 @@ SEEDS = int(os.environ.get("GOCCL_KILLS_SEEDS", "24"))
 
 @pytest.mark.timeout(120 + 10 * SEEDS)
 @pytest.mark.parametrize(
-    "options", [(f"1:{SEEDS}",), ("1:2", "--lasting", "60")], ids=["seeds", "lasting"]
+    "options",
+    [(f"1:{SEEDS}",), ("1:2", "--lasting", "60"), (f"1:{SEEDS}", "--completes")],
+    ids=["seeds", "lasting", "completes"],
 )
 def test_survivors_go_on(options):
     """In all schedules those that live end, with the same members and the same bits, and a process

@@ -196,8 +196,8 @@ func TestCompletesWithoutNewcomers(t *testing.T) {
 	checkMembers(t, joined())
 }
 
-// What a caller asks the members for comes after what they recover from by themselves: on those that
-// have heard of the failure, and on those that have not.
+// What a caller asks the members for comes after what they recover from by themselves: on those
+// that have heard of the failure, and on those that have not.
 func TestAsksAfterRecovery(t *testing.T) {
 	for name, ask := range map[string]func(c *Comm) error{
 		"agree": func(c *Comm) error {

@@ -203,6 +203,7 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 
 // await waits until a decision has ended, for as long as the context lasts.
 func (c *epoch) await(ctx context.Context, d *decision) {
+	defer c.listen()()
 	step := func(n membership.News) {
 		c.mu.Lock()
 		act := c.informOf(d, n)

@@ -109,6 +109,7 @@ func (c *epoch) askThese(ctx context.Context, peers []int, sequence uint64) (mis
 		})
 	}
 	wg.Wait()
+	defer c.listen()()
 	for !q.answered(peers) && ctx.Err() == nil {
 		select {
 		case <-q.changed:

@@ -137,6 +137,16 @@ func (r *linkReader) Leave(run *exec.Run) {
 	r.reads, r.relies = false, false
 }
 
+// listen has another goroutine read the links until stop is called: what the caller waits for comes
+// by a control frame, and it does not read by itself.
+func (c *epoch) listen() (stop func()) {
+	if c.poller == nil {
+		return func() {}
+	}
+	c.poller.StartProgress()
+	return c.poller.StopProgress
+}
+
 // kick has the thread that reads the links look at what it waits for.
 func (c *epoch) kick() {
 	if c.poller != nil {

@@ -109,6 +109,7 @@ func (b *monitoredBarrier) wait(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
 	c, sequence := b.c, p.Message.Sequence
+	defer c.listen()()
 	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
 	deadline := w.Deadline()
 	if c.rank != 0 {

@@ -56,9 +56,9 @@ type Agreement struct {
 	state            []byte
 	newcomers        int // see Begin
 
-	begun   bool // this member has stopped, and state says where
-	asked   bool // a peer has begun, and the caller has been told
-	pending map[int]*Message
+	begun   bool             // this member has stopped, and state says where
+	asked   bool             // a peer has begun, and the caller has been told
+	pending map[int]*Message // of each peer, the latest that asks, before begun
 	decided *Value
 	out     error // why this member is not in the next epoch
 	waited  bool  // see Waited
@@ -376,7 +376,10 @@ func (a *Agreement) receive(from int, m *Message) {
 		return
 	case !a.begun:
 		if asks {
-			a.pending[from] = m
+			// Messages may overtake each other, and an answer to an older one counts no more.
+			if last := a.pending[from]; last == nil || !m.before(last) {
+				a.pending[from] = m
+			}
 			if !a.asked {
 				a.asked = true
 				a.actions = append(a.actions, Asked{})

@@ -72,6 +72,11 @@ type Message struct {
 	Value *Value // of a Promise that tells of one, an Accept and a Decide
 }
 
+// before tells whether a message that asks was sent before another one of the same member.
+func (m *Message) before(o *Message) bool {
+	return m.Ballot.before(o.Ballot) || m.Ballot == o.Ballot && m.Kind < o.Kind
+}
+
 // Encode returns the bytes of a message.
 func (m *Message) Encode() []byte {
 	b := appendBool([]byte{byte(m.Kind)}, m.Settled)

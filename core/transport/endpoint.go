@@ -345,6 +345,14 @@ func (e *Endpoint) allLinks() []*link {
 	return l
 }
 
+// linked tells whether there is a link to a member's process.
+func (e *Endpoint) linked(m *member) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.peers[peerKey{m.addr.Process, m.kind}]
+	return p != nil && p.link != nil
+}
+
 // refuse logs a refused connection, once a remote address.
 func (e *Endpoint) refuse(from string, err error) {
 	e.mu.Lock()

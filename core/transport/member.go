@@ -39,7 +39,7 @@ type route struct {
 }
 
 // connect makes a route to the member, if there is none. It leaves it to the peer to dial for a
-// while.
+// while, where there is no link to its process.
 func (m *member) connect(ctx context.Context, leave time.Duration) (*route, error) {
 	if r := m.ready.Load(); r != nil {
 		return r, nil
@@ -69,7 +69,7 @@ func (m *member) connect(ctx context.Context, leave time.Duration) (*route, erro
 			}
 			continue
 		}
-		if leave > 0 && m.kind != Mem {
+		if leave > 0 && m.kind != Mem && !g.e.linked(m) {
 			t := time.NewTimer(leave)
 			select {
 			case <-ctx.Done():

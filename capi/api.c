@@ -459,10 +459,11 @@ goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch) {
 }
 
 goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
-                              const void *local_model, size_t local_size) {
+                              const void *local_model, size_t local_size, int replicas) {
   NOT_FORKED;
   ENTER_GO;
-  return apiCheckpoint(comm, (void *)global_model, global_size, (void *)local_model, local_size);
+  return apiCheckpoint(comm, (void *)global_model, global_size, (void *)local_model, local_size,
+                       replicas);
 }
 
 goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,

@@ -11,7 +11,7 @@ import (
 
 //export apiCheckpoint
 func apiCheckpoint(handle C.goccl_comm, global unsafe.Pointer, globalSize C.size_t,
-	local unsafe.Pointer, localSize C.size_t) C.goccl_result {
+	local unsafe.Pointer, localSize C.size_t, replicas C.int) C.goccl_result {
 	return export("checkpoint", func() error {
 		c, err := comm(handle)
 		if err != nil {
@@ -23,7 +23,7 @@ func apiCheckpoint(handle C.goccl_comm, global unsafe.Pointer, globalSize C.size
 			c.comm.Refuse(err.Error())
 			return err
 		}
-		return c.comm.CheckPoint(context.Background(), ofGlobal, ofLocal)
+		return c.comm.CheckPoint(context.Background(), ofGlobal, ofLocal, int(replicas))
 	})
 }
 

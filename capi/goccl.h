@@ -395,30 +395,32 @@ goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t s
 goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
 
 /* Makes the next version of the models, in memory: a global one, which is the same on all ranks,
- * and a local one for each rank, of which another rank keeps a copy, on another host if there is
- * one. All ranks must call it, in the order of their collectives; it blocks, for the communicator's
- * timeout at most. Models are the caller's and copied; each may be NULL where its size is 0. Once
- * it has returned GOCCL_OK on any rank the version is not lost as long as a member lives. After
+ * and a local one for each rank, of which `replicas` >= 0 other ranks keep copies, or all others
+ * where they are fewer: those of other hosts first, and no two of a host while others have none.
+ * All ranks must call it, in the order of their collectives and with the same `replicas`; it
+ * blocks, for the communicator's timeout at most. Models are the caller's and copied; each may be
+ * NULL where its size is 0. Once it has returned GOCCL_OK on any rank the version is not lost as
+ * long as a member lives, and a local model as long as its rank or one that keeps it does. After
  * another code goccl_load_checkpoint() tells whether the version counts:
  *
- * - GOCCL_MISMATCH, on all ranks: the global models differ, or the versions, as where one that has
- *   joined has not loaded; nothing has changed;
- * - GOCCL_INVALID_ARGUMENT, on all ranks: a rank would hold more than 1 GiB, with what it keeps for
- *   others, and in two versions; or a checkpoint has failed before, and goccl_load_checkpoint() has
- *   not been called since; nothing has changed;
+ * - GOCCL_MISMATCH, on all ranks: the global models differ, or the replicas, or the versions, as
+ *   where one that has joined has not loaded; nothing has changed;
+ * - GOCCL_INVALID_ARGUMENT, on all ranks: `replicas` < 0; or a rank would hold more than 1 GiB,
+ *   with all copies that it keeps for others, and in two versions; or a checkpoint has failed
+ *   before, and goccl_load_checkpoint() has not been called since; nothing has changed;
  * - what a collective gives.
  *
- * Thread-safe. Like RabitCheckPoint. */
+ * Thread-safe. Like RabitCheckPoint; `replicas` is its rabit_local_replica. */
 goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
-                              const void *local_model, size_t local_size);
+                              const void *local_model, size_t local_size, int replicas);
 
 /* Gives the newest version that counts, and this rank's models of it; version 0 and sizes of 0
  * where there is none. All ranks must call it, at the start, after goccl_comm_recover() and its
  * kin, and after a goccl_checkpoint() that has failed; it blocks, for the communicator's timeout at
  * most. A rank that has joined gets the global model from another one. Local models of ranks that
- * have ended go to those that have joined, both in their order, where there are as many members as
- * when the version was made; until then nobody gets them, and the next goccl_checkpoint() drops
- * them. A local model is lost where both its rank and the one that kept the copy have ended.
+ * have ended go to those that have joined, both in their order, as far as there are both; the next
+ * goccl_checkpoint() drops what is left. A local model is lost where its rank and all that kept
+ * copies have ended.
  *
  * The memory is the library's, and stays as it is until the next goccl_load_checkpoint() or
  * goccl_destroy() of the communicator. No argument may be NULL. GOCCL_MISMATCH, on all ranks: some

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	mathbits "math/bits"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -18,9 +19,9 @@ import (
 )
 
 // A checkpoint is made in two phases. First each rank stages the version: its models, and the local
-// model of another rank. Then a barrier follows, after which it counts. So a rank that is through
-// knows that all have staged it, and the others have it, staged, whatever becomes of them. What is
-// staged on all that are left is loaded: a rank that has ended may have been through.
+// models that it keeps for others. Then a barrier follows, after which it counts. So a rank that is
+// through knows that all have staged it, and the others have it, staged, whatever becomes of them.
+// What is staged on all that are left is loaded: a rank that has ended may have been through.
 
 // checkpointMost is how many bytes of models a rank holds at most: its own and those that it keeps
 // for others, in two versions.
@@ -47,12 +48,9 @@ type checkpoint struct {
 
 // place is what was a rank when a version was made. It may be another's now.
 type place struct {
-	Owner  uint64 // models.id of the rank
-	Local  uint64 // bytes of the local model
-	Keeper int32  // the place of the rank that keeps a copy of that, noPlace: none does
+	Owner uint64 // models.id of the rank
+	Local uint64 // bytes of the local model
 }
-
-const noPlace = -1
 
 func newModels() models {
 	var id [8]byte
@@ -61,20 +59,24 @@ func newModels() models {
 }
 
 // CheckPoint makes the next version of the models, in memory: the global one, which is the same on
-// all ranks, and a local one for each rank, of which another rank keeps a copy, on another host if
-// there is one. All ranks must call it. Once it has returned on any rank the version is not lost as
-// long as a member lives. After an error LoadCheckPoint tells whether it counts. Models are copied.
+// all ranks, and a local one for each rank, of which `replicas` other ranks keep copies: those of
+// other hosts first, and no two of a host while others have none. Where there are fewer others all
+// keep one. So a local model is lost only where its rank and all that keep it end before the next
+// version. All ranks must call it, with the same number of replicas. Once it has returned on any
+// rank the version is not lost as long as a member lives. After an error LoadCheckPoint tells
+// whether it counts. Models are copied.
 //
-// ErrMismatch tells, on all ranks, that global models or versions differ, ErrInvalidArgument that
-// the models of some rank are too large: 1 GiB for its own and those that it keeps for others, in
-// two versions. Nothing has changed then. The same holds where a call has failed after it was
-// whole on some rank: LoadCheckPoint comes first.
-func (c *Comm) CheckPoint(ctx context.Context, global, local []byte) error {
+// ErrMismatch tells, on all ranks, that global models, replicas or versions differ,
+// ErrInvalidArgument that replicas are negative, or that the models of some rank are too large: 1
+// GiB for its own and all copies that it keeps for others, in two versions. Nothing has changed
+// then. The same holds where a call has failed after it was whole on some rank: LoadCheckPoint
+// comes first.
+func (c *Comm) CheckPoint(ctx context.Context, global, local []byte, replicas int) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	e := c.holdEpoch()
 	defer c.changing.Unlock()
-	if err := c.checkPoint(ctx, e, global, local); err != nil {
+	if err := c.checkPoint(ctx, e, global, local, replicas); err != nil {
 		return fault.From(err, fault.ErrSystem, "checkpoint").In(&e.members).During("checkpoint", 0)
 	}
 	return nil
@@ -99,18 +101,19 @@ func (c *Comm) holdEpoch() *epoch {
 	}
 }
 
-func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte) error {
+func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte,
+	replicas int) error {
 	m := &c.models
 	sum := sha256.Sum256(global)
 	next := &checkpoint{version: m.committed.version + 1,
 		digest: int64(binary.LittleEndian.Uint64(sum[:]))}
 	plans, err := c.gatherPlans(ctx, checkpointPlan{ID: int64(m.id), Version: int64(next.version),
 		Staged: m.staged != nil, Digest: next.digest, Global: int64(len(global)),
-		Local: int64(len(local))})
+		Local: int64(len(local)), Replicas: int64(replicas)})
 	if err != nil {
 		return err
 	}
-	keepers := keepersOf(e)
+	keepers := keepersOf(e.hostsOf(), replicas)
 	if err := e.checkPlans(plans, keepers); err != nil {
 		return err
 	}
@@ -118,15 +121,14 @@ func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte) e
 	anyLocal := false
 	in, out := make([][]byte, e.size), make([][]byte, e.size)
 	for rank, p := range plans {
-		at := place{Owner: uint64(p.ID), Local: uint64(p.Local), Keeper: int32(keepers[rank])}
-		next.places = append(next.places, at)
+		next.places = append(next.places, place{Owner: uint64(p.ID), Local: uint64(p.Local)})
 		anyLocal = anyLocal || p.Local > 0
-		if keepers[rank] == e.rank {
+		if slices.Contains(keepers[rank], e.rank) {
 			out[rank] = make([]byte, p.Local)
 			next.kept[rank] = out[rank]
 		}
 	}
-	if k := keepers[e.rank]; k != noPlace {
+	for _, k := range keepers[e.rank] {
 		in[k] = next.local
 	}
 	// A rank that is through has heard from all others that they have agreed to the version.
@@ -158,14 +160,15 @@ type checkpointPlan struct {
 	Staged        bool // it has a version whole already that may count
 	Digest        int64
 	Global, Local int64 // bytes
+	Replicas      int64
 }
 
 func (c *Comm) gatherPlans(ctx context.Context, p checkpointPlan) (all []checkpointPlan,
 	err error) {
 	numbers, err := c.gather(ctx, ofRecovery, false, p.ID, p.Version, number(p.Staged), p.Digest,
-		p.Global, p.Local)
-	for of := range slices.Chunk(numbers, 6) {
-		all = append(all, checkpointPlan{of[0], of[1], of[2] != 0, of[3], of[4], of[5]})
+		p.Global, p.Local, p.Replicas)
+	for of := range slices.Chunk(numbers, 7) {
+		all = append(all, checkpointPlan{of[0], of[1], of[2] != 0, of[3], of[4], of[5], of[6]})
 	}
 	return all, err
 }
@@ -179,7 +182,7 @@ func number(b bool) int64 {
 }
 
 // checkPlans checks what ranks are about to make: alike on all of them.
-func (c *epoch) checkPlans(plans []checkpointPlan, keepers []int) error {
+func (c *epoch) checkPlans(plans []checkpointPlan, keepers [][]int) error {
 	held := make([]int64, c.size)
 	for rank, p := range plans {
 		first, names := &plans[0], c.members.Names
@@ -196,12 +199,18 @@ func (c *epoch) checkPlans(plans []checkpointPlan, keepers []int) error {
 			return c.members.Errorf(fault.ErrMismatch, "the global models differ: of %d bytes, digest "+
 				"%016x, on %s, and of %d bytes, digest %016x, on %s", p.Global, uint64(p.Digest),
 				names(rank), first.Global, uint64(first.Digest), names(0)).Blaming(rank)
+		case p.Replicas < 0:
+			return c.members.Errorf(fault.ErrInvalidArgument, "replicas are %d on %s, allowed are 0 and "+
+				"more", p.Replicas, names(rank)).Blaming(rank)
+		case p.Replicas != first.Replicas:
+			return c.members.Errorf(fault.ErrMismatch, "replicas are %d on %s, and %d on %s: they are to "+
+				"be the same", p.Replicas, names(rank), first.Replicas, names(0)).Blaming(rank)
 		}
 		if p.Global < 0 || p.Local < 0 || p.Global > checkpointMost || p.Local > checkpointMost {
 			return c.tooLarge(rank, max(p.Global, p.Local))
 		}
 		held[rank] += p.Global + p.Local
-		if k := keepers[rank]; k != noPlace {
+		for _, k := range keepers[rank] {
 			held[k] += p.Local
 		}
 	}
@@ -215,37 +224,16 @@ func (c *epoch) checkPlans(plans []checkpointPlan, keepers []int) error {
 
 func (c *epoch) tooLarge(rank int, bytes int64) error {
 	return c.members.Errorf(fault.ErrInvalidArgument, "the models take %d bytes on %s, in two "+
-		"versions and with those that it keeps for others; allowed are %d", bytes,
+		"versions and with the copies that it keeps for others; allowed are %d", bytes,
 		c.members.Names(rank), checkpointMost).Blaming(rank)
 }
 
-// keepersOf are, by rank, those that keep the local model: on another host if there is one, and
-// each for as few as possible.
-func keepersOf(c *epoch) []int {
-	keepers := make([]int, c.size)
-	hosts := map[string][]int{} // ranks of other hosts, from the first that follows one of this
-	used := map[string]int{}
-	for rank := range keepers {
-		host := c.addresses[rank].Host
-		if _, known := hosts[host]; !known {
-			hosts[host] = nil
-			for i := 1; i < c.size; i++ {
-				if peer := (rank + i) % c.size; c.addresses[peer].Host != host {
-					hosts[host] = append(hosts[host], peer)
-				}
-			}
-		}
-		switch others := hosts[host]; {
-		case len(others) > 0:
-			keepers[rank] = others[used[host]%len(others)]
-		case c.size > 1:
-			keepers[rank] = (rank + 1) % c.size
-		default:
-			keepers[rank] = noPlace
-		}
-		used[host]++
+// hostsOf are the hosts of the ranks.
+func (c *roster) hostsOf() (hosts []string) {
+	for i := range c.addresses {
+		hosts = append(hosts, c.addresses[i].Host)
 	}
-	return keepers
+	return hosts
 }
 
 // exchange sends bytes to ranks, and receives from ranks.
@@ -278,9 +266,9 @@ func (p *pinner) blocks(all [][]byte) (at []unsafe.Pointer, counts []uint64) {
 // from another one.
 //
 // Each rank gets its own local model. Those of ranks that have ended go to the ranks that have
-// joined, both in their order, where there are as many members as when the version was made. Where
-// there are not, nobody gets them until there are; the next CheckPoint drops them. A rank that has
-// joined has none where the rank that kept the copy has ended, too.
+// joined, both in their order, as far as there are both: from all that have a copy at once. The
+// next CheckPoint drops what is left. A rank that has joined has none where all that had it have
+// ended.
 //
 // ErrMismatch tells, on all ranks, that some have different models of the version. The models are
 // the caller's. A communicator that Split or Shrink makes begins without versions.
@@ -325,6 +313,10 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 		return err
 	}
 	_, _ = binary.Decode(table, binary.LittleEndian, places) // as above
+	if slices.ContainsFunc(places, func(p place) bool { return p.Local > checkpointMost }) {
+		return e.members.Errorf(fault.ErrInternal, "version %d cannot have a local model of more than "+
+			"%d bytes", chosen.Version, checkpointMost)
+	}
 	if slices.ContainsFunc(has, func(h holding) bool { return h.of(chosen.Version) == nil }) {
 		if err := c.broadcast(ctx, source, mine.global); err != nil {
 			return err
@@ -333,6 +325,7 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 	if err := c.takePlaces(ctx, e, mine, places, has); err != nil {
 		return err
 	}
+	mine.places = places
 	m.commit(mine)
 	return nil
 }
@@ -418,75 +411,92 @@ func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error
 	return chosen, source, nil
 }
 
-// takePlaces gives ranks that have no place in a version those that are free, if all can have one,
-// and with them the local models.
+// takePlaces gives ranks that have no place in a version those that are free, and with them the
+// local models.
 func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, places []place,
 	has []holding) error {
-	holders, free, without := map[uint64]int{}, []int{}, []int{}
-	owned := map[uint64]bool{}
-	for i := range places {
-		owned[places[i].Owner] = true
+	holders, err := c.gatherHolders(ctx, mine, places)
+	if err != nil {
+		return err
 	}
+	ids, current := make([]uint64, len(has)), make([]bool, len(has))
 	for rank := range has {
-		if h := &has[rank]; owned[h.id] && h.of(int64(mine.version)) != nil {
-			holders[h.id] = rank
-		} else {
-			without = append(without, rank)
+		ids[rank], current[rank] = has[rank].id, has[rank].of(int64(mine.version)) != nil
+	}
+	owners := ownersOf(places, ids, current)
+	if err := c.passOn(ctx, e, mine, places, owners, holders); err != nil {
+		return err
+	}
+	for at, owner := range owners {
+		if owner != noRank {
+			places[at].Owner = ids[owner]
 		}
 	}
-	for i := range places {
-		if _, ok := holders[places[i].Owner]; !ok {
-			free = append(free, i)
-		}
-	}
-	if len(free) == len(without) {
-		if err := c.passOn(ctx, e, mine, places, holders, free, without); err != nil {
-			return err
-		}
-		for i := range free {
-			places[free[i]].Owner = has[without[i]].id
-		}
-		for i := range places {
-			if slices.Contains(free, int(places[i].Keeper)) {
-				places[i].Keeper = noPlace // its copy has gone
-			}
-		}
-	}
-	mine.places = places
 	return nil
 }
 
-// passOn passes local models of free places on to the ranks that take them.
-func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []place,
-	holders map[uint64]int, free, takers []int) error {
+// gatherHolders tells, for each place, which ranks have its local model.
+func (c *Comm) gatherHolders(ctx context.Context, mine *checkpoint,
+	places []place) (holders [][]int, err error) {
+	words := (len(places) + 63) / 64
+	bits := make([]int64, words)
+	for at := range places {
+		if mine.localOf(at, places[at], c.models.id) != nil {
+			bits[at/64] |= 1 << (at % 64)
+		}
+	}
+	all, err := c.gather(ctx, ofRecovery, false, bits...)
+	holders = make([][]int, len(places))
+	for i, word := range all {
+		for ; word != 0; word &= word - 1 {
+			at := i%words*64 + mathbits.TrailingZeros64(uint64(word))
+			holders[at] = append(holders[at], i/words)
+		}
+	}
+	return holders, err
+}
+
+// localOf is the local model of a place, nil where it is not here.
+func (p *checkpoint) localOf(at int, of place, self uint64) []byte {
+	model := p.kept[at]
+	if of.Owner == self {
+		model = p.local
+	}
+	if uint64(len(model)) != of.Local {
+		return nil
+	}
+	return model
+}
+
+// passOn passes local models on to the ranks that take their places, a stripe from each that has
+// one.
+func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []place, owners []int,
+	holders [][]int) error {
 	in, out := make([][]byte, e.size), make([][]byte, e.size)
 	passes := false
 	var local []byte
-	for i, at := range free {
-		p := places[at]
-		if p.Local == 0 {
+	for at, taker := range owners {
+		size := places[at].Local
+		if taker == noRank || size == 0 || slices.Contains(holders[at], taker) {
 			continue
 		}
-		keeper := -1
-		if p.Keeper >= 0 && int(p.Keeper) < len(places) && p.Local <= checkpointMost {
-			if rank, ok := holders[places[p.Keeper].Owner]; ok {
-				keeper = rank
+		if taker == e.rank {
+			if len(holders[at]) == 0 {
+				e.log(logs.Init).Warn("the local model of the rank whose place this one takes is lost: " +
+					"all that had it have ended, too")
+				continue
 			}
+			local = make([]byte, size)
 		}
-		if takers[i] == e.rank && keeper < 0 {
-			e.log(logs.Init).Warn("the local model of the rank whose place this one takes is lost: the " +
-				"rank that kept a copy has ended, too")
-		}
-		if keeper < 0 {
-			continue
-		}
-		passes = true
-		if keeper == e.rank {
-			in[takers[i]] = mine.kept[at]
-		}
-		if takers[i] == e.rank {
-			local = make([]byte, p.Local)
-			out[keeper] = local
+		for i, holder := range holders[at] {
+			from, to := stripe(size, i, len(holders[at]))
+			if taker == e.rank {
+				out[holder] = local[from:to]
+			}
+			if holder == e.rank {
+				in[taker] = mine.localOf(at, places[at], c.models.id)[from:to]
+			}
+			passes = true
 		}
 	}
 	if !passes {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // checkPoint makes a version, of models that tell which it is, and whose.
@@ -19,7 +18,7 @@ func (w *world) checkPoint(version int, owners ...int) {
 	w.each(func(rank int) error {
 		global := fmt.Append(nil, "global ", version)
 		local := fmt.Append(nil, "local ", version, owners[rank])
-		if err := w.comms[rank].CheckPoint(soon(w.t), global, local); err != nil {
+		if err := w.comms[rank].CheckPoint(soon(w.t), global, local, 1); err != nil {
 			return err
 		}
 		clear(global) // they have been copied
@@ -107,7 +106,8 @@ func TestCheckPointSizes(t *testing.T) {
 			return b
 		}
 		w.each(func(rank int) error {
-			return w.comms[rank].CheckPoint(soon(t), model(9, 5<<20), model(rank, sizes[rank]))
+			return w.comms[rank].CheckPoint(soon(t), model(9, 5<<20), model(rank, sizes[rank]),
+				2)
 		})
 		w.end(1)
 		w = w.of(0, 2)
@@ -126,7 +126,7 @@ func TestCheckPointSizes(t *testing.T) {
 	}
 }
 
-// Local models of ranks that have ended wait until there are as many members again.
+// Local models of ranks that have ended go to those that join, as they come.
 func TestPlacesAreTaken(t *testing.T) {
 	config := joinConfigOf("tcp")
 	w := newWorldOf(t, "tcp", 4, config)
@@ -143,10 +143,12 @@ func TestPlacesAreTaken(t *testing.T) {
 		w = joined()
 	}
 	grow()
-	w.loads(1, 1, 3, -1)
+	w.loads(1, 1, 3, 0)
 	grow()
 	w.loads(1, 1, 3, 0, 2)
 	w.loads(1, 1, 3, 0, 2)
+	grow()
+	w.loads(1, 1, 3, 0, 2, -1)
 
 	// The rank that kept the model of the fourth has ended before: it is lost.
 	w.end(1)
@@ -183,7 +185,7 @@ func TestStagedCheckPoint(t *testing.T) {
 		w = w.of(1, 2)
 		w.goOn()
 		for rank, err := range w.try(func(rank int) error {
-			return w.comms[rank].CheckPoint(soon(t), nil, nil)
+			return w.comms[rank].CheckPoint(soon(t), nil, nil, 1)
 		}) {
 			if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), "call LoadCheckPoint") {
 				t.Errorf("rank %d: %v", rank, err)
@@ -213,7 +215,8 @@ func TestDeathInCheckPoint(t *testing.T) {
 			}()
 			returned := uint64(1)
 			for rank, err := range w.try(func(rank int) error {
-				return w.comms[rank].CheckPoint(soon(t), []byte("global 2"), fmt.Append(nil, "local ", 2, rank))
+				return w.comms[rank].CheckPoint(soon(t), []byte("global 2"),
+					fmt.Append(nil, "local ", 2, rank), 1+i%2)
 			}) {
 				if err == nil {
 					returned = 2
@@ -245,7 +248,7 @@ func TestCheckPointRefused(t *testing.T) {
 	refused := func(kind error, text string, global, local func(rank int) []byte) {
 		t.Helper()
 		for rank, err := range w.try(func(rank int) error {
-			return w.comms[rank].CheckPoint(soon(t), global(rank), local(rank))
+			return w.comms[rank].CheckPoint(soon(t), global(rank), local(rank), 1)
 		}) {
 			if !errors.Is(err, kind) || !strings.Contains(err.Error(), text) {
 				t.Errorf("rank %d: %v", rank, err)
@@ -289,7 +292,7 @@ func TestCheckPointRefused(t *testing.T) {
 func TestDestroyInCheckPoint(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)
 	done := make(chan error)
-	go func() { done <- w.comms[0].CheckPoint(context.Background(), nil, nil) }()
+	go func() { done <- w.comms[0].CheckPoint(context.Background(), nil, nil, 1) }()
 	until(t, "it has begun", func() bool { return w.comms[0].Sequence() > 0 })
 	w.comms[0].Destroy()
 	if err := <-done; !errors.Is(err, ErrAborted) {
@@ -327,7 +330,7 @@ func TestReplay(t *testing.T) {
 			}
 			mine = mine*5 + 1
 			if (step+1)%every == 0 {
-				if err := c.CheckPoint(soon(t), bytesOf(state), fmt.Append(nil, mine)); err != nil {
+				if err := c.CheckPoint(soon(t), bytesOf(state), fmt.Append(nil, mine), 1); err != nil {
 					return nil, err
 				}
 			}
@@ -363,26 +366,62 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-func TestKeepers(t *testing.T) {
+// A local model is lost only if its rank and all that keep it have ended.
+func TestReplicas(t *testing.T) {
+	config := joinConfigOf("shm")
 	for _, c := range []struct {
-		hosts string
-		want  []int
+		replicas int
+		ended    []int
+		want     []int // the local models of the two that have not ended and of those that join
 	}{
-		{"a", []int{-1}},
-		{"aa", []int{1, 0}},
-		{"aaa", []int{1, 2, 0}},
-		{"aaabbb", []int{3, 4, 5, 0, 1, 2}},
-		{"abab", []int{1, 2, 3, 0}},
-		{"aaab", []int{3, 3, 3, 0}},
-		{"abc", []int{1, 2, 0}},
+		{2, []int{0, 1}, []int{2, 3, 0, 1}}, // each was a keeper of the other's
+		{2, []int{3, 1}, []int{0, 2, 1, 3}},
+		{9, []int{2, 0}, []int{1, 3, 0, 2}},
+		{1, []int{0, 1}, []int{2, 3, -1, 1}},
+		{0, []int{0, 2}, []int{1, 3, -1, -1}},
 	} {
-		e := &epoch{Comm: &Comm{}}
-		e.size = len(c.hosts)
-		for _, host := range c.hosts {
-			e.addresses = append(e.addresses, transport.Address{Host: string(host)})
-		}
-		if got := keepersOf(e); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, not %v", c.hosts, got, c.want)
+		t.Run(fmt.Sprint(c.replicas, c.ended), func(t *testing.T) {
+			w := newWorldOf(t, "shm", 4, config)
+			w.each(func(rank int) error {
+				return w.comms[rank].CheckPoint(soon(t), []byte("global 1"), fmt.Append(nil, "local ", 1, rank),
+					c.replicas)
+			})
+			w.end(c.ended[0])
+			w.end(c.ended[1])
+			w = w.of(c.want[:2]...)
+			w.goOn()
+			for range c.ended {
+				joined := w.joining(config, w.handles())
+				w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
+				w = joined()
+			}
+			w.loads(1, c.want...)
+			w.loads(1, c.want...)
+			everything(t, w)
+		})
+	}
+}
+
+// What the ranks do not have alike, or is not allowed, all are told; and the limit counts copies.
+func TestReplicasRefused(t *testing.T) {
+	w := newWorld(t, "shm", 3, time.Minute)
+	for _, c := range []struct {
+		kind     error
+		text     string
+		replicas [3]int
+		bytes    int
+	}{
+		{ErrMismatch, "replicas are 2 on", [3]int{1, 2, 1}, 0},
+		{ErrInvalidArgument, "replicas are -1 on", [3]int{1, 1, -1}, 0},
+		{ErrInvalidArgument, "allowed are 1073741824", [3]int{2, 2, 2}, 1<<30/6 + 1},
+	} {
+		for rank, err := range w.try(func(rank int) error {
+			return w.comms[rank].CheckPoint(soon(t), nil, make([]byte, c.bytes), c.replicas[rank])
+		}) {
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("rank %d: %v", rank, err)
+			}
 		}
 	}
+	w.checkPoint(1, 0, 1, 2)
 }

@@ -71,9 +71,13 @@ def run_refused(rank):
         comm.checkpoint(bytes([rank.rank]))
     with pytest.raises(TypeError):
         comm.checkpoint(torch.zeros(1))
+    with pytest.raises(ValueError, match="replicas are -1 on rank 0"):
+        comm.checkpoint(b"", replicas=-1)
+    with pytest.raises(goccl.MismatchError, match="replicas are 1 on rank 1"):
+        comm.checkpoint(b"", replicas=rank.rank)
     dist.group.WORLD._get_backend(torch.device("cpu")).checkpoint(b"", b"mine")
     assert comm.load_checkpoint() == (1, b"", b"mine")
-    comm.checkpoint(b"all")
+    comm.checkpoint(b"all", replicas=7)
     assert comm.load_checkpoint() == (2, b"all", b"")
 
 

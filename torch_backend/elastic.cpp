@@ -297,13 +297,14 @@ std::vector<goccl_member> ProcessGroupGoccl::members() const {
   }
 }
 
-void ProcessGroupGoccl::checkpoint(std::string global, std::string local) {
+void ProcessGroupGoccl::checkpoint(std::string global, std::string local, int replicas) {
   const auto models = std::make_shared<const std::pair<std::string, std::string>>(std::move(global),
                                                                                   std::move(local));
   const goccl_comm comm = this->comm();
-  runWatched(comm, [comm, models] {
+  runWatched(comm, [comm, models, replicas] {
     const auto& [global, local] = *models;
-    check(library().checkpoint(comm, global.data(), global.size(), local.data(), local.size()));
+    check(library().checkpoint(comm, global.data(), global.size(), local.data(), local.size(),
+                               replicas));
   });
 }
 

@@ -128,27 +128,30 @@ Raises:
           "The present members by rank, each a goccl.Member.")
       .def(
           "checkpoint",
-          [group](Self& self, const py::bytes& global, const std::optional<py::bytes>& local) {
+          [group](Self& self, const py::bytes& global, const std::optional<py::bytes>& local,
+                  int replicas) {
             std::string models[] = {global, local ? std::string(*local) : std::string()};
             const py::gil_scoped_release released;
-            group(self).checkpoint(std::move(models[0]), std::move(models[1]));
+            group(self).checkpoint(std::move(models[0]), std::move(models[1]), replicas);
           },
-          py::arg("global_model"), py::arg("local_model") = py::none(),
+          py::arg("global_model"), py::arg("local_model") = py::none(), py::arg("replicas") = 1,
           R"(Makes the next version of the models, in the memory of the members.
 
 All ranks must call it. Once it has returned on any of them the version is not lost as long as a
-member lives. Another rank keeps a copy of the local model, on another host if there is one.
+member lives, and a local model as long as its rank or one that keeps a copy does.
 
 Args:
     global_model: The bytes of what all ranks have alike.
     local_model: The bytes of what this rank has.
+    replicas: How many other ranks keep a copy of the local model, those of other hosts first; the
+        same on all ranks. All others do where they are fewer.
 
 Raises:
-    MismatchError: the global models differ, or the versions: one that joins loads first. Nothing
-        has changed.
-    ValueError: a rank would hold more than 1 GiB, in two versions and with what it keeps for
-        others; or a checkpoint has failed before, and load_checkpoint() comes first. Nothing has
-        changed.
+    MismatchError: the global models differ, or the replicas, or the versions: one that joins loads
+        first. Nothing has changed.
+    ValueError: the replicas are negative; or a rank would hold more than 1 GiB, in two versions and
+        with all copies that it keeps for others; or a checkpoint has failed before, and
+        load_checkpoint() comes first. Nothing has changed.
     Error: of another kind: load_checkpoint() tells whether the version counts.)")
       .def(
           "load_checkpoint",
@@ -163,8 +166,8 @@ Raises:
           R"(Returns the newest version that counts, and this rank's models of it.
 
 All ranks must call it: at the start, after a change of the members, and after a checkpoint() that
-has failed. One that has joined gets the global model from another one. Where there are as many
-members again as when the version was made it also gets the local model of one that has ended.
+has failed. One that has joined gets the global model from another one, and the local model of one
+that has ended, if there is one.
 
 Returns:
     The version, 0 where there is none, and the bytes of the global and of the local model.

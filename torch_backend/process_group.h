@@ -268,7 +268,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   uint32_t epoch() const;
   std::vector<goccl_member> members() const;
   // As goccl_checkpoint() and its kin.
-  void checkpoint(std::string global, std::string local);
+  void checkpoint(std::string global, std::string local, int replicas);
   Checkpoint loadCheckpoint();
   uint64_t versionNumber() const;
   // A group of one becomes a part of the group that has the handles.

@@ -875,7 +875,7 @@ static void checkpointed(goccl_comm comm, int rank, int size) {
   TRUE(version == 0 && global == NULL && local == NULL && global_size == 0 && local_size == 0);
   for (uint64_t n = 1; n <= 3; n++) {
     uint64_t models[] = {n, 100 * n + (uint64_t)rank};
-    OK(goccl_checkpoint(comm, &models[0], 8, &models[1], 8));
+    OK(goccl_checkpoint(comm, &models[0], 8, &models[1], 8, (int)n - 1));
     OK(goccl_version_number(comm, &version));
     TRUE(version == n);
     models[0] = models[1] = 0; /* they have been copied */
@@ -883,8 +883,10 @@ static void checkpointed(goccl_comm comm, int rank, int size) {
     TRUE(version == n && global_size == 8 && local_size == 8);
     TRUE(*(const uint64_t *)global == n && *(const uint64_t *)local == 100 * n + (uint64_t)rank);
   }
-  REFUSED(GOCCL_MISMATCH, "the global models differ", goccl_checkpoint(comm, &rank, 4, NULL, 0));
-  OK(goccl_checkpoint(comm, NULL, 0, NULL, 0));
+  REFUSED(GOCCL_MISMATCH, "the global models differ", goccl_checkpoint(comm, &rank, 4, NULL, 0, 1));
+  REFUSED(GOCCL_MISMATCH, "replicas are", goccl_checkpoint(comm, NULL, 0, NULL, 0, rank));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "replicas are -1", goccl_checkpoint(comm, NULL, 0, NULL, 0, -1));
+  OK(goccl_checkpoint(comm, NULL, 0, NULL, 0, 1));
   OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
   TRUE(version == 4 && global == NULL && local == NULL && global_size == 0 && local_size == 0);
   shared(comm, rank, size);
@@ -897,9 +899,9 @@ static void test_checkpoint(void) {
   uint64_t version = 7;
   const void *model = NULL;
   size_t size = 7;
-  REFUSED(bad, "global_model is NULL", goccl_checkpoint(comm, NULL, 1, NULL, 0));
-  REFUSED(bad, "local_model is NULL", goccl_checkpoint(comm, NULL, 0, NULL, 1));
-  REFUSED(bad, "the size of local_model", goccl_checkpoint(comm, NULL, 0, &size, SIZE_MAX));
+  REFUSED(bad, "global_model is NULL", goccl_checkpoint(comm, NULL, 1, NULL, 0, 1));
+  REFUSED(bad, "local_model is NULL", goccl_checkpoint(comm, NULL, 0, NULL, 1, 1));
+  REFUSED(bad, "the size of local_model", goccl_checkpoint(comm, NULL, 0, &size, SIZE_MAX, 1));
   REFUSED(bad, "version is NULL", goccl_load_checkpoint(comm, NULL, &model, &size, &model, &size));
   REFUSED(bad, "local_size is NULL",
           goccl_load_checkpoint(comm, &version, &model, &size, &model, NULL));
@@ -1319,7 +1321,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_agree(c, NULL));
   GIVES(handle, goccl_comm_members(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_epoch(c, NULL));
-  GIVES(handle, goccl_checkpoint(c, NULL, 0, NULL, 0));
+  GIVES(handle, goccl_checkpoint(c, NULL, 0, NULL, 0, 1));
   GIVES(handle, goccl_load_checkpoint(c, NULL, NULL, NULL, NULL, NULL));
   GIVES(handle, goccl_version_number(c, NULL));
   GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));

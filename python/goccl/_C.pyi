@@ -64,7 +64,9 @@ class _Members:
     def epoch(self) -> int: ...
     @property
     def members(self) -> list[Member]: ...
-    def checkpoint(self, global_model: bytes, local_model: bytes | None = None) -> None:
+    def checkpoint(
+        self, global_model: bytes, local_model: bytes | None = None, replicas: int = 1
+    ) -> None:
         """Makes the next version of the models, in the memory of the members."""
 
     def load_checkpoint(self) -> tuple[int, bytes, bytes]:

@@ -55,7 +55,7 @@ func (c *epoch) decision(number int) *decision {
 	if c.settled {
 		d.agreement.Step(membership.Settle{})
 	}
-	for _, j := range c.joiners {
+	for _, j := range c.entry.joiners {
 		d.agreement.Step(membership.Joining{Joiner: j.Joiner})
 	}
 	if number > 0 {

@@ -61,6 +61,7 @@ func (c *Comm) install(ranks roster, number uint32) error {
 	}
 	c.mu.Lock()
 	old.over = true
+	c.entry.barred = false
 	c.mu.Unlock()
 	old.free()
 	err = next.open()
@@ -71,6 +72,7 @@ func (c *Comm) install(ranks roster, number uint32) error {
 	if err != nil {
 		return next.failWith(fault.From(err, fault.ErrSystem, "the next epoch"))
 	}
+	c.post()
 	return nil
 }
 

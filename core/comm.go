@@ -37,9 +37,8 @@ type Comm struct {
 
 	opening sync.Mutex // held while the door is opened; before changing
 
-	mu      sync.Mutex
-	door    *door     // nil until somebody may come
-	joiners []*joiner // who wait here to be members
+	mu    sync.Mutex
+	entry entry // for those that come; under mu
 	// recovering is not nil while the communicator recovers by itself: see Config.Recovery. Held is
 	// what does not end before.
 	recovering *recovery
@@ -320,6 +319,12 @@ func (c *Comm) Destroy() {
 		d.shut(destroyedHere(c.present.Load()))
 	}
 	c.endLife()
+	c.mu.Lock()
+	n := c.entry.notice
+	c.mu.Unlock()
+	if n != nil {
+		n.takeDown()
+	}
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	e := c.present.Load()

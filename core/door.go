@@ -11,6 +11,14 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
+// entry is what a communicator has for processes that come.
+type entry struct {
+	door    *door     // nil until somebody may come
+	notice  *notice   // nil: nobody can find it who has no handle
+	joiners []*joiner // who wait here to be members
+	barred  bool      // the others go on without this rank: nobody waits here in vain
+}
+
 // door is where others find a communicator: to be members of a group with it, see Reconfigure, or
 // to join it, see Join.
 type door struct {
@@ -64,7 +72,7 @@ func (c *Comm) openDoor() (*door, error) {
 			return d.meetings.Answer(ctx, topic, request)
 		}})
 	c.mu.Lock()
-	c.door = d
+	c.entry.door = d
 	destroyed := c.destroyed
 	c.mu.Unlock()
 	if destroyed {
@@ -77,7 +85,7 @@ func (c *Comm) openDoor() (*door, error) {
 func (c *Comm) entrance() *door {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.door
+	return c.entry.door
 }
 
 // openEnd gives a communicator of one rank, which was made without one, an end that others can

@@ -149,6 +149,7 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 		}
 		var err error
 		if d, err = e.decide(ctx, m, nil); err != nil {
+			c.bar(err)
 			return err
 		}
 		d.mine, d.results = e.progress(), e.results(d) // the next epoch forgets them

@@ -14,7 +14,7 @@ import (
 // variables are those of the environment that this library reads under its own prefix.
 var variables = []string{
 	EnvTransport, EnvNet, rdma.EnvHCA, rdma.EnvGIDIndex, EnvInterface, EnvSecret, EnvThresholds,
-	EnvSchedule, EnvAlgorithms, EnvLinks, EnvQuorum, EnvRecovery, EnvStore,
+	EnvSchedule, EnvAlgorithms, EnvLinks, EnvQuorum, EnvRecovery, EnvStore, EnvJoin,
 	logs.EnvDebug, logs.EnvSubsys, logs.EnvFile,
 }
 

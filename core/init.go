@@ -43,6 +43,7 @@ const (
 	EnvInterface   = "GOCCL_SOCKET_IFNAME"
 	EnvSecret      = "GOCCL_SECRET"
 	EnvStore       = "GOCCL_STORE"
+	EnvJoin        = "GOCCL_JOIN"
 	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
 )
 
@@ -459,7 +460,7 @@ func (r *Runtime) openComm(
 func (r *Runtime) newComm(
 	config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string,
 ) (*Comm, error) {
-	config.Store, config.etcd = nil, nil // they are not used after the meeting
+	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout, models: newModels()}
 	c.life, c.endLife = context.WithCancel(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/meeting"
@@ -41,7 +43,7 @@ type welcome struct {
 	Number   uint32
 	Job      uint64
 	Group    uint64
-	Secret   []byte   // sealed
+	Secret   []byte   // sealed, until the process has opened it
 	Own      [][]byte // the members' addresses, by rank: see transport.Address.Encode
 	Hosts    [][]byte // what they share
 	HostOf   []int    // by rank: of Hosts
@@ -53,7 +55,7 @@ type welcome struct {
 // joiner is a process that waits here.
 type joiner struct {
 	membership.Joiner
-	come chan *epoch // the epoch that it is a member of
+	come chan *epoch // the epoch that it is a member of; nil where that cannot be
 }
 
 // answerJoin answers a process that asks to be a member: once it is one, or is refused.
@@ -75,10 +77,15 @@ func (c *Comm) answerJoin(ctx context.Context, d *door, request []byte) []byte {
 	}
 	j := &joiner{Joiner: membership.Joiner{Host: handle.Address.Host, Handle: []byte(q.Handle)},
 		come: make(chan *epoch, 1)}
-	c.receive(j)
+	if !c.receive(j) {
+		return nil
+	}
 	defer c.leaves(j)
 	select {
 	case e := <-j.come:
+		if e == nil {
+			return nil
+		}
 		b, err := e.welcome(d.meetings.Secret(), &q)
 		if err != nil {
 			return refuse(fault.From(err, fault.ErrSystem, "join"))
@@ -104,22 +111,44 @@ func differing(theirs, ours []bootstrap.Setting) string {
 	return ""
 }
 
-// receive has a process wait here. It may be a member already, and have missed the reply.
-func (c *Comm) receive(j *joiner) {
+// receive has a process wait here, unless nobody can. It may be a member already, and have missed
+// the reply.
+func (c *Comm) receive(j *joiner) bool {
 	c.mu.Lock()
+	if c.entry.barred {
+		c.mu.Unlock()
+		return false
+	}
 	e := c.present.Load() // with the lock: the next epoch's welcomes comes after
-	c.joiners = append(c.joiners, j)
+	c.entry.joiners = append(c.entry.joiners, j)
 	act := e.inform(membership.Joining{Joiner: j.Joiner})
 	c.mu.Unlock()
 	act()
 	e.welcomes()
+	return true
+}
+
+// bar sends those away that wait here, if the members go on without this rank.
+func (c *Comm) bar(err error) {
+	if !errors.Is(err, fault.ErrExcluded) && !errors.Is(err, fault.ErrNoQuorum) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entry.barred = true
+	for _, j := range c.entry.joiners {
+		select {
+		case j.come <- nil:
+		default: // it has been told
+		}
+	}
 }
 
 // leaves tells that a process does not wait here any more.
 func (c *Comm) leaves(j *joiner) {
 	e := c.present.Load()
 	c.mu.Lock()
-	c.joiners = slices.DeleteFunc(c.joiners, func(k *joiner) bool { return k == j })
+	c.entry.joiners = slices.DeleteFunc(c.entry.joiners, func(k *joiner) bool { return k == j })
 	act := e.inform(membership.Unjoined{Handle: j.Handle})
 	c.mu.Unlock()
 	act()
@@ -129,7 +158,7 @@ func (c *Comm) leaves(j *joiner) {
 func (c *epoch) welcomes() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.joiners = slices.DeleteFunc(c.joiners, func(j *joiner) bool {
+	c.entry.joiners = slices.DeleteFunc(c.entry.joiners, func(j *joiner) bool {
 		in := slices.ContainsFunc(c.joined, func(k membership.Joiner) bool {
 			return slices.Equal(k.Handle, j.Handle)
 		})
@@ -144,7 +173,7 @@ func (c *epoch) welcomes() {
 func (c *Comm) Joining() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.joiners)
+	return len(c.entry.joiners)
 }
 
 // sealer seals the secret that a reply to a request has. The key is used once.
@@ -176,12 +205,18 @@ func (c *epoch) welcome(secret []byte, q *joinRequest) ([]byte, error) {
 }
 
 // Join makes this process a member of a communicator that exists. The handles are those of members
-// (see [Comm.Handle]): one that lives is enough. It waits until the members let it in, by Recover
-// or Grow, for as long as the context lasts or, where that has no deadline, for the configuration's
-// timeout. Its rank is one of the last. What the configuration says of ranks is not looked at; its
-// settings and its secret must be those of the members.
+// (see [Comm.Handle]): one that lives is enough. Where none are given it takes those of GOCCL_JOIN,
+// separated by commas. Where there are none either, it finds a member as [Comm.Publish] has written
+// it: at the etcd of GOCCL_STORE, or else in config.Store, of the group config.GroupName. It waits
+// until there is one, and where that has ended for the next one.
+//
+// It waits until the members let it in, by Recover or Grow, for as long as the context lasts or,
+// where that has no deadline, for the configuration's timeout. Its rank is one of the last. What
+// the configuration says of ranks is not looked at; its settings and its secret must be those of
+// the members.
 func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*Comm, error) {
 	r.tellVariables.Do(r.tellEnvironment)
+	store := config.Store
 	config.Rank, config.Size, config.GlobalRanks, config.Store = 0, 1, nil, nil
 	c, err := r.openAlone(ctx, config)
 	if err != nil {
@@ -189,22 +224,18 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 	}
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
-	if err := c.join(ctx, handles); err != nil {
+	if err := c.join(ctx, handles, store); err != nil {
 		c.Destroy()
 		return nil, config.concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
 	}
 	return c, nil
 }
 
-func (c *Comm) join(ctx context.Context, texts []string) error {
-	handles, err := readHandles(texts)
-	if err != nil {
-		return err
-	}
+func (c *Comm) join(ctx context.Context, handles []string, store bootstrap.Store) error {
 	c.changing.Lock()
-	w, secret, err := c.apply(ctx, handles)
+	w, err := c.apply(ctx, handles, store)
 	if err == nil {
-		err = c.enter(w, secret)
+		err = c.enter(w)
 	}
 	c.changing.Unlock()
 	if err != nil {
@@ -213,69 +244,178 @@ func (c *Comm) join(ctx context.Context, texts []string) error {
 	return c.meetOrRecover(ctx)
 }
 
-func readHandles(texts []string) (handles []meeting.Handle, err error) {
-	if len(texts) == 0 {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "join: no handles are given: give that of a "+
-			"member, or of several")
+// apply asks to be let in, wherever members are.
+func (c *Comm) apply(ctx context.Context, handles []string, store bootstrap.Store) (*welcome,
+	error) {
+	source := ""
+	if text := c.runtime.config.Getenv(EnvJoin); len(handles) == 0 && text != "" {
+		handles, source = strings.Split(text, ","), " in "+EnvJoin
 	}
+	members, err := readHandles(handles, source)
+	if err != nil {
+		return nil, err
+	}
+	a, err := c.newApplication()
+	switch {
+	case err != nil:
+		return nil, err
+	case len(members) > 0:
+		return a.askAny(ctx, members, source)
+	case c.config.etcd != nil:
+		s := etcd.Open(ctx, c.config.etcd, c.config.Meeting)
+		defer s.Close(true) // it has written nothing
+		return a.find(ctx, s)
+	case store != nil:
+		return a.find(ctx, store)
+	}
+	return nil, fault.Errorf(fault.ErrInvalidArgument, "join: no handles are given, nor %s, %s or a "+
+		"store: one of them must say where members are", EnvJoin, EnvStore)
+}
+
+func readHandles(texts []string, source string) (handles []meeting.Handle, err error) {
 	for i, text := range texts {
 		h, err := meeting.Parse(strings.TrimSpace(text))
 		if err != nil {
-			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: handle %d of %d, %q, is none: %v",
-				i+1, len(texts), printable.Text(text, 40), err)
+			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: handle %d of %d%s, %q, is none: %v; "+
+				"allowed is what Comm.Handle, goccl_comm_handle() or Communicator.handle gives on a member",
+				i+1, len(texts), source, printable.Text(text, maxQuoted), err)
 		}
 		handles = append(handles, h)
 	}
 	return handles, nil
 }
 
-// apply asks the members, one after the other, until one lets this process in.
-func (c *Comm) apply(ctx context.Context, handles []meeting.Handle) (*welcome, []byte, error) {
+const (
+	maxQuoted = 40 // bytes of a bad handle, in texts
+	// askAgain is how long a process waits for the name of another member, before it asks the one
+	// again that was not there.
+	askAgain = time.Second
+)
+
+// application is what a process asks members with.
+type application struct {
+	*Comm
+	secret  []byte // of calls
+	request []byte
+	seal    cipher.AEAD
+}
+
+func (c *Comm) newApplication() (*application, error) {
 	d := c.entrance()
 	q := joinRequest{Handle: d.handle.String(), Settings: c.config.common()}
 	rand.Read(q.Nonce[:])
 	request, _ := json.Marshal(q) // texts never fail
 	seal, err := q.sealer(d.meetings.Secret())
-	if err != nil {
-		return nil, nil, err
-	}
+	return &application{c, d.meetings.Secret(), request, seal}, err
+}
+
+// askAny asks the members, one after the other, until one lets this process in.
+func (a *application) askAny(ctx context.Context, members []meeting.Handle, source string) (
+	*welcome, error) {
 	var lost []string
-	for i := range handles {
-		h := &handles[i]
-		reply, err := c.end.Call(ctx, &h.Address, h.ID(), joinTopic, d.meetings.Secret(), request)
+	for i := range members {
+		if w, err := a.ask(ctx, &members[i]); w != nil || err != nil {
+			return w, err
+		}
+		lost = append(lost, members[i].Who())
+	}
+	return nil, fault.Errorf(fault.ErrPeerFailed, "join: no member of those whose handles are "+
+		"given%s is there any more: %s", source, strings.Join(lost, "; "))
+}
+
+// find asks the member that a store names, and where that has ended the next one.
+func (a *application) find(ctx context.Context, s bootstrap.Store) (*welcome, error) {
+	key := bootstrap.MembersKey(a.config.GroupName)
+	var known []byte // the member that was not there
+	lost := "nothing is there"
+	for {
+		value, err := bootstrap.Await(ctx, s, key, known, askAgain)
 		switch {
 		case ctx.Err() != nil:
-			return nil, nil, fault.Errorf(fault.ErrTimeout, "join: the members have not let this process "+
-				"in within its time: they do by Recover, or Grow")
-		case errors.Is(err, transport.ErrRefused):
-			return nil, nil, fault.Errorf(fault.ErrMismatch, "join: %s and this process have different "+
-				"secrets (config.secret, %s)", h.Who(), EnvSecret)
-		case err != nil || len(reply) == 0:
-			lost = append(lost, h.Who())
+			text := fmt.Sprintf("join: no member could be found at %q of the store: %s. Members of a group "+
+				"of this name write there once they call Comm.Publish, goccl_comm_publish() or "+
+				"Communicator.publish(), as goccl.elastic.run does", key, lost)
+			if err != nil {
+				text += "; " + err.Error()
+			}
+			return nil, fault.Errorf(fault.ErrTimeout, "%s", text)
+		case err != nil:
+			return nil, fault.Errorf(fault.ErrSystem, "join: %v", err)
+		case value == nil:
 			continue
 		}
-		var w welcome
-		if err := json.Unmarshal(reply, &w); err != nil {
-			return nil, nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s cannot be read: %v",
-				h.Who(), err)
-		}
-		if w.Problem != "" {
-			return nil, nil, fault.Errorf(fault.KindOf(w.Kind), "join: %s refuses this process: %s",
-				h.Who(), printable.Text(w.Problem, fault.MaxText))
-		}
-		secret, err := seal.Open(nil, make([]byte, seal.NonceSize()), w.Secret, nil)
+		h, err := meeting.Parse(string(value))
 		if err != nil {
-			return nil, nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s is not sealed as it "+
-				"must be", h.Who())
+			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: at %q of the store is %q, which is "+
+				"no handle of a member: %v", key, printable.Text(string(value), maxQuoted), err)
 		}
-		return &w, secret, nil
+		if w, err := a.askNamed(ctx, &h, s, key); w != nil || err != nil {
+			return w, err
+		}
+		known, lost = value, h.Who()+", which it names, is not a member any more"
 	}
-	return nil, nil, fault.Errorf(fault.ErrPeerFailed, "join: no member of those whose handles are "+
-		"given is there any more: %s", strings.Join(lost, "; "))
+}
+
+// askNamed asks a member for as long as the store names it. The others may have gone on without it,
+// while it is stopped.
+func (a *application) askNamed(ctx context.Context, h *meeting.Handle, s bootstrap.Store,
+	key string) (*welcome, error) {
+	named, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		ticker := time.NewTicker(askAgain)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+			case <-named.Done():
+				return
+			}
+			if v, ok, err := s.Get(key); err == nil && ok && string(v) != h.String() {
+				cancel()
+			}
+		}
+	}()
+	w, err := a.ask(named, h)
+	if err != nil && named.Err() != nil && ctx.Err() == nil {
+		return nil, nil
+	}
+	return w, err
+}
+
+// ask asks a member to be let in, with the reply's secret open. It returns nothing where the member
+// has gone.
+func (a *application) ask(ctx context.Context, h *meeting.Handle) (*welcome, error) {
+	reply, err := a.end.Call(ctx, &h.Address, h.ID(), joinTopic, a.secret, a.request)
+	switch {
+	case ctx.Err() != nil:
+		return nil, fault.Errorf(fault.ErrTimeout, "join: the members have not let this process in "+
+			"within its time: they do by Recover, or Grow (it has asked %s)", h.Who())
+	case errors.Is(err, transport.ErrRefused):
+		return nil, fault.Errorf(fault.ErrMismatch, "join: %s and this process have different secrets "+
+			"(config.secret, %s)", h.Who(), EnvSecret)
+	case err != nil || len(reply) == 0:
+		return nil, nil
+	}
+	var w welcome
+	if err := json.Unmarshal(reply, &w); err != nil {
+		return nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s cannot be read: %v", h.Who(),
+			err)
+	}
+	if w.Problem != "" {
+		return nil, fault.Errorf(fault.KindOf(w.Kind), "join: %s refuses this process: %s", h.Who(),
+			printable.Text(w.Problem, fault.MaxText))
+	}
+	w.Secret, err = a.seal.Open(nil, make([]byte, a.seal.NonceSize()), w.Secret, nil)
+	if err != nil {
+		return nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s is not sealed as it must be",
+			h.Who())
+	}
+	return &w, nil
 }
 
 // enter makes this process a member of an epoch.
-func (c *Comm) enter(w *welcome, secret []byte) error {
+func (c *Comm) enter(w *welcome) error {
 	self := c.entrance().handle.String()
 	rank := slices.Index(w.Handles, self) + len(w.Own) - len(w.Handles)
 	shared := make([][]byte, len(w.Own))
@@ -301,7 +441,7 @@ func (c *Comm) enter(w *welcome, secret []byte) error {
 	}
 	old := c.present.Load()
 	ranks := newRoster(printable.Text(w.Name, maxRankList), rank, nil, addresses, kinds, c.end)
-	ranks.identity = identity{job: w.Job, group: w.Group, secret: secret}
+	ranks.identity = identity{job: w.Job, group: w.Group, secret: w.Secret}
 	ranks.founders, ranks.contested = w.Founders, w.Open
 	for _, h := range w.Handles {
 		ranks.joined = append(ranks.joined, membership.Joiner{Handle: []byte(h)})

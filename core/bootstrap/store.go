@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"time"
 
@@ -186,6 +187,69 @@ func (j *joiner) await(key string, old []byte, progress bool) (v []byte, alive b
 	})
 	return v, j.ctx.Err() == nil, err
 }
+
+// Await returns the value of a key once there is one that is not old, and after a while the old
+// one, nil where there is none. The store may be foreign code, which does not return: see
+// joiner.ask.
+func Await(ctx context.Context, s Store, key string, old []byte, most time.Duration) ([]byte,
+	error) {
+	type answer struct {
+		value []byte
+		err   error
+	}
+	answers := make(chan answer, 1)
+	begun := time.Now()
+	go func() {
+		v, err := await(ctx, s, key, old, begun.Add(most))
+		answers <- answer{v, err}
+	}()
+	var a answer
+	select {
+	case a = <-answers:
+	case <-ctx.Done():
+		t := time.NewTimer(patience)
+		defer t.Stop()
+		select {
+		case a = <-answers:
+		case <-t.C:
+			a.err = &storeSilent{time.Since(begun).Round(time.Millisecond), context.Cause(ctx)}
+		}
+	}
+	if a.err != nil {
+		return nil, fmt.Errorf("reading %q from the store: %w", key,
+			printable.Error(a.err, maxStoreError))
+	}
+	return a.value, nil
+}
+
+func await(ctx context.Context, s Store, key string, old []byte, until time.Time) ([]byte, error) {
+	w, watches := s.(Watcher)
+	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
+		v, ok, err := s.Get(key)
+		if watches && err == nil && (!ok || bytes.Equal(v, old)) {
+			v, ok, err = w.Watch(key, old, min(time.Until(until), watchMost))
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case ok && !bytes.Equal(v, old):
+			return v, nil
+		case ctx.Err() != nil || time.Now().After(until):
+			return old, nil
+		case watches:
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+// MembersKey is the key under which processes that want to join a group find its members.
+func MembersKey(group string) string { return "goccl/members/" + url.PathEscape(group) }
 
 // join writes this rank's join.
 func (j *joiner) join() error {

@@ -53,9 +53,10 @@ from goccl.bench.collectives import (
     expected,
     layout,
 )
-from goccl.bench.group import GroupFailure, RankGroup
+from goccl.bench.group import RankGroup
 from goccl.bench.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
+from goccl.bench.processes import GroupFailure
 from goccl.bench.run import Bench, Pace, Progress, Settings, iterations_of
 from harness import free_port
 

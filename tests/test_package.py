@@ -334,7 +334,7 @@ def test_command_line_names_its_commands(capsys):
     assert "'config', 'info', 'doctor', 'bench'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["config", "info", "doctor", "bench", "tune"])
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
 def test_unknown_arguments_are_told_with_the_usage_of_their_command(command, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([command, *(["barrier"] if command == "bench" else []), "--nonsense", "x"])
@@ -346,7 +346,7 @@ def test_unknown_arguments_are_told_with_the_usage_of_their_command(command, cap
     )
 
 
-@pytest.mark.parametrize("command", ["config", "info", "doctor", "bench", "tune"])
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
 def test_help_is_a_sentence(command, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main([command, "--help"])

@@ -19,6 +19,10 @@ _COMMANDS = {
     "info": ("goccl.info", "show versions, usable transports, settings and limits"),
     "doctor": ("goccl.doctor", "measure every pair of ranks of a job, and name what is odd"),
     "bench": ("goccl.bench", "measure collectives, also against other libraries"),
+    "bench-recovery": (
+        "goccl.bench.recovery",
+        "measure how long a group takes to go on after a death, also against other libraries",
+    ),
     "tune": ("goccl.tune", "measure at which sizes algorithms should give way to others"),
 }
 _STOPPED_BY = 128  # and the number of a signal is the status that a shell gives

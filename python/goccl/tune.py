@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from .bench.collectives import ITEMSIZE, element_count
-from .bench.group import GroupFailure, RankGroup
+from .bench.group import RankGroup
 from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library, missing
+from .bench.processes import GroupFailure
 from .bench.run import Progress, iterations_of
 
 VARIABLE = "GOCCL_THRESHOLDS"

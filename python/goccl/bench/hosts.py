@@ -21,8 +21,9 @@ from datetime import timedelta
 from typing import Any
 
 from .collectives import ROOT
-from .group import START_TIMEOUT, GroupFailure, RankGroup, Seat
+from .group import RankGroup, Seat
 from .libraries import GOCCL, Library, Unavailable
+from .processes import START_TIMEOUT, GroupFailure
 from .wire import exactly
 
 _JOIN = 300.0  # seconds for all processes to be started

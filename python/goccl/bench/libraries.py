@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
@@ -66,6 +66,20 @@ _MPIS = {
     "impi": _Mpi("impi-rt", "libmpi.so.12", (), {"I_MPI_PIN": "0"}),
 }
 PEERS = ("gloo", *_MPIS)
+# What its launcher would say of ranks on this host.
+_HOROVOD = {
+    "HOROVOD_CONTROLLER": "gloo",
+    "HOROVOD_CPU_OPERATIONS": "gloo",
+    "HOROVOD_GLOO_IFACE": "lo",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+    "HOROVOD_HOSTNAME": "localhost",
+    "HOROVOD_CROSS_RANK": "0",
+    "HOROVOD_CROSS_SIZE": "1",
+}
+SURVIVORS = "goccl-survivors"
+"""The name of GoCCL with the option recovery="survivors"."""
+ELASTIC_PEERS = ("gloo", "gloo-reconfigure", "torchft", "horovod", "ulfm")
+"""Those whose members may die, by the way in which they go on."""
 
 
 def goccl_library(way: str, transport: str, schedule: str = "", *, hosts: bool = False) -> Library:
@@ -112,6 +126,24 @@ def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     launcher = [str(home / "bin" / "mpiexec"), *mpi.options, "-n", str(ranks)]
     return Library(name, "auto", launcher, environment)
+
+
+def elastic_library(name: str, transport: str, ranks: int) -> Library:
+    """A library whose members may die, as it is installed here, or Unavailable. transport: of
+    GoCCL."""
+    if name in (GOCCL["torch"], SURVIVORS):
+        ours = goccl_library("torch", transport)
+        recovery = "survivors" if name == SURVIVORS else "step"
+        return replace(ours, name=name, environment=ours.environment | {"GOCCL_RECOVERY": recovery})
+    if name == "ulfm":
+        mpi = peer_library("openmpi", ranks)
+        launcher, *options = mpi.launcher
+        return replace(mpi, name=name, launcher=[launcher, "--with-ft", "ulfm", *options])
+    if name in ("torchft", "horovod") and (problem := missing(name, name)):
+        raise Unavailable(problem)
+    gloo = peer_library("gloo", ranks)
+    more = _HOROVOD if name == "horovod" else {}
+    return replace(gloo, name=name, environment=gloo.environment | more)
 
 
 def is_mpi(name: str) -> bool:

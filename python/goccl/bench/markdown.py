@@ -37,10 +37,10 @@ divided among them. Ranks of an MPI share less of Python's own memory than other
 forked."""
 
 
-def machine() -> dict[str, str]:
+def machine(command: str = "bench") -> dict[str, str]:
     """What figures depend on, by name. To be called before the run, for it tells the load and the
-    date."""
-    arguments = sys.argv[2:] if sys.argv[1:2] == ["bench"] else sys.argv[1:]
+    date. command: of goccl, which measures."""
+    arguments = sys.argv[2:] if sys.argv[1:2] == [command] else sys.argv[1:]
     return {
         "Processor": _processor(),
         "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
@@ -51,7 +51,7 @@ def machine() -> dict[str, str]:
         "goccl": _version("goccl"),
         "Load before": f"{os.getloadavg()[0]:.2f}",
         "Date": time.strftime("%Y-%m-%d %H:%M %Z"),
-        "Command": f"`{shlex.join(['goccl', 'bench', *arguments])}`",
+        "Command": f"`{shlex.join(['goccl', command, *arguments])}`",
     }
 
 
@@ -63,8 +63,8 @@ def document(
 ) -> str:
     """The whole text. versions: of the libraries by label. failures: what went wrong with one."""
     parts = ["## Result"]
-    parts.append(_table(["", ""], facts.items(), "---"))
-    parts.append(_table(["library", "version"], versions.items(), "---"))
+    parts.append(table(["", ""], facts.items(), "---"))
+    parts.append(table(["library", "version"], versions.items(), "---"))
     wrong = sum(row.wrong for row in rows)
     parts.append(
         f"Every result was checked: {f'**{wrong}**' if wrong else 'no'} elements were wrong."
@@ -73,8 +73,8 @@ def document(
     parts += [_LEGEND, _summary(rows)]
     for key in dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows):
         collective, ranks, dtype = key
-        table = [row for row in rows if (row.collective, row.ranks, row.dtype) == key]
-        parts += [f"### {collective}, {ranks} ranks, {dtype}", _comparison(table), _starts(table)]
+        its = [row for row in rows if (row.collective, row.ranks, row.dtype) == key]
+        parts += [f"### {collective}, {ranks} ranks, {dtype}", _comparison(its), _starts(its)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,7 +108,7 @@ def _summary(rows: Sequence[Row]) -> str:
         ]
         ahead = sum(mine < other for mine, other in pairs)
         lines.append([f"`{label}`", str(len(pairs)), str(ahead), str(len(pairs) - ahead)])
-    return _table(["", "comparisons", "faster", "not faster"], lines)
+    return table(["", "comparisons", "faster", "not faster"], lines)
 
 
 def _comparison(rows: Sequence[Row]) -> str:
@@ -125,14 +125,14 @@ def _comparison(rows: Sequence[Row]) -> str:
         ]
         ratios = [_ratio(here[label], rows) if label in here else _NOTHING for label in ours]
         lines.append([str(nbytes), placement, *medians, *ratios])
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def _starts(rows: Sequence[Row]) -> str:
     """How each library started."""
     by_label = {row.label: row for row in rows}
     lines = [[f"`{label}`", *start_figures(row)] for label, row in by_label.items()]
-    return _table(["", "init, s", "first call, ms", "PSS a rank, MB"], lines)
+    return table(["", "init, s", "first call, ms", "PSS a rank, MB"], lines)
 
 
 def _near_first(line: tuple[int, str]) -> tuple[int, bool]:
@@ -153,7 +153,8 @@ def _labels(rows: Iterable[Row], ours: bool) -> list[str]:
     return list(dict.fromkeys(row.label for row in rows if (row.library in OURS) == ours))
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]], mark: str = "---:") -> str:
+def table(head: Sequence[str], lines: Iterable[Sequence[str]], mark: str = "---:") -> str:
+    """A table. mark: of each column's alignment."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, [mark] * len(head), *lines])
 
 

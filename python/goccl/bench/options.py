@@ -60,7 +60,9 @@ def parse_sizes(text: str) -> list[int]:
     return [parse_size(part) for part in text.split(",")]
 
 
-def _choices(allowed: Sequence[str], everything: str = "") -> Callable[[str], list[str]]:
+def choices_of(allowed: Sequence[str], everything: str = "") -> Callable[[str], list[str]]:
+    """A type of arguments: names with commas between them, or the word for all."""
+
     def parse(text: str) -> list[str]:
         if everything and text == everything:
             return list(allowed)
@@ -76,7 +78,9 @@ def _choices(allowed: Sequence[str], everything: str = "") -> Callable[[str], li
     return parse
 
 
-def _number(low: int, high: int) -> Callable[[str], int]:
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """A type of arguments: a number within these limits."""
+
     def parse(text: str) -> int:
         if not text.isdecimal() or not low <= int(text) <= high:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
@@ -85,8 +89,9 @@ def _number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
-    one = _number(low, high)
+def whole_numbers(low: int, high: int) -> Callable[[str], list[int]]:
+    """A type of arguments: such numbers with commas between them."""
+    one = whole_number(low, high)
     return lambda text: list(dict.fromkeys(one(part.strip()) for part in text.split(",")))
 
 
@@ -112,10 +117,11 @@ def _beside(text: str) -> Beside:
 
 
 def _iterations(text: str) -> int:
-    return 0 if text == "auto" else _number(1, 10**9)(text)
+    return 0 if text == "auto" else whole_number(1, 10**9)(text)
 
 
-def _file(text: str) -> Path:
+def output_file(text: str) -> Path:
+    """The path of a file that can be made, where it is not there yet."""
     path = Path(text)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a file in a folder that exists")
@@ -123,7 +129,7 @@ def _file(text: str) -> Path:
 
 
 def _picture(text: str) -> Path:
-    path = _file(text)
+    path = output_file(text)
     allowed = plot.formats()
     if allowed and path.suffix.lower() not in allowed:
         raise argparse.ArgumentTypeError(
@@ -180,7 +186,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "collective",
-        type=_choices(list(COLLECTIVES), "all"),
+        type=choices_of(list(COLLECTIVES), "all"),
         nargs="?",
         help=f"{', '.join(COLLECTIVES)}; several with commas between; or all",
     )
@@ -194,7 +200,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--ranks",
-        type=_numbers(2, MOST_RANKS),
+        type=whole_numbers(2, MOST_RANKS),
         help=f"2 to {MOST_RANKS}; several with commas between (default: 2, or what a launcher has "
         f"started)",
     )
@@ -205,20 +211,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--peers",
-        type=_choices(PEERS),
+        type=choices_of(PEERS),
         help=f"libraries to compare with, of {','.join(PEERS)} (default: gloo)",
     )
     add(
         "--transport",
         "--net",
-        type=_choices((*GOCCL_TRANSPORTS, MAPPED)),
+        type=choices_of((*GOCCL_TRANSPORTS, MAPPED)),
         help="transports of GoCCL (default: shm,tcp, or tcp where a launcher has started the "
         "ranks); also"
         f" verbs, which needs an RDMA device, and {MAPPED}: shm, buffers in shareable memory",
     )
     add(
         "--through",
-        type=_choices(list(GOCCL)),
+        type=choices_of(list(GOCCL)),
         help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from "
         "a loop in C;"
         " rows of the second are named goccl-c (default: torch)",
@@ -243,20 +249,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--warmup",
-        type=_number(0, 10**6),
+        type=whole_number(0, 10**6),
         default=2,
         help="unmeasured iterations before each block (default 2)",
     )
-    add("--blocks", type=_number(1, 10**6), default=10, help="turns of each library (default 10)")
+    add(
+        "--blocks",
+        type=whole_number(1, 10**6),
+        default=10,
+        help="turns of each library (default 10)",
+    )
     add(
         "--timeout",
-        type=_number(1, 86400),
+        type=whole_number(1, 86400),
         default=120,
         help="seconds that a block may take (default 120)",
     )
     add(
         "--limit",
-        type=_number(1, 86400),
+        type=whole_number(1, 86400),
         metavar="SECONDS",
         help="begin no further block of a collective and size after so long (default: none)",
     )
@@ -267,10 +278,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure while N busy programs run on this host, of nice level NICE"
         f" (default {LOWEST_PRIORITY}, the lowest priority)",
     )
-    add("--json", type=_file, metavar="FILE", help="also write the rows as JSON")
+    add("--json", type=output_file, metavar="FILE", help="also write the rows as JSON")
     add(
         "--markdown",
-        type=_file,
+        type=output_file,
         metavar="FILE",
         help="also write the machine and a comparison as Markdown",
     )
@@ -334,7 +345,7 @@ def _run_on_hosts(args: argparse.Namespace, progress: Progress) -> int:
         if world.rank == ROOT:
             return _run(args, progress, placement.no_probe, part.start)
         try:
-            with _signals():
+            with ended_by_signals():
                 part.serve(_libraries(args, world.size, progress)[0])
         except OSError as error:
             progress.say(f"goccl bench: rank {world.rank} gives up: {error}")
@@ -364,13 +375,13 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
     facts = markdown.machine()
     if args.beside:
         facts["Measured"] = str(args.beside)
-    if problem := _unwritable(args):
+    if problem := unwritable(args.json, args.markdown, args.plot):
         progress.say(f"goccl bench: {problem}")
         return 1
     benches: list[Bench] = []
     status = 0
     try:
-        with _signals(), Neighbours(args.beside) as neighbours:
+        with ended_by_signals(), Neighbours(args.beside) as neighbours:
             for setting in settings:
                 libraries, absent = _libraries(args, setting.ranks, progress)
                 status = 1 if absent else status
@@ -432,12 +443,12 @@ def _libraries(
     return libraries, failed
 
 
-def _unwritable(args: argparse.Namespace) -> str:
+def unwritable(*paths: Path | None) -> str:
     """Which file could not be written after the measurement, and why; or "". What is in them
     stays."""
     path = Path()
     try:
-        for path in filter(None, (args.json, args.markdown, args.plot)):
+        for path in filter(None, paths):
             if not path.exists():
                 path.touch()
                 path.unlink()
@@ -481,7 +492,7 @@ def _print(text: str) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the run as Ctrl-C does, so that no rank stays behind."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:

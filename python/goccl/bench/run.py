@@ -14,9 +14,10 @@ from typing import Any, Protocol, TextIO
 from . import placement
 from .beside import Beside
 from .collectives import ITEMSIZE, element_count
-from .group import GroupFailure, RankGroup
+from .group import RankGroup
 from .libraries import GOCCL_TRANSPORTS, Library, Unavailable
 from .placement import Probe
+from .processes import GroupFailure
 from .report import OURS, Row, Samples, start_line, table_head, table_row
 
 # of a block, where the number of iterations is chosen: shorter than a placement lasts

@@ -26,6 +26,15 @@ def end_with(parent: int) -> None:
         sys.exit(1)
 
 
+def require_one_thread(library: str) -> None:
+    """Raises RuntimeError where this process cannot be forked, for it has more threads."""
+    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    if threads > 1:
+        raise RuntimeError(
+            f"{library} has {threads} threads when it is imported: it cannot be forked"
+        )
+
+
 def _load() -> None:
     init = Path(__file__).resolve().with_name("__init__.py")
     spec = importlib.util.spec_from_file_location(

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from . import barrier, capi, wire
@@ -25,7 +24,7 @@ from .adapters import Adapter, Setup, adapter
 from .buffers import DTYPES, Buffer
 from .collectives import Segment, expected, layout
 from .libraries import Unavailable
-from .standalone import end_with
+from .standalone import end_with, require_one_thread
 
 _MOST_FDS = 253  # that a message can carry
 
@@ -139,9 +138,7 @@ def main(argv: list[str]) -> int:
     if not ranks:
         return _run(address, library, -1)
     own = os.getpid()
-    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
-    if threads > 1:
-        raise RuntimeError(f"{name} has {threads} threads when it is imported: it cannot be forked")
+    require_one_thread(name)
     gc.freeze()  # else the collector writes to the memory that the ranks share
     for rank in ranks:
         if os.fork() == 0:

@@ -26,8 +26,8 @@ type decision struct {
 	cause     *fault.Error
 
 	// What Recover goes on with; under Comm.changing.
-	mine    progress          // in the epoch that ends
-	results map[uint64][]byte // that this rank passes on, by number
+	mine progress // in the epoch that ends
+	owed []*owed  // what is passed on
 }
 
 const (

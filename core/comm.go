@@ -39,13 +39,10 @@ type Comm struct {
 
 	mu    sync.Mutex
 	entry entry // for those that come; under mu
-	// recovering is not nil while the communicator recovers by itself: see Config.Recovery. Held is
-	// what does not end before.
-	recovering *recovery
-	held       []*held
-	timeout    time.Duration
-	destroyed  bool
-	splits     uint64
+	completion
+	timeout   time.Duration
+	destroyed bool
+	splits    uint64
 }
 
 // identity is what makes a group's traffic its own.

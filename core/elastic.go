@@ -121,40 +121,60 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 }
 
 func (c *Comm) recover(ctx context.Context, m motion) error {
+	if c.decided == nil {
+		if err := c.decideNext(ctx, m); err != nil {
+			return err
+		}
+	}
+	if err := c.beginNext(); err != nil {
+		return err
+	}
+	if err := c.meetAgain(ctx); err != nil {
+		return err
+	}
+	return c.complete(ctx)
+}
+
+// decideNext has the members decide on the next epoch.
+func (c *Comm) decideNext(ctx context.Context, m motion) error {
 	e := c.present.Load()
 	if err := c.alive(e); err != nil {
 		return err
 	}
-	d := c.decided
-	if d == nil {
-		if e.failed() == nil {
-			// Collectives that have ended on other ranks end on this one, too.
-			half, cancel := context.WithTimeout(ctx, remaining(ctx)/2)
-			err := c.run(half, ofRecovery, call.Operation{Collective: plan.Barrier})
-			cancel()
-			if err != nil && e.failed() == nil {
-				return err
-			}
-		}
-		if e.failed() != nil {
-			// No operation of the epoch may read or write buffers any more when others hear from this rank.
-			e.endWorks(nil)
-			c.lockOrder()
-			recovers := c.recovering != nil
-			c.mu.Unlock()
-			if recovers && !m.Completes {
-				return errRecovers
-			}
-			m.Progress = e.progress()
-		}
-		var err error
-		if d, err = e.decide(ctx, m, nil); err != nil {
-			c.bar(err)
+	if e.failed() == nil {
+		// Collectives that have ended on other ranks end on this one, too.
+		half, cancel := context.WithTimeout(ctx, remaining(ctx)/2)
+		err := c.run(half, ofRecovery, call.Operation{Collective: plan.Barrier})
+		cancel()
+		if err != nil && e.failed() == nil {
 			return err
 		}
-		d.mine, d.results = e.progress(), e.results(d) // the next epoch forgets them
-		c.decided = d
 	}
+	if e.failed() != nil {
+		// No operation of the epoch may read or write buffers any more when others hear from this rank.
+		e.endWorks(nil)
+	}
+	c.lockOrder()
+	recovers := c.recovering != nil
+	m.Progress = e.progress()
+	e.unlockOrder()
+	if recovers && !m.Completes {
+		return errRecovers
+	}
+	d, err := e.decide(ctx, m, nil)
+	if err != nil {
+		c.bar(err)
+		return err
+	}
+	d.owed = e.owes(d, m.Progress) // the next epoch forgets what is here
+	d.mine = m.Progress
+	c.decided = d
+	return nil
+}
+
+// beginNext begins the epoch that the members have decided on.
+func (c *Comm) beginNext() error {
+	e, d := c.present.Load(), c.decided
 	ranks, err := e.successor(d.value)
 	if err != nil {
 		return err
@@ -172,10 +192,7 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	e.leadsTo(next)
 	next.welcomes()
 	e.settleHeld(d)
-	if err := c.meetAgain(ctx); err != nil {
-		return err
-	}
-	return c.complete(ctx, e, d)
+	return nil
 }
 
 // alive tells why nothing can follow an epoch: its communicator is destroyed, or has no members.

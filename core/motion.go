@@ -30,8 +30,11 @@ type verdict struct {
 	// Recovers is set where some recover by themselves, and others have called something: that comes
 	// after it.
 	Recovers bool `json:",omitempty"`
-	// Finished is the last collective that has ended anywhere; Fetch says which results are passed on.
-	Finished uint64  `json:",omitempty"`
+	// The last collectives that have been called on all ranks, that have ended on all, and that have
+	// ended anywhere. Fetch says which results are passed on.
+	Begun    uint64
+	Ended    uint64
+	Finished uint64
 	Fetch    []fetch `json:",omitempty"`
 }
 
@@ -62,7 +65,7 @@ func judge(states map[int][]byte) (decided []byte, closed bool) {
 	if v.Recovers {
 		v.Calls = nil
 	}
-	v.Finished, v.Fetch = fetches(come)
+	v.judgeProgress(come)
 	decided, _ = json.Marshal(v) // as in encode
 	return decided, closed
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"runtime"
 	"slices"
 	"unsafe"
@@ -25,8 +26,8 @@ import (
 // No rank is through a collective before it has heard from all others, which plans are proved to
 // do. So one that a rank has ended has at least begun on all, and the results of the last ones are
 // all that can be asked for. Short results are copied when they end. A work with long ones, or with
-// a reduction to one rank, ends only when all ranks have them: a barrier follows, as a part of it.
-// Where the output is the input's memory, the input is copied before.
+// a root, from which alone the others hear, ends only when all ranks have theirs: a barrier
+// follows, as a part of it. Where the output is the input's memory, the input is copied before.
 
 // completesMost is the most bytes of a collective that completes. A longer one fails, on all ranks.
 const completesMost = 128 << 20
@@ -60,23 +61,32 @@ type held struct {
 	operations []call.Operation
 	before     []image
 
-	// What the members of that epoch have decided. All hold on to it where another member dies before
-	// they have completed: some may have.
-	again  []call.Operation // to be run in the present epoch
-	awaits bool             // results are passed on
-	cause  *fault.Error     // it cannot be completed
+	// What the members of that epoch have decided, by operation. All hold on to it where another
+	// member dies before they have completed.
+	fates []fate
+	cause *fault.Error // it cannot be completed
 }
+
+// fate is what becomes of an operation.
+type fate uint8
+
+const (
+	resulted fate = iota // it has its result
+	awaiting             // its result is passed on
+	again                // it runs once more, in the present epoch
+)
 
 // image is what memory had in it.
 type image struct {
-	at   unsafe.Pointer
-	data []byte
+	operation int // of the work, whose input it is
+	at        unsafe.Pointer
+	data      []byte
 }
 
 // confirms tells whether a barrier must follow some operations that survivors complete.
 func (c *epoch) confirms(operations []call.Operation) bool {
 	return slices.ContainsFunc(operations, func(op call.Operation) bool {
-		return op.Collective == plan.Reduce || op.Total() > uint64(c.resultMost())
+		return op.Collective.Rooted() || op.Total() > uint64(c.resultMost())
 	})
 }
 
@@ -90,7 +100,7 @@ func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []ima
 	h := &held{Work: w, of: c, operations: operations, before: before}
 	for i := range operations {
 		if before == nil {
-			h.save(&operations[i])
+			h.save(i)
 		}
 	}
 	w.UseHolder(h)
@@ -115,8 +125,9 @@ func (h *held) Ended() {
 	}
 }
 
-// save copies the inputs that the operation overwrites.
-func (h *held) save(op *call.Operation) {
+// save copies the inputs that an operation overwrites.
+func (h *held) save(operation int) {
+	op := &h.operations[operation]
 	in, out := op.Uses(h.of.rank)
 	if !in || !out || op.Collective == plan.Broadcast {
 		return
@@ -125,7 +136,7 @@ func (h *held) save(op *call.Operation) {
 		if slices.Contains(op.Out, op.In[i]) {
 			data := h.of.runtime.image(int(bytes))
 			copy(data, unsafe.Slice((*byte)(op.In[i]), bytes))
-			h.before = append(h.before, image{op.In[i], data})
+			h.before = append(h.before, image{operation, op.In[i], data})
 		}
 	}
 }
@@ -136,7 +147,7 @@ func (c *epoch) lost(op *call.Operation) []image {
 	if !in || !out || op.Collective != plan.AllReduce || op.In[0] != op.Out[0] {
 		return []image{}
 	}
-	return []image{{op.In[0], c.fast.Before(int(op.InBytes()[0]))}}
+	return []image{{0, op.In[0], c.fast.Before(int(op.InBytes()[0]))}}
 }
 
 // leftUndone notes that a collective has not ended here. It is called with the lock held.
@@ -157,35 +168,53 @@ func (r *Runtime) image(bytes int) []byte {
 // keepResult copies the result of a collective that has ended, if others may ask for it.
 func (c *epoch) keepResult(p *work.Part) {
 	op := p.Operation
-	if _, out := op.Uses(c.rank); c.recovers() && completes(op) && out {
+	if c.recovers() && completes(op) && !op.Collective.Rooted() {
 		c.fast.Keep(p.Message.Sequence, op.Out, op.OutBytes())
 	}
 }
 
 // progress is how far a rank has come in an epoch: what it tells the others when it recovers.
 type progress struct {
-	Finished uint64   // the last collective that has ended here, or whose result is here
-	Has      []result `json:",omitempty"` // of the last ones
+	Epoch    uint32
+	Begun    uint64   // the last collective that has been called here
+	Finished uint64   // the last one that has ended here, or whose result is here
+	Has      []result `json:",omitempty"` // of the last ones, and of those that are passed on
+	Lacks    []result `json:",omitempty"` // of those that are passed on
 }
 
+// result is that of a collective of an epoch.
 type result struct {
+	Epoch    uint32
 	Sequence uint64
 	Bytes    uint64
 }
 
-// progress is called when no collective runs any more.
-func (c *epoch) progress() (p progress) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p.Finished = c.Sequence()
+// owed is a result that members pass on. It stays at those that have it until all do, for one of
+// them may die meanwhile.
+type owed struct {
+	result
+	from int             // the rank that sends it, of the present epoch
+	has  bool            // it is here:
+	data []byte          // a copy of it, or
+	in   *call.Operation // the output of an operation whose work is held; nil: there is none
+}
+
+// progress is called with the order locked, when no collective runs.
+func (c *epoch) progress() progress {
+	p := progress{Epoch: c.number, Begun: c.Sequence(), Finished: c.Sequence()}
 	if c.firstUndone > 0 {
 		p.Finished = c.firstUndone - 1
 	}
 	for s := p.Finished; s > 0 && s+2 > p.Finished; s-- {
-		if op := c.heldPart(s); op != nil {
-			p.Has = append(p.Has, result{s, total(op.OutBytes())})
-		} else if data, ok := c.fast.Kept(s); ok {
-			p.Has = append(p.Has, result{s, uint64(len(data))})
+		if o := c.resultOf(s); o != nil {
+			p.Has = append(p.Has, o.result)
+		}
+	}
+	for _, o := range c.owed {
+		if o.has {
+			p.Has = append(p.Has, o.result)
+		} else {
+			p.Lacks = append(p.Lacks, o.result)
 		}
 	}
 	return p
@@ -199,27 +228,51 @@ func total(bytes []int64) (sum uint64) {
 	return sum
 }
 
-// resultOf is what a collective has given that has ended, where it is still here. It is called with
-// the lock held.
-func (c *epoch) resultOf(sequence uint64) (data []byte, ok bool) {
-	if op := c.heldPart(sequence); op != nil {
-		for i, bytes := range op.OutBytes() {
-			data = append(data, unsafe.Slice((*byte)(op.Out[i]), bytes)...)
+// resultOf is what a collective has given that has ended; nil where that is not here. It is called
+// with the lock held.
+func (c *epoch) resultOf(sequence uint64) *owed {
+	o := &owed{result: result{Epoch: c.number, Sequence: sequence}, has: true}
+	o.in = c.heldPart(sequence)
+	if o.in == nil {
+		var kept bool
+		o.data, kept = c.fast.Kept(sequence)
+		o.Bytes = uint64(len(o.data))
+		if !kept {
+			return nil
 		}
-		return data, true
+		return o
 	}
-	return c.fast.Kept(sequence)
+	switch _, out := o.in.Uses(c.rank); {
+	case !out || o.in.Collective == plan.Barrier:
+		return nil
+	case o.in.Collective != plan.Reduce: // of that the root alone needs the bytes
+		o.Bytes = total(o.in.OutBytes())
+	}
+	return o
 }
 
-// results are those that this rank passes on.
-func (c *epoch) results(d *decision) map[uint64][]byte {
-	all := map[uint64][]byte{}
+// owes are the results that are passed on after a decision, as far as they are here.
+func (c *epoch) owes(d *decision, mine progress) (all []*owed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range d.verdict.Fetch {
-		if f.From == c.rank {
-			all[f.Sequence], _ = c.resultOf(f.Sequence)
+		var o *owed
+		if f.Epoch == c.number && f.Sequence <= mine.Finished {
+			o = c.resultOf(f.Sequence)
 		}
+		for _, before := range c.owed {
+			if before.result == f.result {
+				o = before
+			}
+		}
+		if o == nil {
+			o = &owed{result: f.result}
+			if f.Epoch == c.number {
+				o.in = c.heldPart(f.Sequence)
+			}
+		}
+		o.from, _ = d.value.Rank(f.From)
+		all = append(all, o)
 	}
 	return all
 }
@@ -236,120 +289,124 @@ func (c *epoch) heldPart(sequence uint64) *call.Operation {
 	return nil
 }
 
+// fits tells whether the result has the length that it must have here.
+func (o *owed) fits() bool {
+	return o.Bytes == 0 || o.in == nil || o.Bytes == total(o.in.OutBytes())
+}
+
+// bytes is memory that has the result, or is to have it. Spread puts into its place what has come
+// to the memory.
+func (o *owed) bytes() (data []byte, spread func()) {
+	switch {
+	case o.Bytes == 0:
+		return nil, func() {}
+	case o.in != nil && len(o.in.Out) == 1:
+		return unsafe.Slice((*byte)(o.in.Out[0]), o.Bytes), func() {}
+	case o.in == nil:
+		if uint64(len(o.data)) != o.Bytes {
+			o.data = make([]byte, o.Bytes)
+		}
+		return o.data, func() {}
+	}
+	data = make([]byte, 0, o.Bytes)
+	for i, bytes := range o.in.OutBytes() {
+		data = append(data, unsafe.Slice((*byte)(o.in.Out[i]), bytes)...)
+	}
+	return data, func() {
+		for i, bytes := range o.in.OutBytes() {
+			data = data[copy(unsafe.Slice((*byte)(o.in.Out[i]), bytes), data):]
+		}
+	}
+}
+
 // fetch is a result that some survivors have and others lack.
 type fetch struct {
 	result
 	From int // the rank that has it, of the old epoch
 }
 
-// fetches are the results that are to be passed on, of what ranks have come to; and the last
-// collective that has ended anywhere.
-func fetches(of map[int]progress) (finished uint64, all []fetch) {
-	least := uint64(1<<63 - 1)
+// judgeProgress says what becomes of collectives, from what ranks have come to.
+func (v *verdict) judgeProgress(of map[int]progress) {
+	v.Begun, v.Ended = math.MaxUint64, math.MaxUint64
+	lacks := map[result]bool{}
 	for _, p := range of {
-		finished, least = max(finished, p.Finished), min(least, p.Finished)
+		v.Begun, v.Ended = min(v.Begun, p.Begun), min(v.Ended, p.Finished)
+		v.Finished = max(v.Finished, p.Finished)
+		for _, r := range p.Lacks {
+			lacks[r] = true
+		}
 	}
 	for _, rank := range slices.Sorted(maps.Keys(of)) {
-		for _, r := range of[rank].Has {
-			known := slices.ContainsFunc(all, func(f fetch) bool { return f.Sequence == r.Sequence })
-			if !known && r.Sequence > least && r.Sequence <= finished {
-				all = append(all, fetch{r, rank})
+		p := of[rank]
+		for _, r := range p.Has {
+			known := slices.ContainsFunc(v.Fetch, func(f fetch) bool { return f.result == r })
+			// What some have not called yet they will call in the next epoch.
+			missing := r.Epoch == p.Epoch && r.Sequence > v.Ended && r.Sequence <= v.Begun
+			if !known && (missing || lacks[r]) {
+				v.Fetch = append(v.Fetch, fetch{r, rank})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b fetch) int { return cmp.Compare(a.Sequence, b.Sequence) })
-	return finished, all
+	slices.SortFunc(v.Fetch, func(a, b fetch) int {
+		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Sequence, b.Sequence))
+	})
 }
 
-// recovery is one that a communicator has begun by itself. It ends in the communicator's timeout,
-// counted anew where another member dies meanwhile, or when it is given up.
-type recovery struct {
-	done   chan struct{} // closed at its end
-	giveUp context.CancelFunc
+// fetches tells whether a result is passed on.
+func (v *verdict) fetches(epoch uint32, sequence uint64) bool {
+	return slices.ContainsFunc(v.Fetch, func(f fetch) bool {
+		return f.Epoch == epoch && f.Sequence == sequence
+	})
 }
 
-// awaitRecovery begins a recovery: works that a death ends are held from now on. It is called with
-// the lock held, once the epoch has failed.
-func (c *epoch) awaitRecovery(cause *fault.Error) {
-	if c.recovers() && errors.Is(cause, fault.ErrPeerFailed) && !c.destroyed &&
-		c.recovering == nil && c.enoughAfter(cause) {
-		ctx, giveUp := context.WithCancel(c.life)
-		c.recovering = &recovery{make(chan struct{}), giveUp}
-		go c.Comm.recoverAlone(ctx)
-	}
-}
-
-// enoughAfter tells whether the members that are left need no newcomers. It is called with the lock
-// held.
-func (c *epoch) enoughAfter(cause *fault.Error) bool {
-	gone := slices.Concat(c.membership.Departed(), cause.Ranks)
-	slices.Sort(gone)
-	return c.size-len(slices.Compact(gone)) >= c.config.MinSize
-}
-
-// recoverAlone recovers a communicator that was not told to, and ends what is held.
-func (c *Comm) recoverAlone(ctx context.Context) {
-	for again := true; again; {
-		var err error
-		c.changing.Lock()
-		if c.present.Load().failed() != nil { // a caller of Recover may have come first
-			err = c.goOn(ctx, motion{Operation: "recover", Completes: true})
-		}
-		c.changing.Unlock()
-		c.mu.Lock()
-		e := c.present.Load()
-		failure := e.failed()
-		again = err == nil && failure != nil && errors.Is(failure, fault.ErrPeerFailed)
-		var left []*held
-		if !again {
-			left, c.held = c.held, nil
-			close(c.recovering.done)
-			c.recovering.giveUp()
-			c.recovering = nil
-			if failure == nil {
-				e.openFastPath()
-			}
-		}
-		c.mu.Unlock()
-		for _, h := range left {
-			cause := fault.From(err, fault.ErrRevoked, "it was not recovered")
-			if err == nil {
-				cause = e.members.Errorf(fault.ErrRevoked, "the members have changed")
-			}
-			h.Resolve(cause)
-		}
-	}
+// completion is what a communicator completes.
+type completion struct {
+	recovering *recovery // not nil while the communicator recovers by itself
+	held       []*held   // what does not end before
+	owed       []*owed   // what is passed on then
 }
 
 // complete completes what is held, in the present epoch, whose members have met.
-func (c *Comm) complete(ctx context.Context, old *epoch, d *decision) error {
-	for _, f := range d.verdict.Fetch {
-		root, _ := d.value.Rank(f.From)
-		data, has := d.results[f.Sequence]
-		if !has || len(data) != int(f.Bytes) {
-			data = make([]byte, f.Bytes)
-		}
-		if err := c.broadcast(ctx, root, data); err != nil {
+func (c *Comm) complete(ctx context.Context) error {
+	c.mu.Lock()
+	results := c.owed
+	c.mu.Unlock()
+	for _, o := range results {
+		if err := c.pass(ctx, o); err != nil {
 			return err
 		}
-		c.mu.Lock()
-		op := old.heldPart(f.Sequence)
-		c.mu.Unlock()
-		if f.Sequence > d.mine.Finished && op != nil {
-			for i, bytes := range op.OutBytes() {
-				data = data[copy(unsafe.Slice((*byte)(op.Out[i]), bytes), data):]
-			}
+	}
+	if len(results) > 0 { // only then may any rank let go of them
+		if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+			return err
 		}
 	}
 	c.mu.Lock()
 	all := c.held
-	c.held = nil
+	c.held, c.owed = nil, nil
 	c.mu.Unlock()
 	slices.SortStableFunc(all, func(a, b *held) int {
 		return cmp.Compare(a.Parts()[0].Message.Sequence, b.Parts()[0].Message.Sequence)
 	})
 	for _, h := range all {
 		c.redo(h)
+	}
+	return nil
+}
+
+// pass passes a result on to all ranks.
+func (c *Comm) pass(ctx context.Context, o *owed) error {
+	if o.from == c.Rank() && !o.has || !o.fits() {
+		return fault.Errorf(fault.ErrInternal, "the result of collective %d of epoch %d is not here, or "+
+			"has not %d bytes", o.Sequence, o.Epoch, o.Bytes)
+	}
+	data, spread := o.bytes()
+	if err := c.broadcast(ctx, o.from, data); err != nil {
+		return err
+	}
+	if !o.has {
+		spread()
+		o.has = true
 	}
 	return nil
 }
@@ -373,50 +430,80 @@ func (c *epoch) settleHeld(d *decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, h := range c.held {
-		switch {
-		case h.of == c:
-			h.judge(d.mine, d.verdict)
-		case h.awaits:
-			h.fail(fault.ErrRevoked, "the members have changed twice, and its result is lost")
+		if h.of == c {
+			h.judge(d.mine, &d.verdict)
+		} else {
+			h.reconsider(c.owed, &d.verdict)
 		}
 		h.moveRoots(c, d)
 	}
+	c.owed = d.owed
 }
 
-// judge finds out what of a work has no result.
-func (h *held) judge(mine progress, v verdict) {
-	for i, p := range h.Parts()[:len(h.operations)] {
-		s, op := p.Message.Sequence, h.operations[i]
-		fetched := slices.ContainsFunc(v.Fetch, func(f fetch) bool { return f.Sequence == s })
-		switch {
-		case s <= mine.Finished:
-		case fetched:
-			h.awaits = true
-		case s <= v.Finished && op.Collective == plan.Barrier:
-		case s <= v.Finished:
-			h.fail(fault.ErrRevoked, "the members have changed, and its result is lost")
+// judge finds out what becomes of a work, at the end of its epoch.
+func (h *held) judge(mine progress, v *verdict) {
+	h.operations = slices.Clone(h.operations) // roots will move
+	h.fates = make([]fate, len(h.operations))
+	confirmed := len(h.Parts()) > len(h.operations)
+	for i := range h.operations {
+		switch s := h.Parts()[i].Message.Sequence; {
+		case v.fetches(h.of.number, s):
+			if s > mine.Finished {
+				h.fates[i] = awaiting
+			}
+		case s <= v.Ended:
+		case s > v.Finished:
+			h.fates[i] = again
+		case h.operations[i].Collective == plan.Barrier:
+		case confirmed: // it has ended on some ranks, but no work with it has
+			h.fates[i] = again
 		default:
-			h.again = append(h.again, op)
+			h.fail(fault.ErrRevoked, "the members have changed, and its result is lost")
 		}
 	}
 }
 
-// moveRoots gives what runs again the roots' ranks in the epoch that a decision makes of the old
+// reconsider finds out what becomes of a work, whose results were passed on in an epoch that has
+// failed. What no rank has that lives runs once more: then none has ended it.
+func (h *held) reconsider(results []*owed, v *verdict) {
+	for i, f := range h.fates {
+		s := h.Parts()[i].Message.Sequence
+		here := !slices.ContainsFunc(results, func(o *owed) bool {
+			return o.Epoch == h.of.number && o.Sequence == s && !o.has
+		})
+		switch {
+		case f != awaiting:
+		case here:
+			h.fates[i] = resulted
+		case !v.fetches(h.of.number, s):
+			h.fates[i] = again
+		}
+	}
+}
+
+// moveRoots gives what may run again the roots' ranks in the epoch that a decision makes of the old
 // one.
 func (h *held) moveRoots(old *epoch, d *decision) {
-	for i := range h.again {
-		op := &h.again[i]
-		if op.Collective != plan.Reduce && op.Collective != plan.Broadcast {
+	for i := range h.operations {
+		op := &h.operations[i]
+		if h.fates[i] == resulted || !op.Collective.Rooted() {
 			continue
 		}
-		root, survives := d.value.Rank(op.Root)
-		if !survives {
-			h.fail(fault.ErrPeerFailed, "its root, %s, has ended", old.members.Names(op.Root))
-			return
+		if op.Root != noRoot {
+			if root, survives := d.value.Rank(op.Root); survives {
+				op.Root = root
+				continue
+			}
 		}
-		op.Root = root
+		if h.fates[i] == again {
+			h.fail(fault.ErrPeerFailed, "its root has ended")
+		}
+		op.Root = noRoot
 	}
 }
+
+// noRoot is the root of what cannot run again, because its root has ended.
+const noRoot = -1
 
 func (h *held) fail(kind error, format string, args ...any) {
 	if h.cause == nil {
@@ -426,14 +513,22 @@ func (h *held) fail(kind error, format string, args ...any) {
 
 // redo ends a work that is held: all of it that has no result runs once more.
 func (c *Comm) redo(h *held) {
-	if h.cause != nil || len(h.again) == 0 {
+	var operations []call.Operation
+	for i, op := range h.operations {
+		if h.fates[i] == again {
+			operations = append(operations, op)
+		}
+	}
+	if h.cause != nil || len(operations) == 0 {
 		h.Resolve(h.cause)
 		return
 	}
 	for _, b := range h.before {
-		copy(unsafe.Slice((*byte)(b.at), len(b.data)), b.data)
+		if h.fates[b.operation] == again {
+			copy(unsafe.Slice((*byte)(b.at), len(b.data)), b.data)
+		}
 	}
-	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), ahead: true}, h.again...)
+	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), ahead: true}, operations...)
 	if err != nil {
 		h.Resolve(fault.From(err, fault.ErrSystem, "it was not completed"))
 		return

@@ -3,6 +3,8 @@ package core
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -133,32 +136,116 @@ func TestResultIsFetched(t *testing.T) {
 	}
 }
 
-// Where another member dies before what is held has completed, the first decision on it stands: the
-// numbers of its collectives mean nothing in the epoch between.
+// What becomes of collectives is decided from what the ranks have come to.
+func TestJudgeProgress(t *testing.T) {
+	const epoch = 3
+	of := func(begun, finished uint64, has ...uint64) progress {
+		p := progress{Epoch: epoch, Begun: begun, Finished: finished}
+		for _, s := range has {
+			p.Has = append(p.Has, result{epoch, s, 8})
+		}
+		return p
+	}
+	old := func(p progress, has, lacks []uint64) progress {
+		for _, s := range has {
+			p.Has = append(p.Has, result{epoch - 1, s, 8})
+		}
+		for _, s := range lacks {
+			p.Lacks = append(p.Lacks, result{epoch - 1, s, 8})
+		}
+		return p
+	}
+	get := func(epoch uint32, s uint64, from int) fetch { return fetch{result{epoch, s, 8}, from} }
+	for name, test := range map[string]struct {
+		of   map[int]progress
+		want verdict
+	}{
+		"all are as far": {map[int]progress{0: of(5, 5, 4, 5), 2: of(6, 5, 4, 5)},
+			verdict{Begun: 5, Ended: 5, Finished: 5}},
+		"one has ended it": {map[int]progress{0: of(5, 4, 3, 4), 1: of(5, 5, 4, 5), 2: of(5, 5, 4, 5)},
+			verdict{Begun: 5, Ended: 4, Finished: 5, Fetch: []fetch{get(epoch, 5, 1)}}},
+		"one is two behind": {map[int]progress{0: of(6, 6, 5, 6), 1: of(6, 4, 3, 4)},
+			verdict{Begun: 6, Ended: 4, Finished: 6,
+				Fetch: []fetch{get(epoch, 5, 0), get(epoch, 6, 0)}}},
+		"one has not called it": {map[int]progress{0: of(6, 6, 5, 6), 1: of(5, 4, 3, 4)},
+			verdict{Begun: 5, Ended: 4, Finished: 6, Fetch: []fetch{get(epoch, 5, 0)}}},
+		"none that lives has it": {map[int]progress{0: of(5, 5, 4), 1: of(5, 4, 3, 4)},
+			verdict{Begun: 5, Ended: 4, Finished: 5}},
+		"passed on to some": {map[int]progress{0: old(of(2, 2), nil, []uint64{7}),
+			1: old(of(2, 2), []uint64{7}, nil), 2: old(of(2, 2), []uint64{7}, nil)},
+			verdict{Begun: 2, Ended: 2, Finished: 2, Fetch: []fetch{get(epoch-1, 7, 1)}}},
+		"passed on to all": {map[int]progress{0: old(of(2, 2), []uint64{7}, nil), 1: of(2, 2),
+			2: old(of(2, 2), []uint64{7}, nil)}, verdict{Begun: 2, Ended: 2, Finished: 2}},
+		"passed on to none": {map[int]progress{0: old(of(2, 2), []uint64{7}, []uint64{8}),
+			1: old(of(2, 2), []uint64{7}, []uint64{8})}, verdict{Begun: 2, Ended: 2, Finished: 2}},
+	} {
+		var got verdict
+		if got.judgeProgress(test.of); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %+v; want %+v", name, got, test.want)
+		}
+	}
+}
+
+// What a decision says of works is held on to where another member dies before they have completed:
+// numbers of collectives mean nothing in the epoch between.
 func TestHeldTwice(t *testing.T) {
 	e := now(newWorldOf(t, "tcp", 4, Config{}).comms[0])
 	c := &Comm{}
-	first, second := &epoch{Comm: c, roster: e.roster}, &epoch{Comm: c, roster: e.roster}
+	first := &epoch{Comm: c, roster: e.roster}
+	second := &epoch{Comm: c, roster: e.roster, number: 1}
 	decide := func(e *epoch, size int, survivors []int, v verdict) {
-		e.settleHeld(&decision{mine: progress{Finished: 1}, verdict: v,
-			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}})
+		d := &decision{mine: progress{Epoch: e.number, Finished: 1}, verdict: v,
+			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}}
+		d.owed = e.owes(d, d.mine)
+		e.settleHeld(d)
 	}
-	hold := func(sequence uint64, root int) *held {
-		op := Operation{Collective: plan.Broadcast, Root: root}
+	hold := func(sequence uint64, o plan.Collective, root int, confirmed bool) *held {
+		op := Operation{Collective: o, Root: root, OutCounts: []uint64{8}}
 		h := &held{Work: e.works.New(1, false), of: first, operations: []Operation{op}}
 		h.Add(work.Part{Operation: &op, Message: plan.Message{Sequence: sequence}})
+		if confirmed {
+			h.Add(work.Part{Message: plan.Message{Sequence: sequence + 1}})
+		}
 		c.held = append(c.held, h)
 		return h
 	}
-	lost, fetched, again, rootless := hold(2, 3), hold(3, 3), hold(4, 3), hold(5, 2)
-	decide(first, 4, []int{1, 2, 3}, verdict{Finished: 3, Fetch: []fetch{{result{3, 8}, 1}}})
-	decide(second, 3, []int{0, 2}, verdict{Finished: 9})
-	if !errors.Is(lost.cause, fault.ErrRevoked) || !errors.Is(fetched.cause, fault.ErrRevoked) ||
-		!errors.Is(rootless.cause, fault.ErrPeerFailed) {
-		t.Errorf("the causes are %v, %v and %v", lost.cause, fetched.cause, rootless.cause)
+	fetched := func(s uint64) fetch { return fetch{result{0, s, 8}, 1} }
+	lost := hold(2, plan.AllReduce, 0, false)
+	confirmed := hold(3, plan.AllReduce, 0, true)
+	kept, gone, here := hold(4, plan.Broadcast, 3, true), hold(5, plan.Broadcast, 3, true),
+		hold(6, plan.Broadcast, 2, true)
+	rootless := hold(7, plan.Broadcast, 2, true)
+	undone := hold(8, plan.Broadcast, 3, true)
+	late := hold(9, plan.Broadcast, 2, true)
+	decide(first, 4, []int{1, 2, 3}, verdict{Begun: 9, Ended: 1, Finished: 7,
+		Fetch: []fetch{fetched(4), fetched(5), fetched(6), fetched(7)}})
+	for _, o := range c.owed {
+		o.has = o.Sequence == 6
 	}
-	if again.cause != nil || len(again.again) != 1 || again.again[0].Root != 1 {
-		t.Errorf("what runs again is %v, %v", again.again, again.cause)
+	decide(second, 3, []int{0, 2}, verdict{Finished: 20, Fetch: []fetch{fetched(4)}})
+	for name, test := range map[string]struct {
+		*held
+		fate  fate
+		root  int
+		cause error
+	}{
+		"lost":         {lost, resulted, 0, fault.ErrRevoked},
+		"confirmed":    {confirmed, again, 0, nil},
+		"fetched":      {kept, awaiting, 1, nil},
+		"gone":         {gone, again, 1, nil},
+		"here":         {here, resulted, 1, nil},
+		"without root": {rootless, again, noRoot, fault.ErrPeerFailed},
+		"not ended":    {undone, again, 1, nil},
+		"root is lost": {late, again, noRoot, fault.ErrPeerFailed},
+	} {
+		op := &test.operations[0]
+		cause := error(nil)
+		if test.held.cause != nil {
+			cause = test.held.cause
+		}
+		if test.fates[0] != test.fate || op.Root != test.root || !errors.Is(cause, test.cause) {
+			t.Errorf("%s: fate %d, root %d, %v", name, test.fates[0], op.Root, cause)
+		}
 	}
 }
 
@@ -170,6 +257,225 @@ func TestInputsOfAllAreSaved(t *testing.T) {
 	h := e.holdOnFailure(e.works.New(2, false), []Operation{first, second}, nil)
 	if len(h.before) != 2 || h.before[1].at != second.In[0] {
 		t.Errorf("copied are %v", h.before)
+	}
+}
+
+// Of a reduction only the root has a result: where another rank has sent its part, and a third one
+// dies before it has, all run it once more.
+func TestReduceCompletes(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			w := newWorldOf(t, transport, 4, Config{Timeout: 20 * time.Second,
+				Recovery: RecoverySurvivors})
+			everything(t, w)
+			left, ids := w.of(0, 1, 3), []int{0, 1, 3}
+			out, works := buffer(t, 10), make([]*Work, 3)
+			holdQueue(w.comms[3])
+			for rank, c := range left.comms {
+				in := buffer(t, 10)
+				fill(in, ids[rank], 0)
+				op := allReduceOf(in, in)
+				op.Collective, op.Out[0] = plan.Reduce, nil
+				if rank == 0 {
+					op.Out[0] = ptr(out)
+				}
+				var err error
+				if works[rank], err = c.Start(CallOptions{}, op); err != nil {
+					t.Fatal(err)
+				}
+			}
+			runHeldQueue(w.comms[3], works[2], 20*time.Millisecond)
+			if now(w.comms[3]).runner.part != 1 {
+				t.Fatal("rank 3 has not sent its part")
+			}
+			w.endFor(0, 2)
+			awaitFailure(w.comms[3])
+			letQueueGo(w.comms[3])
+			left.each(func(rank int) error {
+				_, err := works[rank].Wait(-1)
+				return err
+			})
+			if err := sumIs(out, ids); err != nil {
+				t.Error(err)
+			}
+			checkMembers(t, left)
+		})
+	}
+}
+
+// A rank may have the data of a broadcast before another one has called it. Where a third one dies
+// then, all get the data.
+func TestBroadcastCompletes(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			w := newWorldOf(t, transport, 4, Config{Timeout: 20 * time.Second,
+				Recovery: RecoverySurvivors})
+			everything(t, w)
+			left := w.of(0, 1, 3)
+			outs, works := make([][]int32, 3), make([]*Work, 3)
+			start := func(rank int) {
+				outs[rank] = buffer(t, 10)
+				fill(outs[rank], rank, 0)
+				op := allReduceOf(outs[rank], outs[rank])
+				op.Collective = plan.Broadcast
+				var err error
+				if works[rank], err = left.comms[rank].Start(CallOptions{}, op); err != nil {
+					t.Fatal(err)
+				}
+			}
+			holdQueue(w.comms[1])
+			start(0)
+			start(1)
+			runHeldQueue(w.comms[1], works[1], 20*time.Millisecond)
+			if now(w.comms[1]).runner.part != 1 {
+				t.Fatal("rank 1 has not got the data")
+			}
+			w.failFor(0, 2)
+			awaitFailure(w.comms[1])
+			letQueueGo(w.comms[1])
+			start(2)
+			left.each(func(rank int) error {
+				_, err := works[rank].Wait(-1)
+				return errors.Join(err, expect("the data", outs[rank], func(i int) int32 {
+					return value(0, 0, i)
+				}))
+			})
+			checkMembers(t, left)
+		})
+	}
+}
+
+// A second member dies while the first one's collective is completed: before or after it has passed
+// the result on. The others pass on what one of them has, and else run the collective again; in any
+// case all get the same.
+func TestSecondDeath(t *testing.T) {
+	phases := []string{"decided", "begun", "met", "passed", "confirmed"}
+	for _, transport := range transports {
+		for _, test := range []struct {
+			name   string
+			has    []int // those that have the result
+			victim int
+		}{
+			{"the only one that has it", []int{1}, 1},
+			{"one of two that have it", []int{1, 2}, 1},
+			{"one that lacks it", []int{1}, 2},
+		} {
+			for i, phase := range phases {
+				t.Run(fmt.Sprint(transport, " ", test.name, " ", phase), func(t *testing.T) {
+					secondDeath(t, transport, test.has, test.victim, i)
+				})
+			}
+		}
+	}
+}
+
+// secondDeath has rank 4 of 5 die, and then the victim, which takes so many steps of the recovery.
+func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
+	const dead = 4
+	w := newWorldOf(t, kind, 5, Config{Timeout: 20 * time.Second, Recovery: RecoverySurvivors})
+	everything(t, w)
+	outs, works := make([][]int32, 5), make([]*Work, 5)
+	lacks := func(rank int) bool { return rank != dead && !slices.Contains(has, rank) }
+	for rank, c := range w.comms {
+		if lacks(rank) {
+			holdQueue(c)
+		}
+		var op Operation
+		op, outs[rank] = sumOf(t, rank, 10, rank%2 == 0)
+		var err error
+		if works[rank], err = c.Start(CallOptions{}, op); err != nil {
+			t.Fatal(err)
+		}
+		if lacks(rank) { // it sends its part, and takes nothing any more
+			runHeldQueue(c, works[rank], 20*time.Millisecond)
+		}
+	}
+	for _, rank := range has {
+		if _, err := works[rank].Wait(-1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	walk := w.walkAlone(victim)
+	w.failFor(0, dead)
+	for rank, c := range w.comms[:dead] {
+		awaitFailure(c)
+		if lacks(rank) {
+			letQueueGo(c)
+		}
+	}
+	walk(steps)
+	ids := slices.DeleteFunc([]int{0, 1, 2, 3}, func(rank int) bool { return rank == victim })
+	left := w.of(ids...)
+	for _, rank := range ids {
+		until(t, "a survivor is in the next epoch", func() bool { return w.comms[rank].Epoch() > 0 })
+	}
+	w.failFor(0, victim)
+	all := [][]int32{}
+	for _, rank := range ids {
+		if _, err := works[rank].Wait(-1); err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+		all = append(all, outs[rank])
+		// The victim may have passed the result on when it dies.
+		full := sumIs(outs[rank], []int{0, 1, 2, 3, 4})
+		if err := sumIs(outs[rank], ids); err != nil && full != nil {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+		known := slices.ContainsFunc(has, func(r int) bool { return r != victim })
+		if (known || steps > 3) && full != nil || !known && steps < 3 && full == nil {
+			t.Errorf("rank %d: %v", rank, full)
+		}
+		want := 5
+		if full != nil {
+			want = len(ids)
+		}
+		if n := works[rank].Contributors(); n != want {
+			t.Errorf("rank %d: %d contributors, not %d", rank, n, want)
+		}
+		if !slices.Equal(all[0], outs[rank]) {
+			t.Errorf("rank %d has another result", rank)
+		}
+	}
+	left.each(func(rank int) error { // the victim may have died after the recovery
+		op, out := sumOf(t, ids[rank], 20, true)
+		return errors.Join(run(left.comms[rank], op), sumIs(out, ids))
+	})
+	checkMembers(t, left)
+}
+
+// failFor has a rank notice that another one has ended, and all fail.
+func (w *world) failFor(peer, rank int) {
+	e := now(w.comms[peer])
+	w.endFor(peer, rank)
+	e.fail(e.unreachable(rank, transport.ErrPeerDown), true)
+}
+
+// walkAlone has a rank not recover by itself, but walk through a recovery by so many steps, and
+// stay there.
+func (w *world) walkAlone(rank int) (walk func(steps int)) {
+	c := w.comms[rank]
+	c.mu.Lock()
+	c.recovering = &recovery{make(chan struct{}), func() {}}
+	c.mu.Unlock()
+	return func(steps int) {
+		w.t.Helper()
+		c.changing.Lock()
+		defer c.changing.Unlock()
+		ctx := soon(w.t)
+		for i, step := range []func() error{
+			func() error { return c.decideNext(ctx, motion{Operation: "recover", Completes: true}) },
+			c.beginNext,
+			func() error { return c.meetAgain(ctx) },
+			func() error { return c.pass(ctx, c.owed[0]) },
+			func() error { return c.run(ctx, ofRecovery, Operation{Collective: plan.Barrier}) },
+		} {
+			if err := step(); err != nil {
+				w.t.Fatalf("step %d: %v", i, err)
+			}
+			if i == steps {
+				return
+			}
+		}
 	}
 }
 

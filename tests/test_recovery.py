@@ -1,8 +1,10 @@
 """Collectives that survivors complete: goccl.Options(recovery="survivors"). Real processes, and
 real SIGKILLs."""
 
+import itertools
 import os
 import signal
+import threading
 
 import goccl
 import harness
@@ -70,6 +72,40 @@ def test_sums_complete(make_world, transport, victims, length):
         assert (rank, size) == (new, len(left))
         assert average == pytest.approx(sum(left) / len(left))
         assert root == left[-1]
+
+
+def run_two_deaths(rank, transport, delay, length):
+    rank.init(pg_options=survivors(transport), timeout=30)
+    mine = rank.rank
+    seen = []
+    for step in range(40):
+        if step == 10 and mine == 1:
+            die()
+        if step == 10 and mine == 2:
+            threading.Timer(delay, die).start()
+        x = torch.full((length,), float(1 << mine))
+        dist.all_reduce(x)
+        assert (x == x[0]).all()
+        seen.append(int(x[0]))
+    while dist.get_world_size() > 3:
+        dist.all_reduce(torch.zeros(1))
+    return seen, dist.get_world_size()
+
+
+@both_transports
+@pytest.mark.parametrize("delay", [0, 0.001, 0.002, 0.004, 0.008, 0.016])
+@pytest.mark.parametrize("length", [3, 30_000])
+def test_two_die_one_after_the_other(make_world, transport, delay, length):
+    """The second one at any time of the recovery."""
+    world = make_world(5)
+    world.start(run_two_deaths, transport, delay, length)
+    left = survivors_of(world, (1, 2))
+    seen, size = left[0]
+    assert size == 3
+    assert all(other == left[0] for other in left)
+    assert seen[:10] == [31] * 10
+    assert all(later & before == later for before, later in itertools.pairwise(seen))
+    assert set(seen) <= {31, 29, 27, 25}
 
 
 def run_ddp(rank):

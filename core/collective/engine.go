@@ -304,7 +304,7 @@ func (e *Engine) publish(p *work.Part) {
 	// Calls by the fast path name no schedule.
 	if p.Begun != nil || op.OfSplit || op.Schedule != 0 || !e.Shape.AllMemory ||
 		e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
-		e.Recovers && op.Collective == plan.Reduce ||
+		e.Recovers && (op.Collective == plan.Reduce || op.Collective == plan.Broadcast) ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {
 		return
 	}
@@ -312,8 +312,7 @@ func (e *Engine) publish(p *work.Part) {
 		DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root, InCounts: op.InCounts,
 		OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.Uses(e.Rank)
-	k.Completes = e.Recovers && (op.Collective == plan.AllReduce || op.Collective == plan.Broadcast ||
-		op.Collective == plan.Barrier)
+	k.Completes = e.Recovers && (op.Collective == plan.AllReduce || op.Collective == plan.Barrier)
 	e.layOut(op)
 	direct := e.direct(op)
 	if compiled, err := e.compile(&e.laid.segments[0]); err == nil {

@@ -426,6 +426,14 @@ goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
   return apiCommJoin(comm, (goccl_config *)config, (char **)handles, n);
 }
 
+goccl_result goccl_comm_publish(goccl_comm comm, const goccl_unique_id *unique_id,
+                                const goccl_store *store) {
+  NOT_FORKED;
+  TRY_LIMITS;
+  ENTER_GO;
+  return apiCommPublish(comm, (goccl_unique_id *)unique_id, (goccl_store *)store);
+}
+
 goccl_result goccl_comm_joining(goccl_comm comm, int *n) {
   NOT_FORKED;
   ENTER_GO;

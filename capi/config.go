@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -110,14 +111,16 @@ func text(s *C.char) string {
 	return C.GoString(s)
 }
 
-// store is the caller's key-value store. A callback may not return, and goccl_init does not wait
-// for it then.
+// store is the caller's key-value store. A callback may not return, and nobody waits for it for
+// long.
 type store struct {
 	c    *C.goccl_store
-	mu   sync.Mutex
-	busy bool // a callback runs; guarded by mu
-	left bool // goccl_init makes no more calls; guarded by mu
+	turn chan struct{} // held by the callback that runs
+	left atomic.Bool   // no callback begins any more
 }
+
+// callbackPatience is for a callback that still runs.
+const callbackPatience = time.Second
 
 const storeMessage = 1024
 
@@ -131,7 +134,7 @@ func newStore(from *C.goccl_store) (*store, error) {
 	if from.get == nil {
 		return nil, invalid("config.store.get", "NULL", "it must be a function")
 	}
-	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store))}
+	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store)), turn: make(chan struct{}, 1)}
 	if s.c == nil {
 		return nil, errNoMemory
 	}
@@ -139,36 +142,44 @@ func newStore(from *C.goccl_store) (*store, error) {
 	return s, nil
 }
 
-// leave ends the use of the store: no callback begins any more. One that still runs frees what it
-// uses.
-func (s *store) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left = true
-	if !s.busy {
-		C.free(unsafe.Pointer(s.c))
+// leave ends the use of the store: no callback begins any more. Over is closed when none runs.
+func (s *store) leave() (over <-chan struct{}) {
+	if s.left.Swap(true) {
+		return nil
 	}
+	freed := make(chan struct{})
+	go func() {
+		s.turn <- struct{}{} // and stays there
+		C.free(unsafe.Pointer(s.c))
+		close(freed)
+	}()
+	return freed
+}
+
+// Close is leave that waits for the callback that runs, if it returns soon.
+func (s *store) Close() error {
+	select {
+	case <-s.leave():
+	case <-time.After(callbackPatience):
+	}
+	return nil
 }
 
 // begin lets one callback run at a time.
 func (s *store) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.left || s.busy {
+	select {
+	case s.turn <- struct{}{}:
+	case <-time.After(callbackPatience):
 		return errorf(C.GOCCL_SYSTEM, "an earlier call of the store has not returned")
 	}
-	s.busy = true
+	if s.left.Load() {
+		s.end()
+		return errorf(C.GOCCL_SYSTEM, "the store is not used any more")
+	}
 	return nil
 }
 
-func (s *store) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busy = false
-	if s.left {
-		C.free(unsafe.Pointer(s.c))
-	}
-}
+func (s *store) end() { <-s.turn }
 
 // call runs one callback of the store. C may call in again, on the same stack.
 func (s *store) call(key string, f func(key, message *C.char) C.int) (C.int, error) {
@@ -218,7 +229,7 @@ func (s *store) Get(key string) (value []byte, ok bool, err error) {
 	return value, err == nil && status == 0, err
 }
 
-// roots holds the meeting points that this process has opened, until they are used.
+// roots holds the meeting points that this process has opened; nil for one that has been used.
 var roots = struct {
 	sync.Mutex
 	byID map[[bootstrap.IDSize]byte]*bootstrap.Root
@@ -249,13 +260,31 @@ func newRoot() ([bootstrap.IDSize]byte, error) {
 	return id, nil
 }
 
-// takeRoot hands over a meeting point of this process, nil if the id is of another one.
+// takeRoot hands over a meeting point of this process, nil if the id is of another one, or has been
+// used.
 func takeRoot(id [bootstrap.IDSize]byte) *bootstrap.Root {
 	roots.Lock()
 	defer roots.Unlock()
 	r := roots.byID[id]
-	delete(roots.byID, id)
+	if r != nil {
+		roots.byID[id] = nil
+	}
 	return r
+}
+
+// reopenRoot opens a meeting point of this process, at the same address if it has been used; nil if
+// the id is of another process.
+func reopenRoot(id [bootstrap.IDSize]byte) (*bootstrap.Root, error) {
+	if r := takeRoot(id); r != nil {
+		return r, nil
+	}
+	roots.Lock()
+	_, own := roots.byID[id]
+	roots.Unlock()
+	if !own {
+		return nil, nil
+	}
+	return bootstrap.OpenRoot(id)
 }
 
 // leastConfig is what the first version of goccl_config had before its optional fields.

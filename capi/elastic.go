@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
-	"github.com/goccl/goccl/core/bootstrap"
 )
 
 //export apiCommRevoke
@@ -51,50 +50,6 @@ func apiCommGrow(handle C.goccl_comm, n C.int, timeout C.int64_t) C.goccl_result
 		}
 		defer cancel()
 		return c.comm.Grow(ctx, int(n))
-	})
-}
-
-//export apiCommJoin
-func apiCommJoin(to *C.goccl_comm, from *C.goccl_config, handles **C.char, n C.int) C.goccl_result {
-	return export("comm_join", func() error {
-		settle()
-		if err := needs(to, "comm_join: comm"); err != nil {
-			return err
-		}
-		if err := needs(from, "comm_join: config"); err != nil {
-			return err
-		}
-		in, err := takeStruct(from, leastConfig, "config")
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return invalid("comm_join: n", n, "allowed are 1 to %d", bootstrap.MaxSize)
-		}
-		members, err := handlesOf(handles, n, "comm_join")
-		if err != nil {
-			return err
-		}
-		made, err := process.Join(context.Background(), configOf(in), members)
-		if err != nil {
-			return err
-		}
-		*to = give(made)
-		return nil
-	})
-}
-
-//export apiCommJoining
-func apiCommJoining(handle C.goccl_comm, n *C.int) C.goccl_result {
-	return export("comm_joining", func() error {
-		c, err := comm(handle)
-		if err == nil {
-			err = needs(n, "comm_joining: n")
-		}
-		if err == nil {
-			*n = C.int(c.comm.Joining())
-		}
-		return err
 	})
 }
 

@@ -225,7 +225,7 @@ typedef struct {
 goccl_result goccl_get_unique_id(goccl_unique_id *id);
 
 /* A key-value store that all ranks share, such as torch's. Called from threads of the library
- * during goccl_init() only, one call at a time. Keys are NUL-terminated; values are bytes.
+ * during goccl_init() only, one call at a time; else see goccl_comm_publish(). Keys are NUL-terminated; values are bytes.
  * Where a function has not returned a second after the timeout, goccl_init() returns GOCCL_TIMEOUT
  * without it, and calls no more of them: until it has returned, `context` must stay valid. */
 typedef struct {
@@ -346,14 +346,39 @@ goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms);
 goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms);
 
 /* Makes this process a member of a communicator that exists. `handles` are `n` texts (copied) that
- * goccl_comm_handle() gives to members: one whose process lives is enough. Blocks until the members
- * let it in, by goccl_comm_recover() or goccl_comm_grow(), for config.timeout_ms at most. config is
- * that of goccl_init() but for rank, size, unique_id, store and global_ranks, which are not looked
- * at; settings and secret must be those of the members. GOCCL_PEER_FAILED where no process of the
- * handles is there any more, GOCCL_MISMATCH where settings or secrets differ, GOCCL_TIMEOUT where
- * nobody let it in. Thread-safe. */
+ * goccl_comm_handle() gives to members: one whose process lives is enough. Where n is 0 they are
+ * taken from GOCCL_JOIN, separated by commas. Where that is not set either, a member is found where
+ * goccl_comm_publish() of a communicator named config.group_name has written it: at the etcd of
+ * GOCCL_STORE, in config.store, or at the root address of config.unique_id. This process waits
+ * until one is there; where it has ended, for the next one.
+ *
+ * Blocks until the members let this process in, by goccl_comm_recover() or goccl_comm_grow(), for
+ * config.timeout_ms at most. config is that of goccl_init() but for rank, size and global_ranks,
+ * which are not looked at; settings and secret must be those of the members. The callbacks of
+ * config.store are called as during goccl_init(). GOCCL_PEER_FAILED where no process of the handles
+ * is there any more, GOCCL_MISMATCH where settings or secrets differ, GOCCL_TIMEOUT where no member
+ * was found, or nobody let it in. Thread-safe. */
 goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
                              const char *const *handles, int n);
+
+/* Lets processes find the communicator that call goccl_comm_join() without handles: from now on the
+ * lowest rank of each epoch writes its handle, under the key "goccl/members/" and the group's name.
+ * All members call it, newcomers too: any may become the lowest rank. Where GOCCL_STORE names an
+ * etcd it is written there, and removed a minute after the process has ended at the latest. Else
+ * exactly one of the two is given (copied):
+ *
+ * - `store`: its functions are called from a thread of the library, one at a time, until
+ *   goccl_destroy(), or another goccl_comm_publish() for the communicator, has returned. These wait
+ *   a second at most for a function that runs; until it has returned `context` must stay valid.
+ * - `unique_id`: one that goccl_get_unique_id() has given, also that of goccl_init(). The process
+ *   that made it serves the store at its address until then. It must be a member. When it ends
+ *   newcomers need handles.
+ *
+ * Does not wait for the store: where it cannot be written, a warning is logged. Without a secret of
+ * the job, whoever can read the store can join. GOCCL_SYSTEM where the address of the id is taken.
+ * Thread-safe. Like MPI_Publish_name of MPI. */
+goccl_result goccl_comm_publish(goccl_comm comm, const goccl_unique_id *unique_id,
+                                const goccl_store *store);
 
 /* Leaves in *n how many processes wait at this rank to be let in. Other ranks may know of others,
  * so exchange it (an allreduce of the greatest) to decide alike. Thread-safe, never blocks. */

@@ -46,6 +46,7 @@ namespace goccl {
   X(version_number)        \
   X(comm_join)             \
   X(comm_joining)          \
+  X(comm_publish)          \
   X(work_test)             \
   X(work_wait)             \
   X(work_on_done)          \

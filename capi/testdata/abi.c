@@ -99,10 +99,13 @@ static void *play(void *p) {
   return NULL;
 }
 
+static goccl_unique_id last_id; /* of the ranks that were started last without a store */
+
 static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store,
                      void (*body)(goccl_comm, int, int)) {
   goccl_unique_id id;
   if (store == NULL) OK(goccl_get_unique_id(&id));
+  if (store == NULL) last_id = id;
   player players[8];
   pthread_t threads[8];
   for (int r = 0; r < size; r++) {
@@ -913,9 +916,11 @@ static void test_checkpoint(void) {
 
 static void test_elastic(void) {
   on_ranks(2, PATIENCE, NULL, grown);
-  goccl_config config = {.struct_size = sizeof config};
+  goccl_config config = {.struct_size = sizeof config, .group_name = "threads"};
   goccl_comm none = 7;
-  REFUSED(GOCCL_INVALID_ARGUMENT, "n is 0", goccl_comm_join(&none, &config, NULL, 0));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "no handles are given, nor GOCCL_JOIN",
+          goccl_comm_join(&none, &config, NULL, 0));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "n is -1", goccl_comm_join(&none, &config, NULL, -1));
   REFUSED(GOCCL_INVALID_ARGUMENT, "handles is NULL", goccl_comm_join(&none, &config, NULL, 1));
   REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_comm_join(&none, NULL, NULL, 0));
   REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_comm_join(NULL, &config, NULL, 0));
@@ -1138,6 +1143,78 @@ static void test_store(void) {
   REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_init(&comm, &config));
 }
 
+static const goccl_store shared_store = {entries, set_value, get_value};
+
+/* A newcomer finds the members by a configuration. */
+static void *finder(void *config) {
+  goccl_comm comm = 0;
+  OK(goccl_comm_join(&comm, config, NULL, 0));
+  int size = 0;
+  OK(goccl_comm_size(comm, &size));
+  OK(goccl_comm_publish(comm, NULL, &shared_store));
+  shared(comm, size - 1, size);
+  OK(goccl_destroy(comm));
+  return NULL;
+}
+
+static void found(goccl_comm comm, int rank, int size, const goccl_config *config) {
+  pthread_t thread;
+  OK(goccl_comm_publish(comm, config->unique_id, config->store));
+  if (rank == 0) TRUE(pthread_create(&thread, NULL, finder, (void *)config) == 0);
+  OK(goccl_comm_grow(comm, 1, 60000));
+  shared(comm, rank, size + 1);
+  if (rank == 0) pthread_join(thread, NULL);
+}
+
+static goccl_config finding(void) {
+  return (goccl_config){
+      .struct_size = sizeof(goccl_config), .timeout_ms = PATIENCE, .group_name = "threads"};
+}
+
+static void found_in_store(goccl_comm comm, int rank, int size) {
+  goccl_config config = finding();
+  config.store = &shared_store;
+  found(comm, rank, size, &config);
+}
+
+static void found_at_root(goccl_comm comm, int rank, int size) {
+  goccl_config config = finding();
+  config.unique_id = &last_id; /* that of goccl_init() */
+  found(comm, rank, size, &config);
+}
+
+static void test_publish(void) {
+  on_ranks(1, PATIENCE, &shared_store, found_in_store);
+  on_ranks(2, PATIENCE, &shared_store, found_in_store);
+  on_ranks(1, PATIENCE, NULL, found_at_root);
+
+  goccl_config config = finding();
+  config.timeout_ms = 200;
+  goccl_comm comm = alone(), none = 7;
+  config.unique_id = &last_id; /* its members have gone */
+  REFUSED(GOCCL_TIMEOUT, "goccl_comm_publish()", goccl_comm_join(&none, &config, NULL, 0));
+  config.store = &shared_store;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "both given", goccl_comm_join(&none, &config, NULL, 0));
+  config.unique_id = NULL;
+  REFUSED(GOCCL_TIMEOUT, "is not a member any more", goccl_comm_join(&none, &config, NULL, 0));
+  config.group_name = "strangers";
+  REFUSED(GOCCL_TIMEOUT, "nothing is there", goccl_comm_join(&none, &config, NULL, 0));
+  broken = 1;
+  OK(goccl_comm_publish(comm, NULL, &shared_store)); /* a warning tells */
+  TRUE(setenv("GOCCL_JOIN", "a,b", 1) == 0);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "handle 1 of 2 in GOCCL_JOIN, \"a\", is none",
+          goccl_comm_join(&none, &config, NULL, 0));
+  TRUE(none == 0);
+  goccl_unique_id bad = {"x"};
+  goccl_store half = {NULL, set_value, NULL};
+  const goccl_result argument = GOCCL_INVALID_ARGUMENT;
+  REFUSED(argument, "exactly one", goccl_comm_publish(comm, NULL, NULL));
+  REFUSED(argument, "exactly one", goccl_comm_publish(comm, &last_id, &shared_store));
+  REFUSED(argument, "unique id is damaged", goccl_comm_publish(comm, &bad, NULL));
+  REFUSED(argument, "store.get is NULL", goccl_comm_publish(comm, NULL, &half));
+  OK(goccl_destroy(comm));
+}
+
 /* How a rank is refused, and where ranks meet: in the store or at the root. */
 typedef struct {
   const char *words;
@@ -1327,6 +1404,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_grow(c, 1, 1));
   GIVES(handle, goccl_comm_joining(c, NULL));
+  GIVES(handle, goccl_comm_publish(c, NULL, NULL));
   GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
@@ -1832,6 +1910,7 @@ int main(int argc, char **argv) {
                {"global_ranks", test_global_ranks},
                {"store", test_store},
                {"init_refused", test_init_refused},
+               {"publish", test_publish},
                {"stuck_store", test_stuck_store},
                {"details", test_details},
                {"fork", test_fork},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/foreign"
+	"github.com/goccl/goccl/core/internal/plain"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -86,6 +87,28 @@ func NewRoot(listenHost string) (*Root, error) {
 	random(r.secret[:])
 	if err := r.listen(hosts); len(r.listeners) == 0 {
 		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
+	}
+	r.start()
+	return r, nil
+}
+
+// OpenRoot serves an empty store at the address of an id, where its own root is closed to those who
+// come. Only on the host where the id was made.
+func OpenRoot(id [IDSize]byte) (*Root, error) {
+	secret, addresses, err := decodeID(id)
+	if err != nil {
+		return nil, err
+	}
+	r := &Root{strangers: guests.List{Most: maxStrangers}, secret: secret, addresses: addresses}
+	for _, a := range addresses {
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(a))
+		if err != nil {
+			for _, l := range r.listeners {
+				_ = l.Close()
+			}
+			return nil, fmt.Errorf("the root address %s: %w", a, plain.Error(err))
+		}
+		r.listeners = append(r.listeners, l)
 	}
 	r.start()
 	return r, nil

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "error.h"
+#include "store.h"
 #include "work.h"
 
 namespace py = pybind11;
@@ -91,11 +92,17 @@ std::vector<const char*> pointersTo(const std::vector<std::string>& texts) {
 // How a process becomes a member of a group that exists.
 struct Entry : Made {
   Entry(const ProcessGroupGoccl::Options& given, std::string group,
-        std::vector<std::string> members)
+        std::vector<std::string> members, const intrusive_ptr<c10d::Store>& c10dStore)
       : options(given), name(std::move(group)), handles(std::move(members)) {
     config.struct_size = sizeof(config);
     config.group_name = name.c_str();
     options.fill(config);
+    if (c10dStore != nullptr) {
+      store.emplace(c10dStore);
+      config.store = store->callbacks();
+      config.meeting = store->prefix().c_str();
+      config.store_host = store->host().empty() ? nullptr : store->host().c_str();
+    }
   }
 
   void run() {
@@ -106,6 +113,7 @@ struct Entry : Made {
   const ProcessGroupGoccl::Options options;
   const std::string name;
   const std::vector<std::string> handles;
+  std::optional<StoreAdapter> store;
   goccl_config config{};
 };
 
@@ -161,7 +169,7 @@ void ProcessGroupGoccl::join(std::vector<std::string> handles,
   comm();
   TORCH_CHECK_VALUE(size_ == 1, "join: this group has ", size_,
                     " members, and only one that has none but this process can join another");
-  const auto entry = std::make_shared<Entry>(*options_, hooks_->group, std::move(handles));
+  const auto entry = std::make_shared<Entry>(*options_, hooks_->group, std::move(handles), store_);
   entry->config.timeout_ms = timeout.value_or(options_->timeout).count();
   runWatched(comm(), [entry] { entry->run(); });
   const goccl_comm alone = comm_.exchange(entry->take());
@@ -169,6 +177,14 @@ void ProcessGroupGoccl::join(std::vector<std::string> handles,
   dropBatches("the group has joined another one");
   check(library().comm_set_timeout(comm(), options_->timeout.count()));
   renumber();
+}
+
+void ProcessGroupGoccl::publish() {
+  refuseFixed(hooks_->group, "publish");
+  const goccl_comm comm = this->comm();
+  auto published = store_ == nullptr ? nullptr : std::make_unique<StoreAdapter>(store_);
+  check(library().comm_publish(comm, nullptr, published ? published->callbacks() : nullptr));
+  published_ = std::move(published);  // the one before is not used any more
 }
 
 intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(

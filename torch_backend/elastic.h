@@ -86,21 +86,41 @@ Raises:
             const py::gil_scoped_release released;
             group(self).join(std::move(handles), timeout);
           },
-          py::arg("handles"), py::arg("timeout") = py::none(),
+          py::arg("handles") = std::vector<std::string>(), py::arg("timeout") = py::none(),
           R"(Makes this process, which is a group of one, a member of a group that exists.
 
 Blocks until the members let it in, by recover(). Its rank is one of the last then. With
 goccl.elastic: make model, optimizer and state first.
 
 Args:
-    handles: Of members of the group: see `handle`. One whose process lives is enough.
+    handles: Of members of the group: see `handle`. One whose process lives is enough. Without them
+        those of GOCCL_JOIN are taken. Where that is not set either, a member is found where
+        publish() has written it: at the etcd of GOCCL_STORE, or in the store that this process's
+        group was made with. Both groups must have the same name, as default groups have, and that
+        store must be the members'. This process waits until a member is there.
     timeout: How long it waits; None for the group's timeout.
 
 Raises:
     PeerFailedError: no process of the handles is there any more.
-    OperationTimeoutError: nobody has let it in.
+    OperationTimeoutError: nobody has let it in, or no member was found.
     MismatchError: this process has other options or another secret than the members.
     ValueError: the group has other members, a handle is none, or the timeout is not positive.)")
+      .def(
+          "publish",
+          [group](Self& self) {
+            const py::gil_scoped_release released;
+            group(self).publish();
+          },
+          R"(Lets processes find this group that call join() without handles.
+
+From now on the lowest rank of each epoch writes its handle to the store that the group was made
+with, or to the etcd of GOCCL_STORE, where there is one. All members call it, newcomers too. It does
+not wait for the store; a warning tells where that cannot be written to. Without GOCCL_SECRET
+whoever can read the store can join. goccl.elastic.run calls it for you.
+
+Raises:
+    Error: the group has been shut down, has no members yet, or was made without a store, as by
+        shrink_group().)")
       .def_property_readonly(
           "handle",
           [group](Self& self) {

@@ -177,6 +177,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
                                   : options->forGroup(options->timeout)),
       hooks_(std::make_shared<Hooks>(groupName)),
       timeoutMs_(options_->timeout.count()),
+      store_(store),
       globalRanks_(isReconfigurable(*options_) ? std::vector<int>() : std::move(globalRanks)) {
   TORCH_CHECK_VALUE(store != nullptr,
                     "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");

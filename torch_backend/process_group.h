@@ -19,6 +19,7 @@
 #include "extra_time.h"
 #include "hooks.h"
 #include "library.h"
+#include "store.h"
 #include "work.h"
 
 // Older ones split groups of NCCL only.
@@ -271,8 +272,11 @@ class ProcessGroupGoccl : public c10d::Backend {
   void checkpoint(std::string global, std::string local, int replicas);
   Checkpoint loadCheckpoint();
   uint64_t versionNumber() const;
-  // A group of one becomes a part of the group that has the handles.
+  // A group of one becomes a part of the group that has the handles, or of that which is found
+  // where GOCCL_JOIN, GOCCL_STORE or the group's own store say.
   void join(std::vector<std::string> handles, std::optional<std::chrono::milliseconds> timeout);
+  // Lets such groups find this one, in its own store or at the etcd of GOCCL_STORE.
+  void publish();
   std::string handle() const;
   int joining() const;
 
@@ -395,9 +399,12 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<goccl_comm> comm_{0};
   std::atomic<goccl_comm> opened_{0};  // the communicator while it has no members
   std::atomic<int64_t> timeoutMs_;
-  const std::vector<int> globalRanks_;   // of the first members
-  std::atomic<uint32_t> epoch_{0};       // of rank and size, where followMembers() is called
-  std::atomic<bool> renumbered_{false};  // there have been others since
+  // What the group was made with; null where it was not made with a store.
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::unique_ptr<StoreAdapter> published_;  // where processes that want to join find the group
+  const std::vector<int> globalRanks_;       // of the first members
+  std::atomic<uint32_t> epoch_{0};           // of rank and size, where followMembers() is called
+  std::atomic<bool> renumbered_{false};      // there have been others since
 
   std::atomic<int> openBatches_{0};
   std::mutex batchMutex_;

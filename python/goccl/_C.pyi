@@ -53,8 +53,11 @@ class _Members:
     def agree(self, flags: int) -> int:
         """Returns the bits that are set in the flags of all members which are left."""
 
-    def join(self, handles: list[str], timeout: timedelta | None = None) -> None:
+    def join(self, handles: list[str] = ..., timeout: timedelta | None = None) -> None:
         """Makes this process, which is a group of one, a member of a group that exists."""
+
+    def publish(self) -> None:
+        """Lets processes find this group that call join() without handles."""
 
     @property
     def handle(self) -> str: ...

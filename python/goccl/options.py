@@ -254,6 +254,13 @@ SETTINGS: tuple[Setting, ...] = (
         same=True,
     ),
     Setting(
+        variable="GOCCL_JOIN",
+        default="those that are found at GOCCL_STORE, or in the group's store",
+        allowed="handles of members, separated by commas",
+        about="The members that a process asks which joins a group that exists, and is given no"
+        " handles: see goccl.elastic.",
+    ),
+    Setting(
         variable="GOCCL_DEBUG",
         default="WARN",
         allowed="NONE, VERSION, WARN, INFO and TRACE",

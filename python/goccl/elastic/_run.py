@@ -95,11 +95,14 @@ def _decorate(
                 f"{function.__name__}: the first argument must be a goccl.elastic.State, not a "
                 f"{type(state).__qualname__}"
             )
-        must_recover = False
+        must_recover = published = False
         while True:
             try:
                 if must_recover:
                     state._comm.recover(timeout)
+                if not published:
+                    state._comm.publish()
+                    published = True
                 if must_recover or state._size != state._comm.size:  # a newcomer was alone
                     _torch.mend_tables(state._comm)
                     state.on_reset()

@@ -124,11 +124,16 @@ func (l *link) isRead() bool {
 	return read
 }
 
-// exitPatience is for a process whose sockets are closed to end.
-const exitPatience = 100 * time.Millisecond
+const (
+	// exitPatience is for a process whose sockets are closed to end.
+	exitPatience = 100 * time.Millisecond
+	// answerPatience is for the answer of another host. What is lost of the request or of the answer
+	// is sent again after a second.
+	answerPatience = 1200 * time.Millisecond
+)
 
 // judge adds to why a link has ended whether the peer's process is proved to have. It takes a
-// moment where the peer lives.
+// moment where the peer lives, and longer where its host does not answer.
 func (l *link) judge(why error) error {
 	local := l.peer.Host == l.e.address.Host
 	if errors.Is(why, ErrEnded) || !local && !l.reading.shut.Load() {
@@ -179,8 +184,11 @@ func (l *link) targets(local bool) []string {
 
 // refuses tells whether the system of an address says that nobody listens there.
 func (e *Endpoint) refuses(network, target string, local bool) bool {
-	own := -1
-	d := net.Dialer{Timeout: exitPatience, Control: func(_, _ string, c syscall.RawConn) error {
+	own, patience := -1, exitPatience
+	if !local {
+		patience = answerPatience
+	}
+	d := net.Dialer{Timeout: patience, Control: func(_, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
 			if local {
 				return

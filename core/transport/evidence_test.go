@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,6 +69,11 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 		proved bool
 	}{
 		{"killed", func(c *child, _ *Group) { ok(t, c.cmd.Process.Kill()) }, true},
+		{"killed, and the first question is lost", func(c *child, _ *Group) {
+			far.run("iptables", "-A", "INPUT", "-p", "tcp", "--syn", "-j", "DROP")
+			time.AfterFunc(exitPatience+answerPatience/4, func() { far.run("iptables", "-F") })
+			ok(t, c.cmd.Process.Kill())
+		}, true},
 		{"closed", func(_ *child, g *Group) {
 			g.members[1].ready.Load().link.conn.halfClose() // it answers in kind, and lives
 		}, false},

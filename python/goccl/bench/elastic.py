@@ -38,7 +38,7 @@ class View:
 class Setup:
     """What a process is told when it starts.
 
-    timeout: of the group, in seconds. arguments: of standalone.py, for a process that is to join.
+    timeout: of an operation, in seconds. arguments: of standalone.py, for a process that joins.
     """
 
     timeout: float
@@ -73,6 +73,8 @@ class Elastic(ABC):
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._timeout = timedelta(seconds=setup.timeout)
+        # Who is told of a death comes to the next group at once, others after their timeout.
+        self._patience = 2 * self._timeout
 
     @staticmethod
     @abstractmethod
@@ -159,7 +161,7 @@ class _Torch(Elastic):
         """The store, in which each name has keys of its own."""
         if self._store is None:
             self._store = self._dist.TCPStore(
-                "127.0.0.1", view.port, is_master=False, timeout=self._timeout
+                "127.0.0.1", view.port, is_master=False, timeout=self._patience
             )
         return self._dist.PrefixStore(name, self._store)
 
@@ -239,7 +241,7 @@ class GlooReconfigure(_Torch):
         store = self._stored(view, f"handles/{view.generation}")
         store.set(str(view.rank), self._dist._get_reconfigure_handle())
         handles = [store.get(str(rank)).decode() for rank in range(view.ranks)]
-        self._dist._reconfigure(view.generation, handles).wait()
+        self._dist._reconfigure(view.generation, handles, timeout=self._patience).wait()
 
     admit = go_on
 
@@ -264,17 +266,19 @@ class Torchft(_Torch):
         self.version = next(f"{name} {found[name]}" for name in names if name in found)
 
     def begin(self, view: View) -> None:
-        self._group = self._process_group.ProcessGroupGloo(timeout=self._timeout)
+        self._group = self._process_group.ProcessGroupGloo(timeout=self._patience)
         self.go_on(view)
 
     def allreduce(self) -> None:
-        self._group.allreduce([self._tensor], self._dist.ReduceOp.SUM).wait()
+        options = self._dist.AllreduceOptions()
+        options.timeout = self._timeout
+        self._group.allreduce([self._tensor], options).wait()
 
     def go_on(self, view: View) -> None:
         where = f"127.0.0.1:{view.port}/{view.generation}"
         if hasattr(self._process_group, "reconfigure_with_store"):
             self._process_group.reconfigure_with_store(
-                self._group, where, view.rank, view.ranks, self._timeout
+                self._group, where, view.rank, view.ranks, self._patience
             )
         else:
             self._group.configure(where, str(view.rank), view.rank, view.ranks)

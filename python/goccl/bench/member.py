@@ -100,7 +100,7 @@ def main(argv: list[str]) -> int:
             end_with(own)
             os.close(sys.stdin.fileno())
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return _run(address, library, argv)
+            os._exit(_run(address, library, argv))
     return 0
 
 

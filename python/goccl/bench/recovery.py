@@ -136,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=whole_number(1, 3600),
         default=20,
-        help="seconds that a group is made with, and that a step may take (default 20)",
+        help="seconds after which an operation times out (default 20)",
     )
     add("--json", type=output_file, metavar="FILE", help="also write the rows as JSON")
     add(

@@ -283,7 +283,8 @@ typedef struct {
   /* What becomes of a collective in which a member dies. NULL or "step": it fails, and all after it
    * until goccl_comm_recover(). "survivors": the members that are left recover by themselves, and
    * allreduce, coalesced allreduce, reduce, broadcast and barrier complete among them: where a
-   * survivor has the result all get that one, else they run once more without the dead one.
+   * survivor has the result all get that one, else they run once more without the dead one. "all":
+   * the same, for a result of which each survivor has a part only is not put together.
    * goccl_work_contributors() tells which; an average divides by it. Inputs in place are copied
    * before. A collective of more than 128 MiB, and one whose root has died, fail. Other
    * collectives, sends and receives fail as ever. Ranks close up: goccl_comm_rank() and

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -57,6 +58,7 @@ const (
 const (
 	RecoveryStep      = "step"
 	RecoverySurvivors = "survivors"
+	RecoveryAll       = "all"
 )
 
 // Config says which communicator to make. Zero fields mean the default. It has more fields than
@@ -93,7 +95,8 @@ type Config struct {
 	MinSize int
 	// Recovery says what becomes of a collective in which a member dies: "step" (default): it fails;
 	// or "survivors": allreduce, reduce, broadcast and barrier complete, with the contributions of
-	// those that are left. The same on all ranks.
+	// those that are left; or "all": with those of all where that can be, else as with "survivors".
+	// Where a survivor has the whole result both give that one. The same on all ranks.
 	Recovery string
 	// Quorum says who goes on where members cannot reach each other: "majority" (default), or "any",
 	// with which several groups may go on apart. The same on all ranks.
@@ -333,9 +336,9 @@ func (r *Runtime) complete(c *Config) error {
 		return bad("liveness grace is %v, it must be positive", c.LivenessGrace)
 	case c.MinSize < 0 || c.MinSize > maxRanks:
 		return bad("least size is %d, allowed are 0 to %d", c.MinSize, maxRanks)
-	case c.Recovery != RecoveryStep && c.Recovery != RecoverySurvivors:
-		return bad("recovery is %q (from the option or %s), allowed are %q, %q and nothing", c.Recovery,
-			EnvRecovery, RecoveryStep, RecoverySurvivors)
+	case !slices.Contains([]string{RecoveryStep, RecoverySurvivors, RecoveryAll}, c.Recovery):
+		return bad("recovery is %q (from the option or %s), allowed are %q, %q, %q and nothing",
+			c.Recovery, EnvRecovery, RecoveryStep, RecoverySurvivors, RecoveryAll)
 	case c.Quorum != QuorumMajority && c.Quorum != QuorumAny:
 		return bad("quorum is %q (from the option or %s), allowed are %q, %q and nothing", c.Quorum,
 			EnvQuorum, QuorumMajority, QuorumAny)

@@ -17,8 +17,8 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// With Config.Recovery "survivors" a collective in which a member dies does not fail. Its work is
-// held, the members that are left recover by themselves, and then it completes:
+// With Config.Recovery "survivors" or "all" a collective in which a member dies does not fail. Its
+// work is held, the members that are left recover by themselves, and then it completes:
 //
 //   - Where a survivor has its result, all others get that, with the dead one's contribution.
 //   - Else it runs once more among the survivors, on the inputs that it was called with.
@@ -28,6 +28,9 @@ import (
 // all that can be asked for. Short results are copied when they end. A work with long ones, or with
 // a root, from which alone the others hear, ends only when all ranks have theirs: a barrier
 // follows, as a part of it. Where the output is the input's memory, the input is copied before.
+//
+// With "all" a result could be put together of parts that several survivors have, where none has
+// the whole. That is not done, so both are the same: see docs/design/recovery.md.
 
 // completesMost is the most bytes of a collective that completes. A longer one fails, on all ranks.
 const completesMost = 128 << 20
@@ -43,7 +46,7 @@ func completes(op *call.Operation) bool {
 	return false
 }
 
-func (c *Comm) recovers() bool { return c.config.Recovery == RecoverySurvivors }
+func (c *Comm) recovers() bool { return c.config.Recovery != RecoveryStep }
 
 // resultMost is how many bytes a result has at most that is kept: where a message takes longer than
 // a copy, more are.

@@ -116,7 +116,7 @@ def test_subclasses_have_attributes_of_their_own():
         ("secret", "a\0b", "allowed are any text without NUL"),
         ("min_size", 0, "allowed are 1 to 65536"),
         ("min_size", 65537, "allowed are 1 to 65536"),
-        ("recovery", "all", 'allowed are "step", "survivors" and ""'),
+        ("recovery", "most", 'allowed are "step", "survivors", "all" and ""'),
         ("quorum", "most", 'allowed are "majority", "any" and ""'),
         ("timeout", timedelta(0), "must be at least 1 ms"),
         ("timeout", timedelta(days=-1), "must be at least 1 ms"),
@@ -148,7 +148,7 @@ def test_a_value_of_another_type_is_told(name, value):
 
 
 TEXTS = {
-    "recovery": ("step", "survivors", "", "Step", "all"),
+    "recovery": ("step", "survivors", "all", "", "Step", "most"),
     "quorum": ("majority", "any", "", "Any", "any ", "all"),
     "transport": ("shm", "tcp", "verbs", "", "mem", "self", " tcp", "tcp ", "TCP", "tcp\n"),
     "alltoall_schedule": (

@@ -140,8 +140,9 @@ def run_with_variable(rank):
     return seen[-1].item(), dist.get_rank(), dist.get_world_size(), goccl.Communicator().size
 
 
-def test_asked_for_by_the_variable(make_world):
-    world = make_world(3, env={"GOCCL_RECOVERY": "survivors"})
+@pytest.mark.parametrize("recovery", ["survivors", "all"])
+def test_asked_for_by_the_variable(make_world, recovery):
+    world = make_world(3, env={"GOCCL_RECOVERY": recovery})
     world.start(run_with_variable)
     assert survivors_of(world, (1,)) == [(2.0, 0, 2, 2), (2.0, 1, 2, 2)]
 

@@ -42,7 +42,8 @@ bool isReconfigurable([[maybe_unused]] const c10d::Backend::Options& options) {
 bool recoversByItself(const ProcessGroupGoccl::Options& options) {
   const char* variable = std::getenv("GOCCL_RECOVERY");
   const bool given = !options.recovery.empty() || variable == nullptr;
-  return (given ? options.recovery : variable) == "survivors";
+  const std::string recovery = given ? options.recovery : variable;
+  return recovery == "survivors" || recovery == "all";
 }
 
 // goccl_init() on a thread of its own, so that the caller can watch for signals.
@@ -195,8 +196,8 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   if (recoversByItself(*options_)) {
     raise(
         {GOCCL_UNSUPPORTED,
-         "goccl: recovery=\"survivors\" (or GOCCL_RECOVERY) needs torch 2.15 or newer: in this one "
-         "a group's ranks are fixed",
+         "goccl: recovery=\"survivors\" or \"all\" (or GOCCL_RECOVERY) needs torch 2.15 or newer: in "
+         "this one a group's ranks are fixed",
          detailOf(groupName)});
   }
 #endif

@@ -176,12 +176,13 @@ class OptionFields:
     recovery: str = field(
         default="",
         metadata=_setting(
-            _text("|step|survivors"),
+            _text("|step|survivors|all"),
             variable="GOCCL_RECOVERY",
             default="step",
-            allowed='"step", "survivors" and ""',
+            allowed='"step", "survivors", "all" and ""',
             about="What becomes of a collective in which a member dies: it fails, or survivors"
-            " complete it among themselves: allreduce, reduce, broadcast and barrier.",
+            " complete it among themselves: allreduce, reduce, broadcast and barrier. With all it"
+            " has the dead member's contribution where that can be, else as with survivors.",
             same=True,
         ),
     )

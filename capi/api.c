@@ -483,6 +483,12 @@ goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const voi
                            local_size);
 }
 
+goccl_result goccl_orphans(goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count) {
+  NOT_FORKED;
+  ENTER_GO;
+  return apiOrphans(comm, orphans, size, count);
+}
+
 goccl_result goccl_version_number(goccl_comm comm, uint64_t *version) {
   NOT_FORKED;
   ENTER_GO;

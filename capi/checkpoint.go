@@ -54,16 +54,46 @@ func apiLoadCheckpoint(handle C.goccl_comm, version *C.uint64_t, global *unsafe.
 			c.comm.Refuse(err.Error())
 			return err
 		}
-		n, ofGlobal, ofLocal, err := c.comm.LoadCheckPoint(context.Background())
+		loaded, err := c.comm.LoadCheckPoint(context.Background())
 		if err != nil {
 			return err
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.loaded.Unpin()
-		*version = C.uint64_t(n)
-		*global, *globalSize = c.lend(ofGlobal)
-		*local, *localSize = c.lend(ofLocal)
+		*version = C.uint64_t(loaded.Version)
+		*global, *globalSize = c.lend(loaded.Global)
+		*local, *localSize = c.lend(loaded.Local)
+		c.orphans = loaded.Orphans
+		return nil
+	})
+}
+
+//export apiOrphans
+func apiOrphans(handle C.goccl_comm, orphans *C.goccl_orphan, size C.size_t,
+	count *C.size_t) C.goccl_result {
+	return export("orphans", func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		if err := needs(count, "orphans: count"); err != nil {
+			return err
+		}
+		if size > 0 {
+			if err := needs(orphans, "orphans: orphans"); err != nil {
+				return err
+			}
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		*count = C.size_t(len(c.orphans))
+		to := unsafe.Slice(orphans, min(uint64(size), uint64(len(c.orphans))))
+		for i := range to {
+			o := &c.orphans[i]
+			to[i] = C.goccl_orphan{rank: C.int(o.Rank), size: C.size_t(o.Size)}
+			to[i].local_model, _ = c.lend(o.Model)
+		}
 		return nil
 	})
 }
@@ -83,6 +113,7 @@ func (c *commHandle) takeBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.loaded.Unpin()
+	c.orphans = nil
 }
 
 //export apiVersionNumber

@@ -429,8 +429,8 @@ goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
  * long as a member lives, and a local model as long as its rank or one that keeps it does. After
  * another code goccl_load_checkpoint() tells whether the version counts:
  *
- * - GOCCL_MISMATCH, on all ranks: the global models differ, or the replicas, or the versions, as
- *   where one that has joined has not loaded; nothing has changed;
+ * - GOCCL_MISMATCH, on all ranks: the global models differ, or the replicas; or the members have
+ *   changed, and goccl_load_checkpoint() has not been called since; nothing has changed;
  * - GOCCL_INVALID_ARGUMENT, on all ranks: `replicas` < 0; or a rank would hold more than 1 GiB,
  *   with all copies that it keeps for others, and in two versions; or a checkpoint has failed
  *   before, and goccl_load_checkpoint() has not been called since; nothing has changed;
@@ -444,9 +444,8 @@ goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t 
  * where there is none. All ranks must call it, at the start, after goccl_comm_recover() and its
  * kin, and after a goccl_checkpoint() that has failed; it blocks, for the communicator's timeout at
  * most. A rank that has joined gets the global model from another one. Local models of ranks that
- * have ended go to those that have joined, both in their order, as far as there are both; the next
- * goccl_checkpoint() drops what is left. A local model is lost where its rank and all that kept
- * copies have ended.
+ * have ended go to those that have joined, both in their order, as far as there are both;
+ * goccl_orphans() has what is left, and tells what is lost.
  *
  * The memory is the library's, and stays as it is until the next goccl_load_checkpoint() or
  * goccl_destroy() of the communicator. No argument may be NULL. GOCCL_MISMATCH, on all ranks: some
@@ -455,6 +454,21 @@ goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t 
 goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,
                                    size_t *global_size, const void **local_model,
                                    size_t *local_size);
+
+/* A local model of a rank that has ended. */
+typedef struct {
+  int rank; /* which it was when the version was made */
+  size_t size;
+  const void *local_model; /* NULL: it is lost, for all that had it have ended */
+} goccl_orphan;
+
+/* What the last goccl_load_checkpoint() has left over of local models: those that nobody has got in
+ * place of the rank that had it, each on one of the ranks that keep a copy, so that all ranks
+ * together have each local model once; and, on all ranks, those that are lost. The next
+ * goccl_checkpoint() drops them. Writes at most `size` to `orphans` (the caller's; may be NULL
+ * where `size` is 0), and to *count how many there are. The models are the library's, as those of
+ * goccl_load_checkpoint(). Thread-safe, never blocks. */
+goccl_result goccl_orphans(goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count);
 
 /* The version that goccl_checkpoint() or goccl_load_checkpoint() has succeeded with last, 0 before
  * the first. Thread-safe, never blocks. Like RabitVersionNumber. */

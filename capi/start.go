@@ -24,6 +24,7 @@ type commHandle struct {
 	mu        sync.Mutex
 	batches   map[C.uint64_t]*batch // by thread
 	loaded    runtime.Pinner        // models of the last checkpoint that was loaded
+	orphans   []core.Orphan         // of that
 }
 
 // batch is what a thread has called between goccl_group_start() and goccl_group_end().

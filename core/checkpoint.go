@@ -33,6 +33,7 @@ type models struct {
 	belongs   bool          // it has been in a version; that before the first is one
 	committed *checkpoint   // which counts
 	staged    *checkpoint   // nil, or the next one, which is whole here
+	epoch     uint32        // in which committed was made or loaded
 	version   atomic.Uint64 // of committed; under no lock
 }
 
@@ -44,6 +45,7 @@ type checkpoint struct {
 	local   []byte
 	places  []place        // by the ranks of the epoch in which it was made
 	kept    map[int][]byte // local models of others, by place
+	orphans []Orphan       // since it was loaded
 }
 
 // place is what was a rank when a version was made. It may be another's now.
@@ -58,6 +60,20 @@ func newModels() models {
 	return models{id: binary.LittleEndian.Uint64(id[:]), committed: &checkpoint{}}
 }
 
+// Loaded is a version of the models, as a rank gets it. Version 0 has none.
+type Loaded struct {
+	Version       uint64
+	Global, Local []byte
+	Orphans       []Orphan
+}
+
+// Orphan is a local model of a rank that has ended.
+type Orphan struct {
+	Rank  int    // which it was when the version was made
+	Size  uint64 // bytes
+	Model []byte // nil: it is lost
+}
+
 // CheckPoint makes the next version of the models, in memory: the global one, which is the same on
 // all ranks, and a local one for each rank, of which `replicas` other ranks keep copies: those of
 // other hosts first, and no two of a host while others have none. Where there are fewer others all
@@ -66,11 +82,11 @@ func newModels() models {
 // rank the version is not lost as long as a member lives. After an error LoadCheckPoint tells
 // whether it counts. Models are copied.
 //
-// ErrMismatch tells, on all ranks, that global models, replicas or versions differ,
-// ErrInvalidArgument that replicas are negative, or that the models of some rank are too large: 1
-// GiB for its own and all copies that it keeps for others, in two versions. Nothing has changed
-// then. The same holds where a call has failed after it was whole on some rank: LoadCheckPoint
-// comes first.
+// ErrMismatch tells, on all ranks, that global models, replicas or versions differ, or that the
+// members have changed and LoadCheckPoint comes first: what only the ended had would be dropped
+// unseen. ErrInvalidArgument tells that replicas are negative, that the models of some rank are too
+// large, 1 GiB for its own and all copies that it keeps for others, in two versions, or that a call
+// has failed after it was whole on some rank: LoadCheckPoint comes first. Nothing has changed then.
 func (c *Comm) CheckPoint(ctx context.Context, global, local []byte, replicas int) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
@@ -108,8 +124,8 @@ func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte,
 	next := &checkpoint{version: m.committed.version + 1,
 		digest: int64(binary.LittleEndian.Uint64(sum[:]))}
 	plans, err := c.gatherPlans(ctx, checkpointPlan{ID: int64(m.id), Version: int64(next.version),
-		Staged: m.staged != nil, Digest: next.digest, Global: int64(len(global)),
-		Local: int64(len(local)), Replicas: int64(replicas)})
+		Staged: m.staged != nil, Behind: next.version > 1 && m.epoch != e.number, Digest: next.digest,
+		Global: int64(len(global)), Local: int64(len(local)), Replicas: int64(replicas)})
 	if err != nil {
 		return err
 	}
@@ -144,13 +160,13 @@ func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte,
 	if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
 		return err
 	}
-	m.commit(next)
+	m.commit(next, e.number)
 	return nil
 }
 
 // commit has a version count.
-func (m *models) commit(p *checkpoint) {
-	m.committed, m.staged, m.belongs = p, nil, true
+func (m *models) commit(p *checkpoint, epoch uint32) {
+	m.committed, m.staged, m.belongs, m.epoch = p, nil, true, epoch
 	m.version.Store(p.version)
 }
 
@@ -158,6 +174,7 @@ func (m *models) commit(p *checkpoint) {
 type checkpointPlan struct {
 	ID, Version   int64
 	Staged        bool // it has a version whole already that may count
+	Behind        bool // it has not loaded since the members have changed
 	Digest        int64
 	Global, Local int64 // bytes
 	Replicas      int64
@@ -165,10 +182,11 @@ type checkpointPlan struct {
 
 func (c *Comm) gatherPlans(ctx context.Context, p checkpointPlan) (all []checkpointPlan,
 	err error) {
-	numbers, err := c.gather(ctx, ofRecovery, false, p.ID, p.Version, number(p.Staged), p.Digest,
-		p.Global, p.Local, p.Replicas)
-	for of := range slices.Chunk(numbers, 7) {
-		all = append(all, checkpointPlan{of[0], of[1], of[2] != 0, of[3], of[4], of[5], of[6]})
+	numbers, err := c.gather(ctx, ofRecovery, false, p.ID, p.Version, number(p.Staged),
+		number(p.Behind), p.Digest, p.Global, p.Local, p.Replicas)
+	for of := range slices.Chunk(numbers, 8) {
+		all = append(all, checkpointPlan{of[0], of[1], of[2] != 0, of[3] != 0, of[4], of[5], of[6],
+			of[7]})
 	}
 	return all, err
 }
@@ -195,6 +213,9 @@ func (c *epoch) checkPlans(plans []checkpointPlan, keepers [][]int) error {
 			return c.members.Errorf(fault.ErrMismatch, "the next version is %d on %s, but %d on %s: "+
 				"all call LoadCheckPoint after the members have changed", p.Version, names(rank),
 				first.Version, names(0)).Blaming(rank)
+		case p.Behind:
+			return c.members.Errorf(fault.ErrMismatch, "the members have changed since %s has got version "+
+				"%d: all call LoadCheckPoint first", names(rank), p.Version-1).Blaming(rank)
 		case p.Global != first.Global || p.Digest != first.Digest:
 			return c.members.Errorf(fault.ErrMismatch, "the global models differ: of %d bytes, digest "+
 				"%016x, on %s, and of %d bytes, digest %016x, on %s", p.Global, uint64(p.Digest),
@@ -266,24 +287,32 @@ func (p *pinner) blocks(all [][]byte) (at []unsafe.Pointer, counts []uint64) {
 // from another one.
 //
 // Each rank gets its own local model. Those of ranks that have ended go to the ranks that have
-// joined, both in their order, as far as there are both: from all that have a copy at once. The
-// next CheckPoint drops what is left. A rank that has joined has none where all that had it have
-// ended.
+// joined, both in their order, as far as there are both: from all that have a copy at once.
+// A rank that has joined has none where all that had it have ended.
+//
+// Where fewer have joined, one of those that keep a copy gets the model as an orphan, beside its
+// own: all members together have each local model once, but for the lost ones. All ranks get these
+// as orphans, without bytes. The next CheckPoint drops orphans.
 //
 // ErrMismatch tells, on all ranks, that some have different models of the version. The models are
 // the caller's. A communicator that Split or Shrink makes begins without versions.
-func (c *Comm) LoadCheckPoint(ctx context.Context) (version uint64, global, local []byte,
-	err error) {
+func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	e := c.holdEpoch()
 	defer c.changing.Unlock()
 	if err := c.loadCheckPoint(ctx, e); err != nil {
-		return 0, nil, nil, fault.From(err, fault.ErrSystem, "load_checkpoint").In(&e.members).
+		return nil, fault.From(err, fault.ErrSystem, "load_checkpoint").In(&e.members).
 			During("load_checkpoint", 0)
 	}
 	p := c.models.committed
-	return p.version, slices.Clone(p.global), slices.Clone(p.local), nil
+	loaded := &Loaded{Version: p.version, Global: slices.Clone(p.global),
+		Local: slices.Clone(p.local), Orphans: slices.Clone(p.orphans)}
+	for i := range loaded.Orphans {
+		o := &loaded.Orphans[i]
+		o.Model = slices.Clone(o.Model)
+	}
+	return loaded, nil
 }
 
 func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
@@ -297,7 +326,7 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 		return err
 	}
 	if source < 0 {
-		m.commit(&checkpoint{})
+		m.commit(&checkpoint{}, e.number)
 		return nil
 	}
 	places := make([]place, chosen.Places)
@@ -325,8 +354,7 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 	if err := c.takePlaces(ctx, e, mine, places, has); err != nil {
 		return err
 	}
-	mine.places = places
-	m.commit(mine)
+	m.commit(mine, e.number)
 	return nil
 }
 
@@ -412,7 +440,7 @@ func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error
 }
 
 // takePlaces gives ranks that have no place in a version those that are free, and with them the
-// local models.
+// local models; of places that nobody takes the models become orphans.
 func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, places []place,
 	has []holding) error {
 	holders, err := c.gatherHolders(ctx, mine, places)
@@ -427,11 +455,24 @@ func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, place
 	if err := c.passOn(ctx, e, mine, places, owners, holders); err != nil {
 		return err
 	}
-	for at, owner := range owners {
-		if owner != noRank {
-			places[at].Owner = ids[owner]
+	adopters := adoptersOf(places, owners, holders)
+	mine.orphans = nil
+	for at, p := range places {
+		orphan := Orphan{Rank: at, Size: p.Local}
+		switch {
+		case p.Local > 0 && len(holders[at]) == 0:
+			e.log(logs.Init).Warn("a local model is lost: its rank and all that kept copies have ended",
+				"rank", at, "version", mine.version)
+			mine.orphans = append(mine.orphans, orphan)
+		case adopters[at] == e.rank:
+			orphan.Model = mine.kept[at]
+			mine.orphans = append(mine.orphans, orphan)
+		}
+		if owners[at] != noRank {
+			places[at].Owner = ids[owners[at]]
 		}
 	}
+	mine.places = places
 	return nil
 }
 
@@ -477,15 +518,11 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 	var local []byte
 	for at, taker := range owners {
 		size := places[at].Local
-		if taker == noRank || size == 0 || slices.Contains(holders[at], taker) {
+		if taker == noRank || size == 0 || len(holders[at]) == 0 ||
+			slices.Contains(holders[at], taker) {
 			continue
 		}
 		if taker == e.rank {
-			if len(holders[at]) == 0 {
-				e.log(logs.Init).Warn("the local model of the rank whose place this one takes is lost: " +
-					"all that had it have ended, too")
-				continue
-			}
 			local = make([]byte, size)
 		}
 		for i, holder := range holders[at] {

@@ -33,11 +33,35 @@ func (w *world) checkPoint(version int, owners ...int) {
 // loads checks that ranks get a version, and the local models of some; -1: none.
 func (w *world) loads(version int, owners ...int) {
 	w.t.Helper()
+	w.loadsWith(version, nil, owners...)
+}
+
+// loadsWith checks also which orphans ranks get, as in "0" or, lost, "0?".
+func (w *world) loadsWith(version int, orphans []string, owners ...int) {
+	w.t.Helper()
 	w.each(func(rank int) error {
-		got, global, local, err := w.comms[rank].LoadCheckPoint(soon(w.t))
+		loaded, err := w.comms[rank].LoadCheckPoint(soon(w.t))
 		if err != nil {
 			return err
 		}
+		if orphans != nil {
+			var all []string
+			for _, o := range loaded.Orphans {
+				model := fmt.Sprint("local ", version, o.Rank)
+				switch {
+				case o.Model == nil && o.Size == uint64(len(model)):
+					all = append(all, fmt.Sprint(o.Rank, "?"))
+				case string(o.Model) == model && o.Size == uint64(len(model)):
+					all = append(all, fmt.Sprint(o.Rank))
+				default:
+					return fmt.Errorf("an orphan %+v", o)
+				}
+			}
+			if got := strings.Join(all, " "); got != orphans[rank] {
+				return fmt.Errorf("orphans %s, not %s", got, orphans[rank])
+			}
+		}
+		got, global, local := loaded.Version, loaded.Global, loaded.Local
 		wantGlobal, wantLocal := fmt.Sprint("global ", version), ""
 		if version == 0 {
 			wantGlobal = ""
@@ -116,10 +140,10 @@ func TestCheckPointSizes(t *testing.T) {
 		old := []int{0, 2, 1}
 		w = joined()
 		w.each(func(rank int) error {
-			version, global, local, err := w.comms[rank].LoadCheckPoint(soon(t))
-			if err == nil && (version != 1 || !slices.Equal(global, model(9, 5<<20)) ||
-				!slices.Equal(local, model(old[rank], sizes[old[rank]]))) {
-				err = fmt.Errorf("version %d, %d and %d bytes", version, len(global), len(local))
+			got, err := w.comms[rank].LoadCheckPoint(soon(t))
+			if err == nil && (got.Version != 1 || !slices.Equal(got.Global, model(9, 5<<20)) ||
+				!slices.Equal(got.Local, model(old[rank], sizes[old[rank]])) || got.Orphans != nil) {
+				err = fmt.Errorf("version %d, %d and %d bytes", got.Version, len(got.Global), len(got.Local))
 			}
 			return err
 		})
@@ -135,7 +159,7 @@ func TestPlacesAreTaken(t *testing.T) {
 	w.end(2)
 	w = w.of(1, 3)
 	w.goOn()
-	w.loads(1, 1, 3)
+	w.loadsWith(1, []string{"0", "2"}, 1, 3)
 	grow := func() {
 		t.Helper()
 		joined := w.joining(config, w.handles())
@@ -143,9 +167,9 @@ func TestPlacesAreTaken(t *testing.T) {
 		w = joined()
 	}
 	grow()
-	w.loads(1, 1, 3, 0)
+	w.loadsWith(1, []string{"", "2", ""}, 1, 3, 0)
 	grow()
-	w.loads(1, 1, 3, 0, 2)
+	w.loadsWith(1, []string{"", "", "", ""}, 1, 3, 0, 2)
 	w.loads(1, 1, 3, 0, 2)
 	grow()
 	w.loads(1, 1, 3, 0, 2, -1)
@@ -154,8 +178,9 @@ func TestPlacesAreTaken(t *testing.T) {
 	w.end(1)
 	w = w.of(0, 2, 3)
 	w.goOn()
+	w.loadsWith(1, []string{"3?", "3?", "3?"}, 1, 0, 2)
 	grow()
-	w.loads(1, 1, 0, 2, -1)
+	w.loadsWith(1, []string{"3?", "3?", "3?", "3?"}, 1, 0, 2, -1)
 	w.checkPoint(2, 1, 0, 2, 3)
 	w.loads(2, 1, 0, 2, 3)
 }
@@ -228,8 +253,11 @@ func TestDeathInCheckPoint(t *testing.T) {
 			left := w.of(0, 1)
 			left.goOn()
 			versions := make([]uint64, 2)
-			left.each(func(rank int) (err error) {
-				versions[rank], _, _, err = left.comms[rank].LoadCheckPoint(soon(t))
+			left.each(func(rank int) error {
+				loaded, err := left.comms[rank].LoadCheckPoint(soon(t))
+				if err == nil {
+					versions[rank] = loaded.Version
+				}
 				return err
 			})
 			if versions[0] != versions[1] || versions[0] < returned {
@@ -273,13 +301,17 @@ func TestCheckPointRefused(t *testing.T) {
 	joined := w.joining(config, w.handles())
 	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
 	w = joined()
-	refused(ErrMismatch, "all call LoadCheckPoint after the members have changed", none, none)
+	refused(ErrMismatch, "the members have changed since", none, none)
 	w.loads(2, 0, 1, 2, -1)
+	w.checkPoint(3, 0, 1, 2, 3)
+	w.comms[3].models.committed = &checkpoint{} // as if it alone had not loaded
+	refused(ErrMismatch, "the next version is 1 on", none, none)
+	w.loads(3, 0, 1, 2, 3)
 	everything(t, w)
 
 	w.comms[2].models.committed.digest++
 	for rank, err := range w.try(func(rank int) error {
-		_, _, _, err := w.comms[rank].LoadCheckPoint(soon(t))
+		_, err := w.comms[rank].LoadCheckPoint(soon(t))
 		return err
 	}) {
 		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "different models of") {
@@ -308,10 +340,11 @@ func TestReplay(t *testing.T) {
 	bytesOf := func(b []int32) []byte { return fmt.Append(nil, b) }
 	// train goes on from the last version up to a step, which some rank does not begin.
 	train := func(c *Comm, identity, until int) ([]byte, error) {
-		version, global, local, err := c.LoadCheckPoint(soon(t))
+		loaded, err := c.LoadCheckPoint(soon(t))
 		if err != nil {
 			return nil, err
 		}
+		version, global, local := loaded.Version, loaded.Global, loaded.Local
 		state, mine := make([]int32, n), int32(identity)
 		if version > 0 {
 			text := strings.NewReader(strings.Trim(string(global), "[]"))

@@ -1,6 +1,9 @@
 package core
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // What follows decides where local models lie. All ranks decide the same of the same arguments.
 
@@ -69,6 +72,26 @@ func ownersOf(places []place, ids []uint64, current []bool) []int {
 		}
 	}
 	return owners
+}
+
+// adoptersOf are, for each place, the ranks that get its local model beside their own: where no
+// rank owns it, the one that has fewest bytes of those that have it; noRank elsewhere.
+func adoptersOf(places []place, owners []int, holders [][]int) []int {
+	bytes := map[int]uint64{}
+	for at, owner := range owners {
+		bytes[owner] += places[at].Local
+	}
+	adopters := make([]int, len(places))
+	for at, ranks := range holders {
+		adopters[at] = noRank
+		if owners[at] == noRank && places[at].Local > 0 && len(ranks) > 0 {
+			adopters[at] = slices.MinFunc(ranks, func(a, b int) int {
+				return cmp.Compare(bytes[a], bytes[b])
+			})
+			bytes[adopters[at]] += places[at].Local
+		}
+	}
+	return adopters
 }
 
 // stripe is the part of so many bytes that the i-th of some ranks sends.

@@ -105,6 +105,29 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+func TestAdopters(t *testing.T) {
+	for _, c := range []struct {
+		sizes   []uint64
+		owners  []int
+		holders [][]int
+		want    []int
+	}{
+		{[]uint64{5, 5}, []int{0, 1}, [][]int{{0, 1}, {0, 1}}, []int{-1, -1}},
+		{[]uint64{5, 5, 5}, []int{0, -1, 1}, [][]int{{0}, {0, 1}, {1}}, []int{-1, 0, -1}},
+		{[]uint64{5, 5, 4}, []int{0, -1, 1}, [][]int{{0}, {0, 1}, {1}}, []int{-1, 1, -1}},
+		{[]uint64{5, 5, 4}, []int{-1, -1, 0}, [][]int{{0, 1}, {0, 1}, {0}}, []int{1, 0, -1}},
+		{[]uint64{5, 0, 4}, []int{-1, -1, 0}, [][]int{nil, {0}, {0}}, []int{-1, -1, -1}},
+	} {
+		var places []place
+		for _, size := range c.sizes {
+			places = append(places, place{Local: size})
+		}
+		if got := adoptersOf(places, c.owners, c.holders); !slices.Equal(got, c.want) {
+			t.Errorf("%v, %v, %v: %v, not %v", c.sizes, c.owners, c.holders, got, c.want)
+		}
+	}
+}
+
 func TestStripes(t *testing.T) {
 	for _, size := range []uint64{0, 1, 2, 3, 7, 1 << 40, 1<<40 + 5} {
 		for of := 1; of <= 7; of++ {

@@ -14,7 +14,8 @@ MEMBERS, STEPS, EVERY = 3, 10, 3
 
 def train(comm, seed, dies_at, exact):
     """Sums up numbers of generators whose states are the local models."""
-    version, total, local = comm.load_checkpoint()
+    version, total, local, orphans = comm.load_checkpoint()
+    assert orphans == []
     state = torch.frombuffer(bytearray(total or bytes(4 * 64)), dtype=torch.float32)
     mine = struct.unpack("q", local)[0] if local else seed
     for step in range(version * EVERY, STEPS):
@@ -76,9 +77,9 @@ def run_refused(rank):
     with pytest.raises(goccl.MismatchError, match="replicas are 1 on rank 1"):
         comm.checkpoint(b"", replicas=rank.rank)
     dist.group.WORLD._get_backend(torch.device("cpu")).checkpoint(b"", b"mine")
-    assert comm.load_checkpoint() == (1, b"", b"mine")
+    assert comm.load_checkpoint() == (1, b"", b"mine", [])
     comm.checkpoint(b"all", replicas=7)
-    assert comm.load_checkpoint() == (2, b"all", b"")
+    assert comm.load_checkpoint() == (2, b"all", b"", [])
 
 
 def test_refused(make_world):

@@ -65,6 +65,21 @@ void runWatched(goccl_comm comm, std::function<void()> call) {
   }
 }
 
+// All that a function lists of a communicator.
+template <typename T>
+std::vector<T> listed(goccl_result (*list)(goccl_comm, T*, size_t, size_t*), goccl_comm comm) {
+  std::vector<T> all;
+  for (;;) {  // they may be more the next time
+    size_t count = 0;
+    check(list(comm, all.data(), all.size(), &count));
+    const bool whole = count <= all.size();
+    all.resize(count);
+    if (whole) {
+      return all;
+    }
+  }
+}
+
 // A communicator that a call makes.
 struct Made {
   Made() = default;
@@ -300,17 +315,7 @@ uint32_t ProcessGroupGoccl::epoch() const {
 }
 
 std::vector<goccl_member> ProcessGroupGoccl::members() const {
-  const goccl_comm comm = this->comm();
-  std::vector<goccl_member> members;
-  for (;;) {  // they may be more the next time
-    size_t count = 0;
-    check(library().comm_members(comm, members.data(), members.size(), &count));
-    const bool all = count <= members.size();
-    members.resize(count);
-    if (all) {
-      return members;
-    }
-  }
+  return listed<goccl_member>(library().comm_members, this->comm());
 }
 
 void ProcessGroupGoccl::checkpoint(std::string global, std::string local, int replicas) {
@@ -336,6 +341,12 @@ Checkpoint ProcessGroupGoccl::loadCheckpoint() {
                                     &local_size));
     loaded->global.assign(static_cast<const char*>(global), global_size);
     loaded->local.assign(static_cast<const char*>(local), local_size);
+    for (const goccl_orphan& o : listed<goccl_orphan>(library().orphans, comm)) {
+      loaded->orphans.push_back({o.rank, std::nullopt});
+      if (o.local_model != nullptr) {
+        loaded->orphans.back().model.emplace(static_cast<const char*>(o.local_model), o.size);
+      }
+    }
   });
   return std::move(*loaded);
 }

@@ -167,8 +167,8 @@ Args:
         same on all ranks. All others do where they are fewer.
 
 Raises:
-    MismatchError: the global models differ, or the replicas, or the versions: one that joins loads
-        first. Nothing has changed.
+    MismatchError: the global models differ, or the replicas; or the members have changed, and
+        load_checkpoint() comes first. Nothing has changed.
     ValueError: the replicas are negative; or a rank would hold more than 1 GiB, in two versions and
         with all copies that it keeps for others; or a checkpoint has failed before, and
         load_checkpoint() comes first. Nothing has changed.
@@ -180,17 +180,26 @@ Raises:
               const py::gil_scoped_release released;
               return group(self).loadCheckpoint();
             }();
-            return py::make_tuple(loaded.version, py::bytes(loaded.global),
-                                  py::bytes(loaded.local));
+            py::list orphans;
+            for (const Orphan& o : loaded.orphans) {
+              orphans.append(py::make_tuple(
+                  o.rank, o.model ? py::object(py::bytes(*o.model)) : py::object(py::none())));
+            }
+            return py::make_tuple(loaded.version, py::bytes(loaded.global), py::bytes(loaded.local),
+                                  std::move(orphans));
           },
           R"(Returns the newest version that counts, and this rank's models of it.
 
 All ranks must call it: at the start, after a change of the members, and after a checkpoint() that
 has failed. One that has joined gets the global model from another one, and the local model of one
-that has ended, if there is one.
+that has ended, if there is one. A local model that nobody gets in this way is an orphan of one of
+the ranks that keep a copy, so that all ranks together have each one once. The next checkpoint()
+drops orphans.
 
 Returns:
-    The version, 0 where there is none, and the bytes of the global and of the local model.
+    The version, 0 where there is none, the bytes of the global and of the local model, and a list
+    of orphans. Each is a pair: which rank had it when the version was made, and the bytes. All
+    ranks get those that are lost, with None for the bytes.
 
 Raises:
     MismatchError: some ranks have different models of the version.)")

@@ -43,6 +43,7 @@ namespace goccl {
   X(comm_epoch)            \
   X(checkpoint)            \
   X(load_checkpoint)       \
+  X(orphans)               \
   X(version_number)        \
   X(comm_join)             \
   X(comm_joining)          \

@@ -36,11 +36,18 @@ namespace goccl {
 
 constexpr const char* kBackendName = "goccl";
 
+// A local model of a rank that has ended, as goccl_orphan; none: it is lost.
+struct Orphan {
+  int rank;
+  std::optional<std::string> model;
+};
+
 // What loadCheckpoint() returns.
 struct Checkpoint {
   uint64_t version = 0;
   std::string global;
   std::string local;
+  std::vector<Orphan> orphans;
 };
 
 // A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are

@@ -895,8 +895,34 @@ static void checkpointed(goccl_comm comm, int rank, int size) {
   shared(comm, rank, size);
 }
 
+/* The last rank leaves: what it alone had is another's, beside its own. */
+static void orphaned(goccl_comm comm, int rank, int size) {
+  int model = 100 + rank;
+  OK(goccl_checkpoint(comm, "all", 3, &model, sizeof model, 1));
+  if (rank == size - 1) return;
+  while (goccl_barrier(comm, NULL, NULL) == GOCCL_OK) usleep(1000);
+  OK(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT));
+  REFUSED(GOCCL_MISMATCH, "call LoadCheckPoint first", goccl_checkpoint(comm, NULL, 0, NULL, 0, 1));
+  uint64_t version = 0;
+  const void *models[2] = {NULL, NULL};
+  size_t sizes[2] = {0, 0};
+  OK(goccl_load_checkpoint(comm, &version, &models[0], &sizes[0], &models[1], &sizes[1]));
+  TRUE(version == 1 && *(const int *)models[1] == 100 + rank);
+  goccl_orphan orphan = {.rank = -1};
+  size_t count = 7;
+  OK(goccl_orphans(comm, NULL, 0, &count));
+  TRUE(count == (rank == 0));
+  OK(goccl_orphans(comm, &orphan, 1, &count));
+  if (rank == 0) {
+    TRUE(orphan.rank == size - 1 && orphan.size == sizeof(int));
+    TRUE(*(const int *)orphan.local_model == 100 + size - 1);
+  }
+  shared(comm, rank, size - 1);
+}
+
 static void test_checkpoint(void) {
   on_ranks(3, PATIENCE, NULL, checkpointed);
+  on_ranks(3, PATIENCE, NULL, orphaned);
   goccl_result bad = GOCCL_INVALID_ARGUMENT;
   goccl_comm comm = alone();
   uint64_t version = 7;
@@ -909,6 +935,8 @@ static void test_checkpoint(void) {
   REFUSED(bad, "local_size is NULL",
           goccl_load_checkpoint(comm, &version, &model, &size, &model, NULL));
   REFUSED(bad, "version is NULL", goccl_version_number(comm, NULL));
+  REFUSED(bad, "count is NULL", goccl_orphans(comm, NULL, 0, NULL));
+  REFUSED(bad, "orphans is NULL", goccl_orphans(comm, NULL, 1, &size));
   OK(goccl_version_number(comm, &version));
   TRUE(version == 0 && size == 7);
   OK(goccl_destroy(comm));
@@ -1400,6 +1428,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_epoch(c, NULL));
   GIVES(handle, goccl_checkpoint(c, NULL, 0, NULL, 0, 1));
   GIVES(handle, goccl_load_checkpoint(c, NULL, NULL, NULL, NULL, NULL));
+  GIVES(handle, goccl_orphans(c, NULL, 0, NULL));
   GIVES(handle, goccl_version_number(c, NULL));
   GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_grow(c, 1, 1));

@@ -72,8 +72,8 @@ class _Members:
     ) -> None:
         """Makes the next version of the models, in the memory of the members."""
 
-    def load_checkpoint(self) -> tuple[int, bytes, bytes]:
-        """Returns the newest version that counts, and this rank's models of it."""
+    def load_checkpoint(self) -> tuple[int, bytes, bytes, list[tuple[int, bytes | None]]]:
+        """Returns the newest version that counts, this rank's models of it, and orphans."""
 
     @property
     def version_number(self) -> int: ...

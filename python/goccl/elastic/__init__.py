@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from goccl.elastic._run import run
 from goccl.elastic._sampler import ElasticSampler
+from goccl.elastic._sharded import ShardedState
 from goccl.elastic._state import MembershipChanged, ObjectState, State, TorchState
 from goccl.elastic._torch import mend_tables
 
@@ -30,6 +31,7 @@ __all__ = [
     "ElasticSampler",
     "MembershipChanged",
     "ObjectState",
+    "ShardedState",
     "State",
     "TorchState",
     "mend_tables",

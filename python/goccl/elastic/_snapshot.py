@@ -54,6 +54,24 @@ class Snapshot:
         """Makes the objects, which share no memory with the copy."""
         return _Unpickler(io.BytesIO(self.frame), self.tensors).load()
 
+    def to_bytes(self) -> bytes:
+        """Returns it as bytes, without the version."""
+        head = pickle.dumps((self.frame, self.specs))
+        tensors = [as_bytes(tensor).numpy().data for tensor in self.tensors]
+        return b"".join([len(head).to_bytes(8, "little"), head, *tensors])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Snapshot:
+        """Makes it from what to_bytes() has returned."""
+        at = 8 + int.from_bytes(data[:8], "little")
+        frame, specs = pickle.loads(data[8:at])
+        tensors = allocate(specs)
+        for tensor in tensors:
+            memory = as_bytes(tensor).numpy().data
+            memory[:] = data[at : at + len(memory)]
+            at += len(memory)
+        return cls(0, frame, tensors)
+
     def digests(self) -> tuple[int, int]:
         """Tells frames and tensors apart from others, as two numbers of 64 bits."""
         hashed = hashlib.blake2b(repr(self.specs).encode(), digest_size=8)

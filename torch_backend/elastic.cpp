@@ -108,16 +108,13 @@ std::vector<const char*> pointersTo(const std::vector<std::string>& texts) {
 struct Entry : Made {
   Entry(const ProcessGroupGoccl::Options& given, std::string group,
         std::vector<std::string> members, const intrusive_ptr<c10d::Store>& c10dStore)
-      : options(given), name(std::move(group)), handles(std::move(members)) {
+      : options(given), name(std::move(group)), handles(std::move(members)), store(c10dStore) {
     config.struct_size = sizeof(config);
     config.group_name = name.c_str();
     options.fill(config);
-    if (c10dStore != nullptr) {
-      store.emplace(c10dStore);
-      config.store = store->callbacks();
-      config.meeting = store->prefix().c_str();
-      config.store_host = store->host().empty() ? nullptr : store->host().c_str();
-    }
+    config.store = store.callbacks();
+    config.meeting = store.prefix().c_str();
+    config.store_host = store.host().empty() ? nullptr : store.host().c_str();
   }
 
   void run() {
@@ -128,7 +125,7 @@ struct Entry : Made {
   const ProcessGroupGoccl::Options options;
   const std::string name;
   const std::vector<std::string> handles;
-  std::optional<StoreAdapter> store;
+  StoreAdapter store;
   goccl_config config{};
 };
 
@@ -197,8 +194,8 @@ void ProcessGroupGoccl::join(std::vector<std::string> handles,
 void ProcessGroupGoccl::publish() {
   refuseFixed(hooks_->group, "publish");
   const goccl_comm comm = this->comm();
-  auto published = store_ == nullptr ? nullptr : std::make_unique<StoreAdapter>(store_);
-  check(library().comm_publish(comm, nullptr, published ? published->callbacks() : nullptr));
+  auto published = std::make_unique<StoreAdapter>(store_);
+  check(library().comm_publish(comm, nullptr, published->callbacks()));
   published_ = std::move(published);  // the one before is not used any more
 }
 
@@ -230,7 +227,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
                     " are left: exclude those that have failed, too"),
            detailOf(hooks_->group, "shrink")});
   }
-  return c10::make_intrusive<ProcessGroupGoccl>(shrunk->take(), rank, size, options,
+  return c10::make_intrusive<ProcessGroupGoccl>(shrunk->take(), store_, rank, size, options,
                                                 hooks_->group + "/shrunk", std::move(globalRanks));
 }
 

@@ -119,8 +119,7 @@ not wait for the store; a warning tells where that cannot be written to. Without
 whoever can read the store can join. goccl.elastic.run calls it for you.
 
 Raises:
-    Error: the group has been shut down, has no members yet, or was made without a store, as by
-        shrink_group().)")
+    Error: the group has been shut down, or has no members yet.)")
       .def_property_readonly(
           "handle",
           [group](Self& self) {

@@ -207,14 +207,15 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   begin();
 }
 
-ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, int rank, int size,
-                                     intrusive_ptr<Options> options, const std::string& groupName,
-                                     std::vector<int> globalRanks)
+ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, intrusive_ptr<c10d::Store> store, int rank,
+                                     int size, intrusive_ptr<Options> options,
+                                     const std::string& groupName, std::vector<int> globalRanks)
     : Backend(rank, size),
       options_(std::move(options)),
       hooks_(std::make_shared<Hooks>(groupName)),
       comm_(comm),
       timeoutMs_(options_->timeout.count()),
+      store_(std::move(store)),
       globalRanks_(std::move(globalRanks)) {
   begin();
 }

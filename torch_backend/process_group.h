@@ -89,9 +89,11 @@ class ProcessGroupGoccl : public c10d::Backend {
   ProcessGroupGoccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                     c10::intrusive_ptr<Options> options, const std::string& groupName,
                     std::vector<int> globalRanks = {});
-  // Takes over a communicator. The options are the group's own.
-  ProcessGroupGoccl(goccl_comm comm, int rank, int size, c10::intrusive_ptr<Options> options,
-                    const std::string& groupName, std::vector<int> globalRanks);
+  // Takes over a communicator, and the store of the group that it comes of. The options are the
+  // group's own.
+  ProcessGroupGoccl(goccl_comm comm, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                    c10::intrusive_ptr<Options> options, const std::string& groupName,
+                    std::vector<int> globalRanks);
   ~ProcessGroupGoccl() override;
 
   // "self", "mem", "shm", "tcp" or "verbs".
@@ -406,7 +408,6 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<goccl_comm> comm_{0};
   std::atomic<goccl_comm> opened_{0};  // the communicator while it has no members
   std::atomic<int64_t> timeoutMs_;
-  // What the group was made with; null where it was not made with a store.
   const c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<StoreAdapter> published_;  // where processes that want to join find the group
   const std::vector<int> globalRanks_;       // of the first members

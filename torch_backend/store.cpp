@@ -38,7 +38,11 @@ struct Prefixed : c10d::PrefixStore {
 std::string prefixOf(intrusive_ptr<c10d::Store> store) {
   std::string all;
   while (auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get())) {
-    all = Prefixed::prefix(*prefixed) + "/" + all;
+    // Torch puts this in front of a store that it has made itself, but not of one that is given to
+    // it, as by a process that joins the group.
+    if (const std::string& own = Prefixed::prefix(*prefixed); own != "default_pg") {
+      all.insert(0, own + "/");
+    }
     store = prefixed->getUnderlyingStore();
   }
   return all;

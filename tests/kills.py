@@ -4,16 +4,18 @@ Each seed is a schedule. Two to six light processes, ranks of one communicator t
 run a program of collectives with known answers. Every member chooses the same next step, because it
 draws it from the seed, the epoch and the number of the step. In the same way it finds out whether
 it is to die there, when, and how. The supervisor, a process for each seed, starts newcomers in
-place of the dead. It loads no library, so that what it forks is clean. It hears what the ranks
-report, and holds it against what must be.
+place of the dead. It hears what the ranks report, and holds it against what must be.
+
+Ranks of several hosts take part where ``python kills.py SEED... --hosts N`` runs on one of these,
+and ``python kills.py --host NAME``, with the name of that one, on N of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import faulthandler
+import functools
 import importlib.util
 import itertools
 import json
@@ -21,7 +23,9 @@ import os
 import random
 import resource
 import select
+import shutil
 import signal
+import socket
 import struct
 import sys
 import tempfile
@@ -31,7 +35,7 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +55,8 @@ SUM, MAX = 0, 4
 PERIOD = 8  # floats after which an input repeats itself
 MOST = 14  # processes of a schedule
 DEADLINE = 35.0  # of a schedule, in seconds
+PORT = 29600  # where the supervisor waits for hosts
+SHAREABLE = 1 << 17  # bytes: as long as this a buffer may be shareable
 SLOW = 3.0  # seconds: longer than this no call may wait where nobody is stopped
 
 
@@ -95,29 +101,32 @@ class Plan:
     steps: int
     deadly: float  # how likely an epoch has a death
     lasting: bool = False  # one process lives through it all
+    pace: float = 1  # so many times as long as elsewhere all takes
     completes: bool = False  # survivors complete collectives
 
     @property
     def timeout(self) -> float:
-        return 2.0 if self.stops else 20.0
+        return self.pace * (2.0 if self.stops else 20.0)
 
     @staticmethod
-    def of(seed: int, lasting: int, completes: bool) -> Plan:
+    def of(seed: int, lasting: int, transport: str, pace: float, completes: bool) -> Plan:
         draw = random.Random(seed)
         if completes:
-            size, transport = draw.randint(2, 6), draw.choice(["shm", "tcp"])
-            return Plan(str(seed), size, transport, False, 60, 0.02, completes=True)
+            size, drawn = draw.randint(2, 6), draw.choice(["shm", "tcp"])
+            return Plan(str(seed), size, transport or drawn, False, 60, 0.02, False, pace, True)
         if lasting:
-            transport = ["shm", "tcp"][seed % 2]
-            return Plan(str(seed), 3, transport, False, 5 * lasting, 1.0, True)
+            transport = transport or ["shm", "tcp"][seed % 2]
+            return Plan(str(seed), 3, transport, False, 5 * lasting, 1.0, True, pace)
         stops = draw.random() < 0.12
+        size, drawn = draw.randint(2, 6), draw.choice(["shm", "tcp"])
         return Plan(
             str(seed),
-            draw.randint(2, 6),
-            draw.choice(["shm", "tcp"]),
+            size,
+            transport or drawn,
             stops,
             draw.randint(8, 16) if stops else draw.randint(20, 50),
             draw.choice([0.6, 0.9, 1.0]),
+            pace=pace,
         )
 
 
@@ -220,7 +229,7 @@ class Process:
         start = time.monotonic()
         result = KINDS[getattr(self.library, f"goccl_{name}")(*args)]
         took = time.monotonic() - start
-        if took > SLOW and not self.plan.stops:
+        if took > SLOW * self.plan.pace and not self.plan.stops:
             self.tell("slow", call=name, seconds=took, result=result)
         if result != "OK":
             text = self.library.goccl_last_error().decode()
@@ -270,11 +279,10 @@ class Process:
         place, unique_id = self.dir / "id", ctypes.create_string_buffer(128)
         if rank == 0:
             self.call("get_unique_id", unique_id)
-            place.with_suffix(".new").write_bytes(unique_id.raw)
-            place.with_suffix(".new").rename(place)
+            self.tell("id", id=unique_id.raw.hex())
         while not place.exists():
             time.sleep(0.002)
-        unique_id.raw = place.read_bytes()
+        unique_id.raw = bytes.fromhex(place.read_text())
         config = self.config(rank=rank, size=self.plan.size)
         config.unique_id = ctypes.cast(unique_id, ctypes.c_char_p)
         # A char pointer of ctypes ends at a NUL, but only where Python reads it.
@@ -369,12 +377,16 @@ class Process:
 
     def buffer(self, count: int) -> tuple[Any, Any]:
         if count not in self.buffers:
-            size = 4 * count
-            self.buffers[count] = (
-                ctypes.create_string_buffer(size),
-                ctypes.create_string_buffer(size),
-            )
+            self.buffers[count] = self.memory(4 * count), self.memory(4 * count)
         return self.buffers[count]
+
+    def memory(self, size: int) -> Any:
+        """Long buffers lie in memory that peers map, or read by RDMA, in every other schedule."""
+        if size < SHAREABLE or zlib.crc32(self.plan.seed.encode()) % 2:
+            return ctypes.create_string_buffer(size)
+        memory = ctypes.c_void_p()
+        self.call("mem_alloc", ctypes.byref(memory), ctypes.c_size_t(size))
+        return (ctypes.c_char * size).from_address(memory.value or 0)
 
     def expected(self, part: int) -> bytes:
         shares = [share(p, self.key, self.step, part) for p in self.members]
@@ -433,7 +445,7 @@ class Process:
         self.dies_soon(self.is_to_die("agree"))
         flags = ctypes.c_uint64(0b1111 & ~(1 << self.rank % 4) | 1 << 40)
         self.call("comm_agree", self.comm, ctypes.byref(flags))
-        self.tell("result", key=self.key, step=self.step, part=0, digest=flags.value)
+        self.tell("agreed", key=self.key, step=self.step, flags=flags.value)
 
     def grow(self) -> None:
         waiting = ctypes.c_int()
@@ -550,15 +562,19 @@ class Process:
         except BaseException as e:
             self.tell("broken", text=repr(e))
             raise
+        self.tell("end", outcome=outcome)  # before the others can hear of it
         if self.comm.value:
             self.call("destroy", self.comm)
         self.call("shutdown")
-        self.tell("end", outcome=outcome)
 
 
 class Completing(Process):
     """A rank's process whose collectives complete although members die in them. It calls nothing to
     recover, so all members stay in step."""
+
+    def __init__(self, *args: Any):
+        os.environ["GOCCL_RECOVERY"] = "survivors"  # before the library is loaded
+        super().__init__(*args)
 
     def run(self) -> str:
         self.meet()
@@ -644,31 +660,132 @@ class Completing(Process):
         return False
 
 
-@dataclass
+class Host:
+    """Where ranks are started. It loads no library, so that what it forks is clean. It does what
+    the supervisor says, and passes on what the ranks report."""
+
+    def __init__(self, supervisor: socket.socket):
+        self.supervisor = supervisor
+        self.dir = Path(tempfile.mkdtemp(prefix="kills"))
+        self.pids: dict[int, int] = {}  # of the ranks that have not ended, by number
+        self.reading, self.writing = os.pipe()
+
+    def serve(self) -> None:
+        """Lasts until the supervisor ends the connection."""
+        rest = b""
+        while True:
+            sources: list[Any] = [self.supervisor, self.reading]
+            ready = select.select(sources, [], [], 0.01)[0]
+            try:
+                if self.supervisor in ready:
+                    data = self.supervisor.recv(1 << 16)
+                    if not data:
+                        break
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        order = json.loads(line)
+                        getattr(self, order.pop("do"))(**order)
+                self.forward()
+                self.reap()
+            except ConnectionError:
+                break
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        shutil.rmtree(self.dir)
+        self.supervisor.close()
+        os.close(self.reading)
+        os.close(self.writing)
+
+    def forward(self) -> None:
+        while select.select([self.reading], [], [], 0)[0]:
+            self.supervisor.sendall(os.read(self.reading, 1 << 16))
+
+    def reap(self) -> None:
+        for number, pid in list(self.pids.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            del self.pids[number]
+            self.forward()  # its last words
+            log = (self.dir / f"log{number}").read_text(errors="replace")[-20000:]
+            facts = {"status": os.waitstatus_to_exitcode(status), "log": log}
+            line = json.dumps({"process": number, "what": "ended", **facts})
+            self.supervisor.sendall(line.encode() + b"\n")
+
+    # -- what the supervisor says ------------------------------------------------------------
+
+    def start(
+        self, number: int, rank: int | None, kill_after: float | None, plan: dict[str, Any]
+    ) -> None:
+        """Starts a rank, or a process that joins."""
+        pid = os.fork()
+        if pid:
+            self.pids[number] = pid
+            return
+        code = 1
+        try:
+            self.supervisor.close()
+            os.close(self.reading)
+            kind = Completing if plan["completes"] else Process
+            p = kind(Plan(**plan), number, self.writing, self.dir)
+            p.main(lambda: p.join(kill_after) if rank is None else p.begin(rank))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file that ranks read."""
+        new = self.dir / "new"
+        new.write_text(text)
+        new.rename(self.dir / name)
+
+    def signal(self, number: int, sent: int) -> None:
+        if number in self.pids:
+            os.kill(self.pids[number], sent)
+
+
+def serve_all(supervisor: str) -> None:
+    """Is a host in all schedules of a supervisor."""
+    met, until = False, time.monotonic() + 60
+    while True:
+        try:
+            s = socket.create_connection((supervisor, PORT))
+        except OSError:
+            if met or time.monotonic() > until:
+                return
+            time.sleep(0.05)
+            continue
+        met = True
+        Host(s).serve()
+
+
+@dataclass(eq=False)
 class Seen:
     """What the supervisor knows of a process."""
 
-    pid: int
     newcomer: bool
     handles: str = ""
     dies: str = ""  # how it is to die
     stopped: bool = False  # it has been, at some time
     outcome: str = ""
     status: int | None = None
+    log: str = ""
     process: int = 0  # as members name it; 0 before it has met others
     members: tuple[int, ...] = ()  # of its present epoch
 
 
 class Supervisor:
-    def __init__(self, seed: int, lasting: int, completes: bool):
-        self.plan = Plan.of(seed, lasting, completes)
+    def __init__(self, seed: int, plan: Plan, hosts: list[socket.socket]):
+        self.plan, self.hosts = plan, hosts
         self.draw = random.Random(f"{seed} supervisor")
-        self.dir = Path(tempfile.mkdtemp(prefix="kills"))
         self.processes: list[Seen] = []
         self.wrong: list[str] = []
         self.notes: Counter[str] = Counter()
         self.epochs: dict[str, list[int]] = {}
         self.results: dict[tuple[Any, ...], int] = {}
+        self.agreed: dict[tuple[Any, ...], list[tuple[Seen, int]]] = {}
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.kills = 0
         self.held: list[dict[str, int]] = []  # of process 0, by epoch
@@ -679,22 +796,18 @@ class Supervisor:
         kill_after = None
         if rank is None and self.draw.random() < 0.25 and not self.plan.lasting:
             kill_after = self.draw.random() * 0.06
-        pid = os.fork()
-        if pid:
-            self.processes.append(Seen(pid, rank is None))
-            return
-        code = 1
-        try:
-            os.close(self.reading)
-            if self.plan.completes:
-                os.environ["GOCCL_RECOVERY"] = "survivors"
-            kind = Completing if self.plan.completes else Process
-            p = kind(self.plan, number, self.writing, self.dir)
-            p.main(lambda: p.join(kill_after) if rank is None else p.begin(rank))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
+        self.processes.append(Seen(rank is None))
+        self.have(number, "start", rank=rank, kill_after=kill_after, plan=asdict(self.plan))
+
+    def have(self, number: int, do: str, **facts: Any) -> None:
+        """Has the host of a process do something."""
+        host = self.hosts[number % len(self.hosts)]
+        host.sendall(json.dumps({"do": do, "number": number, **facts}).encode() + b"\n")
+
+    def share(self, name: str, text: str) -> None:
+        """Has ranks read something."""
+        for host in self.hosts:
+            host.sendall(json.dumps({"do": "write", "name": name, "text": text}).encode() + b"\n")
 
     def newcomer(self) -> None:
         if (self.plan.lasting or len(self.processes) < MOST) and any(
@@ -706,15 +819,15 @@ class Supervisor:
         return [p for p in self.processes if p.status is None and not p.dies and not p.outcome]
 
     def share_handles(self) -> None:
-        new = self.dir / "handles.new"
-        new.write_text(json.dumps([p.handles for p in self.living() if p.handles]))
-        new.rename(self.dir / "handles")
+        self.share("handles", json.dumps([p.handles for p in self.living() if p.handles]))
 
     def hear(self, r: dict[str, Any]) -> None:
         p = self.processes[r["process"]]
         what = r["what"]
         self.trace.append(f"{time.monotonic() - self.began:.3f} {r}")
-        if what == "handle":
+        if what == "id":
+            self.share("id", r["id"])
+        elif what == "handle":
             p.handles = r["handle"]
             self.share_handles()
         elif what == "dies":
@@ -744,9 +857,18 @@ class Supervisor:
             digest = self.results.setdefault(place, r["digest"])
             if digest != r["digest"]:
                 self.fail(f"epoch {r['key']} step {r['step']}: {digest:x} and {r['digest']:x}")
+        elif what == "agreed":
+            # What members have decided that have ended all is forgotten.
+            others = self.agreed.setdefault((r["key"], p.members, r["step"]), [])
+            if any(flags != r["flags"] and q in self.living() for q, flags in others):
+                self.fail(f"epoch {r['key']} step {r['step']}: agreed are {r['flags']:x}, {others}")
+            others.append((p, r["flags"]))
         elif what == "end":
             p.outcome = r["outcome"]
             p.handles = ""
+            self.share_handles()
+        elif what == "ended":
+            p.status, p.log, p.handles = r["status"], r["log"], ""
             self.share_handles()
         elif what == "error":
             self.notes[f"{r['call']}: {r['kind']}"] += 1
@@ -760,59 +882,44 @@ class Supervisor:
         """Continues a process that has been stopped, or ends it."""
         if p.status is None:
             p.dies = "stop, then kill" if end else ""
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(p.pid, signal.SIGKILL if end else signal.SIGCONT)
+            sent = signal.SIGKILL if end else signal.SIGCONT
+            self.have(self.processes.index(p), "signal", sent=sent)
 
     def fail(self, text: str) -> None:
         self.wrong.append(text)
 
-    def reap(self) -> None:
-        for p in self.processes:
-            if p.status is None:
-                pid, status = os.waitpid(p.pid, os.WNOHANG)
-                if pid:
-                    p.status = os.waitstatus_to_exitcode(status)
-                    p.handles = ""
-                    self.share_handles()
-
     def run(self) -> None:
         self.began = time.monotonic()
-        self.reading, self.writing = os.pipe()
+        rests = dict.fromkeys(self.hosts, b"")
+        hung = False
         for rank in range(self.plan.size):
             self.start(rank)
-        rest = b""
         while any(p.status is None for p in self.processes):
             now = time.monotonic()
-            if now - self.began > DEADLINE:
+            if now - self.began > DEADLINE * self.plan.pace and not hung:
+                hung = True
                 self.hang()
-                break
             due = [f for at, f in self.later if at <= now]
             self.later = [(at, f) for at, f in self.later if at > now]
             for f in due:
                 f()
-            if not select.select([self.reading], [], [], 0.01)[0]:
-                self.reap()
-                continue
-            *lines, rest = (rest + os.read(self.reading, 1 << 16)).split(b"\n")
-            for line in lines:
-                self.hear(json.loads(line))
-        while select.select([self.reading], [], [], 0)[0]:
-            *lines, rest = (rest + os.read(self.reading, 1 << 16)).split(b"\n")
-            for line in lines:
-                self.hear(json.loads(line))
+            for host in select.select(self.hosts, [], [], 0.01)[0]:
+                data = host.recv(1 << 16)
+                if not data:
+                    raise ConnectionError("a host has ended")
+                *lines, rests[host] = (rests[host] + data).split(b"\n")
+                for line in lines:
+                    self.hear(json.loads(line))
         self.judge()
 
     def hang(self) -> None:
-        for p in self.processes:
+        """Has processes that do not end write their stacks to their logs, and ends them."""
+        for number, p in enumerate(self.processes):
             if p.status is None:
-                self.fail(f"process {self.processes.index(p)} (pid {p.pid}) has not ended")
-                os.kill(p.pid, signal.SIGUSR1)  # it writes its stacks to its log
-        time.sleep(1)
-        for p in self.processes:
-            if p.status is None:
-                os.kill(p.pid, signal.SIGKILL)
-                os.waitpid(p.pid, 0)
-                p.status = -signal.SIGKILL
+                self.fail(f"process {number} has not ended")
+                self.have(number, "signal", sent=signal.SIGUSR1)
+                end = functools.partial(self.have, number, "signal", sent=signal.SIGKILL)
+                self.later.append((time.monotonic() + 1, end))
 
     def judge(self) -> None:
         ways = {"kill": -signal.SIGKILL, "segv": -signal.SIGSEGV, "exit": 0}
@@ -837,17 +944,33 @@ class Supervisor:
             self.trace.append(f"{what}: {course}")
             if min(course[-n // 4 :]) > max(course[: n // 4]) + more:
                 self.fail(f"process 0 holds more and more {what}: {course}")
-        for i in range(len(self.processes)):
-            if log := (self.dir / f"log{i}").read_text():
-                self.fail(f"process {i} wrote:\n{log}")
+        for i, p in enumerate(self.processes):
+            if p.log:
+                self.fail(f"process {i} wrote:\n{p.log}")
+
+
+def this_host() -> socket.socket:
+    """Makes a host of a process of this one."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            ours.close()
+            Host(theirs).serve()
+        finally:
+            os._exit(0)
+    theirs.close()
+    return ours
 
 
 def supervise(
-    seed: int, lasting: int, completes: bool, trace: bool
+    seed: int, a: argparse.Namespace, door: socket.socket | None
 ) -> tuple[bool, int, Counter[str]]:
     """Runs a schedule, and tells whether all was well, how many have died, and what they got."""
-    s = Supervisor(seed, lasting, completes)
+    hosts = [door.accept()[0] for _ in range(a.hosts)] if door else [this_host()]
+    s = Supervisor(seed, Plan.of(seed, a.lasting, a.transport, a.pace, a.completes), hosts)
     s.run()
+    for host in hosts:
+        host.close()
     p = s.plan
     line = (
         f"seed {seed}: {p.size} {p.transport}{' stops' if p.stops else ''}, "
@@ -857,26 +980,33 @@ def supervise(
     print(line, flush=True)
     for text in s.wrong:
         print(f"  seed {seed}: {text}", flush=True)
-    if s.wrong or trace:
-        (s.dir / "trace").write_text("\n".join(s.trace))
-        print(f"  seed {seed}: see {s.dir}")
-    else:
-        for f in s.dir.iterdir():
-            f.unlink()
-        s.dir.rmdir()
+    if s.wrong or a.trace:
+        trace = Path(tempfile.gettempdir()) / f"kills-{seed}.trace"
+        trace.write_text("\n".join(s.trace))
+        print(f"  seed {seed}: see {trace}", flush=True)
     return not s.wrong, s.kills, s.notes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("seeds", help="first:last")
+    parser.add_argument("seeds", nargs="?", help="first:last")
+    parser.add_argument("--host", help="be a host of a supervisor, which runs on this one")
+    parser.add_argument("--hosts", type=int, default=0, help="how many take part; 0: this one")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument(
         "--lasting", type=int, default=0, help="about how many epochs one process lives through"
     )
+    parser.add_argument("--transport", default="", help="of all schedules; they draw shm or tcp")
+    parser.add_argument("--pace", type=float, default=1, help="so many times as long all may take")
     parser.add_argument("--completes", action="store_true", help="survivors complete collectives")
     parser.add_argument("--trace", action="store_true", help="keeps what the ranks have told")
     a = parser.parse_args()
+    if a.host:
+        serve_all(a.host)
+        return
+    door = socket.create_server(("", PORT)) if a.hosts else None
+    if door:
+        a.jobs = 1
     first, _, last = a.seeds.partition(":")
     running: dict[int, int] = {}
     failed = []
@@ -888,7 +1018,7 @@ def main() -> None:
                 seed = seeds.pop(0)
                 pid = os.fork()
                 if pid == 0:
-                    well, *facts = supervise(seed, a.lasting, a.completes, a.trace)
+                    well, *facts = supervise(seed, a, door)
                     os.write(results.fileno(), (json.dumps(facts) + "\n").encode())
                     os._exit(0 if well else 1)
                 running[pid] = seed

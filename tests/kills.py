@@ -368,7 +368,9 @@ class Process:
     def held(self) -> dict[str, int]:
         """What the process holds of the system."""
         own = Path("/proc/self")
+        pinned = (own / "status").read_text().partition("VmPin:")[2].split()[0]
         return {
+            "pinned": int(pinned),  # kilobytes that adapters reach
             "files": len(list((own / "fd").iterdir())),
             "threads": len(list((own / "task").iterdir())),
             "mappings": (own / "maps").read_text().count("\n"),
@@ -938,8 +940,8 @@ class Supervisor:
                 continue  # by a member of its host, that it may write to no memory any more
             if p.outcome not in good or p.status != 0:
                 self.fail(f"process {i} ended with {p.outcome or 'nothing'}, status {p.status}")
-        n = len(self.held)
-        for what, more in (("files", 6), ("threads", 4), ("mappings", 30)) if n else ():
+        n, limits = len(self.held), {"pinned": 2048, "files": 6, "threads": 4, "mappings": 30}
+        for what, more in limits.items() if n else ():
             course = [h[what] for h in self.held]
             self.trace.append(f"{what}: {course}")
             if min(course[-n // 4 :]) > max(course[: n // 4]) + more:

@@ -77,7 +77,7 @@ type groupTable struct {
 type liveness struct {
 	hosts    map[hostKey]*hostPulse // joined by TCP
 	watching bool                   // a goroutine looks at them
-	dead     map[ProcessID]bool     // of this host: their life words have told it
+	dead     map[ProcessID]bool     // those that are proved to have ended
 	// what processes of this host tell each other; it may be nil, and does not change
 	sightings Sightings
 }

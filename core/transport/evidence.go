@@ -43,8 +43,8 @@ func ended(err error) error { return &downError{err, true} }
 
 var errDead = ended(errors.New("its process has ended"))
 
-// Ended tells that a process of this host has ended: its life word says so, before the kernel
-// closes its sockets. What it has sent, a goodbye perhaps, is read before links to it end.
+// Ended tells that a process is proved to have ended: of one of this host its life word says so,
+// before the kernel closes its sockets. What it has sent, a goodbye perhaps, is read before links to it end.
 func (e *Endpoint) Ended(p ProcessID) {
 	e.mu.Lock()
 	e.dead[p] = true
@@ -147,6 +147,7 @@ func (l *link) judge(why error) error {
 		if l.e.isDead(l.key.process) || exits(fd, 0) || slices.ContainsFunc(targets, func(t string) bool {
 			return l.e.refuses(l.network(), t, local)
 		}) {
+			l.e.Ended(l.key.process) // a group that has no link to it yet could find no proof
 			return ended(why)
 		}
 		if time.Now().After(end) || l.e.ctx.Err() != nil {

@@ -98,6 +98,12 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 		if errors.Is(err, ErrEnded) != c.proved {
 			t.Errorf("%s: proved %v, want %v: %v", c.name, !c.proved, c.proved, err)
 		}
+		if c.proved { // to groups that come later, too
+			later := attach(t, g.e, GroupConfig{Group: 99, Secret: g.secret, Name: "later",
+				Peers: []Address{g.e.address, g.members[1].addr}, Kinds: []string{Mem, TCP}},
+				newRecorder())
+			wants(t, later.Connect(within(t), 1), ErrEnded)
+		}
 	}
 }
 

@@ -1745,7 +1745,7 @@ def test_recovery_tables() -> None:
         "| CPUs | 2 |",
         "| gloo | torch 2 |",
         "**Failed:** gloo: died\n",
-        "### recovery, 3 ranks, float32\n\n| library | known, ms | ÷ goccl/shm | resumed, ms |",
+        "### recovery, 3 ranks, float32\n\n| library | known, ms | known ÷ goccl/shm |",
         "| gloo | 5.0 (10.0) | 0.50 | 7.0 (14.0) | - | - | - | - | - |",
         "### recovery, 8 ranks, float32\n",
         "| goccl/shm | - | - | - | - | 30.0 (60.0) | 1.00 | - | - |",

@@ -290,7 +290,7 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
 def head(rows: Sequence[Row]) -> list[str]:
     """What stands above the columns of cells()."""
     first = rows[0].label
-    return ["library", *(text for step in STEPS for text in (f"{step}, ms", f"÷ {first}"))]
+    return ["library", *(text for step in STEPS for text in (f"{step}, ms", f"{step} ÷ {first}"))]
 
 
 def table(rows: Sequence[Row]) -> str:

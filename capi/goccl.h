@@ -225,9 +225,10 @@ typedef struct {
 goccl_result goccl_get_unique_id(goccl_unique_id *id);
 
 /* A key-value store that all ranks share, such as torch's. Called from threads of the library
- * during goccl_init() only, one call at a time; else see goccl_comm_publish(). Keys are NUL-terminated; values are bytes.
- * Where a function has not returned a second after the timeout, goccl_init() returns GOCCL_TIMEOUT
- * without it, and calls no more of them: until it has returned, `context` must stay valid. */
+ * during goccl_init() only, one call at a time; else see goccl_comm_publish(). Keys are
+ * NUL-terminated; values are bytes. Where a function has not returned a second after the timeout,
+ * goccl_init() returns GOCCL_TIMEOUT without it, and calls no more of them: until it has returned,
+ * `context` must stay valid. */
 typedef struct {
   void *context;
   /* Stores a value. Returns 0, or -1 and a message in err. */

@@ -589,7 +589,7 @@ class Completing(Process):
         (self.step,) = self.largest(self.step)
         self.tell("met", id=self.members[self.rank])
 
-    def perform(self) -> None:
+    def perform(self) -> bool:
         draw = random.Random(f"{self.plan.seed} {self.step}")
         what = draw.choices(["sums", "barrier", "grow"], [8, 1, 2])[0]
         own = random.Random(f"{self.plan.seed} {self.number} {self.step}")
@@ -601,8 +601,9 @@ class Completing(Process):
             self.call("barrier", self.comm, None, None)
         else:
             self.let_in()
-            return
+            return False
         self.step += 1
+        return False
 
     def die_within(self, seconds: float, how: str) -> None:
         def end() -> None:

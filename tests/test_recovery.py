@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import threading
+from typing import Any
 
 import goccl
 import harness
@@ -27,6 +28,11 @@ def survivors(transport):
     return goccl.Options(recovery="survivors", transport=transport)
 
 
+def start(x: torch.Tensor) -> Any:
+    """Starts an allreduce. Torch's type of what it returns has no contributors()."""
+    return dist.all_reduce(x, async_op=True)
+
+
 def run_sums(rank, transport, victims, length):
     """Sums in which each rank has a bit of its own tell whose contributions are in them."""
     rank.init(pg_options=survivors(transport), timeout=30)
@@ -40,7 +46,7 @@ def run_sums(rank, transport, victims, length):
             dist.all_reduce(x)
         elif step % 3 == 1:
             parts = x.chunk(3)
-            works = [dist.all_reduce(part, async_op=True) for part in parts]
+            works = [start(part) for part in parts]
             for part, work in zip(parts, works, strict=True):
                 work.wait()
                 assert work.contributors() == int(part[0]).bit_count()
@@ -151,27 +157,27 @@ def run_contributors(rank):
     rank.init(timeout=30)
     x = torch.ones(2)
     if rank.rank == 0:
-        early = dist.all_reduce(x, async_op=True)
+        early = start(x)
         with pytest.raises(RuntimeError, match="call wait"):
             early.contributors()
         rank.tell("begun")
     else:
         rank.hear()
-        early = dist.all_reduce(x, async_op=True)
+        early = start(x)
     early.wait()
     quick = []
     for _ in range(5):  # callers in C have the later ones
-        work = dist.all_reduce(x, async_op=True)
+        work = start(x)
         work.wait()
         quick.append(work.contributors())
-    sent = dist.isend(x, 1) if rank.rank == 0 else dist.irecv(x, 0)
+    sent: Any = dist.isend(x, 1) if rank.rank == 0 else dist.irecv(x, 0)
     sent.wait()
     with pytest.raises(ValueError, match="not one of collectives"):
         sent.contributors()
     dist.barrier()
     if rank.rank == 1:
         die()
-    failed = dist.all_reduce(x, async_op=True)
+    failed = start(x)
     for call in (failed.wait, failed.contributors):
         with pytest.raises(goccl.PeerFailedError):
             call()

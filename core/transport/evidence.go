@@ -44,7 +44,8 @@ func ended(err error) error { return &downError{err, true} }
 var errDead = ended(errors.New("its process has ended"))
 
 // Ended tells that a process is proved to have ended: of one of this host its life word says so,
-// before the kernel closes its sockets. What it has sent, a goodbye perhaps, is read before links to it end.
+// before the kernel closes its sockets. What it has sent, a goodbye perhaps, is read before links
+// to it end.
 func (e *Endpoint) Ended(p ProcessID) {
 	e.mu.Lock()
 	e.dead[p] = true

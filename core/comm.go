@@ -42,7 +42,6 @@ type Comm struct {
 	completion
 	timeout   time.Duration
 	destroyed bool
-	splits    uint64
 }
 
 // identity is what makes a group's traffic its own.
@@ -120,6 +119,7 @@ type CallOptions struct {
 	// ahead tells that the operation comes before those that wait for a recovery; frail, that it fails
 	// where a member dies.
 	ahead, frail bool
+	in           *epoch // that it is for, and for no later one; nil: the present one
 }
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait
@@ -129,37 +129,15 @@ type CallOptions struct {
 // too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	e := c.present.Load()
-	holds := c.recovers() && !o.frail && len(operations) > 0 &&
-		!slices.ContainsFunc(operations, func(op Operation) bool { return !completes(&op) })
-	n := len(operations)
-	if holds && e.confirms(operations) {
-		n++
+	if o.in != nil && o.in != e {
+		return nil, e.members.Errorf(fault.ErrRevoked, "the members have changed").
+			During(call.Name(operations), 0)
 	}
-	w := e.works.New(n, o.WaitSoon)
-	w.SetContributors(e.size)
-	for i := range operations {
-		op := &operations[i]
-		if err := op.Check(e.rank, e.size); err != nil {
-			return nil, c.RefuseStart(err, operations...)
-		}
-		if !op.PointToPoint() {
-			w.Add(work.Part{Operation: op, Message: e.message(op)})
-		}
-	}
-	if n > len(operations) {
-		barrier := &call.Operation{Collective: plan.Barrier}
-		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
-	}
-	if holds {
-		e.holdOnFailure(w, operations, nil)
+	w, err := e.prepare(o, operations)
+	if err != nil {
+		return nil, c.RefuseStart(err, operations...)
 	}
 	parts := w.Parts()
-	if source := e.p2p.Source(operations); source != nil {
-		w.UseSource(source)
-	}
-	if e.shape.AllMemory && len(operations) == 1 && len(parts) == 1 && small(&operations[0]) {
-		w.UseSmall()
-	}
 
 	if len(parts) > 0 {
 		c.lockOrder()
@@ -169,6 +147,10 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	if recovering := c.recovering; recovering != nil && !o.ahead {
 		c.mu.Unlock()
 		<-recovering.done
+		return c.Start(o, operations...)
+	}
+	if c.recovers() && c.present.Load() != e { // a recovery has come between
+		c.mu.Unlock()
 		return c.Start(o, operations...)
 	}
 	if err := e.refusal(); err != nil {
@@ -184,6 +166,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		}
 	}
 	if len(parts) > 0 {
+		e.starting.Add(1)
 		e.queue.Push(w)
 	}
 	c.mu.Unlock()
@@ -195,6 +178,9 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		e.p2p.Start(w, operations)
 	}
 	w.Started()
+	if len(parts) > 0 {
+		e.starting.Done()
+	}
 	if mismatch != nil {
 		e.fail(mismatch, true)
 	}
@@ -203,6 +189,42 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 		w.HelpAtOnce() // the caller would come back for just that
 	case len(parts) > 0:
 		e.queue.WakeLater()
+	}
+	return w, nil
+}
+
+// prepare makes the work of some operations. It refuses bad arguments.
+func (e *epoch) prepare(o CallOptions, operations []Operation) (*Work, error) {
+	holds := e.recovers() && !o.frail && len(operations) > 0 &&
+		!slices.ContainsFunc(operations, func(op Operation) bool { return !completes(&op) })
+	n := len(operations)
+	if holds && e.confirms(operations) {
+		n++
+	}
+	w := e.works.New(n, o.WaitSoon)
+	w.SetContributors(e.size)
+	for i := range operations {
+		op := &operations[i]
+		if err := op.Check(e.rank, e.size); err != nil {
+			return nil, err
+		}
+		if !op.PointToPoint() {
+			w.Add(work.Part{Operation: op, Message: e.message(op)})
+		}
+	}
+	if n > len(operations) {
+		barrier := &call.Operation{Collective: plan.Barrier}
+		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
+	}
+	if holds {
+		e.holdOnFailure(w, operations, nil)
+	}
+	if source := e.p2p.Source(operations); source != nil {
+		w.UseSource(source)
+	}
+	if e.shape.AllMemory && len(operations) == 1 && len(w.Parts()) == 1 &&
+		small(&operations[0]) {
+		w.UseSmall()
 	}
 	return w, nil
 }

@@ -153,6 +153,7 @@ func (c *Comm) decideNext(ctx context.Context, m motion) error {
 	if e.failed() != nil {
 		// No operation of the epoch may read or write buffers any more when others hear from this rank.
 		e.endWorks(nil)
+		e.starting.Wait() // works that a preempted call has queued are held, too
 	}
 	c.lockOrder()
 	recovers := c.recovering != nil

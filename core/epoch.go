@@ -69,6 +69,8 @@ type epoch struct {
 	next        *epoch         // that was decided, once all have begun it; under Comm.mu
 	order       order.Order    // calls, and what peers announced of theirs; under Comm.mu
 	tellers     sync.WaitGroup // goroutines that tell of refused calls
+	starting    sync.WaitGroup // works that are queued, and cannot end yet
+	splits      uint64         // how many have been called; under Comm.mu
 	inquiry     inquiry
 	monitored   *monitoredBarrier
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -343,6 +344,77 @@ func TestBroadcastCompletes(t *testing.T) {
 			checkMembers(t, left)
 		})
 	}
+}
+
+// A call may be held up right after its work has been queued, while a member dies. The recovery
+// waits for it: the work is held, too.
+func TestStartIsHeldUp(t *testing.T) {
+	w := newWorldOf(t, "tcp", 3, Config{Timeout: 20 * time.Second, Recovery: RecoverySurvivors})
+	everything(t, w)
+	left, e := w.of(0, 1), now(w.comms[0])
+	op, out := sumOf(t, 0, 10, true)
+	k, err := e.prepare(CallOptions{}, []Operation{op})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.lockOrder()
+	k.SetTimeout(20 * time.Second)
+	if err := e.order.Start(&k.Parts()[0].Message); err != nil {
+		t.Fatal(err)
+	}
+	e.starting.Add(1)
+	e.queue.Push(k)
+	e.unlockOrder()
+	w.failFor(0, 2)
+	left.each(func(rank int) error {
+		if rank == 0 {
+			until(t, "the part has ended", e.queue.Empty)
+			begun := func() bool {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return len(e.decisions) > 0 && e.decisions[0].begun
+			}
+			for late := time.Now().Add(50 * time.Millisecond); time.Now().Before(late); {
+				if begun() {
+					return errors.New("the recovery has not waited for the call")
+				}
+				runtime.Gosched()
+			}
+			k.Started()
+			e.starting.Done()
+			_, err := k.Wait(-1)
+			return errors.Join(err, sumIs(out, []int{0, 1}))
+		}
+		op, out := sumOf(t, 1, 10, true)
+		return errors.Join(run(left.comms[1], op), sumIs(out, []int{0, 1}))
+	})
+	checkMembers(t, left)
+}
+
+// A gather of a split that has begun in an epoch is made in no other one.
+func TestSplitBesideRecovery(t *testing.T) {
+	w := newWorldOf(t, "tcp", 3, Config{Timeout: 20 * time.Second, Recovery: RecoverySurvivors})
+	everything(t, w)
+	left, before := w.of(0, 1), now(w.comms[0])
+	go w.failFor(0, 2)
+	left.each(func(rank int) error {
+		op, out := sumOf(t, rank, 10, true)
+		return errors.Join(run(left.comms[rank], op), sumIs(out, []int{0, 1}))
+	})
+	_, err := w.comms[0].gather(soon(t), CallOptions{in: before}, true, 1)
+	if !errors.Is(err, ErrRevoked) {
+		t.Errorf("a gather of the epoch before: %v", err)
+	}
+	left.each(func(rank int) error {
+		child, err := left.comms[rank].Split(soon(t), 0, -rank)
+		if err != nil {
+			return err
+		}
+		defer child.Destroy()
+		op, out := sumOf(t, rank, 10, true)
+		return errors.Join(run(child, op), sumIs(out, []int{0, 1}))
+	})
+	checkMembers(t, left)
 }
 
 // A second member dies while the first one's collective is completed: before or after it has passed

@@ -20,14 +20,15 @@ import (
 
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
 // then by rank. With a negative color a rank takes part and gets nil. A collective call: it fails
-// on all ranks where one cannot make its communicator.
+// on all ranks where one cannot make its communicator, and where the members change meanwhile.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
-	e := c.present.Load()
+	e := c.holdEpoch()
+	c.changing.Unlock()
 	c.mu.Lock()
-	c.splits++
-	n := c.splits
+	e.splits++
+	n := e.splits
 	c.mu.Unlock()
-	all, err := c.gather(ctx, CallOptions{}, true, int64(color), int64(key))
+	all, err := c.gather(ctx, CallOptions{in: e}, true, int64(color), int64(key))
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		answers = child.present.Load().answers()
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	all, err = c.gather(ctx, CallOptions{}, true, int64(answers))
+	all, err = c.gather(ctx, CallOptions{in: e}, true, int64(answers))
 	switch {
 	case child == nil:
 		return nil, err

@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"syscall"
@@ -128,13 +130,14 @@ func (l *link) isRead() bool {
 const (
 	// exitPatience is for a process whose sockets are closed to end.
 	exitPatience = 100 * time.Millisecond
-	// answerPatience is for the answer of another host. What is lost of the request or of the answer
-	// is sent again after a second.
+	// answerPatience is that where the process is on another host. What is lost of the question or of
+	// the answer is sent again after a second. And a kernel may close the listener last, after it has
+	// let go of an adapter's memory.
 	answerPatience = 1200 * time.Millisecond
 )
 
 // judge adds to why a link has ended whether the peer's process is proved to have. It takes a
-// moment where the peer lives, and longer where its host does not answer.
+// moment where the peer lives, and longer where a process of another host does not answer.
 func (l *link) judge(why error) error {
 	local := l.peer.Host == l.e.address.Host
 	if errors.Is(why, ErrEnded) || !local && !l.reading.shut.Load() {
@@ -143,15 +146,22 @@ func (l *link) judge(why error) error {
 	targets := l.targets(local)
 	fd := l.e.dupPIDFD(l.key.process)
 	defer closeFDs([]int{fd})
-	end := time.Now().Add(exitPatience)
+	patience := answerPatience
+	if local {
+		patience = exitPatience
+	}
+	end := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, exitPatience/4) {
-		if l.e.isDead(l.key.process) || exits(fd, 0) || slices.ContainsFunc(targets, func(t string) bool {
-			return l.e.refuses(l.network(), t, local)
-		}) {
+		refused, lives := false, false
+		for _, t := range targets {
+			refuses, answers := l.e.sound(l.network(), t, local, time.Until(end))
+			refused, lives = refused || refuses, lives || answers
+		}
+		switch {
+		case l.e.isDead(l.key.process) || exits(fd, 0) || refused:
 			l.e.Ended(l.key.process) // a group that has no link to it yet could find no proof
 			return ended(why)
-		}
-		if time.Now().After(end) || l.e.ctx.Err() != nil {
+		case lives || time.Now().After(end) || l.e.ctx.Err() != nil:
 			return why
 		}
 		exits(fd, pause)
@@ -184,13 +194,13 @@ func (l *link) targets(local bool) []string {
 	return slices.DeleteFunc(all, func(t string) bool { return !sameHost(l.conn.RemoteAddr(), t) })
 }
 
-// refuses tells whether the system of an address says that nobody listens there.
-func (e *Endpoint) refuses(network, target string, local bool) bool {
-	own, patience := -1, exitPatience
-	if !local {
-		patience = answerPatience
-	}
-	d := net.Dialer{Timeout: patience, Control: func(_, _ string, c syscall.RawConn) error {
+// sound asks at an address, for a time, whether the process there has ended: refused tells that its
+// system says that nobody listens there, and lives that a process of another host has answered.
+func (e *Endpoint) sound(network, target string, local bool, patience time.Duration) (refused,
+	lives bool) {
+	own := -1
+	d := net.Dialer{Timeout: max(patience, time.Millisecond), Control: func(_, _ string,
+		c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
 			if local {
 				return
@@ -201,13 +211,27 @@ func (e *Endpoint) refuses(network, target string, local bool) bool {
 			own, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		})
 	}}
+	until := time.Now().Add(patience)
 	c, err := d.DialContext(e.ctx, network, target)
 	defer func() { closeFDs([]int{own}) }()
-	if err == nil {
-		c.Close()
-		return false
+	if err != nil {
+		return errors.Is(err, syscall.ECONNREFUSED) && (local || own >= 0 && !rejected(own)), false
 	}
-	return errors.Is(err, syscall.ECONNREFUSED) && (local || own >= 0 && !rejected(own))
+	defer c.Close()
+	return false, !local && e.answersProbe(c, until)
+}
+
+// answersProbe tells whether the process at the other end of a connection lives: it closes the
+// connection when it has read what asks no more. Where it has ended its system accepts the
+// connection as long as it listens, and resets it then.
+func (e *Endpoint) answersProbe(c net.Conn, until time.Time) bool {
+	defer context.AfterFunc(e.ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
+	c.SetDeadline(until)
+	h := hello{purpose: purposeProbe, from: e.id}
+	b := h.bytes()
+	_, _ = c.Write(b[:]) // a failure is read, too
+	_, err := c.Read(b[:1])
+	return err == io.EOF
 }
 
 // rejected tells whether an ICMP message has ended a connection.

@@ -3,7 +3,9 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -74,6 +76,11 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 			time.AfterFunc(exitPatience+answerPatience/4, func() { far.run("iptables", "-F") })
 			ok(t, c.cmd.Process.Kill())
 		}, true},
+		{"killed, and the kernel closes its listener last", func(c *child, _ *Group) {
+			kept := listenersOf(t, c.cmd.Process.Pid)
+			time.AfterFunc(3*exitPatience, func() { closeFDs(kept) })
+			ok(t, c.cmd.Process.Kill())
+		}, true},
 		{"closed", func(_ *child, g *Group) {
 			g.members[1].ready.Load().link.conn.halfClose() // it answers in kind, and lives
 		}, false},
@@ -105,6 +112,35 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 			wants(t, later.Connect(within(t), 1), ErrEnded)
 		}
 	}
+}
+
+// listenersOf copies the descriptors at which a process listens for TCP.
+func listenersOf(t *testing.T, pid int) (fds []int) {
+	t.Helper()
+	process, err := unix.PidfdOpen(pid, 0)
+	ok(t, err)
+	defer unix.Close(process)
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	ok(t, err)
+	for _, entry := range all {
+		number, err := strconv.Atoi(entry.Name())
+		ok(t, err)
+		fd, err := unix.PidfdGetfd(process, number, 0)
+		if err != nil {
+			continue // it was that of the reading of the folder
+		}
+		listens, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+		domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+		if listens == 1 && domain != unix.AF_UNIX {
+			fds = append(fds, fd)
+		} else {
+			unix.Close(fd)
+		}
+	}
+	if len(fds) == 0 {
+		t.Fatal("it does not listen")
+	}
+	return fds
 }
 
 // acknowledged tells whether the peer's system has all that was sent.

@@ -4,15 +4,17 @@
 
 starts four workers and tells their process ids. Kill any of them (kill -9): the others go on within
 a second, from the last step. A new worker takes its place, and joins at the next step.
---no-replacement leaves that out; --join takes a worker that somebody else starts:
+--no-replacement leaves that out. With --ray the workers are actors of Ray, which needs
+`pip install ray`. A worker that somebody else starts finds the others in their store:
 
-    python examples/train_elastic.py --join 127.0.0.1:29500
+    python examples/train_elastic.py --join --store 127.0.0.1:29500
 
 Under torchrun each worker needs an agent of its own, for an agent ends all its workers when one has
-failed. Start this as often as there are workers:
+failed. Start this as often as there are workers. The store that the agents meet at serves those
+that join, too:
 
     torchrun --nnodes 4 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29400 \\
-        examples/train_elastic.py
+        examples/train_elastic.py --store 127.0.0.1:29400
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import goccl
 import goccl.elastic
@@ -41,7 +44,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=0, help="start so many workers")
     parser.add_argument("--no-replacement", action="store_true", help="start no others later")
-    parser.add_argument("--join", metavar="HOST:PORT", help="join the workers of this address")
+    parser.add_argument("--ray", action="store_true", help="start them as actors of Ray")
+    parser.add_argument("--store", metavar="HOST:PORT", help="the TCPStore at which workers meet")
+    parser.add_argument("--join", action="store_true", help="join the workers that are there")
     parser.add_argument("--epochs", type=int, default=15, help="passes over the training data; 15")
     parser.add_argument("--batch-size", type=int, default=16, help="samples a rank and step; 16")
     arguments = parser.parse_args()
@@ -50,23 +55,23 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def serve_store(host: str) -> tuple[dist.Store, str]:
+    """Serves the store at which workers meet. It is here, so that no worker's end is the store's.
+    Returns its address, too."""
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    return store, f"{host}:{store.port}"
+
+
 def launch(workers: int, replace: bool, options: list[str]) -> int:
     """Starts workers, and others for those that are killed. Returns the exit status."""
-    # The store is here, so that no worker's end is the store's.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    command = [sys.executable, __file__, *options]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "WORLD_SIZE": str(workers),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # workers start none
-    }
+    _store, address = serve_store("127.0.0.1")
+    command = [sys.executable, __file__, *options, "--store", address]
     running = []
     for rank in range(workers):
-        environment = {**os.environ, **shared, "RANK": str(rank)}
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(workers)}
         running.append(subprocess.Popen(command, env=environment))
         print(f"worker {rank}: process {running[-1].pid}", flush=True)
-    print(f"others join with --join 127.0.0.1:{store.port}", flush=True)
+    print(f"others join with --join --store {address}", flush=True)
     finished = 0
     while running:
         time.sleep(0.05)
@@ -74,9 +79,49 @@ def launch(workers: int, replace: bool, options: list[str]) -> int:
             running.remove(worker)
             finished += worker.returncode == 0
             if worker.returncode < 0 and replace and running:
-                joins = [*command, "--join", f"127.0.0.1:{store.port}"]
-                running.append(subprocess.Popen(joins))
+                running.append(subprocess.Popen([*command, "--join"]))
                 print(f"process {worker.pid} has ended, {running[-1].pid} is to join", flush=True)
+    return 0 if finished else 1
+
+
+class Worker:
+    """An actor of Ray."""
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def work(self, arguments: argparse.Namespace, rank: int, size: int) -> None:
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+        work(arguments)
+
+
+def launch_actors(arguments: argparse.Namespace) -> int:
+    """Does the same with actors of Ray."""
+    import ray
+
+    ray.init()
+    _store, arguments.store = serve_store(ray.util.get_node_ip_address())
+    running = {}
+
+    def start(rank: int = 0) -> int:
+        actor = ray.remote(num_cpus=1)(Worker).remote()  # Ray starts none anew by itself
+        pid = ray.get(actor.pid.remote())
+        running[actor.work.remote(arguments, rank, arguments.workers)] = actor
+        return pid
+
+    for rank in range(arguments.workers):
+        print(f"worker {rank}: process {start(rank)}", flush=True)
+    arguments.join = True
+    finished = 0
+    while running:
+        (ended, *_), _ = ray.wait(list(running))
+        del running[ended]
+        try:
+            ray.get(ended)
+            finished += 1
+        except ray.exceptions.RayActorError:
+            if running and not arguments.no_replacement:
+                print(f"an actor has ended, process {start()} is to join", flush=True)
     return 0 if finished else 1
 
 
@@ -106,15 +151,18 @@ def accuracy(model: DistributedDataParallel, data: TensorDataset) -> float:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    if arguments.join:
-        host, _, port = arguments.join.rpartition(":")
+    store: dist.Store | None = None  # that of the environment, or the etcd of GOCCL_STORE
+    if arguments.store:
+        host, _, port = arguments.store.rpartition(":")
         store = dist.TCPStore(host, int(port), is_master=False)
-        dist.init_process_group("goccl", store=dist.HashStore(), rank=0, world_size=1)
+    if arguments.join:  # alone at first
+        store = store or dist.HashStore()
+        dist.init_process_group("goccl", store=store, rank=0, world_size=1)
+    elif store:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("goccl", store=store, rank=rank, world_size=size)
     else:
         dist.init_process_group("goccl")
-        address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-        store = dist.TCPStore(address, int(port), is_master=False)
-    comm = goccl.Communicator()
 
     def say(text: str) -> None:
         if dist.get_rank() == 0:
@@ -135,8 +183,8 @@ def work(arguments: argparse.Namespace) -> None:
 
     state.register_reset_callbacks([adapt])
     if arguments.join:
-        comm.join([store.get(f"worker/{i}").decode() for i in range(store.add("workers", 0))])
-    store.set(f"worker/{store.add('workers', 1) - 1}", comm.handle)  # for those that join later
+        # It finds a member in the store, if there is one by then.
+        goccl.Communicator().join(timeout=timedelta(minutes=1))
 
     @goccl.elastic.run
     def train(state: goccl.elastic.TorchState) -> None:
@@ -161,6 +209,8 @@ def work(arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     arguments = parse_arguments()
+    if arguments.workers and arguments.ray:
+        return launch_actors(arguments)
     if arguments.workers:
         options = [f"--epochs={arguments.epochs}", f"--batch-size={arguments.batch_size}"]
         return launch(arguments.workers, not arguments.no_replacement, options)

@@ -188,7 +188,10 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	if d.cause != nil {
 		return nil, d.cause.During(m.Operation, 0)
 	}
-	d.verdict = readVerdict(d.value.Verdict)
+	var err error
+	if d.verdict, err = readVerdict(d.value, c.size); err != nil {
+		return nil, fault.From(err, fault.ErrInternal, "decision").In(&c.members)
+	}
 	if d.verdict.Recovers {
 		// This rank recovers, too, even if it has not heard of the failure yet.
 		c.fail(c.members.Errorf(fault.ErrPeerFailed, "others recover from a failure"), false)

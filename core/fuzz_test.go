@@ -3,6 +3,7 @@ package core
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
@@ -148,5 +150,87 @@ func FuzzMember(f *testing.F) {
 		}
 		c.Abort("seen enough") // nobody is there to part from in good order
 		c.Destroy()
+	})
+}
+
+// FuzzVerdict reads what a member has made of the reports of all: nothing that follows from it may
+// be out of bounds.
+func FuzzVerdict(f *testing.F) {
+	state := motion{Operation: "recover", Progress: progress{Finished: 3,
+		Has: []result{{Sequence: 3, Bytes: 8}}}}
+	lags := motion{Operation: "agree", Progress: progress{Finished: 2}}
+	decided, _ := judge(map[int][]byte{0: state.encode(), 2: lags.encode()})
+	f.Add(decided, state.encode())
+	f.Add([]byte(`{"Calls":{"7":"agree"},"Fetch":[{"Bytes":18446744073709551615,"From":1}]}`),
+		lags.encode())
+	f.Fuzz(func(t *testing.T, text, state []byte) {
+		survivors := membership.NewSet(3, 0, 2)
+		made, _ := judge(map[int][]byte{0: state, 2: state})
+		for _, verdict := range [][]byte{text, made} {
+			v, err := readVerdict(&membership.Value{Survivors: survivors, Verdict: verdict}, 3)
+			if err != nil {
+				continue
+			}
+			for _, fetch := range v.Fetch {
+				if !survivors.Has(fetch.From) || fetch.Bytes > completesMost {
+					t.Errorf("%+v is let through", fetch)
+				}
+			}
+			for rank := range v.Calls {
+				if rank < 0 || rank > 2 {
+					t.Errorf("a call of rank %d is let through", rank)
+				}
+			}
+		}
+	})
+}
+
+// FuzzWelcome reads what a process is told that joins: all its members have addresses, and the
+// process is one of them.
+func FuzzWelcome(f *testing.F) {
+	r := NewRuntime(RuntimeConfig{})
+	f.Cleanup(r.Close)
+	c, err := r.openAlone(context.Background(), Config{Size: 1, Timeout: time.Minute})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { c.Destroy() })
+	e := now(c)
+	own, hosts, hostOf, err := writeAddresses(append(e.addresses, e.addresses...))
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := welcome{Name: "test", Number: 1, Own: own, Hosts: hosts, HostOf: hostOf,
+		Founders: membership.NewSet(2), Handles: []string{c.entrance().handle.String()}}
+	if _, err := c.readWelcome(&good); err != nil {
+		f.Fatal(err)
+	}
+	for _, change := range []func(w *welcome){
+		func(*welcome) {},
+		func(w *welcome) { w.HostOf = []int{0, 7} },
+		func(w *welcome) { w.HostOf = nil },
+		func(w *welcome) { w.Own = w.Own[:1] },
+		func(w *welcome) { w.Handles = nil },
+		func(w *welcome) { w.Handles = append([]string{"", ""}, w.Handles...) },
+		func(w *welcome) { w.Founders = nil },
+	} {
+		w := good
+		change(&w)
+		text, _ := json.Marshal(w)
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var w welcome
+		if json.Unmarshal(text, &w) != nil {
+			return
+		}
+		ranks, err := c.readWelcome(&w)
+		if err != nil {
+			return
+		}
+		if len(ranks.addresses) != len(w.Own) || len(ranks.kinds) != len(w.Own) ||
+			ranks.addresses[ranks.rank].Process != e.addresses[0].Process {
+			t.Errorf("%+v is let through", ranks)
+		}
 	})
 }

@@ -416,38 +416,51 @@ func (a *application) ask(ctx context.Context, h *meeting.Handle) (*welcome, err
 
 // enter makes this process a member of an epoch.
 func (c *Comm) enter(w *welcome) error {
+	ranks, err := c.readWelcome(w)
+	if err != nil {
+		return err
+	}
+	old := c.present.Load()
+	old.finish(old.members.Errorf(fault.ErrRevoked, "it has joined a group"))
+	return c.install(ranks, w.Number)
+}
+
+// readWelcome is the roster of the epoch that this process is to be a member of.
+func (c *Comm) readWelcome(w *welcome) (roster, error) {
 	self := c.entrance().handle.String()
 	rank := slices.Index(w.Handles, self) + len(w.Own) - len(w.Handles)
 	shared := make([][]byte, len(w.Own))
 	for r := range shared {
 		if r >= len(w.HostOf) || w.HostOf[r] < 0 || w.HostOf[r] >= len(w.Hosts) {
-			return malformedWelcome("of rank %d no host is told", r)
+			return roster{}, malformedWelcome("of rank %d no host is told", r)
 		}
 		shared[r] = w.Hosts[w.HostOf[r]]
 	}
 	if !slices.Contains(w.Handles, self) || rank < 0 || len(w.Own) > maxRanks {
-		return malformedWelcome("this process is not among %d members", len(w.Own))
+		return roster{}, malformedWelcome("this process is not among %d members", len(w.Own))
 	}
 	if len(w.Founders) != len(membership.NewSet(len(w.Own))) {
-		return malformedWelcome("%d bytes tell of founders", len(w.Founders))
+		return roster{}, malformedWelcome("%d bytes tell of founders", len(w.Founders))
 	}
 	addresses, hosts, err := transport.Decode(w.Own, shared)
 	if err != nil {
-		return malformedWelcome("%v", err)
+		return roster{}, malformedWelcome("%v", err)
+	}
+	own := c.present.Load()
+	if addresses[rank].Process != own.addresses[own.rank].Process {
+		return roster{}, malformedWelcome("rank %d is to be this process, but is another one", rank)
 	}
 	kinds, err := decide(addresses, hosts, rank, c.config.Transport)
 	if err != nil {
-		return fault.Errorf(fault.ErrUnsupported, "join: %v", err)
+		return roster{}, fault.Errorf(fault.ErrUnsupported, "join: %v", err)
 	}
-	old := c.present.Load()
 	ranks := newRoster(printable.Text(w.Name, maxRankList), rank, nil, addresses, kinds, c.end)
 	ranks.identity = identity{job: w.Job, group: w.Group, secret: w.Secret}
 	ranks.founders, ranks.contested = w.Founders, w.Open
 	for _, h := range w.Handles {
 		ranks.joined = append(ranks.joined, membership.Joiner{Handle: []byte(h)})
 	}
-	old.finish(old.members.Errorf(fault.ErrRevoked, "it has joined a group"))
-	return c.install(ranks, w.Number)
+	return ranks, nil
 }
 
 func malformedWelcome(format string, args ...any) error {

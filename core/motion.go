@@ -2,11 +2,14 @@ package core
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
 
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/membership"
 )
 
 // motion is what a rank brings to a decision of its epoch's members. It travels as JSON: a decision
@@ -70,9 +73,24 @@ func judge(states map[int][]byte) (decided []byte, closed bool) {
 	return decided, closed
 }
 
-func readVerdict(b []byte) (v verdict) {
-	_ = json.Unmarshal(b, &v) // one that cannot be read says nothing
-	return v
+// readVerdict reads that of a value which ranks have decided on. A member has made it: what cannot
+// be is refused.
+func readVerdict(value *membership.Value, ranks int) (v verdict, err error) {
+	if err = json.Unmarshal(value.Verdict, &v); err != nil {
+		return v, fmt.Errorf("%w: the verdict: %w", exec.ErrProtocol, err)
+	}
+	for rank := range v.Calls {
+		if rank < 0 || rank >= ranks {
+			return v, fmt.Errorf("%w: the verdict tells of rank %d", exec.ErrProtocol, rank)
+		}
+	}
+	for _, f := range v.Fetch {
+		if _, survives := value.Rank(f.From); !survives || f.Bytes > completesMost {
+			return v, fmt.Errorf("%w: the verdict has rank %d pass %d bytes on", exec.ErrProtocol, f.From,
+				f.Bytes)
+		}
+	}
+	return v, nil
 }
 
 // shortName is a foreign name as a text shows it.

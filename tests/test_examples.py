@@ -169,14 +169,18 @@ def test_a_job_starts_again_from_its_checkpoint(tmp_path):
     assert 10 <= int(begin) <= 11
 
 
-def test_training_goes_on_without_a_killed_worker_and_with_another_one():
+@pytest.mark.parametrize("by", ["processes", "ray"])
+def test_training_goes_on_without_a_killed_worker_and_with_another_one(by):
     command = [sys.executable, EXAMPLES / "train_elastic.py", "--workers", "2", "--epochs", "99999"]
+    if by == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
+        command.append("--ray")
     launcher = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"},
     )
     try:
         worker = 0
@@ -192,7 +196,11 @@ def test_training_goes_on_without_a_killed_worker_and_with_another_one():
                 break
         assert not expected
     finally:
-        os.killpg(launcher.pid, signal.SIGKILL)
+        if by == "ray":  # which ends its own processes
+            launcher.send_signal(signal.SIGINT)
+            launcher.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(launcher.pid, signal.SIGKILL)
         launcher.wait()
 
 

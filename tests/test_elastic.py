@@ -388,6 +388,106 @@ def test_join(make_world, members, dies, transport):
         assert one["entries"][-1] == (5 if dies else 3)
 
 
+def run_found(rank):
+    """The first two ranks are members. Others come by the store alone: two at once when both
+    train, and another one when only those two are left."""
+    first = rank.rank < 2
+    if first:
+        dist.init_process_group("goccl", store=rank.make_store(), rank=rank.rank, world_size=2)
+    else:
+        rank.hear()
+        dist.init_process_group("goccl", store=rank.make_store(), rank=0, world_size=1)
+    state = goccl.elastic.ObjectState(ends=False, all=False)
+    comm = goccl.Communicator()
+    if not first:
+        comm.join()
+        with pytest.raises(ValueError, match=f"this group has {comm.size} members"):
+            comm.join()  # twice
+
+    @goccl.elastic.run
+    def train(state):
+        while not state.ends:
+            size = dist.get_world_size()
+            if first and state.all:
+                rank.tell("four")
+                rank.hear()  # and is killed
+            dist.all_reduce(torch.ones(4))
+            state.all |= size == 4
+            state.ends = state.all and size == 3
+            state.commit()
+        return dist.get_world_size()
+
+    return train(state)
+
+
+@both_transports
+def test_join_by_the_store(make_world, transport):
+    world = make_world(5, env={"GOCCL_TRANSPORT": transport}, store="tcp")
+    world.start(run_found)
+    world.say("go", ranks=[2, 3])
+    for victim in 0, 1:
+        assert world.told(victim) == "four"
+    for victim in 0, 1:
+        world.signal(victim, signal.SIGKILL)
+    world.say("go", ranks=[4])
+    assert survivors_of(world, {0, 1}) == [3, 3, 3]
+
+
+def run_join_refused(rank, how):
+    dist.init_process_group(
+        "goccl",
+        store=rank.make_store(),
+        rank=rank.rank if rank.rank < 2 else 0,
+        world_size=2 if rank.rank < 2 else 1,
+        timeout=timedelta(seconds=60 if rank.rank < 2 else 2),
+    )
+    comm, name = goccl.Communicator(), "goccl/members/0"
+    store = dist.PrefixStore("cpu/", dist.distributed_c10d._get_default_store())
+    if rank.rank == 2:
+        rank.hear()
+        comm.join()
+    else:
+        if how == "malformed":
+            store.set(name, "nonsense")
+        elif how != "nothing":
+            comm.publish()
+            harness.until(lambda: store.check([name]))
+        dist.barrier()
+        rank.tell("ready")
+        rank.hear()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("nothing", "OperationTimeoutError", 'at "goccl/members/0" of the store: nothing is there'),
+        ("gone", "OperationTimeoutError", "is not a member any more"),
+        ("nobody lets it in", "OperationTimeoutError", "have not let this process in"),
+        ("malformed", "ValueError", 'is "nonsense", which is no handle of a member'),
+        ("secret", "MismatchError", "different secrets"),
+        ("GOCCL_JOIN", "ValueError", 'handle 1 of 2 in GOCCL_JOIN, "a", is none'),
+    ],
+)
+def test_join_is_refused(make_world, how, kind, text):
+    env = {
+        "secret": {"GOCCL_SECRET": "x" * 40},
+        "GOCCL_JOIN": {"GOCCL_JOIN": "a,b"},
+    }.get(how, {})
+    world = make_world(3, rank_env={2: env}, store="tcp")
+    world.start(run_join_refused, how)
+    for r in 0, 1:
+        world.told(r)
+    if how == "gone":
+        for r in 0, 1:
+            world.signal(r, signal.SIGKILL)
+    world.say("go", ranks=[2])
+    (outcome,) = world.finish(ranks=[2])
+    assert (outcome.kind, text in outcome.error) == (kind, True), outcome
+    if how != "gone":
+        world.say("end", ranks=[0, 1])
+        world.values(world.finish(ranks=[0, 1]))
+
+
 # -- goccl.elastic: what else may happen
 
 

@@ -16,6 +16,7 @@ import urllib.request
 from datetime import timedelta
 
 import goccl
+import goccl.elastic
 import harness
 import pytest
 import torch
@@ -25,6 +26,11 @@ from goccl.bench.capi import DTYPES, Core
 from goccl.bench.libraries import LIBRARY
 
 ALLOWED = "allowed is etcd://[user:password@]host[:port][,host[:port]...]/prefix"
+
+
+needs_elastic = pytest.mark.skipif(
+    not hasattr(dist, "_reconfigure"), reason="older torch fixes the ranks of a group"
+)
 
 
 class Etcd:
@@ -281,3 +287,81 @@ def test_c(make_world, make_etcd):
     world = make_world(4, env={"GOCCL_STORE": etcd.url("job")})
     assert world.run(run_in_c, ids) == [(4.0, 2.0)] * 4
     etcd.wait_for(lambda keys: not keys)
+
+
+# -- joining
+
+
+MEMBERS = "job/0//cpu///goccl/members/0"
+
+
+def run_elastic(rank, members):
+    """The first ranks are members. Others join later, by the etcd alone."""
+    newcomer = rank.rank >= members
+    if newcomer:
+        rank.hear()
+        init(rank, 0, 1)
+    else:
+        init(rank, rank.rank, members)
+    state = goccl.elastic.ObjectState(ends=False)
+    if newcomer:
+        goccl.Communicator().join()
+
+    @goccl.elastic.run
+    def train(state):
+        while not state.ends:
+            ends = torch.tensor([0])
+            if dist.get_rank() == 0 and dist.get_world_size() == members:
+                rank.tell(dist.get_world_size())
+                ends[0] = rank.hear()
+            dist.broadcast(ends, 0)
+            state.ends = bool(ends.item())
+            state.commit()
+
+    train(state)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return total.item()
+
+
+@needs_elastic
+def test_join(make_world, make_etcd):
+    """A worker is killed, and another one finds the others."""
+    etcd = make_etcd()
+    world = make_world(4, env={"GOCCL_STORE": etcd.url("job")})
+    world.start(run_elastic, 2)
+    assert world.told(0) == 2
+    etcd.wait_for(lambda keys: keys == [MEMBERS])
+    world.signal(0, signal.SIGKILL)
+    world.say("go", ranks=[2])
+    assert world.told(1) == 2
+    etcd.stop()
+    etcd.start()
+    world.say(0, ranks=[1])
+    assert world.told(1) == 2
+    world.signal(1, signal.SIGKILL)
+    world.say("go", ranks=[3])
+    assert world.told(2) == 2
+    world.say(1, ranks=[2])
+    assert world.values(world.finish(ranks=[2, 3])) == [2.0, 2.0]
+    etcd.wait_for(lambda keys: not keys)
+
+
+def run_join_alone(rank):
+    init(rank, 0, 1, timeout=2)
+    goccl.Communicator().join()
+
+
+@needs_elastic
+def test_join_without_members(make_world, make_etcd):
+    etcd = make_etcd()
+    world = make_world(1, env={"GOCCL_STORE": etcd.url("job")})
+    (outcome,) = world.outcomes(run_join_alone)
+    assert outcome.kind == "OperationTimeoutError", outcome
+    assert 'at "goccl/members/0" of the store: nothing is there' in outcome.error
+    etcd.stop()
+    world = make_world(1, env={"GOCCL_STORE": etcd.url("job")})
+    (outcome,) = world.outcomes(run_join_alone)
+    assert outcome.kind == "OperationTimeoutError", outcome
+    assert f"etcd at {etcd.host} (GOCCL_STORE)" in outcome.error

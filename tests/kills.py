@@ -580,13 +580,16 @@ class Completing(Process):
 
     def run(self) -> str:
         self.meet()
+        if self.step < 0:
+            return "left out"  # all that knew of the program have died
         while self.step < self.plan.steps:
             self.perform()
         self.call("barrier", self.comm, None, None)
         return "finished"
 
     def meet(self) -> None:
-        (self.step,) = self.largest(self.step)
+        (self.step,) = self.largest(-1 if self.newcomer else self.step)
+        self.newcomer = False
         self.tell("met", id=self.members[self.rank])
 
     def perform(self) -> bool:

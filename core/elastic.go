@@ -95,8 +95,9 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 	defer cancel()
 	for {
 		err := c.recover(ctx, m)
-		again := errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) ||
-			m.Completes && errors.Is(err, errRecovers)
+		// Where members recover by themselves it was a caller's Revoke: all come to Recover.
+		again := errors.Is(err, fault.ErrPeerFailed) ||
+			!m.Completes && errors.Is(err, fault.ErrRevoked) || m.Completes && errors.Is(err, errRecovers)
 		if !again || ctx.Err() != nil {
 			return err
 		}

@@ -321,3 +321,32 @@ func TestExcludedComes(t *testing.T) {
 		t.Errorf("the one that is excluded: %v", err)
 	}
 }
+
+// Where the members recover by themselves and somebody revokes what they begin, the callers of
+// Recover come to it, each once.
+func TestRevokeWhileMembersRecover(t *testing.T) {
+	for i := range 60 {
+		config := Config{Timeout: 10 * time.Second, Recovery: RecoverySurvivors}
+		w := newWorldOf(t, "shm", 3, config)
+		ended := make(chan struct{})
+		go func() {
+			w.endFor(0, 1)
+			close(ended)
+		}()
+		left := w.of(0, 2)
+		left.each(func(rank int) error {
+			c := left.comms[rank]
+			for {
+				if _, err := c.gather(soon(t), CallOptions{}, false, 1); err != nil {
+					time.Sleep(time.Duration(i*rank) * 20 * time.Microsecond)
+					c.Revoke("it is tried")
+					return c.Recover(soon(t))
+				}
+			}
+		})
+		<-ended
+		if n := left.comms[0].Size(); n != 2 {
+			t.Fatalf("%d members", n)
+		}
+	}
+}

@@ -346,10 +346,8 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 		return e.members.Errorf(fault.ErrInternal, "version %d cannot have a local model of more than "+
 			"%d bytes", chosen.Version, checkpointMost)
 	}
-	if slices.ContainsFunc(has, func(h holding) bool { return h.of(chosen.Version) == nil }) {
-		if err := c.broadcast(ctx, source, mine.global); err != nil {
-			return err
-		}
+	if err := c.passGlobal(ctx, e, mine.global, chosen.Version, has); err != nil {
+		return err
 	}
 	if err := c.takePlaces(ctx, e, mine, places, has); err != nil {
 		return err
@@ -402,6 +400,39 @@ func (c *Comm) gatherHoldings(ctx context.Context) (all []holding, err error) {
 			[2]heldVersion{{of[2], of[3], of[4], of[5]}, {of[6], of[7], of[8], of[9]}}})
 	}
 	return all, err
+}
+
+// passGlobal passes the global model on to the ranks that lack it: a stripe from each that has it,
+// or from one to all where those that lack it are more.
+func (c *Comm) passGlobal(ctx context.Context, e *epoch, global []byte, version int64,
+	has []holding) error {
+	var holders, takers []int
+	for rank := range has {
+		if has[rank].of(version) != nil {
+			holders = append(holders, rank)
+		} else {
+			takers = append(takers, rank)
+		}
+	}
+	if len(takers) > len(holders) {
+		return c.broadcast(ctx, holders[0], global)
+	}
+	if len(takers) == 0 || len(global) == 0 {
+		return nil
+	}
+	in, out := make([][]byte, e.size), make([][]byte, e.size)
+	for i, holder := range holders {
+		from, to := stripe(uint64(len(global)), i, len(holders))
+		for _, taker := range takers {
+			if holder == e.rank {
+				in[taker] = global[from:to]
+			}
+			if taker == e.rank {
+				out[holder] = global[from:to]
+			}
+		}
+	}
+	return c.exchange(ctx, in, out)
 }
 
 // choose decides which version counts, and which rank others get it from; that is -1 where there is

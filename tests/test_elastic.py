@@ -311,7 +311,10 @@ def run_join(rank, members, dies):
             for p in model.parameters():
                 p.fill_(7)
     optimizer = make_optimizer(model)
-    state = goccl.elastic.TorchState(model, optimizer, step=0)
+    table = torch.arange(300_001.0)  # more than one rank sends it
+    state = goccl.elastic.TorchState(
+        model, optimizer, step=0, table=torch.empty_like(table) if newcomer else table
+    )
     sizes, entries = [], []
     sub = []
     state.register_reset_callbacks(
@@ -350,6 +353,7 @@ def run_join(rank, members, dies):
     mine = train(state)
     for p, q in zip(model.parameters(), trained_alone(), strict=True):
         torch.testing.assert_close(p.detach(), q, rtol=1e-4, atol=1e-5)
+    assert torch.equal(state.table, table)
     t = torch.ones(1)
     dist.all_reduce(t, group=sub[-1])
     assert t.item() == dist.get_world_size()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from goccl.groups import Group
 
 
+_STRIPED = 1 << 20  # bytes of a tensor from which on several ranks send it
+
+
 class _Stateful(Protocol):
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
@@ -180,17 +183,18 @@ class ObjectState(State):
         self._resets = int(rows[:, 1].max())
         version = int(rows[:, 0].max())
         source = int((rows[:, 0] == version).nonzero()[0])
+        holders = (rows == rows[source])[:, [0, 2, 3]].all(1).nonzero().flatten().tolist()
         if (rows[:, [0, 2, 3]] == rows[0, [0, 2, 3]]).all():
             return
         same_tensors = bool((rows[:, 3] == rows[0, 3]).all())
         head = pickle.dumps((mine.frame, mine.specs)) if comm.rank == source else b""
         frame, specs = pickle.loads(_broadcast_bytes(comm, head, source))
         # Not into the copy's memory, which is needed if the source ends before the last tensor.
-        keeps = same_tensors or comm.rank == source
+        keeps = same_tensors or comm.rank in holders
         tensors = mine.tensors if keeps else allocate(specs)
         if not same_tensors:
             for tensor in tensors:
-                comm.broadcast_(tensor, source)
+                _spread(comm, tensor, holders)
         self._saved = Snapshot(version, frame, tensors)
         if comm.rank != source:
             self.restore()
@@ -257,6 +261,25 @@ class TorchState(ObjectState):
 
 def _is_stateful(value: Any) -> TypeGuard[_Stateful]:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _spread(comm: Communicator, tensor: torch.Tensor, holders: list[int]) -> None:
+    """Gives all ranks a tensor that some have: a large one from all of these at once, if they are
+    at least as many as the others."""
+    takers = [rank for rank in range(comm.size) if rank not in holders]
+    if tensor.nbytes < _STRIPED or len(takers) > len(holders):
+        comm.broadcast_(tensor, holders[0])
+        return
+    stripes = as_bytes(tensor).tensor_split(len(holders))
+    sent = [stripes[0][:0]] * comm.size
+    received = list(sent)
+    for holder, stripe in zip(holders, stripes, strict=True):
+        if comm.rank in takers:
+            received[holder] = stripe
+        elif comm.rank == holder:
+            sent = [stripe if rank in takers else stripe[:0] for rank in range(comm.size)]
+    # Torch's stub leaves it out.
+    comm._backend.alltoall(received, sent).wait()  # type: ignore[attr-defined]
 
 
 def _broadcast_bytes(comm: Communicator, data: bytes, source: int) -> bytes:

@@ -176,6 +176,7 @@ func TestPlacesAreTaken(t *testing.T) {
 
 	// The rank that kept the model of the fourth has ended before: it is lost.
 	w.end(1)
+	w.end(4)
 	w = w.of(0, 2, 3)
 	w.goOn()
 	w.loadsWith(1, []string{"3?", "3?", "3?"}, 1, 0, 2)

@@ -423,6 +423,9 @@ func TestSplitBesideRecovery(t *testing.T) {
 func TestSecondDeath(t *testing.T) {
 	phases := []string{"decided", "begun", "met", "passed", "confirmed"}
 	for _, transport := range transports {
+		if testing.Short() && transport != "tcp" {
+			continue
+		}
 		for _, test := range []struct {
 			name   string
 			has    []int // those that have the result

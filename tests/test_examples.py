@@ -121,6 +121,7 @@ def run_block(rank, text, port):
     os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
     if "init_process_group" not in text:
         dist.init_process_group("goccl")
+        dist.barrier()  # rank 0 has the store, which another rank may still read
     loss = torch.ones(1, requires_grad=True).sum()
     exec(text, {"dist": dist, "goccl": goccl, "logging": logging, "loss": loss, "torch": torch})
     dist.destroy_process_group()

@@ -39,7 +39,7 @@ func (c *Comm) recoverAlone(ctx context.Context) {
 	for again := true; again; {
 		var err error
 		c.changing.Lock()
-		if c.present.Load().failed() != nil { // a caller of Recover may have come first
+		if c.present.Load().failed() != nil { // Renew or Reconfigure may have come first
 			err = c.goOn(ctx, motion{Operation: "recover", Completes: true})
 		}
 		c.changing.Unlock()

@@ -421,18 +421,24 @@ func (c *Comm) passGlobal(ctx context.Context, e *epoch, global []byte, version 
 		return nil
 	}
 	in, out := make([][]byte, e.size), make([][]byte, e.size)
-	for i, holder := range holders {
-		from, to := stripe(uint64(len(global)), i, len(holders))
-		for _, taker := range takers {
-			if holder == e.rank {
-				in[taker] = global[from:to]
-			}
-			if taker == e.rank {
-				out[holder] = global[from:to]
-			}
-		}
+	for _, taker := range takers {
+		e.addStripes(in, out, global, holders, taker)
 	}
 	return c.exchange(ctx, in, out)
+}
+
+// addStripes adds to an exchange that a rank gets some bytes: a stripe from each that has them. To
+// the rank itself data is the memory that they come to.
+func (c *epoch) addStripes(in, out [][]byte, data []byte, holders []int, taker int) {
+	for i, holder := range holders {
+		from, to := stripe(uint64(len(data)), i, len(holders))
+		if taker == c.rank {
+			out[holder] = data[from:to]
+		}
+		if holder == c.rank {
+			in[taker] = data[from:to]
+		}
+	}
 }
 
 // choose decides which version counts, and which rank others get it from; that is -1 where there is
@@ -553,18 +559,13 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 			slices.Contains(holders[at], taker) {
 			continue
 		}
-		if taker == e.rank {
+		passes = true
+		switch {
+		case taker == e.rank:
 			local = make([]byte, size)
-		}
-		for i, holder := range holders[at] {
-			from, to := stripe(size, i, len(holders[at]))
-			if taker == e.rank {
-				out[holder] = local[from:to]
-			}
-			if holder == e.rank {
-				in[taker] = mine.localOf(at, places[at], c.models.id)[from:to]
-			}
-			passes = true
+			e.addStripes(in, out, local, holders[at], taker)
+		case slices.Contains(holders[at], e.rank):
+			e.addStripes(in, out, mine.localOf(at, places[at], c.models.id), holders[at], taker)
 		}
 	}
 	if !passes {

@@ -196,8 +196,8 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
   if (recoversByItself(*options_)) {
     raise(
         {GOCCL_UNSUPPORTED,
-         "goccl: recovery=\"survivors\" or \"all\" (or GOCCL_RECOVERY) needs torch 2.15 or newer: in "
-         "this one a group's ranks are fixed",
+         "goccl: recovery=\"survivors\" or \"all\" (or GOCCL_RECOVERY) needs torch 2.15 or newer: "
+         "in this one a group's ranks are fixed",
          detailOf(groupName)});
   }
 #endif

@@ -61,8 +61,8 @@ func (a *Address) demandsVerbs() bool {
 	return a.Forced == Verbs || a.Forced == "" && a.Net == Verbs
 }
 
-// who names the process in texts.
-func (a *Address) who() string { return fmt.Sprintf("host %s, pid %d", a.Name, a.PID) }
+// Who names the process in texts.
+func (a *Address) Who() string { return fmt.Sprintf("host %s, pid %d", a.Name, a.PID) }
 
 // reachable lists the TCP addresses of a that one can dial from b. Loopback means another host
 // there, unless it is the same.
@@ -123,7 +123,7 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 		if len(p[0].reachable(p[1])) == 0 {
 			return "", fmt.Errorf(
 				"%s cannot be reached from %s: it listens on %s only; name an interface that both "+
-					"share by GOCCL_SOCKET_IFNAME", p[0].who(), p[1].who(),
+					"share by GOCCL_SOCKET_IFNAME", p[0].Who(), p[1].Who(),
 				strings.Join(p[0].TCP, ", "))
 		}
 	}
@@ -177,9 +177,9 @@ func shmProblem(a, b *Address) string {
 			"hosts %s and %s are not the same one, or their containers have separate network "+
 				"namespaces: use transport \"tcp\", or share the host's network", a.Name, b.Name)
 	case a.ShmProblem != "":
-		return a.who() + ": " + a.ShmProblem
+		return a.Who() + ": " + a.ShmProblem
 	case b.ShmProblem != "":
-		return b.who() + ": " + b.ShmProblem
+		return b.Who() + ": " + b.ShmProblem
 	case a.Unix == "" || b.Unix == "":
 		return "a process has no Unix socket"
 	}
@@ -190,14 +190,14 @@ func shmProblem(a, b *Address) string {
 func verbsProblem(a, b *Address) string {
 	switch {
 	case a.Verbs == "":
-		return a.who() + ": " + a.VerbsProblem
+		return a.Who() + ": " + a.VerbsProblem
 	case b.Verbs == "":
-		return b.who() + ": " + b.VerbsProblem
+		return b.Who() + ": " + b.VerbsProblem
 	case a.Verbs != b.Verbs:
 		return fmt.Sprintf(
 			"the RDMA port of %s is in a network of kind %q and that of %s of kind %q: choose "+
 				"others by %s and %s",
-			a.who(), a.Verbs, b.who(), b.Verbs, rdma.EnvHCA, rdma.EnvGIDIndex)
+			a.Who(), a.Verbs, b.Who(), b.Verbs, rdma.EnvHCA, rdma.EnvGIDIndex)
 	}
 	return ""
 }

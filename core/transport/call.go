@@ -1,7 +1,10 @@
 package transport
 
 import (
+	"bytes"
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,7 +16,8 @@ import (
 )
 
 // Processes that are in no group together yet talk by calls: a connection, the handshake of a link,
-// a request and a reply.
+// a request and a reply. Both are sealed: whoever stands between the two, as by an address of its
+// own in a handle, reads nothing and changes nothing unless it holds the service's secret.
 
 // maxCall is the longest request or reply of a call, in bytes.
 const maxCall = 16 << 20
@@ -56,13 +60,13 @@ func (e *Endpoint) serviceOf(h *hello) *service {
 
 // answer serves a caller that has proved itself, and closes its connection. A caller that goes
 // meanwhile has other means to find out how it stands.
-func (e *Endpoint) answer(s *conn, to *service, topic uint64) {
+func (e *Endpoint) answer(s *conn, to *service, h *hello, nonces *[2][nonceSize]byte) {
 	defer s.Close()
 	ctx, cancel := context.WithCancel(to.ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { s.SetReadDeadline(time.Unix(1, 0)) })()
 	s.SetDeadline(time.Now().Add(handshakeTimeout))
-	request, err := readMessage(s)
+	request, err := readSealed(s, callRequest.seal(to.Secret, h, nonces))
 	if err != nil {
 		return
 	}
@@ -71,17 +75,17 @@ func (e *Endpoint) answer(s *conn, to *service, topic uint64) {
 		_, _ = s.Read(make([]byte, 1))
 		cancel()
 	})
-	reply := to.Answer(ctx, topic, request)
+	reply := to.Answer(ctx, h.group, request)
 	if ctx.Err() != nil { // where the service has ended the caller finds that when it calls again
 		return
 	}
 	s.SetWriteDeadline(time.Now().Add(handshakeTimeout))
-	_ = writeMessage(s, reply)
+	_ = writeSealed(s, callReply.seal(to.Secret, h, nonces), reply)
 }
 
 // Call asks a service of a peer for a reply, until the context ends: the peer may be late. The
-// error tells by ErrPeerDown that its process has ended, by ErrPeerLeft that the service has, and
-// by ErrRefused that the secrets differ.
+// error tells by ErrPeerDown that its process has ended, by ErrPeerLeft that the service has, by
+// ErrRefused that the secrets differ, and by ErrProtocol that the reply is not what the peer sent.
 func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64, secret,
 	request []byte) ([]byte, error) {
 	if len(request) > maxCall {
@@ -92,7 +96,7 @@ func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64,
 		kind, network, targets = Shm, "unix", []string{to.Unix}
 	}
 	if len(targets) == 0 {
-		return nil, fmt.Errorf("%s listens on no address that can be reached from here", to.who())
+		return nil, fmt.Errorf("%s listens on no address that can be reached from here", to.Who())
 	}
 	h := hello{purpose: purposeCall, job: service, group: topic, from: e.id, to: to.Process}
 	d := doubt{grace: e.grace, since: time.Now(), apart: to.Host != e.address.Host}
@@ -115,7 +119,7 @@ func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64,
 			if ctx.Err() != nil {
 				return nil, d.interrupted(ctx)
 			}
-			if errors.Is(err, ErrPeerDown) {
+			if errors.Is(err, ErrPeerDown) || errors.Is(err, ErrProtocol) {
 				return nil, err
 			}
 			errs = append(errs, err)
@@ -141,11 +145,11 @@ func (e *Endpoint) ask(ctx context.Context, s *conn, kind string, to *Address, h
 	}
 	dead := make(chan error, 1)
 	pulse := e.watch(s, kind, to, func(err error) { dead <- err; s.Close() })
-	_, err := introduce(s, "the call", secret, &h)
+	nonces, err := introduce(s, "the call", secret, &h)
 	var reply []byte
 	if err == nil {
-		if err = writeMessage(s, request); err == nil {
-			reply, err = readMessage(s)
+		if err = writeSealed(s, callRequest.seal(secret, &h, &nonces), request); err == nil {
+			reply, err = readSealed(s, callReply.seal(secret, &h, &nonces))
 		}
 	}
 	e.unwatch(pulse)
@@ -156,26 +160,52 @@ func (e *Endpoint) ask(ctx context.Context, s *conn, kind string, to *Address, h
 	return reply, err
 }
 
-func writeMessage(w io.Writer, m []byte) error {
-	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(m)), uint32(len(m)))
-	if _, err := w.Write(append(b, m...)); err != nil {
+// callPart is one of the two messages of a call.
+type callPart string
+
+const (
+	callRequest callPart = "goccl call request 1\x00"
+	callReply   callPart = "goccl call reply 1\x00"
+)
+
+// seal is what seals a part of a call. The key is made of what both sides have made up for this
+// call, and seals nothing else: the nonce may be zero.
+func (p callPart) seal(secret []byte, h *hello, nonces *[2][nonceSize]byte) cipher.AEAD {
+	hb := h.bytes()
+	key := mac(secret, string(p), hb[:], nonces[1][:])
+	block, _ := aes.NewCipher(key[:]) // the key's length is one of AES
+	seal, _ := cipher.NewGCM(block)   // and the block's is that of GCM
+	return seal
+}
+
+var onceOnly [12]byte // a nonce of GCM: see seal
+
+func writeSealed(w io.Writer, seal cipher.AEAD, m []byte) error {
+	n := len(m) + seal.Overhead()
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+n), uint32(n))
+	if _, err := w.Write(seal.Seal(b, onceOnly[:], m, nil)); err != nil {
 		return plain.Error(err)
 	}
 	return nil
 }
 
-func readMessage(r io.Reader) ([]byte, error) {
+func readSealed(r io.Reader, seal cipher.AEAD) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, plain.Error(err)
 	}
-	n := binary.LittleEndian.Uint32(head[:])
-	if n > maxCall {
+	n := int64(binary.LittleEndian.Uint32(head[:]))
+	if n > int64(maxCall+seal.Overhead()) {
 		return nil, fmt.Errorf("%w: a message of %d bytes", ErrProtocol, n)
 	}
-	m := make([]byte, n)
-	if _, err := io.ReadFull(r, m); err != nil {
+	// What comes decides how much is taken, not what is announced.
+	var b bytes.Buffer
+	if _, err := io.CopyN(&b, r, n); err != nil {
 		return nil, plain.Error(err)
+	}
+	m, err := seal.Open(b.Bytes()[:0], onceOnly[:], b.Bytes(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: a message that was changed on its way", ErrProtocol)
 	}
 	return m, nil
 }

@@ -3,8 +3,12 @@ package transport
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 func TestCall(t *testing.T) {
@@ -71,5 +75,111 @@ func TestCall(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Who stands between caller and service, and hands the handshake on, reads neither request nor
+// reply, and cannot change them.
+func TestCallThroughAnother(t *testing.T) {
+	a, err := Listen(Config{})
+	ok(t, err)
+	t.Cleanup(func() { a.Close() })
+	b, err := Listen(Config{})
+	ok(t, err)
+	t.Cleanup(func() { b.Close() })
+	const request, reply = "what is asked, in clear", "what is answered, in clear"
+	asked := make(chan string, 10)
+	b.Serve(Service{ID: 1, Secret: []byte("s"),
+		Answer: func(_ context.Context, _ uint64, request []byte) []byte {
+			asked <- string(request)
+			return []byte(reply)
+		}})
+	for _, c := range []struct {
+		what       string
+		there, way int // the byte that is changed on each way, from the message's length on; -1: none
+		kind       error
+	}{
+		{"as it is", -1, -1, nil},
+		{"the request", 4, -1, context.DeadlineExceeded}, // it is not answered
+		{"the request's end", 4 + len(request) + 15, -1, context.DeadlineExceeded},
+		{"the reply", -1, 4, ErrProtocol},
+		{"the reply's end", -1, 4 + len(reply) + 15, ErrProtocol},
+		{"the reply's length", -1, 3, ErrProtocol},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			to := b.Address()
+			to.Unix = ""
+			seen := relay(t, &to, helloSize+proofSize+c.there, c.there >= 0, challengeSize+verdictSize+c.way,
+				c.way >= 0)
+			ctx, cancel := context.WithCancel(within(t))
+			if c.kind == context.DeadlineExceeded {
+				ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+			}
+			defer cancel()
+			got, err := a.Call(ctx, &to, 1, 2, []byte("s"), []byte(request))
+			if !errors.Is(err, c.kind) || c.kind == nil && string(got) != reply {
+				t.Errorf("%q, %v", got, err)
+			}
+			for len(asked) > 0 {
+				if text := <-asked; text != request {
+					t.Errorf("asked %q", text)
+				}
+			}
+			if text := seen(); strings.Contains(text, "clear") {
+				t.Errorf("in clear: %q", text)
+			}
+		})
+	}
+}
+
+// relay puts itself between callers and an address. It changes the bytes at two places, if it is
+// to, and tells what it has seen.
+func relay(t *testing.T, to *Address, there int, changesThere bool, back int,
+	changesBack bool) (seen func() string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	t.Cleanup(func() { l.Close() })
+	target := to.TCP[0]
+	to.TCP = []string{l.Addr().String()}
+	var mu sync.Mutex
+	var all []byte
+	pass := func(from, to net.Conn, at int, changes bool) {
+		defer to.Close()
+		b := make([]byte, 1)
+		for i := 0; ; i++ {
+			if _, err := io.ReadFull(from, b); err != nil {
+				return
+			}
+			mu.Lock()
+			all = append(all, b...)
+			mu.Unlock()
+			if changes && i == at {
+				b[0] ^= 1
+			}
+			if _, err := to.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				in.Close()
+				return
+			}
+			go pass(in, out, there, changesThere)
+			go pass(out, in, back, changesBack)
+		}
+	}()
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return string(all)
 	}
 }

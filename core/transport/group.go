@@ -75,7 +75,7 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 				(k == TCP || e.verbs != nil)
 		}
 		if !ok {
-			return nil, fmt.Errorf("rank %d (%s) cannot be joined by %q", r, a.who(), k)
+			return nil, fmt.Errorf("rank %d (%s) cannot be joined by %q", r, a.Who(), k)
 		}
 		g.members[r] = &member{g: g, rank: r, addr: a, kind: k, changed: make(chan struct{})}
 	}

@@ -462,7 +462,7 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 				if err := verdict(statusOK); err != nil {
 					return errQuiet
 				}
-				e.answer(s, called, h.group)
+				e.answer(s, called, &h, &nonces)
 				return nil
 			}
 			return e.decide(s, peerKey{h.from, kind}, nonces, &from, ranks, verdict)

@@ -121,7 +121,7 @@ func (l *link) start(w wire, peer *Address) error {
 	}
 	l.pulse = l.e.watchLocked(l.conn, l.key.kind, peer, l.end, ping)
 	l.peer = peer
-	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", peer.who())
+	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", peer.Who())
 	return nil
 }
 
@@ -172,7 +172,7 @@ func (l *link) finish() {
 	}
 	l.mu.Unlock()
 	if peer != nil {
-		l.e.log.Debug("a link is closed", "kind", l.key.kind, "peer", peer.who(), "why", err)
+		l.e.log.Debug("a link is closed", "kind", l.key.kind, "peer", peer.Who(), "why", err)
 	}
 	// Even if a handler panics, no goroutine may go on waiting for this link.
 	defer l.e.poller.Kick()

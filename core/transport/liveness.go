@@ -83,7 +83,7 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 		h = &hostPulse{key: key}
 		e.hosts[key] = h
 	}
-	p := &pulse{host: h, conn: s, who: peer.who(), fail: fail, ping: ping}
+	p := &pulse{host: h, conn: s, who: peer.Who(), fail: fail, ping: ping}
 	for _, t := range peer.reachable(&e.address) {
 		if p.target == "" || sameHost(s.RemoteAddr(), t) {
 			p.target = t

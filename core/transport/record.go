@@ -50,6 +50,19 @@ func (a *Address) Encode() (own, shared []byte, err error) {
 	return own, shared, nil
 }
 
+// AsRead returns the address as those have it who read its records: texts may be cut there.
+func (a *Address) AsRead() Address {
+	own, shared, err := a.Encode()
+	if err != nil {
+		return *a
+	}
+	read, _, err := Decode([][]byte{own}, [][]byte{shared})
+	if err != nil {
+		return *a
+	}
+	return read[0]
+}
+
 // sharedText is a field of the shared record, and how many bytes of it a reader takes.
 type sharedText struct {
 	text *string

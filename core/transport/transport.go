@@ -72,7 +72,7 @@ type PeerError struct {
 
 // Error also names the rank, its process and the link.
 func (e *PeerError) Error() string {
-	return fmt.Sprintf("rank %d (%s) of group %s, over %s: %v", e.of.rank, e.of.addr.who(),
+	return fmt.Sprintf("rank %d (%s) of group %s, over %s: %v", e.of.rank, e.of.addr.Who(),
 		e.of.g.name, e.of.kind, e.Err)
 }
 

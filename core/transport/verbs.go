@@ -301,7 +301,7 @@ func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks in
 	if err != nil {
 		return nil, err
 	}
-	why := fmt.Sprintf("on %s: %s", peer.who(), theirs.why)
+	why := fmt.Sprintf("on %s: %s", peer.Who(), theirs.why)
 	if mine != nil {
 		why = mine.Error()
 	}
@@ -313,7 +313,7 @@ func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks in
 	e.verbs.warned[peer.Process] = true
 	e.verbs.mu.Unlock()
 	if !warned {
-		e.warnf("%s is joined by TCP, for verbs do not work there: %s", peer.who(), why)
+		e.warnf("%s is joined by TCP, for verbs do not work there: %s", peer.Who(), why)
 	}
 	return nil, nil
 }

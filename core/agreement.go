@@ -184,6 +184,7 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	for _, act := range acts {
 		act()
 	}
+	c.post() // newcomers may be waited for
 	c.await(ctx, d)
 	if d.cause != nil {
 		return nil, d.cause.During(m.Operation, 0)
@@ -283,6 +284,16 @@ func (c *epoch) fence(ctx context.Context, peers []int) (news []membership.News)
 	return news
 }
 
+// decides tells whether this rank waits for a decision. It is called with the lock held.
+func (c *epoch) decides() bool {
+	n := len(c.decisions)
+	if n == 0 {
+		return false
+	}
+	d := c.decisions[n-1]
+	return d.begun && d.value == nil && d.cause == nil
+}
+
 // leadsTo tells that a decision has made another epoch, which this rank is about to begin.
 func (c *epoch) leadsTo(next *epoch) {
 	next.mu.Lock()
@@ -296,6 +307,9 @@ func (c *epoch) leadsTo(next *epoch) {
 // met tells that a collective of the epoch has completed: all its members have begun it, and have
 // gone on with all that was decided in the epochs before.
 func (c *epoch) met() {
+	c.mu.Lock()
+	c.hasMet = true
+	c.mu.Unlock()
 	if !c.contested {
 		c.settle()
 	}

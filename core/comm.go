@@ -48,6 +48,9 @@ type Comm struct {
 type identity struct {
 	job, group uint64
 	secret     []byte
+	// seed is what secret is made of, with the members: see of. Those that join are told it. It is
+	// nil of groups that were not decided on.
+	seed []byte
 }
 
 // Rank is this rank's number.

@@ -22,6 +22,7 @@ type entry struct {
 // door is where others find a communicator: to be members of a group with it, see Reconfigure, or
 // to join it, see Join.
 type door struct {
+	key      string // of the job
 	handle   meeting.Handle
 	meetings *meeting.Meetings
 	close    func() // no one is let in any more
@@ -59,11 +60,11 @@ func (c *Comm) openDoor() (*door, error) {
 		}
 	}
 	e := c.present.Load()
-	handle, err := meeting.New(e.addresses[e.rank])
+	handle, err := meeting.New(e.addresses[e.rank], key)
 	if err != nil {
 		return nil, fault.From(err, fault.ErrSystem, "handle")
 	}
-	d := &door{handle: handle, meetings: meeting.NewMeetings(handle, key, c.end.Call)}
+	d := &door{key: key, handle: handle, meetings: meeting.NewMeetings(handle, key, c.end.Call)}
 	d.close = c.end.Serve(transport.Service{ID: handle.ID(), Secret: d.meetings.Secret(),
 		Answer: func(ctx context.Context, topic uint64, request []byte) []byte {
 			if topic == joinTopic {

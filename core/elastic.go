@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -96,7 +96,7 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 	for {
 		err := c.recover(ctx, m)
 		// Where members recover by themselves it was a caller's Revoke: all come to Recover.
-		again := errors.Is(err, fault.ErrPeerFailed) ||
+		again := errors.Is(err, fault.ErrPeerFailed) || c.newcomersAreLate(err) ||
 			!m.Completes && errors.Is(err, fault.ErrRevoked) || m.Completes && errors.Is(err, errRecovers)
 		if !again || ctx.Err() != nil {
 			return err
@@ -163,7 +163,7 @@ func (c *Comm) decideNext(ctx context.Context, m motion) error {
 	if recovers && !m.Completes {
 		return errRecovers
 	}
-	d, err := e.decide(ctx, m, nil)
+	d, err := e.decide(ctx, m, e.absent(ctx))
 	if err != nil {
 		c.bar(err)
 		return err
@@ -224,53 +224,63 @@ func (c *epoch) successor(v *membership.Value) (roster, error) {
 		globalRanks = nil
 	}
 	rank := slices.Index(ranks, c.rank)
-	if len(v.Joiners) > 0 {
+	next := *v
+	next.Joiners, addresses = admit(addresses, v.Joiners, c.config.Transport)
+	if len(next.Joiners) > 0 {
 		globalRanks = nil
-		var err error
-		if addresses, kinds, err = c.withJoiners(rank, addresses, v.Joiners); err != nil {
-			return roster{}, err
+		_, _, hosts, err := writeAddresses(addresses)
+		if err == nil {
+			kinds, err = decide(addresses, hosts, rank, c.config.Transport)
+		}
+		if err != nil {
+			return roster{}, fault.From(err, fault.ErrInternal, "recover")
 		}
 	}
 	r := newRoster(c.members.Name, rank, globalRanks, addresses, kinds, c.end)
-	r.identity, r.founders, r.joined = c.identity.ofValue(v), v.NextFounders(), v.Joiners
-	r.contested = v.Open
-	return r, nil
+	r.founders, r.joined, r.contested = next.NextFounders(), next.Joiners, v.Open
+	var err error
+	r.identity, err = c.identity.ofValue(v).of(addresses)
+	return r, err
 }
 
-// withJoiners adds those that join to the addresses of members, and decides what joins this rank to
-// all.
-func (c *epoch) withJoiners(rank int, addresses []transport.Address, joiners []membership.Joiner) (
-	[]transport.Address, []string, error) {
-	for _, j := range joiners {
-		h, err := meeting.Parse(string(j.Handle))
-		if err != nil {
-			return nil, nil, fault.Errorf(fault.ErrInternal, "the handle of a process that joins: %v", err)
-		}
-		addresses = append(addresses, h.Address)
-	}
-	_, _, hosts, err := writeAddresses(addresses)
-	if err != nil {
-		return nil, nil, fault.From(err, fault.ErrInternal, "recover")
-	}
-	kinds, err := decide(addresses, hosts, rank, c.config.Transport)
-	if err != nil {
-		return nil, nil, fault.Errorf(fault.ErrUnsupported, "recover: %v", err)
-	}
-	return addresses, kinds, nil
-}
-
-// ofValue is the identity of what a decision makes.
+// ofValue is the identity of what a decision makes, whose members are not known yet: see of.
 func (id identity) ofValue(v *membership.Value) identity {
 	part := append(binary.LittleEndian.AppendUint64(nil, id.group), v.Nonce[:]...)
 	group := bootstrap.Seal(string(id.secret), "goccl epoch id", part)
-	secret := bootstrap.Seal(string(id.secret), "goccl epoch secret", part)
-	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), secret: secret[:]}
+	seed := bootstrap.Seal(string(id.secret), "goccl epoch secret", part)
+	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), seed: seed[:]}
+}
+
+// of makes the identity that of these members: the secret is made of what is known of them, so that
+// ranks which were told other addresses can prove nothing to each other.
+func (id identity) of(members []transport.Address) (identity, error) {
+	own, hosts, hostOf, err := writeAddresses(members)
+	if err != nil {
+		return id, err
+	}
+	roster := sha256.New()
+	for rank := range own {
+		for _, record := range [][]byte{own[rank], hosts[hostOf[rank]]} {
+			roster.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(record))))
+			roster.Write(record)
+		}
+	}
+	secret := bootstrap.Seal(string(id.seed), "goccl epoch members", roster.Sum(nil))
+	id.secret = secret[:]
+	return id, nil
 }
 
 // meetAgain is the first collective of an epoch that was installed with other ranks: it waits for
-// all, and settles what all must answer alike.
+// all, and settles what all must answer alike. For newcomers it waits for half of the context's
+// time, so that the members can do without them in the other half.
 func (c *Comm) meetAgain(ctx context.Context) error {
 	e := c.present.Load()
+	if len(e.joined) > 0 {
+		half := remaining(ctx) / 2
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(half/2, half-findOut))
+		defer cancel()
+	}
 	all, err := c.gather(ctx, ofRecovery, true, int64(e.answers()))
 	if err != nil {
 		return err
@@ -282,6 +292,52 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 	e.agree(unanimous)
 	e.met()
 	return nil
+}
+
+// findOut is how long it takes at most to find out who has not come.
+const findOut = 4 * askTime
+
+// newcomersAreLate tells whether an error is that of a first meeting with newcomers whose time was
+// over: then the members do without those that have not come.
+func (c *Comm) newcomersAreLate(err error) bool {
+	return errors.Is(err, fault.ErrTimeout) && c.present.Load().unmet()
+}
+
+// unmet tells whether the epoch has newcomers, and has not met yet.
+func (c *epoch) unmet() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.joined) > 0 && !c.hasMet
+}
+
+// absent are the newcomers that the others do without, where the time of the first meeting with
+// them was over: those that have not come or, where nobody is missing, all of them, for one of them
+// says that it has come, and has not.
+func (c *epoch) absent(ctx context.Context) (ranks []int) {
+	if failure := c.failed(); failure == nil || !c.newcomersAreLate(failure) {
+		return nil
+	}
+	missing, behind := c.askThese(ctx, without(c.rank, c.size), 1)
+	for _, r := range behind {
+		missing = append(missing, r.rank)
+	}
+	first := c.size - len(c.joined)
+	for rank := first; rank < c.size; rank++ {
+		if rank != c.rank && (len(missing) == 0 || slices.Contains(missing, rank)) {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// without are all ranks below size but one.
+func without(rank, size int) (ranks []int) {
+	for r := range size {
+		if r != rank {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
 }
 
 // ShrinkOptions says what a communicator is shrunk to.
@@ -352,7 +408,8 @@ func (c *Comm) decide(now func(e *epoch) error) error {
 // member dies meanwhile some ranks may have met: they have the communicator, and recover it.
 func (c *Comm) meetOrRecover(ctx context.Context) error {
 	err := c.meetAgain(ctx)
-	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) {
+	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) ||
+		c.newcomersAreLate(err) {
 		return c.follow(ctx, motion{Operation: "recover"}, true)
 	}
 	return err
@@ -374,7 +431,10 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 	if err == nil {
 		child.present.Load().founders = v.NextFounders()
 		child.present.Load().settled, child.present.Load().contested = false, v.Open
-		err = child.open(c.identity.ofValue(v))
+		var id identity
+		if id, err = c.identity.ofValue(v).of(addresses); err == nil {
+			err = child.open(id)
+		}
 	}
 	if err != nil && c.end != nil {
 		c.runtime.leave(c.end)

@@ -427,13 +427,13 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		return nil, refused
 	}
 	comm.present.Load().agree(roster.Unanimous)
-	if err := comm.open(identity{roster.Job, roster.Group, roster.Secret}); err != nil {
+	if err := comm.open(identity{job: roster.Job, group: roster.Group, secret: roster.Secret}); err != nil {
 		return nil, err
 	}
 	return comm, nil
 }
 
-// address is what this process publishes of itself.
+// address is what this process publishes of itself, as others read it.
 func (r *Runtime) address(config Config, end *sharedEndpoint) transport.Address {
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
@@ -442,7 +442,7 @@ func (r *Runtime) address(config Config, end *sharedEndpoint) transport.Address 
 	if r.config.unread {
 		me.Mark = transport.Mark{}
 	}
-	return me
+	return me.AsRead()
 }
 
 // openComm makes a communicator whose ranks know each other already.

@@ -2,9 +2,6 @@ package core
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +20,8 @@ import (
 
 // A process joins by a call to any member: see [transport.Endpoint.Call]. Its request lies with
 // that member until the members let it in, by Recover or Grow, and the reply makes it a member. If
-// the member ends meanwhile, the process asks another one.
+// the member ends meanwhile, the process asks another one. Calls are sealed, so nobody who passes a
+// handle on can put addresses of its own into request or reply.
 
 // joinTopic is that of the calls. Those of meetings are hashes.
 const joinTopic = 1
@@ -31,8 +29,8 @@ const joinTopic = 1
 // joinRequest is what a process says that asks to be a member.
 type joinRequest struct {
 	Handle   string // the process's own
+	Group    string `json:",omitempty"` // the name of the one that is meant, where it is known
 	Settings []bootstrap.Setting
-	Nonce    [32]byte // random: of the key that the reply's secret is sealed with
 }
 
 // welcome is the reply: the epoch whose member the process is.
@@ -43,7 +41,7 @@ type welcome struct {
 	Number   uint32
 	Job      uint64
 	Group    uint64
-	Secret   []byte   // sealed, until the process has opened it
+	Seed     []byte   // see identity
 	Own      [][]byte // the members' addresses, by rank: see transport.Address.Encode
 	Hosts    [][]byte // what they share
 	HostOf   []int    // by rank: of Hosts
@@ -55,7 +53,14 @@ type welcome struct {
 // joiner is a process that waits here.
 type joiner struct {
 	membership.Joiner
-	come chan *epoch // the epoch that it is a member of; nil where that cannot be
+	address *transport.Address
+	come    chan answer
+}
+
+// answer is what a process that waits is told.
+type answer struct {
+	epoch   *epoch       // that it is a member of
+	refusal *fault.Error // else, why it cannot be one; nil where it is to ask another member
 }
 
 // answerJoin answers a process that asks to be a member: once it is one, or is refused.
@@ -64,29 +69,23 @@ func (c *Comm) answerJoin(ctx context.Context, d *door, request []byte) []byte {
 		b, _ := json.Marshal(welcome{Kind: fault.Number(e.Kind), Problem: e.Text}) // never fails
 		return b
 	}
-	var q joinRequest
-	if err := json.Unmarshal(request, &q); err != nil {
-		return refuse(fault.Errorf(fault.ErrInternal, "the request cannot be read: %v", err))
+	j, refusal := c.readRequest(d, request)
+	if refusal != nil {
+		return refuse(refusal)
 	}
-	handle, err := meeting.Parse(q.Handle)
-	if err != nil {
-		return refuse(fault.Errorf(fault.ErrInvalidArgument, "the process's own handle is none: %v", err))
-	}
-	if text := differing(q.Settings, c.config.common()); text != "" {
-		return refuse(fault.Errorf(fault.ErrMismatch, "%s", text))
-	}
-	j := &joiner{Joiner: membership.Joiner{Host: handle.Address.Host, Handle: []byte(q.Handle)},
-		come: make(chan *epoch, 1)}
 	if !c.receive(j) {
 		return nil
 	}
 	defer c.leaves(j)
 	select {
-	case e := <-j.come:
-		if e == nil {
+	case a := <-j.come:
+		switch {
+		case a.refusal != nil:
+			return refuse(a.refusal)
+		case a.epoch == nil:
 			return nil
 		}
-		b, err := e.welcome(d.meetings.Secret(), &q)
+		b, err := a.epoch.welcome()
 		if err != nil {
 			return refuse(fault.From(err, fault.ErrSystem, "join"))
 		}
@@ -94,6 +93,62 @@ func (c *Comm) answerJoin(ctx context.Context, d *door, request []byte) []byte {
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// readRequest reads what a process says that asks to be a member, or tells why it cannot be one.
+func (c *Comm) readRequest(d *door, request []byte) (*joiner, *fault.Error) {
+	var q joinRequest
+	if err := json.Unmarshal(request, &q); err != nil {
+		return nil, fault.Errorf(fault.ErrInternal, "the request cannot be read: %v", err)
+	}
+	handle, err := meeting.Parse(q.Handle)
+	switch {
+	case err != nil:
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "the process's own handle is none: %v", err)
+	case !handle.MadeWith(d.key):
+		return nil, fault.Errorf(fault.ErrMismatch, "%s", handle.NotMadeHere())
+	case q.Handle == d.handle.String():
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "the process's own handle is that of the "+
+			"member which it asks, %s", handle.Who())
+	case q.Group != "" && q.Group != c.config.GroupName:
+		return nil, fault.Errorf(fault.ErrMismatch, "the process wants to join group %q, and is at a "+
+			"member of group %q", printable.Text(q.Group, maxRankList), c.config.GroupName)
+	}
+	if text := differing(q.Settings, c.config.common()); text != "" {
+		return nil, fault.Errorf(fault.ErrMismatch, "%s", text)
+	}
+	if err := unfit(c.present.Load().addresses, &handle.Address, c.config.Transport); err != nil {
+		return nil, fault.Errorf(fault.ErrUnsupported, "%v", err)
+	}
+	return &joiner{Joiner: membership.Joiner{Host: handle.Address.Host, Handle: []byte(q.Handle)},
+		address: &handle.Address, come: make(chan answer, 1)}, nil
+}
+
+// unfit tells why a process cannot be joined to one of some members; nil where it can to each.
+func unfit(members []transport.Address, a *transport.Address, forced string) error {
+	for i := range members {
+		if _, err := transport.Decide(members[i], *a, forced); err != nil {
+			return fmt.Errorf("the process cannot be joined to the member that is %s: %w",
+				members[i].Who(), err)
+		}
+	}
+	return nil
+}
+
+// admit returns those of the joiners that were decided on who can be members, and the addresses of
+// all members with theirs. A joiner that cannot be joined to a member, or to a joiner before it, is
+// left out, as is one whose handle is none. It is pure: all members come to the same.
+func admit(members []transport.Address, joiners []membership.Joiner, forced string) (
+	[]membership.Joiner, []transport.Address) {
+	var in []membership.Joiner
+	for _, j := range joiners {
+		h, err := meeting.Parse(string(j.Handle))
+		if err != nil || len(members) == maxRanks || unfit(members, &h.Address, forced) != nil {
+			continue
+		}
+		in, members = append(in, j), append(members, h.Address)
+	}
+	return in, members
 }
 
 // differing tells of a setting that a process has otherwise than the members; "" if there is none.
@@ -138,7 +193,7 @@ func (c *Comm) bar(err error) {
 	c.entry.barred = true
 	for _, j := range c.entry.joiners {
 		select {
-		case j.come <- nil:
+		case j.come <- answer{}:
 		default: // it has been told
 		}
 	}
@@ -154,18 +209,24 @@ func (c *Comm) leaves(j *joiner) {
 	act()
 }
 
-// welcomes tells those that wait here, and are members of the epoch, that they are.
+// welcomes tells those that wait here, and are members of the epoch, that they are, and those that
+// cannot become members any more why.
 func (c *epoch) welcomes() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entry.joiners = slices.DeleteFunc(c.entry.joiners, func(j *joiner) bool {
-		in := slices.ContainsFunc(c.joined, func(k membership.Joiner) bool {
+		var a answer
+		if slices.ContainsFunc(c.joined, func(k membership.Joiner) bool {
 			return slices.Equal(k.Handle, j.Handle)
-		})
-		if in {
-			j.come <- c
+		}) {
+			a.epoch = c
+		} else if err := unfit(c.addresses, j.address, c.config.Transport); err != nil {
+			a.refusal = fault.Errorf(fault.ErrUnsupported, "%v", err)
+		} else {
+			return false
 		}
-		return in
+		j.come <- a
+		return true
 	})
 }
 
@@ -176,25 +237,10 @@ func (c *Comm) Joining() int {
 	return len(c.entry.joiners)
 }
 
-// sealer seals the secret that a reply to a request has. The key is used once.
-func (q *joinRequest) sealer(secret []byte) (cipher.AEAD, error) {
-	key := bootstrap.Seal(string(secret), "goccl join", []byte(q.Handle), q.Nonce[:])
-	block, err := aes.NewCipher(key[:])
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(block)
-}
-
 // welcome is the reply to a process that is a member of the epoch.
-func (c *epoch) welcome(secret []byte, q *joinRequest) ([]byte, error) {
-	seal, err := q.sealer(secret)
-	if err != nil {
-		return nil, err
-	}
+func (c *epoch) welcome() (reply []byte, err error) {
 	w := welcome{Name: c.members.Name, Number: c.number, Job: c.identity.job, Group: c.identity.group,
-		Secret:   seal.Seal(nil, make([]byte, seal.NonceSize()), c.identity.secret, nil),
-		Founders: c.founders, Open: c.contested}
+		Seed: c.identity.seed, Founders: c.founders, Open: c.contested}
 	for _, j := range c.joined {
 		w.Handles = append(w.Handles, string(j.Handle))
 	}
@@ -251,11 +297,8 @@ func (c *Comm) apply(ctx context.Context, handles []string, store bootstrap.Stor
 	if text := c.runtime.config.Getenv(EnvJoin); len(handles) == 0 && text != "" {
 		handles, source = strings.Split(text, ","), " in "+EnvJoin
 	}
-	members, err := readHandles(handles, source)
-	if err != nil {
-		return nil, err
-	}
-	a, err := c.newApplication()
+	a := &application{c, c.entrance()}
+	members, err := a.readHandles(handles, source)
 	switch {
 	case err != nil:
 		return nil, err
@@ -272,13 +315,25 @@ func (c *Comm) apply(ctx context.Context, handles []string, store bootstrap.Stor
 		"store: one of them must say where members are", EnvJoin, EnvStore)
 }
 
-func readHandles(texts []string, source string) (handles []meeting.Handle, err error) {
+// application is a process that asks members to let it in.
+type application struct {
+	*Comm
+	own *door
+}
+
+// readHandles reads handles of members. Source says where they are from.
+func (a *application) readHandles(texts []string, source string) (handles []meeting.Handle,
+	err error) {
 	for i, text := range texts {
 		h, err := meeting.Parse(strings.TrimSpace(text))
 		if err != nil {
 			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: handle %d of %d%s, %q, is none: %v; "+
 				"allowed is what Comm.Handle, goccl_comm_handle() or Communicator.handle gives on a member",
 				i+1, len(texts), source, printable.Text(text, maxQuoted), err)
+		}
+		if !h.MadeWith(a.own.key) {
+			return nil, fault.Errorf(fault.ErrMismatch, "join: handle %d of %d%s: %s", i+1, len(texts),
+				source, h.NotMadeHere())
 		}
 		handles = append(handles, h)
 	}
@@ -292,29 +347,12 @@ const (
 	askAgain = time.Second
 )
 
-// application is what a process asks members with.
-type application struct {
-	*Comm
-	secret  []byte // of calls
-	request []byte
-	seal    cipher.AEAD
-}
-
-func (c *Comm) newApplication() (*application, error) {
-	d := c.entrance()
-	q := joinRequest{Handle: d.handle.String(), Settings: c.config.common()}
-	rand.Read(q.Nonce[:])
-	request, _ := json.Marshal(q) // texts never fail
-	seal, err := q.sealer(d.meetings.Secret())
-	return &application{c, d.meetings.Secret(), request, seal}, err
-}
-
 // askAny asks the members, one after the other, until one lets this process in.
 func (a *application) askAny(ctx context.Context, members []meeting.Handle, source string) (
 	*welcome, error) {
 	var lost []string
 	for i := range members {
-		if w, err := a.ask(ctx, &members[i]); w != nil || err != nil {
+		if w, err := a.ask(ctx, &members[i], ""); w != nil || err != nil {
 			return w, err
 		}
 		lost = append(lost, members[i].Who())
@@ -349,6 +387,10 @@ func (a *application) find(ctx context.Context, s bootstrap.Store) (*welcome, er
 			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: at %q of the store is %q, which is "+
 				"no handle of a member: %v", key, printable.Text(string(value), maxQuoted), err)
 		}
+		if !h.MadeWith(a.own.key) {
+			return nil, fault.Errorf(fault.ErrMismatch, "join: at %q of the store is the handle of another "+
+				"job: %s", key, h.NotMadeHere())
+		}
 		if w, err := a.askNamed(ctx, &h, s, key); w != nil || err != nil {
 			return w, err
 		}
@@ -376,17 +418,19 @@ func (a *application) askNamed(ctx context.Context, h *meeting.Handle, s bootstr
 			}
 		}
 	}()
-	w, err := a.ask(named, h)
+	w, err := a.ask(named, h, a.config.GroupName)
 	if err != nil && named.Err() != nil && ctx.Err() == nil {
 		return nil, nil
 	}
 	return w, err
 }
 
-// ask asks a member to be let in, with the reply's secret open. It returns nothing where the member
-// has gone.
-func (a *application) ask(ctx context.Context, h *meeting.Handle) (*welcome, error) {
-	reply, err := a.end.Call(ctx, &h.Address, h.ID(), joinTopic, a.secret, a.request)
+// ask asks a member to be let in, of a group where its name is known. It returns nothing where the
+// member has gone.
+func (a *application) ask(ctx context.Context, h *meeting.Handle, group string) (*welcome, error) {
+	request, _ := json.Marshal(joinRequest{Handle: a.own.handle.String(), Group: group,
+		Settings: a.config.common()}) // texts never fail
+	reply, err := a.end.Call(ctx, &h.Address, h.ID(), joinTopic, a.own.meetings.Secret(), request)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fault.Errorf(fault.ErrTimeout, "join: the members have not let this process in "+
@@ -394,6 +438,8 @@ func (a *application) ask(ctx context.Context, h *meeting.Handle) (*welcome, err
 	case errors.Is(err, transport.ErrRefused):
 		return nil, fault.Errorf(fault.ErrMismatch, "join: %s and this process have different secrets "+
 			"(config.secret, %s)", h.Who(), EnvSecret)
+	case errors.Is(err, transport.ErrProtocol):
+		return nil, fault.Errorf(fault.ErrInternal, "join: of %s comes %v", h.Who(), err)
 	case err != nil || len(reply) == 0:
 		return nil, nil
 	}
@@ -405,11 +451,6 @@ func (a *application) ask(ctx context.Context, h *meeting.Handle) (*welcome, err
 	if w.Problem != "" {
 		return nil, fault.Errorf(fault.KindOf(w.Kind), "join: %s refuses this process: %s", h.Who(),
 			printable.Text(w.Problem, fault.MaxText))
-	}
-	w.Secret, err = a.seal.Open(nil, make([]byte, a.seal.NonceSize()), w.Secret, nil)
-	if err != nil {
-		return nil, fault.Errorf(fault.ErrInternal, "join: the reply of %s is not sealed as it must be",
-			h.Who())
 	}
 	return &w, nil
 }
@@ -455,7 +496,10 @@ func (c *Comm) readWelcome(w *welcome) (roster, error) {
 		return roster{}, fault.Errorf(fault.ErrUnsupported, "join: %v", err)
 	}
 	ranks := newRoster(printable.Text(w.Name, maxRankList), rank, nil, addresses, kinds, c.end)
-	ranks.identity = identity{job: w.Job, group: w.Group, secret: w.Secret}
+	ranks.identity, err = identity{job: w.Job, group: w.Group, seed: w.Seed}.of(addresses)
+	if err != nil {
+		return roster{}, malformedWelcome("%v", err)
+	}
 	ranks.founders, ranks.contested = w.Founders, w.Open
 	for _, h := range w.Handles {
 		ranks.joined = append(ranks.joined, membership.Joiner{Handle: []byte(h)})

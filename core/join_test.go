@@ -2,13 +2,19 @@ package core
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/meeting"
+	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // joining has processes join, each with some handles, and returns what waits for them. Then those
@@ -159,4 +165,156 @@ func TestJoinAnother(t *testing.T) {
 	w.runtimes[0].Close()
 	left.each(func(rank int) error { return left.comms[rank].Grow(soon(t), 1) })
 	checkMembers(t, joined())
+}
+
+// asks is a process that asks a member to let it in, and what becomes of it is the test's.
+func asks(t *testing.T, config Config, member string, change func(*transport.Address)) (
+	reply func() *welcome) {
+	t.Helper()
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+	t.Cleanup(r.Close)
+	config.Size = 1
+	c, err := r.openAlone(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Destroy)
+	own := *c.entrance()
+	address := now(c).addresses[0]
+	change(&address)
+	if own.handle, err = meeting.New(address, own.key); err != nil {
+		t.Fatal(err)
+	}
+	to, err := meeting.Parse(member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies := make(chan *welcome, 1)
+	go func() {
+		w, err := (&application{c, &own}).ask(soon(t), &to, "")
+		if err != nil {
+			w = &welcome{Problem: err.Error()}
+		}
+		replies <- w
+	}()
+	return func() *welcome {
+		t.Helper()
+		select {
+		case w := <-replies:
+			return w
+		case <-time.After(20 * time.Second):
+			t.Fatal("the process has no answer")
+			return nil
+		}
+	}
+}
+
+func elsewhere(a *transport.Address) { a.Host = "another host" }
+
+// A process that members cannot be joined to is refused when it asks, as is one that says that it
+// is the member. The members go on.
+func TestJoinUnfit(t *testing.T) {
+	config := joinConfigOf("")
+	w := newWorldOf(t, "mem", 2, config)
+	member := w.handles()[0]
+	loopback := asks(t, config, member, func(a *transport.Address) {
+		elsewhere(a)
+		a.TCP = []string{"127.0.0.1:9"}
+	})
+	if text := loopback().Problem; !strings.Contains(text, "cannot be joined to the member that is "+
+		"host") || !strings.Contains(text, "cannot be reached from") {
+		t.Errorf("told %q", text)
+	}
+	itself, _ := json.Marshal(joinRequest{Handle: member, Settings: w.comms[0].config.common()})
+	_, refusal := w.comms[0].readRequest(w.comms[0].entrance(), itself)
+	if !errors.Is(refusal, ErrInvalidArgument) || !strings.Contains(refusal.Text, "is that of the member") {
+		t.Error(refusal)
+	}
+	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
+	checkMembers(t, w)
+}
+
+// What members decide on lets in only those that can be joined to all, and to each other, whatever
+// a member that asks for it has let through.
+func TestAdmit(t *testing.T) {
+	at := func(id byte, host, tcp, forced string) transport.Address {
+		return transport.Address{Process: transport.ProcessID{id}, Host: host, TCP: []string{tcp},
+			Forced: forced, Unix: "@x"}
+	}
+	joiner := func(a transport.Address) membership.Joiner {
+		h, err := meeting.New(a, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return membership.Joiner{Host: a.Host, Handle: []byte(h.String())}
+	}
+	members := []transport.Address{at(1, "a", "10.0.0.1:1", ""), at(2, "b", "10.0.0.2:1", "")}
+	good := joiner(at(3, "a", "10.0.0.1:2", ""))
+	far := joiner(at(4, "c", "10.0.0.3:1", ""))
+	for _, c := range []struct {
+		what    string
+		joiners []membership.Joiner
+		in      int // how many of them, the first ones
+	}{
+		{"all", []membership.Joiner{good, far}, 2},
+		{"no handle", []membership.Joiner{good, {Host: "a", Handle: []byte("x")}}, 1},
+		{"loopback of another host", []membership.Joiner{good, joiner(at(5, "c", "127.0.0.1:1", ""))}, 1},
+		{"no address", []membership.Joiner{far, joiner(transport.Address{Host: "d"})}, 1},
+		{"memory of another host", []membership.Joiner{joiner(at(6, "a", "10.0.0.1:3", "shm"))}, 0},
+		{"verbs of nobody", []membership.Joiner{joiner(at(7, "c", "10.0.0.3:2", "verbs"))}, 0},
+		{"nonsense", []membership.Joiner{joiner(at(8, "c", "10.0.0.3:2", "pigeons"))}, 0},
+		{"not joined to each other", []membership.Joiner{joiner(at(9, "a", "127.0.0.1:1", "")),
+			joiner(at(10, "b", "127.0.0.1:1", ""))}, 0},
+	} {
+		in, all := admit(slices.Clone(members), c.joiners, "")
+		if !reflect.DeepEqual(in, slices.Clone(c.joiners[:c.in])) && len(in)+c.in > 0 ||
+			len(all) != len(members)+c.in {
+			t.Errorf("%s: %d are in, of %d members", c.what, len(in), len(all))
+		}
+	}
+	alone := members[:1]
+	in, _ := admit(slices.Clone(alone), []membership.Joiner{joiner(at(3, "a", "127.0.0.1:1", "")),
+		joiner(at(4, "c", "10.0.0.3:1", ""))}, "")
+	if len(in) != 1 || string(in[0].Handle) == string(far.Handle) {
+		t.Errorf("of two that cannot be joined to each other %d are in", len(in))
+	}
+}
+
+// A process that is let in, and does not come, is done without in half of the time. It need not say
+// the truth of what it does.
+func TestJoinStalls(t *testing.T) {
+	config := joinConfigOf("tcp")
+	w := newWorldOf(t, "tcp", 2, config)
+	reply := asks(t, config, w.handles()[1], func(*transport.Address) {})
+	until(t, "a process waits", w.someWait)
+	w.each(func(rank int) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+		defer cancel()
+		return w.comms[rank].Recover(ctx)
+	})
+	checkMembers(t, w)
+	if welcome := reply(); len(welcome.Own) != 3 {
+		t.Errorf("the process was told of %d members: %q", len(welcome.Own), welcome.Problem)
+	}
+}
+
+// The secret of a group is made of what is known of its members.
+func TestIdentityIsOfItsMembers(t *testing.T) {
+	id := identity{job: 1, group: 2, seed: []byte("seed")}
+	a := transport.Address{Host: "a", TCP: []string{"10.0.0.1:1"}}
+	b := transport.Address{Host: "b", TCP: []string{"10.0.0.2:1"}}
+	moved := b
+	moved.TCP = []string{"10.0.0.3:1"}
+	seen := map[string]bool{}
+	for _, members := range [][]transport.Address{{a}, {a, b}, {b, a}, {a, moved}} {
+		of, err := id.of(members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _ := id.of(slices.Clone(members))
+		if seen[string(of.secret)] || !slices.Equal(of.secret, again.secret) {
+			t.Errorf("the secret of %+v", members)
+		}
+		seen[string(of.secret)] = true
+	}
 }

@@ -87,7 +87,7 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 	if err != nil {
 		return err
 	}
-	list, err := meeting.NewList(d.handle, c.config.GroupName, handles, ordered)
+	list, err := d.meetings.NewList(c.config.GroupName, handles, ordered)
 	if err != nil {
 		return m.Fail(err)
 	}

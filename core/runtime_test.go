@@ -245,7 +245,7 @@ func TestInitWarnsOfAnOpenStore(t *testing.T) {
 // A split's id is sent in clear: it must not be a part of its secret, which differs from all
 // others.
 func TestSplitsOfAnIdentity(t *testing.T) {
-	parent := identity{1, 2, bytes.Repeat([]byte{3}, 32)}
+	parent := identity{job: 1, group: 2, secret: bytes.Repeat([]byte{3}, 32)}
 	seen := map[string]bool{string(parent.secret): true}
 	for i := range uint32(9) {
 		epoch, split := i%3, uint64(i/3)

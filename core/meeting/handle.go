@@ -2,6 +2,7 @@ package meeting
 
 import (
 	"bytes"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -17,16 +19,18 @@ import (
 )
 
 const (
-	magic = "GCH\x01" // the last byte is the version
+	magic = "GCH\x02" // the last byte is the version
 	// MaxHandle is how long a handle is at most, in bytes.
 	MaxHandle  = 1 << 10
 	maxProblem = 96 // bytes of what an address says of why something does not work
 	maxNames   = 64 // bytes of a host's name
 	maxHandles = 65536
 	maxQuoted  = 40 // bytes of a bad handle, in texts
+	tagSize    = 16
 )
 
-// Handle names a process's end of a communicator.
+// Handle names a process's end of a communicator. It ends with a tag of all that it says, so that
+// who passes it on cannot change it without the job's key.
 type Handle struct {
 	text    string
 	id      uint64            // random
@@ -34,8 +38,8 @@ type Handle struct {
 	Address transport.Address // of the process
 }
 
-// New makes a handle of the process at an address.
-func New(a transport.Address) (Handle, error) {
+// New makes a handle of the process at an address, which holds the job's key.
+func New(a transport.Address, key string) (Handle, error) {
 	a.Name = a.Name[:min(len(a.Name), maxNames)]
 	a.ShmProblem = a.ShmProblem[:min(len(a.ShmProblem), maxProblem)]
 	a.VerbsProblem = a.VerbsProblem[:min(len(a.VerbsProblem), maxProblem)]
@@ -47,6 +51,7 @@ func New(a transport.Address) (Handle, error) {
 	rand.Read(b[len(magic):])
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(own)))
 	b = append(append(b, own...), shared...)
+	b = append(b, tag(key, b)...)
 	text := base64.RawURLEncoding.EncodeToString(b)
 	if len(text) > MaxHandle {
 		return Handle{}, fmt.Errorf("this process's handle takes %d bytes, allowed are %d: name one "+
@@ -55,13 +60,26 @@ func New(a transport.Address) (Handle, error) {
 	return Parse(text)
 }
 
+func tag(key string, b []byte) []byte {
+	sum := bootstrap.Seal(key, "goccl handle", b)
+	return sum[:tagSize]
+}
+
+// MadeWith reports whether the handle was made by a process that holds the job's key, and was not
+// changed since.
+func (h *Handle) MadeWith(key string) bool {
+	b, _ := base64.RawURLEncoding.DecodeString(h.text) // Parse has read it
+	end := len(b) - tagSize
+	return hmac.Equal(b[end:], tag(key, b[:end]))
+}
+
 // String is the handle's text: base64, for URLs.
 func (h *Handle) String() string { return h.text }
 
 // ID names the communicator's end among those of its process.
 func (h *Handle) ID() uint64 { return h.id }
 
-// Parse reads the text of a handle.
+// Parse reads the text of a handle, whoever has made it: see MadeWith.
 func Parse(text string) (h Handle, err error) {
 	if len(text) > MaxHandle {
 		return h, fmt.Errorf("it has %d bytes, allowed are %d", len(text), MaxHandle)
@@ -76,7 +94,8 @@ func Parse(text string) (h Handle, err error) {
 	}
 	h.text, h.id = text, r.Uint64()
 	own := r.Take(int(r.Uint16()))
-	shared := r.Take(r.Left())
+	shared := r.Take(max(r.Left()-tagSize, 0))
+	r.Take(tagSize)
 	if err := r.End(); err != nil {
 		return h, err
 	}
@@ -93,6 +112,12 @@ func (h *Handle) Who() string {
 	return fmt.Sprintf("pid %d on host %s", h.Address.PID, h.Address.Name)
 }
 
+// NotMadeHere tells of a handle that was not made with this job's key.
+func (h *Handle) NotMadeHere() string {
+	return h.Who() + " and this process hold different secrets (GOCCL_SECRET), or its handle was " +
+		"changed on its way"
+}
+
 // List is the handles of a group's members, by rank.
 type List struct {
 	Handles []Handle
@@ -103,11 +128,11 @@ type List struct {
 	digest  [sha256.Size]byte // of the handles in order
 }
 
-// NewList reads handles. Ordered tells that a handle's place is its rank; else the ranks are in the
+// NewList reads the handles of a meeting. Ordered tells that a handle's place is its rank; else the ranks are in the
 // order of the handles' texts.
-func NewList(self Handle, group string, texts []string, ordered bool) (*List, error) {
+func (m *Meetings) NewList(group string, texts []string, ordered bool) (*List, error) {
 	bad := func(format string, args ...any) (*List, error) {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "reconfigure: "+format, args...)
+		return nil, errorf(fault.ErrInvalidArgument, format, args...)
 	}
 	switch n := len(texts); {
 	case n == 0:
@@ -127,6 +152,9 @@ func NewList(self Handle, group string, texts []string, ordered bool) (*List, er
 			return bad("handles %d and %d of %d are the same, that of %s", first+1, i+1, len(texts),
 				h.Who())
 		}
+		if !h.MadeWith(m.key) {
+			return nil, errorf(fault.ErrMismatch, "handle %d of %d: %s", i+1, len(texts), h.NotMadeHere())
+		}
 		places[text] = i
 		l.Handles = append(l.Handles, h)
 	}
@@ -141,7 +169,7 @@ func NewList(self Handle, group string, texts []string, ordered bool) (*List, er
 		if h.text < l.Handles[l.leader].text {
 			l.leader = rank
 		}
-		if h.text == self.text {
+		if h.text == m.self.text {
 			l.Rank = rank
 		}
 		if _, known := hosts[h.shared]; !known {
@@ -153,7 +181,7 @@ func NewList(self Handle, group string, texts []string, ordered bool) (*List, er
 	all.Sum(l.digest[:0])
 	if l.Rank < 0 {
 		return bad("this process's own handle is not among the %d that are given (it is that of %s)",
-			len(texts), self.Who())
+			len(texts), m.self.Who())
 	}
 	l.Members = fault.NewGroup(group, nil, pids)
 	return l, nil

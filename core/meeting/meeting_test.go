@@ -1,7 +1,10 @@
 package meeting
 
 import (
+	"encoding/base64"
+	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +25,7 @@ func longest() transport.Address {
 
 func newHandle(t testing.TB) Handle {
 	t.Helper()
-	h, err := New(longest())
+	h, err := New(longest(), "key")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,6 +41,9 @@ func TestHandle(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(a, again) {
 		t.Errorf("%+v, was %+v: %v", again, a, err)
 	}
+	if !again.MadeWith("key") || again.MadeWith("other") {
+		t.Error("the handle is not known by its job's key")
+	}
 	if a.Address.ShmProblem == "" || a.Address.TCP[1] != longest().TCP[1] {
 		t.Errorf("%+v", a.Address)
 	}
@@ -46,7 +52,7 @@ func TestHandle(t *testing.T) {
 // testList is a list that the reader of a foreign message has.
 func testList(t testing.TB) *List {
 	self := newHandle(t)
-	l, err := NewList(self, "g", []string{self.text, newHandle(t).text}, true)
+	l, err := NewMeetings(self, "key", nil).NewList("g", []string{self.text, newHandle(t).text}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +93,8 @@ func FuzzForeign(f *testing.F) {
 	f.Add(n.request(visits, 0))
 	f.Add(verdict{failure: errorf(fault.ErrMismatch, "x")}.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if h, err := Parse(string(b)); err == nil && h.text != string(b) {
+		if h, err := Parse(string(b)); err == nil && (h.text != string(b) ||
+			h.MadeWith("key") && h.text != l.Handles[0].text) {
 			t.Error("a handle of another text")
 		}
 		_, _ = readRequest(b)
@@ -97,4 +104,31 @@ func FuzzForeign(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A handle of which any byte was changed on its way is not taken, and neither is one that was made
+// with another key.
+func TestChangedHandles(t *testing.T) {
+	self, other := newHandle(t), newHandle(t)
+	m := NewMeetings(self, "key", nil)
+	b, err := base64.RawURLEncoding.DecodeString(other.text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range b {
+		changed := slices.Clone(b)
+		changed[i] ^= 1
+		text := base64.RawURLEncoding.EncodeToString(changed)
+		if _, err := m.NewList("g", []string{self.text, text}, true); err == nil {
+			t.Errorf("byte %d of %d may be changed", i, len(b))
+		}
+	}
+	foreign, err := New(longest(), "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.NewList("g", []string{self.text, foreign.text}, true)
+	if !errors.Is(err, fault.ErrMismatch) || !strings.Contains(err.Error(), "different secrets") {
+		t.Error(err)
+	}
 }

@@ -32,6 +32,9 @@ func (c *epoch) act(actions []membership.Action) {
 		}
 	}
 	group, destroyed := c.group, c.destroyed
+	if len(actions) > 0 {
+		c.postLocked()
+	}
 	c.mu.Unlock()
 	for _, a := range actions {
 		switch a := a.(type) {

@@ -14,20 +14,20 @@ import (
 	"github.com/goccl/goccl/core/logs"
 )
 
-// keepEach is how often the handle is looked at that lies in an etcd: it ends with its lease, where
-// etcd could not be reached for longer than that lasts.
+// keepEach is how often the handle is looked at that lies in the store. In an etcd it ends with its
+// lease, where etcd could not be reached for longer than that lasts. In any store it may have been
+// written over by a rank that went on alone for a while, and was left out.
 const keepEach = 10 * time.Second
 
 // notice is where processes that want to join find a member: a key of a store, under which the
-// lowest rank of each epoch writes its handle. That one is enough. Where its process has ended, the
-// next epoch's lowest rank writes its own.
+// lowest rank that lives writes its handle. That one is enough. Where its process has ended, the
+// lowest of those that are left writes its own: once they wait for newcomers, or in the next epoch.
 type notice struct {
 	store bootstrap.Store
 	key   string
-	keep  time.Duration // between two looks at the key; 0: what is written stays
 	ctx   context.Context
 	end   context.CancelFunc
-	again chan struct{} // an epoch has begun whose lowest rank is this one
+	again chan struct{} // this rank may be the lowest now
 	over  chan struct{} // closed when nothing is written any more
 	close func()        // ends the use of the store
 	warn  sync.Once
@@ -83,7 +83,7 @@ func (c *Comm) newNotice(store bootstrap.Store) *notice {
 	n.close = func() { closeStore(store) } // a call of it may not return
 	if c.config.etcd != nil {
 		s := etcd.Open(n.ctx, c.config.etcd, c.config.Meeting)
-		n.store, n.keep = s, keepEach
+		n.store = s
 		n.close = func() {
 			<-n.over
 			s.Close(true)
@@ -94,38 +94,50 @@ func (c *Comm) newNotice(store bootstrap.Store) *notice {
 	return n
 }
 
-// post has the notice name this rank, if it is the lowest.
+// post has the notice look whether it is to name this rank.
 func (c *Comm) post() {
 	c.mu.Lock()
-	n := c.entry.notice
-	c.mu.Unlock()
-	if n == nil || c.Rank() != 0 {
-		return
+	defer c.mu.Unlock()
+	c.postLocked()
+}
+
+// postLocked is post, with the lock held.
+func (c *Comm) postLocked() {
+	if n := c.entry.notice; n != nil {
+		select {
+		case n.again <- struct{}{}:
+		default: // it is about to look
+		}
 	}
-	select {
-	case n.again <- struct{}{}:
-	default: // it is about to write
+}
+
+// leads tells whether newcomers are to come to this rank: it is the lowest of those that live.
+// Where the epoch has failed others may go on without it, unless it waits for their decision.
+func (c *Comm) leads() bool {
+	e := c.present.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for peer := range e.rank {
+		if _, gone := e.membership.Departure(peer); !gone {
+			return false
+		}
 	}
+	return e.failed() == nil || e.decides()
 }
 
 // maintain writes the handle when it is told to.
 func (n *notice) maintain(c *Comm) {
 	defer close(n.over)
-	var look <-chan time.Time
-	if n.keep > 0 {
-		ticker := time.NewTicker(n.keep)
-		defer ticker.Stop()
-		look = ticker.C
-	}
+	look := time.NewTicker(keepEach)
+	defer look.Stop()
 	for {
 		select {
 		case <-n.again:
-		case <-look:
+		case <-look.C:
 		case <-n.ctx.Done():
 			return
 		}
-		// Where the epoch has failed the others may go on without this rank.
-		if e := c.present.Load(); e.rank != 0 || e.failed() != nil {
+		if !c.leads() {
 			continue
 		}
 		if err := n.write(c); err != nil && n.ctx.Err() == nil {
@@ -143,10 +155,8 @@ func (n *notice) write(c *Comm) error {
 		return err
 	}
 	handle := []byte(d.handle.String())
-	if n.keep > 0 {
-		if there, ok, err := n.store.Get(n.key); err == nil && ok && bytes.Equal(there, handle) {
-			return nil
-		}
+	if there, ok, err := n.store.Get(n.key); err == nil && ok && bytes.Equal(there, handle) {
+		return nil
 	}
 	return n.store.Set(n.key, handle)
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -107,6 +108,50 @@ func TestJoinPassesOverAnExcludedMember(t *testing.T) {
 	}
 }
 
+// The lowest rank has ended, and those that are left are too few. They are found while they wait for
+// newcomers, each as the lowest once those below have ended.
+func TestJoinWhereTooFewAreLeft(t *testing.T) {
+	for _, how := range []string{"least size", "grow"} {
+		t.Run(how, func(t *testing.T) {
+			store, config := bootstrap.NewMemStore(), joinConfigOf("tcp")
+			goOn := func(c *Comm) error { return c.Grow(soon(t), 1) }
+			if how == "least size" {
+				config.MinSize = 3
+				goOn = func(c *Comm) error { return c.Recover(soon(t)) }
+			}
+			w := newWorldOf(t, "tcp", 3, config)
+			w.publishes(store)
+			until(t, "the lowest rank is named", w.names(store, 0))
+			w.end(0)
+			w = w.of(1, 2)
+			named := w.names(store, 0)
+			config.Store, config.GroupName = store, "test"
+			joined := w.joining(config, nil)
+			w.each(func(rank int) error { return goOn(w.comms[rank]) })
+			if !named() {
+				t.Error("the lowest rank that is left is not named")
+			}
+			checkMembers(t, joined())
+		})
+	}
+}
+
+// A store that names a member of another group leads nobody into it.
+func TestJoinAnotherGroup(t *testing.T) {
+	store := bootstrap.NewMemStore()
+	w := newWorldOf(t, "tcp", 2, joinConfigOf("tcp"))
+	_ = store.Set(bootstrap.MembersKey("mine"), []byte(w.handles()[0]))
+	config := storeConfigOf(store)
+	config.GroupName = "mine"
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+	t.Cleanup(r.Close)
+	_, err := r.Join(soon(t), config, nil)
+	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(),
+		`wants to join group "mine", and is at a member of group "test"`) {
+		t.Error(err)
+	}
+}
+
 // failingStore is a store that cannot be used.
 type failingStore struct{ bootstrap.Store }
 
@@ -124,6 +169,13 @@ func storeWith(value string) bootstrap.Store {
 	s := bootstrap.NewMemStore()
 	_ = s.Set(bootstrap.MembersKey("test"), []byte(value))
 	return s
+}
+
+// changed is a handle with another TCP port, or whatever stands there.
+func changed(handle string) string {
+	b, _ := base64.RawURLEncoding.DecodeString(handle)
+	b[len(b)/2] ^= 1
+	return base64.RawURLEncoding.EncodeToString(b)
 }
 
 // A process that cannot find members is told why.
@@ -148,6 +200,9 @@ func TestJoinFindsNobody(t *testing.T) {
 		{"gone, in the store", storeWith(handles[0]), "", ErrTimeout, "is not a member any more"},
 		{"malformed", storeWith("a\nb"), "", ErrInvalidArgument,
 			`at "goccl/members/test" of the store is "a\\nb", which is no handle`},
+		{"changed", nil, changed(handles[0]), ErrMismatch, "handle 1 of 1 in GOCCL_JOIN: pid "},
+		{"changed, in the store", storeWith(changed(handles[0])), "", ErrMismatch,
+			`at "goccl/members/test" of the store is the handle of another job: pid `},
 		{"failing", failingStore{}, "", ErrSystem, `reading "goccl/members/test" from the store: it is`},
 		{"silent", silentStore{}, "", ErrTimeout, "it has not answered within"},
 	} {

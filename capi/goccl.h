@@ -330,8 +330,8 @@ goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
  * Members decide together who is left:
  *
  * - one whose process has ended, or whose host is silent, is left out, without a wait;
- * - one that does not call it is left out after half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the
- *   communicator's), at once where it is known to be stopped. A process that is stopped on the host
+ * - one that does not call it, and a newcomer that was let in and does not come, is left out after
+ *   half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's), at once where it is known to be stopped. A process that is stopped on the host
  *   of another member is killed, for it would go on later, and write to memory of others;
  * - where a part of the members cannot be reached the majority goes on, unless config.quorum says
  *   otherwise: of exactly half, the half that has the lowest rank.
@@ -358,14 +358,16 @@ goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms);
  * config.timeout_ms at most. config is that of goccl_init() but for rank, size and global_ranks,
  * which are not looked at; settings and secret must be those of the members. The callbacks of
  * config.store are called as during goccl_init(). GOCCL_PEER_FAILED where no process of the handles
- * is there any more, GOCCL_MISMATCH where settings or secrets differ, GOCCL_TIMEOUT where no member
- * was found, or nobody let it in. Thread-safe. */
+ * is there any more; GOCCL_MISMATCH where settings or secrets differ, a handle was changed on its
+ * way, or what was found is a member of another group; GOCCL_UNSUPPORTED where this process and a
+ * member cannot be joined; GOCCL_TIMEOUT where no member was found, or nobody let it in;
+ * GOCCL_EXCLUDED where it was let in, and came too late. Thread-safe. */
 goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
                              const char *const *handles, int n);
 
 /* Lets processes find the communicator that call goccl_comm_join() without handles: from now on the
- * lowest rank of each epoch writes its handle, under the key "goccl/members/" and the group's name.
- * All members call it, newcomers too: any may become the lowest rank. Where GOCCL_STORE names an
+ * lowest rank that lives writes its handle, under the key "goccl/members/" and the group's name, and
+ * looks again every ten seconds whether it is there. All members call it, newcomers too: any may become the lowest rank. Where GOCCL_STORE names an
  * etcd it is written there, and removed a minute after the process has ended at the latest. Else
  * exactly one of the two is given (copied):
  *

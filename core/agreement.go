@@ -48,7 +48,7 @@ func (c *epoch) decision(number int) *decision {
 	}
 	d := &decision{ended: make(chan struct{}), agreement: membership.NewAgreement(membership.Config{
 		Rank: c.rank, Size: c.size, Epoch: uint32(number), Founders: c.founders,
-		Uncontested: c.founders != nil && !c.contested,
+		Uncontested: c.founders != nil && !c.contested && !c.isNewcomer(c.rank),
 		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
 		Patience: agreementPatience, Waits: true, Judge: judge})}
 	c.decisions = append(c.decisions, d)

@@ -314,16 +314,16 @@ func (c *epoch) unmet() bool {
 // them was over: those that have not come or, where nobody is missing, all of them, for one of them
 // says that it has come, and has not.
 func (c *epoch) absent(ctx context.Context) (ranks []int) {
-	if failure := c.failed(); failure == nil || !c.newcomersAreLate(failure) {
+	failure := c.failed()
+	if failure == nil || !c.newcomersAreLate(failure) || c.isNewcomer(c.rank) {
 		return nil
 	}
 	missing, behind := c.askThese(ctx, without(c.rank, c.size), 1)
 	for _, r := range behind {
 		missing = append(missing, r.rank)
 	}
-	first := c.size - len(c.joined)
-	for rank := first; rank < c.size; rank++ {
-		if rank != c.rank && (len(missing) == 0 || slices.Contains(missing, rank)) {
+	for rank := range c.size {
+		if c.isNewcomer(rank) && (len(missing) == 0 || slices.Contains(missing, rank)) {
 			ranks = append(ranks, rank)
 		}
 	}

@@ -295,6 +295,9 @@ func newRoster(
 	return r
 }
 
+// isNewcomer tells whether a rank was no member of the epoch before.
+func (r *roster) isNewcomer(rank int) bool { return rank >= r.size-len(r.joined) }
+
 // part are the members of some of the ranks, in their order.
 func (r *roster) part(ranks []int) (globalRanks []int, addresses []transport.Address,
 	kinds []string) {

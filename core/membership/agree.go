@@ -22,7 +22,8 @@ type Config struct {
 	// epoch's first founders are those of the value that was decided for it.
 	Founders Set
 	// Uncontested: of the members of the epoch before, none but the founders can live. So nobody can
-	// decide otherwise once all founders have ended.
+	// decide otherwise once all founders have ended. A newcomer cannot know that: those that did
+	// without it, before they met it, may go on.
 	Uncontested bool
 	MinSize     int  // the least size of the next epoch
 	Any         bool // those who reach each other go on, though others may go on elsewhere
@@ -81,7 +82,8 @@ type Agreement struct {
 type News interface{ inform(a *Agreement) }
 
 // Excluded tells that the members go on without a peer, as if it had ended. It may live, and ask
-// for the decision.
+// for the decision. Either all members are told of the same peers, or the peer is a newcomer that
+// this member, which is none, has not met; and Begin follows at once.
 type Excluded struct{ Peer int }
 
 // Begin tells that this member has stopped, because its communicator has failed or is to grow, or

@@ -131,6 +131,8 @@ func schedule(seed uint64) (setting, []command, *world) {
 			do("join", p, s.members+r.IntN(s.joiners))
 		case k < 96 && s.joiners > 0:
 			do("unjoin", p, s.members+r.IntN(s.joiners))
+		case k < 98 && s.joiners > 0 && r.IntN(2) == 0:
+			do("exclude", p, q)
 		case k < 97 && s.waits == 1:
 			do("wait", p)
 		case k < 98 && !patient:

@@ -30,6 +30,7 @@ type group struct {
 	members  []int // processes by rank
 	value    *Value
 	decided  map[int]string // what processes have decided, whether they live or not
+	excluded map[int]bool   // newcomers that some member has done without
 	children map[string]*group
 }
 
@@ -45,6 +46,7 @@ type seat struct {
 	*group
 	rank      int
 	agreement *Agreement
+	met       bool
 }
 
 type envelope struct {
@@ -55,7 +57,8 @@ type envelope struct {
 
 func newWorld(members, joiners int, config Config) *world {
 	w := &world{config: config, groups: map[string]*group{}, cut: map[[2]int]bool{}}
-	w.root = &group{key: "epoch 0", decided: map[int]string{}, children: map[string]*group{}}
+	w.root = &group{key: "epoch 0", decided: map[int]string{}, excluded: map[int]bool{},
+		children: map[string]*group{}}
 	for id := range members + joiners {
 		w.processes = append(w.processes, &process{id: id})
 		if id < members {
@@ -83,9 +86,9 @@ func (w *world) install(p *process, g *group) {
 	config.Rank, config.Size, config.Epoch = slices.Index(g.members, p.id), len(g.members), g.epoch
 	if g.value != nil {
 		config.Founders = g.value.NextFounders()
-		config.Uncontested = !g.value.Open
+		config.Uncontested = !g.value.Open && config.Rank < g.newcomers()
 	}
-	p.seats = append(p.seats, &seat{g, config.Rank, NewAgreement(config)})
+	p.seats = append(p.seats, &seat{g, config.Rank, NewAgreement(config), false})
 }
 
 // child is the group that a value makes of another.
@@ -93,7 +96,8 @@ func (w *world) child(g *group, v *Value) *group {
 	key := string(v.append(nil))
 	c := g.children[key]
 	if c == nil {
-		c = &group{epoch: v.Epoch, value: v, decided: map[int]string{}, children: map[string]*group{}}
+		c = &group{epoch: v.Epoch, value: v, decided: map[int]string{}, excluded: map[int]bool{},
+			children: map[string]*group{}}
 		for _, old := range v.Survivors.Ranks() {
 			c.members = append(c.members, g.members[old])
 		}
@@ -108,6 +112,9 @@ func (w *world) child(g *group, v *Value) *group {
 	}
 	return c
 }
+
+// newcomers is the first rank of those that were no members before.
+func (g *group) newcomers() int { return g.value.Survivors.count() }
 
 func (w *world) note(format string, args ...any) {
 	if w.traced {
@@ -176,7 +183,7 @@ func (w *world) decide(p *process, g *group, v *Value) {
 	key := string(v.append(nil))
 	g.decided[p.id] = key
 	for id, other := range g.decided {
-		if other != key && !w.processes[id].ended() && !w.config.Any {
+		if other != key && !w.processes[id].ended() && !w.config.Any && !g.excluded[id] && !g.excluded[p.id] {
 			w.breaks("%d and %d decide differently in %s", p.id, id, g.key)
 		}
 	}
@@ -233,6 +240,7 @@ func parse(words []string) command {
 //	deliver P Q   the oldest message from P to Q comes; with a number, one of the later ones
 //	lose P Q      the same, and it does not come
 //	cut P Q       messages between P and Q are lost; heal P Q undoes it
+//	exclude P Q   P begins to do without Q, a newcomer of its epoch, which has not met
 //	tick P
 //	expire P
 //	wait P        P has waited for long enough for who is silent
@@ -287,6 +295,13 @@ func (w *world) tell(name string, p, q *process, s *seat) {
 			w.suspected = true
 			w.step(p, s, Lost{Peer: rank, Evidence: Suspicion})
 		}
+	case "exclude":
+		rank := slices.Index(s.members, q.id)
+		if s.value != nil && !s.met && rank >= s.newcomers() && s.rank < s.newcomers() {
+			s.excluded[q.id] = true
+			w.step(p, s, Excluded{Peer: rank})
+			w.begin(p)
+		}
 	case "tick":
 		w.step(p, s, Tick{})
 	case "expire":
@@ -305,6 +320,7 @@ func (w *world) tell(name string, p, q *process, s *seat) {
 		if !w.goesOn(s.group) {
 			return
 		}
+		s.met = true
 		if s.value != nil && !s.value.Open {
 			w.step(p, s, Settle{})
 		}
@@ -478,7 +494,7 @@ func (w *world) mayExpire(p *process, s *seat) {
 	for rank, id := range s.members {
 		q := w.processes[id]
 		switch {
-		case q.ended():
+		case q.ended(), s.excluded[id]:
 			if s.agreement.ended.Has(rank) {
 				ended++
 			}

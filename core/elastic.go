@@ -310,31 +310,39 @@ func (c *epoch) unmet() bool {
 	return len(c.joined) > 0 && !c.hasMet
 }
 
-// absent are the newcomers that the others do without, where the time of the first meeting with
-// them was over: those that have not come or, where nobody is missing, all of them, for one of them
-// says that it has come, and has not.
+// absent are the newcomers that the members do without after a first meeting has failed: those that
+// are lost, and those that do not answer and are blamed. Where its time was over they are those that
+// have not come or, where nobody is missing, all of them: one says that it has come, and has not.
 func (c *epoch) absent(ctx context.Context) (ranks []int) {
 	failure := c.failed()
-	if failure == nil || !c.newcomersAreLate(failure) || c.isNewcomer(c.rank) {
+	if failure == nil || !c.unmet() || c.isNewcomer(c.rank) {
 		return nil
 	}
-	missing, behind := c.askThese(ctx, without(c.rank, c.size), 1)
-	for _, r := range behind {
-		missing = append(missing, r.rank)
-	}
+	late := errors.Is(failure, fault.ErrTimeout)
+	var asked []int
 	for rank := range c.size {
-		if c.isNewcomer(rank) && (len(missing) == 0 || slices.Contains(missing, rank)) {
+		_, lost := c.departure(rank)
+		switch blamed := slices.Contains(failure.Ranks, rank) && c.isNewcomer(rank); {
+		case rank == c.rank:
+		case lost && c.isNewcomer(rank):
 			ranks = append(ranks, rank)
+		case !lost && (late || blamed):
+			asked = append(asked, rank)
 		}
 	}
-	return ranks
-}
-
-// without are all ranks below size but one.
-func without(rank, size int) (ranks []int) {
-	for r := range size {
-		if r != rank {
-			ranks = append(ranks, r)
+	if len(asked) == 0 {
+		return ranks
+	}
+	missing, behind := c.askThese(ctx, asked, 1)
+	for _, r := range behind {
+		if late {
+			missing = append(missing, r.rank)
+		}
+	}
+	for rank := range c.size {
+		away := slices.Contains(missing, rank) || late && len(missing)+len(ranks) == 0
+		if away && c.isNewcomer(rank) {
+			ranks = append(ranks, rank)
 		}
 	}
 	return ranks

@@ -31,6 +31,16 @@ func checkMembers(t *testing.T, w *world) {
 	everything(t, w)
 }
 
+// without are all ranks below size but one.
+func without(rank, size int) (ranks []int) {
+	for r := range size {
+		if r != rank {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
 // Survivors go on in place, down to the last: after a death that nobody has missed yet, and after
 // one that has failed a collective.
 func TestRecover(t *testing.T) {

@@ -361,14 +361,20 @@ func (a *application) askAny(ctx context.Context, members []meeting.Handle, sour
 		"given%s is there any more: %s", source, strings.Join(lost, "; "))
 }
 
-// find asks the member that a store names, and where that has ended the next one.
+// find asks the member that a store names, and where that has ended the next one. What names none
+// may have been left there by another job, or by somebody who only writes to the store: members write
+// over it when they look at it again. So it is refused only where it stays for longer than that.
 func (a *application) find(ctx context.Context, s bootstrap.Store) (*welcome, error) {
 	key := bootstrap.MembersKey(a.config.GroupName)
 	var known []byte // the member that was not there
 	lost := "nothing is there"
+	patience := time.Now().Add(keepEach + 2*askAgain)
 	for {
 		value, err := bootstrap.Await(ctx, s, key, known, askAgain)
+		h, refused := a.readNamed(value, key)
 		switch {
+		case refused != nil && (ctx.Err() != nil || time.Now().After(patience)):
+			return nil, refused
 		case ctx.Err() != nil:
 			text := fmt.Sprintf("join: no member could be found at %q of the store: %s. Members of a group "+
 				"of this name write there once they call Comm.Publish, goccl_comm_publish() or "+
@@ -381,21 +387,32 @@ func (a *application) find(ctx context.Context, s bootstrap.Store) (*welcome, er
 			return nil, fault.Errorf(fault.ErrSystem, "join: %v", err)
 		case value == nil:
 			continue
-		}
-		h, err := meeting.Parse(string(value))
-		if err != nil {
-			return nil, fault.Errorf(fault.ErrInvalidArgument, "join: at %q of the store is %q, which is "+
-				"no handle of a member: %v", key, printable.Text(string(value), maxQuoted), err)
-		}
-		if !h.MadeWith(a.own.key) {
-			return nil, fault.Errorf(fault.ErrMismatch, "join: at %q of the store is the handle of another "+
-				"job: %s", key, h.NotMadeHere())
+		case refused != nil:
+			known, lost = value, "what is there names none"
+			continue
 		}
 		if w, err := a.askNamed(ctx, &h, s, key); w != nil || err != nil {
 			return w, err
 		}
 		known, lost = value, h.Who()+", which it names, is not a member any more"
 	}
+}
+
+// readNamed reads what stands at a key of a store, if anything does.
+func (a *application) readNamed(value []byte, key string) (h meeting.Handle, refused *fault.Error) {
+	if value == nil {
+		return h, nil
+	}
+	h, err := meeting.Parse(string(value))
+	switch {
+	case err != nil:
+		return h, fault.Errorf(fault.ErrInvalidArgument, "join: at %q of the store is %q, which is no "+
+			"handle of a member: %v", key, printable.Text(string(value), maxQuoted), err)
+	case !h.MadeWith(a.own.key):
+		return h, fault.Errorf(fault.ErrMismatch, "join: at %q of the store is the handle of another "+
+			"job: %s", key, h.NotMadeHere())
+	}
+	return h, nil
 }
 
 // askNamed asks a member for as long as the store names it. The others may have gone on without it,

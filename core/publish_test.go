@@ -136,6 +136,22 @@ func TestJoinWhereTooFewAreLeft(t *testing.T) {
 	}
 }
 
+// What somebody has written over a member's handle does not keep a process out: members look at it
+// again.
+func TestJoinByStoreWrittenOver(t *testing.T) {
+	store := bootstrap.NewMemStore()
+	w := newWorldOf(t, "tcp", 2, joinConfigOf("tcp"))
+	w.publishes(store)
+	named := w.names(store, 0)
+	until(t, "the lowest rank is named", named)
+	_ = store.Set(bootstrap.MembersKey("test"), []byte(changed(w.handles()[1])))
+	joined := w.joining(storeConfigOf(store), nil)
+	w.comms[0].post() // as after a while
+	until(t, "the lowest rank is named again", named)
+	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
+	checkMembers(t, joined())
+}
+
 // A store that names a member of another group leads nobody into it.
 func TestJoinAnotherGroup(t *testing.T) {
 	store := bootstrap.NewMemStore()

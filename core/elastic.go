@@ -311,8 +311,9 @@ func (c *epoch) unmet() bool {
 }
 
 // absent are the newcomers that the members do without after a first meeting has failed: those that
-// are lost, and those that do not answer and are blamed. Where its time was over they are those that
-// have not come or, where nobody is missing, all of them: one says that it has come, and has not.
+// are lost, and those that do not answer and are blamed. Where its time was over they are those
+// that have not come or, where nobody is missing, all of them: one says that it has come, and has
+// not.
 func (c *epoch) absent(ctx context.Context) (ranks []int) {
 	failure := c.failed()
 	if failure == nil || !c.unmet() || c.isNewcomer(c.rank) {

@@ -427,7 +427,8 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		return nil, refused
 	}
 	comm.present.Load().agree(roster.Unanimous)
-	if err := comm.open(identity{job: roster.Job, group: roster.Group, secret: roster.Secret}); err != nil {
+	id := identity{job: roster.Job, group: roster.Group, secret: roster.Secret}
+	if err := comm.open(id); err != nil {
 		return nil, err
 	}
 	return comm, nil

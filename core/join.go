@@ -362,8 +362,8 @@ func (a *application) askAny(ctx context.Context, members []meeting.Handle, sour
 }
 
 // find asks the member that a store names, and where that has ended the next one. What names none
-// may have been left there by another job, or by somebody who only writes to the store: members write
-// over it when they look at it again. So it is refused only where it stays for longer than that.
+// may have been left there by another job, or by somebody who only writes to the store: members
+// write over it when they look at it again. So it is refused only where it stays for longer.
 func (a *application) find(ctx context.Context, s bootstrap.Store) (*welcome, error) {
 	key := bootstrap.MembersKey(a.config.GroupName)
 	var known []byte // the member that was not there

@@ -227,7 +227,8 @@ func TestJoinUnfit(t *testing.T) {
 	}
 	itself, _ := json.Marshal(joinRequest{Handle: member, Settings: w.comms[0].config.common()})
 	_, refusal := w.comms[0].readRequest(w.comms[0].entrance(), itself)
-	if !errors.Is(refusal, ErrInvalidArgument) || !strings.Contains(refusal.Text, "is that of the member") {
+	if !errors.Is(refusal, ErrInvalidArgument) ||
+		!strings.Contains(refusal.Text, "is that of the member") {
 		t.Error(refusal)
 	}
 	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })

@@ -108,8 +108,8 @@ func TestJoinPassesOverAnExcludedMember(t *testing.T) {
 	}
 }
 
-// The lowest rank has ended, and those that are left are too few. They are found while they wait for
-// newcomers, each as the lowest once those below have ended.
+// The lowest rank has ended, and those that are left are too few. They are found while they wait
+// for newcomers.
 func TestJoinWhereTooFewAreLeft(t *testing.T) {
 	for _, how := range []string{"least size", "grow"} {
 		t.Run(how, func(t *testing.T) {

@@ -128,8 +128,8 @@ type List struct {
 	digest  [sha256.Size]byte // of the handles in order
 }
 
-// NewList reads the handles of a meeting. Ordered tells that a handle's place is its rank; else the ranks are in the
-// order of the handles' texts.
+// NewList reads the handles of a meeting. Ordered tells that a handle's place is its rank; else the
+// ranks are in the order of the handles' texts.
 func (m *Meetings) NewList(group string, texts []string, ordered bool) (*List, error) {
 	bad := func(format string, args ...any) (*List, error) {
 		return nil, errorf(fault.ErrInvalidArgument, format, args...)

@@ -183,7 +183,8 @@ func (w *world) decide(p *process, g *group, v *Value) {
 	key := string(v.append(nil))
 	g.decided[p.id] = key
 	for id, other := range g.decided {
-		if other != key && !w.processes[id].ended() && !w.config.Any && !g.excluded[id] && !g.excluded[p.id] {
+		excluded := g.excluded[id] || g.excluded[p.id]
+		if other != key && !w.processes[id].ended() && !w.config.Any && !excluded {
 			w.breaks("%d and %d decide differently in %s", p.id, id, g.key)
 		}
 	}

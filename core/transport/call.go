@@ -19,8 +19,11 @@ import (
 // a request and a reply. Both are sealed: whoever stands between the two, as by an address of its
 // own in a handle, reads nothing and changes nothing unless it holds the service's secret.
 
-// maxCall is the longest request or reply of a call, in bytes.
-const maxCall = 16 << 20
+// The longest request and reply of a call, in bytes. A reply may tell of all members of a group.
+const (
+	maxRequest = 1 << 20
+	maxReply   = 16 << 20
+)
 
 // Service is what answers calls that come to an endpoint.
 type Service struct {
@@ -66,7 +69,7 @@ func (e *Endpoint) answer(s *conn, to *service, h *hello, nonces *[2][nonceSize]
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { s.SetReadDeadline(time.Unix(1, 0)) })()
 	s.SetDeadline(time.Now().Add(handshakeTimeout))
-	request, err := readSealed(s, callRequest.seal(to.Secret, h, nonces))
+	request, err := readSealed(s, callRequest.seal(to.Secret, h, nonces), maxRequest)
 	if err != nil {
 		return
 	}
@@ -88,8 +91,9 @@ func (e *Endpoint) answer(s *conn, to *service, h *hello, nonces *[2][nonceSize]
 // ErrRefused that the secrets differ, and by ErrProtocol that the reply is not what the peer sent.
 func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64, secret,
 	request []byte) ([]byte, error) {
-	if len(request) > maxCall {
-		return nil, fmt.Errorf("a request of %d bytes: at most %d are allowed", len(request), maxCall)
+	if len(request) > maxRequest {
+		return nil, fmt.Errorf("a request of %d bytes: at most %d are allowed", len(request),
+			maxRequest)
 	}
 	kind, network, targets := TCP, "tcp", to.reachable(&e.address)
 	if to.Host == e.address.Host && to.Unix != "" && e.address.Unix != "" {
@@ -149,7 +153,7 @@ func (e *Endpoint) ask(ctx context.Context, s *conn, kind string, to *Address, h
 	var reply []byte
 	if err == nil {
 		if err = writeSealed(s, callRequest.seal(secret, &h, &nonces), request); err == nil {
-			reply, err = readSealed(s, callReply.seal(secret, &h, &nonces))
+			reply, err = readSealed(s, callReply.seal(secret, &h, &nonces), maxReply)
 		}
 	}
 	e.unwatch(pulse)
@@ -189,13 +193,14 @@ func writeSealed(w io.Writer, seal cipher.AEAD, m []byte) error {
 	return nil
 }
 
-func readSealed(r io.Reader, seal cipher.AEAD) ([]byte, error) {
+// readSealed reads a message of at most so many bytes.
+func readSealed(r io.Reader, seal cipher.AEAD, most int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, plain.Error(err)
 	}
 	n := int64(binary.LittleEndian.Uint32(head[:]))
-	if n > int64(maxCall+seal.Overhead()) {
+	if n > int64(most+seal.Overhead()) {
 		return nil, fmt.Errorf("%w: a message of %d bytes", ErrProtocol, n)
 	}
 	// What comes decides how much is taken, not what is announced.

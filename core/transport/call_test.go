@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -40,16 +41,23 @@ func TestCall(t *testing.T) {
 						<-ctx.Done() // the caller has gone
 						gone <- true
 					}
-					return append([]byte{byte(topic)}, request...)
+					return bytes.Repeat(append([]byte{byte(topic)}, request...), int(topic)-1)
 				}})
-			long := strings.Repeat("y", maxCall-1)
+			long := strings.Repeat("y", maxRequest)
 			for _, request := range []string{"", "x", long} {
 				if reply, err := call(1, 2, "s", request); err != nil || reply != "\x02"+request {
 					t.Errorf("%d bytes come back: %v", len(reply), err)
 				}
 			}
-			if _, err := call(1, 2, "s", long+"yy"); err == nil {
+			if _, err := call(1, 2, "s", long+"y"); err == nil {
 				t.Error("a request that is too long")
+			}
+			part := maxReply/16 - 1
+			if reply, err := call(1, 17, "s", long[:part]); err != nil || len(reply) != maxReply {
+				t.Errorf("of a long reply come %d bytes: %v", len(reply), err)
+			}
+			if _, err := call(1, 18, "s", long[:part]); !errors.Is(err, ErrProtocol) {
+				t.Errorf("a reply that is too long: %v", err)
 			}
 			if _, err := call(1, 2, "other", "x"); !errors.Is(err, ErrRefused) {
 				t.Error(err)

@@ -261,7 +261,9 @@ typedef struct {
    * a second. Default: a random one in the store, which all who read the store have, too. Also
    * GOCCL_SECRET. */
   const char *secret;
-  const char *incarnation; /* part of every key; default: TORCHELASTIC_RESTART_COUNT */
+  /* Part of every key. Default: MASTER_PORT where torchrun makes a new store for each attempt
+   * (TORCHELASTIC_USE_AGENT_STORE=False); else none */
+  const char *incarnation;
   /* Of every goccl_alltoall() that names none: see goccl_call. The same on all ranks. Also
    * GOCCL_ALLTOALL_SCHEDULE */
   const char *alltoall_schedule;

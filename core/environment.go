@@ -34,7 +34,7 @@ func (r *Runtime) tellEnvironment() {
 	if !log.Enabled(context.Background(), logs.Info) {
 		return
 	}
-	for _, name := range append(slices.Clone(variables), EnvIncarnation) {
+	for _, name := range append(slices.Clone(variables), EnvRestarts) {
 		value := r.config.Getenv(name)
 		switch {
 		case value == "":

@@ -108,3 +108,30 @@ func TestEnvironmentIsLogged(t *testing.T) {
 		t.Errorf("logged:\n%s\nwanted:\n%s", strings.Join(logged, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+func TestAttemptsOfALauncher(t *testing.T) {
+	const restarts, agent, port = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
+		"MASTER_PORT"
+	for i, c := range []struct {
+		set                         map[string]string
+		given, incarnation, attempt string
+	}{
+		{map[string]string{port: "1"}, "", "", ""},
+		{map[string]string{restarts: "2", port: "1"}, "", "", "2"},
+		{map[string]string{restarts: "2", agent: "True", port: "1"}, "", "", "2"},
+		{map[string]string{restarts: "2", agent: "False", port: "1"}, "", "1", ""},
+		{map[string]string{restarts: "2", agent: "False", port: "1"}, "x", "x", ""},
+		{map[string]string{restarts: "2"}, "x", "x", ""},
+	} {
+		r := NewRuntime(RuntimeConfig{Getenv: func(name string) string { return c.set[name] }})
+		config := Config{Size: 1, Incarnation: c.given}
+		for range 2 { // a rank that stays out completes its configuration again
+			if err := r.complete(&config); err != nil {
+				t.Fatal(err)
+			}
+			if config.Incarnation != c.incarnation || config.attempt != c.attempt {
+				t.Errorf("%d: %q, %q", i, config.Incarnation, config.attempt)
+			}
+		}
+	}
+}

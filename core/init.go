@@ -33,19 +33,22 @@ const (
 
 // The environment that Init reads where a Config field is empty.
 const (
-	EnvTransport   = "GOCCL_TRANSPORT"
-	EnvNet         = "GOCCL_NET"
-	EnvThresholds  = "GOCCL_THRESHOLDS"
-	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
-	EnvAlgorithms  = "GOCCL_ALGO"
-	EnvLinks       = "GOCCL_LINKS"
-	EnvQuorum      = "GOCCL_QUORUM"
-	EnvRecovery    = "GOCCL_RECOVERY"
-	EnvInterface   = "GOCCL_SOCKET_IFNAME"
-	EnvSecret      = "GOCCL_SECRET"
-	EnvStore       = "GOCCL_STORE"
-	EnvJoin        = "GOCCL_JOIN"
-	EnvIncarnation = "TORCHELASTIC_RESTART_COUNT"
+	EnvTransport  = "GOCCL_TRANSPORT"
+	EnvNet        = "GOCCL_NET"
+	EnvThresholds = "GOCCL_THRESHOLDS"
+	EnvSchedule   = "GOCCL_ALLTOALL_SCHEDULE"
+	EnvAlgorithms = "GOCCL_ALGO"
+	EnvLinks      = "GOCCL_LINKS"
+	EnvQuorum     = "GOCCL_QUORUM"
+	EnvRecovery   = "GOCCL_RECOVERY"
+	EnvInterface  = "GOCCL_SOCKET_IFNAME"
+	EnvSecret     = "GOCCL_SECRET"
+	EnvStore      = "GOCCL_STORE"
+	EnvJoin       = "GOCCL_JOIN"
+	EnvRestarts   = "TORCHELASTIC_RESTART_COUNT"
+
+	envAgentStore = "TORCHELASTIC_USE_AGENT_STORE"
+	envMasterPort = "MASTER_PORT"
 )
 
 // Who goes on where members cannot reach each other: see Config.Quorum.
@@ -83,7 +86,7 @@ type Config struct {
 	StoreHost   string // the route to it names the default interface
 	Secret      string // the job's
 	StoreSecret string // that which the store came with: of the first members, where Secret is empty
-	Incarnation string // part of every key in the store
+	Incarnation string // part of every key in the store, and of the secret; see also readAttempt
 	Thresholds  string // see tune.Thresholds.Set; the same on all ranks
 	// AllToAllSchedule is that of operations that name none: "sequential", "window=2" and the like,
 	// "parallel"; default: by size. The same on all ranks.
@@ -102,6 +105,7 @@ type Config struct {
 	// with which several groups may go on apart. The same on all ranks.
 	Quorum string
 
+	attempt  string             // see bootstrap.JoinConfig
 	etcd     *etcd.Address      // at which ranks meet, not at Store; nil: at Store
 	settings map[string]Setting // in effect, by the names of their variables
 }
@@ -198,7 +202,7 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 // joinConfig is how a rank meets the others, but for what it publishes.
 func joinConfig(c Config) bootstrap.JoinConfig {
 	return bootstrap.JoinConfig{Rank: c.Rank, Size: c.Size, GroupName: c.GroupName,
-		Incarnation: c.Incarnation, Secret: cmp.Or(c.Secret, c.StoreSecret),
+		Incarnation: c.Incarnation, Attempt: c.attempt, Secret: cmp.Or(c.Secret, c.StoreSecret),
 		Settings: append(c.common(),
 			bootstrap.Setting{Name: "the list of the group's ranks", Value: rankList(c)})}
 }
@@ -280,7 +284,7 @@ func (r *Runtime) readVariables(c *Config) {
 	fill(&c.Net, EnvNet)
 	fill(&c.Interface, EnvInterface)
 	fill(&c.Secret, EnvSecret)
-	c.Incarnation = cmp.Or(c.Incarnation, r.config.Getenv(EnvIncarnation))
+	r.readAttempt(c)
 	fill(&c.Thresholds, EnvThresholds)
 	fill(&c.AllToAllSchedule, EnvSchedule)
 	fill(&c.Algorithms, EnvAlgorithms)
@@ -291,6 +295,20 @@ func (r *Runtime) readVariables(c *Config) {
 	c.Recovery = cmp.Or(c.Recovery, RecoveryStep)
 	for _, env := range []string{rdma.EnvHCA, rdma.EnvGIDIndex} {
 		fill(new(string), env)
+	}
+}
+
+// readAttempt takes what tells an attempt of torchrun's from an earlier one. Where torchrun's
+// agents do not share their store with the workers, rank 0 serves a new one in each attempt, and all
+// are told its port. Else there are only the restarts, which each agent counts by itself: an agent
+// that has come later, or has missed a failure, has another number.
+func (r *Runtime) readAttempt(c *Config) {
+	switch {
+	case c.Incarnation != "":
+	case r.config.Getenv(envAgentStore) == "False":
+		c.Incarnation = r.config.Getenv(envMasterPort)
+	default:
+		c.attempt = r.config.Getenv(EnvRestarts)
 	}
 }
 

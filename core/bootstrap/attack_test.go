@@ -113,7 +113,7 @@ func TestJoinNoticesChanges(t *testing.T) {
 			"rank 1 was given another secret than rank 0, or its record was changed"},
 		{"a setting in a join", 0, func(k string, v []byte) []byte {
 			if k == "join/1" {
-				v[len(joinMagic)+9+nonceSize] ^= 1
+				v[len(joinMagic)+9+nonceSize+len(attemptDigest{})] ^= 1
 			}
 			return v
 		}, nil, nil, "rank 1 has other settings than rank 0, or its record was changed in the store",

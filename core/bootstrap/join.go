@@ -47,6 +47,10 @@ type JoinConfig struct {
 	// GroupName and Incarnation are part of every key, so that groups of one job, and the runs of
 	// one job, keep apart.
 	GroupName, Incarnation string
+	// Attempt is what a launcher tells a rank of how often it has started it anew. It need not be the
+	// same on all ranks of a group, for agents of a launcher may count apart. But where it differs a
+	// rank may be a stale one: see doubt.
+	Attempt string
 	// Secret is the job's. With it, every rank must hold the same; it is never written into the
 	// store. Without it, rank 0 puts a fresh one there.
 	Secret string
@@ -100,6 +104,11 @@ const (
 // stays, once it is certain that there can be no group, for ranks that come late to be told.
 const Linger = 3 * time.Second
 
+// doubt is for how long no rank must have joined before rank 0 believes in a group of ranks that
+// were told different attempts. Ranks of an earlier attempt, which may live on for a moment, are
+// replaced by then.
+const doubt = 3 * time.Second
+
 // Join makes a group of all ranks that call it with the same store, incarnation and name, and
 // returns when all have. The context bounds it.
 //
@@ -127,7 +136,12 @@ const Linger = 3 * time.Second
 // Rank 0 cannot tell a stale join from a fresh one and may list it; but a dead rank confirms
 // nothing. Rank 0 reads the joins of those that have not confirmed again, and when a successor has
 // joined it writes a new roster with a new nonce. One that joins after a rank has confirmed is
-// noticed until rank 0 gives the word, as newest has changed.
+// noticed until rank 0 gives the word, as newest has changed. A rank that finds another's join in
+// the place of its own leaves: the last process that has joined as a rank is that rank.
+//
+// A live rank may be of an earlier attempt of a launcher that has started all anew. Where no rank's
+// attempt differs from rank 0's the ranks are of one, or cannot be told apart. Else rank 0 believes
+// what all have confirmed only once no rank has joined for a while.
 //
 // Settings that do not fit are told through the roster as well. They are believed once the ranks
 // concerned have confirmed it: before, their joins may be stale. For the same reason a failed Check
@@ -154,8 +168,8 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 	j.back = func(g func()) { g() }
 	j.prefix = "goccl/" + url.PathEscape(c.Incarnation) + "/" + url.PathEscape(c.GroupName) + "/"
 	j.own = &joinRecord{rank: c.Rank, size: c.Size, nonce: newNonce(), keyed: c.Secret != "",
-		problem: printable.Text(c.Problem, maxProblem), settings: digestSettings(c.Settings),
-		member: c.Member}
+		attempt: digestAttempt(c.Attempt), problem: printable.Text(c.Problem, maxProblem),
+		settings: digestSettings(c.Settings), member: c.Member}
 	if j.own.keyed {
 		var err error
 		if j.job, err = JobKey(c.Secret, c.Incarnation); err != nil {
@@ -266,6 +280,7 @@ type leading struct {
 	// A roster with gaps is written after silence, of twice the time after each.
 	gaps  time.Time
 	quiet time.Duration
+	sure  time.Time // when ranks of different attempts are believed
 }
 
 func (j *joiner) joinKey(r int) string { return fmt.Sprintf("join/%d", r) }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -301,6 +302,72 @@ func TestJoinInStoreThatIsEmptied(t *testing.T) {
 				}
 			}}
 			agree(t, ranks(3), joinAll(within(t, limit), s, ranks(3)))
+		})
+	}
+}
+
+// TestJoinOfAttempts has agents of a launcher count their restarts apart, so that ranks of one
+// attempt have other numbers. They meet, and not with live ranks of an earlier attempt, which have
+// come before them to the same keys.
+func TestJoinOfAttempts(t *testing.T) {
+	type process struct {
+		rank, size int
+		attempt    string
+		at         time.Duration // when it comes
+		met        bool          // it is to have a group
+	}
+	for name, processes := range map[string][]process{
+		"one number":            {{0, 2, "3", 0, true}, {1, 2, "3", time.Second, true}},
+		"two numbers":           {{0, 3, "3", 0, true}, {1, 3, "0", 0, true}, {2, 3, "0", time.Second, true}},
+		"and rank 0 the lower":  {{0, 2, "0", 0, true}, {1, 2, "3", 0, true}},
+		"no launcher on a host": {{0, 2, "3", 0, true}, {1, 2, "", 0, true}},
+		"a stale rank 1": {{1, 2, "0", 0, false}, {0, 2, "1", time.Second, true},
+			{1, 2, "1", 3 * time.Second, true}},
+		"a stale rank 0": {{0, 2, "0", 0, false}, {1, 2, "1", time.Second, true},
+			{0, 2, "1", 3 * time.Second, true}},
+		"all but one stale": {{0, 3, "0", 0, false}, {1, 3, "0", 0, false}, {2, 3, "1", time.Second, true},
+			{0, 3, "1", 3 * time.Second, true}, {1, 3, "1", 5 * time.Second, true}},
+		"a stale rank that comes while there are two numbers": {{0, 3, "1", 0, true},
+			{1, 3, "0", time.Second, false}, {2, 3, "5", time.Second, true}, {1, 3, "5", 3 * time.Second, true}},
+		"a stale rank of another size": {{1, 3, "0", 0, false}, {0, 2, "1", time.Second, true},
+			{1, 2, "1", 3 * time.Second, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := NewMemStore()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				var met []result
+				var configs []JoinConfig
+				begun := time.Now()
+				var wg sync.WaitGroup
+				var mu sync.Mutex
+				for i, p := range processes {
+					c := ranks(p.size)[p.rank]
+					c.Attempt, c.Member.Own = p.attempt, fmt.Appendf(nil, "process %d", i)
+					if p.met {
+						configs = append(configs, c)
+					}
+					wg.Go(func() {
+						time.Sleep(p.at)
+						r, err := Join(ctx, s, c)
+						mu.Lock()
+						defer mu.Unlock()
+						switch {
+						case p.met:
+							met = append(met, result{c.Rank, r, err})
+						case !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "after this one"):
+							t.Errorf("process %d, which is stale, ends with %v", i, err)
+						}
+					})
+				}
+				wg.Wait()
+				agree(t, configs, met)
+				last := slices.MaxFunc(processes, func(a, b process) int { return int(a.at - b.at) }).at
+				if name == "one number" && time.Since(begun) > last+time.Second {
+					t.Errorf("the ranks of one attempt are in after %v", time.Since(begun))
+				}
+			})
 		})
 	}
 }

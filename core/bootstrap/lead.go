@@ -31,6 +31,7 @@ func (j *joiner) lead() (*Roster, error) {
 		return nil, err
 	}
 	j.news, j.quiet = decodeNews(value), quietFirst
+	j.wonder()
 	j.joins = append(j.joins, make([]*joinRecord, j.config.Size-1)...)
 	var roster *rosterRecord // the one in the store
 	var own checked
@@ -70,30 +71,52 @@ func (j *joiner) lead() (*Roster, error) {
 				return nil, err
 			}
 			progress = progress || p
+			if problem == "" {
+				concerned = nil // all are
+			}
+			again, mixed := false, j.mixed()
+			agreed := !absent && j.haveConfirmed(concerned)
+			if agreed && (problem == "" || mixed) {
+				if again, err = j.rejoined(); err != nil {
+					return nil, err
+				}
+			}
 			switch {
-			case absent:
-			case problem != "" && j.haveConfirmed(concerned):
+			case again:
+				roster = nil
+				continue
+			case !agreed || mixed && time.Now().Before(j.sure):
+			case problem == "":
+				return j.settle(roster, own)
+			default:
 				j.explain(concerned)
 				if explained, _ := j.compare(); explained != problem {
 					return nil, j.refuseAnew(explained, causeMismatch)
 				}
 				return nil, j.refuse(roster)
-			case problem == "" && j.haveConfirmed(nil):
-				again, err := j.rejoined()
-				if err != nil {
-					return nil, err
-				}
-				if again {
-					roster = nil
-					continue
-				}
-				return j.settle(roster, own)
 			}
 		}
 		if !j.pause(progress) {
 			return nil, j.missing(roster, problem)
 		}
 	}
+}
+
+// mixed tells whether ranks may be of different attempts. Rank 0's own problem is of this one.
+func (j *joiner) mixed() bool {
+	return j.own.problem == "" && slices.ContainsFunc(j.joins[:j.config.Size], func(rec *joinRecord) bool {
+		return rec != nil && rec.attempt != j.own.attempt
+	})
+}
+
+// wonder puts off that ranks of different attempts are believed, as one has joined. It leaves half
+// of the context's time.
+func (j *joiner) wonder() {
+	wait := doubt
+	if end, ok := j.ctx.Deadline(); ok {
+		wait = min(wait, time.Until(end)/2)
+	}
+	j.sure = time.Now().Add(wait)
 }
 
 // isQuiet tells whether no rank has come for a while, so that a roster with gaps is worth a write:
@@ -216,6 +239,7 @@ func (j *joiner) pollJoin(r int) (changed bool, err error) {
 	}
 	if j.joins[r] = rec; rec != nil {
 		rec.conflict = j.conflict(rec)
+		j.wonder()
 	}
 	return rec != nil || old != nil, nil
 }

@@ -34,7 +34,7 @@ const (
 )
 
 const (
-	joinMagic    = "GCJ3"
+	joinMagic    = "GCJ4"
 	rosterMagic  = "GCR4"
 	confirmMagic = "GCC4"
 )
@@ -64,11 +64,21 @@ type joinRecord struct {
 	rank, size int
 	nonce      nonce
 	keyed      bool
+	attempt    attemptDigest
 	problem    string // why the rank can be in no group; "" where it can
 	settings   settingsDigest
 	member     Member
 	encoded    []byte // the whole record, in one that encode or decodeJoin has made
 	conflict   string // why the rank cannot be in one group with rank 0, as that finds
+}
+
+// attemptDigest tells whether two ranks were told the same attempt.
+type attemptDigest [8]byte
+
+func digestAttempt(attempt string) (d attemptDigest) {
+	sum := sha256.Sum256([]byte(attempt))
+	copy(d[:], sum[:])
+	return d
 }
 
 // settingsDigest tells whether two ranks have the same settings. Which ones differ is told on
@@ -110,7 +120,7 @@ func (j *joinRecord) encode(key string) []byte {
 	b := append([]byte(joinMagic), flags(j.keyed, j.problem != ""))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.rank))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.size))
-	b = append(b, j.nonce[:]...)
+	b = append(append(b, j.nonce[:]...), j.attempt[:]...)
 	if j.problem != "" {
 		b = foreign.AppendBytes(b, j.problem)
 	}
@@ -126,6 +136,7 @@ func decodeJoin(b []byte) (*joinRecord, error) {
 	j := &joinRecord{rank: r.Number(MaxSize - 1), size: r.Number(MaxSize), keyed: f&flagKeyed != 0,
 		encoded: b}
 	r.Fixed(j.nonce[:])
+	r.Fixed(j.attempt[:])
 	if f&flagProblem != 0 {
 		j.problem = r.text(maxProblem)
 	}

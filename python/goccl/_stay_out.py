@@ -25,7 +25,7 @@ _LINGER = 3.0  # seconds for the others to come and to hear, as in the library
 _PAUSE = 0.02  # between two looks at the store
 _MOST = 4000  # bytes of the reason
 
-_JOIN, _ROSTER, _CONFIRM = b"GCJ3", b"GCR4", b"GCC4"
+_JOIN, _ROSTER, _CONFIRM = b"GCJ4", b"GCR4", b"GCC4"
 _PROBLEM = 2  # the flag of a record that tells why there can be no group
 _NONE = bytes(16)  # a nonce, or the mark of a rank that has not joined
 _SETTINGS = bytes(16)  # the digest of none
@@ -46,9 +46,10 @@ def stay_out(store: Store, rank: int, size: int, group_name: str, why: str) -> N
         group_name: the group's name in the store.
         why: the reason.
     """
-    incarnation = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    incarnation, attempt = _attempt()
     names = (urllib.parse.quote(name, safe="$&+=:@~") for name in (incarnation, group_name))
-    meeting = _Meeting(store, "/".join(("goccl", *names, "")), rank, size, _printable(why))
+    prefix = "/".join(("goccl", *names, ""))
+    meeting = _Meeting(store, prefix, rank, size, attempt, _printable(why))
 
     def tell() -> None:
         with contextlib.suppress(Exception):  # of a store that does not work
@@ -67,7 +68,9 @@ def stay_out(store: Store, rank: int, size: int, group_name: str, why: str) -> N
 class _Meeting:
     """One rank's part."""
 
-    def __init__(self, store: Store, prefix: str, rank: int, size: int, why: bytes) -> None:
+    def __init__(
+        self, store: Store, prefix: str, rank: int, size: int, attempt: str, why: bytes
+    ) -> None:
         self._store, self._prefix, self._rank, self._size, self._why = (
             store,
             prefix,
@@ -75,15 +78,15 @@ class _Meeting:
             size,
             why,
         )
+        self._attempt = hashlib.sha256(attempt.encode()).digest()[:8]
         self._nonce = os.urandom(15) + b"\1"  # none is all zero
         self._end = time.monotonic() + _LINGER
 
     def follow(self) -> None:
         """Joins with the problem. Rank 0 tells all of it when this rank has confirmed its
         roster."""
-        head = struct.pack(
-            "<4sBII16sI", _JOIN, _PROBLEM, self._rank, self._size, self._nonce, len(self._why)
-        )
+        head = struct.pack("<4sBII", _JOIN, _PROBLEM, self._rank, self._size)
+        head += self._nonce + self._attempt + struct.pack("<I", len(self._why))
         member = struct.pack("<II", 0, 0)
         self._set("newest", self._nonce)
         self._set(f"join/{self._rank}", head + self._why + _SETTINGS + member + _UNPROVED)
@@ -138,6 +141,13 @@ class _Meeting:
         """Returns a value, or nothing where there is none."""
         key = self._prefix + key
         return self._store.get(key) if self._store.check([key]) else b""
+
+
+def _attempt() -> tuple[str, str]:
+    """What keys of the meeting begin with, and the attempt: see Runtime.readAttempt in core."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
+        return os.environ.get("MASTER_PORT", ""), ""
+    return "", os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
 
 
 def _printable(text: str) -> bytes:

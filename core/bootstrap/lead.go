@@ -15,6 +15,9 @@ import (
 // maxMisses is how many looks in a row may tell nothing new before a scan ends.
 const maxMisses = 8
 
+// mirrored is for what a rank has in the store, about which it has more than a kilobyte.
+const mirrored = 8 << 10
+
 // Silence for so long lets rank 0 write a roster with gaps, at first and at last.
 const (
 	quietFirst = 2 * pollLast
@@ -24,7 +27,7 @@ const (
 // lead is rank 0's part.
 func (j *joiner) lead() (*Roster, error) {
 	if m, ok := j.store.(Mirror); ok {
-		m.Mirror(j.prefix)
+		m.Mirror(j.prefix, (1+j.config.Size)*mirrored)
 	}
 	value, err := j.get("news")
 	if err != nil {

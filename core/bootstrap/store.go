@@ -59,8 +59,9 @@ type Watcher interface {
 // Mirror is a store that can keep at hand what others write.
 type Mirror interface {
 	Store
-	// Mirror says that many keys with a prefix will be read again and again: rank 0 reads all.
-	Mirror(prefix string)
+	// Mirror says that many keys with a prefix will be read again and again: rank 0 reads all. Where
+	// they are more than so many bytes together they need not be kept.
+	Mirror(prefix string, most int)
 }
 
 // Ranks poll other stores: a torch store can wait for a key, but not for one to change.

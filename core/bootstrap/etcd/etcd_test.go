@@ -233,7 +233,7 @@ func TestStore(t *testing.T) {
 		get(b, "g/empty", "", true)
 		get(b, "g/y", "", false)
 		get(c, "g/x", "", false)
-		b.Mirror("g/")
+		b.Mirror("g/", 1<<20)
 	}
 	set(b, "g/x", "own") // and a reader sees what it has written
 	get(b, "g/x", "own", true)
@@ -396,6 +396,43 @@ func TestStranger(t *testing.T) {
 	if err := s.Set("x", nil); err == nil || !strings.Contains(err.Error(), host) ||
 		!strings.Contains(err.Error(), "it is no etcd of version 3.4 or newer") {
 		t.Errorf("it says: %v", err)
+	}
+}
+
+// TestSentElsewhere asks what sends those who ask to another host: it is no etcd.
+func TestSentElsewhere(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the other host is asked")
+	}))
+	defer other.Close()
+	liar := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer liar.Close()
+	s := open(t, context.Background(), "etcd://"+strings.TrimPrefix(liar.URL, "http://")+"/job", nothing)
+	if err := s.Set("x", nil); err == nil || !strings.Contains(err.Error(), "it is no etcd") {
+		t.Errorf("it says: %v", err)
+	}
+}
+
+// TestTooManyKeys has a mirror be told of more keys than it may keep: they are read one by one.
+func TestTooManyKeys(t *testing.T) {
+	s := serve(t, "http")
+	ctx := within(t, time.Minute)
+	a, b := open(t, ctx, "etcd://"+s.host+"/job", nothing), open(t, ctx, "etcd://"+s.host+"/job", nothing)
+	b.Mirror("g/", 4<<10)
+	for i := range 32 {
+		key, value := fmt.Sprint("g/", i), strings.Repeat("x", 300)
+		if err := a.Set(key, []byte(value)); err != nil {
+			t.Fatal(err)
+		}
+		for { // the watch may come later
+			v, ok, err := b.Get(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ok && string(v) == value {
+				break
+			}
+		}
 	}
 }
 

@@ -36,10 +36,6 @@ type (
 		Key      []byte `json:"key"`
 		RangeEnd []byte `json:"range_end,omitempty"` // none: the one key
 	}
-	rangeResponse struct {
-		Header header     `json:"header"`
-		KVs    []keyValue `json:"kvs"`
-	}
 	keyValue struct {
 		Key         []byte `json:"key"`
 		Value       []byte `json:"value"`
@@ -53,10 +49,6 @@ type (
 		Key           []byte `json:"key"`
 		RangeEnd      []byte `json:"range_end,omitempty"`
 		StartRevision int64  `json:"start_revision,string"`
-	}
-	watchResponse struct {
-		Canceled bool    `json:"canceled"`
-		Events   []event `json:"events"`
 	}
 	event struct {
 		Type string   `json:"type"` // "" for a put
@@ -79,9 +71,9 @@ type (
 	authenticated struct {
 		Token string `json:"token"`
 	}
-	// streamed is one message of an answer that has several.
-	streamed[T any] struct {
-		Result T       `json:"result"`
+	// kept is a message of the answer to a keep-alive.
+	kept struct {
+		Result lease   `json:"result"`
 		Error  *status `json:"error"`
 	}
 	status struct {
@@ -108,9 +100,15 @@ const (
 	retryFirst  = 20 * time.Millisecond
 	retryLast   = time.Second
 	maxMessage  = 2 << 10 // bytes of an error's text
-	maxRefusal  = 64 << 10
-	maxAnswer   = 256 << 20
+	// maxSmall is for an answer that has no value that ranks hand to each other, and its head.
+	maxSmall = 64 << 10
+	// maxValue is for a value: the table of 65,536 ranks has some 4 MiB. Etcd itself takes 1.5 MiB,
+	// where it is not told otherwise.
+	maxValue = 8 << 20
 )
+
+// inJSON is how long an answer with so many bytes may be, which are base64 there.
+func inJSON(bytes int) int { return maxSmall + bytes/3*4 }
 
 // refusal is an answer that says no.
 type refusal struct {
@@ -161,7 +159,9 @@ func newGateway(a *Address) *gateway {
 	dialer := &net.Dialer{Timeout: dialTime}
 	return &gateway{address: a, http: &http.Client{Transport: &http.Transport{
 		DialContext: dialer.DialContext, TLSClientConfig: a.tls, TLSHandshakeTimeout: dialTime,
-		DisableCompression: true}}}
+		DisableCompression: true, MaxResponseHeaderBytes: maxSmall},
+		// An etcd sends nobody elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // close ends connections that nobody uses.
@@ -169,7 +169,7 @@ func (g *gateway) close() { g.http.CloseIdleConnections() }
 
 // call asks until there is an answer other than that etcd is not there, or the context has ended.
 // An attempt that has begun may take until late has ended.
-func (g *gateway) call(ctx, late context.Context, method string, in, out any) error {
+func (g *gateway) call(ctx, late context.Context, method string, in any, out answer) error {
 	var told error // what the last attempt said that was not cut short
 	for wait := retryFirst; ; wait = min(2*wait, retryLast) {
 		err := g.attempt(late, method, in, out)
@@ -198,7 +198,7 @@ func (g *gateway) named(err error) error {
 }
 
 // attempt asks once.
-func (g *gateway) attempt(ctx context.Context, method string, in, out any) error {
+func (g *gateway) attempt(ctx context.Context, method string, in any, out answer) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
 	body, err := g.post(ctx, method, in)
@@ -206,7 +206,7 @@ func (g *gateway) attempt(ctx context.Context, method string, in, out any) error
 		return err
 	}
 	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(out); err != nil {
+	if err := out.read(newMessages(body, out.most())); err != nil {
 		return unanswered(err)
 	}
 	// A connection is used again where the answer has been read to its end.
@@ -214,25 +214,18 @@ func (g *gateway) attempt(ctx context.Context, method string, in, out any) error
 	return nil
 }
 
-// watch hands on what happens to keys, until the context or the answer ends.
-func (g *gateway) watch(ctx context.Context, in watchCreate, each func([]event)) error {
+// watch hands on what happens to keys, until the context or the answer ends, or each fails. A
+// message has at most so many bytes.
+func (g *gateway) watch(ctx context.Context, in watchCreate, most int, each func(event) error) error {
 	body, err := g.post(ctx, "watch", watchRequest{in})
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	for d := json.NewDecoder(body); ; {
-		var message streamed[watchResponse]
-		if err := d.Decode(&message); err != nil {
+	for m := newMessages(body, most); ; m.left = most {
+		if err := m.events(each); err != nil {
 			return unanswered(err)
 		}
-		if message.Error != nil {
-			return &refusal{status: *message.Error}
-		}
-		if message.Result.Canceled {
-			return &refusal{status: status{Message: "the watch has ended"}}
-		}
-		each(message.Result.Events)
 	}
 }
 
@@ -272,7 +265,7 @@ func (g *gateway) login(ctx context.Context) (string, error) {
 	}
 	defer body.Close()
 	var made authenticated
-	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&made); err != nil {
+	if err := newMessages(body, maxSmall).Decode(&made); err != nil {
 		return "", unanswered(err)
 	}
 	g.mu.Lock()
@@ -333,7 +326,7 @@ func readRefusal(answer *http.Response) error {
 	defer answer.Body.Close()
 	r := &refusal{http: answer.StatusCode}
 	// What is no JSON is not of etcd, and stays without a message.
-	_ = json.NewDecoder(io.LimitReader(answer.Body, maxRefusal)).Decode(&r.status)
+	_ = json.NewDecoder(io.LimitReader(answer.Body, maxSmall)).Decode(&r.status)
 	return r
 }
 

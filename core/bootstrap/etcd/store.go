@@ -46,7 +46,7 @@ func Open(ctx context.Context, a *Address, name string) *Store {
 }
 
 // call asks etcd until the context of Open has ended, and a moment longer.
-func (s *Store) call(method string, in, out any) error {
+func (s *Store) call(method string, in any, out answer) error {
 	late, cancel := context.WithCancel(s.alive)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(lastWords, cancel) })
@@ -62,18 +62,21 @@ func (s *Store) Set(key string, value []byte) error {
 		return err
 	}
 	var done putResponse
-	err = s.call("kv/put", putRequest{[]byte(key), value, id}, &done)
+	err = s.call("kv/put", putRequest{[]byte(key), value, id}, small{&done})
 	if refused(err, codeNotFound) { // the lease has ended: this process stood still
 		s.forget(id)
 		if id, err = s.leased(); err == nil {
-			err = s.call("kv/put", putRequest{[]byte(key), value, id}, &done)
+			err = s.call("kv/put", putRequest{[]byte(key), value, id}, small{&done})
 		}
 	}
 	if err != nil {
 		return err
 	}
 	if v := s.covering(key); v != nil {
-		v.put(key, entry{value: bytes.Clone(value), revision: done.Header.Revision, lease: id})
+		now := entry{value: bytes.Clone(value), revision: done.Header.Revision, lease: id}
+		if v.put(key, now) != nil {
+			v.doubt()
+		}
 	}
 	return nil
 }
@@ -86,14 +89,12 @@ func (s *Store) Get(key string) (value []byte, ok bool, err error) {
 			return value, ok, nil
 		}
 	}
-	var found rangeResponse
-	if err := s.call("kv/range", rangeRequest{Key: []byte(key)}, &found); err != nil {
+	one := &found{covers: func(k string) bool { return k == key }, limit: maxValue}
+	if err := s.call("kv/range", rangeRequest{Key: []byte(key)}, one); err != nil {
 		return nil, false, err
 	}
-	if len(found.KVs) == 0 {
-		return nil, false, nil
-	}
-	return found.KVs[0].Value, true, nil
+	e, ok := one.entries[key]
+	return e.value, ok, nil
 }
 
 // Watch implements bootstrap.Watcher.
@@ -101,7 +102,7 @@ func (s *Store) Watch(key string, old []byte, most time.Duration) ([]byte, bool,
 	full := s.prefix + key
 	v := s.covering(full)
 	if v == nil {
-		v = s.observe(full, false)
+		v = s.observe(full, false, maxSmall)
 	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -121,8 +122,8 @@ func (s *Store) Watch(key string, old []byte, most time.Duration) ([]byte, bool,
 }
 
 // Mirror implements bootstrap.Mirror.
-func (s *Store) Mirror(prefix string) {
-	v := s.observe(s.prefix+prefix, true)
+func (s *Store) Mirror(prefix string, most int) {
+	v := s.observe(s.prefix+prefix, true, most)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mirror = v
@@ -140,8 +141,8 @@ func (s *Store) covering(key string) *view {
 	return nil
 }
 
-func (s *Store) observe(key string, prefix bool) *view {
-	v := newView(key, prefix)
+func (s *Store) observe(key string, prefix bool, most int) *view {
+	v := newView(key, prefix, most)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.views = append(s.views, v)
@@ -158,7 +159,7 @@ func (s *Store) leased() (int64, error) {
 		return id, nil
 	}
 	var granted lease
-	err := s.call("lease/grant", grant{int64(leaseTime / time.Second)}, &granted)
+	err := s.call("lease/grant", grant{int64(leaseTime / time.Second)}, small{&granted})
 	if err != nil {
 		return 0, err
 	}
@@ -197,8 +198,8 @@ func (s *Store) renew() {
 		if id == 0 {
 			continue
 		}
-		var kept streamed[lease]
-		err := s.gateway.attempt(s.alive, "lease/keepalive", leaseID{id}, &kept)
+		var kept kept
+		err := s.gateway.attempt(s.alive, "lease/keepalive", leaseID{id}, small{&kept})
 		switch {
 		case err != nil || kept.Error != nil:
 			for _, v := range views {
@@ -258,7 +259,7 @@ func (s *Store) revoke(id int64) {
 	if id != 0 {
 		ctx, cancel := context.WithTimeout(s.alive, lastWords)
 		defer cancel()
-		_ = s.gateway.attempt(ctx, "lease/revoke", leaseID{id}, &struct{}{})
+		_ = s.gateway.attempt(ctx, "lease/revoke", leaseID{id}, small{&struct{}{}})
 	}
 }
 

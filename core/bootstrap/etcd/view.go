@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -11,9 +12,10 @@ import (
 type view struct {
 	key    string // the one, or what all begin with
 	prefix bool   // it is what all begin with
+	most   int    // the size of all: where they are more they are not known
 
 	mu      sync.Mutex
-	entries map[string]entry   // by key; nil while they are not known; guarded by mu
+	found   *found             // nil while they are not known; guarded by mu
 	changed chan struct{}      // closed at the next change; guarded by mu
 	drop    context.CancelFunc // ends the present watch; guarded by mu
 }
@@ -26,9 +28,15 @@ type entry struct {
 	lease    int64 // that it ends with
 }
 
-func newView(key string, prefix bool) *view {
-	return &view{key: key, prefix: prefix, changed: make(chan struct{}), drop: func() {}}
+func newView(key string, prefix bool, most int) *view {
+	return &view{key: key, prefix: prefix, most: most, changed: make(chan struct{}), drop: func() {}}
 }
+
+// entryHead is what an entry takes up besides its key and value, about, here and in an answer.
+const entryHead = 256
+
+// size is what an entry takes up.
+func (e *entry) size(key string) int { return entryHead + len(key) + len(e.value) }
 
 // covers tells whether the view has a key.
 func (v *view) covers(key string) bool {
@@ -50,28 +58,39 @@ func (v *view) rangeEnd() []byte {
 func (v *view) get(key string) (value []byte, ok, known bool, changed <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	e, ok := v.entries[key]
-	return e.value, ok && !e.gone, v.entries != nil, v.changed
+	if v.found == nil {
+		return nil, false, false, v.changed
+	}
+	e, ok := v.found.entries[key]
+	return e.value, ok && !e.gone, true, v.changed
 }
 
 // foreign tells whether there are keys that do not end with a lease.
 func (v *view) foreign(lease int64) (is bool, changed <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, e := range v.entries {
+	if v.found == nil {
+		return true, v.changed
+	}
+	for _, e := range v.found.entries {
 		is = is || !e.gone && e.lease != lease
 	}
-	return is || v.entries == nil, v.changed
+	return is, v.changed
 }
 
-// put takes over what has been written, unless it knows something newer.
-func (v *view) put(key string, e entry) {
+// put takes over what has been written, unless it knows something newer. It fails where that is
+// more than the view may have.
+func (v *view) put(key string, e entry) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.entries != nil && v.entries[key].revision < e.revision {
-		v.entries[key] = e
-		v.tell()
+	if v.found == nil {
+		return nil
 	}
+	if err := v.found.put(key, e); err != nil {
+		return err
+	}
+	v.tell()
+	return nil
 }
 
 // tell wakes those who wait for a change. The caller holds the lock.
@@ -100,35 +119,29 @@ func (v *view) run(ctx context.Context, g *gateway) {
 func (v *view) follow(ctx context.Context, g *gateway) (followed bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var all rangeResponse
+	all := &found{covers: v.covers, limit: v.most}
 	which := rangeRequest{[]byte(v.key), v.rangeEnd()}
-	if g.call(ctx, ctx, "kv/range", which, &all) != nil {
+	if g.call(ctx, ctx, "kv/range", which, all) != nil {
 		return false // a reader that asks etcd itself is told why
 	}
-	entries := map[string]entry{}
-	for _, kv := range all.KVs {
-		entries[string(kv.Key)] = kv.entry()
-	}
-	v.set(entries, cancel)
-	_ = g.watch(ctx, watchCreate{which.Key, which.RangeEnd, all.Header.Revision + 1},
-		func(events []event) {
-			for _, e := range events {
-				now := e.KV.entry()
-				now.gone = e.Type == eventDelete
-				v.put(string(e.KV.Key), now)
-			}
+	v.set(all, cancel)
+	err := g.watch(ctx, watchCreate{which.Key, which.RangeEnd, all.revision + 1}, all.most(),
+		func(e event) error {
+			now := e.KV.entry()
+			now.gone = e.Type == eventDelete
+			return v.put(string(e.KV.Key), now)
 		})
-	return true
+	return !errors.Is(err, errTooLong)
 }
 
 func (kv *keyValue) entry() entry {
 	return entry{value: kv.Value, revision: kv.ModRevision, lease: kv.Lease}
 }
 
-func (v *view) set(entries map[string]entry, drop context.CancelFunc) {
+func (v *view) set(all *found, drop context.CancelFunc) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.entries, v.drop = entries, drop
+	v.found, v.drop = all, drop
 	v.tell()
 }
 

@@ -25,6 +25,7 @@ type client struct {
 	conn     net.Conn
 	in       *bufio.Reader
 	deadline time.Time // of the context that it was dialled with; zero for none
+	most     int       // bytes of an answer
 	broken   error
 }
 
@@ -94,7 +95,7 @@ func dialOne(
 		_ = conn.Close()
 		return nil, err
 	}
-	c := &client{conn: conn, in: bufio.NewReader(conn)}
+	c := &client{conn: conn, in: bufio.NewReader(conn), most: maxValue}
 	c.deadline, _ = ctx.Deadline()
 	return c, nil
 }
@@ -195,17 +196,17 @@ func (c *client) exchange(op byte, key string, value []byte, most time.Duration)
 	if _, err := b.WriteTo(c.conn); err != nil {
 		return 0, nil, err
 	}
-	return readAnswer(c.in)
+	return readAnswer(c.in, c.most)
 }
 
-func readAnswer(in io.Reader) (status byte, answer []byte, err error) {
+func readAnswer(in io.Reader, most int) (status byte, answer []byte, err error) {
 	var head [answerHead]byte
 	if err := readAll(in, head[:]); err != nil {
 		return 0, nil, err
 	}
 	status = head[0]
 	n := binary.LittleEndian.Uint32(head[1:])
-	if status > statusError || n > maxValue || status == statusAbsent && n != 0 {
+	if status > statusError || n > uint32(most) || status == statusAbsent && n != 0 {
 		return 0, nil, foreign.ErrMalformed
 	}
 	answer, err = readLong(in, int(n))

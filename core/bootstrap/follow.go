@@ -69,7 +69,7 @@ func (f *follower) look(named name) (progress bool, err error) {
 	if err == nil && r.name() != named {
 		err = errChanging
 	}
-	if err == nil {
+	if err == nil && (r.problem != "" || r.size == f.config.Size) { // else it is not of this rank
 		var table []byte
 		if table, err = f.table(r); err != nil {
 			return false, err
@@ -154,11 +154,16 @@ func (j *joiner) confirm(r *rosterRecord) (objection string, err error) {
 	return objection, err
 }
 
+// forged tells whether a roster was written without the secret that this rank holds.
+func (j *joiner) forged(r *rosterRecord) bool {
+	return j.key != "" && (!r.keyed || !authentic(r.encoded, j.key, "goccl roster"))
+}
+
 // distrust tells why a roster is not what rank 0 wrote, or not of what this rank wrote.
 func (j *joiner) distrust(r *rosterRecord) string {
 	me := j.config.Rank
 	switch {
-	case j.own.keyed && (!r.keyed || !authentic(r.encoded, j.key, "goccl roster")):
+	case j.forged(r):
 		return fmt.Sprintf("the roster was not written with the secret that rank %d was given, "+
 			"or was changed in the store", me)
 	case !j.own.keyed && r.keyed:

@@ -57,6 +57,7 @@ type Root struct {
 	listeners []net.Listener
 	addresses []netip.AddrPort
 	secret    [secretSize]byte
+	reads     bool // clients only read: it hands out a table
 
 	strangers guests.List // connections that have proved nothing yet
 
@@ -461,8 +462,12 @@ func (r *Root) serve(c net.Conn) {
 			return
 		}
 		_ = c.SetDeadline(time.Now().Add(requestTime))
-		op, key, value, err := readRequest(in)
-		if err != nil {
+		most := maxValue
+		if r.reads {
+			most = maxAddressBytes
+		}
+		op, key, value, err := readRequest(in, most)
+		if err != nil || r.reads && op == opSet {
 			return
 		}
 		status, answer := r.answer(op, key, value)
@@ -531,14 +536,14 @@ func readAll(from io.Reader, to ...[]byte) error {
 	return nil
 }
 
-func readRequest(in io.Reader) (op byte, key string, value []byte, err error) {
+func readRequest(in io.Reader, most int) (op byte, key string, value []byte, err error) {
 	var head [requestHead]byte
 	if err := readAll(in, head[:]); err != nil {
 		return 0, "", nil, err
 	}
 	op = head[0]
 	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
-	if op < opSet || op > opEnter || k == 0 || k > maxKey || v > maxValue || op == opGet && v != 0 ||
+	if op < opSet || op > opEnter || k == 0 || k > maxKey || v > uint32(most) || op == opGet && v != 0 ||
 		op == opWatch && v < watchHead || op == opEnter && v > maxAddressBytes {
 		return 0, "", nil, foreign.ErrMalformed
 	}

@@ -436,7 +436,7 @@ func FuzzReadRequest(f *testing.F) {
 	f.Add([]byte{opSet, 1, 0, 0, 0, 0, 4, 'k'})
 	f.Add([]byte{opEnter, 1, 0, 1, 0, 0, 0, 'k', 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		op, key, value, err := readRequest(bytes.NewReader(b))
+		op, key, value, err := readRequest(bytes.NewReader(b), maxValue)
 		if err == nil && (op < opSet || op > opEnter || len(key) < 1 ||
 			op == opWatch && len(value) < watchHead ||
 			op == opEnter && len(value) > maxAddressBytes ||
@@ -451,7 +451,7 @@ func FuzzReadAnswer(f *testing.F) {
 	f.Add([]byte{statusAbsent, 0, 0, 0, 0})
 	f.Add([]byte{statusError, 255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, v, err := readAnswer(bytes.NewReader(b)); err == nil && len(v)+answerHead > len(b) {
+		if _, v, err := readAnswer(bytes.NewReader(b), maxValue); err == nil && len(v)+answerHead > len(b) {
 			t.Fatal(len(v))
 		}
 	})

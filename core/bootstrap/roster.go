@@ -42,6 +42,9 @@ type rows struct {
 
 const maxTable = maxValue
 
+// maxRow is for a row, and what its rank alone has in common with others.
+const maxRow = markSize + 2 + 2 + MaxMember + 4 + MaxMember
+
 // tabulate encodes the table, whose digest the record has.
 func (r *rosterRecord) tabulate() {
 	r.table, r.count = r.rows.encode(), len(r.marks)
@@ -87,7 +90,7 @@ func decodeRoster(b []byte) (*rosterRecord, error) {
 		}
 	}
 	if f&^(flagKeyed|flagProblem) != 0 || o.cause >= causes || o.cause != 0 && !problem ||
-		o.size < 1 || o.count < o.size || !problem && o.count != o.size {
+		o.size < 1 || o.bytes > 4+o.count*maxRow || o.count < o.size || !problem && o.count != o.size {
 		r.Fail()
 	}
 	r.Take(proofSize)
@@ -101,9 +104,14 @@ func decodeRoster(b []byte) (*rosterRecord, error) {
 // next, or somebody else has.
 var errChanging = errors.New("a roster that rank 0 is just writing, or that was changed")
 
+// names tells whether a table is the roster's.
+func (r *rosterRecord) names(table []byte) bool {
+	return len(table) == r.bytes && sha256.Sum256(table) == r.digest
+}
+
 // fill reads the roster's table.
 func (r *rosterRecord) fill(table []byte) error {
-	if len(table) != r.bytes || sha256.Sum256(table) != r.digest {
+	if !r.names(table) {
 		return errChanging
 	}
 	var err error

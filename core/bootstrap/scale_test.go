@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // A machine that is busy with other tests is no reason to read the store.
@@ -222,6 +223,93 @@ func TestTreeOfLeaders(t *testing.T) {
 		t.Errorf("%d leaders have entered, want %d", n, len(leaders))
 	}
 	enter(1)
+}
+
+// TestTableOfALiar has a rank that holds the roster's secret hand out something else: another
+// table, one that is too long, and as much as can be. The ranks of the host read the store, and so
+// does a leader whose parent it is.
+func TestTableOfALiar(t *testing.T) {
+	for name, length := range map[string]int{"another": 0, "too long": 1, "as long as can be": maxValue - 64<<10} {
+		t.Run(name, func(t *testing.T) {
+			s := &counting{Store: NewMemStore()}
+			r := largeRoster()
+			zero := onHost(t, s, t.Name())
+			zero.config.Listen = loopback
+			if err := zero.write(r); err != nil {
+				t.Fatal(err)
+			}
+			forged := append(bytes.Clone(r.table), make([]byte, length)...)
+			forged[0]++
+			if err := zero.sharing.set("table", forged); err != nil {
+				t.Fatal(err)
+			}
+			s.read(t, onHost(t, s, t.Name()), r, 1)
+			leader := onHost(t, s, t.Name()+" another")
+			leader.config.Listen = loopback
+			s.read(t, leader, r, 1)
+			s.read(t, onHost(t, s, t.Name()+" another"), r, 0) // it hands on the true one
+		})
+	}
+}
+
+// TestClientsOfALeaderOnlyRead: who holds the roster's secret cannot write where tables lie.
+func TestClientsOfALeaderOnlyRead(t *testing.T) {
+	r := largeRoster()
+	zero := onHost(t, NewMemStore(), t.Name())
+	zero.config.Listen = loopback
+	if err := zero.write(r); err != nil {
+		t.Fatal(err)
+	}
+	secret, socket := zero.shareSecret(r)
+	for name, ask := range map[string]func(c *client) error{
+		"set": func(c *client) error { return c.Set("table", nil) },
+		"a long watch": func(c *client) error {
+			_, _, err := c.Watch("table", make([]byte, 1<<10), limit)
+			return err
+		},
+	} {
+		c, err := dialOne(within(t, limit), "unix", socket, secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(c); err == nil {
+			t.Errorf("%s is answered", name)
+		}
+		_ = c.Close()
+	}
+	if v, _ := zero.sharing.get("table"); !bytes.Equal(v, r.table) {
+		t.Error("the table is another one")
+	}
+}
+
+// TestForgedRosterIsNotDialled has a writer of the store that holds no secret name the root of a
+// roster.
+func TestForgedRosterIsNotDialled(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &counting{Store: NewMemStore()}
+	j := onHost(t, s, t.Name())
+	j.config.Listen, j.key = loopback, "the job's"
+	for _, keyed := range []bool{false, true} {
+		r := largeRoster()
+		r.keyed, r.root = keyed, []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}
+		r.tabulate()
+		r.encode("a guess")
+		if err := s.Set("goccl//g/table", r.table); err != nil {
+			t.Fatal(err)
+		}
+		s.read(t, j, r, 1)
+		if j.sharing != nil {
+			t.Errorf("keyed %v: the rank is a leader by a forged roster", keyed)
+		}
+	}
+	_ = l.(*net.TCPListener).SetDeadline(time.Now()) // who has dialled is in the queue
+	if c, err := l.Accept(); err == nil {
+		t.Errorf("%v has dialled", c.RemoteAddr())
+	}
 }
 
 // replace has a leader listen elsewhere.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/guests"
+	"github.com/goccl/goccl/core/internal/foreign"
 )
 
 // A large table is read once a host. The first rank that listens on an abstract Unix socket, whose
@@ -20,8 +21,8 @@ import (
 // Leaders are a tree. The roster names the addresses at which rank 0 is the root. A leader listens,
 // too, and enters its own addresses there. The root answers with those of the leader's parent,
 // which has entered before. So a leader that waits for its parent waits for none that has yet to
-// start. Where there is nothing to be had in this way, be it that a stranger has taken the name or
-// that a parent is silent, a rank reads the store.
+// start. Where there is nothing to be had in this way, be it that a stranger has taken the name, that
+// a parent is silent, or that what it has is not the roster's table, a rank reads the store.
 
 const (
 	shareFrom = 8 << 10 // bytes of a table: a smaller one costs less than a connection
@@ -29,7 +30,10 @@ const (
 	radix     = 16 // leaders that have the same parent
 )
 
-var errNoTree = errors.New("there is no tree of leaders, or no place in it")
+var (
+	errNoTree = errors.New("there is no tree of leaders, or no place in it")
+	errWrong  = errors.New("another rank has handed out what is not the roster's table")
+)
 
 // How long a rank tries to have the table from another one, and a leader from another host's. Tests
 // may take longer. The ranks of a host wait while their leader turns to the store.
@@ -38,20 +42,21 @@ var (
 	leaderTime = 3 * time.Second
 )
 
-// table reads the table of a roster. It may be another one: see [rosterRecord.fill].
+// table reads the table of a roster. No address is dialled of a roster that somebody without the
+// secret has written.
 func (j *joiner) table(r *rosterRecord) ([]byte, error) {
-	if r.bytes < shareFrom {
-		return j.get("table")
+	if r.bytes < shareFrom || j.forged(r) {
+		return j.stored(r)
 	}
 	secret, socket := j.shareSecret(r)
 	ctx, cancel := context.WithTimeout(j.ctx, shareTime)
 	defer cancel()
 	for ctx.Err() == nil {
-		t, err := askHost(ctx, socket, secret)
+		t, err := askHost(ctx, r, socket, secret)
 		if err == nil {
 			return t, nil
 		}
-		if errors.Is(err, ErrRefused) {
+		if errors.Is(err, ErrRefused) || errors.Is(err, errWrong) {
 			break
 		}
 		l, err := net.Listen("unix", socket)
@@ -63,7 +68,7 @@ func (j *joiner) table(r *rosterRecord) ([]byte, error) {
 		case <-time.After(sharePoll):
 		}
 	}
-	return j.get("table")
+	return j.stored(r)
 }
 
 // shareSecret is what ranks prove to each other that hand on a roster's table, and the socket's
@@ -75,22 +80,28 @@ func (j *joiner) shareSecret(r *rosterRecord) (secret [secretSize]byte, socket s
 }
 
 // askHost asks the rank that listens on a socket for the table.
-func askHost(ctx context.Context, socket string, secret [secretSize]byte) ([]byte, error) {
+func askHost(ctx context.Context, r *rosterRecord, socket string, secret [secretSize]byte) (
+	[]byte, error,
+) {
 	c, err := dialOne(ctx, "unix", socket, secret)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	return c.table(ctx)
+	return c.table(ctx, r)
 }
 
-// table waits for the table that another rank hands out.
-func (c *client) table(ctx context.Context) ([]byte, error) {
+// table waits for the table of a roster, which another rank hands out.
+func (c *client) table(ctx context.Context, r *rosterRecord) ([]byte, error) {
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	deadline, _ := ctx.Deadline()
+	c.most = max(r.bytes, maxStoreError)
 	table, ok, err := c.Watch("table", nil, time.Until(deadline))
-	if err == nil && !ok {
-		err = errChanging
+	switch {
+	case errors.Is(err, foreign.ErrMalformed) || err == nil && ok && !r.names(table):
+		return nil, errWrong
+	case err == nil && !ok:
+		return nil, errChanging
 	}
 	return table, err
 }
@@ -102,28 +113,27 @@ func (j *joiner) readForHost(r *rosterRecord, l net.Listener, secret [secretSize
 	leader := j.newLeader()
 	leader.secret, leader.listeners = secret, append(leader.listeners, l)
 	leader.start()
-	if table, err = j.askLeader(r.root, leader); err != nil {
-		table, err = j.get("table")
+	if table, err = j.askLeader(r, leader); err != nil {
+		if table, err = j.stored(r); err != nil || !r.names(table) {
+			return table, err
+		}
 	}
-	if err == nil {
-		err = leader.set("table", table)
-	}
-	return table, err
+	return table, leader.set("table", table)
 }
 
 // newLeader listens for the leaders of other hosts. It replaces what this rank has handed out
 // before. It has no addresses where other hosts cannot reach it.
 func (j *joiner) newLeader() *Root {
 	j.close()
-	j.sharing = &Root{strangers: guests.List{Most: maxStrangers}}
+	j.sharing = &Root{strangers: guests.List{Most: maxStrangers}, reads: true}
 	hosts := j.config.Listen
 	_ = j.sharing.listen(hosts[:min(len(hosts), maxAddresses)])
 	return j.sharing
 }
 
 // askLeader asks a leader's parent, which the root names, for the table.
-func (j *joiner) askLeader(root []netip.AddrPort, leader *Root) (table []byte, err error) {
-	if len(root) == 0 || len(leader.addresses) == 0 {
+func (j *joiner) askLeader(r *rosterRecord, leader *Root) (table []byte, err error) {
+	if len(r.root) == 0 || len(leader.addresses) == 0 {
 		return nil, errNoTree
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, leaderTime)
@@ -132,7 +142,7 @@ func (j *joiner) askLeader(root []netip.AddrPort, leader *Root) (table []byte, e
 	dial := func(to []netip.AddrPort) (*client, error) {
 		return dialAny(ctx, to, leader.secret, ErrRefused, syscall.ECONNREFUSED)
 	}
-	c, err := dial(root)
+	c, err := dial(r.root)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +152,7 @@ func (j *joiner) askLeader(root []netip.AddrPort, leader *Root) (table []byte, e
 	case err != nil:
 		return nil, err
 	case parent == nil:
-		return c.table(ctx)
+		return c.table(ctx, r)
 	}
 	_ = c.Close() // the root has many guests
 	p, err := dial(parent)
@@ -150,7 +160,7 @@ func (j *joiner) askLeader(root []netip.AddrPort, leader *Root) (table []byte, e
 		return nil, err
 	}
 	defer p.Close()
-	return p.table(ctx)
+	return p.table(ctx, r)
 }
 
 // share hands out the table of rank 0's own roster.

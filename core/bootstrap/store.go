@@ -56,6 +56,13 @@ type Watcher interface {
 	Watch(key string, old []byte, most time.Duration) (value []byte, ok bool, err error)
 }
 
+// Sized is a store that takes a long value only from who says how long it is.
+type Sized interface {
+	Store
+	// GetSized is Get, for a value of at most so many bytes. A longer one counts as none.
+	GetSized(key string, most int) (value []byte, ok bool, err error)
+}
+
 // Mirror is a store that can keep at hand what others write.
 type Mirror interface {
 	Store
@@ -83,6 +90,16 @@ func (j *joiner) set(key string, value []byte) error {
 
 // get returns nil where there is no value.
 func (j *joiner) get(key string) ([]byte, error) { return j.fetch(key, j.store.Get) }
+
+// stored is the table of a roster as the store has it. It may be another one: see
+// [rosterRecord.fill].
+func (j *joiner) stored(r *rosterRecord) ([]byte, error) {
+	s, ok := j.store.(Sized)
+	if !ok {
+		return j.get("table")
+	}
+	return j.fetch("table", func(key string) ([]byte, bool, error) { return s.GetSized(key, r.bytes) })
+}
 
 // fetch is get, by one of the store's ways to read.
 func (j *joiner) fetch(key string, by func(key string) ([]byte, bool, error)) ([]byte, error) {

@@ -413,6 +413,23 @@ func TestSentElsewhere(t *testing.T) {
 	}
 }
 
+// TestTooLong reads what has more bytes than it should: it does not wait for another answer.
+func TestTooLong(t *testing.T) {
+	s := serve(t, "http")
+	a := open(t, within(t, time.Minute), "etcd://"+s.host+"/job", nothing)
+	if err := a.Set("x", make([]byte, 300<<10)); err != nil {
+		t.Fatal(err)
+	}
+	for most, there := range map[int]bool{1: false, 300<<10 - 1: false, 300 << 10: true} {
+		if v, ok, err := a.GetSized("x", most); ok != there || err != nil {
+			t.Errorf("of %d bytes: %d, %v, %v", most, len(v), ok, err)
+		}
+	}
+	if _, _, err := a.Get("x"); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("of no size: %v", err)
+	}
+}
+
 // TestTooManyKeys has a mirror be told of more keys than it may keep: they are read one by one.
 func TestTooManyKeys(t *testing.T) {
 	s := serve(t, "http")

@@ -102,9 +102,9 @@ const (
 	maxMessage  = 2 << 10 // bytes of an error's text
 	// maxSmall is for an answer that has no value that ranks hand to each other, and its head.
 	maxSmall = 64 << 10
-	// maxValue is for a value: the table of 65,536 ranks has some 4 MiB. Etcd itself takes 1.5 MiB,
-	// where it is not told otherwise.
-	maxValue = 8 << 20
+	// maxValue is for a value of which nobody says how long it is: a rank that tells all its settings
+	// has the longest one, of 130 KiB.
+	maxValue = 256 << 10
 )
 
 // inJSON is how long an answer with so many bytes may be, which are base64 there.
@@ -133,7 +133,7 @@ func passing(err error) bool {
 	case errors.As(err, &r):
 		return r.http >= http.StatusInternalServerError && r.Message == "" ||
 			r.Code == codeUnavailable || r.Code == codeDeadlineExceeded || r.Code == codeCanceled
-	case errors.As(err, &certificate), errors.As(err, &record):
+	case errors.As(err, &certificate), errors.As(err, &record), errors.Is(err, errTooLong):
 		return false
 	}
 	return true

@@ -3,6 +3,7 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -89,7 +90,22 @@ func (s *Store) Get(key string) (value []byte, ok bool, err error) {
 			return value, ok, nil
 		}
 	}
-	one := &found{covers: func(k string) bool { return k == key }, limit: maxValue}
+	return s.read(key, maxValue)
+}
+
+// GetSized implements bootstrap.Sized.
+func (s *Store) GetSized(key string, most int) ([]byte, bool, error) {
+	value, ok, err := s.read(s.prefix+key, most)
+	if errors.Is(err, errTooLong) {
+		return nil, false, nil
+	}
+	return value, ok, err
+}
+
+// read asks etcd for a value.
+func (s *Store) read(key string, most int) ([]byte, bool, error) {
+	one := &found{covers: func(k string) bool { return k == key },
+		limit: entryHead + len(key) + most}
 	if err := s.call("kv/range", rangeRequest{Key: []byte(key)}, one); err != nil {
 		return nil, false, err
 	}

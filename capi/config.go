@@ -311,6 +311,8 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	ctx, cancel = process.Until(ctx)
+	defer cancel()
 	switch {
 	case in.reconfigurable != 0:
 		return process.Open(ctx, c)
@@ -430,6 +432,8 @@ func meetAtRoot(
 	}
 	s, closer, err := bootstrap.DialRoot(ctx, id)
 	switch {
+	case errors.Is(err, core.ErrAborted):
+		return nil, c.InitError(core.ErrAborted, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, c.InitError(core.ErrTimeout, err, 0)
 	case err != nil:

@@ -569,7 +569,9 @@ goccl_result goccl_async_error(goccl_comm comm);
  * Never blocks. GOCCL_INVALID_ARGUMENT for a NULL pointer. */
 goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count);
 
-/* Ends every communicator of the process, as at its exit. Bounded in time. */
+/* Ends every communicator of the process, as at its exit. Threads in goccl_init() and
+ * goccl_comm_join() return GOCCL_ABORTED, some seconds later where a store does not answer. Bounded
+ * in time. */
 goccl_result goccl_shutdown(void);
 
 goccl_result goccl_comm_rank(goccl_comm comm, int *rank);

@@ -37,6 +37,8 @@ func apiCommJoin(to *C.goccl_comm, from *C.goccl_config, handles **C.char, n C.i
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 		defer cancel()
+		ctx, cancel = process.Until(ctx)
+		defer cancel()
 		if n == 0 && getenv(core.EnvJoin) == "" {
 			done, err := seekMembers(ctx, &c, in)
 			if err != nil {
@@ -76,6 +78,8 @@ func seekMembers(ctx context.Context, c *core.Config, in C.goccl_config) (done f
 		}
 		s, closer, err := bootstrap.DialRoot(ctx, id)
 		switch {
+		case errors.Is(err, core.ErrAborted):
+			return nil, errorf(C.GOCCL_ABORTED, "comm_join: %v", err)
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, errorf(C.GOCCL_TIMEOUT, "comm_join: config.unique_id: %v: has goccl_comm_publish() "+
 				"been called with it, in the process that made it?", err)

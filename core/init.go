@@ -113,6 +113,8 @@ type Config struct {
 // Init makes a communicator together with the other ranks. It waits for all of them, for at most
 // the timeout.
 func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
+	ctx, cancel := r.Until(ctx)
+	defer cancel()
 	c, err := r.join(ctx, config)
 	var e *fault.Error
 	if errors.As(err, &e) {
@@ -243,12 +245,14 @@ func initError(ctx context.Context, err error, c Config) error {
 		kind = fault.ErrUnsupported
 	case errors.Is(err, bootstrap.ErrInvalid):
 		kind = fault.ErrInvalidArgument
+	case errors.Is(context.Cause(ctx), fault.ErrAborted):
+		kind = fault.ErrAborted
 	case errors.Is(err, bootstrap.ErrAbsent), ctx.Err() != nil:
 		kind = fault.ErrTimeout
 	}
 	e := fault.From(err, kind, "init of group %q on rank %d", c.GroupName, c.Rank)
 	var absent *bootstrap.AbsentError
-	if errors.As(err, &absent) {
+	if errors.As(err, &absent) && kind != fault.ErrAborted {
 		e.Ranks = absent.Ranks
 	}
 	return e

@@ -268,9 +268,14 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 	if err != nil {
 		return nil, config.concern(fault.From(err, fault.ErrSystem, "join"))
 	}
-	ctx, cancel := c.limit(ctx)
+	until, cancel := r.Until(ctx)
 	defer cancel()
-	if err := c.join(ctx, handles, store); err != nil {
+	limited, cancel := c.limit(until)
+	defer cancel()
+	if err := c.join(limited, handles, store); err != nil {
+		if c.life.Err() != nil || errors.Is(context.Cause(until), fault.ErrAborted) {
+			err = fault.Errorf(fault.ErrAborted, "join: %v", errClosed) // Close has ended it
+		}
 		c.Destroy()
 		return nil, config.concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
 	}

@@ -13,6 +13,7 @@
 package core
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -46,6 +47,8 @@ type RuntimeConfig struct {
 type Runtime struct {
 	config        RuntimeConfig
 	mu            sync.Mutex
+	life          context.Context    // until the next Close; guarded by mu
+	endLife       context.CancelFunc // guarded by mu
 	endpoints     map[endpointKey]*sharedEndpoint
 	comms         map[*Comm]bool
 	archives      map[*epoch]bool // see epoch.detach
@@ -80,8 +83,32 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{},
+	r := &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{},
 		archives: map[*epoch]bool{}}
+	r.life, r.endLife = context.WithCancel(context.Background())
+	return r
+}
+
+// errClosed is the cause of the end of a context: see Until.
+var errClosed error = closed{}
+
+type closed struct{}
+
+func (closed) Error() string { return "all communicators of this process were ended" }
+
+func (closed) Unwrap() error { return fault.ErrAborted }
+
+// Until is a context that also ends when the runtime is closed. Then its cause is an [ErrAborted].
+func (r *Runtime) Until(ctx context.Context) (context.Context, context.CancelFunc) {
+	r.mu.Lock()
+	life := r.life
+	r.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(life, func() { cancel(errClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 func (r *Runtime) log(s logs.Subsystem) *slog.Logger { return logs.For(r.config.Logger, s) }
@@ -170,9 +197,12 @@ func (r *Runtime) forget(c *Comm) {
 	}
 }
 
-// Close destroys all communicators. Nobody can ask for what has been decided in them any more.
+// Close destroys all communicators, and ends each Init and Join that waits, with ErrAborted. Nobody
+// can ask for what has been decided in them any more.
 func (r *Runtime) Close() {
 	r.mu.Lock()
+	r.endLife()
+	r.life, r.endLife = context.WithCancel(context.Background())
 	var all []*Comm
 	for c := range r.comms {
 		all = append(all, c)

@@ -326,3 +326,57 @@ func TestSplitWithoutWindow(t *testing.T) {
 		}
 	}
 }
+
+// asked is a store that tells when it has been read.
+type asked struct {
+	bootstrap.Store
+	once sync.Once
+	read chan struct{}
+}
+
+func (a *asked) Get(key string) ([]byte, bool, error) {
+	a.once.Do(func() { close(a.read) })
+	return a.Store.Get(key)
+}
+
+// TestCloseEndsWhoWaits has a runtime closed while it waits for ranks that do not come, and for
+// members of which there are none.
+func TestCloseEndsWhoWaits(t *testing.T) {
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+	for name, wait := range map[string]func(s bootstrap.Store) (*Comm, error){
+		"rank 0": func(s bootstrap.Store) (*Comm, error) {
+			return r.Init(context.Background(), Config{Size: 2, Store: s})
+		},
+		"rank 1": func(s bootstrap.Store) (*Comm, error) {
+			return r.Init(context.Background(), Config{Rank: 1, Size: 2, Store: s})
+		},
+		"a newcomer": func(s bootstrap.Store) (*Comm, error) {
+			return r.Join(context.Background(), Config{Store: s}, nil)
+		},
+	} {
+		s := &asked{Store: bootstrap.NewMemStore(), read: make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := wait(s)
+			ended <- err
+		}()
+		select {
+		case <-s.read:
+		case err := <-ended:
+			t.Fatalf("%s does not wait: %v", name, err)
+		}
+		r.Close()
+		err := <-ended
+		var e *Error
+		if !errors.As(err, &e) || e.Kind != ErrAborted || len(e.Ranks) > 0 ||
+			!strings.Contains(err.Error(), "all communicators of this process were ended") ||
+			name != "a newcomer" && !strings.Contains(err.Error(), "init of group") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	c, err := r.Init(context.Background(), Config{Size: 1}) // afterwards
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Destroy()
+}

@@ -167,10 +167,14 @@ func (e *storeSilent) Unwrap() error { return e.cause }
 
 // end tells why the context has ended.
 func (j *joiner) end() string {
-	if errors.Is(context.Cause(j.ctx), context.DeadlineExceeded) {
+	switch cause := context.Cause(j.ctx); {
+	case errors.Is(cause, context.DeadlineExceeded):
 		return "the time is up"
+	case errors.Is(cause, context.Canceled):
+		return "it was given up"
+	default:
+		return printable.Text(cause.Error(), maxStoreError)
 	}
-	return "it was given up"
 }
 
 // pause waits before the next poll: longer each time, from the start again after progress. It is

@@ -64,13 +64,19 @@ func (a *Address) demandsVerbs() bool {
 // Who names the process in texts.
 func (a *Address) Who() string { return fmt.Sprintf("host %s, pid %d", a.Name, a.PID) }
 
+// knowsHost tells whether the process can tell which host it is on. One that cannot names itself
+// there, and ShmProblem says why.
+func (a *Address) knowsHost() bool { return a.Host != a.Process.String() }
+
 // reachable lists the TCP addresses of a that one can dial from b. Loopback means another host
-// there, unless it is the same.
+// there, unless it is the same. Two processes that cannot tell may be on one, in one sandbox: who
+// answers must prove to be the process.
 func (a *Address) reachable(b *Address) []string {
+	local := a.Host == b.Host || !a.knowsHost() && !b.knowsHost()
 	var l []string
 	for _, t := range a.TCP {
 		p, err := netip.ParseAddrPort(t)
-		if err == nil && (a.Host == b.Host || !p.Addr().IsLoopback()) {
+		if err == nil && (local || !p.Addr().IsLoopback()) {
 			l = append(l, t)
 		}
 	}
@@ -121,10 +127,12 @@ func Decide(a, b Address, forced string) (kind string, err error) {
 	}
 	for _, p := range [][2]*Address{{&a, &b}, {&b, &a}} {
 		if len(p[0].reachable(p[1])) == 0 {
-			return "", fmt.Errorf(
-				"%s cannot be reached from %s: it listens on %s only; name an interface that both "+
-					"share by GOCCL_SOCKET_IFNAME", p[0].Who(), p[1].Who(),
-				strings.Join(p[0].TCP, ", "))
+			hint := "name an interface that both share by GOCCL_SOCKET_IFNAME"
+			if problem := hostProblem(&a, &b); problem != "" {
+				hint = problem
+			}
+			return "", fmt.Errorf("%s cannot be reached from %s: it listens on %s only; %s", p[0].Who(),
+				p[1].Who(), strings.Join(p[0].TCP, ", "), hint)
 		}
 	}
 	if forced == "" {
@@ -169,9 +177,21 @@ func (a *Address) Fabric(forced string) string {
 	return a.Verbs
 }
 
+// hostProblem tells why it is not known whether two processes share a host; "" where it is.
+func hostProblem(a, b *Address) string {
+	for _, p := range []*Address{a, b} {
+		if !p.knowsHost() {
+			return p.Who() + ": " + p.ShmProblem
+		}
+	}
+	return ""
+}
+
 // shmProblem tells why two processes cannot share memory, and what to do; "" where they can.
 func shmProblem(a, b *Address) string {
 	switch {
+	case hostProblem(a, b) != "":
+		return hostProblem(a, b)
 	case a.Host != b.Host:
 		return fmt.Sprintf(
 			"hosts %s and %s are not the same one, or their containers have separate network "+
@@ -217,7 +237,7 @@ func Why(a, b Address, kind string) string {
 		return "they share a host and its memory"
 	case kind == Verbs:
 		return fmt.Sprintf("both hosts have an RDMA port of kind %q", a.Verbs)
-	case a.Host == b.Host:
+	case a.Host == b.Host || hostProblem(&a, &b) != "":
 		return "they cannot share memory: " + shmProblem(&a, &b)
 	}
 	return "they are on two hosts, and cannot use RDMA: " + verbsProblem(&a, &b)

@@ -37,6 +37,22 @@ func TestInterfaceByName(t *testing.T) {
 	}
 }
 
+// TestLoopbackOfUnknownHosts joins processes that cannot tell which host they are on, as where /proc
+// is hidden, and that listen on loopback alone.
+func TestLoopbackOfUnknownHosts(t *testing.T) {
+	eps := pair(t, TCP, Config{StoreHost: "localhost"})
+	for _, e := range eps {
+		e.address.Host = e.id.String()
+	}
+	kind, err := Decide(eps[0].Address(), eps[1].Address(), "")
+	if kind != TCP || err != nil {
+		t.Fatal(kind, err)
+	}
+	w := newWorld(t, eps, TCP, 2)
+	ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
+	w.handlers[1].untilFrames(t, 1)
+}
+
 func TestDecide(t *testing.T) {
 	a := Address{Process: ProcessID{1}, Host: "h", Unix: "@a", TCP: []string{"10.0.0.1:5"}}
 	b := Address{Process: ProcessID{2}, Host: "h", Unix: "@b", TCP: []string{"10.0.0.1:6"}}
@@ -47,6 +63,12 @@ func TestDecide(t *testing.T) {
 	shy.TCP = []string{"127.0.0.1:6"}
 	forced := far
 	forced.Forced = Shm
+	// Two that see no /proc: each names itself as its host.
+	hidden, hidden2 := a, shy
+	for _, p := range []*Address{&hidden, &hidden2} {
+		p.Host, p.Unix, p.ShmProblem = p.Process.String(), "", "open /proc/x: it is hidden"
+	}
+	hidden.TCP = []string{"127.0.0.1:5"}
 	for i, c := range []struct {
 		a, b         Address
 		forced, kind string // kind "": an error that contains text
@@ -57,6 +79,8 @@ func TestDecide(t *testing.T) {
 		{a, far, "", TCP, ""}, {a, far, Shm, "", "namespaces"},
 		{a, noShm, "", TCP, ""}, {a, noShm, Shm, "", "no memfd; allow it"},
 		{a, shy, "", "", "GOCCL_SOCKET_IFNAME"},
+		{hidden, hidden2, "", TCP, ""}, {hidden, hidden2, TCP, TCP, ""},
+		{hidden, hidden2, Shm, "", "/proc/x: it is hidden"}, {hidden, far, "", "", "/proc/x: it is hidden"},
 		{a, forced, "", "", "cannot work"}, {a, forced, TCP, "", "one process demands"},
 	} {
 		k1, err1 := Decide(c.a, c.b, c.forced)
@@ -80,6 +104,8 @@ func TestWhy(t *testing.T) {
 	far.Name, far.Host = "i", "i"
 	forced, net := a, far
 	forced.Forced, net.Net = TCP, TCP
+	hidden := noShm
+	hidden.Host, hidden.ShmProblem = b.Process.String(), "no /proc"
 	rdma, card := far, a
 	rdma.Verbs, card.Verbs = "roce2", "roce2"
 	for _, c := range []struct {
@@ -92,6 +118,7 @@ func TestWhy(t *testing.T) {
 		{net, net, TCP, `"tcp" is demanded`},
 		{a, noShm, TCP, "cannot share memory: host h, pid 0: no memfd; allow it"},
 		{a, far, TCP, "on two hosts, and cannot use RDMA: host h, pid 0: no card"},
+		{a, hidden, TCP, "cannot share memory: host h, pid 0: no /proc"},
 		{card, rdma, Verbs, `RDMA port of kind "roce2"`},
 		{card, a, Shm, "share a host"},
 	} {

@@ -250,7 +250,8 @@ func (e *Endpoint) listenUnix() {
 		// An id of one's own means: no process shares this host.
 		e.address.Host = e.id.String()
 		e.address.ShmProblem = fmt.Sprintf(
-			"cannot tell which host this is: %v; mount /proc, or use transport \"tcp\"", err)
+			"it cannot tell which host it is on: %v; show it that file in its sandbox, or use transport "+
+				"\"tcp\"", err)
 		return
 	}
 	e.address.Host = host

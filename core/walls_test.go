@@ -43,7 +43,7 @@ var packages = []packageRule{
 	{"guests", "", false},
 	{"internal/logtest", "logs", false},
 	{"internal/scripts", "", false},
-	{"logs", "", false},
+	{"logs", "internal/printable", false},
 	{"internal/plain", "", false},
 	{"internal/foreign", "", true},
 	{"internal/cpus", "internal/printable", false},

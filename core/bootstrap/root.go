@@ -20,6 +20,7 @@ import (
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -82,7 +83,7 @@ type wait struct {
 func NewRoot(listenHost string) (*Root, error) {
 	hosts, err := listenAddresses(listenHost)
 	if err != nil {
-		return nil, err
+		return nil, printable.Error(err, maxStoreError)
 	}
 	r := &Root{strangers: guests.List{Most: maxStrangers}}
 	random(r.secret[:])

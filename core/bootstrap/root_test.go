@@ -38,6 +38,13 @@ func dial(t *testing.T, id [IDSize]byte) Store {
 	return s
 }
 
+func TestRootOnNoHost(t *testing.T) {
+	_, err := NewRoot("no\x1b[2J\nhost")
+	if !errors.Is(err, ErrInvalid) || strings.ContainsAny(err.Error(), "\x1b\n") {
+		t.Errorf("%q", err)
+	}
+}
+
 func TestRootStore(t *testing.T) {
 	r := newRoot(t)
 	a, b := dial(t, r.ID()), dial(t, r.ID())

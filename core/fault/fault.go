@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // The kinds of errors.
@@ -95,7 +97,7 @@ type Error struct {
 
 // Errorf makes an error that is not about a failed communicator: the text is all.
 func Errorf(kind error, format string, args ...any) *Error {
-	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...)}
+	return &Error{Kind: kind, Text: printable.Text(fmt.Sprintf(format, args...), MaxText)}
 }
 
 // From gives an error that came from below a kind, and says what has failed, unless it has a kind.
@@ -104,7 +106,7 @@ func From(err error, kind error, format string, args ...any) *Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	return &Error{Kind: kind, Text: fmt.Sprintf(format, args...) + ": " + err.Error()}
+	return Errorf(kind, "%s: %v", fmt.Sprintf(format, args...), err)
 }
 
 // Error returns a headline, the cause and a hint.

@@ -83,6 +83,18 @@ func TestText(t *testing.T) {
 }
 
 // What is added to an error changes no other.
+// TestTextsArePrintable makes errors of texts that a terminal would obey.
+func TestTextsArePrintable(t *testing.T) {
+	const bad, good = "a\x1b[2J\nb\xff", `a\x1b[2J\nb\xff`
+	group := NewGroup(bad, []int{0}, nil)
+	for _, e := range []*Error{Errorf(ErrSystem, "%s", bad), group.Errorf(ErrSystem, "%s", bad),
+		From(errors.New(bad), ErrSystem, "%s", bad)} {
+		if text := e.Error(); !strings.Contains(text, good) || strings.ContainsAny(text, "\x1b\n\xff") {
+			t.Errorf("%q", text)
+		}
+	}
+}
+
 func TestCopies(t *testing.T) {
 	g := NewGroup("g", nil, []int{12, 13})
 	e := g.Errorf(ErrMismatch, "why").Blaming(1)

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/goccl/goccl/core/internal/printable"
 )
 
 // A Subsystem is a part of the library that logs.
@@ -64,7 +66,9 @@ func OfGroup(l *slog.Logger, group string, rank int) *slog.Logger {
 	return l.With(groupKey, group, rankKey, rank)
 }
 
-// Record is a line of the log.
+const maxText = 8 << 10 // bytes of a message
+
+// Record is a line of the log. Its texts are printable, whoever has chosen what is in them.
 type Record struct {
 	Time      time.Time
 	Level     slog.Level
@@ -107,7 +111,7 @@ func (h *handler) Enabled(_ context.Context, l slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (h *handler) Handle(_ context.Context, from slog.Record) error {
-	text := []byte(from.Message)
+	text := []byte(printable.Text(from.Message, maxText))
 	text = append(text, h.record.Text...)
 	from.Attrs(func(a slog.Attr) bool {
 		text = appendAttr(text, h.prefix, a)
@@ -127,7 +131,8 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 		case h.prefix == "" && a.Key == subsystemKey:
 			with.record.Subsystem = Subsystem(a.Value.String())
 		case h.prefix == "" && a.Key == groupKey:
-			with.record.InGroup, with.record.Group = true, a.Value.String()
+			with.record.InGroup = true
+			with.record.Group = printable.Text(a.Value.String(), maxText)
 		case h.prefix == "" && a.Key == rankKey && a.Value.Kind() == slog.KindInt64:
 			with.record.Rank = int(a.Value.Int64())
 		default:

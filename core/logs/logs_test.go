@@ -116,6 +116,18 @@ func TestRecords(t *testing.T) {
 }
 
 // TestHandler has the standard library's tests of handlers read the text of records.
+// TestRecordsArePrintable logs texts that a terminal would obey, and one that would look like a
+// second line.
+func TestRecordsArePrintable(t *testing.T) {
+	const bad, good = "a\x1b[2J\nb\xff", `a\x1b[2J\nb\xff`
+	var last logs.Record
+	l := logtest.Logger(logs.Trace, func(r logs.Record) { last = r })
+	logs.OfGroup(l, bad, 1).Warn(bad, "name", bad)
+	if last.Group != good || last.Text != good+` name="`+good+`"` {
+		t.Errorf("%q, %q", last.Group, last.Text)
+	}
+}
+
 func TestHandler(t *testing.T) {
 	var last logs.Record
 	slogtest.Run(t, func(*testing.T) slog.Handler {

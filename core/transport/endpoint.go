@@ -310,7 +310,7 @@ func (e *Endpoint) spawn(what string, f func()) bool {
 
 // broken ends all links and groups, and listens no more, after an internal error.
 func (e *Endpoint) broken(err error, stack []byte) {
-	e.warnf("%v\n%s", err, stack)
+	e.log.Warn(err.Error(), "stack", string(stack))
 	e.mu.Lock()
 	if e.failure != nil {
 		e.mu.Unlock()

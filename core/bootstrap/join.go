@@ -152,7 +152,8 @@ const doubt = 3 * time.Second
 // Where the ranks have a secret, each join and the roster are sealed with it as a whole, and the
 // table by its digest. Confirmations and the word are sealed with the group's secret, which is made
 // of the job's and of the whole roster: see groupSecret. So a writer of the store that does not
-// hold the secret can keep a group from being made, and no more.
+// hold the secret can keep a group from being made, and have ranks read what it writes. They dial
+// no address of its choice.
 //
 // Without a secret the group's lies in the store, and a process that can read and write it can be a
 // member. One that can write it without reading knows no nonce, and a rank believes no roster

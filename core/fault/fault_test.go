@@ -89,7 +89,7 @@ func TestTextsArePrintable(t *testing.T) {
 	group := NewGroup(bad, []int{0}, nil)
 	for _, e := range []*Error{Errorf(ErrSystem, "%s", bad), group.Errorf(ErrSystem, "%s", bad),
 		From(errors.New(bad), ErrSystem, "%s", bad)} {
-		if text := e.Error(); !strings.Contains(text, good) || strings.ContainsAny(text, "\x1b\n\xff") {
+		if text := e.Error(); !strings.Contains(text, good) || strings.ContainsAny(text, "\x1b\n") {
 			t.Errorf("%q", text)
 		}
 	}

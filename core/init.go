@@ -303,8 +303,8 @@ func (r *Runtime) readVariables(c *Config) {
 }
 
 // readAttempt takes what tells an attempt of torchrun's from an earlier one. Where torchrun's
-// agents do not share their store with the workers, rank 0 serves a new one in each attempt, and all
-// are told its port. Else there are only the restarts, which each agent counts by itself: an agent
+// agents do not share their store with the workers, rank 0 serves a new one in each attempt, whose
+// port all are told. Else there are only the restarts, which each agent counts by itself: an agent
 // that has come later, or has missed a failure, has another number.
 func (r *Runtime) readAttempt(c *Config) {
 	switch {

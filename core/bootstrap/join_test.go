@@ -316,21 +316,23 @@ func TestJoinOfAttempts(t *testing.T) {
 		at         time.Duration // when it comes
 		met        bool          // it is to have a group
 	}
+	const second = time.Second
 	for name, processes := range map[string][]process{
-		"one number":            {{0, 2, "3", 0, true}, {1, 2, "3", time.Second, true}},
-		"two numbers":           {{0, 3, "3", 0, true}, {1, 3, "0", 0, true}, {2, 3, "0", time.Second, true}},
-		"and rank 0 the lower":  {{0, 2, "0", 0, true}, {1, 2, "3", 0, true}},
-		"no launcher on a host": {{0, 2, "3", 0, true}, {1, 2, "", 0, true}},
-		"a stale rank 1": {{1, 2, "0", 0, false}, {0, 2, "1", time.Second, true},
-			{1, 2, "1", 3 * time.Second, true}},
-		"a stale rank 0": {{0, 2, "0", 0, false}, {1, 2, "1", time.Second, true},
-			{0, 2, "1", 3 * time.Second, true}},
-		"all but one stale": {{0, 3, "0", 0, false}, {1, 3, "0", 0, false}, {2, 3, "1", time.Second, true},
-			{0, 3, "1", 3 * time.Second, true}, {1, 3, "1", 5 * time.Second, true}},
+		"one number": {{0, 2, "3", 0, true}, {1, 2, "3", second, true}},
+		"two numbers": {{0, 3, "3", 0, true}, {1, 3, "0", 0, true},
+			{2, 3, "0", second, true}},
+		"and rank 0 has the lower": {{0, 2, "0", 0, true}, {1, 2, "3", 0, true}},
+		"no launcher on a host":    {{0, 2, "3", 0, true}, {1, 2, "", 0, true}},
+		"a stale rank 1": {{1, 2, "0", 0, false}, {0, 2, "1", second, true},
+			{1, 2, "1", 3 * second, true}},
+		"a stale rank 0": {{0, 2, "0", 0, false}, {1, 2, "1", second, true},
+			{0, 2, "1", 3 * second, true}},
+		"all but one stale": {{0, 3, "0", 0, false}, {1, 3, "0", 0, false},
+			{2, 3, "1", second, true}, {0, 3, "1", 3 * second, true}, {1, 3, "1", 5 * second, true}},
 		"a stale rank that comes while there are two numbers": {{0, 3, "1", 0, true},
-			{1, 3, "0", time.Second, false}, {2, 3, "5", time.Second, true}, {1, 3, "5", 3 * time.Second, true}},
-		"a stale rank of another size": {{1, 3, "0", 0, false}, {0, 2, "1", time.Second, true},
-			{1, 2, "1", 3 * time.Second, true}},
+			{1, 3, "0", second, false}, {2, 3, "5", second, true}, {1, 3, "5", 3 * second, true}},
+		"a stale rank of another size": {{1, 3, "0", 0, false}, {0, 2, "1", second, true},
+			{1, 2, "1", 3 * second, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

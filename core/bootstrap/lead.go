@@ -107,9 +107,8 @@ func (j *joiner) lead() (*Roster, error) {
 
 // mixed tells whether ranks may be of different attempts. Rank 0's own problem is of this one.
 func (j *joiner) mixed() bool {
-	return j.own.problem == "" && slices.ContainsFunc(j.joins[:j.config.Size], func(rec *joinRecord) bool {
-		return rec != nil && rec.attempt != j.own.attempt
-	})
+	other := func(rec *joinRecord) bool { return rec != nil && rec.attempt != j.own.attempt }
+	return j.own.problem == "" && slices.ContainsFunc(j.joins[:j.config.Size], other)
 }
 
 // wonder puts off that ranks of different attempts are believed, as one has joined. It leaves half

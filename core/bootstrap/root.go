@@ -544,8 +544,8 @@ func readRequest(in io.Reader, most int) (op byte, key string, value []byte, err
 	}
 	op = head[0]
 	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
-	if op < opSet || op > opEnter || k == 0 || k > maxKey || v > uint32(most) || op == opGet && v != 0 ||
-		op == opWatch && v < watchHead || op == opEnter && v > maxAddressBytes {
+	if op < opSet || op > opEnter || k == 0 || k > maxKey || v > uint32(most) ||
+		op == opGet && v != 0 || op == opWatch && v < watchHead || op == opEnter && v > maxAddressBytes {
 		return 0, "", nil, foreign.ErrMalformed
 	}
 	name, err := readLong(in, int(k))

@@ -458,7 +458,8 @@ func FuzzReadAnswer(f *testing.F) {
 	f.Add([]byte{statusAbsent, 0, 0, 0, 0})
 	f.Add([]byte{statusError, 255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, v, err := readAnswer(bytes.NewReader(b), maxValue); err == nil && len(v)+answerHead > len(b) {
+		_, v, err := readAnswer(bytes.NewReader(b), maxValue)
+		if err == nil && len(v)+answerHead > len(b) {
 			t.Fatal(len(v))
 		}
 	})

@@ -229,7 +229,8 @@ func TestTreeOfLeaders(t *testing.T) {
 // table, one that is too long, and as much as can be. The ranks of the host read the store, and so
 // does a leader whose parent it is.
 func TestTableOfALiar(t *testing.T) {
-	for name, length := range map[string]int{"another": 0, "too long": 1, "as long as can be": maxValue - 64<<10} {
+	for name, length := range map[string]int{"another": 0, "too long": 1,
+		"as long as can be": maxValue - 64<<10} {
 		t.Run(name, func(t *testing.T) {
 			s := &counting{Store: NewMemStore()}
 			r := largeRoster()

@@ -21,8 +21,8 @@ import (
 // Leaders are a tree. The roster names the addresses at which rank 0 is the root. A leader listens,
 // too, and enters its own addresses there. The root answers with those of the leader's parent,
 // which has entered before. So a leader that waits for its parent waits for none that has yet to
-// start. Where there is nothing to be had in this way, be it that a stranger has taken the name, that
-// a parent is silent, or that what it has is not the roster's table, a rank reads the store.
+// start. Where there is nothing to be had in this way, be it that a stranger has taken the name,
+// that a parent is silent, or that what it has is not the roster's table, a rank reads the store.
 
 const (
 	shareFrom = 8 << 10 // bytes of a table: a smaller one costs less than a connection

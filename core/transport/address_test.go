@@ -37,8 +37,8 @@ func TestInterfaceByName(t *testing.T) {
 	}
 }
 
-// TestLoopbackOfUnknownHosts joins processes that cannot tell which host they are on, as where /proc
-// is hidden, and that listen on loopback alone.
+// TestLoopbackOfUnknownHosts joins processes that cannot tell which host they are on, as where
+// /proc is hidden, and that listen on loopback alone.
 func TestLoopbackOfUnknownHosts(t *testing.T) {
 	eps := pair(t, TCP, Config{StoreHost: "localhost"})
 	for _, e := range eps {
@@ -80,7 +80,8 @@ func TestDecide(t *testing.T) {
 		{a, noShm, "", TCP, ""}, {a, noShm, Shm, "", "no memfd; allow it"},
 		{a, shy, "", "", "GOCCL_SOCKET_IFNAME"},
 		{hidden, hidden2, "", TCP, ""}, {hidden, hidden2, TCP, TCP, ""},
-		{hidden, hidden2, Shm, "", "/proc/x: it is hidden"}, {hidden, far, "", "", "/proc/x: it is hidden"},
+		{hidden, hidden2, Shm, "", "/proc/x: it is hidden"},
+		{hidden, far, "", "", "/proc/x: it is hidden"},
 		{a, forced, "", "", "cannot work"}, {a, forced, TCP, "", "one process demands"},
 	} {
 		k1, err1 := Decide(c.a, c.b, c.forced)

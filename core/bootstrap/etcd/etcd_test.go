@@ -407,7 +407,8 @@ func TestSentElsewhere(t *testing.T) {
 	defer other.Close()
 	liar := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer liar.Close()
-	s := open(t, context.Background(), "etcd://"+strings.TrimPrefix(liar.URL, "http://")+"/job", nothing)
+	host := strings.TrimPrefix(liar.URL, "http://")
+	s := open(t, context.Background(), "etcd://"+host+"/job", nothing)
 	if err := s.Set("x", nil); err == nil || !strings.Contains(err.Error(), "it is no etcd") {
 		t.Errorf("it says: %v", err)
 	}
@@ -433,8 +434,8 @@ func TestTooLong(t *testing.T) {
 // TestTooManyKeys has a mirror be told of more keys than it may keep: they are read one by one.
 func TestTooManyKeys(t *testing.T) {
 	s := serve(t, "http")
-	ctx := within(t, time.Minute)
-	a, b := open(t, ctx, "etcd://"+s.host+"/job", nothing), open(t, ctx, "etcd://"+s.host+"/job", nothing)
+	ctx, url := within(t, time.Minute), "etcd://"+s.host+"/job"
+	a, b := open(t, ctx, url, nothing), open(t, ctx, url, nothing)
 	b.Mirror("g/", 4<<10)
 	for i := range 32 {
 		key, value := fmt.Sprint("g/", i), strings.Repeat("x", 300)

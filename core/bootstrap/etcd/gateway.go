@@ -216,7 +216,9 @@ func (g *gateway) attempt(ctx context.Context, method string, in any, out answer
 
 // watch hands on what happens to keys, until the context or the answer ends, or each fails. A
 // message has at most so many bytes.
-func (g *gateway) watch(ctx context.Context, in watchCreate, most int, each func(event) error) error {
+func (g *gateway) watch(
+	ctx context.Context, in watchCreate, most int, each func(event) error,
+) error {
 	body, err := g.post(ctx, "watch", watchRequest{in})
 	if err != nil {
 		return err

@@ -452,10 +452,15 @@ goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t 
  * have ended go to those that have joined, both in their order, as far as there are both;
  * goccl_orphans() has what is left, and tells what is lost.
  *
+ * Models are checked by digests (64 bits of SHA-256) from when the version was made. What has
+ * changed since then in the memory of a rank counts as if that rank had none. GOCCL_MISMATCH, on
+ * all ranks: no rank has the global model unchanged, what has come to some rank from those that the
+ * text names is not what was made, or ranks tell of different models of the version.
+ *
  * The memory is the library's, and stays as it is until the next goccl_load_checkpoint() or
- * goccl_destroy() of the communicator. No argument may be NULL. GOCCL_MISMATCH, on all ranks: some
- * have different models of the version. Thread-safe; threads that share a communicator must not use
- * the memory while one of them calls it again. Like RabitLoadCheckPoint. */
+ * goccl_destroy() of the communicator. No argument may be NULL. Thread-safe; threads that share a
+ * communicator must not use the memory while one of them calls it again. Like
+ * RabitLoadCheckPoint. */
 goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,
                                    size_t *global_size, const void **local_model,
                                    size_t *local_size);
@@ -464,7 +469,7 @@ goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const voi
 typedef struct {
   int rank; /* which it was when the version was made */
   size_t size;
-  const void *local_model; /* NULL: it is lost, for all that had it have ended */
+  const void *local_model; /* NULL: it is lost: all that had it have ended, or have it changed */
 } goccl_orphan;
 
 /* What the last goccl_load_checkpoint() has left over of local models: those that nobody has got in

@@ -22,6 +22,10 @@ import (
 // models that it keeps for others. Then a barrier follows, after which it counts. So a rank that is
 // through knows that all have staged it, and the others have it, staged, whatever becomes of them.
 // What is staged on all that are left is loaded: a rank that has ended may have been through.
+//
+// Models have digests from when they are made. By them a rank checks what it holds, before it
+// returns it or passes it on, and what it gets. So what has changed in memory, or on its way, is not
+// loaded, and a rank that passes on something else is found out.
 
 // checkpointMost is how many bytes of models a rank holds at most: its own and those that it keeps
 // for others, in two versions.
@@ -41,6 +45,7 @@ type models struct {
 type checkpoint struct {
 	version uint64
 	digest  int64 // of the global model
+	table   int64 // the digest of what places say of local models
 	global  []byte
 	local   []byte
 	places  []place        // by the ranks of the epoch in which it was made
@@ -50,8 +55,9 @@ type checkpoint struct {
 
 // place is what was a rank when a version was made. It may be another's now.
 type place struct {
-	Owner uint64 // models.id of the rank
-	Local uint64 // bytes of the local model
+	Owner  uint64 // models.id of the rank
+	Local  uint64 // bytes of the local model
+	Digest int64  // of the local model
 }
 
 func newModels() models {
@@ -120,12 +126,11 @@ func (c *Comm) holdEpoch() *epoch {
 func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte,
 	replicas int) error {
 	m := &c.models
-	sum := sha256.Sum256(global)
-	next := &checkpoint{version: m.committed.version + 1,
-		digest: int64(binary.LittleEndian.Uint64(sum[:]))}
+	next := &checkpoint{version: m.committed.version + 1, digest: digestOf(global)}
 	plans, err := c.gatherPlans(ctx, checkpointPlan{ID: int64(m.id), Version: int64(next.version),
 		Staged: m.staged != nil, Behind: next.version > 1 && m.epoch != e.number, Digest: next.digest,
-		Global: int64(len(global)), Local: int64(len(local)), Replicas: int64(replicas)})
+		Global: int64(len(global)), Local: int64(len(local)), LocalDigest: digestOf(local),
+		Replicas: int64(replicas)})
 	if err != nil {
 		return err
 	}
@@ -137,13 +142,15 @@ func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte,
 	anyLocal := false
 	in, out := make([][]byte, e.size), make([][]byte, e.size)
 	for rank, p := range plans {
-		next.places = append(next.places, place{Owner: uint64(p.ID), Local: uint64(p.Local)})
+		next.places = append(next.places, place{Owner: uint64(p.ID), Local: uint64(p.Local),
+			Digest: p.LocalDigest})
 		anyLocal = anyLocal || p.Local > 0
 		if slices.Contains(keepers[rank], e.rank) {
 			out[rank] = make([]byte, p.Local)
 			next.kept[rank] = out[rank]
 		}
 	}
+	next.table = tableOf(next.places)
 	for _, k := range keepers[e.rank] {
 		in[k] = next.local
 	}
@@ -177,18 +184,35 @@ type checkpointPlan struct {
 	Behind        bool // it has not loaded since the members have changed
 	Digest        int64
 	Global, Local int64 // bytes
+	LocalDigest   int64
 	Replicas      int64
 }
 
 func (c *Comm) gatherPlans(ctx context.Context, p checkpointPlan) (all []checkpointPlan,
 	err error) {
 	numbers, err := c.gather(ctx, ofRecovery, false, p.ID, p.Version, number(p.Staged),
-		number(p.Behind), p.Digest, p.Global, p.Local, p.Replicas)
-	for of := range slices.Chunk(numbers, 8) {
+		number(p.Behind), p.Digest, p.Global, p.Local, p.LocalDigest, p.Replicas)
+	for of := range slices.Chunk(numbers, 9) {
 		all = append(all, checkpointPlan{of[0], of[1], of[2] != 0, of[3] != 0, of[4], of[5], of[6],
-			of[7]})
+			of[7], of[8]})
 	}
 	return all, err
+}
+
+// digestOf tells models apart from others.
+func digestOf(model []byte) int64 {
+	sum := sha256.Sum256(model)
+	return int64(binary.LittleEndian.Uint64(sum[:]))
+}
+
+// tableOf is a digest of what places say of local models, whosever they are now.
+func tableOf(places []place) int64 {
+	var said []byte
+	for _, p := range places {
+		said = binary.LittleEndian.AppendUint64(said, p.Local)
+		said = binary.LittleEndian.AppendUint64(said, uint64(p.Digest))
+	}
+	return digestOf(said)
 }
 
 // number is 1 for what is true.
@@ -206,25 +230,25 @@ func (c *epoch) checkPlans(plans []checkpointPlan, keepers [][]int) error {
 		first, names := &plans[0], c.members.Names
 		switch {
 		case p.Staged:
-			return c.members.Errorf(fault.ErrInvalidArgument, "the checkpoint before has failed, and %s "+
+			return fault.Errorf(fault.ErrInvalidArgument, "the checkpoint before has failed, and %s "+
 				"has all of it: call LoadCheckPoint, which tells whether it counts", names(rank)).
 				Blaming(rank)
 		case p.Version != first.Version:
-			return c.members.Errorf(fault.ErrMismatch, "the next version is %d on %s, but %d on %s: "+
+			return fault.Errorf(fault.ErrMismatch, "the next version is %d on %s, but %d on %s: "+
 				"all call LoadCheckPoint after the members have changed", p.Version, names(rank),
 				first.Version, names(0)).Blaming(rank)
 		case p.Behind:
-			return c.members.Errorf(fault.ErrMismatch, "the members have changed since %s has got version "+
+			return fault.Errorf(fault.ErrMismatch, "the members have changed since %s has got version "+
 				"%d: all call LoadCheckPoint first", names(rank), p.Version-1).Blaming(rank)
 		case p.Global != first.Global || p.Digest != first.Digest:
-			return c.members.Errorf(fault.ErrMismatch, "the global models differ: of %d bytes, digest "+
+			return fault.Errorf(fault.ErrMismatch, "the global models differ: of %d bytes, digest "+
 				"%016x, on %s, and of %d bytes, digest %016x, on %s", p.Global, uint64(p.Digest),
 				names(rank), first.Global, uint64(first.Digest), names(0)).Blaming(rank)
 		case p.Replicas < 0:
-			return c.members.Errorf(fault.ErrInvalidArgument, "replicas are %d on %s, allowed are 0 and "+
+			return fault.Errorf(fault.ErrInvalidArgument, "replicas are %d on %s, allowed are 0 and "+
 				"more", p.Replicas, names(rank)).Blaming(rank)
 		case p.Replicas != first.Replicas:
-			return c.members.Errorf(fault.ErrMismatch, "replicas are %d on %s, and %d on %s: they are to "+
+			return fault.Errorf(fault.ErrMismatch, "replicas are %d on %s, and %d on %s: they are to "+
 				"be the same", p.Replicas, names(rank), first.Replicas, names(0)).Blaming(rank)
 		}
 		if p.Global < 0 || p.Local < 0 || p.Global > checkpointMost || p.Local > checkpointMost {
@@ -244,7 +268,7 @@ func (c *epoch) checkPlans(plans []checkpointPlan, keepers [][]int) error {
 }
 
 func (c *epoch) tooLarge(rank int, bytes int64) error {
-	return c.members.Errorf(fault.ErrInvalidArgument, "the models take %d bytes on %s, in two "+
+	return fault.Errorf(fault.ErrInvalidArgument, "the models take %d bytes on %s, in two "+
 		"versions and with the copies that it keeps for others; allowed are %d", bytes,
 		c.members.Names(rank), checkpointMost).Blaming(rank)
 }
@@ -294,8 +318,11 @@ func (p *pinner) blocks(all [][]byte) (at []unsafe.Pointer, counts []uint64) {
 // own: all members together have each local model once, but for the lost ones. All ranks get these
 // as orphans, without bytes. The next CheckPoint drops orphans.
 //
-// ErrMismatch tells, on all ranks, that some have different models of the version. The models are
-// the caller's. A communicator that Split or Shrink makes begins without versions.
+// A model that has changed since the version was made is not loaded: one in the memory of a rank
+// counts as if that had none, and comes from others that have it. ErrMismatch tells, on all ranks,
+// that some were given different models of the version, that none has the global one unchanged, or
+// that what some have passed on has come to a rank otherwise than it was made. The models that are
+// returned are the caller's. A communicator that Split or Shrink makes begins without versions.
 func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
@@ -335,18 +362,22 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 		places = slices.Clone(mine.places)
 	} else {
 		mine = &checkpoint{version: uint64(chosen.Version), digest: chosen.Digest,
-			global: make([]byte, chosen.Global)}
+			table: chosen.Table, global: make([]byte, chosen.Global)}
 	}
 	table, _ := binary.Append(nil, binary.LittleEndian, places) // of a fixed size
 	if err := c.broadcast(ctx, source, table); err != nil {
 		return err
 	}
 	_, _ = binary.Decode(table, binary.LittleEndian, places) // as above
+	if err := c.unchanged(ctx, e, tableOf(places) == mine.table, "the table of local models",
+		mine.version, slices.Repeat([][]int{{source}}, e.size)); err != nil {
+		return err
+	}
 	if slices.ContainsFunc(places, func(p place) bool { return p.Local > checkpointMost }) {
 		return e.members.Errorf(fault.ErrInternal, "version %d cannot have a local model of more than "+
 			"%d bytes", chosen.Version, checkpointMost)
 	}
-	if err := c.passGlobal(ctx, e, mine.global, chosen.Version, has); err != nil {
+	if err := c.passGlobal(ctx, e, mine, has); err != nil {
 		return err
 	}
 	if err := c.takePlaces(ctx, e, mine, places, has); err != nil {
@@ -372,9 +403,10 @@ type holding struct {
 	id      uint64
 	belongs bool
 	has     [2]heldVersion // committed and staged
+	changed [2]bool        // its global model is not that which was made
 }
 
-type heldVersion struct{ Version, Digest, Global, Places int64 }
+type heldVersion struct{ Version, Digest, Global, Table, Places int64 }
 
 func (h *holding) of(version int64) *heldVersion {
 	for i := range h.has {
@@ -385,6 +417,16 @@ func (h *holding) of(version int64) *heldVersion {
 	return nil
 }
 
+// whole tells whether the rank has the global model of a version, as it was made.
+func (h *holding) whole(version int64) bool {
+	for i := range h.has {
+		if h.has[i].Version == version {
+			return !h.changed[i]
+		}
+	}
+	return false
+}
+
 func (c *Comm) gatherHoldings(ctx context.Context) (all []holding, err error) {
 	m := &c.models
 	mine := []int64{int64(m.id), number(m.belongs)}
@@ -392,39 +434,70 @@ func (c *Comm) gatherHoldings(ctx context.Context) (all []holding, err error) {
 		if p == nil {
 			p = &checkpoint{}
 		}
-		mine = append(mine, int64(p.version), p.digest, int64(len(p.global)), int64(len(p.places)))
+		changed := p.version > 0 && digestOf(p.global) != p.digest
+		mine = append(mine, int64(p.version), p.digest, int64(len(p.global)), p.table,
+			int64(len(p.places)), number(changed))
 	}
 	numbers, err := c.gather(ctx, ofRecovery, false, mine...)
 	for of := range slices.Chunk(numbers, len(mine)) {
 		all = append(all, holding{uint64(of[0]), of[1] != 0,
-			[2]heldVersion{{of[2], of[3], of[4], of[5]}, {of[6], of[7], of[8], of[9]}}})
+			[2]heldVersion{{of[2], of[3], of[4], of[5], of[6]}, {of[8], of[9], of[10], of[11], of[12]}},
+			[2]bool{of[7] != 0, of[13] != 0}})
 	}
 	return all, err
 }
 
+// unchanged has all ranks know whether what some have got is what was made. `from` is, by rank, who
+// has passed it on to that one, nil for one that has got nothing.
+func (c *Comm) unchanged(ctx context.Context, e *epoch, mine bool, what string, version uint64,
+	from [][]int) error {
+	all, err := c.gather(ctx, ofRecovery, false, number(mine))
+	if err != nil {
+		return err
+	}
+	for rank, sources := range from {
+		if all[rank] == 0 && sources != nil {
+			return fault.Errorf(fault.ErrMismatch, "%s of version %d has come from %s to %s "+
+				"otherwise than it was made", what, version, e.members.Names(sources...),
+				e.members.Names(rank)).Blaming(sources...)
+		}
+	}
+	return nil
+}
+
 // passGlobal passes the global model on to the ranks that lack it: a stripe from each that has it,
 // or from one to all where those that lack it are more.
-func (c *Comm) passGlobal(ctx context.Context, e *epoch, global []byte, version int64,
-	has []holding) error {
+func (c *Comm) passGlobal(ctx context.Context, e *epoch, mine *checkpoint, has []holding) error {
 	var holders, takers []int
 	for rank := range has {
-		if has[rank].of(version) != nil {
+		if has[rank].whole(int64(mine.version)) {
 			holders = append(holders, rank)
 		} else {
 			takers = append(takers, rank)
 		}
 	}
-	if len(takers) > len(holders) {
-		return c.broadcast(ctx, holders[0], global)
+	from := make([][]int, e.size)
+	for _, taker := range takers {
+		from[taker] = holders
 	}
-	if len(takers) == 0 || len(global) == 0 {
+	if len(takers) == 0 || len(mine.global) == 0 {
 		return nil
 	}
-	in, out := make([][]byte, e.size), make([][]byte, e.size)
-	for _, taker := range takers {
-		e.addStripes(in, out, global, holders, taker)
+	var err error
+	if len(takers) > len(holders) {
+		err = c.broadcast(ctx, holders[0], mine.global)
+	} else {
+		in, out := make([][]byte, e.size), make([][]byte, e.size)
+		for _, taker := range takers {
+			e.addStripes(in, out, mine.global, holders, taker)
+		}
+		err = c.exchange(ctx, in, out)
 	}
-	return c.exchange(ctx, in, out)
+	if err != nil {
+		return err
+	}
+	got := from[e.rank] == nil || digestOf(mine.global) == mine.digest
+	return c.unchanged(ctx, e, got, "the global model", mine.version, from)
 }
 
 // addStripes adds to an exchange that a rank gets some bytes: a stripe from each that has them. To
@@ -464,9 +537,14 @@ func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error
 		case source < 0:
 			source, chosen = rank, *v
 		case *v != chosen:
-			return chosen, -1, c.members.Errorf(fault.ErrMismatch, "%s and %s have different models of "+
+			return chosen, -1, fault.Errorf(fault.ErrMismatch, "%s and %s have different models of "+
 				"version %d", c.members.Names(source), c.members.Names(rank), version).Blaming(rank)
 		}
+	}
+	whole := func(h holding) bool { return h.whole(version) }
+	if source >= 0 && !slices.ContainsFunc(has, whole) {
+		return chosen, -1, fault.Errorf(fault.ErrMismatch, "the global model of version %d "+
+			"has changed since it was made, on all ranks that have it", version).Blaming(source)
 	}
 	if source < 0 || chosen.Global < 0 || chosen.Global > checkpointMost || chosen.Places < 0 ||
 		chosen.Places > bootstrap.MaxSize {
@@ -480,15 +558,16 @@ func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error
 // local models; of places that nobody takes the models become orphans.
 func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, places []place,
 	has []holding) error {
-	holders, err := c.gatherHolders(ctx, mine, places)
-	if err != nil {
-		return err
-	}
 	ids, current := make([]uint64, len(has)), make([]bool, len(has))
 	for rank := range has {
 		ids[rank], current[rank] = has[rank].id, has[rank].of(int64(mine.version)) != nil
 	}
 	owners := ownersOf(places, ids, current)
+	mine.dropChanged(e, places, owners, ids)
+	holders, err := c.gatherHolders(ctx, mine, places)
+	if err != nil {
+		return err
+	}
 	if err := c.passOn(ctx, e, mine, places, owners, holders); err != nil {
 		return err
 	}
@@ -498,8 +577,8 @@ func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, place
 		orphan := Orphan{Rank: at, Size: p.Local}
 		switch {
 		case p.Local > 0 && len(holders[at]) == 0:
-			e.log(logs.Init).Warn("a local model is lost: its rank and all that kept copies have ended",
-				"rank", at, "version", mine.version)
+			e.log(logs.Init).Warn("a local model is lost: its rank and all that kept copies have ended, "+
+				"or have it changed", "rank", at, "version", mine.version)
 			mine.orphans = append(mine.orphans, orphan)
 		case adopters[at] == e.rank:
 			orphan.Model = mine.kept[at]
@@ -534,6 +613,26 @@ func (c *Comm) gatherHolders(ctx context.Context, mine *checkpoint,
 	return holders, err
 }
 
+// dropChanged drops local models that have changed since the version was made: of those that this
+// rank keeps only such as their owners are not there to have.
+func (p *checkpoint) dropChanged(e *epoch, places []place, owners []int, ids []uint64) {
+	self := ids[e.rank]
+	for at, of := range places {
+		has := owners[at] != noRank && ids[owners[at]] == of.Owner
+		model := p.localOf(at, of, self)
+		if model == nil || has && of.Owner != self || digestOf(model) == of.Digest {
+			continue
+		}
+		e.log(logs.Init).Warn("a local model has changed in the memory of this rank, and is not used",
+			"rank", at, "version", p.version)
+		if of.Owner == self {
+			p.local = nil
+		} else {
+			delete(p.kept, at)
+		}
+	}
+}
+
 // localOf is the local model of a place, nil where it is not here.
 func (p *checkpoint) localOf(at int, of place, self uint64) []byte {
 	model := p.kept[at]
@@ -551,7 +650,8 @@ func (p *checkpoint) localOf(at int, of place, self uint64) []byte {
 func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []place, owners []int,
 	holders [][]int) error {
 	in, out := make([][]byte, e.size), make([][]byte, e.size)
-	passes := false
+	from := make([][]int, e.size)
+	passes, got := false, true
 	var local []byte
 	for at, taker := range owners {
 		size := places[at].Local
@@ -559,7 +659,7 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 			slices.Contains(holders[at], taker) {
 			continue
 		}
-		passes = true
+		passes, from[taker] = true, holders[at]
 		switch {
 		case taker == e.rank:
 			local = make([]byte, size)
@@ -575,7 +675,7 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 		return err
 	}
 	if local != nil {
-		mine.local = local
+		got, mine.local = digestOf(local) == places[slices.Index(owners, e.rank)].Digest, local
 	}
-	return nil
+	return c.unchanged(ctx, e, got, "a local model", mine.version, from)
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -311,13 +312,139 @@ func TestCheckPointRefused(t *testing.T) {
 	everything(t, w)
 
 	w.comms[2].models.committed.digest++
+	refuses(w, "different models of")
+}
+
+// What has changed in a rank's memory comes from others that have it, or is lost, or is an error of
+// all: it is not loaded.
+func TestChangedModels(t *testing.T) {
+	global := func(w *world, ranks ...int) {
+		for _, rank := range ranks {
+			w.comms[rank].models.committed.global[3] ^= 1
+		}
+	}
+	local := func(w *world, rank int) { w.comms[rank].models.committed.local[3] ^= 1 }
+	kept := func(w *world, rank, of int) { w.comms[rank].models.committed.kept[of][3] ^= 1 }
+	for what, c := range map[string]struct {
+		change func(w *world)
+		fails  string
+	}{
+		"the global model of one":  {change: func(w *world) { global(w, 1) }},
+		"the global models of two": {change: func(w *world) { global(w, 0, 2) }},
+		"all global models": {change: func(w *world) { global(w, 0, 1, 2) },
+			fails: "the global model of version 1 has changed since it was made, on all"},
+		"a local model": {change: func(w *world) { local(w, 1) }},
+		"a kept model":  {change: func(w *world) { kept(w, 2, 1) }},
+		"a local model and that which is kept": {change: func(w *world) { local(w, 1); kept(w, 2, 1) },
+			fails: "a local model of version 1 has come from rank 2"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, "shm", 3, time.Minute)
+			w.checkPoint(1, 0, 1, 2)
+			c.change(w)
+			if c.fails != "" {
+				refuses(w, c.fails)
+				return
+			}
+			w.loads(1, 0, 1, 2)
+			w.loads(1, 0, 1, 2)
+			w.checkPoint(2, 0, 1, 2)
+			w.loads(2, 0, 1, 2)
+		})
+	}
+	w := newWorld(t, "shm", 3, time.Minute)
+	w.checkPoint(1, 0, 1, 2)
+	kept(w, 2, 1)
+	w.end(1)
+	w = w.of(0, 2)
+	w.goOn()
+	w.loadsWith(1, []string{"1?", "1?"}, 0, 2)
+}
+
+// refuses checks that a version is not loaded, by any rank.
+func refuses(w *world, text string) {
+	w.t.Helper()
 	for rank, err := range w.try(func(rank int) error {
-		_, err := w.comms[rank].LoadCheckPoint(soon(t))
+		_, err := w.comms[rank].LoadCheckPoint(soon(w.t))
 		return err
 	}) {
-		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "different models of") {
-			t.Errorf("rank %d: %v", rank, err)
+		if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), text) {
+			w.t.Errorf("rank %d: %v", rank, err)
 		}
+	}
+}
+
+// loadLying loads as a rank does that passes on something else than it has told. What it claims of
+// others does not matter.
+func (c *Comm) loadLying(ctx context.Context, lie string) error {
+	e, mine := now(c), c.models.committed
+	has, err := c.gatherHoldings(ctx)
+	if err != nil {
+		return err
+	}
+	_, source, err := e.choose(has)
+	if err != nil {
+		return err
+	}
+	places := slices.Clone(mine.places)
+	if lie == "the table of local models" {
+		places[1].Local = 1 << 50
+	}
+	table, _ := binary.Append(nil, binary.LittleEndian, places)
+	if err := c.broadcast(ctx, source, table); err != nil {
+		return err
+	}
+	from := slices.Repeat([][]int{{source}}, e.size)
+	if err := c.unchanged(ctx, e, true, lie, mine.version, from); err != nil {
+		return err
+	}
+	if lie == "the global model" {
+		mine.global[0] ^= 1
+	}
+	if err := c.passGlobal(ctx, e, mine, has); err != nil {
+		return err
+	}
+	var ids []uint64
+	var current []bool
+	for _, h := range has {
+		ids, current = append(ids, h.id), append(current, h.of(1) != nil)
+	}
+	holders, err := c.gatherHolders(ctx, mine, places)
+	if err != nil {
+		return err
+	}
+	if lie == "a local model" {
+		mine.kept[1][0] ^= 1
+	}
+	return c.passOn(ctx, e, mine, places, ownersOf(places, ids, current), holders)
+}
+
+// A rank that passes on other models than it has told of is found out, and all are told.
+func TestLyingKeepers(t *testing.T) {
+	config := joinConfigOf("shm")
+	for lie, liar := range map[string]int{"the table of local models": 0, "the global model": 0,
+		"a local model": 1} {
+		t.Run(lie, func(t *testing.T) {
+			w := newWorldOf(t, "shm", 3, config)
+			w.checkPoint(1, 0, 1, 2)
+			w.end(1)
+			w = w.of(0, 2)
+			joined := w.joining(config, w.handles())
+			w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
+			w = joined()
+			for rank, err := range w.try(func(rank int) error {
+				if rank == liar {
+					return w.comms[rank].loadLying(soon(t), lie)
+				}
+				_, err := w.comms[rank].LoadCheckPoint(soon(t))
+				return err
+			}) {
+				if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), lie+" of version 1 has come "+
+					"from rank") {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		})
 	}
 }
 

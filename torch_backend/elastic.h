@@ -201,7 +201,8 @@ Returns:
     ranks get those that are lost, with None for the bytes.
 
 Raises:
-    MismatchError: some ranks have different models of the version.)")
+    MismatchError: no rank has the global model as it was made, or what has come to some rank from
+        others is not what was made.)")
       .def_property_readonly(
           "version_number",
           [group](Self& self) {

@@ -781,6 +781,21 @@ def run_hook(rank):
     return dist.get_world_size(), [p.tolist() for p in model.parameters()]
 
 
+def test_failures_in_callbacks():
+    def fail(future):
+        raise goccl.RevokedError("it is tried")
+
+    for kind, again in (goccl.RevokedError, 0), (goccl.RevokedError, 2), (KeyError, 1):
+        first = torch.futures.Future()
+        last = first.then(fail if kind is goccl.RevokedError else lambda future: {}["a"])
+        for _ in range(again):
+            last = last.then(lambda future: future.value())
+        first.set_result(0)
+        with pytest.raises(RuntimeError, match="callback") as error:
+            last.wait()
+        assert goccl.elastic._run._is_of_a_group(error.value) == (kind is goccl.RevokedError)
+
+
 @both_transports
 def test_hooks_of_ddp(make_world, transport):
     world = make_world(3, env={"GOCCL_TRANSPORT": transport})

@@ -21,9 +21,10 @@ _More = ParamSpec("_More")
 
 _FAILURES = (PeerFailedError, OperationTimeoutError, RevokedError, AbortedError)
 
-# What torch makes of one in a callback of a future, as hooks of DDP have them.
+# What torch makes of one in a callback of a future, as hooks of DDP have them, also of a future that
+# such a callback ends.
 _IN_CALLBACK = re.compile(
-    rf"Got the following error when running the callback: "
+    rf"(Got the following error when running the callback: (RuntimeError: )?)+"
     rf"({'|'.join(kind.__name__ for kind in _FAILURES)}): "
 )
 

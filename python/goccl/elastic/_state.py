@@ -208,10 +208,11 @@ class TorchState(ObjectState):
     """The state of a training: model, optimizer, and what else is the same on all ranks.
 
     After a change of the members each DistributedDataParallel in it starts over as if it had just
-    been made, with the same parameters: ranks that have been there before and newcomers must cut
-    the gradients into the same buckets. Its hook stays, if it was registered from Python.
+    been made, with the same parameters: what it keeps from iteration to iteration a newcomer's does
+    not have. Its hook stays, PowerSGD and post-local SGD in their first iteration. What a hook of
+    your own keeps is to be brought back in a callback.
 
-    Going back to a commit drops gradients, which may be half of a step that has failed.
+    Gradients are dropped then, too: they may be half of a step that has failed.
 
     Args:
         model: A module, or None.
@@ -243,16 +244,20 @@ class TorchState(ObjectState):
     def restore(self) -> None:
         """Goes back to the copy that was kept last. Gradients are dropped."""
         super().restore()
-        for module in self._modules():
-            module.zero_grad(set_to_none=True)
+        self._drop_gradients()
 
     def on_reset(self) -> None:
-        """Has each DistributedDataParallel start over, and calls the callbacks."""
+        """Has each DistributedDataParallel start over, drops gradients, and calls the callbacks."""
         for module in self._modules():
             for part in module.modules():
                 if isinstance(part, DistributedDataParallel):
                     _torch.start_over(part)
+        self._drop_gradients()  # newcomers have none: an optimizer would do different steps
         super().on_reset()
+
+    def _drop_gradients(self) -> None:
+        for module in self._modules():
+            module.zero_grad(set_to_none=True)
 
     def _modules(self) -> list[torch.nn.Module]:
         values = [getattr(self, name) for name in self._names]

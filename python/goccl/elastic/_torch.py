@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+from torch.distributed.algorithms.join import _JoinConfig
 
 from goccl.groups import describe
 
@@ -54,17 +57,44 @@ def _backend_of(group: dist.ProcessGroup) -> object:
 
 
 def start_over(model: DistributedDataParallel) -> None:
-    """Gives a model a new reducer, as its construction and unpickling do, without a collective.
+    """Has a model start over as if it had just been made, without a collective.
 
-    The old one may be in the middle of a backward pass that has failed. And it may have formed its
-    buckets anew, which those of newcomers have not.
+    Its old reducer may be in the middle of a backward pass that has failed. And it may have formed
+    its buckets anew, which those of newcomers have not. What else the model keeps from iteration to
+    iteration must be alike on all ranks, too: a newcomer's has none of it.
     """
     ddp: Any = model  # its own names are not typed
+    ddp._remove_autograd_hooks()  # a failure's traceback may still hold the old reducer
+    builtin = ddp._get_ddp_logging_data().get("comm_hook", "").partition("BuiltinCommHookType.")[2]
     parameters, sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
     if ddp.static_graph:
+        ddp._static_graph_delay_allreduce_enqueued = False
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
-    for hook, state in ddp._comm_hooks:
-        dist._register_comm_hook(ddp.reducer, state, hook)
+    if getattr(ddp, "_require_manual_backward_finalization", False):  # torch 2.15
+        ddp.require_manual_backward_finalization = True
+    ddp.require_forward_param_sync = ddp.require_backward_grad_sync = True
+    ddp._has_rebuilt_buckets = False
+    ddp._join_config = _JoinConfig.construct_disabled_join_config()
+    hooks, ddp._comm_hooks = ddp._comm_hooks, []
+    for hook, state in hooks:
+        if hook.__name__ != "apply_optim_in_backward_hook":
+            _forget_iterations(state)
+            ddp.register_comm_hook(state, hook)
+    ddp._lazy_init_ran = False  # the next forward pass registers that one
+    if builtin:
+        ddp._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, builtin))
+
+
+def _forget_iterations(state: Any) -> None:
+    """Takes the state of a hook of torch's back to where it began, alike on all ranks."""
+    if isinstance(state, PowerSGDState):
+        # What it remembers is of the old buckets.
+        for memory in state.error_dict, state.p_memory_dict, state.q_memory_dict:
+            memory.clear()
+        state.rng.seed(0)
+        state.iter = state.next_stats_report = 0
+    elif isinstance(state, PostLocalSGDState):
+        state.iter = 0

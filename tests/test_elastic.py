@@ -692,6 +692,51 @@ def test_sampler_sees_each_sample_once(make_world, drop_last):
             assert len(epoch) < 61 + size
 
 
+class Rows:
+    """It keeps lists, and is pickled as tensors that are made on the way."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def __getstate__(self):
+        return torch.tensor(self.rows)
+
+    def __setstate__(self, state):
+        self.rows = tuple(state.tolist())
+
+    def __eq__(self, other):
+        return self.rows == other.rows
+
+
+class Items(list):
+    def __reduce__(self):
+        return Items, (), None, (torch.tensor(x) for x in self)
+
+
+def run_made_on_the_way(rank):
+    rank.init()
+
+    def of(r):
+        return [Rows(r, i) for i in range(20)]
+
+    state = goccl.elastic.ObjectState(rows=of(rank.rank), items=Items(range(rank.rank, 50)))
+    state.restore()
+    assert state.rows == of(rank.rank)
+    assert state.items == list(range(rank.rank, 50))
+    state.rows, state.items = of(rank.rank), Items(range(rank.rank, 50))
+    state.sync()
+    assert state.rows == of(0)
+    assert state.items == list(range(50))
+    sharded = goccl.elastic.ShardedState(parts=of(rank.rank))
+    sharded.save()
+    sharded.restore()
+    assert sharded.parts == of(rank.rank)
+
+
+def test_tensors_that_are_made_on_the_way(make_world):
+    make_world(2).run(run_made_on_the_way)
+
+
 def run_state(rank):
     rank.init()
     strided = torch.arange(12.0).view(3, 4).t()

@@ -21,8 +21,8 @@ _More = ParamSpec("_More")
 
 _FAILURES = (PeerFailedError, OperationTimeoutError, RevokedError, AbortedError)
 
-# What torch makes of one in a callback of a future, as hooks of DDP have them, also of a future that
-# such a callback ends.
+# What torch makes of one in a callback of a future, as hooks of DDP have them, and in callbacks of
+# what such a callback ends.
 _IN_CALLBACK = re.compile(
     rf"(Got the following error when running the callback: (RuntimeError: )?)+"
     rf"({'|'.join(kind.__name__ for kind in _FAILURES)}): "

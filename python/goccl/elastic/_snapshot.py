@@ -106,6 +106,8 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self._tensors = tensors
         self._numbers: dict[int, int] = {}
+        # An object that is made for pickling alone would leave its id to the next one.
+        self._known: list[torch.Tensor] = []
 
     def persistent_id(self, obj: Any) -> Any:
         # Parameters and other subclasses, and sparse tensors, are pickled as they are.
@@ -114,6 +116,7 @@ class _Pickler(pickle.Pickler):
         number = self._numbers.setdefault(id(obj), len(self._tensors))
         if number == len(self._tensors):
             self._tensors.append(obj.detach())
+            self._known.append(obj)
         return number, obj.device, obj.requires_grad
 
 

@@ -655,12 +655,17 @@ def run_sampler(rank, drop_last):
     rank.init()
     sampler = goccl.elastic.ElasticSampler(range(61), seed=3, drop_last=drop_last)
     state = goccl.elastic.ObjectState(sampler=sampler, epoch=0, seen=[[], []])
+    loader = torch.utils.data.DataLoader(range(61), batch_size=3, sampler=sampler)
+    lengths = []  # in callbacks
+    state.register_reset_callbacks([lambda: lengths.append(len(loader))])
 
     @goccl.elastic.run
     def train(state):
         while state.epoch < 2:
-            loader = torch.utils.data.DataLoader(range(61), batch_size=3, sampler=sampler)
+            told, came = len(loader), 0
+            assert lengths[-1:] in ([], [told]) or sampler.processed == 0
             for batch, samples in enumerate(loader):
+                came += 1
                 if rank.rank == state.epoch + 1 and sampler.processed >= 20:
                     die()
                 all_samples = [None] * dist.get_world_size()
@@ -670,6 +675,7 @@ def run_sampler(rank, drop_last):
                 sampler.record_batch(batch, 3)
                 state.commit()
             assert sampler.processed >= 61 - drop_last * (dist.get_world_size() - 1)
+            assert told == came
             state.epoch += 1
             sampler.set_epoch(state.epoch)
         return state.seen

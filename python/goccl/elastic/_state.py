@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from goccl._native import load
 from goccl.elastic import _torch
+from goccl.elastic._sampler import ElasticSampler
 from goccl.elastic._snapshot import Snapshot, allocate, as_bytes
 
 if TYPE_CHECKING:
@@ -198,6 +199,15 @@ class ObjectState(State):
         self._saved = Snapshot(version, frame, tensors)
         if comm.rank != source:
             self.restore()
+
+    def on_reset(self) -> None:
+        """Is called after a change of the members: deals out samples anew, and calls the
+        callbacks."""
+        for name in self._names:
+            value = getattr(self, name)
+            if isinstance(value, ElasticSampler):  # its restore() came before the change
+                value.reset()
+        super().on_reset()
 
     def _values(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self._names}

@@ -4,6 +4,7 @@ SIGKILLs."""
 import functools
 import os
 import signal
+from contextlib import contextmanager
 from datetime import timedelta
 
 import goccl
@@ -794,6 +795,61 @@ def run_state(rank):
 
 def test_state(make_world):
     make_world(3).run(run_state)
+
+
+@contextmanager
+def other_defaults():
+    torch.set_default_dtype(torch.float64)
+    with torch.device("meta"):
+        yield
+    torch.set_default_dtype(torch.float32)
+
+
+DEFAULTS = {"device and dtype": other_defaults, "inference": torch.inference_mode}
+
+
+def run_defaults(rank, name):
+    rank.init()
+    model = DistributedDataParallel(make_model())
+    optimizer = make_optimizer(model)
+    sampler = goccl.elastic.ElasticSampler(range(9), shuffle=name == "inference")
+    table = torch.full((1 << 18,), float(rank.rank))
+    state = goccl.elastic.ShardedState(
+        model, optimizer, parts=[table[:5].clone()], sampler=sampler, table=table, step=0
+    )
+    train_step(model, optimizer, 0)
+
+    @goccl.elastic.run
+    def train(state):
+        while state.step < 3:
+            assert len(list(sampler)) == len(sampler) == 5
+            state.step += 1
+            state.table += 1
+            if rank.rank == 1 and state.step == 2 and state._resets == 0:
+                goccl.Communicator().revoke("it is tried")
+            state.commit()
+
+    with DEFAULTS[name]():
+        train(state)
+    for p in model.parameters():
+        assert not p.is_inference()
+    assert state.parts[0].tolist() == [float(rank.rank)] * 5
+    assert (state.table[0].item(), state.table.dtype) == (3, torch.float32)
+    state.table += 1
+    state.parts[0] += 1
+    train_step(model, optimizer, 1)
+    state.commit()
+    with DEFAULTS[name]():
+        state.restore()
+    state.table += 1
+    train_step(model, optimizer, 1)
+    state.commit()
+    state.sync()
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_of_torch(make_world, name):
+    make_world(2).run(run_defaults, name)
 
 
 def run_hook(rank):

@@ -113,6 +113,6 @@ class ElasticSampler(Sampler[int]):
 
     def _order(self) -> torch.Tensor:
         if not self._shuffle:
-            return torch.arange(len(self._dataset))
-        generator = torch.Generator().manual_seed(self._seed + self.epoch)
-        return torch.randperm(len(self._dataset), generator=generator)
+            return torch.arange(len(self._dataset), device="cpu")
+        generator = torch.Generator("cpu").manual_seed(self._seed + self.epoch)
+        return torch.randperm(len(self._dataset), generator=generator, device="cpu")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Spec: TypeAlias = tuple[torch.dtype, torch.Size]
 
@@ -52,7 +56,8 @@ class Snapshot:
 
     def objects(self) -> Any:
         """Makes the objects, which share no memory with the copy."""
-        return _Unpickler(io.BytesIO(self.frame), self.tensors).load()
+        with ordinary_tensors():
+            return _Unpickler(io.BytesIO(self.frame), self.tensors).load()
 
     def to_bytes(self) -> bytes:
         """Returns it as bytes, without the version."""
@@ -83,7 +88,16 @@ class Snapshot:
 
 def allocate(specs: list[Spec]) -> list[torch.Tensor]:
     """Makes tensors for a copy."""
-    return [torch.empty(size, dtype=dtype) for dtype, size in specs]
+    with ordinary_tensors():
+        return [torch.empty(size, dtype=dtype, device="cpu") for dtype, size in specs]
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Has tensors be made that can be written outside inference mode, too."""
+    gradients = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+        yield
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

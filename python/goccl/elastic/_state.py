@@ -95,7 +95,7 @@ class State(abc.ABC):
             MembershipChanged: they do.
             goccl.Error: a member has failed.
         """
-        waiting = torch.tensor([self._comm.joining])
+        waiting = torch.tensor([self._comm.joining], device="cpu")
         self._comm.all_reduce_(waiting, "sum")
         if self._comm.epoch != self._epoch:  # with goccl.Options(recovery="survivors")
             raise MembershipChanged("members have died")
@@ -179,8 +179,9 @@ class ObjectState(State):
         # No commit: after MembershipChanged the objects may be newer than the copy.
         mine = Snapshot.of(self._values(), self._saved.version, self._saved)
         self._saved = mine
-        rows = torch.empty(comm.size, 4, dtype=torch.int64)
-        comm.all_gather_into(rows, torch.tensor([mine.version, self._resets, *mine.digests()]))
+        row = torch.tensor([mine.version, self._resets, *mine.digests()], device="cpu")
+        rows = row.new_empty(comm.size, 4)
+        comm.all_gather_into(rows, row)
         self._resets = int(rows[:, 1].max())
         version = int(rows[:, 0].max())
         source = int((rows[:, 0] == version).nonzero()[0])
@@ -299,11 +300,11 @@ def _spread(comm: Communicator, tensor: torch.Tensor, holders: list[int]) -> Non
 
 def _broadcast_bytes(comm: Communicator, data: bytes, source: int) -> bytes:
     """Returns the bytes that the rank `source` has."""
-    size = torch.tensor([len(data)])
+    size = torch.tensor([len(data)], device="cpu")
     comm.broadcast_(size, source)
     if comm.rank == source:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     else:
-        content = torch.empty(int(size.item()), dtype=torch.uint8)
+        content = torch.empty(int(size.item()), dtype=torch.uint8, device="cpu")
     comm.broadcast_(as_bytes(content), source)
     return content.numpy().tobytes()

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.distributed.algorithms.join import _JoinConfig
 
+from goccl.elastic._snapshot import ordinary_tensors
 from goccl.groups import describe
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def mend_tables(group: Group = None) -> None:
         if _backend_of(known) is comm._backend:
             ranks = describe(comm).global_ranks
             world.pg_group_ranks[known] = {g: r for r, g in enumerate(ranks)}
-    count = torch.tensor([world.group_count])
+    count = torch.tensor([world.group_count], device="cpu")
     comm.all_reduce_(count, "max")
     world.group_count = int(count.item())
 
@@ -56,6 +57,7 @@ def _backend_of(group: dist.ProcessGroup) -> object:
     return getattr(backend, "wrapped_pg", backend)  # of TORCH_DISTRIBUTED_DEBUG=DETAIL
 
 
+@ordinary_tensors()
 def start_over(model: DistributedDataParallel) -> None:
     """Has a model start over as if it had just been made, without a collective.
 

@@ -4,6 +4,7 @@ import struct
 
 import goccl
 import harness
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -70,8 +71,15 @@ def run_refused(rank):
     comm = goccl.Communicator()
     with pytest.raises(goccl.MismatchError, match="the global models differ"):
         comm.checkpoint(bytes([rank.rank]))
-    with pytest.raises(TypeError):
-        comm.checkpoint(torch.zeros(1))
+    array = np.zeros(1)
+    for models, text in (
+        ((array,), "`global_model` is of type numpy.ndarray, it must be bytes"),
+        ((b"", torch.zeros(1)), "`local_model` is of type Tensor, it must be bytes or None"),
+        ((b"", None, "1"), "`replicas` is of type str, it must be an int"),
+        ((b"", None, 1 << 40), "`replicas` is of type int, it must be an int"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            comm.checkpoint(*models)
     with pytest.raises(ValueError, match="replicas are -1 on rank 0"):
         comm.checkpoint(b"", replicas=-1)
     with pytest.raises(goccl.MismatchError, match="replicas are 1 on rank 1"):
@@ -84,3 +92,23 @@ def run_refused(rank):
 
 def test_refused(make_world):
     make_world(2).run(run_refused)
+
+
+def run_refused_on_one(rank):
+    rank.init()
+    comm = goccl.Communicator()
+    if rank.rank == 0:
+        with pytest.raises(TypeError):
+            comm.checkpoint(np.zeros(1))
+        rank.hear()  # it makes no other call
+    else:
+        with pytest.raises(goccl.MismatchError, match=r"was refused: .*numpy.ndarray"):
+            comm.checkpoint(b"")
+
+
+def test_what_one_rank_is_refused_all_are_told(make_world):
+    world = make_world(2)
+    world.start(run_refused_on_one)
+    world.values(world.finish(ranks=[1]))
+    world.say("end", ranks=[0])
+    world.values(world.finish(ranks=[0]))

@@ -3,6 +3,7 @@ layout, in place and out of place, and what must be refused."""
 
 import itertools
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -435,6 +436,27 @@ def run_shapes(rank):
 
 def test_shapes(world):
     world.run(run_shapes)
+
+
+def run_modes(rank):
+    """Tensors of inference mode, in it and outside; and what the backend makes by itself."""
+    with torch.inference_mode():
+        strided, sparse = [torch.ones(8, 2)[:, 0]], [torch.eye(3).to_sparse()]
+    strided.append(torch.ones(8, 2)[:, 0])
+    sparse.append(torch.eye(3).to_sparse())
+    for mode in nullcontext(), torch.inference_mode(), torch.device("meta"):
+        with mode:
+            works = [dist.all_reduce(t, async_op=True) for t in strided]
+            for t in sparse:
+                dist.all_reduce(t)
+        for work in works:
+            work.wait()
+    for t in [*strided, *(t.to_dense().diagonal() for t in sparse)]:
+        harness.expect((t == rank.size**3).all(), f"{t}")
+
+
+def test_modes(world):
+    world.run(run_modes)
 
 
 # -- what must be refused

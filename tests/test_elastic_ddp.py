@@ -2,6 +2,7 @@
 use it must come to what one process comes to."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import goccl
 import goccl.elastic
@@ -29,12 +30,12 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(6, 20), nn.Linear(20, 20)
         self.heads = nn.ModuleList(nn.Linear(20, 1) for _ in range(heads))
-        if buffer:
-            self.register_buffer("passes", torch.zeros(()))
+        self.passes: Any
+        self.register_buffer("passes", torch.zeros(()) if buffer else None)
 
     def forward(self, x, step):
         h = self.second(self.first(x).tanh()).tanh()
-        if hasattr(self, "passes"):
+        if self.passes is not None:
             self.passes += 1
             h = h * (1 + self.passes / 100)
         return self.heads[step % len(self.heads)](h)
@@ -44,18 +45,21 @@ class Variant:
     """A way to use DDP, and, without it, what that comes to."""
 
     heads, buffer = 1, False
-    options: dict = {}
+    options: tuple[str, ...] = ()  # that are True
     tolerance = 1e-4
 
     def __init__(self, alone):
-        self.net = self.model = Net(self.heads, self.buffer)
+        self.net = Net(self.heads, self.buffer)
+        self.model: Any = self.net
         self.alone = alone
         if not alone:
             self.model = self.wrap()
         self.optimizers = self.optimize()
 
     def wrap(self):
-        return DistributedDataParallel(self.net, bucket_cap_mb=0.001, **self.options)
+        return DistributedDataParallel(
+            self.net, bucket_cap_mb=0.001, **dict.fromkeys(self.options, True)
+        )
 
     def optimize(self):
         return [torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.5)]
@@ -90,12 +94,12 @@ class Evaluated(Variant):
 
 
 class Views(Variant):
-    options = {"gradient_as_bucket_view": True}
+    options = ("gradient_as_bucket_view",)
 
 
 class Unused(Variant):
     heads = 2
-    options = {"find_unused_parameters": True}
+    options = ("find_unused_parameters",)
 
 
 class ZeroGradients(Unused):
@@ -110,11 +114,11 @@ class ZeroGradients(Unused):
 
 
 class Static(Variant):
-    options = {"static_graph": True}
+    options = ("static_graph",)
 
 
 class StaticViews(Variant):
-    options = {"static_graph": True, "gradient_as_bucket_view": True}
+    options = ("static_graph", "gradient_as_bucket_view")
 
 
 class StaticLater(Variant):
@@ -250,7 +254,7 @@ class InBackward(Variant):
     def optimize(self):
         if self.alone:
             return super().optimize()
-        return [o for p in self.net.parameters() for o in p._in_backward_optimizers]
+        return [o for p in self.model.parameters() for o in p._in_backward_optimizers]
 
     def step(self, *where):
         if self.alone:
@@ -259,7 +263,7 @@ class InBackward(Variant):
             self.backward(*where)
 
 
-VARIANTS = [ZeroGradients, *Variant.__subclasses__()]
+VARIANTS: list[Any] = [ZeroGradients, *Variant.__subclasses__()]
 DEATH = len(VARIANTS) + 1
 JOIN = DEATH + 4  # PowerSGD begins in the third step
 STEPS = JOIN + 4
@@ -270,11 +274,11 @@ def hook_of(variant):
 
 
 def run_variants(rank, members):
-    torch.Stream = torch.Event = Stream
-    torch.accelerator.current_stream = Stream
+    for place, name in (torch, "Stream"), (torch, "Event"), (torch.accelerator, "current_stream"):
+        setattr(place, name, Stream)
     newcomer = rank.rank >= members
-    place = (0, 1) if newcomer else (rank.rank, members)
-    dist.init_process_group("goccl", store=rank.make_store(), rank=place[0], world_size=place[1])
+    number, size = (0, 1) if newcomer else (rank.rank, members)
+    dist.init_process_group("goccl", store=rank.make_store(), rank=number, world_size=size)
     comm = goccl.Communicator()
     variants = [kind(alone=False) for kind in VARIANTS]
     hooks = [hook_of(v) for v in variants]
@@ -324,8 +328,7 @@ def run_variants(rank, members):
                 far = (p - q).abs().max().item()
                 harness.expect(far <= v.tolerance, f"{type(v).__name__}: weights are {far} off")
     return {
-        type(v).__name__: (v.kept(), [t.tolist() for t in v.model.parameters()])
-        for v in variants
+        type(v).__name__: (v.kept(), [t.tolist() for t in v.model.parameters()]) for v in variants
     }
 
 

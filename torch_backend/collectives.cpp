@@ -610,7 +610,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
   const auto extension =
       extraTime_->share().extension;  // with all three steps, which get the time by themselves
 
-  const at::AutoDispatchBelowAutograd noGradients;
+  const at::AutoDispatchBelowADInplaceOrView plain;  // as of copyTo()
   const at::Tensor indices = mine.indices().contiguous();
   const at::Tensor values = mine.values().contiguous();
   std::vector<int64_t> head{mine.sparse_dim(), mine.dense_dim(),

@@ -15,35 +15,10 @@
 
 #include "arguments.h"
 #include "elastic.h"
+#include "given.h"
 #include "process_group.h"
 
 namespace py = pybind11;
-
-namespace goccl {
-namespace {
-
-// An argument that pybind takes as it is given, whereas its signature says T. valueOf() reads it.
-template <typename T>
-struct Given {
-  py::handle object;
-};
-
-}  // namespace
-}  // namespace goccl
-
-namespace pybind11::detail {
-
-template <typename T>
-struct type_caster<goccl::Given<T>> {
-  PYBIND11_TYPE_CASTER(goccl::Given<T>, make_caster<T>::name);
-
-  bool load(handle given, bool) {
-    value.object = given;
-    return true;
-  }
-};
-
-}  // namespace pybind11::detail
 
 namespace goccl {
 namespace {
@@ -105,27 +80,6 @@ Group backendOf(py::object group, const char* function) {
                     std::string(py::str(c10d.attr("get_backend_config")(group))),
                     ", and needs goccl for CPU tensors: init_process_group(\"goccl\") or "
                     "new_group(backend=\"goccl\")");
-}
-
-template <typename T>
-constexpr const char* kExpected = nullptr;
-template <>
-constexpr const char* kExpected<at::Tensor> =
-    "a torch.Tensor (torch.from_numpy() makes one of an array)";
-template <>
-constexpr const char* kExpected<int64_t> = "an int";
-template <>
-constexpr const char* kExpected<std::string> = "a str";
-
-// The value of the argument `name`. Throws where it is of another type: pybind's own check would
-// leave the other ranks waiting for a call that this one was refused.
-template <typename T>
-T valueOf(const Given<T>& given, const char* method, const char* name) {
-  py::detail::make_caster<T> caster;
-  TORCH_CHECK_TYPE(caster.load(given.object, true), "goccl.Communicator.", method,
-                   "(): incompatible function arguments: `", name, "` is of type ",
-                   Py_TYPE(given.object.ptr())->tp_name, ", it must be ", kExpected<T>);
-  return py::detail::cast_op<T>(std::move(caster));
 }
 
 ReduceOp reduceOpOf(const py::handle& op) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "given.h"
 #include "process_group.h"
 
 namespace goccl {
@@ -147,11 +149,16 @@ Raises:
           "The present members by rank, each a goccl.Member.")
       .def(
           "checkpoint",
-          [group](Self& self, const py::bytes& global, const std::optional<py::bytes>& local,
-                  int replicas) {
-            std::string models[] = {global, local ? std::string(*local) : std::string()};
+          [group](Self& self, Given<py::bytes> global, Given<std::optional<py::bytes>> local,
+                  Given<int> replicas) {
+            auto [ofAll, mine, kept] = group(self).guarded([&] {
+              const auto given = valueOf(local, "checkpoint", "local_model");
+              return std::tuple(std::string(valueOf(global, "checkpoint", "global_model")),
+                                given ? std::string(*given) : std::string(),
+                                valueOf(replicas, "checkpoint", "replicas"));
+            });
             const py::gil_scoped_release released;
-            group(self).checkpoint(std::move(models[0]), std::move(models[1]), replicas);
+            group(self).checkpoint(std::move(ofAll), std::move(mine), kept);
           },
           py::arg("global_model"), py::arg("local_model") = py::none(), py::arg("replicas") = 1,
           R"(Makes the next version of the models, in the memory of the members.
@@ -166,6 +173,7 @@ Args:
         same on all ranks. All others do where they are fewer.
 
 Raises:
+    TypeError: an argument is of another type, and the others are told.
     MismatchError: the global models differ, or the replicas; or the members have changed, and
         load_checkpoint() comes first. Nothing has changed.
     ValueError: the replicas are negative; or a rank would hold more than 1 GiB, in two versions and

@@ -79,7 +79,7 @@ def start_over(model: DistributedDataParallel) -> None:
         ddp.require_manual_backward_finalization = True
     ddp.require_forward_param_sync = ddp.require_backward_grad_sync = True
     ddp._has_rebuilt_buckets = False
-    ddp._join_config = _JoinConfig.construct_disabled_join_config()
+    ddp._join_config = _JoinConfig(False, False, False)
     hooks, ddp._comm_hooks = ddp._comm_hooks, []
     for hook, state in hooks:
         if hook.__name__ != "apply_optim_in_backward_hook":

@@ -343,6 +343,7 @@ class World:
             self.pidfds.append(os.pidfd_open(pid))
             self.conns.append(ours)
         self._told: list[list[Any]] = [[] for _ in range(size)]
+        self._ended: dict[int, Outcome] = {}  # of ranks of which told() has seen the end, too
 
     def __enter__(self) -> "World":
         return self
@@ -396,7 +397,9 @@ class World:
         until = time.monotonic() + deadline
         while not self._told[rank]:
             message = self._receive(rank)
-            if message is not None:
+            if message is not None and self._told[rank]:
+                self._ended[rank] = message
+            elif message is not None:
                 raise WorldError(f"ended instead of telling: {message}\n{self.logs()}")
             if not self._told[rank] and not self._wait([rank], until - time.monotonic()):
                 raise WorldError(self._stuck([rank], deadline, {}))
@@ -495,6 +498,8 @@ class World:
 
     def _receive(self, r: int) -> Outcome | None:
         """What has come from a rank so far: None, or how its call ended."""
+        if r in self._ended:
+            return self._ended.pop(r)
         # Asked before reading, so that what a rank said just before its end is not lost.
         dead = self.exitcodes[r] is not None or _readable(self.pidfds[r], 0)
         try:

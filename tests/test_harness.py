@@ -1,5 +1,8 @@
 """The harness itself: what it tells of ranks that find several things wrong."""
 
+import os
+import signal
+
 import harness
 import pytest
 
@@ -37,3 +40,20 @@ def test_every_failing_cell_is_told(make_world, ends, kind):
 def test_outside_of_ranks_it_fails_at_once():
     with pytest.raises(AssertionError, match="wrong"):
         harness.expect(0, "wrong")
+
+
+def tell_and_end(rank: harness.Rank) -> str:
+    rank.tell("first")
+    if rank.rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "the end"
+
+
+def test_what_a_rank_told_before_its_end_is_heard(make_world):
+    world = make_world(2)
+    world.start(tell_and_end)
+    assert world.exitcode(1) == -signal.SIGKILL
+    harness.until(world.conns[0].poll)
+    assert [world.told(r) for r in range(2)] == ["first"] * 2
+    returned, killed = world.finish()
+    assert (returned.value, killed.exitcode) == ("the end", -signal.SIGKILL)

@@ -2,7 +2,6 @@ package core
 
 import (
 	"errors"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -25,15 +24,7 @@ func TestEachLongWaitIsAnnounced(t *testing.T) {
 	fill(in, 0, 1)
 	// Both ranks are run by the test, so that neither comes further than it is to.
 	works := make([]*Work, 2)
-	for _, c := range w.comms {
-		holdQueue(c)
-	}
-	letGo := sync.OnceFunc(func() {
-		for _, c := range w.comms {
-			letQueueGo(c)
-		}
-	})
-	defer letGo()
+	letRootGo, letWaiterGo := holdQueue(t, w.comms[0]), holdQueue(t, w.comms[1])
 	start := func(rank int) {
 		t.Helper()
 		k, err := w.comms[rank].Start(CallOptions{}, Operation{Collective: plan.Scatter,
@@ -45,14 +36,20 @@ func TestEachLongWaitIsAnnounced(t *testing.T) {
 		works[rank] = k
 	}
 	root, waiter := w.comms[0], w.comms[1]
-	waitForLong := func() time.Duration {
-		runHeldQueue(waiter, works[1], 2*announceAfter)
-		return now(waiter).runner.announced
+	// announced runs the waiter until it has announced another wait than one.
+	announced := func(before time.Duration) (wait time.Duration) {
+		until(t, "a wait is announced", func() bool {
+			runHeldQueue(waiter, works[1], time.Millisecond)
+			wait = now(waiter).runner.announced
+			return wait != before
+		})
+		return wait
 	}
 	start(1)
-	first := waitForLong()
+	first := announced(0)
 	until(t, "the root hears of the first wait", func() bool { return hasAnnounced(root, 1) })
-	if again := waitForLong(); again != first {
+	runHeldQueue(waiter, works[1], announceAfter)
+	if now(waiter).runner.announced != first {
 		t.Error("one wait is announced twice")
 	}
 	start(0)
@@ -60,10 +57,9 @@ func TestEachLongWaitIsAnnounced(t *testing.T) {
 		last, step = step, runHeldQueue(root, works[0], 0)
 		runHeldQueue(waiter, works[1], 0)
 	}
-	if second := waitForLong(); second == first {
-		t.Error("the wait in the second segment is not announced")
-	}
-	letGo()
+	announced(first)
+	letRootGo()
+	letWaiterGo()
 	w.each(func(rank int) error {
 		if _, err := works[rank].Wait(-1); err != nil {
 			return err

@@ -343,13 +343,9 @@ func TestFailedBeforeAPeerConnects(t *testing.T) {
 			w := newWorld(t, tr, 3, time.Minute)
 			w.comms[0].Abort("too hot")
 			for i, op := range []Operation{recvOp(buffer(t, 1), 0, 0), sendOp(buffer(t, 1<<20), 0, 0)} {
-				begun := time.Now()
 				if err := run(w.comms[1+i], op); !errors.Is(err, ErrAborted) ||
 					!strings.Contains(err.Error(), "too hot") {
 					t.Errorf("rank %d: %v", 1+i, err)
-				}
-				if d := time.Since(begun); d > 10*time.Second {
-					t.Errorf("rank %d hears of it after %v", 1+i, d)
 				}
 			}
 		})
@@ -1063,10 +1059,10 @@ func TestNothingIsLeft(t *testing.T) {
 		for range 5 {
 			round()
 		}
-		deadline := time.Now().Add(5 * time.Second)
+		deadline := time.Now().Add(patience)
 		for (fds() > before || runtime.NumGoroutine() > goroutines || maps() > 0) &&
 			time.Now().Before(deadline) {
-			runtime.Gosched()
+			time.Sleep(time.Millisecond)
 		}
 		if n := fds(); n > before {
 			t.Errorf("%s: %d descriptors, %d before", tr, n, before)

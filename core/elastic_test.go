@@ -9,7 +9,7 @@ import (
 )
 
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -143,16 +143,16 @@ func TestDestroyEndsAgreements(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "shm", 2, time.Minute)
 			w.comms[0].Revoke("it is tried") // Recover meets the others first where nothing has failed
-			ended := make(chan error)
+			ended := make(chan error, 1)
 			go func() { ended <- call(w.comms[0]) }()
-			time.Sleep(50 * time.Millisecond)
+			until(t, "the call waits for others", func() bool { return decides(w.comms[0]) })
 			w.comms[0].Destroy()
 			select {
 			case err := <-ended:
 				if err == nil {
 					t.Error("it has succeeded alone")
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(patience):
 				t.Error("it goes on")
 			}
 		})

@@ -30,11 +30,9 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 			c := w.comms[0]
 			done := make(chan error, 1)
 			go func() { done <- call(c) }()
-			for c.changing.TryLock() { // until the call has begun
-				c.changing.Unlock()
-				time.Sleep(time.Millisecond)
-			}
-			time.Sleep(20 * time.Millisecond)
+			until(t, "the call waits for others", func() bool {
+				return decides(c) || !now(c).queue.Empty()
+			})
 			destroyed := make(chan struct{})
 			go func() {
 				c.Destroy()
@@ -46,7 +44,7 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 					t.Errorf("the call ended with %v", err)
 				}
 				<-destroyed
-			case <-time.After(20 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("the call still waits")
 			}
 		})
@@ -69,18 +67,20 @@ func TestEndOfRecovery(t *testing.T) {
 			w.endFor(0, 1)
 			awaitFailure(c)
 			done := make(chan error, 1)
+			op := allReduce(t, 1)
 			go func() {
-				_, err := c.Start(CallOptions{}, allReduce(t, 1))
+				_, err := c.Start(CallOptions{}, op)
 				done <- err
 			}()
-			time.Sleep(20 * time.Millisecond)
+			until(t, "the call waits for the recovery", func() bool { return anyBlockedIn("(*Comm).Start(") })
+			until(t, "the recovery waits for others", func() bool { return decides(c) })
 			end(c)
 			select {
 			case err := <-done:
 				if err == nil {
 					t.Error("the call was not refused")
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("the call still waits")
 			}
 			if _, err := held.Wait(-1); err == nil {

@@ -31,8 +31,8 @@ func othersGoOn(t *testing.T, w *world, n int) {
 	}
 }
 
-// What a rank has offered ends with it, for who receives it and for nobody else: at once, whether
-// the receive comes before or after the rank has left.
+// What a rank has offered ends with it, for who receives it and for nobody else, whether the receive
+// comes before or after the rank has left.
 func TestSendsOfWhoHasLeft(t *testing.T) {
 	const n = 1 << 19
 	for _, thresholds := range []string{"", "send_get_min=0"} {
@@ -49,7 +49,6 @@ func TestSendsOfWhoHasLeft(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					begun := time.Now()
 					received := make(chan error, 1)
 					receive := func() { received <- run(w.comms[1], recvOp(got, 0, 0)) }
 					if !late {
@@ -79,9 +78,6 @@ func TestSendsOfWhoHasLeft(t *testing.T) {
 						!strings.Contains(err.Error(), "has left") ||
 						strings.Contains(err.Error(), hintOf(ErrAborted)):
 						t.Errorf("receive: %v", err)
-					}
-					if took := time.Since(begun); took > 30*time.Second {
-						t.Errorf("it took %v", took)
 					}
 					othersGoOn(t, w, n)
 				})
@@ -317,14 +313,12 @@ func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
 				w := newWorldOf(t, tr, 3, Config{Timeout: time.Minute})
 				around(t, w, 3, 10)
 				late := w.comms[1]
-				holdQueue(late)
+				letGo := holdQueue(t, late)
 				work, err := late.Start(CallOptions{}, allReduce(t, 8))
 				if err != nil {
 					t.Fatal(err)
 				}
-				until(t, "rank 1 has sent its part", func() bool {
-					return runHeldQueue(late, work, time.Millisecond) == 2
-				})
+				sendsItsPart(t, late, work)
 				w.each(func(rank int) error {
 					if rank == 1 {
 						return nil
@@ -346,7 +340,7 @@ func TestCollectiveThatIsCompleteWithoutAnEndedProcess(t *testing.T) {
 				} else {
 					w.end(0)
 				}
-				letQueueGo(late)
+				letGo()
 				if _, err := work.Wait(-1); err != nil {
 					t.Error(err)
 				}

@@ -63,11 +63,7 @@ func TestStartHasTheProgressGoroutineYield(t *testing.T) {
 		var works []*Work
 		leaves := false
 		for len(works) < 100 && !leaves { // it may be back before this looks
-			for p.Take() {
-				p.Leave()
-				// longer than the progress goroutine leaves the links to waiters
-				time.Sleep(20 * time.Millisecond)
-			}
+			until(t, "the progress goroutine reads", func() bool { return len(p.Token()) > 0 })
 			work, err := w.comms[1].Start(CallOptions{WaitSoon: true}, recvOp(data, 0, 0))
 			if err != nil {
 				return err
@@ -151,7 +147,7 @@ func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
 	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 1)) })
 	const n = 16 << 20 // elements: more than the sockets hold
-	sending, large := sendUnread(t, w, buffer(t, n), buffer(t, n), begun)
+	sending, large, read := sendUnread(t, w, buffer(t, n), buffer(t, n), begun)
 	small := buffer(t, 1)
 	receiving, err := w.comms[0].Start(CallOptions{}, recvOp(small, 2, 0))
 	if err != nil {
@@ -166,7 +162,7 @@ func TestAcceptedSendHoldsUpNoOther(t *testing.T) {
 	if sending.Ended() {
 		t.Error("the large send has ended, though its receiver does not read")
 	}
-	linksOf(w.comms[1]).Leave()
+	read()
 	for _, work := range []*Work{sending, large} {
 		if _, err := work.Wait(-1); err != nil {
 			t.Error(err)
@@ -253,9 +249,9 @@ func TestUnreadSend(t *testing.T) {
 			const n = 16 << 20 // elements: more than the sockets hold
 			from, into := buffer(t, n), buffer(t, n)
 			fill(from, 0, 1)
-			sent, received := sendUnread(t, w, from, into, begun)
+			sent, received, read := sendUnread(t, w, from, into, begun)
 			if c.reads {
-				linksOf(w.comms[1]).Leave()
+				read()
 			}
 			if c.aborts >= 0 {
 				w.comms[c.aborts].Abort("for a test")
@@ -265,7 +261,7 @@ func TestUnreadSend(t *testing.T) {
 				t.Fatalf("%v, %v", done, err)
 			}
 			if !c.reads {
-				linksOf(w.comms[1]).Leave()
+				read()
 			}
 			if done, err := received.Wait(20 * time.Second); !done || (err == nil) != (c.failure == nil) {
 				t.Errorf("the receive: %v, %v", done, err)

@@ -83,7 +83,7 @@ func TestResultIsFetched(t *testing.T) {
 			w := newWorldOf(t, transport, 3, Config{Timeout: 20 * time.Second,
 				Recovery: RecoverySurvivors})
 			everything(t, w)
-			holdQueue(w.comms[0])
+			letGo := holdQueue(t, w.comms[0])
 			outs, works := make([][]int32, 3), make([]*Work, 3)
 			for rank, c := range w.comms {
 				var op Operation
@@ -92,8 +92,8 @@ func TestResultIsFetched(t *testing.T) {
 				if works[rank], err = c.Start(CallOptions{}, op); err != nil {
 					t.Fatal(err)
 				}
-				if rank == 0 { // it sends its part, and takes nothing any more
-					runHeldQueue(c, works[0], 20*time.Millisecond)
+				if rank == 0 { // and takes nothing any more
+					sendsItsPart(t, c, works[0])
 				}
 			}
 			if _, err := works[2].Wait(-1); err != nil {
@@ -109,7 +109,7 @@ func TestResultIsFetched(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitFailure(w.comms[0])
-			letQueueGo(w.comms[0])
+			letGo()
 			op, last := sumOf(t, 0, 20, true)
 			if err := run(w.comms[0], op); err != nil {
 				t.Fatal(err)
@@ -271,7 +271,7 @@ func TestReduceCompletes(t *testing.T) {
 			everything(t, w)
 			left, ids := w.of(0, 1, 3), []int{0, 1, 3}
 			out, works := buffer(t, 10), make([]*Work, 3)
-			holdQueue(w.comms[3])
+			letGo := holdQueue(t, w.comms[3])
 			for rank, c := range left.comms {
 				in := buffer(t, 10)
 				fill(in, ids[rank], 0)
@@ -285,13 +285,10 @@ func TestReduceCompletes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			runHeldQueue(w.comms[3], works[2], 20*time.Millisecond)
-			if now(w.comms[3]).runner.part != 1 {
-				t.Fatal("rank 3 has not sent its part")
-			}
+			comesToPart(t, w.comms[3], works[2], 1) // it has sent its part of the reduction
 			w.endFor(0, 2)
 			awaitFailure(w.comms[3])
-			letQueueGo(w.comms[3])
+			letGo()
 			left.each(func(rank int) error {
 				_, err := works[rank].Wait(-1)
 				return err
@@ -324,16 +321,13 @@ func TestBroadcastCompletes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			holdQueue(w.comms[1])
+			letGo := holdQueue(t, w.comms[1])
 			start(0)
 			start(1)
-			runHeldQueue(w.comms[1], works[1], 20*time.Millisecond)
-			if now(w.comms[1]).runner.part != 1 {
-				t.Fatal("rank 1 has not got the data")
-			}
+			comesToPart(t, w.comms[1], works[1], 1) // it has got the data
 			w.failFor(0, 2)
 			awaitFailure(w.comms[1])
-			letQueueGo(w.comms[1])
+			letGo()
 			start(2)
 			left.each(func(rank int) error {
 				_, err := works[rank].Wait(-1)
@@ -449,11 +443,11 @@ func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
 	const dead = 4
 	w := newWorldOf(t, kind, 5, Config{Timeout: 20 * time.Second, Recovery: RecoverySurvivors})
 	everything(t, w)
-	outs, works := make([][]int32, 5), make([]*Work, 5)
+	outs, works, letGo := make([][]int32, 5), make([]*Work, 5), make([]func(), 5)
 	lacks := func(rank int) bool { return rank != dead && !slices.Contains(has, rank) }
 	for rank, c := range w.comms {
 		if lacks(rank) {
-			holdQueue(c)
+			letGo[rank] = holdQueue(t, c)
 		}
 		var op Operation
 		op, outs[rank] = sumOf(t, rank, 10, rank%2 == 0)
@@ -461,8 +455,8 @@ func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
 		if works[rank], err = c.Start(CallOptions{}, op); err != nil {
 			t.Fatal(err)
 		}
-		if lacks(rank) { // it sends its part, and takes nothing any more
-			runHeldQueue(c, works[rank], 20*time.Millisecond)
+		if lacks(rank) { // and takes nothing any more
+			sendsItsPart(t, c, works[rank])
 		}
 	}
 	for _, rank := range has {
@@ -475,7 +469,7 @@ func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
 	for rank, c := range w.comms[:dead] {
 		awaitFailure(c)
 		if lacks(rank) {
-			letQueueGo(c)
+			letGo[rank]()
 		}
 	}
 	walk(steps)

@@ -38,7 +38,6 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 		for bad := range 3 {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				begun := time.Now()
 				_, errs := tryWorld(t, 3, func(rank int, _ *RuntimeConfig, c *Config) {
 					if rank == bad {
 						test.change(c)
@@ -49,9 +48,6 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 						(rank == bad) == errors.Is(err, ErrMismatch) {
 						t.Errorf("rank %d, where rank %d is bad: %v", rank, bad, err)
 					}
-				}
-				if took := time.Since(begun); took > 10*time.Second {
-					t.Errorf("it took %v", took)
 				}
 			})
 		}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,10 +22,14 @@ func shapeOf(c *Comm) tune.Shape { return now(c).shape }
 
 func pidOf(c *Comm, rank int) int { return now(c).addresses[rank].PID }
 
-// holdQueue keeps all others from running a communicator's queue, until letQueueGo.
-func holdQueue(c *Comm) { now(c).queue.Token(nil) <- struct{}{} }
-
-func letQueueGo(c *Comm) { <-now(c).queue.Token(nil) }
+// holdQueue keeps all others from running a communicator's queue, until letGo, or the test's end.
+func holdQueue(t testing.TB, c *Comm) (letGo func()) {
+	token := now(c).queue.Token(nil)
+	token <- struct{}{}
+	letGo = sync.OnceFunc(func() { <-token })
+	t.Cleanup(letGo)
+	return letGo
+}
 
 func queueIsRun(c *Comm) bool { return now(c).queue.Token(nil).Taken() }
 
@@ -34,7 +39,46 @@ func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
 	return now(c).runner.engine.Run().Step()
 }
 
+// sendsItsPart runs a queue that is held, whose collective is a direct exchange, until the rank has
+// sent to all others.
+func sendsItsPart(t testing.TB, c *Comm, w *Work) {
+	t.Helper()
+	until(t, "a rank has sent its part", func() bool {
+		return runHeldQueue(c, w, time.Millisecond) >= c.Size()-1
+	})
+}
+
+// comesToPart runs a queue that is held until its work is in a part.
+func comesToPart(t testing.TB, c *Comm, w *Work, part int) {
+	t.Helper()
+	until(t, fmt.Sprintf("a rank is in part %d", part), func() bool {
+		runHeldQueue(c, w, time.Millisecond)
+		return now(c).runner.part == part
+	})
+}
+
 func fastPathIsOpen(c *Comm) bool { return !c.fast.Closed() }
+
+// decides tells whether a rank is in a decision of the members.
+func decides(c *Comm) bool {
+	e := now(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(e.decisions) > 0 && e.decisions[len(e.decisions)-1].begun
+}
+
+// anyBlockedIn tells whether a goroutine waits in a function, for a channel.
+func anyBlockedIn(function string) bool {
+	all := make([]byte, 1<<20)
+	all = all[:runtime.Stack(all, true)]
+	for g := range strings.SplitSeq(string(all), "\n\n") {
+		state, stack, _ := strings.Cut(g, "\n")
+		if strings.Contains(state, "[chan receive") && strings.Contains(stack, "core."+function) {
+			return true
+		}
+	}
+	return false
+}
 
 // awaitFailure waits until a communicator has failed.
 func awaitFailure(c *Comm) { <-now(c).works.Context.Done() }
@@ -70,10 +114,10 @@ func advertised(w *world) (given, taken []int64) {
 	return given, taken
 }
 
-// until yields until a condition holds.
-func until(t *testing.T, what string, holds func() bool) {
+// until waits until a condition holds.
+func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); runtime.Gosched() {
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
@@ -96,9 +140,8 @@ func (w *world) announced(rank, peer int, sequence uint64) bool {
 // forgotten waits until all has been told and nothing of it is kept.
 func (w *world) forgotten() {
 	w.t.Helper()
-	t := w.t.(*testing.T)
 	for rank, c := range w.comms {
-		until(t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
+		until(w.t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return !now(c).order.Ahead() && !strings.Contains(now(c).order.String(), ", tells ")
@@ -155,13 +198,17 @@ func sendsInC(c *Comm) bool { return keeps(c, "open") && c.fast.SendsOpen() }
 // linksOf is what reads a rank's links.
 func linksOf(c *Comm) *transport.Poller { return now(c).poller }
 
-// hold has nobody read a rank's links, until the test leaves linksOf.
-func hold(t *testing.T, c *Comm) {
+// hold has nobody read a rank's links, until letGo, or the test's end.
+func hold(t *testing.T, c *Comm) (letGo func()) {
 	t.Helper()
+	links := linksOf(c)
 	until(t, "the poller's token", func() bool {
-		linksOf(c).YieldProgress()
-		return linksOf(c).Take()
+		links.YieldProgress()
+		return links.Take()
 	})
+	letGo = sync.OnceFunc(links.Leave)
+	t.Cleanup(letGo)
+	return letGo
 }
 
 // The states in which sendUnread leaves what rank 0 sends: data of it flows; or all of it is the
@@ -172,24 +219,24 @@ const (
 )
 
 // sendUnread has rank 1 accept what rank 0 sends, and no thread read its links from before that on,
-// until what rank 0 sends is in a state.
+// until read is called. What rank 0 sends is in a state.
 func sendUnread(t *testing.T, w *world, from, into []int32, state string) (sent,
-	received *Work) {
+	received *Work, read func()) {
 	t.Helper()
 	sender, receiver := w.comms[0], w.comms[1]
 	received, err := receiver.Start(CallOptions{}, recvOp(into, 0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	hold(t, sender)
+	letGo := hold(t, sender)
 	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the RTS", func() bool { return keeps(receiver, "receives 1 of 0: accepted") })
-	hold(t, receiver)
-	linksOf(sender).Leave()
+	read = hold(t, receiver)
+	letGo()
 	until(t, state, func() bool { return keeps(sender, state) })
-	return sent, received
+	return sent, received, read
 }
 
 // hintOf is what stands at the end of the text of a failed communicator.

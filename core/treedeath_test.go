@@ -169,10 +169,10 @@ func TestDeathBeforeEachMessage(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%d/%d", algorithm, victim, k), func(t *testing.T) {
 					h := newHalves(t, "tcp", algorithm, time.Minute)
 					messages = h.sent[victim]
-					holdQueue(h.comms[victim])
+					letGo := holdQueue(t, h.comms[victim])
 					engine := now(h.comms[victim]).runner.engine
 					engine.Wire = &dyingWire{engine.Wire, k, h.sockets[victim].kill}
-					letQueueGo(h.comms[victim])
+					letGo()
 					works, ops := make([]*Work, treeSize), make([]Operation, treeSize)
 					for rank := range works {
 						var err error
@@ -209,7 +209,7 @@ func TestDeathAtEachLevel(t *testing.T) {
 							}
 						}
 						before := h.sentBy(victim)
-						holdQueue(h.comms[victim])
+						letGo := holdQueue(t, h.comms[victim])
 						for rank := range treeSize { // its block of so many levels, itself among them
 							if rank>>level == victim>>level {
 								begin(rank)
@@ -222,7 +222,7 @@ func TestDeathAtEachLevel(t *testing.T) {
 						if dies {
 							h.sockets[victim].kill()
 						}
-						letQueueGo(h.comms[victim])
+						letGo()
 						for rank := range treeSize {
 							if rank>>level != victim>>level {
 								begin(rank)

@@ -244,9 +244,9 @@ func TestAdvertisedByARankThatGaveUp(t *testing.T) {
 	w, _ := newVerbsWorld(t, 2)
 	from, into := shareable(t, w, 0, n), buffer(t, n)
 	fill(from, 0, 1)
-	sent, received := sendUnread(t, w, from, into, beingRead)
-	hold(t, w.comms[0])
-	linksOf(w.comms[1]).Leave()
+	sent, received, read := sendUnread(t, w, from, into, beingRead)
+	letGo := hold(t, w.comms[0])
+	read()
 	if _, err := received.Wait(-1); err != nil {
 		t.Error(err)
 	}
@@ -255,7 +255,7 @@ func TestAdvertisedByARankThatGaveUp(t *testing.T) {
 		t.Error(err)
 	}
 	fill(from, 7, 7)
-	linksOf(w.comms[0]).Leave()
+	letGo()
 	if err := expect("received", into, func(k int) int32 { return value(0, 1, k) }); err != nil {
 		t.Error(err)
 	}
@@ -283,7 +283,7 @@ func TestAdvertisedByARankThatLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, received := sendUnread(t, w, unsafe.Slice((*int32)(from), n), buffer(t, n), beingRead)
+	_, received, read := sendUnread(t, w, unsafe.Slice((*int32)(from), n), buffer(t, n), beingRead)
 	w.comms[0].Destroy()
 	if err := w.runtimes[0].Free(from); err != nil {
 		t.Error(err)
@@ -291,7 +291,7 @@ func TestAdvertisedByARankThatLeft(t *testing.T) {
 	if arena, known := shareableOf(w.runtimes[0]); !arena || known == 0 {
 		t.Error("what is advertised is gone")
 	}
-	linksOf(w.comms[1]).Leave()
+	read()
 	if _, err := received.Wait(-1); !errors.Is(err, ErrAborted) ||
 		!strings.Contains(err.Error(), "has left") {
 		t.Errorf("what was advertised: %v", err)

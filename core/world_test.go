@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -29,6 +30,9 @@ func libibverbs(t testing.TB) string {
 	}
 	return fake.New(t).Path
 }
+
+// patience is how long tests wait for what must come, on however busy a machine.
+const patience = time.Minute
 
 type world struct {
 	t        testing.TB
@@ -77,6 +81,7 @@ func worldOfRuntimes(t testing.TB, runtimes []*Runtime, transport string, size i
 	}
 	config.Size, config.Store, config.GroupName = size, store, "test"
 	config.Transport, config.LivenessGrace = forced, 2*time.Second
+	t.Cleanup(w.close)
 	w.each(func(rank int) error {
 		config := config
 		config.Rank = rank
@@ -84,7 +89,6 @@ func worldOfRuntimes(t testing.TB, runtimes []*Runtime, transport string, size i
 		w.comms[rank] = c
 		return err
 	})
-	t.Cleanup(w.close)
 	return w
 }
 
@@ -106,14 +110,36 @@ func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig,
 	return w, errs
 }
 
+// close may be called again. What a failed test has left behind may keep it from ending: it is
+// then left, too.
 func (w *world) close() {
-	for _, c := range w.comms {
-		if c != nil {
-			c.Destroy()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for _, c := range w.comms {
+			if c != nil {
+				c.Destroy()
+			}
 		}
+		for _, r := range w.runtimes {
+			r.Close()
+		}
+	}()
+	most := 3 * patience
+	if w.t.Failed() {
+		most = patience / 6
 	}
-	for _, r := range w.runtimes {
-		r.Close()
+	w.await(over, most, "the end of the world")
+}
+
+// await fails the test where something has not come in time, and tells what all goroutines do.
+func (w *world) await(over <-chan struct{}, most time.Duration, what string) {
+	w.t.Helper()
+	select {
+	case <-over:
+	case <-time.After(most):
+		stacks := make([]byte, 1<<20)
+		w.t.Fatalf("never: %s\n%s", what, stacks[:runtime.Stack(stacks, true)])
 	}
 }
 
@@ -127,17 +153,28 @@ func (w *world) each(f func(rank int) error) {
 	}
 }
 
+// try runs f for every rank at once. A rank that fails the test in f ends it for all, and so does
+// one that waits for another for ever.
 func (w *world) try(f func(rank int) error) []error {
+	w.t.Helper()
 	errs := make([]error, len(w.comms))
 	var wg sync.WaitGroup
+	var returned atomic.Int64
 	for rank := range w.comms {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			errs[rank] = f(rank)
-		}()
+			returned.Add(1)
+		})
 	}
-	wg.Wait()
+	over := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(over)
+	}()
+	w.await(over, 3*patience, "the end of what ranks do")
+	if int(returned.Load()) < len(errs) {
+		w.t.FailNow()
+	}
 	return errs
 }
 

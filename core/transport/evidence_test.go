@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,8 +84,7 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 			g.members[1].ready.Load().link.conn.halfClose() // it answers in kind, and lives
 		}, false},
 		{"killed with data unread, so that its system resets", func(c *child, g *Group) {
-			ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
-			ok(t, unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
+			c.stop(t)
 			ctx, cancel := context.WithCancel(within(t))
 			defer cancel()
 			ok(t, g.Send(ctx, 1, Header{Type: Data}, make([]byte, 1000)))

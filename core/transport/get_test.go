@@ -3,13 +3,11 @@ package transport
 import (
 	"bytes"
 	"context"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -114,11 +112,7 @@ func TestHaltDuringAGet(t *testing.T) {
 			t.Fatal(advertised, err)
 		}
 		before := <-asked
-		for end := time.Now().Add(patience); double.Calls("wr") == before; runtime.Gosched() {
-			if time.Now().After(end) {
-				t.Fatal("nothing is asked for")
-			}
-		}
+		until(t, "a read", func() bool { return double.Calls("wr") > before })
 		w.groups[1].Halt()
 		r := w.handlers[1]
 		dropped := func() bool { return slices.Contains(r.order, "dropped 0") }
@@ -226,17 +220,9 @@ func TestLastWordsBehindAnAdvert(t *testing.T) {
 	for _, mended := range []bool{true, false} {
 		eps, double, known := lender(t, 1<<20)
 		ctx, w, other := inTwoGroups(t, eps)
-		until := func(f func() bool) {
-			t.Helper()
-			for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("it does not come to that")
-				}
-			}
-		}
 		from, to := w.groups[0].members[1].ready.Load().link,
 			other.groups[1].members[0].ready.Load().link
-		until(func() bool { eps[1].poller.YieldProgress(); return eps[1].poller.Take() })
+		_, leave := take(t, eps[1])
 		advertised, err := w.groups[0].Advertise(ctx, false, 1, Header{Type: Data}, known)
 		if !advertised || err != nil {
 			t.Fatal(advertised, err)
@@ -244,14 +230,14 @@ func TestLastWordsBehindAnAdvert(t *testing.T) {
 		ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 		w.groups[0].Detach()
 		from.retire(true)
-		until(func() bool {
+		until(t, "the end of what is queued", func() bool {
 			from.mu.Lock()
 			defer from.mu.Unlock()
 			return !from.queue.draining
 		})
 		double.Link(0, 1, false)
-		eps[1].poller.Leave()
-		until(func() bool {
+		leave()
+		until(t, "the reading of what is advertised", func() bool {
 			to.reading.lock.Lock()
 			defer to.reading.lock.Unlock()
 			return to.reading.phase == inGet && to.queuePair().gone != nil

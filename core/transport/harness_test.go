@@ -21,7 +21,8 @@ import (
 	"github.com/goccl/goccl/rdma/fake"
 )
 
-const patience = 20 * time.Second
+// patience is how long tests wait for what must come, on however busy a machine.
+const patience = time.Minute
 
 var kinds = []string{Mem, Shm, TCP, Verbs}
 
@@ -155,6 +156,16 @@ func (r *recorder) untilFrames(t testing.TB, n int) []got {
 	return r.frames
 }
 
+// isUp fails the test where a peer is down.
+func (r *recorder) isUp(t testing.TB, src int) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.down[src]; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // logbook collects what an endpoint warns of.
 type logbook struct {
 	mu    sync.Mutex
@@ -235,12 +246,28 @@ func listen(t testing.TB, c Config) *Endpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
+	t.Cleanup(func() { closes(t, e) })
+	return e
+}
+
+// closes closes an endpoint. What a failed test has left behind may keep that from ending: it is
+// then left, too.
+func closes(t testing.TB, e *Endpoint) {
+	t.Helper()
+	closed := make(chan error, 1)
+	go func() { closed <- e.Close() }()
+	most := patience
+	if t.Failed() {
+		most = patience / 6
+	}
+	select {
+	case err := <-closed:
+		if err != nil {
 			t.Error(err)
 		}
-	})
-	return e
+	case <-time.After(most):
+		t.Error("an endpoint does not close")
+	}
 }
 
 // crowd makes many endpoints. End closes them all at once, which takes less time.

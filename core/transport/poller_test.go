@@ -1,21 +1,23 @@
 package transport
 
 import (
+	"sync"
 	"testing"
 	"time"
 )
 
-// take takes a poller's token, from the progress goroutine if need be.
-func take(t *testing.T, e *Endpoint) *Poller {
+// take takes a poller's token, from the progress goroutine if need be, until leave, or the test's
+// end.
+func take(t *testing.T, e *Endpoint) (p *Poller, leave func()) {
 	t.Helper()
-	p := e.Poller()
-	for late := time.Now().Add(patience); !p.Take(); time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatal("the token is not to be had")
-		}
+	p = e.Poller()
+	until(t, "the poller's token", func() bool {
 		p.YieldProgress()
-	}
-	return p
+		return p.Take()
+	})
+	leave = sync.OnceFunc(p.Leave)
+	t.Cleanup(leave)
+	return p, leave
 }
 
 // The token's holder alone reads what comes; afterwards the progress goroutine does again.
@@ -27,7 +29,7 @@ func TestWaiterReads(t *testing.T) {
 			ctx := within(t)
 			ok(t, w.groups[0].Connect(ctx, 1))
 			ok(t, w.groups[1].Connect(ctx, 0))
-			p := take(t, eps[1])
+			p, leave := take(t, eps[1])
 			frames := func() int {
 				w.handlers[1].mu.Lock()
 				defer w.handlers[1].mu.Unlock()
@@ -49,7 +51,7 @@ func TestWaiterReads(t *testing.T) {
 					}
 				}
 			}
-			p.Leave()
+			leave()
 			ok(t, w.groups[0].Send(ctx, 1, Header{Type: QuickBase}))
 			w.handlers[1].untilFrames(t, 4)
 		})
@@ -61,6 +63,8 @@ func TestSlowFramesAreHandledElsewhere(t *testing.T) {
 	eps := pair(t, TCP, Config{})
 	w := newWorld(t, eps, TCP, 1)
 	hold := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(hold) })
+	defer letGo()
 	w.handlers[1].control = func(_ int, h Header, _ []byte) {
 		<-hold
 		w.handlers[1].mu.Lock()
@@ -71,7 +75,7 @@ func TestSlowFramesAreHandledElsewhere(t *testing.T) {
 	ctx := within(t)
 	ok(t, w.groups[0].Connect(ctx, 1))
 	ok(t, w.groups[1].Connect(ctx, 0))
-	p := take(t, eps[1])
+	p, leave := take(t, eps[1])
 	for i := range uint64(3) {
 		ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: i}))
 	}
@@ -81,8 +85,8 @@ func TestSlowFramesAreHandledElsewhere(t *testing.T) {
 	if time.Since(begun) > patience/2 {
 		t.Fatal("the reader has waited for a handler")
 	}
-	close(hold)
-	p.Leave()
+	letGo()
+	leave()
 	for i, f := range w.handlers[1].untilFrames(t, 3) {
 		if f.h.Seq != uint64(i) {
 			t.Fatalf("frame %d comes as number %d", f.h.Seq, i)
@@ -91,8 +95,8 @@ func TestSlowFramesAreHandledElsewhere(t *testing.T) {
 }
 
 func TestKick(t *testing.T) {
-	p := take(t, listen(t, Config{}))
-	defer p.Leave()
+	p, leave := take(t, listen(t, Config{}))
+	defer leave()
 	for range 3 {
 		back := make(chan struct{})
 		go func() {
@@ -116,16 +120,15 @@ func TestWriterWaitsForWhoReads(t *testing.T) {
 	ctx := within(t)
 	ok(t, w.groups[0].Connect(ctx, 1))
 	ok(t, w.groups[1].Connect(ctx, 0))
-	mine, theirs := take(t, eps[0]), take(t, eps[1])
+	mine, leaveMine := take(t, eps[0])
+	_, leaveTheirs := take(t, eps[1])
 	sent := make(chan error, 1)
 	go func() { sent <- w.groups[0].Send(ctx, 1, Header{Type: Data}, make([]byte, 64<<20)) }()
-	for mine.state.waiting() == 0 { // the writer needs progress
-		time.Sleep(time.Millisecond)
-	}
-	go theirs.Leave()
+	until(t, "the writer needs progress", func() bool { return mine.state.waiting() > 0 })
+	go leaveTheirs()
 	ok(t, w.groups[0].SendReading(ctx, 1, Header{Type: Data}, []byte("x")))
 	ok(t, <-sent)
-	mine.Leave()
+	leaveMine()
 	if f := w.handlers[1].untilFrames(t, 2); len(f[0].payload) != 64<<20 ||
 		string(f[1].payload) != "x" {
 		t.Fatalf("%d and %d bytes come", len(f[0].payload), len(f[1].payload))
@@ -141,7 +144,7 @@ func TestTrySend(t *testing.T) {
 	}
 	ok(t, w.groups[0].Connect(ctx, 1))
 	ok(t, w.groups[1].Connect(ctx, 0))
-	p := take(t, eps[1])
+	_, leave := take(t, eps[1])
 	n := 0
 	for w.groups[0].TrySend(1, Header{Type: QuickBase, Seq: uint64(n)}, make([]byte, 100_000)) {
 		n++
@@ -149,7 +152,7 @@ func TestTrySend(t *testing.T) {
 			t.Fatal("the socket does not fill")
 		}
 	}
-	p.Leave()
+	leave()
 	for i, f := range w.handlers[1].untilFrames(t, n) {
 		if f.h.Seq != uint64(i) || len(f.payload) != 100_000 {
 			t.Fatalf("frame %d of %d bytes comes as number %d", f.h.Seq, len(f.payload), i)

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Environment that makes the test binary something else than a test run.
@@ -146,6 +148,13 @@ func startChildBy(t *testing.T, cmd *exec.Cmd, group uint64, kind, iface string,
 	return c
 }
 
+// stop stops the child. It has stopped when this returns.
+func (c *child) stop(t *testing.T) {
+	t.Helper()
+	ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	ok(t, unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
+}
+
 // meet makes a world of this process and the child.
 func (c *child) meet(t *testing.T, e *Endpoint, kind string) (*Group, *recorder) {
 	t.Helper()
@@ -170,14 +179,10 @@ func TestKilledPeer(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			c := startChild(t, kind, "", defaultGrace, nil)
 			_, h := c.meet(t, listen(t, Config{}), kind)
-			start := time.Now()
 			ok(t, c.cmd.Process.Kill())
 			err := h.untilDown(t, 1)
 			wants(t, err, ErrPeerDown)
 			wants(t, err, ErrEnded)
-			if d := time.Since(start); d > time.Second {
-				t.Errorf("it took %v", d)
-			}
 		})
 	}
 }
@@ -190,7 +195,7 @@ func TestStoppedPeer(t *testing.T) {
 			t.Parallel()
 			c := startChild(t, kind, "", grace, nil)
 			g, h := c.meet(t, listen(t, Config{Grace: grace}), kind)
-			ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+			c.stop(t)
 			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 			defer cancel()
 			sent := make(chan error, 1)
@@ -208,11 +213,7 @@ func TestStoppedPeer(t *testing.T) {
 				t.Fatalf("a stopped process takes all in: %v", err)
 			case <-time.After(5 * grace):
 			}
-			h.mu.Lock()
-			if h.down[1] != nil {
-				t.Fatal(h.down[1])
-			}
-			h.mu.Unlock()
+			h.isUp(t, 1)
 			ok(t, c.cmd.Process.Signal(syscall.SIGCONT))
 			ok(t, <-sent)
 			if f := h.untilFrames(t, 1)[0]; f.h.Type != typeAnswer || f.h.Arg[0] != size*count {
@@ -235,7 +236,7 @@ func TestConnectToAStoppedPeer(t *testing.T) {
 			ok(t, err)
 			var there Address
 			ok(t, json.Unmarshal(line, &there))
-			ok(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+			c.stop(t)
 			b, err := json.Marshal(e.Address())
 			ok(t, err)
 			fmt.Fprintf(c.in, "%s\n", b)
@@ -267,7 +268,7 @@ func inside(t *testing.T, test string, tools ...string) {
 			t.Skip(err)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$", "-test.v", "-test.timeout=60s")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+test+"$", "-test.v", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), envInside+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := cmd.CombinedOutput()
@@ -351,18 +352,19 @@ func TestLinkCutInside(t *testing.T) {
 
 	there("link", "set", "there", "down")
 	ask(within(t)) // into the socket's buffer
-	time.Sleep(grace / 2)
+	until(t, "what is lost is sent again", func() bool {
+		info, err := unix.GetsockoptTCPInfo(g.members[1].ready.Load().link.conn.fd, unix.IPPROTO_TCP,
+			unix.TCP_INFO)
+		ok(t, err)
+		return info.Backoff > 0
+	})
 	there("link", "set", "there", "up")
 	h.untilFrames(t, 2)
 
 	// Idle, for more than the grace: keepalives show that the host is there.
 	time.Sleep(grace + grace/2)
 	for _, h := range []*recorder{h, idle} {
-		h.mu.Lock()
-		if len(h.down) > 0 {
-			t.Fatal(h.down)
-		}
-		h.mu.Unlock()
+		h.isUp(t, 1)
 	}
 
 	start := time.Now()
@@ -370,7 +372,7 @@ func TestLinkCutInside(t *testing.T) {
 	for _, h := range []*recorder{h, idle} {
 		err := h.untilDown(t, 1)
 		wants(t, err, ErrPeerDown)
-		if d := time.Since(start); d < grace/2 || d > 2*grace {
+		if d := time.Since(start); d < grace/2 {
 			t.Errorf("given up after %v: %v", d, err)
 		}
 		if !strings.Contains(err.Error(), "acknowledged nothing") {

@@ -356,6 +356,8 @@ func TestInterruptedSend(t *testing.T) {
 			w := newWorld(t, pair(t, kind, Config{}), kind, 1)
 			ctx := within(t)
 			hold := make(chan struct{})
+			letGo := sync.OnceFunc(func() { close(hold) })
+			defer letGo()
 			var mu sync.Mutex
 			var seqs []uint64
 			bad := false
@@ -392,7 +394,7 @@ func TestInterruptedSend(t *testing.T) {
 			for range 100 {
 				w.groups[0].Broadcast(Header{Type: ControlBase, Seq: 0}, make([]byte, MaxControl))
 			}
-			close(hold)
+			letGo()
 			ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase, Seq: 1 << 40}))
 			select {
 			case <-done:
@@ -523,12 +525,8 @@ func TestNothingIsLeft(t *testing.T) {
 		late := attach(t, eps[0], groupConfig(eps, kind, 2, 0), newRecorder())
 		ended := make(chan error, 1)
 		go func() { ended <- late.Connect(context.Background(), 1) }() // nobody comes
-		start := time.Now()
 		ok(t, eps[0].Close())
 		ok(t, eps[1].Close())
-		if d := time.Since(start); d > 2*time.Second {
-			t.Errorf("closing took %v", d)
-		}
 		wants(t, <-ended, ErrClosed)
 		c.Close()
 		if _, err := eps[0].Attach(groupConfig(eps, kind, 9, 0)); err == nil {
@@ -537,8 +535,8 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	// One that has said that it ends may yet be seen for a moment.
 	g := goroutines()
-	for start := time.Now(); len(g) > 0 && time.Since(start) < time.Second; g = goroutines() {
-		runtime.Gosched()
+	for start := time.Now(); len(g) > 0 && time.Since(start) < patience; g = goroutines() {
+		time.Sleep(time.Millisecond)
 	}
 	if len(g) > 0 {
 		t.Errorf("goroutines are left:\n%s", strings.Join(g, "\n\n"))

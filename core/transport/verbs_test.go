@@ -120,7 +120,7 @@ func TestCloseDelivers(t *testing.T) {
 			ok(t, w.groups[0].Connect(within(t), 1))
 			payload := bytes.Repeat([]byte{7}, c.bytes)
 			double.Link(0, 1, false)
-			short, cancel := context.WithTimeout(context.Background(), readSlice)
+			short, cancel := context.WithTimeout(context.Background(), 5*readSlice)
 			defer cancel()
 			ok(t, w.groups[0].Send(short, 1, Header{Type: Data}, payload))
 			closed := make(chan error, 1)

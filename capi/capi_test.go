@@ -106,7 +106,7 @@ func sanitizer() string {
 // runProgram runs a program that must end by itself and in success.
 func runProgram(t *testing.T, environment []string, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	run := exec.CommandContext(ctx, program, args...)
 	run.Env = append(os.Environ(), environment...)

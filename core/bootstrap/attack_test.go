@@ -175,7 +175,7 @@ func TestJoinWaitsForAWholeRoster(t *testing.T) {
 	for _, key := range []string{"table", "roster"} {
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
-			results := meddle(within(t, time.Second), NewMemStore(), ranks(3), 1,
+			results := meddle(within(t, 3*time.Second), NewMemStore(), ranks(3), 1,
 				func(k string, v []byte) []byte {
 					if k == key {
 						v[len(rosterMagic)+2+nonceSize] ^= 1
@@ -212,7 +212,7 @@ func TestJoinRefusesReplays(t *testing.T) {
 		}
 		t.Run(key, func(t *testing.T) {
 			t.Parallel()
-			results := meddle(within(t, time.Second), NewMemStore(), configs, 0,
+			results := meddle(within(t, 3*time.Second), NewMemStore(), configs, 0,
 				func(k string, v []byte) []byte {
 					if k == "join/1" {
 						return replay

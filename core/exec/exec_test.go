@@ -22,6 +22,16 @@ var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor
 // brief is for waits that soon sleep.
 var brief = Waiting{Spin: time.Microsecond, Yields: 10}
 
+// atEnd gives back what a test has used. What a failed test has left behind may use it still: it is
+// then left, too.
+func atEnd(t testing.TB, giveBack func()) {
+	t.Cleanup(func() {
+		if !t.Failed() {
+			giveBack()
+		}
+	})
+}
+
 func newPair(t *testing.T) [2]*Window {
 	t.Helper()
 	return newPairWaiting(t, brief)
@@ -44,7 +54,7 @@ func newStrangers(t *testing.T, wait Waiting) (w [2]*Window) {
 			t.Fatal(err)
 		}
 		w[i] = win
-		t.Cleanup(win.Close)
+		atEnd(t, win.Close)
 	}
 	return w
 }
@@ -67,7 +77,7 @@ func off(t *testing.T, n int) unsafe.Pointer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Munmap(b) })
+	atEnd(t, func() { _ = unix.Munmap(b) })
 	return unsafe.Pointer(&b[0])
 }
 
@@ -88,9 +98,9 @@ func started(t *testing.T, w [2]*Window, rank int, n int64, m plan.Message) (*Ru
 		t.Fatal(err)
 	}
 	c := must(Compile(built, true, false))
-	t.Cleanup(c.Free)
+	atEnd(t, c.Free)
 	r := must(NewRun(w[rank].Lane(1)))
-	t.Cleanup(r.Free)
+	atEnd(t, r.Free)
 	r.Bind(b)
 	r.Begin(c, 0)
 	return r, buf
@@ -430,7 +440,7 @@ func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.Close)
+	atEnd(t, w.Close)
 	w.ConnectPort(1)
 	built, err := plan.Build(plan.Params{Collective: plan.Recv, Size: 2, Root: 1,
 		OutBytes: []int64{3 * bytes}, ElemSize: 1, Chunk: bytes, Slots: 2})
@@ -438,9 +448,9 @@ func postedRecvInSlots(t *testing.T, bytes, slot int64) (*Window, *Run, []byte) 
 		t.Fatal(err)
 	}
 	c := must(Compile(built, true, false))
-	t.Cleanup(c.Free)
+	atEnd(t, c.Free)
 	r := must(NewRun(w.Lane(0)))
-	t.Cleanup(r.Free)
+	atEnd(t, r.Free)
 	out := off(t, int(3*bytes))
 	r.Bind(Binding{Out: []unsafe.Pointer{out}})
 	r.Begin(c, 0)

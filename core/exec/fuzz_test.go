@@ -83,9 +83,9 @@ func FuzzExposure(f *testing.F) {
 				t.Fatal(err)
 			}
 			c := must(Compile(p, false, false))
-			t.Cleanup(c.Free)
+			atEnd(t, c.Free)
 			runs[i] = must(NewRun(w[i].Lane(1)))
-			t.Cleanup(runs[i].Free)
+			atEnd(t, runs[i].Free)
 			runs[i].Bind(b)
 			runs[i].Begin(c, 0)
 		}

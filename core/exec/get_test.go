@@ -31,7 +31,7 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = unix.Munmap(mem) })
+		atEnd(t, func() { _ = unix.Munmap(mem) })
 		bufs[rank] = mem[rank*further:]
 		p := plan.Params{Collective: plan.Scatter, Algorithm: plan.SingleCopy, Rank: rank, Size: 2,
 			ElemSize: 1, Chunk: layout.Chunk, Slots: layout.Slots,
@@ -45,9 +45,9 @@ func offered(t *testing.T, w [2]*Window, length, further int) (send, recv *Run, 
 			t.Fatal(err)
 		}
 		c := must(Compile(built, false, false))
-		t.Cleanup(c.Free)
+		atEnd(t, c.Free)
 		runs[rank] = must(NewRun(w[rank].Lane(1)))
-		t.Cleanup(runs[rank].Free)
+		atEnd(t, runs[rank].Free)
 		runs[rank].Bind(b)
 		runs[rank].Begin(c, 0)
 	}

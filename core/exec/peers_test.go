@@ -17,7 +17,7 @@ func TestPeersOfARun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.Close)
+	atEnd(t, w.Close)
 	step := func(op plan.Op, peer int) plan.Step { return plan.Step{Op: op, Peer: int32(peer)} }
 	copied := plan.Step{Op: plan.Copy, Bytes: 1, Dst: plan.Ref{Space: plan.Out},
 		Src: []plan.Ref{{Space: plan.In}}}
@@ -35,12 +35,12 @@ func TestPeersOfARun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(compiled.Free)
+		atEnd(t, compiled.Free)
 		r, err := NewRun(w.Lane(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(r.Free)
+		atEnd(t, r.Free)
 		if err := r.Begin(compiled, 0); err != nil {
 			t.Fatal(err)
 		}

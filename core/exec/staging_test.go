@@ -117,7 +117,7 @@ func meshOf(t *testing.T, size int, l Layout) []*Lane {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(w.Close)
+		atEnd(t, w.Close)
 		windows[r], lanes[r] = w, w.Lane(0)
 	}
 	for r, w := range windows {

@@ -123,7 +123,11 @@ func TestHeldSendsMeetReceivesInAnyOrder(t *testing.T) {
 						func(i, j int) { receives[i], receives[j] = receives[j], receives[i] })
 					var all sync.WaitGroup
 					for from, tags := range order {
-						all.Go(func() { sendAll(t, w.ranks[from], size-1, tags, lengths) })
+						all.Add(1)
+						w.spawn(func() { // the world waits for it, too
+							defer all.Done()
+							sendAll(t, w.ranks[from], size-1, tags, lengths)
+						})
 					}
 					var works []*work.Work
 					for i, r := range receives {

@@ -22,6 +22,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 SOURCES := $(shell find capi core rdma torch_backend python/build_backend -type f ! -name '*.pyc' 2>/dev/null) \
 	$(wildcard go.mod go.sum) setup.py pyproject.toml
 GO_FOLDERS := $(wildcard capi core rdma examples tests)
+# Of a package, where other programs take most of the CPUs.
+GO_TEST_FLAGS := -timeout 40m
 # Run from the module cache: it is no dependency of the module.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFMT = "$$(go env GOROOT)/bin/gofmt"
@@ -51,15 +53,15 @@ test: lint ## Run lint and all the tests
 
 .PHONY: test-go
 test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
-	@$(TIMED) go test ./...
+	@$(TIMED) go test $(GO_TEST_FLAGS) ./...
 
 .PHONY: test-race
 test-race: setup ## Run the Go tests, with those of the C ABI, under the race detector
-	@$(TIMED) go test -race -short $$(go list ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
+	@$(TIMED) go test $(GO_TEST_FLAGS) -race -short $$(go list ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
 
 .PHONY: test-asan
 test-asan: setup ## Run the tests of all that is written in C, and of the C ABI, under the address sanitizer
-	@export ASAN_OPTIONS=allocator_may_return_null=1; $(TIMED) go test -asan -short ./core/reduce/kernel ./core/exec ./rdma ./capi
+	@export ASAN_OPTIONS=allocator_may_return_null=1; $(TIMED) go test $(GO_TEST_FLAGS) -asan -short ./core/reduce/kernel ./core/exec ./rdma ./capi
 
 .PHONY: test-python
 test-python: setup ## Run the tests of the package and the torch backend

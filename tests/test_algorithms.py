@@ -207,7 +207,8 @@ def test_refused(make_world, of, error, text):
 
 
 def run_timeout(rank):
-    rank.init(timeout=1)
+    rank.init()
+    rank.limit(1)
     if rank.rank == 0:
         with pytest.raises(
             goccl.OperationTimeoutError,

@@ -1006,7 +1006,7 @@ def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.Monkey
     )
     with process:
         world = hosts.World()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
         world.tell({"do": "close"})
         (answer,) = world.answers(time.monotonic() + 0.1)
         assert answer["failed"].startswith("there was no answer of rank 1 in 0 s")
@@ -1067,7 +1067,7 @@ def test_strangers_do_not_keep_a_group_from_giving_up(
         finally:
             over.set()
         knocking.result()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 def test_barrier_of_hosts() -> None:
@@ -1452,7 +1452,7 @@ def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None
         str(tmp_path / "out.md"),
     ]
     process = _started(*_SMALL, *more, "--beside", given)
-    output, messages = process.communicate(timeout=60)
+    output, messages = process.communicate(timeout=200)
     assert process.returncode == 0, messages
     programs = int(given[0])
     plural = "s" if programs > 1 else ""
@@ -1472,7 +1472,7 @@ def test_busy_programs_end_with_the_bench(number: signal.Signals) -> None:
         pids = [pid for pid in _children(process.pid) if os.getpriority(os.PRIO_PROCESS, pid) == 19]
         assert len(pids) == 2
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
     assert _gone(pids)
 
 
@@ -1524,7 +1524,7 @@ def _ranks(group: RankGroup) -> list[int]:
 
 
 def _gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         if time.monotonic() > deadline:
             return False
@@ -1877,10 +1877,10 @@ def test_recovery_ended_by_a_signal_leaves_nothing_behind(number: signal.Signals
     arguments = ["bench-recovery", "--peers=", "--transport", "shm", "--repeats", "10000"]
     command = [sys.executable, "-m", "goccl", *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while len(pids := _descendants(process.pid)) < 2 * (1 + 3):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.send_signal(number)
-        assert process.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+        assert process.wait(200) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert _gone(pids)

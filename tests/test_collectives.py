@@ -859,13 +859,13 @@ def run_works(rank):
 
     # Completion needs nobody who waits.
     w = dist.all_reduce(t, async_op=True)
-    harness.until(w.is_completed, 20, "a work that nobody waits for is done")
+    harness.until(w.is_completed, what="a work that nobody waits for is done")
     w = dist.barrier(async_op=True)
-    harness.until(w.is_completed, 20, "a barrier that nobody waits for is done")
+    harness.until(w.is_completed, what="a barrier that nobody waits for is done")
     seen = []
     w = dist.all_reduce(t, async_op=True)
     w.get_future().add_done_callback(lambda f: seen.append(f))
-    harness.until(lambda: seen, 20, "a callback is called with nobody waiting")
+    harness.until(lambda: seen, what="a callback is called with nobody waiting")
 
 
 def told_by(work):
@@ -896,7 +896,8 @@ def run_order_of_completion(rank):
 
 
 def run_order_of_failure(rank):
-    rank.init(timeout=1)
+    rank.init()
+    rank.limit(1)
     if rank.rank == 0:
         work = dist.all_reduce(torch.ones(10), async_op=True)
         told = work.get_future().then(lambda f: (f.done(), work.is_completed(), work.is_success()))
@@ -938,6 +939,7 @@ def test_order_of_failure(make_world):
 
 def run_missing(rank, absent, wait_all):
     rank.init()
+    dist.barrier()
     try:
         if rank.rank not in absent:
             monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=wait_all)
@@ -994,4 +996,4 @@ def available_memory():
 def test_more_than_4_gib(make_world, transport):
     if available_memory() < 12 << 30:
         pytest.skip("needs 12 GiB of free memory")
-    make_world(2, env={"GOCCL_TRANSPORT": transport}).run(run_huge, deadline=180)
+    make_world(2, env={"GOCCL_TRANSPORT": transport}).run(run_huge, deadline=600)

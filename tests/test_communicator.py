@@ -355,7 +355,7 @@ def test_refused_on_one_rank(make_world, transport, index):
     """By the door, operation or type, by the core and by the shim: the others are told at once."""
     world = make_world(3, env={"GOCCL_TRANSPORT": transport})
     world.run(join_group)
-    for call in world.run(refused_on_one, 1, index, deadline=20):
+    for call in world.run(refused_on_one, 1, index):
         assert call.startswith("a call that was refused: "), call
 
 
@@ -376,9 +376,10 @@ def test_refused_in_a_batch(make_world):
 
 
 def wait_for_peer(rank, how):
-    rank.init(timeout=2 if how == "timeout" else 60)
+    rank.init()
     comm = goccl.Communicator()
     still_works(rank, comm)
+    rank.limit(2 if how == "timeout" else 60)
     if rank.rank == 0:
         threading.Thread(target=rank.tell, args=("waits",)).start()
         try:
@@ -411,7 +412,7 @@ def test_late_peer(make_world, transport):
 @both_transports
 def test_peer_that_does_not_come(make_world, transport):
     world = started(make_world, "timeout", transport)
-    [error] = world.values(world.finish(10, ranks=0))
+    [error] = world.values(world.finish(ranks=0))
     assert (type(error), error.absent) == (goccl.OperationTimeoutError, [1]), error
     world.say("end", ranks=1)
     world.finish(ranks=1)
@@ -421,7 +422,7 @@ def test_peer_that_does_not_come(make_world, transport):
 def test_peer_dies(make_world, transport):
     world = started(make_world, "death", transport)
     since = world.signal(1, signal.SIGKILL)
-    outcome = world.finish(10, ranks=0)[0]
+    outcome = world.finish(ranks=0)[0]
     assert (type(outcome.value), outcome.value.ranks) == (goccl.PeerFailedError, [1]), outcome
     assert outcome.at - since < AT_ONCE
 
@@ -430,7 +431,7 @@ def test_peer_dies(make_world, transport):
 def test_ctrl_c(make_world, transport):
     world = started(make_world, "interrupt", transport)
     since = world.signal(0, signal.SIGINT)
-    outcome = world.finish(10, ranks=0)[0]
+    outcome = world.finish(ranks=0)[0]
     assert outcome.kind == "KeyboardInterrupt", outcome
     assert outcome.at - since < AT_ONCE
     world.say("end", ranks=1)

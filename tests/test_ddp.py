@@ -412,11 +412,11 @@ def run_mesh(rank):
     ],
 )
 def test_training_parts(make_world, case, size):
-    make_world(size).run(case, deadline=90)
+    make_world(size).run(case)
 
 
 def test_checkpoint(make_world, tmp_path):
-    make_world(2).run(run_checkpoint, str(tmp_path / "checkpoint"), deadline=90)
+    make_world(2).run(run_checkpoint, str(tmp_path / "checkpoint"))
 
 
 # -- groups
@@ -462,7 +462,7 @@ def run_many_groups(rank, count):
 
 def test_200_groups(make_world):
     count = 200
-    for before, grown, after in make_world(2).run(run_many_groups, count, deadline=120):
+    for before, grown, after in make_world(2).run(run_many_groups, count):
         assert grown[0] - before[0] <= 16, (
             f"threads grew from {before[0]} to {grown[0]} for {count} groups"
         )
@@ -621,7 +621,7 @@ def test_abort(make_world, size):
     for r in range(1, size):
         world.told(r)
     world.say("abort", ranks=0)
-    for text in world.values(world.finish(20)):
+    for text in world.values(world.finish()):
         assert "abort" in text.lower(), text
 
 
@@ -719,7 +719,7 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(script, *args, ranks=2, options=(), env=None, deadline=120):
+def torchrun(script, *args, ranks=2, options=(), env=None):
     command = [
         sys.executable,
         "-m",
@@ -766,6 +766,6 @@ def test_import_loads_no_library():
         "print('libgoccl' in open('/proc/self/maps').read())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200
     )
     assert done.stdout.strip() == "False"

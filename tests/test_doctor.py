@@ -498,10 +498,10 @@ def test_a_store_that_does_not_answer():
             os._exit(len(str(store)))
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
-        board = visit.Board(store, 0.3)
-        board.put("here", 1)
-        assert board.has("here")
-        assert board.get("never", time.monotonic() + 0.01) is None
+        patient, board = visit.Board(store, 60), visit.Board(store, 0.3)
+        patient.put("here", 1)
+        assert patient.has("here")
+        assert patient.get("never", time.monotonic() + 0.01) is None
         os.kill(server, signal.SIGSTOP)
         with pytest.raises(visit.Lost, match="the store has not answered for"):
             board.get("never", time.monotonic() + 0.01)

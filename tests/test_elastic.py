@@ -143,7 +143,7 @@ def test_recover_is_interrupted(make_world):
     world.start(run_interrupted)
     world.told(0)
     world.signal(0, signal.SIGINT)
-    world.values(world.finish(20, ranks=[0]))
+    world.values(world.finish(ranks=[0]))
     world.say("go", ranks=1)
     world.values(world.finish(ranks=[1]))
 
@@ -595,7 +595,8 @@ def test_members_that_the_library_has_replaced(make_world, transport):
 
 
 def run_stopped(rank):
-    rank.init(timeout=3)
+    rank.init()
+    rank.limit(3)
     weights = Weights(rank)
     if rank.rank == 2:
         weights.act = {2: lambda: os.kill(os.getpid(), signal.SIGSTOP)}

@@ -151,7 +151,7 @@ def survivors(world: harness.World, fn: Callable, *args: Any) -> list[Any]:
     world.signal(last, signal.SIGKILL)
     world.exitcode(last)
     world.say("dead", ranks=range(last))
-    return world.values(world.finish(20, ranks=range(last)))
+    return world.values(world.finish(ranks=range(last)))
 
 
 @pytest.mark.parametrize("parallel", TYPED)
@@ -219,7 +219,7 @@ def failing_hook(rank: Rank) -> tuple:
 
 
 def test_hook_that_fails_on_one_rank(make_world):
-    *others, mistaken = make_world(3).run(failing_hook, deadline=20)
+    *others, mistaken = make_world(3).run(failing_hook)
     assert "a mistake" in mistaken[1], mistaken
     for kind, facts in others:
         assert (kind, facts["ranks"]) == (goccl.AbortedError, [2]), others

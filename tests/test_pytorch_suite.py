@@ -191,7 +191,7 @@ def run_in_ranks(server, name, size):
     with harness.World(server, size) as world:
         for directory in ("barrier", "test_dir", "init_dir"):
             (world.dir / directory).mkdir()
-        reasons = set(world.run(run_one, name, harness.free_port(), 60, deadline=120))
+        reasons = set(world.run(run_one, name, harness.free_port(), 60))
         # The suite leaves groups behind on purpose, and its hooks hold the world's directory.
         world.healthy = False
     return next((r for r in reasons if r), "")

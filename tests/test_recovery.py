@@ -216,7 +216,8 @@ def test_other_collectives_fail_and_the_group_goes_on(make_world):
 
 
 def run_no_quorum(rank):
-    rank.init(pg_options=goccl.Options(recovery="survivors", min_size=3), timeout=5)
+    rank.init(pg_options=goccl.Options(recovery="survivors", min_size=3))
+    rank.limit(5)
     if rank.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     group = goccl.Communicator()

@@ -185,7 +185,7 @@ def test_refused_on_one_rank(make_world, transport, case):
     world.run(warm_up)
     since = time.monotonic()
     world.start(refused_here_only, case, victim, "any")
-    outcomes = world.finish(20)
+    outcomes = world.finish()
     assert_told(outcomes, world.values(outcomes), victim, case)
     assert max(o.at for o in outcomes) - since < AT_ONCE
 
@@ -207,7 +207,7 @@ def test_refused_before_and_while_others_wait(make_world, transport, size, order
         assert [world.told(r) for r in others] == ["calling"] * len(others)
         world.say("go", [victim])
     since = time.monotonic()
-    outcomes = world.finish(20)
+    outcomes = world.finish()
     assert_told(outcomes, world.values(outcomes), victim, wrong_op)
     assert max(o.at for o in outcomes) - since < AT_ONCE
 
@@ -227,7 +227,7 @@ def test_refused_rank_leaves(make_world, transport):
     world.run(warm_up)
     since = time.monotonic()
     world.start(end_by_refusal, 0)
-    outcomes = world.finish(20)
+    outcomes = world.finish()
     for error in world.values(outcomes)[1:]:
         named = error.calls if isinstance(error, goccl.MismatchError) else error.ranks
         assert 0 in named, error

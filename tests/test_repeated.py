@@ -4,11 +4,15 @@ NumPy."""
 
 import ctypes
 import itertools
+import os
 import re
 import signal
 import threading
 import time
+from functools import partial
+from pathlib import Path
 
+import harness
 import numpy as np
 import pytest
 from goccl.bench.capi import DTYPES, Core
@@ -325,19 +329,32 @@ def test_two_communicators(make_world):
     make_world(2).run(end_of_another_batch)
 
 
-def late(rank):
+def waits_in(turn, directory, pid):
+    """Tells whether a rank's thread sleeps in the call of a turn."""
+    called = directory / f"{pid}"
+    if not called.exists() or called.read_text() != f"{turn}":
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def late(rank, pids):
     comm = Comm(rank)
     for turn in range(12):
         if turn >= 3 and turn % rank.size == rank.rank:
-            # the others are in the call, for longer than they spin
-            time.sleep(0.03 if turn < 11 else 0.5)
+            for pid in pids[: rank.rank] + pids[rank.rank + 1 :]:
+                harness.until(partial(waits_in, turn, rank.dir, pid))
+            if turn == 11:
+                time.sleep(0.3)  # longer than they wait before they tell others what they wait in
+        else:
+            (rank.dir / f"{os.getpid()}").write_text(f"{turn}")
         ones(comm)
     comm("destroy", comm.comm)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_late_ranks(make_world, size):
-    make_world(size).run(late)
+    world = make_world(size)
+    world.run(late, world.pids)
 
 
 def other_count(rank):
@@ -361,10 +378,11 @@ def test_mismatch_is_told(make_world):
 
 
 def never_called(rank):
-    comm = Comm(rank, timeout=1.0 if rank.rank == 0 else 60)
+    comm = Comm(rank)
     for _ in range(5):
         ones(comm)
     if rank.rank == 0:
+        comm("comm_set_timeout", comm.comm, ctypes.c_int64(1000))
         with pytest.raises(Failed) as e:
             ones(comm)
         assert e.value.result == TIMEOUT

@@ -144,7 +144,7 @@ def mismatched_calls(rank):
 def test_mismatch_of_calls(make_world, transport):
     world = make_world(3, env={"GOCCL_TRANSPORT": transport})
     world.run(matched_call)  # all ranks leave it before one can hear that the next has failed
-    for text in world.run(mismatched_calls, deadline=20):
+    for text in world.run(mismatched_calls):
         assert "alltoall(float32, schedule sequential)" in text, text
         assert "alltoall(float32, schedule window=2)" in text, text
 
@@ -157,6 +157,6 @@ def mismatched_groups(rank):
 
 
 def test_mismatch_of_groups(make_world):
-    for text in make_world(2).run(mismatched_groups, deadline=20):
+    for text in make_world(2).run(mismatched_groups):
         assert '"sequential" on rank 1' in text, text
         assert '"parallel" on rank 0' in text, text

@@ -202,7 +202,7 @@ func asks(t *testing.T, config Config, member string, change func(*transport.Add
 		select {
 		case w := <-replies:
 			return w
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("the process has no answer")
 			return nil
 		}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ import (
 
 // built is what the tests run: the library and the C and Go programs that use it.
 var built struct {
-	library, abi, signals, exampleC, exampleGo string
+	library, abi, signals, malloc, exampleC, exampleGo string
 }
 
 func TestMain(m *testing.M) {
@@ -47,7 +48,8 @@ func build(folder string) error {
 	}
 	at := func(name string) string { return filepath.Join(folder, name) }
 	built.library, built.abi, built.signals = at("libgoccl.so"), at("abi"), at("signals")
-	built.exampleC, built.exampleGo = at("allreduce-c"), at("allreduce-go")
+	built.malloc, built.exampleC, built.exampleGo = at("malloc.so"), at("allreduce-c"),
+		at("allreduce-go")
 	compiler := os.Getenv("CC")
 	if compiler == "" {
 		compiler = "cc"
@@ -80,6 +82,7 @@ func build(folder string) error {
 		goBuild("./examples/go/allreduce", built.exampleGo),
 		c("capi/testdata/abi.c", built.abi),
 		c("capi/testdata/signals.c", built.signals),
+		{compiler, "-O", "-fPIC", "-shared", "capi/testdata/malloc.c", "-o", built.malloc},
 		c("examples/c/allreduce.c", built.exampleC),
 	} {
 		run := exec.Command(command[0], command[1:]...)
@@ -125,6 +128,18 @@ func runProgram(t *testing.T, environment []string, program string, args ...stri
 func TestABI(t *testing.T) {
 	for _, name := range strings.Fields(runProgram(t, nil, built.abi)) {
 		t.Run(name, func(t *testing.T) { runProgram(t, nil, built.abi, name) })
+	}
+}
+
+// Nothing is assumed of the process's malloc.
+func TestAnotherMalloc(t *testing.T) {
+	if s := sanitizer(); s == "-asan" {
+		t.Skip(s, " has a malloc of its own")
+	}
+	for _, name := range []string{"handles", "works", "store"} {
+		t.Run(name, func(t *testing.T) {
+			runProgram(t, []string{"LD_PRELOAD=" + built.malloc}, built.abi, name)
+		})
 	}
 }
 
@@ -250,6 +265,8 @@ func TestHeaderInEveryLanguage(t *testing.T) {
 }
 
 func TestHandles(t *testing.T) {
+	runtime.LockOSThread() // on which malloc gives out again at once what was freed
+	defer runtime.UnlockOSThread()
 	w := &workHandle{}
 	h := save(w)
 	if got, err := restore[*workHandle](h, "work"); err != nil || got != w {
@@ -260,6 +277,14 @@ func TestHandles(t *testing.T) {
 	}
 	if !drop(h) || drop(h) {
 		t.Fatal("a handle must be dropped once")
+	}
+	// A handle is never given out again, though its memory is.
+	for range 1<<20 + 1 {
+		again := save(w)
+		if again == h {
+			t.Fatal("a handle names another object")
+		}
+		drop(again)
 	}
 	if _, err := restore[*workHandle](h, "work"); codeOf(err) != codeInvalidHandle {
 		t.Fatal(err)

@@ -7,7 +7,8 @@
  *   the `work` argument is NULL, blocks until the collective has ended.
  *
  * Units
- *   `count` is a number of elements of `dtype`, never of bytes. Times are milliseconds.
+ *   `count` is a number of elements of `dtype`, never of bytes. Times are milliseconds. A timeout
+ *   of more than 146 years, such as INT64_MAX, does not come.
  *
  * Ownership
  *   Buffers stay the caller's. From the start of a collective to its end the library reads `in`
@@ -32,11 +33,11 @@
  *   is intact.
  *
  * Handles
- *   A handle is an opaque number. One that is stale, forged or of another type is answered with
- *   GOCCL_INVALID_HANDLE. After fork() the child is answered GOCCL_FORKED by every function;
- *   goccl_destroy(), goccl_abort(), goccl_refuse(), goccl_work_free() and goccl_shutdown() do
- *   nothing there and return GOCCL_OK. A child that calls exec loads the library anew and may use
- *   it.
+ *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
+ *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
+ *   GOCCL_FORKED by every function; goccl_destroy(), goccl_abort(), goccl_refuse(),
+ *   goccl_work_free() and goccl_shutdown() do nothing there and return GOCCL_OK. A child that calls
+ *   exec loads the library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at

@@ -1,21 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/mattn/go-pointer"
-)
-
-// A handle is the pointer that go-pointer stores an object under, and a serial number: memory is
-// reused at once, so the pointer alone would let a stale handle name a new object. Pointers are
-// below 2^48 and aligned to 16 bytes, so both fit into 64 bits.
-const (
-	pointerBits  = 48
-	pointerAlign = 4
-	serialBits   = 64 - pointerBits + pointerAlign
 )
 
 // object is what a handle names: a *commHandle or a *workHandle.
@@ -26,27 +16,28 @@ type issued struct{ number atomic.Uint64 }
 
 func (i *issued) handle() *atomic.Uint64 { return &i.number }
 
-// handles holds the handles that are valid now. A number is looked up here before it becomes a
-// pointer: to Go's garbage collector a forged pointer may be a fatal error.
+// handleStep is odd, so that multiples of it repeat only after 2^64 handles. It is large, so that
+// small numbers, which a program may give by mistake, are none for a long time.
+const handleStep = 0x9e3779b97f4a7c15
+
+// handles has the pointer of go-pointer for each handle that is valid now. The pointer itself is no
+// handle: memory is reused at once, so a stale one would name a new object. What a program gives is
+// looked up here and never becomes a pointer: to Go's garbage collector a forged one may be a fatal
+// error. Nothing is assumed of the pointers, which come from the process's malloc.
 var handles = struct {
 	sync.RWMutex
-	live   map[uint64]struct{}
-	serial uint64
-}{live: map[uint64]struct{}{}}
+	saved map[uint64]unsafe.Pointer
+	last  uint64 // the last handle that was given out
+}{saved: map[uint64]unsafe.Pointer{}}
 
 // save gives an object a handle.
 func save(o object) uint64 {
 	p := pointer.Save(o)
-	address := uint64(uintptr(p))
-	if address>>pointerBits != 0 || address&(1<<pointerAlign-1) != 0 {
-		pointer.Unref(p)
-		panic(fmt.Sprintf("a pointer of malloc, %#x, has an unknown form", address))
-	}
 	handles.Lock()
 	defer handles.Unlock()
-	handles.serial++
-	h := address>>pointerAlign<<serialBits | handles.serial&(1<<serialBits-1)
-	handles.live[h] = struct{}{}
+	handles.last += handleStep
+	h := handles.last
+	handles.saved[h] = p
 	o.handle().Store(h)
 	return h
 }
@@ -70,13 +61,11 @@ func restoreComm(h uint64) (*commHandle, error) {
 func restore[T object](h uint64, what string) (T, error) {
 	var none T
 	handles.RLock()
-	_, ok := handles.live[h]
+	p := handles.saved[h]
 	handles.RUnlock()
-	if ok {
-		// The handle may be dropped at this moment, and its memory may even carry another object.
-		if o, ok := pointer.Restore(saved(h)).(T); ok && o.handle().Load() == h {
-			return o, nil
-		}
+	// The handle may be dropped at this moment, and its memory may even carry another object.
+	if o, ok := pointer.Restore(p).(T); ok && o.handle().Load() == h {
+		return o, nil
 	}
 	return none, badHandle(h, what)
 }
@@ -89,30 +78,23 @@ func badHandle(h uint64, what string) error {
 // drop makes a handle invalid. Of several calls for one handle, one is told true.
 func drop(h uint64) bool {
 	handles.Lock()
-	_, ok := handles.live[h]
-	delete(handles.live, h)
+	p, ok := handles.saved[h]
+	delete(handles.saved, h)
 	handles.Unlock()
 	if ok {
-		if o, ok := pointer.Restore(saved(h)).(object); ok {
+		if o, ok := pointer.Restore(p).(object); ok {
 			o.handle().Store(0)
 		}
-		pointer.Unref(saved(h))
+		pointer.Unref(p)
 	}
 	return ok
-}
-
-// saved is the pointer of a handle that save has given out.
-func saved(h uint64) unsafe.Pointer {
-	address := uintptr(h >> serialBits << pointerAlign)
-	// Memory of malloc, which Go's garbage collector neither owns nor moves.
-	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
 // allComms returns the communicators that have a handle now.
 func allComms() []*commHandle {
 	handles.RLock()
 	var numbers []uint64
-	for h := range handles.live {
+	for h := range handles.saved {
 		numbers = append(numbers, h)
 	}
 	handles.RUnlock()

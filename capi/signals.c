@@ -152,8 +152,13 @@ int api_try_threads(void) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_mutex_lock(&gate);
-  int n = 0;
-  while (n < API_THREADS && __real_pthread_create(&threads[n], &small, wait_for, &gate) == 0) n++;
+  int n = 0, err = 0;
+  while (n < API_THREADS && err == 0) {
+    err = __real_pthread_create(&threads[n], &small, wait_for, &gate);
+    /* The program's thread-local storage, which lies on each stack, is larger. */
+    if (err == EINVAL) err = __real_pthread_create(&threads[n], NULL, wait_for, &gate);
+    n += err == 0;
+  }
   pthread_mutex_unlock(&gate);
   for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
   pthread_attr_destroy(&small);

@@ -93,6 +93,8 @@ int goccl_life_start(goccl_life *own, int eventfd) {
   pthread_attr_t attr;
   int err = pthread_attr_init(&attr);
   if (err != 0) return err;
+  size_t usual;
+  pthread_attr_getstacksize(&attr, &usual);
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN > 65536 ? PTHREAD_STACK_MIN : 65536);
   sigset_t all, mask;
@@ -100,6 +102,10 @@ int goccl_life_start(goccl_life *own, int eventfd) {
   pthread_sigmask(SIG_SETMASK, &all, &mask);
   pthread_t thread;
   err = pthread_create(&thread, &attr, live, NULL);
+  if (err == EINVAL) { /* thread-local storage, which lies on each stack, is larger */
+    pthread_attr_setstacksize(&attr, usual);
+    err = pthread_create(&thread, &attr, live, NULL);
+  }
   pthread_sigmask(SIG_SETMASK, &mask, NULL);
   pthread_attr_destroy(&attr);
   if (err != 0) return err;

@@ -2,9 +2,11 @@ package core
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -702,6 +704,31 @@ func TestMonitoredBarrier(t *testing.T) {
 			"Ranks 2 failed to pass") {
 			t.Errorf("rank %d: %v", rank, errs[rank])
 		}
+	}
+}
+
+// A timeout as long as its type allows does not come.
+func TestNever(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr, func(t *testing.T) {
+			w := newWorldOf(t, tr, 2, Config{Timeout: math.MaxInt64})
+			w.each(func(rank int) error {
+				c := w.comms[rank]
+				for _, n := range []int{1, 500_000} {
+					mine, theirs := buffer(t, n), buffer(t, n)
+					work, err := c.Start(CallOptions{Timeout: math.MaxInt64}, sendOp(mine, 1-rank, 0),
+						recvOp(theirs, 1-rank, 0))
+					if err != nil {
+						return err
+					}
+					if done, err := work.Wait(math.MaxInt64); !done || err != nil {
+						return fmt.Errorf("%d elements: %v, %w", n, done, err)
+					}
+				}
+				return cmp.Or(run(c, Operation{Collective: plan.MonitoredBarrier}),
+					c.Recover(context.Background()), run(c, allReduce(t, 1)))
+			})
+		})
 	}
 }
 

@@ -114,6 +114,8 @@ def run_revoke(rank):
     assert error.value.ranks == [1]
     backend().recover()
     assert summed(1) == rank.size
+    for never in (timedelta.max, float("inf")):
+        backend().recover(never)
     with pytest.raises(ValueError, match="`timeout` is 0 ms"):
         backend().recover(timedelta(0))
     with pytest.raises(ValueError, match="`timeout` is -1 ms"):

@@ -36,6 +36,12 @@ def test_every_option_can_be_given_and_set():
         assert getattr(changed, name) == value, name
 
 
+def test_the_longest_duration_stays_one():
+    for name in ("timeout", "liveness_grace"):
+        made = goccl.Options(**{name: timedelta.max})
+        assert timedelta.max - getattr(made, name) < timedelta(milliseconds=1), name
+
+
 def test_defaults_are_those_of_the_definition():
     made, defined = goccl.Options(), options.OptionFields()
     for name in options.OPTIONS:

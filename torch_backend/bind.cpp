@@ -60,20 +60,18 @@ constexpr Member text(const char* name) {
           [](Options& self, const py::object& value) { self.*kText = value.cast<std::string>(); }};
 }
 
-using Timeout = std::optional<std::chrono::milliseconds>;
-
 const std::array kMembers{
     Member{"timeout",
            [](const Options& self) { return py::cast(self.givenTimeout.value_or(self.timeout)); },
            [](Options& self, const py::object& value) {
-             self.givenTimeout = value.cast<Timeout>();
+             self.givenTimeout = value.cast<std::optional<goccl::Timeout>>();
              self.timeout = self.givenTimeout.value_or(kBackendDefaultTimeout);
            }},
     text<&Options::transport>("transport"),
     text<&Options::interface>("interface"),
     Member{"liveness_grace", [](const Options& self) { return py::cast(self.livenessGrace); },
            [](Options& self, const py::object& value) {
-             self.livenessGrace = value.cast<std::chrono::milliseconds>();
+             self.livenessGrace = value.cast<goccl::Timeout>();
            }},
     text<&Options::secret>("secret"),
     text<&Options::alltoallSchedule>("alltoall_schedule"),
@@ -156,8 +154,10 @@ void bindOptions(const py::object& group) {
            [](const py::object& self, const py::str& name, const py::object& value) {
              definition().attr("set_attribute")(self, name, value);
            })
-      .def("_for_group", &Options::forGroup, py::arg("timeout"),
-           "A copy for one group, with its timeout where none was given.")
+      .def(
+          "_for_group",
+          [](const Options& self, goccl::Timeout timeout) { return self.forGroup(timeout); },
+          py::arg("timeout"), "A copy for one group, with its timeout where none was given.")
       .def("__repr__", &reprOf)
       .def(py::pickle(&stateOf, &optionsOf));
 }
@@ -227,9 +227,12 @@ PYBIND11_MODULE(_C, module) {
       .def("transport", &ProcessGroupGoccl::transport, py::arg("peer"),
            py::call_guard<py::gil_scoped_release>(),
            "What joins this rank to another: \"mem\" (one process), \"shm\", \"tcp\", or \"self\".")
-      .def("_add_ephemeral_timeout", &ProcessGroupGoccl::addEphemeralTimeout, py::arg("timeout"),
-           "Adds to the timeouts of the operations that start from now on, until the first of them "
-           "has ended. As newer versions of torch bind it for all back ends.")
+      .def(
+          "_add_ephemeral_timeout",
+          [](ProcessGroupGoccl& self, goccl::Timeout time) { self.addEphemeralTimeout(time); },
+          py::arg("timeout"),
+          "Adds to the timeouts of the operations that start from now on, until the first of them "
+          "has ended. As newer versions of torch bind it for all back ends.")
       .def(
           "_drop_batch", &ProcessGroupGoccl::dropBatch, py::arg("why"), py::arg("collective"),
           py::call_guard<py::gil_scoped_release>(),

@@ -292,7 +292,7 @@ void bindCommunicator(py::module_& module) {
       .def(
           "reconfigure",
           [](const Communicator& self, const std::string& uuid, const Handles& handles,
-             std::optional<std::chrono::milliseconds> timeout) {
+             std::optional<Timeout> timeout) {
             const py::gil_scoped_release released;
             self.group->reconfigure(uuid, handles, timeout);
           },

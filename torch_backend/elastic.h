@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "given.h"
 #include "process_group.h"
+#include "timeout.h"
 
 namespace goccl {
 
@@ -27,7 +27,7 @@ void bindMembers(Class& type, GroupOf group) {
   using Self = typename Class::type;
   type.def(
           "recover",
-          [group](Self& self, std::optional<std::chrono::milliseconds> timeout) {
+          [group](Self& self, std::optional<Timeout> timeout) {
             const py::gil_scoped_release released;
             group(self).recover(timeout);
           },
@@ -83,8 +83,7 @@ Raises:
     NoQuorumError, ExcludedError: as of recover().)")
       .def(
           "join",
-          [group](Self& self, std::vector<std::string> handles,
-                  std::optional<std::chrono::milliseconds> timeout) {
+          [group](Self& self, std::vector<std::string> handles, std::optional<Timeout> timeout) {
             const py::gil_scoped_release released;
             group(self).join(std::move(handles), timeout);
           },

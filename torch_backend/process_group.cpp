@@ -304,7 +304,7 @@ void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
 void ProcessGroupGoccl::addEphemeralTimeout(const milliseconds& timeout) {
   GOCCL_CHECK(timeout.count() >= 0, "addEphemeralTimeout", "the timeout is ", timeout.count(),
               " ms, it must not be negative");
-  extraTime_->add(timeout);
+  extraTime_->add(std::min(timeout, kForever));
 }
 
 #ifdef GOCCL_TORCH_SPLITS
@@ -355,7 +355,8 @@ goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async,
 std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
   auto [time, extension] = extraTime_->share();
   if (time.count() > 0) {
-    timeout = (timeout.count() > 0 ? timeout : milliseconds(timeoutMs_.load())) + time;
+    const milliseconds own = timeout.count() > 0 ? timeout : milliseconds(timeoutMs_.load());
+    timeout = std::min(own, kForever) + time;
   }
   return extension;
 }

@@ -18,9 +18,6 @@
 namespace goccl {
 namespace {
 
-// A wait of this length is one without an end, and cannot be added to a clock.
-constexpr std::chrono::milliseconds kForever = std::chrono::hours(24) * 365 * 100;
-
 // How long the process's exit waits for callbacks that are under way.
 constexpr std::chrono::milliseconds kLastCallbacks{2000};
 

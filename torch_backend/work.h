@@ -148,6 +148,9 @@ bool callbacksAreClosed();
 // How long a wait may leave a signal unseen.
 constexpr std::chrono::milliseconds kSlice{100};
 
+// A wait of this length is one without an end. A longer one may not be added to another or a clock.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24) * 365 * 100;
+
 // Raises KeyboardInterrupt, or whatever a Python signal handler raises, if this is the main thread
 // and a signal is pending. Needs no GIL.
 void checkSignals();

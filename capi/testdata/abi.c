@@ -834,6 +834,22 @@ static void recovered(goccl_comm comm, int rank, int size) {
   shared(comm, rank, size);
 }
 
+/* A timeout as long as its type allows does not come. */
+static void never(goccl_comm comm, int rank, int size) {
+  goccl_call call = {.struct_size = sizeof call, .timeout_ms = INT64_MAX};
+  goccl_work work;
+  OK(goccl_comm_set_timeout(comm, INT64_MAX));
+  works(comm, rank, size);
+  OK(goccl_monitored_barrier(comm, 1, &call, &work));
+  OK(goccl_work_wait(work, INT64_MAX));
+  OK(goccl_work_free(work));
+  recovered(comm, rank, size);
+  OK(goccl_comm_recover(comm, INT64_MAX));
+  works(comm, rank, size);
+}
+
+static void test_never(void) { on_ranks(3, INT64_MAX, NULL, never); }
+
 static struct { /* what members and a newcomer share; set before its thread starts */
   char handle[GOCCL_HANDLE_SIZE];
 } inviting;
@@ -1932,6 +1948,7 @@ int main(int argc, char **argv) {
                {"refused", test_refused},
                {"renew", test_renew},
                {"elastic", test_elastic},
+               {"never", test_never},
                {"checkpoint", test_checkpoint},
                {"reconfigure", test_reconfigure},
                {"failed_ranks", test_failed_ranks},

@@ -410,6 +410,18 @@ func YieldCPU() {
 // Now is the clock of Continue: CLOCK_MONOTONIC.
 func Now() time.Duration { return clock.at + time.Since(clock.start) }
 
+// Never is a time that does not come. What is little later than it can be told, too.
+const Never time.Duration = 1 << 62
+
+// Later is the time that comes so long after another one, Never at most: a timeout may be as long
+// as its type allows.
+func Later(t, d time.Duration) time.Duration {
+	if d > Never-t {
+		return Never
+	}
+	return t + d
+}
+
 // clock is a moment, by both of CLOCK_MONOTONIC and Go's monotonic clock, which runs like it and is
 // read without a system call.
 var clock = func() (c struct {

@@ -39,7 +39,7 @@ func (e *Engine) background() bool {
 		select {
 		case e.token <- struct{}{}:
 			e.attention.found()
-			e.attend(nil, 1<<62)
+			e.attend(nil, exec.Never)
 			return true
 		default:
 		}

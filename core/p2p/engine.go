@@ -251,7 +251,7 @@ func (e *Engine) send(w *work.Work, op *call.Operation) {
 // beginSend carries a send's first frame, with that header, in so long at most. It tells whether
 // that is over, well or not.
 func (e *Engine) beginSend(s *send, h transport.Header, most time.Duration) bool {
-	ctx := work.WithDeadline(s.work.Context(), exec.Now()+most)
+	ctx := work.WithDeadline(s.work.Context(), exec.Later(exec.Now(), most))
 	defer ctx.End()
 	err := e.peers[s.peer].wire.post(ctx, h, s.first)
 	switch {
@@ -369,7 +369,7 @@ func (e *Engine) reply(peer int, h transport.Header, payload []byte) {
 	q := &e.peers[peer]
 	if !q.answers.now(e, func() bool { return q.wire.tryPost(h, payload) }) {
 		timeout := e.face.Timeout()
-		until := exec.Now() + timeout
+		until := exec.Later(exec.Now(), timeout)
 		q.answers.do(e, func() { e.replyBy(until, timeout, peer, h, payload) })
 	}
 }

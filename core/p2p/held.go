@@ -247,7 +247,7 @@ func (e *Engine) probed(a *arrival) error {
 		return fmt.Errorf("%w: more than %d probes at once", exec.ErrProtocol, probesMost)
 	}
 	timeout := e.face.Timeout()
-	until := exec.Now() + timeout
+	until := exec.Later(exec.Now(), timeout)
 	q.answers.do(e, func() {
 		e.mu.Lock()
 		q.refusing-- // before the peer, which may ask anew at once, has the answer

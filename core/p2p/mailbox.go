@@ -98,7 +98,7 @@ func (m mailWire) post(ctx context.Context, h transport.Header, payload []byte) 
 		}
 		until := exec.Now() + mailSlice
 		if t, ok := ctx.Deadline(); ok {
-			until = min(until, exec.Now()+time.Until(t))
+			until = min(until, exec.Later(exec.Now(), time.Until(t)))
 		}
 		e.mail.AwaitRoom(m.peer, len(payload), until)
 	}

@@ -150,7 +150,7 @@ func (e *Endpoint) rarely() time.Duration { return min(30*e.often(), 8*time.Hour
 // keepAlive is how connections begin. The kernel's own verdict is to come after the monitor's.
 func (e *Endpoint) keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: e.rarely(), Interval: e.often(),
-		Count: int(min(2*e.grace/e.often()+4, 127))}
+		Count: int(min(e.grace/(e.often()/2)+4, 127))}
 }
 
 // keepAliveEvery changes how long a connection may be idle before it sends a keepalive: at once, if

@@ -222,7 +222,7 @@ func (q *Queue) work() {
 		}
 		q.doze(delay)
 		w := q.Head()
-		for ; w != nil && q.hurry.Load() == 0 && exec.Now() < w.began()+delay; w = q.Head() {
+		for ; w != nil && q.hurry.Load() == 0 && exec.Now() < w.began+delay; w = q.Head() {
 			q.doze(delay)
 		}
 		if w == nil {

@@ -82,7 +82,8 @@ type Work struct {
 	parts    []Part  // collectives, in order
 	first    [1]Part // mostly the memory of parts
 	timeout  time.Duration
-	deadline time.Duration // on exec's clock
+	began    time.Duration // when its clock was started, on exec's
+	deadline time.Duration // likewise
 	small    bool          // it holds nobody up but by waiting
 	transit  Source        // of its sends and receives; nil: there are none
 	trace    func(error)   // told of the end
@@ -160,16 +161,16 @@ func (w *Work) Contributors() int {
 }
 
 // SetTimeout starts the work's clock.
-func (w *Work) SetTimeout(d time.Duration) { w.timeout, w.deadline = d, exec.Now()+d }
+func (w *Work) SetTimeout(d time.Duration) {
+	now := exec.Now()
+	w.timeout, w.began, w.deadline = d, now, exec.Later(now, d)
+}
 
 // Timeout is how long the work may take.
 func (w *Work) Timeout() time.Duration { return w.timeout }
 
 // Deadline is when the work must have ended, on exec's clock.
 func (w *Work) Deadline() time.Duration { return w.deadline }
-
-// began is when the work was started, on exec's clock.
-func (w *Work) began() time.Duration { return w.deadline - w.timeout }
 
 // Started tells that all operations have been started: from now on the work can end.
 func (w *Work) Started() { w.End(nil) }
@@ -214,9 +215,9 @@ func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
 	if w.Ended() {
 		return true, w.result()
 	}
-	until := time.Duration(1<<62 - 1)
+	until := exec.Never
 	if timeout >= 0 {
-		until = exec.Now() + timeout
+		until = exec.Later(exec.Now(), timeout)
 	}
 	for {
 		w.help(until)

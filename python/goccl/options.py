@@ -59,7 +59,9 @@ def _duration(name: str, value: object) -> timedelta:
     given = value // timedelta(microseconds=1)
     if given < 1000 and not (also and given == 0):
         raise ValueError(f"goccl.Options: `{name}` is {given} us, it must be at least 1 ms{also}")
-    return timedelta(milliseconds=-(-given // 1000))
+    return timedelta(
+        milliseconds=min(-(-given // 1000), timedelta.max // timedelta(milliseconds=1))
+    )
 
 
 def _size(name: str, value: object) -> int:

@@ -110,6 +110,9 @@ func (c *epoch) informOf(d *decision, n membership.News) (act func()) {
 
 // outError is why this rank has no part in what follows.
 func (c *epoch) outError(cause error) *fault.Error {
+	if given := (*fault.Error)(nil); errors.As(cause, &given) {
+		return given
+	}
 	if errors.Is(cause, membership.ErrExcluded) {
 		return c.members.Errorf(fault.ErrExcluded, "the others go on without %s, which they took for "+
 			"dead, or which did not answer them in time", c.members.Names(c.rank)).Blaming(c.rank)
@@ -238,7 +241,11 @@ func (c *epoch) await(ctx context.Context, d *decision) {
 			}
 			step(membership.Waited{})
 		case <-ctx.Done():
-			step(membership.Expired{})
+			expired := membership.Expired{}
+			if cause := (*fault.Error)(nil); errors.As(context.Cause(ctx), &cause) {
+				expired.Cause = cause
+			}
+			step(expired)
 		}
 		tick.Stop()
 	}

@@ -12,7 +12,7 @@ import (
 // counted anew where another member dies meanwhile, or when it is given up.
 type recovery struct {
 	done   chan struct{} // closed at its end
-	giveUp context.CancelFunc
+	giveUp context.CancelCauseFunc
 }
 
 // awaitRecovery begins a recovery: works that a death ends are held from now on. It is called with
@@ -20,7 +20,7 @@ type recovery struct {
 func (c *epoch) awaitRecovery(cause *fault.Error) {
 	if c.recovers() && errors.Is(cause, fault.ErrPeerFailed) && !c.destroyed &&
 		c.recovering == nil && c.enoughAfter(cause) {
-		ctx, giveUp := context.WithCancel(c.life)
+		ctx, giveUp := context.WithCancelCause(c.life)
 		c.recovering = &recovery{make(chan struct{}), giveUp}
 		go c.Comm.recoverAlone(ctx)
 	}
@@ -51,7 +51,7 @@ func (c *Comm) recoverAlone(ctx context.Context) {
 		if !again {
 			left, c.held, c.owed = c.held, nil, nil
 			close(c.recovering.done)
-			c.recovering.giveUp()
+			c.recovering.giveUp(nil)
 			c.recovering = nil
 			if failure == nil {
 				e.openFastPath()

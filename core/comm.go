@@ -28,7 +28,7 @@ type Comm struct {
 	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
 
 	life    context.Context // ends when the communicator is destroyed, and what waits in it
-	endLife context.CancelFunc
+	endLife context.CancelCauseFunc
 
 	present  atomic.Pointer[epoch]
 	changing sync.Mutex // held while an epoch ends
@@ -320,7 +320,7 @@ func (c *Comm) Abort(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.recovering != nil {
-		c.recovering.giveUp()
+		c.recovering.giveUp(cause)
 	}
 }
 
@@ -337,10 +337,11 @@ func (c *Comm) Destroy() {
 	}
 	c.destroyed = true
 	c.mu.Unlock()
+	cause := destroyedHere(c.present.Load())
 	if d := c.entrance(); d != nil {
-		d.shut(destroyedHere(c.present.Load()))
+		d.shut(cause)
 	}
-	c.endLife()
+	c.endLife(cause)
 	c.mu.Lock()
 	n := c.entry.notice
 	c.mu.Unlock()

@@ -113,11 +113,13 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 	if !ok {
 		deadline = time.Now().Add(c.defaultTimeout())
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.life, func() { end(context.Cause(c.life)) })
 	ctx, cancel := context.WithDeadline(ctx, deadline)
-	stop := context.AfterFunc(c.life, cancel)
 	return ctx, func() {
 		stop()
 		cancel()
+		end(nil)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
 )
 
 // Destroy ends calls that wait for other ranks, which do not come.
@@ -22,6 +23,13 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 		"shrink": func(c *Comm) error {
 			_, err := c.Shrink(ctx, ShrinkOptions{})
 			return err
+		},
+		"grow":            func(c *Comm) error { return c.Grow(ctx, 1) },
+		"checkpoint":      func(c *Comm) error { return c.CheckPoint(ctx, nil, nil, 0) },
+		"load checkpoint": func(c *Comm) error { _, err := c.LoadCheckPoint(ctx); return err },
+		"split":           func(c *Comm) error { _, err := c.Split(ctx, 0, 0); return err },
+		"monitored barrier": func(c *Comm) error {
+			return run(c, Operation{Collective: plan.MonitoredBarrier})
 		},
 	}
 	for name, call := range calls {
@@ -40,7 +48,7 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 			}()
 			select {
 			case err := <-done:
-				if !errors.Is(err, fault.ErrAborted) && !errors.Is(err, fault.ErrNoQuorum) {
+				if !errors.Is(err, fault.ErrAborted) {
 					t.Errorf("the call ended with %v", err)
 				}
 				<-destroyed
@@ -77,14 +85,14 @@ func TestEndOfRecovery(t *testing.T) {
 			end(c)
 			select {
 			case err := <-done:
-				if err == nil {
-					t.Error("the call was not refused")
+				if !errors.Is(err, fault.ErrAborted) {
+					t.Errorf("the call was refused with %v", err)
 				}
 			case <-time.After(patience):
 				t.Fatal("the call still waits")
 			}
-			if _, err := held.Wait(-1); err == nil {
-				t.Error("the work has completed")
+			if _, err := held.Wait(-1); !errors.Is(err, fault.ErrAborted) {
+				t.Errorf("the work has ended with %v", err)
 			}
 		})
 	}

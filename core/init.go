@@ -488,7 +488,7 @@ func (r *Runtime) newComm(
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout, models: newModels()}
-	c.life, c.endLife = context.WithCancel(context.Background())
+	c.life, c.endLife = context.WithCancelCause(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)
 	if ranks.sharesMemory() {
 		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells

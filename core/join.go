@@ -185,7 +185,8 @@ func (c *Comm) receive(j *joiner) bool {
 
 // bar sends those away that wait here, if the members go on without this rank.
 func (c *Comm) bar(err error) {
-	if !errors.Is(err, fault.ErrExcluded) && !errors.Is(err, fault.ErrNoQuorum) {
+	if !errors.Is(err, fault.ErrExcluded) && !errors.Is(err, fault.ErrNoQuorum) &&
+		!errors.Is(err, fault.ErrAborted) {
 		return
 	}
 	c.mu.Lock()

@@ -524,7 +524,7 @@ func (w *world) failFor(peer, rank int) {
 func (w *world) walkAlone(rank int) (walk func(steps int)) {
 	c := w.comms[rank]
 	c.mu.Lock()
-	c.recovering = &recovery{make(chan struct{}), func() {}}
+	c.recovering = &recovery{make(chan struct{}), func(error) {}}
 	c.mu.Unlock()
 	return func(steps int) {
 		w.t.Helper()

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -113,8 +114,8 @@ type Tick struct{}
 // Waited tells that this member has waited for long enough for those that are silent.
 type Waited struct{}
 
-// Expired tells that this member waits no longer.
-type Expired struct{}
+// Expired tells that this member waits no longer. Where that is not for the time, Cause says why.
+type Expired struct{ Cause error }
 
 // Installed tells that members have begun the epoch that was decided. A collective of that epoch
 // that has completed shows it for all survivors.
@@ -137,8 +138,8 @@ type Send struct {
 // Decided is the action that begins the next epoch, of which this member is one.
 type Decided struct{ Value *Value }
 
-// Out is the action that ends this member's part with ErrNoQuorum or ErrExcluded. It must say
-// goodbye, and takes no part in what comes.
+// Out is the action that ends this member's part with ErrNoQuorum, ErrExcluded or the cause of
+// Expired. It must say goodbye, and takes no part in what comes.
 type Out struct{ Cause error }
 
 func (Asked) action()   {}
@@ -271,7 +272,7 @@ func (e Waited) inform(a *Agreement) { a.waited = true }
 
 func (e Expired) inform(a *Agreement) {
 	if a.begun && !a.over() {
-		a.leave(ErrNoQuorum)
+		a.leave(cmp.Or(e.Cause, ErrNoQuorum))
 	}
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -326,6 +327,7 @@ goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char 
 /* ---- bootstrap ------------------------------------------------------------------------------- */
 
 enum {
+  HEAP = 64 << 20,            /* bytes of address space that Go reserves at a time */
   DESCRIPTORS = 16,           /* that making a group may take */
   MOST_DESCRIPTORS = 1 << 20, /* far more than links to the most ranks take */
 };
@@ -357,7 +359,15 @@ static goccl_result refuse_limit(const char *function, int needed, const char *w
 
 /* Go is not entered where it would end the process. */
 static goccl_result try_limits(const char *function) {
+  void *heap = mmap(NULL, HEAP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   int n = api_try_threads();
+  if (heap == MAP_FAILED) {
+    return api_fail(GOCCL_SYSTEM, function,
+                    "a group needs %d MiB of address space beside that of its threads, which this "
+                    "process may not have: raise its limit (ulimit -v)",
+                    HEAP >> 20);
+  }
+  munmap(heap, HEAP);
   if (n < API_THREADS) {
     return refuse_limit(function, API_THREADS, "threads", n,
                         "raise the limit on the user's processes (ulimit -u), on those of the "

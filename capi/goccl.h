@@ -41,7 +41,7 @@
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
- *   load.
+ *   load, and one that uses them up while it has communicators.
  */
 #ifndef GOCCL_H
 #define GOCCL_H

@@ -1773,12 +1773,33 @@ static void test_sends(void) {
   on_ranks(2, PATIENCE, NULL, bad_exchanges);
 }
 
-/* Where no thread can be started and no descriptor opened, Go's runtime would end the process. */
+/* How many bytes of it this process has. */
+static rlim_t address_space(void) {
+  FILE *f = fopen("/proc/self/statm", "r");
+  unsigned long pages = 0;
+  TRUE(f != NULL && fscanf(f, "%lu", &pages) == 1);
+  fclose(f);
+  return pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Where there is no address space, no thread can be started and no descriptor opened, Go's runtime
+ * would end the process. */
 static void test_limits(void) {
   OK(goccl_destroy(alone())); /* then Go has begun */
   goccl_config config = {.struct_size = sizeof config, .size = 1};
   goccl_comm comm = 7;
   goccl_unique_id id;
+#ifndef __SANITIZE_ADDRESS__ /* which wants address space, too */
+  struct rlimit space;
+  TRUE(getrlimit(RLIMIT_AS, &space) == 0);
+  for (rlim_t left = 0; left <= 16 << 20; left += left == 0 ? 1 << 20 : left) {
+    const struct rlimit little = {address_space() + left, space.rlim_max};
+    TRUE(setrlimit(RLIMIT_AS, &little) == 0);
+    REFUSED(GOCCL_SYSTEM, "ulimit -v", goccl_init(&comm, &config));
+    REFUSED(GOCCL_SYSTEM, "ulimit -v", goccl_get_unique_id(&id));
+    TRUE(setrlimit(RLIMIT_AS, &space) == 0);
+  }
+#endif
   const struct rlimit no_files = {0, 0}; /* a soft limit alone would be raised to the hard one */
   TRUE(setrlimit(RLIMIT_NOFILE, &no_files) == 0);
   REFUSED(GOCCL_SYSTEM, "ulimit -n", goccl_init(&comm, &config));

@@ -80,7 +80,8 @@ func TestEndOfRecovery(t *testing.T) {
 				_, err := c.Start(CallOptions{}, op)
 				done <- err
 			}()
-			until(t, "the call waits for the recovery", func() bool { return anyBlockedIn("(*Comm).Start(") })
+			until(t, "the call waits for the recovery",
+				func() bool { return anyBlockedIn("(*Comm).Start(") })
 			until(t, "the recovery waits for others", func() bool { return decides(c) })
 			end(c)
 			select {

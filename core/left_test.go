@@ -31,8 +31,8 @@ func othersGoOn(t *testing.T, w *world, n int) {
 	}
 }
 
-// What a rank has offered ends with it, for who receives it and for nobody else, whether the receive
-// comes before or after the rank has left.
+// What a rank has offered ends with it, for who receives it and for nobody else. The receive may
+// come before or after the rank has left.
 func TestSendsOfWhoHasLeft(t *testing.T) {
 	const n = 1 << 19
 	for _, thresholds := range []string{"", "send_get_min=0"} {

@@ -562,7 +562,8 @@ func TestJoinRefusesForgedRoster(t *testing.T) {
 		_ = s.Set("goccl//g/roster", forged.encoded)
 		n := news{word: word{nonce: forged.nonce}, roster: forged.name()}
 		_ = s.Set("goccl//g/news", n.encode())
-		if err := comes(t, done); !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "secret") {
+		if err := comes(t, done); !errors.Is(err, ErrMismatch) ||
+			!strings.Contains(err.Error(), "secret") {
 			t.Fatal(err)
 		}
 	}

@@ -79,15 +79,14 @@ type Work struct {
 	group *Group
 
 	// Before the work can end:
-	parts    []Part  // collectives, in order
-	first    [1]Part // mostly the memory of parts
-	timeout  time.Duration
-	began    time.Duration // when its clock was started, on exec's
-	deadline time.Duration // likewise
-	small    bool          // it holds nobody up but by waiting
-	transit  Source        // of its sends and receives; nil: there are none
-	trace    func(error)   // told of the end
-	holder   Holder
+	parts   []Part  // collectives, in order
+	first   [1]Part // mostly the memory of parts
+	timeout time.Duration
+	began   time.Duration // when its clock was started, on exec's
+	small   bool          // it holds nobody up but by waiting
+	transit Source        // of its sends and receives; nil: there are none
+	trace   func(error)   // told of the end
+	holder  Holder
 
 	soon   bool // under Queue.mu: its caller is about to wait
 	queued bool // under Queue.mu
@@ -162,15 +161,14 @@ func (w *Work) Contributors() int {
 
 // SetTimeout starts the work's clock.
 func (w *Work) SetTimeout(d time.Duration) {
-	now := exec.Now()
-	w.timeout, w.began, w.deadline = d, now, exec.Later(now, d)
+	w.timeout, w.began = d, exec.Now()
 }
 
 // Timeout is how long the work may take.
 func (w *Work) Timeout() time.Duration { return w.timeout }
 
 // Deadline is when the work must have ended, on exec's clock.
-func (w *Work) Deadline() time.Duration { return w.deadline }
+func (w *Work) Deadline() time.Duration { return exec.Later(w.began, w.timeout) }
 
 // Started tells that all operations have been started: from now on the work can end.
 func (w *Work) Started() { w.End(nil) }
@@ -326,7 +324,7 @@ func (w *Work) Context() context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx == nil {
-		w.ctx = WithDeadline(w.group.Context, w.deadline)
+		w.ctx = WithDeadline(w.group.Context, w.Deadline())
 		if w.Ended() {
 			w.ctx.End()
 		}

@@ -53,7 +53,7 @@ func TestAllReduceCompletes(t *testing.T) {
 					everything(t, w)
 					left := w.of(0, 1, 3)
 					ids := []int{0, 1, 3}
-					go w.endFor(0, 2)
+					w.beside.Go(func() { w.endFor(0, 2) })
 					left.each(func(rank int) error {
 						op, out := sumOf(t, ids[rank], n, inPlace)
 						k, err := left.comms[rank].Start(CallOptions{WaitSoon: rank > 0}, op)
@@ -390,7 +390,7 @@ func TestSplitBesideRecovery(t *testing.T) {
 	w := newWorldOf(t, "tcp", 3, Config{Timeout: 20 * time.Second, Recovery: RecoverySurvivors})
 	everything(t, w)
 	left, before := w.of(0, 1), now(w.comms[0])
-	go w.failFor(0, 2)
+	w.beside.Go(func() { w.failFor(0, 2) })
 	left.each(func(rank int) error {
 		op, out := sumOf(t, rank, 10, true)
 		return errors.Join(run(left.comms[rank], op), sumIs(out, []int{0, 1}))
@@ -558,7 +558,7 @@ func TestCompletesWithoutNewcomers(t *testing.T) {
 	left := w.of(1, 2)
 	joined := left.joining(config, left.handles())
 	until(t, "a process waits", left.someWait)
-	go w.endFor(1, 0)
+	w.beside.Go(func() { w.endFor(1, 0) })
 	left.each(func(rank int) error {
 		op, out := sumOf(t, rank+1, 1000, true)
 		if err := run(left.comms[rank], op); err != nil {
@@ -622,7 +622,7 @@ func TestTooFewToComplete(t *testing.T) {
 	w := newWorldOf(t, "tcp", 3, config)
 	everything(t, w)
 	left := w.of(0, 1)
-	go w.endFor(0, 2)
+	w.beside.Go(func() { w.endFor(0, 2) })
 	left.each(func(rank int) error {
 		op, _ := sumOf(t, rank, 10, true)
 		if err := run(left.comms[rank], op); !errors.Is(err, fault.ErrPeerFailed) {

@@ -39,6 +39,7 @@ type world struct {
 	runtimes []*Runtime
 	comms    []*Comm
 	alloc    func(rank, n int) []int32 // buffers of collectives(); nil: ordinary memory
+	beside   sync.WaitGroup            // what happens to ranks meanwhile, and before the world ends
 }
 
 func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *world {
@@ -116,6 +117,7 @@ func (w *world) close() {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
+		w.beside.Wait()
 		for _, c := range w.comms {
 			if c != nil {
 				c.Destroy()

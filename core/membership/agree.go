@@ -52,7 +52,7 @@ type Agreement struct {
 	asking           Set // of those excluded: who has come to the decision nevertheless
 	installed        Set // who is known to have gone on with the decision
 	joiners          []Joiner
-	gone             map[string]bool // handles of joiners that have ended
+	gone             map[string]bool // handles of joiners that have ended, of maxGone at most
 	settled          bool            // see Settle
 	nonce            [NonceSize]byte
 	state            []byte
@@ -71,10 +71,12 @@ type Agreement struct {
 
 	// The proposer.
 	proposal *proposal // nil: another member proposes, or nobody does
-	highest  Ballot    // of those of which this member has heard
-	passed   Set       // who was to propose, and has come to no end in its time
-	called   int       // who has been told last that it is to propose; -1: nobody
-	idle     int       // ticks since the present proposer began
+	// attempts are, by member, the highest of the ballots that it has told of, or, of this one, made.
+	// They are of the present count of those that have ended.
+	attempts map[int]uint64
+	passed   Set // who was to propose, and has come to no end in its time
+	called   int // who has been told last that it is to propose; -1: nobody
+	idle     int // ticks since the present proposer began
 
 	actions []Action
 }
@@ -153,8 +155,8 @@ func NewAgreement(config Config) *Agreement {
 	return &Agreement{config: config, founders: config.Founders, settled: config.Founders == nil,
 		ended: empty(), suspected: empty(), excluded: empty(), asking: empty(),
 		installed: empty(), passed: empty(),
-		called: -1,
-		gone:   map[string]bool{}, pending: map[int]*Message{}}
+		called: -1, attempts: map[int]uint64{},
+		gone: map[string]bool{}, pending: map[int]*Message{}}
 }
 
 // Step takes an event, and returns what to do.
@@ -169,6 +171,16 @@ func (a *Agreement) Step(n News) []Action {
 func (a *Agreement) Settled() bool {
 	known := a.ended.count() + a.installed.without(a.ended).count()
 	return a.decided != nil && a.excluded.count() == 0 && known == a.config.Size
+}
+
+// LeftOut are the members that the decision leaves out though there is no proof that they have
+// ended, and nobody has asked for it: see [Excluded].
+func (a *Agreement) LeftOut() []int {
+	all := NewSet(a.config.Size)
+	for rank := range a.config.Size {
+		all.add(rank)
+	}
+	return all.without(a.decided.Survivors).without(a.ended).Ranks()
 }
 
 func (e Lost) inform(a *Agreement) {
@@ -238,8 +250,14 @@ func (e Joining) inform(a *Agreement) {
 	a.lead()
 }
 
+// maxGone bounds what joiners that come and go can make a member keep. One that is forgotten may be
+// let in, and is found to have ended then.
+const maxGone = 256
+
 func (e Unjoined) inform(a *Agreement) {
-	a.gone[string(e.Handle)] = true
+	if len(a.gone) < maxGone {
+		a.gone[string(e.Handle)] = true
+	}
 	a.joiners = slices.DeleteFunc(slices.Clone(a.joiners), func(j Joiner) bool {
 		return slices.Equal(j.Handle, e.Handle)
 	})
@@ -320,6 +338,7 @@ func (a *Agreement) learn(ended Set) {
 	if !a.ended.merge(ended) || a.over() {
 		return
 	}
+	clear(a.attempts)
 	if a.config.Uncontested && a.founders.within(a.ended.without(a.excluded)) {
 		a.settled = true
 	}
@@ -390,8 +409,8 @@ func (a *Agreement) receive(from int, m *Message) {
 		}
 		return
 	}
-	if a.highest.before(m.Ballot) {
-		a.highest = m.Ballot
+	if !a.explains(from, m.Ballot) {
+		return
 	}
 	switch m.Kind {
 	case Call:
@@ -443,4 +462,4 @@ func (a *Agreement) conclude(v *Value) {
 	a.actions = append(a.actions, Decided{v})
 }
 
-func (b Ballot) String() string { return fmt.Sprintf("%d.%d", b.Attempt, b.Rank) }
+func (b Ballot) String() string { return fmt.Sprintf("%d.%d.%d", b.Ended, b.Attempt, b.Rank) }

@@ -15,10 +15,10 @@
 // order. What has ended is known by proof ([Lost] with Proof, [Left]); a suspicion may be wrong.
 //
 // It is Paxos for one value. The members are its acceptors. The lowest rank that is not known to
-// have ended, and is not suspected, proposes; if it comes to no end, the next one does. A ballot is
-// an attempt and a rank. The proposer asks all members to promise, and each promise reports what
-// its member knows. The proposer takes the value of the highest ballot that is reported, or else
-// makes one of the reports. It decides once enough members have accepted the value:
+// have ended, and is not suspected, proposes; if it comes to no end, the next one does. The
+// proposer asks all members to promise in a [Ballot], and each promise reports what its member
+// knows. The proposer takes the value of the highest ballot that is reported, or else makes one of
+// the reports. It decides once enough members have accepted the value:
 //
 //   - A: a majority; of exactly half, the half that has the lowest rank.
 //   - B: all members that it has no proof of that they have ended.
@@ -40,6 +40,10 @@
 // forgotten. So an epoch has founders, who were members before, and a value must have one of them
 // as a survivor. As long as one lives that has begun the epoch, no other decision is made before
 // it. The rule ends once no member of the epoch before can decide otherwise: see [Settle].
+//
+// A faulty member may tell of any ballot. One that is far beyond what the other members have come
+// to is not answered. One that is answered comes before those of the others once these have proof
+// that the faulty member has ended; until then they go beyond it, in turns.
 //
 // Who gets neither A nor B ends with [ErrNoQuorum]. Who is no survivor ends with [ErrExcluded], and
 // is told if it can be reached. With Config.Any those that reach each other go on: under a

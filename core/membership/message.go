@@ -18,11 +18,9 @@ const (
 	MaxJoiners = 32
 	// MaxHandle and MaxHost are the longest handle and host of a joiner, in bytes.
 	MaxHandle = 1024
-	MaxHost   = 128
+	MaxHost   = 256
 	// MaxOpaque is the longest state and verdict, in bytes.
 	MaxOpaque = 1024
-
-	maxAttempt = 1 << 30
 )
 
 // Kind is what a message says.
@@ -104,7 +102,7 @@ func Decode(b []byte, size int) (*Message, error) {
 	}
 	m.Ballot, m.Ended = decodeBallot(&r, size), decodeSet(&r, size)
 	m.Excluded = decodeSet(&r, size)
-	if !m.Excluded.within(m.Ended) {
+	if !m.Excluded.within(m.Ended) || m.Ballot.Ended > m.Ended.count() {
 		r.Fail()
 	}
 	if m.Kind.reports() {
@@ -130,18 +128,19 @@ func Decode(b []byte, size int) (*Message, error) {
 }
 
 func (b Ballot) append(to []byte) []byte {
-	to = binary.LittleEndian.AppendUint32(to, b.Attempt)
+	to = binary.LittleEndian.AppendUint32(to, uint32(b.Ended))
+	to = binary.LittleEndian.AppendUint64(to, b.Attempt)
 	return binary.LittleEndian.AppendUint32(to, uint32(b.Rank))
 }
 
 // decodeBallot reads a ballot, or the zero one.
 func decodeBallot(r *foreign.Reader, size int) Ballot {
-	attempt, rank := r.Uint32(), r.Uint32()
-	if attempt > maxAttempt || uint64(rank) >= uint64(size) || attempt == 0 && rank != 0 {
+	b := Ballot{r.Number(size - 1), r.Uint64(), r.Number(size - 1)}
+	if b.Attempt == 0 && b != (Ballot{}) {
 		r.Fail()
 		return Ballot{}
 	}
-	return Ballot{attempt, int(rank)}
+	return b
 }
 
 func appendBool(to []byte, b bool) []byte {

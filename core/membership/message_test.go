@@ -2,7 +2,9 @@ package membership
 
 import (
 	"bytes"
+	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -17,7 +19,7 @@ func samples() (all []*Message) {
 		m := &Message{Kind: kind, Epoch: 7, Ended: NewSet(10, 1, 8),
 			Excluded: NewSet(10, 8), Settled: kind%2 == 0}
 		if kind != Call && kind != Decide && kind != Notice {
-			m.Ballot = Ballot{3, 9}
+			m.Ballot = Ballot{2, 3, 9}
 		}
 		if kind.reports() {
 			m.Joiners = joiners
@@ -26,7 +28,7 @@ func samples() (all []*Message) {
 			m.Suspected, m.State = NewSet(10, 2), []byte("state")
 			all = append(all, &Message{Kind: kind, Epoch: 7, Ballot: m.Ballot, Ended: m.Ended,
 				Excluded:  m.Excluded,
-				Suspected: m.Suspected, State: m.State, Accepted: Ballot{2, 0}, Value: v})
+				Suspected: m.Suspected, State: m.State, Accepted: Ballot{1, 2, 0}, Value: v})
 		}
 		if kind == Accept || kind == Decide {
 			m.Value = v
@@ -67,9 +69,9 @@ func TestLargestMessage(t *testing.T) {
 	for i := range all {
 		all[i] = 0xff
 	}
-	m := &Message{Kind: Promise, Ballot: Ballot{maxAttempt, MaxMembers - 1}, Ended: all,
+	m := &Message{Kind: Promise, Ballot: Ballot{1, math.MaxUint64, MaxMembers - 1}, Ended: all,
 		Excluded:  all,
-		Suspected: all, Joiners: joiners, State: opaque, Accepted: Ballot{1, 1}, Value: &Value{
+		Suspected: all, Joiners: joiners, State: opaque, Accepted: Ballot{0, 1, 1}, Value: &Value{
 			Epoch: 1, Survivors: all, Founders: all, Joiners: joiners, Verdict: opaque}}
 	b := m.Encode()
 	if got, err := Decode(b, MaxMembers); err != nil || !reflect.DeepEqual(got, m) {
@@ -100,18 +102,23 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// TestLastAttempt has a member learn that another has ended, when no attempt is left. Its ballot
-// has not told of that one, so it must end.
-func TestLastAttempt(t *testing.T) {
+// A member that says that more have ended than it names could have its ballots come before those of
+// all who know that it has ended.
+func TestBallotsThatCannotBe(t *testing.T) {
+	m := &Message{Kind: Prepare, Ballot: Ballot{2, 1, 1}, Ended: NewSet(3, 0), Excluded: NewSet(3)}
+	if got, err := Decode(m.Encode(), 3); err == nil {
+		t.Errorf("one of %v is taken", got)
+	}
+	// However far a member jumps, and however often, the others' numbers do not end.
 	a := NewAgreement(Config{Size: 3, MinSize: 1, Patience: 1})
 	a.Step(Begin{})
-	none := NewSet(3)
-	a.Step(Received{1, &Message{Kind: Refuse, Ballot: Ballot{maxAttempt, 1}, Ended: none}})
-	a.Step(Lost{Peer: 2, Evidence: Proof})
-	actions := a.Step(Received{1, &Message{Kind: Promise, Ballot: Ballot{1, 0}, Ended: none,
-		Suspected: none}})
-	if len(actions) > 0 {
-		t.Errorf("the ballot goes on: %v", actions)
+	for _, attempt := range []uint64{1, 2, reach, reach + 1, 2 * reach, 1 << 63, math.MaxUint64} {
+		a.Step(Received{1, &Message{Kind: Refuse, Ballot: Ballot{0, attempt, 2}, Ended: NewSet(3)}})
+	}
+	a.Step(Tick{})
+	a.Step(Tick{})
+	if most := a.attempts[0]; most > 2*reach+10 {
+		t.Errorf("attempt %d follows", most)
 	}
 }
 
@@ -142,5 +149,18 @@ func TestFoundersEnd(t *testing.T) {
 		if decides != uncontested {
 			t.Errorf("uncontested %v: decides is %v", uncontested, decides)
 		}
+	}
+}
+
+// Joiners that come and go are forgotten some time.
+func TestGoneJoinersAreForgotten(t *testing.T) {
+	a := NewAgreement(Config{Size: 2, MinSize: 1, Patience: 1})
+	for i := range 10 * maxGone {
+		handle := []byte(strconv.Itoa(i))
+		a.Step(Joining{Joiner{Handle: handle}})
+		a.Step(Unjoined{Handle: handle})
+	}
+	if len(a.gone) > maxGone || len(a.joiners) > 0 {
+		t.Errorf("%d that have gone are kept, and %d that have not", len(a.gone), len(a.joiners))
 	}
 }

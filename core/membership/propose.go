@@ -9,15 +9,36 @@ type proposal struct {
 	accepted Set
 }
 
-// propose begins a ballot, and ends the one before: where no attempt is left, too.
+// reach is how far the attempts of one member may be beyond those that the others tell of. One that
+// keeps to the rules needs years for as many, and one that does not comes to no end of the numbers
+// without the others.
+const reach = 1 << 20
+
+// explains notes the attempt of a ballot that a member tells of, and reports whether it can be:
+// ballots that cannot are not answered. They count as far as they could.
+func (a *Agreement) explains(from int, b Ballot) bool {
+	if b.Rank == a.config.Rank || b.Ended != a.ended.count() {
+		return true // of an older count of those that have ended the attempts lead nowhere
+	}
+	most := uint64(reach)
+	for member, attempt := range a.attempts {
+		if member != from {
+			most = max(most, attempt+reach)
+		}
+	}
+	a.attempts[from] = max(a.attempts[from], min(b.Attempt, most))
+	return b.Attempt <= most
+}
+
+// propose begins a ballot, and ends the one before.
 func (a *Agreement) propose() {
-	a.proposal = nil
-	attempt := max(a.promised.Attempt, a.highest.Attempt) + 1
-	if attempt > maxAttempt {
-		return
+	attempt := uint64(1)
+	for _, other := range a.attempts {
+		attempt = max(attempt, other+1)
 	}
 	a.idle = 0
-	a.promised = Ballot{attempt, a.config.Rank}
+	a.attempts[a.config.Rank] = attempt
+	a.promised = Ballot{a.ended.count(), attempt, a.config.Rank}
 	own := a.promise()
 	a.proposal = &proposal{ballot: a.promised, reports: map[int]*Message{a.config.Rank: &own},
 		promised: NewSet(a.config.Size, a.config.Rank), accepted: NewSet(a.config.Size)}
@@ -29,13 +50,7 @@ func (a *Agreement) propose() {
 func (a *Agreement) onAnswer(from int, m *Message) {
 	p := a.proposal
 	switch {
-	case p == nil:
-	case m.Kind == Refuse:
-		// Where the other proposer lives it goes first, and this one waits for its next turn.
-		if p.ballot.before(m.Ballot) && a.ended.Has(m.Ballot.Rank) {
-			a.propose()
-		}
-	case m.Ballot != p.ballot:
+	case p == nil || m.Ballot != p.ballot: // where another goes first this one waits for its next turn
 	case m.Kind == Promise && p.value == nil:
 		a.hear(m.Joiners)
 		p.reports[from] = m

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -40,6 +41,7 @@ func schedule(seed uint64) (setting, []command, *world) {
 	deaths, doubts, cuts := r.IntN(s.members+s.joiners+1), r.IntN(3)*r.IntN(4), r.IntN(3)*r.IntN(2)
 	patient, ticks, losses := r.IntN(3) > 0, 2+r.IntN(20), r.IntN(2)*r.IntN(40)
 	bursts := r.IntN(2) * r.IntN(30)
+	jumps := r.IntN(8) / 7 * 3
 	var commands []command
 	do := func(name string, args ...int) {
 		c := command{name, args}
@@ -137,6 +139,9 @@ func schedule(seed uint64) (setting, []command, *world) {
 			do("wait", p)
 		case k < 98 && !patient:
 			do("expire", p)
+		case k < 99 && jumps > 0:
+			jumps--
+			do("jump", p, []int{9, reach - 1, reach, math.MaxInt}[r.IntN(4)])
 		default:
 			do("meet", p)
 		}

@@ -50,14 +50,18 @@ func (v *Value) NextFounders() Set {
 	return founders
 }
 
-// Ballot orders proposals: by attempt, then by rank. The zero one comes before all.
+// Ballot orders proposals: by how many members have ended, as the proposer knows, then by attempt,
+// then by rank. So what a member has proposed that has ended comes before all that those propose
+// who know of that, whatever its attempt was. The zero ballot comes before all.
 type Ballot struct {
-	Attempt uint32
+	Ended   int
+	Attempt uint64 // from 1
 	Rank    int
 }
 
 func (b Ballot) before(c Ballot) bool {
-	return cmp.Or(cmp.Compare(b.Attempt, c.Attempt), cmp.Compare(b.Rank, c.Rank)) < 0
+	return cmp.Or(cmp.Compare(b.Ended, c.Ended), cmp.Compare(b.Attempt, c.Attempt),
+		cmp.Compare(b.Rank, c.Rank)) < 0
 }
 
 // compose makes a value of the reports that have come, by rank. It returns nil where the next epoch

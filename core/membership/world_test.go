@@ -18,6 +18,7 @@ type world struct {
 	flight    []envelope
 	cut       map[[2]int]bool // whose messages are lost
 	suspected bool            // somebody has suspected another
+	faulty    map[int]bool    // processes that have broken the protocol
 	broken    string          // the promise that was broken, or ""
 	trace     []string        // what has happened since the last command, where it is wanted
 	traced    bool
@@ -56,7 +57,8 @@ type envelope struct {
 }
 
 func newWorld(members, joiners int, config Config) *world {
-	w := &world{config: config, groups: map[string]*group{}, cut: map[[2]int]bool{}}
+	w := &world{config: config, groups: map[string]*group{}, cut: map[[2]int]bool{},
+		faulty: map[int]bool{}}
 	w.root = &group{key: "epoch 0", decided: map[int]string{}, excluded: map[int]bool{},
 		children: map[string]*group{}}
 	for id := range members + joiners {
@@ -247,6 +249,7 @@ func parse(words []string) command {
 //	wait P        P has waited for long enough for who is silent
 //	join P J      P hears of a joiner; unjoin P J: of its end
 //	meet P        a collective of P's epoch completes, if all members have begun it
+//	jump P N      P breaks the protocol: it tells all of a ballot of attempt N that it has not made
 //	run           delivers all messages, and who is asked begins
 //	finish [STAY [LATE]]   all that is broken mends, unless cut links are to stay, and all must come
 //	              to an end; where LATE is 1, the latest message always comes first
@@ -265,8 +268,13 @@ func (w *world) perform(c command) {
 		w.finish(arg(0) == 1, arg(1) == 1)
 		return
 	}
-	p, q := w.processes[arg(0)], w.processes[arg(1)]
+	p := w.processes[arg(0)]
 	s := p.seat()
+	if c.name == "jump" {
+		w.jump(p, s, uint64(arg(1)))
+		return
+	}
+	q := w.processes[arg(1)]
 	switch c.name {
 	case "deliver", "lose":
 		w.deliver(p.id, q.id, arg(2), c.name == "lose")
@@ -338,6 +346,23 @@ func (w *world) begin(p *process) {
 	b := Begin{State: []byte{byte(p.id)}}
 	b.Nonce[0], b.Nonce[1] = byte(p.id), byte(s.epoch)
 	w.step(p, s, b)
+}
+
+// jump has a process tell all of a ballot that it has not made.
+func (w *world) jump(p *process, s *seat, attempt uint64) {
+	if s == nil {
+		return
+	}
+	w.faulty[p.id] = true
+	a := s.agreement
+	m := Message{Kind: Prepare, Epoch: s.epoch, Ballot: Ballot{a.ended.count(), attempt, s.rank},
+		Ended: a.ended, Excluded: a.excluded}
+	for _, id := range s.members {
+		if id != p.id {
+			w.note("%d to %d: %v", p.id, id, &m)
+			w.flight = append(w.flight, envelope{p.id, id, s.group, m.Encode()})
+		}
+	}
 }
 
 // prove gives a process the proof that another has ended, in all that it is a member of.
@@ -513,7 +538,7 @@ func (w *world) mayExpire(p *process, s *seat) {
 	n := reached.count()
 	quorum := 2*n > len(s.members) || 2*n == len(s.members) && reached.Has(0) ||
 		n+ended == len(s.members)
-	if quorum && founded && n >= w.config.MinSize && !w.suspected && !silent {
+	if quorum && founded && n >= w.config.MinSize && !w.suspected && !silent && !w.faulty[p.id] {
 		w.breaks("%d has no decision in %s", p.id, s.key)
 	}
 }

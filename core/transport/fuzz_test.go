@@ -132,8 +132,7 @@ func FuzzAdmit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s := &script{Reader: bytes.NewReader(in)}
 		err := admit(s, admission{
-			self:    ProcessID{2},
-			silence: func() {},
+			self: ProcessID{2},
 			find: func(h hello) ([]byte, status, error) {
 				if h.group != 1 {
 					return nil, statusLater, errQuiet

@@ -345,13 +345,10 @@ type admission struct {
 	// decide is asked once the dialer has proved itself, and sees the verdict sent before anything
 	// else is.
 	decide func(hello, [2][nonceSize]byte, func(status) error) error
-	// silence starts the time that the dialer has for its next message.
-	silence func()
 }
 
 // admit is the acceptor's side of the handshake.
 func admit(rw io.ReadWriter, a admission) error {
-	a.silence()
 	var hb [helloSize]byte
 	switch _, err := io.ReadFull(rw, hb[:]); {
 	case err == io.EOF: // a probe of this host, or a peer that dials no more
@@ -379,7 +376,6 @@ func admit(rw io.ReadWriter, a admission) error {
 	}
 	rand.Read(challenge[8:])
 	nonces := [2][nonceSize]byte{h.nonce, [nonceSize]byte(challenge[8:])}
-	a.silence()
 	var proof [proofSize]byte
 	_, err = rw.Write(challenge[:])
 	if err == nil {
@@ -409,24 +405,21 @@ func admit(rw io.ReadWriter, a admission) error {
 	return a.decide(h, nonces, verdict)
 }
 
-// welcome runs the handshake with a guest. One that has to go is told to try again: it may be a
-// member.
+// welcome runs the handshake with a guest, which has one time for all of it. One that has to go is
+// told to try again: it may be a member.
 func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	defer g.Close()
-	atOnce := time.Unix(1, 0)
-	stop := context.AfterFunc(g, func() { s.SetReadDeadline(atOnce) })
+	until := time.Now().Add(handshakeTimeout)
+	s.SetDeadline(until)
+	stop := context.AfterFunc(g, func() { s.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
+	waits, cancel := context.WithDeadline(g, until.Add(-answerTime))
+	defer cancel()
 	var from Address
 	ranks := 0
 	var called *service
 	err := admit(s, admission{
 		self: e.id,
-		silence: func() {
-			s.SetDeadline(time.Now().Add(handshakeTimeout))
-			if g.Err() != nil { // this may have come after that of AfterFunc
-				s.SetReadDeadline(atOnce)
-			}
-		},
 		find: func(h hello) ([]byte, status, error) {
 			if h.purpose == purposeCall {
 				if called = e.serviceOf(&h); called == nil {
@@ -434,7 +427,7 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 				}
 				return called.Secret, statusOK, nil
 			}
-			local, st := e.hold(g, h)
+			local, st := e.hold(waits, h)
 			if local == nil {
 				return nil, st, errQuiet
 			}
@@ -483,11 +476,9 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	}
 }
 
-// hold waits a while until a group is attached here: ranks do not all come at once, neither to a
-// group nor to its next epoch.
+// hold waits until a group is attached here: ranks do not all come at once, neither to a group nor
+// to its next epoch.
 func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
-	limit := time.NewTimer(handshakeTimeout)
-	defer limit.Stop()
 	for {
 		e.mu.Lock()
 		for k, g := range e.groups {
@@ -506,8 +497,6 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 		e.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return nil, statusLater
-		case <-limit.C:
 			return nil, statusLater
 		case <-changed:
 		}

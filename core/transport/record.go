@@ -70,9 +70,9 @@ type sharedText struct {
 }
 
 func (a *Address) sharedTexts() []sharedText {
-	return []sharedText{{&a.PIDSpace, maxHostName}, {&a.UserSpace, maxHostName},
-		{&a.Name, maxHostName}, {&a.Host, maxHostName}, {&a.ShmProblem, maxText}, {&a.Verbs, maxText},
-		{&a.VerbsProblem, maxText}, {&a.Forced, maxHostName}, {&a.Net, maxHostName}}
+	return []sharedText{{&a.PIDSpace, MaxHostName}, {&a.UserSpace, MaxHostName},
+		{&a.Name, MaxHostName}, {&a.Host, MaxHostName}, {&a.ShmProblem, maxText}, {&a.Verbs, maxText},
+		{&a.VerbsProblem, maxText}, {&a.Forced, MaxHostName}, {&a.Net, MaxHostName}}
 }
 
 // Decode reads the records of many addresses, each of the shared ones once: hosts tells which have

@@ -126,6 +126,57 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// clocked is a connection that notes how long it may be read.
+type clocked struct {
+	net.Conn
+	until []time.Time
+}
+
+func (c *clocked) SetDeadline(t time.Time) error {
+	c.until = append(c.until, t)
+	return c.Conn.SetDeadline(t)
+}
+
+// A stranger that says something now and then has no more time than one that is silent.
+func TestStrangersHaveOneTime(t *testing.T) {
+	e := listen(t, Config{})
+	w := newWorld(t, []*Endpoint{listen(t, Config{}), e}, TCP, 1)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	defer l.Close()
+	stranger, err := net.Dial("tcp", l.Addr().String())
+	ok(t, err)
+	defer stranger.Close()
+	c, err := l.Accept()
+	ok(t, err)
+	s := e.newConn(c)
+	conn := &clocked{Conn: c}
+	s.Conn = conn
+	since := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.welcome(e.guests.Enter(e.ctx), s, TCP)
+	}()
+	h := hello{purpose: purposeLink, job: 1, group: 1, from: w.groups[0].e.id, to: e.id}
+	hb := h.bytes()
+	for _, b := range [][]byte{hb[:], make([]byte, proofSize)} {
+		_, err = stranger.Write(b)
+		ok(t, err)
+		_, err = io.ReadFull(stranger, make([]byte, challengeSize))
+		ok(t, err)
+	}
+	<-done
+	if n := len(conn.until); n != 1 || conn.until[0].Sub(since) > handshakeTimeout+patience {
+		t.Errorf("%d times are given, the last until %v", n, conn.until[n-1].Sub(since))
+	}
+	waits, cancel := context.WithCancel(e.ctx)
+	cancel()
+	if _, st := e.hold(waits, hello{group: 99}); st != statusLater {
+		t.Errorf("one whose time is over is told %v", st)
+	}
+}
+
 // A peer that has proved itself and then breaks the rules.
 func TestViolations(t *testing.T) {
 	type breach struct {

@@ -83,11 +83,13 @@ const (
 	MaxControl = 128 << 10
 	// MaxData is the longest payload of a Data frame, in bytes.
 	MaxData = 1 << 30
+	// MaxHostName is the longest host name, host or namespace of an address, in bytes.
+	MaxHostName = 256
 
-	handshakeTimeout = 10 * time.Second       // how long a stranger may be silent
+	handshakeTimeout = 10 * time.Second       // in which a stranger is to prove itself
+	answerTime       = time.Second            // of it, that is left for the proof of one that waits
 	maxHandshakes    = 256                    // beyond it the oldest is told to try again
 	maxPending       = 1024                   // attaches to groups not here yet, that a link keeps
-	maxHostName      = 256                    // bytes of a peer's host name or address, in texts
 	maxText          = 1024                   // bytes of any other text of a peer's
 	maxGone          = 4096                   // detached groups that are remembered
 	maxLogged        = 1024                   // remote addresses that are remembered as logged

@@ -6,7 +6,7 @@
 // after a while it calls itself, and these calls, too, are answered by the verdict: so the leader
 // hears at once of a process that has ended, or that was given another list of handles, and of
 // which another one may be the leader. What has come of a meeting is kept: who asks for it again is
-// told.
+// told, up to a number of later ones.
 package meeting
 
 import (
@@ -30,6 +30,8 @@ const (
 	callDelay = 50 * time.Millisecond // how long the leader waits for others before it calls them
 	// extra is how much longer than its own time a rank waits for the leader to tell who is missing.
 	extra = 500 * time.Millisecond
+	// mostKept is of how many meetings it is known what has come of them.
+	mostKept = 1024
 )
 
 // Caller asks a service of a peer: see [transport.Endpoint.Call].
@@ -44,8 +46,8 @@ type Meetings struct {
 
 	mu      sync.Mutex // guards what follows, and the meetings
 	changed chan struct{}
-	all     map[uint64]*Meeting // by topic
-	last    *Meeting            // that has begun; of those before the verdict is kept, and no more
+	all     map[uint64]*Meeting // by topic, of the last mostKept
+	begun   []*Meeting          // they, in order; of all but the last the verdict is kept, and no more
 	closed  *fault.Error        // why no meeting can take place any more
 }
 
@@ -93,7 +95,8 @@ func (m *Meetings) Secret() []byte {
 	return s[:]
 }
 
-// Begin begins a meeting. It fails where the uuid has been used. Meet or Fail must follow.
+// Begin begins a meeting. It fails where the uuid has been used, as far back as is known. Meet or
+// Fail must follow.
 func (m *Meetings) Begin(uuid string) (*Meeting, error) {
 	if uuid == "" {
 		return nil, errorf(fault.ErrInvalidArgument, "the uuid is empty: give one that no call has "+
@@ -110,10 +113,14 @@ func (m *Meetings) Begin(uuid string) (*Meeting, error) {
 	case m.all[n.topic] != nil:
 		return nil, used(uuid, "this rank")
 	}
-	if m.last != nil {
-		m.last.forget()
+	if k := len(m.begun); k > 0 {
+		m.begun[k-1].forget()
 	}
-	m.last = n
+	m.begun = append(m.begun, n)
+	if len(m.begun) > mostKept {
+		delete(m.all, m.begun[0].topic)
+		m.begun = slices.Delete(m.begun, 0, 1)
+	}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	m.all[n.topic] = n
 	m.signal()

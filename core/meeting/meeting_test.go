@@ -3,6 +3,7 @@ package meeting
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -130,5 +131,25 @@ func TestChangedHandles(t *testing.T) {
 	_, err = m.NewList("g", []string{self.text, foreign.text}, true)
 	if !errors.Is(err, fault.ErrMismatch) || !strings.Contains(err.Error(), "different secrets") {
 		t.Error(err)
+	}
+}
+
+// What has come of old meetings is forgotten.
+func TestMeetingsAreForgotten(t *testing.T) {
+	m := NewMeetings(newHandle(t), "", nil)
+	for i := range 2 * mostKept {
+		n, err := m.Begin(fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = n.Fail(errorf(fault.ErrTimeout, "it is tried")) // returns it
+	}
+	if len(m.all) != mostKept || len(m.begun) != mostKept {
+		t.Errorf("%d and %d are kept, and not %d", len(m.all), len(m.begun), mostKept)
+	}
+	for uuid, used := range map[int]bool{mostKept - 1: false, 2*mostKept - 1: true} {
+		if _, err := m.Begin(fmt.Sprint(uuid)); (err != nil) != used {
+			t.Errorf("uuid %d: %v", uuid, err)
+		}
 	}
 }

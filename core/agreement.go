@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	mathrand "math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -37,15 +37,29 @@ const (
 	agreementSend = 2 * time.Second
 )
 
-// decision is this rank's part in the decision of a number: the epoch's first has 0. It makes the
-// next one, and returns nil for a later one. It is called with the lock held.
-func (c *epoch) decision(number int) *decision {
+// Messages take every joiner whose address and handle can be read: these are not negative.
+const (
+	_ = uint(membership.MaxHost - transport.MaxHostName)
+	_ = uint(membership.MaxHandle - meeting.MaxHandle)
+)
+
+// decisionOf is this rank's part in the decision that a peer tells of: the epoch's first has number
+// 0. It is nil where there can be none: peers are ahead by one that this rank has not moved in, and
+// not once the epoch is over. It is called with the lock held.
+func (c *epoch) decisionOf(number uint32) *decision {
+	n := uint32(len(c.decisions))
 	switch {
-	case number < len(c.decisions):
+	case number < n:
 		return c.decisions[number]
-	case number > len(c.decisions):
-		return nil
+	case number == n && !c.over && (n == 0 || c.decisions[n-1].begun):
+		return c.nextDecision()
 	}
+	return nil
+}
+
+// nextDecision makes this rank's part in the next decision. It is called with the lock held.
+func (c *epoch) nextDecision() *decision {
+	number := len(c.decisions)
 	d := &decision{ended: make(chan struct{}), agreement: membership.NewAgreement(membership.Config{
 		Rank: c.rank, Size: c.size, Epoch: uint32(number), Founders: c.founders,
 		Uncontested: c.founders != nil && !c.contested && !c.isNewcomer(c.rank),
@@ -126,10 +140,11 @@ func (c *epoch) outError(cause error) *fault.Error {
 		c.size, least)
 }
 
-// sendAgree sends a message of an agreement. It waits for nobody, and the message may be lost.
+// sendAgree sends a message of an agreement. It waits for nobody, and the message may be lost. What
+// a peer does not read that has attached waits in its link's queue, which has a bound.
 func sendAgree(group *transport.Group, to int, message []byte) {
 	h := transport.Header{Type: frameAgree}
-	if group == nil || group.TrySend(to, h, message) {
+	if group == nil || group.TrySend(to, h, message) || group.Notify(to, h, message) {
 		return
 	}
 	go func() { // it may go on after the end of the epoch, so it is none of its tasks
@@ -147,7 +162,7 @@ func (c *epoch) onAgree(src int, payload []byte) error {
 	}
 	act := func() {}
 	c.mu.Lock()
-	if d := c.decision(int(min(m.Epoch, math.MaxInt32))); d != nil {
+	if d := c.decisionOf(m.Epoch); d != nil {
 		act = c.informOf(d, membership.Received{From: src, Message: m})
 	}
 	c.mu.Unlock()
@@ -166,13 +181,12 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	rand.Read(nonce[:])
 	stopped := c.fence(ctx, c.blamed())
 	c.mu.Lock()
-	number := len(c.decisions)
-	if number > 0 {
-		if last := c.decisions[number-1]; !last.begun || last.cause != nil {
-			number--
-		}
+	var d *decision
+	if n := len(c.decisions); n > 0 && (!c.decisions[n-1].begun || c.decisions[n-1].cause != nil) {
+		d = c.decisions[n-1]
+	} else {
+		d = c.nextDecision()
 	}
-	d := c.decision(number)
 	d.begun = true
 	news := stopped
 	for _, peer := range exclude {

@@ -153,15 +153,11 @@ func (q *inquiry) onStatus(peer int, payload []byte) error {
 	return nil
 }
 
-// answer tells a peer how far this rank has come. A communicator that has failed still answers.
+// answer tells a peer how far this rank has come. A communicator that has failed still answers. The
+// asker counts a lost answer as no answer: one that does not read its answers loses some.
 func (c *epoch) answer(peer int) {
 	c.lockOrder()
 	m := c.fast.At(c.Sequence())
 	c.unlockOrder()
-	c.spawn(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), askTime)
-		defer cancel()
-		// The asker counts a lost answer as no answer.
-		_ = c.group.Send(ctx, peer, transport.Header{Type: frameStatus}, order.Encode(m))
-	})
+	c.group.Notify(peer, transport.Header{Type: frameStatus}, order.Encode(m))
 }

@@ -111,7 +111,7 @@ func (m mailWire) push(h transport.Header, payload []byte) bool {
 	switch {
 	case seen:
 	case !pushed:
-		e.links.Notify(m.peer, transport.Header{Type: FrameMail})
+		e.links.Notify(m.peer, transport.Header{Type: FrameMail}, nil)
 	case h.Type != transport.Data:
 		e.peers[m.peer].unannounced.Store(true)
 		e.unannounced.Store(true)
@@ -128,7 +128,7 @@ func (e *Engine) announce() (any bool) {
 	}
 	for peer := range e.peers {
 		if e.peers[peer].unannounced.Swap(false) && e.mail.Unread(peer) {
-			e.links.Notify(peer, transport.Header{Type: FrameMail})
+			e.links.Notify(peer, transport.Header{Type: FrameMail}, nil)
 			any = true
 		}
 	}

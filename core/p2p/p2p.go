@@ -56,7 +56,7 @@ type Links interface {
 	Connect(ctx context.Context, peer int) error
 	Send(ctx context.Context, peer int, h transport.Header, payload ...[]byte) error
 	TrySend(peer int, h transport.Header, payload ...[]byte) bool
-	Notify(peer int, h transport.Header)
+	Notify(peer int, h transport.Header, payload []byte) (attached bool)
 	Advertises(peer int, payload []byte) bool
 	Advertise(ctx context.Context, reading bool, peer int, h transport.Header,
 		payload ...[]byte) (advertised bool, err error)

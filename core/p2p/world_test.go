@@ -370,7 +370,9 @@ func (r *rank) TrySend(peer int, h transport.Header, payload ...[]byte) bool {
 	return err == nil
 }
 
-func (r *rank) Notify(peer int, h transport.Header) { r.TrySend(peer, h) }
+func (r *rank) Notify(peer int, h transport.Header, payload []byte) bool {
+	return r.TrySend(peer, h, payload)
+}
 
 func (r *rank) Advertises(_ int, payload []byte) bool {
 	return r.w.way == byRDMA && len(payload) >= 1024

@@ -301,16 +301,17 @@ func (g *Group) repeatNotice(m *member) {
 	}
 }
 
-// Notify sends a control frame without payload to one rank, in the manner of Broadcast.
-func (g *Group) Notify(rank int, h Header) {
-	if m, err := g.member(rank); err == nil {
-		g.post(m, h, nil)
-	}
+// Notify sends a control frame to one rank, in the manner of Broadcast. It reports whether the rank
+// is attached, or lost. Handlers may call it.
+func (g *Group) Notify(rank int, h Header, payload []byte) (attached bool) {
+	m, err := g.member(rank)
+	return err == nil && g.post(m, h, payload)
 }
 
-func (g *Group) post(m *member, h Header, payload []byte) {
+// post reports whether the member is attached, or lost.
+func (g *Group) post(m *member, h Header, payload []byte) bool {
 	if h.Type < ControlBase || g.leaving() || g.fill(&h, m, [][]byte{payload}) != nil {
-		return
+		return true
 	}
 	// Not the route: this side's attach may still be queued while the peer's frames come in
 	// already, and an answer to one of those must go out.
@@ -332,7 +333,10 @@ func (g *Group) post(m *member, h Header, payload []byte) {
 	case r != nil:
 		r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload},
 			false)
+	default:
+		return false
 	}
+	return true
 }
 
 // Halt ends the group's Data frames: those that come from now on are dropped, and one that is being

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
@@ -143,7 +145,12 @@ func TestGetsUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
-	reads(w.comms[1], 0, exec.Process{PID: other.Process.Pid, FD: -1})
+	fd, err := unix.PidfdOpen(other.Process.Pid, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	reads(w.comms[1], 0, exec.Process{PID: other.Process.Pid, FD: fd})
 	for _, n := range []int{1, 1000, 5 << 20} {
 		around(t, w, 2, n)
 	}

@@ -146,7 +146,7 @@ typedef struct {
   goccl_writer writer;         /* of what is put to the peer */
   uint32_t state;
   int32_t pid;   /* of the peer, whose memory can be read; 0: it cannot */
-  int32_t pidfd; /* of it; -1: none */
+  int32_t pidfd; /* of it; -1: it is this process */
 } goccl_channel;
 
 /* How long the waits of a lane poll before they sleep.
@@ -333,10 +333,9 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
 
 /* Copies from the memory of a channel's peer. Only if the peer has not stopped by then it is what
  * was offered: its buffer was still its own. And only if the peer's process has not ended by then
- * the number was still its own: another that gets it does so later. Where the kernel has no pidfd,
- * a number that is given anew within the moment in which the link tells of the death would not be
- * noticed. Returns 0, ESRCH if the peer has stopped or is no more (of which there will be news), or
- * another errno: it cannot be read so. */
+ * the number was still its own: another that gets it does so later. Returns 0, ESRCH if the peer
+ * has stopped or is no more (of which there will be news), or another errno: it cannot be read so.
+ */
 int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
 
 void goccl_ring(goccl_bell *bell);

@@ -32,11 +32,15 @@ var OwnMark = sync.OnceValue(func() Mark {
 })
 
 // Process is a process by its number, and by a descriptor (pidfd) that goes on naming it when it
-// has ended and another has the number; FD is -1 where there is none.
+// has ended and another has the number; FD is -1 where it is this process, or none is to be had.
 type Process struct{ PID, FD int }
 
 // CanGet tells why the memory of a process cannot be read; nil: it can.
 func CanGet(p Process, m Mark) error {
+	if p.FD < 0 && p.PID != os.Getpid() {
+		return fmt.Errorf("pid %d: there is no descriptor (pidfd) of it, without which another "+
+			"process that gets the number could be read", p.PID)
+	}
 	var seen C.uint64_t
 	errno := unix.Errno(C.goccl_get(C.int32_t(p.PID), unsafe.Pointer(&seen), C.uint64_t(m.At),
 		C.size_t(unsafe.Sizeof(seen))))

@@ -14,7 +14,7 @@ int goccl_get(int32_t pid, void *to, uint64_t from, size_t bytes);
  * in ns. It returns 0 or an errno. */
 int goccl_read_times(void *to, void *from, size_t bytes, uint64_t *copied, uint64_t *read);
 
-/* Whether the process of a pidfd has ended. Of -1 it is not known: 0. */
+/* Whether the process of a pidfd has ended. -1 is this process. */
 int goccl_ended(int32_t pidfd);
 
 #endif

@@ -5,6 +5,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -181,8 +182,24 @@ func TestCanGet(t *testing.T) {
 	if err := CanGet(Process{os.Getpid(), -1}, Mark{}); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("at 0: %v", err)
 	}
-	if err := CanGet(Process{1 << 30, -1}, m); !errors.Is(err, unix.ESRCH) {
+	if err := CanGet(Process{1 << 30, 0}, m); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("of no process: %v", err)
+	}
+}
+
+// Of another process that has no descriptor nobody could tell whether the number is still its own.
+func TestCanGetOnlyByADescriptor(t *testing.T) {
+	child := osexec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait() // it was killed
+	})
+	err := CanGet(Process{child.Process.Pid, -1}, OwnMark())
+	if err == nil || !strings.Contains(err.Error(), "no descriptor") {
+		t.Errorf("without one: %v", err)
 	}
 }
 

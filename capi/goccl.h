@@ -334,15 +334,21 @@ goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
  *
  * - one whose process has ended, or whose host is silent, is left out, without a wait;
  * - one that does not call it, and a newcomer that was let in and does not come, is left out after
- *   half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's), at once where it is known to be stopped. A process that is stopped on the host
- *   of another member is killed, for it would go on later, and write to memory of others;
+ *   half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's); at once where a call has timed
+ *   out to which it did not come, and it does not answer a member now that shares no memory with
+ *   it. A process that is stopped (by a signal or a debugger) and shares memory with another member
+ *   is killed, for it would go on later, and write to memory of others. No process is killed that
+ *   is not stopped;
  * - where a part of the members cannot be reached the majority goes on, unless config.quorum says
  *   otherwise: of exactly half, the half that has the lowest rank.
  *
  * Collectives count from 1 again; the first has all members meet. Works that have not ended get
- * GOCCL_REVOKED. A member that is left out gets GOCCL_EXCLUDED, those that are too few
- * GOCCL_NO_QUORUM: the communicator is of no more use to them. After another error it may be called
- * again. Thread-safe; calls of other threads on the communicator may get GOCCL_REVOKED. */
+ * GOCCL_REVOKED. Memory of goccl_mem_alloc() that failed collectives wrote to is free of the other
+ * members afterwards, but not of one that is left out, lives and is not stopped, as in a frozen
+ * container: what it was writing comes when it goes on.
+ * A member that is left out gets GOCCL_EXCLUDED, those that are too few GOCCL_NO_QUORUM: the
+ * communicator is of no more use to them. After another error it may be called again. Thread-safe;
+ * calls of other threads on the communicator may get GOCCL_REVOKED. */
 goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms);
 
 /* goccl_comm_recover() that waits until `n` processes (1 to 32) have come by goccl_comm_join(), for

@@ -179,7 +179,7 @@ func (c *epoch) onAgree(src int, payload []byte) error {
 func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision, error) {
 	var nonce [membership.NonceSize]byte
 	rand.Read(nonce[:])
-	stopped := c.fence(ctx, c.blamed())
+	stopped := c.fence(ctx, c.blamed(), false)
 	c.mu.Lock()
 	var d *decision
 	if n := len(c.decisions); n > 0 && (!c.decisions[n-1].begun || c.decisions[n-1].cause != nil) {
@@ -206,6 +206,7 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	if d.cause != nil {
 		return nil, d.cause.During(m.Operation, 0)
 	}
+	c.fenceLeftOut(d)
 	var err error
 	if d.verdict, err = readVerdict(d.value, c.size); err != nil {
 		return nil, fault.From(err, fault.ErrInternal, "decision").In(&c.members)
@@ -250,7 +251,7 @@ func (c *epoch) await(ctx context.Context, d *decision) {
 			c.mu.Lock()
 			silent := d.agreement.Silent()
 			c.mu.Unlock()
-			for _, n := range c.fence(ctx, silent) {
+			for _, n := range c.fence(ctx, silent, true) {
 				step(n)
 			}
 			step(membership.Waited{})
@@ -288,19 +289,22 @@ func (c *epoch) refusal() *fault.Error {
 	return c.failed()
 }
 
-// fence tells of those of some peers that do not answer now. One that is stopped on this host is
-// killed: it would go on later, and write to buffers of others that they use for something else.
-func (c *epoch) fence(ctx context.Context, peers []int) (news []membership.News) {
+// fence tells of those of some peers that do not answer now. One that shares memory with this rank
+// is killed if it is stopped: see [transport.Endpoint.Fence]. If it is not it may be late, and
+// counts as silent only once it has been waited for.
+func (c *epoch) fence(ctx context.Context, peers []int, waited bool) (news []membership.News) {
 	if len(peers) == 0 {
 		return nil
 	}
 	missing, _ := c.askThese(ctx, peers, 0)
 	for _, peer := range missing {
-		lost := membership.Lost{Peer: peer}
-		if c.end.Fence(&c.addresses[peer]) {
-			lost.Evidence = membership.Proof
+		ended, lives := c.end.Fence(c.addresses[peer].Process)
+		switch {
+		case ended:
+			news = append(news, membership.Lost{Peer: peer, Evidence: membership.Proof})
+		case waited || !lives:
+			news = append(news, membership.Lost{Peer: peer})
 		}
-		news = append(news, lost)
 	}
 	return news
 }
@@ -313,6 +317,17 @@ func (c *epoch) decides() bool {
 	}
 	d := c.decisions[n-1]
 	return d.begun && d.value == nil && d.cause == nil
+}
+
+// fenceLeftOut kills those of this host that a decision leaves out and that are stopped: another
+// member may have found them silent.
+func (c *epoch) fenceLeftOut(d *decision) {
+	c.mu.Lock()
+	out := d.agreement.LeftOut()
+	c.mu.Unlock()
+	for _, peer := range out {
+		c.end.Fence(c.addresses[peer].Process)
+	}
 }
 
 // leadsTo tells that a decision has made another epoch, which this rank is about to begin.

@@ -40,6 +40,7 @@ func (c *epoch) free() {
 	c.p2p.Free()
 	c.leaveRetired()
 	c.closeWindow()
+	c.letGo()
 	for _, id := range c.mapped {
 		c.runtime.arenas.leave(id)
 	}
@@ -66,9 +67,6 @@ func (c *Comm) install(ranks roster, number uint32) error {
 	old.free()
 	err = next.open()
 	c.present.Store(next)
-	if c.end != nil {
-		c.end.dropEnded()
-	}
 	if err != nil {
 		return next.failWith(fault.From(err, fault.ErrSystem, "the next epoch"))
 	}

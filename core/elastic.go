@@ -56,7 +56,9 @@ func (c *Comm) Members() []Member {
 // else those that wait in a collective hear of the failure, and must call it, too. Members decide
 // together who is left. Where a part of them cannot be reached, the majority goes on, unless
 // Config.Quorum says otherwise. One that does not call it is left out after half of the time that
-// the context has (default: the communicator's timeout), at once if it is known to be stopped.
+// the context has (default: the communicator's timeout); at once where a call has timed out to
+// which it did not come, and it does not answer a member now that shares no memory with it. One
+// that is stopped and shares memory with another member is killed.
 //
 // A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
 // next epoch for this rank. After another error Recover may be called again.

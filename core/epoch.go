@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -91,7 +92,7 @@ type roster struct {
 	contested  bool                // see membership.Value.Open
 	addresses  []transport.Address
 	kinds      []string
-	processes  []exec.Process // whose memory this rank reads; none is the zero value
+	readable   []bool // whose memory this rank reads
 	// singleCopy tells that each rank reads the memory of all; before they have agreed on it, that
 	// this one does. FastReads tells that none has found that slow: see exec.FastReads.
 	singleCopy, fastReads bool
@@ -99,10 +100,12 @@ type roster struct {
 
 // mapping is the memory that ranks share.
 type mapping struct {
-	window  *exec.Window
-	known   [][]byte       // of the window, to devices; nil where verbs join no peer
-	mapped  []exec.ArenaID // of peers; under Comm.mu
-	retired struct {       // memory of this process's arena: see retired
+	window    *exec.Window
+	known     [][]byte              // of the window, to devices; nil where verbs join no peer
+	mapped    []exec.ArenaID        // of peers; under Comm.mu
+	processes []transport.ProcessID // of this host that are held, until the epoch is freed
+	holder    *sharedEndpoint       // of them
+	retired   struct {              // memory of this process's arena: see retired
 		sync.Mutex
 		spans []span
 	}
@@ -157,13 +160,12 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	if e.window, err = exec.NewWindow(layout, e.rank, e.sharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}
-	for peer, process := range e.processes {
-		e.window.UseProcess(peer, process)
-	}
+	e.holdProcesses()
 	if c.arena != nil {
 		e.window.UseArena(c.arena.Memory())
 	}
 	if err := e.makeRunner(); err != nil {
+		e.letGo()
 		e.window.Close()
 		return nil, err
 	}
@@ -244,7 +246,33 @@ func (c sender) Dial(peer int) { c.connect(peer) }
 // discard frees an epoch that was not opened.
 func (c *epoch) discard() {
 	c.runner.engine.Free()
+	c.letGo()
 	c.window.Close()
+}
+
+// holdProcesses holds the processes of the peers on this host, until letGo. Of one that has ended
+// meanwhile nothing can be read.
+func (c *epoch) holdProcesses() {
+	c.holder = c.end
+	for peer := range c.addresses {
+		at := &c.addresses[peer]
+		if peer == c.rank || at.Host != c.addresses[c.rank].Host {
+			continue
+		}
+		fd := c.holder.hold(at)
+		c.processes = append(c.processes, at.Process)
+		if c.readable[peer] && (fd >= 0 || at.PID == os.Getpid()) {
+			c.window.UseProcess(peer, exec.Process{PID: at.PID, FD: fd})
+		}
+	}
+}
+
+// letGo gives back what holdProcesses holds.
+func (c *epoch) letGo() {
+	for _, process := range c.processes {
+		c.holder.release(process)
+	}
+	c.processes = nil
 }
 
 // open lets peers in. Where it fails the epoch must be finished.
@@ -291,7 +319,7 @@ func newRoster(
 	}
 	r := roster{members: fault.NewGroup(name, globalRanks, pids), rank: rank, size: len(addresses),
 		addresses: addresses, kinds: kinds}
-	r.findProcesses(end)
+	r.findReadable(end)
 	return r
 }
 
@@ -313,39 +341,29 @@ func (r *roster) part(ranks []int) (globalRanks []int, addresses []transport.Add
 	return globalRanks, addresses, kinds
 }
 
-// findProcesses finds the peers whose memory this rank can read.
-func (r *roster) findProcesses(end *sharedEndpoint) {
-	r.processes = make([]exec.Process, r.size)
+// findReadable finds the peers whose memory this rank can read.
+func (r *roster) findReadable(end *sharedEndpoint) {
+	r.readable = make([]bool, r.size)
 	r.singleCopy, r.fastReads = true, true
 	for peer := range r.addresses {
 		if peer != r.rank {
-			r.processes[peer] = r.process(peer, end)
-			r.singleCopy = r.singleCopy && r.processes[peer] != exec.Process{}
+			r.readable[peer] = r.reads(peer, end)
+			r.singleCopy = r.singleCopy && r.readable[peer]
 		}
 	}
 }
 
-// process returns the process of a peer on this host, if the kernel lets this one read its memory.
-func (r *roster) process(peer int, end *sharedEndpoint) (none exec.Process) {
+// reads tells whether the kernel lets this rank read the memory of a peer, which shares memory with
+// it. The number is the peer's word: a link over which memory goes will stand only if the kernel
+// says the same.
+func (r *roster) reads(peer int, end *sharedEndpoint) bool {
 	at, kind := &r.addresses[peer], r.kinds[peer]
-	if at.Host != r.addresses[r.rank].Host {
-		return none
-	}
-	// The number is the peer's word: a link over which memory goes will stand only if the kernel
-	// says the same. Where none does the descriptor tells how the process has ended.
-	fd, err := end.PIDFD(at)
-	if err != nil {
-		return none
-	}
-	end.watch(at)
 	if kind != transport.Shm && kind != transport.Mem {
-		return none
+		return false
 	}
-	p := exec.Process{PID: at.PID, FD: fd}
-	if exec.CanGet(p, exec.Mark(at.Mark)) != nil {
-		return none
-	}
-	return p
+	p := exec.Process{PID: at.PID, FD: end.Hold(at)}
+	defer end.Release(at.Process)
+	return exec.CanGet(p, exec.Mark(at.Mark)) == nil
 }
 
 // What a rank tells the others of how it reads their memory.
@@ -360,9 +378,8 @@ func (r *roster) answers() (a bootstrap.Answers) {
 	if r.singleCopy {
 		a |= readsAll
 	}
-	reads := func(p exec.Process) bool { return p != exec.Process{} }
-	measures := slices.ContainsFunc(r.processes[:r.rank], reads) &&
-		!slices.ContainsFunc(r.processes[r.rank+1:], reads)
+	measures := slices.Contains(r.readable[:r.rank], true) &&
+		!slices.Contains(r.readable[r.rank+1:], true)
 	if !measures || exec.FastReads() {
 		a |= readsFast
 	}

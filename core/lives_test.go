@@ -3,12 +3,15 @@ package core
 import (
 	"fmt"
 	"io"
+	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
+	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -43,70 +46,81 @@ func startLiving(t *testing.T, id byte) (*osexec.Cmd, transport.Address) {
 	return c, a
 }
 
-// A process that is stopped is killed, but no other one that has its number.
-func TestFence(t *testing.T) {
+// pidfds is how many processes this one has descriptors of.
+func pidfds(t *testing.T) (n int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil &&
+			strings.Contains(to, "pidfd") {
+			n++
+		}
+	}
+	return n
+}
+
+// What the kernel tells of a process is looked at as long as an epoch has it for a member.
+func TestHoldLives(t *testing.T) {
 	r := NewRuntime(RuntimeConfig{})
 	end, err := r.endpoint(endpointKey{storeHost: "127.0.0.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.leave(end)
-	child, a := startLiving(t, 1)
+	_, a := startLiving(t, 1)
 	a.PIDSpace = end.Address().PIDSpace
-	if err := child.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if end.Fence(&a) {
-		t.Error("a process without a descriptor is proved to have ended")
-	}
-	other := a
-	other.Process, other.Mark.Value = transport.ProcessID{2}, a.Mark.Value+1
-	for _, b := range []*transport.Address{&a, &other} {
-		if _, err := end.PIDFD(b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if end.Fence(&other) {
-		t.Error("a process that has the number of another is proved to have ended")
-	}
-	if err := child.Process.Signal(unix.Signal(0)); err != nil {
-		t.Fatalf("it has been killed: %v", err)
-	}
 	for range 2 {
-		if !end.Fence(&a) {
-			t.Error("it is not proved to have ended")
+		if fd := end.hold(&a); fd < 0 || len(end.watched) != 1 {
+			t.Fatalf("descriptor %d, %d processes are watched", fd, len(end.watched))
 		}
 	}
-	var status unix.WaitStatus
-	if _, err := unix.Wait4(a.PID, &status, 0, nil); err != nil || status.Signal() != unix.SIGKILL {
-		t.Errorf("it ended with %v, %v", status, err)
+	for left := 1; left >= 0; left-- {
+		if end.release(a.Process); len(end.watched) != left {
+			t.Fatalf("%d processes are watched, and not %d", len(end.watched), left)
+		}
 	}
 }
 
-// The life word of a process that has ended is looked at no more.
-func TestEndedLivesAreDropped(t *testing.T) {
-	r := NewRuntime(RuntimeConfig{})
-	end, err := r.endpoint(endpointKey{storeHost: "127.0.0.1"})
-	if err != nil {
-		t.Fatal(err)
+// Members that live have left nothing of theirs behind once no epoch has them.
+func TestEpochsLeaveNoDescriptors(t *testing.T) {
+	before := pidfds(t)
+	w := newWorld(t, "shm", 3, time.Minute)
+	everything(t, w)
+	most := pidfds(t)
+	if most == before {
+		t.Skip("the kernel gives no descriptors of processes")
 	}
-	defer r.leave(end)
-	child, a := startLiving(t, 1)
-	a.PIDSpace = end.Address().PIDSpace
-	if _, err := end.PIDFD(&a); err != nil {
-		t.Fatal(err)
+	w.each(func(rank int) error { return w.comms[rank].Renew(soon(t)) })
+	w.end(2)
+	left := w.of(0, 1)
+	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
+	checkMembers(t, left)
+	w.comms[2].Destroy()
+	// Of six pairs of members one is left, twice.
+	if n := pidfds(t); n-before != (most-before)/3 {
+		t.Errorf("%d descriptors, and then %d, and %d before", most, n, before)
 	}
-	end.watch(&a)
-	if end.dropEnded(); len(end.watched) != 1 {
-		t.Fatalf("%d processes are watched", len(end.watched))
+	w.close()
+	if n := pidfds(t); n != before {
+		t.Errorf("%d descriptors are left, of %d", n, before)
 	}
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
+}
+
+// A member that does not answer, and lives, may be late: it is no news before it has been waited
+// for, and then it is suspected.
+func TestSilentMemberThatLives(t *testing.T) {
+	w := newWorld(t, "shm", 2, time.Minute)
+	everything(t, w)
+	w.comms[1].mu.Lock() // it answers nothing
+	defer w.comms[1].mu.Unlock()
+	if news := now(w.comms[0]).fence(soon(t), []int{1}, false); len(news) > 0 {
+		t.Errorf("before it has been waited for: %+v", news)
 	}
-	if _, err := child.Process.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if end.dropEnded(); len(end.watched) != 0 {
-		t.Errorf("%d processes are watched", len(end.watched))
+	news := now(w.comms[0]).fence(soon(t), []int{1}, true)
+	if len(news) != 1 || !reflect.DeepEqual(news[0], membership.Lost{Peer: 1}) {
+		t.Errorf("after it has been waited for: %+v", news)
 	}
 }

@@ -94,16 +94,6 @@ func WatchLife(pid, fd int, m Mark, ended func()) (*Life, error) {
 	return l, nil
 }
 
-// IsProcess tells whether a number names the process that has a mark and a descriptor of OwnLife.
-func IsProcess(pid, fd int, m Mark) bool {
-	page, err := mapLife(pid, fd, m)
-	if err != nil {
-		return false
-	}
-	_ = unix.Munmap(page) // fails only for what is not mapped
-	return true
-}
-
 // mapLife maps the life word of the process that a number names, if it is the one with the mark.
 func mapLife(pid, fd int, m Mark) ([]byte, error) {
 	path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)

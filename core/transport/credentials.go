@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -57,52 +58,108 @@ func (e *Endpoint) peerOf(s *conn, published *Address) error {
 	return e.address.impostor(published, c)
 }
 
-// PIDFD returns a descriptor that goes on naming a member's process when that has ended and another
-// has its number; -1 where there is none to be had, or the process is this one. It stays open until
-// the endpoint is closed, or DropEnded finds it of no more use. The error tells that the published
-// number does not name that process here.
-func (e *Endpoint) PIDFD(a *Address) (int, error) {
+// process is what an endpoint holds of another process of its host.
+type process struct {
+	uses int // Hold less Release
+	pid  int // as its address tells
+	fd   int // its pidfd; -1: none is to be had
+	// The kernel has told, over a link whose two ends have proved themselves, that the descriptor is
+	// the member's. Before that it is of the process that has the number.
+	proved bool
+}
+
+// Hold keeps a descriptor of a member's process on this host until Release. It goes on naming the
+// process when that has ended and another has its number. It is -1 where none is to be had: of this
+// process, of one that has ended or is in another pid namespace, before Linux 5.3, or in a sandbox.
+func (e *Endpoint) Hold(a *Address) (fd int) {
 	if a.Process == e.id {
-		return -1, nil
-	}
-	if !e.address.sharesPIDs(a) {
-		return -1, errors.New("pid namespaces differ")
+		return -1
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return -1, ErrClosed
+		return -1
 	}
-	if fd, ok := e.pidfds[a.Process]; ok {
-		return fd, nil
+	p := e.processes[a.Process]
+	if p == nil {
+		p = &process{pid: a.PID, fd: -1}
+		e.processes[a.Process] = p
+		if e.address.sharesPIDs(a) {
+			if fd, err := unix.PidfdOpen(a.PID, 0); err == nil {
+				p.fd = fd
+			}
+		}
+		if link := e.peers[peerKey{a.Process, Shm}]; link != nil && link.link != nil {
+			e.prove(link.link)
+		}
 	}
-	fd, err := unix.PidfdOpen(a.PID, 0)
-	switch {
-	case err == nil:
-		e.pidfds[a.Process] = fd
-	// before Linux 5.3, or in a sandbox
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-		fd, err = -1, nil
-	default:
-		fd, err = -1, fmt.Errorf("pidfd_open of pid %d: %w", a.PID, err)
-	}
-	return fd, err
+	p.uses++
+	return p.fd
 }
 
-// dupPIDFD is a copy of the descriptor that PIDFD has returned for a process; -1 where there is
-// none. The endpoint may be closed meanwhile.
-func (e *Endpoint) dupPIDFD(p ProcessID) int {
+// Release gives back one Hold. It reports whether that was the last one of the process.
+func (e *Endpoint) Release(id ProcessID) (last bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	kept, ok := e.pidfds[p]
-	if !ok {
-		return -1
+	p := e.processes[id]
+	if p == nil {
+		return false
 	}
-	fd, err := unix.FcntlInt(uintptr(kept), unix.F_DUPFD_CLOEXEC, 0)
+	if p.uses--; p.uses > 0 {
+		return false
+	}
+	closeFDs([]int{p.fd})
+	delete(e.processes, id)
+	return true
+}
+
+// peerPIDFD is SO_PEERPIDFD, except in tests.
+var peerPIDFD = unix.SO_PEERPIDFD
+
+// prove makes the descriptor of a process the one that the kernel gives of the other end of a link.
+// It needs e.mu. The number that the kernel gives has been compared when the link was made.
+func (e *Endpoint) prove(l *link) {
+	p := e.processes[l.key.process]
+	if p == nil || l.key.kind != Shm || l.peer.PID != p.pid || !e.address.sharesPIDs(l.peer) {
+		return
+	}
+	fd, err := -1, errNoDescriptor
+	var c *unix.Ucred
+	l.conn.raw.Control(func(s uintptr) {
+		if fd, err = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, peerPIDFD); err != nil {
+			c, _ = unix.GetsockoptUcred(int(s), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		}
+	})
+	switch {
+	case err == nil && p.fd < 0:
+		p.fd, p.proved = fd, true
+	case err == nil:
+		// by its number others know the descriptor
+		p.proved = unix.Dup3(fd, p.fd, unix.O_CLOEXEC) == nil
+		unix.Close(fd)
+	case errors.Is(err, unix.ENOPROTOOPT) && c != nil && p.fd >= 0: // before Linux 6.5
+		// The process that has the number lives, as the peer does, and is of the same user. So it is
+		// the peer's, or one that the peer could kill itself.
+		var owner unix.Stat_t
+		p.proved = unix.Stat(fmt.Sprintf("/proc/%d", p.pid), &owner) == nil && owner.Uid == c.Uid &&
+			unix.PidfdSendSignal(p.fd, 0, nil, 0) == nil
+	}
+}
+
+// pidfdOf is a copy of the descriptor that is held of a process, -1 where there is none, the number
+// of the process, and whether a link has proved it. The endpoint may be closed meanwhile.
+func (e *Endpoint) pidfdOf(id ProcessID) (fd, pid int, proved bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.processes[id]
+	if p == nil || p.fd < 0 {
+		return -1, 0, false
+	}
+	fd, err := unix.FcntlInt(uintptr(p.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return -1
+		return -1, 0, false
 	}
-	return fd
+	return fd, p.pid, p.proved
 }
 
 // exits tells whether the process of a pidfd ends within a time. Of no descriptor it waits, and
@@ -121,12 +178,12 @@ func exits(fd int, within time.Duration) bool {
 // status 0, and not by a signal or an error. It is false where the kernel does not tell: of another
 // host, of another's process, and of one whose status has been taken, before Linux 6.15.
 func (e *Endpoint) Exited(a *Address) bool {
-	fd := e.dupPIDFD(a.Process)
+	fd, pid, _ := e.pidfdOf(a.Process)
 	defer closeFDs([]int{fd})
 	if fd < 0 || !e.isDead(a.Process) && !exits(fd, exitPatience) {
 		return false
 	}
-	status, ok := exitStatus(a.PID)
+	status, ok := exitStatus(pid)
 	// The number is the process's for as long as it can be signalled.
 	if !ok || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
 		info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
@@ -140,48 +197,47 @@ func (e *Endpoint) Exited(a *Address) bool {
 // exitStatus is the status of a process that is about to end, or has ended and its parent has not
 // taken the status yet.
 func exitStatus(pid int) (status int, ok bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, false
-	}
-	// The second field is a name in parentheses, which may hold some.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	fields := statOf(fmt.Sprintf("/proc/%d/stat", pid))
 	if len(fields) < 50 {
 		return 0, false
 	}
-	status, err = strconv.Atoi(fields[49])
+	status, err := strconv.Atoi(fields[49])
 	return status, err == nil
 }
 
-// DropEnded closes the descriptors of processes that have ended and are members of no group that is
-// attached here, and returns these processes.
-func (e *Endpoint) DropEnded() (ended []ProcessID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	members := map[ProcessID]bool{}
-	for _, g := range e.groups {
-		for _, m := range g.members {
-			if m != nil {
-				members[m.addr.Process] = true
-			}
+// statOf are the fields of a process or thread from its state on; none where it is not there.
+func statOf(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	// The second field is a name in parentheses, which may hold some.
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+}
+
+// isStopped reports whether all threads of the process that has a number are stopped: by a signal,
+// or by a debugger.
+func isStopped(pid int) (stopped bool) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, thread := range threads {
+		fields := statOf(thread)
+		switch {
+		case len(fields) == 0 || fields[0] == "Z" || fields[0] == "X": // it has ended
+		case fields[0] == "T" || fields[0] == "t":
+			stopped = true
+		default:
+			return false
 		}
 	}
-	for process, fd := range e.pidfds {
-		if !members[process] && exits(fd, 0) {
-			unix.Close(fd)
-			delete(e.pidfds, process)
-			ended = append(ended, process)
-		}
-	}
-	return ended
+	return stopped
 }
 
 // closePIDFDs needs e.closed.
 func (e *Endpoint) closePIDFDs() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, fd := range e.pidfds {
-		unix.Close(fd)
+	for _, p := range e.processes {
+		closeFDs([]int{p.fd})
 	}
-	e.pidfds = nil
+	e.processes = nil
 }

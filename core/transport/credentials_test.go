@@ -101,8 +101,7 @@ func TestExited(t *testing.T) {
 		ok(t, child.Start())
 		a := e.Address()
 		a.Process, a.PID = ProcessID{byte(i + 1)}, child.Process.Pid
-		_, err = e.PIDFD(&a)
-		ok(t, err)
+		e.Hold(&a)
 		if e.Exited(&a) {
 			t.Errorf("%q: has exited before it ends", c.script)
 		}
@@ -134,50 +133,125 @@ func keepsStatus(t *testing.T) bool {
 	return major > 6 || major == 6 && minor >= 15
 }
 
-func TestPIDFD(t *testing.T) {
+func TestHold(t *testing.T) {
 	e := listen(t, Config{})
 	a := e.Address()
-	if fd, err := e.PIDFD(&a); fd != -1 || err != nil {
-		t.Errorf("of its own process: %d, %v", fd, err)
+	if fd := e.Hold(&a); fd != -1 || e.Release(a.Process) {
+		t.Errorf("of its own process: %d", fd)
 	}
 	a.Process, a.PID = ProcessID{1}, os.Getpid()
-	fd, err := e.PIDFD(&a)
-	ok(t, err)
-	if again, err := e.PIDFD(&a); again != fd || err != nil {
-		t.Errorf("asked again: %d, %v", again, err)
+	fd := e.Hold(&a)
+	if again := e.Hold(&a); fd < 0 || again != fd {
+		t.Errorf("it is %d, and then %d", fd, again)
+	}
+	if first, last := e.Release(a.Process), e.Release(a.Process); first || !last {
+		t.Errorf("the first of two is the last: %v; the second: %v", first, last)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil || len(e.processes) > 0 {
+		t.Errorf("a process that nobody holds is kept: %v", e.processes)
 	}
 	gone := exec.Command("true")
 	ok(t, gone.Run())
 	a.Process, a.PID = ProcessID{2}, gone.Process.Pid
-	if fd, err := e.PIDFD(&a); err == nil {
+	if fd := e.Hold(&a); fd >= 0 {
 		t.Errorf("of a process that has ended: %d", fd)
 	}
-	a.PIDSpace = "pid:[1]"
-	if fd, err := e.PIDFD(&a); err == nil {
+	a.Process, a.PID, a.PIDSpace = ProcessID{3}, os.Getpid(), "pid:[1]"
+	if fd := e.Hold(&a); fd >= 0 {
 		t.Errorf("of another namespace: %d", fd)
 	}
 }
 
-// Descriptors of those that have ended are not kept for as long as the endpoint lives.
-func TestDropEnded(t *testing.T) {
+// stop stops a process, and waits until it is.
+func stop(t *testing.T, p *os.Process) {
+	t.Helper()
+	ok(t, p.Signal(unix.SIGSTOP))
+	ok(t, unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
+}
+
+// A process is killed if it is stopped, and a link has proved that it is the member's.
+func TestFence(t *testing.T) {
+	for _, c := range []struct {
+		name, kind string
+		later      bool // it is held only when the link is there
+		old        bool // the kernel gives no descriptor of a socket's other end
+		want       bool
+	}{{"", Shm, false, false, true}, {"held later", Shm, true, false, true},
+		{"before Linux 6.5", Shm, false, true, true}, {"without memory", TCP, false, false, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.old {
+				defer func(option int) { peerPIDFD = option }(peerPIDFD)
+				peerPIDFD = 0xffff
+			}
+			member := startChild(t, c.kind, "", defaultGrace, nil)
+			e := listen(t, Config{})
+			g, _ := member.attach(t, e, c.kind)
+			a := &g.members[1].addr
+			if !c.later {
+				e.Hold(a)
+			}
+			ok(t, g.Connect(within(t), 1))
+			if c.later {
+				e.Hold(a)
+			}
+			if ended, lives := e.Fence(a.Process); ended || lives != c.want {
+				t.Fatalf("one that is not stopped has ended: %v, lives: %v", ended, lives)
+			}
+			stop(t, member.cmd.Process)
+			if ended, lives := e.Fence(a.Process); ended != c.want || lives {
+				t.Fatalf("one that is stopped has ended: %v, lives: %v", ended, lives)
+			}
+			if !c.want {
+				ok(t, unix.Waitid(unix.P_PID, a.PID, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
+				return
+			}
+			var status unix.WaitStatus
+			_, err := unix.Wait4(a.PID, &status, 0, nil)
+			ok(t, err)
+			if ended, _ := e.Fence(a.Process); !ended || status.Signal() != unix.SIGKILL {
+				t.Errorf("it has ended: %v, with %v", ended, status)
+			}
+		})
+	}
+}
+
+// The process of which an address that no link has proved tells is not killed, stopped or not: also
+// where the member is there, and another process has the number that it tells.
+func TestFenceOfAnotherProcess(t *testing.T) {
+	victim := exec.Command("sleep", "600")
+	ok(t, victim.Start())
+	t.Cleanup(func() {
+		_ = victim.Process.Kill()
+		_ = victim.Wait() // it was killed
+	})
+	stop(t, victim.Process)
+	member := startChild(t, TCP, "", defaultGrace, nil)
 	e := listen(t, Config{})
-	child := exec.Command("sleep", "60")
-	ok(t, child.Start())
-	a, kept := e.Address(), e.Address()
-	a.Process, a.PID = ProcessID{1}, child.Process.Pid
-	kept.Process, kept.PID = ProcessID{2}, os.Getpid()
-	for _, address := range []*Address{&a, &kept} {
-		_, err := e.PIDFD(address)
-		ok(t, err)
+	g, _ := member.attach(t, e, TCP)
+	a := g.members[1].addr
+	a.PID = victim.Process.Pid
+	e.Hold(&a)
+	ok(t, g.Connect(within(t), 1))
+	if ended, lives := e.Fence(a.Process); ended || lives {
+		t.Errorf("it has ended: %v, lives: %v", ended, lives)
 	}
-	e.DropEnded()
-	if len(e.pidfds) != 2 {
-		t.Errorf("of 2 that live %d are kept", len(e.pidfds))
+	ok(t, unix.Waitid(unix.P_PID, a.PID, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
+}
+
+// That a process has ended is known for as long as it is a member of a group.
+func TestDeadAreForgotten(t *testing.T) {
+	w := newWorld(t, pair(t, TCP, Config{}), TCP, 1)
+	e, other := w.groups[0].e, w.groups[0].members[1].addr.Process
+	e.Ended(ProcessID{1})
+	e.Ended(other)
+	another := attach(t, e, GroupConfig{Group: 99, Secret: secret, Name: "another",
+		Peers: []Address{e.Address()}, Kinds: []string{Mem}}, newRecorder())
+	another.Detach()
+	if e.isDead(ProcessID{1}) || !e.isDead(other) {
+		t.Error("it is not the members that are kept")
 	}
-	ok(t, child.Process.Kill())
-	_ = child.Wait() // it was killed
-	e.DropEnded()
-	if _, lives := e.pidfds[kept.Process]; !lives || len(e.pidfds) != 1 {
-		t.Errorf("of 1 that lives %d are kept", len(e.pidfds))
+	w.groups[0].Detach()
+	if len(e.dead) > 0 {
+		t.Errorf("%d are kept", len(e.dead))
 	}
 }

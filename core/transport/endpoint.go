@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -41,8 +42,7 @@ type Endpoint struct {
 	linkTable
 	liveness
 	closed  bool
-	failure error // after an internal error
-	pidfds  map[ProcessID]int
+	failure error               // after an internal error
 	logged  map[string]struct{} // remote addresses whose refusal has been logged
 
 	loops sync.Mutex // held while two local ranks attach to each other
@@ -77,7 +77,9 @@ type groupTable struct {
 type liveness struct {
 	hosts    map[hostKey]*hostPulse // joined by TCP
 	watching bool                   // a goroutine looks at them
-	dead     map[ProcessID]bool     // those that are proved to have ended
+	// those that are proved to have ended, of members of the groups; others are forgotten some time
+	dead      map[ProcessID]bool
+	processes map[ProcessID]*process // of this host that are held
 	// what processes of this host tell each other; it may be nil, and does not change
 	sightings Sightings
 }
@@ -128,8 +130,8 @@ func Listen(c Config) (*Endpoint, error) {
 			changed: make(chan struct{}), services: map[uint64]*service{}},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
 		liveness: liveness{hosts: map[hostKey]*hostPulse{}, dead: map[ProcessID]bool{},
-			sightings: c.Sightings},
-		pidfds: map[ProcessID]int{}, logged: map[string]struct{}{},
+			processes: map[ProcessID]*process{}, sightings: c.Sightings},
+		logged: map[string]struct{}{},
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
@@ -422,7 +424,25 @@ func (e *Endpoint) forgetGroup(g *Group) {
 		delete(e.gone, e.goneOrder[0])
 		e.goneOrder = e.goneOrder[1:]
 	}
+	e.forgetDead()
 	e.signal()
+}
+
+// forgetDead forgets those that have ended and are members of no group. Of those that somebody asks
+// for again there is proof again. It needs e.mu.
+func (e *Endpoint) forgetDead() {
+	if len(e.dead) == 0 {
+		return
+	}
+	members := map[ProcessID]bool{}
+	for _, g := range e.groups {
+		for _, m := range g.members {
+			if m != nil {
+				members[m.addr.Process] = true
+			}
+		}
+	}
+	maps.DeleteFunc(e.dead, func(p ProcessID, _ bool) bool { return !members[p] })
 }
 
 // find looks a local rank up: it is here, or has left (at this epoch or later), or has not come

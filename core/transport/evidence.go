@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -60,25 +61,39 @@ func (e *Endpoint) Ended(p ProcessID) {
 	}
 }
 
-// Kill kills the process of a member on this host, if a look at the process that has its number
-// now, and whose descriptor PIDFD has returned, tells that it is the member's. Kill tells whether
-// the process has ended, then or before, within a time. Links to it end then.
-func (e *Endpoint) Kill(a *Address, within time.Duration, isMember func() bool) bool {
-	fd := e.dupPIDFD(a.Process)
+// fencePatience is how long a process that is killed may take to end: it may be in the kernel.
+const fencePatience = time.Second
+
+// Fence kills a member's process that is stopped, as one that goes on later would write to memory
+// which it shares with this process. That takes a link over a Unix socket, at some time while the
+// process is held, for that tells which process it is. No other process is ever signalled. Fence
+// reports whether it is proved that the process has ended, now or before: links to it end then. If
+// not, it reports whether a process that it could signal is seen to live, and not to be stopped.
+func (e *Endpoint) Fence(id ProcessID) (ended, lives bool) {
+	fd, pid, proved := e.pidfdOf(id)
 	defer closeFDs([]int{fd})
+	stopped := fd >= 0 && isStopped(pid)
 	// As long as the process of the descriptor has not ended, the number is its own.
-	if fd >= 0 && isMember() && !exits(fd, 0) {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // what counts is whether it ends
-	} else {
-		within = 0
+	err := unix.PidfdSendSignal(fd, 0, nil, 0)
+	there := err == nil || err == unix.EPERM
+	within := time.Duration(0)
+	if there && stopped && proved && pid != os.Getpid() &&
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+		within = fencePatience
 	}
+	ended = e.endsWithin(id, fd, within)
+	return ended, !ended && proved && there && !stopped
+}
+
+// endsWithin reports whether a process, of which there may be a pidfd, has ended within a time.
+func (e *Endpoint) endsWithin(id ProcessID, fd int, within time.Duration) bool {
 	const pause = time.Millisecond
 	for end := time.Now().Add(within); ; {
-		if e.isDead(a.Process) {
+		if e.isDead(id) {
 			return true
 		}
 		if exits(fd, min(pause, within)) {
-			e.Ended(a.Process)
+			e.Ended(id)
 			return true
 		}
 		if !time.Now().Before(end) {
@@ -144,7 +159,7 @@ func (l *link) judge(why error) error {
 		return why
 	}
 	targets := l.targets(local)
-	fd := l.e.dupPIDFD(l.key.process)
+	fd, _, _ := l.e.pidfdOf(l.key.process)
 	defer closeFDs([]int{fd})
 	patience := answerPatience
 	if local {

@@ -575,6 +575,7 @@ func (e *Endpoint) adopt(l *link) {
 	}
 	p.link = l
 	e.links[l] = struct{}{}
+	e.prove(l)
 }
 
 // sameHost tells whether a connection goes to the IP address of target.

@@ -158,6 +158,14 @@ func (c *child) stop(t *testing.T) {
 // meet makes a world of this process and the child.
 func (c *child) meet(t *testing.T, e *Endpoint, kind string) (*Group, *recorder) {
 	t.Helper()
+	g, h := c.attach(t, e, kind)
+	ok(t, g.Connect(within(t), 1))
+	return g, h
+}
+
+// attach is meet without a connection.
+func (c *child) attach(t *testing.T, e *Endpoint, kind string) (*Group, *recorder) {
+	t.Helper()
 	fmt.Fprintln(c.in, "go")
 	line, err := c.out.ReadBytes('\n')
 	ok(t, err)
@@ -170,7 +178,6 @@ func (c *child) meet(t *testing.T, e *Endpoint, kind string) (*Group, *recorder)
 	g, err := e.Attach(GroupConfig{Job: 1, Group: c.group, Secret: secret, Name: "world", Rank: 0,
 		Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
 	ok(t, err)
-	ok(t, g.Connect(within(t), 1))
 	return g, h
 }
 

@@ -334,11 +334,11 @@ goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
  *
  * - one whose process has ended, or whose host is silent, is left out, without a wait;
  * - one that does not call it, and a newcomer that was let in and does not come, is left out after
- *   half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's); at once where a call has timed
- *   out to which it did not come, and it does not answer a member now that shares no memory with
- *   it. A process that is stopped (by a signal or a debugger) and shares memory with another member
- *   is killed, for it would go on later, and write to memory of others. No process is killed that
- *   is not stopped;
+ *   half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's); at once where a call has
+ * timed out to which it did not come, and it does not answer a member now that shares no memory
+ * with it. A process that is stopped (by a signal or a debugger) and shares memory with another
+ * member is killed, for it would go on later, and write to memory of others. No process is killed
+ * that is not stopped;
  * - where a part of the members cannot be reached the majority goes on, unless config.quorum says
  *   otherwise: of exactly half, the half that has the lowest rank.
  *
@@ -375,10 +375,10 @@ goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
                              const char *const *handles, int n);
 
 /* Lets processes find the communicator that call goccl_comm_join() without handles: from now on the
- * lowest rank that lives writes its handle, under the key "goccl/members/" and the group's name, and
- * looks again every ten seconds whether it is there. All members call it, newcomers too: any may become the lowest rank. Where GOCCL_STORE names an
- * etcd it is written there, and removed a minute after the process has ended at the latest. Else
- * exactly one of the two is given (copied):
+ * lowest rank that lives writes its handle, under the key "goccl/members/" and the group's name,
+ * and looks again every ten seconds whether it is there. All members call it, newcomers too: any
+ * may become the lowest rank. Where GOCCL_STORE names an etcd it is written there, and removed a
+ * minute after the process has ended at the latest. Else exactly one of the two is given (copied):
  *
  * - `store`: its functions are called from a thread of the library, one at a time, until
  *   goccl_destroy(), or another goccl_comm_publish() for the communicator, has returned. These wait

@@ -736,14 +736,14 @@ def torchrun(script, *args, ranks=2, options=(), env=None):
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
     )
     try:
-        out, err = process.communicate(timeout=deadline)
+        out, err = process.communicate(timeout=harness.DEADLINE)
     except subprocess.TimeoutExpired:
         # Its workers are leaders of sessions of their own.
         for pid in [*harness.descendants(process.pid), process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         out, err = process.communicate()
-        err += f"\ntorchrun did not end within {deadline} s"
+        err += f"\ntorchrun did not end within {harness.DEADLINE} s"
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

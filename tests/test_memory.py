@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 

@@ -193,11 +193,9 @@ func (c *Comm) bar(err error) {
 	defer c.mu.Unlock()
 	c.entry.barred = true
 	for _, j := range c.entry.joiners {
-		select {
-		case j.come <- answer{}:
-		default: // it has been told
-		}
+		j.come <- answer{}
 	}
+	c.entry.joiners = nil // each is told once
 }
 
 // leaves tells that a process does not wait here any more.
@@ -205,7 +203,12 @@ func (c *Comm) leaves(j *joiner) {
 	e := c.present.Load()
 	c.mu.Lock()
 	c.entry.joiners = slices.DeleteFunc(c.entry.joiners, func(k *joiner) bool { return k == j })
-	act := e.inform(membership.Unjoined{Handle: j.Handle})
+	act := func() {}
+	if !slices.ContainsFunc(c.entry.joiners, func(k *joiner) bool { // it may have asked again
+		return slices.Equal(k.Handle, j.Handle)
+	}) {
+		act = e.inform(membership.Unjoined{Handle: j.Handle})
+	}
 	c.mu.Unlock()
 	act()
 }
@@ -303,7 +306,7 @@ func (c *Comm) apply(ctx context.Context, handles []string, store bootstrap.Stor
 	if text := c.runtime.config.Getenv(EnvJoin); len(handles) == 0 && text != "" {
 		handles, source = strings.Split(text, ","), " in "+EnvJoin
 	}
-	a := &application{c, c.entrance()}
+	a := &application{c, c.entrance(), keepEach + 2*askAgain}
 	members, err := a.readHandles(handles, source)
 	switch {
 	case err != nil:
@@ -324,7 +327,8 @@ func (c *Comm) apply(ctx context.Context, handles []string, store bootstrap.Stor
 // application is a process that asks members to let it in.
 type application struct {
 	*Comm
-	own *door
+	own      *door
+	patience time.Duration // with a store that names no member: see find
 }
 
 // readHandles reads handles of members. Source says where they are from.
@@ -374,12 +378,18 @@ func (a *application) find(ctx context.Context, s bootstrap.Store) (*welcome, er
 	key := bootstrap.MembersKey(a.config.GroupName)
 	var known []byte // the member that was not there
 	lost := "nothing is there"
-	patience := time.Now().Add(keepEach + 2*askAgain)
+	var until time.Time // patience ends; zero: what is there is not refused
 	for {
 		value, err := bootstrap.Await(ctx, s, key, known, askAgain)
 		h, refused := a.readNamed(value, key)
 		switch {
-		case refused != nil && (ctx.Err() != nil || time.Now().After(patience)):
+		case refused == nil:
+			until = time.Time{}
+		case until.IsZero():
+			until = time.Now().Add(a.patience)
+		}
+		switch {
+		case refused != nil && (ctx.Err() != nil || time.Now().After(until)):
 			return nil, refused
 		case ctx.Err() != nil:
 			text := fmt.Sprintf("join: no member could be found at %q of the store: %s. Members of a group "+

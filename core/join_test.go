@@ -191,7 +191,7 @@ func asks(t *testing.T, config Config, member string, change func(*transport.Add
 	}
 	replies := make(chan *welcome, 1)
 	go func() {
-		w, err := (&application{c, &own}).ask(soon(t), &to, "")
+		w, err := (&application{c, &own, 0}).ask(soon(t), &to, "")
 		if err != nil {
 			w = &welcome{Problem: err.Error()}
 		}
@@ -322,5 +322,71 @@ func TestIdentityIsOfItsMembers(t *testing.T) {
 			t.Errorf("the secret of %+v", members)
 		}
 		seen[string(of.secret)] = true
+	}
+}
+
+// waitsAt is a process that waits at a member, and cannot be reached any more.
+func waitsAt(t *testing.T, c *Comm, host string) *joiner {
+	t.Helper()
+	h, err := meeting.New(transport.Address{Host: host, TCP: []string{"127.0.0.1:9"}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &joiner{Joiner: membership.Joiner{Host: host, Handle: []byte(h.String())},
+		address: &h.Address, come: make(chan answer, 1)}
+	if !c.receive(j) {
+		t.Fatal("it cannot wait")
+	}
+	return j
+}
+
+// A process that has lost its connection asks again, before or after the member knows of the loss.
+func TestJoinAsksAgain(t *testing.T) {
+	for _, first := range []string{"asks", "leaves"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOf(t, "tcp", 1, joinConfigOf("tcp"))
+			w.handles()
+			c := w.comms[0]
+			c.mu.Lock()
+			now(c).nextDecision() // one that others have begun
+			c.mu.Unlock()
+			lost := waitsAt(t, c, now(c).addresses[0].Host)
+			again := *lost
+			again.come = make(chan answer, 1)
+			if first == "leaves" {
+				c.leaves(lost)
+			}
+			c.receive(&again)
+			if first == "asks" {
+				c.leaves(lost)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			if err := c.Recover(ctx); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case a := <-again.come:
+				if a.epoch == nil || a.epoch.size != 2 {
+					t.Errorf("it is told %+v", a)
+				}
+			default:
+				t.Error("it still waits")
+			}
+		})
+	}
+}
+
+// Who is sent away is told once.
+func TestJoinSentAway(t *testing.T) {
+	w := newWorldOf(t, "tcp", 1, joinConfigOf("tcp"))
+	w.handles()
+	j := waitsAt(t, w.comms[0], now(w.comms[0]).addresses[0].Host)
+	j.address.Host = "another host" // welcomes would refuse it
+	w.comms[0].bar(ErrExcluded)
+	now(w.comms[0]).welcomes()
+	if a := <-j.come; a.epoch != nil || a.refusal != nil {
+		t.Errorf("it is told %+v", a)
 	}
 }

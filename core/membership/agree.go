@@ -245,6 +245,7 @@ func (e Received) inform(a *Agreement) {
 }
 
 func (e Joining) inform(a *Agreement) {
+	delete(a.gone, string(e.Joiner.Handle)) // it has come again
 	a.hear([]Joiner{e.Joiner})
 	a.called = -1 // who proposes is to hear of it
 	a.lead()

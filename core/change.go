@@ -97,7 +97,9 @@ func (c *Comm) Renew(ctx context.Context) error {
 	}
 	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
 		old.number, old.members.Names(old.rank)).Blaming(old.rank))
-	if err := c.install(old.roster, old.number+1); err != nil {
+	ranks := old.roster
+	ranks.joined = nil // they are members like the others
+	if err := c.install(ranks, old.number+1); err != nil {
 		return err
 	}
 	next := c.present.Load()

@@ -325,6 +325,28 @@ func TestIdentityIsOfItsMembers(t *testing.T) {
 	}
 }
 
+// Renew makes members of newcomers like all others: nobody does without them.
+func TestJoinedAndRenewed(t *testing.T) {
+	config := joinConfigOf("tcp")
+	w := newWorldOf(t, "tcp", 1, config)
+	joined := w.joining(config, w.handles(), w.handles())
+	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 2) })
+	w = joined()
+	for _, call := range []struct {
+		f    func(context.Context) error
+		kind error
+	}{{w.comms[0].Renew, ErrTimeout}, {w.comms[0].Recover, ErrNoQuorum}} {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		if err := call.f(ctx); !errors.Is(err, call.kind) {
+			t.Error(err)
+		}
+		cancel()
+	}
+	w = w.of(1, 2)
+	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
+	checkMembers(t, w)
+}
+
 // waitsAt is a process that waits at a member, and cannot be reached any more.
 func waitsAt(t *testing.T, c *Comm, host string) *joiner {
 	t.Helper()

@@ -64,7 +64,7 @@ func (c *epoch) nextDecision() *decision {
 		Rank: c.rank, Size: c.size, Epoch: uint32(number), Founders: c.founders,
 		Uncontested: c.founders != nil && !c.contested && !c.isNewcomer(c.rank),
 		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
-		Patience: agreementPatience, Waits: true, Judge: judge})}
+		Patience: agreementPatience, Waits: true, Judge: c.config.judge})}
 	c.decisions = append(c.decisions, d)
 	if c.settled {
 		d.agreement.Step(membership.Settle{})
@@ -253,6 +253,10 @@ func (c *epoch) await(ctx context.Context, d *decision) {
 			c.mu.Unlock()
 			for _, n := range c.fence(ctx, silent, true) {
 				step(n)
+			}
+			// Newcomers that have not been met hold the members up no longer, whatever they answer.
+			for _, rank := range c.strangers() {
+				step(membership.Excluded{Peer: rank})
 			}
 			step(membership.Waited{})
 		case <-ctx.Done():

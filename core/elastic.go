@@ -98,7 +98,7 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 	for {
 		err := c.recover(ctx, m)
 		// Where members recover by themselves it was a caller's Revoke: all come to Recover.
-		again := errors.Is(err, fault.ErrPeerFailed) || c.newcomersAreLate(err) ||
+		again := errors.Is(err, fault.ErrPeerFailed) || c.newcomersFail(err) ||
 			!m.Completes && errors.Is(err, fault.ErrRevoked) || m.Completes && errors.Is(err, errRecovers)
 		if !again || ctx.Err() != nil {
 			return err
@@ -162,6 +162,7 @@ func (c *Comm) decideNext(ctx context.Context, m motion) error {
 	}
 	c.lockOrder()
 	recovers := c.recovering != nil
+	m.Unmet = e.unmet()
 	m.Progress = e.progress()
 	e.unlockOrder()
 	if recovers && !m.Completes {
@@ -301,17 +302,28 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 // findOut is how long it takes at most to find out who has not come.
 const findOut = 4 * askTime
 
-// newcomersAreLate tells whether an error is that of a first meeting with newcomers whose time was
-// over: then the members do without those that have not come.
-func (c *Comm) newcomersAreLate(err error) bool {
-	return errors.Is(err, fault.ErrTimeout) && c.present.Load().unmet()
-}
-
-// unmet tells whether the epoch has newcomers, and has not met yet.
-func (c *epoch) unmet() bool {
+// newcomersFail tells whether an error is that of a first meeting with newcomers whose time was
+// over, or which somebody has left or given up: then the members do without those that have not
+// come.
+func (c *Comm) newcomersFail(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.joined) > 0 && !c.hasMet
+	return (errors.Is(err, fault.ErrTimeout) || errors.Is(err, fault.ErrAborted)) &&
+		c.present.Load().unmet()
+}
+
+// unmet tells whether the epoch has newcomers, and has not met yet. It is called with the lock held.
+func (c *epoch) unmet() bool { return len(c.joined) > 0 && !c.hasMet }
+
+// strangers are the newcomers that this rank, which is none, has not met: it may do without them.
+func (c *epoch) strangers() (ranks []int) {
+	c.mu.Lock()
+	unmet := c.unmet()
+	c.mu.Unlock()
+	for rank := c.size - len(c.joined); unmet && rank < c.size && !c.isNewcomer(c.rank); rank++ {
+		ranks = append(ranks, rank)
+	}
+	return ranks
 }
 
 // absent are the newcomers that the members do without after a first meeting has failed: those that
@@ -319,8 +331,8 @@ func (c *epoch) unmet() bool {
 // that have not come or, where nobody is missing, all of them: one says that it has come, and has
 // not.
 func (c *epoch) absent(ctx context.Context) (ranks []int) {
-	failure := c.failed()
-	if failure == nil || !c.unmet() || c.isNewcomer(c.rank) {
+	failure, strangers := c.failed(), c.strangers()
+	if failure == nil || len(strangers) == 0 {
 		return nil
 	}
 	late := errors.Is(failure, fault.ErrTimeout)
@@ -344,9 +356,11 @@ func (c *epoch) absent(ctx context.Context) (ranks []int) {
 			missing = append(missing, r.rank)
 		}
 	}
-	for rank := range c.size {
-		away := slices.Contains(missing, rank) || late && len(missing)+len(ranks) == 0
-		if away && c.isNewcomer(rank) {
+	if late && len(missing)+len(ranks) == 0 {
+		return strangers
+	}
+	for _, rank := range strangers {
+		if slices.Contains(missing, rank) {
 			ranks = append(ranks, rank)
 		}
 	}
@@ -422,7 +436,7 @@ func (c *Comm) decide(now func(e *epoch) error) error {
 func (c *Comm) meetOrRecover(ctx context.Context) error {
 	err := c.meetAgain(ctx)
 	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) ||
-		c.newcomersAreLate(err) {
+		c.newcomersFail(err) {
 		return c.follow(ctx, motion{Operation: "recover"}, true)
 	}
 	return err

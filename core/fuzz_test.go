@@ -159,13 +159,13 @@ func FuzzVerdict(f *testing.F) {
 	state := motion{Operation: "recover", Progress: progress{Finished: 3,
 		Has: []result{{Sequence: 3, Bytes: 8}}}}
 	lags := motion{Operation: "agree", Progress: progress{Finished: 2}}
-	decided, _ := judge(map[int][]byte{0: state.encode(), 2: lags.encode()})
+	decided, _ := new(Config).judge(map[int][]byte{0: state.encode(), 2: lags.encode()})
 	f.Add(decided, state.encode())
 	f.Add([]byte(`{"Calls":{"7":"agree"},"Fetch":[{"Bytes":18446744073709551615,"From":1}]}`),
 		lags.encode())
 	f.Fuzz(func(t *testing.T, text, state []byte) {
 		survivors := membership.NewSet(3, 0, 2)
-		made, _ := judge(map[int][]byte{0: state, 2: state})
+		made, _ := new(Config).judge(map[int][]byte{0: state, 2: state})
 		for _, verdict := range [][]byte{text, made} {
 			v, err := readVerdict(&membership.Value{Survivors: survivors, Verdict: verdict}, 3)
 			if err != nil {

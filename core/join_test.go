@@ -325,6 +325,86 @@ func TestIdentityIsOfItsMembers(t *testing.T) {
 	}
 }
 
+// Whatever newcomers do in the first meeting, the members go on in little more than half of the
+// time.
+func TestJoinHarmsNobody(t *testing.T) {
+	const limit = 6 * time.Second
+	for _, c := range []struct {
+		what  string
+		harms func(t *testing.T, w *world, config Config) (meanwhile func())
+		left  int // how many members go on
+	}{
+		{"a member ends", func(_ *testing.T, w *world, _ Config) func() {
+			return func() {
+				w.endFor(0, 1)
+				w.comms[1].Destroy()
+			}
+		}, 1},
+		{"the next one comes", func(t *testing.T, w *world, config Config) func() {
+			member := w.handles()[1]
+			return func() { asks(t, config, member, func(*transport.Address) {}) }
+		}, 2},
+		{"one gives up", func(t *testing.T, w *world, config Config) func() {
+			r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+			t.Cleanup(r.Close)
+			ctx, cancel := context.WithCancel(context.Background())
+			ended, member := make(chan error, 1), w.handles()[1:]
+			go func() {
+				_, err := r.Join(ctx, config, member)
+				ended <- err
+			}()
+			until(t, "both wait", func() bool { return w.comms[1].Joining() == 2 })
+			return func() {
+				until(t, "it has come, too", func() bool {
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					for c := range r.comms {
+						c.mu.Lock()
+						group := now(c).group
+						c.mu.Unlock()
+						return c.Size() > 2 && group != nil && group.Connected(0) && group.Connected(1)
+					}
+					return false
+				})
+				cancel()
+				if err := <-ended; err == nil {
+					t.Error("it has joined")
+				}
+			}
+		}, 2},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			config := joinConfigOf("tcp")
+			w := newWorldOf(t, "tcp", 2, config)
+			asks(t, config, w.handles()[1], func(*transport.Address) {}) // and stalls
+			until(t, "one waits", w.someWait)
+			meanwhile := c.harms(t, w, config)
+			ended := make(chan []error, 1)
+			begun := time.Now()
+			go func() {
+				ended <- w.try(func(rank int) error {
+					ctx, cancel := context.WithTimeout(context.Background(), limit)
+					defer cancel()
+					return w.comms[rank].Recover(ctx)
+				})
+			}()
+			until(t, "they meet", func() bool { return w.comms[0].Epoch()*w.comms[1].Epoch() == 1 })
+			meanwhile()
+			errs := <-ended
+			if took := time.Since(begun); took > limit/2+findOut {
+				t.Errorf("it took %v", took)
+			}
+			for rank, err := range errs[:c.left] {
+				if err != nil {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+			checkMembers(t, w.of(without(-1, c.left)...))
+		})
+	}
+}
+
 // Renew makes members of newcomers like all others: nobody does without them.
 func TestJoinedAndRenewed(t *testing.T) {
 	config := joinConfigOf("tcp")

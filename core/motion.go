@@ -21,7 +21,10 @@ type motion struct {
 	// Completes is set where the members recover by themselves, and complete collectives in the next
 	// epoch, of which those that join would know nothing.
 	Completes bool `json:",omitempty"`
-	Progress  progress
+	// Unmet is set where the first meeting with newcomers is not over. The next ones wait, unless too
+	// few members would be left: they could be late, too, one after the other.
+	Unmet    bool `json:",omitempty"`
+	Progress progress
 }
 
 // verdict is what a decision says beside who goes on.
@@ -47,7 +50,7 @@ func (m motion) encode() []byte {
 }
 
 // judge makes the verdict of what the members have moved, by rank. Closed: those that join wait.
-func judge(states map[int][]byte) (decided []byte, closed bool) {
+func (c *Config) judge(states map[int][]byte) (decided []byte, closed bool) {
 	v := verdict{Flags: math.MaxUint64}
 	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
 	come := map[int]progress{}
@@ -63,7 +66,7 @@ func judge(states map[int][]byte) (decided []byte, closed bool) {
 		v.Recovers = v.Recovers || m.Completes != first.Completes
 		v.Flags &= m.Flags
 		come[rank] = m.Progress
-		closed = closed || m.Completes
+		closed = closed || m.Completes || m.Unmet && len(states) >= c.MinSize
 	}
 	if v.Recovers {
 		v.Calls = nil

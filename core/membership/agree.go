@@ -86,7 +86,7 @@ type News interface{ inform(a *Agreement) }
 
 // Excluded tells that the members go on without a peer, as if it had ended. It may live, and ask
 // for the decision. Either all members are told of the same peers, or the peer is a newcomer that
-// this member, which is none, has not met; and Begin follows at once.
+// this member, which is none, has not met, and does not meet any more.
 type Excluded struct{ Peer int }
 
 // Begin tells that this member has stopped, because its communicator has failed or is to grow, or

@@ -66,7 +66,7 @@ func (c *epoch) nextDecision() *decision {
 		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
 		Patience: agreementPatience, Waits: true, Judge: c.config.judge})}
 	c.decisions = append(c.decisions, d)
-	if c.settled {
+	if c.settled && !c.unmet() {
 		d.agreement.Step(membership.Settle{})
 	}
 	for _, j := range c.entry.joiners {
@@ -344,13 +344,16 @@ func (c *epoch) leadsTo(next *epoch) {
 	c.mu.Unlock()
 }
 
-// met tells that a collective of the epoch has completed: all its members have begun it, and have
-// gone on with all that was decided in the epochs before.
+// met tells that the first meeting is over: all members have begun the epoch, and have gone on with
+// all that was decided in the epochs before. None of them does without newcomers any more.
 func (c *epoch) met() {
 	c.mu.Lock()
-	c.hasMet = true
+	waited := c.settled && c.unmet()
+	c.allMet = true
 	c.mu.Unlock()
-	if !c.contested {
+	if waited {
+		c.tellSettled()
+	} else if !c.contested {
 		c.settle()
 	}
 	here := map[transport.ProcessID]bool{}
@@ -402,24 +405,35 @@ func (c *epoch) owesDecision() bool {
 	})
 }
 
-// settle tells that no member of the epoch before can decide otherwise: see membership.Settle.
-// Those that have joined hear of it from the others.
+// settle tells that no member of the epoch before can decide otherwise.
 func (c *epoch) settle() {
 	c.mu.Lock()
-	settled, group := c.settled, c.group
+	settled := c.settled
 	c.settled = true
+	c.mu.Unlock()
+	if !settled {
+		c.tellSettled()
+		c.checkSettled()
+	}
+}
+
+// tellSettled tells that the epoch is settled, see membership.Settle, unless a member may still do
+// without newcomers. These hear of it from the others.
+func (c *epoch) tellSettled() {
+	c.mu.Lock()
+	if c.unmet() {
+		c.mu.Unlock()
+		return
+	}
+	group := c.group
 	act := c.inform(membership.Settle{})
 	tell := membership.Message{Kind: membership.Notice, Epoch: uint32(len(c.decisions)),
 		Ended: membership.NewSet(c.size), Excluded: membership.NewSet(c.size), Settled: true}
 	c.mu.Unlock()
-	if settled {
-		return
-	}
 	act()
 	for rank := range c.size {
 		if c.founders.Has(c.rank) && !c.founders.Has(rank) {
 			sendAgree(group, rank, tell.Encode())
 		}
 	}
-	c.checkSettled()
 }

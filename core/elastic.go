@@ -295,6 +295,15 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 		unanimous &= bootstrap.Answers(answers)
 	}
 	e.agree(unanimous)
+	c.mu.Lock()
+	e.hasMet = true
+	c.mu.Unlock()
+	if len(e.joined) > 0 {
+		// Newcomers go on without the others only where none of these can do without them.
+		if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+			return err
+		}
+	}
 	e.met()
 	return nil
 }
@@ -312,15 +321,16 @@ func (c *Comm) newcomersFail(err error) bool {
 		c.present.Load().unmet()
 }
 
-// unmet tells whether the epoch has newcomers, and has not met yet. It is called with the lock held.
-func (c *epoch) unmet() bool { return len(c.joined) > 0 && !c.hasMet }
+// unmet tells whether the epoch has newcomers, and its first meeting is not over. It is called with
+// the lock held.
+func (c *epoch) unmet() bool { return len(c.joined) > 0 && !c.allMet }
 
 // strangers are the newcomers that this rank, which is none, has not met: it may do without them.
 func (c *epoch) strangers() (ranks []int) {
 	c.mu.Lock()
-	unmet := c.unmet()
+	met := c.hasMet
 	c.mu.Unlock()
-	for rank := c.size - len(c.joined); unmet && rank < c.size && !c.isNewcomer(c.rank); rank++ {
+	for rank := c.size - len(c.joined); rank < c.size && !met && !c.isNewcomer(c.rank); rank++ {
 		ranks = append(ranks, rank)
 	}
 	return ranks

@@ -66,7 +66,8 @@ type epoch struct {
 	// firstUndone is the first collective that a failure has left undone here; under Comm.mu.
 	firstUndone uint64
 	settled     bool           // see membership.Settle; under Comm.mu
-	hasMet      bool           // a collective has completed; under Comm.mu
+	hasMet      bool           // a collective has completed: see absent; under Comm.mu
+	allMet      bool           // so it has on all ranks: see meetAgain; under Comm.mu
 	before      *epoch         // whose members decided on this one, until that has met; under Comm.mu
 	next        *epoch         // that was decided, once all have begun it; under Comm.mu
 	order       order.Order    // calls, and what peers announced of theirs; under Comm.mu

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -402,6 +403,53 @@ func TestJoinHarmsNobody(t *testing.T) {
 			}
 			checkMembers(t, w.of(without(-1, c.left)...))
 		})
+	}
+}
+
+// A newcomer that has met all does not go on without the members before it knows that they have met
+// it, too: one that has not may do without it.
+func TestJoinMeetsTwice(t *testing.T) {
+	config := joinConfigOf("tcp")
+	w := newWorldOf(t, "tcp", 1, config)
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+	t.Cleanup(r.Close)
+	ended, member := make(chan error, 1), w.handles()
+	go func() {
+		_, err := r.Join(soon(t), config, member)
+		ended <- err
+	}()
+	until(t, "it waits", w.someWait)
+	c := w.comms[0]
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if err := c.decideNext(soon(t), motion{Operation: "recover"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.beginNext(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.gather(soon(t), ofRecovery, true, 0); err != nil {
+		t.Fatal(err)
+	}
+	settled := false
+	until(t, "it has met the member", func() (met bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for n := range r.comms {
+			n.mu.Lock()
+			met, settled = now(n).hasMet, now(n).settled
+			n.mu.Unlock()
+		}
+		return met
+	})
+	if settled {
+		t.Error("it may go on without the member")
+	}
+	if err := c.run(soon(t), ofRecovery, Operation{Collective: plan.Barrier}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
 	}
 }
 

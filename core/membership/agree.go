@@ -125,7 +125,9 @@ type Installed struct{ Ranks []int }
 
 // Settle tells that no member of the epoch before can come to another decision than that for this
 // epoch. This holds once a collective of this epoch has completed, unless its Value is Open; and
-// once the agreement before is [Agreement.Settled], if that has had a Settle, too.
+// once the agreement before is [Agreement.Settled], if that has had a Settle, too. Where there are
+// newcomers two collectives must have completed in any case: then the first one has on all members,
+// and none of these does without newcomers any more.
 type Settle struct{}
 
 // Asked is the action that stops this member, for a peer has begun. Begin must follow.

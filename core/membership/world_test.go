@@ -47,7 +47,9 @@ type seat struct {
 	*group
 	rank      int
 	agreement *Agreement
-	met       bool
+	met       bool // it has come to the first meeting
+	allMet    bool // so have all
+	settled   bool // no other decision can be made of the group before
 }
 
 type envelope struct {
@@ -83,6 +85,11 @@ func (p *process) seat() *seat {
 	return p.seats[len(p.seats)-1]
 }
 
+// unmet tells whether some member may still do without newcomers.
+func (s *seat) unmet() bool {
+	return s.value != nil && len(s.value.Joiners) > 0 && !s.allMet
+}
+
 func (w *world) install(p *process, g *group) {
 	config := w.config
 	config.Rank, config.Size, config.Epoch = slices.Index(g.members, p.id), len(g.members), g.epoch
@@ -90,7 +97,8 @@ func (w *world) install(p *process, g *group) {
 		config.Founders = g.value.NextFounders()
 		config.Uncontested = !g.value.Open && config.Rank < g.newcomers()
 	}
-	p.seats = append(p.seats, &seat{g, config.Rank, NewAgreement(config), false})
+	p.seats = append(p.seats, &seat{group: g, rank: config.Rank, agreement: NewAgreement(config),
+		settled: g.value == nil})
 }
 
 // child is the group that a value makes of another.
@@ -160,7 +168,10 @@ func (w *world) step(p *process, s *seat, n News) {
 		}
 	}
 	for i, s := range p.seats[1:] {
-		if parent := p.seats[i].agreement; parent.settled && parent.Settled() {
+		before := p.seats[i]
+		s.settled = s.settled || s.agreement.settled ||
+			(before.settled || before.agreement.settled) && before.agreement.Settled()
+		if s.settled && !s.unmet() {
 			s.agreement.Step(Settle{})
 		}
 	}
@@ -203,6 +214,11 @@ func (w *world) whole() (n int) {
 		}
 	}
 	return n
+}
+
+// haveMet tells whether all members of a group, which goes on, have met.
+func (w *world) haveMet(g *group) bool {
+	return !slices.ContainsFunc(g.members, func(id int) bool { return !w.processes[id].seat().met })
 }
 
 func (w *world) goesOn(g *group) bool {
@@ -248,7 +264,8 @@ func parse(words []string) command {
 //	expire P
 //	wait P        P has waited for long enough for who is silent
 //	join P J      P hears of a joiner; unjoin P J: of its end
-//	meet P        a collective of P's epoch completes, if all members have begun it
+//	meet P        a collective of P's epoch completes, if all members have begun it; the second one,
+//	              where there are newcomers, if the first one has on all
 //	jump P N      P breaks the protocol: it tells all of a ballot of attempt N that it has not made
 //	run           delivers all messages, and who is asked begins
 //	finish [STAY [LATE]]   all that is broken mends, unless cut links are to stay, and all must come
@@ -329,8 +346,12 @@ func (w *world) tell(name string, p, q *process, s *seat) {
 		if !w.goesOn(s.group) {
 			return
 		}
-		s.met = true
-		if s.value != nil && !s.value.Open {
+		if s.met = true; s.unmet() && !w.haveMet(s.group) {
+			return
+		}
+		s.allMet = true
+		if s.value != nil && (s.settled || !s.value.Open) {
+			s.settled = true
 			w.step(p, s, Settle{})
 		}
 		if len(p.seats) > 1 {

@@ -179,6 +179,7 @@ func (c *epoch) onAgree(src int, payload []byte) error {
 func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision, error) {
 	var nonce [membership.NonceSize]byte
 	rand.Read(nonce[:])
+	m.Ended = !m.Completes && c.failed() != nil
 	stopped := c.fence(ctx, c.blamed(), false)
 	c.mu.Lock()
 	var d *decision
@@ -210,6 +211,10 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	var err error
 	if d.verdict, err = readVerdict(d.value, c.size); err != nil {
 		return nil, fault.From(err, fault.ErrInternal, "decision").In(&c.members)
+	}
+	if d.verdict.GivesUp && m.Completes {
+		return nil, c.members.Errorf(fault.ErrRevoked, "others have failed for another reason than a "+
+			"peer's end, so that nothing can be completed")
 	}
 	if d.verdict.Recovers {
 		// This rank recovers, too, even if it has not heard of the failure yet.

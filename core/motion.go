@@ -21,6 +21,8 @@ type motion struct {
 	// Completes is set where the members recover by themselves, and complete collectives in the next
 	// epoch, of which those that join would know nothing.
 	Completes bool `json:",omitempty"`
+	// Ended is set where collectives have ended with a failure: they cannot be completed.
+	Ended bool `json:",omitempty"`
 	// Unmet is set where the first meeting with newcomers is not over. The next ones wait, unless too
 	// few members would be left: they could be late, too, one after the other.
 	Unmet    bool `json:",omitempty"`
@@ -36,6 +38,9 @@ type verdict struct {
 	// Recovers is set where some recover by themselves, and others have called something: that comes
 	// after it.
 	Recovers bool `json:",omitempty"`
+	// GivesUp is set with it where collectives have ended with a failure on others. Then all is left
+	// to callers of Recover.
+	GivesUp bool `json:",omitempty"`
 	// The last collectives that have been called on all ranks, that have ended on all, and that have
 	// ended anywhere. Fetch says which results are passed on.
 	Begun    uint64
@@ -64,6 +69,7 @@ func (c *Config) judge(states map[int][]byte) (decided []byte, closed bool) {
 			v.Calls = map[int]string{ranks[0]: shortName(first.Operation), rank: shortName(m.Operation)}
 		}
 		v.Recovers = v.Recovers || m.Completes != first.Completes
+		v.GivesUp = v.GivesUp || m.Ended
 		v.Flags &= m.Flags
 		come[rank] = m.Progress
 		closed = closed || m.Completes || m.Unmet && len(states) >= c.MinSize
@@ -71,6 +77,7 @@ func (c *Config) judge(states map[int][]byte) (decided []byte, closed bool) {
 	if v.Recovers {
 		v.Calls = nil
 	}
+	v.GivesUp = v.GivesUp && v.Recovers
 	v.judgeProgress(come)
 	decided, _ = json.Marshal(v) // as in encode
 	return decided, closed

@@ -634,3 +634,22 @@ func TestTooFewToComplete(t *testing.T) {
 	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
 	checkMembers(t, joined())
 }
+
+// Where one has failed for another reason before a member ended, the others complete nothing, and
+// all come to Recover.
+func TestRecoveryGivesUp(t *testing.T) {
+	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, Recovery: RecoverySurvivors})
+	now(w.comms[0]).fail(fault.Errorf(fault.ErrTimeout, "it was late"), false)
+	w.end(2)
+	w = w.of(0, 1)
+	w.each(func(rank int) error {
+		c := w.comms[rank]
+		if rank == 1 {
+			if err := run(c, allReduce(t, 9)); !errors.Is(err, ErrRevoked) {
+				return fmt.Errorf("it ended with %w", err)
+			}
+		}
+		return c.Recover(soon(t))
+	})
+	checkMembers(t, w)
+}

@@ -359,11 +359,12 @@ func TestLinkCutInside(t *testing.T) {
 
 	there("link", "set", "there", "down")
 	ask(within(t)) // into the socket's buffer
-	until(t, "what is lost is sent again", func() bool {
-		info, err := unix.GetsockoptTCPInfo(g.members[1].ready.Load().link.conn.fd, unix.IPPROTO_TCP,
-			unix.TCP_INFO)
+	conn := g.members[1].ready.Load().link.conn
+	until(t, "something that is not acknowledged for long", func() bool {
+		h.isUp(t, 1)
+		info, err := unix.GetsockoptTCPInfo(conn.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		ok(t, err)
-		return info.Backoff > 0
+		return info.Unacked > 0 && time.Duration(info.Last_ack_recv)*time.Millisecond > grace/4
 	})
 	there("link", "set", "there", "up")
 	h.untilFrames(t, 2)

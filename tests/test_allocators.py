@@ -29,7 +29,7 @@ def work(rank, library):
         else:
             dist.recv(all_of_it.zero_(), 0)
             assert (all_of_it[1] == 1).all()
-    pieces = [None] * rank.size
+    pieces: list[str | None] = [None] * rank.size
     dist.all_gather_object(pieces, "piece" * 1000)
     assert pieces == ["piece" * 1000] * 2
     part = dist.new_group([1, 0])

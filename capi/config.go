@@ -44,11 +44,11 @@ var process = core.NewRuntime(core.RuntimeConfig{
 // log is this process's.
 var log journal
 
-// settle makes the Go runtime modest in the process of another: buffers are not in its heap, so a
-// small heap with few collections does; and threads that poll must not starve the others.
+// settle makes the Go runtime modest in the process of another, whatever GOGC says: buffers are not
+// in its heap, so a small one does; and threads that poll must not starve the others.
 var settle = sync.OnceFunc(func() {
 	const softMemoryLimit = 256 << 20
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(100)
 	debug.SetMemoryLimit(softMemoryLimit)
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 })

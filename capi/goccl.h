@@ -335,10 +335,10 @@ goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason);
  * - one whose process has ended, or whose host is silent, is left out, without a wait;
  * - one that does not call it, and a newcomer that was let in and does not come, is left out after
  *   half of `timeout_ms` (GOCCL_DEFAULT_TIMEOUT: the communicator's); at once where a call has
- * timed out to which it did not come, and it does not answer a member now that shares no memory
- * with it. A process that is stopped (by a signal or a debugger) and shares memory with another
- * member is killed, for it would go on later, and write to memory of others. No process is killed
- * that is not stopped;
+ *   timed out to which it did not come, and it does not answer a member now that shares no memory
+ *   with it. A process that is stopped (by a signal or a debugger) and shares memory with another
+ *   member is killed, for it would go on later, and write to memory of others. No process is killed
+ *   that is not stopped;
  * - where a part of the members cannot be reached the majority goes on, unless config.quorum says
  *   otherwise: of exactly half, the half that has the lowest rank.
  *

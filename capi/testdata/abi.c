@@ -1776,6 +1776,7 @@ static void test_sends(void) {
   on_ranks(2, PATIENCE, NULL, bad_exchanges);
 }
 
+#ifndef __SANITIZE_ADDRESS__
 /* How many bytes of it this process has. */
 static rlim_t address_space(void) {
   FILE *f = fopen("/proc/self/statm", "r");
@@ -1784,6 +1785,7 @@ static rlim_t address_space(void) {
   fclose(f);
   return pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
+#endif
 
 /* Where there is no address space, no thread can be started and no descriptor opened, Go's runtime
  * would end the process. */

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -19,10 +17,7 @@ import (
 // lender is a pair joined by a double, with memory of so many bytes that it knows.
 func lender(t *testing.T, size int) (eps []*Endpoint, double *fake.Library, known []byte) {
 	double = fake.New(t)
-	known, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	ok(t, err)
-	t.Cleanup(func() { ok(t, unix.Munmap(known)) })
+	known = pages(t, size)
 	memory := &rdma.Memory{}
 	p := unsafe.Pointer(&known[0])
 	memory.Add(p, int64(size), nil, nil)

@@ -312,10 +312,7 @@ func attach(t testing.TB, e *Endpoint, c GroupConfig, h *recorder) *Group {
 	t.Helper()
 	c.Handler = h
 	if e.verbs != nil {
-		page, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE,
-			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-		ok(t, err)
-		t.Cleanup(func() { ok(t, unix.Munmap(page)) })
+		page := pages(t, 4096)
 		c.Stopped = unsafe.Pointer(&page[0])
 		e.verbs.memory.Add(c.Stopped, 4096, nil, nil)
 		h.stopped = (*uint32)(c.Stopped)
@@ -325,6 +322,21 @@ func attach(t testing.TB, e *Endpoint, c GroupConfig, h *recorder) *Group {
 		t.Fatal(err)
 	}
 	return g
+}
+
+// pages is memory of a test. What a failed test has left behind may use it still: it is then left,
+// too.
+func pages(t testing.TB, size int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	ok(t, err)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			ok(t, unix.Munmap(b))
+		}
+	})
+	return b
 }
 
 func newWorld(t testing.TB, eps []*Endpoint, kind string, group uint64) *world {

@@ -468,7 +468,8 @@ func TestSplitMismatch(t *testing.T) {
 func TestTimeoutNamesTheMissing(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr, func(t *testing.T) {
-			w := newWorld(t, tr, 3, 700*time.Millisecond)
+			t.Parallel()
+			w := newWorld(t, tr, 3, 2*time.Second)
 			errs := w.try(func(rank int) error {
 				if rank == 1 {
 					return nil
@@ -577,29 +578,30 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		call func(c *Comm, rank int) error
-		of   int // rank whose error it is
+		of   int  // rank whose error it is
+		late bool // it is that of a timeout
 		says string
 	}{
-		"timeout": {absent(1, barrier), 0, ", pid PID): rank 1 (global rank 3, pid PID) did not arrive"},
+		"timeout": {absent(1, barrier), 0, true, ", pid PID): rank 1 (global rank 3, pid PID) did not arrive"},
 		"timeout of two": {func(c *Comm, rank int) error {
 			return absent(max(rank, 1), barrier)(c, rank)
-		}, 0,
+		}, 0, true,
 			"on rank 0 (global rank 5, pid PID): ranks 1 (global rank 3, pid PID), 2 (global rank 8, pid " +
 				"PID) did not arrive"},
-		"receive": {absent(1, recvOp(buffer(t, 1), 1, 0)), 0,
+		"receive": {absent(1, recvOp(buffer(t, 1), 1, 0)), 0, true,
 			"from rank 1 (global rank 3, pid PID)"},
-		"send": {absent(1, sendOp(buffer(t, 1<<20), 1, 0)), 0,
+		"send": {absent(1, sendOp(buffer(t, 1<<20), 1, 0)), 0, true,
 			"to rank 1 (global rank 3, pid PID)"},
-		"monitored": {absent(1, monitored), 0,
+		"monitored": {absent(1, monitored), 0, true,
 			"Rank 1 failed to pass monitoredBarrier in 500 ms: rank 1 (global rank 3, pid PID)"},
-		"monitored, 2": {absent(1, monitored), 2,
+		"monitored, 2": {absent(1, monitored), 2, true,
 			"This is rank 2 (global rank 8, pid PID). rank 0 (global rank 5, pid PID) said: [Rank 0]: " +
 				"Rank 1 failed"},
-		"monitored, 0": {absent(0, monitored), 1,
+		"monitored, 0": {absent(0, monitored), 1, true,
 			"rank 0 (global rank 5, pid PID) did not answer in time"},
 		"mismatch": {func(c *Comm, rank int) error {
 			return run(c, []Operation{barrier, barrier, allReduce(t, 1)}[rank])
-		}, 0,
+		}, 0, false,
 			"rank 2 (global rank 8, pid PID) called allreduce(int32, 1 elements, SUM)"},
 		"refused": {func(c *Comm, rank int) error {
 			if rank == 1 {
@@ -607,26 +609,26 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 				return nil
 			}
 			return run(c, barrier)
-		}, 0, "the call of rank 1 (global rank 3, pid PID) was refused: enough"},
+		}, 0, false, "the call of rank 1 (global rank 3, pid PID) was refused: enough"},
 		"abort": {func(c *Comm, rank int) error {
 			if rank == 1 {
 				c.Abort("enough")
 				return nil
 			}
 			return run(c, barrier)
-		}, 0, "rank 1 (global rank 3, pid PID) aborted"},
+		}, 0, false, "rank 1 (global rank 3, pid PID) aborted"},
 		"left": {func(c *Comm, rank int) error {
 			if rank == 1 {
 				c.Destroy()
 				return nil
 			}
 			return run(c, barrier)
-		}, 0, "rank 1 (global rank 3, pid PID) has left"},
+		}, 0, false, "rank 1 (global rank 3, pid PID) has left"},
 		"ended": {func(c *Comm, rank int) error {
 			handler{now(c)}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w",
 				transport.ErrPeerDown))
 			return run(c, barrier)
-		}, 0, "rank 2 (global rank 8, pid PID)"},
+		}, 0, false, "rank 2 (global rank 8, pid PID)"},
 		"sizes": {func(c *Comm, rank int) error {
 			switch rank {
 			case 0:
@@ -635,16 +637,14 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 				return run(c, sendOp(buffer(t, 1), 0, 0))
 			}
 			return nil
-		}, 0, "rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 " +
+		}, 0, false, "rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 " +
 			"(global rank 3, pid PID) sent 1 elements"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorldOf(t, "shm", size, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})
 			around(t, w, size, 1) // they are connected
-			for _, comm := range w.comms {
-				if err := comm.SetTimeout(500 * time.Millisecond); err != nil {
-					t.Fatal(err)
-				}
+			if c.late {
+				w.limit(500 * time.Millisecond)
 			}
 			err := w.try(func(rank int) error { return c.call(w.comms[rank], rank) })[c.of]
 			says := strings.ReplaceAll(c.says, "PID", fmt.Sprint(os.Getpid()))

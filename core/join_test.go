@@ -139,7 +139,7 @@ func TestJoinRefused(t *testing.T) {
 			"different secrets"},
 		{"other settings", with(func(c *Config) { c.Transport = "shm" }), handles, ErrMismatch,
 			`the transport (GOCCL_TRANSPORT) is "shm" on the process, but "tcp"`},
-		{"not let in", with(func(c *Config) { c.Timeout = 300 * time.Millisecond }), handles, ErrTimeout,
+		{"not let in", with(func(c *Config) { c.Timeout = time.Second }), handles, ErrTimeout,
 			"have not let this process in"},
 	} {
 		r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})

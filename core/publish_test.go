@@ -283,7 +283,7 @@ func TestJoinFindsNobody(t *testing.T) {
 			}})
 			defer r.Close()
 			config := storeConfigOf(c.store)
-			config.Timeout = 300 * time.Millisecond
+			config.Timeout = time.Second
 			_, err := r.Join(context.Background(), config, nil)
 			if !errors.Is(err, c.kind) || !strings.Contains(fmt.Sprint(err), c.text) {
 				t.Error(err)

@@ -324,7 +324,7 @@ func TestReconfigureDeadProcess(t *testing.T) {
 
 func TestReconfigureTimeout(t *testing.T) {
 	for missing := range 3 {
-		w := openWorld(t, "shm", 3, Config{Timeout: 200 * time.Millisecond})
+		w := openWorld(t, "shm", 3, Config{Timeout: time.Second})
 		part := w.of(slices.Delete([]int{0, 1, 2}, missing, missing+1)...)
 		handles := w.handles(0, 1, 2)
 		part.refused(ErrTimeout, fmt.Sprintf("rank %d (pid ", missing), func(i int) error {

@@ -82,6 +82,8 @@ func worldOfRuntimes(t testing.TB, runtimes []*Runtime, transport string, size i
 	}
 	config.Size, config.Store, config.GroupName = size, store, "test"
 	config.Transport, config.LivenessGrace = forced, 2*time.Second
+	timeout := config.Timeout
+	config.Timeout = max(timeout, patience)
 	t.Cleanup(w.close)
 	w.each(func(rank int) error {
 		config := config
@@ -90,7 +92,20 @@ func worldOfRuntimes(t testing.TB, runtimes []*Runtime, transport string, size i
 		w.comms[rank] = c
 		return err
 	})
+	if timeout > 0 {
+		w.limit(timeout)
+	}
 	return w
+}
+
+// limit gives what ranks call from now on so long, once they have met: they may come apart.
+func (w *world) limit(timeout time.Duration) {
+	w.t.Helper()
+	for rank, c := range w.comms {
+		if err := c.SetTimeout(timeout); err != nil {
+			w.t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
 }
 
 // tryWorld has ranks join that are not all configured alike, and returns how that went.

@@ -582,7 +582,8 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 		late bool // it is that of a timeout
 		says string
 	}{
-		"timeout": {absent(1, barrier), 0, true, ", pid PID): rank 1 (global rank 3, pid PID) did not arrive"},
+		"timeout": {absent(1, barrier), 0, true,
+			", pid PID): rank 1 (global rank 3, pid PID) did not arrive"},
 		"timeout of two": {func(c *Comm, rank int) error {
 			return absent(max(rank, 1), barrier)(c, rank)
 		}, 0, true,
@@ -637,8 +638,9 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 				return run(c, sendOp(buffer(t, 1), 0, 0))
 			}
 			return nil
-		}, 0, false, "rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 " +
-			"(global rank 3, pid PID) sent 1 elements"},
+		}, 0, false,
+			"rank 0 (global rank 5, pid PID) receives 2 elements of int32 with tag 0, but rank 1 " +
+				"(global rank 3, pid PID) sent 1 elements"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorldOf(t, "shm", size, Config{Timeout: time.Minute, GlobalRanks: []int{5, 3, 8}})

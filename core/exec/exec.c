@@ -53,7 +53,14 @@ void goccl_stop(goccl_bell *bell) {
   goccl_ring(bell);
 }
 
+/* Tells peers where this thread runs, if that is not known, or that it does not. */
+static inline void tell_cpu(goccl_bell *bell, uint32_t cpu) {
+  if (__atomic_load_n(&bell->cpu, __ATOMIC_RELAXED) != cpu)
+    __atomic_store_n(&bell->cpu, cpu, __ATOMIC_RELAXED);
+}
+
 int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped) {
+  tell_cpu(bell, 0);
   int nap = bell->naps && !*napped && ns > GOCCL_NAP;
   if (futex_wait(&bell->value, value, nap ? GOCCL_NAP : ns) == 0) return 0;
   *napped |= errno == ETIMEDOUT;
@@ -84,14 +91,35 @@ static inline int leaves(goccl_lane *lane, goccl_run_state *run) {
   return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE;
 }
 
-int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, uint64_t until) {
+static int ran_on(const goccl_channel *c, uint32_t cpu) {
+  return c->peer_bell != NULL && __atomic_load_n(&c->peer_bell->cpu, __ATOMIC_RELAXED) == cpu;
+}
+
+/* Tells peers where this thread runs. Returns whether the peer was last seen on the same CPU. */
+static int shares_cpu(goccl_lane *lane, int32_t peer) {
+  uint32_t cpu = (uint32_t)sched_getcpu() + 1;
+  tell_cpu(lane->bell, cpu);
+  if (cpu == 0) return 0;
+  if (peer != GOCCL_ANY) return ran_on(&lane->channels[peer], cpu);
+  for (uint32_t i = 0; i < lane->ranks; i++)
+    if (ran_on(&lane->channels[i], cpu)) return 1;
+  return 0;
+}
+
+int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until) {
+  const goccl_patience *patience = &lane->patience;
   int yields = until != GOCCL_SPIN;
   if (patience->spin_most > 0) {
     uint64_t most = GOCCL_SPIN_LEAST;
     if (waits) most = patience->spin;
     if (until == GOCCL_YIELD && most > GOCCL_SPIN_TURN) most = GOCCL_SPIN_TURN;
     cpu_pause();
-    if (++polls->looks % GOCCL_LOOKS != 0) return 1;
+    if (++polls->looks % GOCCL_GLANCES == 0 && shares_cpu(lane, peer)) {
+      if (!yields || polls->given == GOCCL_GIVEN_MOST) return 0;
+      polls->given++;
+      sched_yield();
+    }
+    if (polls->looks % GOCCL_LOOKS != 0) return 1;
     uint64_t t = now();
     if (polls->began == 0) polls->began = t;
     uint64_t spun = t - polls->began;
@@ -144,7 +172,7 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
   if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
     int waits = run->waited && !run->reading;
-    while (goccl_poll(&lane->patience, &run->polls, waits, until)) {
+    while (goccl_poll(lane, run->peer, &run->polls, waits, until)) {
       if (reached(g)) {
         goccl_polled(&lane->patience, &run->polls, 1);
         return GOCCL_RUN_DONE;

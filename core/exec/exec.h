@@ -32,6 +32,7 @@
  *                                              sleep); hear, acquire
  *   stopped        goccl_stop, before a fence  a peer, behind a fence  that buffers of this rank
  *                                                                      were its own when read
+ *   bell.cpu       waiter, relaxed             peers, relaxed          nothing: it is a hint
  *
  * Where each of two threads stores one word and then loads the other's, one of them must see the
  * other. That takes seq_cst at all four places, or a fence between store and load:
@@ -88,6 +89,9 @@ typedef struct {
   uint32_t
       stopped;   /* set before the window's rank gives buffers back that its peers may be reading */
   uint32_t naps; /* not 0: sleepers nap first */
+  /* 1 + the CPU on which the lane's thread has last polled; 0: it sleeps, or cannot tell. A hint:
+   * see goccl_poll. It is stored where it changes only, so that peers keep the line. */
+  uint32_t cpu;
 } goccl_bell;
 
 enum { GOCCL_NAP = 50000 }; /* nanoseconds, to which the kernel adds as much */
@@ -156,8 +160,12 @@ typedef struct {
  * And a sleep may end on the CPU of the peer: an idle CPU takes the task that waits for its
  * neighbour, be it a rank. Two ranks on one CPU wait for each other, so at every moment one of them
  * sleeps; the scheduler sees nothing to balance and leaves them there. Two ranks that do not sleep
- * it parts within some 100 ms. Until then a yield once in GOCCL_SPIN_TURN lets the peer get on; a
- * busy program of the lowest priority takes about 20 us at such a yield, in the mean.
+ * it parts within some 100 ms, unless another program has the other CPU. Until then the one that
+ * waits keeps the CPU from the one that it waits for. So ranks tell each other where they run: a
+ * waiter that finds its peer's last CPU to be its own yields at once. Where that does not bring the
+ * peer, which may be of lower priority, it sleeps soon. Otherwise a yield once in GOCCL_SPIN_TURN
+ * lets others get on; a busy program of the lowest priority takes about 20 us at such a yield, in
+ * the mean.
  *
  * A thread that runs works while others of its process compute spins for a little while only, and
  * then yields to them. Where ranks outnumber the CPUs, every rank yields, without a spin. */
@@ -175,10 +183,16 @@ typedef struct {
   uint64_t began; /* on the clock, which is read once in GOCCL_LOOKS polls; 0: not read yet */
   uint32_t looks;
   uint32_t turns;  /* yields in between spins */
+  uint32_t given;  /* yields to a peer on the same CPU */
   uint32_t yields; /* yields in a row */
 } goccl_polls;
 
-enum { GOCCL_LOOKS = 64, GOCCL_SPIN_TURN = 100000 /* ns */ };
+enum {
+  GOCCL_LOOKS = 64,
+  GOCCL_GLANCES = 8, /* polls between two looks at where the peer runs */
+  GOCCL_GIVEN_MOST = 64,
+  GOCCL_SPIN_TURN = 100000 /* ns */
+};
 
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
@@ -191,6 +205,7 @@ typedef struct {
   goccl_arena arena; /* this rank's */
   uint32_t *news; /* GOCCL_STOPPED: leave every wait. GOCCL_DEPARTED is added for each peer that is
                      gone */
+  uint32_t ranks;
   uint64_t slots;
   uint64_t stage_stride;
   goccl_patience patience;
@@ -344,14 +359,16 @@ void goccl_ring(goccl_bell *bell);
  * them. */
 void goccl_stop(goccl_bell *bell);
 
-/* Sleeps until the bell is rung or a signal comes, for at most so many nanoseconds, or less.
- * `value` is the bell's before the last look at what is waited for. `*napped` is 0 when the caller
- * counts itself as a sleeper. Returns not 0 after a signal. */
+/* Sleeps until this rank's bell is rung or a signal comes, for at most so many nanoseconds, or
+ * less. `value` is the bell's before the last look at what is waited for. `*napped` is 0 when the
+ * caller counts itself as a sleeper. Returns not 0 after a signal. */
 int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
 
 /* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead, or to be
- * left. `waits`: the caller has nothing else to do. `until`: as of goccl_run. */
-int goccl_poll(goccl_patience *patience, goccl_polls *polls, int waits, uint64_t until);
+ * left. `peer`: whom it waits for; GOCCL_ANY: it may be any. `waits`: the caller has nothing else
+ * to do. `until`: as of goccl_run. */
+enum { GOCCL_ANY = -1 };
+int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until);
 
 /* Ends the polls of a wait that is over, and learns from it: where waits last longer than any spin,
  * as where two jobs share the CPUs, spinning only keeps others from work; and where nothing comes

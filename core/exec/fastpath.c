@@ -159,7 +159,7 @@ static int await_packet(const goccl_sends *s, uint32_t peer, goccl_packet *packe
   while ((next = goccl_mail_next(s->mail, peer, packet)) == GOCCL_MAIL_EMPTY) {
     if (__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) ||
         __atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED ||
-        !goccl_poll(&lane->patience, &polls, 0, GOCCL_YIELD))
+        !goccl_poll(lane, (int32_t)peer, &polls, 0, GOCCL_YIELD))
       break;
   }
   if (polls.looks > 0) goccl_polled(&lane->patience, &polls, next == GOCCL_MAIL_PACKET);

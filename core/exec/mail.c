@@ -14,8 +14,12 @@ typedef struct {
   const uint32_t *done;
   uint32_t *which;
   int *status;
-  int waits; /* the caller has nothing else to do */
+  int32_t peer; /* whose packet, or room, is waited for */
+  int waits;    /* the caller has nothing else to do */
 } event;
+
+/* Whom the wait is for: of several the one that the first run needs. */
+static int32_t awaited(const event *e) { return e->n_runs > 0 ? e->runs[0]->peer : e->peer; }
 
 /* Also tells, in *moved, whether a run has got on. */
 static int look(const goccl_mail *mail, const event *e, int *moved) {
@@ -45,7 +49,7 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
   for (;;) {
     int moved, seen = look(mail, e, &moved);
     while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) &&
-           goccl_poll(&lane->patience, polls, e->waits, until)) {
+           goccl_poll(lane, awaited(e), polls, e->waits, until)) {
       seen = look(mail, e, &moved);
       if (moved) goccl_polled(&lane->patience, polls, 1);
     }
@@ -73,20 +77,21 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
 }
 
 int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs,
-                     const uint32_t *done, int waits, uint64_t until, uint32_t *which,
+                     const uint32_t *done, int32_t peer, int waits, uint64_t until, uint32_t *which,
                      int *status) {
   event e = {.runs = runs,
              .n_runs = n_runs,
              .done = done,
              .which = which,
              .status = status,
+             .peer = peer,
              .waits = waits};
   return await(mail, &e, &mail->polls, until);
 }
 
-int goccl_mail_await_room(const goccl_mail *mail, const uint64_t *counter, uint64_t number,
-                          uint64_t until) {
-  event e = {.counter = counter, .number = number};
+int goccl_mail_await_room(const goccl_mail *mail, int32_t peer, const uint64_t *counter,
+                          uint64_t number, uint64_t until) {
+  event e = {.counter = counter, .number = number, .peer = peer};
   goccl_polls polls = {0};
   return await(mail, &e, &polls, until);
 }

@@ -184,7 +184,8 @@ func (m *Mail) AwaitRoom(peer, bytes int, until time.Duration) {
 	}
 	m.locks[peer].Unlock()
 	if end > ring {
-		C.goccl_mail_await_room(m.c, &p.to.taken, C.uint64_t(end-ring), C.uint64_t(until))
+		C.goccl_mail_await_room(m.c, C.int32_t(peer), &p.to.taken, C.uint64_t(end-ring),
+			C.uint64_t(until))
 	}
 }
 
@@ -203,10 +204,10 @@ const (
 
 // Await waits for a packet or for Poke, until done is not 0, or until a time. Meanwhile it carries
 // runs on the last lane on, as their Continue would: it ends with the status of the one that has
-// left its loop. The caller that sets done calls Ring then. Waits: this caller has nothing else to
-// do, and may spin.
-func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Duration) (why int,
-	run *Run, status Status) {
+// left its loop. The caller that sets done calls Ring then. Peer is whose packet it waits
+// for; below 0: that of any. Waits: this caller has nothing else to do, and may spin.
+func (m *Mail) Await(runs []*Run, done *atomic.Uint32, peer int, waits bool,
+	until time.Duration) (why int, run *Run, status Status) {
 	states := make([]*C.goccl_run_state, len(runs))
 	for i, r := range runs {
 		states[i] = r.c
@@ -215,8 +216,8 @@ func (m *Mail) Await(runs []*Run, done *atomic.Uint32, waits bool, until time.Du
 	var left C.int
 	m.lane.order.Add(1)
 	why = int(C.goccl_mail_await(m.c, unsafe.SliceData(states), C.uint32_t(len(states)),
-		(*C.uint32_t)(unsafe.Pointer(done)),
-		C.int(flag(waits)), C.uint64_t(max(until, 0)), &which, &left))
+		(*C.uint32_t)(unsafe.Pointer(done)), C.int32_t(peer), C.int(flag(waits)),
+		C.uint64_t(max(until, 0)), &which, &left))
 	m.lane.order.Load()
 	atomic.StoreUint32((*uint32)(&m.c.poke), 0)
 	if why == Ran {

@@ -98,14 +98,16 @@ int goccl_mail_pull(goccl_mail *mail, uint32_t peer, goccl_taken_packet *packet)
 
 enum { GOCCL_MAIL_CAME, GOCCL_MAIL_DONE, GOCCL_MAIL_RAN, GOCCL_MAIL_BLOCKED, GOCCL_MAIL_STOPPED };
 
-/* `waits`: the caller has nothing else to do. Carries runs on the lane on, until one of them leaves
- * its loop for another reason than to wait: *which, with *status. Or until a packet is there, or
- * *done is not 0, or until the time (as for goccl_run), or a signal. */
+/* `peer`: whose packet is waited for, or GOCCL_ANY. `waits`: the caller has nothing else to do.
+ * Carries runs on the lane on, until one of them leaves its loop for another reason than to wait:
+ * *which, with *status. Or until a packet is there, or *done is not 0, or until the time (as for
+ * goccl_run), or a signal. */
 int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs,
-                     const uint32_t *done, int waits, uint64_t until, uint32_t *which, int *status);
+                     const uint32_t *done, int32_t peer, int waits, uint64_t until, uint32_t *which,
+                     int *status);
 
-/* Waits until *counter is at least a number; else as above. */
-int goccl_mail_await_room(const goccl_mail *mail, const uint64_t *counter, uint64_t number,
-                          uint64_t until);
+/* Waits until *counter, of a peer, is at least a number; else as above. */
+int goccl_mail_await_room(const goccl_mail *mail, int32_t peer, const uint64_t *counter,
+                          uint64_t number, uint64_t until);
 
 #endif

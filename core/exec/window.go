@@ -151,7 +151,7 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 	c.bell = (*C.goccl_bell)(w.at(w.mapped.bell(index)))
 	c.stage = (*C.uint8_t)(w.at(w.mapped.stage(index)))
 	c.news = w.news
-	c.slots = C.uint64_t(l.Slots)
+	c.ranks, c.slots = C.uint32_t(l.Ranks), C.uint64_t(l.Slots)
 	c.stage_stride = C.uint64_t(slotSize(l.chunk(index)))
 	c.bell.naps = flag(wait.Spin > 0) // a nap costs a rank that shares its CPU more than a fence does
 	spin, yields := C.uint32_t(wait.Spin), C.uint32_t(wait.Yields)

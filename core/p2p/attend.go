@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/work"
 )
@@ -39,7 +40,7 @@ func (e *Engine) background() bool {
 		select {
 		case e.token <- struct{}{}:
 			e.attention.found()
-			e.attend(nil, exec.Never)
+			e.attend(nil, call.AnySource, exec.Never)
 			return true
 		default:
 		}
@@ -48,8 +49,9 @@ func (e *Engine) background() bool {
 }
 
 // attend looks for packets and carries the transfers on, in the manner of work.Driver: until a work
-// has ended (nil: until there is no transfer left), or until a time.
-func (e *Engine) attend(w *work.Work, until time.Duration) bool {
+// has ended (nil: until there is no transfer left), or until a time. Peer is whom the work needs;
+// AnySource: it is not known.
+func (e *Engine) attend(w *work.Work, peer int, until time.Duration) bool {
 	e.enter()
 	defer e.exit()
 	mail := e.mail
@@ -95,7 +97,7 @@ func (e *Engine) attend(w *work.Work, until time.Duration) bool {
 		case more: // the runs get on between two parts
 			next = now
 		}
-		why, run, status := mail.Await(runs, over, w != nil, next)
+		why, run, status := mail.Await(runs, over, peer, w != nil, next)
 		switch why {
 		case exec.Ran:
 			e.ran(heads[slices.Index(runs, run)], status)

@@ -101,7 +101,7 @@ func (w *world) choices() (all []func()) {
 				if w.way == byPlans {
 					until += time.Millisecond
 				}
-				r.attend(nil, until)
+				r.attend(nil, call.AnySource, until)
 			})
 		}
 	}

@@ -51,7 +51,7 @@ func (t *transit) Token(*work.Work) work.Token {
 // Drive implements work.Driver.
 func (t *transit) Drive(w *work.Work, until time.Duration) (more bool) {
 	if t.mail {
-		return t.e.attend(w, until)
+		return t.e.attend(w, t.peer, until)
 	}
 	return t.readLinks(w, until)
 }

@@ -730,7 +730,8 @@ static int plain(const goccl_call *call) {
 }
 
 /* A send or receive as the fast path takes it. What is wrong with the arguments Go says. */
-static int message_of(const api_operation *o, const goccl_fast_path *path, goccl_message_call *m) {
+static int message_of(const api_operation *o, const goccl_fast_path *path, int waits,
+                      goccl_message_call *m) {
   const void *data = o->collective == API_SEND ? o->in.block : o->out.block;
   if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
   uint64_t size = dtype_size[o->dtype];
@@ -740,14 +741,15 @@ static int message_of(const api_operation *o, const goccl_fast_path *path, goccl
   *m = (goccl_message_call){.peer = (uint32_t)o->root,
                             .about = (uint64_t)o->tag << 8 | (uint64_t)o->dtype,
                             .data = (void *)data,
-                            .bytes = o->count * size};
+                            .bytes = o->count * size,
+                            .waits = waits};
   return 1;
 }
 
 /* Sends, or receives, without Go, if that is possible with a short wait for the peer. */
-static int send_by_fast_path(const api_operation *o, goccl_fast_path *path) {
+static int send_by_fast_path(const api_operation *o, goccl_fast_path *path, int waits) {
   goccl_message_call m;
-  if (!message_of(o, path, &m)) return 0;
+  if (!message_of(o, path, waits, &m)) return 0;
   int (*go)(goccl_fast_path *, uint64_t, const goccl_message_call *) =
       o->collective == API_SEND ? path->send : path->receive;
   return go(path, o->comm, &m) == GOCCL_FAST_PATH_DONE;
@@ -764,7 +766,7 @@ static int record(struct exchange *e, const api_operation *o) {
   api_operation *at = o->collective == API_SEND   ? &e->send
                       : o->collective == API_RECV ? &e->receive
                                                   : NULL;
-  if (path == NULL || at == NULL || at->comm != 0 || !message_of(o, path, &m)) return 0;
+  if (path == NULL || at == NULL || at->comm != 0 || !message_of(o, path, 0, &m)) return 0;
   *at = *o;
   return 1;
 }
@@ -788,18 +790,19 @@ static void record_in_go(struct thread *t) {
 static int exchange_by_fast_path(struct exchange *e) {
   goccl_fast_path *path = fast_path_of(e->comm);
   if (path == NULL || e->send.comm + e->receive.comm == 0) return 0;
-  if (e->send.comm != 0 && !send_by_fast_path(&e->send, path)) return 0;
+  /* The peer may be in such a batch, too, and wait in its send. */
+  if (e->send.comm != 0 && !send_by_fast_path(&e->send, path, 0)) return 0;
   e->send.comm = 0;
-  return e->receive.comm == 0 || send_by_fast_path(&e->receive, path);
+  return e->receive.comm == 0 || send_by_fast_path(&e->receive, path, 1);
 }
 
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
 static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl_work *work) {
   goccl_fast_path *path = plain(call) ? fast_path_of(o->comm) : NULL;
   if (path == NULL || records_batch()) return 0;
-  if (o->collective == API_SEND) return send_by_fast_path(o, path);
+  if (o->collective == API_SEND) return send_by_fast_path(o, path, work == NULL);
   /* A receive has a work that can be asked for its source, unless it is waited for. */
-  if (o->collective == API_RECV) return work == NULL && send_by_fast_path(o, path);
+  if (o->collective == API_RECV) return work == NULL && send_by_fast_path(o, path, 1);
   /* Once: another thread may change the members, of which the call then hears. */
   int rank = (int)__atomic_load_n(&path->rank, __ATOMIC_RELAXED);
   int ranks = (int)__atomic_load_n(&path->ranks, __ATOMIC_RELAXED);

@@ -157,7 +157,8 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	layout := exec.Layout{Ranks: e.size, Lanes: tune.Lanes, Slots: e.shape.Slots, Chunk: e.shape.Chunk,
 		LaterChunk: e.shape.SendChunk, Near: e.shape.Near(), NearChunk: e.shape.NearChunk,
 		Sharing: e.sharing(),
-		Mailbox: exec.MailboxFor(e.shape.EagerMax), Bounce: exec.BounceFor(e.shape.EagerMax)}
+		Mailbox: exec.MailboxFor(e.shape.EagerMax), Bounce: exec.BounceFor(e.shape.EagerMax),
+		Pipe: e.shape.PipeSlot}
 	if e.window, err = exec.NewWindow(layout, e.rank, e.sharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}

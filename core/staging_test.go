@@ -63,7 +63,8 @@ func TestWindowsAreBounded(t *testing.T) {
 			l := exec.Layout{Ranks: size, Lanes: tune.Lanes, Slots: s.Slots, Chunk: s.Chunk,
 				LaterChunk: s.SendChunk, Near: s.Near(), NearChunk: s.NearChunk,
 				Mailbox: exec.MailboxFor(s.EagerMax),
-				Bounce:  exec.BounceFor(s.EagerMax)}
+				Bounce:  exec.BounceFor(s.EagerMax),
+				Pipe:    s.PipeSlot}
 			if size > each {
 				for peer := size / 2 / each * each; peer < min(size, size/2/each*each+each); peer++ {
 					l.Sharing = append(l.Sharing, peer)

@@ -91,7 +91,8 @@ def test_thresholds_that_are_none():
     assert refused.returncode == 1
     assert (
         '"one_shot=4", allowed are one_shot_max, flat_max, multicast_min, swap_min, pipeline_min, '
-        "window_min, get_min, stream_min, send_get_min, long_max and direct_min" in refused.stderr
+        "window_min, get_min, stream_min, send_get_min, send_pipe_min, long_max and direct_min"
+        in refused.stderr
     )
 
 

@@ -1,5 +1,6 @@
 /* Tests of the C ABI: abi <name of a test>. Ranks are threads that meet in this process. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1727,9 +1728,9 @@ typedef struct {
 static void *ping_pong(void *p) {
   const sender *s = p;
   uint32_t state = (uint32_t)s->tag;
-  uint8_t *data = malloc(SHORT);
+  uint8_t *data = malloc(LONG);
   for (uint32_t i = 0; i < 300; i++) {
-    size_t n = lengths[draw(&state, SHORTS)];
+    size_t n = lengths[draw(&state, draw(&state, 8) ? SHORTS : LENGTHS)];
     for (int from = 0; from < 2; from++) {
       if (from == s->rank) {
         fill(data, n, i + (uint32_t)(s->tag + from));
@@ -1756,6 +1757,31 @@ static void sends_of_threads(goccl_comm comm, int rank, int size) {
   for (int t = 0; t < THREADS; t++) TRUE(pthread_join(threads[t], NULL) == 0);
 }
 
+/* Where both ranks are in their calls what is large goes through a pipe; else in other ways. */
+static void large_sends(goccl_comm comm, int rank, int size) {
+  (void)size;
+  enum { ROUNDS = 200, LARGEST = 3 << 20 };
+  static const size_t large[] = {32768, 40001, 65536, 262144, 262145, 1 << 20, LARGEST};
+  uint32_t state = 11, own = 12 + (uint32_t)rank;
+  uint8_t *data = malloc(LARGEST);
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    size_t n = large[draw(&state, sizeof large / sizeof *large)];
+    int from = (int)draw(&state, 2);
+    for (uint32_t pause = draw(&own, 4) ? 0 : draw(&own, 40); pause > 0; pause--) sched_yield();
+    int waits = draw(&own, 4) != 0;
+    goccl_work work;
+    if (rank == from) {
+      fill(data, n, i);
+      OK(goccl_send(comm, data, n, GOCCL_UINT8, 1 - from, 3, NULL, waits ? NULL : &work));
+    } else {
+      OK(goccl_recv(comm, data, n, GOCCL_UINT8, from, 3, NULL, waits ? NULL : &work));
+    }
+    if (!waits) finish(work);
+    if (rank != from) expect_filled(data, n, i);
+  }
+  free(data);
+}
+
 /* A batch that Go does not record says what is wrong with it as others do. */
 static void bad_exchanges(goccl_comm comm, int rank, int size) {
   (void)size;
@@ -1772,6 +1798,7 @@ static void bad_exchanges(goccl_comm comm, int rank, int size) {
 
 static void test_sends(void) {
   for (int size = 2; size <= 3; size++) on_ranks(size, PATIENCE, NULL, sends);
+  on_ranks(2, PATIENCE, NULL, large_sends);
   on_ranks(2, PATIENCE, NULL, sends_of_threads);
   on_ranks(2, PATIENCE, NULL, bad_exchanges);
 }

@@ -130,10 +130,38 @@ static int connected(const goccl_sends *s, uint32_t peer) {
          !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);
 }
 
+static int by_pipe(const goccl_sends *s, const goccl_message_call *m) {
+  return m->waits && m->bytes >= s->pipe_min && m->bytes <= s->pipe_max;
+}
+
+/* Whether a caller may wait here for a peer: nobody else wants to come in, or to end it. */
+static int may_wait(const goccl_sends *s) {
+  return !__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) &&
+         !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);
+}
+
+/* Sends through the pipe, if the peer is in the receive. What is not eager waits a little for it to
+ * come there, but not where the peer waits in Go. */
+static int send_by_pipe(const goccl_sends *s, const goccl_message_call *m) {
+  goccl_mail_peer *p = &s->mail->peers[m->peer];
+  goccl_lane *lane = s->mail->lane;
+  goccl_polls polls = {0};
+  if (!goccl_mail_taken(s->mail, m->peer)) return 0; /* it would overtake what lies there */
+  uint64_t number;
+  while ((number = goccl_pipe_claim(&p->pipes, m->about, m->bytes)) == 0) {
+    if (m->bytes <= s->eager_max || __atomic_load_n(&p->door->pollers, __ATOMIC_RELAXED) > 0 ||
+        !may_wait(s) || !goccl_poll(lane, (int32_t)m->peer, &polls, 0, GOCCL_YIELD))
+      return 0;
+  }
+  return goccl_pipe_put(&p->pipes, lane, (int32_t)m->peer, number, m->data, m->bytes);
+}
+
 static int send(goccl_sends *s, const goccl_message_call *m) {
   goccl_credit *c = &s->credits[m->peer];
+  if (!connected(s, m->peer)) return 0;
+  if (by_pipe(s, m) && send_by_pipe(s, m)) return 1;
   if (m->bytes > s->eager_max || c->eager_sent - c->eager_done + m->bytes > s->window ||
-      c->sent - c->done >= s->most || !connected(s, m->peer))
+      c->sent - c->done >= s->most)
     return 0;
   const uint64_t arg[2] = {m->about, 0};
   if (goccl_mail_post(s->mail, m->peer, s->data, 0, arg, m->data, (uint32_t)m->bytes) ==
@@ -151,28 +179,52 @@ int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_messag
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }
 
-/* Waits a little for a packet of a peer. Go, which may sleep, waits on. */
-static int await_packet(const goccl_sends *s, uint32_t peer, goccl_packet *packet) {
+/* What has come of a peer. */
+enum { NOTHING, PACKET, PIECES /* through the pipe, or some of them */ };
+
+/* Waits a little for it. Go, which may sleep, waits on. */
+static int await_message(const goccl_sends *s, const goccl_message_call *m, goccl_packet *packet) {
   goccl_lane *lane = s->mail->lane;
+  goccl_pipes *pipes = &s->mail->peers[m->peer].pipes;
   goccl_polls polls = {0};
-  int next;
-  while ((next = goccl_mail_next(s->mail, peer, packet)) == GOCCL_MAIL_EMPTY) {
-    if (__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) ||
-        __atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED ||
-        !goccl_poll(lane, (int32_t)peer, &polls, 0, GOCCL_YIELD))
+  int wanted = 0, next;
+  while ((next = goccl_mail_next(s->mail, m->peer, packet)) == GOCCL_MAIL_EMPTY) {
+    if (!wanted && by_pipe(s, m)) {
+      goccl_pipe_want(pipes, m->about, m->bytes);
+      wanted = 1;
+    }
+    if ((wanted && goccl_pipe_claimed(pipes)) || !may_wait(s) ||
+        !goccl_poll(lane, (int32_t)m->peer, &polls, 0, GOCCL_YIELD))
       break;
   }
-  if (polls.looks > 0) goccl_polled(&lane->patience, &polls, next == GOCCL_MAIL_PACKET);
-  return next == GOCCL_MAIL_PACKET;
+  int come = next == GOCCL_MAIL_PACKET ? PACKET : NOTHING;
+  if (wanted && !goccl_pipe_unwant(pipes)) come = PIECES;
+  if (polls.looks > 0) goccl_polled(&lane->patience, &polls, come != NOTHING);
+  return come;
+}
+
+/* Whether the peer need not be told of credit after the message. */
+static int need_not_tell(const goccl_sends *s, const goccl_message_call *m) {
+  const goccl_credit *c = &s->credits[m->peer];
+  return m->bytes > s->eager_max || (c->received + m->bytes - c->told < s->window / 4 &&
+                                     c->taken + 1 - c->told_taken < s->most / 4);
 }
 
 /* What is unexpected in a packet Go finds, too. So it does what the peer must be told of. */
 static int receive(goccl_sends *s, const goccl_message_call *m) {
   goccl_credit *c = &s->credits[m->peer];
   goccl_packet l;
-  if (!s->receives || !connected(s, m->peer) || c->received + m->bytes - c->told >= s->window / 4 ||
-      c->taken + 1 - c->told_taken >= s->most / 4 || !await_packet(s, m->peer, &l) ||
-      l.head != (s->data | (uint32_t)m->bytes << 8) || l.arg[0] != m->about)
+  if (!s->receives || (m->bytes > s->eager_max && !by_pipe(s, m)) || !connected(s, m->peer) ||
+      !need_not_tell(s, m))
+    return 0;
+  switch (await_message(s, m, &l)) {
+    case NOTHING: return 0;
+    case PIECES:
+      return goccl_pipe_get(&s->mail->peers[m->peer].pipes, s->mail->lane, (int32_t)m->peer,
+                            m->data, m->bytes);
+  }
+  if (m->bytes > s->eager_max || l.head != (s->data | (uint32_t)m->bytes << 8) ||
+      l.arg[0] != m->about)
     return 0;
   goccl_mail_take(s->mail, m->peer, &l, m->data);
   c->came++;
@@ -183,8 +235,7 @@ static int receive(goccl_sends *s, const goccl_message_call *m) {
 
 int goccl_fast_path_receive(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
   if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
-  int done = s->handle == handle && m->peer < s->ranks && m->bytes <= s->sends.eager_max &&
-             receive(&s->sends, m);
+  int done = s->handle == handle && m->peer < s->ranks && receive(&s->sends, m);
   leave(&s->sends.gate);
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }

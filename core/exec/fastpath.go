@@ -207,14 +207,22 @@ func (s *FastPath) Open() {
 	atomic.StoreUint32(gateOf(&s.c.gate).shut(), 0)
 }
 
-// UseSends says how callers in C send and receive from now on: by packets of a type, so many bytes
-// at most, and to a peer so many bytes and so many sends that it has not received yet. It is called
-// with the gate for sends shut.
-func (s *FastPath) UseSends(credits *Credits, packet uint8, eagerMax, window, most uint64) {
+// Sends says how callers in C send and receive.
+type Sends struct {
+	Packet           uint8  // the type of an eager packet
+	EagerMax         uint64 // bytes of one
+	PipeMin, PipeMax uint64 // bytes of what may go through a pipe; most 0: nothing does
+	Window, Most     uint64 // bytes, and sends, to a peer that it has not received yet, at most
+}
+
+// UseSends says how callers send and receive from now on. It is called with the gate for sends
+// shut.
+func (s *FastPath) UseSends(credits *Credits, n Sends) {
 	c := &s.c.sends
 	c.mail, c.credits = s.run.lane.window.mail.c, credits.c
-	c.data, c.eager_max = C.uint32_t(packet), C.uint64_t(eagerMax)
-	c.window, c.most = C.uint64_t(window), C.uint64_t(most)
+	c.data, c.eager_max = C.uint32_t(n.Packet), C.uint64_t(n.EagerMax)
+	c.pipe_min, c.pipe_max = C.uint64_t(n.PipeMin), C.uint64_t(n.PipeMax)
+	c.window, c.most = C.uint64_t(n.Window), C.uint64_t(n.Most)
 }
 
 // ShutSends keeps callers in C from sending and receiving until OpenSends undoes it, and waits for

@@ -95,6 +95,7 @@ typedef struct {
   uint64_t about; /* tag and dtype, as a packet has them */
   void *data;
   uint64_t bytes;
+  int waits; /* the caller waits for its end, and has nothing else to do */
 } goccl_message_call;
 
 /* What sends and receives in C go by. The matching engine in Go opens the gate while nobody is in
@@ -108,6 +109,8 @@ typedef struct {
   goccl_credit *credits; /* one a rank */
   uint32_t data;         /* the type of a packet with an eager send */
   uint64_t eager_max;    /* bytes of an eager send */
+  uint64_t pipe_min;     /* bytes of what goes through a pipe, where the peer is in its call */
+  uint64_t pipe_max;     /* 0: nothing does */
   uint64_t window;       /* bytes to one peer that it has not received yet, at most */
   uint64_t most;         /* sends, likewise */
 } goccl_sends;
@@ -145,7 +148,8 @@ enum {
 
 int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits);
 
-/* An eager send, and a receive of one that is there or comes soon: done, or not begun. */
+/* An eager send, and a receive of one that is there or comes soon; or what goes through a pipe:
+ * done, or not begun. */
 int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m);
 int goccl_fast_path_receive(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m);
 

@@ -41,6 +41,9 @@ type Layout struct {
 	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
 	// bytes of each of a mailbox's bounce buffers, see [Mail]; a multiple of a line; 0: there are none
 	Bounce int64
+	// Pipe is the bytes of each slot of a pair's pipes, see pipe.h; a multiple of a line; 0: there are
+	// none.
+	Pipe int64
 }
 
 // region is the layout of memory through which some ranks reach one of them, which owns it.
@@ -149,7 +152,18 @@ func (r *region) door() int64 {
 	return r.nearInboxes() + pageRound(int64(len(r.near))*r.inboxSize(r.NearChunk))
 }
 func (r *region) mailboxSize() int64 {
+	return r.pipeAt() + r.pipeSize()
+}
+
+// pipeAt is where the pipe lies in a mailbox.
+func (r *region) pipeAt() int64 {
 	return int64(unsafe.Sizeof(C.goccl_mailbox{})) + r.Mailbox + bouncesEach*r.Bounce
+}
+func (r *region) pipeSize() int64 {
+	if r.Pipe == 0 {
+		return 0
+	}
+	return int64(unsafe.Sizeof(C.goccl_pipe{})) + C.GOCCL_PIPE_SLOTS*r.Pipe
 }
 func (r *region) mailboxes() int64 { return r.door() + lineBytes }
 func (r *region) mailboxOf(rank int) int64 {

@@ -171,6 +171,11 @@ int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq
   return seen ? GOCCL_MAIL_SEEN : GOCCL_MAIL_POSTED;
 }
 
+int goccl_mail_taken(const goccl_mail *mail, uint32_t peer) {
+  const goccl_mail_peer *p = &mail->peers[peer];
+  return acquire(&p->to->taken) == p->posted;
+}
+
 /* Whether a packet can have come in its bounce buffers. */
 static int sent_in_bounces(const goccl_mail *mail, const goccl_mail_peer *p,
                            const goccl_packet *l) {

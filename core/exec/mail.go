@@ -102,6 +102,8 @@ func newMail(w *Window) (*Mail, error) {
 		p.from = (*C.goccl_mailbox)(w.at(own.mailboxOf(i)))
 		p.writer = lane.c.writer
 		p.mine = m.behindRing(p.from)
+		p.pipes.from, p.pipes.slot = m.pipeOf(own, p.from), C.uint64_t(l.Pipe)
+		p.pipes.writer.limit = C.GOCCL_WRITE_LIMIT
 		p.owned = bouncesEach // to be used once the peer's window is mapped
 		for n := range p.owned {
 			p.has[n] = C.uint8_t(n)
@@ -110,13 +112,19 @@ func newMail(w *Window) (*Mail, error) {
 	return m, nil
 }
 
-func (m *Mail) connect(peer int, door, box unsafe.Pointer) {
+func (m *Mail) connect(rank, peer int, r *region, door, box unsafe.Pointer) {
 	m.locks[peer].Lock()
 	defer m.locks[peer].Unlock()
 	p, to := &m.peers[peer], (*C.goccl_mailbox)(box)
 	p.door = (*C.goccl_mail_door)(door)
 	p.bell = m.lane.channels[peer].peer_bell
 	p.theirs = m.behindRing(to)
+	if p.pipes.to = m.pipeOf(r, to); p.pipes.to != nil {
+		p.pipes.slots = slotsOf(p.pipes.from)
+		if peer < rank {
+			p.pipes.slots = slotsOf(p.pipes.to)
+		}
+	}
 	// Last: callers in C use the rest once this is set.
 	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&p.to)), unsafe.Pointer(to))
 }
@@ -130,6 +138,18 @@ func (m *Mail) ringOf(box *C.goccl_mailbox) []byte {
 func (m *Mail) behindRing(box *C.goccl_mailbox) *C.uint8_t {
 	ring := m.ringOf(box)
 	return (*C.uint8_t)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(ring)), len(ring)))
+}
+
+// pipeOf is a mailbox's pipe; nil if there are none.
+func (m *Mail) pipeOf(r *region, box *C.goccl_mailbox) *C.goccl_pipe {
+	if r.Pipe == 0 {
+		return nil
+	}
+	return (*C.goccl_pipe)(unsafe.Add(unsafe.Pointer(box), r.pipeAt()))
+}
+
+func slotsOf(p *C.goccl_pipe) *C.uint8_t {
+	return (*C.uint8_t)(unsafe.Add(unsafe.Pointer(p), C.sizeof_goccl_pipe))
 }
 
 // Mapped tells whether packets can be posted to a peer.

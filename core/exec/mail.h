@@ -2,6 +2,7 @@
 #define GOCCL_MAIL_H
 
 #include "exec.h"
+#include "pipe.h"
 
 /* The first line of a rank's mailboxes, in its window. */
 typedef struct {
@@ -43,6 +44,7 @@ typedef struct {
   uint64_t posted; /* what this rank has published in `to` */
   uint64_t taken;  /* and in `from`, to both of which the peer may write */
   goccl_writer writer;
+  goccl_pipes pipes;
   uint8_t *theirs;
   uint8_t *mine;
   uint32_t owned;                 /* how many bounce buffers belong to this rank */
@@ -71,6 +73,9 @@ int goccl_mail_post(goccl_mail *mail, uint32_t peer, uint32_t type, uint64_t seq
 
 /* The bounce buffers in which a payload of so many bytes would travel now. */
 uint32_t goccl_mail_choose(const goccl_mail *mail, uint32_t peer, uint32_t bytes);
+
+/* Whether a peer has taken all packets. */
+int goccl_mail_taken(const goccl_mail *mail, uint32_t peer);
 
 /* Shows the oldest packet of a peer, if there is one. Below 0: no correct peer has written it. */
 enum {

@@ -109,7 +109,7 @@ static const struct {
  * what is streamed. */
 enum { STREAMED = 64, CACHED = 8 };
 
-enum { OVERSUBSCRIBED_NS = 8000, PIECE = 4 << 10, PIECES = 4 };
+enum { PIECE = 4 << 10, PIECES = 4 };
 
 /* Copies, and returns how long the median piece took, of an even number the lower: this thread may
  * have lost its CPU during another. Looking at the clock does not count, which some systems make a
@@ -141,7 +141,7 @@ void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes)
     *course += streamed ? -1 : 1;
   } else {
     size_t pieces = bytes / PIECE < PIECES ? bytes / PIECE : PIECES, done = pieces * PIECE;
-    uint64_t limit = writer->oversubscribed ? OVERSUBSCRIBED_NS : classes[class].ns;
+    uint64_t limit = writer->limit != 0 ? writer->limit : classes[class].ns;
     streamed = copy_pieces(to, from, pieces) * (1024 * 64 / PIECE) > limit;
     *course = streamed ? STREAMED : -CACHED;
     to = (uint8_t *)to + done, from = (const uint8_t *)from + done, bytes -= done;

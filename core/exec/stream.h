@@ -24,13 +24,19 @@ extern uint32_t goccl_streams_slowly;
  * writer. */
 enum { GOCCL_WRITER_CLASSES = 3 };
 typedef struct {
-  uint32_t oversubscribed; /* not 0: ranks share CPUs */
+  uint32_t limit; /* 0, or GOCCL_WRITE_LIMIT */
   /* Of these lengths: how many more writes there are before one is measured again; above 0 they are
    * streamed, below by way of the caches. */
   int32_t course[GOCCL_WRITER_CLASSES];
 } goccl_writer;
 
-enum { GOCCL_WRITE_MIN = 4 << 10 }; /* what is shorter is never streamed */
+enum {
+  GOCCL_WRITE_MIN = 4 << 10, /* what is shorter is never streamed */
+  /* Nanoseconds for 1024 lines, up to which any cache between the two is the better way, whatever
+   * the length: where ranks share CPUs, and where the reader copies out while the writer copies in.
+   */
+  GOCCL_WRITE_LIMIT = 8000
+};
 
 /* memcpy for a destination that another CPU is about to read. */
 void goccl_write(goccl_writer *writer, void *to, const void *from, size_t bytes);

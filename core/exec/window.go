@@ -156,7 +156,9 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 	c.bell.naps = flag(wait.Spin > 0) // a nap costs a rank that shares its CPU more than a fence does
 	spin, yields := C.uint32_t(wait.Spin), C.uint32_t(wait.Yields)
 	c.patience = C.goccl_patience{spin_most: spin, spin: spin, yields_most: yields, yields: yields}
-	c.writer.oversubscribed = flag(wait.Spin == 0)
+	if wait.Spin == 0 {
+		c.writer.limit = C.GOCCL_WRITE_LIMIT
+	}
 	lane := &Lane{window: w, c: c, channels: unsafe.Slice(channels, l.Ranks),
 		placements: unsafe.Slice(placements, l.Ranks*l.Slots),
 		adverts:    unsafe.Slice(adverts, l.Ranks*l.Slots)}
@@ -232,7 +234,8 @@ func (w *Window) ConnectMemory(rank, peer, fd int) error {
 	w.setState(peer, C.GOCCL_MEMORY)
 	w.ring()
 	if w.mail != nil { // last: a thread that can post can also run plans
-		w.mail.connect(peer, unsafe.Pointer(&mem[l.door()]), unsafe.Pointer(&mem[l.mailboxOf(rank)]))
+		w.mail.connect(rank, peer, &l, unsafe.Pointer(&mem[l.door()]),
+			unsafe.Pointer(&mem[l.mailboxOf(rank)]))
 	}
 	return nil
 }

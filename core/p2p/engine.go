@@ -106,11 +106,13 @@ func New(c Config, f Face) (*Engine, error) {
 	}
 	e.attention.after, e.attention.look = e.after, e.background
 	if e.mails {
-		most := min(uint64(c.Shape.EagerMax), e.eagerMost())
+		s := exec.Sends{Packet: transport.Data, EagerMax: min(uint64(c.Shape.EagerMax), e.eagerMost()),
+			Window: e.eagerWindow, Most: e.most}
+		s.PipeMin, s.PipeMax = c.Shape.Pipes()
 		if least := c.Shape.Thresholds.SendGetMin; least > 0 {
-			most = min(most, uint64(least)-1)
+			s.EagerMax, s.PipeMax = min(s.EagerMax, uint64(least)-1), min(s.PipeMax, uint64(least)-1)
 		}
-		c.FastPath.UseSends(credits, transport.Data, most, e.eagerWindow, e.most)
+		c.FastPath.UseSends(credits, s)
 	}
 	return e, nil
 }

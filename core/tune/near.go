@@ -17,7 +17,7 @@ const (
 // chunk is the most bytes of a message of an operation of so many bytes, with some radices.
 func (s *Shape) chunk(c plan.Collective, radices []int, bytes int64) int64 {
 	if c == plan.Send || c == plan.Recv {
-		return s.SendChunk
+		return min(s.SendChunk, max(bytes/leastPieces&^63, leastPiece))
 	}
 	peers := 0
 	for _, r := range radices {

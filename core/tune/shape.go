@@ -13,6 +13,7 @@ package tune
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
@@ -33,6 +34,10 @@ const (
 	// wake-ups at both ends.
 	largestPortChunk = 512 << 10
 	smallestChunk    = 256
+	// largestSend is shorter: while one piece is copied into a slot, the one before is copied out.
+	largestSend = 128 << 10
+	// leastPieces is into how many messages a send is cut at least that is longer than leastPiece.
+	leastPieces, leastPiece = 8, 16 << 10
 	// manyChunks is of how many chunks a block is better put in long messages, by direct placement,
 	// where ports join the ranks of an oversubscribed host.
 	manyChunks = 16
@@ -41,6 +46,9 @@ const (
 	mailBudget   = 3 << 20
 	largestEager = 256 << 10 // where memory is shared: what is longer goes faster through the windows
 	leastEager   = 4 << 10
+	// pipeBudget is about how many bytes of pipes there are, of a few slots a peer.
+	pipeBudget             = 1 << 20
+	largestPipe, leastPipe = 64 << 10, 4 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20
 )
@@ -61,6 +69,7 @@ type Shape struct {
 	Slots     int   // a direction of a channel
 	Ahead     int   // see plan.Params
 	EagerMax  int64 // the most bytes of an eager packet between ranks that share memory
+	PipeSlot  int64 // the bytes of a slot of a pipe between such ranks
 	// AllMemory tells that all pairs of ranks share memory: no channel is a port.
 	AllMemory bool
 	// SingleCopy tells that all ranks can read each other's memory, on which they have agreed.
@@ -102,10 +111,14 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 	} else if t.Size > 2 {
 		rings++ // the stage
 	}
-	s.SendChunk = fitting(largestChunk, int64(t.Sharing-1)*Lanes)
+	s.SendChunk = fitting(largestSend, int64(t.Sharing-1)*Lanes)
 	s.Chunk = fitting(s.Chunk, rings)
 	for s.EagerMax > leastEager && 3*s.EagerMax*int64(t.Sharing-1) > mailBudget {
 		s.EagerMax /= 2
+	}
+	s.PipeSlot = largestPipe
+	for s.PipeSlot > leastPipe && slotsPerChannel*s.PipeSlot*int64(t.Sharing-1) > pipeBudget {
+		s.PipeSlot /= 2
 	}
 	if t.Ports {
 		// Until a slot's release is back at the sender, several more can be under way.
@@ -140,6 +153,16 @@ func (s *Shape) Agree(singleCopy, fastReads bool) {
 	if s.SingleCopy = singleCopy; !fastReads {
 		s.Thresholds = s.slow
 	}
+}
+
+// Pipes are the least and the most bytes of a send that goes through a pipe where both ranks are in
+// their calls; most 0: none does. Ranks that share a CPU copy one after the other anyway, and each
+// piece would cost a change of threads.
+func (s *Shape) Pipes() (least, most uint64) {
+	if s.Oversubscribed || s.Thresholds.SendPipeMin == 0 {
+		return 0, 0
+	}
+	return uint64(s.Thresholds.SendPipeMin), math.MaxUint64
 }
 
 // fitting is the longest chunk of which the slots of so many inboxes fit into memory.

@@ -12,14 +12,16 @@ import (
 )
 
 // Thresholds are the sizes in bytes at which one way to move data gives way to another. Ranks must
-// agree on all but StreamMin and SendGetMin.
+// agree on all but StreamMin, SendGetMin and SendPipeMin.
 type Thresholds struct {
 	plan.Thresholds
 	FlatMax    int64 // up to it, broadcast and reduce let the root talk to every rank itself
 	StreamMin  int64 // outputs from this total on are written past the caches: see Shape.Streams
 	SendGetMin int64 // a send from this length on is read by its receiver where it can be; 0: never
-	LongMax    int64 // the most bytes of a message with direct placement: see plan.Params.Long
-	DirectMin  int64 // direct plans are tried for blocks from this length on
+	// SendPipeMin is from which length on a send goes through a pipe: see Shape.Pipes; 0: never.
+	SendPipeMin int64
+	LongMax     int64 // the most bytes of a message with direct placement: see plan.Params.Long
+	DirectMin   int64 // direct plans are tried for blocks from this length on
 }
 
 // The thresholds by kind of channel. `goccl tune` measures both sides of each at many sizes, in
@@ -31,7 +33,8 @@ var (
 	memoryThresholds = Thresholds{
 		Thresholds: plan.Thresholds{OneShotMax: 1 << 10, MulticastMin: 8 << 10,
 			SwapMin: 4 << 10, PipelineMin: 64 << 10, GetMin: 8 << 20},
-		FlatMax: 32 << 10, StreamMin: 16 << 20, SendGetMin: 8 << 20, DirectMin: 32 << 10,
+		FlatMax: 32 << 10, StreamMin: 16 << 20, SendGetMin: 8 << 20, SendPipeMin: 32 << 10,
+		DirectMin: 32 << 10,
 	}
 	// Where a wait costs a change of threads, fewer messages are better.
 	oversubscribedThresholds = Thresholds{
@@ -62,7 +65,7 @@ func (t *Topology) thresholds(chunk int64, fastReads bool) Thresholds {
 	}
 	port := portThresholds
 	if t.Memory { // sends within a host
-		port.SendGetMin = memory.SendGetMin
+		port.SendGetMin, port.SendPipeMin = memory.SendGetMin, memory.SendPipeMin
 	}
 	if t.MultiHost {
 		if t.RDMA { // by estimates for 8 ranks: messages cost little
@@ -83,7 +86,8 @@ func (t *Thresholds) Fields() map[string]*int64 {
 		"one_shot_max": &t.OneShotMax, "flat_max": &t.FlatMax, "multicast_min": &t.MulticastMin,
 		"swap_min": &t.SwapMin, "pipeline_min": &t.PipelineMin, "window_min": &t.WindowMin,
 		"get_min": &t.GetMin, "stream_min": &t.StreamMin, "send_get_min": &t.SendGetMin,
-		"long_max": &t.LongMax, "direct_min": &t.DirectMin,
+		"send_pipe_min": &t.SendPipeMin,
+		"long_max":      &t.LongMax, "direct_min": &t.DirectMin,
 	}
 }
 
@@ -108,8 +112,8 @@ func (t *Thresholds) Set(text string) error {
 		field := fields[name]
 		if field == nil {
 			return fmt.Errorf("%q, allowed are one_shot_max, flat_max, multicast_min, swap_min, "+
-				"pipeline_min, window_min, get_min, stream_min, send_get_min, long_max and direct_min, "+
-				"each with =bytes", item)
+				"pipeline_min, window_min, get_min, stream_min, send_get_min, send_pipe_min, long_max and "+
+				"direct_min, each with =bytes", item)
 		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 {

@@ -7,14 +7,14 @@ import (
 )
 
 func TestSetThresholds(t *testing.T) {
-	all := Thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 2, 4, 5, 6, 7}
+	all := Thresholds{plan.Thresholds{OneShotMax: 1, PipelineMin: 3}, 2, 4, 5, 17, 6, 7}
 	with := func(change func(t *Thresholds)) Thresholds {
 		t := all
 		change(&t)
 		return t
 	}
 	each := Thresholds{plan.Thresholds{OneShotMax: 7, MulticastMin: 15, SwapMin: 16, PipelineMin: 8,
-		WindowMin: 12}, 9, 10, 13, 14, 11}
+		WindowMin: 12}, 9, 10, 13, 18, 14, 11}
 	for _, c := range []struct {
 		text string
 		want Thresholds
@@ -23,7 +23,7 @@ func TestSetThresholds(t *testing.T) {
 		{"", all, true},
 		{"flat_max=0", with(func(t *Thresholds) { t.FlatMax = 0 }), true},
 		{"one_shot_max=7,pipeline_min=8,multicast_min=15,swap_min=16,window_min=12,stream_min=10," +
-			"send_get_min=13,long_max=14,direct_min=11,flat_max=9", each, true},
+			"send_get_min=13,send_pipe_min=18,long_max=14,direct_min=11,flat_max=9", each, true},
 		{"get_min=5", with(func(t *Thresholds) { t.GetMin = 5 }), true},
 		{"one_shot_max", all, false},
 		{"one_shot_max=", all, false},

@@ -1,0 +1,36 @@
+package exec
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// The pipe is used by callers in C only, and so is its test, under the thread sanitizer where the
+// compiler has one.
+func TestPipe(t *testing.T) {
+	if _, err := os.Stat("testdata/pipe.c"); err != nil { // so that `go test` knows of it
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "pipe")
+	build := func(flags ...string) error {
+		args := append(flags, "-std=gnu11", "-Wall", "-Wextra", "-g", "-O1", "-pthread", "-o",
+			program, "testdata/pipe.c", "pipe.c", "exec.c", "get.c", "stream.c")
+		out, err := exec.Command("cc", args...).CombinedOutput()
+		if err != nil {
+			t.Logf("cc %v: %v\n%s", args, err, out)
+		}
+		return err
+	}
+	if build("-fsanitize=thread") != nil {
+		if err := build(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command(program).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}

@@ -24,12 +24,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from goccl import bench
 from goccl.bench import (
+    adapters,
     barrier,
     capi,
     hosts,
@@ -43,9 +45,9 @@ from goccl.bench import (
     wire,
     worker,
 )
-from goccl.bench.adapters import Setup, adapter
+from goccl.bench.adapters import Adapter, Setup, adapter
 from goccl.bench.beside import Beside, Neighbours, NotBusy
-from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer
+from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer, DType
 from goccl.bench.collectives import (
     COLLECTIVES,
     ITEMSIZE,
@@ -243,6 +245,7 @@ def test_probe_of_cpus_that_cannot_be_used() -> None:
         ("scatter", 0.75),
         ("alltoall", 0.75),
         ("sendrecv", 1.0),
+        ("pingpong", 1.0),
     ],
 )
 def test_bandwidth(collective: str, factor: float) -> None:
@@ -1177,6 +1180,50 @@ def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         adapter("goccl-c").meet(Setup(2, 0, "", 0, -1, {}, 1))
 
 
+@pytest.mark.parametrize(("rank", "wanted"), [(0, 5), (1, 0), (2, 0)])
+def test_pingpong_is_half_of_the_second_round_trip_of_rank_0(
+    rank: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls = [0], [0]
+
+    class Steady(Adapter):
+        """Whose calls take 1000 ns and 10 ns in turn."""
+
+        def load(self) -> None:
+            pass
+
+        def meet(self, setup: Setup) -> None:
+            pass
+
+        def join(self) -> None:
+            self.rank, self.ranks = rank, 3
+
+        def bind(
+            self, collective: str, dtype: DType, send: Array, recv: Array
+        ) -> Callable[[], None]:
+            def call() -> None:
+                calls[0] += 1
+                clock[0] += 10 if calls[0] % 2 else 1000
+
+            return call
+
+        def leave(self) -> None:
+            pass
+
+    class Alone:
+        def wait(self, starts: bool = False) -> None:
+            pass
+
+    monkeypatch.setattr(adapters, "time", SimpleNamespace(perf_counter_ns=lambda: clock[0]))
+    library, meeting = Steady(), Alone()
+    library.join()
+    one = worker._Rank(library, cast("barrier.Barrier", meeting))
+    one.prepare({"collective": "pingpong", "count": 4, "dtype": "float32"})
+    _, times = one.block({"iterations": 3, "warmup": 1, "seed": 0})
+    assert wire.unpack_times(times) == [wanted] * 3
+    assert calls == [2 + 2 * 4]  # two are checked
+
+
 @pytest.fixture
 def core() -> capi.Core:
     try:
@@ -1270,6 +1317,29 @@ def test_c_gives_up_on_a_rank_that_does_not_come(core: capi.Core) -> None:
         _measure(core, first, loop)
     core.destroy(first)
     core.destroy(second)
+
+
+def test_c_makes_calls_of_a_pingpong_twice(core: capi.Core) -> None:
+    unique_id = core.unique_id()
+    buffers = [[Buffer(DTYPES["float32"], 8) for _ in range(2)] for _ in range(2)]
+
+    def play(rank: int) -> Array:
+        send, recv = buffers[rank]
+        send.fill_pattern(rank, 1)
+        comm = core.init(unique_id, rank, 2, 20)
+        more = {"out": recv.array.ctypes.data, "out_count": 8, "twice": rank == 0}
+        us = np.zeros(8)
+        # Rank 1 makes as many calls, one after the other: the message that none sends is missed.
+        loop = _loop(send, collective=b"pingpong", **more)
+        core.measure(comm, loop, 4 if rank == 0 else 8, us.ctypes.data, None)
+        core.destroy(comm)
+        return us
+
+    with ThreadPoolExecutor(2) as pool:
+        times, _ = pool.map(play, range(2))
+    assert list(times > 0) == [True] * 4 + [False] * 4
+    for rank in range(2):
+        assert (buffers[rank][1].array == buffers[1 - rank][0].array).all()
 
 
 def _children(pid: int) -> list[int]:

@@ -199,6 +199,18 @@ static goccl_result call_sendrecv(const struct bench *b) {
   return r != GOCCL_OK ? r : end;
 }
 
+/* A message from rank 0 to rank 1, and one back. */
+static goccl_result call_pingpong(const struct bench *b) {
+  if (b->rank > 1) return GOCCL_OK;
+  const goccl_bench_loop *l = b->loop;
+  int peer = 1 - b->rank;
+  goccl_result r = GOCCL_OK;
+  if (b->rank == ROOT) r = goccl_send(b->comm, l->in, l->in_count, l->dtype, peer, 0, NULL, NULL);
+  if (r == GOCCL_OK) r = goccl_recv(b->comm, l->out, l->out_count, l->dtype, peer, 0, NULL, NULL);
+  if (r != GOCCL_OK || b->rank == ROOT) return r;
+  return goccl_send(b->comm, l->in, l->in_count, l->dtype, peer, 0, NULL, NULL);
+}
+
 static goccl_result call_barrier(const struct bench *b) {
   return goccl_barrier(b->comm, NULL, NULL);
 }
@@ -216,6 +228,7 @@ static const struct {
     {"scatter", call_scatter},
     {"alltoall", call_alltoall},
     {"sendrecv", call_sendrecv},
+    {"pingpong", call_pingpong},
     {"barrier", call_barrier},
 };
 
@@ -315,6 +328,7 @@ static const char *run(const struct bench *b, goccl_result (*call)(const struct 
     if (l->value_count != 0) rewrite(b, i);
     const char *why = l->meeting == NULL ? NULL : meet(b, crowded, YIELDS);
     if (why != NULL) return why;
+    if (l->twice && call(b) != GOCCL_OK) return goccl_last_error();
     double start = now();
     goccl_result r = call(b);
     us[i] = (now() - start) / 1000;

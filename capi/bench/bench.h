@@ -14,7 +14,9 @@ double goccl_bench_round_trip(int cpu_a, int cpu_b);
 
 /* A collective on the buffers of this rank, to be called over and over. */
 typedef struct {
-  const char *collective; /* "allreduce", ...: as GoCCL's functions; "sendrecv": around a ring */
+  /* "allreduce", ...: as GoCCL's functions; "sendrecv": around a ring; "pingpong": from rank 0 to
+   * rank 1 and back. */
+  const char *collective;
   goccl_dtype dtype;
   void *in; /* also the result of allreduce, broadcast and reduce */
   void *out;
@@ -26,6 +28,7 @@ typedef struct {
    * before and after every call, without help of the communicator. NULL: they do not. */
   void *meeting;
   int64_t meeting_ms; /* for how long they wait there for each other */
+  int twice;          /* each call is made twice, and the second one is timed */
 } goccl_bench_loop;
 
 /* Makes `iterations` blocking calls, which sum where they reduce and have root 0. us[i]: how long

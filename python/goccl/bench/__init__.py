@@ -1,15 +1,20 @@
 """``goccl bench``: how fast each collective is, beside other libraries, in one run.
 
 Buffers, and how a size is counted ``bytes`` is the size of the larger buffer of a rank, as in
-    nccl-tests: the whole buffer for allreduce, broadcast, reduce, alltoall and sendrecv; all blocks
-    together for allgather and gather (output), reduce_scatter and scatter (input). A size that does
-    not divide into elements and blocks is rounded up, and the row tells the rounded size. Buffers
-    are touched before anything is measured, and the input is rewritten with new values before every
-    iteration, outside the measured time.
+    nccl-tests: the whole buffer for allreduce, broadcast, reduce, alltoall, sendrecv and pingpong;
+    all blocks together for allgather and gather (output), reduce_scatter and scatter (input). A
+    size that does not divide into elements and blocks is rounded up, and the row tells the rounded
+    size. Buffers are touched before anything is measured, and the input is rewritten with new
+    values before every iteration, outside the measured time.
 
 Time Before an iteration and after it all ranks meet in a barrier of shared memory that has nothing
     to do with the library under test. The time of an iteration is that of its slowest rank. Median
     and 99th percentile are taken over the iterations of all blocks of one placement.
+
+Ping-pong ``pingpong`` is what OSU's ``osu_latency`` and IMB's ``PingPong`` print: half of a round
+    trip of blocking sends and receives between ranks 0 and 1, by the clock of rank 0. Each sends
+    from one buffer and receives into another. A round trip that is not measured goes before each
+    measured one, for ranks leave the barrier one after the other. Other ranks do nothing.
 
 Ways into GoCCL ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through
     c``) is called by a loop in C, ``goccl_bench_measure()``, with the same buffers, values, barrier

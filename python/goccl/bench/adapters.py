@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from . import capi, wire
 from .barrier import Barrier, HostBarrier
 from .buffers import PERIOD, Array, Buffer, DType, ordinary
-from .collectives import ROOT
+from .collectives import PLAYERS, ROOT
 from .libraries import GOCCL, MAPPED_VARIABLE, Unavailable
 
 
@@ -75,9 +76,11 @@ class Adapter(ABC):
         result: Buffer,
         barrier: Barrier | HostBarrier,
         iterations: int,
+        *,
+        twice: bool,
     ) -> tuple[list[int], Array]:
         """Repeats: new values into `send`, all ranks meet, the call that bind() made last, all
-        ranks meet.
+        ranks meet. twice: the call is made twice, and the second one counts.
 
         Returns how long each call took, in ns, and the first and last elements that it left in
         `result`.
@@ -88,6 +91,8 @@ class Adapter(ABC):
         for iteration in range(iterations):
             send.fill(rank, iteration)
             meet(starts=True)
+            if twice:
+                call()
             begun = now()
             call()
             times.append(now() - begun)
@@ -149,17 +154,20 @@ class CoreAdapter(Adapter):
         result: Buffer,
         barrier: Barrier | HostBarrier,
         iterations: int,
+        *,
+        twice: bool,
     ) -> tuple[list[int], Array]:
         if isinstance(barrier, HostBarrier):  # the loop in C meets in memory only
-            return super().measure(call, send, result, barrier, iterations)
+            return super().measure(call, send, result, barrier, iterations, twice=twice)
         values = send.values(self.rank)
         ends = result.ends(iterations)
         self._loop.values, self._loop.value_count = values.ctypes.data, PERIOD
         self._loop.meeting, self._loop.meeting_ms = barrier.address, int(barrier.timeout * 1000)
+        self._loop.twice = twice
         try:
             return self._run(iterations, ends.ctypes.data), ends
         finally:
-            self._loop.value_count, self._loop.meeting = 0, None
+            self._loop.value_count, self._loop.meeting, self._loop.twice = 0, None, False
 
     def leave(self) -> None:
         self._core.destroy(self._comm)
@@ -261,6 +269,11 @@ class TorchAdapter(Adapter):
                 return lambda: dist.all_to_all_single(target, source)
             case "sendrecv":
                 return self._sendrecv(source, target)
+            case "pingpong":
+                peer = 1 - self.rank
+                return _pingpong(
+                    self.rank, partial(dist.send, source, peer), partial(dist.recv, target, peer)
+                )
             case "barrier":
                 return lambda: dist.barrier()
         raise Unavailable(f"{self._backend} has no {collective}")
@@ -348,12 +361,32 @@ class MpiAdapter(Adapter):
             case "sendrecv":
                 after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
                 return lambda: comm.Sendrecv(send, after, 0, recv, before, 0)
+            case "pingpong":
+                peer = 1 - self.rank
+                return _pingpong(
+                    self.rank, partial(comm.Send, send, peer, 0), partial(comm.Recv, recv, peer, 0)
+                )
             case "barrier":
                 return lambda: comm.Barrier()
         raise Unavailable(f"MPI has no {collective}")
 
     def leave(self) -> None:
         self._mpi.Finalize()
+
+
+def _pingpong(
+    rank: int, send: Callable[[], object], receive: Callable[[], object]
+) -> Callable[[], None]:
+    """What a rank does in a ping-pong: rank 0 sends first."""
+    if rank not in PLAYERS:
+        return lambda: None
+    first, second = (send, receive) if rank == ROOT else (receive, send)
+
+    def run() -> None:
+        first()
+        second()
+
+    return run
 
 
 def adapter(library: str) -> Adapter:

@@ -67,6 +67,7 @@ class Loop(ctypes.Structure):
         ("value_count", ctypes.c_uint64),
         ("meeting", ctypes.c_void_p),
         ("meeting_ms", ctypes.c_int64),
+        ("twice", ctypes.c_int),
     )
 
 

@@ -46,11 +46,26 @@ COLLECTIVES: dict[str, Callable[[int], float]] = {
     "scatter": _without_own_block,
     "alltoall": _without_own_block,
     "sendrecv": _whole,
+    "pingpong": _whole,
     "barrier": _whole,
 }
 """Every collective that can be benched, with the factor from algorithm to bus bandwidth."""
 
 _IN_BLOCKS = frozenset({"allgather", "reduce_scatter", "gather", "scatter", "alltoall"})
+
+PLAYERS = (0, 1)
+"""The ranks of a ping-pong; the others only come to the barrier."""
+
+TWICE = frozenset({"pingpong"})
+"""Calls of these are made twice, and the second one counts. The first one begins as ranks leave the
+barrier, one after the other, and the second one as in a loop of round trips."""
+
+
+def counted(collective: str, rank: int) -> float:
+    """The part of a call's time that counts: of a ping-pong half of that of rank 0."""
+    if collective != "pingpong":
+        return 1.0
+    return 0.5 if rank == ROOT else 0.0
 
 
 def element_count(collective: str, ranks: int, nbytes: int, itemsize: int) -> int:
@@ -88,6 +103,8 @@ def layout(collective: str, rank: int, ranks: int, count: int) -> Layout:
             return Layout(count if root else 0, block, False)
         case "alltoall" | "sendrecv":
             return Layout(count, count, False)
+        case "pingpong":
+            return Layout(count, count, False) if rank in PLAYERS else Layout(0, 0, True)
         case "barrier":
             return Layout(0, 0, True)
     raise ValueError(f"unknown collective {collective!r}")
@@ -126,6 +143,8 @@ def expected(collective: str, rank: int, ranks: int, count: int) -> list[Segment
             return [Segment((peer,), rank * block, block) for peer in everyone]
         case "sendrecv":
             return [Segment(((rank - 1) % ranks,), 0, count)]
+        case "pingpong":
+            return [Segment((1 - rank,), 0, count)] if rank in PLAYERS else []
         case "barrier":
             return []
     raise ValueError(f"unknown collective {collective!r}")

@@ -188,7 +188,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "collective",
         type=choices_of(list(COLLECTIVES), "all"),
         nargs="?",
-        help=f"{', '.join(COLLECTIVES)}; several with commas between; or all",
+        help=f"{', '.join(COLLECTIVES)}; several with commas between; or all. A pingpong is of "
+        "ranks 0 and 1, and half of a round trip is its time",
     )
     add(
         "--suite",

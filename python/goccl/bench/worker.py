@@ -22,7 +22,7 @@ from typing import Any
 from . import barrier, capi, wire
 from .adapters import Adapter, Setup, adapter
 from .buffers import DTYPES, Buffer
-from .collectives import Segment, expected, layout
+from .collectives import TWICE, Segment, counted, expected, layout
 from .libraries import Unavailable
 from .standalone import end_with, require_one_thread
 
@@ -38,6 +38,7 @@ class _Prepared:
     result: Buffer
     call: Callable[[], None]
     wanted: list[Segment]
+    collective: str
 
 
 class _Rank:
@@ -67,6 +68,7 @@ class _Rank:
             result=send if shape.in_place else recv,
             call=self._library.bind(collective, dtype, send.array, recv.array),
             wanted=expected(collective, rank, ranks, count),
+            collective=collective,
         )
         return {}
 
@@ -91,13 +93,20 @@ class _Rank:
         _, wrong = self._checked(prepared, seed)
         started = time.perf_counter_ns()
         times, ends = self._library.measure(
-            prepared.call, prepared.send, prepared.result, self._barrier, warmup + iterations
+            prepared.call,
+            prepared.send,
+            prepared.result,
+            self._barrier,
+            warmup + iterations,
+            twice=prepared.collective in TWICE,
         )
         spent = time.perf_counter_ns() - started
         wrong += prepared.result.count_wrong_ends(prepared.wanted, ends)
         wrong += self._checked(prepared, seed + 1)[1]
         gc.enable()
-        return {"wrong": wrong, "spent": spent}, wire.pack_times(times[warmup:])
+        part = counted(prepared.collective, self._library.rank)
+        times = [round(time * part) for time in times[warmup:]]
+        return {"wrong": wrong, "spent": spent}, wire.pack_times(times)
 
     def _checked(self, prepared: _Prepared, seed: int) -> tuple[int, int]:
         """How long a call took, in ns, and how many elements it left wrong."""

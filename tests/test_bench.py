@@ -392,6 +392,34 @@ def test_table() -> None:
     ]  # fmt: skip
 
 
+def test_means_are_compared_too_beside_busy_programs() -> None:
+    beside = Beside(1, 0)
+    rows = [
+        _row(library="goccl-c", median_us=2.0, mean_us=10.0, beside=beside),
+        _row(library="impi", transport="auto", median_us=1.0, mean_us=40.0, beside=beside),
+        _row(library="mpich", transport="auto", median_us=4.0, mean_us=30.0, beside=beside),
+    ]
+    *_, names = report.table_head("allreduce", 2, "float32", OURS[1:], beside=beside).split("\n")
+    lines = [report.table_row(row, rows, OURS[1:]) for row in rows]
+    assert names.endswith("wrong x goccl-c/shm mean x goccl-c/shm")
+    assert {len(line) for line in lines} == {len(names)}
+    assert [line.split()[-2:] for line in lines[1:]] == [["0.50", "4.00"], ["2.00", "3.00"]]
+    text = markdown.document(rows, {}, {}, [])
+    for counts in (
+        "| `goccl-c/shm` | median | 1 | 0 | 1 |",
+        "| `goccl-c/shm` | mean | 1 | 1 | 0 |",
+    ):
+        assert counts in text
+    median, mean = _cells(text, "allreduce, 2 ranks, float32")
+    ratios = "*best* ÷ goccl-c/shm"
+    assert (median["by"], median["impi"], median[ratios]) == (
+        "median",
+        "1.00",
+        "**0.50 (impi wins)**",
+    )
+    assert (mean["by"], mean["impi"], mean[ratios]) == ("mean", "40.00", "3.00 (mpich)")
+
+
 def test_mpi_is_compared_with_goccl_through_c() -> None:
     rows = [
         _row(),

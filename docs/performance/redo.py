@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from goccl.bench.plot import write_plot
-from goccl.bench.report import Row
+from goccl.bench.report import MEAN, Row
 
 HERE = Path(__file__).parent
 BODY = r"\| (.*) \|\n.*\n((?:\|.*\n)+)"
@@ -87,7 +87,8 @@ def main(comparison: Path, name: str = "") -> None:
         sys.exit(f"{name} is a name for one collective, and {comparison} has {len(tables)}")
     for collective, lines in tables.items():
         write_table(name or collective, lines)
-        rows = [row for line in lines for row in rows_of(collective, dtypes[collective], line)]
+        medians = [line for line in lines if line.get("by") != MEAN]
+        rows = [row for line in medians for row in rows_of(collective, dtypes[collective], line)]
         if any(row.bytes for row in rows):
             write_plot(rows, HERE / f"{name or collective}.svg")
     if name:

@@ -16,6 +16,10 @@ Ping-pong ``pingpong`` is what OSU's ``osu_latency`` and IMB's ``PingPong`` prin
     from one buffer and receives into another. A round trip that is not measured goes before each
     measured one, for ranks leave the barrier one after the other. Other ranks do nothing.
 
+Beside busy programs ``--beside 1:0`` measures while a program of nice level 0 keeps a CPU busy, and
+    compares medians and means. They may name different winners: a library that never gives its CPU
+    away may have the better median, and the worse mean.
+
 Ways into GoCCL ``goccl`` is called through torch.distributed from Python. ``goccl-c`` (``--through
     c``) is called by a loop in C, ``goccl_bench_measure()``, with the same buffers, values, barrier
     and checks. The transport ``mapped`` is shared memory with buffers that peers map, as those of

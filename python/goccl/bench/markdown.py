@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import shlex
@@ -14,7 +15,7 @@ from pathlib import Path
 from .collectives import ROOT
 from .libraries import GOCCL, MAPPED
 from .placement import FAR_FROM_NS, MIXED, NEAR
-from .report import OURS, Row, start_figures
+from .report import OURS, Row, compared_by, start_figures
 
 _NOTHING = "-"
 _LEGEND = f"""\
@@ -35,6 +36,10 @@ group. *first call*: of the collective with the first size; of the first collect
 connections. *PSS*: the memory of a rank after it, in the mean, in which what processes share is
 divided among them. Ranks of an MPI share less of Python's own memory than others, which are
 forked."""
+
+_LEGEND_BESIDE = """\
+*by*: whether a line holds and compares medians or means. Beside busy programs they may name
+different winners."""
 
 
 def machine(command: str = "bench") -> dict[str, str]:
@@ -70,7 +75,7 @@ def document(
         f"Every result was checked: {f'**{wrong}**' if wrong else 'no'} elements were wrong."
     )
     parts += [f"**Failed:** {failure.splitlines()[0]}" for failure in failures]
-    parts += [_LEGEND, _summary(rows)]
+    parts += [_LEGEND, *([_LEGEND_BESIDE] if rows[0].beside else []), _summary(rows)]
     for key in dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows):
         collective, ranks, dtype = key
         its = [row for row in rows if (row.collective, row.ranks, row.dtype) == key]
@@ -78,7 +83,7 @@ def document(
     return "\n\n".join(parts) + "\n"
 
 
-def best_rival(ours: Row, rows: Iterable[Row]) -> Row | None:
+def best_rival(ours: Row, rows: Iterable[Row], statistic: str) -> Row | None:
     """The fastest of those that `ours` is compared with, or None where not all were met at its
     placement."""
 
@@ -91,7 +96,7 @@ def best_rival(ours: Row, rows: Iterable[Row]) -> Row | None:
     here = [row for row in rivals if row.placement == ours.placement]
     if len(here) < len({row.label for row in rivals}):
         return None
-    return min(here, key=lambda row: row.median_us, default=None)
+    return min(here, key=lambda row: row.us(statistic), default=None)
 
 
 def _meets_all(label: str) -> bool:
@@ -100,31 +105,41 @@ def _meets_all(label: str) -> bool:
 
 def _summary(rows: Sequence[Row]) -> str:
     lines = []
-    for label in _labels(rows, ours=True):
+    for label, by in itertools.product(_labels(rows, ours=True), compared_by(rows[0].beside)):
         pairs = [
-            (row.median_us, rival.median_us)
+            (row.us(by), rival.us(by))
             for row in rows
-            if row.label == label and row.placement != MIXED and (rival := best_rival(row, rows))
+            if row.label == label
+            and row.placement != MIXED
+            and (rival := best_rival(row, rows, by))
         ]
         ahead = sum(mine < other for mine, other in pairs)
-        lines.append([f"`{label}`", str(len(pairs)), str(ahead), str(len(pairs) - ahead)])
-    return table(["", "comparisons", "faster", "not faster"], lines)
+        counts = [str(len(pairs)), str(ahead), str(len(pairs) - ahead)]
+        lines.append([f"`{label}`", *_column(rows, by), *counts])
+    return table(["", *_column(rows, "by"), "comparisons", "faster", "not faster"], lines)
+
+
+def _column(rows: Sequence[Row], cell: str) -> list[str]:
+    """A cell of the column that tells the statistic, where there is more than one."""
+    return [cell] if rows[0].beside else []
 
 
 def _comparison(rows: Sequence[Row]) -> str:
     ours, peers = _labels(rows, ours=True), _labels(rows, ours=False)
-    head = ["bytes", "placed", *ours, *(label.split("/")[0] for label in peers)]
+    head = ["bytes", "placed", *_column(rows, "by")]
+    head += [*ours, *(label.split("/")[0] for label in peers)]
     head += [f"{'*best*' if _meets_all(label) else 'gloo'} ÷ {label}" for label in ours]
     lines = []
-    for nbytes, placement in sorted({(row.bytes, row.placement) for row in rows}, key=_near_first):
+    points = sorted({(row.bytes, row.placement) for row in rows}, key=_near_first)
+    for (nbytes, placement), by in itertools.product(points, compared_by(rows[0].beside)):
         if placement == MIXED:
             continue
         here = {row.label: row for row in rows if (row.bytes, row.placement) == (nbytes, placement)}
-        medians = [
-            f"{here[label].median_us:.2f}" if label in here else _NOTHING for label in ours + peers
+        times = [
+            f"{here[label].us(by):.2f}" if label in here else _NOTHING for label in ours + peers
         ]
-        ratios = [_ratio(here[label], rows) if label in here else _NOTHING for label in ours]
-        lines.append([str(nbytes), placement, *medians, *ratios])
+        ratios = [_ratio(here[label], rows, by) if label in here else _NOTHING for label in ours]
+        lines.append([str(nbytes), placement, *_column(rows, by), *times, *ratios])
     return table(head, lines)
 
 
@@ -139,12 +154,12 @@ def _near_first(line: tuple[int, str]) -> tuple[int, bool]:
     return line[0], line[1] != NEAR
 
 
-def _ratio(ours: Row, rows: Iterable[Row]) -> str:
-    rival = best_rival(ours, rows)
-    if rival is None or not ours.median_us:
+def _ratio(ours: Row, rows: Iterable[Row], statistic: str) -> str:
+    rival = best_rival(ours, rows, statistic)
+    if rival is None or not ours.us(statistic):
         return _NOTHING
-    text = f"{rival.median_us / ours.median_us:.2f}"
-    if rival.median_us <= ours.median_us:
+    text = f"{rival.us(statistic) / ours.us(statistic):.2f}"
+    if rival.us(statistic) <= ours.us(statistic):
         return f"**{text} ({rival.library} wins)**"
     return f"{text} ({rival.library})" if _meets_all(ours.label) else text
 

@@ -37,7 +37,7 @@ DESCRIPTION = (
     "Measures collectives beside other libraries, taking turns in one run. The last columns of "
     "the table tell"
     " how many times as long as GoCCL a library took where CPUs were placed alike: above 1, "
-    "GoCCL is faster."
+    "GoCCL is faster. They compare medians, and beside busy programs means too."
 )
 _MOST_BESIDE = 256
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

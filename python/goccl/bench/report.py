@@ -15,6 +15,7 @@ from .libraries import GOCCL, is_mpi, label_of
 from .placement import FAR, MIXED, NEAR, UNKNOWN
 
 OURS = tuple(GOCCL.values())
+MEDIAN, MEAN = "median", "mean"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Row:
     def label(self) -> str:
         """Library, transport and schedule."""
         return label_of(self.library, self.transport, self.schedule)
+
+    def us(self, statistic: str) -> float:
+        """MEDIAN or MEAN."""
+        return self.mean_us if statistic == MEAN else self.median_us
 
 
 @dataclass
@@ -112,9 +117,15 @@ def percentile(values: Iterable[int], fraction: float) -> int:
     return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
-def ratio(row: Row, rows: Iterable[Row], label: str) -> float | None:
-    """The median of `row` over that of `label` with the same placement; None where there is
-    none."""
+def compared_by(beside: Beside | None) -> tuple[str, ...]:
+    """The statistics that libraries are compared by. Beside busy programs a library may have the
+    better median and the worse mean."""
+    return (MEDIAN, MEAN) if beside else (MEDIAN,)
+
+
+def ratio(row: Row, rows: Iterable[Row], label: str, statistic: str = MEDIAN) -> float | None:
+    """The median, or mean, of `row` over that of `label` with the same placement; None where there
+    is none."""
     if row.placement == MIXED:
         return None
     for ours in rows:
@@ -126,7 +137,7 @@ def ratio(row: Row, rows: Iterable[Row], label: str) -> float | None:
             row.ranks,
             row.placement,
         ):
-            return row.median_us / ours.median_us if ours.median_us else None
+            return row.us(statistic) / ours.us(statistic) if ours.us(statistic) else None
     return None
 
 
@@ -163,8 +174,9 @@ _SCHEDULE_COLUMNS = (("schedule", 10), ("in flight", 10), ("staging", 10), ("inc
 _RATIO_WIDTH = 13
 
 
-def _ratio_width(label: str) -> int:
-    return max(_RATIO_WIDTH, len("x " + label))
+def _ratio_title(label: str, statistic: str) -> str:
+    title = f"x {label}" if statistic == MEDIAN else f"{statistic} x {label}"
+    return f"{title:>{_RATIO_WIDTH}}"
 
 
 def table_head(
@@ -179,7 +191,7 @@ def table_head(
     """The lines above the rows of a collective. ours: labels of what all are compared with."""
     columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
     names = [f"{name:>{width}}" for name, width in columns]
-    names += [f"{'x ' + label:>{_ratio_width(label)}}" for label in ours]
+    names += [_ratio_title(label, by) for label in ours for by in compared_by(beside)]
     title = ", ".join([collective, f"{ranks} ranks", dtype, *([str(beside)] if beside else [])])
     return f"\n# {title}\n#" + " ".join(names)[1:]
 
@@ -211,8 +223,9 @@ def table_row(
     for label in labels:
         # An MPI beside GoCCL through torch would be compared with what torch takes.
         fair = not is_mpi(row.library) or way_of(label) == way_of(base_of(row, labels))
-        times = ratio(row, known, label) if fair else None
-        cells.append(f"{'-' if times is None else f'{times:.2f}':>{_ratio_width(label)}}")
+        for by in compared_by(row.beside):
+            times = ratio(row, known, label, by) if fair else None
+            cells.append(_known(times, ".2f").rjust(len(_ratio_title(label, by))))
     return " ".join(cells)
 
 

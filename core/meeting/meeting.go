@@ -64,7 +64,8 @@ type Meeting struct {
 	own     Part
 	parts   map[int]*Part // the leader's: of those that have come
 	over    bool          // there is a verdict
-	verdict verdict
+	verdict verdict       // for those that have come; some may be told only after the next has begun
+	used    *fault.Error  // for those that come too late to be told that it is agreed; nil: none can
 }
 
 // Part is what a rank brings to a meeting.
@@ -129,9 +130,6 @@ func (m *Meetings) Begin(uuid string) (*Meeting, error) {
 
 // forget drops what a meeting that is over needs no more. It needs mu.
 func (n *Meeting) forget() {
-	if n.verdict.failure == nil {
-		n.verdict = verdict{failure: used(n.uuid, n.list.name(n.list.Rank))}
-	}
 	n.list, n.parts, n.own = nil, nil, Part{}
 }
 
@@ -182,6 +180,9 @@ func (n *Meeting) conclude(v verdict) bool {
 		return false
 	}
 	n.over, n.verdict = true, v
+	if v.failure == nil {
+		n.used = used(n.uuid, n.list.name(n.list.Rank))
+	}
 	n.stop()
 	close(n.done)
 	n.of.signal()
@@ -354,13 +355,13 @@ func (m *Meetings) Answer(ctx context.Context, topic uint64, request []byte) []b
 	}
 	m.mu.Lock()
 	l := n.list
-	if l == nil {
+	switch {
+	case n.used != nil:
+		defer m.mu.Unlock()
+		return verdict{failure: n.used}.bytes()
+	case l == nil:
 		defer m.mu.Unlock()
 		return n.verdict.bytes()
-	}
-	if n.over && n.verdict.failure == nil {
-		defer m.mu.Unlock()
-		return verdict{failure: used(n.uuid, l.name(l.Rank))}.bytes()
 	}
 	rank := l.rankOf(q.from.text)
 	if q.digest != l.digest {

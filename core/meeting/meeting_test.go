@@ -1,6 +1,7 @@
 package meeting
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -131,6 +132,45 @@ func TestChangedHandles(t *testing.T) {
 	_, err = m.NewList("g", []string{self.text, foreign.text}, true)
 	if !errors.Is(err, fault.ErrMismatch) || !strings.Contains(err.Error(), "different secrets") {
 		t.Error(err)
+	}
+}
+
+// A rank that has come is told what was agreed, though the next meeting begins before. One that
+// comes then is told that the uuid was used.
+func TestVerdictAfterTheNextHasBegun(t *testing.T) {
+	handles := []Handle{newHandle(t), newHandle(t)}
+	slices.SortFunc(handles, func(a, b Handle) int { return strings.Compare(a.text, b.text) })
+	texts := []string{handles[0].text, handles[1].text}
+	begin := func(self Handle) (*Meetings, *Meeting) {
+		m := NewMeetings(self, "key", nil)
+		n, err := m.Begin("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.list, err = m.NewList("g", texts, true); err != nil {
+			t.Fatal(err)
+		}
+		return m, n
+	}
+	m, n := begin(handles[0])
+	_, joiner := begin(handles[1])
+	request := joiner.request(joins, 0)
+	reply := make(chan []byte)
+	go func() { reply <- m.Answer(context.Background(), n.topic, request) }()
+	for came := false; !came; time.Sleep(time.Millisecond) {
+		m.mu.Lock()
+		if came = n.parts[1] != nil; came {
+			n.conclude(verdict{epoch: 4})
+			n.forget() // as the next one does
+		}
+		m.mu.Unlock()
+	}
+	if v, err := joiner.list.readVerdict(<-reply); err != nil || v != (verdict{epoch: 4}) {
+		t.Errorf("who has come is told %+v: %v", v, err)
+	}
+	v, err := joiner.list.readVerdict(m.Answer(context.Background(), n.topic, request))
+	if err != nil || v.failure == nil || !strings.Contains(v.failure.Error(), "was already used") {
+		t.Errorf("who comes too late is told %+v: %v", v, err)
 	}
 }
 

@@ -67,7 +67,7 @@ def command(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 6), (3, "tcp", 4)])
+@pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 7), (3, "tcp", 4)])
 def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
     monkeypatch.setattr(tune, "THRESHOLDS", few)

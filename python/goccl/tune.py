@@ -119,6 +119,16 @@ THRESHOLDS = (
         shm_only=True,
     ),
     Threshold(
+        "send_pipe_min",
+        "pingpong",
+        _NEVER,
+        1,
+        "a send is copied into a mailbox or a window, and then out of it",
+        "send_get_min=0",
+        least=8 << 10,
+        shm_only=True,
+    ),
+    Threshold(
         "stream_min",
         "alltoall",
         _ALWAYS,

@@ -550,6 +550,10 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 	late := j.late(roster)
 	text := fmt.Sprintf("of %d ranks these have not joined %s: %s (%s)", j.config.Size, j.group(),
 		enumerate(late), sameMeeting)
+	if len(late) == 0 { // they have come since
+		text = fmt.Sprintf("of %d ranks the last have joined %s too late for all to be told",
+			j.config.Size, j.group())
+	}
 	text += j.strange(late)
 	if problem != "" {
 		text += "; in the store it looks as if " + problem

@@ -132,7 +132,7 @@ func TestRootForgetsWhatNobodyWatches(t *testing.T) {
 		r.watch(fmt.Sprint(i), nil, time.Microsecond)
 		r.watch("k", nil, time.Microsecond) // which another one watches meanwhile
 	}
-	if err := r.set("k", nil); err != nil {
+	if err := r.set("k", []byte("v")); err != nil { // what is empty would be no news
 		t.Fatal(err)
 	}
 	<-first

@@ -150,7 +150,7 @@ static int send_by_pipe(const goccl_sends *s, const goccl_message_call *m) {
   uint64_t number;
   while ((number = goccl_pipe_claim(&p->pipes, m->about, m->bytes)) == 0) {
     if (m->bytes <= s->eager_max || __atomic_load_n(&p->door->pollers, __ATOMIC_RELAXED) > 0 ||
-        !may_wait(s) || !goccl_poll(lane, (int32_t)m->peer, &polls, 0, GOCCL_YIELD))
+        !may_wait(s) || !goccl_poll(lane, (int32_t)m->peer, &polls, m->waits, GOCCL_YIELD))
       return 0;
   }
   return goccl_pipe_put(&p->pipes, lane, (int32_t)m->peer, number, m->data, m->bytes);
@@ -194,7 +194,7 @@ static int await_message(const goccl_sends *s, const goccl_message_call *m, gocc
       wanted = 1;
     }
     if ((wanted && goccl_pipe_claimed(pipes)) || !may_wait(s) ||
-        !goccl_poll(lane, (int32_t)m->peer, &polls, 0, GOCCL_YIELD))
+        !goccl_poll(lane, (int32_t)m->peer, &polls, m->waits, GOCCL_YIELD))
       break;
   }
   int come = next == GOCCL_MAIL_PACKET ? PACKET : NOTHING;

@@ -98,6 +98,29 @@ func TestYieldsToPeerOnItsCPU(t *testing.T) {
 	}
 }
 
+// A wait in which a yield took long, for a busy program has the CPU, sleeps and yields no more.
+func TestYieldsOnceToBusyProgram(t *testing.T) {
+	const many = 1 << 30
+	cpu := allowed(t)[0]
+	for _, wait := range []Waiting{{Spin: 4 * time.Second, Yields: 10}, {Yields: many}} {
+		w := newPairWaiting(t, wait)
+		atomic.StoreUint32(cpuOf(w[0]), uint32(cpu+1))
+		recv, _ := started(t, w, 1, 10, plan.Message{})
+		recv.Waited(true)
+		polls := &recv.c.polls
+		times, most := &polls.given, uint32(mostGiven)
+		if wait.Spin == 0 {
+			times, most = &polls.yields, many
+		}
+		*times = 1
+		*(*time.Duration)(unsafe.Pointer(&polls.gave)) = Now() - time.Second
+		pinned(t, cpu, func() { recv.Continue(soon()) })
+		if uint32(*times) != most {
+			t.Errorf("%+v: %d yields, want no more than one: %d", wait, *times, most)
+		}
+	}
+}
+
 // Whom a waiter for packets waits for, and no other rank, gets its CPU.
 func TestYieldsToSenderOfPacket(t *testing.T) {
 	cpu := allowed(t)[0]

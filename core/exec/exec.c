@@ -106,6 +106,20 @@ static int shares_cpu(goccl_lane *lane, int32_t peer) {
   return 0;
 }
 
+/* Gives the CPU away, once more of so many times. Returns 0 when the wait is to make no more. */
+static int give(goccl_polls *polls, uint32_t *times, uint32_t most) {
+  if (*times >= most) return 0;
+  uint64_t t = now();
+  if (*times > 0 && t - polls->gave > GOCCL_YIELD_MOST) {
+    *times = most;
+    return 0;
+  }
+  ++*times;
+  polls->gave = t;
+  sched_yield();
+  return 1;
+}
+
 int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until) {
   const goccl_patience *patience = &lane->patience;
   int yields = until != GOCCL_SPIN;
@@ -114,11 +128,9 @@ int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, ui
     if (waits) most = patience->spin;
     if (until == GOCCL_YIELD && most > GOCCL_SPIN_TURN) most = GOCCL_SPIN_TURN;
     cpu_pause();
-    if (++polls->looks % GOCCL_GLANCES == 0 && shares_cpu(lane, peer)) {
-      if (!yields || polls->given == GOCCL_GIVEN_MOST) return 0;
-      polls->given++;
-      sched_yield();
-    }
+    if (++polls->looks % GOCCL_GLANCES == 0 && shares_cpu(lane, peer) &&
+        !(yields && give(polls, &polls->given, GOCCL_GIVEN_MOST)))
+      return 0;
     if (polls->looks % GOCCL_LOOKS != 0) return 1;
     uint64_t t = now();
     if (polls->began == 0) polls->began = t;
@@ -134,10 +146,7 @@ int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, ui
     polls->looks--; /* what follows comes back here */
     if (waits) return 0;
   }
-  if (!yields || polls->yields >= patience->yields) return 0;
-  polls->yields++;
-  sched_yield();
-  return 1;
+  return yields && give(polls, &polls->yields, patience->yields);
 }
 
 /* Twice as much where it has paid, else an eighth less. */

@@ -130,8 +130,9 @@ static int connected(const goccl_sends *s, uint32_t peer) {
          !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);
 }
 
+/* Not without bytes: then there is no last piece, by which the receiver knows that all has gone. */
 static int by_pipe(const goccl_sends *s, const goccl_message_call *m) {
-  return m->waits && m->bytes >= s->pipe_min && m->bytes <= s->pipe_max;
+  return m->waits && m->bytes > 0 && m->bytes >= s->pipe_min && m->bytes <= s->pipe_max;
 }
 
 /* Whether a caller may wait here for a peer: nobody else wants to come in, or to end it. */

@@ -16,7 +16,7 @@ func TestPipe(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "pipe")
 	build := func(flags ...string) error {
 		args := append(flags, "-std=gnu11", "-Wall", "-Wextra", "-g", "-O1", "-pthread", "-o",
-			program, "testdata/pipe.c", "pipe.c", "exec.c", "get.c", "stream.c")
+			program, "testdata/pipe.c", "fastpath.c", "mail.c", "pipe.c", "exec.c", "get.c", "stream.c")
 		out, err := exec.Command("cc", args...).CombinedOutput()
 		if err != nil {
 			t.Logf("cc %v: %v\n%s", args, err, out)

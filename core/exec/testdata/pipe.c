@@ -1,7 +1,7 @@
 /* The protocol of a pipe: as scripts, with peers that die or lie at each step, and by two threads
  * that are often impatient. */
 #define _GNU_SOURCE
-#include "../pipe.h"
+#include "../fastpath.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -147,6 +147,28 @@ static void lies(void) {
   }
 }
 
+/* A message of no bytes has no last piece that its receiver could wait for. */
+static void no_bytes(void) {
+  make_world(1000);
+  goccl_mailbox empty = {0};
+  goccl_mail_peer peers[2] = {{0}, {.to = &empty, .from = &empty, .pipes = world.pipes[0]}};
+  goccl_mail mail = {.lane = &world.lanes[0], .peers = peers, .ring = 64};
+  goccl_credit credits[2] = {{0}};
+  static const goccl_message_call nothing = {.peer = 1, .about = ABOUT, .waits = 1};
+  for (uint64_t pipe_max = 0; pipe_max <= LONGEST; pipe_max += LONGEST) {
+    goccl_fast_path path = {.handle = 1,
+                            .ranks = 2,
+                            .sends = {.receives = 1,
+                                      .mail = &mail,
+                                      .credits = credits,
+                                      .pipe_max = pipe_max,
+                                      .window = LONGEST,
+                                      .most = 100}};
+    TRUE(goccl_fast_path_receive(&path, 1, &nothing) == GOCCL_FAST_PATH_NONE);
+    TRUE(world.pipe[0]->state == 0); /* it has wanted nothing */
+  }
+}
+
 enum { MESSAGES = 1000 };
 static uint64_t claims, ended;
 /* Of messages, by number: whether either side has ended well. */
@@ -229,6 +251,7 @@ int main(void) {
       1, 63, 64, 8 << 10, (8 << 10) + 1, SLOT, 3 * SLOT, GOCCL_PIPE_SLOTS * SLOT};
   for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) whole_message(lengths[i]);
   unwanted();
+  no_bytes();
   receiver_stops();
   for (uint64_t pieces = 0; pieces < 8; pieces++) sender_stops(pieces);
   stopped();

@@ -38,12 +38,8 @@ func (c *epoch) finish(cause *fault.Error) {
 func (c *epoch) free() {
 	c.runner.engine.Free()
 	c.p2p.Free()
-	c.leaveRetired()
-	c.closeWindow()
+	c.closeMemory()
 	c.letGo()
-	for _, id := range c.mapped {
-		c.runtime.arenas.leave(id)
-	}
 }
 
 // install begins the communicator's next epoch in place of the present one, which has finished. The
@@ -52,7 +48,7 @@ func (c *epoch) free() {
 func (c *Comm) install(ranks roster, number uint32) error {
 	old := c.present.Load()
 	if c.arena == nil && ranks.sharesMemory() {
-		if arena, err := c.runtime.arenas.acquire(); err == nil { // else Alloc tells
+		if arena, err := c.runtime.arenas.Acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 		}
 	}

@@ -357,7 +357,7 @@ func (c *Comm) Destroy() {
 	c.mu.Unlock()
 	e.free()
 	if c.arena != nil {
-		c.runtime.arenas.release()
+		c.runtime.arenas.Release()
 	}
 	e.log(logs.Init).Info("the group is destroyed", "collectives", c.Sequence())
 	c.runtime.forget(c)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
@@ -17,6 +18,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/memory"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
@@ -44,12 +46,15 @@ type epoch struct {
 	trace  tracers
 
 	// How data moves. What follows is made once, and has locks of its own.
-	shape    tune.Shape
-	waiting  exec.Waiting
-	poller   *transport.Poller // nil where there are no links
-	group    *transport.Group  // under Comm.mu until attached
-	attached chan struct{}     // closed once group is set
-	mapping
+	shape     tune.Shape
+	waiting   exec.Waiting
+	poller    *transport.Poller // nil where there are no links
+	group     *transport.Group  // under Comm.mu until attached
+	attached  chan struct{}     // closed once group is set
+	window    *exec.Window
+	memory    *memory.Mapping       // with the window
+	processes []transport.ProcessID // of this host that are held, until the epoch is freed
+	holder    *sharedEndpoint       // of them
 
 	// Progress.
 	works  work.Group // its Context ends when the epoch fails
@@ -97,19 +102,6 @@ type roster struct {
 	// singleCopy tells that each rank reads the memory of all; before they have agreed on it, that
 	// this one does. FastReads tells that none has found that slow: see exec.FastReads.
 	singleCopy, fastReads bool
-}
-
-// mapping is the memory that ranks share.
-type mapping struct {
-	window    *exec.Window
-	known     [][]byte              // of the window, to devices; nil where verbs join no peer
-	mapped    []exec.ArenaID        // of peers; under Comm.mu
-	processes []transport.ProcessID // of this host that are held, until the epoch is freed
-	holder    *sharedEndpoint       // of them
-	retired   struct {              // memory of this process's arena: see retired
-		sync.Mutex
-		spans []span
-	}
 }
 
 // tasks are the goroutines of an epoch.
@@ -162,13 +154,11 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	if e.window, err = exec.NewWindow(layout, e.rank, e.sharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}
+	e.memory = c.runtime.arenas.NewMapping(e.window, c.arena)
 	e.holdProcesses()
-	if c.arena != nil {
-		e.window.UseArena(c.arena.Memory())
-	}
 	if err := e.makeRunner(); err != nil {
 		e.letGo()
-		e.window.Close()
+		e.closeMemory()
 		return nil, err
 	}
 	if err := e.makeSends(options.Ports); err != nil {
@@ -249,8 +239,19 @@ func (c sender) Dial(peer int) { c.connect(peer) }
 func (c *epoch) discard() {
 	c.runner.engine.Free()
 	c.letGo()
-	c.window.Close()
+	c.closeMemory()
 }
+
+// closeMemory ends what the epoch shares.
+func (c *epoch) closeMemory() {
+	if err := c.memory.Close(); err != nil {
+		c.log(logs.Mem).Warn(fmt.Sprintf("closing the window: %v", err))
+	}
+}
+
+// retire has the memory of an operation that has failed not allocated again before the epoch has
+// ended on all ranks.
+func (c *epoch) retire(op *call.Operation) { c.memory.Retire(op.Out, op.OutBytes()) }
 
 // holdProcesses holds the processes of the peers on this host, until letGo. Of one that has ended
 // meanwhile nothing can be read.
@@ -283,7 +284,11 @@ func (c *epoch) open() error {
 	c.membership = membership.New(c.rank)
 	c.order = order.New(history{c.fast, c}, &c.members, c.rank, c.identity.group, c.number)
 	c.mu.Unlock()
-	c.know()
+	var stopped unsafe.Pointer // a word of the window
+	if slices.Contains(c.kinds, transport.Verbs) {
+		c.memory.Register()
+		stopped = c.window.Stopped(collectiveLane)
+	}
 	var share []int
 	if fd := c.window.FD(); fd >= 0 {
 		share = append(share, fd)
@@ -296,7 +301,7 @@ func (c *epoch) open() error {
 	}
 	group, err := c.end.Attach(transport.GroupConfig{Job: c.identity.job, Group: c.identity.group,
 		Epoch: c.number, Secret: c.identity.secret, Name: c.members.Name, Rank: c.rank,
-		Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: c.stoppedWord()})
+		Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: stopped})
 	c.mu.Lock()
 	c.group = group
 	c.p2p.UseLinks(group)

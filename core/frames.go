@@ -9,6 +9,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/transport"
@@ -100,7 +101,10 @@ func (c handler) PeerAttached(src int, fds []int) {
 		return
 	}
 	if len(fds) > 1 {
-		c.joinArena(src, fds[1])
+		if err := c.memory.Join(src, fds[1]); err != nil {
+			c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v",
+				c.members.Names(src), err))
+		}
 	}
 	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
 		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.members.Names(src), err),

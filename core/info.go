@@ -123,7 +123,7 @@ type MemoryStats struct {
 
 // MemoryStats may be called at any time, by any goroutine.
 func (r *Runtime) MemoryStats() MemoryStats {
-	known := &r.arenas.known
+	known := &r.arenas.Devices
 	return MemoryStats{Registered: known.Registered(), Given: known.Given.Load(),
 		Taken: known.Taken.Load()}
 }

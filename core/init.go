@@ -380,7 +380,7 @@ func (r *Runtime) complete(c *Config) error {
 
 // verbs says how RDMA devices are to be used.
 func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
-	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.known,
+	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.Devices,
 		HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
 	switch {
 	case c.Transport != "" && c.Transport != transport.Verbs:
@@ -491,7 +491,7 @@ func (r *Runtime) newComm(
 	c.life, c.endLife = context.WithCancelCause(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)
 	if ranks.sharesMemory() {
-		if arena, err := r.arenas.acquire(); err == nil { // else Alloc tells
+		if arena, err := r.arenas.Acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 		}
 	}
@@ -513,7 +513,7 @@ func (c *Comm) discard() {
 		e.discard()
 	}
 	if c.arena != nil {
-		c.runtime.arenas.release()
+		c.runtime.arenas.Release()
 	}
 }
 

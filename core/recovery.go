@@ -124,7 +124,7 @@ func (h *held) Hold(err *fault.Error) bool {
 // Ended implements work.Holder: it gives the copies of inputs back.
 func (h *held) Ended() {
 	for i := range h.before {
-		h.of.runtime.images.Put(&h.before[i].data)
+		h.of.runtime.images.Give(&h.before[i].data)
 	}
 }
 
@@ -137,7 +137,7 @@ func (h *held) save(operation int) {
 	}
 	for i, bytes := range op.InBytes() {
 		if slices.Contains(op.Out, op.In[i]) {
-			data := h.of.runtime.image(int(bytes))
+			data := h.of.runtime.images.Take(int(bytes))
 			copy(data, unsafe.Slice((*byte)(op.In[i]), bytes))
 			h.before = append(h.before, image{operation, op.In[i], data})
 		}
@@ -158,14 +158,6 @@ func (c *epoch) leftUndone(sequence uint64) {
 	if c.firstUndone == 0 || sequence < c.firstUndone {
 		c.firstUndone = sequence
 	}
-}
-
-// image is memory for a copy: what has been used costs less than fresh memory.
-func (r *Runtime) image(bytes int) []byte {
-	if b, ok := r.images.Get().(*[]byte); ok && cap(*b) >= bytes {
-		return (*b)[:bytes]
-	}
-	return make([]byte, bytes)
 }
 
 // keepResult copies the result of a collective that has ended, if others may ask for it.

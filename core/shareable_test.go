@@ -8,7 +8,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -274,76 +273,5 @@ func TestAllToAllMismatchOfShareable(t *testing.T) {
 				t.Errorf("rank %d: %v", rank, err)
 			}
 		}
-	}
-}
-
-// What a peer may still write to is not given to anybody else.
-func TestMemoryOfAFailedCollectiveIsRetired(t *testing.T) {
-	const n = 100_000
-	w := newWorld(t, "shm", 2, time.Second)
-	w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, n)) })
-	alloc, free := allocating(t, w.runtimes[0])
-	first := alloc(4 * n)
-	if err := run(w.comms[0], inPlace(unsafe.Slice((*int32)(first), n))); !errors.Is(err, ErrTimeout) {
-		t.Fatal(err)
-	}
-	free(first)
-	second := alloc(4 * n)
-	if first == second {
-		t.Error("memory that a peer may write to was allocated again")
-	}
-	free(second)
-	if third := alloc(4 * n); third != second {
-		t.Error("memory that nobody uses was not allocated again")
-	} else {
-		free(third)
-	}
-}
-
-func TestAllocRefuses(t *testing.T) {
-	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
-	if _, err := r.Alloc(-1); !errors.Is(err, ErrInvalidArgument) {
-		t.Error(err)
-	}
-	if _, err := r.Alloc(1 << 50); !errors.Is(err, ErrSystem) {
-		t.Error(err)
-	}
-	if err := r.Free(unsafe.Pointer(t)); !errors.Is(err, ErrInvalidArgument) {
-		t.Error(err)
-	}
-	p, err := r.Alloc(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Free(p); err != nil {
-		t.Error(err)
-	}
-	if err := r.Free(p); !errors.Is(err, ErrInvalidArgument) {
-		t.Errorf("freed twice: %v", err)
-	}
-}
-
-// Nothing of an arena is left when nobody uses it.
-func TestArenaEnds(t *testing.T) {
-	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
-	var all []unsafe.Pointer
-	for range 3 {
-		p, err := r.Alloc(1 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-	}
-	slices.Reverse(all)
-	for _, p := range all {
-		if arena, _ := shareableOf(r); !arena {
-			t.Fatal("it ended before its memory")
-		}
-		if err := r.Free(p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if arena, _ := shareableOf(r); arena {
-		t.Error("it is still there")
 	}
 }

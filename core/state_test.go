@@ -99,17 +99,16 @@ func reads(c *Comm, peer int, p exec.Process) { now(c).window.UseProcess(peer, p
 
 // shareableOf tells whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
-	r.arenas.mu.Lock()
-	defer r.arenas.mu.Unlock()
-	return r.arenas.own != nil, r.arenas.known.Registered()
+	err := r.Free(nil)
+	return !strings.HasSuffix(err.Error(), "nothing is"), r.MemoryStats().Registered
 }
 
 // advertised are the bytes that each rank's peers have read by themselves, and that it has read of
 // theirs.
 func advertised(w *world) (given, taken []int64) {
 	for _, r := range w.runtimes {
-		given, taken = append(given, r.arenas.known.Given.Load()), append(taken,
-			r.arenas.known.Taken.Load())
+		stats := r.MemoryStats()
+		given, taken = append(given, stats.Given), append(taken, stats.Taken)
 	}
 	return given, taken
 }

@@ -21,11 +21,12 @@ type packageRule struct {
 // it here. A pure one takes data and returns data: it does nothing and waits for
 // nothing, and nor does what it imports.
 var packages = []packageRule{
-	{"core", "collective p2p work order membership meeting tune call fault plan reduce exec " +
+	{"core", "collective p2p work memory order membership meeting tune call fault plan reduce exec " +
 		"transport bootstrap bootstrap/etcd logs internal/cpus internal/plain internal/printable", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
+	{"memory", "exec fault", false},
 	{"order", "call fault plan internal/printable", true},
 	{"membership", "call fault plan internal/foreign", true},
 	{"meeting", "bootstrap fault internal/foreign internal/printable transport", false},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
@@ -39,7 +40,7 @@ const (
 
 // Messages take every joiner whose address and handle can be read: these are not negative.
 const (
-	_ = uint(membership.MaxHost - transport.MaxHostName)
+	_ = uint(membership.MaxHost - address.MaxHostName)
 	_ = uint(membership.MaxHandle - meeting.MaxHandle)
 )
 
@@ -361,7 +362,7 @@ func (c *epoch) met() {
 	} else if !c.contested {
 		c.settle()
 	}
-	here := map[transport.ProcessID]bool{}
+	here := map[address.ProcessID]bool{}
 	for rank := range c.addresses {
 		here[c.addresses[rank].Process] = true
 	}

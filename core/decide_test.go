@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -26,13 +26,13 @@ func BenchmarkDecide(b *testing.B) {
 			{"eight a host", size / 8, "", ""},
 			{"eight a host without shared memory", size / 8, "there is no /dev/shm", ""},
 		} {
-			addresses, hosts := make([]transport.Address, size), make([]int, size)
+			addresses, hosts := make([]address.Address, size), make([]int, size)
 			for rank := range addresses {
-				var process transport.ProcessID
+				var process address.ProcessID
 				binary.BigEndian.PutUint64(process[:], uint64(rank))
 				host := rank * c.hosts / size
 				hosts[rank] = host
-				addresses[rank] = transport.Address{Process: process, PID: rank + 1,
+				addresses[rank] = address.Address{Process: process, PID: rank + 1,
 					Host: fmt.Sprint("host", host), Name: fmt.Sprint("node", host),
 					Unix: "u", TCP: []string{fmt.Sprintf("10.0.%d.%d:4000", host/250, host%250+1)},
 					ShmProblem: c.problem, CPUs: 8}

@@ -6,7 +6,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/address"
 )
 
 // The sources of a [Setting].
@@ -104,7 +104,7 @@ func (c *epoch) why(rank int, kind string) string {
 	case kind != c.kinds[rank]:
 		return "its RDMA connection could not be made, and TCP stands in: the log tells why"
 	}
-	return transport.Why(c.addresses[c.rank], c.addresses[rank], kind)
+	return address.Why(c.addresses[c.rank], c.addresses[rank], kind)
 }
 
 // interfaceOf names the network interface that has the first of some addresses; "" where none has.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
@@ -110,7 +111,7 @@ func (c *Comm) openEnd() error {
 	old.finish(old.members.Errorf(fault.ErrRevoked, "it lets others in from now on"))
 	c.end = end
 	ranks := newRoster(old.members.Name, 0, old.members.GlobalRanks,
-		[]transport.Address{c.runtime.address(c.config, end)}, old.kinds, end)
+		[]address.Address{c.runtime.address(c.config, end)}, old.kinds, end)
 	ranks.identity = newIdentity()
 	return c.install(ranks, old.number+1)
 }

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // Revoke fails the communicator at once on all ranks, so that those that wait in it come to Recover
@@ -258,7 +258,7 @@ func (id identity) ofValue(v *membership.Value) identity {
 
 // of makes the identity that of these members: the secret is made of what is known of them, so that
 // ranks which were told other addresses can prove nothing to each other.
-func (id identity) of(members []transport.Address) (identity, error) {
+func (id identity) of(members []address.Address) (identity, error) {
 	own, hosts, hostOf, err := writeAddresses(members)
 	if err != nil {
 		return id, err

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/collective"
@@ -52,9 +53,9 @@ type epoch struct {
 	group     *transport.Group  // under Comm.mu until attached
 	attached  chan struct{}     // closed once group is set
 	window    *exec.Window
-	memory    *memory.Mapping       // with the window
-	processes []transport.ProcessID // of this host that are held, until the epoch is freed
-	holder    *sharedEndpoint       // of them
+	memory    *memory.Mapping     // with the window
+	processes []address.ProcessID // of this host that are held, until the epoch is freed
+	holder    *sharedEndpoint     // of them
 
 	// Progress.
 	works  work.Group // its Context ends when the epoch fails
@@ -96,7 +97,7 @@ type roster struct {
 	founders   membership.Set      // see membership.Config; nil: all
 	joined     []membership.Joiner // who were none before; they have the last ranks
 	contested  bool                // see membership.Value.Open
-	addresses  []transport.Address
+	addresses  []address.Address
 	kinds      []string
 	readable   []bool // whose memory this rank reads
 	// singleCopy tells that each rank reads the memory of all; before they have agreed on it, that
@@ -285,7 +286,7 @@ func (c *epoch) open() error {
 	c.order = order.New(history{c.fast, c}, &c.members, c.rank, c.identity.group, c.number)
 	c.mu.Unlock()
 	var stopped unsafe.Pointer // a word of the window
-	if slices.Contains(c.kinds, transport.Verbs) {
+	if slices.Contains(c.kinds, address.Verbs) {
 		c.memory.Register()
 		stopped = c.window.Stopped(collectiveLane)
 	}
@@ -317,7 +318,7 @@ func (c *epoch) open() error {
 
 // newRoster makes a roster, whose identity is not known yet.
 func newRoster(
-	name string, rank int, globalRanks []int, addresses []transport.Address, kinds []string,
+	name string, rank int, globalRanks []int, addresses []address.Address, kinds []string,
 	end *sharedEndpoint,
 ) roster {
 	pids := make([]int, len(addresses))
@@ -334,7 +335,7 @@ func newRoster(
 func (r *roster) isNewcomer(rank int) bool { return rank >= r.size-len(r.joined) }
 
 // part are the members of some of the ranks, in their order.
-func (r *roster) part(ranks []int) (globalRanks []int, addresses []transport.Address,
+func (r *roster) part(ranks []int) (globalRanks []int, addresses []address.Address,
 	kinds []string) {
 	for _, rank := range ranks {
 		global := rank
@@ -365,7 +366,7 @@ func (r *roster) findReadable(end *sharedEndpoint) {
 // says the same.
 func (r *roster) reads(peer int, end *sharedEndpoint) bool {
 	at, kind := &r.addresses[peer], r.kinds[peer]
-	if kind != transport.Shm && kind != transport.Mem {
+	if kind != address.Shm && kind != address.Mem {
 		return false
 	}
 	p := exec.Process{PID: at.PID, FD: end.Hold(at)}
@@ -423,7 +424,7 @@ func (c *epoch) sharing() (ranks []int) {
 }
 
 // port tells whether the channels to a peer are port channels.
-func (c *epoch) port(peer int) bool { return transport.IsPort(c.kinds[peer]) }
+func (c *epoch) port(peer int) bool { return address.IsPort(c.kinds[peer]) }
 
 // message says what an operation is, in what all ranks know of it.
 func (c *epoch) message(op *call.Operation) plan.Message {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
@@ -79,7 +80,7 @@ func TestUnreadAnswers(t *testing.T) {
 func TestJoinFromALongHost(t *testing.T) {
 	config := joinConfigOf("tcp")
 	runtime := RuntimeConfig{Logger: logtest.Warnings(t),
-		host: strings.Repeat("h", transport.MaxHostName)}
+		host: strings.Repeat("h", address.MaxHostName)}
 	w := newWorldWith(t, runtime, "tcp", 2, config)
 	r := NewRuntime(runtime)
 	t.Cleanup(r.Close)

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -110,7 +111,7 @@ func FuzzComplete(f *testing.F) {
 
 // FuzzMember reads what another rank says of itself.
 func FuzzMember(f *testing.F) {
-	a := transport.Address{Process: transport.ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@x",
+	a := address.Address{Process: address.ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@x",
 		TCP: []string{"127.0.0.1:1"}}
 	own, shared, err := a.Encode()
 	if err != nil {

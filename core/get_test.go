@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/transport"
 )
 
 const getAll = "get_min=1,send_get_min=1"
@@ -110,7 +110,7 @@ func twoHosts(t *testing.T, size int, thresholds string) *world {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	if c := w.comms[1]; c.Transport(0) != "shm" || !transport.IsPort(c.Transport(2)) {
+	if c := w.comms[1]; c.Transport(0) != "shm" || !address.IsPort(c.Transport(2)) {
 		t.Fatal(c.Transport(0), c.Transport(2))
 	}
 	return w

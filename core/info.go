@@ -3,6 +3,7 @@ package core
 import (
 	"runtime"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
@@ -85,7 +86,7 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 	if err := checkTransport("alltoall_peaks", by); err != nil {
 		return plan.Peaks{}, err
 	}
-	return tune.AllToAllPeaks(ranks, usableCPUs(), transport.IsPort(by), schedule, bytes)
+	return tune.AllToAllPeaks(ranks, usableCPUs(), address.IsPort(by), schedule, bytes)
 }
 
 // PlanInfo tells how the ranks of a group would go about a collective, with the settings of the
@@ -99,18 +100,18 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 	if err := r.complete(&config); err != nil {
 		return nil, err
 	}
-	q.CPUs, q.Ports = usableCPUs(), transport.IsPort(by)
-	q.RDMA = by == transport.Verbs || config.Net == transport.Verbs
+	q.CPUs, q.Ports = usableCPUs(), address.IsPort(by)
+	q.RDMA = by == address.Verbs || config.Net == address.Verbs
 	return tune.Explain(q, config.options())
 }
 
 // checkTransport refuses what does not join ranks of a host that are only thought of.
 func checkTransport(function, by string) error {
-	if by == transport.Shm || transport.IsPort(by) {
+	if by == address.Shm || address.IsPort(by) {
 		return nil
 	}
 	return fault.Errorf(fault.ErrInvalidArgument, "%s: transport is %q, allowed are %q, %q and %q",
-		function, by, transport.Shm, transport.TCP, transport.Verbs)
+		function, by, address.Shm, address.TCP, address.Verbs)
 }
 
 // MemoryStats tells what adapters do with this process's shareable memory, in bytes.

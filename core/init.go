@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/exec"
@@ -197,7 +198,7 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
 		return nil, initError(ctx, err, config)
 	}
-	return r.openComm(config, nil, identity{}, []transport.Address{{PID: os.Getpid()}},
+	return r.openComm(config, nil, identity{}, []address.Address{{PID: os.Getpid()}},
 		[]string{"self"})
 }
 
@@ -364,10 +365,10 @@ func (r *Runtime) complete(c *Config) error {
 	case c.Quorum != QuorumMajority && c.Quorum != QuorumAny:
 		return bad("quorum is %q (from the option or %s), allowed are %q, %q and nothing", c.Quorum,
 			EnvQuorum, QuorumMajority, QuorumAny)
-	case c.Transport != "" && c.Transport != transport.Shm && !transport.IsPort(c.Transport):
+	case c.Transport != "" && c.Transport != address.Shm && !address.IsPort(c.Transport):
 		return bad("transport is %q (from the option or %s), allowed are \"shm\", \"tcp\", \"verbs\" "+
 			"and nothing", c.Transport, EnvTransport)
-	case c.Net != "" && !transport.IsPort(c.Net):
+	case c.Net != "" && !address.IsPort(c.Net):
 		return bad("network is %q (from %s), allowed are \"tcp\", \"verbs\" and nothing", c.Net, EnvNet)
 	case c.GlobalRanks != nil && len(c.GlobalRanks) != c.Size:
 		return bad("global ranks are %d, there must be one for each of %d ranks", len(c.GlobalRanks),
@@ -383,9 +384,9 @@ func (r *Runtime) verbs(c Config) (transport.VerbsConfig, error) {
 	v := transport.VerbsConfig{Library: r.config.Verbs, Memory: &r.arenas.Devices,
 		HCA: r.config.Getenv(rdma.EnvHCA), GIDIndex: -1}
 	switch {
-	case c.Transport != "" && c.Transport != transport.Verbs:
+	case c.Transport != "" && c.Transport != address.Verbs:
 		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)
-	case c.Net == transport.TCP:
+	case c.Net == address.TCP:
 		v.Off = fmt.Sprintf("%s is %q", EnvNet, c.Net)
 	}
 	if index := r.config.Getenv(rdma.EnvGIDIndex); index != "" {
@@ -457,20 +458,20 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 }
 
 // address is what this process publishes of itself, as others read it.
-func (r *Runtime) address(config Config, end *sharedEndpoint) transport.Address {
+func (r *Runtime) address(config Config, end *sharedEndpoint) address.Address {
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
 	me.Domain = domainOf(allowedCPUs())
 	me.Host = cmp.Or(r.config.host, me.Host)
 	if r.config.unread {
-		me.Mark = transport.Mark{}
+		me.Mark = address.Mark{}
 	}
 	return me.AsRead()
 }
 
 // openComm makes a communicator whose ranks know each other already.
 func (r *Runtime) openComm(
-	config Config, end *sharedEndpoint, id identity, addresses []transport.Address, kinds []string,
+	config Config, end *sharedEndpoint, id identity, addresses []address.Address, kinds []string,
 ) (*Comm, error) {
 	c, err := r.newComm(config, end, addresses, kinds)
 	if err != nil {
@@ -484,7 +485,7 @@ func (r *Runtime) openComm(
 
 // newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
 func (r *Runtime) newComm(
-	config Config, end *sharedEndpoint, addresses []transport.Address, kinds []string,
+	config Config, end *sharedEndpoint, addresses []address.Address, kinds []string,
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout, models: newModels()}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/fault"
@@ -42,7 +43,7 @@ type welcome struct {
 	Job      uint64
 	Group    uint64
 	Seed     []byte   // see identity
-	Own      [][]byte // the members' addresses, by rank: see transport.Address.Encode
+	Own      [][]byte // the members' addresses, by rank: see address.Address.Encode
 	Hosts    [][]byte // what they share
 	HostOf   []int    // by rank: of Hosts
 	Founders []byte
@@ -53,7 +54,7 @@ type welcome struct {
 // joiner is a process that waits here.
 type joiner struct {
 	membership.Joiner
-	address *transport.Address
+	address *address.Address
 	come    chan answer
 }
 
@@ -125,9 +126,9 @@ func (c *Comm) readRequest(d *door, request []byte) (*joiner, *fault.Error) {
 }
 
 // unfit tells why a process cannot be joined to one of some members; nil where it can to each.
-func unfit(members []transport.Address, a *transport.Address, forced string) error {
+func unfit(members []address.Address, a *address.Address, forced string) error {
 	for i := range members {
-		if _, err := transport.Decide(members[i], *a, forced); err != nil {
+		if _, err := address.Decide(members[i], *a, forced); err != nil {
 			return fmt.Errorf("the process cannot be joined to the member that is %s: %w",
 				members[i].Who(), err)
 		}
@@ -138,8 +139,8 @@ func unfit(members []transport.Address, a *transport.Address, forced string) err
 // admit returns those of the joiners that were decided on who can be members, and the addresses of
 // all members with theirs. A joiner that cannot be joined to a member, or to a joiner before it, is
 // left out, as is one whose handle is none. It is pure: all members come to the same.
-func admit(members []transport.Address, joiners []membership.Joiner, forced string) (
-	[]membership.Joiner, []transport.Address) {
+func admit(members []address.Address, joiners []membership.Joiner, forced string) (
+	[]membership.Joiner, []address.Address) {
 	var in []membership.Joiner
 	for _, j := range joiners {
 		h, err := meeting.Parse(string(j.Handle))
@@ -516,7 +517,7 @@ func (c *Comm) readWelcome(w *welcome) (roster, error) {
 	if len(w.Founders) != len(membership.NewSet(len(w.Own))) {
 		return roster{}, malformedWelcome("%d bytes tell of founders", len(w.Founders))
 	}
-	addresses, hosts, err := transport.Decode(w.Own, shared)
+	addresses, hosts, err := address.Decode(w.Own, shared)
 	if err != nil {
 		return roster{}, malformedWelcome("%v", err)
 	}

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // joining has processes join, each with some handles, and returns what waits for them. Then those
@@ -169,7 +169,7 @@ func TestJoinAnother(t *testing.T) {
 }
 
 // asks is a process that asks a member to let it in, and what becomes of it is the test's.
-func asks(t *testing.T, config Config, member string, change func(*transport.Address)) (
+func asks(t *testing.T, config Config, member string, change func(*address.Address)) (
 	reply func() *welcome) {
 	t.Helper()
 	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
@@ -210,7 +210,7 @@ func asks(t *testing.T, config Config, member string, change func(*transport.Add
 	}
 }
 
-func elsewhere(a *transport.Address) { a.Host = "another host" }
+func elsewhere(a *address.Address) { a.Host = "another host" }
 
 // A process that members cannot be joined to is refused when it asks, as is one that says that it
 // is the member. The members go on.
@@ -218,7 +218,7 @@ func TestJoinUnfit(t *testing.T) {
 	config := joinConfigOf("")
 	w := newWorldOf(t, "mem", 2, config)
 	member := w.handles()[0]
-	loopback := asks(t, config, member, func(a *transport.Address) {
+	loopback := asks(t, config, member, func(a *address.Address) {
 		elsewhere(a)
 		a.TCP = []string{"127.0.0.1:9"}
 	})
@@ -239,18 +239,18 @@ func TestJoinUnfit(t *testing.T) {
 // What members decide on lets in only those that can be joined to all, and to each other, whatever
 // a member that asks for it has let through.
 func TestAdmit(t *testing.T) {
-	at := func(id byte, host, tcp, forced string) transport.Address {
-		return transport.Address{Process: transport.ProcessID{id}, Host: host, TCP: []string{tcp},
+	at := func(id byte, host, tcp, forced string) address.Address {
+		return address.Address{Process: address.ProcessID{id}, Host: host, TCP: []string{tcp},
 			Forced: forced, Unix: "@x"}
 	}
-	joiner := func(a transport.Address) membership.Joiner {
+	joiner := func(a address.Address) membership.Joiner {
 		h, err := meeting.New(a, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return membership.Joiner{Host: a.Host, Handle: []byte(h.String())}
 	}
-	members := []transport.Address{at(1, "a", "10.0.0.1:1", ""), at(2, "b", "10.0.0.2:1", "")}
+	members := []address.Address{at(1, "a", "10.0.0.1:1", ""), at(2, "b", "10.0.0.2:1", "")}
 	good := joiner(at(3, "a", "10.0.0.1:2", ""))
 	far := joiner(at(4, "c", "10.0.0.3:1", ""))
 	for _, c := range []struct {
@@ -261,7 +261,7 @@ func TestAdmit(t *testing.T) {
 		{"all", []membership.Joiner{good, far}, 2},
 		{"no handle", []membership.Joiner{good, {Host: "a", Handle: []byte("x")}}, 1},
 		{"loopback of another host", []membership.Joiner{good, joiner(at(5, "c", "127.0.0.1:1", ""))}, 1},
-		{"no address", []membership.Joiner{far, joiner(transport.Address{Host: "d"})}, 1},
+		{"no address", []membership.Joiner{far, joiner(address.Address{Host: "d"})}, 1},
 		{"memory of another host", []membership.Joiner{joiner(at(6, "a", "10.0.0.1:3", "shm"))}, 0},
 		{"verbs of nobody", []membership.Joiner{joiner(at(7, "c", "10.0.0.3:2", "verbs"))}, 0},
 		{"nonsense", []membership.Joiner{joiner(at(8, "c", "10.0.0.3:2", "pigeons"))}, 0},
@@ -289,7 +289,7 @@ func TestJoinStalls(t *testing.T) {
 	w := newWorldOf(t, "tcp", 2, config)
 	var replies []func() *welcome
 	for range 3 {
-		replies = append(replies, asks(t, config, w.handles()[1], func(*transport.Address) {}))
+		replies = append(replies, asks(t, config, w.handles()[1], func(*address.Address) {}))
 	}
 	until(t, "they wait", func() bool { return w.comms[1].Joining() == len(replies) })
 	w.each(func(rank int) error {
@@ -308,12 +308,12 @@ func TestJoinStalls(t *testing.T) {
 // The secret of a group is made of what is known of its members.
 func TestIdentityIsOfItsMembers(t *testing.T) {
 	id := identity{job: 1, group: 2, seed: []byte("seed")}
-	a := transport.Address{Host: "a", TCP: []string{"10.0.0.1:1"}}
-	b := transport.Address{Host: "b", TCP: []string{"10.0.0.2:1"}}
+	a := address.Address{Host: "a", TCP: []string{"10.0.0.1:1"}}
+	b := address.Address{Host: "b", TCP: []string{"10.0.0.2:1"}}
 	moved := b
 	moved.TCP = []string{"10.0.0.3:1"}
 	seen := map[string]bool{}
-	for _, members := range [][]transport.Address{{a}, {a, b}, {b, a}, {a, moved}} {
+	for _, members := range [][]address.Address{{a}, {a, b}, {b, a}, {a, moved}} {
 		of, err := id.of(members)
 		if err != nil {
 			t.Fatal(err)
@@ -343,7 +343,7 @@ func TestJoinHarmsNobody(t *testing.T) {
 		}, 1},
 		{"the next one comes", func(t *testing.T, w *world, config Config) func() {
 			member := w.handles()[1]
-			return func() { asks(t, config, member, func(*transport.Address) {}) }
+			return func() { asks(t, config, member, func(*address.Address) {}) }
 		}, 2},
 		{"one gives up", func(t *testing.T, w *world, config Config) func() {
 			r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
@@ -378,7 +378,7 @@ func TestJoinHarmsNobody(t *testing.T) {
 			t.Parallel()
 			config := joinConfigOf("tcp")
 			w := newWorldOf(t, "tcp", 2, config)
-			asks(t, config, w.handles()[1], func(*transport.Address) {}) // and stalls
+			asks(t, config, w.handles()[1], func(*address.Address) {}) // and stalls
 			until(t, "one waits", w.someWait)
 			meanwhile := c.harms(t, w, config)
 			ended := make(chan []error, 1)
@@ -482,7 +482,7 @@ func TestJoinedAndRenewed(t *testing.T) {
 // waitsAt is a process that waits at a member, and cannot be reached any more.
 func waitsAt(t *testing.T, c *Comm, host string) *joiner {
 	t.Helper()
-	h, err := meeting.New(transport.Address{Host: host, TCP: []string{"127.0.0.1:9"}}, "")
+	h, err := meeting.New(address.Address{Host: host, TCP: []string{"127.0.0.1:9"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,21 +4,21 @@ import (
 	"os"
 	"sync"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // lives are the life words of an endpoint's peers on this host.
 type lives struct {
 	mu      sync.Mutex // guards what follows
-	watched map[transport.ProcessID]*exec.Life
+	watched map[address.ProcessID]*exec.Life
 	stopped bool
 }
 
 // hold keeps what the kernel tells of a process of this host until release: see
 // [transport.Endpoint.Hold]. Links to it end as soon as the kernel knows of its end. Where its life
 // word cannot be seen they do when its sockets are closed.
-func (e *sharedEndpoint) hold(a *transport.Address) (pidfd int) {
+func (e *sharedEndpoint) hold(a *address.Address) (pidfd int) {
 	e.lives.mu.Lock()
 	defer e.lives.mu.Unlock()
 	pidfd = e.Hold(a)
@@ -27,7 +27,7 @@ func (e *sharedEndpoint) hold(a *transport.Address) (pidfd int) {
 }
 
 // release gives back one hold of a process.
-func (e *sharedEndpoint) release(process transport.ProcessID) {
+func (e *sharedEndpoint) release(process address.ProcessID) {
 	e.lives.mu.Lock()
 	defer e.lives.mu.Unlock()
 	if !e.Release(process) {
@@ -40,7 +40,7 @@ func (e *sharedEndpoint) release(process transport.ProcessID) {
 }
 
 // watch needs lives.mu.
-func (e *sharedEndpoint) watch(a *transport.Address) {
+func (e *sharedEndpoint) watch(a *address.Address) {
 	if _, ok := e.watched[a.Process]; ok || e.stopped || a.Life == 0 || a.PID == os.Getpid() {
 		return
 	}
@@ -50,7 +50,7 @@ func (e *sharedEndpoint) watch(a *transport.Address) {
 		return
 	}
 	if e.watched == nil {
-		e.watched = map[transport.ProcessID]*exec.Life{}
+		e.watched = map[address.ProcessID]*exec.Life{}
 	}
 	e.watched[process] = life
 }

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/membership"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // startLiving starts a process that has a life word, and returns its address.
-func startLiving(t *testing.T, id byte) (*osexec.Cmd, transport.Address) {
+func startLiving(t *testing.T, id byte) (*osexec.Cmd, address.Address) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "living")
 	out, err := osexec.Command("cc", "-pthread", "-o", program, "exec/testdata/life/main.c").
@@ -39,7 +39,7 @@ func startLiving(t *testing.T, id byte) (*osexec.Cmd, transport.Address) {
 		_ = in.Close()
 		_ = c.Wait()
 	})
-	a := transport.Address{Process: transport.ProcessID{id}, PID: c.Process.Pid}
+	a := address.Address{Process: address.ProcessID{id}, PID: c.Process.Pid}
 	if _, err := fmt.Fscan(told, &a.Life, &a.Mark.Value); err != nil {
 		t.Fatal(err)
 	}

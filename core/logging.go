@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
 )
@@ -95,7 +95,7 @@ func (c *epoch) logMade() {
 		if port, ok := c.end.RDMAPort(); ok {
 			attrs = append(attrs, "rdma", fmt.Sprintf("%s:%d", port.Device, port.Port))
 		}
-		if slices.ContainsFunc(c.kinds, transport.IsPort) {
+		if slices.ContainsFunc(c.kinds, address.IsPort) {
 			attrs = append(attrs, "congestion", d.Congestion)
 		}
 	}

@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -149,7 +149,7 @@ func TestNumberingIsLogged(t *testing.T) {
 
 // A rank tells of each host, and of each kind of pair, once.
 func TestHostsAreLogged(t *testing.T) {
-	e := &epoch{roster: roster{rank: 1, size: 5, addresses: []transport.Address{
+	e := &epoch{roster: roster{rank: 1, size: 5, addresses: []address.Address{
 		{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}, {Host: "c"}}}}
 	d := &Description{Hosts: []string{"a", "a", "b", "b", "b"},
 		Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},

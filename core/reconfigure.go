@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // Open makes a communicator that has no members yet: it joins nobody, and its collectives are
@@ -46,7 +46,7 @@ func (r *Runtime) openAlone(ctx context.Context, config Config) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := r.openComm(config, end, newIdentity(), []transport.Address{r.address(config, end)},
+	c, err := r.openComm(config, end, newIdentity(), []address.Address{r.address(config, end)},
 		[]string{"self"})
 	if err != nil {
 		r.leave(end)
@@ -113,7 +113,7 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 
 // rosterOf are the members that a list of handles names.
 func (c *Comm) rosterOf(list *meeting.List) (roster, error) {
-	addresses := make([]transport.Address, len(list.Handles))
+	addresses := make([]address.Address, len(list.Handles))
 	for rank := range list.Handles {
 		addresses[rank] = list.Handles[rank].Address
 	}

@@ -23,6 +23,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
@@ -128,7 +129,7 @@ func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
 		life = 0
 		r.log(logs.Net).Debug("no life word", "error", err)
 	}
-	e, err := transport.Listen(transport.Config{Mark: transport.Mark(exec.OwnMark()), Life: life,
+	e, err := transport.Listen(transport.Config{Mark: address.Mark(exec.OwnMark()), Life: life,
 		Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace, Verbs: key.verbs,
 		Sightings: exec.Sightings{}, Logger: r.config.Logger, OnFD: r.config.OnFD})
 	if err != nil {

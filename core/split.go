@@ -10,12 +10,12 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
@@ -87,7 +87,7 @@ func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
 	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
 	config.Timeout = c.defaultTimeout()
 	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)
-	var addresses []transport.Address
+	var addresses []address.Address
 	var kinds []string
 	config.GlobalRanks, addresses, kinds = c.part(members)
 	if len(members) == 1 {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/cpus"
@@ -18,18 +19,18 @@ import (
 // readAddresses reads what the ranks publish of themselves. Hosts tells which say the same of their
 // host.
 func readAddresses(members []bootstrap.Member) (
-	addresses []transport.Address, hosts []int, err error,
+	addresses []address.Address, hosts []int, err error,
 ) {
 	own, shared := make([][]byte, len(members)), make([][]byte, len(members))
 	for rank, m := range members {
 		own[rank], shared[rank] = m.Own, m.Shared
 	}
-	return transport.Decode(own, shared)
+	return address.Decode(own, shared)
 }
 
-// writeAddresses writes addresses as transport.Decode reads them: what each says of itself,
+// writeAddresses writes addresses as address.Decode reads them: what each says of itself,
 // and what hosts share, each once. HostOf tells by rank which of these it is.
-func writeAddresses(addresses []transport.Address) (
+func writeAddresses(addresses []address.Address) (
 	own, hosts [][]byte, hostOf []int, err error,
 ) {
 	known := map[string]int{}
@@ -51,7 +52,7 @@ func writeAddresses(addresses []transport.Address) (
 
 // decide tells what joins this rank to each peer: to all processes of a host the same, but for its
 // own process. The error for a pair is the same on both ranks.
-func decide(addresses []transport.Address, hosts []int, rank int, forced string) (
+func decide(addresses []address.Address, hosts []int, rank int, forced string) (
 	[]string, error,
 ) {
 	kinds := make([]string, len(addresses))
@@ -67,7 +68,7 @@ func decide(addresses []transport.Address, hosts []int, rank int, forced string)
 			continue
 		}
 		a, b := min(rank, peer), max(rank, peer)
-		kind, err := transport.Decide(addresses[a], addresses[b], forced)
+		kind, err := address.Decide(addresses[a], addresses[b], forced)
 		if err != nil {
 			return nil, fmt.Errorf("ranks %d and %d cannot be joined: %w", a, b, err)
 		}
@@ -86,7 +87,7 @@ func (config *Config) options() tune.Options {
 }
 
 // places are where ranks are, as they say.
-func places(addresses []transport.Address, forced string) []tune.Place {
+func places(addresses []address.Address, forced string) []tune.Place {
 	all := make([]tune.Place, len(addresses))
 	for rank := range addresses {
 		a := &addresses[rank]
@@ -118,7 +119,7 @@ func allowedCPUs() (allowed cpus.List) {
 	return allowed
 }
 
-// domainOf numbers the domain that some CPUs are in: see transport.Address.
+// domainOf numbers the domain that some CPUs are in: see address.Address.
 func domainOf(allowed cpus.List) int {
 	if domain := cpus.Domain(cpus.Sysfs, allowed); domain != nil {
 		return domain[0] + 1

@@ -22,14 +22,15 @@ type packageRule struct {
 // nothing, and nor does what it imports.
 var packages = []packageRule{
 	{"core", "collective p2p work memory order membership meeting tune call fault plan reduce exec " +
-		"transport bootstrap bootstrap/etcd logs internal/cpus internal/plain internal/printable", false},
+		"address transport bootstrap bootstrap/etcd logs internal/cpus internal/plain " +
+		"internal/printable", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
 	{"memory", "exec fault", false},
 	{"order", "call fault plan internal/printable", true},
 	{"membership", "call fault plan internal/foreign", true},
-	{"meeting", "bootstrap fault internal/foreign internal/printable transport", false},
+	{"meeting", "address bootstrap fault internal/foreign internal/printable transport", false},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},
@@ -38,9 +39,10 @@ var packages = []packageRule{
 	{"reduce/kernel", "reduce", false},
 	{"reduce/kernel/internal/floatmode", "", false},
 	{"reduce", "", true},
-	{"transport", "guests logs internal/foreign internal/plain internal/printable", false},
+	{"transport", "address guests logs internal/plain internal/printable", false},
 	{"bootstrap", "guests internal/foreign internal/plain internal/printable", false},
 	{"bootstrap/etcd", "internal/plain internal/printable", false},
+	{"address", "internal/foreign internal/printable", true},
 	{"guests", "", false},
 	{"internal/logtest", "logs", false},
 	{"internal/scripts", "", false},

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
-	"github.com/goccl/goccl/core/transport"
 )
 
 const (
@@ -33,13 +33,13 @@ const (
 // who passes it on cannot change it without the job's key.
 type Handle struct {
 	text    string
-	id      uint64            // random
-	shared  string            // the record of what all processes of the host say alike
-	Address transport.Address // of the process
+	id      uint64          // random
+	shared  string          // the record of what all processes of the host say alike
+	Address address.Address // of the process
 }
 
 // New makes a handle of the process at an address, which holds the job's key.
-func New(a transport.Address, key string) (Handle, error) {
+func New(a address.Address, key string) (Handle, error) {
 	a.Name = a.Name[:min(len(a.Name), maxNames)]
 	a.ShmProblem = a.ShmProblem[:min(len(a.ShmProblem), maxProblem)]
 	a.VerbsProblem = a.VerbsProblem[:min(len(a.VerbsProblem), maxProblem)]
@@ -99,7 +99,7 @@ func Parse(text string) (h Handle, err error) {
 	if err := r.End(); err != nil {
 		return h, err
 	}
-	a, _, err := transport.Decode([][]byte{own}, [][]byte{shared})
+	a, _, err := address.Decode([][]byte{own}, [][]byte{shared})
 	if err != nil {
 		return h, foreign.ErrMalformed
 	}

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/transport"
@@ -35,7 +36,7 @@ const (
 )
 
 // Caller asks a service of a peer: see [transport.Endpoint.Call].
-type Caller func(ctx context.Context, to *transport.Address, service, topic uint64,
+type Caller func(ctx context.Context, to *address.Address, service, topic uint64,
 	secret, request []byte) ([]byte, error)
 
 // Meetings are those of one communicator.

@@ -11,15 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // longest is an address of which nothing is short.
-func longest() transport.Address {
+func longest() address.Address {
 	long := strings.Repeat("x", 2000)
-	return transport.Address{PID: 7, Name: long, Host: strings.Repeat("h", 60), Unix: "@x",
+	return address.Address{PID: 7, Name: long, Host: strings.Repeat("h", 60), Unix: "@x",
 		PIDSpace: "pid:[4026531836]", UserSpace: "user:[4026531837]", ShmProblem: long,
 		VerbsProblem: long, Verbs: "ethernet", Forced: "verbs", Net: "verbs",
 		TCP: []string{"127.0.0.1:1", "[fe80::1234:5678:9abc:def0]:65535", "10.1.2.3:70"}}

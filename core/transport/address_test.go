@@ -5,12 +5,13 @@ import (
 	"net"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 func TestIPv6(t *testing.T) {
@@ -19,11 +20,11 @@ func TestIPv6(t *testing.T) {
 	} else {
 		l.Close()
 	}
-	eps := pair(t, TCP, Config{StoreHost: "::1"})
+	eps := pair(t, address.TCP, Config{StoreHost: "::1"})
 	if a := eps[0].Address().TCP; len(a) != 1 || !strings.HasPrefix(a[0], "[::1]:") {
 		t.Fatalf("listens on %v", a)
 	}
-	w := newWorld(t, eps, TCP, 2)
+	w := newWorld(t, eps, address.TCP, 2)
 	ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
 	w.handlers[1].untilFrames(t, 1)
 }
@@ -40,180 +41,32 @@ func TestInterfaceByName(t *testing.T) {
 // TestLoopbackOfUnknownHosts joins processes that cannot tell which host they are on, as where
 // /proc is hidden, and that listen on loopback alone.
 func TestLoopbackOfUnknownHosts(t *testing.T) {
-	eps := pair(t, TCP, Config{StoreHost: "localhost"})
+	eps := pair(t, address.TCP, Config{StoreHost: "localhost"})
 	for _, e := range eps {
 		e.address.Host = e.id.String()
 	}
-	kind, err := Decide(eps[0].Address(), eps[1].Address(), "")
-	if kind != TCP || err != nil {
+	kind, err := address.Decide(eps[0].Address(), eps[1].Address(), "")
+	if kind != address.TCP || err != nil {
 		t.Fatal(kind, err)
 	}
-	w := newWorld(t, eps, TCP, 2)
+	w := newWorld(t, eps, address.TCP, 2)
 	ok(t, w.groups[0].Send(within(t), 1, Header{Type: ControlBase}))
 	w.handlers[1].untilFrames(t, 1)
 }
 
-func TestDecide(t *testing.T) {
-	a := Address{Process: ProcessID{1}, Host: "h", Unix: "@a", TCP: []string{"10.0.0.1:5"}}
-	b := Address{Process: ProcessID{2}, Host: "h", Unix: "@b", TCP: []string{"10.0.0.1:6"}}
-	far := Address{Process: ProcessID{3}, Host: "i", Unix: "@c", TCP: []string{"10.0.0.2:6"}}
-	noShm := b
-	noShm.Unix, noShm.ShmProblem = "", "no memfd; allow it"
-	shy := far
-	shy.TCP = []string{"127.0.0.1:6"}
-	forced := far
-	forced.Forced = Shm
-	// Two that see no /proc: each names itself as its host.
-	hidden, hidden2 := a, shy
-	for _, p := range []*Address{&hidden, &hidden2} {
-		p.Host, p.Unix, p.ShmProblem = p.Process.String(), "", "open /proc/x: it is hidden"
-	}
-	hidden.TCP = []string{"127.0.0.1:5"}
-	for i, c := range []struct {
-		a, b         Address
-		forced, kind string // kind "": an error that contains text
-		text         string
-	}{
-		{a, a, "", Mem, ""}, {a, a, Shm, Mem, ""}, {a, a, TCP, "", "one process"},
-		{a, b, "", Shm, ""}, {a, b, TCP, TCP, ""}, {a, b, "ib", "", "unknown transport"},
-		{a, far, "", TCP, ""}, {a, far, Shm, "", "namespaces"},
-		{a, noShm, "", TCP, ""}, {a, noShm, Shm, "", "no memfd; allow it"},
-		{a, shy, "", "", "GOCCL_SOCKET_IFNAME"},
-		{hidden, hidden2, "", TCP, ""}, {hidden, hidden2, TCP, TCP, ""},
-		{hidden, hidden2, Shm, "", "/proc/x: it is hidden"},
-		{hidden, far, "", "", "/proc/x: it is hidden"},
-		{a, forced, "", "", "cannot work"}, {a, forced, TCP, "", "one process demands"},
-	} {
-		k1, err1 := Decide(c.a, c.b, c.forced)
-		k2, err2 := Decide(c.b, c.a, c.forced)
-		if k1 != k2 || (err1 == nil) != (err2 == nil) || k1 != c.kind {
-			t.Errorf("case %d: %q %v, %q %v, want %q", i, k1, err1, k2, err2, c.kind)
-		}
-		if c.kind == "" && (err1 == nil || !strings.Contains(err1.Error(), c.text)) {
-			t.Errorf("case %d: error %v lacks %q", i, err1, c.text)
-		}
-	}
-}
-
-func TestWhy(t *testing.T) {
-	a := Address{Process: ProcessID{1}, Name: "h", Host: "h", Unix: "@a", VerbsProblem: "no card"}
-	b := a
-	b.Process = ProcessID{2}
-	noShm := b
-	noShm.ShmProblem = "no memfd; allow it"
-	far := b
-	far.Name, far.Host = "i", "i"
-	forced, net := a, far
-	forced.Forced, net.Net = TCP, TCP
-	hidden := noShm
-	hidden.Host, hidden.ShmProblem = b.Process.String(), "no /proc"
-	rdma, card := far, a
-	rdma.Verbs, card.Verbs = "roce2", "roce2"
-	for _, c := range []struct {
-		a, b       Address
-		kind, want string
-	}{
-		{a, a, Mem, "threads of one process"},
-		{a, b, Shm, "share a host"},
-		{forced, b, TCP, `"tcp" is demanded`},
-		{net, net, TCP, `"tcp" is demanded`},
-		{a, noShm, TCP, "cannot share memory: host h, pid 0: no memfd; allow it"},
-		{a, far, TCP, "on two hosts, and cannot use RDMA: host h, pid 0: no card"},
-		{a, hidden, TCP, "cannot share memory: host h, pid 0: no /proc"},
-		{card, rdma, Verbs, `RDMA port of kind "roce2"`},
-		{card, a, Shm, "share a host"},
-	} {
-		if got := Why(c.a, c.b, c.kind); !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q lacks %q", c.kind, got, c.want)
-		}
-	}
-}
-
-func TestAddressRecord(t *testing.T) {
+// What a process publishes of itself is read by others as it is.
+func TestOwnAddressIsRead(t *testing.T) {
 	a := listen(t, Config{}).Address()
 	if a.ShmProblem != "" || a.Unix == "" {
 		t.Fatalf("shared memory does not work here: %s", a.ShmProblem)
 	}
-	a.CPUs, a.Mark = 8, Mark{1 << 40, 7}
-	b := a
-	b.Process, b.PID, b.TCP = ProcessID{1}, 5, []string{"10.0.0.1:65535", "[fd00::1]:1"}
-	b.ShmProblem, b.VerbsProblem, b.Verbs, b.Net, b.Forced = "none", "no card", "ib", TCP, Shm
-	c := b
-	c.Process, c.TCP = ProcessID{2}, []string{"10.0.0.1:1", "[fd00::1]:2"}
-	d := a
-	d.Process, d.Unix, d.TCP = ProcessID{3}, "", nil
-	e := a
-	e.Process = ProcessID{4}
-	all := []Address{a, b, c, d, e}
-	var own, shared [][]byte
-	for i := range all {
-		if all[i].Unix != "" {
-			all[i].Unix = all[i].Process.ownSocket()
-		}
-		o, s, err := all[i].Encode()
-		ok(t, err)
-		own, shared = append(own, o), append(shared, s)
+	if read := a.AsRead(); !reflect.DeepEqual(read, a) {
+		t.Errorf("%+v\nbecame\n%+v", a, read)
 	}
-	if n := len(own[0]); n > 48 {
-		t.Errorf("what only a process says has %d bytes", n)
-	}
-	got, hosts, err := Decode(own, shared)
-	ok(t, err)
-	if !reflect.DeepEqual(got, all) {
-		t.Errorf("%+v\nbecame\n%+v", all, got)
-	}
-	if want := []int{0, 1, 1, 2, 0}; !slices.Equal(hosts, want) {
-		t.Errorf("hosts %v, want %v", hosts, want)
-	}
-	for i := range all {
-		for n := range own[i] {
-			if _, _, err := Decode([][]byte{own[i][:n]}, shared[i:i+1]); err == nil {
-				t.Errorf("an own record cut at %d is taken", n)
-			}
-		}
-		for n := range shared[i] {
-			if _, _, err := Decode(own[i:i+1], [][]byte{shared[i][:n]}); err == nil {
-				t.Errorf("a shared record cut at %d is taken", n)
-			}
-		}
-	}
-}
-
-// FuzzDecode reads what other processes publish.
-func FuzzDecode(f *testing.F) {
-	a := Address{Process: ProcessID{1}, PID: 7, UID: 1000, Name: "a", Host: "h", Unix: "@x", CPUs: 2,
-		Domain: 65535, TCP: []string{"127.0.0.1:1", "[::1]:2"}}
-	own, shared, err := a.Encode()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(own, shared)
-	a.Unix, a.ShmProblem = "", "none"
-	own, shared, err = a.Encode()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(own, shared)
-	f.Fuzz(func(t *testing.T, own, shared []byte) {
-		got, hosts, err := Decode([][]byte{own, own}, [][]byte{shared, shared})
-		if err != nil {
-			return
-		}
-		if !reflect.DeepEqual(got[0], got[1]) || hosts[1] != 0 {
-			t.Fatalf("%+v and %+v", got[0], got[1])
-		}
-		own, shared, err = got[0].Encode()
-		ok(t, err)
-		again, _, err := Decode([][]byte{own}, [][]byte{shared})
-		ok(t, err)
-		if !reflect.DeepEqual(again[0], got[0]) {
-			t.Fatalf("%+v became %+v", got[0], again[0])
-		}
-	})
 }
 
 func TestDeadPeerIsRefused(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			h := newRecorder()
@@ -231,9 +84,9 @@ func TestDeadPeerIsRefused(t *testing.T) {
 
 // Somebody else has got the port of a dead process.
 func TestStaleAddress(t *testing.T) {
-	eps := pair(t, TCP, Config{})
+	eps := pair(t, address.TCP, Config{})
 	other := listen(t, Config{})
-	c := groupConfig(eps, TCP, 1, 0)
+	c := groupConfig(eps, address.TCP, 1, 0)
 	c.Peers[1].TCP = other.Address().TCP
 	h := newRecorder()
 	g := attach(t, eps[0], c, h)
@@ -245,8 +98,8 @@ func TestUnreachableUntilGrace(t *testing.T) {
 	const grace = 500 * time.Millisecond
 	e := listen(t, Config{Grace: grace})
 	far := e.Address()
-	far.Process, far.TCP = ProcessID{1}, []string{"127.0.0.1:1"}
-	c := groupConfig([]*Endpoint{e}, TCP, 1, 0)
+	far.Process, far.TCP = address.ProcessID{1}, []string{"127.0.0.1:1"}
+	c := groupConfig([]*Endpoint{e}, address.TCP, 1, 0)
 	// A socket that listens with a full backlog swallows further connections.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	ok(t, err)
@@ -261,7 +114,7 @@ func TestUnreachableUntilGrace(t *testing.T) {
 			defer c.Close()
 		}
 	}
-	c.Peers, c.Kinds = append(c.Peers, far), append(c.Kinds, TCP)
+	c.Peers, c.Kinds = append(c.Peers, far), append(c.Kinds, address.TCP)
 	h := newRecorder()
 	g := attach(t, e, c, h)
 	start := time.Now()
@@ -285,7 +138,7 @@ func TestCongestionControl(t *testing.T) {
 	}
 	var here sockets
 	eps := []*Endpoint{listen(t, Config{OnFD: here.note}), listen(t, Config{})}
-	w := newWorld(t, eps, TCP, 1)
+	w := newWorld(t, eps, address.TCP, 1)
 	ok(t, w.groups[0].Connect(within(t), 1))
 	ok(t, w.groups[1].Connect(within(t), 0))
 	for i, e := range eps {
@@ -308,36 +161,4 @@ func TestCongestionControl(t *testing.T) {
 		_, fd := here.seen()
 		return congestionOf(fd) == system
 	})
-}
-
-// Two processes share memory, by what Decide says, where their names of it are the same.
-func TestMemoryIsNamed(t *testing.T) {
-	var all []Address
-	for _, process := range []byte{1, 2} {
-		for _, host := range []string{"a", "b"} {
-			for _, problem := range []string{"", "none"} {
-				for _, socket := range []string{"", "socket"} {
-					all = append(all, Address{Process: ProcessID{process}, Host: host, Unix: socket,
-						ShmProblem: problem, TCP: []string{"10.0.0.1:1"}, Verbs: "v"})
-				}
-			}
-		}
-	}
-	for _, forced := range []string{"", Shm, TCP, Verbs} {
-		for _, a := range all {
-			for _, b := range all {
-				if a.Process == b.Process &&
-					(a.Host != b.Host || a.Unix != b.Unix || a.ShmProblem != b.ShmProblem) {
-					continue // they are one process, of which there is one address
-				}
-				kind, err := Decide(a, b, forced)
-				shares := err == nil && !IsPort(kind)
-				name := a.Memory(forced)
-				if same := name != "" && name == b.Memory(forced); same != shares {
-					t.Errorf("%q: %+v and %+v are joined by %q (%v), their memories are %q and %q",
-						forced, a, b, kind, err, name, b.Memory(forced))
-				}
-			}
-		}
-	}
 }

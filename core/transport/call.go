@@ -12,6 +12,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/plain"
 )
 
@@ -89,15 +90,15 @@ func (e *Endpoint) answer(s *conn, to *service, h *hello, nonces *[2][nonceSize]
 // Call asks a service of a peer for a reply, until the context ends: the peer may be late. The
 // error tells by ErrPeerDown that its process has ended, by ErrPeerLeft that the service has, by
 // ErrRefused that the secrets differ, and by ErrProtocol that the reply is not what the peer sent.
-func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64, secret,
+func (e *Endpoint) Call(ctx context.Context, to *address.Address, service, topic uint64, secret,
 	request []byte) ([]byte, error) {
 	if len(request) > maxRequest {
 		return nil, fmt.Errorf("a request of %d bytes: at most %d are allowed", len(request),
 			maxRequest)
 	}
-	kind, network, targets := TCP, "tcp", to.reachable(&e.address)
+	kind, network, targets := address.TCP, "tcp", to.Reachable(&e.address)
 	if to.Host == e.address.Host && to.Unix != "" && e.address.Unix != "" {
-		kind, network, targets = Shm, "unix", []string{to.Unix}
+		kind, network, targets = address.Shm, "unix", []string{to.Unix}
 	}
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("%s listens on no address that can be reached from here", to.Who())
@@ -138,11 +139,11 @@ func (e *Endpoint) Call(ctx context.Context, to *Address, service, topic uint64,
 }
 
 // ask is a call over a connection, which it closes.
-func (e *Endpoint) ask(ctx context.Context, s *conn, kind string, to *Address, h hello, secret,
-	request []byte) ([]byte, error) {
+func (e *Endpoint) ask(ctx context.Context, s *conn, kind string, to *address.Address, h hello,
+	secret, request []byte) ([]byte, error) {
 	defer s.Close()
 	defer context.AfterFunc(ctx, func() { s.Close() })()
-	if kind == Shm {
+	if kind == address.Shm {
 		if err := e.peerOf(s, to); err != nil {
 			return nil, fmt.Errorf("%w: %w", errStranger, err)
 		}

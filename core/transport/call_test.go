@@ -10,10 +10,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 func TestCall(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			listen := func() *Endpoint {
 				e, err := Listen(Config{})
@@ -23,7 +25,7 @@ func TestCall(t *testing.T) {
 			}
 			a, b := listen(), listen()
 			to := b.Address()
-			if kind == TCP {
+			if kind == address.TCP {
 				to.Unix = ""
 			}
 			call := func(service, topic uint64, secret, request string) (string, error) {
@@ -142,7 +144,7 @@ func TestCallThroughAnother(t *testing.T) {
 
 // relay puts itself between callers and an address. It changes the bytes at two places, if it is
 // to, and tells what it has seen.
-func relay(t *testing.T, to *Address, there int, changesThere bool, back int,
+func relay(t *testing.T, to *address.Address, there int, changesThere bool, back int,
 	changesBack bool) (seen func() string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

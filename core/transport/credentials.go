@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // A Unix socket is open to all local users, and the name of an ended process's socket is free for
@@ -19,34 +21,29 @@ import (
 // the other with what it has published: the user, and the number of the process, by which its
 // memory may be read.
 
-// credentials completes an address with what the kernel tells peers of this process.
-func (a *Address) credentials() {
+// addCredentials completes an address with what the kernel tells peers of this process.
+func addCredentials(a *address.Address) {
 	a.PID, a.UID = os.Getpid(), os.Geteuid()
 	// Without /proc they stay empty, and no process shares this host.
 	a.PIDSpace, _ = os.Readlink("/proc/self/ns/pid")
 	a.UserSpace, _ = os.Readlink("/proc/self/ns/user")
 }
 
-// sharesPIDs tells whether a process has the same number for both.
-func (a *Address) sharesPIDs(b *Address) bool {
-	return a.PIDSpace != "" && a.PIDSpace == b.PIDSpace
-}
-
 // impostor tells why the other end of a Unix socket, which has these credentials here, is not the
 // process that published an address. Numbers of other namespaces say nothing.
-func (here *Address) impostor(published *Address, c *unix.Ucred) error {
+func impostor(here, published *address.Address, c *unix.Ucred) error {
 	if here.UserSpace != "" && here.UserSpace == published.UserSpace &&
 		int(c.Uid) != published.UID {
 		return fmt.Errorf("it belongs to user %d instead of %d", c.Uid, published.UID)
 	}
-	if here.sharesPIDs(published) && int(c.Pid) != published.PID {
+	if here.SharesPIDs(published) && int(c.Pid) != published.PID {
 		return fmt.Errorf("it is process %d instead of %d", c.Pid, published.PID)
 	}
 	return nil
 }
 
 // peerOf is impostor for the other end of a connection.
-func (e *Endpoint) peerOf(s *conn, published *Address) error {
+func (e *Endpoint) peerOf(s *conn, published *address.Address) error {
 	var c *unix.Ucred
 	err := errNoDescriptor
 	s.raw.Control(func(fd uintptr) {
@@ -55,7 +52,7 @@ func (e *Endpoint) peerOf(s *conn, published *Address) error {
 	if err != nil {
 		return fmt.Errorf("whose it is cannot be told: %w", err)
 	}
-	return e.address.impostor(published, c)
+	return impostor(&e.address, published, c)
 }
 
 // process is what an endpoint holds of another process of its host.
@@ -71,7 +68,7 @@ type process struct {
 // Hold keeps a descriptor of a member's process on this host until Release. It goes on naming the
 // process when that has ended and another has its number. It is -1 where none is to be had: of this
 // process, of one that has ended or is in another pid namespace, before Linux 5.3, or in a sandbox.
-func (e *Endpoint) Hold(a *Address) (fd int) {
+func (e *Endpoint) Hold(a *address.Address) (fd int) {
 	if a.Process == e.id {
 		return -1
 	}
@@ -84,12 +81,12 @@ func (e *Endpoint) Hold(a *Address) (fd int) {
 	if p == nil {
 		p = &process{pid: a.PID, fd: -1}
 		e.processes[a.Process] = p
-		if e.address.sharesPIDs(a) {
+		if e.address.SharesPIDs(a) {
 			if fd, err := unix.PidfdOpen(a.PID, 0); err == nil {
 				p.fd = fd
 			}
 		}
-		if link := e.peers[peerKey{a.Process, Shm}]; link != nil && link.link != nil {
+		if link := e.peers[peerKey{a.Process, address.Shm}]; link != nil && link.link != nil {
 			e.prove(link.link)
 		}
 	}
@@ -98,7 +95,7 @@ func (e *Endpoint) Hold(a *Address) (fd int) {
 }
 
 // Release gives back one Hold. It reports whether that was the last one of the process.
-func (e *Endpoint) Release(id ProcessID) (last bool) {
+func (e *Endpoint) Release(id address.ProcessID) (last bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.processes[id]
@@ -120,7 +117,7 @@ var peerPIDFD = unix.SO_PEERPIDFD
 // It needs e.mu. The number that the kernel gives has been compared when the link was made.
 func (e *Endpoint) prove(l *link) {
 	p := e.processes[l.key.process]
-	if p == nil || l.key.kind != Shm || l.peer.PID != p.pid || !e.address.sharesPIDs(l.peer) {
+	if p == nil || l.key.kind != address.Shm || l.peer.PID != p.pid || !e.address.SharesPIDs(l.peer) {
 		return
 	}
 	fd, err := -1, errNoDescriptor
@@ -148,7 +145,7 @@ func (e *Endpoint) prove(l *link) {
 
 // pidfdOf is a copy of the descriptor that is held of a process, -1 where there is none, the number
 // of the process, and whether a link has proved it. The endpoint may be closed meanwhile.
-func (e *Endpoint) pidfdOf(id ProcessID) (fd, pid int, proved bool) {
+func (e *Endpoint) pidfdOf(id address.ProcessID) (fd, pid int, proved bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.processes[id]
@@ -177,7 +174,7 @@ func exits(fd int, within time.Duration) bool {
 // Exited tells of a member whose link has ended whether its process has ended by itself, with
 // status 0, and not by a signal or an error. It is false where the kernel does not tell: of another
 // host, of another's process, and of one whose status has been taken, before Linux 6.15.
-func (e *Endpoint) Exited(a *Address) bool {
+func (e *Endpoint) Exited(a *address.Address) bool {
 	fd, pid, _ := e.pidfdOf(a.Process)
 	defer closeFDs([]int{fd})
 	if fd < 0 || !e.isDead(a.Process) && !exits(fd, exitPatience) {

@@ -8,40 +8,43 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 func TestImpostor(t *testing.T) {
-	here := Address{PID: 10, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}
+	here := address.Address{PID: 10, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}
 	for _, c := range []struct {
 		name      string
-		published Address
+		published address.Address
 		pid       int32
 		uid       uint32
 		want      string // in the error; "": none
 	}{
-		{"the same user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
+		{"the same user", address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
 			11, 1000, ""},
 		{"another user that has said so",
-			Address{PID: 11, UID: 0, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, ""},
-		{"another user", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
+			address.Address{PID: 11, UID: 0, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0, ""},
+		{"another user", address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
 			11, 1001, "user 1001 instead of 1000"},
 		{"root in place of a user",
-			Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0,
+			address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 11, 0,
 			"user 0"},
-		{"another process", Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"},
-			12, 1000, "process 12 instead of 11"},
+		{"another process",
+			address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[1]"}, 12, 1000,
+			"process 12 instead of 11"},
 		{"another container",
-			Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1000, ""},
+			address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1000, ""},
 		{"another container and user",
-			Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1001,
+			address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[2]", UserSpace: "user:[1]"}, 0, 1001,
 			"user 1001"},
 		{"another user namespace",
-			Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 11, 65534, ""},
+			address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 11, 65534, ""},
 		{"another user namespace and process",
-			Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 12, 65534,
+			address.Address{PID: 11, UID: 1000, PIDSpace: "pid:[1]", UserSpace: "user:[2]"}, 12, 65534,
 			"process 12"},
 	} {
-		err := here.impostor(&c.published, &unix.Ucred{Pid: c.pid, Uid: c.uid})
+		err := impostor(&here, &c.published, &unix.Ucred{Pid: c.pid, Uid: c.uid})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
@@ -52,21 +55,21 @@ func TestImpostor(t *testing.T) {
 func TestImpostorsGetNoLink(t *testing.T) {
 	for _, claim := range []struct {
 		name  string
-		alter func(*Address)
+		alter func(*address.Address)
 		want  string
 	}{
-		{"pid", func(a *Address) { a.PID++ }, "instead of"},
-		{"user", func(a *Address) { a.UID++ }, "instead of"},
+		{"pid", func(a *address.Address) { a.PID++ }, "instead of"},
+		{"user", func(a *address.Address) { a.UID++ }, "instead of"},
 	} {
 		for _, dials := range []bool{false, true} {
 			t.Run(claim.name, func(t *testing.T) {
 				l := newLogbook()
 				eps := []*Endpoint{listen(t, Config{Logger: l.logger()}), listen(t, Config{})}
 				h := newRecorder()
-				c := groupConfig(eps, Shm, 1, 0)
+				c := groupConfig(eps, address.Shm, 1, 0)
 				claim.alter(&c.Peers[1])
 				victim := attach(t, eps[0], c, h)
-				impostor := attach(t, eps[1], groupConfig(eps, Shm, 1, 1), newRecorder())
+				impostor := attach(t, eps[1], groupConfig(eps, address.Shm, 1, 1), newRecorder())
 				if dials {
 					wants(t, impostor.Connect(within(t), 0), ErrRefused)
 					if lines := l.wait(t, 1); !strings.Contains(lines[0], claim.want) {
@@ -100,7 +103,7 @@ func TestExited(t *testing.T) {
 		ok(t, err)
 		ok(t, child.Start())
 		a := e.Address()
-		a.Process, a.PID = ProcessID{byte(i + 1)}, child.Process.Pid
+		a.Process, a.PID = address.ProcessID{byte(i + 1)}, child.Process.Pid
 		e.Hold(&a)
 		if e.Exited(&a) {
 			t.Errorf("%q: has exited before it ends", c.script)
@@ -116,7 +119,7 @@ func TestExited(t *testing.T) {
 		}
 	}
 	a := e.Address()
-	a.Process = ProcessID{99}
+	a.Process = address.ProcessID{99}
 	if e.Exited(&a) {
 		t.Error("a process that nobody knows has exited")
 	}
@@ -139,7 +142,7 @@ func TestHold(t *testing.T) {
 	if fd := e.Hold(&a); fd != -1 || e.Release(a.Process) {
 		t.Errorf("of its own process: %d", fd)
 	}
-	a.Process, a.PID = ProcessID{1}, os.Getpid()
+	a.Process, a.PID = address.ProcessID{1}, os.Getpid()
 	fd := e.Hold(&a)
 	if again := e.Hold(&a); fd < 0 || again != fd {
 		t.Errorf("it is %d, and then %d", fd, again)
@@ -152,11 +155,11 @@ func TestHold(t *testing.T) {
 	}
 	gone := exec.Command("true")
 	ok(t, gone.Run())
-	a.Process, a.PID = ProcessID{2}, gone.Process.Pid
+	a.Process, a.PID = address.ProcessID{2}, gone.Process.Pid
 	if fd := e.Hold(&a); fd >= 0 {
 		t.Errorf("of a process that has ended: %d", fd)
 	}
-	a.Process, a.PID, a.PIDSpace = ProcessID{3}, os.Getpid(), "pid:[1]"
+	a.Process, a.PID, a.PIDSpace = address.ProcessID{3}, os.Getpid(), "pid:[1]"
 	if fd := e.Hold(&a); fd >= 0 {
 		t.Errorf("of another namespace: %d", fd)
 	}
@@ -176,8 +179,9 @@ func TestFence(t *testing.T) {
 		later      bool // it is held only when the link is there
 		old        bool // the kernel gives no descriptor of a socket's other end
 		want       bool
-	}{{"", Shm, false, false, true}, {"held later", Shm, true, false, true},
-		{"before Linux 6.5", Shm, false, true, true}, {"without memory", TCP, false, false, false}} {
+	}{{"", address.Shm, false, false, true}, {"held later", address.Shm, true, false, true},
+		{"before Linux 6.5", address.Shm, false, true, true},
+		{"without memory", address.TCP, false, false, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.old {
 				defer func(option int) { peerPIDFD = option }(peerPIDFD)
@@ -225,9 +229,9 @@ func TestFenceOfAnotherProcess(t *testing.T) {
 		_ = victim.Wait() // it was killed
 	})
 	stop(t, victim.Process)
-	member := startChild(t, TCP, "", defaultGrace, nil)
+	member := startChild(t, address.TCP, "", defaultGrace, nil)
 	e := listen(t, Config{})
-	g, _ := member.attach(t, e, TCP)
+	g, _ := member.attach(t, e, address.TCP)
 	a := g.members[1].addr
 	a.PID = victim.Process.Pid
 	e.Hold(&a)
@@ -240,14 +244,14 @@ func TestFenceOfAnotherProcess(t *testing.T) {
 
 // That a process has ended is known for as long as it is a member of a group.
 func TestDeadAreForgotten(t *testing.T) {
-	w := newWorld(t, pair(t, TCP, Config{}), TCP, 1)
+	w := newWorld(t, pair(t, address.TCP, Config{}), address.TCP, 1)
 	e, other := w.groups[0].e, w.groups[0].members[1].addr.Process
-	e.Ended(ProcessID{1})
+	e.Ended(address.ProcessID{1})
 	e.Ended(other)
 	another := attach(t, e, GroupConfig{Group: 99, Secret: secret, Name: "another",
-		Peers: []Address{e.Address()}, Kinds: []string{Mem}}, newRecorder())
+		Peers: []address.Address{e.Address()}, Kinds: []string{address.Mem}}, newRecorder())
 	another.Detach()
-	if e.isDead(ProcessID{1}) || !e.isDead(other) {
+	if e.isDead(address.ProcessID{1}) || !e.isDead(other) {
 		t.Error("it is not the members that are kept")
 	}
 	w.groups[0].Detach()

@@ -18,14 +18,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/logs"
 )
 
 // Endpoint is a process's end of all its links.
 type Endpoint struct {
-	id      ProcessID
-	address Address
+	id      address.ProcessID
+	address address.Address
 	grace   time.Duration
 	log     *slog.Logger
 	onFD    func(int, bool)
@@ -78,8 +79,8 @@ type liveness struct {
 	hosts    map[hostKey]*hostPulse // joined by TCP
 	watching bool                   // a goroutine looks at them
 	// those that are proved to have ended, of members of the groups; others are forgotten some time
-	dead      map[ProcessID]bool
-	processes map[ProcessID]*process // of this host that are held
+	dead      map[address.ProcessID]bool
+	processes map[address.ProcessID]*process // of this host that are held
 	// what processes of this host tell each other; it may be nil, and does not change
 	sightings Sightings
 }
@@ -98,7 +99,7 @@ type rankKey struct {
 
 // peerKey names what at most one link goes to.
 type peerKey struct {
-	process ProcessID
+	process address.ProcessID
 	kind    string
 }
 
@@ -129,8 +130,8 @@ func Listen(c Config) (*Endpoint, error) {
 		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
 			changed: make(chan struct{}), services: map[uint64]*service{}},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
-		liveness: liveness{hosts: map[hostKey]*hostPulse{}, dead: map[ProcessID]bool{},
-			processes: map[ProcessID]*process{}, sightings: c.Sightings},
+		liveness: liveness{hosts: map[hostKey]*hostPulse{}, dead: map[address.ProcessID]bool{},
+			processes: map[address.ProcessID]*process{}, sightings: c.Sightings},
 		logged: map[string]struct{}{},
 	}
 	if e.log == nil {
@@ -149,8 +150,8 @@ func Listen(c Config) (*Endpoint, error) {
 	if err != nil {
 		name = "unknown"
 	}
-	e.address = Address{Process: e.id, Name: name, Mark: c.Mark, Life: c.Life}
-	e.address.credentials()
+	e.address = address.Address{Process: e.id, Name: name, Mark: c.Mark, Life: c.Life}
+	addCredentials(&e.address)
 	if err := e.listenTCP(c); err != nil {
 		e.closeListeners()
 		_ = e.poller.close(nil)
@@ -170,7 +171,7 @@ func (e *Endpoint) warnf(format string, args ...any) { e.log.Warn(fmt.Sprintf(fo
 func (e *Endpoint) Poller() *Poller { return e.poller }
 
 // Address is what peers need to know. It does not change.
-func (e *Endpoint) Address() Address { return e.address }
+func (e *Endpoint) Address() address.Address { return e.address }
 
 // Congestion names the TCP congestion control between hosts; "" where the system does not tell.
 func (e *Endpoint) Congestion() string { return e.congestion }
@@ -194,7 +195,7 @@ func (e *Endpoint) listenTCP(c Config) error {
 			last = err
 			continue
 		}
-		e.addListener(l, TCP)
+		e.addListener(l, address.TCP)
 		e.address.TCP = append(e.address.TCP, l.Addr().String())
 	}
 	if len(e.address.TCP) == 0 {
@@ -260,14 +261,14 @@ func (e *Endpoint) listenUnix() {
 	if e.address.ShmProblem = checkShm(); e.address.ShmProblem != "" {
 		return
 	}
-	name := e.id.ownSocket()
+	name := e.id.Socket()
 	l, err := net.Listen("unix", name)
 	if err != nil {
 		e.address.ShmProblem = fmt.Sprintf("cannot listen on an abstract Unix socket: %v; "+
 			"allow it in the sandbox profile of the container, or use transport \"tcp\"", err)
 		return
 	}
-	e.addListener(l, Shm)
+	e.addListener(l, address.Shm)
 	e.address.Unix = name
 }
 
@@ -434,7 +435,7 @@ func (e *Endpoint) forgetDead() {
 	if len(e.dead) == 0 {
 		return
 	}
-	members := map[ProcessID]bool{}
+	members := map[address.ProcessID]bool{}
 	for _, g := range e.groups {
 		for _, m := range g.members {
 			if m != nil {
@@ -442,7 +443,7 @@ func (e *Endpoint) forgetDead() {
 			}
 		}
 	}
-	maps.DeleteFunc(e.dead, func(p ProcessID, _ bool) bool { return !members[p] })
+	maps.DeleteFunc(e.dead, func(p address.ProcessID, _ bool) bool { return !members[p] })
 }
 
 // find looks a local rank up: it is here, or has left (at this epoch or later), or has not come
@@ -552,7 +553,7 @@ func (e *Endpoint) accept(l *listener) {
 			continue
 		}
 		s := e.newConn(c)
-		if l.kind == TCP && !withinHost(c) {
+		if l.kind == address.TCP && !withinHost(c) {
 			e.paceAgain(s)
 		}
 		g := e.guests.Enter(e.ctx)

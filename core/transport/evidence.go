@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // Evidence. A peer that is down is proved to have ended, or only suspected: see ErrEnded. Proof
@@ -49,7 +51,7 @@ var errDead = ended(errors.New("its process has ended"))
 // Ended tells that a process is proved to have ended: of one of this host its life word says so,
 // before the kernel closes its sockets. What it has sent, a goodbye perhaps, is read before links
 // to it end.
-func (e *Endpoint) Ended(p ProcessID) {
+func (e *Endpoint) Ended(p address.ProcessID) {
 	e.mu.Lock()
 	e.dead[p] = true
 	links := e.allLinks()
@@ -69,7 +71,7 @@ const fencePatience = time.Second
 // process is held, for that tells which process it is. No other process is ever signalled. Fence
 // reports whether it is proved that the process has ended, now or before: links to it end then. If
 // not, it reports whether a process that it could signal is seen to live, and not to be stopped.
-func (e *Endpoint) Fence(id ProcessID) (ended, lives bool) {
+func (e *Endpoint) Fence(id address.ProcessID) (ended, lives bool) {
 	fd, pid, proved := e.pidfdOf(id)
 	defer closeFDs([]int{fd})
 	stopped := fd >= 0 && isStopped(pid)
@@ -86,7 +88,7 @@ func (e *Endpoint) Fence(id ProcessID) (ended, lives bool) {
 }
 
 // endsWithin reports whether a process, of which there may be a pidfd, has ended within a time.
-func (e *Endpoint) endsWithin(id ProcessID, fd int, within time.Duration) bool {
+func (e *Endpoint) endsWithin(id address.ProcessID, fd int, within time.Duration) bool {
 	const pause = time.Millisecond
 	for end := time.Now().Add(within); ; {
 		if e.isDead(id) {
@@ -112,7 +114,7 @@ const (
 // endWhenRead ends a link whose peer is dead, once nothing is left to be read. How much is on its
 // way over RDMA cannot be told: such a link ends with its connection.
 func (l *link) endWhenRead() {
-	if l.wire.kind() == Verbs {
+	if l.wire.kind() == address.Verbs {
 		return
 	}
 	for looks := 0; looks < readLooks; {
@@ -183,14 +185,14 @@ func (l *link) judge(why error) error {
 	}
 }
 
-func (e *Endpoint) isDead(p ProcessID) bool {
+func (e *Endpoint) isDead(p address.ProcessID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.dead[p]
 }
 
 func (l *link) network() string {
-	if l.key.kind == Shm {
+	if l.key.kind == address.Shm {
 		return "unix"
 	}
 	return "tcp"
@@ -199,10 +201,10 @@ func (l *link) network() string {
 // targets are the addresses of which one that is refused says that the peer has ended: of another
 // host only the one by which it is known to be reached.
 func (l *link) targets(local bool) []string {
-	if l.key.kind == Shm {
+	if l.key.kind == address.Shm {
 		return []string{l.peer.Unix}
 	}
-	all := l.peer.reachable(&l.e.address)
+	all := l.peer.Reachable(&l.e.address)
 	if local {
 		return all
 	}

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // That a peer has closed the connection is no proof that it has ended: it may live.
 func TestClosedConnectionIsNoProof(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			eps := pair(t, kind, Config{})
@@ -35,7 +37,7 @@ func TestClosedConnectionIsNoProof(t *testing.T) {
 
 // A process that has closed its endpoint takes part in nothing any more, though it lives.
 func TestClosedEndpointIsProof(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		eps := pair(t, kind, Config{})
 		w := newWorld(t, eps, kind, 1)
 		ok(t, w.groups[0].Connect(within(t), 1))
@@ -96,7 +98,7 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 		{"killed behind a firewall that rejects by ICMP", rejecting("icmp-port-unreachable"), false},
 	} {
 		child := far.start(uint64(i+1), defaultGrace)
-		g, h := child.meet(t, listen(t, Config{Interface: "here"}), TCP)
+		g, h := child.meet(t, listen(t, Config{Interface: "here"}), address.TCP)
 		c.end(child, g)
 		err := h.untilDown(t, 1)
 		wants(t, err, ErrPeerDown)
@@ -105,8 +107,8 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 		}
 		if c.proved { // to groups that come later, too
 			later := attach(t, g.e, GroupConfig{Group: 99, Secret: g.secret, Name: "later",
-				Peers: []Address{g.e.address, g.members[1].addr}, Kinds: []string{Mem, TCP}},
-				newRecorder())
+				Peers: []address.Address{g.e.address, g.members[1].addr},
+				Kinds: []string{address.Mem, address.TCP}}, newRecorder())
 			wants(t, later.Connect(within(t), 1), ErrEnded)
 		}
 	}
@@ -151,7 +153,7 @@ func acknowledged(t *testing.T, s *conn) bool {
 
 // A process that its life word tells to be dead is down, though its sockets are open.
 func TestEndedPeerIsDown(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		eps := pair(t, kind, Config{})
 		w := newWorld(t, eps, kind, 1)
 		ok(t, w.groups[0].Connect(within(t), 1))
@@ -164,7 +166,7 @@ func TestEndedPeerIsDown(t *testing.T) {
 
 // What a dead process has sent is read first: it may have said goodbye.
 func TestEndedPeerHasLeft(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		eps := pair(t, kind, Config{})
 		w := newWorld(t, eps, kind, 1)
 		ok(t, w.groups[0].Connect(within(t), 1))

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
@@ -77,11 +78,11 @@ func FuzzNote(f *testing.F) {
 
 // FuzzAddress reads what two processes publish of themselves, and joins them.
 func FuzzAddress(f *testing.F) {
-	a := Address{Process: ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@a",
+	a := address.Address{Process: address.ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@a",
 		TCP: []string{"127.0.0.1:1"}}
 	b := a
-	b.Process, b.Host = ProcessID{2}, "other"
-	text := func(a Address) []byte {
+	b.Process, b.Host = address.ProcessID{2}, "other"
+	text := func(a address.Address) []byte {
 		b, err := json.Marshal(a)
 		if err != nil {
 			f.Fatal(err)
@@ -90,24 +91,24 @@ func FuzzAddress(f *testing.F) {
 	}
 	f.Add(text(a), text(b), "")
 	b.Host, b.ShmProblem = "h", "no memfd"
-	f.Add(text(a), text(b), Shm)
+	f.Add(text(a), text(b), address.Shm)
 	f.Fuzz(func(t *testing.T, first, second []byte, forced string) {
-		var a, b Address
+		var a, b address.Address
 		if json.Unmarshal(first, &a) != nil || json.Unmarshal(second, &b) != nil {
 			return
 		}
-		there, err := Decide(a, b, forced)
-		back, errBack := Decide(b, a, forced)
+		there, err := address.Decide(a, b, forced)
+		back, errBack := address.Decide(b, a, forced)
 		if there != back || (err == nil) != (errBack == nil) {
 			t.Fatalf("%q (%v) from one side, %q (%v) from the other", there, err, back, errBack)
 		}
 		switch {
 		case err != nil:
 			return
-		case forced != "" && there != forced && there != Mem,
-			there == Mem && a.Process != b.Process,
-			there == Shm && (a.Host != b.Host || a.Unix == "" || b.Unix == ""),
-			there == TCP && (len(a.reachable(&b)) == 0 || len(b.reachable(&a)) == 0):
+		case forced != "" && there != forced && there != address.Mem,
+			there == address.Mem && a.Process != b.Process,
+			there == address.Shm && (a.Host != b.Host || a.Unix == "" || b.Unix == ""),
+			there == address.TCP && (len(a.Reachable(&b)) == 0 || len(b.Reachable(&a)) == 0):
 			t.Fatalf("%q joins %+v and %+v", there, a, b)
 		}
 	})
@@ -122,7 +123,8 @@ type script struct {
 func (s *script) Write(b []byte) (int, error) { return s.said.Write(b) }
 
 func FuzzAdmit(f *testing.F) {
-	h := hello{purpose: purposeLink, job: 1, group: 1, from: ProcessID{1}, to: ProcessID{2}}
+	h := hello{purpose: purposeLink, job: 1, group: 1, from: address.ProcessID{1},
+		to: address.ProcessID{2}}
 	b := h.bytes()
 	f.Add(append(b[:], make([]byte, proofSize)...))
 	h.purpose = purposeProbe
@@ -132,7 +134,7 @@ func FuzzAdmit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s := &script{Reader: bytes.NewReader(in)}
 		err := admit(s, admission{
-			self: ProcessID{2},
+			self: address.ProcessID{2},
 			find: func(h hello) ([]byte, status, error) {
 				if h.group != 1 {
 					return nil, statusLater, errQuiet
@@ -163,7 +165,7 @@ func FuzzIntroduce(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if _, err := introduce(&script{Reader: bytes.NewReader(in)}, "group g", secret,
-			&hello{purpose: purposeLink, from: ProcessID{1}}); err == nil {
+			&hello{purpose: purposeLink, from: address.ProcessID{1}}); err == nil {
 			t.Fatal("believed without the secret")
 		}
 	})
@@ -212,10 +214,11 @@ func FuzzLink(f *testing.F) {
 	}
 	f.Cleanup(func() { e.Close() })
 	there := e.address
-	there.Process = ProcessID{1}
+	there.Process = address.ProcessID{1}
 	f.Fuzz(func(t *testing.T, attached bool, in []byte) {
 		g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Epoch: 5, Secret: secret, Rank: 0,
-			Peers: []Address{e.address, there}, Kinds: []string{Mem, Shm}, Handler: &sink{t}})
+			Peers: []address.Address{e.address, there}, Kinds: []string{address.Mem, address.Shm},
+			Handler: &sink{t}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,9 +246,9 @@ func FuzzLink(f *testing.F) {
 		ours, theirs := dialed(pair[0]), dialed(pair[1])
 		defer theirs.Close()
 		e.mu.Lock()
-		l := newLink(e, e.newConn(ours), peerKey{there.Process, Shm}, [2][nonceSize]byte{})
+		l := newLink(e, e.newConn(ours), peerKey{there.Process, address.Shm}, [2][nonceSize]byte{})
 		e.adopt(l)
-		err = l.start(newSocket(l.conn, Shm), &there)
+		err = l.start(newSocket(l.conn, address.Shm), &there)
 		e.mu.Unlock()
 		if err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -22,12 +23,12 @@ func lender(t *testing.T, size int) (eps []*Endpoint, double *fake.Library, know
 	p := unsafe.Pointer(&known[0])
 	memory.Add(p, int64(size), nil, nil)
 	c := Config{Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1, Memory: memory}}
-	return pair(t, Verbs, c), double, known
+	return pair(t, address.Verbs, c), double, known
 }
 
 // inTwoGroups joins the first two endpoints in two groups, over one link.
 func inTwoGroups(t *testing.T, eps []*Endpoint) (ctx context.Context, w, other *world) {
-	ctx, w, other = within(t), newWorld(t, eps, Verbs, 1), newWorld(t, eps, Verbs, 2)
+	ctx, w, other = within(t), newWorld(t, eps, address.Verbs, 1), newWorld(t, eps, address.Verbs, 2)
 	// each side learns of it by itself
 	for _, g := range []*Group{w.groups[0], w.groups[1], other.groups[0], other.groups[1]} {
 		ok(t, g.Connect(ctx, 1-g.key.rank))
@@ -40,7 +41,7 @@ func inTwoGroups(t *testing.T, eps []*Endpoint) (ctx context.Context, w, other *
 func TestAdvertisedBuffers(t *testing.T) {
 	const size = 1 << 20
 	eps, _, known := lender(t, 2*size)
-	w := newWorld(t, eps, Verbs, 1)
+	w := newWorld(t, eps, address.Verbs, 1)
 	from, to := known[:size], known[size:]
 	for i := range from {
 		from[i] = byte(i * 7 / 5)
@@ -138,7 +139,7 @@ func TestHaltDuringAGet(t *testing.T) {
 // What nobody wants is answered for all the same.
 func TestAdvertsToAHaltedGroup(t *testing.T) {
 	eps, double, known := lender(t, 1<<20)
-	w := newWorld(t, eps, Verbs, 1)
+	w := newWorld(t, eps, address.Verbs, 1)
 	ctx := within(t)
 	ok(t, w.groups[0].Connect(ctx, 1))
 	w.groups[1].Halt()
@@ -256,7 +257,7 @@ func TestLastWordsBehindAnAdvert(t *testing.T) {
 func TestMemoryThatCannotBeRegisteredIsNotAdvertised(t *testing.T) {
 	for failing := range 2 { // the payload, or the word
 		eps, double, known := lender(t, 1<<20)
-		w := newWorld(t, eps, Verbs, 1)
+		w := newWorld(t, eps, address.Verbs, 1)
 		ctx := within(t)
 		ok(t, w.groups[0].Connect(ctx, 1))
 		double.Fail("reg_mr", 1+failing, 1, syscall.ENOMEM)

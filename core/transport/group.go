@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // Group is a local rank's membership in a communicator.
@@ -66,13 +68,13 @@ func newGroup(e *Endpoint, c GroupConfig) (*Group, error) {
 		a := c.Peers[r]
 		ok := false
 		switch k {
-		case Mem:
+		case address.Mem:
 			ok = a.Process == e.id
-		case Shm:
+		case address.Shm:
 			ok = a.Process != e.id && a.Unix != ""
-		case TCP, Verbs:
-			ok = a.Process != e.id && len(a.reachable(&e.address)) > 0 &&
-				(k == TCP || e.verbs != nil)
+		case address.TCP, address.Verbs:
+			ok = a.Process != e.id && len(a.Reachable(&e.address)) > 0 &&
+				(k == address.TCP || e.verbs != nil)
 		}
 		if !ok {
 			return nil, fmt.Errorf("rank %d (%s) cannot be joined by %q", r, a.Who(), k)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/plain"
 )
@@ -99,8 +100,8 @@ func (e *Endpoint) unusable() error {
 // dial tries a member's addresses until a link stands, the peer is known to be dead, or the context
 // ends: a peer may come to the group as late as the caller's patience allows.
 func (e *Endpoint) dial(ctx context.Context, a *attempt, g *Group, m *member) (*link, error) {
-	network, targets := "tcp", m.addr.reachable(&e.address)
-	if m.kind == Shm {
+	network, targets := "tcp", m.addr.Reachable(&e.address)
+	if m.kind == address.Shm {
 		network, targets = "unix", []string{m.addr.Unix}
 	}
 	d := doubt{grace: e.grace, since: time.Now(),
@@ -223,7 +224,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 		s.Close()
 		return nil, true, errDuplicate
 	}
-	if m.kind == Shm {
+	if m.kind == address.Shm {
 		if err := e.peerOf(s, &m.addr); err != nil {
 			s.Close()
 			return nil, true, fmt.Errorf("%w: %w", errStranger, err)
@@ -338,7 +339,7 @@ func introduce(rw io.ReadWriter, name string, secret []byte, h *hello) (
 
 // admission is what the acceptor's handshake asks of the endpoint.
 type admission struct {
-	self ProcessID
+	self address.ProcessID
 	// find returns the secret for a hello, or the status to refuse with, and why if that is to be
 	// logged.
 	find func(hello) ([]byte, status, error)
@@ -415,7 +416,7 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 	defer stop()
 	waits, cancel := context.WithDeadline(g, until.Add(-answerTime))
 	defer cancel()
-	var from Address
+	var from address.Address
 	ranks := 0
 	var called *service
 	err := admit(s, admission{
@@ -432,10 +433,10 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 				return nil, st, errQuiet
 			}
 			for _, m := range local.members {
-				if m == nil || m.addr.Process != h.from || (m.kind == Shm) != (kind == Shm) {
+				if m == nil || m.addr.Process != h.from || (m.kind == address.Shm) != (kind == address.Shm) {
 					continue
 				}
-				if kind == Shm {
+				if kind == address.Shm {
 					if err := e.peerOf(s, &m.addr); err != nil {
 						return nil, statusRefused, err
 					}
@@ -506,8 +507,8 @@ func (e *Endpoint) hold(ctx context.Context, h hello) (*Group, status) {
 // decide accepts an authenticated connection as the link, unless there is one. Where both sides
 // dial at once, the dial of the lower process id wins; but one that stands wins over one that does
 // not, because perhaps only one direction can be dialed.
-func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from *Address, ranks int,
-	verdict func(status) error) error {
+func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from *address.Address,
+	ranks int, verdict func(status) error) error {
 	e.mu.Lock()
 	p := e.peers[key]
 	duplicate := p != nil && (p.link != nil ||
@@ -522,7 +523,7 @@ func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from 
 	l := newLink(e, s, key, nonces)
 	l.writing.lock <- struct{}{} // nothing may overtake the verdict
 	var err error
-	if key.kind != Verbs {
+	if key.kind != address.Verbs {
 		s.SetDeadline(time.Time{})
 		err = l.start(newSocket(s, key.kind), from)
 	}
@@ -538,7 +539,7 @@ func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from 
 		return err
 	}
 	_ = verdict(statusOK) // the reader sees a failure to write, too
-	if key.kind == Verbs {
+	if key.kind == address.Verbs {
 		if err := l.raise(from, ranks); err != nil {
 			l.end(err) // the link's users are told
 			return errQuiet
@@ -549,7 +550,7 @@ func (e *Endpoint) decide(s *conn, key peerKey, nonces [2][nonceSize]byte, from 
 }
 
 // raise starts a verbs link that has been accepted.
-func (l *link) raise(from *Address, ranks int) error {
+func (l *link) raise(from *address.Address, ranks int) error {
 	e := l.e
 	l.conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	w, err := l.newWire(e.ctx, from, ranks)

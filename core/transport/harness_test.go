@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/rdma/fake"
@@ -24,7 +25,7 @@ import (
 // patience is how long tests wait for what must come, on however busy a machine.
 const patience = time.Minute
 
-var kinds = []string{Mem, Shm, TCP, Verbs}
+var kinds = []string{address.Mem, address.Shm, address.TCP, address.Verbs}
 
 // got is a frame that a recorder has received.
 type got struct {
@@ -301,7 +302,7 @@ func groupConfig(eps []*Endpoint, kind string, group uint64, rank int) GroupConf
 		c.Peers = append(c.Peers, e.Address())
 		k := kind
 		if e == eps[rank] {
-			k = Mem
+			k = address.Mem
 		}
 		c.Kinds = append(c.Kinds, k)
 	}
@@ -352,11 +353,11 @@ func newWorld(t testing.TB, eps []*Endpoint, kind string, group uint64) *world {
 
 // pair makes two endpoints (for mem: one, twice).
 func pair(t testing.TB, kind string, c Config) []*Endpoint {
-	if kind == Verbs && c.Verbs.Library == "" {
+	if kind == address.Verbs && c.Verbs.Library == "" {
 		c.Verbs = VerbsConfig{Library: fake.New(t).Path, GIDIndex: -1}
 	}
 	a := listen(t, c)
-	if kind == Mem {
+	if kind == address.Mem {
 		return []*Endpoint{a, a}
 	}
 	return []*Endpoint{a, listen(t, c)}

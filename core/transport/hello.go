@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // The handshake, dialer to acceptor and back: hello, challenge, proof, verdict. Each is of one
@@ -41,7 +43,7 @@ type hello struct {
 	purpose    uint8
 	epoch      uint32
 	job, group uint64
-	from, to   ProcessID
+	from, to   address.ProcessID
 	nonce      [nonceSize]byte
 }
 
@@ -117,7 +119,7 @@ func verdictMAC(secret []byte, helloBytes, nonce []byte, s status) [macSize]byte
 
 // attachMAC proves a group's secret for one direction between two ranks on one link: it covers the
 // link's nonces, the process that sends it, and the whole header of the attach frame.
-func attachMAC(secret []byte, nonces *[2][nonceSize]byte, from ProcessID,
+func attachMAC(secret []byte, nonces *[2][nonceSize]byte, from address.ProcessID,
 	header *[headerSize]byte) [macSize]byte {
 	return mac(secret, "goccl attach 1\x00", nonces[0][:], nonces[1][:], from[:], header[:])
 }

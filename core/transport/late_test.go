@@ -11,12 +11,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // More ranks than the endpoint has places for, and as many silent strangers, wait for a rank that
 // is late for the group. All come through, and nobody is taken for dead.
 func TestManyDialALateRank(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			const dialers, strangers = 600, maxHandshakes + 44
 			var here sockets
@@ -25,7 +27,7 @@ func TestManyDialALateRank(t *testing.T) {
 			t.Cleanup(end)
 			eps := append([]*Endpoint{late}, others...)
 			network, target := "tcp", late.Address().TCP[0]
-			if kind == Shm {
+			if kind == address.Shm {
 				network, target = "unix", late.Address().Unix
 			}
 			base, _ := here.seen()
@@ -42,7 +44,7 @@ func TestManyDialALateRank(t *testing.T) {
 				c := c
 				c.Rank = i + 1
 				c.Kinds = append([]string(nil), c.Kinds...)
-				c.Kinds[0], c.Kinds[i+1] = kind, Mem
+				c.Kinds[0], c.Kinds[i+1] = kind, address.Mem
 				h := newRecorder()
 				handlers = append(handlers, h)
 				g := attach(t, e, c, h)
@@ -80,10 +82,10 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 		ok(t, err)
 		return c
 	}
-	from := ProcessID{1}
-	c := groupConfig([]*Endpoint{e}, Shm, 1, 0)
-	c.Peers = append(c.Peers, Address{Process: from, Unix: "@nobody", Host: e.Address().Host})
-	c.Kinds = append(c.Kinds, Shm)
+	from := address.ProcessID{1}
+	c := groupConfig([]*Endpoint{e}, address.Shm, 1, 0)
+	c.Peers = append(c.Peers, address.Address{Process: from, Unix: "@nobody", Host: e.Address().Host})
+	c.Kinds = append(c.Kinds, address.Shm)
 	attach(t, e, c, newRecorder())
 	known := hello{purpose: purposeLink, job: 1, group: 1, from: from, to: e.id}
 	unknown := known
@@ -115,10 +117,10 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 // to come.
 func TestEpochOfAGuest(t *testing.T) {
 	e := listen(t, Config{})
-	from := ProcessID{1}
-	c := groupConfig([]*Endpoint{e}, Shm, 1, 0)
-	c.Peers = append(c.Peers, Address{Process: from, Unix: "@nobody", Host: e.Address().Host})
-	c.Kinds = append(c.Kinds, Shm)
+	from := address.ProcessID{1}
+	c := groupConfig([]*Endpoint{e}, address.Shm, 1, 0)
+	c.Peers = append(c.Peers, address.Address{Process: from, Unix: "@nobody", Host: e.Address().Host})
+	c.Kinds = append(c.Kinds, address.Shm)
 	attach(t, e, c, newRecorder()).Detach()
 	dial := func(epoch uint32) net.Conn {
 		g, err := net.Dial("unix", e.Address().Unix)

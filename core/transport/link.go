@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // pairKey names one direction between two ranks of a group.
@@ -44,7 +46,7 @@ type link struct {
 	// Guarded by Endpoint.mu when they are set. Started publishes the wire.
 	wire  wire
 	pulse *pulse
-	peer  *Address // nil before start
+	peer  *address.Address // nil before start
 
 	started atomic.Bool   // the poller knows it
 	over    atomic.Bool   // it ends
@@ -85,9 +87,9 @@ func newLink(e *Endpoint, c *conn, key peerKey, nonces [2][nonceSize]byte) *link
 
 // newWire makes the wire of a link whose two processes have proved themselves to each other. Ranks
 // is the size of the group that the link is made for. The caller closes the wire if start fails.
-func (l *link) newWire(ctx context.Context, peer *Address, ranks int) (wire, error) {
+func (l *link) newWire(ctx context.Context, peer *address.Address, ranks int) (wire, error) {
 	kind := l.key.kind
-	if kind == Verbs {
+	if kind == address.Verbs {
 		stream, err := l.e.upgrade(ctx, l.conn, peer, ranks)
 		if err != nil {
 			return nil, err
@@ -95,13 +97,13 @@ func (l *link) newWire(ctx context.Context, peer *Address, ranks int) (wire, err
 		if stream != nil {
 			return newQueuePair(l.e.verbs, stream, l.conn, l.fail), nil
 		}
-		kind = TCP
+		kind = address.TCP
 	}
 	return newSocket(l.conn, kind), nil
 }
 
 // start takes the connection away from Go's poller and has the wire read. It needs Endpoint.mu.
-func (l *link) start(w wire, peer *Address) error {
+func (l *link) start(w wire, peer *address.Address) error {
 	if l.over.Load() {
 		return ErrClosed
 	}
@@ -116,12 +118,13 @@ func (l *link) start(w wire, peer *Address) error {
 	}
 	l.e.poller.revisit(l) // a queue pair's descriptor reports nothing before the first look
 	var ping func()
-	if w.kind() == TCP {
+	if w.kind() == address.TCP {
 		ping = l.ping
 	}
 	l.pulse = l.e.watchLocked(l.conn, l.key.kind, peer, l.end, ping)
 	l.peer = peer
-	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == Verbs, "peer", peer.Who())
+	l.e.log.Debug("a link is made", "kind", l.key.kind, "rdma", w.kind() == address.Verbs,
+		"peer", peer.Who())
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/plain"
 )
 
@@ -65,16 +66,16 @@ type pulse struct {
 
 // watch begins to watch a connection; fail is called at most once, and not after unwatch. It
 // returns nil where there is nothing to watch.
-func (e *Endpoint) watch(s *conn, kind string, peer *Address, fail func(error)) *pulse {
+func (e *Endpoint) watch(s *conn, kind string, peer *address.Address, fail func(error)) *pulse {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.watchLocked(s, kind, peer, fail, nil)
 }
 
 // watchLocked is watch for a connection that may carry pings. It needs e.mu.
-func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(error),
+func (e *Endpoint) watchLocked(s *conn, kind string, peer *address.Address, fail func(error),
 	ping func()) *pulse {
-	if !IsPort(kind) {
+	if !address.IsPort(kind) {
 		return nil
 	}
 	key := hostKey{addrOf(s.LocalAddr()), addrOf(s.RemoteAddr()), peer.Host}
@@ -84,7 +85,7 @@ func (e *Endpoint) watchLocked(s *conn, kind string, peer *Address, fail func(er
 		e.hosts[key] = h
 	}
 	p := &pulse{host: h, conn: s, who: peer.Who(), fail: fail, ping: ping}
-	for _, t := range peer.reachable(&e.address) {
+	for _, t := range peer.Reachable(&e.address) {
 		if p.target == "" || sameHost(s.RemoteAddr(), t) {
 			p.target = t
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // Of the connections to one host one sends keepalives often. When it ends, or is silent,
@@ -14,7 +16,7 @@ import (
 func TestOneConnectionAHostIsKeptAliveOften(t *testing.T) {
 	eps := []*Endpoint{listen(t, Config{}), listen(t, Config{}), listen(t, Config{}),
 		listen(t, Config{})}
-	w := newWorld(t, eps, TCP, 1)
+	w := newWorld(t, eps, address.TCP, 1)
 	for peer := 1; peer < len(eps); peer++ {
 		ok(t, w.groups[0].Connect(within(t), peer))
 	}
@@ -101,7 +103,7 @@ func TestIdleConnectionIsPinged(t *testing.T) {
 		b := &bulletin{known: known}
 		eps := []*Endpoint{listen(t, Config{Grace: 1500 * time.Millisecond, Sightings: b}),
 			listen(t, Config{})}
-		w := newWorld(t, eps, TCP, 1)
+		w := newWorld(t, eps, address.TCP, 1)
 		ok(t, w.groups[0].Connect(within(t), 1))
 		ok(t, w.groups[1].Connect(within(t), 0))
 		acked := func() uint64 {

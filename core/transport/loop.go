@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // inbox holds what ranks of the same endpoint have sent to a group. A goroutine that lives while
@@ -194,7 +196,7 @@ func (g *Group) joinLocal(m *member, peer *Group) error {
 	if !hmac.Equal(g.secret, peer.secret) {
 		return fmt.Errorf("%w: the secrets of group %s differ", ErrRefused, g.name)
 	}
-	if back.kind != Mem {
+	if back.kind != address.Mem {
 		return fmt.Errorf("%w: the peer wants to be joined over %q", ErrRefused, back.kind)
 	}
 	m.mu.Lock()

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // member is what one rank knows of another.
 type member struct {
 	g    *Group
 	rank int
-	addr Address
+	addr address.Address
 	kind string
 
 	ready atomic.Pointer[route] // set while frames can be sent
@@ -69,7 +71,7 @@ func (m *member) connect(ctx context.Context, leave time.Duration) (*route, erro
 			}
 			continue
 		}
-		if leave > 0 && m.kind != Mem && !g.e.linked(m) {
+		if leave > 0 && m.kind != address.Mem && !g.e.linked(m) {
 			t := time.NewTimer(leave)
 			select {
 			case <-ctx.Done():
@@ -87,7 +89,7 @@ func (m *member) connect(ctx context.Context, leave time.Duration) (*route, erro
 				return nil, err
 			}
 		}
-		if m.kind == Mem {
+		if m.kind == address.Mem {
 			err = m.join(ctx)
 		} else {
 			var l *link
@@ -233,14 +235,15 @@ func (g *Group) attachOver(l *link, m *member) error {
 		return nil
 	}
 	// made for another group
-	if m.kind == Verbs && m.addr.demandsVerbs() && l.started.Load() && l.wire.kind() != Verbs {
+	if m.kind == address.Verbs && m.addr.DemandsVerbs() && l.started.Load() &&
+		l.wire.kind() != address.Verbs {
 		return fmt.Errorf(
 			"%w: its process is joined by TCP already, for they did not work when it was",
 			errNoVerbs)
 	}
 	q := queued{h: Header{Type: typeAttach, Job: g.key.job, Group: g.key.group, Epoch: g.epoch,
 		Src: uint32(g.key.rank), Dst: uint32(m.rank), Bytes: macSize}, attach: m}
-	if l.key.kind == Shm {
+	if l.key.kind == address.Shm {
 		// Where no more files can be opened it comes without: the peer finds that it cannot do
 		// without them, and says so.
 		q.fds, _ = g.dupShare()

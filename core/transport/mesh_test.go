@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // BenchmarkMesh joins each of 46 endpoints to each other: 1,035 links. It tells what a link costs,
 // both ends together, and what one end of it holds.
 func BenchmarkMesh(b *testing.B) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		b.Run(kind, func(b *testing.B) {
 			const ends = 46
 			const links = ends * (ends - 1) / 2
@@ -88,7 +90,7 @@ func TestDialsFirst(t *testing.T) {
 func TestMeetAlone(t *testing.T) {
 	for rank := range 3 {
 		eps := []*Endpoint{listen(t, Config{}), listen(t, Config{}), listen(t, Config{})}
-		w := newWorld(t, eps, TCP, 1)
+		w := newWorld(t, eps, address.TCP, 1)
 		for peer := range 3 {
 			if peer != rank {
 				ok(t, w.groups[rank].Meet(within(t), peer))

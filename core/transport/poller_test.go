@@ -4,6 +4,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // take takes a poller's token, from the progress goroutine if need be, until leave, or the test's
@@ -22,7 +24,7 @@ func take(t *testing.T, e *Endpoint) (p *Poller, leave func()) {
 
 // The token's holder alone reads what comes; afterwards the progress goroutine does again.
 func TestWaiterReads(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			w := newWorld(t, eps, kind, 1)
@@ -60,8 +62,8 @@ func TestWaiterReads(t *testing.T) {
 
 // A frame that is not quick is not handled by the token's holder.
 func TestSlowFramesAreHandledElsewhere(t *testing.T) {
-	eps := pair(t, TCP, Config{})
-	w := newWorld(t, eps, TCP, 1)
+	eps := pair(t, address.TCP, Config{})
+	w := newWorld(t, eps, address.TCP, 1)
 	hold := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(hold) })
 	defer letGo()
@@ -115,8 +117,8 @@ func TestKick(t *testing.T) {
 // A token's holder that wants to write, behind a writer whose socket is full, goes on reading: the
 // other waits for that.
 func TestWriterWaitsForWhoReads(t *testing.T) {
-	eps := pair(t, TCP, Config{})
-	w := newWorld(t, eps, TCP, 1)
+	eps := pair(t, address.TCP, Config{})
+	w := newWorld(t, eps, address.TCP, 1)
 	ctx := within(t)
 	ok(t, w.groups[0].Connect(ctx, 1))
 	ok(t, w.groups[1].Connect(ctx, 0))
@@ -136,8 +138,8 @@ func TestWriterWaitsForWhoReads(t *testing.T) {
 }
 
 func TestTrySend(t *testing.T) {
-	eps := pair(t, TCP, Config{})
-	w := newWorld(t, eps, TCP, 1)
+	eps := pair(t, address.TCP, Config{})
+	w := newWorld(t, eps, address.TCP, 1)
 	ctx := within(t)
 	if w.groups[0].TrySend(1, Header{Type: QuickBase}) {
 		t.Fatal("a frame is sent over no link")

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // Environment that makes the test binary something else than a test run.
@@ -86,7 +88,7 @@ func childMain(kind string) error {
 	if err := json.NewEncoder(os.Stdout).Encode(e.Address()); err != nil {
 		return err
 	}
-	var parent Address
+	var parent address.Address
 	line, err := in.ReadBytes('\n')
 	if err != nil {
 		return err
@@ -100,7 +102,7 @@ func childMain(kind string) error {
 	}
 	h := &childHandler{}
 	g, err := e.Attach(GroupConfig{Job: 1, Group: group, Secret: secret, Name: "world", Rank: 1,
-		Peers: []Address{parent, e.Address()}, Kinds: []string{kind, Mem}, Handler: h})
+		Peers: []address.Address{parent, e.Address()}, Kinds: []string{kind, address.Mem}, Handler: h})
 	if err != nil {
 		return err
 	}
@@ -169,20 +171,20 @@ func (c *child) attach(t *testing.T, e *Endpoint, kind string) (*Group, *recorde
 	fmt.Fprintln(c.in, "go")
 	line, err := c.out.ReadBytes('\n')
 	ok(t, err)
-	var there Address
+	var there address.Address
 	ok(t, json.Unmarshal(line, &there))
 	b, err := json.Marshal(e.Address())
 	ok(t, err)
 	fmt.Fprintf(c.in, "%s\n", b)
 	h := newRecorder()
 	g, err := e.Attach(GroupConfig{Job: 1, Group: c.group, Secret: secret, Name: "world", Rank: 0,
-		Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
+		Peers: []address.Address{e.Address(), there}, Kinds: []string{address.Mem, kind}, Handler: h})
 	ok(t, err)
 	return g, h
 }
 
 func TestKilledPeer(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			c := startChild(t, kind, "", defaultGrace, nil)
 			_, h := c.meet(t, listen(t, Config{}), kind)
@@ -197,7 +199,7 @@ func TestKilledPeer(t *testing.T) {
 // A stopped process is no dead one, however long it takes, and although its buffers are full.
 func TestStoppedPeer(t *testing.T) {
 	const grace, size, count = time.Second, 1 << 20, 64
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			c := startChild(t, kind, "", grace, nil)
@@ -233,7 +235,7 @@ func TestStoppedPeer(t *testing.T) {
 // A process that is stopped before it has taken the connection is waited for.
 func TestConnectToAStoppedPeer(t *testing.T) {
 	const grace = 500 * time.Millisecond
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			c := startChild(t, kind, "", grace, nil)
@@ -241,7 +243,7 @@ func TestConnectToAStoppedPeer(t *testing.T) {
 			fmt.Fprintln(c.in, "go")
 			line, err := c.out.ReadBytes('\n')
 			ok(t, err)
-			var there Address
+			var there address.Address
 			ok(t, json.Unmarshal(line, &there))
 			c.stop(t)
 			b, err := json.Marshal(e.Address())
@@ -249,7 +251,7 @@ func TestConnectToAStoppedPeer(t *testing.T) {
 			fmt.Fprintf(c.in, "%s\n", b)
 			h := newRecorder()
 			g, err := e.Attach(GroupConfig{Job: 1, Group: 1, Secret: secret, Name: "world", Rank: 0,
-				Peers: []Address{e.Address(), there}, Kinds: []string{Mem, kind}, Handler: h})
+				Peers: []address.Address{e.Address(), there}, Kinds: []string{address.Mem, kind}, Handler: h})
 			ok(t, err)
 			ctx, cancel := context.WithTimeout(context.Background(), 4*grace)
 			defer cancel()
@@ -300,7 +302,7 @@ type farHost struct {
 func newFarHost(t *testing.T) *farHost {
 	t.Helper()
 	runs(t, "ip", "link", "set", "lo", "up")
-	c := startChild(t, TCP, "there", 0, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
+	c := startChild(t, address.TCP, "there", 0, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
 	f := &farHost{t, fmt.Sprint(c.cmd.Process.Pid)}
 	runs(t, "ip", "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", f.pid)
 	runs(t, "ip", "addr", "add", "10.77.0.1/24", "dev", "here")
@@ -323,7 +325,7 @@ func (f *farHost) start(group uint64, grace time.Duration) *child {
 	self, err := os.Executable()
 	ok(f.t, err)
 	cmd := exec.Command("nsenter", "-t", f.pid, "-n", self)
-	return startChildBy(f.t, cmd, group, TCP, "there", grace)
+	return startChildBy(f.t, cmd, group, address.TCP, "there", grace)
 }
 
 // runs runs a command, without which the test is skipped.
@@ -343,10 +345,10 @@ func TestLinkCutInside(t *testing.T) {
 	there := func(args ...string) { t.Helper(); far.run(append([]string{"ip"}, args...)...) }
 	c := far.start(1, grace)
 	e := listen(t, Config{Interface: "here", Grace: grace})
-	g, h := c.meet(t, e, TCP)
+	g, h := c.meet(t, e, address.TCP)
 	// A second process there: only one of the two connections is kept alive often.
 	other := far.start(2, grace)
-	_, idle := other.meet(t, e, TCP)
+	_, idle := other.meet(t, e, address.TCP)
 	answers := 0
 	ask := func(ctx context.Context) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/rdma"
 )
 
@@ -45,7 +46,7 @@ func newQueuePair(end *verbsEnd, s *rdma.Stream, c *conn, fail func(error)) *que
 	return q
 }
 
-func (q *queuePair) kind() string { return Verbs }
+func (q *queuePair) kind() string { return address.Verbs }
 
 // fds has the connection reported once for each event (EPOLLET): its end stays, and what a peer
 // that has ended has sent over the queue pair is still to be read.

@@ -1,10 +1,14 @@
 package transport
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/goccl/goccl/core/address"
+)
 
 // Links that are idle hold no memory to read into, whatever they have carried.
 func TestReadBufferComesWithUse(t *testing.T) {
-	for _, kind := range []string{Shm, TCP, Verbs} {
+	for _, kind := range []string{address.Shm, address.TCP, address.Verbs} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			w := newWorld(t, eps, kind, 1)

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // socket is the wire of a Unix or TCP connection that has been detached from Go's poller.
@@ -65,7 +67,7 @@ func (w *socket) ready(_ int, events uint32) (read, room bool) {
 func (w *socket) recv(into []unix.Iovec) (got received, err error) {
 	r := &w.in
 	r.msg = unix.Msghdr{Iov: &into[0], Iovlen: uint64(len(into))}
-	if w.carries == Shm {
+	if w.carries == address.Shm {
 		r.msg.Control = &r.oob[0]
 		r.msg.SetControllen(len(r.oob))
 	}
@@ -78,7 +80,7 @@ func (w *socket) recv(into []unix.Iovec) (got received, err error) {
 	case r.errno != 0:
 		return got, r.errno
 	}
-	if w.carries == Shm {
+	if w.carries == address.Shm {
 		got.fds = rights(r.oob[:r.msg.Controllen])
 		if r.msg.Flags&unix.MSG_CTRUNC != 0 {
 			closeFDs(got.fds)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 func TestWrongSecret(t *testing.T) {
@@ -26,7 +28,7 @@ func TestWrongSecret(t *testing.T) {
 				if len(h.order) > 0 {
 					t.Fatalf("the refused rank has come through: %v", h.order)
 				}
-				if kind != Mem {
+				if kind != address.Mem {
 					l.wait(t, 1)
 				}
 				w := newWorld(t, eps, kind, group+10) // harms nobody else
@@ -37,12 +39,12 @@ func TestWrongSecret(t *testing.T) {
 }
 
 func TestWrongJob(t *testing.T) {
-	eps := pair(t, TCP, Config{Grace: time.Second})
-	c := groupConfig(eps, TCP, 1, 0)
+	eps := pair(t, address.TCP, Config{Grace: time.Second})
+	c := groupConfig(eps, address.TCP, 1, 0)
 	c.Job = 99
 	g := attach(t, eps[0], c, newRecorder())
 	h := newRecorder()
-	attach(t, eps[1], groupConfig(eps, TCP, 1, 1), h)
+	attach(t, eps[1], groupConfig(eps, address.TCP, 1, 1), h)
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	wants(t, g.Connect(ctx, 1), context.DeadlineExceeded) // it might yet come
@@ -55,8 +57,8 @@ func TestNotAMember(t *testing.T) {
 	l := newLogbook()
 	eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logger: l.logger()}),
 		listen(t, Config{})}
-	attach(t, eps[1], groupConfig(eps[:2], TCP, 1, 1), newRecorder())
-	outsider := attach(t, eps[2], groupConfig([]*Endpoint{eps[2], eps[1]}, TCP, 1, 0),
+	attach(t, eps[1], groupConfig(eps[:2], address.TCP, 1, 1), newRecorder())
+	outsider := attach(t, eps[2], groupConfig([]*Endpoint{eps[2], eps[1]}, address.TCP, 1, 0),
 		newRecorder())
 	wants(t, outsider.Connect(within(t), 1), ErrRefused)
 	l.wait(t, 1)
@@ -65,12 +67,12 @@ func TestNotAMember(t *testing.T) {
 // Strangers on the port: garbage, silence, scanners, half handshakes. All are dropped, one line is
 // logged for the lot, and a rank that comes meanwhile is served.
 func TestStrangers(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			l := newLogbook()
 			a, b := listen(t, Config{}), listen(t, Config{Logger: l.logger()})
 			network, target := "tcp", b.Address().TCP[0]
-			if kind == Shm {
+			if kind == address.Shm {
 				network, target = "unix", b.Address().Unix
 			}
 			eps := []*Endpoint{a, b}
@@ -108,7 +110,7 @@ func TestStrangers(t *testing.T) {
 			ok(t, err)
 			c.Write(bytes.Repeat([]byte{1}, proofSize))
 			gone(c)
-			h.to = ProcessID{1}
+			h.to = address.ProcessID{1}
 			hb = h.bytes()
 			c = dial()
 			c.Write(hb[:])
@@ -140,7 +142,7 @@ func (c *clocked) SetDeadline(t time.Time) error {
 // A stranger that says something now and then has no more time than one that is silent.
 func TestStrangersHaveOneTime(t *testing.T) {
 	e := listen(t, Config{})
-	w := newWorld(t, []*Endpoint{listen(t, Config{}), e}, TCP, 1)
+	w := newWorld(t, []*Endpoint{listen(t, Config{}), e}, address.TCP, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	ok(t, err)
 	defer l.Close()
@@ -156,7 +158,7 @@ func TestStrangersHaveOneTime(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		e.welcome(e.guests.Enter(e.ctx), s, TCP)
+		e.welcome(e.guests.Enter(e.ctx), s, address.TCP)
 	}()
 	h := hello{purpose: purposeLink, job: 1, group: 1, from: w.groups[0].e.id, to: e.id}
 	hb := h.bytes()
@@ -206,7 +208,7 @@ func TestViolations(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			l := newLogbook()
 			eps := []*Endpoint{listen(t, Config{}), listen(t, Config{Logger: l.logger()})}
-			w := newWorld(t, eps, TCP, 1)
+			w := newWorld(t, eps, address.TCP, 1)
 			w.handlers[1].slot = func(int, Header) ([]byte, error) {
 				return nil,
 					errors.New("no such slot")
@@ -233,7 +235,7 @@ func TestViolations(t *testing.T) {
 
 // Frames of an epoch that has passed, and of a group that has been left here, are dropped.
 func TestStaleFramesAreDropped(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			w, left := newWorld(t, eps, kind, 1), newWorld(t, eps, kind, 2)
@@ -265,7 +267,7 @@ func TestStaleFramesAreDropped(t *testing.T) {
 // What a peer says of a group that it does not know to have been left here is dropped, and harms no
 // other group.
 func TestFramesBehindAnAttachThatComesTooLate(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			w := newWorld(t, eps, kind, 1)

@@ -33,18 +33,9 @@ import (
 	"log/slog"
 	"time"
 	"unsafe"
-)
 
-// The kinds of link, as [Decide] names them.
-const (
-	Mem   = "mem" // both ranks live in one endpoint
-	Shm   = "shm" // one host: a Unix socket, and windows that both map
-	TCP   = "tcp"
-	Verbs = "verbs" // RDMA; TCP where it turns out not to work, unless it is demanded
+	"github.com/goccl/goccl/core/address"
 )
-
-// IsPort tells whether a kind of link shares no memory.
-func IsPort(kind string) bool { return kind == TCP || kind == Verbs }
 
 // Errors that callers tell apart, by errors.Is. The texts name the rank, its process and the cause.
 var (
@@ -83,8 +74,6 @@ const (
 	MaxControl = 128 << 10
 	// MaxData is the longest payload of a Data frame, in bytes.
 	MaxData = 1 << 30
-	// MaxHostName is the longest host name, host or namespace of an address, in bytes.
-	MaxHostName = 256
 
 	handshakeTimeout = 10 * time.Second       // in which a stranger is to prove itself
 	answerTime       = time.Second            // of it, that is left for the proof of one that waits
@@ -116,8 +105,8 @@ const (
 
 // Config says how an endpoint listens and when it gives a host up.
 type Config struct {
-	Mark Mark // for the address
-	Life int  // for the address
+	Mark address.Mark // for the address
+	Life int          // for the address
 	// Interface is the name of the network interface to listen on; "" lets the endpoint choose.
 	Interface string
 	// StoreHost is a host that all ranks reach: the route to it tells which interface to use.
@@ -172,9 +161,10 @@ type GroupConfig struct {
 	Secret     []byte // at least 16 bytes
 	Name       string // for texts
 	Rank       int
-	Peers      []Address // by rank
-	Kinds      []string  // by rank: what Decide said; that of Rank itself is not looked at
-	Handler    Handler
+	Peers      []address.Address // by rank
+	// by rank: what address.Decide said; that of Rank itself is not looked at
+	Kinds   []string
+	Handler Handler
 	// descriptors that are passed to peers over mem and shm links, few. The caller keeps them.
 	Share []int
 	// Stopped is a word (of four bytes) in memory that VerbsConfig.Memory knows. It is set before

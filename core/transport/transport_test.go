@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 func TestFrames(t *testing.T) {
@@ -65,8 +67,8 @@ func TestFrames(t *testing.T) {
 }
 
 func TestBadArguments(t *testing.T) {
-	eps := pair(t, TCP, Config{})
-	w := newWorld(t, eps, TCP, 2)
+	eps := pair(t, address.TCP, Config{})
+	w := newWorld(t, eps, address.TCP, 2)
 	ctx := within(t)
 	for name, err := range map[string]error{
 		"own rank":      w.groups[0].Send(ctx, 0, Header{Type: Data}),
@@ -76,13 +78,13 @@ func TestBadArguments(t *testing.T) {
 		"large control": w.groups[0].Send(ctx, 1, Header{Type: ControlBase},
 			make([]byte, MaxControl+1)),
 		"attached twice": func() error {
-			c := groupConfig(eps, TCP, 2, 0)
+			c := groupConfig(eps, address.TCP, 2, 0)
 			c.Handler = newRecorder()
 			_, err := eps[0].Attach(c)
 			return err
 		}(),
 		"short secret": func() error {
-			c := groupConfig(eps, TCP, 3, 0)
+			c := groupConfig(eps, address.TCP, 3, 0)
 			c.Handler, c.Secret = newRecorder(), nil
 			_, err := eps[0].Attach(c)
 			return err
@@ -123,7 +125,7 @@ func TestWindowsAreHandedOver(t *testing.T) {
 			hs[0].until(t, "attach", func() bool { return len(hs[0].attached) > 0 })
 			for r, h := range hs {
 				fds := h.attached[1-r]
-				if IsPort(kind) {
+				if address.IsPort(kind) {
 					if len(fds) != 0 {
 						t.Fatalf("descriptors %v over %s", fds, kind)
 					}
@@ -169,7 +171,7 @@ func TestSimultaneousDial(t *testing.T) {
 				w.handlers[1].untilFrames(t, 4)
 				for _, e := range eps {
 					e.mu.Lock()
-					if n := len(e.links); kind != Mem && n != 1 {
+					if n := len(e.links); kind != address.Mem && n != 1 {
 						t.Errorf("%d links", n)
 					}
 					e.mu.Unlock()
@@ -195,7 +197,7 @@ func TestSkewedAttach(t *testing.T) {
 				g0 := attach(t, eps[0], groupConfig(eps, kind, group, 0), h0)
 				sent := make(chan error, 1)
 				go func() { sent <- g0.Send(within(t), 1, Header{Type: ControlBase}) }()
-				if kind != Mem {
+				if kind != address.Mem {
 					// Not before the other side has heard of the group.
 					until(t, "news of the group", func() bool {
 						opened, _ := here.seen()
@@ -265,7 +267,7 @@ func TestEpochs(t *testing.T) {
 
 func TestManyGroupsShareALink(t *testing.T) {
 	const groups = 200
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			var ws []*world
@@ -313,7 +315,7 @@ func TestManyGroupsShareALink(t *testing.T) {
 
 // A link is retired by one side just when the other begins to use it: nobody is lost.
 func TestRetireWhileConnecting(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			for i := range 50 {
@@ -454,7 +456,7 @@ func TestBigDataBothWays(t *testing.T) {
 
 // Detach while a payload is coming in that never ends: the memory is free when it returns.
 func TestDetachDuringAPayload(t *testing.T) {
-	for _, kind := range []string{Shm, TCP} {
+	for _, kind := range []string{address.Shm, address.TCP} {
 		t.Run(kind, func(t *testing.T) {
 			eps := pair(t, kind, Config{})
 			w, other := newWorld(t, eps, kind, 1), newWorld(t, eps, kind, 2)
@@ -572,11 +574,11 @@ func (l *leaver) PeerAttached(src int, fds []int) {
 }
 
 func TestDetachWhileAPeerAttaches(t *testing.T) {
-	eps := pair(t, Shm, Config{})
+	eps := pair(t, address.Shm, Config{})
 	h := newRecorder()
-	a := attach(t, eps[0], groupConfig(eps, Shm, 1, 0), h)
+	a := attach(t, eps[0], groupConfig(eps, address.Shm, 1, 0), h)
 	l := &leaver{recorder: newRecorder(), left: make(chan struct{})}
-	c := groupConfig(eps, Shm, 1, 1)
+	c := groupConfig(eps, address.Shm, 1, 1)
 	c.Handler = l
 	g, err := eps[1].Attach(c)
 	ok(t, err)

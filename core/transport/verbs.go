@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
@@ -43,10 +44,10 @@ type verbsEnd struct {
 	memory  *rdma.Memory
 	copies  sync.Once // it has been said that memory cannot be registered
 
-	mu     sync.Mutex              // guards what follows
-	device *rdma.Device            // opened by the first link
-	warned map[ProcessID]bool      // of these it has been logged that TCP stands in
-	pairs  map[*queuePair]struct{} // those that are not closed
+	mu     sync.Mutex                 // guards what follows
+	device *rdma.Device               // opened by the first link
+	warned map[address.ProcessID]bool // of these it has been logged that TCP stands in
+	pairs  map[*queuePair]struct{}    // those that are not closed
 }
 
 const (
@@ -66,7 +67,7 @@ func (e *Endpoint) findPort(c Config) {
 		return
 	}
 	e.verbs = &verbsEnd{e: e, library: library, choice: choice, memory: c.Verbs.Memory,
-		warned: map[ProcessID]bool{}, pairs: map[*queuePair]struct{}{}}
+		warned: map[address.ProcessID]bool{}, pairs: map[*queuePair]struct{}{}}
 	if e.verbs.memory == nil {
 		e.verbs.memory = &rdma.Memory{}
 	}
@@ -263,8 +264,8 @@ var errNoVerbs = errors.New("transport \"verbs\" cannot work")
 
 // upgrade moves a new link's frames to a queue pair. The peer does the same at this moment. It
 // returns nil where that does not work and need not: both sides go on over TCP then.
-func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks int) (*rdma.Stream,
-	error) {
+func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *address.Address,
+	ranks int) (*rdma.Stream, error) {
 	tell := func(n note) (note, error) {
 		b := n.bytes()
 		if _, err := c.Write(b[:]); err != nil {
@@ -305,7 +306,7 @@ func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *Address, ranks in
 	if mine != nil {
 		why = mine.Error()
 	}
-	if peer.demandsVerbs() {
+	if peer.DemandsVerbs() {
 		return nil, fmt.Errorf("%w: %s", errNoVerbs, why)
 	}
 	e.verbs.mu.Lock()

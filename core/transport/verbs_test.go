@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -36,7 +37,7 @@ var verbsProblems = map[string]struct {
 func verbsPair(t *testing.T, l *logbook, breaks func(*fake.Library)) []*Endpoint {
 	double := fake.New(t)
 	c := Config{Logger: l.logger(), Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}
-	eps := pair(t, Verbs, c)
+	eps := pair(t, address.Verbs, c)
 	breaks(double)
 	return eps
 }
@@ -45,7 +46,7 @@ func TestTCPStandsInForVerbs(t *testing.T) {
 	for name, c := range verbsProblems {
 		t.Run(name, func(t *testing.T) {
 			l := newLogbook()
-			w := newWorld(t, verbsPair(t, l, c.breaks), Verbs, 2)
+			w := newWorld(t, verbsPair(t, l, c.breaks), address.Verbs, 2)
 			payload := bytes.Repeat([]byte{9}, 300_000)
 			for rank := range 2 {
 				ok(t, w.groups[rank].Send(within(t), 1-rank, Header{Type: Data}, payload))
@@ -54,7 +55,7 @@ func TestTCPStandsInForVerbs(t *testing.T) {
 				if f := w.handlers[rank].untilFrames(t, 1)[0]; !bytes.Equal(f.payload, payload) {
 					t.Fatal("others have come")
 				}
-				if kind := w.groups[rank].Kind(1 - rank); kind != TCP {
+				if kind := w.groups[rank].Kind(1 - rank); kind != address.TCP {
 					t.Errorf("rank %d is joined by %q", rank, kind)
 				}
 			}
@@ -77,9 +78,9 @@ func TestVerbsThatAreDemandedMustWork(t *testing.T) {
 			errs := make(chan error, 2)
 			var groups []*Group
 			for rank, e := range eps {
-				g := groupConfig(eps, Verbs, 2, rank)
+				g := groupConfig(eps, address.Verbs, 2, rank)
 				for i := range g.Peers {
-					g.Peers[i].Net = Verbs
+					g.Peers[i].Net = address.Verbs
 				}
 				groups = append(groups, attach(t, e, g, newRecorder()))
 			}
@@ -114,9 +115,9 @@ func TestCloseDelivers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			double := fake.New(t)
-			w := newWorld(t, pair(t, Verbs,
+			w := newWorld(t, pair(t, address.Verbs,
 				Config{Grace: c.grace, Verbs: VerbsConfig{Library: double.Path, GIDIndex: -1}}),
-				Verbs, 1)
+				address.Verbs, 1)
 			ok(t, w.groups[0].Connect(within(t), 1))
 			payload := bytes.Repeat([]byte{7}, c.bytes)
 			double.Link(0, 1, false)
@@ -153,33 +154,35 @@ func TestCloseDelivers(t *testing.T) {
 }
 
 func TestDecideVerbs(t *testing.T) {
-	host := func(name, verbs, net string) Address {
-		return Address{Process: newProcessID(), Name: name, Host: name,
+	host := func(name, verbs, net string) address.Address {
+		return address.Address{Process: newProcessID(), Name: name, Host: name,
 			TCP: []string{"192.0.2.1:1"}, Verbs: verbs, VerbsProblem: "no card", Net: net}
 	}
 	for _, c := range []struct {
-		a, b         Address
+		a, b         address.Address
 		forced, want string
 		err          string
 	}{
-		{host("a", "roce2, ipv4", ""), host("b", "roce2, ipv4", ""), "", Verbs, ""},
-		{host("a", "roce2, ipv4", ""), host("a", "roce2, ipv4", ""), "", TCP, ""},
-		{host("a", "roce2, ipv4", ""), host("a", "roce2, ipv4", ""), Verbs, Verbs, ""},
-		{host("a", "roce2, ipv4", ""), host("b", "roce2, ipv4", ""), TCP, TCP, ""},
-		{host("a", "roce2, ipv4", TCP), host("b", "roce2, ipv4", TCP), "", TCP, ""},
-		{host("a", "roce2, ipv4", ""), host("b", "", ""), "", TCP, ""},
-		{host("a", "roce2, ipv4", Verbs), host("b", "", Verbs), "", "", "host b, pid 0: no card"},
-		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), "", TCP, ""},
-		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), Verbs, "",
+		{host("a", "roce2, ipv4", ""), host("b", "roce2, ipv4", ""), "", address.Verbs, ""},
+		{host("a", "roce2, ipv4", ""), host("a", "roce2, ipv4", ""), "", address.TCP, ""},
+		{host("a", "roce2, ipv4", ""), host("a", "roce2, ipv4", ""), address.Verbs, address.Verbs, ""},
+		{host("a", "roce2, ipv4", ""), host("b", "roce2, ipv4", ""), address.TCP, address.TCP, ""},
+		{host("a", "roce2, ipv4", address.TCP), host("b", "roce2, ipv4", address.TCP), "", address.TCP,
+			""},
+		{host("a", "roce2, ipv4", ""), host("b", "", ""), "", address.TCP, ""},
+		{host("a", "roce2, ipv4", address.Verbs), host("b", "", address.Verbs), "", "",
+			"host b, pid 0: no card"},
+		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), "", address.TCP, ""},
+		{host("a", "roce2, ipv4", ""), host("b", "infiniband", ""), address.Verbs, "",
 			"GOCCL_IB_GID_INDEX"},
-		{host("a", "roce2, ipv4", Verbs), host("b", "roce2, ipv4", TCP), "", "",
+		{host("a", "roce2, ipv4", address.Verbs), host("b", "roce2, ipv4", address.TCP), "", "",
 			"set the same one on all ranks"},
 	} {
-		for _, p := range [][2]Address{{c.a, c.b}, {c.b, c.a}} {
-			kind, err := Decide(p[0], p[1], c.forced)
+		for _, p := range [][2]address.Address{{c.a, c.b}, {c.b, c.a}} {
+			kind, err := address.Decide(p[0], p[1], c.forced)
 			fabric := p[0].Fabric(c.forced)
 			apart := err == nil && p[0].Host != p[1].Host
-			if apart && (fabric != "" && fabric == p[1].Fabric(c.forced)) != (kind == Verbs) {
+			if apart && (fabric != "" && fabric == p[1].Fabric(c.forced)) != (kind == address.Verbs) {
 				t.Errorf("%+v and %+v, forced %q: %q, in network %q", p[0], p[1], c.forced, kind, fabric)
 			}
 			if kind != c.want || (err == nil) != (c.err == "") || err != nil &&

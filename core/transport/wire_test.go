@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/address"
 )
 
 // drip is a wire that carries a few bytes at a time, and has no room every other time.
@@ -45,9 +47,9 @@ func joinBy(t *testing.T, eps []*Endpoint, wrap func(wire) wire) {
 		file.Close()
 		peer := eps[1-i].Address()
 		e.mu.Lock()
-		l := newLink(e, e.newConn(c), peerKey{peer.Process, Shm}, [2][nonceSize]byte{})
+		l := newLink(e, e.newConn(c), peerKey{peer.Process, address.Shm}, [2][nonceSize]byte{})
 		e.adopt(l)
-		err = l.start(wrap(newSocket(l.conn, Shm)), &peer)
+		err = l.start(wrap(newSocket(l.conn, address.Shm)), &peer)
 		e.mu.Unlock()
 		ok(t, err)
 	}
@@ -57,12 +59,12 @@ func joinBy(t *testing.T, eps []*Endpoint, wrap func(wire) wire) {
 // whether or not a descriptor reports the rest, frames and descriptors come whole and in order.
 func TestWiresThatCarryLittle(t *testing.T) {
 	for _, most := range []uint64{1, 7, headerSize + 1, 5000} {
-		eps := pair(t, Shm, Config{})
+		eps := pair(t, address.Shm, Config{})
 		joinBy(t, eps, func(w wire) wire { return &drip{wire: w, most: most} })
 		var groups []*Group
 		var handlers []*recorder
 		for rank, e := range eps {
-			c := groupConfig(eps, Shm, 1, rank)
+			c := groupConfig(eps, address.Shm, 1, rank)
 			c.Share = []int{memfd(t, "window"), memfd(t, "memory")}
 			handlers = append(handlers, newRecorder())
 			groups = append(groups, attach(t, e, c, handlers[rank]))

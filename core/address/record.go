@@ -1,11 +1,9 @@
-package transport
+package address
 
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -15,10 +13,10 @@ import (
 // 40 bytes, and what all processes of its host say alike, a few hundred. A text has its length
 // before it. It need not be believed: see Address.
 
-const flagUnix = 1 // in the shared record: each process has a Unix socket, see ownSocket
+const flagUnix = 1 // in the shared record: each process has a Unix socket, see Socket
 
-// ownSocket is the name of the abstract socket of a process.
-func (p ProcessID) ownSocket() string { return "@goccl-" + p.String() }
+// Socket is the name of the abstract socket of a process.
+func (p ProcessID) Socket() string { return "@goccl-" + p.String() }
 
 // Encode returns the records of an address.
 func (a *Address) Encode() (own, shared []byte, err error) {
@@ -134,13 +132,13 @@ func (a *Address) decodeOwn(b []byte) error {
 	a.Domain = int(r.Uint16())
 	a.Life = int(r.Uint32())
 	if a.Unix != "" {
-		a.Unix = a.Process.ownSocket()
+		a.Unix = a.Process.Socket()
 	}
 	addresses := a.TCP
 	a.TCP = nil
 	for _, ip := range addresses {
-		port := r.Uint16()
-		a.TCP = append(a.TCP, net.JoinHostPort(ip, strconv.Itoa(int(port))))
+		to := netip.AddrPortFrom(netip.MustParseAddr(ip), r.Uint16())
+		a.TCP = append(a.TCP, to.String())
 	}
 	return r.End()
 }

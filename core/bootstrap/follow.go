@@ -30,6 +30,9 @@ func (j *joiner) follow() (*Roster, error) {
 		if !alive {
 			return nil, f.missing()
 		}
+		if err := j.believed(value); err != nil {
+			return nil, err
+		}
 		n := decodeNews(value)
 		if f.settled(n.word) {
 			if f.mine.problem == "" {

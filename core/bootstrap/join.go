@@ -145,7 +145,8 @@ const doubt = 3 * time.Second
 //
 // Settings that do not fit are told through the roster as well. They are believed once the ranks
 // concerned have confirmed it: before, their joins may be stale. For the same reason a failed Check
-// is believed once all ranks have confirmed.
+// is believed once all ranks have confirmed. A rank that cannot write records has a way of its own:
+// see out.go.
 //
 // # Trust
 //

@@ -235,7 +235,7 @@ func (j *joiner) pollJoin(r int) (changed bool, err error) {
 	}
 	// A record that cannot be read is one that is not there: it may be of a dead run of another
 	// version.
-	rec, err := decodeJoin(v)
+	rec, err := j.readJoin(r, v)
 	if v == nil || err != nil || rec.rank != r {
 		rec = nil
 	}
@@ -421,6 +421,13 @@ func (j *joiner) pollConfirms(roster *rosterRecord) (progress bool, err error) {
 	return scan(&j.nextConfirm, len(j.confirms), func(r int) bool {
 		return j.joins[r] != nil && j.confirms[r] == nil
 	}, func(r int) (bool, error) {
+		if j.joins[r].out {
+			ok, err := j.hasRead(r, j.news.encode())
+			if ok {
+				j.confirms[r] = &confirmRecord{nonce: roster.nonce}
+			}
+			return ok, err
+		}
 		v, err := j.get(j.confirmKey(r))
 		if err != nil {
 			return false, err
@@ -487,6 +494,7 @@ func (j *joiner) refuse(roster *rosterRecord) error {
 
 // haveHeard tells whether all ranks know that there is no group.
 func (j *joiner) haveHeard(roster *rosterRecord, heard []bool) bool {
+	j.release(heard)
 	if !j.haveConfirmed(nil) {
 		return false
 	}
@@ -529,7 +537,7 @@ func (j *joiner) strange(late []int) string {
 	var strange []int
 	for _, r := range late[:min(len(late), maxListed)] {
 		if v, err := j.get(j.joinKey(r)); err == nil && v != nil {
-			if _, err := decodeJoin(v); err != nil {
+			if _, err := j.readJoin(r, v); err != nil {
 				strange = append(strange, r)
 			}
 		}

@@ -69,6 +69,7 @@ type joinRecord struct {
 	settings   settingsDigest
 	member     Member
 	encoded    []byte // the whole record, in one that encode or decodeJoin has made
+	out        bool   // it is a text, see out.go
 	conflict   string // why the rank cannot be in one group with rank 0, as that finds
 }
 

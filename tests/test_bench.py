@@ -30,10 +30,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from goccl import bench
+from goccl._command import Progress, parse_size
 from goccl.bench import (
-    adapters,
-    barrier,
-    capi,
     hosts,
     libraries,
     markdown,
@@ -42,13 +40,15 @@ from goccl.bench import (
     plot,
     recovery,
     report,
-    wire,
-    worker,
 )
-from goccl.bench.adapters import Adapter, Setup, adapter
 from goccl.bench.beside import Beside, Neighbours, NotBusy
-from goccl.bench.buffers import DTYPES, PERIOD, Array, Buffer, DType
-from goccl.bench.collectives import (
+from goccl.bench.crew import Crew
+from goccl.bench.options import parse_sizes
+from goccl.bench.run import Bench, Pace, Settings
+from goccl.ranks import adapters, barrier, capi, wire, worker
+from goccl.ranks.adapters import Adapter, CoreAdapter, Setup
+from goccl.ranks.buffers import DTYPES, PERIOD, Array, Buffer, DType
+from goccl.ranks.collectives import (
     COLLECTIVES,
     ITEMSIZE,
     MOST_RANKS,
@@ -57,12 +57,9 @@ from goccl.bench.collectives import (
     expected,
     layout,
 )
-from goccl.bench.crew import Crew
-from goccl.bench.group import RankGroup
-from goccl.bench.libraries import BENCH_LIBRARY, Library, Unavailable
-from goccl.bench.options import parse_size, parse_sizes
-from goccl.bench.processes import GroupFailure
-from goccl.bench.run import Bench, Pace, Progress, Settings, iterations_of
+from goccl.ranks.group import RankGroup, iterations_of
+from goccl.ranks.libraries import BENCH_LIBRARY, Library, Unavailable
+from goccl.ranks.processes import GroupFailure
 from harness import free_port
 
 OURS = ["goccl/shm", "goccl-c/shm"]
@@ -1205,7 +1202,7 @@ def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
 def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(capi, "LIBRARY", tmp_path / "absent.so")
     with pytest.raises(Unavailable, match=r"absent\.so"):
-        adapter("goccl-c").meet(Setup(2, 0, "", 0, -1, {}, 1))
+        CoreAdapter().meet(Setup(2, 0, "", 0, -1, {}, 1))
 
 
 @pytest.mark.parametrize(("rank", "wanted"), [(0, 5), (1, 0), (2, 0)])
@@ -1265,7 +1262,7 @@ def test_id_of_a_group_on_several_hosts_goes_by_its_links() -> None:
     ends = socket.socketpair()
 
     def join(rank: int) -> int:
-        library = adapter("goccl-c")
+        library = CoreAdapter()
         library.meet(Setup(2, rank, "", 0, -1, {1 - rank: ends[rank]}, 20))
         library.join()
         library.leave()
@@ -1285,7 +1282,7 @@ def test_id_that_does_not_come_is_told(rank: int, closes: bool, words: str) -> N
         if closes:
             other.close()
         with pytest.raises(RuntimeError, match=f"the group's id could not be handed on: .*{words}"):
-            adapter("goccl-c").meet(Setup(2, rank, "", 0, -1, {1 - rank: own}, 0.05))
+            CoreAdapter().meet(Setup(2, rank, "", 0, -1, {1 - rank: own}, 0.05))
 
 
 def _loop(buffer: Buffer, **changes: Any) -> capi.Loop:
@@ -1423,7 +1420,7 @@ def test_no_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_size_beyond_the_memory_is_told(
     available: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("goccl.bench.group._available_memory", lambda: available)
+    monkeypatch.setattr("goccl.ranks.group._available_memory", lambda: available)
     arguments = [
         "allreduce",
         "--through",
@@ -1684,17 +1681,17 @@ def test_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> 
 
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
-    monkeypatch.setattr(worker, "adapter", lambda _: Threaded())
+    monkeypatch.setattr(adapters, "adapter", lambda _: Threaded())
     try:
         with pytest.raises(RuntimeError, match=r"x has \d+ threads when it is imported"):
-            worker.main(["nobody listens", "x", "0", "1"])
+            worker.main(["nobody listens", adapters.__name__, "x", "0", "1"])
     finally:
         over.set()
         thread.join()
 
 
 def test_buffers_of_all_ranks_must_fit(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goccl.bench.group._available_memory", lambda: 7 << 20)
+    monkeypatch.setattr("goccl.ranks.group._available_memory", lambda: 7 << 20)
     told = "no memory for 1048576 elements: the buffers of all ranks here take 8 MiB, and 7 are"
     with pytest.raises(Unavailable, match=told):
         group.prepare("allreduce", 1 << 20, "float32")
@@ -1760,7 +1757,7 @@ def test_start_is_told_below_the_table() -> None:
 
 def test_unknown_backend_is_told() -> None:
     with pytest.raises((GroupFailure, Unavailable), match="nonsense"):
-        RankGroup(Library("nonsense", "tcp"), 2, 60)
+        RankGroup(Library("nonsense", "tcp", adapters="goccl.bench.adapters"), 2, 60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

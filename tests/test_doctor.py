@@ -585,9 +585,7 @@ def test_a_plot_that_could_not_be_drawn_is_refused_before_anything_is_measured(m
         with pytest.raises(SystemExit, match="2"):
             cli.main(["doctor", "--plot", name])
         assert f"goccl doctor: error: argument --plot: {text}" in capsys.readouterr().err
-    monkeypatch.setattr(
-        "goccl.bench.libraries.missing", lambda _module, name: f"{name} is not installed"
-    )
+    monkeypatch.setattr("goccl._command.missing", lambda _module, name: f"{name} is not installed")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["doctor", "--plot", "a.svg"])
     assert "argument --plot: matplotlib is not installed" in capsys.readouterr().err

@@ -22,8 +22,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from goccl import _native
-from goccl.bench.capi import DTYPES, Core
-from goccl.bench.libraries import LIBRARY
+from goccl.ranks.capi import DTYPES, Core
+from goccl.ranks.libraries import LIBRARY
 
 ALLOWED = "allowed is etcd://[user:password@]host[:port][,host[:port]...]/prefix"
 

@@ -379,6 +379,56 @@ def test_output_that_cannot_be_written_is_told():
     assert (done.returncode, done.stderr) == (1, b"goccl config: No space left on device\n")
 
 
+ALL_BUT_BENCH = """
+import importlib, pkgutil, goccl, torch
+for module in pkgutil.walk_packages(goccl.__path__, "goccl."):
+    if not module.name.startswith(("goccl.bench", "goccl.__main__", "goccl.torchft")):
+        importlib.import_module(module.name)
+"""
+TUNE = """
+import sys
+from goccl import tune
+print(tune.measure_link("tcp", 1, 60.0, tune.Progress(sys.stderr)))
+"""
+
+
+def without_bench(tmp_path, *arguments):
+    """Runs Python where neither it nor what it starts can import goccl.bench."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['goccl.bench'] = None\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "300"},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["-c", ALL_BUT_BENCH], id="imports"),
+        pytest.param(["-c", TUNE], id="tune"),
+        pytest.param(["-m", "goccl", "tune", "--help"], id="help of tune"),
+        pytest.param(["-m", "goccl", "info"], id="info"),
+        pytest.param(["-m", "goccl", "info", "--plan", "allreduce", "--ranks", "4"], id="plan"),
+        pytest.param(["-m", "goccl", "doctor", "--ranks", "2"], id="doctor"),
+    ],
+)
+def test_only_bench_needs_bench(tmp_path, arguments):
+    done = without_bench(tmp_path, *arguments)
+    assert "goccl.bench" not in done.stderr, done.stderr
+    assert done.returncode == 0 or "doctor" in arguments, done.stderr  # it may find something odd
+
+
+def test_help_tells_how_to_bring_bench(tmp_path):
+    bring = f"not installed; to bring it: {sys.executable} -m pip install 'goccl[bench]'"
+    done = without_bench(tmp_path, "-m", "goccl", "--help")
+    assert (done.returncode, done.stdout.count(f"({bring})")) == (0, 2), done.stdout
+    for name in ("bench", "bench-recovery"):
+        done = without_bench(tmp_path, "-m", "goccl", name, "allreduce")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"goccl {name}: {bring}\n"
+
+
 def test_closed_streams_do_not_matter():
     shell = ["/bin/sh", "-c", '"$0" -m goccl "$@" >&- 2>&-', sys.executable]
     assert subprocess.run([*shell, "info"], timeout=120, check=False).returncode == 0

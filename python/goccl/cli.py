@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import goccl
+from goccl._command import to_bring
 
 # Each is a module with add_arguments(parser) and main(args) -> exit status, imported when it is
 # used.
@@ -39,8 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     used = parser
     for name, (module_name, help_text) in _COMMANDS.items():
         description = f"{help_text[0].upper()}{help_text[1:]}."
-        command = commands.add_parser(name, help=help_text, description=description)
+        absent = _absent(module_name)
+        shown = f"{help_text} ({absent})".replace("%", "%%") if absent else help_text
+        command = commands.add_parser(name, help=shown, description=description)
         if arguments[:1] == [name]:
+            if absent:
+                command.exit(1, f"goccl {name}: {absent}\n")
             used = command
             module = importlib.import_module(module_name)
             module.add_arguments(command)
@@ -65,6 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{used.prog}: {error if error.filename else error.strerror}", file=sys.stderr)
         return 1
     return status
+
+
+def _absent(module: str) -> str:
+    """That the part of the package is not installed that a command is of, and what to do; or ""."""
+    part = ".".join(module.split(".")[:2])
+    if importlib.util.find_spec(part):
+        return ""
+    extra = part.partition(".")[2]
+    return "not installed; " + to_bring(f"'goccl[{extra}]'")
 
 
 def _open_standard_streams() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from goccl import _native
-from goccl.bench.libraries import GOCCL_TRANSPORTS
-from goccl.bench.options import parse_size
+from goccl._command import GOCCL_TRANSPORTS, parse_size
 
 
 def add_arguments(parser: argparse.ArgumentParser, ranks: Callable[[str], int]) -> None:

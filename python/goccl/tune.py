@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from .bench.collectives import ITEMSIZE, element_count
-from .bench.group import RankGroup
-from .bench.libraries import GOCCL_TRANSPORTS, Unavailable, goccl_library, missing
-from .bench.processes import GroupFailure
-from .bench.run import Progress, iterations_of
+from goccl._command import GOCCL_TRANSPORTS, Progress, missing
+from goccl.ranks.collectives import ITEMSIZE, element_count
+from goccl.ranks.group import RankGroup, iterations_of
+from goccl.ranks.libraries import Unavailable, core_library
+from goccl.ranks.processes import GroupFailure
 
 VARIABLE = "GOCCL_THRESHOLDS"
 LINKS = "GOCCL_LINKS"
@@ -174,7 +174,7 @@ class _Pair:
         self.groups: list[RankGroup] = []
         with contextlib.ExitStack() as stack:
             for setting in (threshold.small, threshold.large):
-                library = goccl_library("c", transport)
+                library = core_library(transport)
                 text = ",".join(filter(None, (f"{threshold.name}={setting}", threshold.also)))
                 library = replace(library, environment=library.environment | {VARIABLE: text})
                 self.groups.append(stack.enter_context(RankGroup(library, ranks, timeout)))

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from goccl.ranks.processes import STANDALONE
+
 LOWEST_PRIORITY = 19
 _BUSY = b"busy\n"  # what a program says when it is
 _START_TIMEOUT = 60.0
@@ -51,7 +53,7 @@ class Neighbours:
     def __enter__(self) -> Neighbours:
         try:
             # Each in a session of its own, as another terminal's: Ctrl-C reaches the bench only.
-            command = [sys.executable, str(Path(__file__).with_name("standalone.py")), "beside"]
+            command = [sys.executable, STANDALONE, __name__]
             for _ in range(self._beside.programs):
                 process = subprocess.Popen(
                     [*command, str(self._beside.nice)],

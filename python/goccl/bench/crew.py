@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from . import wire
+from goccl.ranks import wire
+from goccl.ranks.libraries import Library
+from goccl.ranks.processes import START_TIMEOUT, Member, Processes
+
 from .elastic import View, class_of
-from .libraries import Library
-from .processes import START_TIMEOUT, Member, Processes
 
 
 class Crew(Processes):
@@ -66,9 +67,10 @@ class Crew(Processes):
 
     def _start(self) -> None:
         if self.library.launcher:
-            self._spawn("member", [self._address, self.library.name])
+            self._spawn("goccl.bench.member", [self._address, self.library.name])
         else:
-            self._spawn("member", [self._address, self.library.name, "fork"], subprocess.PIPE)
+            arguments = [self._address, self.library.name, "fork"]
+            self._spawn("goccl.bench.member", arguments, subprocess.PIPE)
         for _ in range(self._ranks):
             self._enter(forks=not self.library.launcher)
         self._ask_all("begin", self._members, sum(self._values.values()))

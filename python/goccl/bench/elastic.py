@@ -10,13 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .libraries import GOCCL, SURVIVORS, Unavailable
+from goccl.ranks.libraries import Unavailable
+from goccl.ranks.processes import STANDALONE
+
+from .libraries import GOCCL, SURVIVORS
 
 if TYPE_CHECKING:
-    from .buffers import Array
+    from goccl.ranks.buffers import Array
 
 
 @dataclass(frozen=True)
@@ -372,7 +374,7 @@ class Ulfm(Elastic):
         self._take(self._comm.Shrink())
 
     def admit(self, view: View) -> None:
-        program = [str(Path(__file__).with_name("standalone.py")), *self._setup.arguments]
+        program = [STANDALONE, *self._setup.arguments]
         between = self._comm.Spawn(sys.executable, program, maxprocs=1)
         self._take(between.Merge(high=False))
 

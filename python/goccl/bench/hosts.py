@@ -20,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from .collectives import ROOT
-from .group import RankGroup, Seat
-from .libraries import GOCCL, Library, Unavailable
-from .processes import START_TIMEOUT, GroupFailure
-from .wire import exactly
+from goccl.ranks.collectives import ROOT
+from goccl.ranks.group import RankGroup, Seat
+from goccl.ranks.libraries import Library, Unavailable
+from goccl.ranks.processes import START_TIMEOUT, GroupFailure
+from goccl.ranks.wire import exactly
+
+from .libraries import GOCCL
 
 _JOIN = 300.0  # seconds for all processes to be started
 _MARGIN = 30.0  # beyond what an answer may take, for the way there and back

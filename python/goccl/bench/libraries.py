@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
-BENCH_LIBRARY = LIBRARY.with_name("libgoccl_bench.so")
-GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
-SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
-MAPPED = "mapped"
-"""The name of rows of shared memory whose buffers are shareable, as those of goccl.empty()."""
-GOCCL = {"torch": "goccl", "c": "goccl-c"}
+from goccl._command import missing, to_bring
+from goccl.ranks.libraries import CORE, Library, Unavailable, core_library
+
+GOCCL = {"torch": "goccl", "c": CORE}
 """Names of GoCCL by the way in which it is called: through torch.distributed, or from C."""
 PEERS_VARIABLE = "GOCCL_BENCH_PEERS"
-MAPPED_VARIABLE = "GOCCL_BENCH_MAPPED"
-
-
-class Unavailable(Exception):
-    """A library cannot be measured here; the text says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Library:
-    """One library with one transport.
-
-    launcher: the command before that of the ranks, started once; empty where every rank is started
-        by itself.
-    """
-
-    name: str
-    transport: str
-    launcher: list[str] = field(default_factory=list)
-    environment: dict[str, str] = field(default_factory=dict)
-    schedule: str = ""  # of GoCCL's alltoall, where it was asked for
-
-    @property
-    def label(self) -> str:
-        """The name in messages."""
-        return label_of(self.name, self.transport, self.schedule)
-
-
-def label_of(name: str, transport: str, schedule: str) -> str:
-    """How a library is called in messages and tables."""
-    return "/".join(part for part in (name, transport, schedule) if part)
+_ADAPTERS = "goccl.bench.adapters"
 
 
 @dataclass(frozen=True)
@@ -83,28 +50,20 @@ ELASTIC_PEERS = ("gloo", "gloo-reconfigure", "torchft", "horovod", "ulfm")
 
 
 def goccl_library(way: str, transport: str, schedule: str = "", *, hosts: bool = False) -> Library:
-    """GoCCL called in one of the ways of GOCCL, with a forced transport, or MAPPED; schedule: of
-    alltoall.
-
-    hosts: the ranks may be on several hosts.
-    """
-    environment = {"GOCCL_TRANSPORT": transport}
-    if not hosts:
-        environment["GOCCL_SOCKET_IFNAME"] = "lo"
-    if transport == MAPPED:
-        environment |= {"GOCCL_TRANSPORT": "shm", MAPPED_VARIABLE: "1"}
-    if schedule:
-        environment[SCHEDULE_VARIABLE] = schedule
-    if way == "torch":
-        _need_torch()
-    return Library(GOCCL[way], transport, environment=environment, schedule=schedule)
+    """GoCCL called in one of the ways of GOCCL; the rest as for core_library()."""
+    core = core_library(transport, schedule, hosts=hosts)
+    if way == "c":
+        return core
+    _need_torch()
+    return replace(core, name=GOCCL[way], adapters=_ADAPTERS)
 
 
 def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:
     """A peer as it is installed here, or Unavailable. hosts: the ranks may be on several hosts."""
     if name == "gloo":
         _need_torch()
-        return Library("gloo", "tcp", environment={} if hosts else {"GLOO_SOCKET_IFNAME": "lo"})
+        environment = {} if hosts else {"GLOO_SOCKET_IFNAME": "lo"}
+        return Library("gloo", "tcp", environment=environment, adapters=_ADAPTERS)
     if hosts:
         raise Unavailable("an MPI's ranks are started by its own launcher, on this host only")
     mpi = _MPIS[name]
@@ -125,7 +84,7 @@ def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:
     if name == "openmpi" and os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     launcher = [str(home / "bin" / "mpiexec"), *mpi.options, "-n", str(ranks)]
-    return Library(name, "auto", launcher, environment)
+    return Library(name, "auto", launcher, environment, adapters=_ADAPTERS)
 
 
 def elastic_library(name: str, transport: str, ranks: int) -> Library:
@@ -151,20 +110,9 @@ def is_mpi(name: str) -> bool:
     return name in _MPIS
 
 
-def missing(module: str, name: str) -> str:
-    """That a Python module is not installed, and what to do; or ""."""
-    if importlib.util.find_spec(module) is None:
-        return f"{name} is not installed; {_pip(module)}"
-    return ""
-
-
 def _need_torch() -> None:
     if problem := missing("torch", "PyTorch"):
         raise Unavailable(problem)
-
-
-def _pip(arguments: str) -> str:
-    return f"to bring it: {shlex.quote(sys.executable)} -m pip install {arguments}"
 
 
 def peers_folder() -> Path:
@@ -186,7 +134,7 @@ def _find_mpi(mpi: _Mpi) -> tuple[Path, Path]:
                 folder = home / "lib" / version / packages
                 if (folder / "mpi4py").is_dir():
                     return home, folder
-    command = _pip(f"--ignore-installed --prefix {shlex.quote(str(own))} {mpi.package} mpi4py")
+    command = to_bring(f"--ignore-installed --prefix {shlex.quote(str(own))} {mpi.package} mpi4py")
     raise Unavailable(f"not installed; {command}")
 
 

@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .collectives import ROOT
-from .libraries import GOCCL, MAPPED
+from goccl.ranks.collectives import ROOT
+from goccl.ranks.libraries import MAPPED
+
+from .libraries import GOCCL
 from .placement import FAR_FROM_NS, MIXED, NEAR
 from .report import OURS, Row, compared_by, start_figures
 

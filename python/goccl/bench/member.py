@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from . import wire
+from goccl.ranks import wire
+from goccl.ranks.libraries import Unavailable
+from goccl.ranks.standalone import end_with, require_one_thread
+
 from .elastic import Elastic, Setup, View, class_of
-from .libraries import Unavailable
-from .standalone import end_with, require_one_thread
 
 
 class _Member:
@@ -111,7 +112,7 @@ def _run(address: str, library: type[Elastic], argv: list[str]) -> int:
         setup, _ = wire.receive(sock)
         member = _Member(
             sock,
-            library(Setup(setup["timeout"], ["member", *argv])),
+            library(Setup(setup["timeout"], [__name__, *argv])),
             setup["elements"],
             setup["value"],
         )

@@ -14,24 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from goccl._command import GOCCL_TRANSPORTS, Progress, missing, parse_size
+from goccl.ranks.collectives import COLLECTIVES, ITEMSIZE, MOST_RANKS, ROOT
+from goccl.ranks.group import RankGroup
+from goccl.ranks.libraries import MAPPED, Library, Unavailable, label_of
+
 from . import hosts, markdown, placement, plot, report
 from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy
-from .collectives import COLLECTIVES, ITEMSIZE, MOST_RANKS, ROOT
-from .group import RankGroup
-from .libraries import (
-    GOCCL,
-    GOCCL_TRANSPORTS,
-    MAPPED,
-    PEERS,
-    Library,
-    Unavailable,
-    goccl_library,
-    label_of,
-    missing,
-    peer_library,
-)
+from .libraries import GOCCL, PEERS, goccl_library, peer_library
 from .report import Row
-from .run import Bench, Pace, Progress, Settings, Start
+from .run import Bench, Pace, Settings, Start
 
 DESCRIPTION = (
     "Measures collectives beside other libraries, taking turns in one run. The last columns of "
@@ -40,19 +32,7 @@ DESCRIPTION = (
     "GoCCL is faster. They compare medians, and beside busy programs means too."
 )
 _MOST_BESIDE = 256
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_MOST_BYTES = 1 << 40
 _INTERRUPTED = 130
-
-
-def parse_size(text: str) -> int:
-    """Bytes from a number and a unit: 4, 64K, 1M, 2G (powers of 1024)."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
-    if not 1 <= size <= _MOST_BYTES:
-        allowed = "allowed are such as 4, 64K, 16M, 1G, up to 1024G"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; {allowed}")
-    return size
 
 
 def parse_sizes(text: str) -> list[int]:

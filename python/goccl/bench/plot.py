@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .libraries import missing
+from goccl._command import missing
+
 from .placement import MIXED
 from .report import Row, base_of, ratio
 

@@ -38,30 +38,21 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
+from goccl._command import GOCCL_TRANSPORTS, Progress, missing, parse_size
+from goccl.ranks.libraries import Library, Unavailable, label_of
+from goccl.ranks.processes import GroupFailure
+
 from . import markdown
 from .crew import Crew
-from .libraries import (
-    ELASTIC_PEERS,
-    GOCCL,
-    GOCCL_TRANSPORTS,
-    SURVIVORS,
-    Library,
-    Unavailable,
-    elastic_library,
-    label_of,
-    missing,
-)
+from .libraries import ELASTIC_PEERS, GOCCL, SURVIVORS, elastic_library
 from .options import (
     choices_of,
     ended_by_signals,
     output_file,
-    parse_size,
     unwritable,
     whole_number,
     whole_numbers,
 )
-from .processes import GroupFailure
-from .run import Progress
 
 STEPS = ("known", "resumed", "total", "joined")
 """What is measured, see above."""

@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from goccl.ranks.collectives import bandwidth
+from goccl.ranks.libraries import label_of
+
 from .beside import Beside
-from .collectives import bandwidth
-from .libraries import GOCCL, is_mpi, label_of
+from .libraries import GOCCL, is_mpi
 from .placement import FAR, MIXED, NEAR, UNKNOWN
 
 OURS = tuple(GOCCL.values())

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Protocol, TextIO
+from typing import Any
+
+from goccl._command import GOCCL_TRANSPORTS, Progress
+from goccl.ranks.collectives import ITEMSIZE, element_count
+from goccl.ranks.group import Group, RankGroup, iterations_of
+from goccl.ranks.libraries import Library, Unavailable
+from goccl.ranks.processes import GroupFailure
 
 from . import placement
 from .beside import Beside
-from .collectives import ITEMSIZE, element_count
-from .group import RankGroup
-from .libraries import GOCCL_TRANSPORTS, Library, Unavailable
 from .placement import Probe
-from .processes import GroupFailure
 from .report import OURS, Row, Samples, start_line, table_head, table_row
 
 # of a block, where the number of iterations is chosen: shorter than a placement lasts
 _BLOCK_SECONDS = 0.05
-_MIN_ITERATIONS, _MAX_ITERATIONS = 2, 1000  # of a block, where the number is chosen
-_FAR_TOO_LONG = 10  # times as long as a block is to be: whatever took the CPU, no guess is needed
 
 
 @dataclass(frozen=True)
@@ -57,42 +56,6 @@ class Settings:
         return [count for collective in self.collectives for count in self.counts(collective)]
 
 
-class Progress:
-    """A line on stderr that says what is being done; on a terminal it replaces the one before.
-
-    A message that cannot be written is lost: that is no reason to stop measuring.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._terminal = stream.isatty()
-        self._shown = ""
-
-    def step(self, text: str) -> None:
-        """Shows a state that the next one replaces; not shown where there is no terminal."""
-        if self._terminal:
-            # A text that wraps could not be replaced whole.
-            width = shutil.get_terminal_size().columns - 1
-            self._put(f"\r\x1b[K{text[:width]}")
-            self._shown = text
-
-    def clear(self) -> None:
-        """Makes place for other output."""
-        if self._shown:
-            self._put("\r\x1b[K")
-            self._shown = ""
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self.clear()
-        self._put(text + "\n")
-
-    def _put(self, text: str) -> None:
-        with suppress(OSError):
-            self._stream.write(text)
-            self._stream.flush()
-
-
 class Pace:
     """How much of a run is done, and how long the rest may take.
 
@@ -120,42 +83,8 @@ class Pace:
         return f"{text}, about {left / 60:.0f} min left"
 
 
-class Group(Protocol):
-    """What a run needs of the ranks of a library: see RankGroup."""
-
-    version: str
-    init_s: float
-
-    def prepare(self, collective: str, count: int, dtype: str) -> None: ...
-
-    def first_call(self) -> tuple[float, int]: ...
-
-    def pss(self) -> float | None: ...
-
-    def block(
-        self, iterations: int, warmup: int, seed: int, timeout: float
-    ) -> tuple[list[int], int, float]: ...
-
-    def close(self) -> None: ...
-
-
 Start = Callable[[Library, int, float], Group]
 """Starts so many ranks of a library, each wait of which has this limit in seconds."""
-
-
-def iterations_of(group: Group, seconds: float, timeout: float) -> int:
-    """How many iterations of what a group has prepared make a block of so many seconds, about."""
-    iterations = _MIN_ITERATIONS
-    if group.block(iterations, 0, 0, timeout)[2] > _FAR_TOO_LONG * seconds:
-        return iterations
-    # The second guess is by a block as long as the first one, where what a block takes to begin
-    # weighs less.
-    for _ in range(2):
-        # The shortest of three, for another process may have taken the CPU in one of them.
-        spent = min(group.block(iterations, 0, 0, timeout)[2] for _ in range(3))
-        wanted = int(seconds * iterations / max(spent, 1e-9))
-        iterations = max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
-    return iterations
 
 
 @dataclass
@@ -336,7 +265,7 @@ class Bench:
         """The rows with the schedule of an alltoall, and what a rank may have under way with it at
         most."""
         rows = [replace(row, schedule=library.schedule) for row in rows]
-        from . import capi
+        from goccl.ranks import capi
 
         if library.transport not in GOCCL_TRANSPORTS:  # buffers that peers map may need no messages
             return rows

@@ -38,7 +38,7 @@ def _file(text: str) -> Path:
 
 def _picture(text: str) -> Path:
     """Refuses what could not be drawn once all is measured."""
-    from goccl.bench.libraries import missing
+    from goccl._command import missing
 
     path = _file(text)
     if path.suffix.lower() not in (".png", ".svg"):

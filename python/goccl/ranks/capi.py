@@ -1,4 +1,4 @@
-"""What the bench needs of libgoccl.so and libgoccl_bench.so, by ctypes.
+"""What ranks need of libgoccl.so and libgoccl_bench.so, by ctypes.
 
 The layouts are those of capi/goccl.h and capi/bench/bench.h.
 """

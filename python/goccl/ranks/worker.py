@@ -11,6 +11,7 @@ read until the coordinator asks for something.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import socket
 import time
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import barrier, capi, wire
-from .adapters import Adapter, Setup, adapter
+from .adapters import Adapter, Setup
 from .buffers import DTYPES, Buffer
 from .collectives import TWICE, Segment, counted, expected, layout
 from .libraries import Unavailable
@@ -139,10 +140,11 @@ def _serve(sock: socket.socket, rank: _Rank) -> None:
 def main(argv: list[str]) -> int:
     """Runs ranks until the coordinator says that they may go, or is gone.
 
-    argv: the coordinator's socket, the library's name and, where no MPI tells it, the ranks.
+    argv: the coordinator's socket, the library's adapters and name and, where no MPI tells it, the
+        ranks.
     """
-    address, name, *ranks = argv
-    library = adapter(name)
+    address, adapters, name, *ranks = argv
+    library: Adapter = importlib.import_module(adapters).adapter(name)
     library.load()
     if not ranks:
         return _run(address, library, -1)

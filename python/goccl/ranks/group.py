@@ -12,12 +12,34 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from . import barrier, wire
 from .collectives import ITEMSIZE, layout
 from .libraries import Library, Unavailable
 from .processes import START_TIMEOUT, Processes
+
+_MIN_ITERATIONS, _MAX_ITERATIONS = 2, 1000  # of a block, where the number is chosen
+_FAR_TOO_LONG = 10  # times as long as a block is to be: whatever took the CPU, no guess is needed
+
+
+class Group(Protocol):
+    """What a run needs of the ranks of a library: see RankGroup."""
+
+    version: str
+    init_s: float
+
+    def prepare(self, collective: str, count: int, dtype: str) -> None: ...
+
+    def first_call(self) -> tuple[float, int]: ...
+
+    def pss(self) -> float | None: ...
+
+    def block(
+        self, iterations: int, warmup: int, seed: int, timeout: float
+    ) -> tuple[list[int], int, float]: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -129,7 +151,8 @@ class RankGroup(Processes):
             listener.bind("\0" + address)
             listener.listen(len(self._here))
             ranks = [] if self.library.launcher else [str(rank) for rank in self._here]
-            self._spawn("worker", [address, self.library.name, *ranks])
+            library = [self.library.adapters, self.library.name]
+            self._spawn("goccl.ranks.worker", [address, *library, *ranks])
             for _ in self._here:
                 member = self._accept(listener, len(self._here), deadline)
                 socket.send_fds(member.sock, [b"F"], fds)
@@ -156,6 +179,21 @@ class RankGroup(Processes):
                 yield setup, [store.fileno(), fd]
             finally:
                 os.close(fd)
+
+
+def iterations_of(group: Group, seconds: float, timeout: float) -> int:
+    """How many iterations of what a group has prepared make a block of so many seconds, about."""
+    iterations = _MIN_ITERATIONS
+    if group.block(iterations, 0, 0, timeout)[2] > _FAR_TOO_LONG * seconds:
+        return iterations
+    # The second guess is by a block as long as the first one, where what a block takes to begin
+    # weighs less.
+    for _ in range(2):
+        # The shortest of three, for another process may have taken the CPU in one of them.
+        spent = min(group.block(iterations, 0, 0, timeout)[2] for _ in range(3))
+        wanted = int(seconds * iterations / max(spent, 1e-9))
+        iterations = max(_MIN_ITERATIONS, min(_MAX_ITERATIONS, wanted))
+    return iterations
 
 
 def _raise_descriptor_limit() -> None:

@@ -1,8 +1,6 @@
-"""A program that the bench starts: ``python standalone.py MODULE ARGUMENTS``, a module of this
-folder.
+"""A program of the package: ``python standalone.py MODULE ARGUMENTS`` calls the module's main().
 
-It loads this folder as a package of its own, because ``import goccl`` loads torch, which an MPI's
-ranks do without. It ends with the process that has started it.
+It ends with the process that has started it.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import signal
 import sys
 from pathlib import Path
 
-_PACKAGE = "goccl_bench"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,14 +33,15 @@ def require_one_thread(library: str) -> None:
 
 
 def _load() -> None:
-    init = Path(__file__).resolve().with_name("__init__.py")
+    """Loads the package that this file is of, wherever it is."""
+    folder = Path(__file__).resolve().parents[1]
     spec = importlib.util.spec_from_file_location(
-        _PACKAGE, init, submodule_search_locations=[str(init.parent)]
+        folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {init}")
+        raise ImportError(f"cannot load {folder}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_PACKAGE] = module
+    sys.modules[folder.name] = module
     spec.loader.exec_module(module)
 
 
@@ -52,4 +50,4 @@ if __name__ == "__main__":
     # The script's folder, whose modules would hide others of the same name.
     sys.path.pop(0)
     _load()
-    sys.exit(importlib.import_module(f"{_PACKAGE}.{sys.argv[1]}").main(sys.argv[2:]))
+    sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))

@@ -25,6 +25,7 @@ from .libraries import Library, Unavailable
 if TYPE_CHECKING:
     from typing import Self
 
+STANDALONE = str(Path(__file__).with_name("standalone.py"))
 START_TIMEOUT = 120.0  # for all ranks to be ready, and then for all to have joined
 _GOODBYE = 10.0  # to end in good order
 _GRACE = 5.0  # for others to answer after a rank has failed, and between SIGTERM and SIGKILL
@@ -111,16 +112,16 @@ class Processes:
     def _spawn(
         self, module: str, arguments: Iterable[str], stdin: int = subprocess.DEVNULL
     ) -> None:
-        """Starts a module of this folder, by the library's launcher where it has one."""
+        """Starts a module, by the library's launcher where it has one."""
         # NumPy would ask for huge pages, which other memory has only where all has.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
         if self._folder:
             environment["TMPDIR"] = self._folder.name
         environment |= self.library.environment
-        package = str(Path(__file__).resolve().parents[2])
-        paths = [self.library.environment.get("PYTHONPATH"), package, os.environ.get("PYTHONPATH")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        program = [sys.executable, str(Path(__file__).with_name("standalone.py")), module]
+        if own := self.library.environment.get("PYTHONPATH"):
+            paths = (own, os.environ.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        program = [sys.executable, STANDALONE, module]
         # A session of its own: Ctrl-C reaches the coordinator only, which then ends the ranks.
         self._process = subprocess.Popen(
             [*self.library.launcher, *program, *arguments],

@@ -1,0 +1,75 @@
+"""What commands share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import shlex
+import shutil
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MOST_BYTES = 1 << 40
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a number and a unit: 4, 64K, 1M, 2G (powers of 1024)."""
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    size = int(match[1]) * _UNITS[match[2].upper()] if match else 0
+    if not 1 <= size <= _MOST_BYTES:
+        allowed = "allowed are such as 4, 64K, 16M, 1G, up to 1024G"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; {allowed}")
+    return size
+
+
+def missing(module: str, name: str) -> str:
+    """That a Python module is not installed, and what to do; or ""."""
+    if importlib.util.find_spec(module) is None:
+        return f"{name} is not installed; {to_bring(module)}"
+    return ""
+
+
+def to_bring(arguments: str) -> str:
+    """What to do to have packages; arguments: of pip."""
+    return f"to bring it: {shlex.quote(sys.executable)} -m pip install {arguments}"
+
+
+class Progress:
+    """A line on stderr that says what is being done; on a terminal it replaces the one before.
+
+    A message that cannot be written is lost: that is no reason to stop measuring.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._shown = ""
+
+    def step(self, text: str) -> None:
+        """Shows a state that the next one replaces; not shown where there is no terminal."""
+        if self._terminal:
+            # A text that wraps could not be replaced whole.
+            width = shutil.get_terminal_size().columns - 1
+            self._put(f"\r\x1b[K{text[:width]}")
+            self._shown = text
+
+    def clear(self) -> None:
+        """Makes place for other output."""
+        if self._shown:
+            self._put("\r\x1b[K")
+            self._shown = ""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        self._put(text + "\n")
+
+    def _put(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()

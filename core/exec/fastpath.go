@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
@@ -231,10 +232,22 @@ func (s *FastPath) UseSends(credits *Credits, n Sends) {
 func (s *FastPath) ShutSends() {
 	g := gateOf(&s.c.sends.gate)
 	atomic.AddUint32(g.shut(), 1)
-	for atomic.LoadUint32(g.inside()) != 0 {
-		YieldCPU()
+	inside := func() bool { return atomic.LoadUint32(g.inside()) != 0 }
+	if !inside() {
+		return
+	}
+	for until := Now() + yieldTime; inside(); {
+		if Now() < until {
+			YieldCPU()
+		} else {
+			time.Sleep(yieldTime)
+		}
 	}
 }
+
+// yieldTime is how long a thread yields to the caller inside, before it sleeps: that may copy much,
+// or have lost its CPU to this very thread, if it has a lower priority.
+const yieldTime = 50 * time.Microsecond
 
 // SendsOpen tells whether callers in C may send.
 func (s *FastPath) SendsOpen() bool {

@@ -291,16 +291,15 @@ func (c *Comm) FastPath(handle uint64) unsafe.Pointer { return c.fast.C(handle) 
 // lockOrder locks the communicator with nobody in the fast path: the order of the collectives
 // stands still.
 func (c *Comm) lockOrder() {
-	for {
+	for since := exec.Now(); ; exec.AwaitCaller(since) {
 		c.mu.Lock()
 		c.fast.Shut()
 		if c.fast.Closed() {
 			return
 		}
-		c.mu.Unlock()
 		// A caller inside leaves when it must wait for long, and takes the lock to hand its collective
 		// over.
-		exec.YieldCPU()
+		c.mu.Unlock()
 	}
 }
 

@@ -232,22 +232,27 @@ func (s *FastPath) UseSends(credits *Credits, n Sends) {
 func (s *FastPath) ShutSends() {
 	g := gateOf(&s.c.sends.gate)
 	atomic.AddUint32(g.shut(), 1)
-	inside := func() bool { return atomic.LoadUint32(g.inside()) != 0 }
-	if !inside() {
+	if atomic.LoadUint32(g.inside()) == 0 {
 		return
 	}
-	for until := Now() + yieldTime; inside(); {
-		if Now() < until {
-			YieldCPU()
-		} else {
-			time.Sleep(yieldTime)
-		}
+	for since := Now(); atomic.LoadUint32(g.inside()) != 0; {
+		AwaitCaller(since)
 	}
 }
 
-// yieldTime is how long a thread yields to the caller inside, before it sleeps: that may copy much,
-// or have lost its CPU to this very thread, if it has a lower priority.
-const yieldTime = 50 * time.Microsecond
+// callerTime is how long a thread yields to a caller inside, before it sleeps.
+const callerTime = 50 * time.Microsecond
+
+// AwaitCaller lets the caller inside a gate get on, for which a thread has been waiting since a
+// time. The caller may copy much, or have lost its CPU to this very thread, if it has a lower
+// priority: to such a one a yield gives nothing.
+func AwaitCaller(since time.Duration) {
+	if Now()-since < callerTime {
+		YieldCPU()
+	} else {
+		time.Sleep(callerTime)
+	}
+}
 
 // SendsOpen tells whether callers in C may send.
 func (s *FastPath) SendsOpen() bool {

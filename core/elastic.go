@@ -13,6 +13,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/seal"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
 )
@@ -251,8 +252,8 @@ func (c *epoch) successor(v *membership.Value) (roster, error) {
 // ofValue is the identity of what a decision makes, whose members are not known yet: see of.
 func (id identity) ofValue(v *membership.Value) identity {
 	part := append(binary.LittleEndian.AppendUint64(nil, id.group), v.Nonce[:]...)
-	group := bootstrap.Seal(string(id.secret), "goccl epoch id", part)
-	seed := bootstrap.Seal(string(id.secret), "goccl epoch secret", part)
+	group := seal.Of(string(id.secret), "goccl epoch id", part)
+	seed := seal.Of(string(id.secret), "goccl epoch secret", part)
 	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), seed: seed[:]}
 }
 
@@ -270,7 +271,7 @@ func (id identity) of(members []address.Address) (identity, error) {
 			roster.Write(record)
 		}
 	}
-	secret := bootstrap.Seal(string(id.seed), "goccl epoch members", roster.Sum(nil))
+	secret := seal.Of(string(id.seed), "goccl epoch members", roster.Sum(nil))
 	id.secret = secret[:]
 	return id, nil
 }

@@ -57,8 +57,8 @@ func (r *Runtime) Info() map[string]any {
 	for _, domain := range cpus.Domains(cpus.Sysfs) {
 		domains = append(domains, domain.String())
 	}
-	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": usableCPUs(),
-		"domains": domains, "domain": cpus.Domain(cpus.Sysfs, allowedCPUs()).String(),
+	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": cpus.Usable(),
+		"domains": domains, "domain": cpus.Domain(cpus.Sysfs, cpus.Allowed()).String(),
 		"problem": problem, "warnings": r.environmentWarnings(), "variables": variables,
 		"transports": transports}
 }
@@ -86,7 +86,7 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 	if err := checkTransport("alltoall_peaks", by); err != nil {
 		return plan.Peaks{}, err
 	}
-	return tune.AllToAllPeaks(ranks, usableCPUs(), address.IsPort(by), schedule, bytes)
+	return tune.AllToAllPeaks(ranks, cpus.Usable(), address.IsPort(by), schedule, bytes)
 }
 
 // PlanInfo tells how the ranks of a group would go about a collective, with the settings of the
@@ -100,7 +100,7 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 	if err := r.complete(&config); err != nil {
 		return nil, err
 	}
-	q.CPUs, q.Ports = usableCPUs(), address.IsPort(by)
+	q.CPUs, q.Ports = cpus.Usable(), address.IsPort(by)
 	q.RDMA = by == address.Verbs || config.Net == address.Verbs
 	return tune.Explain(q, config.options())
 }

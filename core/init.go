@@ -17,6 +17,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
@@ -460,8 +461,10 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 // address is what this process publishes of itself, as others read it.
 func (r *Runtime) address(config Config, end *sharedEndpoint) address.Address {
 	me := end.Address()
-	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, usableCPUs()
-	me.Domain = domainOf(allowedCPUs())
+	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, cpus.Usable()
+	if domain := cpus.Domain(cpus.Sysfs, cpus.Allowed()); domain != nil {
+		me.Domain = domain[0] + 1
+	}
 	me.Host = cmp.Or(r.config.host, me.Host)
 	if r.config.unread {
 		me.Mark = address.Mark{}

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/seal"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -110,8 +111,8 @@ func (id identity) ofSplit(epoch uint32, split uint64, color int64) identity {
 	for _, v := range []uint64{id.group, uint64(epoch), split, uint64(color)} {
 		part = binary.LittleEndian.AppendUint64(part, v)
 	}
-	group := bootstrap.Seal(string(id.secret), "goccl split id", part)
-	secret := bootstrap.Seal(string(id.secret), "goccl split secret", part)
+	group := seal.Of(string(id.secret), "goccl split id", part)
+	secret := seal.Of(string(id.secret), "goccl split secret", part)
 	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), secret: secret[:]}
 }
 

@@ -2,16 +2,11 @@ package core
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
-	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -103,41 +98,4 @@ func waiting(oversubscribed bool) exec.Waiting {
 		return exec.Waiting{Yields: 100, PortPolls: 3}
 	}
 	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
-}
-
-// allowedCPUs are the CPUs that this process may run on, nil where that is not to be had.
-func allowedCPUs() (allowed cpus.List) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return nil
-	}
-	for cpu := 0; len(allowed) < set.Count(); cpu++ {
-		if set.IsSet(cpu) {
-			allowed = append(allowed, cpu)
-		}
-	}
-	return allowed
-}
-
-// domainOf numbers the domain that some CPUs are in: see address.Address.
-func domainOf(allowed cpus.List) int {
-	if domain := cpus.Domain(cpus.Sysfs, allowed); domain != nil {
-		return domain[0] + 1
-	}
-	return 0
-}
-
-// usableCPUs counts the CPUs that this process may use at once: by affinity and by cgroup quota.
-func usableCPUs() int {
-	n := runtime.NumCPU()
-	if allowed := allowedCPUs(); allowed != nil {
-		n = len(allowed)
-	}
-	if b, err := os.ReadFile("/sys/fs/cgroup/cpu.max"); err == nil {
-		var quota, period int
-		if k, _ := fmt.Sscanf(string(b), "%d %d", &quota, &period); k == 2 && period > 0 {
-			n = min(n, max(quota/period, 1))
-		}
-	}
-	return n
 }

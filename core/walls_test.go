@@ -23,14 +23,15 @@ type packageRule struct {
 var packages = []packageRule{
 	{"core", "collective p2p work memory order membership meeting tune call fault plan reduce exec " +
 		"address transport bootstrap bootstrap/etcd logs internal/cpus internal/plain " +
-		"internal/printable", false},
+		"internal/printable internal/seal", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},
 	{"memory", "exec fault", false},
 	{"order", "call fault plan internal/printable", true},
 	{"membership", "call fault plan internal/foreign", true},
-	{"meeting", "address bootstrap fault internal/foreign internal/printable transport", false},
+	{"meeting", "address bootstrap fault internal/foreign internal/printable internal/seal transport",
+		false},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},
@@ -40,7 +41,7 @@ var packages = []packageRule{
 	{"reduce/kernel/internal/floatmode", "", false},
 	{"reduce", "", true},
 	{"transport", "address guests logs internal/plain internal/printable", false},
-	{"bootstrap", "guests internal/foreign internal/plain internal/printable", false},
+	{"bootstrap", "guests internal/foreign internal/plain internal/printable internal/seal", false},
 	{"bootstrap/etcd", "internal/plain internal/printable", false},
 	{"address", "internal/foreign internal/printable", true},
 	{"guests", "", false},
@@ -49,6 +50,7 @@ var packages = []packageRule{
 	{"logs", "internal/printable", false},
 	{"internal/plain", "", false},
 	{"internal/foreign", "", true},
+	{"internal/seal", "", true},
 	{"internal/cpus", "internal/printable", false},
 	{"internal/printable", "", true},
 }

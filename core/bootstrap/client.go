@@ -17,6 +17,7 @@ import (
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // client is a store at a root.
@@ -111,14 +112,14 @@ func meet(conn io.ReadWriter, secret [secretSize]byte) error {
 		return fmt.Errorf("%w: another service, or another version of GoCCL, answers there", ErrRefused)
 	}
 	random(mine[:])
-	answer := Seal(string(secret[:]), "goccl client", theirs[:], mine[:])
+	answer := seal.Of(string(secret[:]), "goccl client", theirs[:], mine[:])
 	if _, err := conn.Write(append(mine[:], answer[:]...)); err != nil {
 		return err
 	}
 	if err := readAll(conn, proof[:]); err != nil {
 		return err
 	}
-	if want := Seal(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(
+	if want := seal.Of(string(secret[:]), "goccl root", theirs[:], mine[:]); !hmac.Equal(
 		want[:], proof[:]) {
 		return ErrRefused
 	}

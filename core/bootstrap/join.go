@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // ErrMismatch is wrapped by an error that tells of ranks whose settings or records do not fit
@@ -177,7 +178,7 @@ func Join(ctx context.Context, s Store, c JoinConfig) (*Roster, error) {
 		if j.job, err = JobKey(c.Secret, c.Incarnation); err != nil {
 			return nil, err
 		}
-		key := Seal(j.job, "goccl meeting", []byte(j.prefix))
+		key := seal.Of(j.job, "goccl meeting", []byte(j.prefix))
 		j.key = string(key[:])
 	}
 	if c.Problem != "" {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // maxMisses is how many looks in a row may tell nothing new before a scan ends.
@@ -406,7 +407,7 @@ func (j *joiner) newRoster(problem string, why cause) *rosterRecord {
 	}
 	key := newNonce()
 	if r.keyed {
-		sealed := Seal(j.job, "goccl job", nil)
+		sealed := seal.Of(j.job, "goccl job", nil)
 		copy(key[:], sealed[:])
 	}
 	r.job = binary.LittleEndian.Uint64(key[:])

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // What ranks write into the store has a fixed binary form, little endian, and is read as foreign
@@ -169,7 +170,7 @@ type confirmRecord struct {
 func (c *confirmRecord) prove(secret []byte, rank int) [proofSize]byte {
 	head := binary.LittleEndian.AppendUint32(c.nonce[:], uint32(rank))
 	head = append(head, c.flags(), byte(c.cause), byte(c.answers))
-	return Seal(string(secret), "goccl confirm", head, []byte(c.problem))
+	return seal.Of(string(secret), "goccl confirm", head, []byte(c.problem))
 }
 
 // proven tells whether it was.
@@ -227,7 +228,7 @@ func decodeConfirm(b []byte) (*confirmRecord, error) {
 func appendProof(b []byte, keyed bool, key, label string) []byte {
 	var proof [proofSize]byte
 	if keyed {
-		proof = Seal(key, label, b)
+		proof = seal.Of(key, label, b)
 	}
 	return append(b, proof[:]...)
 }
@@ -235,7 +236,7 @@ func appendProof(b []byte, keyed bool, key, label string) []byte {
 // authentic tells whether an encoded record was sealed with the key.
 func authentic(encoded []byte, key, label string) bool {
 	sealed, proof := encoded[:len(encoded)-proofSize], encoded[len(encoded)-proofSize:]
-	want := Seal(key, label, sealed)
+	want := seal.Of(key, label, sealed)
 	return hmac.Equal(want[:], proof)
 }
 
@@ -248,19 +249,6 @@ func flags(keyed, problem bool) byte {
 		f |= flagProblem
 	}
 	return f
-}
-
-// Seal is HMAC-SHA-256 over a label, which keeps the uses of one key apart, and the parts. All
-// parts but the last are of fixed size.
-func Seal(secret, label string, parts ...[]byte) (sum [proofSize]byte) {
-	h := hmac.New(sha256.New, []byte(secret))
-	h.Write([]byte(label))
-	h.Write([]byte{0})
-	for _, p := range parts {
-		h.Write(p)
-	}
-	copy(sum[:], h.Sum(nil))
-	return sum
 }
 
 // reader takes foreign bytes apart. After the first thing that does not fit it returns zeros.

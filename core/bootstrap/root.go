@@ -21,6 +21,7 @@ import (
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/plain"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -249,7 +250,7 @@ func IDSecret(id [IDSize]byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key := Seal(string(secret[:]), "goccl root job")
+	key := seal.Of(string(secret[:]), "goccl root job")
 	return hex.EncodeToString(key[:]), nil
 }
 
@@ -515,7 +516,7 @@ func (r *Root) greet(c net.Conn, stranger *guests.Guest) error {
 	if err := readAll(c, theirs[:], proof[:]); err != nil {
 		return err
 	}
-	if want := Seal(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(
+	if want := seal.Of(string(r.secret[:]), "goccl client", mine[:], theirs[:]); !hmac.Equal(
 		want[:], proof[:]) {
 		_, _ = c.Write(make([]byte, secretSize)) // it is refused anyway
 		return ErrRefused
@@ -523,7 +524,7 @@ func (r *Root) greet(c net.Conn, stranger *guests.Guest) error {
 	if !stranger.Leave() {
 		return stranger.Err()
 	}
-	answer := Seal(string(r.secret[:]), "goccl root", mine[:], theirs[:])
+	answer := seal.Of(string(r.secret[:]), "goccl root", mine[:], theirs[:])
 	_, err := c.Write(answer[:])
 	return err
 }

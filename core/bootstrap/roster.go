@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/goccl/goccl/core/internal/foreign"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a
@@ -215,7 +216,7 @@ func (r *rosterRecord) groupSecret(key string) []byte {
 		key = string(r.secret[:])
 	}
 	digest := sha256.Sum256(r.encoded)
-	secret := Seal(key, "goccl group", digest[:])
+	secret := seal.Of(key, "goccl group", digest[:])
 	return secret[:]
 }
 
@@ -248,7 +249,7 @@ func (r *rosterRecord) word(key string, unanimous Answers) word {
 	if r.problem != "" {
 		return word{nonce: r.nonce}
 	}
-	proof := Seal(string(r.groupSecret(key)), "goccl go", []byte{byte(unanimous)})
+	proof := seal.Of(string(r.groupSecret(key)), "goccl go", []byte{byte(unanimous)})
 	return word{r.nonce, unanimous, proof}
 }
 

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 const (
@@ -26,7 +28,7 @@ var stretched = struct {
 // JobKey is the key of all that the ranks of a job seal.
 func JobKey(secret, incarnation string) (string, error) {
 	if len(secret) >= longSecret {
-		key := Seal(secret, "goccl secret", []byte(incarnation))
+		key := seal.Of(secret, "goccl secret", []byte(incarnation))
 		return string(key[:]), nil
 	}
 	stretched.Lock()

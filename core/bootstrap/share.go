@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/internal/foreign"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 // A large table is read once a host. The first rank that listens on an abstract Unix socket, whose
@@ -75,8 +76,8 @@ func (j *joiner) table(r *rosterRecord) ([]byte, error) {
 // name.
 func (j *joiner) shareSecret(r *rosterRecord) (secret [secretSize]byte, socket string) {
 	group := r.groupSecret(j.key)
-	name := Seal(string(group), "goccl table's socket", []byte(j.config.host))
-	return Seal(string(group), "goccl table"), "@goccl-" + hex.EncodeToString(name[:16])
+	name := seal.Of(string(group), "goccl table's socket", []byte(j.config.host))
+	return seal.Of(string(group), "goccl table"), "@goccl-" + hex.EncodeToString(name[:16])
 }
 
 // askHost asks the rank that listens on a socket for the table.

@@ -12,10 +12,10 @@ import (
 	"strings"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/seal"
 )
 
 const (
@@ -61,7 +61,7 @@ func New(a address.Address, key string) (Handle, error) {
 }
 
 func tag(key string, b []byte) []byte {
-	sum := bootstrap.Seal(key, "goccl handle", b)
+	sum := seal.Of(key, "goccl handle", b)
 	return sum[:tagSize]
 }
 

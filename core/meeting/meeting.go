@@ -21,6 +21,7 @@ import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/seal"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -93,7 +94,7 @@ func NewMeetings(self Handle, key string, call Caller) *Meetings {
 
 // Secret is what ranks prove to each other that come to a meeting.
 func (m *Meetings) Secret() []byte {
-	s := bootstrap.Seal(m.key, "goccl meeting secret")
+	s := seal.Of(m.key, "goccl meeting secret")
 	return s[:]
 }
 
@@ -104,7 +105,7 @@ func (m *Meetings) Begin(uuid string) (*Meeting, error) {
 		return nil, errorf(fault.ErrInvalidArgument, "the uuid is empty: give one that no call has "+
 			"used before, the same on all ranks")
 	}
-	sum := bootstrap.Seal(m.key, "goccl meeting", []byte(uuid))
+	sum := seal.Of(m.key, "goccl meeting", []byte(uuid))
 	n := &Meeting{of: m, uuid: uuid, topic: binary.LittleEndian.Uint64(sum[:]),
 		done: make(chan struct{}), parts: map[int]*Part{}}
 	m.mu.Lock()
@@ -439,9 +440,9 @@ func (m *Meetings) find(ctx context.Context, topic uint64) *Meeting {
 
 // Identity is what makes the traffic of the group that comes of a meeting its own.
 func (n *Meeting) Identity(list *List) (job, group uint64, secret []byte) {
-	uuid := bootstrap.Seal(n.of.key, "goccl meeting's name", []byte(n.uuid))
+	uuid := seal.Of(n.of.key, "goccl meeting's name", []byte(n.uuid))
 	part := slices.Concat(uuid[:], list.digest[:])
-	id := bootstrap.Seal(n.of.key, "goccl meeting's group", part)
-	s := bootstrap.Seal(n.of.key, "goccl meeting's group secret", part)
+	id := seal.Of(n.of.key, "goccl meeting's group", part)
+	s := seal.Of(n.of.key, "goccl meeting's group secret", part)
 	return binary.LittleEndian.Uint64(id[:]), binary.LittleEndian.Uint64(id[8:]), s[:]
 }

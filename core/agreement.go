@@ -62,8 +62,8 @@ func (c *epoch) decisionOf(number uint32) *decision {
 func (c *epoch) nextDecision() *decision {
 	number := len(c.decisions)
 	d := &decision{ended: make(chan struct{}), agreement: membership.NewAgreement(membership.Config{
-		Rank: c.rank, Size: c.size, Epoch: uint32(number), Founders: c.founders,
-		Uncontested: c.founders != nil && !c.contested && !c.isNewcomer(c.rank),
+		Rank: c.Rank, Size: c.Size(), Epoch: uint32(number), Founders: c.Founders,
+		Uncontested: c.Founders != nil && !c.Contested && !c.IsNewcomer(c.Rank),
 		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
 		Patience: agreementPatience, Waits: true, Judge: c.config.judge})}
 	c.decisions = append(c.decisions, d)
@@ -129,16 +129,16 @@ func (c *epoch) outError(cause error) *fault.Error {
 		return given
 	}
 	if errors.Is(cause, membership.ErrExcluded) {
-		return c.members.Errorf(fault.ErrExcluded, "the others go on without %s, which they took for "+
-			"dead, or which did not answer them in time", c.members.Names(c.rank)).Blaming(c.rank)
+		return c.Members.Errorf(fault.ErrExcluded, "the others go on without %s, which they took for "+
+			"dead, or which did not answer them in time", c.Members.Names(c.Rank)).Blaming(c.Rank)
 	}
 	least := ""
 	if c.config.MinSize > 1 {
 		least = fmt.Sprintf(", and at least %d members must be left", c.config.MinSize)
 	}
-	return c.members.Errorf(fault.ErrNoQuorum, "%s reaches too few of %d ranks to go on: a majority "+
-		"must answer, or all those that are not proved to have ended%s", c.members.Names(c.rank),
-		c.size, least)
+	return c.Members.Errorf(fault.ErrNoQuorum, "%s reaches too few of %d ranks to go on: a majority "+
+		"must answer, or all those that are not proved to have ended%s", c.Members.Names(c.Rank),
+		c.Size(), least)
 }
 
 // sendAgree sends a message of an agreement. It waits for nobody, and the message may be lost. What
@@ -157,7 +157,7 @@ func sendAgree(group *transport.Group, to int, message []byte) {
 
 // onAgree takes a peer's message.
 func (c *epoch) onAgree(src int, payload []byte) error {
-	m, err := membership.Decode(payload, c.size)
+	m, err := membership.Decode(payload, c.Size())
 	if err != nil {
 		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
 	}
@@ -210,20 +210,20 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	}
 	c.fenceLeftOut(d)
 	var err error
-	if d.verdict, err = readVerdict(d.value, c.size); err != nil {
-		return nil, fault.From(err, fault.ErrInternal, "decision").In(&c.members)
+	if d.verdict, err = readVerdict(d.value, c.Size()); err != nil {
+		return nil, fault.From(err, fault.ErrInternal, "decision").In(&c.Members)
 	}
 	if d.verdict.GivesUp && m.Completes {
-		return nil, c.members.Errorf(fault.ErrRevoked, "others have failed for another reason than a "+
+		return nil, c.Members.Errorf(fault.ErrRevoked, "others have failed for another reason than a "+
 			"peer's end, so that nothing can be completed")
 	}
 	if d.verdict.Recovers {
 		// This rank recovers, too, even if it has not heard of the failure yet.
-		c.fail(c.members.Errorf(fault.ErrPeerFailed, "others recover from a failure"), false)
+		c.fail(c.Members.Errorf(fault.ErrPeerFailed, "others recover from a failure"), false)
 		return nil, errRecovers
 	}
 	if d.verdict.Calls != nil {
-		return nil, c.members.Errorf(fault.ErrMismatch, "the ranks have called different things").
+		return nil, c.Members.Errorf(fault.ErrMismatch, "the ranks have called different things").
 			Calling(d.verdict.Calls).During(m.Operation, 0)
 	}
 	return d, nil
@@ -283,7 +283,7 @@ func (c *epoch) blamed() (peers []int) {
 		return nil
 	}
 	for _, peer := range failure.Ranks {
-		if _, gone := c.departure(peer); !gone && peer != c.rank {
+		if _, gone := c.departure(peer); !gone && peer != c.Rank {
 			peers = append(peers, peer)
 		}
 	}
@@ -308,7 +308,7 @@ func (c *epoch) fence(ctx context.Context, peers []int, waited bool) (news []mem
 	}
 	missing, _ := c.askThese(ctx, peers, 0)
 	for _, peer := range missing {
-		ended, lives := c.end.Fence(c.addresses[peer].Process)
+		ended, lives := c.end.Fence(c.Peers[peer].Process)
 		switch {
 		case ended:
 			news = append(news, membership.Lost{Peer: peer, Evidence: membership.Proof})
@@ -336,7 +336,7 @@ func (c *epoch) fenceLeftOut(d *decision) {
 	out := d.agreement.LeftOut()
 	c.mu.Unlock()
 	for _, peer := range out {
-		c.end.Fence(c.addresses[peer].Process)
+		c.end.Fence(c.Peers[peer].Process)
 	}
 }
 
@@ -359,17 +359,17 @@ func (c *epoch) met() {
 	c.mu.Unlock()
 	if waited {
 		c.tellSettled()
-	} else if !c.contested {
+	} else if !c.Contested {
 		c.settle()
 	}
 	here := map[address.ProcessID]bool{}
-	for rank := range c.addresses {
-		here[c.addresses[rank].Process] = true
+	for rank := range c.Peers {
+		here[c.Peers[rank].Process] = true
 	}
 	for b := c.leavesBefore(); b != nil; b = b.leavesBefore() {
 		var ranks []int
-		for rank := range b.addresses {
-			if here[b.addresses[rank].Process] {
+		for rank := range b.Peers {
+			if here[b.Peers[rank].Process] {
 				ranks = append(ranks, rank)
 			}
 		}
@@ -434,11 +434,11 @@ func (c *epoch) tellSettled() {
 	group := c.group
 	act := c.inform(membership.Settle{})
 	tell := membership.Message{Kind: membership.Notice, Epoch: uint32(len(c.decisions)),
-		Ended: membership.NewSet(c.size), Excluded: membership.NewSet(c.size), Settled: true}
+		Ended: membership.NewSet(c.Size()), Excluded: membership.NewSet(c.Size()), Settled: true}
 	c.mu.Unlock()
 	act()
-	for rank := range c.size {
-		if c.founders.Has(c.rank) && !c.founders.Has(rank) {
+	for rank := range c.Size() {
+		if c.Founders.Has(c.Rank) && !c.Founders.Has(rank) {
 			sendAgree(group, rank, tell.Encode())
 		}
 	}

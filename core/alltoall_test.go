@@ -18,11 +18,11 @@ import (
 // allToAll runs one in which rank a sends split(a, b) elements to rank b, and looks at the result.
 func allToAll(t testing.TB, c *Comm, schedule plan.Schedule, split func(from, to int) int) error {
 	op := Operation{Collective: plan.AllToAll, DType: reduce.Int32, Schedule: schedule}
-	outs := make([][]int32, now(c).size)
-	for r := range now(c).size {
-		in := buffer(t, split(now(c).rank, r))
-		fill(in, now(c).rank, r)
-		outs[r] = buffer(t, split(r, now(c).rank))
+	outs := make([][]int32, now(c).Size())
+	for r := range now(c).Size() {
+		in := buffer(t, split(now(c).Rank, r))
+		fill(in, now(c).Rank, r)
+		outs[r] = buffer(t, split(r, now(c).Rank))
 		op.In, op.InCounts = append(op.In, ptr(in)), append(op.InCounts, uint64(len(in)))
 		op.Out, op.OutCounts = append(op.Out, ptr(outs[r])), append(op.OutCounts, uint64(len(outs[r])))
 	}
@@ -31,7 +31,7 @@ func allToAll(t testing.TB, c *Comm, schedule plan.Schedule, split func(from, to
 	}
 	for r, out := range outs {
 		if err := expect(fmt.Sprintf("schedule %q, from %d", schedule, r), out,
-			func(i int) int32 { return value(r, now(c).rank, i) }); err != nil {
+			func(i int) int32 { return value(r, now(c).Rank, i) }); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func (c *epoch) awaitRecovery(cause *fault.Error) {
 func (c *epoch) enoughAfter(cause *fault.Error) bool {
 	gone := slices.Concat(c.membership.Departed(), cause.Ranks)
 	slices.Sort(gone)
-	return c.size-len(slices.Compact(gone)) >= c.config.MinSize
+	return c.Size()-len(slices.Compact(gone)) >= c.config.MinSize
 }
 
 // recoverAlone recovers a communicator that was not told to, and ends what is held.
@@ -61,7 +61,7 @@ func (c *Comm) recoverAlone(ctx context.Context) {
 		for _, h := range left {
 			cause := fault.From(err, fault.ErrRevoked, "it was not recovered")
 			if err == nil {
-				cause = e.members.Errorf(fault.ErrRevoked, "the members have changed")
+				cause = e.Members.Errorf(fault.ErrRevoked, "the members have changed")
 			}
 			h.Resolve(cause)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/roster"
 )
 
 // endWorks ends all works of an epoch with the cause, unless a failure has.
@@ -45,16 +46,16 @@ func (c *epoch) free() {
 // install begins the communicator's next epoch in place of the present one, which has finished. The
 // number is the same on all ranks. Its caller holds c.changing. After an error the present epoch is
 // as it was, or the next one has failed.
-func (c *Comm) install(ranks roster, number uint32) error {
+func (c *Comm) install(ranks roster.Roster, number uint32) error {
 	old := c.present.Load()
-	if c.arena == nil && ranks.sharesMemory() {
+	if c.arena == nil && ranks.Peers.SharesMemory() {
 		if arena, err := c.runtime.arenas.Acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 		}
 	}
 	next, err := c.newEpoch(ranks, number)
 	if err != nil {
-		return fault.From(err, fault.ErrSystem, "the next epoch").In(&old.members)
+		return fault.From(err, fault.ErrSystem, "the next epoch").In(&old.Members)
 	}
 	c.mu.Lock()
 	old.over = true
@@ -91,10 +92,10 @@ func (c *Comm) Renew(ctx context.Context) error {
 	if lost != nil {
 		return lost.During("renew", 0)
 	}
-	old.finish(old.members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
-		old.number, old.members.Names(old.rank)).Blaming(old.rank))
-	ranks := old.roster
-	ranks.joined = nil // they are members like the others
+	old.finish(old.Members.Errorf(fault.ErrAborted, "epoch %d has ended: %s renews the communicator",
+		old.number, old.Members.Names(old.Rank)).Blaming(old.Rank))
+	ranks := old.Roster
+	ranks.Joined = nil // they are members like the others
 	if err := c.install(ranks, old.number+1); err != nil {
 		return err
 	}
@@ -136,6 +137,6 @@ func (c *epoch) giveUp() {
 		c.fail(destroyedHere(c), false)
 		return
 	}
-	c.fail(c.members.Errorf(fault.ErrAborted, "%s gave it up", c.members.Names(c.rank)).
-		Blaming(c.rank), true)
+	c.fail(c.Members.Errorf(fault.ErrAborted, "%s gave it up", c.Members.Names(c.Rank)).
+		Blaming(c.Rank), true)
 }

@@ -96,7 +96,7 @@ func (c *Comm) CheckPoint(ctx context.Context, global, local []byte, replicas in
 	e := c.holdEpoch()
 	defer c.changing.Unlock()
 	if err := c.checkPoint(ctx, e, global, local, replicas); err != nil {
-		return fault.From(err, fault.ErrSystem, "checkpoint").In(&e.members).During("checkpoint", 0)
+		return fault.From(err, fault.ErrSystem, "checkpoint").In(&e.Members).During("checkpoint", 0)
 	}
 	return nil
 }
@@ -131,24 +131,24 @@ func (c *Comm) checkPoint(ctx context.Context, e *epoch, global, local []byte,
 	if err != nil {
 		return err
 	}
-	keepers := keepersOf(e.hostsOf(), replicas)
+	keepers := keepersOf(e.Peers.Hosts(), replicas)
 	if err := e.checkPlans(plans, keepers); err != nil {
 		return err
 	}
 	next.global, next.local, next.kept = slices.Clone(global), slices.Clone(local), map[int][]byte{}
 	anyLocal := false
-	in, out := make([][]byte, e.size), make([][]byte, e.size)
+	in, out := make([][]byte, e.Size()), make([][]byte, e.Size())
 	for rank, p := range plans {
 		next.places = append(next.places, place{Owner: uint64(p.ID), Local: uint64(p.Local),
 			Digest: p.LocalDigest})
 		anyLocal = anyLocal || p.Local > 0
-		if slices.Contains(keepers[rank], e.rank) {
+		if slices.Contains(keepers[rank], e.Rank) {
 			out[rank] = make([]byte, p.Local)
 			next.kept[rank] = out[rank]
 		}
 	}
 	next.table = tableOf(next.places)
-	for _, k := range keepers[e.rank] {
+	for _, k := range keepers[e.Rank] {
 		in[k] = next.local
 	}
 	// A rank that is through has heard from all others that they have agreed to the version.
@@ -222,9 +222,9 @@ func number(b bool) int64 {
 
 // checkPlans checks what ranks are about to make: alike on all of them.
 func (c *epoch) checkPlans(plans []checkpointPlan, keepers [][]int) error {
-	held := make([]int64, c.size)
+	held := make([]int64, c.Size())
 	for rank, p := range plans {
-		first, names := &plans[0], c.members.Names
+		first, names := &plans[0], c.Members.Names
 		switch {
 		case p.Staged:
 			return fault.Errorf(fault.ErrInvalidArgument, "the checkpoint before has failed, and %s "+
@@ -267,15 +267,7 @@ func (c *epoch) checkPlans(plans []checkpointPlan, keepers [][]int) error {
 func (c *epoch) tooLarge(rank int, bytes int64) error {
 	return fault.Errorf(fault.ErrInvalidArgument, "the models take %d bytes on %s, in two "+
 		"versions and with the copies that it keeps for others; allowed are %d", bytes,
-		c.members.Names(rank), checkpointMost).Blaming(rank)
-}
-
-// hostsOf are the hosts of the ranks.
-func (c *roster) hostsOf() (hosts []string) {
-	for i := range c.addresses {
-		hosts = append(hosts, c.addresses[i].Host)
-	}
-	return hosts
+		c.Members.Names(rank), checkpointMost).Blaming(rank)
 }
 
 // exchange sends bytes to ranks, and receives from ranks.

@@ -394,7 +394,7 @@ func (c *Comm) loadLying(ctx context.Context, lie string) error {
 	if err := c.broadcast(ctx, source, table); err != nil {
 		return err
 	}
-	from := slices.Repeat([][]int{{source}}, e.size)
+	from := slices.Repeat([][]int{{source}}, e.Size())
 	if err := c.unchanged(ctx, e, true, lie, mine.version, from); err != nil {
 		return err
 	}

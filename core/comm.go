@@ -44,29 +44,20 @@ type Comm struct {
 	destroyed bool
 }
 
-// identity is what makes a group's traffic its own.
-type identity struct {
-	job, group uint64
-	secret     []byte
-	// seed is what secret is made of, with the members: see of. Those that join are told it. It is
-	// nil of groups that were not decided on.
-	seed []byte
-}
-
 // Rank is this rank's number.
-func (c *Comm) Rank() int { return c.present.Load().rank }
+func (c *Comm) Rank() int { return c.present.Load().Rank }
 
 // Size is the number of ranks.
-func (c *Comm) Size() int { return c.present.Load().size }
+func (c *Comm) Size() int { return c.present.Load().Size() }
 
 // Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for
 // itself, and "" for a rank that does not exist.
 func (c *Comm) Transport(peer int) string {
 	e := c.present.Load()
 	switch {
-	case peer == e.rank:
+	case peer == e.Rank:
 		return "self"
-	case peer < 0 || peer >= e.size:
+	case peer < 0 || peer >= e.Size():
 		return ""
 	}
 	return e.group.Kind(peer)
@@ -133,7 +124,7 @@ type CallOptions struct {
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	e := c.present.Load()
 	if o.in != nil && o.in != e {
-		return nil, e.members.Errorf(fault.ErrRevoked, "the members have changed").
+		return nil, e.Members.Errorf(fault.ErrRevoked, "the members have changed").
 			During(call.Name(operations), 0)
 	}
 	w, err := e.prepare(o, operations)
@@ -205,10 +196,10 @@ func (e *epoch) prepare(o CallOptions, operations []Operation) (*Work, error) {
 		n++
 	}
 	w := e.works.New(n, o.WaitSoon)
-	w.SetContributors(e.size)
+	w.SetContributors(e.Size())
 	for i := range operations {
 		op := &operations[i]
-		if err := op.Check(e.rank, e.size); err != nil {
+		if err := op.Check(e.Rank, e.Size()); err != nil {
 			return nil, err
 		}
 		if !op.PointToPoint() {
@@ -251,7 +242,7 @@ func small(o *call.Operation) bool {
 func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
-	w.SetContributors(e.size)
+	w.SetContributors(e.Size())
 	var h *held
 	if c.recovers() && completes(&operation) {
 		h = e.holdOnFailure(w, []Operation{operation}, e.lost(&operation))
@@ -310,8 +301,8 @@ func (c *Comm) Abort(reason string) {
 		reason = "no reason given"
 	}
 	e := c.present.Load()
-	cause := e.members.Errorf(fault.ErrAborted, "%s aborted it: %s", e.members.Names(e.rank), reason).
-		Blaming(e.rank)
+	cause := e.Members.Errorf(fault.ErrAborted, "%s aborted it: %s", e.Members.Names(e.Rank), reason).
+		Blaming(e.Rank)
 	if d := c.entrance(); d != nil {
 		d.meetings.Interrupt(cause)
 	}
@@ -363,6 +354,6 @@ func (c *Comm) Destroy() {
 }
 
 func destroyedHere(e *epoch) *fault.Error {
-	return e.members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
-		e.members.Names(e.rank)).Blaming(e.rank)
+	return e.Members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
+		e.Members.Names(e.Rank)).Blaming(e.Rank)
 }

@@ -670,8 +670,8 @@ func TestSplitComposesGlobalRanks(t *testing.T) {
 				return err
 			}
 			defer child.Destroy()
-			if rank > 0 && !slices.Equal(now(child).members.GlobalRanks, c.want) {
-				return fmt.Errorf("global ranks are %v, want %v", now(child).members.GlobalRanks, c.want)
+			if rank > 0 && !slices.Equal(now(child).Members.GlobalRanks, c.want) {
+				return fmt.Errorf("global ranks are %v, want %v", now(child).Members.GlobalRanks, c.want)
 			}
 			return nil
 		})

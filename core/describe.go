@@ -51,25 +51,25 @@ type Description struct {
 // Describe may be called at any time, by any goroutine.
 func (c *Comm) Describe() Description {
 	e := c.present.Load()
-	d := Description{Name: e.members.Name, Rank: e.rank, Size: e.size,
+	d := Description{Name: e.Members.Name, Rank: e.Rank, Size: e.Size(),
 		Oversubscribed: e.shape.Oversubscribed,
 		Thresholds:     map[string]int64{}, Schedule: e.shape.Schedule.String(),
 		Algorithms:      e.shape.Algorithms.String(),
 		TimeoutMS:       c.defaultTimeout().Milliseconds(),
 		LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
 		Settings:        map[string]Setting{}}
-	for rank, a := range e.addresses {
+	for rank, a := range e.Peers {
 		if a.Name == "" { // a group of one publishes nothing
 			a.Name, _ = os.Hostname()
 		}
 		d.Hosts, d.PIDs = append(d.Hosts, a.Name), append(d.PIDs, a.PID)
 		kind := c.Transport(rank)
 		d.Transports, d.Reasons = append(d.Transports, kind), append(d.Reasons, e.why(rank, kind))
-		if e.members.GlobalRanks == nil {
+		if e.Members.GlobalRanks == nil {
 			d.GlobalRanks = append(d.GlobalRanks, rank)
 		}
 	}
-	d.GlobalRanks = append(d.GlobalRanks, e.members.GlobalRanks...)
+	d.GlobalRanks = append(d.GlobalRanks, e.Members.GlobalRanks...)
 	if c.end != nil {
 		d.Addresses, d.Congestion = c.end.Address().TCP, c.end.Congestion()
 		d.Interface = interfaceOf(d.Addresses)
@@ -99,12 +99,12 @@ func (c *Comm) Algorithm(sequence uint64) string {
 // why tells why a rank is joined by a kind of channel.
 func (c *epoch) why(rank int, kind string) string {
 	switch {
-	case rank == c.rank:
+	case rank == c.Rank:
 		return ""
-	case kind != c.kinds[rank]:
+	case kind != c.Peers[rank].Kind:
 		return "its RDMA connection could not be made, and TCP stands in: the log tells why"
 	}
-	return address.Why(c.addresses[c.rank], c.addresses[rank], kind)
+	return address.Why(c.Peers[c.Rank].Address, c.Peers[rank].Address, kind)
 }
 
 // interfaceOf names the network interface that has the first of some addresses; "" where none has.

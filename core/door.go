@@ -5,10 +5,10 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 
-	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
+	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -61,7 +61,7 @@ func (c *Comm) openDoor() (*door, error) {
 		}
 	}
 	e := c.present.Load()
-	handle, err := meeting.New(e.addresses[e.rank], key)
+	handle, err := meeting.New(e.Peers[e.Rank].Address, key)
 	if err != nil {
 		return nil, fault.From(err, fault.ErrSystem, "handle")
 	}
@@ -108,20 +108,20 @@ func (c *Comm) openEnd() error {
 	if err != nil {
 		return err
 	}
-	old.finish(old.members.Errorf(fault.ErrRevoked, "it lets others in from now on"))
+	old.finish(old.Members.Errorf(fault.ErrRevoked, "it lets others in from now on"))
 	c.end = end
-	ranks := newRoster(old.members.Name, 0, old.members.GlobalRanks,
-		[]address.Address{c.runtime.address(c.config, end)}, old.kinds, end)
-	ranks.identity = newIdentity()
+	ranks := newRoster(old.Members.Name, 0, old.Members.GlobalRanks,
+		roster.Alone(c.runtime.address(c.config, end)), end)
+	ranks.Identity = newIdentity()
 	return c.install(ranks, old.number+1)
 }
 
 // newIdentity is that of a group that has one member so far.
-func newIdentity() identity {
+func newIdentity() roster.Identity {
 	b := make([]byte, 16+32)
 	rand.Read(b)
-	return identity{job: binary.LittleEndian.Uint64(b), group: binary.LittleEndian.Uint64(b[8:]),
-		secret: b[16:]}
+	return roster.Identity{Job: binary.LittleEndian.Uint64(b),
+		Group: binary.LittleEndian.Uint64(b[8:]), Secret: b[16:]}
 }
 
 // shut ends what Reconfigure waits for, and lets nobody in any more.

@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,9 +12,9 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/internal/seal"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/roster"
 )
 
 // Revoke fails the communicator at once on all ranks, so that those that wait in it come to Recover
@@ -25,8 +24,8 @@ func (c *Comm) Revoke(reason string) {
 		reason = "no reason given"
 	}
 	e := c.present.Load()
-	e.fail(e.members.Errorf(fault.ErrRevoked, "%s revoked it: %s", e.members.Names(e.rank),
-		reason).Blaming(e.rank), true)
+	e.fail(e.Members.Errorf(fault.ErrRevoked, "%s revoked it: %s", e.Members.Names(e.Rank),
+		reason).Blaming(e.Rank), true)
 }
 
 // Epoch is the number of the present epoch. It grows with each change of membership, and with
@@ -43,9 +42,9 @@ type Member struct {
 // Members are the present members, by rank.
 func (c *Comm) Members() []Member {
 	e := c.present.Load()
-	all := make([]Member, e.size)
+	all := make([]Member, e.Size())
 	for rank := range all {
-		a := &e.addresses[rank]
+		a := &e.Peers[rank]
 		all[rank] = Member{binary.LittleEndian.Uint64(a.Process[:]), a.Name, a.PID}
 	}
 	return all
@@ -187,7 +186,7 @@ func (c *Comm) beginNext() error {
 	if err != nil {
 		return err
 	}
-	e.finish(e.members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
+	e.finish(e.Members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
 		"one", e.number))
 	err = c.install(ranks, e.number+1)
 	next := c.present.Load()
@@ -206,7 +205,7 @@ func (c *Comm) beginNext() error {
 // alive tells why nothing can follow an epoch: its communicator is destroyed, or has no members.
 func (c *Comm) alive(e *epoch) error {
 	c.mu.Lock()
-	over := c.destroyed || e.nobody
+	over := c.destroyed || e.Nobody
 	c.mu.Unlock()
 	if !over {
 		return nil
@@ -223,57 +222,30 @@ func remaining(ctx context.Context) time.Duration {
 }
 
 // successor is the roster of the epoch that a decision makes.
-func (c *epoch) successor(v *membership.Value) (roster, error) {
+func (c *epoch) successor(v *membership.Value) (next roster.Roster, err error) {
 	ranks := v.Survivors.Ranks()
-	globalRanks, addresses, kinds := c.part(ranks)
-	if c.members.GlobalRanks == nil { // they are the job: its ranks close up
+	globalRanks, peers := c.Part(ranks)
+	if c.Members.GlobalRanks == nil { // they are the job: its ranks close up
 		globalRanks = nil
 	}
-	rank := slices.Index(ranks, c.rank)
-	next := *v
-	next.Joiners, addresses = admit(addresses, v.Joiners, c.config.Transport)
-	if len(next.Joiners) > 0 {
+	rank := slices.Index(ranks, c.Rank)
+	admitted := *v
+	var addresses []address.Address
+	admitted.Joiners, addresses = admit(peers.Addresses(), v.Joiners, c.config.Transport)
+	if len(admitted.Joiners) > 0 {
 		globalRanks = nil
-		_, _, hosts, err := writeAddresses(addresses)
+		_, _, hosts, err := address.EncodeAll(addresses)
 		if err == nil {
-			kinds, err = decide(addresses, hosts, rank, c.config.Transport)
+			peers, err = roster.Join(addresses, hosts, rank, c.config.Transport)
 		}
 		if err != nil {
-			return roster{}, fault.From(err, fault.ErrInternal, "recover")
+			return next, fault.From(err, fault.ErrInternal, "recover")
 		}
 	}
-	r := newRoster(c.members.Name, rank, globalRanks, addresses, kinds, c.end)
-	r.founders, r.joined, r.contested = next.NextFounders(), next.Joiners, v.Open
-	var err error
-	r.identity, err = c.identity.ofValue(v).of(addresses)
-	return r, err
-}
-
-// ofValue is the identity of what a decision makes, whose members are not known yet: see of.
-func (id identity) ofValue(v *membership.Value) identity {
-	part := append(binary.LittleEndian.AppendUint64(nil, id.group), v.Nonce[:]...)
-	group := seal.Of(string(id.secret), "goccl epoch id", part)
-	seed := seal.Of(string(id.secret), "goccl epoch secret", part)
-	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), seed: seed[:]}
-}
-
-// of makes the identity that of these members: the secret is made of what is known of them, so that
-// ranks which were told other addresses can prove nothing to each other.
-func (id identity) of(members []address.Address) (identity, error) {
-	own, hosts, hostOf, err := writeAddresses(members)
-	if err != nil {
-		return id, err
-	}
-	roster := sha256.New()
-	for rank := range own {
-		for _, record := range [][]byte{own[rank], hosts[hostOf[rank]]} {
-			roster.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(record))))
-			roster.Write(record)
-		}
-	}
-	secret := seal.Of(string(id.seed), "goccl epoch members", roster.Sum(nil))
-	id.secret = secret[:]
-	return id, nil
+	next = newRoster(c.Members.Name, rank, globalRanks, peers, c.end)
+	next.Founders, next.Joined, next.Contested = admitted.NextFounders(), admitted.Joiners, v.Open
+	next.Identity, err = c.Identity.OfValue(v).Of(addresses)
+	return next, err
 }
 
 // meetAgain is the first collective of an epoch that was installed with other ranks: it waits for
@@ -281,13 +253,13 @@ func (id identity) of(members []address.Address) (identity, error) {
 // time, so that the members can do without them in the other half.
 func (c *Comm) meetAgain(ctx context.Context) error {
 	e := c.present.Load()
-	if len(e.joined) > 0 {
+	if len(e.Joined) > 0 {
 		half := remaining(ctx) / 2
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, max(half/2, half-findOut))
 		defer cancel()
 	}
-	all, err := c.gather(ctx, ofRecovery, true, int64(e.answers()))
+	all, err := c.gather(ctx, ofRecovery, true, int64(answersOf(&e.Roster)))
 	if err != nil {
 		return err
 	}
@@ -299,7 +271,7 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 	c.mu.Lock()
 	e.hasMet = true
 	c.mu.Unlock()
-	if len(e.joined) > 0 {
+	if len(e.Joined) > 0 {
 		// Newcomers go on without the others only where none of these can do without them.
 		if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
 			return err
@@ -324,14 +296,14 @@ func (c *Comm) newcomersFail(err error) bool {
 
 // unmet tells whether the epoch has newcomers, and its first meeting is not over. It is called with
 // the lock held.
-func (c *epoch) unmet() bool { return len(c.joined) > 0 && !c.allMet }
+func (c *epoch) unmet() bool { return len(c.Joined) > 0 && !c.allMet }
 
 // strangers are the newcomers that this rank, which is none, has not met: it may do without them.
 func (c *epoch) strangers() (ranks []int) {
 	c.mu.Lock()
 	met := c.hasMet
 	c.mu.Unlock()
-	for rank := c.size - len(c.joined); rank < c.size && !met && !c.isNewcomer(c.rank); rank++ {
+	for rank := c.Size() - len(c.Joined); rank < c.Size() && !met && !c.IsNewcomer(c.Rank); rank++ {
 		ranks = append(ranks, rank)
 	}
 	return ranks
@@ -348,11 +320,11 @@ func (c *epoch) absent(ctx context.Context) (ranks []int) {
 	}
 	late := errors.Is(failure, fault.ErrTimeout)
 	var asked []int
-	for rank := range c.size {
+	for rank := range c.Size() {
 		_, lost := c.departure(rank)
-		switch blamed := slices.Contains(failure.Ranks, rank) && c.isNewcomer(rank); {
-		case rank == c.rank:
-		case lost && c.isNewcomer(rank):
+		switch blamed := slices.Contains(failure.Ranks, rank) && c.IsNewcomer(rank); {
+		case rank == c.Rank:
+		case lost && c.IsNewcomer(rank):
 			ranks = append(ranks, rank)
 		case !lost && (late || blamed):
 			asked = append(asked, rank)
@@ -394,14 +366,14 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (child *Comm, err er
 	defer cancel()
 	called := c.present.Load()
 	for _, rank := range o.Exclude {
-		if rank < 0 || rank >= called.size || rank == called.rank {
+		if rank < 0 || rank >= called.Size() || rank == called.Rank {
 			return nil, fault.Errorf(fault.ErrInvalidArgument, "exclude has rank %d: allowed are 0 to %d, "+
-				"but not %d, the caller's", rank, called.size-1, called.rank)
+				"but not %d, the caller's", rank, called.Size()-1, called.Rank)
 		}
 	}
 	err = c.decide(func(e *epoch) error {
 		if e != called && len(o.Exclude) > 0 {
-			return e.members.Errorf(fault.ErrRevoked, "the members have changed: exclude has ranks of "+
+			return e.Members.Errorf(fault.ErrRevoked, "the members have changed: exclude has ranks of "+
 				"epoch %d, and this is epoch %d", called.number, e.number)
 		}
 		if o.Abort {
@@ -457,20 +429,20 @@ func (c *Comm) meetOrRecover(ctx context.Context) error {
 func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 	members := v.Survivors.Ranks()
 	config := c.config
-	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
+	config.Rank, config.Size = slices.Index(members, c.Rank), len(members)
 	config.Timeout = c.defaultTimeout()
-	config.GroupName = fmt.Sprintf("%s/shrunk %x", c.members.Name, v.Nonce[:4])
-	globalRanks, addresses, kinds := c.part(members)
+	config.GroupName = fmt.Sprintf("%s/shrunk %x", c.Members.Name, v.Nonce[:4])
+	globalRanks, peers := c.Part(members)
 	config.GlobalRanks = globalRanks
 	if c.end != nil {
 		c.runtime.share(c.end)
 	}
-	child, err := c.runtime.newComm(config, c.end, addresses, kinds)
+	child, err := c.runtime.newComm(config, c.end, peers)
 	if err == nil {
-		child.present.Load().founders = v.NextFounders()
-		child.present.Load().settled, child.present.Load().contested = false, v.Open
-		var id identity
-		if id, err = c.identity.ofValue(v).of(addresses); err == nil {
+		child.present.Load().Founders = v.NextFounders()
+		child.present.Load().settled, child.present.Load().Contested = false, v.Open
+		var id roster.Identity
+		if id, err = c.Identity.OfValue(v).Of(peers.Addresses()); err == nil {
 			err = child.open(id)
 		}
 	}

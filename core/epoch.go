@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
@@ -40,8 +40,8 @@ const (
 // Everything of it is addressed with its number, so that nothing of one epoch reaches another.
 // It has more fields than others: each is one of the parts, which have walls of their own.
 type epoch struct {
-	*Comm
-	roster
+	ofComm
+	roster.Roster
 	number uint32       // 0, 1, ...
 	logger *slog.Logger // of the group and rank
 	trace  tracers
@@ -88,22 +88,9 @@ type epoch struct {
 	over    bool                        // the next epoch has begun; under Comm.mu
 }
 
-// roster is who takes part, by rank.
-type roster struct {
-	members    fault.Group // the group's name, and those of the ranks
-	rank, size int
-	identity   identity            // set before open
-	nobody     bool                // it has been opened, and has no members yet: see Runtime.Open
-	founders   membership.Set      // see membership.Config; nil: all
-	joined     []membership.Joiner // who were none before; they have the last ranks
-	contested  bool                // see membership.Value.Open
-	addresses  []address.Address
-	kinds      []string
-	readable   []bool // whose memory this rank reads
-	// singleCopy tells that each rank reads the memory of all; before they have agreed on it, that
-	// this one does. FastReads tells that none has found that slow: see exec.FastReads.
-	singleCopy, fastReads bool
-}
+// ofComm is the communicator of an epoch. It lies one level deeper than the roster, so that Rank,
+// Size and Members of an epoch are the roster's.
+type ofComm struct{ *Comm }
 
 // tasks are the goroutines of an epoch.
 type tasks struct {
@@ -113,29 +100,27 @@ type tasks struct {
 }
 
 // newEpoch makes an epoch with its memory. Nobody knows of it before open.
-func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
-	e := &epoch{Comm: c, roster: members, number: number, attached: make(chan struct{}),
+func (c *Comm) newEpoch(ranks roster.Roster, number uint32) (*epoch, error) {
+	e := &epoch{ofComm: ofComm{c}, Roster: ranks, number: number, attached: make(chan struct{}),
 		inquiry: inquiry{changed: make(chan struct{}, 1)}, stopped: make(chan struct{}),
-		logger: logs.OfGroup(c.runtime.config.Logger, members.members.Name, members.rank)}
+		logger: logs.OfGroup(c.runtime.config.Logger, ranks.Members.Name, ranks.Rank)}
 	e.trace = newTracers(e.logger)
-	e.settled = e.founders == nil
+	e.settled = e.Founders == nil
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
-	at := places(e.addresses, config.Transport)
+	at := e.Peers.Places(config.Transport)
 	options := config.options()
-	options.SingleCopy, options.FastReads = e.singleCopy, e.fastReads
-	for peer := range e.addresses {
-		options.Ports = append(options.Ports, e.port(peer))
-	}
+	options.SingleCopy, options.FastReads = e.SingleCopy, e.FastReads
+	options.Ports = e.Peers.Ports()
 	var err error
-	e.shape, err = tune.New(tune.Survey(at), e.rank, options)
+	e.shape, err = tune.New(tune.Survey(at), e.Rank, options)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.shape.CheckAlgorithms(); err != nil {
 		return nil, fmt.Errorf("%s: %w", EnvAlgorithms, err)
 	}
-	oversubscribed := tune.Oversubscribed(at)[e.addresses[e.rank].Host]
+	oversubscribed := tune.Oversubscribed(at)[e.Peers[e.Rank].Host]
 	e.waiting = waiting(oversubscribed)
 	e.works = work.Group{Yields: e.waiting.PortPolls, Spawn: e.spawn}
 	e.works.Context, e.cancel = context.WithCancel(context.Background())
@@ -147,12 +132,12 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 			e.poller.SetOversubscribed()
 		}
 	}
-	layout := exec.Layout{Ranks: e.size, Lanes: tune.Lanes, Slots: e.shape.Slots, Chunk: e.shape.Chunk,
-		LaterChunk: e.shape.SendChunk, Near: e.shape.Near(), NearChunk: e.shape.NearChunk,
-		Sharing: e.sharing(),
+	layout := exec.Layout{Ranks: e.Size(), Lanes: tune.Lanes, Slots: e.shape.Slots,
+		Chunk: e.shape.Chunk, LaterChunk: e.shape.SendChunk, Near: e.shape.Near(),
+		NearChunk: e.shape.NearChunk, Sharing: e.Sharing(),
 		Mailbox: exec.MailboxFor(e.shape.EagerMax), Bounce: exec.BounceFor(e.shape.EagerMax),
 		Pipe: e.shape.PipeSlot}
-	if e.window, err = exec.NewWindow(layout, e.rank, e.sharesMemory(), e.waiting); err != nil {
+	if e.window, err = exec.NewWindow(layout, e.Rank, e.Peers.SharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}
 	e.memory = c.runtime.arenas.NewMapping(e.window, c.arena)
@@ -169,6 +154,14 @@ func (c *Comm) newEpoch(members roster, number uint32) (*epoch, error) {
 	return e, nil
 }
 
+// waiting chooses how waits poll: hardly at all on an oversubscribed host.
+func waiting(oversubscribed bool) exec.Waiting {
+	if oversubscribed {
+		return exec.Waiting{Yields: 100, PortPolls: 3}
+	}
+	return exec.Waiting{Spin: 3 * time.Millisecond, Yields: 20, PortPolls: 300}
+}
+
 // makeRunner makes what runs collectives, in Go and in C.
 func (c *epoch) makeRunner() error {
 	run, err := exec.NewRun(c.window.Lane(collectiveLane))
@@ -177,9 +170,9 @@ func (c *epoch) makeRunner() error {
 	}
 	if c.fast != nil {
 		c.lockOrder() // it stays shut: the epoch before has failed
-		c.fast.Use(run, c.rank)
+		c.fast.Use(run, c.Rank)
 		c.mu.Unlock()
-	} else if c.fast, err = exec.NewFastPath(run, c.rank, order.MaxRefusals); err != nil {
+	} else if c.fast, err = exec.NewFastPath(run, c.Rank, order.MaxRefusals); err != nil {
 		run.Free()
 		return err
 	}
@@ -189,7 +182,7 @@ func (c *epoch) makeRunner() error {
 			return err
 		}
 	}
-	config := collective.Config{Rank: c.rank, Shape: &c.shape, Window: c.window, Arena: c.arena,
+	config := collective.Config{Rank: c.Rank, Shape: &c.shape, Window: c.window, Arena: c.arena,
 		FastPath: c.fast, Recovers: c.recovers()}
 	if c.poller != nil {
 		config.Wire = newLinkReader(c)
@@ -200,7 +193,7 @@ func (c *epoch) makeRunner() error {
 
 // makeSends makes what carries sends and receives.
 func (c *epoch) makeSends(ports []bool) (err error) {
-	config := p2p.Config{Rank: c.rank, Members: &c.members, Group: c.identity.group, Epoch: c.number,
+	config := p2p.Config{Rank: c.Rank, Members: &c.Members, Group: c.Identity.Group, Epoch: c.number,
 		Ports: ports, Shape: &c.shape, Waiting: c.waiting, Works: &c.works, Window: c.window,
 		Lane: c.window.Lane(pointToPointLane), FastPath: c.fast, Traced: c.trace.pointToPoint != nil}
 	if c.poller != nil {
@@ -258,14 +251,14 @@ func (c *epoch) retire(op *call.Operation) { c.memory.Retire(op.Out, op.OutBytes
 // meanwhile nothing can be read.
 func (c *epoch) holdProcesses() {
 	c.holder = c.end
-	for peer := range c.addresses {
-		at := &c.addresses[peer]
-		if peer == c.rank || at.Host != c.addresses[c.rank].Host {
+	for peer := range c.Peers {
+		at := &c.Peers[peer]
+		if peer == c.Rank || at.Host != c.Peers[c.Rank].Host {
 			continue
 		}
-		fd := c.holder.hold(at)
+		fd := c.holder.hold(&at.Address)
 		c.processes = append(c.processes, at.Process)
-		if c.readable[peer] && (fd >= 0 || at.PID == os.Getpid()) {
+		if at.Readable && (fd >= 0 || at.PID == os.Getpid()) {
 			c.window.UseProcess(peer, exec.Process{PID: at.PID, FD: fd})
 		}
 	}
@@ -282,11 +275,11 @@ func (c *epoch) letGo() {
 // open lets peers in. Where it fails the epoch must be finished.
 func (c *epoch) open() error {
 	c.mu.Lock()
-	c.membership = membership.New(c.rank)
-	c.order = order.New(history{c.fast, c}, &c.members, c.rank, c.identity.group, c.number)
+	c.membership = membership.New(c.Rank)
+	c.order = order.New(history{c.fast, c}, &c.Members, c.Rank, c.Identity.Group, c.number)
 	c.mu.Unlock()
 	var stopped unsafe.Pointer // a word of the window
-	if slices.Contains(c.kinds, address.Verbs) {
+	if c.Peers.Has(address.Verbs) {
 		c.memory.Register()
 		stopped = c.window.Stopped(collectiveLane)
 	}
@@ -297,12 +290,13 @@ func (c *epoch) open() error {
 			share = append(share, c.arena.FD())
 		}
 	}
-	if c.size == 1 {
+	if c.Size() == 1 {
 		return nil
 	}
-	group, err := c.end.Attach(transport.GroupConfig{Job: c.identity.job, Group: c.identity.group,
-		Epoch: c.number, Secret: c.identity.secret, Name: c.members.Name, Rank: c.rank,
-		Peers: c.addresses, Kinds: c.kinds, Handler: handler{c}, Share: share, Stopped: stopped})
+	group, err := c.end.Attach(transport.GroupConfig{Job: c.Identity.Job, Group: c.Identity.Group,
+		Epoch: c.number, Secret: c.Identity.Secret, Name: c.Members.Name, Rank: c.Rank,
+		Peers: c.Peers.Addresses(), Kinds: c.Peers.Kinds(), Handler: handler{c}, Share: share,
+		Stopped: stopped})
 	c.mu.Lock()
 	c.group = group
 	c.p2p.UseLinks(group)
@@ -316,115 +310,11 @@ func (c *epoch) open() error {
 	return err
 }
 
-// newRoster makes a roster, whose identity is not known yet.
-func newRoster(
-	name string, rank int, globalRanks []int, addresses []address.Address, kinds []string,
-	end *sharedEndpoint,
-) roster {
-	pids := make([]int, len(addresses))
-	for peer, a := range addresses {
-		pids[peer] = a.PID
-	}
-	r := roster{members: fault.NewGroup(name, globalRanks, pids), rank: rank, size: len(addresses),
-		addresses: addresses, kinds: kinds}
-	r.findReadable(end)
-	return r
-}
-
-// isNewcomer tells whether a rank was no member of the epoch before.
-func (r *roster) isNewcomer(rank int) bool { return rank >= r.size-len(r.joined) }
-
-// part are the members of some of the ranks, in their order.
-func (r *roster) part(ranks []int) (globalRanks []int, addresses []address.Address,
-	kinds []string) {
-	for _, rank := range ranks {
-		global := rank
-		if r.members.GlobalRanks != nil {
-			global = r.members.GlobalRanks[rank]
-		}
-		globalRanks = append(globalRanks, global)
-		addresses = append(addresses, r.addresses[rank])
-		kinds = append(kinds, r.kinds[rank])
-	}
-	return globalRanks, addresses, kinds
-}
-
-// findReadable finds the peers whose memory this rank can read.
-func (r *roster) findReadable(end *sharedEndpoint) {
-	r.readable = make([]bool, r.size)
-	r.singleCopy, r.fastReads = true, true
-	for peer := range r.addresses {
-		if peer != r.rank {
-			r.readable[peer] = r.reads(peer, end)
-			r.singleCopy = r.singleCopy && r.readable[peer]
-		}
-	}
-}
-
-// reads tells whether the kernel lets this rank read the memory of a peer, which shares memory with
-// it. The number is the peer's word: a link over which memory goes will stand only if the kernel
-// says the same.
-func (r *roster) reads(peer int, end *sharedEndpoint) bool {
-	at, kind := &r.addresses[peer], r.kinds[peer]
-	if kind != address.Shm && kind != address.Mem {
-		return false
-	}
-	p := exec.Process{PID: at.PID, FD: end.Hold(at)}
-	defer end.Release(at.Process)
-	return exec.CanGet(p, exec.Mark(at.Mark)) == nil
-}
-
-// What a rank tells the others of how it reads their memory.
-const (
-	readsAll bootstrap.Answers = 1 << iota
-	readsFast
-)
-
-// answers are what this rank tells. Of ranks that read each other's memory the last one alone
-// measures how fast that is, for all are of one host.
-func (r *roster) answers() (a bootstrap.Answers) {
-	if r.singleCopy {
-		a |= readsAll
-	}
-	measures := slices.Contains(r.readable[:r.rank], true) &&
-		!slices.Contains(r.readable[r.rank+1:], true)
-	if !measures || exec.FastReads() {
-		a |= readsFast
-	}
-	return a
-}
-
 // agree settles what all ranks have answered yes to: before the epoch is opened.
 func (e *epoch) agree(unanimous bootstrap.Answers) {
-	e.roster.agree(unanimous)
-	e.shape.Agree(e.singleCopy, e.fastReads)
+	e.Roster.Agree(roster.Answers(unanimous))
+	e.shape.Agree(e.SingleCopy, e.FastReads)
 }
-
-// agree settles what all ranks have answered yes to: before the epoch is made.
-func (r *roster) agree(unanimous bootstrap.Answers) {
-	r.singleCopy, r.fastReads = unanimous&readsAll != 0, unanimous&readsFast != 0
-}
-
-// sharesMemory tells whether some peer does with this rank.
-func (r *roster) sharesMemory() bool {
-	return slices.ContainsFunc(r.kinds, func(k string) bool { return k == "shm" || k == "mem" })
-}
-
-// sharing are the ranks that share memory with this one, and itself; nil: all.
-func (c *epoch) sharing() (ranks []int) {
-	for peer := range c.kinds {
-		if !c.port(peer) {
-			ranks = append(ranks, peer)
-		}
-	}
-	if len(ranks) == c.size {
-		return nil
-	}
-	return ranks
-}
-
-// port tells whether the channels to a peer are port channels.
-func (c *epoch) port(peer int) bool { return address.IsPort(c.kinds[peer]) }
 
 // message says what an operation is, in what all ranks know of it.
 func (c *epoch) message(op *call.Operation) plan.Message {
@@ -454,7 +344,7 @@ func (c *epoch) spawn(f func()) {
 	guarded := func() {
 		defer func() {
 			if r := recover(); r != nil {
-				c.fail(c.members.Errorf(fault.ErrInternal, "panic: %v", r), true)
+				c.fail(c.Members.Errorf(fault.ErrInternal, "panic: %v", r), true)
 			}
 		}()
 		f()

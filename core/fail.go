@@ -39,7 +39,7 @@ func (c *epoch) act(actions []membership.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case membership.Part:
-			c.log(logs.Init).Info("a peer is gone", "peer", c.members.Names(a.Peer),
+			c.log(logs.Init).Info("a peer is gone", "peer", c.Members.Names(a.Peer),
 				"cause", a.Cause.Text, "evidence", a.Evidence.String())
 			c.window.Leave(a.Peer)
 			c.p2p.Depart(a.Peer, a.Departure)
@@ -114,14 +114,14 @@ func (c *epoch) unreachable(peer int, err error) *fault.Error {
 	if errors.As(err, &link) {
 		err = link.Err // the rest is said here
 	}
-	return c.members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v",
-		c.members.Names(peer), c.addresses[peer].Name, c.kinds[peer], what, plain.Error(err)).
+	return c.Members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v",
+		c.Members.Names(peer), c.Peers[peer].Name, c.Peers[peer].Kind, what, plain.Error(err)).
 		Blaming(peer)
 }
 
 // hasLeft ends a send or receive whose peer has left in good order.
 func (c *epoch) hasLeft(peer int) *fault.Error {
-	return c.members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)",
-		c.members.Names(peer)).Blaming(peer).
+	return c.Members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)",
+		c.Members.Names(peer)).Blaming(peer).
 		Hinting("Sends and receives between the ranks that are left go on")
 }

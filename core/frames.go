@@ -83,13 +83,13 @@ func (c handler) Acked(dst int, h transport.Header) {
 // PeerAttached implements transport.Handler.
 func (c handler) PeerAttached(src int, fds []int) {
 	switch {
-	case c.port(src):
+	case c.Peers[src].Port():
 		c.window.ConnectPort(src)
 		return
 	case len(fds) == 0: // plans count on the memory
-		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: no descriptor of it has "+
+		c.fail(c.Members.Errorf(fault.ErrSystem, "shared memory with %s: no descriptor of it has "+
 			"come: its process or that of %s can open no more files; raise their limit (ulimit -n)",
-			c.members.Names(src), c.members.Names(c.rank)), true)
+			c.Members.Names(src), c.Members.Names(c.Rank)), true)
 		return
 	case len(fds) > 2:
 		for _, fd := range fds {
@@ -103,11 +103,11 @@ func (c handler) PeerAttached(src int, fds []int) {
 	if len(fds) > 1 {
 		if err := c.memory.Join(src, fds[1]); err != nil {
 			c.log(logs.Mem).Warn(fmt.Sprintf("mapping the shareable memory of %s: %v",
-				c.members.Names(src), err))
+				c.Members.Names(src), err))
 		}
 	}
-	if err := c.window.ConnectMemory(c.rank, src, fds[0]); err != nil {
-		c.fail(c.members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.members.Names(src), err),
+	if err := c.window.ConnectMemory(c.Rank, src, fds[0]); err != nil {
+		c.fail(c.Members.Errorf(fault.ErrSystem, "shared memory with %s: %v", c.Members.Names(src), err),
 			true)
 	}
 }
@@ -116,7 +116,7 @@ func (c handler) PeerAttached(src int, fds []int) {
 func (c handler) PeerDown(src int, err error) {
 	e := membership.Lost{Peer: src, Cause: c.unreachable(src, err), Evidence: evidence(err),
 		Broken: errors.Is(err, transport.ErrProtocol)}
-	e.Exited = e.Evidence == membership.Proof && c.end.Exited(&c.addresses[src])
+	e.Exited = e.Evidence == membership.Proof && c.end.Exited(&c.Peers[src].Address)
 	c.lockOrder()
 	e.Last, e.Awaited = c.Sequence(), slices.Collect(c.order.Waiting())
 	agree := c.inform(e)
@@ -153,7 +153,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 			c.violation(src, err)
 		}
 	case frameFail:
-		c.fail(c.members.Decode(fault.KindOf(h.Flags), payload), true)
+		c.fail(c.Members.Decode(fault.KindOf(h.Flags), payload), true)
 	case frameAnnounce:
 		if err := c.onAnnounce(src, payload); err != nil {
 			c.violation(src, err)
@@ -173,7 +173,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 	case frameCheckOut:
 		var verdict *fault.Error
 		if len(payload) > 0 {
-			verdict = c.members.Decode(fault.ErrTimeout, payload)
+			verdict = c.Members.Decode(fault.ErrTimeout, payload)
 		}
 		c.monitored.onCheckOut(src, h.Seq, verdict)
 	case p2p.FrameMail:
@@ -187,7 +187,7 @@ func (c handler) Control(src int, h transport.Header, payload []byte) {
 
 // violation fails the communicator because a peer sent what no correct peer sends.
 func (c handler) violation(src int, err error) {
-	c.fail(c.members.Errorf(fault.ErrInternal, "from %s: %v", c.members.Names(src), err), true)
+	c.fail(c.Members.Errorf(fault.ErrInternal, "from %s: %v", c.Members.Names(src), err), true)
 }
 
 func notify(ch chan struct{}) {

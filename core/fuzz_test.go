@@ -197,7 +197,7 @@ func FuzzWelcome(f *testing.F) {
 	}
 	f.Cleanup(func() { c.Destroy() })
 	e := now(c)
-	own, hosts, hostOf, err := writeAddresses(append(e.addresses, e.addresses...))
+	own, hosts, hostOf, err := address.EncodeAll(append(e.Peers, e.Peers...).Addresses())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -229,8 +229,8 @@ func FuzzWelcome(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(ranks.addresses) != len(w.Own) || len(ranks.kinds) != len(w.Own) ||
-			ranks.addresses[ranks.rank].Process != e.addresses[0].Process {
+		if len(ranks.Peers) != len(w.Own) ||
+			ranks.Peers[ranks.Rank].Process != e.Peers[0].Process {
 			t.Errorf("%+v is let through", ranks)
 		}
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/rdma"
@@ -199,8 +200,7 @@ func (r *Runtime) alone(ctx context.Context, config Config, verbs transport.Verb
 	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
 		return nil, initError(ctx, err, config)
 	}
-	return r.openComm(config, nil, identity{}, []address.Address{{PID: os.Getpid()}},
-		[]string{"self"})
+	return r.openComm(config, nil, roster.Identity{}, roster.Alone(address.Address{PID: os.Getpid()}))
 }
 
 // joinConfig is how a rank meets the others, but for what it publishes.
@@ -427,18 +427,18 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		if err != nil {
 			return 0, err
 		}
-		kinds, err := decide(addresses, hosts, config.Rank, config.Transport)
+		peers, err := roster.Join(addresses, hosts, config.Rank, config.Transport)
 		if err != nil {
 			return 0, err
 		}
-		if comm, err = r.newComm(config, end, addresses, kinds); err != nil {
+		if comm, err = r.newComm(config, end, peers); err != nil {
 			return 0, err
 		}
-		return comm.present.Load().answers(), nil
+		return answersOf(&comm.present.Load().Roster), nil
 	}
 	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
 	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)
-	roster, err := assemble(ctx, config, c)
+	met, err := assemble(ctx, config, c)
 	traceEnd(log, "the meeting of all ranks", err)
 	if err != nil {
 		if comm != nil {
@@ -450,8 +450,8 @@ func (r *Runtime) meet(ctx context.Context, config Config, end *sharedEndpoint) 
 		}
 		return nil, refused
 	}
-	comm.present.Load().agree(roster.Unanimous)
-	id := identity{job: roster.Job, group: roster.Group, secret: roster.Secret}
+	comm.present.Load().agree(met.Unanimous)
+	id := roster.Identity{Job: met.Job, Group: met.Group, Secret: met.Secret}
 	if err := comm.open(id); err != nil {
 		return nil, err
 	}
@@ -474,9 +474,9 @@ func (r *Runtime) address(config Config, end *sharedEndpoint) address.Address {
 
 // openComm makes a communicator whose ranks know each other already.
 func (r *Runtime) openComm(
-	config Config, end *sharedEndpoint, id identity, addresses []address.Address, kinds []string,
+	config Config, end *sharedEndpoint, id roster.Identity, peers roster.Peers,
 ) (*Comm, error) {
-	c, err := r.newComm(config, end, addresses, kinds)
+	c, err := r.newComm(config, end, peers)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
 	}
@@ -488,13 +488,13 @@ func (r *Runtime) openComm(
 
 // newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
 func (r *Runtime) newComm(
-	config Config, end *sharedEndpoint, addresses []address.Address, kinds []string,
+	config Config, end *sharedEndpoint, peers roster.Peers,
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout, models: newModels()}
 	c.life, c.endLife = context.WithCancelCause(context.Background())
-	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, addresses, kinds, end)
-	if ranks.sharesMemory() {
+	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, peers, end)
+	if peers.SharesMemory() {
 		if arena, err := r.arenas.Acquire(); err == nil { // else Alloc tells
 			c.arena = arena
 		}
@@ -502,7 +502,7 @@ func (r *Runtime) newComm(
 	e, err := c.newEpoch(ranks, 0)
 	if err != nil {
 		c.discard()
-		return nil, fmt.Errorf("%s: %w", ranks.members.Names(ranks.rank), err)
+		return nil, fmt.Errorf("%s: %w", ranks.Members.Names(ranks.Rank), err)
 	}
 	c.present.Store(e)
 	return c, nil
@@ -522,12 +522,12 @@ func (c *Comm) discard() {
 }
 
 // open lets peers in. Where it fails the communicator is gone.
-func (c *Comm) open(id identity) error {
+func (c *Comm) open(id roster.Identity) error {
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
 	e := c.present.Load()
-	e.identity = id
+	e.Identity = id
 	if err := e.open(); err != nil {
 		c.end = nil // the caller's
 		c.Destroy()

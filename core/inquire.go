@@ -30,21 +30,21 @@ const askTime = 500 * time.Millisecond
 func (c *epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 	missing, behind := c.ask(m.Sequence)
 	head := fmt.Sprintf("%s: timeout after %v on %s", c.runner.title(m, true), w.Timeout(),
-		c.members.Names(c.rank))
+		c.Members.Names(c.Rank))
 	var parts []string
 	if len(missing) > 0 {
 		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the "+
-			"interpreter, or unreachable)", c.members.Names(missing...)))
+			"interpreter, or unreachable)", c.Members.Names(missing...)))
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
 		if r.sequence > 0 {
 			what = fmt.Sprintf("is still at #%d", r.sequence)
 		}
-		parts = append(parts, c.members.Names(r.rank)+" "+what)
+		parts = append(parts, c.Members.Names(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
-		return c.members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
+		return c.Members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
 			"did not end in time", head).During(m.Name(), m.Sequence)
 	}
 	all := slices.Clone(missing)
@@ -52,8 +52,8 @@ func (c *epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return c.members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
-		c.members.Names(all...), strings.Join(parts, ", ")).
+	return c.Members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
+		c.Members.Names(all...), strings.Join(parts, ", ")).
 		During(m.Name(), m.Sequence).Blaming(all...)
 }
 
@@ -70,9 +70,9 @@ type laggard struct {
 // others, which find that out and tell: it asks the rest if nobody has told it in time.
 func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	var near, far []int
-	for peer := range c.size {
+	for peer := range c.Size() {
 		switch {
-		case peer == c.rank:
+		case peer == c.Rank:
 		case c.group.Connected(peer):
 			near = append(near, peer)
 		default:

@@ -16,6 +16,7 @@ import (
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -42,7 +43,7 @@ type welcome struct {
 	Number   uint32
 	Job      uint64
 	Group    uint64
-	Seed     []byte   // see identity
+	Seed     []byte   // see roster.Identity
 	Own      [][]byte // the members' addresses, by rank: see address.Address.Encode
 	Hosts    [][]byte // what they share
 	HostOf   []int    // by rank: of Hosts
@@ -118,7 +119,8 @@ func (c *Comm) readRequest(d *door, request []byte) (*joiner, *fault.Error) {
 	if text := differing(q.Settings, c.config.common()); text != "" {
 		return nil, fault.Errorf(fault.ErrMismatch, "%s", text)
 	}
-	if err := unfit(c.present.Load().addresses, &handle.Address, c.config.Transport); err != nil {
+	members := c.present.Load().Peers.Addresses()
+	if err := unfit(members, &handle.Address, c.config.Transport); err != nil {
 		return nil, fault.Errorf(fault.ErrUnsupported, "%v", err)
 	}
 	return &joiner{Joiner: membership.Joiner{Host: handle.Address.Host, Handle: []byte(q.Handle)},
@@ -217,15 +219,16 @@ func (c *Comm) leaves(j *joiner) {
 // welcomes tells those that wait here, and are members of the epoch, that they are, and those that
 // cannot become members any more why.
 func (c *epoch) welcomes() {
+	members := c.Peers.Addresses()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entry.joiners = slices.DeleteFunc(c.entry.joiners, func(j *joiner) bool {
 		var a answer
-		if slices.ContainsFunc(c.joined, func(k membership.Joiner) bool {
+		if slices.ContainsFunc(c.Joined, func(k membership.Joiner) bool {
 			return slices.Equal(k.Handle, j.Handle)
 		}) {
 			a.epoch = c
-		} else if err := unfit(c.addresses, j.address, c.config.Transport); err != nil {
+		} else if err := unfit(members, j.address, c.config.Transport); err != nil {
 			a.refusal = fault.Errorf(fault.ErrUnsupported, "%v", err)
 		} else {
 			return false
@@ -244,12 +247,12 @@ func (c *Comm) Joining() int {
 
 // welcome is the reply to a process that is a member of the epoch.
 func (c *epoch) welcome() (reply []byte, err error) {
-	w := welcome{Name: c.members.Name, Number: c.number, Job: c.identity.job, Group: c.identity.group,
-		Seed: c.identity.seed, Founders: c.founders, Open: c.contested}
-	for _, j := range c.joined {
+	w := welcome{Name: c.Members.Name, Number: c.number, Job: c.Identity.Job, Group: c.Identity.Group,
+		Seed: c.Identity.Seed, Founders: c.Founders, Open: c.Contested}
+	for _, j := range c.Joined {
 		w.Handles = append(w.Handles, string(j.Handle))
 	}
-	if w.Own, w.Hosts, w.HostOf, err = writeAddresses(c.addresses); err != nil {
+	if w.Own, w.Hosts, w.HostOf, err = address.EncodeAll(c.Peers.Addresses()); err != nil {
 		return nil, err
 	}
 	return json.Marshal(w)
@@ -496,47 +499,48 @@ func (c *Comm) enter(w *welcome) error {
 		return err
 	}
 	old := c.present.Load()
-	old.finish(old.members.Errorf(fault.ErrRevoked, "it has joined a group"))
+	old.finish(old.Members.Errorf(fault.ErrRevoked, "it has joined a group"))
 	return c.install(ranks, w.Number)
 }
 
 // readWelcome is the roster of the epoch that this process is to be a member of.
-func (c *Comm) readWelcome(w *welcome) (roster, error) {
+func (c *Comm) readWelcome(w *welcome) (ranks roster.Roster, err error) {
 	self := c.entrance().handle.String()
 	rank := slices.Index(w.Handles, self) + len(w.Own) - len(w.Handles)
 	shared := make([][]byte, len(w.Own))
 	for r := range shared {
 		if r >= len(w.HostOf) || w.HostOf[r] < 0 || w.HostOf[r] >= len(w.Hosts) {
-			return roster{}, malformedWelcome("of rank %d no host is told", r)
+			return ranks, malformedWelcome("of rank %d no host is told", r)
 		}
 		shared[r] = w.Hosts[w.HostOf[r]]
 	}
 	if !slices.Contains(w.Handles, self) || rank < 0 || len(w.Own) > maxRanks {
-		return roster{}, malformedWelcome("this process is not among %d members", len(w.Own))
+		return ranks, malformedWelcome("this process is not among %d members", len(w.Own))
 	}
 	if len(w.Founders) != len(membership.NewSet(len(w.Own))) {
-		return roster{}, malformedWelcome("%d bytes tell of founders", len(w.Founders))
+		return ranks, malformedWelcome("%d bytes tell of founders", len(w.Founders))
 	}
 	addresses, hosts, err := address.Decode(w.Own, shared)
 	if err != nil {
-		return roster{}, malformedWelcome("%v", err)
+		return ranks, malformedWelcome("%v", err)
 	}
 	own := c.present.Load()
-	if addresses[rank].Process != own.addresses[own.rank].Process {
-		return roster{}, malformedWelcome("rank %d is to be this process, but is another one", rank)
+	if addresses[rank].Process != own.Peers[own.Rank].Process {
+		return ranks, malformedWelcome("rank %d is to be this process, but is another one", rank)
 	}
-	kinds, err := decide(addresses, hosts, rank, c.config.Transport)
+	peers, err := roster.Join(addresses, hosts, rank, c.config.Transport)
 	if err != nil {
-		return roster{}, fault.Errorf(fault.ErrUnsupported, "join: %v", err)
+		return ranks, fault.Errorf(fault.ErrUnsupported, "join: %v", err)
 	}
-	ranks := newRoster(printable.Text(w.Name, maxRankList), rank, nil, addresses, kinds, c.end)
-	ranks.identity, err = identity{job: w.Job, group: w.Group, seed: w.Seed}.of(addresses)
+	ranks = newRoster(printable.Text(w.Name, maxRankList), rank, nil, peers, c.end)
+	id := roster.Identity{Job: w.Job, Group: w.Group, Seed: w.Seed}
+	ranks.Identity, err = id.Of(addresses)
 	if err != nil {
-		return roster{}, malformedWelcome("%v", err)
+		return ranks, malformedWelcome("%v", err)
 	}
-	ranks.founders, ranks.contested = w.Founders, w.Open
+	ranks.Founders, ranks.Contested = w.Founders, w.Open
 	for _, h := range w.Handles {
-		ranks.joined = append(ranks.joined, membership.Joiner{Handle: []byte(h)})
+		ranks.Joined = append(ranks.Joined, membership.Joiner{Handle: []byte(h)})
 	}
 	return ranks, nil
 }

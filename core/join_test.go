@@ -181,7 +181,7 @@ func asks(t *testing.T, config Config, member string, change func(*address.Addre
 	}
 	t.Cleanup(c.Destroy)
 	own := *c.entrance()
-	address := now(c).addresses[0]
+	address := now(c).Peers[0].Address
 	change(&address)
 	if own.handle, err = meeting.New(address, own.key); err != nil {
 		t.Fatal(err)
@@ -302,27 +302,6 @@ func TestJoinStalls(t *testing.T) {
 		if welcome := reply(); len(welcome.Own) != 5 {
 			t.Errorf("a process was told of %d members: %q", len(welcome.Own), welcome.Problem)
 		}
-	}
-}
-
-// The secret of a group is made of what is known of its members.
-func TestIdentityIsOfItsMembers(t *testing.T) {
-	id := identity{job: 1, group: 2, seed: []byte("seed")}
-	a := address.Address{Host: "a", TCP: []string{"10.0.0.1:1"}}
-	b := address.Address{Host: "b", TCP: []string{"10.0.0.2:1"}}
-	moved := b
-	moved.TCP = []string{"10.0.0.3:1"}
-	seen := map[string]bool{}
-	for _, members := range [][]address.Address{{a}, {a, b}, {b, a}, {a, moved}} {
-		of, err := id.of(members)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, _ := id.of(slices.Clone(members))
-		if seen[string(of.secret)] || !slices.Equal(of.secret, again.secret) {
-			t.Errorf("the secret of %+v", members)
-		}
-		seen[string(of.secret)] = true
 	}
 }
 
@@ -505,7 +484,7 @@ func TestJoinAsksAgain(t *testing.T) {
 			c.mu.Lock()
 			now(c).nextDecision() // one that others have begun
 			c.mu.Unlock()
-			lost := waitsAt(t, c, now(c).addresses[0].Host)
+			lost := waitsAt(t, c, now(c).Peers[0].Host)
 			again := *lost
 			again.come = make(chan answer, 1)
 			if first == "leaves" {
@@ -522,7 +501,7 @@ func TestJoinAsksAgain(t *testing.T) {
 			}
 			select {
 			case a := <-again.come:
-				if a.epoch == nil || a.epoch.size != 2 {
+				if a.epoch == nil || a.epoch.Size() != 2 {
 					t.Errorf("it is told %+v", a)
 				}
 			default:
@@ -536,7 +515,7 @@ func TestJoinAsksAgain(t *testing.T) {
 func TestJoinSentAway(t *testing.T) {
 	w := newWorldOf(t, "tcp", 1, joinConfigOf("tcp"))
 	w.handles()
-	j := waitsAt(t, w.comms[0], now(w.comms[0]).addresses[0].Host)
+	j := waitsAt(t, w.comms[0], now(w.comms[0]).Peers[0].Host)
 	j.address.Host = "another host" // welcomes would refuse it
 	w.comms[0].bar(ErrExcluded)
 	now(w.comms[0]).welcomes()

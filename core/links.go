@@ -23,7 +23,7 @@ type linkReader struct {
 }
 
 func newLinkReader(c *epoch) *linkReader {
-	return &linkReader{c: c, credited: make([]uint64, c.size)}
+	return &linkReader{c: c, credited: make([]uint64, c.Size())}
 }
 
 // Enter implements collective.Wire.

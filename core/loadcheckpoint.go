@@ -35,7 +35,7 @@ func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 	e := c.holdEpoch()
 	defer c.changing.Unlock()
 	if err := c.loadCheckPoint(ctx, e); err != nil {
-		return nil, fault.From(err, fault.ErrSystem, "load_checkpoint").In(&e.members).
+		return nil, fault.From(err, fault.ErrSystem, "load_checkpoint").In(&e.Members).
 			During("load_checkpoint", 0)
 	}
 	p := c.models.committed
@@ -76,11 +76,11 @@ func (c *Comm) loadCheckPoint(ctx context.Context, e *epoch) error {
 	}
 	_, _ = binary.Decode(table, binary.LittleEndian, places) // as above
 	if err := c.unchanged(ctx, e, tableOf(places) == mine.table, "the table of local models",
-		mine.version, slices.Repeat([][]int{{source}}, e.size)); err != nil {
+		mine.version, slices.Repeat([][]int{{source}}, e.Size())); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(places, func(p place) bool { return p.Local > checkpointMost }) {
-		return e.members.Errorf(fault.ErrInternal, "version %d cannot have a local model of more than "+
+		return e.Members.Errorf(fault.ErrInternal, "version %d cannot have a local model of more than "+
 			"%d bytes", chosen.Version, checkpointMost)
 	}
 	if err := c.passGlobal(ctx, e, mine, has); err != nil {
@@ -164,8 +164,8 @@ func (c *Comm) unchanged(ctx context.Context, e *epoch, mine bool, what string, 
 	for rank, sources := range from {
 		if all[rank] == 0 && sources != nil {
 			return fault.Errorf(fault.ErrMismatch, "%s of version %d has come from %s to %s "+
-				"otherwise than it was made", what, version, e.members.Names(sources...),
-				e.members.Names(rank)).Blaming(sources...)
+				"otherwise than it was made", what, version, e.Members.Names(sources...),
+				e.Members.Names(rank)).Blaming(sources...)
 		}
 	}
 	return nil
@@ -182,7 +182,7 @@ func (c *Comm) passGlobal(ctx context.Context, e *epoch, mine *checkpoint, has [
 			takers = append(takers, rank)
 		}
 	}
-	from := make([][]int, e.size)
+	from := make([][]int, e.Size())
 	for _, taker := range takers {
 		from[taker] = holders
 	}
@@ -193,7 +193,7 @@ func (c *Comm) passGlobal(ctx context.Context, e *epoch, mine *checkpoint, has [
 	if len(takers) > len(holders) {
 		err = c.broadcast(ctx, holders[0], mine.global)
 	} else {
-		in, out := make([][]byte, e.size), make([][]byte, e.size)
+		in, out := make([][]byte, e.Size()), make([][]byte, e.Size())
 		for _, taker := range takers {
 			e.addStripes(in, out, mine.global, holders, taker)
 		}
@@ -202,7 +202,7 @@ func (c *Comm) passGlobal(ctx context.Context, e *epoch, mine *checkpoint, has [
 	if err != nil {
 		return err
 	}
-	got := from[e.rank] == nil || digestOf(mine.global) == mine.digest
+	got := from[e.Rank] == nil || digestOf(mine.global) == mine.digest
 	return c.unchanged(ctx, e, got, "the global model", mine.version, from)
 }
 
@@ -211,10 +211,10 @@ func (c *Comm) passGlobal(ctx context.Context, e *epoch, mine *checkpoint, has [
 func (c *epoch) addStripes(in, out [][]byte, data []byte, holders []int, taker int) {
 	for i, holder := range holders {
 		from, to := stripe(uint64(len(data)), i, len(holders))
-		if taker == c.rank {
+		if taker == c.Rank {
 			out[holder] = data[from:to]
 		}
-		if holder == c.rank {
+		if holder == c.Rank {
 			in[taker] = data[from:to]
 		}
 	}
@@ -244,7 +244,7 @@ func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error
 			source, chosen = rank, *v
 		case *v != chosen:
 			return chosen, -1, fault.Errorf(fault.ErrMismatch, "%s and %s have different models of "+
-				"version %d", c.members.Names(source), c.members.Names(rank), version).Blaming(rank)
+				"version %d", c.Members.Names(source), c.Members.Names(rank), version).Blaming(rank)
 		}
 	}
 	whole := func(h holding) bool { return h.whole(version) }
@@ -254,7 +254,7 @@ func (c *epoch) choose(has []holding) (chosen heldVersion, source int, err error
 	}
 	if source < 0 || chosen.Global < 0 || chosen.Global > checkpointMost || chosen.Places < 0 ||
 		chosen.Places > bootstrap.MaxSize {
-		return chosen, -1, c.members.Errorf(fault.ErrInternal, "version %d cannot be of %d bytes and %d "+
+		return chosen, -1, c.Members.Errorf(fault.ErrInternal, "version %d cannot be of %d bytes and %d "+
 			"ranks", version, chosen.Global, chosen.Places)
 	}
 	return chosen, source, nil
@@ -286,7 +286,7 @@ func (c *Comm) takePlaces(ctx context.Context, e *epoch, mine *checkpoint, place
 			e.log(logs.Init).Warn("a local model is lost: its rank and all that kept copies have ended, "+
 				"or have it changed", "rank", at, "version", mine.version)
 			mine.orphans = append(mine.orphans, orphan)
-		case adopters[at] == e.rank:
+		case adopters[at] == e.Rank:
 			orphan.Model = mine.kept[at]
 			mine.orphans = append(mine.orphans, orphan)
 		}
@@ -322,7 +322,7 @@ func (c *Comm) gatherHolders(ctx context.Context, mine *checkpoint,
 // dropChanged drops local models that have changed since the version was made: of those that this
 // rank keeps only such as their owners are not there to have.
 func (p *checkpoint) dropChanged(e *epoch, places []place, owners []int, ids []uint64) {
-	self := ids[e.rank]
+	self := ids[e.Rank]
 	for at, of := range places {
 		has := owners[at] != noRank && ids[owners[at]] == of.Owner
 		model := p.localOf(at, of, self)
@@ -355,8 +355,8 @@ func (p *checkpoint) localOf(at int, of place, self uint64) []byte {
 // one.
 func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []place, owners []int,
 	holders [][]int) error {
-	in, out := make([][]byte, e.size), make([][]byte, e.size)
-	from := make([][]int, e.size)
+	in, out := make([][]byte, e.Size()), make([][]byte, e.Size())
+	from := make([][]int, e.Size())
 	passes, got := false, true
 	var local []byte
 	for at, taker := range owners {
@@ -367,10 +367,10 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 		}
 		passes, from[taker] = true, holders[at]
 		switch {
-		case taker == e.rank:
+		case taker == e.Rank:
 			local = make([]byte, size)
 			e.addStripes(in, out, local, holders[at], taker)
-		case slices.Contains(holders[at], e.rank):
+		case slices.Contains(holders[at], e.Rank):
 			e.addStripes(in, out, mine.localOf(at, places[at], c.models.id), holders[at], taker)
 		}
 	}
@@ -381,7 +381,7 @@ func (c *Comm) passOn(ctx context.Context, e *epoch, mine *checkpoint, places []
 		return err
 	}
 	if local != nil {
-		got, mine.local = digestOf(local) == places[slices.Index(owners, e.rank)].Digest, local
+		got, mine.local = digestOf(local) == places[slices.Index(owners, e.Rank)].Digest, local
 	}
 	return c.unchanged(ctx, e, got, "a local model", mine.version, from)
 }

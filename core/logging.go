@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
@@ -84,7 +83,7 @@ func (c *epoch) logMade() {
 	}
 	d := c.Describe()
 	attrs := []any{"size", d.Size, "hosts", c.hosts(&d)}
-	if c.members.GlobalRanks != nil {
+	if c.Members.GlobalRanks != nil {
 		attrs = append(attrs, "global_ranks", printable.Ranges(d.GlobalRanks))
 	}
 	if d.Size > 1 {
@@ -95,7 +94,7 @@ func (c *epoch) logMade() {
 		if port, ok := c.end.RDMAPort(); ok {
 			attrs = append(attrs, "rdma", fmt.Sprintf("%s:%d", port.Device, port.Port))
 		}
-		if slices.ContainsFunc(c.kinds, address.IsPort) {
+		if slices.Contains(c.Peers.Ports(), true) {
 			attrs = append(attrs, "congestion", d.Congestion)
 		}
 	}
@@ -124,8 +123,8 @@ func numbering(t *tune.Topology) string {
 
 // hosts tells which ranks are on which host, as in "node-a: 0-3; node-b: 4-7".
 func (c *epoch) hosts(d *Description) string {
-	return grouped(c.size, func(rank int) (string, string, bool) {
-		return c.addresses[rank].Host, d.Hosts[rank], true
+	return grouped(c.Size(), func(rank int) (string, string, bool) {
+		return c.Peers[rank].Host, d.Hosts[rank], true
 	})
 }
 
@@ -135,19 +134,19 @@ func (c *epoch) domains(d *Description) string {
 	if max(c.shape.Domain, c.shape.OrderDomain) == 0 {
 		return ""
 	}
-	return grouped(c.size, func(rank int) (string, string, bool) {
-		host, cpu := d.Hosts[rank], c.addresses[rank].Domain-1
-		return fmt.Sprint(c.addresses[rank].Host, cpu), fmt.Sprintf("%s, CPU %d", host, cpu), cpu >= 0
+	return grouped(c.Size(), func(rank int) (string, string, bool) {
+		host, cpu := d.Hosts[rank], c.Peers[rank].Domain-1
+		return fmt.Sprint(c.Peers[rank].Host, cpu), fmt.Sprintf("%s, CPU %d", host, cpu), cpu >= 0
 	})
 }
 
 // transports tells what joins this rank to which others, and why. What is said of one pair alone
 // stands after a colon, and is told of the first.
 func (c *epoch) transports(d *Description) string {
-	return grouped(c.size, func(peer int) (string, string, bool) {
+	return grouped(c.Size(), func(peer int) (string, string, bool) {
 		kind, why := d.Transports[peer], d.Reasons[peer]
 		general, _, _ := strings.Cut(why, ": ")
-		return kind + general, kind + " (" + why + ")", peer != c.rank
+		return kind + general, kind + " (" + why + ")", peer != c.Rank
 	})
 }
 

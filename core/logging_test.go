@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -149,8 +149,10 @@ func TestNumberingIsLogged(t *testing.T) {
 
 // A rank tells of each host, and of each kind of pair, once.
 func TestHostsAreLogged(t *testing.T) {
-	e := &epoch{roster: roster{rank: 1, size: 5, addresses: []address.Address{
-		{Host: "a"}, {Host: "a"}, {Host: "b"}, {Host: "b"}, {Host: "c"}}}}
+	e := &epoch{Roster: roster.Roster{Rank: 1, Peers: make(roster.Peers, 5)}}
+	for rank, host := range []string{"a", "a", "b", "b", "c"} {
+		e.Peers[rank].Host = host
+	}
 	d := &Description{Hosts: []string{"a", "a", "b", "b", "b"},
 		Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},
 		Reasons: []string{"one host", "", "two hosts: b, pid 7: no device",
@@ -163,7 +165,7 @@ func TestHostsAreLogged(t *testing.T) {
 	}
 	e.shape.Domain = 2
 	for rank, domain := range []int{1, 1, 9, 9, 0} {
-		e.addresses[rank].Domain = domain
+		e.Peers[rank].Domain = domain
 	}
 	if got, want := e.domains(d), "a, CPU 0: 0-1; b, CPU 8: 2-3"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -65,7 +65,7 @@ func (b *monitoredBarrier) onCheckOut(peer int, sequence uint64, verdict *fault.
 func (b *monitoredBarrier) advance(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
-	if b.c.size == 1 {
+	if b.c.Size() == 1 {
 		return true, nil
 	}
 	if b.entered != p.Message.Sequence {
@@ -89,7 +89,7 @@ func (b *monitoredBarrier) advance(
 func (b *monitoredBarrier) enter(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (entered bool, failure *fault.Error) {
-	if b.c.rank == 0 || exec.Now() >= w.Deadline() {
+	if b.c.Rank == 0 || exec.Now() >= w.Deadline() {
 		return true, nil
 	}
 	ctx := work.WithDeadline(w.Context(), until)
@@ -112,7 +112,7 @@ func (b *monitoredBarrier) wait(
 	defer c.listen()()
 	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
 	deadline := w.Deadline()
-	if c.rank != 0 {
+	if c.Rank != 0 {
 		deadline += 2 * askTime
 	}
 	for {
@@ -122,16 +122,16 @@ func (b *monitoredBarrier) wait(
 		case told && verdict == nil:
 			return true, nil
 		case told:
-			return true, b.errorOf(c.members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
+			return true, b.errorOf(c.Members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
 		case missed != nil:
 			return true, c.failWith(missed)
-		case c.rank == 0 && here == c.size-1:
+		case c.Rank == 0 && here == c.Size()-1:
 			return true, b.checkOut(w, sequence, nil)
-		case exec.Now() >= deadline && c.rank == 0:
+		case exec.Now() >= deadline && c.Rank == 0:
 			verdict := b.absentError(sequence, w, p.Operation.WaitAll)
 			return true, cmp.Or(b.checkOut(w, sequence, verdict), verdict)
 		case exec.Now() >= deadline:
-			return true, b.errorOf(c.members.Names(0)+" did not answer in time", 0)
+			return true, b.errorOf(c.Members.Names(0)+" did not answer in time", 0)
 		}
 		now := exec.Now()
 		if now >= until {
@@ -155,8 +155,8 @@ func (b *monitoredBarrier) errorOf(news string, absent ...int) *fault.Error {
 	c := b.c
 	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached "+
 		"monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. This is %s. %s", c.rank, c.rank,
-		c.members.Names(c.rank), news).In(&c.members).Blaming(absent...)
+		"Please check rank 0 logs for faulty rank. This is %s. %s", c.Rank, c.Rank,
+		c.Members.Names(c.Rank), news).In(&c.Members).Blaming(absent...)
 }
 
 // state tells how many ranks have come to rank 0, or what that has said.
@@ -178,7 +178,7 @@ func (b *monitoredBarrier) missed(m plan.Message) *fault.Error {
 		return err
 	}
 	for _, peer := range members.Departed() {
-		if peer == 0 || b.c.rank == 0 && !b.checkIns[m.Sequence][peer] {
+		if peer == 0 || b.c.Rank == 0 && !b.checkIns[m.Sequence][peer] {
 			d, _ := members.Departure(peer)
 			return d.MissedBy(m)
 		}
@@ -201,7 +201,7 @@ func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var missing []int
-	for r := 1; r < c.size; r++ {
+	for r := 1; r < c.Size(); r++ {
 		if !b.checkIns[sequence][r] {
 			missing = append(missing, r)
 			if !all {
@@ -219,7 +219,7 @@ func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) 
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
 	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier "+
 		"in %d ms: %s", noun, numbers,
-		w.Timeout().Milliseconds(), c.members.Names(missing...)).In(&c.members).Blaming(missing...)
+		w.Timeout().Milliseconds(), c.Members.Names(missing...)).In(&c.Members).Blaming(missing...)
 }
 
 // checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
@@ -237,7 +237,7 @@ func (b *monitoredBarrier) checkOut(
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(c.works.Context, max(w.Deadline()-exec.Now(), askTime))
 	defer cancel()
-	for r := 1; r < c.size; r++ {
+	for r := 1; r < c.Size(); r++ {
 		if !here[r] {
 			continue
 		}

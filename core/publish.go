@@ -47,7 +47,7 @@ func (c *Comm) Publish(store bootstrap.Store) error {
 	if err == nil && store == nil && c.config.etcd == nil {
 		err = fault.Errorf(fault.ErrInvalidArgument, "publish: no store is given, nor %s", EnvStore)
 	}
-	if err == nil && e.rank == 0 {
+	if err == nil && e.Rank == 0 {
 		_, err = c.openDoor() // here, for a communicator of one begins anew by that
 	}
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *Comm) leads() bool {
 	e := c.present.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for peer := range e.rank {
+	for peer := range e.Rank {
 		if _, gone := e.membership.Departure(peer); !gone {
 			return false
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
+	"github.com/goccl/goccl/core/roster"
 )
 
 // Open makes a communicator that has no members yet: it joins nobody, and its collectives are
@@ -22,10 +23,10 @@ func (r *Runtime) Open(ctx context.Context, config Config) (*Comm, error) {
 		return nil, config.concern(fault.From(err, fault.ErrSystem, "init"))
 	}
 	e := c.present.Load()
-	e.nobody = true
+	e.Nobody = true
 	e.fail(fault.Errorf(fault.ErrInvalidArgument, "communicator %q has no members yet: exchange "+
 		"handles, and reconfigure it first (Comm.Reconfigure, goccl_comm_reconfigure, "+
-		"torch.distributed._reconfigure)", config.GroupName).In(&e.members), false)
+		"torch.distributed._reconfigure)", config.GroupName).In(&e.Members), false)
 	return c, nil
 }
 
@@ -46,8 +47,7 @@ func (r *Runtime) openAlone(ctx context.Context, config Config) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := r.openComm(config, end, newIdentity(), []address.Address{r.address(config, end)},
-		[]string{"self"})
+	c, err := r.openComm(config, end, newIdentity(), roster.Alone(r.address(config, end)))
 	if err != nil {
 		r.leave(end)
 		return nil, err
@@ -95,14 +95,14 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 	if err != nil {
 		return m.Fail(fault.From(err, fault.ErrUnsupported, meeting.Operation))
 	}
-	agreed, err := m.Meet(ctx, list, meeting.Part{Epoch: old.number, Answers: ranks.answers(),
+	agreed, err := m.Meet(ctx, list, meeting.Part{Epoch: old.number, Answers: answersOf(&ranks),
 		Settings: c.config.common()})
 	if err != nil {
 		return err
 	}
-	ranks.agree(agreed.Answers)
-	ranks.identity.job, ranks.identity.group, ranks.identity.secret = m.Identity(list)
-	old.finish(old.members.Errorf(fault.ErrRevoked, "it was reconfigured: its members are others now"))
+	ranks.Agree(roster.Answers(agreed.Answers))
+	ranks.Identity.Job, ranks.Identity.Group, ranks.Identity.Secret = m.Identity(list)
+	old.finish(old.Members.Errorf(fault.ErrRevoked, "it was reconfigured: its members are others now"))
 	c.decided = nil
 	if err := c.install(ranks, agreed.Epoch); err != nil {
 		return err
@@ -112,14 +112,14 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 }
 
 // rosterOf are the members that a list of handles names.
-func (c *Comm) rosterOf(list *meeting.List) (roster, error) {
+func (c *Comm) rosterOf(list *meeting.List) (roster.Roster, error) {
 	addresses := make([]address.Address, len(list.Handles))
 	for rank := range list.Handles {
 		addresses[rank] = list.Handles[rank].Address
 	}
-	kinds, err := decide(addresses, list.Hosts, list.Rank, c.config.Transport)
+	peers, err := roster.Join(addresses, list.Hosts, list.Rank, c.config.Transport)
 	if err != nil {
-		return roster{}, fmt.Errorf("%s: %w", meeting.Operation, err)
+		return roster.Roster{}, fmt.Errorf("%s: %w", meeting.Operation, err)
 	}
-	return newRoster(c.config.GroupName, list.Rank, nil, addresses, kinds, c.end), nil
+	return newRoster(c.config.GroupName, list.Rank, nil, peers, c.end), nil
 }

@@ -131,7 +131,7 @@ func (h *held) Ended() {
 // save copies the inputs that an operation overwrites.
 func (h *held) save(operation int) {
 	op := &h.operations[operation]
-	in, out := op.Uses(h.of.rank)
+	in, out := op.Uses(h.of.Rank)
 	if !in || !out || op.Collective == plan.Broadcast {
 		return
 	}
@@ -146,7 +146,7 @@ func (h *held) save(operation int) {
 
 // lost is the input of a collective that a caller in C has begun, if it has the output's memory.
 func (c *epoch) lost(op *call.Operation) []image {
-	in, out := op.Uses(c.rank)
+	in, out := op.Uses(c.Rank)
 	if !in || !out || op.Collective != plan.AllReduce || op.In[0] != op.Out[0] {
 		return []image{}
 	}
@@ -237,7 +237,7 @@ func (c *epoch) resultOf(sequence uint64) *owed {
 		}
 		return o
 	}
-	switch _, out := o.in.Uses(c.rank); {
+	switch _, out := o.in.Uses(c.Rank); {
 	case !out || o.in.Collective == plan.Barrier:
 		return nil
 	case o.in.Collective != plan.Reduce: // of that the root alone needs the bytes
@@ -502,7 +502,7 @@ const noRoot = -1
 
 func (h *held) fail(kind error, format string, args ...any) {
 	if h.cause == nil {
-		h.cause = h.of.members.Errorf(kind, format, args...).During(call.Name(h.operations), 0)
+		h.cause = h.of.Members.Errorf(kind, format, args...).During(call.Name(h.operations), 0)
 	}
 }
 

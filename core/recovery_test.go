@@ -192,8 +192,8 @@ func TestJudgeProgress(t *testing.T) {
 func TestHeldTwice(t *testing.T) {
 	e := now(newWorldOf(t, "tcp", 4, Config{}).comms[0])
 	c := &Comm{}
-	first := &epoch{Comm: c, roster: e.roster}
-	second := &epoch{Comm: c, roster: e.roster, number: 1}
+	first := &epoch{ofComm: ofComm{c}, Roster: e.Roster}
+	second := &epoch{ofComm: ofComm{c}, Roster: e.Roster, number: 1}
 	decide := func(e *epoch, size int, survivors []int, v verdict) {
 		d := &decision{mine: progress{Epoch: e.number, Finished: 1}, verdict: v,
 			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}}

@@ -162,17 +162,17 @@ func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fau
 		if err := c.failed(); err != nil {
 			return err
 		}
-		return c.members.Errorf(fault.ErrInternal, "it was stopped without a cause")
+		return c.Members.Errorf(fault.ErrInternal, "it was stopped without a cause")
 	case exec.Gone:
 		d, _ := c.departure(peer)
 		return d.MissedBy(m)
 	case exec.Violation:
-		return c.members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
-			"have, or has sent less than it says", c.members.Names(peer), exec.ErrProtocol)
+		return c.Members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
+			"have, or has sent less than it says", c.Members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return c.members.Errorf(fault.ErrSystem, "%s: reading the memory of %s: %v; "+
+		return c.Members.Errorf(fault.ErrSystem, "%s: reading the memory of %s: %v; "+
 			"GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", c.runner.title(m, true), c.members.Names(peer), run.GetError()).
+			"shared memory", c.runner.title(m, true), c.Members.Names(peer), run.GetError()).
 			During(m.Name(), m.Sequence)
 	case exec.Mismatch:
 		var sent order.Traffic
@@ -180,7 +180,7 @@ func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fau
 		seen, sent.Bytes, sent.Total = run.Seen()
 		return c.mismatchError(m, run, peer, seen, sent)
 	}
-	return c.members.Errorf(fault.ErrInternal, "the executor answered %d", status)
+	return c.Members.Errorf(fault.ErrInternal, "the executor answered %d", status)
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it
@@ -188,5 +188,5 @@ func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fau
 func (c *epoch) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
 	m := p.Message
 	return cause.During(m.Name(), m.Sequence).
-		Ending(c.runner.title(m, begun), p.Operation.Aftermath(c.rank, begun))
+		Ending(c.runner.title(m, begun), p.Operation.Aftermath(c.Rank, begun))
 }

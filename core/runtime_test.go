@@ -1,9 +1,7 @@
 package core
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -238,26 +236,6 @@ func TestInitWarnsOfAnOpenStore(t *testing.T) {
 	}
 }
 
-// A split's id is sent in clear: it must not be a part of its secret, which differs from all
-// others.
-func TestSplitsOfAnIdentity(t *testing.T) {
-	parent := identity{job: 1, group: 2, secret: bytes.Repeat([]byte{3}, 32)}
-	seen := map[string]bool{string(parent.secret): true}
-	for i := range uint32(9) {
-		epoch, split := i%3, uint64(i/3)
-		for color := range int64(3) {
-			id := parent.ofSplit(epoch, split, color)
-			var clear [8]byte
-			binary.LittleEndian.PutUint64(clear[:], id.group)
-			if bytes.Contains(id.secret, clear[:]) || len(id.secret) != 32 || seen[string(id.secret)] ||
-				id.job != parent.job {
-				t.Errorf("epoch %d, split %d, color %d: %+v", epoch, split, color, id)
-			}
-			seen[string(id.secret)] = true
-		}
-	}
-}
-
 // fewBytesOfFiles limits this process's files, memfds among them, to what holds no window. Tests
 // that run beside this one are to make none.
 func fewBytesOfFiles(t *testing.T) {
@@ -314,7 +292,7 @@ func TestSplitWithoutWindow(t *testing.T) {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 		var e *Error
-		if !errors.As(err, &e) || e.Operation != "split" || e.Group != now(w.comms[rank]).members.Name {
+		if !errors.As(err, &e) || e.Operation != "split" || e.Group != now(w.comms[rank]).Members.Name {
 			t.Errorf("rank %d: %+v", rank, e)
 		}
 		if rank == 2 && !errors.Is(err, ErrMismatch) {

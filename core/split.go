@@ -3,20 +3,18 @@ package core
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/internal/seal"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/roster"
 )
 
 // Split parts the communicator: ranks of equal color (>= 0) meet in a new one, ordered by key and
@@ -42,11 +40,11 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 			c.Refuse(err.Error())
 			var failure *fault.Error
 			if errors.As(err, &failure) {
-				return nil, failure.In(&e.members).During(plan.Split.String(), 0)
+				return nil, failure.In(&e.Members).During(plan.Split.String(), 0)
 			}
 			return nil, err
 		}
-		answers = child.present.Load().answers()
+		answers = answersOf(&child.present.Load().Roster)
 	}
 	// The ranks of the child would wait for one that could not make its own.
 	all, err = c.gather(ctx, CallOptions{in: e}, true, int64(answers))
@@ -85,35 +83,22 @@ func (c *Comm) gather(ctx context.Context, o CallOptions, ofSplit bool,
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
 func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
 	config := c.config
-	config.Rank, config.Size = slices.Index(members, c.rank), len(members)
+	config.Rank, config.Size = slices.Index(members, c.Rank), len(members)
 	config.Timeout = c.defaultTimeout()
-	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.members.Name, split, color)
-	var addresses []address.Address
-	var kinds []string
-	config.GlobalRanks, addresses, kinds = c.part(members)
+	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.Members.Name, split, color)
+	var peers roster.Peers
+	config.GlobalRanks, peers = c.Part(members)
 	if len(members) == 1 {
-		return c.runtime.openComm(config, nil, identity{}, addresses, kinds)
+		return c.runtime.openComm(config, nil, roster.Identity{}, peers)
 	}
-	id := c.identity.ofSplit(c.number, split, color)
+	id := c.Identity.OfSplit(c.number, split, color)
 	c.runtime.share(c.end)
-	comm, err := c.runtime.openComm(config, c.end, id, addresses, kinds)
+	comm, err := c.runtime.openComm(config, c.end, id, peers)
 	if err != nil {
 		c.runtime.leave(c.end)
 		return nil, err
 	}
 	return comm, nil
-}
-
-// ofSplit is the identity of a part of the group. Each of its two values has a label of its own:
-// the id is sent in clear, and must tell nothing of the secret.
-func (id identity) ofSplit(epoch uint32, split uint64, color int64) identity {
-	var part []byte
-	for _, v := range []uint64{id.group, uint64(epoch), split, uint64(color)} {
-		part = binary.LittleEndian.AppendUint64(part, v)
-	}
-	group := seal.Of(string(id.secret), "goccl split id", part)
-	secret := seal.Of(string(id.secret), "goccl split secret", part)
-	return identity{job: id.job, group: binary.LittleEndian.Uint64(group[:]), secret: secret[:]}
 }
 
 // splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.

@@ -20,7 +20,7 @@ import (
 
 func shapeOf(c *Comm) tune.Shape { return now(c).shape }
 
-func pidOf(c *Comm, rank int) int { return now(c).addresses[rank].PID }
+func pidOf(c *Comm, rank int) int { return now(c).Peers[rank].PID }
 
 // holdQueue keeps all others from running a communicator's queue, until letGo, or the test's end.
 func holdQueue(t testing.TB, c *Comm) (letGo func()) {
@@ -85,7 +85,7 @@ func awaitFailure(c *Comm) { <-now(c).works.Context.Done() }
 
 // sentOn is how many messages have gone to each peer on a lane. Of a direct plan they are two.
 func sentOn(c *Comm, lane int) (n []uint64) {
-	for peer := range now(c).size {
+	for peer := range now(c).Size() {
 		n = append(n, now(c).window.Lane(lane).Sent(peer))
 	}
 	return n
@@ -183,7 +183,7 @@ func goneSince(c *Comm, sequence uint64) {
 // awaitLeft waits until a rank knows that a peer has left.
 func awaitLeft(t *testing.T, c *Comm, peer int) {
 	t.Helper()
-	until(t, fmt.Sprintf("rank %d hears that rank %d has left", now(c).rank, peer), func() bool {
+	until(t, fmt.Sprintf("rank %d hears that rank %d has left", now(c).Rank, peer), func() bool {
 		return keeps(c, fmt.Sprintf("%d is gone", peer))
 	})
 }

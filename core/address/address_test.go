@@ -1,6 +1,7 @@
 package address
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -132,6 +133,30 @@ func TestAddressRecord(t *testing.T) {
 				t.Errorf("a shared record cut at %d is taken", n)
 			}
 		}
+	}
+}
+
+// What hosts say alike is written once, and Decode finds the same addresses in it.
+func TestAddressesOfHosts(t *testing.T) {
+	at := func(process byte, host string) Address {
+		return Address{Process: ProcessID{process}, Host: host,
+			TCP: []string{fmt.Sprintf("10.0.0.1:%d", process)}}
+	}
+	all := []Address{at(1, "a"), at(2, "b"), at(3, "a")}
+	own, hosts, hostOf, err := EncodeAll(all)
+	if err != nil || len(hosts) != 2 || !slices.Equal(hostOf, []int{0, 1, 0}) {
+		t.Fatalf("%d hosts, of the ranks %v: %v", len(hosts), hostOf, err)
+	}
+	var shared [][]byte
+	for _, host := range hostOf {
+		shared = append(shared, hosts[host])
+	}
+	if got, _, err := Decode(own, shared); err != nil || !reflect.DeepEqual(got, all) {
+		t.Errorf("%+v became %+v: %v", all, got, err)
+	}
+	all[1].TCP = []string{"somewhere"}
+	if _, _, _, err := EncodeAll(all); err == nil || !strings.Contains(err.Error(), "of rank 1") {
+		t.Errorf("an address without a port: %v", err)
 	}
 }
 

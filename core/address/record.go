@@ -48,6 +48,26 @@ func (a *Address) Encode() (own, shared []byte, err error) {
 	return own, shared, nil
 }
 
+// EncodeAll returns the records of many addresses, as Decode reads them: what each says of itself,
+// and what hosts share, each once. HostOf tells by rank which of these it is.
+func EncodeAll(addresses []Address) (own, hosts [][]byte, hostOf []int, err error) {
+	known := map[string]int{}
+	for rank := range addresses {
+		mine, shared, err := addresses[rank].Encode()
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("the address of rank %d: %w", rank, err)
+		}
+		host, ok := known[string(shared)]
+		if !ok {
+			host = len(hosts)
+			known[string(shared)] = host
+			hosts = append(hosts, shared)
+		}
+		own, hostOf = append(own, mine), append(hostOf, host)
+	}
+	return own, hosts, hostOf, nil
+}
+
 // AsRead returns the address as those have it who read its records: texts may be cut there.
 func (a *Address) AsRead() Address {
 	own, shared, err := a.Encode()

@@ -1,4 +1,4 @@
-package core
+package roster
 
 import (
 	"encoding/binary"
@@ -9,8 +9,8 @@ import (
 	"github.com/goccl/goccl/core/tune"
 )
 
-// BenchmarkDecide is what each rank decides once it knows the addresses of all.
-func BenchmarkDecide(b *testing.B) {
+// BenchmarkJoin is what each rank decides once it knows the addresses of all.
+func BenchmarkJoin(b *testing.B) {
 	for _, size := range []int{128, 1024, 16384} {
 		for _, c := range []struct {
 			name    string
@@ -40,10 +40,11 @@ func BenchmarkDecide(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", c.name, size), func(b *testing.B) {
 				var t tune.Topology
 				for b.Loop() {
-					if _, err := decide(addresses, hosts, size-1, c.forced); err != nil {
+					peers, err := Join(addresses, hosts, size-1, c.forced)
+					if err != nil {
 						b.Fatal(err)
 					}
-					t = tune.Survey(places(addresses, c.forced))
+					t = tune.Survey(peers.Places(c.forced))
 				}
 				if t.Size != size {
 					b.Fatal(t)
